@@ -1,0 +1,88 @@
+"""Which tokens drive the entropy: covariance of log-probability and advantage, and the two selections (pure)."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from openrlhf_cov.utils.masked import masked_mean
+
+
+@dataclass(frozen=True)
+class TokenMeans:
+    """Means over action tokens, 0-d tensors: the centre of the covariance."""
+
+    log_prob: Tensor
+    advantage: Tensor
+
+    @classmethod
+    def of(cls, log_probs: Tensor, advantages: Tensor, action_mask: Tensor) -> "TokenMeans":
+        """Means over the unmasked tokens of (B, A) tensors; 0 where every token is masked."""
+        return cls(masked_mean(log_probs, action_mask), masked_mean(advantages, action_mask))
+
+
+def token_covariance(
+    log_probs: Tensor, advantages: Tensor, action_mask: Tensor, means: TokenMeans | None = None
+) -> Tensor:
+    """Covariance contribution of every action token (paper eq. 10), without gradient.
+
+    cov[b, t] = (log_probs[b, t] - mean(log_probs)) * (advantages[b, t] - mean(advantages))
+
+    Tensors and result are (B, A); the result is 0 where ``action_mask`` is 0. Both means run over the unmasked tokens
+    of this call, i.e. of one micro-batch, as in the published code; ``means`` replaces them by those of a larger set.
+    """
+    mask = action_mask.bool()
+    log_probs, advantages = log_probs.detach(), advantages.detach()
+    means = means or TokenMeans.of(log_probs, advantages, mask)
+    return ((log_probs - means.log_prob) * (advantages - means.advantage)).masked_fill(~mask, 0.0)
+
+
+def token_quota(action_mask: Tensor, ratio: float) -> Tensor:
+    """max(1, floor(ratio * N)) for the N unmasked tokens of (B, A), as a 0-d int64 tensor (no device sync).
+
+    The product is taken in float64, like the published ``int(N * ratio)``.
+    """
+    return (action_mask.bool().sum().double() * ratio).floor().long().clamp(min=1)
+
+
+def select_largest(priority: Tensor, quota: Tensor | int) -> Tensor:
+    """Boolean mask (B, A) of the ``quota`` largest entries of ``priority`` (B, A); fewer if fewer are above -inf.
+
+    Equal entries are taken in order of their position.
+    """
+    flat = priority.flatten()
+    order = flat.argsort(descending=True, stable=True)
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(order.numel(), device=order.device)
+    return ((rank < quota) & (flat > -math.inf)).view_as(priority)
+
+
+def select_kl_cov(cov: Tensor, action_mask: Tensor, ratio: float) -> Tensor:
+    """Mask (B, A) of the ``ratio`` fraction of action tokens with the highest covariance (paper eq. 13); at least one.
+
+    ``cov`` and ``action_mask`` are (B, A); the quota is ``token_quota(action_mask, ratio)``.
+    """
+    return select_largest(cov.masked_fill(~action_mask.bool(), -math.inf), token_quota(action_mask, ratio))
+
+
+def select_clip_cov(
+    cov: Tensor,
+    action_mask: Tensor,
+    ratio: float,
+    lower: float,
+    upper: float,
+    generator: torch.Generator,
+    excluded: Tensor | None = None,
+) -> Tensor:
+    """Mask (B, A) of at most a ``ratio`` fraction of action tokens, uniform among those in the band (paper eq. 11).
+
+    Candidates are unmasked tokens with lower < cov < upper that are not ``excluded`` (B, A); the published code
+    excludes the tokens that PPO clips already. The quota counts all action tokens: ``token_quota(action_mask, ratio)``.
+    No candidate, no selection. ``generator`` must live on the device of ``cov``.
+    """
+    candidates = action_mask.bool() & (cov > lower) & (cov < upper)
+    if excluded is not None:
+        candidates = candidates & ~excluded
+    lottery = torch.rand(cov.shape, generator=generator, device=cov.device)
+    return select_largest(lottery.masked_fill(~candidates, -math.inf), token_quota(action_mask, ratio))

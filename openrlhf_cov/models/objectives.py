@@ -1,0 +1,89 @@
+"""What a selected token loses: the two objectives of arXiv 2505.22617 as inputs of upstream's policy loss (pure).
+
+The policy-gradient part of both methods is PPO's, and upstream's ``PolicyLoss`` computes it: clipping, dual clip,
+rollout correction and aggregation stay in one place. An objective only says which advantages that loss sees and which
+per-token penalty is added beside it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from openrlhf_cov.config import CovConfig
+from openrlhf_cov.models.covariance import select_clip_cov, select_kl_cov
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Tensors (B, A) of one micro-batch; ``log_probs`` carries gradient, the others do not."""
+
+    log_probs: Tensor
+    old_log_probs: Tensor
+    advantages: Tensor
+    action_mask: Tensor
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Inputs of the loss: ``advantages`` (B, A) for the policy-gradient part, ``penalty`` (B, A) added to it or None."""
+
+    advantages: Tensor
+    penalty: Tensor | None
+
+
+def ppo_clipped(batch: TokenBatch, eps_low: float, eps_high: float) -> Tensor:
+    """Mask (B, A) of the action tokens whose gradient the PPO clip removes: clip(ratio) * A < ratio * A."""
+    ratio = (batch.log_probs.detach() - batch.old_log_probs).clamp(-20.0, 20.0).exp()
+    clipped = ratio.clamp(1 - eps_low, 1 + eps_high) * batch.advantages < ratio * batch.advantages
+    return clipped & batch.action_mask.bool()
+
+
+def clip_cov_objective(batch: TokenBatch, selected: Tensor, config: CovConfig) -> Terms:
+    """Clip-Cov: selected tokens give no loss and no gradient (paper eq. 12), all others PPO's.
+
+    An advantage of 0 makes PPO's surrogate and its gradient exactly 0, while the token still counts in the mean.
+    """
+    return Terms(advantages=batch.advantages.masked_fill(selected, 0.0), penalty=None)
+
+
+def kl_cov_objective(batch: TokenBatch, selected: Tensor, config: CovConfig) -> Terms:
+    """KL-Cov: ``ppo_kl_coef * |log_probs - old_log_probs|`` is added on selected tokens (paper eq. 14).
+
+    The absolute log ratio is the published code's estimate of KL(pi_old || pi); its gradient at ratio 1 is 0, so the
+    penalty does nothing in the first update after a rollout.
+    """
+    drift = (batch.log_probs - batch.old_log_probs).abs()
+    return Terms(advantages=batch.advantages, penalty=torch.where(selected, config.ppo_kl_coef * drift, 0.0))
+
+
+@dataclass(frozen=True)
+class CovMethod:
+    """One value of ``--cov_type``: how it selects tokens and what it does to them."""
+
+    select: Callable[[Tensor, Tensor, Tensor, CovConfig, torch.Generator], Tensor]
+    """(cov, action_mask, ppo_clipped, config, generator) -> boolean mask (B, A)."""
+    objective: Callable[[TokenBatch, Tensor, CovConfig], Terms]
+
+
+COV_METHODS: dict[str, CovMethod] = {
+    "clip_cov": CovMethod(
+        select=lambda cov, mask, clipped, config, generator: select_clip_cov(
+            cov, mask, config.clip_cov_ratio, config.clip_cov_lb, config.clip_cov_ub, generator, excluded=clipped
+        ),
+        objective=clip_cov_objective,
+    ),
+    "kl_cov": CovMethod(
+        select=lambda cov, mask, clipped, config, generator: select_kl_cov(cov, mask, config.kl_cov_ratio),
+        objective=kl_cov_objective,
+    ),
+}
+"""Keys are the choices of ``--cov_type`` beside ``none``."""
+
+
+def get_method(cov_type: str) -> CovMethod:
+    """The method of that name; ValueError with the known names if there is none."""
+    if cov_type not in COV_METHODS:
+        raise ValueError(f"no covariance method {cov_type!r}; choose one of {sorted(COV_METHODS)}")
+    return COV_METHODS[cov_type]

@@ -1,0 +1,99 @@
+"""Which Ray a run uses, and whether it has room: a run that cannot be placed stops instead of waiting for ever."""
+
+import json
+import os
+from types import SimpleNamespace
+
+import ray
+from openrlhf.utils.logging_utils import init_logger
+from ray.exceptions import GetTimeoutError
+from ray.util import placement_group, remove_placement_group
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.trainer.ray.seams import prepare_worker
+
+logger = init_logger(__name__)
+
+PLACEMENT_TIMEOUT = 20.0
+"""Seconds to wait for room, e.g. for the actors of a run that has just ended."""
+
+FORWARDED = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN", "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1"}
+"""Environment variables that upstream hands to every worker, with upstream's defaults."""
+
+
+def connect(args: SimpleNamespace) -> None:
+    """Join the Ray that RAY_ADDRESS names (``ray job submit`` sets it), or start one for this process alone.
+
+    Another Ray on this host is neither used nor stopped.
+    """
+    address = os.environ.get("RAY_ADDRESS")
+    env_vars = {name: os.environ.get(name, default) for name, default in FORWARDED.items()}
+    env_vars |= cpu_host.environment(training_processes=_world_size(args.actor))
+    runtime_env: dict = {"env_vars": {k: v for k, v in env_vars.items() if k not in _job_env_vars()}}
+    if cpu_host.is_cpu_host() or args.ds.param_dtype == "fp32":
+        runtime_env["worker_process_setup_hook"] = f"{prepare_worker.__module__}.{prepare_worker.__name__}"
+    if address:
+        try:
+            ray.init(address=address, runtime_env=runtime_env)
+        except ConnectionError as error:
+            raise UsageError(f"no Ray answers at RAY_ADDRESS={address}; start it or unset RAY_ADDRESS") from error
+        return
+    resources = {}
+    if cpu_host.is_cpu_host():
+        bundles = required_bundles(args)
+        resources = {"num_gpus": len(bundles), "num_cpus": len(bundles) + CONTROLLER_CPUS}
+    ray.init(address="local", include_dashboard=False, runtime_env=runtime_env, **resources)
+
+
+CONTROLLER_CPUS = 4
+"""CPUs of the trainer, sampler and queue actors that upstream starts beside the model actors."""
+
+
+def required_bundles(args: SimpleNamespace) -> list[dict[str, float]]:
+    """The GPU slots that upstream's ``train(args)`` will ask for, one bundle per GPU, and a bundle for the controller.
+
+    Colocated models share their slots; the reference model exists with ``--algo.kl.init_coef`` above 0, the reward
+    model without ``--reward.remote_url``, the critic with ``--algo.advantage.estimator gae``.
+    """
+    train = args.train
+    engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
+    gpus = _world_size(args.actor)
+    if not (train.colocate_all and not train.async_enable):
+        gpus += engines
+    if args.algo.kl.init_coef > 0 and not (train.colocate_all or train.colocate_actor_ref):
+        gpus += _world_size(args.ref)
+    if args.critic.model_name_or_path and not train.colocate_all:
+        gpus += _world_size(args.critic)
+    if not args.reward.remote_url and not train.colocate_all:
+        shares_with_critic = args.critic.model_name_or_path and train.colocate_critic_reward
+        gpus += 0 if shares_with_critic else _world_size(args.reward)
+    return [{"GPU": 1.0, "CPU": 1.0}] * gpus
+
+
+def check_capacity(args: SimpleNamespace) -> None:
+    """Reserve the slots of the run and give them back; UsageError with the shortfall if they do not come free."""
+    bundles = required_bundles(args)
+    group = placement_group([*bundles, {"CPU": 1.0}], strategy="PACK")
+    try:
+        ray.get(group.ready(), timeout=PLACEMENT_TIMEOUT)
+    except GetTimeoutError as error:
+        total, free = ray.cluster_resources(), ray.available_resources()
+        raise UsageError(
+            f"the run needs {len(bundles)} GPUs and {len(bundles) + 1} CPUs; Ray has {total.get('GPU', 0):g} GPUs "
+            f"({free.get('GPU', 0):g} free) and {total.get('CPU', 0):g} CPUs ({free.get('CPU', 0):g} free). Lower "
+            "--actor.num_gpus_per_node, --ref.num_gpus_per_node or --vllm.num_engines, colocate "
+            "(--train.colocate_all, --train.colocate_actor_ref), or give Ray more"
+        ) from error
+    finally:
+        remove_placement_group(group)
+
+
+def _world_size(group: SimpleNamespace) -> int:
+    return group.num_nodes * group.num_gpus_per_node
+
+
+def _job_env_vars() -> dict[str, str]:
+    """Variables that ``ray job submit --runtime-env-json`` set; Ray refuses to have them named twice."""
+    config = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
+    return (config.get("runtime_env") or {}).get("env_vars") or {}

@@ -1,0 +1,102 @@
+"""The one place that touches upstream: every name of openrlhf that we read, subclass or rebind.
+
+``docs/seams.md`` lists them and ``tests/contract`` fails when upstream changes one.
+"""
+
+import ast
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import CodeType, SimpleNamespace
+from typing import Any
+
+import ray
+
+VLLM_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""--ds.param_dtype -> dtype of the vLLM engine. Upstream always generates in bfloat16."""
+
+
+def plain_class(actor_class: Any) -> type:
+    """The class underneath an ``@ray.remote`` actor; Ray refuses to subclass the decorated one.
+
+    It also gets a name of its own in its module. The decorated class hides it there, so pickle would ship a copy, and
+    ``super()`` in upstream's methods would then refuse our instances.
+    """
+    plain = actor_class.__ray_metadata__.modified_class.__ray_actor_class__
+    plain.__qualname__ = f"Plain{plain.__name__}"
+    setattr(sys.modules[plain.__module__], plain.__qualname__, plain)
+    return plain
+
+
+def upstream_main() -> CodeType:
+    """The body of ``if __name__ == "__main__":`` in upstream's train_ppo_ray, compiled but not run.
+
+    It declares upstream's flags, parses, checks and calls ``train(args)``. Run it in a namespace that supplies
+    ``argparse``, ``datetime`` and ``train``. Upstream's module itself, with vLLM and DeepSpeed, is not imported.
+    """
+    path = Path(find_spec("openrlhf.cli").origin).with_name("train_ppo_ray.py")
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    (main,) = [node for node in module.body if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)]
+    return compile(ast.Module(body=main.body, type_ignores=[]), str(path), "exec")
+
+
+def accept_fp32() -> None:
+    """Let upstream load models with ``--ds.param_dtype fp32`` in this process."""
+    import torch
+    from openrlhf.utils import utils
+
+    upstream = utils.convert_to_torch_dtype
+    if getattr(upstream, "accepts_fp32", False):
+        return
+
+    def convert_to_torch_dtype(param_dtype: str) -> torch.dtype:
+        return torch.float32 if param_dtype == "fp32" else upstream(param_dtype)
+
+    convert_to_torch_dtype.accepts_fp32 = True
+    utils.convert_to_torch_dtype = convert_to_torch_dtype
+
+
+def prepare_worker() -> None:
+    """Ray runs this first in every worker of a run (``worker_process_setup_hook``)."""
+    from openrlhf_cov.trainer import cpu_host
+
+    cpu_host.install()
+    accept_fp32()
+
+
+def install(args: SimpleNamespace) -> None:
+    """Rebind, in the driver, the classes that upstream's ``train(args)`` looks up; ours call upstream's."""
+    import openrlhf.cli.train_ppo_ray as upstream_cli
+    import openrlhf.trainer.ppo_trainer as sync_trainer
+    import openrlhf.trainer.ppo_trainer_async as async_trainer
+    import openrlhf.trainer.ray.vllm_engine as vllm_engine
+
+    from openrlhf_cov.trainer.ppo_trainer import CovPPOTrainer, CovTrainingActor
+    from openrlhf_cov.trainer.ray.ppo_actor import CovPolicyActor
+    from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
+
+    upstream_cli.PolicyModelActor = ray.remote(num_gpus=1)(CovPolicyActor)
+    sync_trainer.PPOTrainer = ray.remote(CovPPOTrainer)
+    async_trainer.TrainingActor = ray.remote(CovTrainingActor)
+    vllm_engine.RolloutRayActor = _with_engine_settings(ray.remote(CovRolloutActor), engine_settings(args))
+
+
+def engine_settings(args: SimpleNamespace) -> dict[str, Any]:
+    """vLLM engine arguments that upstream fixes and we set from the flags."""
+    settings: dict[str, Any] = {"dtype": VLLM_DTYPES[args.ds.param_dtype]}
+    if args.vllm.sync_backend == "gloo":
+        from openrlhf_cov.trainer import weight_transfer
+
+        settings["worker_extension_cls"] = f"{weight_transfer.__name__}.GlooWorkerExtension"
+        settings["weight_transfer_config"] = {"backend": weight_transfer.BACKEND}
+    return settings
+
+
+def _with_engine_settings(actor_class: Any, settings: dict[str, Any]) -> SimpleNamespace:
+    """What upstream's ``create_vllm_engines`` uses of ``RolloutRayActor``: ``.options(...).remote(**kwargs)``."""
+
+    def options(**actor_options) -> SimpleNamespace:
+        bound = actor_class.options(**actor_options)
+        return SimpleNamespace(remote=lambda **kwargs: bound.remote(**(kwargs | settings)))
+
+    return SimpleNamespace(options=options)

@@ -1,0 +1,64 @@
+"""``metrics.jsonl``: one JSON object per global step, on disk as soon as the step ends."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+METRICS_FILE = "metrics.jsonl"
+EVAL_FILE = "eval.jsonl"
+
+
+class MetricsLog:
+    """Appends one JSON line per step to ``path`` and syncs it, so that a crash loses at most the step in flight.
+
+    A line holds ``step``, ``time`` (Unix seconds) and every number of the values given; NaN and infinities become
+    null, entries that are not numbers are left out. Lines of steps after ``resumed_step`` that an earlier run left
+    behind, and a line cut in the middle, are dropped when the log is opened, so that a resumed run continues without
+    a duplicate.
+    """
+
+    def __init__(self, path: str | Path, resumed_step: int = 0) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists():
+            self._keep_until(resumed_step)
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Append the line of one step."""
+        numbers = {name: _json_number(value) for name, value in values.items() if _is_number(value)}
+        line = json.dumps({"step": step, "time": round(time.time(), 3), **numbers}, allow_nan=False)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _keep_until(self, step: int) -> None:
+        kept = [line for line in self.path.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
+        replacement = self.path.with_suffix(".tmp")
+        replacement.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        replacement.replace(self.path)
+
+
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """The complete lines of a metrics file, in order; a last line cut in the middle is left out."""
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if _step_of(line) != math.inf]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _json_number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _step_of(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return math.inf

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Format check, lint, unit tests, upstream's own tests. BIN names the folder of python and ruff.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+bin="${BIN:-.venv/bin}"
+"$bin/ruff" format --check .
+"$bin/ruff" check .
+"$bin/python" -m pytest -m "not e2e and not gpu"
+"$bin/python" scripts/run_upstream_tests.py

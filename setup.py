@@ -1,0 +1,20 @@
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+REQUIREMENTS = [
+    line for line in Path("requirements.txt").read_text().splitlines() if line and not line.startswith("#")
+]
+
+setup(
+    name="openrlhf-cov",
+    version="0.1.0",
+    description="OpenRLHF with covariance-selected clipping and KL terms (Clip-Cov, KL-Cov) against entropy collapse",
+    long_description=Path("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10,<3.13",
+    packages=find_packages(include=["openrlhf_cov*"]),
+    install_requires=REQUIREMENTS,
+    extras_require={"dev": ["pytest", "pytest-cov", "hypothesis", "ruff"]},
+)
