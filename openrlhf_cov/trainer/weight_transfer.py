@@ -19,6 +19,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 BACKEND = "openrlhf_cov_gloo"
@@ -72,8 +73,15 @@ class GlooWeightTransferEngine(WeightTransferEngine[GlooInitInfo, Bucket]):
         self.model.load_weights(zip(update_info.names, unpack(buffer, metas), strict=True))
 
     def finish_weight_update(self) -> None:
-        """Run what vLLM does after loading (repacking, quantization)."""
+        """Run what vLLM does after loading (repacking, quantization).
+
+        An output head that shares the embedding's weight is loaded with the embedding, and vLLM's reload then leaves
+        the head's own packed copy, which CPU kernels compute with, as it was: it is packed again here.
+        """
         finalize_layerwise_reload(self.model, self.model_config)
+        for layer in self.model.modules():
+            if isinstance(layer, ParallelLMHead):
+                layer.quant_method.process_weights_after_loading(layer)
 
     def shutdown(self) -> None:
         """Leave the group."""

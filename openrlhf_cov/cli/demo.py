@@ -1,0 +1,191 @@
+"""``make demo``: see a covariance method train, from nothing to a table, on this machine.
+
+Makes the embedded task, starts a Ray of its own, trains through ``ray job submit``, and scores the policy on held-out
+problems before and after. Everything it writes lies under ``--output``.
+"""
+
+import argparse
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+from tqdm import tqdm
+
+from openrlhf_cov.cli.local_ray import environment, local_ray, stop
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
+
+PROMPTS, SAMPLES = 32, 8
+METHOD_FLAGS = {
+    "none": [],
+    "clip_cov": ["--clip_cov_ratio", "2e-2", "--clip_cov_lb", "0.5"],
+    "kl_cov": ["--kl_cov_ratio", "2e-2"],
+}
+"""Settings for micro-batches of a few hundred tokens; the paper's fractions would pick less than one token."""
+
+
+def main() -> None:
+    """Run the demo; exit status 1 if training fails, 2 for a bad setting, 130 when interrupted."""
+    args = parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        run(args)
+    except UsageError as error:
+        sys.exit(f"demo: error: {error}")
+    except KeyboardInterrupt:
+        sys.stderr.write("\ndemo: interrupted; the Ray it started is stopped\n")
+        sys.exit(130)
+
+
+def parse_args() -> argparse.Namespace:
+    """The flags of the demo."""
+    parser = argparse.ArgumentParser(prog="demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--cov_type", choices=tuple(METHOD_FLAGS), default="kl_cov")
+    parser.add_argument("--steps", type=int, default=40, help="global steps, each 32 prompts x 8 samples")
+    parser.add_argument("--task", type=Path, default=Path("runs/tiny_task"), help="folder of the embedded task")
+    parser.add_argument("--output", type=Path, default=None, help="default: runs/demo-<cov_type>-<time>")
+    args = parser.parse_args()
+    if args.steps < 1:
+        parser.error(f"--steps is at least 1, got {args.steps}")
+    args.output = args.output or Path("runs") / f"demo-{args.cov_type}-{datetime.now():%Y%m%d-%H%M%S}"
+    return args
+
+
+def run(args: argparse.Namespace) -> None:
+    """Task, scores before, training, scores after, table."""
+    started = time.monotonic()
+    task, output = args.task.resolve(), args.output.resolve()
+    if output.exists() and any(output.iterdir()):
+        raise UsageError(f"--output {args.output} is not empty; choose a new folder")
+    output.mkdir(parents=True, exist_ok=True)
+    make_task(task)
+    say("scoring the untrained policy on the held-out problems")
+    before = score(task / "model", task / "test.jsonl")
+    say(f"starting Ray and the actors; their output goes to {output / 'train.log'}")
+    with local_ray(num_gpus=2, num_cpus=8, log=output / "ray.log") as address:
+        train(training_command(args.cov_type, args.steps, task, output, address.dashboard), output, args.steps)
+    say("scoring the trained policy")
+    after = score(output, task / "test.jsonl")
+    sys.stdout.write(table(args.cov_type, before, after, output, time.monotonic() - started))
+
+
+def make_task(folder: Path) -> None:
+    """Make the embedded task, or reuse it."""
+    command = [sys.executable, "-m", "openrlhf_cov.cli.make_tiny_task", "--output", str(folder)]
+    if subprocess.run(command).returncode:
+        raise UsageError(f"the embedded task could not be made in {folder}")
+
+
+def score(model: Path, test_file: Path) -> dict[str, float]:
+    """Held-out accuracy of a model folder, greedy and at temperature 1, and its entropy (nats per token)."""
+    from openrlhf_cov.tiny_task.accuracy import evaluate_policy
+
+    rows = [json.loads(line) for line in test_file.read_text().splitlines()]
+    settings = dict(seed=0, batch_size=128, max_new_tokens=32)
+    greedy = evaluate_policy(model, rows, temperature=0.0, **settings)
+    sampled = evaluate_policy(model, rows, temperature=1.0, **settings)
+    return {"greedy": greedy.accuracy, "sampled": sampled.accuracy}
+
+
+def training_command(cov_type: str, steps: int, task: Path, output: Path, address: str) -> list[str]:
+    """The ``ray job submit`` command of the demo: GRPO with a reference-KL term, 8 updates per rollout, ZeRO-2."""
+    flags = f"""
+        --actor.model_name_or_path {task}/model --data.prompt_dataset {task}/train.jsonl
+        --data.input_key input --data.label_key label --data.max_samples {steps * PROMPTS}
+        --reward.remote_url {Path(__file__).parents[1]}/tiny_task/reward_func.py
+        --actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --train.colocate_actor_ref --vllm.num_engines 1
+        --algo.advantage.estimator group_norm --algo.kl.use_loss --algo.kl.estimator k3 --algo.kl.init_coef 1e-3
+        --rollout.batch_size {PROMPTS} --rollout.n_samples_per_prompt {SAMPLES} --rollout.micro_batch_size 64
+        --train.batch_size 32 --train.micro_batch_size 32 --data.max_len 48 --rollout.max_new_tokens 32
+        --actor.adam.lr 3e-5 --actor.lr_scheduler constant --ds.zero_stage 2
+        --ckpt.output_dir {output} --ckpt.path {output}/checkpoints --logger.tensorboard_dir {output}/tensorboard
+        --cov_type {cov_type}
+    """
+    submit = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", address]
+    submit += ["--runtime-env-json", json.dumps({"env_vars": {"PYTHONWARNINGS": "ignore"}})]
+    trainer = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray"]
+    return [*submit, "--", *trainer, *shlex.split(flags), *METHOD_FLAGS[cov_type]]
+
+
+def train(command: list[str], output: Path, steps: int) -> None:
+    """Run the training job; a progress bar and a line per step while it works. UsageError if it fails."""
+    (output / "command.txt").write_text(shlex.join(command) + "\n")
+    with (output / "train.log").open("w") as log:
+        job = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env=environment(), start_new_session=True
+        )
+    try:
+        with tqdm(total=steps, desc="train", unit="step") as bar:
+            bar.write(" step  accuracy  entropy  selected  tokens/s  seconds")
+            for line in follow(output / METRICS_FILE, job):
+                bar.write(step_line(line))
+                bar.update()
+    finally:
+        stop(job)
+    if job.returncode:
+        tail = (output / "train.log").read_text(errors="replace").splitlines()[-15:]
+        sys.stderr.write("\n".join(tail) + "\n")
+        raise UsageError(f"training failed (status {job.returncode}); the whole output is in {output / 'train.log'}")
+
+
+def follow(path: Path, job: subprocess.Popen) -> Iterator[dict]:
+    """Each line of a metrics file once, as it appears, until the job has ended."""
+    seen = 0
+    ended = False
+    while not ended:
+        ended = job.poll() is not None
+        lines = read_metrics(path) if path.exists() else []
+        yield from lines[seen:]
+        seen = len(lines)
+        time.sleep(0.0 if ended else 0.5)
+
+
+def tokens(line: dict) -> float:
+    """Response tokens of one step."""
+    return line["rollout/response_length_mean"] * line["rollout/num_samples"]
+
+
+def step_line(line: dict) -> str:
+    """One step for the terminal."""
+    seconds = line["timing/step_total"]
+    return (
+        f"{line['step']:5d}  {line['rollout/reward_mean']:8.3f}  {line['entropy/mean']:7.3f}"
+        f"  {line['cov/selected_frac']:8.4f}  {tokens(line) / seconds:8.0f}  {seconds:7.1f}"
+    )
+
+
+def table(cov_type: str, before: dict, after: dict, output: Path, seconds: float) -> str:
+    """What the run did, for a person."""
+    lines = read_metrics(output / METRICS_FILE)
+    first, last = lines[0], lines[-1]
+    generated, generating = sum(map(tokens, lines)), sum(line["timing/generation"] for line in lines)
+    total = sum(line["timing/step_total"] for line in lines)
+    return f"""
+--cov_type {cov_type} on the embedded task: {len(lines)} steps of {PROMPTS} prompts x {SAMPLES} samples
+                                    before     after
+held-out accuracy, greedy          {before["greedy"]:7.1%}   {after["greedy"]:7.1%}
+held-out accuracy, temperature 1   {before["sampled"]:7.1%}   {after["sampled"]:7.1%}
+                                first step  last step
+entropy, nats per token            {first["entropy/mean"]:7.3f}   {last["entropy/mean"]:7.3f}
+training accuracy                  {first["rollout/reward_mean"]:7.1%}   {last["rollout/reward_mean"]:7.1%}
+
+tokens per second   {generated / generating:,.0f} generating, {generated / total:,.0f} over the whole step
+wall time           {seconds:,.0f} s, {total:,.0f} s of it in steps
+checkpoint          {output}
+metrics             {output / METRICS_FILE}
+"""
+
+
+def say(message: str) -> None:
+    """One line of progress."""
+    sys.stderr.write(f"demo: {message}\n")
+
+
+if __name__ == "__main__":
+    main()

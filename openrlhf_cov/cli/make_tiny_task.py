@@ -1,0 +1,189 @@
+"""Writes the embedded task to a folder: a base policy, training and test problems, and what the policy can do."""
+
+import argparse
+import json
+import logging
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from openrlhf_cov.tiny_task.problems import DATASOURCE, OPERANDS, Problem, split_problems
+
+logger = logging.getLogger(__name__)
+
+PROBLEMS = len(OPERANDS) ** 2
+MAX_NEW_TOKENS = 40
+"""Bound on a response in the evaluation: twice the longest of the answer styles, which has 18 tokens with ``<eos>``."""
+EVALUATION_BATCH_SIZE = 256
+TASK_FILES = ("model/model.safetensors", "model/config.json", "model/tokenizer.json", "train.jsonl", "test.jsonl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings:
+    """What the command line chooses; raises ValueError, naming the flag, for a value out of range."""
+
+    seed: int = 0
+    train_rows: int = 4096
+    test_rows: int = 256
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ValueError(f"--seed is at least 0, got {self.seed}")
+        for name in ("train_rows", "test_rows"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} is at least 1, got {getattr(self, name)}")
+        if self.train_rows + self.test_rows > PROBLEMS:
+            raise ValueError(
+                f"--train_rows and --test_rows are at most {PROBLEMS} together, as there are no more problems; "
+                f"got {self.train_rows} and {self.test_rows}"
+            )
+
+
+HELP = {
+    "seed": "determines the data, the base policy's weights and the sampled evaluation",
+    "train_rows": "problems in train.jsonl",
+    "test_rows": "problems in test.jsonl; none of them is in train.jsonl or was seen by the base policy",
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of this command; its defaults are those of ``TaskSettings``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m openrlhf_cov.cli.make_tiny_task",
+        description="Write the embedded task (two-digit addition) and a mediocre base policy for it to a folder.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="folder to write; new or empty")
+    for setting in fields(TaskSettings):
+        parser.add_argument(
+            f"--{setting.name}", type=int, default=setting.default, metavar="N", help=HELP[setting.name]
+        )
+    return parser
+
+
+def recorded_settings(settings: TaskSettings, policy: Any) -> dict[str, Any]:
+    """Everything that determines a task, as written to ``task.json``; ``policy`` is a ``BasePolicyConfig``."""
+    return {**asdict(settings), "max_new_tokens": MAX_NEW_TOKENS, "base_policy": asdict(policy)}
+
+
+def write_task(output: Path, settings: TaskSettings, policy: Any) -> dict[str, Any]:
+    """Make the task and write it to ``output``, a new or empty folder; the result is the content of ``task.json``.
+
+    All files are written to a temporary folder beside ``output`` which is renamed at the end. ``policy`` is a
+    ``BasePolicyConfig``.
+    """
+    from openrlhf_cov.tiny_task.accuracy import evaluate_policy
+    from openrlhf_cov.tiny_task.base_policy import make_base_policy
+
+    started = time.monotonic()
+    split = split_problems(settings.seed, settings.test_rows)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as scratch:
+        folder = Path(scratch, "task")
+        folder.mkdir()
+        _write_rows(folder / "train.jsonl", split.train[: settings.train_rows])
+        _write_rows(folder / "test.jsonl", split.held_out)
+        model, tokenizer = make_base_policy(split.train, policy, settings.seed)
+        model.save_pretrained(folder / "model")
+        tokenizer.save_pretrained(folder / "model")
+        logger.info("evaluating the base policy on %d held-out problems", settings.test_rows)
+        rows = [problem.to_row() for problem in split.held_out]
+        greedy, sampled = (
+            evaluate_policy(
+                folder / "model",
+                rows,
+                temperature=temperature,
+                seed=settings.seed,
+                batch_size=EVALUATION_BATCH_SIZE,
+                max_new_tokens=MAX_NEW_TOKENS,
+            )
+            for temperature in (0.0, 1.0)
+        )
+        task = {
+            "task": DATASOURCE,
+            "settings": recorded_settings(settings, policy),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "accuracy_greedy": greedy.accuracy,
+            "accuracy_sampled": sampled.accuracy,
+            "entropy": sampled.entropy,
+            "mean_length": sampled.mean_length,
+            "seconds": round(time.monotonic() - started, 1),
+        }
+        (folder / "task.json").write_text(json.dumps(task, indent=2) + "\n", encoding="utf-8")
+        folder.replace(output)
+    return task
+
+
+def _write_rows(path: Path, problems: tuple[Problem, ...]) -> None:
+    path.write_text("".join(json.dumps(problem.to_row()) + "\n" for problem in problems), encoding="utf-8")
+
+
+def is_occupied(output: Path) -> bool:
+    """True if ``output`` is anything but a folder that is empty or does not exist yet."""
+    return output.exists() and not (output.is_dir() and not any(output.iterdir()))
+
+
+def read_task(output: Path) -> dict[str, Any] | None:
+    """The content of ``task.json`` if ``output`` holds a finished task with all its files, else None."""
+    try:
+        task = json.loads((output / "task.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    is_task = isinstance(task, dict) and task.get("task") == DATASOURCE and isinstance(task.get("settings"), dict)
+    return task if is_task and all((output / name).is_file() for name in TASK_FILES) else None
+
+
+def settings_difference(recorded: dict[str, Any], wanted: dict[str, Any]) -> str:
+    """``name value, not value`` for each top-level setting that differs, joined by ``; ``; empty if none does."""
+    names = [name for name in {**wanted, **recorded} if recorded.get(name) != wanted.get(name)]
+    return "; ".join(f"{name} {recorded.get(name)}, not {wanted.get(name)}" for name in names)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status of the command: 0 when the folder holds the task; exits with 2 when the request is refused."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+
+    def refuse(reason: str) -> None:
+        parser.exit(2, f"make_tiny_task: {reason}\n")
+
+    try:
+        settings = TaskSettings(**{field.name: getattr(args, field.name) for field in fields(TaskSettings)})
+    except ValueError as error:
+        refuse(str(error))
+    output = args.output.resolve()
+    found = read_task(output)
+    if found is None and is_occupied(output):
+        refuse(f"{output} is not empty and holds no finished task; choose another --output")
+
+    from transformers.utils.logging import disable_progress_bar
+
+    from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
+
+    policy = BasePolicyConfig()
+    if found is not None:
+        difference = settings_difference(found["settings"], recorded_settings(settings, policy))
+        if difference:
+            refuse(f"{output} holds a task with other settings ({difference}); choose another --output")
+        print(f"{output} already holds this task; nothing to do")
+        return 0
+    disable_progress_bar()
+    try:
+        task = write_task(output, settings, policy)
+    except OSError as error:
+        refuse(f"cannot write {output}: {error}")
+    print(
+        f"{output}: {task['parameters']:,} parameters, accuracy {task['accuracy_greedy']:.3f} greedy and "
+        f"{task['accuracy_sampled']:.3f} at temperature 1, entropy {task['entropy']:.3f} nats, {task['seconds']} s"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # clean up as on an interrupt
+    sys.exit(main())

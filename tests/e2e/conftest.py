@@ -1,0 +1,76 @@
+"""A small embedded task and a way to run the real command line on it."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
+
+REPOSITORY = Path(__file__).parents[2]
+REWARD = REPOSITORY / "openrlhf_cov" / "tiny_task" / "reward_func.py"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Folder of a model and a training file of 96 problems: three steps of 32 prompts."""
+
+    model: Path
+    train: Path
+
+    def flags(self, output: Path) -> list[str]:
+        """Flags of a three-step run that any host can do."""
+        return f"""
+            --actor.model_name_or_path {self.model} --data.prompt_dataset {self.train}
+            --data.input_key input --data.label_key label --reward.remote_url {REWARD}
+            --actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --train.colocate_actor_ref --vllm.num_engines 1
+            --algo.advantage.estimator group_norm --algo.kl.use_loss --algo.kl.estimator k3 --algo.kl.init_coef 1e-3
+            --rollout.batch_size 32 --rollout.n_samples_per_prompt 8 --rollout.micro_batch_size 64
+            --train.batch_size 64 --train.micro_batch_size 32 --data.max_len 48 --rollout.max_new_tokens 24
+            --actor.adam.lr 1e-4 --actor.lr_scheduler constant
+            --ckpt.output_dir {output} --ckpt.path {output}/checkpoints
+        """.split()
+
+
+@pytest.fixture(scope="session")
+def task(tmp_path_factory) -> Task:
+    from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy
+    from openrlhf_cov.tiny_task.problems import Problem
+
+    folder = tmp_path_factory.mktemp("task")
+    problems = [Problem(a, b) for a in range(10, 58) for b in (34, 71)]
+    model, tokenizer = make_base_policy(problems, BasePolicyConfig(steps=60, rows_per_step=48), seed=0)
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    rows = [{"input": problem.prompt, "label": str(problem.a + problem.b)} for problem in problems]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Task(folder / "model", folder / "train.jsonl")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run of the command line."""
+
+    status: int
+    stderr: str
+    folder: Path
+
+    @property
+    def metrics(self) -> list[dict]:
+        """Lines of metrics.jsonl."""
+        return read_metrics(self.folder / METRICS_FILE)
+
+
+def run_trainer(flags: list[str], folder: Path, ray_address: str | None = None, timeout: float = 600) -> Run:
+    """Run ``python -m openrlhf_cov.cli.train_ppo_ray`` in a process of its own; on failure its output is printed."""
+    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | {"PYTHONWARNINGS": "ignore"}
+    env |= {"RAY_ADDRESS": ray_address} if ray_address else {}
+    command = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray", *flags]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout, cwd=folder.parent)
+    if done.returncode:
+        sys.stdout.write(done.stdout[-20_000:] + done.stderr[-20_000:])
+    return Run(done.returncode, done.stderr, folder)

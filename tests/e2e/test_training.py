@@ -1,0 +1,68 @@
+"""Three steps of each method through the real command line, with Ray, DeepSpeed and vLLM."""
+
+import json
+import math
+import time
+import urllib.request
+
+import pytest
+from conftest import Run, Task, run_trainer
+from safetensors.torch import load_file
+
+from openrlhf_cov.cli.local_ray import local_ray
+
+pytestmark = pytest.mark.e2e
+
+METHODS = {
+    "none": ["--cov_type", "none"],
+    "clip_cov": "--cov_type clip_cov --clip_cov_ratio 0.05 --clip_cov_lb 0.0 --clip_cov_ub 1e6".split(),
+    "kl_cov": "--cov_type kl_cov --kl_cov_ratio 0.05".split(),
+}
+TWO_RANKS = "--actor.num_gpus_per_node 2 --ref.num_gpus_per_node 2 --train.micro_batch_size 16".split()
+
+
+def assert_three_good_steps(run: Run, task: Task, restrains: bool) -> None:
+    assert run.status == 0
+    assert [line["step"] for line in run.metrics] == [1, 2, 3]
+    for line in run.metrics:
+        # 5 % of the tokens of a micro-batch, rounded down; micro-batches here have some 150 tokens and more
+        assert 0.04 <= line["cov/selected_frac"] <= 0.05 if restrains else line["cov/selected_frac"] == 0.0
+        assert 0.0 < line["entropy/mean"] < math.log(21)  # 21 symbols
+        assert line["ppo/ratio_max"] >= 1.0
+        assert line["ppo/clip_frac"] >= 0.0
+        assert line["timing/step_total"] > 0
+        assert line["rollout/num_samples"] == 256
+    before, after = load_file(task.model / "model.safetensors"), load_file(run.folder / "model.safetensors")
+    # Adam moves a weight by about lr = 1e-4 in each of 3 x 4 updates
+    name = "model.layers.0.mlp.up_proj.weight"
+    moved = (after[name].float() - before[name].float()).abs().max().item()
+    assert 1e-4 < moved < 2e-3
+
+
+def test_none_beside_a_ray_of_somebody_else(task, tmp_path):
+    with local_ray(num_gpus=1, num_cpus=2, log=tmp_path / "ray.log") as other:
+        run = run_trainer(task.flags(tmp_path / "run") + METHODS["none"], tmp_path / "run")
+        assert_three_good_steps(run, task, restrains=False)
+
+        # the other Ray has run no job and still answers; when it is named it is used, and found too small
+        with urllib.request.urlopen(f"{other.dashboard}/api/jobs/", timeout=10) as answer:
+            assert json.load(answer) == []
+        started = time.monotonic()
+        small = run_trainer(task.flags(tmp_path / "small"), tmp_path / "small", ray_address=other.gcs)
+        assert time.monotonic() - started < 90  # imports included; the wait for room is 20 s
+    assert small.status == 2
+    last_line = small.stderr.strip().splitlines()[-1]
+    assert "needs 2 GPUs" in last_line
+    assert "Ray has 1 GPUs (1 free)" in last_line
+
+
+def test_clip_cov(task, tmp_path):
+    run = run_trainer(task.flags(tmp_path / "run") + METHODS["clip_cov"], tmp_path / "run")
+    assert_three_good_steps(run, task, restrains=True)
+
+
+def test_kl_cov_on_two_ranks(task, tmp_path):
+    run = run_trainer(task.flags(tmp_path / "run") + METHODS["kl_cov"] + TWO_RANKS, tmp_path / "run")
+    assert_three_good_steps(run, task, restrains=True)
+    for line in run.metrics:
+        assert line["cov/selected_mean"] > line["cov/mean"]
