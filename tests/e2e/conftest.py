@@ -65,7 +65,13 @@ class Run:
         return read_metrics(self.folder / METRICS_FILE)
 
 
-def run_trainer(flags: list[str], folder: Path, ray_address: str | None = None, timeout: float = 600) -> Run:
+@pytest.fixture(scope="session")
+def run_trainer():
+    """The function that runs the command line."""
+    return _run_trainer
+
+
+def _run_trainer(flags: list[str], folder: Path, ray_address: str | None = None, timeout: float = 600) -> Run:
     """Run ``python -m openrlhf_cov.cli.train_ppo_ray`` in a process of its own; on failure its output is printed."""
     env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | {"PYTHONWARNINGS": "ignore"}
     env |= {"RAY_ADDRESS": ray_address} if ray_address else {}

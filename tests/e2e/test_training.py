@@ -6,7 +6,6 @@ import time
 import urllib.request
 
 import pytest
-from conftest import Run, Task, run_trainer
 from safetensors.torch import load_file
 
 from openrlhf_cov.cli.local_ray import local_ray
@@ -21,7 +20,7 @@ METHODS = {
 TWO_RANKS = "--actor.num_gpus_per_node 2 --ref.num_gpus_per_node 2 --train.micro_batch_size 16".split()
 
 
-def assert_three_good_steps(run: Run, task: Task, restrains: bool) -> None:
+def assert_three_good_steps(run, task, restrains: bool) -> None:
     assert run.status == 0
     assert [line["step"] for line in run.metrics] == [1, 2, 3]
     for line in run.metrics:
@@ -39,7 +38,7 @@ def assert_three_good_steps(run: Run, task: Task, restrains: bool) -> None:
     assert 1e-4 < moved < 2e-3
 
 
-def test_none_beside_a_ray_of_somebody_else(task, tmp_path):
+def test_none_beside_a_ray_of_somebody_else(run_trainer, task, tmp_path):
     with local_ray(num_gpus=1, num_cpus=2, log=tmp_path / "ray.log") as other:
         run = run_trainer(task.flags(tmp_path / "run") + METHODS["none"], tmp_path / "run")
         assert_three_good_steps(run, task, restrains=False)
@@ -56,12 +55,12 @@ def test_none_beside_a_ray_of_somebody_else(task, tmp_path):
     assert "Ray has 1 GPUs (1 free)" in last_line
 
 
-def test_clip_cov(task, tmp_path):
+def test_clip_cov(run_trainer, task, tmp_path):
     run = run_trainer(task.flags(tmp_path / "run") + METHODS["clip_cov"], tmp_path / "run")
     assert_three_good_steps(run, task, restrains=True)
 
 
-def test_kl_cov_on_two_ranks(task, tmp_path):
+def test_kl_cov_on_two_ranks(run_trainer, task, tmp_path):
     run = run_trainer(task.flags(tmp_path / "run") + METHODS["kl_cov"] + TWO_RANKS, tmp_path / "run")
     assert_three_good_steps(run, task, restrains=True)
     for line in run.metrics:
