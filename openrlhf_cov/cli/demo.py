@@ -83,9 +83,12 @@ def make_task(folder: Path) -> None:
 
 
 def score(model: Path, test_file: Path) -> dict[str, float]:
-    """Held-out accuracy of a model folder, greedy and at temperature 1, and its entropy (nats per token)."""
+    """Held-out accuracy of a model folder, greedy and at temperature 1."""
+    from transformers.utils import logging
+
     from openrlhf_cov.tiny_task.accuracy import evaluate_policy
 
+    logging.disable_progress_bar()
     rows = [json.loads(line) for line in test_file.read_text().splitlines()]
     settings = dict(seed=0, batch_size=128, max_new_tokens=32)
     greedy = evaluate_policy(model, rows, temperature=0.0, **settings)

@@ -9,7 +9,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from openrlhf_cov.tiny_task.problems import DATASOURCE, OPERANDS, Problem, split_problems
 
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 PROBLEMS = len(OPERANDS) ** 2
 MAX_NEW_TOKENS = 40
-"""Bound on a response in the evaluation: twice the longest of the answer styles, which has 18 tokens with ``<eos>``."""
+"""Bound on a response in the evaluation: the longest written answer has 18 tokens with its ``<eos>``."""
 EVALUATION_BATCH_SIZE = 256
 TASK_FILES = ("model/model.safetensors", "model/config.json", "model/tokenizer.json", "train.jsonl", "test.jsonl")
 
@@ -31,8 +31,8 @@ class TaskSettings:
     test_rows: int = 256
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ValueError(f"--seed is at least 0, got {self.seed}")
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"--seed is from 0 to 2**63 - 1, got {self.seed}")
         for name in ("train_rows", "test_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} is at least 1, got {getattr(self, name)}")
@@ -55,13 +55,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m openrlhf_cov.cli.make_tiny_task",
         description="Write the embedded task (two-digit addition) and a mediocre base policy for it to a folder.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="folder to write; new or empty")
     for setting in fields(TaskSettings):
-        parser.add_argument(
-            f"--{setting.name}", type=int, default=setting.default, metavar="N", help=HELP[setting.name]
-        )
+        text = f"{HELP[setting.name]} (default: {setting.default})"
+        parser.add_argument(f"--{setting.name}", type=int, default=setting.default, metavar="N", help=text)
     return parser
 
 
@@ -74,9 +72,8 @@ def write_task(output: Path, settings: TaskSettings, policy: Any) -> dict[str, A
     """Make the task and write it to ``output``, a new or empty folder; the result is the content of ``task.json``.
 
     All files are written to a temporary folder beside ``output`` which is renamed at the end. ``policy`` is a
-    ``BasePolicyConfig``.
+    ``BasePolicyConfig``. Raises OSError when the folder cannot be written.
     """
-    from openrlhf_cov.tiny_task.accuracy import evaluate_policy
     from openrlhf_cov.tiny_task.base_policy import make_base_policy
 
     started = time.monotonic()
@@ -90,32 +87,33 @@ def write_task(output: Path, settings: TaskSettings, policy: Any) -> dict[str, A
         model, tokenizer = make_base_policy(split.train, policy, settings.seed)
         model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
-        logger.info("evaluating the base policy on %d held-out problems", settings.test_rows)
-        rows = [problem.to_row() for problem in split.held_out]
-        greedy, sampled = (
-            evaluate_policy(
-                folder / "model",
-                rows,
-                temperature=temperature,
-                seed=settings.seed,
-                batch_size=EVALUATION_BATCH_SIZE,
-                max_new_tokens=MAX_NEW_TOKENS,
-            )
-            for temperature in (0.0, 1.0)
-        )
         task = {
             "task": DATASOURCE,
             "settings": recorded_settings(settings, policy),
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "accuracy_greedy": greedy.accuracy,
-            "accuracy_sampled": sampled.accuracy,
-            "entropy": sampled.entropy,
-            "mean_length": sampled.mean_length,
+            **_evaluate(folder / "model", split.held_out, settings.seed),
             "seconds": round(time.monotonic() - started, 1),
         }
         (folder / "task.json").write_text(json.dumps(task, indent=2) + "\n", encoding="utf-8")
         folder.replace(output)
     return task
+
+
+def _evaluate(model_dir: Path, problems: tuple[Problem, ...], seed: int) -> dict[str, float]:
+    """Accuracy greedy and at temperature 1, and, at temperature 1, entropy (nats per token) and length (tokens)."""
+    from openrlhf_cov.tiny_task.accuracy import evaluate_policy
+
+    logger.info("evaluating the base policy on %d held-out problems", len(problems))
+    rows = [problem.to_row() for problem in problems]
+    settings = {"seed": seed, "batch_size": EVALUATION_BATCH_SIZE, "max_new_tokens": MAX_NEW_TOKENS}
+    greedy = evaluate_policy(model_dir, rows, temperature=0.0, **settings)
+    sampled = evaluate_policy(model_dir, rows, temperature=1.0, **settings)
+    return {
+        "accuracy_greedy": greedy.accuracy,
+        "accuracy_sampled": sampled.accuracy,
+        "entropy": sampled.entropy,
+        "mean_length": sampled.mean_length,
+    }
 
 
 def _write_rows(path: Path, problems: tuple[Problem, ...]) -> None:
@@ -144,12 +142,12 @@ def settings_difference(recorded: dict[str, Any], wanted: dict[str, Any]) -> str
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status of the command: 0 when the folder holds the task; exits with 2 when the request is refused."""
+    """Exit status 0 when the folder holds the task; exits with 2 for a refused request, with 130 when interrupted."""
     parser = build_parser()
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
 
-    def refuse(reason: str) -> None:
+    def refuse(reason: str) -> NoReturn:
         parser.exit(2, f"make_tiny_task: {reason}\n")
 
     try:
@@ -177,6 +175,8 @@ def main(argv: list[str] | None = None) -> int:
         task = write_task(output, settings, policy)
     except OSError as error:
         refuse(f"cannot write {output}: {error}")
+    except KeyboardInterrupt:
+        parser.exit(130, "\nmake_tiny_task: interrupted; nothing was written\n")
     print(
         f"{output}: {task['parameters']:,} parameters, accuracy {task['accuracy_greedy']:.3f} greedy and "
         f"{task['accuracy_sampled']:.3f} at temperature 1, entropy {task['entropy']:.3f} nats, {task['seconds']} s"

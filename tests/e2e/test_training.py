@@ -2,8 +2,10 @@
 
 import json
 import math
+import re
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
@@ -20,10 +22,18 @@ METHODS = {
 TWO_RANKS = "--actor.num_gpus_per_node 2 --ref.num_gpus_per_node 2 --train.micro_batch_size 16".split()
 
 
+def documented_names() -> set[str]:
+    """Names in backticks in the first column of the tables of docs/metrics.md."""
+    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    first_cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {name for cell in first_cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
 def assert_three_good_steps(run, task, restrains: bool) -> None:
     assert run.status == 0
     assert [line["step"] for line in run.metrics] == [1, 2, 3]
     for line in run.metrics:
+        assert set(line) <= documented_names()
         # 5 % of the tokens of a micro-batch, rounded down; micro-batches here have some 150 tokens and more
         assert 0.04 <= line["cov/selected_frac"] <= 0.05 if restrains else line["cov/selected_frac"] == 0.0
         assert 0.0 < line["entropy/mean"] < math.log(21)  # 21 symbols
