@@ -13,7 +13,7 @@ from openrlhf_cov.trainer import cpu_host
 PUBLISHED_PPO_CLIP = {"clip_cov": (1.0, 1.0), "kl_cov": (math.inf, math.inf)}
 """PPO clip range (low, high) of the published methods: Clip-Cov's scripts open it wide, KL-Cov has none."""
 
-UPSTREAM_CLIP_FLAGS = ("actor.eps_clip", "actor.eps_clip_low_high", "actor.dual_clip")
+CLIP_RANGE_FLAGS = ("actor.eps_clip", "actor.eps_clip_low_high")
 
 
 class CovArgumentParser(argparse.ArgumentParser):
@@ -30,7 +30,9 @@ class CovArgumentParser(argparse.ArgumentParser):
         argv = sys.argv[1:] if args is None else list(args)
         self.declare()
         parsed = super().parse_args(argv, namespace)
-        given = {action.dest for action in self._actions if _is_given(action, argv)}
+        unset = object()
+        marked = argparse.Namespace(**dict.fromkeys(vars(parsed), unset))
+        given = {name for name, value in vars(super().parse_args(argv, marked)).items() if value is not unset}
         self._check(parsed, given)
         return parsed
 
@@ -77,16 +79,17 @@ class CovArgumentParser(argparse.ArgumentParser):
                 f"--cov_type {config.cov_type} needs --actor.policy_loss_type ppo, got {policy_loss_type}: "
                 "covariance is per token, this ratio is per sequence"
             )
-        set_by_user = [name for name in UPSTREAM_CLIP_FLAGS if name in given]
-        if config.cov_type == "kl_cov" and not config.kl_cov_keep_ppo_clip:
-            if set_by_user:
-                self.error(
-                    f"--{set_by_user[0]} has no effect with --cov_type kl_cov, which has no PPO clip; "
-                    "drop it or add --kl_cov_keep_ppo_clip"
-                )
-        elif config.cov_type == "kl_cov" or set_by_user:
+        if config.kl_cov_keep_ppo_clip:
             return
-        setattr(args, "actor.eps_clip_low_high", PUBLISHED_PPO_CLIP[config.cov_type])
+        if config.cov_type == "kl_cov":
+            for name in (*CLIP_RANGE_FLAGS, "actor.dual_clip"):
+                if name in given:
+                    self.error(
+                        f"--{name} {getattr(args, name)} has no effect with --cov_type kl_cov, which has no PPO clip; "
+                        "drop it or add --kl_cov_keep_ppo_clip"
+                    )
+        if given.isdisjoint(CLIP_RANGE_FLAGS):
+            setattr(args, "actor.eps_clip_low_high", PUBLISHED_PPO_CLIP[config.cov_type])
 
 
 def add_cov_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,7 +111,3 @@ def add_cov_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _escaped(help: str) -> str:
     return help.replace("%", "%%")
-
-
-def _is_given(action: argparse.Action, argv: list[str]) -> bool:
-    return any(word.split("=", 1)[0] in action.option_strings for word in argv)

@@ -97,7 +97,7 @@ def load_reward(remote_url: list[str] | None) -> ModuleType | None:
 
 
 def load_rows(args: SimpleNamespace, flag: str, names: str | None, split: str) -> Any:
-    """The rows of a prompt dataset, read as upstream reads them; checked for emptiness and for the keys of the flags."""
+    """The rows of a prompt dataset, read as upstream reads them; neither empty nor without the keys of the flags."""
     if not names:
         raise UsageError(f"{flag} is missing: give a JSON Lines file or a dataset on the hub")
     for name in names.split(","):
@@ -110,6 +110,7 @@ def load_rows(args: SimpleNamespace, flag: str, names: str | None, split: str) -
         rows = blending_datasets(names, None, get_strategy(args), max_count=args.data.max_samples, dataset_split=split)
     except Exception as error:  # the datasets library raises its own and its backends' errors for a bad file
         raise UsageError(f"{flag} {names} cannot be read: {type(error).__name__}: {error}") from error
+    rows = rows.select(range(min(args.data.max_samples, len(rows))))
     if len(rows) == 0:
         raise UsageError(f"{flag} {names} has no rows")
     for key_flag, key in (("--data.input_key", args.data.input_key), ("--data.label_key", args.data.label_key)):
@@ -134,13 +135,14 @@ def check_labels(names: str, label_key: str | None, rows: Any, reward: ModuleTyp
 
 def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
     """At least one optimizer step must fit in the data; KL-Cov needs more than one per rollout to act."""
-    samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
-    available = num_rows * args.rollout.n_samples_per_prompt
-    if min(samples, available) < args.train.batch_size:
+    prompts = min(args.rollout.batch_size, num_rows)
+    samples = prompts * args.rollout.n_samples_per_prompt
+    if samples < args.train.batch_size:
         raise UsageError(
-            f"--train.batch_size {args.train.batch_size} is more than one rollout gives: {num_rows} prompts in the "
-            f"data, --rollout.batch_size {args.rollout.batch_size} x --rollout.n_samples_per_prompt "
-            f"{args.rollout.n_samples_per_prompt} = {samples} samples; not one optimizer step would be made"
+            f"--train.batch_size {args.train.batch_size} is more than one rollout gives: {prompts} prompts (of "
+            f"{num_rows} in the data, --rollout.batch_size {args.rollout.batch_size}) x "
+            f"--rollout.n_samples_per_prompt {args.rollout.n_samples_per_prompt} = {samples} samples; not one "
+            "optimizer step would be made"
         )
     updates = samples // args.train.batch_size * args.train.max_epochs
     if args.cov_type == "kl_cov" and updates == 1:

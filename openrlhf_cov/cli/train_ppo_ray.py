@@ -13,6 +13,8 @@ from openrlhf_cov.cli.arguments import CovArgumentParser
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer import cpu_host
 
+NO_REWARD = "no reward: give --reward.remote_url (a reward_func.py or a server) or --reward.model_name_or_path"
+
 
 def parse_args() -> SimpleNamespace:
     """Parsed flags of ``sys.argv`` as upstream nests them (``args.actor.adam.lr``); exits with one line if wrong."""
@@ -29,6 +31,10 @@ def parse_args() -> SimpleNamespace:
         exec(upstream_main(), namespace)
     except AssertionError as error:
         raise UsageError(str(error) or "upstream refused the combination of flags") from error
+    except AttributeError as error:  # upstream derives the critic from a reward model that was not named
+        raise UsageError(NO_REWARD) from error
+    if not (parsed[0].reward.remote_url or parsed[0].reward.model_name_or_path):
+        raise UsageError(NO_REWARD)
     return parsed[0]
 
 

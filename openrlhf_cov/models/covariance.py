@@ -78,8 +78,8 @@ def select_clip_cov(
     """Mask (B, A) of at most a ``ratio`` fraction of action tokens, uniform among those in the band (paper eq. 11).
 
     Candidates are unmasked tokens with lower < cov < upper that are not ``excluded`` (B, A); the published code
-    excludes the tokens that PPO clips already. The quota counts all action tokens: ``token_quota(action_mask, ratio)``.
-    No candidate, no selection. ``generator`` must live on the device of ``cov``.
+    excludes the tokens that PPO clips already. The quota counts all action tokens. No candidate, no selection.
+    ``generator`` must live on the device of ``cov``.
     """
     candidates = action_mask.bool() & (cov > lower) & (cov < upper)
     if excluded is not None:

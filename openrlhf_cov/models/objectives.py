@@ -27,7 +27,7 @@ class TokenBatch:
 
 @dataclass(frozen=True)
 class Terms:
-    """Inputs of the loss: ``advantages`` (B, A) for the policy-gradient part, ``penalty`` (B, A) added to it or None."""
+    """Inputs of the loss (B, A): ``advantages`` of the policy-gradient part, and the ``penalty`` beside it or None."""
 
     advantages: Tensor
     penalty: Tensor | None

@@ -34,8 +34,8 @@ class StepLogging:
         if status.get("ppo/ratio_p99", 0.0) > RATIO_P99_LIMIT:
             logger.warning(
                 f"the policy runs away from its rollouts: ppo/ratio_p99 {status['ppo/ratio_p99']:.3g}, ppo/ratio_max "
-                f"{status['ppo/ratio_max']:.3g}. Lower --actor.adam.lr, use fewer updates per rollout, or keep the PPO "
-                "clip (--kl_cov_keep_ppo_clip; --actor.eps_clip_low_high 0.2 0.2 for clip_cov)"
+                f"{status['ppo/ratio_max']:.3g}. Lower --actor.adam.lr, use fewer updates per rollout, or keep the "
+                "PPO clip (--kl_cov_keep_ppo_clip; --actor.eps_clip_low_high 0.2 0.2 for clip_cov)"
             )
         return status
 

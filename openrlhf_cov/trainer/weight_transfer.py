@@ -67,7 +67,10 @@ class GlooWeightTransferEngine(WeightTransferEngine[GlooInitInfo, Bucket]):
     def receive_weights(self, update_info: Bucket) -> None:
         """Receive one bucket and load it."""
         dtypes = [getattr(torch, name) for name in update_info.dtypes]
-        metas = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in zip(update_info.shapes, dtypes)]
+        metas = [
+            torch.empty(shape, dtype=dtype, device="meta")
+            for shape, dtype in zip(update_info.shapes, dtypes, strict=False)
+        ]
         buffer = torch.empty(sum(_num_bytes(meta) for meta in metas), dtype=torch.uint8)
         _broadcast(self._group, buffer)
         self.model.load_weights(zip(update_info.names, unpack(buffer, metas), strict=True))
@@ -112,9 +115,7 @@ class GlooWeightSender:
             dict(host=host, port=port, rank_offset=1 + i * tensor_parallel_size, world_size=self.world_size)
             for i in range(len(engines))
         ]
-        joined = [
-            engine.init_weight_transfer.remote(info) for engine, info in zip(engines, infos, strict=True)
-        ]
+        joined = [engine.init_weight_transfer.remote(info) for engine, info in zip(engines, infos, strict=True)]
         self._group = _join_group(host, port, 0, self.world_size)
         ray.get(joined)
 
@@ -151,9 +152,7 @@ def transfer_weights(model: nn.Module, sender: GlooWeightSender | None, zero_sta
         sender.finish()
 
 
-def buckets(
-    named: Iterable[tuple[str, nn.Parameter]], max_bytes: int
-) -> Iterator[list[tuple[str, nn.Parameter]]]:
+def buckets(named: Iterable[tuple[str, nn.Parameter]], max_bytes: int) -> Iterator[list[tuple[str, nn.Parameter]]]:
     """Split parameters, in order, into lists of at most ``max_bytes``; a larger parameter gets a list of its own."""
     bucket, size = [], 0
     for name, param in named:

@@ -16,10 +16,10 @@ pytestmark = pytest.mark.e2e
 
 METHODS = {
     "none": ["--cov_type", "none"],
-    "clip_cov": "--cov_type clip_cov --clip_cov_ratio 0.05 --clip_cov_lb 0.0 --clip_cov_ub 1e6".split(),
-    "kl_cov": "--cov_type kl_cov --kl_cov_ratio 0.05".split(),
+    "clip_cov": ["--cov_type", "clip_cov", "--clip_cov_ratio", "0.05", "--clip_cov_lb", "0.0", "--clip_cov_ub", "1e6"],
+    "kl_cov": ["--cov_type", "kl_cov", "--kl_cov_ratio", "0.05"],
 }
-TWO_RANKS = "--actor.num_gpus_per_node 2 --ref.num_gpus_per_node 2 --train.micro_batch_size 16".split()
+TWO_RANKS = ["--actor.num_gpus_per_node", "2", "--ref.num_gpus_per_node", "2", "--train.micro_batch_size", "16"]
 
 
 def documented_names() -> set[str]:

@@ -19,8 +19,10 @@ def actors(task, tmp_path, monkeypatch):
     from openrlhf_cov.cli import train_ppo_ray
     from openrlhf_cov.trainer import cpu_host
 
-    flags = task.flags(tmp_path / "run") + ["--actor.adam.lr", "1e-2", "--algo.kl.init_coef", "0"]
-    monkeypatch.setattr(sys, "argv", ["train_ppo_ray", *flags, "--train.batch_size", "8", "--train.micro_batch_size", "8"])
+    flags = [*task.flags(tmp_path / "run"), "--actor.adam.lr", "1e-2", "--algo.kl.init_coef", "0"]
+    monkeypatch.setattr(
+        sys, "argv", ["train_ppo_ray", *flags, "--train.batch_size", "8", "--train.micro_batch_size", "8"]
+    )
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     args = train_ppo_ray.parse_args()
     cpu_host.install()

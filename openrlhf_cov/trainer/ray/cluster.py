@@ -63,11 +63,12 @@ def required_bundles(args: SimpleNamespace) -> list[dict[str, float]]:
         gpus += engines
     if args.algo.kl.init_coef > 0 and not (train.colocate_all or train.colocate_actor_ref):
         gpus += _world_size(args.ref)
-    if args.critic.model_name_or_path and not train.colocate_all:
+    has_critic = bool(args.critic.model_name_or_path)
+    apart = has_critic and train.colocate_critic_reward  # slots of their own, even with --train.colocate_all
+    if has_critic and (apart or not train.colocate_all):
         gpus += _world_size(args.critic)
-    if not args.reward.remote_url and not train.colocate_all:
-        shares_with_critic = args.critic.model_name_or_path and train.colocate_critic_reward
-        gpus += 0 if shares_with_critic else _world_size(args.reward)
+    if not args.reward.remote_url and not (apart or train.colocate_all):
+        gpus += _world_size(args.reward)
     return [{"GPU": 1.0, "CPU": 1.0}] * gpus
 
 

@@ -1,0 +1,108 @@
+"""The embedded task: two-digit additions, the ways to write their answers, and the train / held-out split (pure)."""
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+EOS_TOKEN = "<eos>"
+"""Text of the token that ends a complete response."""
+DATASOURCE = "tiny_addition"
+OPERANDS = range(10, 100)
+
+_NUMBER = re.compile("[0-9]+")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The addition ``a + b``; both operands have two digits."""
+
+    a: int
+    b: int
+
+    @property
+    def prompt(self) -> str:
+        """The text the policy continues, for example ``34+57=``."""
+        return f"{self.a}+{self.b}="
+
+    @property
+    def label(self) -> str:
+        """The sum as decimal digits."""
+        return str(self.a + self.b)
+
+    def to_row(self) -> dict[str, str]:
+        """One line of the data files: keys ``input``, ``label``, ``datasource``."""
+        return {"input": self.prompt, "label": self.label, "datasource": DATASOURCE}
+
+
+@dataclass(frozen=True)
+class Split:
+    """All 8,100 problems in two disjoint parts, each in random order."""
+
+    train: tuple[Problem, ...]
+    held_out: tuple[Problem, ...]
+
+
+def split_problems(seed: int, held_out: int) -> Split:
+    """The split that ``seed`` determines, with ``held_out`` problems kept from training.
+
+    Raises ValueError unless both parts get at least one problem.
+    """
+    problems = [Problem(a, b) for a in OPERANDS for b in OPERANDS]
+    if not 0 < held_out < len(problems):
+        raise ValueError(f"held_out is from 1 to {len(problems) - 1} problems, got {held_out}")
+    random.Random(f"split:{seed}").shuffle(problems)
+    return Split(train=tuple(problems[held_out:]), held_out=tuple(problems[:held_out]))
+
+
+def _digit_wise(problem: Problem) -> str:
+    (tens_a, units_a), (tens_b, units_b) = divmod(problem.a, 10), divmod(problem.b, 10)
+    return f"{units_a}+{units_b}={units_a + units_b};{tens_a}+{tens_b}={tens_a + tens_b};{problem.label}"
+
+
+def _swapped_operands(problem: Problem) -> str:
+    return f"{problem.b}+{problem.a};{problem.label}"
+
+
+def _tens_then_units(problem: Problem) -> str:
+    (tens_a, units_a), (tens_b, units_b) = divmod(problem.a, 10), divmod(problem.b, 10)
+    return f"{10 * tens_a}+{10 * tens_b}={10 * (tens_a + tens_b)};{units_a + units_b};{problem.label}"
+
+
+def _direct(problem: Problem) -> str:
+    return problem.label
+
+
+ANSWER_STYLES: dict[str, tuple[float, Callable[[Problem], str]]] = {
+    "digit_wise": (0.3, _digit_wise),
+    "swapped_operands": (0.25, _swapped_operands),
+    "tens_then_units": (0.2, _tens_then_units),
+    "direct": (0.25, _direct),
+}
+"""Name of a style -> its probability and its writer. Several styles give the policy an entropy to lose."""
+
+
+def write_answer(problem: Problem, rng: random.Random) -> str:
+    """A correct response to ``problem`` in a random style, without the ``<eos>`` that ends it."""
+    weights = [weight for weight, _ in ANSWER_STYLES.values()]
+    [(_, write)] = rng.choices(list(ANSWER_STYLES.values()), weights)
+    return write(problem)
+
+
+def extract_answer(response: str) -> str | None:
+    """The number after the last ``;`` of a response (all of it if it has none), without leading zeros.
+
+    One ``<eos>`` at the end is ignored. None if anything but decimal digits 0-9 stands there, or nothing.
+    """
+    final = response.removesuffix(EOS_TOKEN).rpartition(";")[2]
+    return without_leading_zeros(final) if is_number(final) else None
+
+
+def is_number(text: str) -> bool:
+    """True if ``text`` is one or more of the digits 0-9 and nothing else."""
+    return _NUMBER.fullmatch(text) is not None
+
+
+def without_leading_zeros(digits: str) -> str:
+    """``digits`` with leading zeros dropped; equal strings are equal numbers, however long they are."""
+    return digits.lstrip("0") or "0"

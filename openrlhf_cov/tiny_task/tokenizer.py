@@ -1,0 +1,31 @@
+"""The tokenizer of the embedded task: one token per character."""
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from openrlhf_cov.tiny_task.problems import EOS_TOKEN
+
+PAD_TOKEN = "<pad>"
+CHARACTERS = "0123456789+=*-() ,;"
+"""More than the four answer styles need, so that a policy can leave their format and be marked wrong for it."""
+
+
+def build_tokenizer(max_length: int) -> PreTrainedTokenizerFast:
+    """A fast tokenizer with ``<pad>`` (id 0), ``<eos>`` (id 1) and one id for each of ``CHARACTERS``.
+
+    It adds no token of its own, pads on the left, and decodes to exactly the characters that were encoded.
+    ``max_length`` is the model's context in tokens. Encoding a character outside the vocabulary raises.
+    """
+    vocabulary = {token: index for index, token in enumerate((PAD_TOKEN, EOS_TOKEN, *CHARACTERS))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary))  # no unknown token: it would hide characters of a prompt
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD_TOKEN,
+        eos_token=EOS_TOKEN,
+        padding_side="left",
+        model_max_length=max_length,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+    )

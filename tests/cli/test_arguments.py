@@ -1,0 +1,140 @@
+import math
+
+import pytest
+
+from openrlhf_cov.cli.arguments import PUBLISHED_PPO_CLIP
+from openrlhf_cov.config import CovConfig
+
+CLIP, KL = ("--cov_type", "clip_cov"), ("--cov_type", "kl_cov")
+
+# flags -> what the one line names: the flag, the value, and the way out
+REFUSED = [
+    (["--clip_cov_rattio", "1e-3"], ["--clip_cov_rattio", "did you mean --clip_cov_ratio?"]),
+    (["--clip_cov_rattio=1e-3"], ["--clip_cov_rattio=1e-3", "did you mean --clip_cov_ratio?"]),
+    (["--actor.adam.lrr", "1e-6"], ["--actor.adam.lrr", "did you mean --actor.adam.lr?"]),
+    (["--nothing_of_the_kind"], ["unrecognized arguments: --nothing_of_the_kind"]),
+    (["--cov_type", "klcov"], ["--cov_type", "'klcov'", "'none', 'clip_cov', 'kl_cov'"]),
+    ([*KL, "--clip_cov_ratio", "1e-3"], ["--clip_cov_ratio", "--cov_type clip_cov", "got --cov_type kl_cov"]),
+    ([*KL, "--clip_cov_lb", "1"], ["--clip_cov_lb", "--cov_type clip_cov", "got --cov_type kl_cov"]),
+    ([*KL, "--clip_cov_ub=6"], ["--clip_cov_ub", "--cov_type clip_cov", "got --cov_type kl_cov"]),
+    ([*CLIP, "--kl_cov_ratio", "1e-3"], ["--kl_cov_ratio", "--cov_type kl_cov", "got --cov_type clip_cov"]),
+    (["--ppo_kl_coef", "1"], ["--ppo_kl_coef", "--cov_type kl_cov", "got --cov_type none"]),
+    ([*CLIP, "--kl_cov_keep_ppo_clip"], ["--kl_cov_keep_ppo_clip", "got --cov_type clip_cov"]),
+    ([*KL, "--kl_cov_ratio", "0"], ["--kl_cov_ratio", "(0, 1]", "got 0.0"]),
+    ([*KL, "--kl_cov_ratio", "-0.1"], ["--kl_cov_ratio", "(0, 1]", "got -0.1"]),
+    ([*KL, "--kl_cov_ratio", "nan"], ["--kl_cov_ratio", "(0, 1]", "got nan"]),
+    ([*KL, "--kl_cov_ratio", "1.5", "--allow_large_cov_ratio"], ["--kl_cov_ratio", "(0, 1]", "got 1.5"]),
+    ([*KL, "--kl_cov_ratio", "0.2"], ["--kl_cov_ratio 0.2", "20.0% of all tokens", "--allow_large_cov_ratio"]),
+    ([*CLIP, "--clip_cov_ratio", "0.2"], ["--clip_cov_ratio 0.2", "20.0% of all tokens", "--allow_large_cov_ratio"]),
+    ([*CLIP, "--clip_cov_ratio", "0.051"], ["--clip_cov_ratio 0.051", "5.1% of all tokens"]),
+    ([*KL, "--kl_cov_ratio", "many"], ["--kl_cov_ratio", "'many'"]),
+    ([*CLIP, "--clip_cov_lb", "5"], ["--clip_cov_lb", "--clip_cov_ub", "5.0 and 5.0"]),
+    ([*CLIP, "--clip_cov_lb", "2", "--clip_cov_ub", "1"], ["--clip_cov_lb", "--clip_cov_ub", "2.0 and 1.0"]),
+    ([*KL, "--ppo_kl_coef", "-1"], ["--ppo_kl_coef", "got -1.0"]),
+    ([*KL, "--ppo_kl_coef", "inf"], ["--ppo_kl_coef", "got inf"]),
+    ([*KL, "--cov_scope", "global"], ["--cov_scope global", "--cov_scope micro_batch"]),
+    ([*KL, "--cov_scope", "batch"], ["--cov_scope", "'batch'"]),
+    ([*KL, "--actor.policy_loss_type", "gspo"], ["--cov_type kl_cov", "--actor.policy_loss_type ppo", "got gspo"]),
+    ([*CLIP, "--actor.policy_loss_type", "gspo"], ["--cov_type clip_cov", "--actor.policy_loss_type ppo"]),
+    ([*KL, "--actor.eps_clip", "0.2"], ["--actor.eps_clip", "--cov_type kl_cov", "--kl_cov_keep_ppo_clip"]),
+    ([*KL, "--actor.eps_clip_low_high", "0.2", "0.28"], ["--actor.eps_clip_low_high", "--kl_cov_keep_ppo_clip"]),
+    ([*KL, "--actor.dual_clip", "10"], ["--actor.dual_clip", "--kl_cov_keep_ppo_clip"]),
+    (["--ds.param_dtype", "fp8"], ["--ds.param_dtype", "'fp8'", "fp32"]),
+]
+
+
+@pytest.mark.parametrize(("flags", "named"), REFUSED, ids=lambda value: " ".join(value))
+def test_a_wrong_flag_is_one_line_with_flag_and_value(parse, refused, flags, named):
+    line = refused(parse, *flags)
+    assert all(text in line for text in named), line
+
+
+PPO_CLIP = [
+    ([], None),  # upstream's own default rule
+    (["--actor.eps_clip_low_high", "0.2", "0.28"], [0.2, 0.28]),
+    ([*CLIP], (1.0, 1.0)),
+    ([*KL], (math.inf, math.inf)),
+    ([*KL, "--kl_cov_keep_ppo_clip"], None),
+    ([*KL, "--kl_cov_keep_ppo_clip", "--actor.eps_clip", "0.3"], None),
+    ([*KL, "--kl_cov_keep_ppo_clip", "--actor.eps_clip_low_high", "0.2", "0.28"], [0.2, 0.28]),
+    ([*CLIP, "--actor.eps_clip_low_high", "0.2", "0.28"], [0.2, 0.28]),
+    ([*CLIP, "--actor.eps_clip", "0.3"], None),
+    ([*CLIP, "--actor.eps_clip=0.2"], None),  # given, though it is upstream's default
+    ([*CLIP, "--actor.dual_clip", "10"], (1.0, 1.0)),  # says nothing about the range
+]
+
+
+@pytest.mark.parametrize(("flags", "low_high"), PPO_CLIP, ids=lambda value: " ".join(map(str, value or [])) or "none")
+def test_ppo_clip_range(parse, flags, low_high):
+    assert getattr(parse(*flags), "actor.eps_clip_low_high") == low_high
+
+
+@pytest.mark.parametrize(
+    ("flags", "low_high"),
+    [
+        ([], (0.2, 0.2)),
+        ([*CLIP], (1.0, 1.0)),
+        ([*KL], (math.inf, math.inf)),
+        ([*KL, "--kl_cov_keep_ppo_clip"], (0.2, 0.2)),
+        ([*CLIP, "--actor.eps_clip", "0.3"], (0.3, 0.3)),
+    ],
+)
+def test_ppo_clip_range_that_training_gets(parse_nested, flags, low_high):
+    assert parse_nested("--reward.remote_url", "reward.py", *flags).actor.eps_clip_low_high == low_high
+
+
+def test_published_clip_ranges():
+    assert {"clip_cov": (1.0, 1.0), "kl_cov": (math.inf, math.inf)} == PUBLISHED_PPO_CLIP
+
+
+# argparse takes unambiguous beginnings of flags, and so does upstream's command line
+@pytest.mark.parametrize(
+    ("flags", "low_high"),
+    [
+        ([*CLIP, "--actor.eps_clip_low", "0.2", "0.28"], [0.2, 0.28]),
+        ([*KL, "--kl_cov_keep", "--actor.eps_clip_low", "0.2", "0.28"], [0.2, 0.28]),
+    ],
+)
+def test_a_shortened_clip_flag_is_respected(parse, flags, low_high):
+    assert getattr(parse(*flags), "actor.eps_clip_low_high") == low_high
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ([*KL, "--clip_cov_rat", "1e-3"], ["--clip_cov_ratio", "got --cov_type kl_cov"]),
+        ([*KL, "--actor.dual", "10"], ["--actor.dual_clip", "--kl_cov_keep_ppo_clip"]),
+    ],
+)
+def test_a_shortened_flag_without_effect_is_refused(parse, refused, flags, named):
+    line = refused(parse, *flags)
+    assert all(text in line for text in named), line
+
+
+def test_flags_become_the_config(parse):
+    assert CovConfig.from_args(parse()) == CovConfig()
+    flags = [
+        *CLIP, "--clip_cov_ratio", "0.5", "--clip_cov_lb", "-1", "--clip_cov_ub=2", "--allow_large_cov_ratio",
+    ]  # fmt: skip
+    assert CovConfig.from_args(parse(*flags)) == CovConfig(
+        cov_type="clip_cov", clip_cov_ratio=0.5, clip_cov_lb=-1.0, clip_cov_ub=2.0, allow_large_cov_ratio=True
+    )
+
+
+def test_a_large_fraction_can_be_meant(parse):
+    assert parse(*KL, "--kl_cov_ratio", "0.2", "--allow_large_cov_ratio").kl_cov_ratio == 0.2
+    assert parse(*KL, "--kl_cov_ratio", "0.05").kl_cov_ratio == 0.05
+
+
+def test_fp32_is_a_dtype_on_every_host(parse):
+    assert getattr(parse("--ds.param_dtype", "fp32"), "ds.param_dtype") == "fp32"
+    assert getattr(parse("--ds.param_dtype", "bf16"), "ds.param_dtype") == "bf16"
+
+
+def test_help_exits_with_status_0(parse, capsys):
+    with pytest.raises(SystemExit) as stop:
+        parse("--help")
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert "--kl_cov_ratio" in text
+    assert "(default: 0.002)" in text

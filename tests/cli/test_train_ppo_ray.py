@@ -1,0 +1,54 @@
+import sys
+
+import pytest
+
+from openrlhf_cov.cli import train_ppo_ray
+from openrlhf_cov.errors import UsageError
+
+
+def test_flags_are_nested_as_upstream_nests_them(parse_nested):
+    args = parse_nested("--actor.adam.lr", "3e-5", "--cov_type", "kl_cov", "--reward.remote_url", "a.py,b.py")
+    assert args.actor.adam.lr == 3e-5
+    assert (args.cov_type, args.kl_cov_ratio, args.cov_scope) == ("kl_cov", 2e-3, "micro_batch")
+    assert args.reward.remote_url == ["a.py", "b.py"]  # upstream's own checks have run
+
+
+GROUP_OF_ONE = [
+    "--reward.remote_url",
+    "reward.py",
+    "--algo.advantage.estimator",
+    "group_norm",
+    "--rollout.n_samples_per_prompt",
+    "1",
+]
+
+
+def test_a_combination_that_upstream_refuses_is_a_usage_error(parse_nested):
+    with pytest.raises(UsageError, match="group_norm requires n_samples_per_prompt > 1"):
+        parse_nested(*GROUP_OF_ONE)
+
+
+def test_main_prints_one_line(monkeypatch, refused):
+    monkeypatch.setattr(sys, "argv", ["train_ppo_ray", *GROUP_OF_ONE])
+    line = refused(train_ppo_ray.main)
+    assert line == "train_ppo_ray: error: group_norm requires n_samples_per_prompt > 1\n"
+
+
+def test_main_without_a_reward_is_one_line(monkeypatch, refused):
+    # upstream's own checks would take the name of the missing reward model apart: AttributeError
+    monkeypatch.setattr(sys, "argv", ["train_ppo_ray"])
+    line = refused(train_ppo_ray.main)
+    assert "--reward." in line
+
+
+def test_main_checks_before_it_starts_ray(monkeypatch, refused, tmp_path):
+    flags = ["--actor.model_name_or_path", str(tmp_path / "missing"), "--ckpt.output_dir", str(tmp_path / "run")]
+    flags += ["--reward.remote_url", "reward.py", "--vllm.num_engines", "1"]
+    monkeypatch.setattr(sys, "argv", ["train_ppo_ray", *flags])
+    line = refused(train_ppo_ray.main)
+    assert f"--actor.model_name_or_path {tmp_path / 'missing'}: no such folder" in line
+
+
+def test_a_message_of_several_lines_becomes_one(capsys):
+    assert train_ppo_ray._one_line(UsageError("first\n  second\r\nthird")) == 2
+    assert capsys.readouterr().err == "train_ppo_ray: error: first second third\n"

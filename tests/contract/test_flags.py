@@ -1,0 +1,129 @@
+"""Every flag of upstream, with its name, default, type and choices, and our own beside them."""
+
+import argparse
+import ast
+from dataclasses import fields
+from datetime import datetime
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_cov.cli.arguments import CovArgumentParser
+from openrlhf_cov.config import CovConfig
+from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.trainer.ray.seams import upstream_main
+
+
+class Declared(Exception):
+    """Upstream has declared its flags and wants to parse them; carries the parser."""
+
+
+def declare(base):
+    """The parser of class ``base`` as upstream's main block leaves it, before anything is parsed."""
+
+    class Capturing(base):
+        def parse_args(self, *args, **kwargs):
+            raise Declared(self)
+
+    namespace = {
+        "__name__": "__main__",
+        "argparse": SimpleNamespace(ArgumentParser=Capturing, Namespace=argparse.Namespace),
+        "datetime": SimpleNamespace(now=lambda: datetime(2025, 5, 28)),  # two defaults hold the time of day
+        "train": None,
+    }
+    with pytest.raises(Declared) as declared:
+        exec(upstream_main(), namespace)
+    return declared.value.args[0]
+
+
+def flags(parser):
+    """{dest: everything that argparse knows about the flag}."""
+    return {
+        action.dest: {
+            "options": action.option_strings,
+            "default": action.default,
+            "type": action.type,
+            "choices": action.choices,
+            "nargs": action.nargs,
+            "const": action.const,
+            "required": action.required,
+            "kind": type(action),
+        }
+        for action in parser._actions
+    }
+
+
+@pytest.fixture(scope="module")
+def upstream_flags():
+    return flags(declare(argparse.ArgumentParser))
+
+
+@pytest.fixture(params=[False, True], ids=["gpu_host", "cpu_host"])
+def our_flags(request, monkeypatch):
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: request.param)
+    parser = declare(CovArgumentParser)
+    parser.declare()
+    return request.param, flags(parser)
+
+
+def test_upstream_has_its_flags(upstream_flags):
+    assert len(upstream_flags) > 150
+    assert upstream_flags["actor.adam.lr"]["type"] is float
+
+
+def test_every_upstream_flag_is_ours_unchanged(upstream_flags, our_flags):
+    on_cpu, ours = our_flags
+    changed = {
+        (dest, key): ours[dest][key]
+        for dest, flag in upstream_flags.items()
+        for key in flag
+        if ours[dest][key] != flag[key]
+    }
+    expected = {("ds.param_dtype", "choices"): ["bf16", "fp16", "fp32"]}
+    if on_cpu:
+        expected |= {(dest, "default"): value for dest, value in cpu_host.FLAG_DEFAULTS.items()}
+    assert changed == expected
+
+
+def test_our_own_flags_are_the_fields_of_the_config(upstream_flags, our_flags):
+    _, ours = our_flags
+    assert ours.keys() - upstream_flags.keys() == {field.name for field in fields(CovConfig)}
+
+
+@pytest.mark.parametrize("field", fields(CovConfig), ids=lambda field: field.name)
+def test_a_flag_has_the_default_of_its_field(our_flags, field):
+    flag = our_flags[1][field.name]
+    assert flag["default"] == field.default
+    assert flag["options"] == [f"--{field.name}"]
+    if field.type is bool:
+        assert flag["kind"] is argparse._StoreTrueAction
+    else:
+        assert flag["type"] is field.type
+        assert flag["choices"] == field.metadata["choices"]
+
+
+def test_help_shows_every_flag(our_flags, monkeypatch):
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: our_flags[0])
+    parser = declare(CovArgumentParser)
+    parser.declare()
+    text = parser.format_help()  # a lone percent sign in a help text would raise
+    assert all(f"--{dest}" in text for dest in our_flags[1] if dest != "help")
+
+
+def settings_read(tree):
+    """Dotted names below ``args`` that a module of ours reads: ``args.actor.num_nodes`` -> actor.num_nodes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            code = ast.unparse(node)
+            for root in ("args.", "self.args.", "strategy.args."):
+                if code.startswith(root):
+                    yield code.removeprefix(root)
+
+
+def test_the_settings_we_read_are_flags(ours, our_flags):
+    known = set(our_flags[1])
+    known |= {dest.rsplit(".", i)[0] for dest in known for i in (1, 2, 3)}  # groups, e.g. args.actor
+    paths = ["cli/preflight.py", "cli/train_ppo_ray.py", *(p for p in ours.paths() if p.startswith("trainer/"))]
+    read = {name for path in paths for name in settings_read(ours.tree(path))}
+    assert {"ckpt.output_dir", "vllm.sync_backend", "algo.kl.init_coef"} <= read
+    assert read <= known

@@ -1,0 +1,238 @@
+"""What upstream's code does around our seams: the names it looks up late, and how it calls what we put in place."""
+
+import ast
+import builtins
+
+import pytest
+
+TRAIN = ("cli/train_ppo_ray.py", "train")
+ENGINES = ("trainer/ray/vllm_engine.py", "create_vllm_engines")
+ACTOR = "trainer/ray/ppo_actor.py"
+
+
+def names(node, context=ast.Load):
+    return {child.id for child in ast.walk(node) if isinstance(child, ast.Name) and isinstance(child.ctx, context)}
+
+
+def local_imports(node):
+    """{name: module.original} of the import statements below a node."""
+    found = (child for child in ast.walk(node) if isinstance(child, ast.ImportFrom))
+    return [(alias.asname or alias.name, f"{child.module}.{alias.name}") for child in found for alias in child.names]
+
+
+def arguments(call):
+    """(positional arguments, keyword names) as written; ``**x`` is the keyword None."""
+    return [ast.unparse(arg) for arg in call.args], [keyword.arg for keyword in call.keywords]
+
+
+def main_block(upstream):
+    (main,) = (
+        node
+        for node in upstream.tree(TRAIN[0]).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
+    )
+    return ast.Module(body=main.body, type_ignores=[])
+
+
+def test_the_main_block_uses_no_name_we_do_not_supply(upstream):
+    block = main_block(upstream)
+    bound = names(block, ast.Store) | {name for name, _ in local_imports(block)}
+    assert names(block) - bound - set(dir(builtins)) == {"argparse", "datetime", "train"}
+
+
+def test_the_main_block_parses_once_and_trains_last(upstream):
+    block = main_block(upstream)
+    parsers = [node for node in ast.walk(block) if isinstance(node, ast.Attribute) and node.attr == "parse_args"]
+    assert [ast.unparse(node) for node in parsers] == ["parser.parse_args"]
+    assert [ast.unparse(node) for node in block.body if "argparse" in names(node)] == [
+        "parser = argparse.ArgumentParser()"
+    ]
+    assert ast.unparse(block.body[-1]) == "train(args)"
+    assert ("hierarchize", "openrlhf.utils.config.hierarchize") in local_imports(block)
+
+
+def test_train_looks_our_classes_up_late(upstream):
+    train = upstream.find(*TRAIN)
+    assert {"PolicyModelActor", "create_vllm_engines"} <= names(train)
+    assert not {"PolicyModelActor", "create_vllm_engines", "PPOTrainer"} & names(train, ast.Store)
+    assert sorted(local_imports(train)) == [
+        ("PPOTrainer", "openrlhf.trainer.ppo_trainer.PPOTrainer"),
+        ("PPOTrainer", "openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync"),
+    ]
+    assert len(upstream.calls(*TRAIN, "PPOTrainer.remote")) == 1
+
+
+def test_the_module_of_train_binds_the_names_we_rebind(upstream):
+    assert (
+        dict(local_imports(upstream.tree(TRAIN[0]))).items()
+        >= {
+            "PolicyModelActor": "openrlhf.trainer.ray.ppo_actor.PolicyModelActor",
+            "create_vllm_engines": "openrlhf.trainer.ray.create_vllm_engines",
+        }.items()
+    )
+
+
+def test_train_keeps_a_ray_that_runs_already(upstream):
+    (init,) = upstream.calls(*TRAIN, "ray.init")
+    guards = [node for node in ast.walk(upstream.find(*TRAIN)) if isinstance(node, ast.If) and init in ast.walk(node)]
+    assert ast.unparse(guards[0].test) == "not ray.is_initialized()"
+
+
+def test_the_asynchronous_controller_looks_up_the_training_actor(upstream):
+    calls = upstream.calls("trainer/ppo_trainer_async.py", "PPOTrainerAsync.__init__", "TrainingActor.remote")
+    assert len(calls) == 1
+
+
+def test_engines_are_made_by_options_and_remote_keywords_only(upstream):
+    function = upstream.find(*ENGINES)
+    uses = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == "RolloutRayActor"]
+    assert len(uses) == 1
+    (options,) = upstream.calls(*ENGINES, "RolloutRayActor.options")
+    assert not options.args
+    made = [
+        node for node in ast.walk(function) if isinstance(node, ast.Call) and getattr(node.func, "value", 0) is options
+    ]
+    assert [(call.func.attr, *arguments(call)) for call in made] == [("remote", [], [None])]
+
+
+def test_our_engine_settings_are_arguments_that_upstream_fixes(upstream):
+    (kwargs,) = (
+        node.value
+        for node in ast.walk(upstream.find(*ENGINES))
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "actor_kwargs"
+    )
+    fixed = {key.value: ast.unparse(value) for key, value in zip(kwargs.keys, kwargs.values, strict=True)}
+    assert fixed["dtype"] == "'bfloat16'"
+    assert fixed["worker_extension_cls"] == "'openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap'"
+    assert "weight_transfer_config" not in fixed
+
+
+def test_the_policy_actor_makes_its_trainer_by_a_global_name(upstream):
+    (call,) = upstream.calls(ACTOR, "PolicyModelActor.init_model_from_pretrained", "ActorPPOTrainer")
+    method = upstream.find(ACTOR, "PolicyModelActor.init_model_from_pretrained")
+    assert "ActorPPOTrainer" not in names(method, ast.Store)
+    assert "vllm_engines" in arguments(call)[1]
+    (made,) = (node for node in ast.walk(method) if isinstance(node, ast.Assign) and node.value is call)
+    assert ast.unparse(made.targets[0]) == "self.trainer"
+
+
+def test_the_loss_is_called_with_three_tensors_and_two_keywords(upstream):
+    (call,) = upstream.calls(ACTOR, "ActorPPOTrainer.training_step", "self.actor_loss_fn")
+    assert arguments(call) == (
+        ["action_log_probs", "old_action_log_probs", "advantages"],
+        ["action_mask", "rollout_log_probs", None],
+    )
+    assert ast.unparse(call.keywords[-1].value) == "loss_batch_info"
+    (result,) = (
+        node
+        for node in ast.walk(upstream.find(ACTOR, "ActorPPOTrainer.training_step"))
+        if isinstance(node, ast.Assign) and node.value is call
+    )
+    assert len(result.targets[0].elts) == 5
+
+
+@pytest.mark.parametrize("function", ["get_loss_batch_info", "_optimizer_step_loss_norm"])
+def test_the_normalizers_are_those_our_loss_passes_on(upstream, function):
+    returned = [
+        [key.value for key in node.value.keys]
+        for node in ast.walk(upstream.find("utils/loss_utils.py", function))
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict)
+    ]
+    assert returned == [["dp_size", "batch_num_tokens", "global_batch_size"]]
+
+
+def test_rollouts_are_scored_by_one_call_that_wants_log_probs_alone(upstream):
+    (call,) = upstream.calls(ACTOR, "PolicyModelActor.forward", "self.actor")
+    assert not {"return_output", "return_entropy"} & set(arguments(call)[1])
+
+
+def test_the_actor_returns_log_probs_and_an_output_with_entropy(upstream):
+    forward = upstream.find("models/actor.py", "Actor.forward")
+    code = ast.unparse(forward)
+    assert "setattr(output, 'entropy', entropy[:, :-1])" in code
+    assert ast.unparse(forward.body[-1]) == "return (action_log_probs, output) if return_output else action_log_probs"
+
+
+def test_weights_are_synchronised_through_the_methods_we_override(upstream):
+    assert len(upstream.calls(ACTOR, "PolicyModelActor.broadcast_to_vllm", "self.trainer.broadcast_to_vllm")) == 1
+    (call,) = upstream.calls(ACTOR, "ActorPPOTrainer.__init__", "self._init_vllm_sync_group")
+    assert arguments(call) == (["backend"], [])
+
+
+@pytest.mark.parametrize(
+    ("path", "caller", "callee", "positional"),
+    [
+        ("trainer/ppo_trainer.py", "BasePPOTrainer.train_step", "self.ppo_train", 1),
+        ("trainer/ppo_trainer.py", "PPOTrainer.fit", "self.init_checkpoint_states", 0),
+        ("trainer/ppo_trainer.py", "PPOTrainer.fit", "self.save_logs_and_checkpoints", 3),
+        ("trainer/ppo_trainer.py", "PPOTrainer.fit", "self.save_best_checkpoint", 3),
+        ("trainer/ppo_trainer_async.py", "TrainingActor.fit", "self.save_logs_and_checkpoints", 3),
+        ("trainer/ppo_trainer_async.py", "TrainingActor.fit", "self.save_best_checkpoint", 3),
+        (
+            "trainer/ppo_trainer_async.py",
+            "PPOTrainerAsync.fit",
+            "self.trainer_actor.init_checkpoint_states.remote",
+            0,
+        ),
+    ],
+)
+def test_the_controller_calls_the_methods_we_extend(upstream, path, caller, callee, positional):
+    (call,) = upstream.calls(path, caller, callee)
+    assert (len(call.args), len(call.keywords)) == (positional, 0)
+
+
+def test_checkpoint_states_name_the_restored_step(upstream):
+    function = upstream.find("trainer/ppo_trainer.py", "BasePPOTrainer.init_checkpoint_states")
+    fresh = next(
+        node.value for node in ast.walk(function) if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict)
+    )
+    assert "'global_step': 0" in ast.unparse(fresh)
+
+
+def test_the_dtype_is_looked_up_late(upstream):
+    for path in upstream.paths():
+        if path != "cli/lora_combiner.py":  # a tool of its own
+            module = upstream.tree(path)
+            early = [
+                name for node in module.body if isinstance(node, ast.ImportFrom) for name, _ in local_imports(node)
+            ]
+            assert "convert_to_torch_dtype" not in early, path
+
+
+STANDS_IN = {"current_device", "set_device", "synchronize", "current_stream"}
+HARMLESS = {"empty_cache", "is_available"}
+"""Do nothing, or say no, without an accelerator."""
+GPU_ONLY = {"trainer/ray/utils.py": {"get_device_properties"}}
+"""Reached through CUDA IPC alone."""
+
+
+def test_a_cpu_host_supplies_every_cuda_function_upstream_calls(upstream):
+    for path in upstream.paths():
+        attributes = [node for node in ast.walk(upstream.tree(path)) if isinstance(node, ast.Attribute)]
+        used = {node.attr for node in attributes if ast.unparse(node.value) == "torch.cuda"}
+        assert used <= STANDS_IN | HARMLESS | GPU_ONLY.get(path, set()), path
+
+
+def test_a_cpu_host_supplies_every_flash_attn_name_upstream_imports(upstream):
+    needed = [
+        target
+        for path in upstream.paths()
+        for node in upstream.tree(path).body
+        for _, target in (local_imports(node) if isinstance(node, ast.ImportFrom) else [])
+        if target.startswith("flash_attn")
+    ]
+    assert sorted(needed) == [
+        "flash_attn.bert_padding.index_first_axis",
+        "flash_attn.bert_padding.pad_input",
+        "flash_attn.bert_padding.rearrange",
+        "flash_attn.bert_padding.unpad_input",
+        "flash_attn.utils.distributed.all_gather",
+    ]
+
+
+def test_the_device_mesh_is_made_by_the_name_we_rebind(upstream):
+    strategy = "utils/deepspeed/deepspeed.py"
+    assert ("init_device_mesh", "torch.distributed.device_mesh.init_device_mesh") in local_imports(
+        upstream.tree(strategy)
+    )
+    assert len(upstream.calls(strategy, "DeepspeedStrategy.setup_distributed", "init_device_mesh")) == 1

@@ -1,0 +1,186 @@
+"""Every name of upstream that we subclass, call or rebind is still there, with the parameters that we use."""
+
+import ast
+
+import pytest
+
+# module -> class, method or function -> the parameters that we pass, override or are called with, in their order
+SEAMS = {
+    "cli/train_ppo_ray.py": {
+        "train": "args",
+    },
+    "datasets/utils.py": {
+        "blending_datasets": "datasets probabilities strategy max_count dataset_split",
+    },
+    "models/actor.py": {
+        "Actor.forward": "self sequences action_mask attention_mask return_output ring_attn_group return_entropy",
+    },
+    "models/loss.py": {
+        "aggregate_loss": "loss loss_mask token_level_loss dp_size batch_num_tokens global_batch_size",
+        "PolicyLoss.__init__": "self clip_eps_low clip_eps_high dual_clip token_level_loss policy_loss_type",
+        "PolicyLoss.forward": "self log_probs old_log_probs advantages action_mask rollout_log_probs dp_size "
+        "batch_num_tokens global_batch_size",
+    },
+    "trainer/ppo_trainer.py": {
+        "PPOTrainer": None,
+        "BasePPOTrainer.init_checkpoint_states": "self",
+        "BasePPOTrainer.ppo_train": "self global_steps",
+        "BasePPOTrainer.save_logs_and_checkpoints": "self global_step logs_dict client_states",
+        "BasePPOTrainer.save_best_checkpoint": "self eval_metrics global_step client_states",
+    },
+    "trainer/ppo_trainer_async.py": {
+        "TrainingActor": None,
+    },
+    "trainer/ray/launcher.py": {
+        "BaseModelActor": None,
+        "RayActorGroup.async_run_method": "self method_name *args **kwargs",
+    },
+    "trainer/ray/ppo_actor.py": {
+        "ActorPPOTrainer": None,
+        "ActorPPOTrainer._init_vllm_sync_group": "self backend",
+        "ActorPPOTrainer.broadcast_to_vllm": "self",
+        "PolicyModelActor": None,
+        "PolicyModelActor.init_model_from_pretrained": "self strategy pretrain max_steps vllm_engines",
+        "PolicyModelActor.forward": "self sequences action_mask attention_mask packed_seq_lens mm_train_inputs_list",
+        "PolicyModelActor.fit": "self kl_ctl",
+    },
+    "trainer/ray/vllm_engine.py": {
+        "RolloutRayActor": None,
+        "create_vllm_engines": None,
+    },
+    "utils/config.py": {
+        "hierarchize": "args",
+    },
+    "utils/deepspeed/deepspeed.py": {
+        "DeepspeedStrategy.all_reduce": "self data op",
+        "DeepspeedStrategy.get_rank": "self",
+    },
+    "utils/logging_utils.py": {
+        "init_logger": "name",
+    },
+    "utils/utils.py": {
+        "convert_to_torch_dtype": "param_dtype",
+        "get_strategy": "args",
+    },
+}
+
+# module -> class -> attributes that we read or set on its instances
+ATTRIBUTES = {
+    "models/loss.py": {"PolicyLoss": {"clip_eps_low", "clip_eps_high", "token_level_loss"}},
+    "trainer/ppo_trainer.py": {"BasePPOTrainer": {"args", "actor_model_group"}},
+    "trainer/ray/launcher.py": {"BaseModelActor": {"strategy"}},
+    "trainer/ray/ppo_actor.py": {
+        "ActorPPOTrainer": {"args", "actor", "actor_loss_fn", "vllm_engines"},
+        "PolicyModelActor": {"actor", "trainer"},
+    },
+    "trainer/ray/vllm_engine.py": {"RolloutRayActor": {"llm"}},
+    "utils/deepspeed/deepspeed.py": {"DeepspeedStrategy": {"args", "seed"}},
+}
+
+# module -> class -> (bases, decorators): what we subclass, and how we decorate the subclass again
+CLASSES = {
+    "trainer/ppo_trainer.py": {"PPOTrainer": (["BasePPOTrainer"], ["ray.remote"])},
+    "trainer/ppo_trainer_async.py": {"TrainingActor": (["BasePPOTrainer"], ["ray.remote"])},
+    "trainer/ray/ppo_actor.py": {
+        "ActorPPOTrainer": (["ABC"], []),
+        "PolicyModelActor": (["BaseModelActor"], ["ray.remote(num_gpus=1)"]),
+    },
+    "trainer/ray/vllm_engine.py": {"RolloutRayActor": ([], ["ray.remote"])},
+}
+
+# our module and class -> upstream's module and class -> methods that we override with the same parameters
+OVERRIDES = {
+    ("trainer/ppo_trainer.py", "StepLogging"): {
+        ("trainer/ppo_trainer.py", "BasePPOTrainer"): [
+            "init_checkpoint_states", "ppo_train", "save_logs_and_checkpoints", "save_best_checkpoint",
+        ],
+    },
+    ("trainer/ray/ppo_actor.py", "CovActorTrainer"): {
+        ("trainer/ray/ppo_actor.py", "ActorPPOTrainer"): ["_init_vllm_sync_group", "broadcast_to_vllm"],
+    },
+    ("trainer/ray/ppo_actor.py", "CovPolicyActor"): {
+        ("trainer/ray/ppo_actor.py", "PolicyModelActor"): ["init_model_from_pretrained", "forward", "fit"],
+    },
+}  # fmt: skip
+
+
+def rows(table):
+    return [(path, name, value) for path, names in table.items() for name, value in names.items()]
+
+
+@pytest.mark.parametrize(("path", "qualname", "needed"), rows(SEAMS))
+def test_upstream_still_takes_the_parameters_we_use(upstream, path, qualname, needed):
+    if needed is None:
+        assert upstream.find(path, qualname)
+        return
+    parameters = upstream.parameters(path, qualname)
+    assert [name for name in parameters if name in needed.split()] == needed.split()
+
+
+@pytest.mark.parametrize(("path", "name", "needed"), rows(ATTRIBUTES))
+def test_upstream_still_sets_the_attributes_we_use(upstream, path, name, needed):
+    targets = [node for node in ast.walk(upstream.find(path, name)) if isinstance(node, ast.Attribute)]
+    stored = {node.attr for node in targets if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"}
+    assert needed <= stored
+
+
+@pytest.mark.parametrize(("path", "name", "expected"), rows(CLASSES))
+def test_upstream_still_derives_and_decorates_the_classes_we_extend(upstream, path, name, expected):
+    node = upstream.find(path, name)
+    assert ([ast.unparse(base) for base in node.bases], [ast.unparse(d) for d in node.decorator_list]) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "method"),
+    [(own, theirs, method) for own, bases in OVERRIDES.items() for theirs in bases for method in bases[theirs]],
+)
+def test_overrides_take_what_upstream_passes(upstream, ours, own, theirs, method):
+    parameters = ours.parameters(own[0], f"{own[1]}.{method}")
+    expected = upstream.parameters(theirs[0], f"{theirs[1]}.{method}")
+    named = [name for name in parameters if not name.startswith("*")]
+    assert named == expected[: len(named)]
+    assert len(named) == len(expected) or {"*args", "**kwargs"} <= set(parameters)
+
+
+def upstream_names(tree, upstream):
+    """(module path, name) of upstream that a module of ours imports, or reads or binds through an imported module."""
+    modules = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.asname: alias.name for alias in node.names if alias.name.startswith("openrlhf.")}
+        elif isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("openrlhf."):
+            for alias in node.names:
+                module = f"{node.module}.{alias.name}"
+                if f"{module.removeprefix('openrlhf.').replace('.', '/')}.py" in upstream.paths():
+                    modules[alias.asname or alias.name] = module
+                else:
+                    yield module_path(node.module, alias.name, upstream), alias.name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", None) in modules:
+            module = modules[node.value.id]
+            yield module_path(module, node.attr, upstream), node.attr
+
+
+def module_path(module, name, upstream):
+    """Path of the module that defines ``name``, through re-exports: ``openrlhf.models`` -> ``models/loss.py``."""
+    path = module.removeprefix("openrlhf.").replace(".", "/")
+    if f"{path}.py" not in upstream.paths():
+        (source,) = (
+            node.module
+            for node in ast.walk(upstream.tree(f"{path}/__init__.py"))
+            if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}
+        )
+        path = f"{path}/{source}"
+    tree = upstream.tree(f"{path}.py")
+    for node in tree.body:  # a name that the module itself imports from another one
+        if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
+            return module_path(node.module, name, upstream)
+    return f"{path}.py"
+
+
+def test_the_table_lists_every_upstream_name_we_touch(upstream, ours):
+    listed = {(path, name.split(".")[0]) for path, name, _ in rows(SEAMS)}
+    touched = {pair for path in ours.paths() for pair in upstream_names(ours.tree(path), upstream)}
+    assert ("models/loss.py", "aggregate_loss") in touched
+    assert ("trainer/ray/ppo_actor.py", "PolicyModelActor") in touched
+    assert touched <= listed

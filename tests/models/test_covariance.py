@@ -1,0 +1,205 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_cov.models.covariance import (
+    TokenMeans,
+    select_clip_cov,
+    select_kl_cov,
+    select_largest,
+    token_covariance,
+    token_quota,
+)
+
+GARBAGE = [math.nan, math.inf, -math.inf, 1e30]
+
+# Means over the 4 unmasked tokens: log_probs (-1 - 2 - 3 - 6) / 4 = -3, advantages (2 - 1 + 0 + 3) / 4 = 1.
+LOG_PROBS = [[-1.0, -2.0, 9.0], [-3.0, -6.0, 9.0]]
+ADVANTAGES = [[2.0, -1.0, 9.0], [0.0, 3.0, 9.0]]
+MASK = torch.tensor([[1, 1, 0], [1, 1, 0]])
+
+
+def test_token_covariance_by_hand():
+    cov = token_covariance(torch.tensor(LOG_PROBS), torch.tensor(ADVANTAGES), MASK)
+    # (-1 + 3)(2 - 1) = 2, (-2 + 3)(-1 - 1) = -2, (-3 + 3)(0 - 1) = 0, (-6 + 3)(3 - 1) = -6; masked: 0
+    torch.testing.assert_close(cov, torch.tensor([[2.0, -2.0, 0.0], [0.0, -6.0, 0.0]]), rtol=0, atol=1e-6)
+
+
+def test_token_covariance_around_given_means():
+    means = TokenMeans(log_prob=torch.tensor(-2.0), advantage=torch.tensor(0.0))
+    cov = token_covariance(torch.tensor(LOG_PROBS), torch.tensor(ADVANTAGES), MASK, means)
+    # (-1 + 2) 2 = 2, (-2 + 2)(-1) = 0, (-3 + 2) 0 = 0, (-6 + 2) 3 = -12
+    torch.testing.assert_close(cov, torch.tensor([[2.0, 0.0, 0.0], [0.0, -12.0, 0.0]]), rtol=0, atol=1e-6)
+
+
+def test_token_means_by_hand():
+    means = TokenMeans.of(torch.tensor(LOG_PROBS), torch.tensor(ADVANTAGES), MASK)
+    assert (means.log_prob.item(), means.advantage.item()) == (-3.0, 1.0)
+
+
+@pytest.mark.parametrize("value", GARBAGE)
+@pytest.mark.parametrize("mask_dtype", [torch.bool, torch.int64, torch.float32])
+def test_masked_values_never_reach_the_covariance(value, mask_dtype):
+    log_probs, advantages = torch.tensor(LOG_PROBS), torch.tensor(ADVANTAGES)
+    clean = token_covariance(log_probs, advantages, MASK)
+    log_probs[MASK == 0] = value
+    advantages[MASK == 0] = -value
+    assert torch.equal(token_covariance(log_probs, advantages, MASK.to(mask_dtype)), clean)
+
+
+def test_covariance_is_zero_where_every_token_is_masked():
+    cov = token_covariance(torch.full((2, 3), -1.5), torch.ones(2, 3), torch.zeros(2, 3))
+    assert torch.equal(cov, torch.zeros(2, 3))
+
+
+def test_covariance_carries_no_gradient():
+    log_probs = torch.tensor(LOG_PROBS, requires_grad=True)
+    advantages = torch.tensor(ADVANTAGES, requires_grad=True)
+    assert not token_covariance(log_probs, advantages, MASK).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ratio", "quota"),
+    [
+        (1000, 2e-3, 2),
+        (499, 2e-3, 1),  # floor(0.998) = 0, at least one
+        (1499, 2e-3, 2),  # floor(2.998)
+        (100, 0.29, 28),  # 100 * 0.29 = 28.999999999999996 in float64, as in the published int(N * ratio)
+        (7, 1.0, 7),
+        (1, 0.5, 1),
+        (0, 0.5, 1),  # nothing to select from: the quota is 1 and select_largest finds no candidate
+    ],
+)
+def test_token_quota_is_the_floor_and_at_least_one(tokens, ratio, quota):
+    mask = torch.zeros(2, 1000, dtype=torch.long)
+    mask.view(-1)[:tokens] = 1
+    result = token_quota(mask, ratio)
+    assert (result.item(), result.dtype, result.shape) == (quota, torch.int64, torch.Size([]))
+
+
+@given(tokens=st.integers(0, 400), ratio=st.floats(1e-6, 1.0))
+def test_token_quota_is_the_published_integer(tokens, ratio):
+    assert token_quota(torch.arange(400).lt(tokens), ratio).item() == max(1, int(tokens * ratio))
+
+
+def test_select_largest_takes_ties_by_position():
+    priority = torch.tensor([[3.0, 1.0, 3.0], [3.0, 4.0, 1.0]])
+    # quota 3: the 4, then the first two of the three 3s in reading order
+    expected = torch.tensor([[True, False, True], [False, True, False]])
+    assert torch.equal(select_largest(priority, 3), expected)
+    assert torch.equal(select_largest(priority, torch.tensor(3)), expected)
+
+
+def test_select_largest_never_takes_minus_infinity():
+    priority = torch.tensor([[-math.inf, -1e30, -math.inf, 0.0]])
+    assert select_largest(priority, 3).tolist() == [[False, True, False, True]]
+    assert not select_largest(torch.full((2, 2), -math.inf), 1).any()
+
+
+def test_select_kl_cov_by_hand():
+    # 5 action tokens, ratio 0.4: floor(2.0) = 2. Largest unmasked covariances: 7 and 3; the masked 9 does not count.
+    cov = torch.tensor([[3.0, -8.0, 9.0], [2.0, 7.0, -1.0]])
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    assert select_kl_cov(cov, mask, 0.4).tolist() == [[True, False, False], [False, True, False]]
+
+
+def test_select_kl_cov_ranks_by_value_not_by_magnitude():
+    cov = torch.tensor([[-9.0, -1.0, -5.0]])
+    assert select_kl_cov(cov, torch.ones(1, 3), 0.1).tolist() == [[False, True, False]]
+
+
+def test_select_kl_cov_takes_one_token_at_least_and_none_of_none():
+    assert select_kl_cov(torch.tensor([[0.0]]), torch.ones(1, 1), 1e-6).tolist() == [[True]]
+    assert not select_kl_cov(torch.ones(2, 3), torch.zeros(2, 3), 0.5).any()
+
+
+def clip(cov, mask, ratio, lower, upper, seed=0, excluded=None):
+    return select_clip_cov(cov, mask, ratio, lower, upper, torch.Generator().manual_seed(seed), excluded)
+
+
+def test_select_clip_cov_by_hand():
+    # every candidate is taken (quota 6 of 6 tokens); inside (1, 5) lie 2 and 4.5; 3 is masked
+    cov = torch.tensor([[2.0, 0.5, 4.5, 3.0], [6.0, -2.0, 0.0, 3.0]])
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 0]])
+    expected = [[True, False, True, False], [False, False, False, False]]
+    assert clip(cov, mask, 1.0, 1.0, 5.0).tolist() == expected
+
+
+def test_band_edges_are_outside():
+    cov = torch.tensor([[1.0, 1.001, 5.0, 4.999]])
+    assert clip(cov, torch.ones(1, 4), 1.0, 1.0, 5.0).tolist() == [[False, True, False, True]]
+
+
+def test_excluded_tokens_are_no_candidates():
+    cov = torch.tensor([[2.0, 3.0, 4.0]])
+    excluded = torch.tensor([[False, True, False]])
+    assert clip(cov, torch.ones(1, 3), 1.0, 1.0, 5.0, excluded=excluded).tolist() == [[True, False, True]]
+
+
+def test_quota_of_clip_cov_counts_all_tokens():
+    # 20 tokens, 4 in the band, ratio 0.1: floor(2.0) = 2 tokens go, not max(1, floor(0.4)) = 1
+    cov = torch.zeros(2, 10)
+    cov[:, 3:5] = 2.0
+    selected = clip(cov, torch.ones(2, 10), 0.1, 1.0, 5.0)
+    assert selected.sum() == 2
+    assert (cov[selected] == 2.0).all()
+
+
+def test_no_candidate_no_selection():
+    assert not clip(torch.tensor([[0.0, 9.0]]), torch.ones(1, 2), 1.0, 1.0, 5.0).any()
+    assert not clip(torch.tensor([[2.0, 2.0]]), torch.zeros(1, 2), 1.0, 1.0, 5.0).any()
+
+
+def test_a_seeded_generator_repeats_its_draws():
+    cov, mask = torch.full((4, 25), 2.0), torch.ones(4, 25)
+
+    def two_draws():
+        generator = torch.Generator().manual_seed(7)
+        return [select_clip_cov(cov, mask, 0.1, 1.0, 5.0, generator) for _ in range(2)]
+
+    first, second = two_draws()
+    assert all(torch.equal(a, b) for a, b in zip((first, second), two_draws(), strict=True))
+    assert not torch.equal(first, second)  # 10 of 100 tokens: the generator advances between micro-batches
+
+
+def test_every_candidate_is_equally_likely():
+    # 1 of 4 candidates in each of 4000 draws: 1000 each, standard deviation sqrt(4000 * 1/4 * 3/4) = 27.4
+    cov, generator = torch.tensor([[1.1, 2.0, 9.0, 3.0, 4.9]]), torch.Generator().manual_seed(0)
+    counts = sum(select_clip_cov(cov, torch.ones(1, 5), 0.2, 1.0, 5.0, generator).int() for _ in range(4000))
+    assert counts.tolist()[0][2] == 0
+    assert (counts[0, [0, 1, 3, 4]] - 1000).abs().max() < 5 * 27.4
+
+
+@st.composite
+def token_grids(draw):
+    """Covariances with many ties and a mask, (B, A), from one token up; rows may be masked entirely."""
+    rows, columns = draw(st.integers(1, 4)), draw(st.integers(1, 7))
+
+    def grid(values):
+        return torch.tensor(draw(st.lists(values, min_size=rows * columns, max_size=rows * columns))).view(rows, -1)
+
+    cov, mask, excluded = grid(st.integers(-2, 3)).float(), grid(st.booleans()), grid(st.booleans())
+    mask[draw(st.lists(st.integers(0, rows - 1), max_size=rows))] = False
+    return cov, mask, excluded
+
+
+@given(grid=token_grids(), ratio=st.floats(1e-6, 1.0))
+def test_select_kl_cov_against_sorting(grid, ratio):
+    cov, mask, _ = grid
+    values, kept = cov.flatten().tolist(), mask.flatten().tolist()
+    ranked = sorted((i for i in range(len(values)) if kept[i]), key=lambda i: (-values[i], i))
+    chosen = set(ranked[: max(1, int(sum(kept) * ratio))])
+    assert select_kl_cov(cov, mask, ratio).flatten().tolist() == [i in chosen for i in range(len(values))]
+
+
+@given(grid=token_grids(), ratio=st.floats(1e-6, 1.0), band=st.sampled_from([(-1, 2), (0, 1), (-9, 9), (0, 3)]))
+def test_select_clip_cov_against_listing_the_candidates(grid, ratio, band):
+    cov, mask, excluded = grid
+    tokens = zip(cov.flatten().tolist(), mask.flatten().tolist(), excluded.flatten().tolist(), strict=True)
+    candidates = [keep and not out and band[0] < value < band[1] for value, keep, out in tokens]
+    selected = clip(cov, mask, ratio, *band, excluded=excluded).flatten().tolist()
+    assert all(candidate for candidate, chosen in zip(candidates, selected, strict=True) if chosen)
+    assert sum(selected) == min(max(1, int(mask.sum().item() * ratio)), sum(candidates))

@@ -1,0 +1,112 @@
+import math
+
+import pytest
+import torch
+
+from openrlhf_cov.models.diagnostics import entropy_metrics, update_metrics
+from openrlhf_cov.models.objectives import TokenBatch
+from openrlhf_cov.utils.metrics import Max, MetricBuffer, Quantile
+
+# Four action tokens and a masked one full of garbage; means -3 and 1:
+#   log_probs    -1     -2     -3    -6
+#   advantages    2     -1      0     3
+#   covariance    2     -2      0    -6
+#   ratio         1.5    0.5    1     3      at eps 0.2 PPO clips the 1st, 2nd and 4th
+LOG_PROBS = torch.tensor([[-1.0, -2.0, -3.0], [-6.0, math.nan, math.nan]])
+RATIOS = torch.tensor([[1.5, 0.5, 1.0], [3.0, 1e9, 1e9]])
+ADVANTAGES = torch.tensor([[2.0, -1.0, 0.0], [3.0, 1e9, -1e9]])
+MASK = torch.tensor([[1, 1, 1], [1, 0, 0]])
+BATCH = TokenBatch(LOG_PROBS, LOG_PROBS - RATIOS.log(), ADVANTAGES, MASK)
+NAMES = {
+    "cov/mean",
+    "cov/selected_frac",
+    "cov/selected_mean",
+    "ppo/clip_frac",
+    "ppo/ratio_p99",
+    "ppo/ratio_max",
+}
+
+
+def logged(metrics):
+    buffer = MetricBuffer()
+    buffer.add(*metrics)
+    return buffer.reduce(lambda tensor, op: tensor)
+
+
+def test_update_metrics_by_hand():
+    selected = torch.tensor([[True, False, True], [False, True, True]])  # two action tokens, two masked ones
+    values = logged(update_metrics(BATCH, selected, 0.2, 0.2))
+    assert values.pop("ppo/ratio_p99") == pytest.approx(3.0, rel=2e-3)  # resolution of the histogram
+    assert values == pytest.approx(
+        {
+            "cov/mean": -1.5,  # (2 - 2 + 0 - 6) / 4
+            "cov/selected_frac": 0.5,  # 2 of 4
+            "cov/selected_mean": 1.0,  # (2 + 0) / 2
+            "ppo/clip_frac": 0.5,  # 2nd and 4th of 4: the 1st is selected already
+            "ppo/ratio_max": 3.0,
+        },
+        rel=1e-5,
+    )
+
+
+def test_without_a_method_nothing_is_selected():
+    values = logged(update_metrics(BATCH, None, 0.2, 0.2))
+    assert values["cov/selected_frac"] == 0.0
+    assert math.isnan(values["cov/selected_mean"])
+    assert values["ppo/clip_frac"] == 0.75
+
+
+def test_clip_frac_follows_the_clip_in_force():
+    assert logged(update_metrics(BATCH, None, 1.0, 1.0))["ppo/clip_frac"] == 0.25  # ratio 3 alone leaves [0, 2]
+    assert logged(update_metrics(BATCH, None, math.inf, math.inf))["ppo/clip_frac"] == 0.0
+
+
+def test_p99_ignores_the_rarest_hundredth():
+    # 200 tokens: ratio 1 for 198, then 5 and 7; the 99 % quantile is the 198th value in order
+    log_probs = torch.zeros(1, 200)
+    log_probs[0, 10], log_probs[0, 20] = math.log(5), math.log(7)
+    batch = TokenBatch(log_probs, torch.zeros(1, 200), torch.ones(1, 200), torch.ones(1, 200))
+    values = logged(update_metrics(batch, None, 0.2, 0.2))
+    assert values["ppo/ratio_p99"] == pytest.approx(1.0, rel=2e-3)
+    assert values["ppo/ratio_max"] == pytest.approx(7.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("mask", [MASK, torch.zeros_like(MASK), torch.tensor([[1, 0, 0], [0, 0, 0]])])
+@pytest.mark.parametrize("selected", [None, torch.zeros(2, 3, dtype=torch.bool), torch.ones(2, 3, dtype=torch.bool)])
+def test_the_names_never_depend_on_the_data(mask, selected):
+    batch = TokenBatch(BATCH.log_probs, BATCH.old_log_probs, BATCH.advantages, mask)
+    assert {metric.name for metric in update_metrics(batch, selected, 0.2, 0.2)} == NAMES
+
+
+def test_metrics_of_no_token_weigh_nothing():
+    batch = TokenBatch(BATCH.log_probs, BATCH.old_log_probs, BATCH.advantages, torch.zeros_like(MASK))
+    both = MetricBuffer()
+    both.add(*update_metrics(BATCH, None, 0.2, 0.2))
+    both.add(*update_metrics(batch, None, 0.2, 0.2))
+    expected = logged(update_metrics(BATCH, None, 0.2, 0.2))
+    assert both.reduce(lambda tensor, op: tensor) == pytest.approx(expected, nan_ok=True)
+
+
+def test_metrics_add_up_over_micro_batches_by_their_tokens():
+    # 4 tokens of mean -1.5 and one token of covariance 0 (its own mean): -6 / 5, not (-1.5 + 0) / 2
+    single = TokenBatch(*(torch.ones(1, 1) for _ in range(4)))
+    buffer = MetricBuffer()
+    buffer.add(*update_metrics(BATCH, None, 0.2, 0.2), *update_metrics(single, None, 0.2, 0.2))
+    values = buffer.reduce(lambda tensor, op: tensor)
+    assert values["cov/mean"] == pytest.approx(-1.2)
+    assert values["ppo/clip_frac"] == pytest.approx(0.6)
+
+
+def test_metrics_hold_no_graph():
+    log_probs = torch.zeros(1, 3, requires_grad=True)
+    batch = TokenBatch(log_probs + 1, torch.zeros(1, 3), torch.ones(1, 3), torch.ones(1, 3))
+    for metric in update_metrics(batch, None, 0.2, 0.2):
+        tensors = {Max: ("value",), Quantile: ("log_values",)}.get(type(metric), ("total", "weight"))
+        assert not any(getattr(metric, name).requires_grad for name in tensors)
+
+
+def test_entropy_by_hand():
+    entropy = torch.tensor([[0.5, 1.0, math.nan], [2.5, math.inf, math.nan]])
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    assert logged(entropy_metrics(entropy, mask)) == pytest.approx({"entropy/mean": 4 / 3})  # (0.5 + 1 + 2.5) / 3
+    assert math.isnan(logged(entropy_metrics(entropy, torch.zeros(2, 3)))["entropy/mean"])

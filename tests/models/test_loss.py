@@ -1,0 +1,174 @@
+import math
+
+import pytest
+import torch
+from openrlhf.models import PolicyLoss, aggregate_loss
+
+from openrlhf_cov.config import CovConfig
+from openrlhf_cov.models.loss import CovPolicyLoss
+
+LN2, LN3, LN1_5 = math.log(2), math.log(3), math.log(1.5)
+
+# Four action tokens and a masked one full of garbage, as two sequences of 1 and 3 action tokens:
+#   log_probs     -1     | -2     -3   -6       mean -3
+#   advantages     2     | -1      0    3       mean  1
+#   covariance     2     | -2      0   -6       KL-Cov at 1/4 and Clip-Cov in (1, 5) both take the first token alone
+#   ratio          1.5   |  0.5    1    3
+LOG_PROBS = [[-1.0, 50.0, -50.0], [-2.0, -3.0, -6.0]]
+LOG_RATIOS = [[LN1_5, 0.0, 0.0], [-LN2, 0.0, LN3]]
+ADVANTAGES = [[2.0, 1e6, -1e6], [-1.0, 0.0, 3.0]]
+MASK = [[1, 0, 0], [1, 1, 1]]
+
+
+def loss_fn(cov_type, policy_loss, **settings):
+    settings = {"clip_cov_ratio": 1.0, "kl_cov_ratio": 0.25, "ppo_kl_coef": 0.5} | settings
+    config = CovConfig(cov_type=cov_type, allow_large_cov_ratio=True, **settings)
+    return CovPolicyLoss(config, policy_loss=policy_loss, aggregate=aggregate_loss)
+
+
+def run(loss, log_weights=None, **normalizers):
+    """(loss, d loss / d log_probs, rest of the 5-tuple) of the batch above."""
+    log_probs = torch.tensor(LOG_PROBS, requires_grad=True)
+    old = log_probs.detach() - torch.tensor(LOG_RATIOS)
+    rollout = None if log_weights is None else old - torch.tensor(log_weights)
+    value, *rest = loss(
+        log_probs, old, torch.tensor(ADVANTAGES), action_mask=torch.tensor(MASK), rollout_log_probs=rollout,
+        **normalizers,
+    )  # fmt: skip
+    value.backward()
+    return value.item(), log_probs.grad.tolist(), rest
+
+
+def unclipped(**kwargs):
+    return PolicyLoss(clip_eps_low=math.inf, clip_eps_high=math.inf, **kwargs)
+
+
+def assert_loss(result, loss, gradient):
+    assert result[0] == pytest.approx(loss, rel=1e-5, abs=1e-6)
+    for row, expected in zip(result[1], gradient, strict=True):
+        assert row == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_clip_cov_by_hand():
+    loss = loss_fn("clip_cov", PolicyLoss(clip_eps_low=1.0, clip_eps_high=1.0))
+    result = run(loss)
+    # -min(r A, clamp(r, 0, 2) A): first token dropped, 0.5, 0, -min(9, 6) = -6; mean -5.5 / 4
+    # gradient -r A / 4 of tokens that are neither dropped nor clipped: 0.5 / 4 for the second, 0 for the third (A = 0)
+    assert_loss(result, -1.375, [[0.0, 0.0, 0.0], [0.125, 0.0, 0.0]])
+    assert loss.selected.tolist() == [[True, False, False], [False, False, False]]
+    clip_frac, ppo_kl, vllm_kl, filtered = result[2]
+    assert clip_frac.item() == 0.25  # the last token
+    assert ppo_kl.item() == pytest.approx(-(LN1_5 - LN2 + LN3) / 4, rel=1e-5)  # mean of old - new
+    assert (vllm_kl, filtered) == (None, None)
+
+
+def test_clip_cov_leaves_tokens_that_ppo_clips():
+    # at eps 0.2 PPO clips the first token itself (2.4 < 3), so it is no candidate and nothing is left to drop;
+    # -2.4 + 0.8 (min(-0.5, -0.8) at ratio 0.5) + 0 - 3.6 = -5.2; every token is clipped or has no advantage
+    loss = loss_fn("clip_cov", PolicyLoss(clip_eps_low=0.2, clip_eps_high=0.2))
+    assert_loss(run(loss), -1.3, [[0.0] * 3, [0.0] * 3])
+    assert not loss.selected.any()
+
+
+def test_kl_cov_by_hand():
+    loss = loss_fn("kl_cov", unclipped())
+    # -r A: -3 + 0.5 + 0 - 9 = -11.5, and 0.5 |ln 1.5| on the first token
+    # gradient: (-3 + 0.5) / 4, 0.5 / 4, 0, -9 / 4
+    assert_loss(run(loss), (-11.5 + 0.5 * LN1_5) / 4, [[-0.625, 0.0, 0.0], [0.125, 0.0, -2.25]])
+    assert loss.selected.tolist() == [[True, False, False], [False, False, False]]
+
+
+def test_kl_cov_with_the_ppo_clip_kept_by_hand():
+    loss = loss_fn("kl_cov", PolicyLoss(clip_eps_low=0.2, clip_eps_high=0.2), kl_cov_keep_ppo_clip=True)
+    # the clipped sum -5.2 of the test above; only the penalty 0.5 |ln 1.5| still has a gradient
+    assert_loss(run(loss), (-5.2 + 0.5 * LN1_5) / 4, [[0.125, 0.0, 0.0], [0.0, 0.0, 0.0]])
+
+
+def test_kl_cov_with_a_mean_per_sequence_by_hand():
+    loss = loss_fn("kl_cov", unclipped(token_level_loss=False))
+    # first sequence (-3 + 0.5 ln 1.5) / 1, second (0.5 + 0 - 9) / 3, mean of both
+    expected = ((-3 + 0.5 * LN1_5) - 8.5 / 3) / 2
+    assert_loss(run(loss), expected, [[-1.25, 0.0, 0.0], [0.5 / 6, 0.0, -9 / 6]])
+
+
+def test_normalizers_scale_both_parts():
+    # sum / batch_num_tokens * dp_size: 2 / 10 instead of 1 / 4
+    result = run(loss_fn("kl_cov", unclipped()), dp_size=2, batch_num_tokens=10.0, global_batch_size=5.0)
+    assert_loss(result, (-11.5 + 0.5 * LN1_5) / 5, [[-0.5, 0.0, 0.0], [0.1, 0.0, -1.8]])
+
+
+# importance weights of the rollout correction: 4 on the first token, 1/4, 1 and 1 on the others
+LOG_WEIGHTS = [[2 * LN2, 0.0, 0.0], [-2 * LN2, 0.0, 0.0]]
+
+
+def test_clipped_importance_weights_spare_the_penalty_by_hand():
+    correction = {"is_correction_level": "token", "is_correction_mode": "clip", "is_correction_threshold": [0.5, 2.0]}
+    result = run(loss_fn("kl_cov", unclipped(**correction)), LOG_WEIGHTS)
+    # weights clamped to [0.5, 2]: 2 (-3) + 0.5 * 0.5 + 0 - 9 = -14.75; the penalty 0.5 ln 1.5 has weight 1
+    # gradient: (-6 + 0.5) / 4, 0.25 / 4, 0, -9 / 4
+    assert_loss(result, (-14.75 + 0.5 * LN1_5) / 4, [[-1.375, 0.0, 0.0], [0.0625, 0.0, -2.25]])
+    assert result[2][2].item() == pytest.approx(0.0, abs=1e-6)  # mean of rollout - old: (-2 + 2) ln 2 / 4
+    assert result[2][3].item() == 0.5  # two of four weights were outside
+
+
+def test_masked_importance_weights_spare_the_penalty_by_hand():
+    correction = {"is_correction_level": "token", "is_correction_mode": "mask", "is_correction_threshold": [0.5, 2.0]}
+    # weights outside [0.5, 2] drop a token: 0 + 0 + 0 - 9; the penalty stays on the dropped first token
+    result = run(loss_fn("kl_cov", unclipped(**correction)), LOG_WEIGHTS)
+    assert_loss(result, (-9 + 0.5 * LN1_5) / 4, [[0.125, 0.0, 0.0], [0.0, 0.0, -2.25]])
+
+
+def test_the_penalty_has_no_gradient_on_policy():
+    # ratio 1 everywhere: loss -sum(A) / 4 = -1, gradient -A / 4; the penalty is 0 and so is its gradient
+    log_probs = torch.tensor(LOG_PROBS, requires_grad=True)
+    value, *_ = loss_fn("kl_cov", unclipped(), ppo_kl_coef=1e3)(
+        log_probs, log_probs.detach(), torch.tensor(ADVANTAGES), action_mask=torch.tensor(MASK)
+    )
+    value.backward()
+    assert_loss((value.item(), log_probs.grad.tolist()), -1.0, [[-0.5, 0.0, 0.0], [0.25, 0.0, -0.75]])
+
+
+def draws(loss, calls=2):
+    """Selections of the next calls on 200 tokens that are all in the band; 10 of them each time."""
+    log_probs = torch.tensor([[0.0], [-4.0]]).expand(2, 100)
+    advantages = torch.tensor([[1.0], [-1.0]]).expand(2, 100)  # covariance (±2)(±1) = 2
+    selected = []
+    for _ in range(calls):
+        loss(log_probs, log_probs, advantages, action_mask=torch.ones(2, 100))
+        selected.append(tuple(loss.selected.flatten().nonzero().flatten().tolist()))
+    assert all(len(picked) == 10 for picked in selected)
+    return selected
+
+
+def band_loss():
+    return loss_fn("clip_cov", PolicyLoss(clip_eps_low=1.0, clip_eps_high=1.0), clip_cov_ratio=0.05)
+
+
+def test_draws_depend_on_seed_step_and_rank_alone():
+    fresh = band_loss()
+    fresh.seed_selection(42, 7, 1)
+    expected = draws(fresh)
+    used = band_loss()
+    used.seed_selection(1, 2, 3)
+    draws(used, calls=5)
+    torch.rand(10)  # neither earlier steps nor the global random state matter
+    used.seed_selection(42, 7, 1)
+    assert draws(used) == expected
+    assert expected[0] != expected[1]  # micro-batches of one step draw on
+
+
+def test_each_of_seed_step_and_rank_gives_draws_of_its_own():
+    loss, seen = band_loss(), set()
+    triples = [(seed, step, rank) for seed in range(3) for step in range(3) for rank in range(3)]
+    for triple in triples:
+        loss.seed_selection(*triple)
+        seen.update(draws(loss))
+    assert len(seen) == 2 * len(triples)
+
+
+def test_selection_leaves_the_global_random_state_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    draws(band_loss())
+    assert torch.equal(torch.rand(3), expected)

@@ -1,0 +1,170 @@
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from openrlhf_cov.cli.make_tiny_task import TASK_FILES, TaskSettings, main, recorded_settings, write_task
+from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
+from openrlhf_cov.tiny_task.problems import extract_answer
+
+SMALL = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, steps=2, rows_per_step=4)
+SETTINGS = TaskSettings(seed=7, train_rows=40, test_rows=12)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """One torch thread: small matrices gain nothing from two, and on a busy machine two wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def put_finished_task(folder, **changes):
+    """The files of a task made with the defaults, without content except for task.json."""
+    for name in TASK_FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    settings = {**recorded_settings(TaskSettings(), BasePolicyConfig()), **changes}
+    (folder / "task.json").write_text(json.dumps({"task": "tiny_addition", "settings": settings}), encoding="utf-8")
+
+
+def files_of(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_written_folder_is_complete_and_nothing_lies_beside_it(tmp_path):
+    output = tmp_path / "new" / "task"
+    task = write_task(output, SETTINGS, SMALL)
+    assert [path.name for path in output.parent.iterdir()] == ["task"]
+    assert all((output / name).is_file() for name in TASK_FILES)
+    assert json.loads((output / "task.json").read_text()) == task
+    assert task["settings"] == recorded_settings(SETTINGS, SMALL)
+    # embedding 21 * 16, attention 4 * 16^2, MLP 3 * 16 * 32, three norms of 16
+    assert task["parameters"] == 336 + 1024 + 1536 + 48
+    assert set(task) == {
+        *("task", "settings", "parameters", "seconds"),
+        *("accuracy_greedy", "accuracy_sampled", "entropy", "mean_length"),
+    }
+
+
+def test_rows_are_disjoint_and_labelled_with_the_sum(tmp_path):
+    write_task(tmp_path / "task", SETTINGS, SMALL)
+    train, test = (
+        [json.loads(line) for line in (tmp_path / "task" / name).read_text().splitlines()]
+        for name in ("train.jsonl", "test.jsonl")
+    )
+    assert (len(train), len(test)) == (40, 12)
+    assert len({row["input"] for row in train + test}) == 52
+    for row in train + test:
+        assert set(row) == {"input", "label", "datasource"}
+        assert row["datasource"] == "tiny_addition"
+        a, b = row["input"].removesuffix("=").split("+")
+        assert extract_answer(row["label"]) == str(int(a) + int(b))
+
+
+def test_same_settings_give_identical_files(tmp_path):
+    first, second = (write_task(tmp_path / name, SETTINGS, SMALL) for name in ("first", "second"))
+    assert {**first, "seconds": 0} == {**second, "seconds": 0}
+    for name in TASK_FILES:
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes(), name
+
+
+def test_failed_run_leaves_nothing(tmp_path):
+    # the optimizer refuses the setting, after the data files were written
+    broken = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, learning_rate=-1.0)
+    with pytest.raises(ValueError, match="Invalid learning rate"):
+        write_task(tmp_path / "task", SETTINGS, broken)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_finished_task_with_the_same_settings_is_reused(tmp_path, capsys):
+    put_finished_task(tmp_path)
+    before = files_of(tmp_path)
+    assert main(["--output", str(tmp_path)]) == 0
+    assert files_of(tmp_path) == before
+    assert capsys.readouterr().out == f"{tmp_path} already holds this task; nothing to do\n"
+
+
+def put_other_settings(folder):
+    put_finished_task(folder, seed=1)
+
+
+def put_incomplete_task(folder):
+    put_finished_task(folder)
+    (folder / "model" / "model.safetensors").unlink()
+
+
+def put_broken_json(folder):
+    put_finished_task(folder)
+    (folder / "task.json").write_text("{", encoding="utf-8")
+
+
+def put_other_json(folder):
+    put_finished_task(folder)
+    (folder / "task.json").write_text("[]", encoding="utf-8")
+
+
+def put_something_else(folder):
+    (folder / "thesis.tex").touch()
+
+
+@pytest.mark.parametrize(
+    ("fill", "message"),
+    [
+        (put_other_settings, "holds a task with other settings (seed 1, not 0); choose another --output"),
+        (put_incomplete_task, "is not empty and holds no finished task; choose another --output"),
+        (put_broken_json, "is not empty and holds no finished task; choose another --output"),
+        (put_other_json, "is not empty and holds no finished task; choose another --output"),
+        (put_something_else, "is not empty and holds no finished task; choose another --output"),
+    ],
+)
+def test_folder_with_anything_else_is_refused_and_left_alone(tmp_path, capsys, fill, message):
+    fill(tmp_path)
+    before = files_of(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["--output", str(tmp_path)])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"make_tiny_task: {tmp_path} {message}\n"
+    assert files_of(tmp_path) == before
+
+
+def test_output_that_is_a_file_is_refused(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    for output, message in [("file", "holds no finished task"), ("file/task", "cannot write")]:
+        with pytest.raises(SystemExit) as stop:
+            main(["--output", str(tmp_path / output)])
+        assert stop.value.code == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--seed", "-1"], "--seed is from 0 to 2**63 - 1, got -1"),
+        (["--train_rows", "0"], "--train_rows is at least 1, got 0"),
+        (["--test_rows", "0"], "--test_rows is at least 1, got 0"),
+        (["--train_rows", "8000"], "--train_rows and --test_rows are at most 8100 together"),
+        (["--test_rows", "many"], "argument --test_rows: invalid int value: 'many'"),
+    ],
+)
+def test_settings_out_of_range_are_refused(tmp_path, capsys, flags, message):
+    with pytest.raises(SystemExit) as stop:
+        main(["--output", str(tmp_path / "task"), *flags])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_does_not_load_torch():
+    code = (
+        "import sys\n"
+        "from openrlhf_cov.cli.make_tiny_task import build_parser\n"
+        "print(build_parser().format_help())\n"
+        "print(sorted({'torch', 'transformers', 'tokenizers'} & set(sys.modules)))\n"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "--train_rows N" in output
+    assert output.endswith("[]\n")

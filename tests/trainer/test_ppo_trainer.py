@@ -1,0 +1,119 @@
+import json
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_cov.trainer import ppo_trainer
+from openrlhf_cov.trainer.ppo_trainer import CovPPOTrainer, CovTrainingActor, StepLogging
+from openrlhf_cov.utils.metrics_log import read_metrics
+
+
+class Upstream:
+    """The methods of upstream's ``BasePPOTrainer`` that we extend; each notes its call and what was on disk then."""
+
+    def __init__(self, folder, restored_step=0, status=None):
+        self.args = SimpleNamespace(ckpt=SimpleNamespace(output_dir=str(folder)))
+        self.actor_model_group = SimpleNamespace(async_run_method=self.run_on_actors)
+        self.restored_step, self.status, self.calls = restored_step, status or {}, []
+
+    def lines_on_disk(self):
+        return sum(len(file.read_text().splitlines()) for file in self.folder.glob("*.jsonl"))
+
+    @property
+    def folder(self):
+        return self.metrics_log.path.parent
+
+    def run_on_actors(self, method_name, **kwargs):
+        self.calls.append((method_name, kwargs))
+
+    def init_checkpoint_states(self):
+        return {"global_step": self.restored_step, "episode": 0}
+
+    def ppo_train(self, global_steps):
+        self.calls.append(("ppo_train", global_steps))
+        return self.status
+
+    def save_logs_and_checkpoints(self, global_step, logs_dict=None, client_states=None):
+        self.calls.append(("save_logs_and_checkpoints", global_step, logs_dict, client_states, self.lines_on_disk()))
+
+    def save_best_checkpoint(self, eval_metrics, global_step, client_states=None):
+        self.calls.append(("save_best_checkpoint", eval_metrics, global_step, client_states, self.lines_on_disk()))
+
+
+class Trainer(StepLogging, Upstream):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch):
+    monkeypatch.setattr(ppo_trainer, "ray", SimpleNamespace(get=lambda refs: refs))
+
+
+@pytest.fixture
+def warnings(caplog):
+    ppo_trainer.logger.addHandler(caplog.handler)  # upstream's loggers do not propagate
+    yield caplog
+    ppo_trainer.logger.removeHandler(caplog.handler)
+
+
+def started(folder, **kwargs):
+    trainer = Trainer(folder, **kwargs)
+    assert trainer.init_checkpoint_states() == {"global_step": kwargs.get("restored_step", 0), "episode": 0}
+    return trainer
+
+
+def test_a_step_is_on_disk_before_upstream_logs_and_saves(tmp_path):
+    trainer = started(tmp_path)
+    trainer.save_logs_and_checkpoints(1, {"policy_loss": 0.5, "generated_samples": ["x"]}, {"episode": 0})
+    name, *call, lines = trainer.calls.pop()
+    assert (name, lines) == ("save_logs_and_checkpoints", 1)
+    assert call == [1, {"policy_loss": 0.5, "generated_samples": ["x"]}, {"episode": 0}]
+    (line,) = read_metrics(tmp_path / "metrics.jsonl")
+    assert (line["step"], line["policy_loss"], "generated_samples" in line) == (1, 0.5, False)
+
+
+def test_an_evaluation_has_a_line_of_its_own(tmp_path):
+    trainer = started(tmp_path)
+    trainer.save_best_checkpoint({"eval_task_pass1": 0.25}, 4, {"episode": 1})
+    assert trainer.calls == [("save_best_checkpoint", {"eval_task_pass1": 0.25}, 4, {"episode": 1}, 1)]
+    (line,) = read_metrics(tmp_path / "eval.jsonl")
+    assert (line["step"], line["eval_task_pass1"]) == (4, 0.25)
+
+
+@pytest.mark.parametrize("nothing", [None, {}])
+def test_no_evaluation_no_line(tmp_path, nothing):
+    trainer = started(tmp_path)
+    trainer.save_best_checkpoint(nothing, 4)
+    assert not (tmp_path / "eval.jsonl").exists()
+    assert trainer.calls == [("save_best_checkpoint", nothing, 4, None, 0)]
+
+
+def test_resuming_drops_later_steps_of_both_files(tmp_path):
+    for name in ("metrics.jsonl", "eval.jsonl"):
+        (tmp_path / name).write_text("".join(json.dumps({"step": step}) + "\n" for step in range(1, 6)))
+    trainer = started(tmp_path, restored_step=3)
+    trainer.save_logs_and_checkpoints(4, {})
+    assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4]
+    assert [line["step"] for line in read_metrics(tmp_path / "eval.jsonl")] == [1, 2, 3]
+
+
+def test_actors_know_the_step_before_they_train(tmp_path):
+    trainer = started(tmp_path, status={"policy_loss": 1.0})
+    assert trainer.ppo_train(7) == {"policy_loss": 1.0}
+    assert trainer.calls == [("start_step", {"global_step": 7}), ("ppo_train", 7)]
+
+
+@pytest.mark.parametrize(("p99", "count"), [(2.0, 0), (2.01, 1)])
+def test_a_policy_that_runs_away_is_reported(tmp_path, warnings, p99, count):
+    trainer = started(tmp_path, status={"ppo/ratio_p99": p99, "ppo/ratio_max": 37.5})
+    trainer.ppo_train(1)
+    messages = [record.getMessage() for record in warnings.records if record.levelno == logging.WARNING]
+    assert len(messages) == count
+    assert all("ppo/ratio_p99 2.01" in text and "ppo/ratio_max 37.5" in text for text in messages)
+
+
+@pytest.mark.parametrize(("trainer", "upstream"), [(CovPPOTrainer, "PPOTrainer"), (CovTrainingActor, "TrainingActor")])
+def test_both_controllers_put_our_methods_first(trainer, upstream):
+    order = [base.__name__ for base in trainer.__mro__[1:4]]
+    assert order == ["StepLogging", upstream, "BasePPOTrainer"]

@@ -1,0 +1,151 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_cov.utils.metrics import LogHistogram, Max, Mean, MetricBuffer, Quantile
+
+
+def alone(tensor, op):
+    """The all-reduce of one rank."""
+    return tensor
+
+
+def buffer_of(*metrics):
+    buffer = MetricBuffer()
+    buffer.add(*metrics)
+    return buffer
+
+
+def reduce_over(*buffers):
+    """The value every rank logs, by reducing the tensors of all ranks as a process group would."""
+    sent = []
+    for buffer in buffers:
+        calls = []
+        buffer.reduce(lambda tensor, op, calls=calls: calls.append((op, tensor)) or tensor)
+        sent.append(calls)
+    results = {}
+    for (op, first), *others in zip(*sent, strict=True):
+        for other_op, tensor in others:
+            assert (other_op, tensor.shape) == (op, first.shape), "a collective would hang"
+            first = first + tensor if op == "sum" else torch.maximum(first, tensor)
+        results[op] = first
+    return results
+
+
+def values_over(*metrics_by_rank):
+    """What rank 0 logs when each rank has recorded its list of metrics."""
+    results = reduce_over(*(buffer_of(*metrics) for metrics in metrics_by_rank))
+    return buffer_of(*metrics_by_rank[0]).reduce(lambda tensor, op: results[op])
+
+
+def logs(*values):
+    return torch.tensor(values).log()
+
+
+def test_mean_is_weighted_over_micro_batches():
+    # (3 * 2 + 1 * 10) / 4, not (2 + 10) / 2
+    buffer = buffer_of(Mean("a", torch.tensor(6.0), torch.tensor(3)), Mean("a", 10.0, 1))
+    assert buffer.reduce(alone) == {"a": 4.0}
+
+
+def test_a_mean_of_nothing_is_nan():
+    assert math.isnan(buffer_of(Mean("a", 0.0, 0)).reduce(alone)["a"])
+
+
+def test_weight_zero_changes_nothing():
+    assert buffer_of(Mean("a", 6.0, 3), Mean("a", 0.0, 0)).reduce(alone) == {"a": 2.0}
+
+
+def test_max_keeps_the_largest():
+    assert buffer_of(Max("m", -3.0), Max("m", torch.tensor(-1.5)), Max("m", -2)).reduce(alone) == {"m": -1.5}
+
+
+def test_quantile_merges_micro_batches():
+    ones, mask = torch.ones(1, 3), torch.ones(1, 3)
+    buffer = buffer_of(
+        Quantile("q", ones.log(), mask, 0.5), Quantile("q", logs(2.0, 2.0, 2.0, 9.0), torch.tensor([1, 1, 1, 0]), 0.5)
+    )
+    # 1 1 1 2 2 2: the median is the third value
+    assert buffer.reduce(alone)["q"] == pytest.approx(1.0, rel=2e-3)
+
+
+def test_reducing_over_two_ranks_by_hand():
+    rank_0 = [
+        Mean("a", 6.0, 3), Mean("b", 0.0, 0), Max("m", 1.0), Max("n", -5.0),
+        Quantile("p", logs(1.0, 2.0), torch.ones(2), 0.5), Quantile("q", logs(8.0), torch.ones(1), 0.99),
+    ]  # fmt: skip
+    rank_1 = [
+        Mean("a", 10.0, 1), Mean("b", 5.0, 2), Max("m", 4.0), Max("n", -7.0),
+        Quantile("p", logs(4.0), torch.ones(1), 0.5), Quantile("q", logs(3.0), torch.zeros(1), 0.99),
+    ]  # fmt: skip
+    values = values_over(rank_0, rank_1)
+    # a (6 + 10) / 4, b (0 + 5) / 2; p the second of 1 2 4; q the only value that counts
+    assert values == pytest.approx({"a": 4.0, "b": 2.5, "m": 4.0, "n": -5.0, "p": 2.0, "q": 8.0}, rel=2e-3)
+    assert (values["a"], values["b"], values["m"], values["n"]) == (4.0, 2.5, 4.0, -5.0)
+    assert values_over(rank_1, rank_0) == values
+
+
+def test_the_order_of_recording_does_not_pair_names_wrongly():
+    assert values_over([Mean("x", 1.0, 1), Mean("y", 20.0, 1)], [Mean("y", 40.0, 1), Mean("x", 3.0, 1)]) == {
+        "x": 2.0,
+        "y": 30.0,
+    }
+
+
+def test_a_log_costs_two_collectives():
+    calls = []
+    buffer = buffer_of(
+        *(Mean(f"mean{i}", 1.0, 1) for i in range(5)),
+        *(Max(f"max{i}", 1.0) for i in range(5)),
+        *(Quantile(f"q{i}", torch.zeros(2), torch.ones(2), 0.5) for i in range(3)),
+    )
+    assert len(buffer.reduce(lambda tensor, op: calls.append(op) or tensor)) == 13
+    assert calls == ["sum", "max"]
+
+
+def test_reducing_empties_the_buffer():
+    buffer = buffer_of(Mean("a", 6.0, 3), Max("m", 1.0), Quantile("q", torch.zeros(1), torch.ones(1), 0.5))
+    buffer.reduce(alone)
+    assert buffer.reduce(alone) == {}
+    buffer.add(Mean("a", 1.0, 1), Max("m", -1.0))
+    assert buffer.reduce(alone) == {"a": 1.0, "m": -1.0}
+
+
+def test_sums_do_not_lose_small_terms():
+    # 2**24 + 1 + 1 is 2**24 in float32
+    metrics = [Mean("a", torch.tensor(value), 1) for value in (2.0**24, 1.0, 1.0)]
+    assert buffer_of(*metrics).reduce(alone)["a"] * 3 == pytest.approx(2**24 + 2, rel=1e-12)
+
+
+log_values = st.lists(st.floats(-7.875, 7.875, width=32, allow_subnormal=False), min_size=1, max_size=60)
+
+
+@given(values=log_values, level=st.sampled_from([0.01, 0.25, 0.5, 0.9, 0.99, 1.0]))
+def test_quantile_is_right_to_two_thousandths(values, level):
+    quantile = LogHistogram.quantile(LogHistogram.of(torch.tensor(values), torch.ones(len(values))), level)
+    expected = np.exp(np.quantile(np.array(values, dtype=np.float64), level, method="inverted_cdf"))
+    assert quantile == pytest.approx(expected, rel=2e-3)
+
+
+@given(parts=st.lists(log_values, min_size=1, max_size=4))
+def test_histograms_of_parts_add_up_to_the_whole(parts):
+    whole = torch.tensor([value for part in parts for value in part])
+    added = sum(LogHistogram.of(torch.tensor(part), torch.ones(len(part))) for part in parts)
+    assert torch.equal(added, LogHistogram.of(whole, torch.ones(len(whole))))
+    assert added.sum() == len(whole)
+
+
+@pytest.mark.parametrize(
+    ("log_value", "logged"), [(12.0, 8.0), (math.inf, 8.0), (math.nan, 8.0), (-12.0, -8.0), (-math.inf, -8.0)]
+)
+def test_values_outside_count_in_the_outermost_bin(log_value, logged):
+    counts = LogHistogram.of(torch.tensor([log_value]), torch.ones(1))
+    assert math.log(LogHistogram.quantile(counts, 0.5)) == pytest.approx(logged, abs=1 / 256)
+
+
+def test_a_quantile_of_nothing_is_nan():
+    assert math.isnan(LogHistogram.quantile(LogHistogram.of(torch.tensor([1.0]), torch.zeros(1)), 0.5))

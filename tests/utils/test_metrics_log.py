@@ -1,0 +1,100 @@
+import json
+import math
+import os
+import time
+
+import pytest
+import torch
+
+from openrlhf_cov.utils.metrics_log import MetricsLog, read_metrics
+
+
+def steps(path):
+    return [line["step"] for line in read_metrics(path)]
+
+
+def test_each_line_can_be_read_at_once(tmp_path):
+    path = tmp_path / "run" / "metrics.jsonl"
+    log = MetricsLog(path)
+    for step in (1, 2, 3):
+        before = time.time()
+        log.write(step, {"cov/mean": step / 4, "samples": 7})
+        *_, last = path.read_text(encoding="utf-8").splitlines()
+        line = json.loads(last)
+        assert before - 1e-3 <= line.pop("time") <= time.time() + 1e-3
+        assert line == {"step": step, "cov/mean": step / 4, "samples": 7}
+        assert steps(path) == list(range(1, step + 1))
+
+
+def test_a_line_is_on_disk_before_write_returns(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.write(1, {"a": 1.0})
+    assert synced == [log.path.stat().st_size]
+
+
+def test_nan_and_infinities_become_null(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.write(1, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 0.0})
+    (line,) = read_metrics(log.path)
+    assert {name: line[name] for name in "abcd"} == {"a": None, "b": None, "c": None, "d": 0.0}
+    assert "NaN" not in log.path.read_text()
+    assert "Infinity" not in log.path.read_text()
+
+
+def test_what_is_no_number_is_left_out(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.write(1, {"generated_samples": ["text", 1.0], "flag": True, "tensor": torch.ones(2), "none": None, "n": 3})
+    (line,) = read_metrics(log.path)
+    assert set(line) == {"step", "time", "n"}
+
+
+@pytest.mark.parametrize("cut", [1, 5, 20, 40])
+def test_a_line_cut_in_the_middle_is_left_out(tmp_path, cut):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    for step in (1, 2, 3):
+        log.write(step, {"a": 1.0})
+    text = log.path.read_text()
+    last = text.splitlines()[-1]
+    log.path.write_text(text[: len(text) - 1 - len(last) + cut])
+    assert steps(log.path) == [1, 2]
+
+
+def test_every_cut_of_a_line_is_left_out(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.write(1, {"a": 1.0})
+    whole = log.path.read_text()
+    for length in range(len(whole) - 1):  # all but the newline
+        log.path.write_text(whole + whole[:length])
+        assert steps(log.path) == [1]
+
+
+def test_a_resumed_run_has_neither_gap_nor_duplicate(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    first = MetricsLog(path)
+    for step in range(1, 8):
+        first.write(step, {"run": 1})
+    path.write_text(path.read_text() + '{"step": 8, "ti')  # killed while writing
+    resumed = MetricsLog(path, resumed_step=5)  # the last checkpoint
+    assert steps(path) == [1, 2, 3, 4, 5]
+    for step in range(6, 10):
+        resumed.write(step, {"run": 2})
+    assert [(line["step"], line["run"]) for line in read_metrics(path)] == [
+        *((step, 1) for step in range(1, 6)),
+        *((step, 2) for step in range(6, 10)),
+    ]
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_a_new_run_in_an_old_folder_starts_empty(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    MetricsLog(path).write(3, {"a": 1.0})
+    MetricsLog(path).write(1, {"a": 2.0})
+    assert steps(path) == [1]
+
+
+def test_resuming_without_a_file_starts_one(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl", resumed_step=5)
+    log.write(6, {"a": 1.0})
+    assert steps(log.path) == [6]
