@@ -75,12 +75,15 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int
 
 @st.composite
 def tensors(draw):
-    """A tensor of any of the dtypes and up to three axes, some of length 0; some are views with strides."""
+    """A tensor of any of the dtypes, of up to three axes, some of length 0; some are transposed or have gaps."""
     dtype = draw(st.sampled_from(DTYPES))
     shape = draw(st.lists(st.integers(0, 4), max_size=3))
     seed = draw(st.integers(0, 2**16))
     values = torch.randint(0, 255, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-    return values.t() if len(shape) == 2 and draw(st.booleans()) else values
+    if len(shape) == 2 and draw(st.booleans()):
+        return values.T
+    strided = values[..., ::2] if shape else values
+    return strided if not strided.is_contiguous() and draw(st.booleans()) else values
 
 
 def metas(originals):
