@@ -1,15 +1,51 @@
 """Every setting of the package with its default and its valid range; the command line is generated from here."""
 
-from dataclasses import dataclass, field, fields
+import math
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 LARGE_COV_RATIO = 0.05
 """Token fractions above this are refused without ``allow_large_cov_ratio``: published values are 2e-4 and 2e-3."""
 
 
-def _setting(default: Any, help: str, only: str | None = None, choices: tuple[str, ...] | None = None) -> Any:
-    """A dataclass field that also carries its flag: help text, choices, and the ``cov_type`` it belongs to."""
-    return field(default=default, metadata={"help": help, "only": only, "choices": choices})
+@dataclass(frozen=True)
+class Schedule:
+    """A value that moves from ``start`` to ``end`` over the first ``steps`` global steps and stays there."""
+
+    start: float
+    end: float
+    steps: int
+    shape: str = "linear"
+
+    @classmethod
+    def parse(cls, text: str) -> "float | Schedule":
+        """A plain number, or START:END:STEPS[:linear|cosine]; ValueError for anything else."""
+        parts = text.split(":")
+        if len(parts) == 1:
+            return float(text)
+        if len(parts) not in (3, 4) or parts[3:] not in ([], ["linear"], ["cosine"]):
+            raise ValueError(text)
+        schedule = cls(float(parts[0]), float(parts[1]), int(parts[2]), *parts[3:])
+        if schedule.steps < 1:
+            raise ValueError(text)
+        return schedule
+
+    def at(self, step: int) -> float:
+        """The value in global step ``step``, counted from 0."""
+        progress = min(step / self.steps, 1.0)
+        if self.shape == "cosine":
+            progress = (1.0 - math.cos(math.pi * progress)) / 2.0
+        return self.start + (self.end - self.start) * progress
+
+
+def _setting(
+    default: Any, help: str, only: str | None = None, choices: tuple[str, ...] | None = None, scheduled: bool = False
+) -> Any:
+    """A dataclass field that also carries its flag.
+
+    ``only`` is the ``cov_type`` it belongs to; a ``scheduled`` field takes a number or a ``Schedule``.
+    """
+    return field(default=default, metadata={"help": help, "only": only, "choices": choices, "scheduled": scheduled})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,17 +62,31 @@ class CovConfig:
         choices=("none", "clip_cov", "kl_cov"),
     )
     cov_scope: str = _setting(
-        "micro_batch",
-        "tokens over which covariance is centred and ranked: micro_batch is the published code's behaviour",
-        choices=("micro_batch", "global"),
+        "global",
+        "tokens over which covariance is centred and ranked: global is the whole optimizer step, over all "
+        "micro-batches and ranks; micro_batch is the published code's behaviour",
+        choices=("global", "micro_batch"),
     )
-    clip_cov_ratio: float = _setting(2e-4, "fraction of action tokens whose gradient is dropped", only="clip_cov")
+    cov_log_probs: str = _setting(
+        "current",
+        "log-probs of the covariance with --cov_scope global: current asks the policy again before each update, old "
+        "takes those of the rollout",
+        choices=("current", "old"),
+    )
+    clip_cov_ratio: float | Schedule = _setting(
+        2e-4, "fraction of action tokens whose gradient is dropped", only="clip_cov", scheduled=True
+    )
     clip_cov_lb: float = _setting(1.0, "lower bound of the covariance band", only="clip_cov")
     clip_cov_ub: float = _setting(5.0, "upper bound of the covariance band", only="clip_cov")
-    kl_cov_ratio: float = _setting(
-        2e-3, "fraction of action tokens that get the KL penalty (7B: 2e-3, 32B: 2e-4)", only="kl_cov"
+    kl_cov_ratio: float | Schedule = _setting(
+        2e-3,
+        "fraction of action tokens that get the KL penalty (7B: 2e-3, 32B: 2e-4)",
+        only="kl_cov",
+        scheduled=True,
     )
-    ppo_kl_coef: float = _setting(1.0, "coefficient of the KL penalty on the selected tokens", only="kl_cov")
+    ppo_kl_coef: float | Schedule = _setting(
+        1.0, "coefficient of the KL penalty on the selected tokens", only="kl_cov", scheduled=True
+    )
     kl_cov_keep_ppo_clip: bool = _setting(
         False, "keep the PPO clip beside the KL penalty; the published KL-Cov has none", only="kl_cov"
     )
@@ -47,24 +97,32 @@ class CovConfig:
             choices, value = setting.metadata["choices"], getattr(self, setting.name)
             if choices and value not in choices:
                 raise ValueError(f"--{setting.name} is one of {', '.join(choices)}, got {value!r}")
-        if self.cov_scope == "global":
-            raise ValueError("--cov_scope global is not available yet; use --cov_scope micro_batch")
         for name in ("clip_cov_ratio", "kl_cov_ratio"):
-            self._check_fraction(name)
+            for value in _extremes(getattr(self, name)):
+                self._check_fraction(name, value)
+        if self.cov_log_probs == "old" and self.cov_scope != "global":
+            raise ValueError(
+                f"--cov_log_probs old only applies to --cov_scope global, got --cov_scope {self.cov_scope}"
+            )
         if not self.clip_cov_lb < self.clip_cov_ub:
             raise ValueError(
                 f"--clip_cov_lb must lie below --clip_cov_ub, got {self.clip_cov_lb} and {self.clip_cov_ub}"
             )
-        if not 0.0 <= self.ppo_kl_coef < float("inf"):
-            raise ValueError(f"--ppo_kl_coef is a finite number of at least 0, got {self.ppo_kl_coef}")
+        for value in _extremes(self.ppo_kl_coef):
+            if not 0.0 <= value < float("inf"):
+                raise ValueError(f"--ppo_kl_coef is a finite number of at least 0, got {value}")
 
     @classmethod
     def from_args(cls, args: Any) -> "CovConfig":
         """The config that parsed flags describe; ``args`` has one attribute per field."""
         return cls(**{f.name: getattr(args, f.name) for f in fields(cls)})
 
-    def _check_fraction(self, name: str) -> None:
-        value = getattr(self, name)
+    def at(self, step: int) -> "CovConfig":
+        """The settings of global step ``step`` (from 0): every schedule replaced by its value."""
+        scheduled = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["scheduled"]}
+        return replace(self, **{n: v.at(step) for n, v in scheduled.items() if isinstance(v, Schedule)})
+
+    def _check_fraction(self, name: str, value: float) -> None:
         if not 0.0 < value <= 1.0:
             raise ValueError(f"--{name} is a fraction of tokens in (0, 1], got {value}")
         if value > LARGE_COV_RATIO and not self.allow_large_cov_ratio:
@@ -72,3 +130,8 @@ class CovConfig:
                 f"--{name} {value:g} selects {value:.1%} of all tokens; it is a fraction, not percent "
                 f"(0.2 % is 2e-3). Use a value up to {LARGE_COV_RATIO}, or add --allow_large_cov_ratio if you mean it"
             )
+
+
+def _extremes(value: float | Schedule) -> tuple[float, ...]:
+    """The smallest and largest values that a setting takes during a run."""
+    return (value.start, value.end) if isinstance(value, Schedule) else (value,)

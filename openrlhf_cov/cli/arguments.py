@@ -7,7 +7,7 @@ import re
 import sys
 from dataclasses import fields
 
-from openrlhf_cov.config import CovConfig
+from openrlhf_cov.config import CovConfig, Schedule
 from openrlhf_cov.trainer import cpu_host
 
 PUBLISHED_PPO_CLIP = {"clip_cov": (1.0, 1.0), "kl_cov": (math.inf, math.inf)}
@@ -102,7 +102,8 @@ def add_cov_arguments(parser: argparse.ArgumentParser) -> None:
         else:
             group.add_argument(
                 f"--{setting.name}",
-                type=type(setting.default),
+                type=Schedule.parse if setting.metadata["scheduled"] else type(setting.default),
+                metavar="X|START:END:STEPS[:cosine]" if setting.metadata["scheduled"] else None,
                 default=setting.default,
                 choices=setting.metadata["choices"],
                 help=_escaped(help),

@@ -66,6 +66,17 @@ def select_kl_cov(cov: Tensor, action_mask: Tensor, ratio: float) -> Tensor:
     return select_largest(cov.masked_fill(~action_mask.bool(), -math.inf), token_quota(action_mask, ratio))
 
 
+def clip_cov_candidates(
+    cov: Tensor, action_mask: Tensor, lower: float, upper: float, excluded: Tensor | None = None
+) -> Tensor:
+    """Mask (B, A) of the unmasked tokens with lower < cov < upper that are not ``excluded`` (B, A).
+
+    The published code excludes the tokens that PPO clips already.
+    """
+    candidates = action_mask.bool() & (cov > lower) & (cov < upper)
+    return candidates if excluded is None else candidates & ~excluded
+
+
 def select_clip_cov(
     cov: Tensor,
     action_mask: Tensor,
@@ -75,14 +86,10 @@ def select_clip_cov(
     generator: torch.Generator,
     excluded: Tensor | None = None,
 ) -> Tensor:
-    """Mask (B, A) of at most a ``ratio`` fraction of action tokens, uniform among those in the band (paper eq. 11).
+    """Mask (B, A) of at most a ``ratio`` fraction of action tokens, uniform among the candidates (paper eq. 11).
 
-    Candidates are unmasked tokens with lower < cov < upper that are not ``excluded`` (B, A); the published code
-    excludes the tokens that PPO clips already. The quota counts all action tokens. No candidate, no selection.
-    ``generator`` must live on the device of ``cov``.
+    The quota counts all action tokens. No candidate, no selection. ``generator`` must live on the device of ``cov``.
     """
-    candidates = action_mask.bool() & (cov > lower) & (cov < upper)
-    if excluded is not None:
-        candidates = candidates & ~excluded
+    candidates = clip_cov_candidates(cov, action_mask, lower, upper, excluded)
     lottery = torch.rand(cov.shape, generator=generator, device=cov.device)
     return select_largest(lottery.masked_fill(~candidates, -math.inf), token_quota(action_mask, ratio))

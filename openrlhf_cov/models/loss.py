@@ -21,9 +21,9 @@ class CovPolicyLoss(nn.Module):
     correction. Importance weights of the rollout correction multiply the policy-gradient part only, never the KL
     penalty: the penalty holds the new policy near the old one, whichever engine sampled the token.
 
-    Covariance and selection carry no gradient. Selection runs over the tokens of one call, i.e. one micro-batch.
-    ``seed_selection`` must be called before each global step; it is the only source of randomness. ``selected``
-    (B, A) is the mask of the last call.
+    Covariance and selection carry no gradient. ``selected`` (B, A) masks the tokens of the call. With the scope
+    ``global`` the caller sets it before each call (see ``openrlhf_cov.trainer.selection``); with ``micro_batch`` it is
+    computed from the tokens of the call, as in the published code, and draws depend on ``start_step`` alone.
     """
 
     def __init__(self, config: CovConfig, *, policy_loss: nn.Module, aggregate: Callable[..., Tensor]) -> None:
@@ -36,10 +36,16 @@ class CovPolicyLoss(nn.Module):
         self._seed = 0
         self._generator: torch.Generator | None = None
 
-    def seed_selection(self, seed: int, global_step: int, rank: int) -> None:
-        """Make the draws of one global step a function of (seed, global step, rank) alone."""
+    def start_step(self, config: CovConfig, seed: int, global_step: int, rank: int) -> None:
+        """Take the settings of one global step, and make its draws a function of (seed, global step, rank) alone."""
+        self.config = config
         self._seed = int(np.random.SeedSequence((seed, global_step, rank)).generate_state(1, np.uint64)[0])
         self._generator = None
+
+    @property
+    def ppo_clip(self) -> tuple[float, float]:
+        """(eps_low, eps_high) of the PPO clip in force."""
+        return self.policy_loss.clip_eps_low, self.policy_loss.clip_eps_high
 
     def forward(
         self,
@@ -55,7 +61,10 @@ class CovPolicyLoss(nn.Module):
         Tensors are (B, A); ``normalizers`` are upstream's ``dp_size``, ``batch_num_tokens``, ``global_batch_size``.
         """
         batch = TokenBatch(log_probs, old_log_probs, advantages, action_mask)
-        self.selected = self._select(batch)
+        if self.config.cov_scope == "micro_batch":
+            self.selected = self._select(batch)
+        elif self.selected is None or self.selected.shape != action_mask.shape:
+            raise RuntimeError("with cov_scope global, set `selected` (B, A) before each call of the loss")
         terms = self.method.objective(batch, self.selected, self.config)
         loss, *rest = self.policy_loss(
             log_probs, old_log_probs, terms.advantages, action_mask, rollout_log_probs, **normalizers
@@ -67,7 +76,7 @@ class CovPolicyLoss(nn.Module):
 
     def _select(self, batch: TokenBatch) -> Tensor:
         cov = token_covariance(batch.log_probs, batch.advantages, batch.action_mask)
-        clipped = ppo_clipped(batch, self.policy_loss.clip_eps_low, self.policy_loss.clip_eps_high)
+        clipped = ppo_clipped(batch, *self.ppo_clip)
         return self.method.select(cov, batch.action_mask, clipped, self.config, self._generator_on(cov.device))
 
     def _generator_on(self, device: torch.device) -> torch.Generator:

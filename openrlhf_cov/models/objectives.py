@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from openrlhf_cov.config import CovConfig
-from openrlhf_cov.models.covariance import select_clip_cov, select_kl_cov
+from openrlhf_cov.models.covariance import clip_cov_candidates, select_clip_cov, select_kl_cov
+from openrlhf_cov.models.ranking import clip_cov_scores, kl_cov_scores
 
 
 @dataclass(frozen=True)
@@ -60,22 +61,32 @@ def kl_cov_objective(batch: TokenBatch, selected: Tensor, config: CovConfig) -> 
 
 @dataclass(frozen=True)
 class CovMethod:
-    """One value of ``--cov_type``: how it selects tokens and what it does to them."""
+    """One value of ``--cov_type``: how many tokens it selects, which ones, and what it does to them."""
 
+    ratio: Callable[[CovConfig], float]
+    """Fraction of the action tokens that may be selected."""
     select: Callable[[Tensor, Tensor, Tensor, CovConfig, torch.Generator], Tensor]
-    """(cov, action_mask, ppo_clipped, config, generator) -> boolean mask (B, A)."""
+    """Within one micro-batch: (cov, action_mask, ppo_clipped, config, generator) -> boolean mask (B, A)."""
+    scores: Callable[[Tensor, Tensor, Tensor, CovConfig, Tensor], Tensor]
+    """Within an optimizer step: (cov, action_mask, ppo_clipped, config, keys) -> int64 (B, A); the largest count."""
     objective: Callable[[TokenBatch, Tensor, CovConfig], Terms]
 
 
 COV_METHODS: dict[str, CovMethod] = {
     "clip_cov": CovMethod(
+        ratio=lambda config: config.clip_cov_ratio,
         select=lambda cov, mask, clipped, config, generator: select_clip_cov(
             cov, mask, config.clip_cov_ratio, config.clip_cov_lb, config.clip_cov_ub, generator, excluded=clipped
+        ),
+        scores=lambda cov, mask, clipped, config, keys: clip_cov_scores(
+            clip_cov_candidates(cov, mask, config.clip_cov_lb, config.clip_cov_ub, excluded=clipped), keys
         ),
         objective=clip_cov_objective,
     ),
     "kl_cov": CovMethod(
+        ratio=lambda config: config.kl_cov_ratio,
         select=lambda cov, mask, clipped, config, generator: select_kl_cov(cov, mask, config.kl_cov_ratio),
+        scores=lambda cov, mask, clipped, config, keys: kl_cov_scores(cov, mask, keys),
         objective=kl_cov_objective,
     ),
 }

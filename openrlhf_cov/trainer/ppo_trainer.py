@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import ray
+import torch
 from openrlhf.trainer.ppo_trainer import PPOTrainer
 from openrlhf.trainer.ppo_trainer_async import TrainingActor
 from openrlhf.utils.logging_utils import init_logger
 
+from openrlhf_cov.trainer.actor_trainer import SAMPLE_ID
 from openrlhf_cov.trainer.ray.seams import plain_class
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
 
@@ -27,10 +29,17 @@ class StepLogging:
         self.eval_log = MetricsLog(folder / EVAL_FILE, resumed_step=states["global_step"])
         return states
 
+    def train_step(self, rollout_samples, global_step: int) -> tuple[dict, int]:
+        """Upstream's, after every sample got its number: selection breaks ties by it, wherever the sample goes."""
+        for number, sample in enumerate(rollout_samples):
+            sample.info[SAMPLE_ID] = torch.tensor([number])
+        return super().train_step(rollout_samples, global_step)
+
     def ppo_train(self, global_steps: int) -> dict:
         """Upstream's, after every actor has been told which step this is."""
         ray.get(self.actor_model_group.async_run_method(method_name="start_step", global_step=global_steps))
         status = super().ppo_train(global_steps)
+        status.pop(SAMPLE_ID, None)
         if status.get("ppo/ratio_p99", 0.0) > RATIO_P99_LIMIT:
             logger.warning(
                 f"the policy runs away from its rollouts: ppo/ratio_p99 {status['ppo/ratio_p99']:.3g}, ppo/ratio_max "

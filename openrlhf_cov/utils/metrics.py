@@ -99,8 +99,8 @@ class MetricBuffer:
         """Values of everything recorded since the last call, over all ranks; empties the buffer."""
         values = {}
         if self._means or self._histograms:
-            pairs = [torch.stack(pairs).sum(0) for _, pairs in sorted(self._means.items())]
-            counts = [counts for _, (_, counts) in sorted(self._histograms.items())]
+            pairs = [torch.stack(pairs).sum(0).cpu() for _, pairs in sorted(self._means.items())]
+            counts = [counts.cpu() for _, (_, counts) in sorted(self._histograms.items())]
             sums = all_reduce(torch.cat([*pairs, *counts]), "sum")
             for i, name in enumerate(sorted(self._means)):
                 total, weight = sums[2 * i].item(), sums[2 * i + 1].item()
@@ -110,7 +110,7 @@ class MetricBuffer:
                 values[name] = LogHistogram.quantile(sums[offset : offset + LogHistogram.BINS], level)
                 offset += LogHistogram.BINS
         if self._maxima:
-            maxima = all_reduce(torch.stack([value for _, value in sorted(self._maxima.items())]), "max")
+            maxima = all_reduce(torch.stack([value.cpu() for _, value in sorted(self._maxima.items())]), "max")
             values |= dict(zip(sorted(self._maxima), maxima.tolist(), strict=True))
         self.__init__()
         return values

@@ -1,0 +1,70 @@
+"""Scores that rank the tokens of a whole optimizer step, wherever each token lies (pure).
+
+A score is one int64 per token. It depends on the token alone (its covariance, and a key made of seed, global step,
+sample id and position), so that the k largest scores are the same tokens for any micro-batch size, number of ranks,
+packing or order.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from openrlhf_cov.models.covariance import TokenMeans
+
+NOT_A_CANDIDATE = torch.iinfo(torch.int64).min
+"""Score of a token that must not be selected."""
+
+FIXED_POINT = 2.0**24
+"""Sums run over integers of this many parts of one, exact in any order; a single term is rounded to 3e-8."""
+
+
+def token_keys(seed: int, global_step: int, sample_ids: Tensor, num_actions: int) -> Tensor:
+    """Pseudo-random int64 keys in [0, 2^63), (B, num_actions): a function of (seed, step, sample id, position) alone.
+
+    ``sample_ids`` (B,) int64 number the samples of the rollout. The mixing is that of SplitMix64.
+    """
+    start = int(np.random.SeedSequence((seed, global_step)).generate_state(1, np.uint64).view(np.int64)[0])
+    positions = torch.arange(num_actions, device=sample_ids.device)
+    state = start + sample_ids[:, None] * _signed(0xD1342543DE82EF95) + positions * _signed(0x9E3779B97F4A7C15)
+    state = (state ^ _shifted(state, 30)) * _signed(0xBF58476D1CE4E5B9)
+    state = (state ^ _shifted(state, 27)) * _signed(0x94D049BB133111EB)
+    return _shifted(state ^ _shifted(state, 31), 1)
+
+
+def kl_cov_scores(cov: Tensor, action_mask: Tensor, keys: Tensor) -> Tensor:
+    """Scores (B, A) that order tokens by covariance, equal ones by key; NaN is no candidate."""
+    bits = (cov.float() + 0.0).view(torch.int32)  # + 0.0 makes -0.0 equal to 0.0
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # integers in the order of the floats
+    scores = ordered.long() * 2**32 + (keys >> 31)
+    return scores.masked_fill(~action_mask.bool() | cov.isnan(), NOT_A_CANDIDATE)
+
+
+def clip_cov_scores(candidates: Tensor, keys: Tensor) -> Tensor:
+    """Scores (B, A) of a lottery among ``candidates`` (B, A)."""
+    return keys.masked_fill(~candidates, NOT_A_CANDIDATE)
+
+
+def fixed_point_sums(log_probs: Tensor, advantages: Tensor, action_mask: Tensor) -> Tensor:
+    """(sum of log_probs, sum of advantages, number of tokens) over unmasked tokens: int64 (3,), the first two scaled.
+
+    Integers add up to the same value in any grouping, so the means do not depend on placement.
+    """
+    mask = action_mask.bool()
+    values = torch.stack([log_probs.detach().double(), advantages.detach().double()]).masked_fill(~mask, 0.0)
+    sums = (values.nan_to_num() * FIXED_POINT).round().long().flatten(1).sum(1)
+    return torch.cat([sums, mask.sum().view(1)])
+
+
+def means_of(sums: Tensor) -> TokenMeans:
+    """Means from the added ``fixed_point_sums`` of all parts, 0-d float64; 0 if there is no token."""
+    means = sums[:2].double() / FIXED_POINT / sums[2].clamp(min=1)
+    return TokenMeans(log_prob=means[0], advantage=means[1])
+
+
+def _signed(constant: int) -> int:
+    return constant - 2**64 if constant >= 2**63 else constant
+
+
+def _shifted(values: Tensor, bits: int) -> Tensor:
+    """Logical right shift of int64."""
+    return (values >> bits) & (2 ** (64 - bits) - 1)

@@ -1,0 +1,147 @@
+"""The training loop of one policy rank: upstream's, walked one optimizer step at a time."""
+
+from collections.abc import Iterable, Iterator
+
+import openrlhf.trainer.ray.ppo_actor as upstream
+import torch
+from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
+from openrlhf.utils.vlm_utils import merge_mm_train_inputs
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from openrlhf_cov.models.loss import CovPolicyLoss
+from openrlhf_cov.models.objectives import TokenBatch
+from openrlhf_cov.models.ranking import token_keys
+from openrlhf_cov.trainer.selection import ranks_of, select_step
+from openrlhf_cov.trainer.weight_transfer import GlooWeightSender, transfer_weights
+
+SAMPLE_ID = "sample_id"
+"""Entry of ``Experience.info``: number of the sample within its rollout, given by ``CovPPOTrainer``."""
+
+
+class CovActorTrainer(ActorPPOTrainer):
+    """Upstream's trainer with two additions.
+
+    Before an optimizer step, its micro-batches are seen together, so that ``--cov_scope global`` can select among the
+    tokens of all of them and of all ranks. With ``--vllm.sync_backend gloo`` weights go to vLLM in buckets.
+    """
+
+    sender: GlooWeightSender | None = None
+    global_step = 0
+
+    def ppo_train(self, kl_ctl: float) -> dict[str, float]:
+        """Upstream's training on the replay buffer: all updates of one global step."""
+        self.policy_moved = False
+        self.replay_buffer.steps_of = self.select_before_each_step
+        return super().ppo_train(kl_ctl)
+
+    def select_before_each_step(self, micro_batches: Iterable[Experience]) -> Iterator[Experience]:
+        """Pass micro-batches on; those of one optimizer step are held until their tokens are selected."""
+        if not self.selects_globally:
+            yield from micro_batches
+            return
+        window: list[Experience] = []
+        for number, experience in enumerate(micro_batches):
+            window.append(experience)
+            if self._ends_step(number):
+                self._select(window)
+                yield from window
+                self.policy_moved = True
+                window = []
+        if window:  # fewer micro-batches than one step needs: upstream accumulates them, no update follows
+            self._select(window)
+            yield from window
+
+    def training_step(self, experience: Experience, kl_ctl: float, step: int, *args, **kwargs) -> dict:
+        """Upstream's step on micro-batch number ``step``, with the tokens that were selected for it."""
+        if self.selects_globally:
+            self.actor_loss_fn.selected = experience.selected
+        if self.args.train.dynamic_batch_enable:
+            # Upstream tells DeepSpeed that every micro-batch is a whole step; DeepSpeed then keeps the gradient of the
+            # last one only.
+            self.actor.model.set_gradient_accumulation_boundary(self._ends_step(step))
+        return super().training_step(experience, kl_ctl, step, *args, **kwargs)
+
+    @property
+    def selects_globally(self) -> bool:
+        """True with ``--cov_scope global`` and a covariance method."""
+        return isinstance(self.actor_loss_fn, CovPolicyLoss) and self.actor_loss_fn.config.cov_scope == "global"
+
+    def _ends_step(self, number: int) -> bool:
+        if self.args.train.dynamic_batch_enable:
+            return bool(self.replay_buffer.dynamic_optimizer_step[number])
+        return (number + 1) % max(1, self.strategy.accumulated_gradient) == 0
+
+    def _select(self, window: list[Experience]) -> None:
+        """Give every experience of one optimizer step the mask of its selected tokens."""
+        device = next(self.actor.parameters()).device
+        config = self.actor_loss_fn.config
+        batches, keys = [], []
+        for experience in window:
+            experience.to_device(device)
+            ids = torch.as_tensor(experience.info[SAMPLE_ID], device=device).long().flatten()
+            keys.append(token_keys(self.strategy.seed, self.global_step, ids, experience.action_mask.shape[1]))
+            batches.append(
+                TokenBatch(
+                    self._policy_log_probs(experience),
+                    experience.action_log_probs,
+                    experience.advantages,
+                    experience.action_mask,
+                )
+            )
+        ranks = ranks_of(self.strategy.ds_device_mesh["dp"].get_group())
+        masks = select_step(batches, keys, config, self.actor_loss_fn.ppo_clip, ranks)
+        for experience, mask in zip(window, masks, strict=True):
+            experience.selected = mask
+
+    @torch.no_grad()
+    def _policy_log_probs(self, experience: Experience) -> Tensor:
+        """Log-probs (B, A) of the policy as it is before the coming update.
+
+        Those of the rollout are exact until the first update after it, and with ``--cov_log_probs old`` they serve for
+        all updates; otherwise the policy is asked again.
+        """
+        if not self.policy_moved or self.actor_loss_fn.config.cov_log_probs == "old":
+            return experience.action_log_probs
+        images = {}
+        if getattr(self.actor, "is_vlm", False) and experience.mm_train_inputs:
+            images = merge_mm_train_inputs(experience.mm_train_inputs, experience.sequences.device)
+        self.actor.eval()
+        try:
+            return self.actor(
+                experience.sequences,
+                experience.action_mask,
+                attention_mask=experience.attention_mask,
+                ring_attn_group=self.strategy.ring_attn_group,
+                **images,
+            )
+        finally:
+            self.actor.train()
+
+    def _init_vllm_sync_group(self, backend: str) -> None:
+        if backend == "gloo":
+            self.sender = GlooWeightSender(self.vllm_engines, self.args.vllm.tensor_parallel_size)
+        else:
+            super()._init_vllm_sync_group(backend)
+
+    def broadcast_to_vllm(self) -> None:
+        """Send the current weights to every engine; called on every rank."""
+        if self.args.vllm.sync_backend == "gloo":
+            transfer_weights(self.actor.model.module, self.sender, self.args.ds.zero_stage)
+            torch.distributed.barrier()
+        else:
+            super().broadcast_to_vllm()
+
+
+class StepLoader(DataLoader):
+    """The data loader of upstream's ``ppo_train``; its dataset, the replay buffer, may regroup what it yields."""
+
+    def __iter__(self) -> Iterator[Experience]:
+        """Micro-batches, passed through ``dataset.steps_of``."""
+        return iter(self.dataset.steps_of(super().__iter__()))
+
+
+# The two names that upstream's module looks up; seams, see docs/seams.md.
+upstream.ActorPPOTrainer = CovActorTrainer
+upstream.DataLoader = StepLoader
