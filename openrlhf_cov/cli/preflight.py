@@ -147,8 +147,8 @@ def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
     updates = samples // args.train.batch_size * args.train.max_epochs
     if args.cov_type == "kl_cov" and updates == 1:
         logger.warning(
-            "--cov_type kl_cov with one update per rollout does nothing: the penalty's gradient is 0 where the policy "
-            "is still the one that sampled. Lower --train.batch_size or raise --rollout.batch_size (the paper: 8)"
+            "--cov_type kl_cov with one update per rollout has no effect: the policy is still the one that sampled, "
+            "there is no drift to penalise. Lower --train.batch_size or raise --rollout.batch_size (the paper: 8 times)"
         )
 
 

@@ -62,6 +62,7 @@ def select_kl_cov(cov: Tensor, action_mask: Tensor, ratio: float) -> Tensor:
     """Mask (B, A) of the ``ratio`` fraction of action tokens with the highest covariance (paper eq. 13); at least one.
 
     ``cov`` and ``action_mask`` are (B, A); the quota is ``token_quota(action_mask, ratio)``.
+    Differs from the reference: equal covariances are taken by position, not in the order of ``torch.topk``.
     """
     return select_largest(cov.masked_fill(~action_mask.bool(), -math.inf), token_quota(action_mask, ratio))
 

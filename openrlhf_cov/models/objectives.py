@@ -52,8 +52,9 @@ def clip_cov_objective(batch: TokenBatch, selected: Tensor, config: CovConfig) -
 def kl_cov_objective(batch: TokenBatch, selected: Tensor, config: CovConfig) -> Terms:
     """KL-Cov: ``ppo_kl_coef * |log_probs - old_log_probs|`` is added on selected tokens (paper eq. 14).
 
-    The absolute log ratio is the published code's estimate of KL(pi_old || pi); its gradient at ratio 1 is 0, so the
-    penalty does nothing in the first update after a rollout.
+    The absolute log ratio is the published code's estimate of KL(pi_old || pi). Its gradient is 0 where both log-probs
+    are equal, so the penalty means nothing in the first update after a rollout; where the two were computed in other
+    batch shapes and differ by rounding, it is the sign of the rounding, as in the published code.
     """
     drift = (batch.log_probs - batch.old_log_probs).abs()
     return Terms(advantages=batch.advantages, penalty=torch.where(selected, config.ppo_kl_coef * drift, 0.0))

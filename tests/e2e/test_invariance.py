@@ -1,7 +1,7 @@
-"""One optimizer step on the same rollouts is the same step, however the samples are spread over micro-batches and ranks.
+"""One optimizer step on the same rollouts is the same step, however its samples are spread.
 
-With ``--cov_scope global`` the selected tokens are identical and the weights agree; with ``micro_batch``, the published
-behaviour, they are not, which is kept here as an expected difference.
+Micro-batch sizes, ranks, dynamic batching and ZeRO stages: with ``--cov_scope global`` the selected tokens are
+identical and the weights agree. With ``micro_batch``, the published behaviour, they are not: an expected difference.
 """
 
 import sys
@@ -50,8 +50,8 @@ def one_step(
 
     # eps 1 and lr 1 turn the first Adam step into plain gradient descent: at the usual eps, elements whose gradient is
     # rounding noise would move by lr in the noise's direction
-    settings = f"""--actor.num_gpus_per_node {ranks} --rollout.batch_size 2 --rollout.micro_batch_size 1 --train.batch_size {SAMPLES}
-        --train.micro_batch_size {micro_batch} --actor.adam.lr 1.0 --actor.adam.eps 1.0 --algo.kl.init_coef 0
+    settings = f"""--actor.num_gpus_per_node {ranks} --rollout.batch_size 2 --rollout.micro_batch_size 1
+        --train.batch_size {SAMPLES} --train.micro_batch_size {micro_batch} --actor.adam.lr 1.0 --actor.adam.eps 1.0 --algo.kl.init_coef 0
         --ds.param_dtype {dtype} --ds.zero_stage {zero_stage} --train.max_tokens_per_gpu 80""".split()
     patch.setattr(sys, "argv", ["train_ppo_ray", *task.flags(task.model.parent / "run"), *settings, *flags])
     args = train_ppo_ray.parse_args()
