@@ -148,7 +148,7 @@ def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
     if args.cov_type == "kl_cov" and updates == 1:
         logger.warning(
             "--cov_type kl_cov with one update per rollout has no effect: the policy is still the one that sampled, "
-            "there is no drift to penalise. Lower --train.batch_size or raise --rollout.batch_size (the paper: 8 times)"
+            "there is no drift to penalise. Lower --train.batch_size or raise --rollout.batch_size (the paper makes 8)"
         )
 
 

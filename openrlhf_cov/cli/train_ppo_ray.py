@@ -35,6 +35,7 @@ def parse_args() -> SimpleNamespace:
         raise UsageError(NO_REWARD) from error
     if not (parsed[0].reward.remote_url or parsed[0].reward.model_name_or_path):
         raise UsageError(NO_REWARD)
+    cpu_host.adapt(parsed[0])
     return parsed[0]
 
 

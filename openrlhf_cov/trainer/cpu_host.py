@@ -7,12 +7,16 @@ for actors without a GPU.
 
 import importlib.machinery
 import importlib.util
+import logging
 import os
 import sys
 import types
 from collections.abc import Callable
 from functools import cache, wraps
 from importlib.metadata import PackageNotFoundError, version
+from types import SimpleNamespace
+
+logger = logging.getLogger(__name__)
 
 FLAG_DEFAULTS = {
     "ds.param_dtype": "fp32",
@@ -52,6 +56,17 @@ def environment(training_processes: int) -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
     return {name: os.environ.get(name, value) for name, value in defaults.items()}
+
+
+def adapt(args: SimpleNamespace) -> None:
+    """Undo, on a CPU host, what upstream switches on by itself and what cannot work there; changes ``args``.
+
+    Dynamic batching makes upstream pack samples, and packing needs flash attention; padded samples train the same.
+    """
+    if is_cpu_host() and args.ds.packing_samples:
+        logger.warning("no flash attention on this host: samples are padded instead of packed")
+        args.ds.packing_samples = False
+        args.ds.attn_implementation = FLAG_DEFAULTS["ds.attn_implementation"]
 
 
 def install() -> None:

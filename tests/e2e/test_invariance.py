@@ -50,12 +50,14 @@ def one_step(
 
     # eps 1 and lr 1 turn the first Adam step into plain gradient descent: at the usual eps, elements whose gradient is
     # rounding noise would move by lr in the noise's direction
-    settings = f"""--actor.num_gpus_per_node {ranks} --rollout.batch_size 2 --rollout.micro_batch_size 1
-        --train.batch_size {SAMPLES} --train.micro_batch_size {micro_batch} --actor.adam.lr 1.0 --actor.adam.eps 1.0 --algo.kl.init_coef 0
-        --ds.param_dtype {dtype} --ds.zero_stage {zero_stage} --train.max_tokens_per_gpu 80""".split()
+    settings = f"""
+        --actor.num_gpus_per_node {ranks} --rollout.batch_size 2 --rollout.micro_batch_size 1
+        --train.batch_size {SAMPLES} --train.micro_batch_size {micro_batch} --train.max_tokens_per_gpu 80
+        --actor.adam.lr 1.0 --actor.adam.eps 1.0 --algo.kl.init_coef 0
+        --ds.param_dtype {dtype} --ds.zero_stage {zero_stage} {"--train.dynamic_batch_enable" if dynamic else ""}
+    """.split()
     patch.setattr(sys, "argv", ["train_ppo_ray", *task.flags(task.model.parent / "run"), *settings, *flags])
     args = train_ppo_ray.parse_args()
-    args.train.dynamic_batch_enable = dynamic  # the flag would also pack samples, which needs flash attention
     group = policy_group(args, ranks)
     try:
         per_rank = SAMPLES // ranks
