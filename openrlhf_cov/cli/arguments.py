@@ -70,6 +70,8 @@ class CovArgumentParser(argparse.ArgumentParser):
                     f"--{setting.name} only applies to --cov_type {owner}, got --cov_type {config.cov_type}; "
                     f"drop it or set --cov_type {owner}"
                 )
+        if "cov_dump_tokens" in given and not config.cov_dump_every:
+            self.error("--cov_dump_tokens only applies with --cov_dump_every; drop it or set --cov_dump_every")
 
     def _open_ppo_clip(self, args: argparse.Namespace, config: CovConfig, given: set[str]) -> None:
         """Give upstream's PPO clip the published range, unless the user set one."""
@@ -102,12 +104,20 @@ def add_cov_arguments(parser: argparse.ArgumentParser) -> None:
         else:
             group.add_argument(
                 f"--{setting.name}",
-                type=Schedule.parse if setting.metadata["scheduled"] else type(setting.default),
+                type=_number_or_schedule if setting.metadata["scheduled"] else type(setting.default),
                 metavar="X|START:END:STEPS[:cosine]" if setting.metadata["scheduled"] else None,
                 default=setting.default,
                 choices=setting.metadata["choices"],
                 help=_escaped(help),
             )
+
+
+def _number_or_schedule(text: str) -> float | Schedule:
+    try:
+        return Schedule.parse(text)
+    except ValueError as error:
+        form = "neither a number nor START:END:STEPS[:linear|cosine]"
+        raise argparse.ArgumentTypeError(f"{text!r} is {form}") from error
 
 
 def _escaped(help: str) -> str:

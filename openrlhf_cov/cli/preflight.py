@@ -109,6 +109,8 @@ def load_rows(args: SimpleNamespace, flag: str, names: str | None, split: str) -
     try:
         rows = blending_datasets(names, None, get_strategy(args), max_count=args.data.max_samples, dataset_split=split)
     except Exception as error:  # the datasets library raises its own and its backends' errors for a bad file
+        while error.__cause__ is not None:  # the cause names the row
+            error = error.__cause__
         raise UsageError(f"{flag} {names} cannot be read: {type(error).__name__}: {error}") from error
     rows = rows.select(range(min(args.data.max_samples, len(rows))))
     if len(rows) == 0:

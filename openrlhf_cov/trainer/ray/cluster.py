@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 from types import SimpleNamespace
 
 import ray
@@ -34,15 +35,19 @@ def connect(args: SimpleNamespace) -> None:
     if cpu_host.is_cpu_host() or args.ds.param_dtype == "fp32":
         runtime_env["worker_process_setup_hook"] = f"{prepare_worker.__module__}.{prepare_worker.__name__}"
     if address:
-        try:
-            ray.init(address=address, runtime_env=runtime_env)
-        except ConnectionError as error:
-            raise UsageError(f"no Ray answers at RAY_ADDRESS={address}; start it or unset RAY_ADDRESS") from error
+        _check_address(address)
+        ray.init(address=address, runtime_env=runtime_env)
         return
     resources = {}
     if cpu_host.is_cpu_host():
-        bundles = required_bundles(args)
-        resources = {"num_gpus": len(bundles), "num_cpus": len(bundles) + CONTROLLER_CPUS}
+        slots, cores = len(required_bundles(args)), os.cpu_count() or 1
+        if slots > max(8, 2 * cores):
+            raise UsageError(
+                f"the run needs {slots} model processes, this host without an accelerator has {cores} cores; lower "
+                "--actor.num_gpus_per_node, --ref.num_gpus_per_node or --vllm.num_engines (1 each will do), or add "
+                "--train.colocate_actor_ref"
+            )
+        resources = {"num_gpus": slots, "num_cpus": slots + CONTROLLER_CPUS}
     ray.init(address="local", include_dashboard=False, runtime_env=runtime_env, **resources)
 
 
@@ -88,6 +93,19 @@ def check_capacity(args: SimpleNamespace) -> None:
         ) from error
     finally:
         remove_placement_group(group)
+
+
+def _check_address(address: str) -> None:
+    """Ray itself waits a minute for a head that is not there, and then ends the process."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "//" in address or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        raise UsageError(
+            f"no Ray answers at RAY_ADDRESS={address} ({error.strerror or error}); start it or unset RAY_ADDRESS"
+        ) from error
 
 
 def _world_size(group: SimpleNamespace) -> int:
