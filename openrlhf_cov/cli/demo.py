@@ -76,7 +76,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def make_task(folder: Path) -> None:
-    """Make the embedded task, or reuse it."""
+    """Make the embedded task, unless the folder holds one."""
+    if (folder / "task.json").is_file():
+        say(f"using the task in {folder}")
+        return
     command = [sys.executable, "-m", "openrlhf_cov.cli.make_tiny_task", "--output", str(folder)]
     if subprocess.run(command).returncode:
         raise UsageError(f"the embedded task could not be made in {folder}")

@@ -20,11 +20,14 @@ def ray_processes(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def demo_task(task, tmp_path) -> Path:
-    """The small task of the other tests in the form that the demo expects."""
+def demo_task(tmp_path) -> Path:
+    """The embedded task as the command makes it, with few rows."""
     folder = tmp_path / "task"
     command = [sys.executable, "-m", "openrlhf_cov.cli.make_tiny_task", "--output", str(folder)]
-    subprocess.run([*command, "--train_rows", "96", "--test_rows", "16"], check=True)
+    subprocess.run([*command, "--train_rows", "96", "--test_rows", "64"], check=True)
+    made = json.loads((folder / "task.json").read_text())
+    assert 0.2 <= made["accuracy_sampled"] <= 0.6  # mediocre on purpose
+    assert made["entropy"] > 0.2
     return folder
 
 
