@@ -32,7 +32,9 @@ class Schedule:
 
     def at(self, step: int) -> float:
         """The value in global step ``step``, counted from 0."""
-        progress = min(step / self.steps, 1.0)
+        if step >= self.steps:
+            return self.end
+        progress = step / self.steps
         if self.shape == "cosine":
             progress = (1.0 - math.cos(math.pi * progress)) / 2.0
         return self.start + (self.end - self.start) * progress
@@ -91,6 +93,11 @@ class CovConfig:
         False, "keep the PPO clip beside the KL penalty; the published KL-Cov has none", only="kl_cov"
     )
     allow_large_cov_ratio: bool = _setting(False, f"accept token fractions above {LARGE_COV_RATIO}")
+    cov_dump_every: int = _setting(
+        0,
+        "write the tokens of highest covariance to <ckpt.output_dir>/cov_tokens every N global steps; 0: never",
+    )
+    cov_dump_tokens: int = _setting(200, "tokens that such a file holds")
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -111,6 +118,10 @@ class CovConfig:
         for value in _extremes(self.ppo_kl_coef):
             if not 0.0 <= value < float("inf"):
                 raise ValueError(f"--ppo_kl_coef is a finite number of at least 0, got {value}")
+        if self.cov_dump_every < 0:
+            raise ValueError(f"--cov_dump_every is a number of global steps of at least 0, got {self.cov_dump_every}")
+        if self.cov_dump_tokens < 1:
+            raise ValueError(f"--cov_dump_tokens is a number of tokens of at least 1, got {self.cov_dump_tokens}")
 
     @classmethod
     def from_args(cls, args: Any) -> "CovConfig":

@@ -4,13 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_cov.config import LARGE_COV_RATIO, CovConfig
+from openrlhf_cov.config import LARGE_COV_RATIO, CovConfig, Schedule
 
 
 def test_defaults_are_the_published_settings():
     assert dataclasses.asdict(CovConfig()) == {
         "cov_type": "none",
-        "cov_scope": "micro_batch",
+        "cov_scope": "global",  # exact; the published code ranks within a micro-batch
+        "cov_log_probs": "current",
         "clip_cov_ratio": 2e-4,  # arXiv 2505.22617, section 4.3; fractions, never percent
         "clip_cov_lb": 1.0,
         "clip_cov_ub": 5.0,
@@ -18,6 +19,8 @@ def test_defaults_are_the_published_settings():
         "ppo_kl_coef": 1.0,
         "kl_cov_keep_ppo_clip": False,
         "allow_large_cov_ratio": False,
+        "cov_dump_every": 0,
+        "cov_dump_tokens": 200,
     }
 
 
@@ -63,22 +66,144 @@ def test_the_coefficient_is_finite_and_not_negative(value):
 
 @pytest.mark.parametrize(
     ("name", "value", "choices"),
-    [("cov_type", "klcov", "none, clip_cov, kl_cov"), ("cov_scope", "batch", "micro_batch, global")],
+    [
+        ("cov_type", "klcov", "none, clip_cov, kl_cov"),
+        ("cov_scope", "batch", "global, micro_batch"),
+        ("cov_log_probs", "new", "current, old"),
+    ],
 )
 def test_a_name_is_one_of_its_choices(name, value, choices):
     with pytest.raises(ValueError, match=f"^--{name} is one of {choices}, got '{value}'"):
         CovConfig(**{name: value})
 
 
-def test_the_global_scope_is_announced_but_not_there():
-    with pytest.raises(ValueError, match=r"^--cov_scope global is not available yet; use --cov_scope micro_batch"):
-        CovConfig(cov_scope="global")
+@pytest.mark.parametrize(("name", "choices"), [("cov_scope", "global micro_batch"), ("cov_log_probs", "current old")])
+def test_the_default_is_the_first_choice(name, choices):
+    field = CovConfig.__dataclass_fields__[name]
+    assert field.metadata["choices"] == tuple(choices.split())
+    assert field.default == choices.split()[0]
+
+
+def test_old_log_probs_belong_to_the_global_scope():
+    assert CovConfig(cov_log_probs="old").cov_scope == "global"
+    with pytest.raises(
+        ValueError, match=r"^--cov_log_probs old only applies to --cov_scope global, got --cov_scope micro_batch$"
+    ):
+        CovConfig(cov_log_probs="old", cov_scope="micro_batch")
+    assert CovConfig(cov_log_probs="current", cov_scope="micro_batch").cov_scope == "micro_batch"
 
 
 def test_config_of_parsed_flags_ignores_other_flags():
     settings = dataclasses.asdict(CovConfig(cov_type="kl_cov", kl_cov_ratio=1e-3))
     args = SimpleNamespace(**settings, actor=SimpleNamespace(), something_else=1)
     assert CovConfig.from_args(args) == CovConfig(cov_type="kl_cov", kl_cov_ratio=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2e-3", 2e-3),
+        ("1", 1.0),
+        ("-1", -1.0),  # ranges are the config's business
+        ("2e-3:2e-4:100", Schedule(2e-3, 2e-4, 100)),
+        ("2e-3:2e-4:100:linear", Schedule(2e-3, 2e-4, 100, "linear")),
+        ("0:1:1:cosine", Schedule(0.0, 1.0, 1, "cosine")),
+    ],
+)
+def test_a_number_or_a_schedule(text, value):
+    parsed = Schedule.parse(text)
+    assert parsed == value
+    assert type(parsed) is type(value)
+    if isinstance(parsed, Schedule):
+        assert (type(parsed.start), type(parsed.end), type(parsed.steps)) == (float, float, int)
+
+
+NO_SCHEDULE = [
+    "", "many", "1:2", "1:2:", ":2:3", "1::3", "1:2:3:", "1:2:0", "1:2:-5", "1:2:1.5", "1:2:ten", "x:2:3", "1:x:3",
+    "1:2:3:cubic", "1:2:3:Linear", "1:2:3:linear:4", "1:2:3:4", "1,2,3", "1:2:nan",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NO_SCHEDULE)
+def test_anything_else_is_refused(text):
+    with pytest.raises(ValueError):  # noqa: PT011  argparse adds flag and value
+        Schedule.parse(text)
+
+
+# from 1 to 3 over 8 steps, by hand: linear 1 + 2 t / 8; cosine 2 - cos(pi t / 8)
+HALF_ROOT = math.sqrt(0.5)
+AT = [
+    (0, 1.0, 1.0),
+    (2, 1.5, 2.0 - HALF_ROOT),  # cos 45 degrees
+    (4, 2.0, 2.0),
+    (6, 2.5, 2.0 + HALF_ROOT),
+    (8, 3.0, 3.0),
+    (9, 3.0, 3.0),
+    (10**6, 3.0, 3.0),
+]
+
+
+@pytest.mark.parametrize(("step", "linear", "cosine"), AT)
+def test_schedules_by_hand(step, linear, cosine):
+    assert Schedule(1.0, 3.0, 8).at(step) == pytest.approx(linear, abs=1e-12)
+    assert Schedule(1.0, 3.0, 8, "cosine").at(step) == pytest.approx(cosine, abs=1e-12)
+    # downwards the same, upside down
+    assert Schedule(3.0, 1.0, 8).at(step) == pytest.approx(4 - linear, abs=1e-12)
+    assert Schedule(3.0, 1.0, 8, "cosine").at(step) == pytest.approx(4 - cosine, abs=1e-12)
+
+
+@pytest.mark.parametrize("shape", ["linear", "cosine"])
+@pytest.mark.parametrize(("start", "end"), [(0.02, 0.002), (1e-3, 2e-4), (2e-3, 2e-4), (1e-3, 1e-2), (0.05, 1e-19)])
+def test_a_schedule_starts_and_ends_at_its_numbers_exactly(start, end, shape):
+    # a value one rounding below 0.002 selects 1 of 1,000 tokens, not 2
+    schedule = Schedule(start, end, 10, shape)
+    assert schedule.at(0) == start
+    assert {schedule.at(step) for step in (10, 11, 10**6)} == {end}
+
+
+@pytest.mark.parametrize("name", ["clip_cov_ratio", "kl_cov_ratio"])
+@pytest.mark.parametrize("wrong", [0.0, -1e-9, 1.5, math.nan, math.inf])
+def test_both_ends_of_a_fraction_lie_in_its_range(name, wrong):
+    for schedule in (Schedule(wrong, 1e-3, 5), Schedule(1e-3, wrong, 5)):
+        with pytest.raises(ValueError, match=rf"^--{name} is a fraction of tokens in \(0, 1\], got {wrong}"):
+            CovConfig(**{name: schedule}, allow_large_cov_ratio=True)
+
+
+@pytest.mark.parametrize("name", ["clip_cov_ratio", "kl_cov_ratio"])
+def test_both_ends_of_a_fraction_that_look_like_percent_must_be_meant(name):
+    for schedule in (Schedule(0.2, 2e-3, 5), Schedule(2e-3, 0.2, 5)):
+        with pytest.raises(ValueError, match=rf"^--{name} 0\.2 selects 20\.0% .* --allow_large_cov_ratio"):
+            CovConfig(**{name: schedule})
+        assert getattr(CovConfig(**{name: schedule}, allow_large_cov_ratio=True), name) == schedule
+
+
+@pytest.mark.parametrize("wrong", [-1e-9, math.nan, math.inf])
+def test_both_ends_of_the_coefficient_are_finite_and_not_negative(wrong):
+    for schedule in (Schedule(wrong, 1.0, 5), Schedule(1.0, wrong, 5)):
+        with pytest.raises(ValueError, match=f"^--ppo_kl_coef is a finite number of at least 0, got {wrong}"):
+            CovConfig(ppo_kl_coef=schedule)
+    assert CovConfig(ppo_kl_coef=Schedule(0.0, 1.0, 5)).at(0).ppo_kl_coef == 0.0
+
+
+def test_the_settings_of_a_step_by_hand():
+    config = CovConfig(
+        cov_type="kl_cov", kl_cov_ratio=Schedule(2**-7, 2**-9, 6), ppo_kl_coef=Schedule(0.0, 2.0, 4, "cosine")
+    )
+    # 4/512 -> 1/512 in 6 steps: 2/512 in step 4, where the coefficient has just arrived
+    assert config.at(4) == CovConfig(cov_type="kl_cov", kl_cov_ratio=2**-8, ppo_kl_coef=2.0)
+    assert config.at(1).ppo_kl_coef == pytest.approx(1 - HALF_ROOT)
+    assert config.at(1).clip_cov_ratio == 2e-4  # a plain number stays
+    assert config.kl_cov_ratio == Schedule(2**-7, 2**-9, 6)  # and so does the config itself
+
+
+def test_without_schedules_every_step_has_the_same_settings():
+    config = CovConfig(cov_type="clip_cov", cov_log_probs="old", clip_cov_ratio=1e-3)
+    assert config.at(0) == config.at(10**6) == config
+
+
+def test_the_scheduled_settings():
+    scheduled = {field.name for field in dataclasses.fields(CovConfig) if field.metadata["scheduled"]}
+    assert scheduled == {"clip_cov_ratio", "kl_cov_ratio", "ppo_kl_coef"}
 
 
 def test_every_setting_has_a_help_text_and_names_its_method():

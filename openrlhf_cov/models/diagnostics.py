@@ -1,6 +1,7 @@
 """What a policy update did, token by token: the metrics of one micro-batch (pure; nothing here carries gradient)."""
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -8,14 +9,14 @@ from torch import Tensor
 from openrlhf_cov.models.covariance import token_covariance
 from openrlhf_cov.models.objectives import TokenBatch, ppo_clipped
 from openrlhf_cov.utils.masked import masked_sum
-from openrlhf_cov.utils.metrics import Max, Mean, Quantile
+from openrlhf_cov.utils.metrics import LogHistogram, Max, Mean, Metric, Quantiles, Sum
+
+RATIO_HISTOGRAM = LogHistogram(-8.0, 8.0)
 
 
 @torch.no_grad()
-def update_metrics(
-    batch: TokenBatch, selected: Tensor | None, eps_low: float, eps_high: float
-) -> list[Mean | Max | Quantile]:
-    """Covariance, selection and ratio statistics of one micro-batch; ``docs/metrics.md`` defines each name.
+def update_metrics(batch: TokenBatch, selected: Tensor | None, eps_low: float, eps_high: float) -> list[Metric]:
+    """Selection and ratio statistics of one micro-batch at its update; ``docs/metrics.md`` defines each name.
 
     ``selected`` (B, A) is the mask of the tokens a covariance method restrained, None where there is no such method;
     ``eps_low`` and ``eps_high`` are those of the PPO clip in force. The same names come back for any data.
@@ -27,15 +28,38 @@ def update_metrics(
     log_ratio = batch.log_probs - batch.old_log_probs
     tokens, picked = mask.sum(), selected.sum()
     return [
-        Mean("cov/mean", masked_sum(cov, mask), tokens),
+        Sum("cov/selected_count", picked),
         Mean("cov/selected_frac", picked, tokens),
         Mean("cov/selected_mean", masked_sum(cov, selected), picked),
+        Mean("cov/selected_ppo_kl", -masked_sum(log_ratio, selected), picked),
+        Mean("cov/selected_abs_log_ratio", masked_sum(log_ratio.abs(), selected), picked),
         Mean("ppo/clip_frac", clipped.sum(), tokens),
-        Quantile("ppo/ratio_p99", log_ratio, mask, 0.99),
+        Quantiles({"ppo/ratio_p99": 0.99}, RATIO_HISTOGRAM, log_ratio, mask),
         Max("ppo/ratio_max", log_ratio.masked_fill(~mask, -math.inf).max().exp()),
     ]
 
 
-def entropy_metrics(entropy: Tensor, action_mask: Tensor) -> list[Mean]:
-    """Token-mean entropy in nats of one scored micro-batch; both tensors (B, A)."""
-    return [Mean("entropy/mean", masked_sum(entropy, action_mask), action_mask.bool().sum())]
+def empty_update_frac(selected_counts: Tensor) -> float:
+    """Share of the updates in which no token was selected; (U,) counts over all ranks, NaN if there was no update."""
+    return (selected_counts == 0).double().mean().item()
+
+
+def idle_selection(cov_type: str, values: Mapping[str, float]) -> str | None:
+    """Why the covariance method did nothing in a step of these metrics, as a message to the user; None if it did."""
+    if cov_type == "none":
+        return None
+    if values["cov/empty_update_frac"] > 0:
+        return _NO_CANDIDATE.get(cov_type)
+    if values["cov/selected_abs_log_ratio"] == 0:
+        return _NO_PENALTY.get(cov_type)
+    return None
+
+
+_NO_CANDIDATE = {
+    "clip_cov": "no token had its covariance between --clip_cov_lb and --clip_cov_ub, so Clip-Cov changed nothing in "
+    "an update; compare the band with cov/top_2e-4 ... cov/top_0.5 in metrics.jsonl"
+}
+_NO_PENALTY = {
+    "kl_cov": "the KL penalty had no gradient in this step: every selected token had the probability it was sampled "
+    "with. KL-Cov needs more than one update per rollout: lower --train.batch_size or raise --train.max_epochs"
+}

@@ -51,7 +51,7 @@ def fixed_point_sums(log_probs: Tensor, advantages: Tensor, action_mask: Tensor)
     """
     mask = action_mask.bool()
     values = torch.stack([log_probs.detach().double(), advantages.detach().double()]).masked_fill(~mask, 0.0)
-    sums = (values.nan_to_num() * FIXED_POINT).round().long().flatten(1).sum(1)
+    sums = (values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) * FIXED_POINT).round().long().flatten(1).sum(1)
     return torch.cat([sums, mask.sum().view(1)])
 
 

@@ -1,13 +1,23 @@
-"""Reads what passes through upstream's modules, by PyTorch hooks, without changing it."""
+"""Reads what passes through upstream's modules and trainer, without changing it, and keeps the books of a step."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
-from openrlhf_cov.models.diagnostics import update_metrics
+from openrlhf_cov.models.diagnostics import empty_update_frac, update_metrics
+from openrlhf_cov.models.dynamics import EntropyDynamics
 from openrlhf_cov.models.objectives import TokenBatch
-from openrlhf_cov.utils.metrics import MetricBuffer
+from openrlhf_cov.models.rollout import Rollout, group_sums, rollout_metrics, selection_metrics, token_sums
+from openrlhf_cov.trainer.actor_trainer import SAMPLE_ID
+from openrlhf_cov.trainer.selection import ALONE, Ranks
+from openrlhf_cov.utils.metrics import AllReduce, MetricBuffer
+
+ENTROPY = "entropy"
+"""Entry of ``Experience.info``: the entropies of a sample's tokens, from the controller to the replay buffer."""
 
 
 def observe_loss(loss: nn.Module, metrics: MetricBuffer) -> None:
@@ -49,3 +59,99 @@ def record_entropy(actor: nn.Module, num_actions: int) -> Iterator[list[Tensor]]
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def observe_training(trainer: Any, diagnostics: "StepDiagnostics") -> None:
+    """Tell ``diagnostics`` after every ``training_step`` of upstream's actor trainer what it trained on."""
+    training_step = trainer.training_step
+
+    def observed(experience: Any, *args, **kwargs) -> dict:
+        update = trainer.actor.model.global_steps  # DeepSpeed counts updates on the host
+        status = training_step(experience, *args, **kwargs)
+        selected = getattr(trainer.actor_loss_fn, "selected", None)
+        diagnostics.observe(sample_ids(experience.info), experience.action_mask, selected, update)
+        return status
+
+    trainer.training_step = observed
+
+
+def sample_ids(info: dict[str, Any]) -> Tensor:
+    """(B,) int64; upstream batches entries of ``info`` into a tensor or a list of tensors."""
+    ids = info[SAMPLE_ID]
+    return (torch.stack([i.flatten() for i in ids]) if isinstance(ids, list) else ids).flatten().long()
+
+
+def rollout_of(items: Sequence[Any], device: torch.device | str) -> Rollout:
+    """The samples of upstream's replay buffer, each with its ``entropy``, as padded tensors."""
+
+    def padded(name: str) -> Tensor:
+        return pad_sequence([getattr(item, name) for item in items], batch_first=True).to(device)
+
+    scores = [torch.nan if item.scores is None else float(item.scores) for item in items]
+    return Rollout(
+        log_probs=padded("action_log_probs"),
+        entropy=padded("entropy"),
+        advantages=padded("advantages"),
+        action_mask=padded("action_mask").bool(),
+        scores=torch.tensor(scores, device=device),
+        sample_ids=torch.cat([sample_ids(item.info) for item in items]).to(device),
+    )
+
+
+def all_reduce_over(ranks: Ranks, device: torch.device | str) -> AllReduce:
+    """What ``MetricBuffer.reduce`` needs, by the collectives of the data-parallel ranks."""
+
+    def all_reduce(tensor: Tensor, op: str) -> Tensor:
+        tensor = tensor.to(device)
+        if op == "sum":
+            return ranks.all_reduce_sum(tensor).cpu()
+        return ranks.all_gather(tensor).view(-1, len(tensor)).amax(0).cpu()
+
+    return all_reduce
+
+
+class StepDiagnostics:
+    """The diagnostics of one rank: ``start`` before the updates of a global step, ``observe`` after each micro-batch,
+    ``finish`` after the last. Every rank must call ``start`` and ``finish``, which use collectives."""
+
+    def __init__(self, metrics: MetricBuffer, samples_per_prompt: int, ranks: Ranks = ALONE) -> None:
+        self.metrics = metrics
+        self.samples_per_prompt = samples_per_prompt
+        self.ranks = ranks
+        self.dynamics = EntropyDynamics()
+
+    @torch.no_grad()
+    def start(self, items: Sequence[Any], device: torch.device | str) -> None:
+        """Measure the policy that produced the rollouts, over the samples that wait for training."""
+        self.rollout = rollout = rollout_of(items, device)
+        self.selected = torch.zeros_like(rollout.action_mask)
+        """(B, A), tokens that any update of this step selected."""
+        self._sorted_ids, self._rows = rollout.sample_ids.sort()
+        self._selected_counts: dict[int, Tensor] = {}
+
+        last_id = self.ranks.all_gather(rollout.sample_ids.max().view(1)).max()
+        groups = int(last_id) // self.samples_per_prompt + 1
+        totals = self.ranks.all_reduce_sum(group_sums(rollout, self.samples_per_prompt, groups))
+        self.sums = self.ranks.all_reduce_sum(token_sums(rollout))
+        self.metrics.add(*rollout_metrics(rollout, self.sums, totals, self.samples_per_prompt))
+
+    @torch.no_grad()
+    def observe(self, ids: Tensor, action_mask: Tensor, selected: Tensor | None, update: int) -> None:
+        """Note the selection (B, A) of a micro-batch of samples ``ids`` (B,) that belongs to update number ``update``.
+
+        Nothing here waits for the device.
+        """
+        picked = torch.zeros_like(action_mask, dtype=torch.bool) if selected is None else selected & action_mask.bool()
+        self._selected_counts[update] = self._selected_counts.get(update, 0) + picked.sum()
+        rows = self._rows[torch.searchsorted(self._sorted_ids, ids)]
+        self.selected[rows, : picked.shape[1]] |= picked
+
+    def finish(self, eta: float) -> dict[str, float]:
+        """Values of the step over all ranks; ``eta`` is its learning rate times its number of updates."""
+        rollout = self.rollout
+        self.metrics.add(*selection_metrics(rollout.entropy, rollout.action_mask, self.selected))
+        values = self.metrics.reduce(all_reduce_over(self.ranks, rollout.log_probs.device))
+        counts = torch.stack(list(self._selected_counts.values())) if self._selected_counts else torch.zeros(0)
+        values["cov/empty_update_frac"] = empty_update_frac(self.ranks.all_reduce_sum(counts))
+        predictions = values["cov/prob_weighted_mean"], values["cov/mean"]
+        return values | self.dynamics.step(values["entropy/mean"], *predictions, eta)

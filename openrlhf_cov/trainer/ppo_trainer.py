@@ -2,13 +2,16 @@
 
 from pathlib import Path
 
+import openrlhf.trainer.ppo_trainer as upstream
 import ray
 import torch
 from openrlhf.trainer.ppo_trainer import PPOTrainer
 from openrlhf.trainer.ppo_trainer_async import TrainingActor
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.trainer.actor_trainer import SAMPLE_ID
+from openrlhf_cov.trainer.observation import ENTROPY
 from openrlhf_cov.trainer.ray.seams import plain_class
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
 
@@ -16,6 +19,24 @@ logger = init_logger(__name__)
 
 RATIO_P99_LIMIT = 2.0
 """Above this, one token in a hundred has more than doubled its probability since the rollout."""
+
+
+class CovExperienceMaker(RemoteExperienceMaker):
+    """Upstream's, with the entropies of the scoring policy beside its log-probs.
+
+    They travel in ``Experience.info``, one tensor per sample, so that they follow their sample to whichever rank
+    trains on it.
+    """
+
+    @torch.no_grad()
+    def make_experience(self, samples_list: list) -> list:
+        """Upstream's, which has every policy rank score its share of the samples, in order."""
+        experiences = super().make_experience(samples_list)
+        refs = self.actor_model_group.async_run_method(method_name="take_entropies")
+        copies = self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size
+        for experience, entropy in zip(experiences, self._flatten_results(refs, copies), strict=True):
+            experience.info[ENTROPY] = list(entropy)
+        return experiences
 
 
 class StepLogging:
@@ -66,3 +87,7 @@ class CovPPOTrainer(StepLogging, plain_class(PPOTrainer)):
 
 class CovTrainingActor(StepLogging, plain_class(TrainingActor)):
     """The training side of ``--train.async_enable``."""
+
+
+# The name that upstream's ``BasePPOTrainer`` looks up; a seam, see docs/seams.md.
+upstream.RemoteExperienceMaker = CovExperienceMaker

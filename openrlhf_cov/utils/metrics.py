@@ -1,14 +1,19 @@
 """Metrics that know how to add up: over micro-batches, and over data-parallel ranks, without averaging averages."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 AllReduce = Callable[[Tensor, str], Tensor]
-"""(tensor, "sum" | "max") -> the tensor reduced over all ranks."""
+"""(1-d tensor, "sum" | "max") -> the tensor reduced over all ranks."""
+
+Read = Callable[[Tensor], dict[str, float]]
+"""The reduced parts of a metric (n,), on the CPU -> the values it logs."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,32 @@ class Mean:
     name: str
     total: Tensor | float
     weight: Tensor | float
+    op: ClassVar[str] = "sum"
+
+    def parts(self) -> Tensor:
+        """(total, weight), float64 (2,)."""
+        return torch.stack([_scalar(self.total), _scalar(self.weight)])
+
+    def reader(self) -> Read:
+        """total / weight."""
+        return partial(_read_mean, self.name)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A total over micro-batches and ranks; 0-d tensor or number."""
+
+    name: str
+    value: Tensor | float
+    op: ClassVar[str] = "sum"
+
+    def parts(self) -> Tensor:
+        """float64 (1,)."""
+        return _scalar(self.value).view(1)
+
+    def reader(self) -> Read:
+        """The total itself."""
+        return partial(_read_number, self.name)
 
 
 @dataclass(frozen=True)
@@ -29,91 +60,190 @@ class Max:
 
     name: str
     value: Tensor | float
+    op: ClassVar[str] = "max"
+
+    def parts(self) -> Tensor:
+        """float64 (1,)."""
+        return _scalar(self.value).view(1)
+
+    def reader(self) -> Read:
+        """The maximum itself."""
+        return partial(_read_number, self.name)
 
 
 @dataclass(frozen=True)
-class Quantile:
-    """The ``level`` quantile of the unmasked values seen, given by their logarithms; see ``LogHistogram``."""
-
-    name: str
-    log_values: Tensor
-    mask: Tensor
-    level: float
-
-
 class LogHistogram:
     """Counts of positive values by their natural logarithm, so that quantiles add up exactly over ranks.
 
-    ``BINS`` bins of width ``WIDTH`` cover logarithms in [-LIMIT, LIMIT]; a quantile is right to a factor of
-    exp(WIDTH / 2), i.e. 0.2 %, and values outside are counted in the outermost bin.
+    Bins of width ``WIDTH`` cover logarithms in [low, high]; a quantile is right to a factor of exp(WIDTH / 2), i.e.
+    0.2 %, and values outside are counted in the outermost bin.
     """
 
-    LIMIT = 8.0
-    WIDTH = 1 / 256
-    BINS = int(2 * LIMIT / WIDTH)
+    low: float
+    high: float
+    WIDTH: ClassVar[float] = 1 / 256
 
-    @classmethod
-    def of(cls, log_values: Tensor, mask: Tensor) -> Tensor:
-        """Counts (BINS,) float64 of the logarithms where ``mask`` is non-zero; NaN counts as the largest."""
-        bins = ((log_values.float() + cls.LIMIT) / cls.WIDTH).floor().nan_to_num(cls.BINS - 1).clamp(0, cls.BINS - 1)
-        counts = torch.zeros(cls.BINS, dtype=torch.float64, device=log_values.device)
-        return counts.scatter_add_(0, bins.flatten().long(), mask.flatten().double())
+    @property
+    def bins(self) -> int:
+        """Number of bins."""
+        return int((self.high - self.low) / self.WIDTH)
 
-    @classmethod
-    def quantile(cls, counts: Tensor, level: float) -> float:
+    def of(self, log_values: Tensor, mask: Tensor) -> Tensor:
+        """Counts (bins,) float64 of the logarithms where ``mask`` is non-zero; NaN counts as the largest."""
+        position = ((log_values.float() - self.low) / self.WIDTH).floor().nan_to_num(self.bins - 1)
+        counts = torch.zeros(self.bins, dtype=torch.float64, device=log_values.device)
+        return counts.scatter_add_(0, position.clamp(0, self.bins - 1).flatten().long(), mask.flatten().double())
+
+    def quantile(self, counts: Tensor, level: float) -> float:
         """exp of the centre of the bin in which the ``level`` quantile lies; NaN when nothing was counted."""
         total = counts.sum()
         if total == 0:
             return math.nan
-        position = torch.searchsorted(counts.cumsum(0), (total * level).clamp(min=1)).clamp(max=cls.BINS - 1)
-        return math.exp((position.item() + 0.5) * cls.WIDTH - cls.LIMIT)
+        position = torch.searchsorted(counts.cumsum(0), (total * level).clamp(min=1)).clamp(max=self.bins - 1)
+        return math.exp((position.item() + 0.5) * self.WIDTH + self.low)
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Quantiles, {name: level}, of the unmasked values seen, given by their logarithms."""
+
+    levels: Mapping[str, float]
+    histogram: LogHistogram
+    log_values: Tensor
+    mask: Tensor
+    op: ClassVar[str] = "sum"
+
+    @property
+    def name(self) -> str:
+        """All names as one key."""
+        return " ".join(self.levels)
+
+    def parts(self) -> Tensor:
+        """Counts, float64 (bins,)."""
+        return self.histogram.of(self.log_values, self.mask)
+
+    def reader(self) -> Read:
+        """Every quantile."""
+        histogram, levels = self.histogram, dict(self.levels)
+        return lambda counts: {name: histogram.quantile(counts, level) for name, level in levels.items()}
+
+
+class FloatHistogram:
+    """Counts and sums of values of any sign by the upper half of their float32 bits: 2 x 65536 numbers that add up.
+
+    A bin holds the values between two neighbouring bfloat16 numbers, so it is 2^-7 = 0.8 % of its values wide.
+    """
+
+    BINS = 2**16
+
+    @classmethod
+    def of(cls, values: Tensor, mask: Tensor) -> Tensor:
+        """Counts and sums, float64 (2 * BINS,), of the values where ``mask`` is non-zero, smallest values first."""
+        kept = values.flatten().float() + 0.0  # + 0.0 makes -0.0 equal to 0.0
+        bits = kept.view(torch.int32)
+        ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # integers in the order of the floats
+        position = (ordered >> 16).long() + cls.BINS // 2
+        weight = mask.flatten().bool()
+        parts = torch.zeros(2, cls.BINS, dtype=torch.float64, device=values.device)
+        parts[0].scatter_add_(0, position, weight.double())
+        parts[1].scatter_add_(0, position, kept.double().masked_fill(~weight, 0.0))
+        return parts.flatten()
+
+    @classmethod
+    def top_mean(cls, parts: Tensor, fraction: float) -> float:
+        """Mean of the max(1, floor(fraction * n)) largest of n values; NaN when nothing was counted.
+
+        Where a bin is only partly among them, its share counts with the mean of the bin. So the result is right to
+        0.8 % of the smallest value among them, and exact where that bin lies wholly inside or holds one value.
+        """
+        counts, sums = parts.view(2, cls.BINS).flip(1)
+        total = counts.sum()
+        if total == 0:
+            return math.nan
+        quota = (total * fraction).floor().clamp(min=1)
+        taken = (quota - (counts.cumsum(0) - counts)).clamp(min=0).minimum(counts)
+        return ((sums * taken / counts.clamp(min=1)).sum() / quota).item()
+
+
+@dataclass(frozen=True)
+class TopMeans:
+    """Means over the largest unmasked values, {name: fraction of the values}; see ``FloatHistogram.top_mean``."""
+
+    fractions: Mapping[str, float]
+    values: Tensor
+    mask: Tensor
+    op: ClassVar[str] = "sum"
+
+    @property
+    def name(self) -> str:
+        """All names as one key."""
+        return " ".join(self.fractions)
+
+    def parts(self) -> Tensor:
+        """Counts and sums, float64 (2 * FloatHistogram.BINS,)."""
+        return FloatHistogram.of(self.values, self.mask)
+
+    def reader(self) -> Read:
+        """Every mean."""
+        fractions = dict(self.fractions)
+        return lambda parts: {name: FloatHistogram.top_mean(parts, share) for name, share in fractions.items()}
+
+
+Metric = Mean | Sum | Max | Quantiles | TopMeans
 
 
 class MetricBuffer:
-    """Collects metrics on one rank between two logs and reduces them over all ranks in two collectives.
+    """Collects metrics on one rank between two logs and reduces them over all ranks in at most two collectives.
 
     The set of names must be the same on every rank, so recorders emit every name on every call, with weight 0 where
     there is nothing to say.
     """
 
     def __init__(self) -> None:
-        self._means: dict[str, list[Tensor]] = {}
-        self._maxima: dict[str, Tensor] = {}
-        self._histograms: dict[str, tuple[float, Tensor]] = {}
+        self._parts: dict[tuple[str, str], list[Tensor]] = {}
+        self._readers: dict[tuple[str, str], Read] = {}
 
-    def add(self, *metrics: Mean | Max | Quantile) -> None:
+    def add(self, *metrics: Metric) -> None:
         """Record metrics; names already seen are merged."""
         for metric in metrics:
-            match metric:
-                case Mean(name, total, weight):
-                    pair = torch.stack([_scalar(total), _scalar(weight)])
-                    self._means.setdefault(name, []).append(pair)
-                case Max(name, value):
-                    value = _scalar(value)
-                    self._maxima[name] = torch.maximum(self._maxima.get(name, value), value)
-                case Quantile(name, log_values, mask, level):
-                    _, counts = self._histograms.get(name, (level, 0.0))
-                    self._histograms[name] = (level, counts + LogHistogram.of(log_values, mask))
+            key, parts = (metric.op, metric.name), metric.parts()
+            seen = self._parts.setdefault(key, [])
+            if seen and len(parts) > 2:
+                seen[0] = seen[0] + parts  # one histogram, not one per micro-batch
+            else:
+                seen.append(parts)
+            self._readers[key] = metric.reader()
 
     def reduce(self, all_reduce: AllReduce) -> dict[str, float]:
         """Values of everything recorded since the last call, over all ranks; empties the buffer."""
         values = {}
-        if self._means or self._histograms:
-            pairs = [torch.stack(pairs).sum(0).cpu() for _, pairs in sorted(self._means.items())]
-            counts = [counts.cpu() for _, (_, counts) in sorted(self._histograms.items())]
-            sums = all_reduce(torch.cat([*pairs, *counts]), "sum")
-            for i, name in enumerate(sorted(self._means)):
-                total, weight = sums[2 * i].item(), sums[2 * i + 1].item()
-                values[name] = total / weight if weight else math.nan
-            offset = 2 * len(pairs)
-            for name, (level, _) in sorted(self._histograms.items()):
-                values[name] = LogHistogram.quantile(sums[offset : offset + LogHistogram.BINS], level)
-                offset += LogHistogram.BINS
-        if self._maxima:
-            maxima = all_reduce(torch.stack([value.cpu() for _, value in sorted(self._maxima.items())]), "max")
-            values |= dict(zip(sorted(self._maxima), maxima.tolist(), strict=True))
+        for op, combine in (("sum", _sum), ("max", _largest)):
+            keys = sorted(key for key in self._parts if key[0] == op)
+            if not keys:
+                continue
+            local = [combine(torch.stack(self._parts[key])).cpu() for key in keys]
+            reduced = all_reduce(torch.cat(local), op).split([len(parts) for parts in local])
+            for key, parts in zip(keys, reduced, strict=True):
+                values |= self._readers[key](parts)
         self.__init__()
         return values
+
+
+def _sum(stacked: Tensor) -> Tensor:
+    return stacked.sum(0)
+
+
+def _largest(stacked: Tensor) -> Tensor:
+    return stacked.amax(0)
+
+
+def _read_mean(name: str, parts: Tensor) -> dict[str, float]:
+    total, weight = parts.tolist()
+    return {name: total / weight if weight else math.nan}
+
+
+def _read_number(name: str, parts: Tensor) -> dict[str, float]:
+    return {name: parts.item()}
 
 
 def _scalar(value: Tensor | float) -> Tensor:

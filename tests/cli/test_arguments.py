@@ -3,7 +3,7 @@ import math
 import pytest
 
 from openrlhf_cov.cli.arguments import PUBLISHED_PPO_CLIP
-from openrlhf_cov.config import CovConfig
+from openrlhf_cov.config import CovConfig, Schedule
 
 CLIP, KL = ("--cov_type", "clip_cov"), ("--cov_type", "kl_cov")
 
@@ -32,8 +32,21 @@ REFUSED = [
     ([*CLIP, "--clip_cov_lb", "2", "--clip_cov_ub", "1"], ["--clip_cov_lb", "--clip_cov_ub", "2.0 and 1.0"]),
     ([*KL, "--ppo_kl_coef", "-1"], ["--ppo_kl_coef", "got -1.0"]),
     ([*KL, "--ppo_kl_coef", "inf"], ["--ppo_kl_coef", "got inf"]),
-    ([*KL, "--cov_scope", "global"], ["--cov_scope global", "--cov_scope micro_batch"]),
-    ([*KL, "--cov_scope", "batch"], ["--cov_scope", "'batch'"]),
+    ([*KL, "--cov_scope", "batch"], ["--cov_scope", "'batch'", "'global', 'micro_batch'"]),
+    ([*KL, "--cov_log_probs", "new"], ["--cov_log_probs", "'new'", "'current', 'old'"]),
+    (
+        [*KL, "--cov_scope", "micro_batch", "--cov_log_probs", "old"],
+        ["--cov_log_probs old", "--cov_scope global", "got --cov_scope micro_batch"],
+    ),
+    ([*KL, "--kl_cov_ratio", "2e-3:2e-4"], ["--kl_cov_ratio", "'2e-3:2e-4'"]),
+    ([*KL, "--kl_cov_ratio", "2e-3:2e-4:0"], ["--kl_cov_ratio", "'2e-3:2e-4:0'"]),
+    ([*KL, "--ppo_kl_coef", "1:2:3:cubic"], ["--ppo_kl_coef", "'1:2:3:cubic'"]),
+    ([*CLIP, "--clip_cov_ratio=1e-3:x:9"], ["--clip_cov_ratio", "'1e-3:x:9'"]),
+    ([*CLIP, "--clip_cov_lb", "1:2:3"], ["--clip_cov_lb", "'1:2:3'"]),
+    ([*KL, "--kl_cov_ratio", "2e-3:0:10"], ["--kl_cov_ratio", "(0, 1]", "got 0.0"]),
+    ([*KL, "--kl_cov_ratio", "0.2:2e-3:10"], ["--kl_cov_ratio 0.2", "20.0% of all tokens", "--allow_large_cov_ratio"]),
+    ([*KL, "--ppo_kl_coef", "1:-1:10:cosine"], ["--ppo_kl_coef", "got -1.0"]),
+    ([*CLIP, "--kl_cov_ratio", "2e-3:2e-4:10"], ["--kl_cov_ratio", "--cov_type kl_cov", "got --cov_type clip_cov"]),
     ([*KL, "--actor.policy_loss_type", "gspo"], ["--cov_type kl_cov", "--actor.policy_loss_type ppo", "got gspo"]),
     ([*CLIP, "--actor.policy_loss_type", "gspo"], ["--cov_type clip_cov", "--actor.policy_loss_type ppo"]),
     ([*KL, "--actor.eps_clip", "0.2"], ["--actor.eps_clip", "--cov_type kl_cov", "--kl_cov_keep_ppo_clip"]),
@@ -47,6 +60,10 @@ REFUSED = [
 def test_a_wrong_flag_is_one_line_with_flag_and_value(parse, refused, flags, named):
     line = refused(parse, *flags)
     assert all(text in line for text in named), line
+
+
+def test_a_bad_schedule_names_the_accepted_form(parse, refused):
+    assert "START:END:STEPS" in refused(parse, *KL, "--kl_cov_ratio", "2e-3:2e-4")
 
 
 PPO_CLIP = [
@@ -121,6 +138,22 @@ def test_flags_become_the_config(parse):
     )
 
 
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        (
+            [*KL, "--kl_cov_ratio", "2e-3:2e-4:100", "--ppo_kl_coef=1:0:50:cosine"],
+            {"kl_cov_ratio": Schedule(2e-3, 2e-4, 100), "ppo_kl_coef": Schedule(1.0, 0.0, 50, "cosine")},
+        ),
+        ([*CLIP, "--clip_cov_ratio", "2e-4:2e-3:7:linear"], {"clip_cov_ratio": Schedule(2e-4, 2e-3, 7)}),
+        ([*KL, "--kl_cov_ratio", "1e-3", "--cov_log_probs", "old"], {"kl_cov_ratio": 1e-3, "cov_log_probs": "old"}),
+        ([*KL, "--cov_scope", "micro_batch"], {"cov_scope": "micro_batch"}),
+    ],
+)
+def test_schedules_and_scopes_become_the_config(parse, flags, settings):
+    assert CovConfig.from_args(parse(*flags)) == CovConfig(cov_type=flags[1], **settings)
+
+
 def test_a_large_fraction_can_be_meant(parse):
     assert parse(*KL, "--kl_cov_ratio", "0.2", "--allow_large_cov_ratio").kl_cov_ratio == 0.2
     assert parse(*KL, "--kl_cov_ratio", "0.05").kl_cov_ratio == 0.05
@@ -138,3 +171,4 @@ def test_help_exits_with_status_0(parse, capsys):
     text = capsys.readouterr().out
     assert "--kl_cov_ratio" in text
     assert "(default: 0.002)" in text
+    assert "START:END:STEPS" in text

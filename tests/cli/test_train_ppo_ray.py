@@ -9,7 +9,7 @@ from openrlhf_cov.errors import UsageError
 def test_flags_are_nested_as_upstream_nests_them(parse_nested):
     args = parse_nested("--actor.adam.lr", "3e-5", "--cov_type", "kl_cov", "--reward.remote_url", "a.py,b.py")
     assert args.actor.adam.lr == 3e-5
-    assert (args.cov_type, args.kl_cov_ratio, args.cov_scope) == ("kl_cov", 2e-3, "micro_batch")
+    assert (args.cov_type, args.kl_cov_ratio, args.cov_scope) == ("kl_cov", 2e-3, "global")
     assert args.reward.remote_url == ["a.py", "b.py"]  # upstream's own checks have run
 
 

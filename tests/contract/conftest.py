@@ -62,3 +62,8 @@ def upstream() -> Source:
 @pytest.fixture(scope="session")
 def ours() -> Source:
     return Source("openrlhf_cov")
+
+
+@pytest.fixture(scope="session")
+def deepspeed() -> Source:
+    return Source("deepspeed")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_cov.cli.arguments import CovArgumentParser
-from openrlhf_cov.config import CovConfig
+from openrlhf_cov.config import CovConfig, Schedule
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray.seams import upstream_main
 
@@ -98,7 +98,10 @@ def test_a_flag_has_the_default_of_its_field(our_flags, field):
     if field.type is bool:
         assert flag["kind"] is argparse._StoreTrueAction
     else:
-        assert flag["type"] is field.type
+        if field.metadata["scheduled"]:
+            assert [flag["type"](text) for text in ("0.5", "1:2:3")] == [0.5, Schedule(1.0, 2.0, 3)]
+        else:
+            assert flag["type"] is field.type
         assert flag["choices"] == field.metadata["choices"]
 
 

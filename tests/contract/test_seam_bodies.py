@@ -116,6 +116,65 @@ def test_the_policy_actor_makes_its_trainer_by_a_global_name(upstream):
     assert ast.unparse(made.targets[0]) == "self.trainer"
 
 
+def test_training_walks_one_loader_once_per_epoch(upstream):
+    where = (ACTOR, "ActorPPOTrainer.ppo_train")
+    (made,) = upstream.calls(*where, "DataLoader")
+    assert arguments(made)[0] == ["self.replay_buffer"]
+    assert "DataLoader" not in names(upstream.find(*where), ast.Store)
+    assert ast.unparse(upstream.tree(ACTOR)).count("DataLoader(") == 1
+    epochs = next(node for node in upstream.find(*where).body if isinstance(node, ast.For))
+    assert ast.unparse(epochs.iter) == "range(self.max_epochs)"
+    (bar,) = upstream.calls(*where, "tqdm")
+    uses = [node for node in ast.walk(upstream.find(*where)) if getattr(node, "id", None) == "dataloader"]
+    assert [type(node.ctx) for node in uses] == [ast.Store, ast.Load]
+    assert uses[1] in bar.args
+    assert bar in ast.walk(epochs)
+
+
+def test_micro_batches_reach_the_step_in_the_order_of_the_loader(upstream):
+    where = (ACTOR, "ActorPPOTrainer.ppo_train")
+    code = ast.unparse(upstream.find(*where))
+    assert "micro_batches = ((exp, None) for exp in pbar)" in code
+    (windows,) = upstream.calls(*where, "iter_grad_accum_global_norm")
+    assert arguments(windows)[0][:3] == ["pbar", "self.strategy", "self.strategy.accumulated_gradient"]
+    assert "for step, (experience, loss_batch_info) in enumerate(micro_batches):" in code
+    (call,) = upstream.calls(*where, "self.training_step")
+    assert arguments(call) == (["experience", "kl_ctl", "step", "loss_batch_info"], [])
+    assert upstream.parameters(ACTOR, "ActorPPOTrainer.training_step")[3] == "step"
+
+
+def test_optimizer_steps_end_where_we_end_them(upstream):
+    step = ast.unparse(upstream.find(ACTOR, "ActorPPOTrainer.training_step"))
+    assert step.count("if self.replay_buffer.dynamic_optimizer_step[step]:") == 2  # the update and the moving average
+    windows = ast.unparse(upstream.find("utils/loss_utils.py", "iter_grad_accum_global_norm"))
+    assert "gas = max(int(accumulated_gradient), 1)" in windows
+    assert "if len(window) == gas:" in windows
+
+
+def test_deepspeed_takes_the_boundary_we_set(deepspeed):
+    engine = ("runtime/engine.py", "DeepSpeedEngine.set_gradient_accumulation_boundary")
+    assert deepspeed.parameters(*engine) == ["self", "is_boundary"]
+    assert "self._is_gradient_accumulation_boundary = is_boundary" in ast.unparse(deepspeed.find(*engine))
+
+
+def test_we_ask_the_policy_as_its_update_does(upstream, ours):
+    (update,) = upstream.calls(ACTOR, "ActorPPOTrainer.training_step", "self.actor")
+    (call,) = ours.calls("trainer/actor_trainer.py", "CovActorTrainer._policy_log_probs", "self.actor")
+    assert [name.removeprefix("experience.") for name in arguments(call)[0]] == arguments(update)[0]
+    assert set(arguments(call)[1]) <= set(arguments(update)[1])
+
+
+def test_rollouts_are_single_samples_that_keep_their_info(upstream):
+    maker, split = "trainer/ppo_utils/experience_maker.py", "RemoteExperienceMaker.split_rollout_samples"
+    assert "sample.index = [i]" in ast.unparse(upstream.find(maker, split))
+    nodes = list(ast.walk(upstream.tree(maker)))
+    assert "Experience" not in {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
+    replaced = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
+    assert "info" not in {node.attr for node in replaced}
+    append = upstream.find(ACTOR, "PolicyModelActor.append")
+    assert ast.unparse(append.body[-1]) == "self.trainer.replay_buffer.append(experience)"
+
+
 def test_the_loss_is_called_with_three_tensors_and_two_keywords(upstream):
     (call,) = upstream.calls(ACTOR, "ActorPPOTrainer.training_step", "self.actor_loss_fn")
     assert arguments(call) == (
@@ -163,6 +222,8 @@ def test_weights_are_synchronised_through_the_methods_we_override(upstream):
     ("path", "caller", "callee", "positional"),
     [
         ("trainer/ppo_trainer.py", "BasePPOTrainer.train_step", "self.ppo_train", 1),
+        ("trainer/ppo_trainer.py", "PPOTrainer.fit", "self.train_step", 2),
+        ("trainer/ppo_trainer_async.py", "TrainingActor.fit", "self.train_step", 2),
         ("trainer/ppo_trainer.py", "PPOTrainer.fit", "self.init_checkpoint_states", 0),
         ("trainer/ppo_trainer.py", "PPOTrainer.fit", "self.save_logs_and_checkpoints", 3),
         ("trainer/ppo_trainer.py", "PPOTrainer.fit", "self.save_best_checkpoint", 3),

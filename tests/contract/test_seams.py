@@ -24,6 +24,7 @@ SEAMS = {
     "trainer/ppo_trainer.py": {
         "PPOTrainer": None,
         "BasePPOTrainer.init_checkpoint_states": "self",
+        "BasePPOTrainer.train_step": "self rollout_samples global_step",
         "BasePPOTrainer.ppo_train": "self global_steps",
         "BasePPOTrainer.save_logs_and_checkpoints": "self global_step logs_dict client_states",
         "BasePPOTrainer.save_best_checkpoint": "self eval_metrics global_step client_states",
@@ -31,18 +32,30 @@ SEAMS = {
     "trainer/ppo_trainer_async.py": {
         "TrainingActor": None,
     },
+    "trainer/ppo_utils/experience.py": {
+        "Experience": None,
+        "Experience.to_device": "self device",
+    },
+    "trainer/ppo_utils/experience_maker.py": {
+        "RemoteExperienceMaker": None,
+        "RemoteExperienceMaker.make_experience": "self samples_list",
+        "RemoteExperienceMaker._flatten_results": "self refs duplicate_factor",
+    },
     "trainer/ray/launcher.py": {
         "BaseModelActor": None,
         "RayActorGroup.async_run_method": "self method_name *args **kwargs",
     },
     "trainer/ray/ppo_actor.py": {
         "ActorPPOTrainer": None,
+        "ActorPPOTrainer.ppo_train": "self kl_ctl",
+        "ActorPPOTrainer.training_step": "self experience kl_ctl step loss_batch_info",
         "ActorPPOTrainer._init_vllm_sync_group": "self backend",
         "ActorPPOTrainer.broadcast_to_vllm": "self",
         "PolicyModelActor": None,
         "PolicyModelActor.init_model_from_pretrained": "self strategy pretrain max_steps vllm_engines",
         "PolicyModelActor.forward": "self sequences action_mask attention_mask packed_seq_lens mm_train_inputs_list",
         "PolicyModelActor.fit": "self kl_ctl",
+        "PolicyModelActor.append": "self experience",
     },
     "trainer/ray/vllm_engine.py": {
         "RolloutRayActor": None,
@@ -54,6 +67,7 @@ SEAMS = {
     "utils/deepspeed/deepspeed.py": {
         "DeepspeedStrategy.all_reduce": "self data op",
         "DeepspeedStrategy.get_rank": "self",
+        "DeepspeedStrategy.ring_attn_group": "self",
     },
     "utils/logging_utils.py": {
         "init_logger": "name",
@@ -62,19 +76,30 @@ SEAMS = {
         "convert_to_torch_dtype": "param_dtype",
         "get_strategy": "args",
     },
+    "utils/vlm_utils.py": {
+        "merge_mm_train_inputs": "mm_train_inputs_list device",
+    },
+}
+
+# module -> name of another package that it imports at its top and that we rebind there
+REBOUND = {
+    "trainer/ray/ppo_actor.py": {"DataLoader": "torch.utils.data"},
 }
 
 # module -> class -> attributes that we read or set on its instances
 ATTRIBUTES = {
     "models/loss.py": {"PolicyLoss": {"clip_eps_low", "clip_eps_high", "token_level_loss"}},
     "trainer/ppo_trainer.py": {"BasePPOTrainer": {"args", "actor_model_group"}},
+    "trainer/ppo_utils/replay_buffer.py": {"NaiveReplayBuffer": {"dynamic_optimizer_step", "sample_batch_size"}},
     "trainer/ray/launcher.py": {"BaseModelActor": {"strategy"}},
     "trainer/ray/ppo_actor.py": {
-        "ActorPPOTrainer": {"args", "actor", "actor_loss_fn", "vllm_engines"},
+        "ActorPPOTrainer": {"args", "strategy", "actor", "actor_loss_fn", "replay_buffer", "vllm_engines"},
         "PolicyModelActor": {"actor", "trainer"},
     },
     "trainer/ray/vllm_engine.py": {"RolloutRayActor": {"llm"}},
-    "utils/deepspeed/deepspeed.py": {"DeepspeedStrategy": {"args", "seed"}},
+    "utils/deepspeed/deepspeed.py": {
+        "DeepspeedStrategy": {"args", "seed", "ds_device_mesh", "accumulated_gradient"},
+    },
 }
 
 # module -> class -> (bases, decorators): what we subclass, and how we decorate the subclass again
@@ -92,11 +117,13 @@ CLASSES = {
 OVERRIDES = {
     ("trainer/ppo_trainer.py", "StepLogging"): {
         ("trainer/ppo_trainer.py", "BasePPOTrainer"): [
-            "init_checkpoint_states", "ppo_train", "save_logs_and_checkpoints", "save_best_checkpoint",
+            "init_checkpoint_states", "train_step", "ppo_train", "save_logs_and_checkpoints", "save_best_checkpoint",
         ],
     },
-    ("trainer/ray/ppo_actor.py", "CovActorTrainer"): {
-        ("trainer/ray/ppo_actor.py", "ActorPPOTrainer"): ["_init_vllm_sync_group", "broadcast_to_vllm"],
+    ("trainer/actor_trainer.py", "CovActorTrainer"): {
+        ("trainer/ray/ppo_actor.py", "ActorPPOTrainer"): [
+            "ppo_train", "training_step", "_init_vllm_sync_group", "broadcast_to_vllm",
+        ],
     },
     ("trainer/ray/ppo_actor.py", "CovPolicyActor"): {
         ("trainer/ray/ppo_actor.py", "PolicyModelActor"): ["init_model_from_pretrained", "forward", "fit"],
@@ -115,6 +142,16 @@ def test_upstream_still_takes_the_parameters_we_use(upstream, path, qualname, ne
         return
     parameters = upstream.parameters(path, qualname)
     assert [name for name in parameters if name in needed.split()] == needed.split()
+
+
+@pytest.mark.parametrize(("path", "name", "source"), rows(REBOUND))
+def test_upstream_still_imports_the_names_we_rebind(upstream, path, name, source):
+    (found,) = (
+        node.module
+        for node in upstream.tree(path).body
+        if isinstance(node, ast.ImportFrom) and name in {alias.asname or alias.name for alias in node.names}
+    )
+    assert found == source
 
 
 @pytest.mark.parametrize(("path", "name", "needed"), rows(ATTRIBUTES))
@@ -174,13 +211,14 @@ def module_path(module, name, upstream):
     tree = upstream.tree(f"{path}.py")
     for node in tree.body:  # a name that the module itself imports from another one
         if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
-            return module_path(node.module, name, upstream)
+            foreign = node.level == 0 and not node.module.startswith("openrlhf.")
+            return f"{path}.py" if foreign else module_path(node.module, name, upstream)
     return f"{path}.py"
 
 
 def test_the_table_lists_every_upstream_name_we_touch(upstream, ours):
-    listed = {(path, name.split(".")[0]) for path, name, _ in rows(SEAMS)}
+    listed = {(path, name.split(".")[0]) for table in (SEAMS, REBOUND) for path, name, _ in rows(table)}
     touched = {pair for path in ours.paths() for pair in upstream_names(ours.tree(path), upstream)}
     assert ("models/loss.py", "aggregate_loss") in touched
-    assert ("trainer/ray/ppo_actor.py", "PolicyModelActor") in touched
+    assert {("trainer/ray/ppo_actor.py", name) for name in ("PolicyModelActor", "DataLoader")} <= touched
     assert touched <= listed

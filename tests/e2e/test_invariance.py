@@ -147,7 +147,11 @@ def make_rollouts(model_folder) -> list:
                 response_length=torch.tensor([length - 6]),
                 truncated=torch.tensor([0.0]),
                 total_length=torch.tensor([length]),
-                info={"reward": torch.tensor([1.0]), "sample_id": torch.tensor([number])},
+                info={
+                    "reward": torch.tensor([1.0]),
+                    "sample_id": torch.tensor([number]),
+                    "entropy": [torch.ones(length - 1)],
+                },
             )
         )
     return rollouts

@@ -96,5 +96,9 @@ def experience(sequences: torch.Tensor):
         response_length=torch.full((batch,), length - 1),
         truncated=torch.zeros(batch),
         total_length=torch.full((batch,), length),
-        info={"reward": torch.ones(batch)},
+        info={
+            "reward": torch.ones(batch),
+            "sample_id": torch.arange(batch),
+            "entropy": [torch.ones(length - 1) for _ in range(batch)],
+        },
     )

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from openrlhf_cov.models.covariance import (
     TokenMeans,
+    clip_cov_candidates,
     select_clip_cov,
     select_kl_cov,
     select_largest,
@@ -137,6 +138,15 @@ def test_excluded_tokens_are_no_candidates():
     cov = torch.tensor([[2.0, 3.0, 4.0]])
     excluded = torch.tensor([[False, True, False]])
     assert clip(cov, torch.ones(1, 3), 1.0, 1.0, 5.0, excluded=excluded).tolist() == [[True, False, True]]
+
+
+def test_candidates_by_hand():
+    # inside (1, 5): 2 (clipped by PPO already), 3, 4 (masked); edges and NaN are outside
+    cov = torch.tensor([[2.0, 3.0, 4.0, 1.0, 5.0, math.nan]])
+    mask = torch.tensor([[1, 1, 0, 1, 1, 1]])
+    excluded = torch.tensor([[True, False, False, False, False, False]])
+    assert clip_cov_candidates(cov, mask, 1.0, 5.0).int().tolist() == [[1, 1, 0, 0, 0, 0]]
+    assert clip_cov_candidates(cov, mask, 1.0, 5.0, excluded).int().tolist() == [[0, 1, 0, 0, 0, 0]]
 
 
 def test_quota_of_clip_cov_counts_all_tokens():

@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-from openrlhf_cov.models.diagnostics import entropy_metrics, update_metrics
+from openrlhf_cov.models.diagnostics import empty_update_frac, idle_selection, update_metrics
 from openrlhf_cov.models.objectives import TokenBatch
-from openrlhf_cov.utils.metrics import Max, MetricBuffer, Quantile
+from openrlhf_cov.utils.metrics import MetricBuffer
 
 # Four action tokens and a masked one full of garbage; means -3 and 1:
 #   log_probs    -1     -2     -3    -6
@@ -18,9 +18,11 @@ ADVANTAGES = torch.tensor([[2.0, -1.0, 0.0], [3.0, 1e9, -1e9]])
 MASK = torch.tensor([[1, 1, 1], [1, 0, 0]])
 BATCH = TokenBatch(LOG_PROBS, LOG_PROBS - RATIOS.log(), ADVANTAGES, MASK)
 NAMES = {
-    "cov/mean",
+    "cov/selected_count",
     "cov/selected_frac",
     "cov/selected_mean",
+    "cov/selected_ppo_kl",
+    "cov/selected_abs_log_ratio",
     "ppo/clip_frac",
     "ppo/ratio_p99",
     "ppo/ratio_max",
@@ -39,7 +41,9 @@ def test_update_metrics_by_hand():
     assert values.pop("ppo/ratio_p99") == pytest.approx(3.0, rel=2e-3)  # resolution of the histogram
     assert values == pytest.approx(
         {
-            "cov/mean": -1.5,  # (2 - 2 + 0 - 6) / 4
+            "cov/selected_count": 2.0,
+            "cov/selected_ppo_kl": -math.log(1.5) / 2,  # (-log 1.5 - log 1) / 2
+            "cov/selected_abs_log_ratio": math.log(1.5) / 2,
             "cov/selected_frac": 0.5,  # 2 of 4
             "cov/selected_mean": 1.0,  # (2 + 0) / 2
             "ppo/clip_frac": 0.5,  # 2nd and 4th of 4: the 1st is selected already
@@ -52,7 +56,8 @@ def test_update_metrics_by_hand():
 def test_without_a_method_nothing_is_selected():
     values = logged(update_metrics(BATCH, None, 0.2, 0.2))
     assert values["cov/selected_frac"] == 0.0
-    assert math.isnan(values["cov/selected_mean"])
+    assert values["cov/selected_count"] == 0.0
+    assert all(math.isnan(values[f"cov/selected_{name}"]) for name in ("mean", "ppo_kl", "abs_log_ratio"))
     assert values["ppo/clip_frac"] == 0.75
 
 
@@ -75,7 +80,7 @@ def test_p99_ignores_the_rarest_hundredth():
 @pytest.mark.parametrize("selected", [None, torch.zeros(2, 3, dtype=torch.bool), torch.ones(2, 3, dtype=torch.bool)])
 def test_the_names_never_depend_on_the_data(mask, selected):
     batch = TokenBatch(BATCH.log_probs, BATCH.old_log_probs, BATCH.advantages, mask)
-    assert {metric.name for metric in update_metrics(batch, selected, 0.2, 0.2)} == NAMES
+    assert logged(update_metrics(batch, selected, 0.2, 0.2)).keys() == NAMES
 
 
 def test_metrics_of_no_token_weigh_nothing():
@@ -88,25 +93,49 @@ def test_metrics_of_no_token_weigh_nothing():
 
 
 def test_metrics_add_up_over_micro_batches_by_their_tokens():
-    # 4 tokens of mean -1.5 and one token of covariance 0 (its own mean): -6 / 5, not (-1.5 + 0) / 2
+    # 3 of 4 tokens clipped and 0 of 1: 3 / 5, not (0.75 + 0) / 2; log ratios of the selected: log 1.5 and 0
     single = TokenBatch(*(torch.ones(1, 1) for _ in range(4)))
+    first, second = torch.tensor([[True, False, False], [False] * 3]), torch.ones(1, 1, dtype=torch.bool)
     buffer = MetricBuffer()
     buffer.add(*update_metrics(BATCH, None, 0.2, 0.2), *update_metrics(single, None, 0.2, 0.2))
+    assert buffer.reduce(lambda tensor, op: tensor)["ppo/clip_frac"] == pytest.approx(0.6)
+    buffer.add(*update_metrics(BATCH, first, 0.2, 0.2), *update_metrics(single, second, 0.2, 0.2))
     values = buffer.reduce(lambda tensor, op: tensor)
-    assert values["cov/mean"] == pytest.approx(-1.2)
-    assert values["ppo/clip_frac"] == pytest.approx(0.6)
+    assert values["cov/selected_count"] == 2.0
+    assert values["cov/selected_abs_log_ratio"] == pytest.approx(math.log(1.5) / 2)
+
+
+def test_opposite_drifts_cancel_in_the_kl_only():
+    log_probs = torch.tensor([[-1.0, -2.0]])
+    batch = TokenBatch(log_probs, torch.tensor([[-1.5, -1.5]]), torch.ones(1, 2), torch.ones(1, 2))
+    values = logged(update_metrics(batch, torch.ones(1, 2, dtype=torch.bool), 0.2, 0.2))
+    assert (values["cov/selected_ppo_kl"], values["cov/selected_abs_log_ratio"]) == (0.0, 0.5)
 
 
 def test_metrics_hold_no_graph():
     log_probs = torch.zeros(1, 3, requires_grad=True)
     batch = TokenBatch(log_probs + 1, torch.zeros(1, 3), torch.ones(1, 3), torch.ones(1, 3))
-    for metric in update_metrics(batch, None, 0.2, 0.2):
-        tensors = {Max: ("value",), Quantile: ("log_values",)}.get(type(metric), ("total", "weight"))
-        assert not any(getattr(metric, name).requires_grad for name in tensors)
+    assert not any(metric.parts().requires_grad for metric in update_metrics(batch, None, 0.2, 0.2))
 
 
-def test_entropy_by_hand():
-    entropy = torch.tensor([[0.5, 1.0, math.nan], [2.5, math.inf, math.nan]])
-    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
-    assert logged(entropy_metrics(entropy, mask)) == pytest.approx({"entropy/mean": 4 / 3})  # (0.5 + 1 + 2.5) / 3
-    assert math.isnan(logged(entropy_metrics(entropy, torch.zeros(2, 3)))["entropy/mean"])
+def test_updates_without_a_selected_token():
+    assert empty_update_frac(torch.tensor([3, 0, 1, 0])) == 0.5
+    assert empty_update_frac(torch.tensor([1])) == 0.0
+    assert math.isnan(empty_update_frac(torch.zeros(0)))
+
+
+@pytest.mark.parametrize(
+    ("cov_type", "empty", "drift", "flag"),
+    [
+        ("clip_cov", 0.25, math.nan, "--clip_cov_lb"),
+        ("clip_cov", 0.25, 0.1, "--clip_cov_lb"),
+        ("clip_cov", 0.0, 0.0, None),  # the first update after a rollout
+        ("kl_cov", 0.0, 0.0, "--train.max_epochs"),
+        ("kl_cov", 0.0, 1e-9, None),
+        ("kl_cov", 0.0, math.nan, None),
+        ("none", 1.0, math.nan, None),
+    ],
+)
+def test_a_method_that_does_nothing_is_explained(cov_type, empty, drift, flag):
+    message = idle_selection(cov_type, {"cov/empty_update_frac": empty, "cov/selected_abs_log_ratio": drift})
+    assert message is None if flag is None else flag in message

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ MASK = [[1, 0, 0], [1, 1, 1]]
 
 
 def loss_fn(cov_type, policy_loss, **settings):
-    settings = {"clip_cov_ratio": 1.0, "kl_cov_ratio": 0.25, "ppo_kl_coef": 0.5} | settings
+    settings = {"clip_cov_ratio": 1.0, "kl_cov_ratio": 0.25, "ppo_kl_coef": 0.5, "cov_scope": "micro_batch"} | settings
     config = CovConfig(cov_type=cov_type, allow_large_cov_ratio=True, **settings)
     return CovPolicyLoss(config, policy_loss=policy_loss, aggregate=aggregate_loss)
 
@@ -128,6 +129,44 @@ def test_the_penalty_has_no_gradient_on_policy():
     assert_loss((value.item(), log_probs.grad.tolist()), -1.0, [[-0.5, 0.0, 0.0], [0.25, 0.0, -0.75]])
 
 
+def test_with_global_scope_the_given_tokens_are_restrained():
+    # the second sequence's first token instead of the first one's: its penalty 0.5 |ln 0.5|, gradient -0.5 / 4
+    loss = loss_fn("kl_cov", unclipped(), cov_scope="global")
+    loss.selected = given = torch.tensor([[0, 0, 0], [1, 0, 0]]).bool()
+    assert_loss(run(loss), (-11.5 + 0.5 * LN2) / 4, [[-0.75, 0.0, 0.0], [0.0, 0.0, -2.25]])
+    assert loss.selected is given
+
+
+@pytest.mark.parametrize("cov_type", ["kl_cov", "clip_cov"])
+def test_the_same_tokens_give_the_same_loss_in_both_scopes(cov_type):
+    local = loss_fn(cov_type, PolicyLoss(1.0, 1.0))
+    expected = run(local)
+    loss = loss_fn(cov_type, PolicyLoss(1.0, 1.0), cov_scope="global")
+    loss.selected = local.selected
+    assert run(loss)[:2] == expected[:2]
+
+
+@pytest.mark.parametrize("selected", [None, torch.zeros(2, 2).bool(), torch.zeros(3, 3).bool(), torch.zeros(6).bool()])
+def test_with_global_scope_a_missing_or_foreign_mask_stops_the_run(selected):
+    loss = loss_fn("kl_cov", unclipped(), cov_scope="global")
+    loss.selected = selected
+    with pytest.raises(RuntimeError, match=r"cov_scope global, set `selected` \(B, A\) before each call"):
+        run(loss)
+
+
+def test_the_ppo_clip_in_force_is_that_of_the_loss_beneath():
+    assert loss_fn("clip_cov", PolicyLoss(clip_eps_low=0.2, clip_eps_high=0.28)).ppo_clip == (0.2, 0.28)
+
+
+def test_a_step_brings_its_settings():
+    loss = loss_fn("kl_cov", unclipped())
+    penalties = []
+    for coef in (0.5, 1.0):
+        loss.start_step(replace(loss.config, ppo_kl_coef=coef), seed=42, global_step=0, rank=0)
+        penalties.append(run(loss)[0] + 11.5 / 4)  # without penalty the loss is -11.5 / 4
+    assert penalties == pytest.approx([0.5 * LN1_5 / 4, LN1_5 / 4], rel=1e-5)
+
+
 def draws(loss, calls=2):
     """Selections of the next calls on 200 tokens that are all in the band; 10 of them each time."""
     log_probs = torch.tensor([[0.0], [-4.0]]).expand(2, 100)
@@ -146,13 +185,13 @@ def band_loss():
 
 def test_draws_depend_on_seed_step_and_rank_alone():
     fresh = band_loss()
-    fresh.seed_selection(42, 7, 1)
+    fresh.start_step(fresh.config, 42, 7, 1)
     expected = draws(fresh)
     used = band_loss()
-    used.seed_selection(1, 2, 3)
+    used.start_step(used.config, 1, 2, 3)
     draws(used, calls=5)
     torch.rand(10)  # neither earlier steps nor the global random state matter
-    used.seed_selection(42, 7, 1)
+    used.start_step(used.config, 42, 7, 1)
     assert draws(used) == expected
     assert expected[0] != expected[1]  # micro-batches of one step draw on
 
@@ -161,7 +200,7 @@ def test_each_of_seed_step_and_rank_gives_draws_of_its_own():
     loss, seen = band_loss(), set()
     triples = [(seed, step, rank) for seed in range(3) for step in range(3) for rank in range(3)]
     for triple in triples:
-        loss.seed_selection(*triple)
+        loss.start_step(loss.config, *triple)
         seen.update(draws(loss))
     assert len(seen) == 2 * len(triples)
 

@@ -8,6 +8,9 @@ from openrlhf.models import PolicyLoss, aggregate_loss
 
 from openrlhf_cov.config import CovConfig
 from openrlhf_cov.models.loss import CovPolicyLoss
+from openrlhf_cov.models.objectives import TokenBatch
+from openrlhf_cov.models.ranking import token_keys
+from openrlhf_cov.trainer.selection import select_step
 
 
 def random_batch(seed, shape=(4, 16)):
@@ -32,7 +35,7 @@ def outcome(loss, batch, **normalizers):
 
 
 def cov_loss(cov_type, policy_loss, **settings):
-    config = CovConfig(cov_type=cov_type, allow_large_cov_ratio=True, **settings)
+    config = CovConfig(cov_type=cov_type, cov_scope="micro_batch", allow_large_cov_ratio=True, **settings)
     return CovPolicyLoss(config, policy_loss=policy_loss, aggregate=aggregate_loss)
 
 
@@ -134,6 +137,28 @@ def test_the_plain_objective_accumulates_over_micro_batches(make_loss):
     loss, gradient = accumulated(make_loss(), batch)
     torch.testing.assert_close(loss, whole[0], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(gradient, whole[-1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("cov_type", ["kl_cov", "clip_cov"])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_selection_over_the_step_accumulates_over_micro_batches(cov_type, size):
+    batch = random_batch(4, shape=(8, 16))
+    log_probs, old, advantages, mask, _ = batch
+    config = CovConfig(
+        cov_type=cov_type, clip_cov_ratio=0.1, clip_cov_lb=0.2, kl_cov_ratio=0.1, allow_large_cov_ratio=True
+    )
+    loss = CovPolicyLoss(config, policy_loss=PolicyLoss(1.0, 1.0), aggregate=aggregate_loss)
+    results = []
+    for rows in (8, size):
+        parts = [slice(i, i + rows) for i in range(0, 8, rows)]
+        window = [TokenBatch(log_probs[p], old[p], advantages[p], mask[p]) for p in parts]
+        keys = [token_keys(0, 0, torch.arange(8)[p], 16) for p in parts]
+        masks, steps = select_step(window, keys, config, loss.ppo_clip), []
+        for part, loss.selected in zip(parts, masks, strict=True):
+            steps.append(outcome(loss, tuple(t[part] for t in batch), batch_num_tokens=mask.sum()))
+        assert torch.cat(masks).sum() == int(0.1 * mask.sum())
+        results.append((sum(step[0] for step in steps), torch.cat([step[-1] for step in steps])))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-6)
 
 
 def test_selection_per_micro_batch_does_not_accumulate_by_hand():

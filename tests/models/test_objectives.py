@@ -12,6 +12,7 @@ from openrlhf_cov.models.objectives import (
     kl_cov_objective,
     ppo_clipped,
 )
+from openrlhf_cov.models.ranking import NOT_A_CANDIDATE
 
 # one row per case: ratio, advantage, clipped by eps 0.2 / 0.2, clipped by eps 1 / 1
 RATIOS = [
@@ -93,6 +94,24 @@ def test_methods_select_with_their_own_settings():
         "clip_cov": [[False, True, False, False]],  # in (1, 5) and not clipped by PPO already
         "kl_cov": [[False, False, True, True]],  # the floor(0.5 * 4) = 2 largest, clipped or not
     }
+
+
+def test_methods_score_with_their_own_settings():
+    cov = torch.tensor([[0.5, 2.0, 3.0, 8.0, 4.0]])
+    mask, clipped = torch.tensor([[1, 1, 1, 1, 0]]), torch.tensor([[False, False, True, False, False]])
+    config = CovConfig(clip_cov_lb=1.0, clip_cov_ub=9.0)
+    keys = torch.tensor([[5, 4, 3, 2, 1]])
+    scores = {name: method.scores(cov, mask, clipped, config, keys) for name, method in COV_METHODS.items()}
+    # clip_cov: keys in (1, 9) of what PPO does not clip; kl_cov: in the order of covariance, clipped or not
+    none = NOT_A_CANDIDATE
+    assert scores["clip_cov"].tolist() == [[none, 4, none, 2, none]]
+    assert scores["kl_cov"].argsort().tolist() == [[4, 0, 1, 2, 3]]
+    assert (scores["kl_cov"] == none).tolist() == [[False, False, False, False, True]]
+
+
+def test_each_method_has_a_ratio_of_its_own():
+    config = CovConfig(clip_cov_ratio=1e-4, kl_cov_ratio=1e-3)
+    assert {name: method.ratio(config) for name, method in COV_METHODS.items()} == {"clip_cov": 1e-4, "kl_cov": 1e-3}
 
 
 def test_get_method_names_the_methods():

@@ -59,14 +59,17 @@ def assert_golden(case, result):
 
 
 def kl_cov_loss(ratio, coef):
-    config = CovConfig(cov_type="kl_cov", kl_cov_ratio=ratio, ppo_kl_coef=coef, allow_large_cov_ratio=True)
+    config = CovConfig(
+        cov_type="kl_cov", cov_scope="micro_batch", kl_cov_ratio=ratio, ppo_kl_coef=coef, allow_large_cov_ratio=True
+    )
     return CovPolicyLoss(config, policy_loss=PolicyLoss(math.inf, math.inf), aggregate=aggregate_loss)
 
 
 def clip_cov_loss(ratio, lower, upper, low, high):
     config = CovConfig(
-        cov_type="clip_cov", clip_cov_ratio=ratio, clip_cov_lb=lower, clip_cov_ub=upper, allow_large_cov_ratio=True
-    )
+        cov_type="clip_cov", cov_scope="micro_batch", clip_cov_ratio=ratio, clip_cov_lb=lower, clip_cov_ub=upper,
+        allow_large_cov_ratio=True,
+    )  # fmt: skip
     return CovPolicyLoss(config, policy_loss=PolicyLoss(low, high), aggregate=aggregate_loss)
 
 

@@ -1,5 +1,61 @@
-"""Upstream's modules import on a CPU host only after the stand-ins are installed."""
+"""Upstream's modules import on a CPU host only after the stand-ins are installed; ranks without processes."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
 
 from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.trainer.selection import Ranks
 
 cpu_host.install()
+
+
+class Simulated:
+    """Ranks that run in threads; ``moved`` counts the bytes that each of them contributes."""
+
+    def __init__(self, world_size):
+        self.barrier = threading.Barrier(world_size, timeout=20)
+        self.slots, self.moved = [None] * world_size, [0] * world_size
+
+    def exchange(self, rank, tensor):
+        """What all ranks contribute."""
+        self.moved[rank] += tensor.numel() * tensor.element_size()
+        self.slots[rank] = tensor
+        self.barrier.wait()
+        parts = [part.clone() for part in self.slots]
+        self.barrier.wait()
+        return parts
+
+    def rank(self, rank):
+        return Ranks(
+            all_reduce_sum=lambda tensor: sum(self.exchange(rank, tensor)),
+            all_gather=lambda tensor: torch.cat(self.exchange(rank, tensor)),
+        )
+
+    def run(self, function, *arguments):
+        """``function(arguments of the rank..., Ranks)`` on every rank; results by rank."""
+        with ThreadPoolExecutor(len(self.slots)) as pool:
+            ranks = map(self.rank, range(len(self.slots)))
+            return list(pool.map(lambda args: self._guarded(function, args), zip(*arguments, ranks, strict=True)))
+
+    def _guarded(self, function, arguments):
+        try:
+            return function(*arguments)
+        except BaseException:
+            self.barrier.abort()
+            raise
+
+
+@pytest.fixture(scope="session")
+def simulated() -> type[Simulated]:
+    return Simulated
+
+
+@pytest.fixture
+def one_process(tmp_path):
+    """A process group of one; upstream's trainer asks for the rank and waits at barriers."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()

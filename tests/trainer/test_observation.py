@@ -1,4 +1,6 @@
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +10,16 @@ from torch import nn
 
 from openrlhf_cov.config import CovConfig
 from openrlhf_cov.models.loss import CovPolicyLoss
-from openrlhf_cov.trainer.observation import observe_loss, record_entropy
+from openrlhf_cov.trainer.observation import (
+    StepDiagnostics,
+    all_reduce_over,
+    observe_loss,
+    observe_training,
+    record_entropy,
+    rollout_of,
+    sample_ids,
+)
+from openrlhf_cov.trainer.selection import Ranks
 from openrlhf_cov.utils.metrics import MetricBuffer
 
 
@@ -85,8 +96,8 @@ def outcome(loss):
     return *result[:3], log_probs.grad
 
 
-def kl_cov():
-    config = CovConfig(cov_type="kl_cov", kl_cov_ratio=0.25, allow_large_cov_ratio=True)
+def kl_cov(cov_scope="micro_batch"):
+    config = CovConfig(cov_type="kl_cov", cov_scope=cov_scope, kl_cov_ratio=0.25, allow_large_cov_ratio=True)
     return CovPolicyLoss(config, policy_loss=PolicyLoss(math.inf, math.inf), aggregate=aggregate_loss)
 
 
@@ -107,7 +118,6 @@ def test_the_baseline_logs_the_same_names_as_a_method():
     _, baseline = observed(PolicyLoss)
     _, method = observed(kl_cov)
     assert baseline.keys() == method.keys()
-    assert baseline["cov/mean"] == method["cov/mean"] == -1.5  # (2 - 2 + 0 - 6) / 4
     # the method's own selection and the clip in force
     assert (baseline["cov/selected_frac"], method["cov/selected_frac"]) == (0.0, 0.25)
     assert method["cov/selected_mean"] == 2.0
@@ -121,5 +131,155 @@ def test_every_call_counts():
     single = torch.zeros(1, 4)  # covariance 0, ratio 1
     loss(single, single, single, action_mask=torch.ones(1, 4))
     values = buffer.reduce(lambda tensor, op: tensor)
-    assert values["cov/mean"] == -0.75  # -6 / 8
     assert values["ppo/clip_frac"] == 0.375  # 3 / 8
+
+
+# Upstream's replay buffer: samples without padding; (log-probs, advantages, entropies) of their tokens
+def item(number, tokens, score=1.0):
+    log_probs, advantages, entropy = torch.tensor(tokens).T
+    return SimpleNamespace(
+        action_log_probs=log_probs,
+        advantages=advantages,
+        entropy=entropy,
+        action_mask=torch.ones(len(tokens), dtype=torch.long),
+        scores=None if score is None else torch.tensor(score),
+        info={"sample_id": torch.tensor(number)},
+    )
+
+
+ITEMS = [
+    item(3, [(-1.0, 1.0, 0.5), (-3.0, 1.0, 1.0)]),
+    item(0, [(-4.0, -2.0, 2.0)], score=0.0),
+    item(1, [(-1.0, 0.0, 0.0), (-1.0, 3.0, 0.25), (-2.0, -3.0, 1.5)], score=None),
+]
+
+
+def test_a_rollout_is_the_padded_replay_buffer():
+    rollout = rollout_of(ITEMS, "cpu")
+    assert rollout.action_mask.tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1]]
+    assert rollout.entropy.tolist() == [[0.5, 1.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.25, 1.5]]
+    assert rollout.sample_ids.tolist() == [3, 0, 1]
+    assert rollout.scores[:2].tolist() == [1.0, 0.0]
+    assert rollout.scores[2].isnan()
+
+
+SHAPES = [torch.tensor([2, 5]), torch.tensor([[2], [5]]), [torch.tensor(2), torch.tensor(5)]]
+
+
+@pytest.mark.parametrize("ids", [*SHAPES, [torch.tensor([2]), torch.tensor([5])]])
+def test_sample_ids_in_any_shape_that_upstream_makes(ids):
+    assert sample_ids({"sample_id": ids}).tolist() == [2, 5]
+
+
+def test_a_step_from_start_to_finish():
+    diagnostics = StepDiagnostics(MetricBuffer(), samples_per_prompt=2)
+    diagnostics.start(ITEMS, "cpu")
+    # update 7 selects the first token of sample 1 and the second of sample 3, 8 nothing, 9 the first again
+    ids, mask = torch.tensor([1, 3]), torch.tensor([[1, 1, 1], [1, 1, 0]])
+    first = torch.tensor([[1, 0, 0], [0, 1, 1]]).bool()  # the last one lies on padding
+    diagnostics.observe(ids, mask, first, update=7)
+    diagnostics.observe(torch.tensor([0]), torch.ones(1, 1), torch.zeros(1, 1, dtype=torch.bool), update=7)
+    diagnostics.observe(ids, mask, None, update=8)
+    diagnostics.observe(ids[:1], mask[:1], first[:1], update=9)
+    assert diagnostics.selected.tolist() == [[0, 1, 0], [0, 0, 0], [1, 0, 0]]
+    values = diagnostics.finish(eta=0.5)
+    assert values["cov/empty_update_frac"] == pytest.approx(1 / 3)
+    assert values["entropy/selected"] == 0.5  # (1 + 0) / 2
+    assert values["entropy/unselected"] == pytest.approx(4.25 / 4)  # 0.5 + 2 + 0.25 + 1.5
+    assert values["cov/mean"] == pytest.approx(7 / 6)  # means -2 and 0: 1 - 1 + 4 + 0 + 3 + 0
+    assert values["entropy/delta_theorem2"] == pytest.approx(-0.5 * 7 / 6)
+    diagnostics.start(ITEMS[:1], "cpu")
+    assert not diagnostics.selected.any()
+    values = diagnostics.finish(eta=0.5)
+    assert values["entropy/delta"] == pytest.approx(0.75 - 5.25 / 6)
+    assert math.isnan(values["cov/empty_update_frac"])  # no update
+
+
+def on_ranks(world, work):
+    """Results of ``work(rank, ranks)``, one thread per rank, whose collectives exchange real tensors."""
+    barrier, slots = threading.Barrier(world, timeout=20), [None] * world
+
+    def run(rank):
+        def exchange(tensor, combine):
+            slots[rank] = tensor.clone()
+            barrier.wait()
+            result = combine(list(slots))
+            barrier.wait()
+            return result
+
+        return work(rank, Ranks(lambda tensor: exchange(tensor, sum), lambda tensor: exchange(tensor, torch.cat)))
+
+    with ThreadPoolExecutor(world) as pool:
+        return list(pool.map(run, range(world)))
+
+
+@pytest.mark.parametrize("parts", [[ITEMS[:1], ITEMS[1:]], [ITEMS[1:2], ITEMS[2:], ITEMS[:1]]])
+def test_ranks_log_what_one_rank_logs(parts):
+    def work(items, ranks):
+        diagnostics = StepDiagnostics(MetricBuffer(), samples_per_prompt=2, ranks=ranks)
+        diagnostics.start(items, "cpu")
+        ids, mask = diagnostics.rollout.sample_ids, diagnostics.rollout.action_mask
+        diagnostics.observe(ids, mask, mask & (ids == 1)[:, None], update=0)
+        return diagnostics.finish(eta=1.0)
+
+    (expected,) = on_ranks(1, lambda rank, ranks: work(ITEMS, ranks))
+    for values in on_ranks(len(parts), lambda rank, ranks: work(parts[rank], ranks)):
+        assert values == pytest.approx(expected, nan_ok=True, rel=1e-12)
+    assert expected["cov/empty_update_frac"] == 0  # although ranks without sample 1 select nothing
+
+
+def test_reducing_over_the_data_parallel_ranks():
+    reduce = all_reduce_over(Ranks(lambda tensor: 2 * tensor, lambda tensor: torch.cat([tensor, tensor + 1])), "cpu")
+    assert reduce(torch.tensor([1.0, 2.0]), "sum").tolist() == [2.0, 4.0]
+    assert reduce(torch.tensor([1.0, 2.0]), "max").tolist() == [2.0, 3.0]
+
+
+class StubTrainer:
+    """Upstream's ``ActorPPOTrainer`` and its DeepSpeed engine: one update per step."""
+
+    def __init__(self, loss):
+        self.actor_loss_fn = loss
+        self.actor = SimpleNamespace(model=SimpleNamespace(global_steps=4))
+        self.log_probs = torch.tensor([[-1.0, -3.0, 0.0], [-1.0, -1.0, -2.0]], requires_grad=True)
+
+    def training_step(self, experience, kl_ctl, step=None):
+        tensors = self.log_probs, OLD_OF_STEP, ADVANTAGES_OF_STEP
+        loss, *_ = self.actor_loss_fn(*tensors, action_mask=experience.action_mask)
+        loss.backward()
+        self.actor.model.global_steps += 1
+        return {"loss": loss.item(), "kl_ctl": kl_ctl, "step": step}
+
+
+def global_kl_cov():
+    return kl_cov(cov_scope="global")
+
+
+OLD_OF_STEP = torch.tensor([[-1.1, -2.9, 0.0], [-1.0, -1.3, -2.0]])
+ADVANTAGES_OF_STEP = torch.tensor([[1.0, 1.0, 0.0], [0.0, 3.0, -3.0]])
+
+
+@pytest.mark.parametrize("make_loss", [PolicyLoss, global_kl_cov])
+def test_the_diagnostics_change_neither_loss_nor_gradient(make_loss):
+    def train(observed):
+        torch.manual_seed(0)
+        trainer = StubTrainer(make_loss())
+        if isinstance(trainer.actor_loss_fn, CovPolicyLoss):
+            trainer.actor_loss_fn.selected = torch.tensor([[False, True, False], [True, False, False]])
+        diagnostics = StepDiagnostics(MetricBuffer(), samples_per_prompt=2)
+        if observed:
+            observe_loss(trainer.actor_loss_fn, diagnostics.metrics)
+            observe_training(trainer, diagnostics)
+            diagnostics.start(ITEMS, "cpu")
+        info = {"sample_id": [torch.tensor(3), torch.tensor(1)]}
+        experience = SimpleNamespace(info=info, action_mask=torch.tensor([[1, 1, 0], [1, 1, 1]]))
+        status = trainer.training_step(experience, 0.25, step=9)
+        values = diagnostics.finish(eta=1.0) if observed else {}
+        return (status, trainer.log_probs.grad.tolist(), torch.rand(3).tolist()), values
+
+    seen, values = train(observed=True)
+    plain, _ = train(observed=False)
+    assert seen == plain
+    assert seen[0].items() >= {"kl_ctl": 0.25, "step": 9}.items()
+    assert values["cov/selected_count"] == (2 if make_loss is global_kl_cov else 0)
+    assert values["cov/empty_update_frac"] == (0 if make_loss is global_kl_cov else 1)
+    assert math.isnan(values["entropy/selected"]) == (make_loss is PolicyLoss)

@@ -3,6 +3,7 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from openrlhf_cov.trainer import ppo_trainer
 from openrlhf_cov.trainer.ppo_trainer import CovPPOTrainer, CovTrainingActor, StepLogging
@@ -29,6 +30,10 @@ class Upstream:
 
     def init_checkpoint_states(self):
         return {"global_step": self.restored_step, "episode": 0}
+
+    def train_step(self, rollout_samples, global_step):
+        self.calls.append(("train_step", [sample.info for sample in rollout_samples], global_step))
+        return self.ppo_train(global_step), global_step + 1
 
     def ppo_train(self, global_steps):
         self.calls.append(("ppo_train", global_steps))
@@ -102,6 +107,24 @@ def test_actors_know_the_step_before_they_train(tmp_path):
     trainer = started(tmp_path, status={"policy_loss": 1.0})
     assert trainer.ppo_train(7) == {"policy_loss": 1.0}
     assert trainer.calls == [("start_step", {"global_step": 7}), ("ppo_train", 7)]
+
+
+def test_samples_are_numbered_in_the_order_of_the_rollout(tmp_path):
+    reward = torch.tensor([1.0])
+    infos = [{"reward": reward}, {}, {"sample_id": torch.tensor([77])}]  # the last comes from an earlier step
+    trainer = started(tmp_path, status={"policy_loss": 1.0})
+    assert trainer.train_step([SimpleNamespace(info=info) for info in infos], 4) == ({"policy_loss": 1.0}, 5)
+    name, seen, step = trainer.calls[0]
+    assert (name, step) == ("train_step", 4)
+    assert seen == [{"reward": reward, "sample_id": 0}, {"sample_id": 1}, {"sample_id": 2}]
+    for info in seen:  # upstream concatenates the entries of one micro-batch: one row per sample
+        assert (info["sample_id"].shape, info["sample_id"].dtype) == (torch.Size([1]), torch.int64)
+
+
+def test_the_mean_of_the_numbers_is_no_metric(tmp_path):
+    # upstream's training_step averages every entry of Experience.info into the status
+    trainer = started(tmp_path, status={"policy_loss": 1.0, "sample_id": 3.5})
+    assert trainer.train_step([], 7) == ({"policy_loss": 1.0}, 8)
 
 
 @pytest.mark.parametrize(("p99", "count"), [(2.0, 0), (2.01, 1)])

@@ -6,7 +6,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.utils.metrics import LogHistogram, Max, Mean, MetricBuffer, Quantile
+from openrlhf_cov.utils.metrics import (
+    FloatHistogram,
+    LogHistogram,
+    Max,
+    Mean,
+    MetricBuffer,
+    Quantiles,
+    Sum,
+    TopMeans,
+)
+
+HISTOGRAM = LogHistogram(-8.0, 8.0)
 
 
 def alone(tensor, op):
@@ -46,6 +57,10 @@ def logs(*values):
     return torch.tensor(values).log()
 
 
+def quantile(name, log_values, mask, level):
+    return Quantiles({name: level}, HISTOGRAM, log_values, mask)
+
+
 def test_mean_is_weighted_over_micro_batches():
     # (3 * 2 + 1 * 10) / 4, not (2 + 10) / 2
     buffer = buffer_of(Mean("a", torch.tensor(6.0), torch.tensor(3)), Mean("a", 10.0, 1))
@@ -60,6 +75,11 @@ def test_weight_zero_changes_nothing():
     assert buffer_of(Mean("a", 6.0, 3), Mean("a", 0.0, 0)).reduce(alone) == {"a": 2.0}
 
 
+def test_a_sum_adds_up_over_micro_batches_and_ranks():
+    assert buffer_of(Sum("s", 2), Sum("s", torch.tensor(3))).reduce(alone) == {"s": 5.0}
+    assert values_over([Sum("s", 2), Sum("s", 3)], [Sum("s", 4)]) == {"s": 9.0}
+
+
 def test_max_keeps_the_largest():
     assert buffer_of(Max("m", -3.0), Max("m", torch.tensor(-1.5)), Max("m", -2)).reduce(alone) == {"m": -1.5}
 
@@ -67,7 +87,7 @@ def test_max_keeps_the_largest():
 def test_quantile_merges_micro_batches():
     ones, mask = torch.ones(1, 3), torch.ones(1, 3)
     buffer = buffer_of(
-        Quantile("q", ones.log(), mask, 0.5), Quantile("q", logs(2.0, 2.0, 2.0, 9.0), torch.tensor([1, 1, 1, 0]), 0.5)
+        quantile("q", ones.log(), mask, 0.5), quantile("q", logs(2.0, 2.0, 2.0, 9.0), torch.tensor([1, 1, 1, 0]), 0.5)
     )
     # 1 1 1 2 2 2: the median is the third value
     assert buffer.reduce(alone)["q"] == pytest.approx(1.0, rel=2e-3)
@@ -76,11 +96,11 @@ def test_quantile_merges_micro_batches():
 def test_reducing_over_two_ranks_by_hand():
     rank_0 = [
         Mean("a", 6.0, 3), Mean("b", 0.0, 0), Max("m", 1.0), Max("n", -5.0),
-        Quantile("p", logs(1.0, 2.0), torch.ones(2), 0.5), Quantile("q", logs(8.0), torch.ones(1), 0.99),
+        quantile("p", logs(1.0, 2.0), torch.ones(2), 0.5), quantile("q", logs(8.0), torch.ones(1), 0.99),
     ]  # fmt: skip
     rank_1 = [
         Mean("a", 10.0, 1), Mean("b", 5.0, 2), Max("m", 4.0), Max("n", -7.0),
-        Quantile("p", logs(4.0), torch.ones(1), 0.5), Quantile("q", logs(3.0), torch.zeros(1), 0.99),
+        quantile("p", logs(4.0), torch.ones(1), 0.5), quantile("q", logs(3.0), torch.zeros(1), 0.99),
     ]  # fmt: skip
     values = values_over(rank_0, rank_1)
     # a (6 + 10) / 4, b (0 + 5) / 2; p the second of 1 2 4; q the only value that counts
@@ -101,14 +121,14 @@ def test_a_log_costs_two_collectives():
     buffer = buffer_of(
         *(Mean(f"mean{i}", 1.0, 1) for i in range(5)),
         *(Max(f"max{i}", 1.0) for i in range(5)),
-        *(Quantile(f"q{i}", torch.zeros(2), torch.ones(2), 0.5) for i in range(3)),
+        *(quantile(f"q{i}", torch.zeros(2), torch.ones(2), 0.5) for i in range(3)),
     )
     assert len(buffer.reduce(lambda tensor, op: calls.append(op) or tensor)) == 13
     assert calls == ["sum", "max"]
 
 
 def test_reducing_empties_the_buffer():
-    buffer = buffer_of(Mean("a", 6.0, 3), Max("m", 1.0), Quantile("q", torch.zeros(1), torch.ones(1), 0.5))
+    buffer = buffer_of(Mean("a", 6.0, 3), Max("m", 1.0), quantile("q", torch.zeros(1), torch.ones(1), 0.5))
     buffer.reduce(alone)
     assert buffer.reduce(alone) == {}
     buffer.add(Mean("a", 1.0, 1), Max("m", -1.0))
@@ -126,16 +146,16 @@ log_values = st.lists(st.floats(-7.875, 7.875, width=32, allow_subnormal=False),
 
 @given(values=log_values, level=st.sampled_from([0.01, 0.25, 0.5, 0.9, 0.99, 1.0]))
 def test_quantile_is_right_to_two_thousandths(values, level):
-    quantile = LogHistogram.quantile(LogHistogram.of(torch.tensor(values), torch.ones(len(values))), level)
+    counts = HISTOGRAM.of(torch.tensor(values), torch.ones(len(values)))
     expected = np.exp(np.quantile(np.array(values, dtype=np.float64), level, method="inverted_cdf"))
-    assert quantile == pytest.approx(expected, rel=2e-3)
+    assert HISTOGRAM.quantile(counts, level) == pytest.approx(expected, rel=2e-3)
 
 
 @given(parts=st.lists(log_values, min_size=1, max_size=4))
 def test_histograms_of_parts_add_up_to_the_whole(parts):
     whole = torch.tensor([value for part in parts for value in part])
-    added = sum(LogHistogram.of(torch.tensor(part), torch.ones(len(part))) for part in parts)
-    assert torch.equal(added, LogHistogram.of(whole, torch.ones(len(whole))))
+    added = sum(HISTOGRAM.of(torch.tensor(part), torch.ones(len(part))) for part in parts)
+    assert torch.equal(added, HISTOGRAM.of(whole, torch.ones(len(whole))))
     assert added.sum() == len(whole)
 
 
@@ -143,9 +163,71 @@ def test_histograms_of_parts_add_up_to_the_whole(parts):
     ("log_value", "logged"), [(12.0, 8.0), (math.inf, 8.0), (math.nan, 8.0), (-12.0, -8.0), (-math.inf, -8.0)]
 )
 def test_values_outside_count_in_the_outermost_bin(log_value, logged):
-    counts = LogHistogram.of(torch.tensor([log_value]), torch.ones(1))
-    assert math.log(LogHistogram.quantile(counts, 0.5)) == pytest.approx(logged, abs=1 / 256)
+    counts = HISTOGRAM.of(torch.tensor([log_value]), torch.ones(1))
+    assert math.log(HISTOGRAM.quantile(counts, 0.5)) == pytest.approx(logged, abs=1 / 256)
 
 
 def test_a_quantile_of_nothing_is_nan():
-    assert math.isnan(LogHistogram.quantile(LogHistogram.of(torch.tensor([1.0]), torch.zeros(1)), 0.5))
+    assert math.isnan(HISTOGRAM.quantile(HISTOGRAM.of(torch.tensor([1.0]), torch.zeros(1)), 0.5))
+
+
+def test_several_quantiles_of_one_histogram():
+    levels = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
+    metric = Quantiles(levels, LogHistogram(-16.0, 4.0), logs(*(i / 10 for i in range(1, 11))), torch.ones(10))
+    # the 1st, 5th and 9th of 0.1, 0.2, ..., 1.0
+    assert buffer_of(metric).reduce(alone) == pytest.approx({"p10": 0.1, "p50": 0.5, "p90": 0.9}, rel=2e-3)
+
+
+def top_mean(values, fraction, mask=None):
+    values = torch.tensor(values)
+    return FloatHistogram.top_mean(
+        FloatHistogram.of(values, torch.ones(len(values)) if mask is None else mask), fraction
+    )
+
+
+def test_top_means_by_hand():
+    values = [4.0, -1.0, 2.0, 0.5, -8.0]
+    assert top_mean(values, 0.4) == 3.0  # 2 of 5: (4 + 2) / 2
+    assert top_mean(values, 0.99) == 1.375  # floor(4.95) = 4: (4 + 2 + 0.5 - 1) / 4
+    assert top_mean(values, 1.0) == -0.5  # (4 + 2 + 0.5 - 1 - 8) / 5
+    assert top_mean(values, 1e-6) == 4.0  # at least one
+    assert top_mean(values, 0.5, torch.tensor([0, 1, 1, 0, 1])) == 2.0  # floor(1.5) = 1 of 2, -1, -8
+
+
+def test_a_bin_that_is_taken_in_part_counts_with_its_mean():
+    # 1 + 1/512 and 1 share the bin [1, 1 + 1/128): the top one of three is their mean, not 1 + 1/512
+    assert top_mean([1.0, 1 + 1 / 512, -3.0], 0.4) == 1 + 1 / 1024
+
+
+def test_a_top_mean_of_nothing_is_nan():
+    assert math.isnan(top_mean([1.0, 2.0], 0.5, torch.zeros(2)))
+
+
+signed = st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
+
+
+@given(
+    parts=st.lists(st.lists(st.tuples(signed, st.booleans()), min_size=1, max_size=40), min_size=1, max_size=3),
+    fraction=st.sampled_from([2e-4, 0.02, 0.2, 0.5, 1.0]),
+)
+def test_top_means_over_ranks_agree_with_sorting(parts, fraction):
+    def metric(part):
+        values, mask = zip(*part, strict=True)
+        return [TopMeans({"t": fraction}, torch.tensor(values), torch.tensor(mask))]
+
+    logged = values_over(*map(metric, parts))["t"]
+    kept = np.array(sorted((value for part in parts for value, keep in part if keep), reverse=True))
+    if not len(kept):
+        assert math.isnan(logged)
+        return
+    quota = max(1, int(len(kept) * fraction))
+    assert logged == pytest.approx(kept[:quota].mean(), rel=1e-6, abs=abs(kept[quota - 1]) / 128 + 1e-30)
+
+
+@given(values=st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=60))
+def test_bins_keep_the_order_of_the_values(values):
+    bins = [
+        FloatHistogram.of(torch.tensor([value]), torch.ones(1))[: FloatHistogram.BINS].argmax() for value in values
+    ]
+    for (x, i), (y, j) in zip(zip(values, bins, strict=True), zip(values[1:], bins[1:], strict=True), strict=False):
+        assert (x <= y) <= (i <= j)

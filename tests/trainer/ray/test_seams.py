@@ -119,6 +119,7 @@ def test_install_rebinds_what_upstream_looks_up(monkeypatch):
 def test_the_policy_actor_builds_our_trainer():
     import openrlhf.trainer.ray.ppo_actor as upstream
 
-    from openrlhf_cov.trainer.ray.ppo_actor import CovActorTrainer
+    import openrlhf_cov.trainer.ray.ppo_actor  # noqa: F401  its import rebinds
+    from openrlhf_cov.trainer.actor_trainer import CovActorTrainer, StepLoader
 
-    assert upstream.ActorPPOTrainer is CovActorTrainer
+    assert (upstream.ActorPPOTrainer, upstream.DataLoader) == (CovActorTrainer, StepLoader)

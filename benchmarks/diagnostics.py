@@ -1,0 +1,159 @@
+"""What the diagnostics add to a global step: scoring the rollouts and all updates, with and without them, in turn.
+
+A small Llama on the CPU, upstream's ``Actor`` and policy loss, no Ray and no DeepSpeed. Prints Markdown.
+
+    OMP_NUM_THREADS=1 python benchmarks/diagnostics.py
+"""
+
+import argparse
+import math
+import statistics
+import sys
+import time
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import torch
+
+from openrlhf_cov.trainer import cpu_host
+
+cpu_host.install()
+
+from openrlhf.models import Actor, PolicyLoss, aggregate_loss  # noqa: E402
+from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+
+from openrlhf_cov.config import CovConfig  # noqa: E402
+from openrlhf_cov.models.loss import CovPolicyLoss  # noqa: E402
+from openrlhf_cov.trainer.observation import (  # noqa: E402
+    StepDiagnostics,
+    observe_loss,
+    observe_training,
+    record_entropy,
+)
+from openrlhf_cov.utils.metrics import MetricBuffer  # noqa: E402
+
+SAMPLES, SAMPLES_PER_PROMPT, PROMPT, RESPONSE, VOCABULARY = 64, 8, 16, 112, 4096
+UPDATES, MICRO_BATCH = 4, 8
+
+
+class Trainer:
+    """Upstream's ``training_step`` without DeepSpeed: one micro-batch forward and backward."""
+
+    def __init__(self, actor: Actor, optimizer: torch.optim.Optimizer) -> None:
+        config = CovConfig(cov_type="kl_cov", cov_scope="micro_batch")
+        loss = PolicyLoss(math.inf, math.inf)
+        self.actor_loss_fn = CovPolicyLoss(config, policy_loss=loss, aggregate=aggregate_loss)
+        self.actor, self.optimizer = actor, optimizer
+
+    def training_step(self, batch: SimpleNamespace, ends_update: bool) -> dict:
+        log_probs = self.actor(batch.sequences, batch.action_mask, attention_mask=batch.attention_mask)
+        loss, *_ = self.actor_loss_fn(
+            log_probs, batch.action_log_probs, batch.advantages, action_mask=batch.action_mask
+        )
+        loss.backward()
+        if ends_update:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.actor.model.global_steps += 1
+        return {"loss": loss.item()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=12, help="global steps with and without the diagnostics")
+    pairs = parser.parse_args().pairs
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=4
+    )
+    actor = Actor(LlamaForCausalLM(config))
+    actor.packing_samples, actor.model.global_steps = False, 0
+    optimizer = torch.optim.AdamW(actor.parameters(), lr=1e-5)
+    plain, observed = Trainer(actor, optimizer), Trainer(actor, optimizer)
+    diagnostics = StepDiagnostics(MetricBuffer(), SAMPLES_PER_PROMPT)
+    observe_loss(observed.actor_loss_fn, diagnostics.metrics)
+    observe_training(observed, diagnostics)
+
+    seconds = []
+    for seed in range(pairs + 1):
+        order = [(plain, None), (observed, diagnostics)][:: 1 if seed % 2 else -1]
+        times = {trainer: global_step(trainer, books, seed) for trainer, books in order}
+        seconds.append((times[plain], times[observed]))
+    sys.stdout.write(report(seconds[1:]))  # the first pair warms up
+
+
+def global_step(trainer: Trainer, diagnostics: StepDiagnostics | None, seed: int) -> tuple[float, float]:
+    """CPU seconds of scoring one rollout, and of all updates on it; other load on the machine does not count."""
+    torch.manual_seed(seed)
+    batches = rollout()
+    started = time.process_time()
+    score(trainer.actor, batches, with_entropy=diagnostics is not None)
+    scored = time.process_time()
+    if diagnostics:
+        diagnostics.start([sample for batch in batches for sample in samples_of(batch)], "cpu")
+    per_update = len(batches) // UPDATES
+    for number, batch in enumerate(batches, start=1):
+        trainer.training_step(batch, number % per_update == 0)
+    if diagnostics:
+        diagnostics.finish(eta=1e-5 * UPDATES)
+    return scored - started, time.process_time() - scored
+
+
+def rollout() -> list[SimpleNamespace]:
+    """Micro-batches of random tokens, responses of random length, random advantages."""
+    batches = []
+    for first in range(0, SAMPLES, MICRO_BATCH):
+        lengths = PROMPT + torch.randint(RESPONSE // 2, RESPONSE + 1, (MICRO_BATCH, 1))
+        sequences = torch.randint(VOCABULARY, (MICRO_BATCH, int(lengths.max())))
+        attention_mask = (torch.arange(sequences.shape[1]) < lengths).long()
+        action_mask = attention_mask[:, 1:].clone()
+        action_mask[:, : PROMPT - 1] = 0
+        advantages = torch.randn(MICRO_BATCH, 1) * action_mask
+        info = {"sample_id": torch.arange(first, first + MICRO_BATCH)}
+        batches.append(
+            SimpleNamespace(
+                sequences=sequences,
+                attention_mask=attention_mask,
+                action_mask=action_mask,
+                advantages=advantages,
+                scores=torch.randint(2, (MICRO_BATCH,)).float(),
+                info=info,
+            )
+        )
+    return batches
+
+
+@torch.no_grad()
+def score(actor: Actor, batches: list[SimpleNamespace], with_entropy: bool) -> None:
+    """Give every micro-batch its log-probs, and its entropies if asked."""
+    for batch in batches:
+        num_actions = batch.action_mask.shape[1]
+        with record_entropy(actor, num_actions) if with_entropy else nullcontext([None]) as entropies:
+            batch.action_log_probs = actor(batch.sequences, batch.action_mask, attention_mask=batch.attention_mask)
+        batch.entropy = entropies[0]
+
+
+def samples_of(batch: SimpleNamespace) -> list[SimpleNamespace]:
+    """One sample each, without padding, as in upstream's replay buffer."""
+    samples = []
+    for i, length in enumerate((batch.attention_mask.sum(1) - 1).tolist()):
+        names = ("action_log_probs", "entropy", "advantages", "action_mask")
+        tensors = {name: getattr(batch, name)[i, :length] for name in names}
+        info = {"sample_id": batch.info["sample_id"][i]}
+        samples.append(SimpleNamespace(**tensors, scores=batch.scores[i], info=info))
+    return samples
+
+
+def report(seconds: list[tuple[tuple[float, float], tuple[float, float]]]) -> str:
+    """Markdown: medians of each phase without and with the diagnostics, and what they add pair by pair."""
+    phases = {"scoring the rollout": (1, 0), "all updates": (0, 1), "both": (1, 1)}
+    lines = ["| phase | without, CPU s | with, CPU s | added (median of pairs) |", "|---|---|---|---|"]
+    for name, (scoring, updates) in phases.items():
+        plain, observed = ([scoring * pair[i][0] + updates * pair[i][1] for pair in seconds] for i in (0, 1))
+        added = statistics.median(b / a - 1 for a, b in zip(plain, observed, strict=True))
+        lines.append(f"| {name} | {statistics.median(plain):.3f} | {statistics.median(observed):.3f} | {added:+.1%} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The tokens of highest covariance, with their text: ``<ckpt.output_dir>/cov_tokens/step_<n>.jsonl``."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from openrlhf_cov.config import CovConfig
+from openrlhf_cov.models.rollout import Rollout
+from openrlhf_cov.trainer.observation import StepDiagnostics
+
+FOLDER = "cov_tokens"
+
+CONTEXT = 20
+"""Tokens of text before and after a token."""
+
+Record = dict[str, Any]
+
+
+def is_due(every: int, global_step: int) -> bool:
+    """True in every ``every``-th global step, the first one being number 0; never with ``every`` 0."""
+    return every > 0 and (global_step + 1) % every == 0
+
+
+def dump_tokens(
+    diagnostics: StepDiagnostics, samples: Sequence[Any], tokenizer: Any, config: CovConfig, strategy: Any, step: int
+) -> None:
+    """Write the file of global step ``step`` (from 0); the name has the number of its line in ``metrics.jsonl``.
+
+    ``samples`` are those of the diagnostics. Every rank must call this; rank 0 writes.
+    """
+    records = token_records(
+        diagnostics.rollout,
+        diagnostics.rollout.token_covariance(diagnostics.sums),
+        diagnostics.selected,
+        [(sample.sequences.tolist(), len(sample.action_mask)) for sample in samples],
+        diagnostics.samples_per_prompt,
+        config.cov_dump_tokens,
+        lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
+    )
+    group = strategy.ds_device_mesh["dp"].get_group()
+    parts: list[list[Record]] = [[] for _ in range(dist.get_world_size(group))]
+    dist.all_gather_object(parts, records, group=group)
+    if strategy.is_rank_0():
+        path = Path(strategy.args.ckpt.output_dir, FOLDER, f"step_{step + 1}.jsonl")
+        write_records(path, merge_records(parts, config.cov_dump_tokens))
+
+
+def top_tokens(cov: Tensor, action_mask: Tensor, count: int) -> Tensor:
+    """(row, column) of the ``count`` largest unmasked entries of ``cov`` (B, A), int64 (n, 2), largest first.
+
+    Fewer if there are fewer; equal ones in order of position; NaN is left out.
+    """
+    flat = cov.masked_fill(~action_mask.bool() | cov.isnan(), -math.inf).flatten()
+    order = flat.argsort(descending=True, stable=True)[:count]
+    order = order[flat[order] > -math.inf]
+    return torch.stack([order // cov.shape[1], order % cov.shape[1]], dim=1)
+
+
+def token_records(
+    rollout: Rollout,
+    cov: Tensor,
+    selected: Tensor,
+    sequences: Sequence[tuple[list[int], int]],
+    samples_per_prompt: int,
+    count: int,
+    decode: Callable[[list[int]], str],
+) -> list[Record]:
+    """The ``count`` tokens of highest ``cov`` (B, A) on this rank.
+
+    ``selected`` is (B, A). ``sequences`` holds per row the ids of prompt and response without padding, and how many of
+    them, from the end, are columns of the tensors.
+    """
+    records = []
+    for row, column in top_tokens(cov, rollout.action_mask, count).tolist():
+        ids, columns = sequences[row]
+        position = len(ids) - columns + column
+        sample_id = int(rollout.sample_ids[row])
+        records.append(
+            {
+                "token": decode([ids[position]]),
+                "token_id": ids[position],
+                "position": position,
+                "sample_id": sample_id,
+                "prompt_id": sample_id // samples_per_prompt,
+                "log_prob": _number(rollout.log_probs[row, column]),
+                "entropy": _number(rollout.entropy[row, column]),
+                "advantage": _number(rollout.advantages[row, column]),
+                "cov": _number(cov[row, column]),
+                "selected": bool(selected[row, column]),
+                "before": decode(ids[max(0, position - CONTEXT) : position]),
+                "after": decode(ids[position + 1 : position + 1 + CONTEXT]),
+            }
+        )
+    return records
+
+
+def merge_records(parts: Iterable[list[Record]], count: int) -> list[Record]:
+    """The ``count`` records of highest covariance of all ranks, in an order that does not depend on the ranks."""
+    records = [record for part in parts for record in part]
+    return sorted(records, key=lambda record: (-record["cov"], record["sample_id"], record["position"]))[:count]
+
+
+def write_records(path: Path, records: Iterable[Record]) -> None:
+    """One JSON object per line; the file appears when it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".tmp")
+    lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
+    unfinished.write_text("".join(lines), encoding="utf-8")
+    unfinished.replace(path)
+
+
+def _number(value: Tensor) -> float | None:
+    return value.item() if value.isfinite() else None

@@ -1,0 +1,20 @@
+"""One of several processes that select together; ``test_selection_placement.py`` starts them."""
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from openrlhf_cov.trainer.selection import ranks_of, select_step
+
+
+def select(rank, world_size, folder):
+    """Write ``<rank>.pt``, masks by config, from ``inputs.pt``: ((micro-batches, keys) by rank, configs, ppo_clip)."""
+    parts, configs, ppo_clip = torch.load(folder / "inputs.pt", weights_only=False)
+    store = f"file://{folder}/store"  # no port to find, none to lose
+    dist.init_process_group("gloo", store, timedelta(seconds=60), rank=rank, world_size=world_size)
+    try:
+        ranks = ranks_of(dist.group.WORLD)
+        torch.save([select_step(*parts[rank], config, ppo_clip, ranks) for config in configs], folder / f"{rank}.pt")
+    finally:
+        dist.destroy_process_group()

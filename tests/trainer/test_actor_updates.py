@@ -1,0 +1,198 @@
+"""All updates of a global step, by upstream's own ``ppo_train`` and replay buffer: a policy of 6 numbers learns."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from openrlhf.models import PolicyLoss, aggregate_loss
+from openrlhf.trainer.ppo_utils.experience import Experience, balance_experiences
+from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
+from torch import nn
+
+from openrlhf_cov.config import CovConfig
+from openrlhf_cov.models.loss import CovPolicyLoss
+from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
+
+pytestmark = pytest.mark.usefixtures("one_process")
+
+SAMPLES, VOCABULARY, LEARNING_RATE = 8, 6, 20.0
+
+
+class Unigrams(nn.Module):
+    """Upstream's ``Actor`` around a policy without context; its DeepSpeed engine keeps gradients until it steps."""
+
+    def __init__(self):
+        super().__init__()
+        self.logits = nn.Parameter(torch.linspace(-1, 1, VOCABULARY))
+        self.model = SimpleNamespace(set_gradient_accumulation_boundary=self.note_boundary)
+        self.questions = 0
+
+    def forward(self, sequences, action_mask, attention_mask, return_output=False, ring_attn_group=None, **options):
+        log_probs = self.logits.log_softmax(0)[sequences[:, 1:]] * action_mask
+        self.questions += not return_output
+        return (log_probs, SimpleNamespace()) if return_output else log_probs
+
+    def note_boundary(self, ends):
+        self.ends = ends
+
+
+class Strategy:
+    """The calls of upstream's ``DeepspeedStrategy`` that training makes, with plain gradient descent."""
+
+    seed, ring_attn_group = 42, None
+    ds_device_mesh = {"dp": SimpleNamespace(get_group=lambda: None)}  # noqa: RUF012
+
+    def __init__(self, args, accumulated_gradient):
+        self.args, self.accumulated_gradient, self.backwards, self.updates = args, accumulated_gradient, 0, 0
+
+    def is_rank_0(self):
+        return False
+
+    def all_reduce(self, data, op="mean"):
+        return data
+
+    def backward(self, loss, actor, optimizer):
+        (loss / self.accumulated_gradient).backward()  # as DeepSpeed does
+        self.backwards += 1
+
+    def optimizer_step(self, optimizer, actor, scheduler, name):
+        if self.args.train.dynamic_batch_enable:
+            assert actor.ends
+        elif self.backwards % self.accumulated_gradient:
+            return
+        with torch.no_grad():
+            actor.logits -= LEARNING_RATE * actor.logits.grad
+        actor.logits.grad, self.updates = None, self.updates + 1
+
+    def get_grad_norm(self, actor):
+        return 0.0
+
+
+def rollouts():
+    """Single samples of 3 to 9 tokens, the first a prompt, as the controller numbers them; lengths differ."""
+    generator, samples = torch.Generator().manual_seed(0), []
+    log_probs = Unigrams().logits.detach().log_softmax(0)
+    for number in range(SAMPLES):
+        sequences = torch.randint(0, VOCABULARY, (1, 3 + number * 6 // (SAMPLES - 1)), generator=generator)
+        action_mask = torch.ones_like(sequences[:, 1:])
+        length = torch.tensor([float(sequences.numel())])
+        samples.append(
+            Experience(
+                sequences=sequences,
+                attention_mask=torch.ones_like(sequences),
+                action_mask=action_mask,
+                action_log_probs=log_probs[sequences[:, 1:]],
+                advantages=action_mask * (1.5 if number % 3 == 0 else -0.5),
+                total_length=length,
+                index=[number],
+                info={"reward": torch.tensor([1.0]), "sample_id": torch.tensor([number])},
+            )
+        )
+    return samples
+
+
+def make_trainer(config, micro_batch, dynamic=False, epochs=2):
+    """A trainer with everything that upstream's ``ppo_train`` reads; its buffer holds the rollouts."""
+    args = SimpleNamespace(
+        train=SimpleNamespace(
+            dynamic_batch_enable=dynamic, batch_size=SAMPLES, max_tokens_per_gpu=14, micro_batch_size=micro_batch
+        ),
+        rollout=SimpleNamespace(batch_size=SAMPLES, n_samples_per_prompt=1),
+        actor=SimpleNamespace(entropy_coef=None, num_nodes=1, num_gpus_per_node=1),
+        algo=SimpleNamespace(kl=SimpleNamespace(use_loss=False)),
+        ds=SimpleNamespace(tensor_parallel_size=1, ring_attn_size=1),
+    )
+    trainer, loss = object.__new__(CovActorTrainer), PolicyLoss(math.inf, math.inf)
+    if config is not None:
+        loss = CovPolicyLoss(config, policy_loss=loss, aggregate=aggregate_loss)
+    vars(trainer).update(
+        args=args, strategy=Strategy(args, 1 if dynamic else SAMPLES // micro_batch), actor=Unigrams(),
+        actor_loss_fn=loss, actor_optim=None, ema_model=None, aux_loss=False, max_epochs=epochs,
+        actor_scheduler=SimpleNamespace(get_last_lr=lambda: [0.0]), dataloader_pin_memory=False, global_step=3,
+        replay_buffer=NaiveReplayBuffer(micro_batch, dynamic_batch=dynamic),
+    )  # fmt: skip
+    samples = rollouts()
+    batches = balance_experiences(samples, args) if dynamic else [
+        Experience.concat_experiences(samples[:5], 0), Experience.concat_experiences(samples[5:], 0),
+    ]  # fmt: skip
+    for batch in batches:
+        trainer.replay_buffer.append(batch)
+    return trainer
+
+
+def train(trainer):
+    """[{(sample id, position)} restrained in each update]."""
+    restrained, step, updates = [set()], trainer.training_step, trainer.strategy.updates
+
+    def recording(experience, *args):
+        status = step(experience, *args)
+        ids = [int(number) for number in experience.info["sample_id"]]
+        restrained[-1] |= {(ids[row], t) for row, t in trainer.actor_loss_fn.selected.nonzero().tolist()}
+        if trainer.strategy.updates - updates == len(restrained):
+            restrained.append(set())
+        return status
+
+    trainer.training_step = recording
+    torch.manual_seed(0)  # upstream shuffles
+    status = trainer.ppo_train(0.0)
+    del trainer.training_step
+    assert math.isfinite(status["policy_loss"])
+    assert restrained.pop() == set()
+    return restrained
+
+
+CONFIGS = {
+    "kl_cov": CovConfig(cov_type="kl_cov", kl_cov_ratio=0.2, ppo_kl_coef=0.5, allow_large_cov_ratio=True),
+    "clip_cov": CovConfig(cov_type="clip_cov", clip_cov_ratio=0.2, clip_cov_lb=0.01, allow_large_cov_ratio=True),
+}
+TOKENS = sum(sample.action_mask.sum().item() for sample in rollouts())
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
+def test_updates_do_not_depend_on_the_micro_batches(config):
+    reference = make_trainer(config, micro_batch=SAMPLES)
+    expected = train(reference)
+    assert [len(restrained) for restrained in expected] == [int(0.2 * TOKENS)] * 2
+    assert expected[0] != expected[1]  # the policy moved, lots are drawn from other candidates
+    for layout in ({"micro_batch": 1}, {"micro_batch": 2}, {"micro_batch": 4}, {"micro_batch": 1, "dynamic": True}):
+        trainer = make_trainer(config, **layout)
+        assert train(trainer) == expected, layout
+        assert trainer.strategy.updates == 2
+        # two updates of some 40 token gradients in float32, added in another order
+        torch.testing.assert_close(trainer.actor.logits, reference.actor.logits, rtol=1e-5, atol=1e-6)
+    assert trainer.strategy.backwards > 4  # dynamic: several micro-batches per update
+
+
+def test_the_policy_is_asked_from_the_second_update_on():
+    for scope, questions in ({}, 2), ({"cov_log_probs": "old"}, 0), ({"cov_scope": "micro_batch"}, 0):
+        config = CovConfig(cov_type="kl_cov", **scope)
+        trainer = make_trainer(config, micro_batch=4)
+        train(trainer)
+        assert trainer.actor.questions == questions  # two micro-batches of the second epoch
+    trainer = make_trainer(CovConfig(cov_type="kl_cov"), micro_batch=4)
+    for asked in (2, 4):  # the next global step starts anew
+        train(trainer)
+        assert trainer.actor.questions == asked
+
+
+def test_old_log_probs_select_the_same_tokens_in_every_update():
+    config = CovConfig(cov_type="kl_cov", cov_log_probs="old", kl_cov_ratio=0.2, allow_large_cov_ratio=True)
+    first, second = train(make_trainer(config, micro_batch=2))
+    assert first == second
+    assert first == train(make_trainer(CONFIGS["kl_cov"], micro_batch=2))[0]
+
+
+def test_the_baseline_is_upstreams(monkeypatch):
+    import openrlhf.trainer.ray.ppo_actor as upstream
+
+    baseline = make_trainer(None, micro_batch=2)
+    torch.manual_seed(0)
+    baseline.ppo_train(0.0)
+    plain = make_trainer(None, micro_batch=2)
+    plain.__class__ = CovActorTrainer.__base__  # upstream's trainer, loader and order of samples
+    monkeypatch.setattr(upstream, "DataLoader", torch.utils.data.DataLoader)
+    torch.manual_seed(0)
+    plain.ppo_train(0.0)
+    assert torch.equal(baseline.actor.logits, plain.actor.logits)
+    assert baseline.actor.questions == 0

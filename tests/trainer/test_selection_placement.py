@@ -1,0 +1,160 @@
+"""The same tokens are selected wherever they lie: one list of all tokens, micro-batches, ranks, real processes."""
+
+import importlib
+import math
+import random
+import struct
+from fractions import Fraction
+from pathlib import Path
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_cov.config import CovConfig
+from openrlhf_cov.models.objectives import TokenBatch
+from openrlhf_cov.models.ranking import token_keys
+from openrlhf_cov.trainer.selection import select_step
+
+
+def kl_cov(ratio):
+    return CovConfig(cov_type="kl_cov", kl_cov_ratio=ratio, allow_large_cov_ratio=True)
+
+
+def clip_cov(ratio, lower=-9.0, upper=9.0):
+    return CovConfig(
+        cov_type="clip_cov", clip_cov_ratio=ratio, clip_cov_lb=lower, clip_cov_ub=upper, allow_large_cov_ratio=True
+    )
+
+
+def single(value):
+    """Rounded to float32."""
+    return struct.unpack("f", struct.pack("f", value))[0]
+
+
+def brute_force(samples, config, eps):
+    """{(sample id, position)} of the selected tokens: all tokens of the step ranked in one list, in plain Python.
+
+    A sample is (id, [(log_prob, log_ratio, advantage, keep, key), ...]).
+    """
+    tokens = [(number, t, *token) for number, row in samples for t, token in enumerate(row) if token[3]]
+    if not tokens:
+        return set()
+    means = [
+        float(sum(round(Fraction(token[i]) * 2**24) for token in tokens)) / 2**24 / len(tokens) for i in (2, 4)
+    ]  # fmt: skip
+    ranked = []
+    for number, t, log_prob, log_ratio, advantage, _, key in tokens:
+        cov = single(single(log_prob - single(means[0])) * single(advantage - single(means[1])))
+        if config.cov_type == "kl_cov":
+            ranked.append((cov, key, number, t))
+        else:
+            clipped = log_ratio > math.log1p(eps) if advantage > 0 else log_ratio < math.log1p(-eps)
+            if config.clip_cov_lb < cov < config.clip_cov_ub and not (clipped and advantage):
+                ranked.append((key, key, number, t))
+    ratio = config.kl_cov_ratio if config.cov_type == "kl_cov" else config.clip_cov_ratio
+    ranked.sort(reverse=True)
+    return {(number, t) for _, _, number, t in ranked[: max(1, int(len(tokens) * ratio))]}
+
+
+@st.composite
+def steps(draw):
+    """Samples as ``brute_force`` takes them (many ties, holes in masks, whole samples masked), dealt to ranks.
+
+    The deal is a list, by rank, of micro-batches; a micro-batch is a list of indices into the samples.
+    """
+    count, longest = draw(st.integers(1, 7)), draw(st.integers(1, 6))
+    ids = draw(st.lists(st.integers(0, 10**6), min_size=count, max_size=count, unique=True))
+    log_probs, log_ratios = st.integers(-6, 0).map(lambda n: n / 2), st.sampled_from([0.0, 0.5, -0.5, 0.125])
+    samples = []
+    for number in ids:
+        length, dead = draw(st.integers(1, longest)), draw(st.integers(0, 4)) == 0
+        keys = token_keys(1, 2, torch.tensor([number]), length)[0].tolist()
+        advantage = st.just(draw(st.integers(-2, 3)) / 2) if draw(st.booleans()) else st.sampled_from([-1.0, 0.0, 2.0])
+        row = [
+            (draw(log_probs), draw(log_ratios), draw(advantage), not dead and draw(st.integers(0, 4)) > 0, key)
+            for key in keys
+        ]
+        samples.append((number, row))
+    world = draw(st.integers(1, min(3, count)))
+    rng = random.Random(draw(st.integers(0, 2**16)))
+    order = rng.sample(range(count), count)
+    hands = [order[rank::world] for rank in range(world)]
+    deal = []
+    for hand in hands:
+        size = rng.randint(1, len(hand))
+        deal.append([hand[i : i + size] for i in range(0, len(hand), size)])
+    return samples, deal, rng.randint(0, 2)
+
+
+def micro_batch(samples, extra):
+    """(TokenBatch, keys) of these samples, padded with garbage to the longest and ``extra`` columns more."""
+    columns = max(len(row) for _, row in samples) + extra
+    padding = (77.0, 0.0, -55.0, False, 0)
+    log_probs, log_ratios, advantages, mask = (
+        torch.tensor([[token[i] for token in row + [padding] * (columns - len(row))] for _, row in samples])
+        for i in range(4)
+    )
+    keys = token_keys(1, 2, torch.tensor([number for number, _ in samples]), columns)
+    return TokenBatch(log_probs, log_probs - log_ratios, advantages, mask), keys
+
+
+CONFIGS = st.one_of(
+    st.sampled_from([1e-4, 0.05, 0.2, 0.5, 0.9, 1.0]).map(kl_cov),
+    st.builds(clip_cov, st.sampled_from([1e-4, 0.2, 0.6, 1.0]), st.sampled_from([-9.0, -0.5]), st.just(9.0)),
+    st.builds(clip_cov, st.sampled_from([0.2, 1.0]), st.just(0.25), st.sampled_from([0.5, 1.0, 2.0])),
+)
+
+
+@given(step=steps(), config=CONFIGS, eps=st.sampled_from([0.2, 0.9]))
+def test_any_placement_selects_what_one_list_of_all_tokens_does(simulated, step, config, eps):
+    samples, deal, extra = step
+
+    def on_rank(hand, ranks):
+        parts = [micro_batch([samples[i] for i in indices], extra) for indices in hand]
+        masks = select_step(*zip(*parts, strict=True), config, (eps, eps), ranks)
+        return {
+            (samples[i][0], t)
+            for indices, mask in zip(hand, masks, strict=True)
+            for i, row in zip(indices, mask.tolist(), strict=True)
+            for t, chosen in enumerate(row)
+            if chosen
+        }
+
+    selected = set().union(*simulated(len(deal)).run(on_rank, deal))
+    assert selected == brute_force(samples, config, eps)
+
+
+def rollout(samples=8, columns=25, seed=0):
+    """Samples of random lengths as ``brute_force`` takes them; ratios of 1 or beyond the clip."""
+    rng = random.Random(seed)
+    deck = []
+    for number in range(samples):
+        length, advantage = rng.randint(1, columns), rng.choice([-1.0, 0.5, 2.0])
+        keys = token_keys(1, 2, torch.tensor([number]), length)[0].tolist()
+        deck.append(
+            (number, [(single(-rng.expovariate(1)), rng.choice([0.0, 0.5]), advantage, True, key) for key in keys])
+        )
+    return deck
+
+
+def test_two_processes_select_what_one_does(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))  # the processes import the module by its name
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    samples, configs = rollout(), [kl_cov(0.1), clip_cov(0.1, 0.1)]
+    hands = [[[0, 5], [3]], [[7, 1, 2], [4, 6]]]
+    parts = [[micro_batch([samples[i] for i in indices], 0) for indices in hand] for hand in hands]
+    torch.save(([tuple(zip(*part, strict=True)) for part in parts], configs, (0.2, 0.2)), tmp_path / "inputs.pt")
+    worker = importlib.import_module("gloo_selection")
+    torch.multiprocessing.spawn(worker.select, args=(2, tmp_path), nprocs=2)  # gloo aborts a process that disagrees
+
+    results = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    whole, keys = micro_batch(samples, 0)
+    for config, *masks in zip(configs, *results, strict=True):
+        (expected,) = select_step([whole], [keys], config, (0.2, 0.2))
+        placed = {(row, column) for row, column in expected.nonzero().tolist()}
+        assert placed == brute_force(samples, config, 0.2)
+        assert len(placed) > 5
+        for indices, mask in zip(hands[0] + hands[1], masks[0] + masks[1], strict=True):
+            assert torch.equal(mask, expected[indices, : mask.shape[1]])
+            assert not expected[indices, mask.shape[1] :].any()
