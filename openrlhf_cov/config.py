@@ -68,12 +68,14 @@ class CovConfig:
         "tokens over which covariance is centred and ranked: global is the whole optimizer step, over all "
         "micro-batches and ranks; micro_batch is the published code's behaviour",
         choices=("global", "micro_batch"),
+        only="clip_cov or kl_cov",
     )
     cov_log_probs: str = _setting(
         "current",
         "log-probs of the covariance with --cov_scope global: current asks the policy again before each update, old "
         "takes those of the rollout",
         choices=("current", "old"),
+        only="clip_cov or kl_cov",
     )
     clip_cov_ratio: float | Schedule = _setting(
         2e-4, "fraction of action tokens whose gradient is dropped", only="clip_cov", scheduled=True

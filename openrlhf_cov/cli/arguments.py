@@ -65,7 +65,7 @@ class CovArgumentParser(argparse.ArgumentParser):
     def _reject_unused_flags(self, config: CovConfig, given: set[str]) -> None:
         for setting in fields(CovConfig):
             owner = setting.metadata["only"]
-            if owner and setting.name in given and config.cov_type != owner:
+            if owner and setting.name in given and config.cov_type not in owner.split(" or "):
                 self.error(
                     f"--{setting.name} only applies to --cov_type {owner}, got --cov_type {config.cov_type}; "
                     f"drop it or set --cov_type {owner}"

@@ -34,6 +34,7 @@ def main() -> None:
     """Run the demo; exit status 1 if training fails, 2 for a bad setting, 130 when interrupted."""
     args = parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell starts programs with SIGINT ignored
     try:
         run(args)
     except UsageError as error:

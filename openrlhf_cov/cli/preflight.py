@@ -146,6 +146,11 @@ def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
             f"--rollout.n_samples_per_prompt {args.rollout.n_samples_per_prompt} = {samples} samples; not one "
             "optimizer step would be made"
         )
+    if samples % args.train.batch_size:
+        logger.warning(
+            f"one rollout gives {samples} samples, no multiple of --train.batch_size {args.train.batch_size}: what is "
+            "left over is trained together with the next rollout"
+        )
     updates = samples // args.train.batch_size * args.train.max_epochs
     if args.cov_type == "kl_cov" and updates == 1:
         logger.warning(

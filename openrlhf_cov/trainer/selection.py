@@ -53,8 +53,8 @@ def select_step(
     The quota is max(1, floor(ratio * N)) with the N action tokens of the whole optimizer step; both means of the
     covariance run over them. ``keys`` (``token_keys``) break ties and draw lots. ``ppo_clip`` is (eps_low, eps_high).
 
-    The result equals a ranking of all tokens in one place. What moves: 24 bytes for the sums, and each rank's
-    min(quota, own tokens) best scores, 8 bytes each, padded to the longest; no rank sees the other's covariances.
+    The result equals a ranking of all tokens in one place. Each rank sends 24 bytes for the sums and its best scores,
+    8 bytes each: as many as the quota, padded where it has fewer tokens.
     Every rank must call this for every window.
     """
     sums = sum(fixed_point_sums(batch.log_probs, batch.advantages, batch.action_mask) for batch in window)

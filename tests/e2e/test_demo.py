@@ -49,8 +49,8 @@ def test_demo_prints_a_table_and_stops_when_it_is_interrupted(demo_task, tmp_pat
 
     interrupted = tmp_path / "interrupted"
     process = subprocess.Popen(demo(demo_task, interrupted), stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: ray_processes(interrupted))
-    time.sleep(5)
+    wait_for((interrupted / "train.log").exists)  # the job is being submitted
+    time.sleep(10)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
