@@ -16,5 +16,5 @@ setup(
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["openrlhf_cov*"]),
     install_requires=REQUIREMENTS,
-    extras_require={"dev": ["pytest", "pytest-cov", "hypothesis", "ruff"]},
+    extras_require={"dev": ["pytest", "pytest-cov", "pytest-xdist", "hypothesis", "ruff"]},
 )

@@ -5,5 +5,5 @@ cd "$(dirname "$0")/.."
 bin="${BIN:-.venv/bin}"
 "$bin/ruff" format --check .
 "$bin/ruff" check .
-"$bin/python" -m pytest -m "not e2e and not gpu"
+"$bin/python" -m pytest -m "not e2e and not gpu" --numprocesses 2 --dist worksteal
 "$bin/python" scripts/run_upstream_tests.py

@@ -156,6 +156,7 @@ def health(url):
         return json.load(answer)
 
 
+@pytest.mark.e2e
 def test_two_replicas_behind_the_client_of_upstream_and_no_process_left():
     from openrlhf.utils.agent import SingleTurnAgentExecutor
 
@@ -209,6 +210,7 @@ def test_two_replicas_behind_the_client_of_upstream_and_no_process_left():
         assert psutil.wait_procs(started, timeout=30)[1] == []
 
 
+@pytest.mark.e2e
 def test_sigint_while_a_case_is_stuck_ends_within_seconds(request):
     body = {"query": [r"\boxed{x+1}"] * 50, "prompts": [""] * 50, "labels": ["1+x"] * 50}
     with replica("--reward_timeout", "100") as process:

@@ -164,12 +164,9 @@ CLIP_COV = ("--cov_type", "clip_cov", "--clip_cov_ratio", "0.05", "--clip_cov_lb
 
 LAYOUTS = [
     dict(micro_batch=1),
-    dict(micro_batch=2),
-    dict(micro_batch=4),
     dict(micro_batch=4, ranks=2),
-    dict(dynamic=True),
     dict(dynamic=True, ranks=2),
-    dict(micro_batch=4, zero_stage=0),
+    dict(micro_batch=2, zero_stage=0),
     dict(micro_batch=4, zero_stage=1),
     dict(micro_batch=4, zero_stage=3),
 ]
@@ -200,8 +197,7 @@ def test_a_global_step_does_not_depend_on_placement(take_step):
 
 def test_kl_cov_selects_the_same_tokens_and_bf16_moves_alike(take_step):
     reference = take_step(*KL_COV, micro_batch=8)
-    for layout in (dict(micro_batch=2), dict(micro_batch=4, ranks=2)):
-        assert take_step(*KL_COV, **layout).selected == reference.selected, layout
+    assert take_step(*KL_COV, micro_batch=4, ranks=2).selected == reference.selected
     # bf16 rounds activations and gradients to 2^-9 relative, several times on the way; 2 % holds some ten roundings
     bf16 = [take_step(*KL_COV, micro_batch=size, dtype="bf16") for size in (2, 8)]
     assert bf16[0].selected == bf16[1].selected == reference.selected

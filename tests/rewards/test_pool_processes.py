@@ -13,7 +13,7 @@ import pytest
 
 from openrlhf_cov.rewards.pool import WorkerDied, WorkerPool, WorkerTimeout
 
-pytestmark = [pytest.mark.usefixtures("pool_targets"), pytest.mark.usefixtures("no_shared_pool")]
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("pool_targets"), pytest.mark.usefixtures("no_shared_pool")]
 SLACK = 1.0
 """Seconds that a kill and its bookkeeping may take on a busy machine."""
 

@@ -87,6 +87,7 @@ torch.testing.assert_close(weights(), before - 0.1, rtol=0, atol=1e-5)
 """
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_deepspeed_skips_the_update_and_goes_on(tmp_path, stage):
     """On a real engine, in a process of its own: NaN and infinity change no weight, the next loss does."""

@@ -7,6 +7,7 @@ import struct
 from fractions import Fraction
 from pathlib import Path
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,6 +130,7 @@ def rollout(samples=8, columns=25, seed=0):
     return deck
 
 
+@pytest.mark.e2e
 def test_two_processes_select_what_one_does(cov_config, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))  # the processes import the module by its name
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
