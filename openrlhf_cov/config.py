@@ -184,9 +184,9 @@ class RewardConfig(Settings):
     )
     reward_source: str = setting(
         "math",
-        "rule that grades: math; gsm8k, plain numbers; choice, a letter; row, by the field source of each row, math "
-        "where that names no rule",
-        choices=("math", "gsm8k", "choice", "row"),
+        "rule that grades: math; gsm8k, plain numbers; choice, a letter; tiny_addition, the embedded task; row, "
+        "by the field source of each row, math where that names no rule",
+        choices=("math", "gsm8k", "choice", "tiny_addition", "row"),
     )
     reward_incorrect: float = setting(0.0, "reward of a wrong response; a right one gets 1 (DAPO: -1)")
     reward_format_bonus: float = setting(0.0, "added to the reward of a response that has an answer in the format")
@@ -242,6 +242,33 @@ class SamplingConfig(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluationConfig(Settings):
+    """Settings of ``--eval.dataset bench:NAMES``. Raises ValueError, naming the flag, when a value is out of range."""
+
+    eval_protocol: str = setting(
+        "paper",
+        "how benchmarks are sampled and prompted: paper (avg@32 on AIME and AMC, greedy on the rest) or quick; "
+        "--eval.n_samples_per_prompt and --eval.temperature replace its values where they are given",
+        choices=("paper", "quick"),
+        flag="eval.protocol",
+    )
+    eval_template: str = setting(
+        "", "prompt of the benchmarks: qwen-boxed, chat, plain or none; empty for the protocol's", flag="eval.template"
+    )
+    eval_data_dir: str = setting(
+        "", "folder with NAME.jsonl of every benchmark; empty for the hub", flag="eval.data_dir"
+    )
+    eval_max_tokens: int = setting(0, "longest response; 0 for the protocol's", flag="eval.max_tokens")
+    eval_limit: int = setting(0, "ask the first N problems of each benchmark only; 0 for all", flag="eval.limit")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("max_tokens", "limit"):
+            if getattr(self, f"eval_{name}") < 0:
+                raise ValueError(f"--eval.{name} is at least 0, got {getattr(self, f'eval_{name}')}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig(Settings):
     """What ends a run early. Raises ValueError, naming the flag, when a value is out of range."""
 
@@ -254,8 +281,8 @@ class RunConfig(Settings):
     )
     on_nan: str = setting(
         "stop",
-        "an update whose gradient is NaN or infinite is skipped on all ranks (ZeRO stages 1 to 3): stop ends the run "
-        "after 3 in a row, skip goes on",
+        "an update whose gradient is NaN or infinite is skipped on all ranks: stop ends the run after 3 in a row, "
+        "skip goes on",
         choices=("skip", "stop"),
         flag="train.on_nan",
     )

@@ -5,9 +5,18 @@ import difflib
 import math
 import re
 import sys
+from collections.abc import Container
 from dataclasses import fields
 
-from openrlhf_cov.config import NOT_PERCENT, CovConfig, RewardConfig, RunConfig, SamplingConfig, Schedule
+from openrlhf_cov.config import (
+    NOT_PERCENT,
+    CovConfig,
+    EvaluationConfig,
+    RewardConfig,
+    RunConfig,
+    SamplingConfig,
+    Schedule,
+)
 from openrlhf_cov.trainer import cpu_host
 
 PUBLISHED_PPO_CLIP = {"clip_cov": (1.0, 1.0), "kl_cov": (math.inf, math.inf)}
@@ -19,6 +28,7 @@ GROUPS = {
     "covariance policy loss": CovConfig,
     "rule-based rewards": RewardConfig,
     "rollouts and dynamic sampling": SamplingConfig,
+    "evaluation on benchmarks (--eval.dataset bench:aime24,math500)": EvaluationConfig,
     "stopping": RunConfig,
 }
 """Title in --help -> config class whose fields are its flags."""
@@ -36,6 +46,9 @@ POSITIVE = (
     *("eval.n_samples_per_prompt", "logger.logging_steps"),
 )
 """Upstream's flags that count something: at least 1, or not given where upstream has no default."""
+
+PROTOCOL_FLAGS = ("eval.n_samples_per_prompt", "eval.temperature")
+"""Upstream's flags that a protocol of ours sets for ``bench:`` unless they are given."""
 
 INTERVALS = ("ckpt.save_steps", "eval.steps")
 """Upstream's flags that say every how many steps: at least 1, or -1 for never."""
@@ -88,6 +101,8 @@ class CovArgumentParser(argparse.ArgumentParser):
         if config.cov_type != "none":
             self._open_ppo_clip(args, config, given)
         self._check_counts(args)
+        self._check_sampling(args)
+        self._check_evaluation(args, given)
         if not any(getattr(args, name) for name in REWARD_FLAGS):
             self.error(
                 "no reward: give --reward.remote_url (a reward_func.py or a server) or --reward.model_name_or_path"
@@ -102,6 +117,27 @@ class CovArgumentParser(argparse.ArgumentParser):
             if value is None or value >= 1 or (name in INTERVALS and value == -1):
                 continue
             self.error(f"--{name} is at least 1{' (or -1: never)' if name in INTERVALS else ''}, got {value}")
+
+    def _check_sampling(self, args: argparse.Namespace) -> None:
+        """Refuse a number of prompts that dynamic sampling would ignore: it asks for as many as a batch needs."""
+        generated, batch = getattr(args, "rollout.vllm_generate_batch_size"), getattr(args, "rollout.batch_size")
+        if getattr(args, "algo.dynamic_filtering_enable") and generated not in (None, batch):
+            self.error(
+                f"--rollout.vllm_generate_batch_size {generated} has no effect with --algo.dynamic_filtering_enable, "
+                f"which asks for what --rollout.batch_size {batch} needs (--sampling_oversample_max); drop it"
+            )
+
+    def _check_evaluation(self, args: argparse.Namespace, given: set[str]) -> None:
+        """``bench:`` takes the protocol's settings; the flags of benchmarks need ``bench:``."""
+        if (getattr(args, "eval.dataset") or "").startswith("bench:"):
+            for name in PROTOCOL_FLAGS:
+                if name not in given:
+                    setattr(args, name, None)
+            return
+        for setting in fields(EvaluationConfig):
+            if setting.name in given:
+                flag = setting.metadata["flag"]
+                self.error(f"--{flag} only applies to --eval.dataset bench:NAMES; drop it or name benchmarks there")
 
     def _reject_unused_flags(self, config: CovConfig, given: set[str]) -> None:
         for setting in fields(CovConfig):
@@ -139,10 +175,14 @@ class CovArgumentParser(argparse.ArgumentParser):
             setattr(args, "actor.eps_clip_low_high", PUBLISHED_PPO_CLIP[config.cov_type])
 
 
-def add_config_arguments(parser: argparse.ArgumentParser, title: str, config: type) -> None:
-    """Add the flag group of a config class: one flag per field, with the field's default."""
+def add_config_arguments(
+    parser: argparse.ArgumentParser, title: str, config: type, only: Container[str] | None = None
+) -> None:
+    """Add the flag group of a config class: one flag per field, or per field in ``only``, with the field's default."""
     group = parser.add_argument_group(title)
     for setting in fields(config):
+        if only is not None and setting.name not in only:
+            continue
         flag = f"--{setting.metadata['flag'] or setting.name}"
         help = f"{setting.metadata['help']} (default: {setting.default})"
         if isinstance(setting.default, bool):

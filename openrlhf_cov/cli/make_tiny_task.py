@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
-from openrlhf_cov.tiny_task.problems import DATASOURCE, OPERANDS, Problem, split_problems
+from openrlhf_cov.tiny_task.problems import DATASOURCE, OPERANDS, split_problems
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,8 @@ PROBLEMS = len(OPERANDS) ** 2
 MAX_NEW_TOKENS = 40
 """Bound on a response in the evaluation: the longest written answer has 18 tokens with its ``<eos>``."""
 EVALUATION_BATCH_SIZE = 256
-TASK_FILES = ("model/model.safetensors", "model/config.json", "model/tokenizer.json", "train.jsonl", "test.jsonl")
+MODEL_FILES = ("model/model.safetensors", "model/config.json", "model/tokenizer.json")
+TASK_FILES = (*MODEL_FILES, "train.jsonl", "test.jsonl", "benchmark.jsonl")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +83,9 @@ def write_task(output: Path, settings: TaskSettings, policy: Any) -> dict[str, A
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as scratch:
         folder = Path(scratch, "task")
         folder.mkdir()
-        _write_rows(folder / "train.jsonl", split.train[: settings.train_rows])
-        _write_rows(folder / "test.jsonl", split.held_out)
+        write_rows(folder / "train.jsonl", [problem.to_row() for problem in split.train[: settings.train_rows]])
+        write_rows(folder / "test.jsonl", [problem.to_row() for problem in split.held_out])
+        write_rows(folder / "benchmark.jsonl", [problem.to_benchmark_row() for problem in split.held_out])
         model, tokenizer = make_base_policy(split.train, policy, settings.seed)
         model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
@@ -118,8 +120,9 @@ def evaluate(model_dir: Path, rows: list[dict[str, str]], seed: int) -> dict[str
     }
 
 
-def _write_rows(path: Path, problems: tuple[Problem, ...]) -> None:
-    path.write_text("".join(json.dumps(problem.to_row()) + "\n" for problem in problems), encoding="utf-8")
+def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
+    """Write a file of one JSON object per line."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def is_occupied(output: Path) -> bool:

@@ -1,11 +1,15 @@
 """Everything that is checked before any actor starts, in order; and the models and the reward that a run will read."""
 
+import logging
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 from openrlhf_cov.cli import check_data, check_run
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_module
+from openrlhf_cov.trainer.benchmark_evaluation import benchmark_names, best_metric, plan_of
+
+logger = logging.getLogger(__name__)
 
 
 def check(args: SimpleNamespace) -> None:
@@ -29,10 +33,27 @@ def check(args: SimpleNamespace) -> None:
     check_data.check_prompts(args.data.prompt_dataset, args.data, rows)
     check_data.check_labels(args, args.data.prompt_dataset, rows, reward)
     check_run.check_step_size(args, len(rows))
-    if args.eval.dataset:
+    if benchmark_names(args.eval.dataset) is not None:
+        check_benchmarks(args)
+    elif args.eval.dataset:
         rows = check_data.load_rows(args, "--eval.dataset", args.eval.dataset, "--eval.split", args.eval.split)
         check_data.check_prompts(args.eval.dataset, args.data, rows)
         check_data.check_labels(args, args.eval.dataset, rows, reward)
+
+
+def check_benchmarks(args: SimpleNamespace) -> None:
+    """Load the problems and write the prompts of --eval.dataset; choose the metric of the best checkpoint."""
+    from openrlhf.utils import get_tokenizer
+
+    plan = plan_of(args, get_tokenizer(args.actor.model_name_or_path, None))
+    args.ckpt.best_metric_key = args.ckpt.best_metric_key or best_metric(plan)
+    longest = max(len(ids) for _, ids in plan.prompts)
+    wanted = longest + max(each.max_tokens for each in plan.benchmarks)
+    if wanted > args.data.max_len:
+        logger.warning(
+            f"--eval.dataset {args.eval.dataset}: prompt and response may take {wanted} tokens, --data.max_len "
+            f"{args.data.max_len} cuts them; raise it, or lower --eval.max_tokens"
+        )
 
 
 def check_model(flag: str, path: str | None, required: bool) -> None:

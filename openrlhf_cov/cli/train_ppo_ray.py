@@ -45,8 +45,9 @@ def main() -> None:
 
         preflight.check(args)
         seams.accept_fp32()
-        cluster.connect(args)
-        cluster.check_capacity(args)
+        needs = cluster.needs_of_training(args)
+        cluster.connect(needs)
+        cluster.check_capacity(needs)
         extension_locks.remove_stale_locks()
         seams.install(args)
         from openrlhf.cli.train_ppo_ray import train

@@ -7,6 +7,7 @@ could not be tried here, on a host without the hub. Wrong ones stop the run: row
 
 import difflib
 from dataclasses import dataclass
+from pathlib import Path
 
 from openrlhf_cov.errors import UsageError
 
@@ -59,15 +60,17 @@ class Benchmark:
     name: str
     version: int
     title: str
-    rows: int
-    """Problems in ``<name>.jsonl``."""
+    rows: int | None
+    """Problems in ``<name>.jsonl``; None: however many the file has."""
     sampling: Sampling
     grader: str
-    """Key of ``openrlhf_cov.rewards.sources.SOURCES``."""
+    """Key of ``openrlhf_cov.rewards.sources.SOURCES``, or ``row``: the field ``source`` of each problem names it."""
     hub: HubDataset | None
     """None: the set is not on the hub."""
     file: str | None = None
     """Another file name that is read where ``<name>.jsonl`` is not there."""
+    path: Path | None = None
+    """The file itself, of a benchmark that is not one of ours."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -209,16 +212,30 @@ Omni-MATH sets these are. ``all``: everything but the two sets that share proble
 
 
 def select(names: str) -> list[Benchmark]:
-    """The benchmarks and groups of a comma-separated list, in its order, each once.
+    """The benchmarks, groups and files (``*.jsonl``) of a comma-separated list, in its order, each once.
 
-    Raises UsageError for an unknown name, with the closest known one, and for an empty list.
+    Raises UsageError for an unknown name, with the closest known one, for an empty list, and for a file that is
+    called as another benchmark of the list.
     """
     chosen: dict[str, Benchmark] = {}
     for name in (part.strip() for part in names.split(",")):
-        if name not in BENCHMARKS and name not in GROUPS:
+        if name.endswith(".jsonl"):
+            members = [own_benchmark(Path(name))]
+        elif name in BENCHMARKS or name in GROUPS:
+            members = [BENCHMARKS[member] for member in GROUPS.get(name, (name,))]
+        else:
             raise UsageError(f"--benchmarks {names}: {_unknown(name)}")
-        chosen |= {member: BENCHMARKS[member] for member in GROUPS.get(name, (name,))}
+        for member in members:
+            if chosen.setdefault(member.name, member) != member:
+                raise UsageError(f"--benchmarks {names}: two benchmarks are called {member.name}; rename the file")
     return list(chosen.values())
+
+
+def own_benchmark(path: Path) -> Benchmark:
+    """A benchmark of one's own: a file of problems, greedy by default, each graded by the rule its source names."""
+    return Benchmark(
+        name=path.stem, version=0, title=path.name, rows=None, sampling=GREEDY, grader="row", hub=None, path=path
+    )
 
 
 def get_protocol(name: str) -> Protocol:

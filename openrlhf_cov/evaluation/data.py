@@ -11,7 +11,7 @@ from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import Benchmark, HubDataset
 from openrlhf_cov.rewards.extraction import GSM8K_MARK
-from openrlhf_cov.rewards.sources import SOURCES, RewardSource
+from openrlhf_cov.rewards.sources import RewardSource, source_of
 
 
 @dataclass(frozen=True)
@@ -27,25 +27,26 @@ class Problem:
 FIELDS = tuple(field.name for field in fields(Problem))
 
 
-def load_problems(benchmark: Benchmark, data_dir: Path | None, limit: int | None = None) -> list[Problem]:
-    """The problems of a benchmark in their order, or the first ``limit`` of them, after all were checked.
+def load_problems(benchmark: Benchmark, data_dir: Path | None) -> list[Problem]:
+    """The problems of a benchmark in their order, all of them checked.
 
-    They come from ``data_dir`` or, if that is None, from the hub. Raises UsageError, naming file, line and field.
+    They come from its own file, from ``data_dir`` or, if that is None, from the hub. Raises UsageError, naming file,
+    line and field.
     """
-    if limit is not None and limit < 1:
-        raise UsageError(f"--limit is at least 1, got {limit}")
-    if data_dir is None:
+    if data_dir is None and benchmark.path is None:
         place, rows, expected = _hub_rows(benchmark)
     else:
-        path = _find_file(benchmark, data_dir)
+        path = benchmark.path or _find_file(benchmark, data_dir)
         place, rows, expected = str(path), _file_rows(path), benchmark.rows
     problems = _check_rows(rows)
-    if len(problems) != expected:
+    if expected is None and not problems:
+        raise UsageError(f"{place} has no problems")
+    if expected is not None and len(problems) != expected:
         raise UsageError(
             f"{place}: {len(problems)} rows, but {benchmark.name} version {benchmark.version} has {expected}; "
             "get the complete set, and use --limit for a part of it"
         )
-    return problems[:limit]
+    return problems
 
 
 def ungradable(benchmark: Benchmark, problems: Iterable[Problem]) -> list[str]:
@@ -53,8 +54,8 @@ def ungradable(benchmark: Benchmark, problems: Iterable[Problem]) -> list[str]:
 
     They stay in the benchmark, so that its size is what others report; the caller says how many they are.
     """
-    rule = SOURCES[benchmark.grader]
-    return [problem.id for problem in problems if not _can_reward(rule, problem.answer)]
+    config = RewardConfig(reward_source=benchmark.grader)
+    return [problem.id for problem in problems if not _can_reward(source_of(problem.source, config), problem.answer)]
 
 
 def _can_reward(rule: RewardSource, answer: str) -> bool:
@@ -113,6 +114,8 @@ def _problem(place: str, row: Any) -> Problem:
             raise UsageError(f"{place}: field {name!r} is a text, got {reprlib.repr(row[name])}")
         if not row[name].strip():
             raise UsageError(f"{place}: field {name!r} is empty")
+        if any("\ud800" <= character <= "\udfff" for character in row[name]):
+            raise UsageError(f"{place}: field {name!r} has half a surrogate pair, which is no text: {row[name]!a:.80}")
     return Problem(**{name: row[name] for name in FIELDS})
 
 

@@ -37,7 +37,12 @@ def plain(problem: str, tokenizer: Any = None) -> str:
     return f"{problem}\n{BOXED}"
 
 
-TEMPLATES: dict[str, Template] = {"qwen-boxed": qwen_boxed, "chat": chat, "plain": plain}
+def none(problem: str, tokenizer: Any = None) -> str:
+    """The problem as it is, for models that know their task, such as that of the embedded one."""
+    return problem
+
+
+TEMPLATES: dict[str, Template] = {"qwen-boxed": qwen_boxed, "chat": chat, "plain": plain, "none": none}
 """--template."""
 
 

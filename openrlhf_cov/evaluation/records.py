@@ -69,6 +69,10 @@ class RunSettings:
     max_model_len: int | None
     """Longest prompt + response in tokens; None: what an endpoint allows."""
     benchmarks: tuple[BenchmarkSettings, ...]
+    model_sha256: str | None = None
+    """Fingerprint of the files of a local model folder; None for a name on the hub or an endpoint."""
+    dtype: str | None = None
+    """Precision of weights and activations; None for an endpoint."""
     packages: dict[str, str] = field(default_factory=dict)
     """Versions of the packages that make responses."""
     schema: int = SCHEMA
@@ -122,7 +126,7 @@ class Response:
 
 def write_settings(folder: Path, settings: RunSettings) -> None:
     """Write ``run.json``."""
-    write_lines(folder / RUN_FILE, json.dumps(asdict(settings), indent=2, ensure_ascii=False).splitlines())
+    write_lines(folder / RUN_FILE, [json.dumps(asdict(settings), indent=2, ensure_ascii=False)])
 
 
 def read_settings(folder: Path) -> RunSettings:
@@ -159,12 +163,12 @@ def read_responses(folder: Path) -> list[Response]:
     """The complete responses in the file, in its order; one per key, the first. A cut last line is left out."""
     path = folder / RESPONSES_FILE
     found: dict[Key, Response] = {}
-    for response in _read(path, Response) if path.exists() else []:
+    for response in _read(path, Response, may_be_cut=True) if path.exists() else []:
         found.setdefault(response.key, response)
     return list(found.values())
 
 
-def _read(path: Path, kind: type[Record]) -> list[Record]:
+def _read(path: Path, kind: type[Record], may_be_cut: bool = False) -> list[Record]:
     names = {each.name for each in fields(kind)}
     try:
         lines = path.read_bytes().split(b"\n")
@@ -179,7 +183,7 @@ def _read(path: Path, kind: type[Record]) -> list[Record]:
             if not isinstance(record, dict) or set(record) != names:
                 raise ValueError(f"a line is an object with the fields {', '.join(sorted(names))}")
         except ValueError as error:
-            if number == len(lines):  # no newline at its end: cut while it was written
+            if may_be_cut and number == len(lines):  # no newline at its end: cut while it was written
                 break
             raise UsageError(f"{path}, line {number}: {error}") from error
         records.append(kind(**record))

@@ -11,6 +11,7 @@ from openrlhf_cov.rewards.grading import MAX_ANSWER, Grade, grade
 from openrlhf_cov.rewards.normalization import clean
 from openrlhf_cov.rewards.numerals import numbers_equal, parse_number
 from openrlhf_cov.rewards.structure import Scalar, parse_answer
+from openrlhf_cov.tiny_task import problems
 
 CHOICE = re.compile(r"(?:\\text\s?\{)?\s?\(?(?P<letter>[A-Za-z])\)?(?P<rest>[.:)]\s?.*|\s?\})?", re.DOTALL)
 SECOND_LETTER = re.compile(r"(?<![A-Za-z])[A-Z](?:\s?[.:)]|\s?\Z)")
@@ -68,10 +69,23 @@ def check_choice_label(label: str) -> None:
         raise ValueError("it is no letter of a multiple-choice answer")
 
 
+def grade_tiny_addition(response: str, label: str, config: RewardConfig) -> Grade:
+    """The embedded task's own rule, whatever the format: see ``tiny_task.problems.is_right``."""
+    answer = problems.extract_answer(response)
+    return Grade(problems.is_right(response, label), "no_answer" if answer is None else "graded", answer)
+
+
+def check_tiny_addition_label(label: str) -> None:
+    """Digits."""
+    if not problems.is_number(label):
+        raise ValueError("it is no non-negative integer in digits")
+
+
 SOURCES: dict[str, RewardSource] = {
     "math": RewardSource(grade_math, check_math_label),
     "gsm8k": RewardSource(grade_gsm8k, check_gsm8k_label),
     "choice": RewardSource(grade_choice, check_choice_label),
+    problems.DATASOURCE: RewardSource(grade_tiny_addition, check_tiny_addition_label),
 }
 """--reward_source, or the field ``source`` of a row up to its first slash -> rule. A new rule is one line here."""
 

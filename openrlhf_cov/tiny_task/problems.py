@@ -34,6 +34,10 @@ class Problem:
         """One line of the data files: keys ``input``, ``label``, ``datasource``."""
         return {"input": self.prompt, "label": self.label, "datasource": DATASOURCE}
 
+    def to_benchmark_row(self) -> dict[str, str]:
+        """One line of a benchmark: keys ``id``, ``problem``, ``answer``, ``source``."""
+        return {"id": self.prompt, "problem": self.prompt, "answer": self.label, "source": DATASOURCE}
+
 
 @dataclass(frozen=True)
 class Split:
@@ -96,6 +100,11 @@ def extract_answer(response: str) -> str | None:
     """
     final = response.removesuffix(EOS_TOKEN).rpartition(";")[2]
     return without_leading_zeros(final) if is_number(final) else None
+
+
+def is_right(response: str, label: str) -> bool:
+    """True for a response that ends with ``<eos>`` and whose final number is ``label``."""
+    return response.endswith(EOS_TOKEN) and extract_answer(response) == without_leading_zeros(label)
 
 
 def is_number(text: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from openrlhf_cov.tiny_task.problems import EOS_TOKEN, extract_answer, is_number, without_leading_zeros
+from openrlhf_cov.tiny_task.problems import EOS_TOKEN, extract_answer, is_number, is_right
 
 
 def reward_func(
@@ -27,10 +27,7 @@ def reward_func(
     responses = [_response_of(query, prompt) for query, prompt, _ in rows]
     answers = [extract_answer(response) for response in responses]
     finished = [response.endswith(EOS_TOKEN) for response in responses]
-    correct = [
-        end and answer == without_leading_zeros(label)
-        for end, answer, label in zip(finished, answers, labels, strict=True)
-    ]
+    correct = [is_right(response, label) for response, label in zip(responses, labels, strict=True)]
     return {
         "rewards": _indicator(correct),
         "scores": _indicator(correct),

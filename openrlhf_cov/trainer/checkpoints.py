@@ -3,7 +3,8 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,38 +24,75 @@ NO_LIMIT = 10**9
 
 
 def save_whole(
-    save: Callable[[str], None], folder: Path, tag: str, run: dict[str, Any], *, first: bool, barrier: Callable
+    save: Callable[[str], None],
+    folder: Path,
+    tag: str,
+    run: dict[str, Any],
+    *,
+    first: bool,
+    share: Callable[[str | None], list[str | None]],
 ) -> None:
     """Let ``save(name)`` write a checkpoint of that name into ``folder``; give it its ``tag`` when it is complete.
 
-    Called on every rank; ``first`` is true on one of them, which does the renaming. Whatever happens on the way, the
-    file ``latest`` names a complete checkpoint. Raises RunStopped if the disk refuses.
+    Called on every rank; ``first`` is true on one of them, which does the renaming. ``share(error)`` tells all ranks
+    the error of each, None without one, in the order of the ranks. Whatever happens on the way, the file ``latest``
+    names a complete checkpoint. Raises RunStopped, on every rank alike, if the disk refuses one of them.
     """
     name = PARTIAL + tag
+
+    def clear() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+    def commit() -> None:
+        (folder / name / RUN_FILE).write_text(json.dumps(run), encoding="utf-8")
+        _sync(folder / name)
+        shutil.rmtree(folder / tag, ignore_errors=True)
+        os.replace(folder / name, folder / tag)
+        _point_to(folder, tag)
+
+    for mine, part in ((first, clear), (True, lambda: save(name)), (first, commit)):
+        for rank, error in enumerate(share(_error_of(part) if mine else None)):
+            if error is not None:
+                reason = f"{error} (rank {rank}); the one before it is whole"
+                raise RunStopped(f"checkpoint {folder / tag} could not be written: {reason}")
+
+
+@contextmanager
+def errors_at_the_end(*writers: tuple[Any, str]) -> Iterator[None]:
+    """While open, the methods ``(object, name)`` that write note the error of a disk; the first is raised at the end.
+
+    A rank that left DeepSpeed's saving half-way would leave the others at its next barrier. Raises OSError.
+    """
+    errors: list[str] = []
+
+    def noting(write: Callable[..., None]) -> Callable[..., None]:
+        def attempt(*args, **kwargs) -> None:
+            if not errors:
+                try:
+                    write(*args, **kwargs)
+                except (OSError, RuntimeError) as error:  # torch's writer raises the latter when the disk is full
+                    errors.append(getattr(error, "strerror", None) or " ".join(str(error).split())[:200])
+
+        return attempt
+
+    for owner, name in writers:
+        setattr(owner, name, noting(getattr(owner, name)))
     try:
-        if first:
-            shutil.rmtree(folder / name, ignore_errors=True)
-        barrier()
-        _write(save, name)
-        barrier()
-        if first:
-            (folder / name / RUN_FILE).write_text(json.dumps(run), encoding="utf-8")
-            _sync(folder / name)
-            shutil.rmtree(folder / tag, ignore_errors=True)
-            os.replace(folder / name, folder / tag)
-            _point_to(folder, tag)
+        yield
+    finally:
+        for owner, name in writers:
+            delattr(owner, name)  # the method of its class is there again
+    if errors:
+        raise OSError(None, errors[0])
+
+
+def _error_of(part: Callable[[], None]) -> str | None:
+    try:
+        part()
     except OSError as error:
-        raise RunStopped(
-            f"checkpoint {folder / tag} could not be written: {error.strerror or error}; the one before it is whole"
-        ) from error
-    barrier()
-
-
-def _write(save: Callable[[str], None], name: str) -> None:
-    try:
-        save(name)
-    except RuntimeError as error:  # torch's writer says so when the disk is full
-        raise OSError(None, " ".join(str(error).split())[:200]) from error
+        return error.strerror or str(error)
+    return None
 
 
 def prune(folder: Path, newest: str, max_num: int, max_mem: float, metric_of: Callable[[str], float | None]) -> None:
@@ -74,6 +112,16 @@ def prune(folder: Path, newest: str, max_num: int, max_mem: float, metric_of: Ca
         path = removable.pop(0)
         regular.remove(path)
         _remove(path, "--ckpt.max_num or --ckpt.max_mem")
+
+
+class ClientStates(dict):
+    """What a checkpoint holds beside the model; shown with its numbers and names, and of all else the type alone.
+
+    Upstream logs it on resuming, and the groups that wait in it are megabytes of tensors.
+    """
+
+    def __repr__(self) -> str:
+        return repr({k: v if isinstance(v, int | float | str | None) else type(v) for k, v in self.items()})
 
 
 def partial_checkpoints(folder: Path) -> list[str]:

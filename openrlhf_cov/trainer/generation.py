@@ -1,18 +1,22 @@
 """Groups of responses from several vLLM engines: in the order of the prompts, seeded, and whole or not at all."""
 
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from openrlhf.utils.logging_utils import init_logger
 from tqdm import tqdm
 
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.trainer.engine_health import is_death
+from openrlhf_cov.utils.seeds import seed_of
 
 logger = init_logger(__name__)
+
+Item = TypeVar("Item")
 
 MAX_ATTEMPTS = 3
 WAIT_SECONDS = 10.0
@@ -31,10 +35,9 @@ class Prompt:
 def sample_seeds(run_seed: int, prompt: Prompt, count: int) -> list[int]:
     """One seed for each of ``count`` samples of a prompt; they depend on the run, the prompt and its number alone.
 
-    63-bit integers from SHA-256 of run seed, prompt number, prompt text and sample number.
+    They are ``seed_of`` run seed, prompt number, prompt text and sample number.
     """
-    keys = (f"{run_seed}/{prompt.number}/{prompt.text}/{sample}" for sample in range(count))
-    return [int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1 for key in keys]
+    return [seed_of(run_seed, prompt.number, prompt.text, sample) for sample in range(count)]
 
 
 class SeededEngine:
@@ -57,6 +60,11 @@ class EngineGroup:
 
     def __post_init__(self) -> None:
         self.unfinished = dict.fromkeys(range(len(self.engines)), 0)
+
+    @property
+    def alive(self) -> list[Any]:
+        """Those that did not die."""
+        return [self.engines[place] for place in self.unfinished]
 
     def assign(self, count: int, avoid: int | None = None) -> list[int]:
         """The engine of each of ``count`` new groups. Raises RunStopped if no engine is left."""
@@ -83,57 +91,77 @@ class EngineGroup:
 def generate_groups(
     prompts: list[Prompt], engines: EngineGroup, dispatch: Callable[[Any, list[Prompt]], list[Any]]
 ) -> list[list[dict]]:
-    """The responses to every prompt, in the order of ``prompts``, whatever finishes first.
+    """The responses to every prompt, in the order of ``prompts``, whatever finishes first; see ``finished``.
 
-    ``dispatch(engine, prompts)`` returns one Ray reference per prompt. A group whose request fails is asked for again,
-    as a whole, on another engine. Raises RunStopped after ``MAX_ATTEMPTS`` failures of one prompt and when no engine
-    is left.
+    A group whose request fails is asked for again as a whole, so that no group is half used.
     """
     responses: list[list[dict] | None] = [None] * len(prompts)
-    failures = [0] * len(prompts)
+    with tqdm(total=len(prompts), desc="Generate samples") as progress:
+        for place, response in finished(prompts, engines, dispatch, _describe):
+            responses[place] = response
+            progress.update()
+    return responses
+
+
+def finished(
+    items: Sequence[Item],
+    engines: EngineGroup,
+    dispatch: Callable[[Any, list[Item]], list[Any]],
+    describe: Callable[[Item], str],
+    window: int | None = None,
+) -> Iterator[tuple[int, Any]]:
+    """(Place in ``items``, result) of every item, as they finish; at most ``window`` are under way.
+
+    ``dispatch(engine, items)`` returns one Ray reference per item. An item whose request fails is asked for again on
+    another engine. Raises RunStopped, with what ``describe`` says, after ``MAX_ATTEMPTS`` failures of one item, and
+    when no engine is left.
+    """
+    failures = [0] * len(items)
     in_flight: dict[Any, tuple[int, int]] = {}
+    waiting = iter(range(len(items)))
 
     def send(places: list[int], avoid: int | None = None) -> None:
         chosen = engines.assign(len(places), avoid)
         for engine in sorted(set(chosen)):
             mine = [place for place, other in zip(places, chosen, strict=True) if other == engine]
             try:
-                references = dispatch(engines.engines[engine], [prompts[place] for place in mine])
+                references = dispatch(engines.engines[engine], [items[place] for place in mine])
             except ray.exceptions.RayActorError:  # it died while it had nothing to do
                 engines.lose(engine)
-                logger.warning(f"vLLM engine {engine} died; {len(mine)} groups go to others")
+                logger.warning(f"vLLM engine {engine} died; {len(mine)} requests go to others")
                 send(mine)
                 continue
             in_flight.update({ref: (place, engine) for ref, place in zip(references, mine, strict=True)})
 
-    send(list(range(len(prompts))))
-    with tqdm(total=len(prompts), desc="Generate samples") as progress:
-        while in_flight:
-            ready, _ = ray.wait(list(in_flight), num_returns=1, timeout=WAIT_SECONDS)
-            for ref in ready:
-                place, engine = in_flight.pop(ref)
-                try:
-                    responses[place] = ray.get(ref)
-                except ray.exceptions.RayError as error:
-                    failures[place] += 1
-                    _note_failure(error, engines, engine, prompts[place], failures[place])
-                    send([place], avoid=engine)
-                else:
-                    engines.finish(engine)
-                    progress.update()
-    return responses
+    send(list(islice(waiting, window)))
+    while in_flight:
+        ready, _ = ray.wait(list(in_flight), num_returns=1, timeout=WAIT_SECONDS)
+        if ready:
+            ready, _ = ray.wait(list(in_flight), num_returns=len(in_flight), timeout=0)
+        for ref in ready:
+            place, engine = in_flight.pop(ref)
+            try:
+                result = ray.get(ref)
+            except ray.exceptions.RayError as error:
+                failures[place] += 1
+                _note_failure(error, engines, engine, describe(items[place]), failures[place])
+                send([place], avoid=engine)
+            else:
+                engines.finish(engine)
+                send(list(islice(waiting, 1)))
+                yield place, result
 
 
-def _note_failure(error: Exception, engines: EngineGroup, engine: int, prompt: Prompt, failures: int) -> None:
-    """Count out a dead engine, and a prompt that fails again and again."""
-    died = isinstance(error, ray.exceptions.RayActorError)
+def _describe(prompt: Prompt) -> str:
+    return f"prompt {prompt.number}: {prompt.text[:200]!r}"
+
+
+def _note_failure(error: Exception, engines: EngineGroup, engine: int, item: str, failures: int) -> None:
+    """Count out a dead engine, and an item that fails again and again."""
+    died = is_death(error)
     engines.lose(engine) if died else engines.finish(engine)
     cause = getattr(error, "cause", None) or error
     reason = f"{type(cause).__name__}: {' '.join(str(cause).split())[:300]}"
-    logger.warning(
-        f"vLLM engine {engine} {'died' if died else 'failed'} at prompt {prompt.number} (attempt {failures}): {reason}"
-    )
+    logger.warning(f"vLLM engine {engine} {'died' if died else 'failed'} (attempt {failures}): {reason}; {item}")
     if failures >= MAX_ATTEMPTS:
-        raise RunStopped(
-            f"prompt {prompt.number} failed {failures} times ({reason}): {prompt.text[:200]!r}"
-        ) from error
+        raise RunStopped(f"a request failed {failures} times ({reason}); {item}") from error

@@ -1,32 +1,37 @@
 """The controller: upstream's, which also announces each step to the actors and writes ``metrics.jsonl``."""
 
-import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import openrlhf.trainer.ppo_trainer as upstream
 import openrlhf.trainer.ppo_trainer_async as upstream_async
 import ray
 import torch
-from openrlhf.trainer.ppo_trainer import PPOTrainer
+from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
 from openrlhf.trainer.ppo_trainer_async import GenerateSamplesActor, TrainingActor
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.config import RunConfig
-from openrlhf_cov.errors import RunStopped, StoppedBySignal
+from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.actor_trainer import SAMPLE_ID
+from openrlhf_cov.trainer.benchmark_evaluation import of_benchmarks, with_benchmarks
+from openrlhf_cov.trainer.engine_health import dead_engines
 from openrlhf_cov.trainer.observation import ENTROPY
 from openrlhf_cov.trainer.prompt_dataset import CovPromptDataset
 from openrlhf_cov.trainer.ray.seams import plain_class
 from openrlhf_cov.trainer.rollouts import check_reward_errors, complete_logs, of_scores
 from openrlhf_cov.trainer.samples_generator import CheckpointedLoader, CovSamplesGenerator
-from openrlhf_cov.trainer.stopping import stop_requested
+from openrlhf_cov.trainer.stopping import Ending, ending, stop_requested
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
 
 logger = init_logger(__name__)
 
 KL_COEF = "kl_coef"
 """Entry of a checkpoint's client states."""
+
+CLIENT_STATES = ("episode", "global_step", "total_consumed_prompts", "data_loader_state_dict")
+"""Upstream's entries of the client states."""
 
 RATIO_P99_LIMIT = 2.0
 """Above this, one token in a hundred has more than doubled its probability since the rollout."""
@@ -66,11 +71,16 @@ class StepLogging:
 
     untrained = 0
     """Samples that wait in the actors' buffers: upstream trains on none during ``--critic.freezing_steps``."""
+    dead_engines: Sequence[int] = ()
+    """Places of the vLLM engines that did not get the newest weights because they died."""
+    restored: dict | None = None
+    """The client states that this process starts from, until its first step."""
 
     def init_checkpoint_states(self) -> dict:
         """Upstream's; the metrics file continues after the step that was restored."""
         states = super().init_checkpoint_states()
         self.kl_ctl.value = states.get(KL_COEF, self.kl_ctl.value)
+        self.restored = {name: states[name] for name in CLIENT_STATES}
         folder = Path(self.args.ckpt.output_dir)
         self.metrics_log = MetricsLog(folder / METRICS_FILE, resumed_step=states["global_step"])
         self.eval_log = MetricsLog(folder / EVAL_FILE, resumed_step=states["global_step"])
@@ -87,6 +97,7 @@ class StepLogging:
 
     def ppo_train(self, global_steps: int) -> dict:
         """Upstream's, after every actor has been told which step this is."""
+        self.restored = None
         ray.get(self.actor_model_group.async_run_method(method_name="start_step", global_step=global_steps))
         status = super().ppo_train(global_steps)
         status.pop(SAMPLE_ID, None)
@@ -103,16 +114,18 @@ class StepLogging:
     def save_logs_and_checkpoints(self, global_step: int, logs_dict=None, client_states=None) -> None:
         """Write the metrics line first, then upstream's logs and checkpoints.
 
-        Raises RunStopped after a signal, when the step and, as ``--ckpt.on_signal`` says, a checkpoint are on disk.
+        Raises RunStopped after a signal and after the death of a vLLM engine, when the step and, as
+        ``--ckpt.on_signal`` says, a checkpoint are on disk.
         """
         _on_disk(self.metrics_log, global_step, logs_dict or {})
         client_states = (client_states or {}) | {KL_COEF: self.kl_ctl.value}
         super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
-        signum = stop_requested()
-        if signum is not None:
-            self._stop(signum, global_step, client_states)
+        is_over = client_states["data_loader_state_dict"]["generator"]["is_over"]
+        reason = ending(stop_requested(), self.dead_engines, is_over)
+        if reason is not None:
+            self._stop(reason, global_step, client_states)
 
-    def _stop(self, signum: int, global_step: int, client_states: dict) -> None:
+    def _stop(self, reason: Ending, global_step: int, client_states: dict) -> None:
         ckpt = self.args.ckpt
         saved = global_step % ckpt.save_steps == 0 and not ckpt.disable_ds
         if not (saved or ckpt.disable_ds) and RunConfig.from_args(self.args).on_signal == "checkpoint":
@@ -123,11 +136,11 @@ class StepLogging:
             if tracker:
                 tracker.close()
         how = f"continue with --ckpt.load_enable from {ckpt.path}" if saved else "no checkpoint was asked for"
-        raise StoppedBySignal(f"{signal.Signals(signum).name}: stopped after global step {global_step}; {how}")
+        raise reason.error(f"{reason.cause}: stopped after global step {global_step}; {how}")
 
     def save_best_checkpoint(self, eval_metrics, global_step, client_states=None) -> None:
-        """Write the line of this evaluation to ``eval.jsonl``, then upstream's."""
-        if eval_metrics:
+        """Write the line of this evaluation to ``eval.jsonl``, where it may be already, then upstream's."""
+        if eval_metrics and self.eval_log.values_of(global_step) is None:
             _on_disk(self.eval_log, global_step, eval_metrics)
         super().save_best_checkpoint(eval_metrics, global_step, (client_states or {}) | {KL_COEF: self.kl_ctl.value})
 
@@ -151,11 +164,44 @@ class CheckpointedRollouts:
         self.prompts_dataloader = CheckpointedLoader(self.prompts_dataloader, self.samples_generator)
 
 
-class CovPPOTrainer(StepLogging, CheckpointedRollouts, plain_class(PPOTrainer)):
+class CheckedBroadcast(BasePPOTrainer):
+    """Stands between upstream's trainers and their base class, where the asynchronous one holds its lock on vLLM."""
+
+    def broadcast_to_vllm(self) -> None:
+        """Upstream's, unless a vLLM engine died: the broadcast would wait for it.
+
+        The step in flight is then finished without (``dead_engines``). Raises RunStopped if there is none.
+        """
+        self.dead_engines = dead_engines(self.vllm_engines)
+        if not self.dead_engines:
+            super().broadcast_to_vllm()
+            return
+        message = f"vLLM engine {', '.join(map(str, self.dead_engines))} died; look for the cause in its log above"
+        if self.restored is not None:
+            raise RunStopped(f"{message}; no step was made")
+        logger.warning(f"{message}; no engine gets the new weights, and the run ends after this step")
+
+
+class CovPPOTrainer(StepLogging, CheckpointedRollouts, plain_class(PPOTrainer), CheckedBroadcast):
     """Synchronous training."""
 
+    def broadcast_to_vllm(self) -> None:
+        """Upstream's; on resuming, what upstream does between the checkpoint of a step and the next step follows."""
+        super().broadcast_to_vllm()
+        if self.restored is not None:
+            self._evaluate(self.restored)
 
-class CovTrainingActor(StepLogging, plain_class(TrainingActor)):
+    def _evaluate(self, restored: dict) -> None:
+        """The evaluation that was due at the restored step, made now or taken from ``eval.jsonl``."""
+        step, evaluation = restored["global_step"], self.args.eval
+        if not self.eval_dataloader or step % evaluation.steps:
+            return
+        settings = {"temperature": evaluation.temperature, "n_samples_per_prompt": evaluation.n_samples_per_prompt}
+        logs = self.eval_log.values_of(step) or self.evaluate(step, **self.generate_kwargs | settings)
+        self.save_best_checkpoint(logs, step, restored)
+
+
+class CovTrainingActor(StepLogging, plain_class(TrainingActor), CheckedBroadcast):
     """The training side of ``--train.async_enable``."""
 
 
@@ -168,4 +214,5 @@ upstream.RemoteExperienceMaker = CovExperienceMaker
 upstream.PromptDataset = CovPromptDataset
 for trainers in (upstream, upstream_async):
     trainers.SamplesGenerator = CovSamplesGenerator
-    trainers.compute_eval_metrics = of_scores(trainers.compute_eval_metrics)
+    trainers.prepare_datasets = with_benchmarks(trainers.prepare_datasets)
+    trainers.compute_eval_metrics = of_benchmarks(of_scores(trainers.compute_eval_metrics))

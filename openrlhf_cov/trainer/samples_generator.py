@@ -14,6 +14,7 @@ from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.config import SamplingConfig
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.trainer.benchmark_evaluation import BenchmarkEvaluation
 from openrlhf_cov.trainer.dynamic_sampling import (
     Group,
     GroupBuffer,
@@ -79,13 +80,29 @@ class CovSamplesGenerator(SamplesGenerator):
 
     @torch.no_grad()
     def generate_eval_samples(self, **generate_kwargs) -> list:
-        """Upstream's. Raises RunStopped if too many rewards failed: an accuracy without them would be wrong."""
+        """Upstream's; the responses of a ``BenchmarkEvaluation``.
+
+        Raises RunStopped if too many rewards failed: an accuracy without them would be wrong.
+        """
+        if isinstance(self.eval_dataloader, BenchmarkEvaluation):
+            self._call_engines("wake_up")
+            try:
+                return self.eval_dataloader.respond(self.engines)
+            finally:
+                self._call_engines("sleep")
         samples = super().generate_eval_samples(**generate_kwargs)
         check_reward_errors(samples, self.args.reward_max_error_frac)
         return samples
 
+    @property
+    def is_over(self) -> bool:
+        """True if no step will follow: every prompt of every episode was drawn, and what waits makes no update."""
+        drawn = self.prompts_drawn >= len(self.prompts_dataloader) * self.args.train.num_episodes
+        waiting = usable_groups(len(self.buffer), self.args.rollout.n_samples_per_prompt, self._samples_of_an_update())
+        return drawn and not waiting and not getattr(self, "_sample_buffer", None)
+
     def state_dict(self) -> dict[str, Any]:
-        """All that the next batch depends on, besides the data loader."""
+        """All that the next batch depends on, besides the data loader; and, for the controller, if there is one."""
         return {
             "groups": list(self.buffer.groups),
             "pass_rate": list(self.pass_rate.rounds),
@@ -94,6 +111,7 @@ class CovSamplesGenerator(SamplesGenerator):
             "samples": list(getattr(self, "_sample_buffer", None) or []),
             "reading": getattr(self, "_dataloader_iter", None) is not None,
             "at_end": self.at_end,
+            "is_over": self.is_over,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -242,11 +260,12 @@ class CovSamplesGenerator(SamplesGenerator):
                 self.vllm_engines = everyone
 
         groups = generate_groups(prompts, self.engines, dispatch)
+        self.vllm_engines = self.engines.alive  # upstream puts these to sleep and wakes them
         return [[self._process_response_into_experience(r, **generate_kwargs) for r in group] for group in groups]
 
     def _call_engines(self, method: str) -> None:
         if self.args.vllm.enable_sleep:
-            batch_vllm_engine_call([self.engines.engines[place] for place in self.engines.unfinished], method)
+            batch_vllm_engine_call(self.engines.alive, method)
 
 
 class CheckpointedLoader:

@@ -1,17 +1,41 @@
 """Ending a run between two steps: the driver hears the signal, the controller asks after every step."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 
 import ray
 from openrlhf.utils.logging_utils import init_logger
 from ray.experimental import internal_kv
 
+from openrlhf_cov.errors import RunStopped, StoppedBySignal
+
 logger = init_logger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a run ends after a step, and the error that says so."""
+
+    cause: str
+    error: type[RunStopped]
+
+
+def ending(signum: int | None, dead_engines: Sequence[int], is_over: bool) -> Ending | None:
+    """What ends the run after the step that was just made; None if it goes on.
+
+    With a dead vLLM engine the others cannot get the new weights. A signal is overtaken by a run that ``is_over``: it
+    ends by itself, evaluated and with its model exported.
+    """
+    if dead_engines:
+        return Ending(f"vLLM engine {', '.join(map(str, dead_engines))} died", RunStopped)
+    if signum is not None and not is_over:
+        return Ending(signal.Signals(signum).name, StoppedBySignal)
+    return None
 
 
 def request_stop(signum: int) -> None:

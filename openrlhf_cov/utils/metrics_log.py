@@ -41,6 +41,15 @@ class MetricsLog:
             file.flush()
             os.fsync(file.fileno())
 
+    def values_of(self, step: int) -> dict[str, float] | None:
+        """The numbers that were written for one step; None without a line of it."""
+        for line in read_metrics(self.path) if self.path.exists() else ():
+            if line["step"] == step:
+                return {
+                    name: value for name, value in line.items() if name not in ("step", "time") and value is not None
+                }
+        return None
+
     def _keep_until(self, step: int) -> None:
         lines = self.path.read_text(encoding="utf-8").splitlines()
         kept = [line for line in lines if _step_of(line) <= step]

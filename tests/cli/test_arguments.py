@@ -64,6 +64,15 @@ REFUSED = [
     ([*KL, "--actor.eps_clip_low_high", "0.2", "0.28"], ["--actor.eps_clip_low_high", "--kl_cov_keep_ppo_clip"]),
     ([*KL, "--actor.dual_clip", "10"], ["--actor.dual_clip", "--kl_cov_keep_ppo_clip"]),
     (["--ds.param_dtype", "fp8"], ["--ds.param_dtype", "'fp8'", "fp32"]),
+    (
+        ["--algo.dynamic_filtering_enable", "--rollout.batch_size", "8", "--rollout.vllm_generate_batch_size", "16"],
+        [
+            "--rollout.vllm_generate_batch_size 16",
+            "--rollout.batch_size 8",
+            "--algo.dynamic_filtering_enable",
+            "drop it",
+        ],
+    ),
 ]
 
 
@@ -71,6 +80,17 @@ REFUSED = [
 def test_a_wrong_flag_is_one_line_with_flag_and_value(parse, refused, flags, named):
     line = refused(parse, *flags)
     assert all(text in line for text in named), line
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--rollout.vllm_generate_batch_size", "16"],
+        ["--algo.dynamic_filtering_enable", "--rollout.vllm_generate_batch_size", "8"],
+    ],
+)
+def test_a_number_of_prompts_that_is_used_or_changes_nothing_is_taken(parse, flags):
+    assert parse("--rollout.batch_size", "8", *flags)
 
 
 def test_a_bad_schedule_names_the_accepted_form(parse, refused):

@@ -44,6 +44,10 @@ VLLM = {
         "AsyncLLM.update_weights": "self request",
         "AsyncLLM.finish_weight_update": "self",
         "AsyncLLM.reset_prefix_cache": "self",
+        "AsyncLLM.check_health": "self",
+    },
+    "v1/engine/exceptions.py": {
+        "EngineDeadError": None,
     },
 }
 
@@ -139,3 +143,41 @@ def test_deepspeed_counts_every_update_once(deepspeed):
     calls = deepspeed.calls(ENGINE, "DeepSpeedEngine.step", "self._take_model_step")
     assert calls
     assert all(call in ast.walk(at_the_boundary) for call in calls)
+
+
+def test_an_engine_says_that_its_core_died(vllm):
+    asked = ast.unparse(vllm.find("v1/engine/async_llm.py", "AsyncLLM.check_health"))
+    assert "if self.errored:\n        raise self.dead_error" in asked
+    assert "EngineDeadError()" in ast.unparse(vllm.find("v1/engine/async_llm.py", "AsyncLLM.dead_error"))
+
+
+def test_deepspeed_takes_an_optimizer_that_skipped_for_one_that_did(deepspeed):
+    step = ast.unparse(deepspeed.find(ENGINE, "DeepSpeedEngine._take_model_step"))
+    asked, cleared, read = (
+        step.find(code) for code in ("self.optimizer.step()", "zero_grad()", "overflow = self.optimizer.overflow")
+    )
+    assert 0 < asked < cleared < read < step.find("self.skipped_steps += 1") < step.find("self.lr_scheduler.step")
+    assert deepspeed.parameters(ENGINE, "DeepSpeedEngine.fp16_enabled") == ["self"]
+
+
+@pytest.mark.parametrize(
+    ("path", "optimizer"),
+    [
+        ("bf16_optimizer.py", "BF16_Optimizer"),
+        ("fp16/fused_optimizer.py", "FP16_Optimizer"),
+        ("fp16/unfused_optimizer.py", "FP16_UnfusedOptimizer"),
+    ],
+)
+def test_optimizers_that_we_let_check_have_no_switch_for_it(deepspeed, path, optimizer):
+    code = ast.unparse(deepspeed.find(f"runtime/{path}", optimizer))
+    assert "check_grad_overflow" not in code
+    assert "inf_or_nan_tracker" not in code
+
+
+def test_deepspeed_writes_checkpoints_by_the_methods_that_we_watch(deepspeed):
+    # between them and the end of a save there are collectives, which every rank has to reach
+    for method in ("_save_checkpoint", "_save_zero_checkpoint", "_save_moe_checkpoint"):
+        assert deepspeed.calls(ENGINE, f"DeepSpeedEngine.{method}", "self.checkpoint_engine.save")
+    assert len(deepspeed.calls(ENGINE, "DeepSpeedEngine._save_zero_checkpoint", "self._copy_recovery_script")) == 1
+    save = deepspeed.find(ENGINE, "DeepSpeedEngine.save_checkpoint")
+    assert [ast.unparse(node) for node in save.body[-2:]] == ["dist.barrier()", "return True"]

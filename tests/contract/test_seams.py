@@ -30,8 +30,10 @@ SEAMS = {
         "BasePPOTrainer.init_checkpoint_states": "self",
         "BasePPOTrainer.train_step": "self rollout_samples global_step",
         "BasePPOTrainer.ppo_train": "self global_steps",
+        "BasePPOTrainer.broadcast_to_vllm": "self",
         "BasePPOTrainer.save_logs_and_checkpoints": "self global_step logs_dict client_states",
         "BasePPOTrainer.save_best_checkpoint": "self eval_metrics global_step client_states",
+        "PPOTrainer.evaluate": "self global_step **generate_kwargs",
         "compute_eval_metrics": "eval_dataloader samples_list n_samples_per_prompt",
     },
     "trainer/ppo_trainer_async.py": {
@@ -70,6 +72,7 @@ SEAMS = {
         "PolicyModelActor.forward": "self sequences action_mask attention_mask packed_seq_lens mm_train_inputs_list",
         "PolicyModelActor.fit": "self kl_ctl",
         "PolicyModelActor.append": "self experience",
+        "PolicyModelActor.get_checkpoint_states": "self",
         "PolicyModelActor.save_checkpoint": "self tag client_states metric_value metric_key",
     },
     "trainer/ray/vllm_engine.py": {
@@ -96,6 +99,7 @@ SEAMS = {
         "DeepspeedStrategy.save_ckpt": "self model save_dir tag max_num max_mem client_state save_latest metric_value "
         "metric_key",
         "DeepspeedStrategy._read_ckpt_metric": "ckpt_dir",
+        "DeepspeedStrategy._write_ckpt_metric": "self ckpt_dir metric_value metric_key",
         "DeepspeedStrategy.ring_attn_group": "self",
     },
     "utils/logging_utils.py": {
@@ -118,7 +122,10 @@ REBOUND = {
 # module -> class -> attributes that we read or set on its instances
 ATTRIBUTES = {
     "models/loss.py": {"PolicyLoss": {"clip_eps_low", "clip_eps_high", "token_level_loss"}},
-    "trainer/ppo_trainer.py": {"BasePPOTrainer": {"args", "actor_model_group"}},
+    "trainer/ppo_trainer.py": {
+        "BasePPOTrainer": {"args", "actor_model_group", "vllm_engines"},
+        "PPOTrainer": {"eval_dataloader", "generate_kwargs"},
+    },
     "trainer/ppo_utils/replay_buffer.py": {"NaiveReplayBuffer": {"dynamic_optimizer_step", "sample_batch_size"}},
     "trainer/ray/launcher.py": {"BaseModelActor": {"strategy"}},
     "trainer/ray/ppo_actor.py": {
@@ -133,7 +140,10 @@ ATTRIBUTES = {
 
 # module -> class -> (bases, decorators): what we subclass, and how we decorate the subclass again
 CLASSES = {
-    "trainer/ppo_trainer.py": {"PPOTrainer": (["BasePPOTrainer"], ["ray.remote"])},
+    "trainer/ppo_trainer.py": {
+        "BasePPOTrainer": (["ABC"], []),
+        "PPOTrainer": (["BasePPOTrainer"], ["ray.remote"]),
+    },
     "trainer/ppo_trainer_async.py": {"TrainingActor": (["BasePPOTrainer"], ["ray.remote"])},
     "trainer/ray/ppo_actor.py": {
         "ActorPPOTrainer": (["ABC"], []),
@@ -149,13 +159,18 @@ OVERRIDES = {
             "init_checkpoint_states", "train_step", "ppo_train", "save_logs_and_checkpoints", "save_best_checkpoint",
         ],
     },
+    ("trainer/ppo_trainer.py", "CheckedBroadcast"): {
+        ("trainer/ppo_trainer.py", "BasePPOTrainer"): ["broadcast_to_vllm"],
+    },
     ("trainer/actor_trainer.py", "CovActorTrainer"): {
         ("trainer/ray/ppo_actor.py", "ActorPPOTrainer"): [
             "ppo_train", "training_step", "_init_vllm_sync_group", "broadcast_to_vllm",
         ],
     },
     ("trainer/ray/ppo_actor.py", "CovPolicyActor"): {
-        ("trainer/ray/ppo_actor.py", "PolicyModelActor"): ["init_model_from_pretrained", "forward", "fit"],
+        ("trainer/ray/ppo_actor.py", "PolicyModelActor"): [
+            "init_model_from_pretrained", "forward", "fit", "get_checkpoint_states",
+        ],
     },
 }  # fmt: skip
 

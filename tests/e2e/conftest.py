@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
@@ -17,10 +18,11 @@ REWARD = REPOSITORY / "openrlhf_cov" / "tiny_task" / "reward_func.py"
 
 @dataclass(frozen=True)
 class Task:
-    """Folder of a model and a training file of 96 problems: three steps of 32 prompts."""
+    """Folder of a model, a training file of 96 problems (three steps of 32 prompts), and 40 others as a benchmark."""
 
     model: Path
     train: Path
+    benchmark: Path
 
     def flags(self, output: Path) -> list[str]:
         """Flags of a three-step run that any host can do."""
@@ -48,7 +50,24 @@ def task(tmp_path_factory) -> Task:
     tokenizer.save_pretrained(folder / "model")
     rows = [{"input": problem.prompt, "label": str(problem.a + problem.b)} for problem in problems]
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return Task(folder / "model", folder / "train.jsonl")
+    held_out = [Problem(a, 52).to_benchmark_row() for a in range(10, 50)]
+    (folder / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held_out))
+    return Task(folder / "model", folder / "train.jsonl", folder / "held_out.jsonl")
+
+
+@pytest.fixture(scope="session")
+def kill_tree():
+    """The function that sends SIGKILL to a process and everything it started."""
+    return _kill_tree
+
+
+def _kill_tree(process: subprocess.Popen) -> None:
+    if process.poll() is None:
+        tree = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+        for member in tree:
+            member.kill()
+        psutil.wait_procs(tree, timeout=30)
+        process.wait()
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def policy_group(args, ranks: int):
     seams.accept_fp32()
     if not ray.is_initialized():
         args.actor.num_gpus_per_node = 7  # upstream never gives back the placement group of a two-rank group
-        cluster.connect(args)
+        cluster.connect(cluster.needs_of_training(args))
         args.actor.num_gpus_per_node = ranks
     seams.install(args)
     import openrlhf.cli.train_ppo_ray as upstream

@@ -7,7 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from openrlhf_cov.trainer.checkpoints import partial_checkpoints
@@ -23,7 +22,7 @@ CLOCK = ("time", "timing/")
 
 
 @pytest.fixture
-def start(task):
+def start(task, kill_tree):
     """Function (folder, flags...) -> the trainer in a process of its own; killed with all its children at the end."""
     running = []
 
@@ -37,17 +36,7 @@ def start(task):
 
     yield start_run
     for process in running:
-        kill(process)
-
-
-def kill(process: subprocess.Popen) -> None:
-    """SIGKILL to a run and everything it started."""
-    if process.poll() is None:
-        tree = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-        for member in tree:
-            member.kill()
-        psutil.wait_procs(tree, timeout=30)
-        process.wait()
+        kill_tree(process)
 
 
 def wait_for_steps(process: subprocess.Popen, folder: Path, steps: int) -> None:
@@ -67,7 +56,7 @@ def lines(folder: Path) -> list[dict]:
     return [{k: v for k, v in line.items() if not k.startswith(CLOCK)} for line in read_metrics(folder / METRICS_FILE)]
 
 
-def test_killed_resumed_and_stopped_is_as_good_as_straight(start, tmp_path):
+def test_killed_resumed_and_stopped_is_as_good_as_straight(start, kill_tree, tmp_path):
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     process = start(straight)
     assert process.wait(timeout=400) == 0, (tmp_path / "straight.log").read_text()[-20_000:]
@@ -77,7 +66,7 @@ def test_killed_resumed_and_stopped_is_as_good_as_straight(start, tmp_path):
 
     killed = start(broken)
     wait_for_steps(killed, broken, 2)  # step 2 is in the log; its checkpoint is being written or just was
-    kill(killed)
+    kill_tree(killed)
     assert lines(broken) == expected[: steps_of(broken)]
     folder = broken / "checkpoints" / "_actor"
     (folder / "partial-global_step99").mkdir()

@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 from openrlhf_cov.cli.local_ray import local_ray
+from openrlhf_cov.evaluation.summary import read_summary
 
 pytestmark = pytest.mark.e2e
 
@@ -113,6 +116,8 @@ def test_kl_cov_with_a_critic_that_learns_first(run_trainer, task, tmp_path):
 
 def test_kl_cov_on_two_ranks_for_twelve_steps(run_trainer, task, tmp_path):
     flags = [*METHODS["kl_cov"], *TWO_RANKS, "--train.num_episodes", "4", "--cov_dump_every", "12"]
+    evaluation = ["--eval.dataset", f"bench:{task.benchmark}", "--eval.steps", "6", "--eval.template", "none"]
+    flags += [*evaluation, "--eval.max_tokens", "24"]
     run = run_trainer(task.flags(tmp_path / "run") + flags, tmp_path / "run")
     assert_good_steps(run, restrains=True, steps=12)
     assert_moved(run, task, updates=48)
@@ -131,3 +136,23 @@ def test_kl_cov_on_two_ranks_for_twelve_steps(run_trainer, task, tmp_path):
     assert len(dumped) == 200
     assert [token["cov"] for token in dumped] == sorted((token["cov"] for token in dumped), reverse=True)
     assert any(token["selected"] for token in dumped)
+
+    # the harness gives the exported model the number that the training gave it
+    curve = [json.loads(line) for line in (run.folder / "eval.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in curve] == [6, 12]
+    command = [sys.executable, "-m", "openrlhf_cov.cli.evaluate", "--model", run.folder]
+    command += [
+        "--benchmarks",
+        task.benchmark,
+        "--template",
+        "none",
+        "--max_tokens",
+        "24",
+        "--output",
+        tmp_path / "results",
+    ]
+    subprocess.run(command, check=True, timeout=300)
+    (held_out,) = read_summary(tmp_path / "results").benchmarks
+    assert held_out.avg_at_k.estimate == curve[-1]["eval/held_out/avg@1"]
+    assert held_out.mean_tokens == pytest.approx(curve[-1]["eval/held_out/response_length_mean"])
+    assert 0.0 < held_out.avg_at_k.estimate < 1.0

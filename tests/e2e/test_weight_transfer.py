@@ -32,7 +32,7 @@ def actors(task, tmp_path, monkeypatch):
     from openrlhf_cov.trainer.ray import cluster, seams
 
     seams.accept_fp32()
-    cluster.connect(args)
+    cluster.connect(cluster.needs_of_training(args))
     try:
         seams.install(args)
         import openrlhf.cli.train_ppo_ray as upstream

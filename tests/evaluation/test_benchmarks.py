@@ -1,9 +1,20 @@
 from dataclasses import FrozenInstanceError
+from pathlib import Path
 
 import pytest
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS, PROTOCOLS, Sampling, get_protocol, select, table
+from openrlhf_cov.evaluation.benchmarks import (
+    BENCHMARKS,
+    GREEDY,
+    GROUPS,
+    PROTOCOLS,
+    Sampling,
+    get_protocol,
+    own_benchmark,
+    select,
+    table,
+)
 from openrlhf_cov.evaluation.prompts import TEMPLATES
 from openrlhf_cov.rewards.sources import SOURCES
 
@@ -77,6 +88,32 @@ def test_select():
 def test_select_gives_no_benchmark_twice():
     assert chosen("aime24,aime24") == ["aime24"]
     assert chosen("math500,paper,all") == ["math500", *(n for n in GROUPS["all"] if n != "math500")]
+
+
+def test_select_takes_files():
+    assert select("math500, data/sums.jsonl,aime24") == [
+        BENCHMARKS["math500"],
+        own_benchmark(Path("data/sums.jsonl")),
+        BENCHMARKS["aime24"],
+    ]
+    assert chosen("sums.jsonl,./sums.jsonl") == ["sums"]
+    (aime24,) = select("/data/aime24.jsonl")  # one's own, though a benchmark has its name
+    assert (aime24.version, aime24.path) == (0, Path("/data/aime24.jsonl"))
+
+
+def test_a_file_is_graded_by_its_rows_and_greedily_sampled():
+    sums = own_benchmark(Path("data/sums.jsonl"))
+    assert (sums.name, sums.version, sums.title, sums.rows) == ("sums", 0, "sums.jsonl", None)
+    assert (sums.grader, sums.hub, sums.sampling) == ("row", None, GREEDY)
+    assert PROTOCOLS["quick"].sampling_of(sums).samples == 4
+
+
+@pytest.mark.parametrize("names", ["aime24,a/aime24.jsonl", "a/sums.jsonl,b/sums.jsonl", "all,math500.jsonl"])
+def test_two_benchmarks_of_one_name_are_refused(names):
+    name = names.split("/")[-1].split(",")[-1].removesuffix(".jsonl")
+    with pytest.raises(UsageError) as refused:
+        select(names)
+    assert str(refused.value) == f"--benchmarks {names}: two benchmarks are called {name}; rename the file"
 
 
 @pytest.mark.parametrize(

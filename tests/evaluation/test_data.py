@@ -6,7 +6,7 @@ import datasets
 import pytest
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
+from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, own_benchmark
 from openrlhf_cov.evaluation.data import Problem, load_problems, ungradable
 
 REAL = Path(__file__).parents[3] / "shared/data/eval"
@@ -45,7 +45,7 @@ class TestRealFiles:
         assert ungradable(BENCHMARKS[name], load_problems(BENCHMARKS[name], REAL)) == broken.get(name, [])
 
     def test_a_row_as_it_is(self):
-        problem = load_problems(BENCHMARKS["aime24"], REAL, limit=2)[1]
+        problem = load_problems(BENCHMARKS["aime24"], REAL)[1]
         assert (problem.id, problem.answer, problem.source) == ("aime24-61", "113", "2024_AIME_I_P10")
         assert problem.problem.startswith("Let $ABC$ be a triangle inscribed in circle $\\omega$.")
 
@@ -74,19 +74,10 @@ def test_the_first_name_of_a_file_is_preferred(tmp_path):
     assert load_problems(benchmark, tmp_path)[0].id == "p1"
 
 
-def test_limit_takes_the_first_after_the_whole_was_checked(tmp_path):
-    path = write(tmp_path, ROWS)
-    assert [problem.id for problem in load_problems(MATH, tmp_path, limit=2)] == ["p0", "p1"]
-    assert len(load_problems(MATH, tmp_path, limit=9)) == 3
-    assert refusal(MATH, tmp_path, limit=0) == "--limit is at least 1, got 0"
-    write(tmp_path, [*ROWS[:2], ROWS[2] | {"answer": ""}])
-    assert refusal(MATH, tmp_path, limit=1) == f"{path}, line 3: field 'answer' is empty"
-
-
 @pytest.mark.parametrize("rows", [[], ROWS[:2], [*ROWS, ROWS[0] | {"id": "p3"}]])
 def test_a_wrong_row_count_is_refused(tmp_path, rows):
     path = write(tmp_path, rows)
-    assert refusal(MATH, tmp_path, limit=1) == (
+    assert refusal(MATH, tmp_path) == (
         f"{path}: {len(rows)} rows, but math500 version 1 has 3; get the complete set, and use --limit for a part of "
         "it"
     )
@@ -103,11 +94,25 @@ def test_a_missing_field_is_refused_with_those_there_are(tmp_path, field):
 @pytest.mark.parametrize("field", ["id", "problem", "answer", "source"])
 @pytest.mark.parametrize(
     ("value", "fault"),
-    [("", "empty"), (" \n", "empty"), (None, "a text, got None"), (4, "a text, got 4"), (["4"], "a text, got ['4']")],
+    [
+        ("", "is empty"),
+        (" \n", "is empty"),
+        (None, "is a text, got None"),
+        (4, "is a text, got 4"),
+        (["4"], "is a text, got ['4']"),
+        ("a\ud83d", "has half a surrogate pair, which is no text: 'a\\ud83d'"),  # JSON can hold it, UTF-8 cannot
+    ],
 )
 def test_a_field_that_is_empty_or_no_text_is_refused(tmp_path, field, value, fault):
     path = write(tmp_path, [*ROWS[:2], ROWS[2] | {field: value}])
-    assert refusal(MATH, tmp_path) == f"{path}, line 3: field {field!r} is {fault}"
+    assert refusal(MATH, tmp_path) == f"{path}, line 3: field {field!r} {fault}"
+
+
+def test_a_whole_surrogate_pair_is_a_character(tmp_path):
+    path = tmp_path / "math500.jsonl"
+    path.write_text(json.dumps(ROWS[0] | {"problem": "\U0001f600"}))
+    assert "\\ud83d\\ude00" in path.read_text()
+    assert load_problems(replace(MATH, rows=1), tmp_path)[0].problem == "\U0001f600"
 
 
 def test_an_id_that_comes_twice_is_refused(tmp_path):
@@ -139,6 +144,45 @@ def test_a_missing_folder_or_file_is_refused(tmp_path):
     assert refusal(BENCHMARKS["omni_math"], tmp_path) == (
         f"--data_dir {tmp_path}: no file omni_math.jsonl or omni_math_rule.jsonl, which omni_math needs"
     )
+
+
+class TestOwnFile:
+    @pytest.mark.parametrize("data_dir", [None, Path("/nowhere")])
+    def test_it_is_read_from_where_it_is_whatever_its_length(self, tmp_path, data_dir):
+        for count in (1, 3):
+            path = write(tmp_path, ROWS[:count], "sums.jsonl")
+            problems = load_problems(own_benchmark(path), data_dir)
+            assert [problem.id for problem in problems] == ["p0", "p1", "p2"][:count]
+
+    def test_it_is_checked_like_any_other(self, tmp_path):
+        path = write(tmp_path, [ROWS[0], {"id": "p1", "problem": "?", "source": "s"}], "sums.jsonl")
+        message = f"{path}, line 2: field 'answer' is missing; the row has id, problem, source"
+        assert refusal(own_benchmark(path), None) == message
+        path = write(tmp_path, [ROWS[0], ROWS[0]], "sums.jsonl")
+        assert refusal(own_benchmark(path), None).startswith(f"{path}, line 2: field 'id': 'p0' is also the id of ")
+
+    @pytest.mark.parametrize("rows", [[], ["", ""]])
+    def test_an_empty_one_is_refused(self, tmp_path, rows):
+        path = write(tmp_path, rows, "sums.jsonl")
+        assert refusal(own_benchmark(path), None) == f"{path} has no problems"
+
+    def test_one_that_is_not_there_is_refused(self, tmp_path):
+        path = tmp_path / "sums.jsonl"
+        assert refusal(own_benchmark(path), None) == f"{path} cannot be read: No such file or directory"
+        path.mkdir()
+        assert refusal(own_benchmark(path), None) == f"{path} cannot be read: Is a directory"
+
+    def test_every_row_has_the_rule_of_its_source(self):
+        # 1,234 is a number, but no letter and not digits alone; B is a letter and a formula; 34+57 is a formula alone
+        golds = ["1,234", "B", "34+57", "\\frac{1}{2"]
+        sources = ["math", "gsm8k", "choice/x", "tiny_addition", "somewhere"]
+        problems = [Problem(f"{gold} {source}", "?", gold, source) for gold in golds for source in sources]
+        assert ungradable(own_benchmark(Path("sums.jsonl")), problems) == [
+            *("1,234 choice/x", "1,234 tiny_addition"),
+            *("B gsm8k", "B tiny_addition"),
+            *("34+57 gsm8k", "34+57 choice/x", "34+57 tiny_addition"),
+            *(f"\\frac{{1}}{{2 {source}" for source in sources),
+        ]
 
 
 def test_what_the_rule_of_the_benchmark_cannot_read_is_ungradable():

@@ -34,6 +34,11 @@ def test_plain():
     )
 
 
+@pytest.mark.parametrize("problem", ["34+57=", " {problem}\n"])
+def test_none(problem):
+    assert get_template("none")(problem, None) == problem
+
+
 def test_chat(tokenizer):
     tokenizer.chat_template = LLAMA_LIKE
     assert get_template("chat")("What is $1+1$?", tokenizer) == (
@@ -65,4 +70,6 @@ def test_the_stored_text_gives_the_prompt_back(tokenizer, name):
 def test_an_unknown_template_is_refused():
     with pytest.raises(UsageError) as refused:
         get_template("qwen")
-    assert str(refused.value) == ("--template qwen: no such prompt template; choose one of qwen-boxed, chat, plain")
+    assert str(refused.value) == (
+        "--template qwen: no such prompt template; choose one of qwen-boxed, chat, plain, none"
+    )

@@ -6,6 +6,8 @@ from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards.sources import SOURCES, check_label, grade_label, source_of, split_label
 
 ROW = RewardConfig(reward_source="row")
+OF_FORMATS = sorted(SOURCES.keys() - {"tiny_addition"})
+"""The rules that read an answer in the form of ``--reward_format``."""
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_grades_by_source(source, answer, gold, correct, status):
     assert (grade.correct, grade.status, grade.answer) == (correct, status, answer)
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", OF_FORMATS)
 @pytest.mark.parametrize("piece", ["-", "½", r"\text{ cm}", r"\%", "1:", "A. ", "5 "])
 def test_a_long_answer_is_not_read(source, piece):
     # reading takes time that grows with the square of the length, and the numeric rules run in no pool
@@ -97,11 +99,28 @@ def test_a_long_answer_is_not_read(source, piece):
     assert time.perf_counter() - started < 5
 
 
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", OF_FORMATS)
 @pytest.mark.parametrize("response", ["", "B 5", r"\boxed{", r"\boxed{}"])
 def test_no_answer(source, response):
     grade = grade_label(response, {"answer": "5", "source": source}, ROW)
     assert (grade.correct, grade.status, grade.answer) == (False, "no_answer", None)
+
+
+@pytest.mark.parametrize(
+    ("response", "correct", "status"),
+    [
+        ("4+7=11;91<eos>", True, "graded"),
+        ("091<eos>", True, "graded"),
+        ("4+7=11;91", False, "graded"),  # not finished
+        ("4+7=11;92<eos>", False, "graded"),
+        ("4+7=<eos>", False, "no_answer"),
+    ],
+)
+def test_the_embedded_task_has_a_rule_of_its_own(response, correct, status):
+    grade = grade_label(response, {"answer": "91", "source": "tiny_addition"}, ROW)
+    assert (grade.correct, grade.status) == (correct, status)
+    with pytest.raises(ValueError, match="digits"):
+        check_label({"answer": "B", "source": "tiny_addition"}, ROW)
 
 
 def test_the_format_of_the_config_is_used():

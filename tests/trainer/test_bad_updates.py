@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.bad_updates import BadUpdates
+from openrlhf_cov.trainer.bad_updates import BadUpdates, gradients_are_finite
 
 
 class Engine:
-    """A DeepSpeed engine of which the last update was skipped, or not."""
+    """A DeepSpeed engine of which the last update was skipped, or not; its optimizer looks for that itself."""
 
     def __init__(self) -> None:
-        self.optimizer = SimpleNamespace(overflow=False)
+        self.optimizer = SimpleNamespace(overflow=False, check_grad_overflow=False)
 
     def watched(self, tmp_path, on_nan):
         return BadUpdates(self, on_nan, tmp_path / "bad", rank=0)
@@ -48,6 +48,46 @@ def test_skip_goes_on_and_keeps_the_first_batches(tmp_path):
     assert torch.load(tmp_path / "bad" / kept[1], weights_only=False) == {"batch": 1}
 
 
+def test_optimizers_that_can_look_for_nan_are_told_to(tmp_path):
+    engine = Engine()
+    engine.watched(tmp_path, "stop")
+    assert engine.optimizer.check_grad_overflow is True
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+@pytest.mark.parametrize("place", [0, 1])
+def test_one_bad_element_of_one_parameter_is_seen(one_process, bad, place):
+    parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]  # the last has no gradient
+    for parameter in parameters[:2]:
+        parameter.grad = torch.tensor([1e30, -1e30])  # their squares would be infinite, they are not
+    assert gradients_are_finite(parameters) is True
+    parameters[place].grad[1] = bad
+    assert gradients_are_finite(parameters) is False
+    parameters[place]._hp_grad = torch.zeros(2)  # what DeepSpeed's bf16 optimizer steps with
+    assert gradients_are_finite(parameters) is True
+
+
+class Plain:
+    """A DeepSpeed engine of ZeRO stage 0: its optimizer steps whatever the gradients are."""
+
+    def __init__(self, fp16=False) -> None:
+        self.module = torch.nn.Linear(1, 1, bias=False)
+        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=1.0)
+        self.fp16_enabled = lambda: fp16
+
+
+@pytest.mark.parametrize(("fp16", "moved"), [(False, False), (True, True)])
+def test_fp16_is_left_to_its_loss_scale(one_process, tmp_path, fp16, moved):
+    engine = Plain(fp16)
+    BadUpdates(engine, "skip", tmp_path, rank=0)
+    engine.module.weight.grad = torch.full((1, 1), NAN)
+    engine.optimizer.step()
+    assert bool(engine.module.weight.isnan().any()) is moved  # SGD writes what it is given
+
+
 ON_DEEPSPEED = """
 import os, sys
 from pathlib import Path
@@ -57,23 +97,28 @@ from openrlhf_cov.trainer.extension_locks import remove_stale_locks
 
 remove_stale_locks()
 deepspeed.init_distributed("gloo")
-model = torch.nn.Linear(2, 1, bias=False)
+stage, dtype, folder = sys.argv[1:]
+dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16, "bf16 with fp32 gradients": torch.bfloat16}
+model = torch.nn.Linear(2, 1, bias=False, dtype=dtypes[dtype])
 config = {
     "train_micro_batch_size_per_gpu": 1,
-    "zero_optimization": {"stage": int(sys.argv[1])},
+    "zero_optimization": {"stage": int(stage)},
+    "gradient_clipping": 1.0,
+    "bf16": {"enabled": dtypes[dtype] is torch.bfloat16},
+    "data_types": {"grad_accum_dtype": "fp32" if "fp32" in dtype else None},
     "zero_allow_untested_optimizer": True,
     "zero_force_ds_cpu_optimizer": False,
 }
-optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-updates = BadUpdates(engine, "skip", Path(sys.argv[2]), rank=0)
+updates = BadUpdates(engine, "skip", Path(folder), rank=0)
 
 def weights():
     with deepspeed.zero.GatheredParameters(list(engine.parameters())):
         return next(engine.parameters()).detach().clone()
 
 def update(factor):
-    engine.backward((engine(torch.ones(1, 2)) * factor).sum())
+    engine.backward((engine(torch.ones(1, 2, dtype=dtypes[dtype])) * factor).sum())
     engine.step()
     return updates.check(1, "batch")
 
@@ -82,20 +127,25 @@ for factor in (float("nan"), float("inf")):
     assert update(factor) is True
     assert torch.equal(weights(), before)
 assert update(1.0) is False
-# Adam's first step is the learning rate times the sign of the gradient, which is 1
-torch.testing.assert_close(weights(), before - 0.1, rtol=0, atol=1e-5)
+# both elements of the gradient are 1, its norm is clipped from 2 ** 0.5 to 1; bf16 has 8 bits
+bits = dict(rtol=0, atol=1e-5) if dtype == "fp32" else dict(rtol=2**-8, atol=1e-3)
+torch.testing.assert_close(weights(), before - 0.1 / 2**0.5, **bits)
+assert engine.skipped_steps == 2
 """
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_deepspeed_skips_the_update_and_goes_on(tmp_path, stage):
+@pytest.mark.parametrize(
+    ("stage", "dtype"),
+    [(0, "fp32"), (0, "bf16"), (1, "fp32"), (1, "bf16 with fp32 gradients"), (2, "fp32"), (2, "bf16"), (3, "fp32")],
+)
+def test_deepspeed_skips_the_update_and_goes_on(tmp_path, stage, dtype):
     """On a real engine, in a process of its own: NaN and infinity change no weight, the next loss does."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     env = os.environ | {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     env |= {"MASTER_PORT": str(port), "DS_ACCELERATOR": "cpu"}
-    command = [sys.executable, "-c", ON_DEEPSPEED, str(stage), str(tmp_path)]
+    command = [sys.executable, "-c", ON_DEEPSPEED, str(stage), dtype, str(tmp_path)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-3000:]

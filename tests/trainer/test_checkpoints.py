@@ -1,12 +1,18 @@
 import json
 import os
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.trainer import checkpoints
 from openrlhf_cov.trainer.checkpoints import (
+    ClientStates,
     differences,
+    errors_at_the_end,
     partial_checkpoints,
     prune,
     save_whole,
@@ -28,7 +34,7 @@ def writer(folder, content="weights", fails=None):
 
 
 def save(folder, tag, run=RUN, **settings):
-    save_whole(writer(folder, **settings), folder, tag, run, first=True, barrier=lambda: None)
+    save_whole(writer(folder, **settings), folder, tag, run, first=True, share=lambda error: [error])
 
 
 def test_a_checkpoint_appears_when_it_is_complete(tmp_path):
@@ -42,16 +48,149 @@ def test_a_checkpoint_appears_when_it_is_complete(tmp_path):
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), PermissionError(13, "Permission denied")])
 def test_a_disk_that_refuses_leaves_the_one_before(tmp_path, error):
     save(tmp_path, "global_step1")
-    with pytest.raises(RunStopped, match=f"global_step2 could not be written: {error.strerror}; the one before"):
+    with pytest.raises(
+        RunStopped, match=f"global_step2 could not be written: {error.strerror} .rank 0.; the one before"
+    ):
         save(tmp_path, "global_step2", fails=error)
     assert (tmp_path / "latest").read_text() == "global_step1"
     assert partial_checkpoints(tmp_path) == ["partial-global_step2"]
 
 
-def test_a_disk_that_torch_finds_full_is_told_in_one_line(tmp_path):
-    error = RuntimeError("[enforce fail at inline_container.cc:672] .\nunexpected pos 64 vs 0")
-    with pytest.raises(RunStopped, match=r"global_step2 could not be written: \[enforce fail .* unexpected pos"):
-        save(tmp_path, "global_step2", fails=error)
+class TwoRanks:
+    """Ranks in threads that tell each other their errors, as ``torch.distributed`` does."""
+
+    def __init__(self):
+        self.barrier, self.errors = threading.Barrier(2, timeout=20), [None, None]
+
+    def share(self, rank):
+        def tell(error):
+            self.errors[rank] = error
+            self.barrier.wait()
+            errors = list(self.errors)
+            self.barrier.wait()
+            return errors
+
+        return tell
+
+    def save(self, folder, tag, savers):
+        """What ``save_whole`` raised on each rank, as text; None where it did not."""
+
+        def on_rank(rank):
+            try:
+                save_whole(savers[rank], folder, tag, RUN, first=rank == 0, share=self.share(rank))
+            except RunStopped as stopped:
+                return str(stopped)
+            return None
+
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(on_rank, range(2)))
+
+
+def test_two_ranks_write_one_checkpoint(tmp_path):
+    written = []
+    assert TwoRanks().save(tmp_path, "global_step1", [writer(tmp_path), written.append]) == [None, None]
+    assert written == ["partial-global_step1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step1", "latest"]
+
+
+FULL = OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_rank_that_cannot_write_stops_them_all_and_nothing_is_committed(tmp_path, failing):
+    save(tmp_path, "global_step1")
+    savers = [writer(tmp_path), lambda name: None]
+    savers[failing] = writer(tmp_path / str(failing), fails=FULL)
+    lines = TwoRanks().save(tmp_path, "global_step2", savers)
+    reason = f"could not be written: No space left on device (rank {failing}); the one before it is whole"
+    assert lines == [f"checkpoint {tmp_path / 'global_step2'} {reason}"] * 2
+    assert (tmp_path / "latest").read_text() == "global_step1"
+    assert not (tmp_path / "global_step2").exists()
+
+
+@pytest.mark.parametrize("moment", ["clear", "commit"])
+def test_a_first_rank_that_cannot_begin_or_commit_stops_them_all(tmp_path, monkeypatch, moment):
+    folder = tmp_path / "_actor"
+    if moment == "clear":
+        folder.touch()  # where a folder has to be
+    else:
+        monkeypatch.setattr(checkpoints.os, "replace", lambda *_: (_ for _ in ()).throw(FULL))
+    saved = []
+    lines = TwoRanks().save(folder, "global_step2", [writer(folder), saved.append])
+    assert lines[0] == lines[1]
+    assert "(rank 0)" in lines[0]
+    assert len(saved) == (moment == "commit")  # the other rank did not write in vain
+    assert not (folder / "latest").exists()
+
+
+class Disk:
+    """An engine with two methods that write."""
+
+    def __init__(self, error=None):
+        self.error, self.written = error, []
+
+    def save(self, name, last=False):
+        if self.error:
+            raise self.error
+        self.written.append((name, last))
+
+    def copy(self):
+        self.written.append("copy")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (FULL, "No space left on device"),
+        (  # torch's writer
+            RuntimeError("[enforce fail at inline_container.cc:672] .\nunexpected pos 64 vs 0"),
+            "[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0",
+        ),
+    ],
+)
+def test_what_cannot_be_written_is_told_after_the_others_had_their_turn(error, reason):
+    disk, script, turns = Disk(error), Disk(), []
+
+    def write():
+        with errors_at_the_end((disk, "save"), (script, "copy")):
+            disk.save("weights")
+            turns.append("barrier")
+            disk.error = None
+            disk.save("optimizer", last=True)  # in vain: the checkpoint is lost
+            script.copy()
+            turns.append("barrier")
+
+    with pytest.raises(OSError, match=re.escape(reason)):
+        write()
+    assert turns == ["barrier"] * 2
+    assert disk.written + script.written == []
+    disk.save("weights")  # as before
+    assert disk.written == [("weights", False)]
+
+
+def test_what_can_be_written_is():
+    disk = Disk()
+    with errors_at_the_end((disk, "save"), (disk, "copy")):
+        disk.save("weights", last=True)
+        disk.copy()
+    assert disk.written == [("weights", True), "copy"]
+    assert vars(disk).keys() == {"error", "written"}
+
+
+def test_other_errors_are_not_kept_back():
+    disk = Disk(KeyError("a bug"))
+    with pytest.raises(KeyError), errors_at_the_end((disk, "save")):
+        disk.save("weights")
+    assert "save" not in vars(disk)
+
+
+def test_a_log_shows_the_numbers_of_client_states_and_no_tensors():
+    states = ClientStates(episode=1, kl_coef=0.5, best_eval_metric_key="a", best=None, data_loader_state_dict={"x": 1})
+    assert f"{states}" == (
+        "{'episode': 1, 'kl_coef': 0.5, 'best_eval_metric_key': 'a', 'best': None, "
+        "'data_loader_state_dict': <class 'dict'>}"
+    )
+    assert states["data_loader_state_dict"] == {"x": 1}
 
 
 def test_what_a_kill_left_is_written_over(tmp_path):
@@ -67,13 +206,6 @@ def test_a_step_that_is_made_again_replaces_its_checkpoint(tmp_path):
     save(tmp_path, "global_step1", content="old")
     save(tmp_path, "global_step1", content="new")
     assert (tmp_path / "global_step1" / "states.pt").read_text() == "new"
-
-
-def test_only_the_first_rank_renames(tmp_path):
-    calls = []
-    save_whole(calls.append, tmp_path, "global_step1", RUN, first=False, barrier=lambda: calls.append("barrier"))
-    assert calls == ["barrier", "partial-global_step1", "barrier", "barrier"]
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class Upstream:
         self.calls.append((method_name, kwargs))
 
     def init_checkpoint_states(self):
-        return {"global_step": self.restored_step, "episode": 0}
+        return states(self.restored_step)
 
     def train_step(self, rollout_samples, global_step):
         self.calls.append(("train_step", [sample.info for sample in rollout_samples], global_step))
@@ -51,6 +51,12 @@ class Upstream:
 
     def save_best_checkpoint(self, eval_metrics, global_step, client_states=None):
         self.calls.append(("save_best_checkpoint", eval_metrics, global_step, client_states, self.lines_on_disk()))
+
+
+def states(step=0, is_over=False):
+    """Upstream's client states after a step, as our data loader fills them."""
+    data = {"loader": {}, "generator": {"is_over": is_over}}
+    return {"episode": 0, "global_step": step, "total_consumed_prompts": 0, "data_loader_state_dict": data}
 
 
 class Trainer(StepLogging, Upstream):
@@ -72,16 +78,16 @@ def warnings(caplog):
 
 def started(folder, **kwargs):
     trainer = Trainer(folder, **kwargs)
-    assert trainer.init_checkpoint_states() == {"global_step": kwargs.get("restored_step", 0), "episode": 0}
+    assert trainer.init_checkpoint_states() == states(kwargs.get("restored_step", 0))
     return trainer
 
 
 def test_a_step_is_on_disk_before_upstream_logs_and_saves(tmp_path):
     trainer = started(tmp_path)
-    trainer.save_logs_and_checkpoints(1, {"policy_loss": 0.5, "generated_samples": ["x"]}, {"episode": 0})
+    trainer.save_logs_and_checkpoints(1, {"policy_loss": 0.5, "generated_samples": ["x"]}, states(1))
     name, *call, lines = trainer.calls.pop()
     assert (name, lines) == ("save_logs_and_checkpoints", 1)
-    assert call == [1, {"policy_loss": 0.5, "generated_samples": ["x"]}, {"episode": 0, "kl_coef": 0.5}]
+    assert call == [1, {"policy_loss": 0.5, "generated_samples": ["x"]}, states(1) | {"kl_coef": 0.5}]
     (line,) = read_metrics(tmp_path / "metrics.jsonl")
     assert (line["step"], line["policy_loss"], "generated_samples" in line) == (1, 0.5, False)
 
@@ -106,7 +112,7 @@ def test_resuming_drops_later_steps_of_both_files(tmp_path):
     for name in ("metrics.jsonl", "eval.jsonl"):
         (tmp_path / name).write_text("".join(json.dumps({"step": step}) + "\n" for step in range(1, 6)))
     trainer = started(tmp_path, restored_step=3)
-    trainer.save_logs_and_checkpoints(4, {})
+    trainer.save_logs_and_checkpoints(4, {}, states(4))
     assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4]
     assert [line["step"] for line in read_metrics(tmp_path / "eval.jsonl")] == [1, 2, 3]
 
@@ -193,8 +199,8 @@ def test_a_policy_that_runs_away_is_reported(tmp_path, warnings, p99, count):
 
 @pytest.mark.parametrize(("trainer", "upstream"), [(CovPPOTrainer, "PPOTrainer"), (CovTrainingActor, "TrainingActor")])
 def test_both_controllers_put_our_methods_first(trainer, upstream):
-    order = [base.__name__ for base in trainer.__mro__[1:5] if base.__name__ != "CheckpointedRollouts"]
-    assert order[:3] == ["StepLogging", upstream, "BasePPOTrainer"]
+    order = [base.__name__ for base in trainer.__mro__[1:6] if base.__name__ != "CheckpointedRollouts"]
+    assert order[:4] == ["StepLogging", upstream, "CheckedBroadcast", "BasePPOTrainer"]
 
 
 @pytest.mark.parametrize(
@@ -206,15 +212,23 @@ def test_both_controllers_put_our_methods_first(trainer, upstream):
         (float("inf"), "checkpoint", True, [float("inf")], "no checkpoint was asked for"),
     ],
 )
-def test_a_signal_ends_the_run_after_the_step(tmp_path, monkeypatch, save_steps, on_signal, disable_ds, saves, advice):
+@pytest.mark.parametrize(
+    ("signum", "dead", "error", "cause"),
+    [(15, [], StoppedBySignal, "SIGTERM"), (None, [1], RunStopped, "vLLM engine 1 died")],
+)
+def test_a_signal_and_a_dead_engine_end_the_run_after_the_step(
+    tmp_path, monkeypatch, signum, dead, error, cause, save_steps, on_signal, disable_ds, saves, advice
+):
     trainer = started(tmp_path)
     trainer.args.ckpt.save_steps, trainer.args.ckpt.disable_ds = save_steps, disable_ds
     trainer.args.on_signal = on_signal
     seen = []
     monkeypatch.setattr(Upstream, "save_logs_and_checkpoints", lambda self, *_: seen.append(self.args.ckpt.save_steps))
-    monkeypatch.setattr(ppo_trainer, "stop_requested", lambda: 15)
-    with pytest.raises(StoppedBySignal, match=f"SIGTERM: stopped after global step 4; {advice}"):
-        trainer.save_logs_and_checkpoints(4, {"loss": 1.0})
+    monkeypatch.setattr(ppo_trainer, "stop_requested", lambda: signum)
+    trainer.dead_engines = dead
+    with pytest.raises(error, match=f"{cause}: stopped after global step 4; {advice}") as stopped:
+        trainer.save_logs_and_checkpoints(4, {"loss": 1.0}, states(4))
+    assert type(stopped.value) is error
     assert seen == saves
     assert trainer.args.ckpt.save_steps == save_steps
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 1
@@ -225,4 +239,11 @@ def test_a_disk_that_is_full_stops_the_run_with_one_line(tmp_path, monkeypatch):
     full = OSError(28, "No space left on device")
     monkeypatch.setattr(trainer.metrics_log, "write", lambda *_: (_ for _ in ()).throw(full))
     with pytest.raises(RunStopped, match="cannot be written at global step 4: No space left on device"):
-        trainer.save_logs_and_checkpoints(4, {"loss": 1.0})
+        trainer.save_logs_and_checkpoints(4, {"loss": 1.0}, states(4))
+
+
+def test_a_signal_does_not_stop_a_run_that_is_over(tmp_path, monkeypatch):
+    trainer = started(tmp_path)
+    monkeypatch.setattr(ppo_trainer, "stop_requested", lambda: 15)
+    trainer.save_logs_and_checkpoints(4, {"loss": 1.0}, states(4, is_over=True))  # upstream's loop ends by itself
+    assert [call[0] for call in trainer.calls] == ["save_logs_and_checkpoints"]

@@ -1,12 +1,12 @@
 """Dynamic sampling over engines that answer in any order, fail and die; Ray is replaced by a clock."""
 
-import heapq
 import random
 from types import SimpleNamespace
 
 import pytest
 import ray
 import torch
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_cov.config import SamplingConfig
 from openrlhf_cov.errors import RunStopped
@@ -47,17 +47,19 @@ class Clock:
     exceptions = ray.exceptions
 
     def __init__(self) -> None:
-        self.now, self.queue, self.results, self.sent = 0.0, [], {}, 0
+        self.now, self.times, self.results, self.sent = 0.0, {}, {}, 0
 
     def send(self, delay: float, result) -> int:
         self.sent += 1
-        heapq.heappush(self.queue, (self.now + delay, self.sent))
+        self.times[self.sent] = self.now + delay
         self.results[self.sent] = result
         return self.sent
 
     def wait(self, references, num_returns, timeout):
-        self.now, reference = heapq.heappop(self.queue)
-        return [reference], [other for other in references if other != reference]
+        if timeout:
+            self.now = max(self.now, min(self.times[reference] for reference in references))
+        ready = [reference for reference in references if self.times[reference] <= self.now][:num_returns]
+        return ready, [reference for reference in references if reference not in ready]
 
     def get(self, reference):
         if isinstance(reference, list):  # of the engines' numbers of unfinished requests
@@ -299,6 +301,18 @@ def test_an_engine_that_dies_gets_no_more_requests(build):
     assert engines[1].requests == ["1", "3"]
 
 
+@pytest.mark.parametrize(
+    "death",
+    [ray.exceptions.RayActorError(), ray.exceptions.RayTaskError("f", "t", EngineDeadError()).as_instanceof_cause()],
+)
+def test_a_dead_engine_is_neither_asked_nor_woken_again(build, death):
+    generator, engines = build(engines=3, failures={1: {1: death}}, filtering=False)
+    assert step(generator)[0] == [0, 1, 2, 3]
+    step(generator)
+    assert engines[1].requests == ["1"]
+    assert generator.vllm_engines == generator.engines.alive == [engines[0], engines[2]]
+
+
 def test_an_engine_that_died_idle_is_found_out(build):
     generator, engines = build(engines=2, filtering=False)
     engines[0].get_num_unfinished_requests = SimpleNamespace(remote=lambda: ray.exceptions.RayActorError())
@@ -309,7 +323,7 @@ def test_an_engine_that_died_idle_is_found_out(build):
 def test_a_prompt_that_always_fails_stops_the_run(build):
     error = ray.exceptions.RayTaskError("f", "trace", ValueError("no"))
     generator, _ = build(failures={0: dict.fromkeys(range(1, 9), error)}, filtering=False)
-    with pytest.raises(RunStopped, match=r"prompt \d failed 3 times \(ValueError: no\)"):
+    with pytest.raises(RunStopped, match=r"a request failed 3 times \(ValueError: no\); prompt \d: "):
         step(generator)
 
 
@@ -377,6 +391,42 @@ def test_a_run_resumed_at_the_end_of_an_episode_does_not_repeat_it(build, stop_a
         second.prompts_dataloader.resumed = False  # as torchdata's loader: an ended epoch is followed by the next
     # upstream saves the episode before it counts the end of the data
     assert rest_of_run(second, sum(ends[:-1])) == expected[done:]
+
+
+def over(generator) -> bool:
+    """What a checkpoint says, and the controller reads."""
+    return CheckpointedLoader(generator.prompts_dataloader, generator).state_dict()["generator"]["is_over"]
+
+
+@pytest.mark.parametrize(("prompts", "episodes"), [(8, 1), (10, 1), (4, 2), (5, 2)])
+@pytest.mark.parametrize("filtering", [False, True])
+def test_a_run_is_over_after_its_last_step_and_not_before(build, filtering, prompts, episodes):
+    # batches of 4 of which all pass; the end of the data is noticed with the last batch or one call later
+    settings = dict(prompts=prompts, episodes=episodes, filtering=filtering, score=lambda p: [1.0, 0.0])
+    generator, _ = build(**settings)
+    seen, ends = [], 0
+    while ends < episodes:
+        taken, _, exhausted = step(generator)
+        ends += exhausted
+        if taken:
+            seen.append(over(generator))
+    assert seen == [False] * (len(seen) - 1) + [True]
+
+
+def test_groups_that_will_train_keep_a_run_open(build):
+    generator, _ = build(prompts=7, score=lambda p: [1.0, 0.0])
+    generator.pass_rate.add(1, 2)  # it asks for 8 at once and gets all 7: 4 train, 3 wait
+    step(generator)
+    assert over(generator) is False
+    step(generator)
+    assert over(generator) is True
+
+
+def test_groups_that_make_no_update_do_not(build):
+    generator, _ = build(prompts=5, score=lambda p: [1.0, 0.0], train_batch=4)  # 2 groups of 2 make an update
+    generator.pass_rate.add(1, 2)
+    assert step(generator)[0] == [0, 1, 2, 3]
+    assert (len(generator.buffer), over(generator)) == (1, True)
 
 
 def test_evaluation_takes_all_prompts_in_order_and_leaves_the_training_data_alone(build):

@@ -3,7 +3,9 @@ import signal
 
 import pytest
 
+from openrlhf_cov.errors import RunStopped, StoppedBySignal
 from openrlhf_cov.trainer import stopping
+from openrlhf_cov.trainer.stopping import Ending, ending
 
 
 class Store:
@@ -50,3 +52,24 @@ def test_another_job_of_the_same_ray_is_not_stopped(job):
     stopping.request_stop(signal.SIGTERM)
     job[0] = "second"
     assert stopping.stop_requested() is None
+
+
+SIGTERM = Ending("SIGTERM", StoppedBySignal)
+
+
+@pytest.mark.parametrize(
+    ("signum", "dead", "is_over", "expected"),
+    [
+        (None, [], False, None),
+        (None, [], True, None),
+        (signal.SIGTERM, [], False, SIGTERM),
+        (15, (), False, SIGTERM),
+        (signal.SIGINT, [], False, Ending("SIGINT", StoppedBySignal)),
+        (signal.SIGTERM, [], True, None),  # the last step was made: the run ends as finished
+        (None, [1], False, Ending("vLLM engine 1 died", RunStopped)),
+        (None, [0, 2], True, Ending("vLLM engine 0, 2 died", RunStopped)),  # its evaluation lacks the new weights
+        (signal.SIGTERM, [1], False, Ending("vLLM engine 1 died", RunStopped)),  # status 1: somebody has to look
+    ],
+)
+def test_what_ends_a_run_after_a_step(signum, dead, is_over, expected):
+    assert ending(signum, dead, is_over) == expected

@@ -119,3 +119,13 @@ def test_resuming_without_a_file_starts_one(tmp_path):
     log = MetricsLog(tmp_path / "metrics.jsonl", resumed_step=5)
     log.write(6, {"a": 1.0})
     assert steps(log.path) == [6]
+
+
+def test_what_was_written_for_a_step_is_found_again(tmp_path):
+    log = MetricsLog(tmp_path / "eval.jsonl")
+    assert log.values_of(1) is None  # no file yet
+    log.write(1, {"a": 1.0})
+    log.write(3, {"a": 0.5, "b": math.nan, "n": 7})
+    assert log.values_of(1) == {"a": 1.0}
+    assert log.values_of(2) is None
+    assert log.values_of(3) == {"a": 0.5, "n": 7}

@@ -3,6 +3,8 @@
 import json
 import os
 import socket
+import warnings
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,14 +36,42 @@ DASHBOARD = (
 FORWARDED = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN", "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1"}
 """Environment variables that upstream hands to every worker, with upstream's defaults."""
 
+FORWARDED_IF_SET = ("VLLM_LOGGING_LEVEL",)
+"""And those that a worker gets where this process has them."""
 
-def connect(args: SimpleNamespace) -> None:
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run asks Ray for."""
+
+    bundles: list[dict[str, float]]
+    """One per GPU."""
+    training_processes: int
+    """Processes that train on one host, on a CPU host; they share its cores."""
+    fp32: bool
+    """Workers load models in fp32."""
+    way_out: str
+    """Which flags lower the need."""
+
+
+def needs_of_training(args: SimpleNamespace) -> Needs:
+    """The needs of upstream's ``train(args)``."""
+    return Needs(
+        required_bundles(args),
+        _world_size(args.actor),
+        fp32=args.ds.param_dtype == "fp32",
+        way_out="lower --actor.num_gpus_per_node, --ref.num_gpus_per_node or --vllm.num_engines, colocate "
+        "(--train.colocate_all, --train.colocate_actor_ref)",
+    )
+
+
+def connect(needs: Needs) -> None:
     """Join the Ray that RAY_ADDRESS names (``ray job submit`` sets it), or start one for this process alone.
 
     Another Ray on this host is neither used nor stopped. Raises UsageError where there is none to join or to start.
     """
     address = os.environ.get("RAY_ADDRESS")
-    runtime_env = _runtime_env(args)
+    runtime_env = _runtime_env(needs)
     if address and address != "local":
         _check_address(address)
         way_out = "give host:port of a running Ray, or unset RAY_ADDRESS to start one"
@@ -49,31 +79,33 @@ def connect(args: SimpleNamespace) -> None:
         return
     resources = {}
     if cpu_host.is_cpu_host():
-        slots, cores = len(required_bundles(args)), os.cpu_count() or 1
+        slots, cores = len(needs.bundles), os.cpu_count() or 1
         if slots > max(8, 2 * cores):
             raise UsageError(
-                f"the run needs {slots} model processes, this host without an accelerator has {cores} cores; lower "
-                "--actor.num_gpus_per_node, --ref.num_gpus_per_node or --vllm.num_engines (1 each will do), or add "
-                "--train.colocate_actor_ref"
+                f"the run needs {slots} model processes, this host without an accelerator has {cores} cores; "
+                f"{needs.way_out}"
             )
         resources = {"num_gpus": slots, "num_cpus": slots + CONTROLLER_CPUS}
     settings = {"include_dashboard": False, "runtime_env": runtime_env, **resources}
     _init("no Ray can be started on this host", address="local", **settings)
 
 
-def _runtime_env(args: SimpleNamespace) -> dict:
+def _runtime_env(needs: Needs) -> dict:
     """What Ray does to every worker of the run before it starts."""
     env_vars = {name: os.environ.get(name, default) for name, default in FORWARDED.items()}
-    env_vars |= cpu_host.environment(training_processes=_world_size(args.actor))
+    env_vars |= {name: os.environ[name] for name in FORWARDED_IF_SET if name in os.environ}
+    env_vars |= cpu_host.environment(needs.training_processes)
     runtime_env: dict = {"env_vars": {k: v for k, v in env_vars.items() if k not in _job_env_vars()}}
-    if cpu_host.is_cpu_host() or args.ds.param_dtype == "fp32":
+    if cpu_host.is_cpu_host() or needs.fp32:
         runtime_env["worker_process_setup_hook"] = f"{prepare_worker.__module__}.{prepare_worker.__name__}"
     return runtime_env
 
 
 def _init(refusal: str, **settings: Any) -> None:
     try:
-        ray.init(**settings)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # about Ray's own plans
+            ray.init(**settings)
     except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:
         raise UsageError(f"{refusal} ({(str(error).strip() or type(error).__name__).splitlines()[0]})") from error
 
@@ -100,31 +132,30 @@ def required_bundles(args: SimpleNamespace) -> list[dict[str, float]]:
     return [{"GPU": 1.0, "CPU": 1.0}] * gpus
 
 
-def check_capacity(args: SimpleNamespace) -> None:
+def check_capacity(needs: Needs) -> None:
     """Reserve the slots of the run and give them back; UsageError with the shortfall if they do not come free.
 
     More than the whole cluster has is refused at once.
     """
-    bundles = [*required_bundles(args), {"CPU": 1.0}]
+    bundles = [*needs.bundles, {"CPU": 1.0}]
     total = ray.cluster_resources()
     if any(_sum(bundles, kind) > total.get(kind, 0.0) for kind in ("GPU", "CPU")):
-        raise _shortfall(bundles)
+        raise _shortfall(bundles, needs.way_out)
     group = placement_group(bundles, strategy="PACK")
     try:
         ray.get(group.ready(), timeout=PLACEMENT_TIMEOUT)
     except GetTimeoutError as error:
-        raise _shortfall(bundles) from error
+        raise _shortfall(bundles, needs.way_out) from error
     finally:
         remove_placement_group(group)
 
 
-def _shortfall(bundles: list[dict[str, float]]) -> UsageError:
+def _shortfall(bundles: list[dict[str, float]], way_out: str) -> UsageError:
     total, free = ray.cluster_resources(), ray.available_resources()
     return UsageError(
         f"the run needs {_sum(bundles, 'GPU'):g} GPUs and {_sum(bundles, 'CPU'):g} CPUs; Ray has "
         f"{total.get('GPU', 0):g} GPUs ({free.get('GPU', 0):g} free) and {total.get('CPU', 0):g} CPUs "
-        f"({free.get('CPU', 0):g} free). Lower --actor.num_gpus_per_node, --ref.num_gpus_per_node or "
-        "--vllm.num_engines, colocate (--train.colocate_all, --train.colocate_actor_ref), or give Ray more"
+        f"({free.get('CPU', 0):g} free); {way_out}, or give Ray more"
     )
 
 

@@ -13,7 +13,7 @@ from openrlhf_cov.config import CovConfig
 from openrlhf_cov.models.loss import CovPolicyLoss
 from openrlhf_cov.models.objectives import get_method
 from openrlhf_cov.trainer.bad_updates import BadUpdates
-from openrlhf_cov.trainer.checkpoints import NO_LIMIT, describe_run, prune, save_whole
+from openrlhf_cov.trainer.checkpoints import NO_LIMIT, ClientStates, describe_run, errors_at_the_end, prune, save_whole
 from openrlhf_cov.trainer.observation import (
     ENTROPY,
     StepDiagnostics,
@@ -37,6 +37,13 @@ def step_seed(run_seed: int, global_step: int, rank: int) -> int:
     """Seed of torch's generator on one rank in one step, so that a resumed run draws what the first would have."""
     digest = hashlib.sha256(f"{run_seed}/{global_step}/{rank}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+def share_over_ranks(error: str | None) -> list[str | None]:
+    """The argument of every rank, in their order; all ranks call it."""
+    errors: list[str | None] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(errors, error)
+    return errors
 
 
 class CovPolicyActor(plain_class(PolicyModelActor)):
@@ -107,6 +114,10 @@ class CovPolicyActor(plain_class(PolicyModelActor)):
             dump_tokens(self.diagnostics, samples, self.tokenizer, self.config, self.strategy, step)
         return status | values
 
+    def get_checkpoint_states(self) -> ClientStates:
+        """Upstream's, short in its log."""
+        return ClientStates(super().get_checkpoint_states())
+
     def save_checkpoint(self, tag, client_states=None, metric_value=None, metric_key=None) -> None:
         """Upstream's; the DeepSpeed checkpoint appears under its name when it is complete (``save_whole``)."""
         ckpt, strategy = self.strategy.args.ckpt, self.strategy
@@ -114,14 +125,17 @@ class CovPolicyActor(plain_class(PolicyModelActor)):
         states = (client_states or {}) | {DYNAMICS: self.diagnostics.dynamics.state_dict()}
 
         def save(name: str) -> None:
-            strategy.save_ckpt(
-                self.actor.model, str(folder), name, NO_LIMIT, NO_LIMIT, states, False, metric_value, metric_key
-            )
+            engine = self.actor.model
+            files = (engine.checkpoint_engine, "save"), (engine, "_copy_recovery_script")
+            with errors_at_the_end(*files, (strategy, "_write_ckpt_metric")):
+                strategy.save_ckpt(
+                    engine, str(folder), name, NO_LIMIT, NO_LIMIT, states, False, metric_value, metric_key
+                )
 
         if not self.disable_ds_ckpt:
             first = strategy.is_rank_0()
             run = describe_run(strategy.args, self.actor.model.module.config)
-            save_whole(save, folder, tag, run, first=first, barrier=torch.distributed.barrier)
+            save_whole(save, folder, tag, run, first=first, share=share_over_ranks)
             if first:
                 prune(folder, tag, ckpt.max_num, ckpt.max_mem, strategy._read_ckpt_metric)
         disabled, self.disable_ds_ckpt = self.disable_ds_ckpt, True  # what is left for upstream is the HF export

@@ -7,6 +7,8 @@ from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 
 from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.evaluation.plan import Completion, Request
+from openrlhf_cov.trainer.ray.evaluation_engines import completion_of, sampling_params
 from openrlhf_cov.trainer.ray.seams import plain_class
 from openrlhf_cov.trainer.reward_executor import RewardExecutor
 
@@ -30,6 +32,14 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         one_sample = super().generate_responses
         groups = [one_sample(sampling_params=_seeded(sampling_params, seed), **request) for seed in seeds]
         return [response for group in await asyncio.gather(*groups) for response in group]
+
+    async def complete(self, request: Request) -> Completion:
+        """The response to one request of an evaluation."""
+        return completion_of(await self.generate(list(request.prompt_ids), sampling_params(request)))
+
+    async def check_health(self) -> None:
+        """Raises vLLM's EngineDeadError if the engine behind this actor died."""
+        await self.llm.check_health()
 
     async def init_weight_transfer(self, init_info: dict) -> None:
         """Join the group of the weight sender."""

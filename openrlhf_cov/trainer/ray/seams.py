@@ -69,17 +69,24 @@ def install(args: SimpleNamespace) -> None:
     import openrlhf.cli.train_ppo_ray as upstream_cli
     import openrlhf.trainer.ppo_trainer as sync_trainer
     import openrlhf.trainer.ppo_trainer_async as async_trainer
-    import openrlhf.trainer.ray.vllm_engine as vllm_engine
 
     from openrlhf_cov.trainer.ppo_trainer import CovGenerateSamplesActor, CovPPOTrainer, CovTrainingActor
     from openrlhf_cov.trainer.ray.ppo_actor import CovPolicyActor
-    from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
 
     upstream_cli.PolicyModelActor = ray.remote(num_gpus=1)(CovPolicyActor)
     sync_trainer.PPOTrainer = ray.remote(CovPPOTrainer)
     async_trainer.TrainingActor = ray.remote(CovTrainingActor)
     async_trainer.GenerateSamplesActor = ray.remote(CovGenerateSamplesActor)
-    vllm_engine.RolloutRayActor = _with_engine_settings(ray.remote(CovRolloutActor), engine_settings(args))
+    install_engines(engine_settings(args))
+
+
+def install_engines(settings: dict[str, Any]) -> None:
+    """Rebind the engine actor that upstream's ``create_vllm_engines`` makes, with these arguments beside its own."""
+    import openrlhf.trainer.ray.vllm_engine as vllm_engine
+
+    from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
+
+    vllm_engine.RolloutRayActor = _with_engine_settings(ray.remote(CovRolloutActor), settings)
 
 
 def engine_settings(args: SimpleNamespace) -> dict[str, Any]:

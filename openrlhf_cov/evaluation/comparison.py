@@ -1,0 +1,276 @@
+"""Runs side by side: their scores, how sure their differences are, and the paper's scores beside them (pure)."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.evaluation import paper
+from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
+from openrlhf_cov.evaluation.records import BenchmarkSettings, RunSettings
+from openrlhf_cov.evaluation.samples import BenchmarkSamples
+from openrlhf_cov.evaluation.scores import (
+    Interval,
+    PairedDifference,
+    Statistic,
+    avg_at_k,
+    bootstrap_interval,
+    paired_difference,
+    pass_at_k,
+)
+
+SCHEMA = 1
+"""Counts up when a field changes its meaning or goes."""
+
+ALPHA = 0.05
+"""A difference whose p-value is above this after Holm's correction is noise."""
+
+
+Key = tuple[str, str]
+"""Names of a benchmark and a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A finished run under the name that the tables give it."""
+
+    name: str
+    settings: RunSettings
+    samples: Sequence[BenchmarkSamples]
+
+    def of(self, benchmark: str) -> BenchmarkSamples | None:
+        """What it has of a benchmark."""
+        return next((each for each in self.samples if each.settings.name == benchmark), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Score of a run minus that of the first run, on the same problems; see ``scores.paired_difference``."""
+
+    interval: Interval
+    p_value: float
+    p_holm: float
+    """Corrected for all differences of the comparison."""
+    noise: bool
+    """The interval contains 0, or ``p_holm`` is above ``ALPHA``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunScore:
+    """One run on one benchmark."""
+
+    run: str
+    problems: int
+    samples: int
+    score: Interval | None
+    """None: the run has fewer samples than the metric needs."""
+    difference: Difference | None
+    """None for the first run, and where ``reason`` is given."""
+    reason: str | None
+    """Why there is no score or no difference."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkComparison:
+    """The runs that asked a benchmark, and the paper's methods."""
+
+    name: str
+    scores: tuple[RunScore, ...]
+    published: dict[str, float]
+    """By method, as fractions; without intervals."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Everything that ``compare`` tells."""
+
+    metric: str
+    runs: tuple[str, ...]
+    models: tuple[str, ...]
+    against: str | None
+    benchmarks: tuple[BenchmarkComparison, ...]
+    notes: tuple[str, ...]
+    """What makes the scores less comparable, one line each."""
+    schema: int = SCHEMA
+
+
+def compare(runs: Sequence[Run], metric: str = "avg", against: str | None = None) -> Comparison:
+    """The runs on every benchmark, each against the first one, and the paper's rows named by ``against``.
+
+    ``metric`` is avg or pass@k. Differences are taken where both runs asked the same problems of the same version;
+    K may differ. Raises UsageError if there is nothing to compare.
+    """
+    k = parse_metric(metric)
+    if len(runs) < 2 and against is None:
+        raise UsageError("one run alone compares with nothing; name a second one, or --against")
+    if k is not None and against is not None:
+        raise UsageError(f"--against {against} has avg only, the paper gives no {metric}")
+    names = list(dict.fromkeys(each.settings.name for run in runs for each in run.samples))
+    reasons, pairs = _pair(runs, names, k)
+    differences = judge(pairs)
+    benchmarks = [
+        BenchmarkComparison(
+            name=name,
+            scores=tuple(
+                _score(run.name, asked, k, differences.get((name, run.name)), reasons.get((name, run.name)))
+                for run in runs
+                if (asked := run.of(name)) is not None
+            ),
+            published=paper.published(against, name) if against and _is_in_paper(runs, name) else {},
+        )
+        for name in names
+    ]
+    if all(score.score is None for each in benchmarks for score in each.scores):
+        raise UsageError(f"--metric {metric}: no benchmark of these runs has {k} samples")
+    notes = [note for run in runs for note in (*_missing(run, names), *_other_settings(runs[0], run))]
+    return Comparison(
+        metric=metric,
+        runs=tuple(run.name for run in runs),
+        models=tuple(run.settings.model for run in runs),
+        against=against,
+        benchmarks=tuple(benchmarks),
+        notes=(*notes, *(_paper_notes(runs) if against else [])),
+    )
+
+
+def parse_metric(metric: str) -> int | None:
+    """The k of ``pass@k``; None for ``avg``. Raises UsageError for anything else."""
+    if metric == "avg":
+        return None
+    if match := re.fullmatch(r"pass@([1-9][0-9]{0,5})", metric):
+        return int(match[1])
+    raise UsageError(f"--metric {metric}: a metric is avg or, for example, pass@8")
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction of m p-values, in their order (Holm 1979).
+
+    With p_1 <= ... <= p_m, the i-th smallest becomes max over j <= i of min(1, (m - j + 1) p_j): calling those of at
+    most alpha real errs anywhere with a probability of at most alpha.
+    """
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = largest
+    return corrected
+
+
+def judge(pairs: dict[Key, PairedDifference]) -> dict[Key, Difference]:
+    """The differences with Holm's p-values over all of them, and which are noise."""
+    corrected = holm([pair.p_value for pair in pairs.values()])
+    return {
+        key: Difference(
+            interval=pair.difference,
+            p_value=pair.p_value,
+            p_holm=p_holm,
+            noise=pair.difference.low <= 0.0 <= pair.difference.high or p_holm > ALPHA,
+        )
+        for (key, pair), p_holm in zip(pairs.items(), corrected, strict=True)
+    }
+
+
+def incomparable(run: BenchmarkSettings, first: BenchmarkSettings | None, k: int | None) -> str | None:
+    """Why the score of a run cannot be paired with that of the first run; None if it can."""
+    if k is not None and run.samples < k:
+        return f"fewer than {k} samples"
+    if first is None or (k is not None and first.samples < k):
+        return "the first run has no score"
+    if run.version != first.version:
+        return f"version {run.version}, the first run has version {first.version}"
+    if run.problems != first.problems:
+        limited = "" if run.complete and first.complete else " (--limit)"
+        return f"{run.problems:,} problems, the first run has {first.problems:,}{limited}"
+    if run.sha256 != first.sha256:
+        return "other problems than in the first run (their sha256 differs)"
+    return None
+
+
+def _pair(
+    runs: Sequence[Run], names: Sequence[str], k: int | None
+) -> tuple[dict[Key, str], dict[Key, PairedDifference]]:
+    """Each later run against the first: why not, or by how much."""
+    reasons, pairs = {}, {}
+    for name, run in product(names, runs[1:]):
+        mine, base = run.of(name), runs[0].of(name)
+        if mine is None:
+            continue
+        reason = incomparable(mine.settings, base and base.settings, k)
+        if reason is None:
+            pairs[name, run.name] = paired_difference(mine.correct, base.correct, _statistic(k))
+        else:
+            reasons[name, run.name] = reason
+    return reasons, pairs
+
+
+def _score(
+    run: str, samples: BenchmarkSamples, k: int | None, difference: Difference | None, reason: str | None
+) -> RunScore:
+    how = samples.settings
+    few = k is not None and how.samples < k
+    return RunScore(
+        run=run,
+        problems=how.problems,
+        samples=how.samples,
+        score=None if few else bootstrap_interval(samples.correct, _statistic(k)),
+        difference=difference,
+        reason=f"fewer than {k} samples" if few else reason,
+    )
+
+
+def _statistic(k: int | None) -> Statistic:
+    return avg_at_k if k is None else partial(pass_at_k, k=k)
+
+
+def _missing(run: Run, benchmarks: Iterable[str]) -> list[str]:
+    """What a run did not ask, and what it asked in part only, one line each."""
+    limited = [each.settings for each in run.samples if not each.settings.complete]
+    notes = [f"{run.name}: {how.name}: the first {how.problems:,} problems only" for how in limited]
+    if left_out := [name for name in benchmarks if run.of(name) is None]:
+        notes.append(f"{run.name}: did not ask {', '.join(left_out)}")
+    return notes
+
+
+def _other_settings(first: Run, run: Run) -> list[str]:
+    """Settings in which a run differs from the first one and that move scores, one line each."""
+    changes = []
+    if run.settings.template_text != first.settings.template_text:
+        changes.append(("another prompt template", run.settings.template, first.settings.template))
+    for name in ("reward_format", "max_model_len", "dtype"):
+        values = getattr(run.settings, name), getattr(first.settings, name)
+        if values[0] != values[1]:
+            changes.append((name, *values))
+    for mine in run.samples:
+        if base := first.of(mine.settings.name):
+            for name in ("temperature", "top_p", "max_tokens", "grader"):
+                values = getattr(mine.settings, name), getattr(base.settings, name)
+                if values[0] != values[1]:
+                    changes.append((f"{mine.settings.name}: {name}", *values))
+    return [f"{run.name}: {what}: {value}, where {first.name} has {other}" for what, value, other in changes]
+
+
+def _paper_notes(runs: Sequence[Run]) -> list[str]:
+    notes = [
+        f"paper: {paper.SOURCE}; it gives no intervals and no seeds, and its average is not the mean of its columns"
+    ]
+    for run in runs:
+        for how in (each.settings for each in run.samples if _is_of_paper(each.settings)):
+            asked = BENCHMARKS[how.name].sampling
+            if (how.samples, how.temperature) != (asked.samples, asked.temperature):
+                notes.append(
+                    f"{run.name}: {how.name}: {how.samples} samples at temperature {how.temperature:g}, the paper has "
+                    f"{asked.samples} at {asked.temperature:g}"
+                )
+    asked = {paper.COLUMN_OF.get(each.settings.name) for run in runs for each in run.samples}
+    notes += [f"paper: it does not say which problems its {name} are" for name in paper.UNCERTAIN if name in asked]
+    return notes
+
+
+def _is_of_paper(how: BenchmarkSettings) -> bool:
+    """It is a benchmark of the paper, not a file of one's own that is called the same."""
+    return how.name in paper.COLUMN_OF and how.version == BENCHMARKS[how.name].version
+
+
+def _is_in_paper(runs: Sequence[Run], name: str) -> bool:
+    return any(_is_of_paper(asked.settings) for run in runs if (asked := run.of(name)) is not None)

@@ -1,0 +1,151 @@
+"""Completions from an OpenAI-compatible server, such as ``vllm serve``: retried, and limited in number at a time."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.evaluation.plan import Completion, Request
+from openrlhf_cov.utils.json_lines import json_number
+
+TIMEOUT = 1800.0
+"""Seconds for one response: 32,768 tokens at 20 a second."""
+
+RETRIED = (408, 409, 429)
+"""Statuses of the 400s that the client asks again after, as after all of the 500s."""
+
+
+class NoRoom(RunStopped):
+    """The server has no room for a prompt and the tokens asked for."""
+
+
+class Endpoint:
+    """The model ``model`` behind ``base_url`` (``http://host:port/v1``).
+
+    Prompts go to ``/completions``; with ``chat`` to ``/chat/completions``, as one user message. A request that fails
+    by rate limit, timeout, broken connection or an error of the server is repeated up to ``max_retries`` times, after
+    waits that double. Raises UsageError where the server does not answer or does not serve the model.
+    """
+
+    def __init__(
+        self, base_url: str, model: str, *, chat: bool, concurrency: int, max_retries: int, api_key: str
+    ) -> None:
+        import openai
+
+        self.openai = openai
+        self.model, self.chat, self.concurrency, self.max_retries = model, chat, concurrency, max_retries
+        self.server = {"base_url": base_url, "api_key": api_key}
+        served = self._served()
+        if model not in served:
+            raise UsageError(
+                f"--model {model} is not served at {base_url}; it serves {', '.join(served) or 'nothing'}"
+            )
+        self.max_model_len: int | None = getattr(served[model], "max_model_len", None)
+
+    def generate(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Completion | None]]:
+        """Completions as they arrive; None for a prompt that leaves no room for one. RunStopped after retries.
+
+        What arrived before a failure is given out first. Requests that are under way when the caller stops are dropped
+        at once, however long the server would take.
+        """
+        waiting = iter(requests)
+        under_way: dict[asyncio.Task, Request] = {}
+        loop = asyncio.new_event_loop()
+        client = self.openai.AsyncOpenAI(**self.server, max_retries=self.max_retries, timeout=TIMEOUT)
+        try:
+            while True:
+                for request in islice(waiting, self.concurrency - len(under_way)):
+                    under_way[loop.create_task(self._complete(client, request))] = request
+                if not under_way:
+                    return
+                done, _ = loop.run_until_complete(asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED))
+                for task in sorted(done, key=lambda task: task.exception() is not None):
+                    completion = task.result()
+                    yield under_way.pop(task), completion
+        finally:
+            loop.run_until_complete(_drop(under_way))
+            loop.run_until_complete(client.close())
+            loop.close()
+
+    def _served(self) -> dict[str, Any]:
+        """The models of the server, by name."""
+        try:
+            with self.openai.OpenAI(**self.server, max_retries=0, timeout=20.0) as client:
+                return {each.id: each for each in client.models.list()}
+        except Exception as error:  # what listens there may answer anything
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise UsageError(
+                f"--base_url {self.server['base_url']} does not answer as an OpenAI server: {reason}"
+            ) from error
+
+    async def _complete(self, client: Any, request: Request) -> Completion | None:
+        """The response, in the room that the prompt leaves, as if its length were known here; None without room."""
+        try:
+            return await self._ask(client, request, min(request.max_tokens, self.max_model_len or request.max_tokens))
+        except NoRoom as error:
+            refusal = error
+        try:
+            prompt_tokens = (await self._ask(client, request, 1)).prompt_tokens
+        except NoRoom:
+            return None
+        if self.max_model_len is None:
+            raise RunStopped(f"{refusal}; lower --max_tokens {request.max_tokens}") from refusal
+        return await self._ask(client, request, self.max_model_len - prompt_tokens)
+
+    async def _ask(self, client: Any, request: Request, max_tokens: int) -> Completion:
+        try:
+            return self._completion(request, await self._send(client, request, max_tokens))
+        except self.openai.OpenAIError as error:
+            status = getattr(error, "status_code", 500)
+            if status >= 500 or status in RETRIED:
+                times = f"{self.max_retries + 1} times, last with " if self.max_retries else "with "
+                raise RunStopped(f"{_describe(request)} failed {times}{error}") from error
+            kind = NoRoom if status == 400 and "context length" in str(error) else RunStopped
+            raise kind(f"the server refuses {_describe(request)}: {error}") from error
+        except (AttributeError, IndexError, TypeError) as error:  # nothing where OpenAI's protocol has a value
+            raise RunStopped(f"the server answers {_describe(request)} in a form of its own: {error}") from error
+
+    async def _send(self, client: Any, request: Request, max_tokens: int) -> Any:
+        sampling: dict[str, Any] = {"temperature": request.temperature, "top_p": request.top_p, "model": self.model}
+        sampling |= {"max_tokens": max_tokens} | ({} if request.seed is None else {"seed": request.seed})
+        if self.chat:
+            logged = {"logprobs": True} if request.log_probs else {}
+            message = {"role": "user", "content": request.prompt}
+            return await client.chat.completions.create(messages=[message], **sampling, **logged)
+        logged = {"logprobs": 1} if request.log_probs else {}
+        return await client.completions.create(prompt=request.prompt, **sampling, **logged)
+
+    def _completion(self, request: Request, answer: Any) -> Completion:
+        choice = answer.choices[0]
+        log_probs: list[float] = []
+        if request.log_probs:
+            if choice.logprobs is None:
+                raise RunStopped("the server gives no log-probs; drop --log_probs")
+            logged = choice.logprobs
+            log_probs = [each.logprob for each in logged.content or []] if self.chat else logged.token_logprobs
+        return Completion(
+            text=_valid((choice.message.content or "") if self.chat else choice.text),
+            tokens=answer.usage.completion_tokens,
+            prompt_tokens=answer.usage.prompt_tokens,
+            truncated=choice.finish_reason == "length",
+            surprisal=json_number(-sum(log_probs) / len(log_probs)) if log_probs else None,
+        )
+
+
+async def _drop(tasks: Iterable[asyncio.Task]) -> None:
+    """Cancel what still runs; errors of what is done are heard and forgotten."""
+    rest = {*tasks, *asyncio.all_tasks()} - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)
+
+
+def _valid(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair: JSON may have one, a file of UTF-8 may not."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _describe(request: Request) -> str:
+    benchmark, problem, sample = request.key
+    return f"{benchmark}, problem {problem}, sample {sample}"

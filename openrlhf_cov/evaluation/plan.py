@@ -1,0 +1,137 @@
+"""What an evaluation asks: every request with its prompt, its seed and its limits, before a model is loaded."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.evaluation.benchmarks import Benchmark, Protocol, Sampling
+from openrlhf_cov.evaluation.data import Problem, load_problems, ungradable
+from openrlhf_cov.evaluation.prompts import get_template
+from openrlhf_cov.evaluation.records import AskedProblem, BenchmarkSettings, Key
+from openrlhf_cov.utils.seeds import seed_of
+
+
+@dataclass(frozen=True)
+class Request:
+    """One sample to generate."""
+
+    key: Key
+    prompt: str
+    prompt_ids: tuple[int, ...] | None
+    """Tokens of the prompt; None where the other side makes them."""
+    seed: int | None
+    temperature: float
+    top_p: float
+    max_tokens: int
+    log_probs: bool = False
+
+    @property
+    def fits(self) -> bool:
+        """Its prompt leaves room for a response."""
+        return self.max_tokens > 0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A generated response: fields as in ``records.Response``."""
+
+    text: str
+    tokens: int
+    prompt_tokens: int
+    truncated: bool
+    surprisal: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All benchmarks of a run, their problems in order, and one prompt for each."""
+
+    benchmarks: tuple[BenchmarkSettings, ...]
+    problems: tuple[AskedProblem, ...]
+    prompts: tuple[tuple[str, tuple[int, ...] | None], ...]
+    """Text and tokens, one pair per problem."""
+
+    def requests(self, *, seed: int, max_model_len: int | None, log_probs: bool = False) -> Iterator[Request]:
+        """Every sample of every problem, benchmark by benchmark.
+
+        A prompt of known length gets as many tokens as ``max_model_len`` leaves; ``fits`` is False where it leaves
+        none. The seed of a sample follows from ``seed``, benchmark, problem id and sample number; greedy has none.
+        """
+        settings = {benchmark.name: benchmark for benchmark in self.benchmarks}
+        for asked, (text, ids) in zip(self.problems, self.prompts, strict=True):
+            how = settings[asked.benchmark]
+            room = how.max_tokens
+            if max_model_len is not None and ids is not None:
+                room = max(0, min(room, max_model_len - len(ids)))
+            for sample in range(how.samples):
+                key = (asked.benchmark, asked.id, sample)
+                own_seed = seed_of(seed, *key) if how.temperature > 0 else None
+                yield Request(key, text, ids, own_seed, how.temperature, how.top_p, room, log_probs)
+
+
+def make_plan(
+    benchmarks: Sequence[Benchmark],
+    protocol: Protocol,
+    overrides: Mapping[str, Any],
+    *,
+    data_dir: Path | None,
+    limit: int | None,
+    template: str,
+    tokenizer: Any,
+) -> Plan:
+    """The plan of a run. ``overrides`` replace fields of every benchmark's ``Sampling`` where they are not None.
+
+    ``tokenizer`` None: prompts stay texts. Raises UsageError for data, template or settings that cannot be.
+    """
+    write = get_template(template)
+    settings, asked, prompts = [], [], []
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit is at least 1, got {limit}")
+    for benchmark in benchmarks:
+        whole = load_problems(benchmark, data_dir)
+        problems = whole[:limit]
+        complete = len(problems) == len(whole)
+        settings.append(_settings(benchmark, _sampling(protocol, benchmark, overrides), problems, complete))
+        asked += [AskedProblem.of(benchmark.name, problem) for problem in problems]
+        texts = [write(problem.problem, tokenizer) for problem in problems]
+        prompts += zip(texts, tokenize(texts, template, tokenizer), strict=True)
+    return Plan(tuple(settings), tuple(asked), tuple(prompts))
+
+
+def tokenize(texts: list[str], template: str, tokenizer: Any) -> list[tuple[int, ...] | None]:
+    """Tokens of each prompt; the tokenizer adds its own special tokens, except to a chat template, which has them."""
+    if tokenizer is None:
+        return [None] * len(texts)
+    encoded = tokenizer(texts, add_special_tokens=template != "chat")
+    return [tuple(ids) for ids in encoded["input_ids"]]
+
+
+def _sampling(protocol: Protocol, benchmark: Benchmark, overrides: Mapping[str, Any]) -> Sampling:
+    given = {name: value for name, value in overrides.items() if value is not None}
+    own = protocol.sampling_of(benchmark)
+    if given.get("temperature") == 0 and "samples" not in given:
+        given["samples"] = 1  # greedy: one says all
+    try:
+        return replace(own, **given)
+    except ValueError as error:
+        raise UsageError(f"{benchmark.name}: {error}") from error
+
+
+def _settings(benchmark: Benchmark, sampling: Sampling, problems: list[Problem], complete: bool) -> BenchmarkSettings:
+    return BenchmarkSettings(
+        name=benchmark.name,
+        version=benchmark.version,
+        problems=len(problems),
+        complete=complete,
+        samples=sampling.samples,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        max_tokens=sampling.max_tokens,
+        grader=benchmark.grader,
+        sha256=hashlib.sha256(json.dumps([astuple(problem) for problem in problems]).encode()).hexdigest(),
+        ungradable=tuple(ungradable(benchmark, problems)),
+    )

@@ -1,0 +1,236 @@
+"""The evaluation itself: ask for what is missing, grade it, write it down as it arrives."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.evaluation.plan import Completion, Plan, Request
+from openrlhf_cov.evaluation.records import (
+    PROBLEMS_FILE,
+    PROMPT_TOO_LONG,
+    RESPONSES_FILE,
+    RUN_FILE,
+    AskedProblem,
+    Key,
+    Response,
+    RunSettings,
+    read_problems,
+    read_responses,
+    read_settings,
+    record_line,
+    write_records,
+    write_settings,
+)
+from openrlhf_cov.rewards import sources
+from openrlhf_cov.rewards.grading import Grade
+
+Generate = Callable[[Sequence[Request]], Iterable[tuple[Request, Completion | None]]]
+"""Completions of requests, in the order in which they are done; None for a prompt that leaves no room for one.
+RunStopped where one cannot be had."""
+
+NOT_COMPARED = ("packages",)
+"""Settings in which a resumed run may differ."""
+
+UNSTARTED = {PROBLEMS_FILE, *(str(Path(name).with_suffix(".tmp")) for name in (PROBLEMS_FILE, RUN_FILE))}
+"""What a run leaves behind that was killed before its settings were written."""
+
+
+def open_run(folder: Path, settings: RunSettings, problems: Sequence[AskedProblem]) -> list[Response]:
+    """The responses that ``folder`` already holds; a new folder gets the files of the settings and the problems.
+
+    Raises UsageError, with the first setting that differs, for the folder of another run, and for one that holds
+    something else or cannot be written.
+    """
+    with writing(f"--output {folder}"):
+        if (folder / RUN_FILE).exists():
+            _check_same(folder, read_settings(folder), settings)
+            responses = read_responses(folder)
+            write_records(folder / RESPONSES_FILE, responses)  # without a line that was cut
+            return responses
+        if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - UNSTARTED):
+            raise UsageError(f"--output {folder} is not empty and holds no evaluation; choose another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_records(folder / PROBLEMS_FILE, problems)
+        write_settings(folder, settings)
+    return []
+
+
+def run(
+    folder: Path,
+    requests: Sequence[Request],
+    done: Sequence[Response],
+    grade: Callable[[Request, Completion | None], Response],
+    generate: Generate,
+    *,
+    workers: int,
+    on_response: Callable[[Response], None] = lambda response: None,
+) -> None:
+    """Ask for every request without a response in ``done``; then ``responses.jsonl`` is complete and in order.
+
+    Each response is appended as soon as it is graded, by ``workers`` threads, so that a run killed at any moment
+    loses what is in flight alone. What is generated when an error or an interrupt ends the run is still graded and
+    written. Raises RunStopped, UsageError where the disk refuses a line.
+    """
+    have = {response.key for response in done}
+    missing = [request for request in requests if request.key not in have]
+
+    def keep(response: Response) -> None:
+        _append(folder / RESPONSES_FILE, response)
+        on_response(response)
+
+    for request in missing:
+        if not request.fits:
+            keep(too_long(request))
+    _respond([request for request in missing if request.fits], grade, generate, workers, keep)
+    order = {request.key: place for place, request in enumerate(requests)}
+    with writing(folder):
+        responses = sorted(read_responses(folder), key=lambda each: order.get(each.key, len(order)))
+        write_records(folder / RESPONSES_FILE, responses)
+
+
+def respond(
+    requests: Sequence[Request],
+    grade: Callable[[Request, Completion | None], Response],
+    generate: Generate,
+    workers: int,
+) -> list[Response]:
+    """The graded responses to ``requests``, in the order in which they were generated."""
+    responses: list[Response] = []
+    _respond(requests, grade, generate, workers, responses.append)
+    return responses
+
+
+def _respond(
+    requests: Sequence[Request],
+    grade: Callable[[Request, Completion | None], Response],
+    generate: Generate,
+    workers: int,
+    keep: Callable[[Response], None],
+) -> None:
+    """Hand every graded response to ``keep``, also those that are waiting for it when an error or interrupt comes.
+
+    One that was being kept at that moment may be kept twice.
+    """
+    grading: deque[Future[Response]] = deque()
+
+    def keep_graded(wait: bool) -> None:
+        while grading and (wait or grading[0].done()):
+            keep(grading[0].result())
+            grading.popleft()
+
+    threads = ThreadPoolExecutor(workers)
+    try:
+        for request, completion in generate(requests) if requests else ():
+            grading.append(threads.submit(grade, request, completion))
+            keep_graded(wait=False)
+        keep_graded(wait=True)
+    except UsageError:  # of ``keep``: nothing more can be kept
+        raise
+    except BaseException:
+        keep_graded(wait=True)
+        raise
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+class Grader:
+    """Grades by the rule of each benchmark: ``grade_label``, the function that rewards in training."""
+
+    def __init__(self, problems: Iterable[AskedProblem], graders: dict[str, str], config: RewardConfig) -> None:
+        self.problems = {(each.benchmark, each.id): each for each in problems}
+        self.configs = {name: replace(config, reward_source=grader) for name, grader in graders.items()}
+
+    @classmethod
+    def of(cls, plan: Plan, config: RewardConfig) -> "Grader":
+        """The grader of a plan."""
+        return cls(plan.problems, {each.name: each.grader for each in plan.benchmarks}, config)
+
+    def grade(self, benchmark: str, problem_id: str, text: str) -> Grade:
+        """The grade of a response to one problem."""
+        problem = self.problems[benchmark, problem_id]
+        label = {"answer": problem.answer, "source": problem.source}
+        return sources.grade_label(text, label, self.configs[benchmark])
+
+    def __call__(self, request: Request, completion: Completion | None) -> Response:
+        """The graded response."""
+        if completion is None:
+            return too_long(request)
+        benchmark, problem_id, _ = request.key
+        grade = self.grade(benchmark, problem_id, completion.text)
+        return _response(request.key, request.seed, **asdict(completion), **_graded(grade))
+
+    def again(self, response: Response) -> Response:
+        """The response with a new grade."""
+        if response.status == PROMPT_TOO_LONG:
+            return response
+        return replace(response, **_graded(self.grade(response.benchmark, response.id, response.text)))
+
+
+def regrade(folder: Path, config: RewardConfig, workers: int) -> int:
+    """Grade the responses of a folder again, without a model; how many grades changed. Raises UsageError."""
+    settings, responses = read_settings(folder), read_responses(folder)
+    grader = Grader(read_problems(folder), {each.name: each.grader for each in settings.benchmarks}, config)
+    with ThreadPoolExecutor(workers) as threads:
+        graded = list(threads.map(grader.again, responses))
+    with writing(folder):
+        write_records(folder / RESPONSES_FILE, graded)
+        write_settings(folder, replace(settings, reward_format=config.reward_format))
+    return sum(old != new for old, new in zip(responses, graded, strict=True))
+
+
+@contextmanager
+def writing(place: object) -> Iterator[None]:
+    """A block that writes ``place`` and nothing else: an OSError becomes a UsageError."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{place} cannot be written: {error.strerror or error}") from error
+
+
+def too_long(request: Request) -> Response:
+    """The response to a prompt that leaves no room for one."""
+    prompt_tokens = len(request.prompt_ids or ())
+    nothing = Completion("", 0, prompt_tokens, truncated=True)
+    return _response(request.key, request.seed, **asdict(nothing), answer=None, status=PROMPT_TOO_LONG, correct=False)
+
+
+def _response(key: Key, seed: int | None, **values: Any) -> Response:
+    benchmark, problem_id, sample = key
+    return Response(benchmark=benchmark, id=problem_id, sample=sample, seed=seed, **values)
+
+
+def _graded(grade: Grade) -> dict[str, Any]:
+    return {"answer": grade.answer, "status": grade.status, "correct": grade.correct}
+
+
+def _append(path: Path, response: Response) -> None:
+    with writing(path), path.open("a", encoding="utf-8") as file:
+        file.write(record_line(response) + "\n")
+
+
+def _check_same(folder: Path, found: RunSettings, wanted: RunSettings) -> None:
+    old, new = asdict(found), asdict(wanted)
+    for name in old:
+        if name not in NOT_COMPARED and old[name] != new[name]:
+            difference = _difference(name, old[name], new[name])
+            raise UsageError(f"--output {folder} holds another run: {difference}; choose another folder")
+
+
+def _difference(name: str, old: Any, new: Any) -> str:
+    """What differs, as one short text: for benchmarks the first field of the first one."""
+    if name != "benchmarks":
+        return f"{name} was {old!r}, now {new!r}"
+    names = [[each["name"] for each in side] for side in (old, new)]
+    if names[0] != names[1]:
+        return f"benchmarks were {', '.join(names[0])}, now {', '.join(names[1])}"
+    for before, after in zip(old, new, strict=True):
+        for key in before:
+            if before[key] != after[key]:
+                return f"{key} of {before['name']} was {before[key]!r}, now {after[key]!r}"
+    raise AssertionError("equal settings")

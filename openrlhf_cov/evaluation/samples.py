@@ -1,0 +1,80 @@
+"""The responses of a run in the order of its problems: what summaries, pages and comparisons are made of."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.evaluation.records import (
+    AskedProblem,
+    BenchmarkSettings,
+    Response,
+    RunSettings,
+    read_problems,
+    read_responses,
+    read_settings,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkSamples:
+    """Everything about one benchmark: N problems and the K responses to each."""
+
+    settings: BenchmarkSettings
+    problems: tuple[AskedProblem, ...]
+    """N problems, in the order in which they were asked."""
+    rows: tuple[tuple[Response, ...], ...]
+    """N rows of K responses, sample 0 first."""
+
+    @property
+    def responses(self) -> list[Response]:
+        """All N * K responses."""
+        return [response for row in self.rows for response in row]
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        """Correctness, (N, K)."""
+        return np.array([[response.correct for response in row] for row in self.rows])
+
+    @property
+    def answers(self) -> list[list[str | None]]:
+        """The extracted answers: N rows of K."""
+        return [[response.answer for response in row] for row in self.rows]
+
+
+def group_samples(
+    settings: RunSettings, problems: list[AskedProblem], responses: list[Response]
+) -> list[BenchmarkSamples]:
+    """The samples of every benchmark, in the order of the settings. Raises UsageError if one is missing."""
+    asked = {how.name: [p for p in problems if p.benchmark == how.name] for how in settings.benchmarks}
+    for how in settings.benchmarks:
+        if len(asked[how.name]) != how.problems:
+            raise UsageError(f"there are {len(asked[how.name])} problems of {how.name}, but {how.problems} were asked")
+    given = {response.key: response for response in responses}
+    keys = [(how.name, p.id, k) for how in settings.benchmarks for p in asked[how.name] for k in range(how.samples)]
+    if missing := [key for key in keys if key not in given]:
+        raise UsageError(
+            f"the run is not finished: {len(missing):,} of {len(keys):,} responses are missing, the first of them "
+            f"sample {missing[0][2]} of {missing[0][1]} of {missing[0][0]}; run `evaluate` again to continue it"
+        )
+    if unasked := sorted(given.keys() - set(keys)):
+        raise UsageError(f"{len(unasked):,} responses are to nothing that was asked, for example {unasked[0]}")
+    return [
+        BenchmarkSamples(
+            settings=how,
+            problems=tuple(asked[how.name]),
+            rows=tuple(tuple(given[how.name, p.id, k] for k in range(how.samples)) for p in asked[how.name]),
+        )
+        for how in settings.benchmarks
+    ]
+
+
+def read_samples(folder: Path) -> tuple[RunSettings, list[BenchmarkSamples]]:
+    """Settings and samples of a finished run. Raises UsageError, naming the folder, for anything else."""
+    settings, problems, responses = read_settings(folder), read_problems(folder), read_responses(folder)
+    try:
+        return settings, group_samples(settings, problems, responses)
+    except UsageError as error:
+        raise UsageError(f"{folder}: {error}") from error

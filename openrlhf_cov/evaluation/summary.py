@@ -1,0 +1,143 @@
+"""The scores of a finished run: computed, written as ``summary.json``, and read again."""
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
+from openrlhf_cov.evaluation.records import PROMPT_TOO_LONG, AskedProblem, BenchmarkSettings, Response, RunSettings
+from openrlhf_cov.evaluation.samples import BenchmarkSamples, group_samples
+from openrlhf_cov.evaluation.scores import Interval, avg_at_k, bootstrap_interval, maj_at_k, pass_at_k, pass_at_powers
+from openrlhf_cov.rewards.grading import Status, answers_equal
+from openrlhf_cov.utils.json_lines import write_lines
+
+SCHEMA = 1
+"""Counts up when a field changes its meaning or goes."""
+
+SUMMARY_FILE = "summary.json"
+
+STATUSES = (*get_args(Status), PROMPT_TOO_LONG)
+"""Every status that a response can have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkSummary:
+    """Scores and counts of one benchmark: N problems, K samples each. Shares are fractions of all N * K responses."""
+
+    name: str
+    version: int
+    title: str
+    problems: int
+    """N."""
+    complete: bool
+    """All problems of the benchmark were asked."""
+    samples: int
+    """K."""
+    temperature: float
+    avg_at_k: Interval
+    """Share of correct responses; intervals are those of ``scores.bootstrap_interval``."""
+    pass_at_k: dict[int, Interval]
+    """Unbiased pass@k for k = 1, 2, 4, ... up to K."""
+    maj_at_k: float | None
+    """Score of the majority vote of K samples; None for K = 1, where it is avg@k."""
+    mean_tokens: float
+    """Mean length of a response."""
+    total_tokens: int
+    """Length of all responses together."""
+    truncated_frac: float
+    statuses: dict[str, int]
+    """Responses by status of their grade, zeros included."""
+    surprisal: float | None
+    """Mean of -log p over all tokens of all responses, nats; None where it was not asked for."""
+    ungradable: int
+    """Problems whose gold answer the rule cannot read; every response to them counts as wrong."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The content of ``summary.json``."""
+
+    settings: RunSettings
+    benchmarks: tuple[BenchmarkSummary, ...]
+    mean_avg_at_k: float | None
+    """Plain mean of avg@k over the benchmarks; None for a single one, or if a part of one was asked only."""
+    schema: int = SCHEMA
+
+
+def summarize(settings: RunSettings, problems: list[AskedProblem], responses: list[Response]) -> Summary:
+    """The scores of a finished run. Raises UsageError, with their number, if responses are missing."""
+    benchmarks = tuple(map(summarize_benchmark, group_samples(settings, problems, responses)))
+    has_mean = len(benchmarks) > 1 and all(benchmark.complete for benchmark in benchmarks)
+    total = sum(benchmark.avg_at_k.estimate for benchmark in benchmarks)
+    return Summary(
+        settings=settings, benchmarks=benchmarks, mean_avg_at_k=total / len(benchmarks) if has_mean else None
+    )
+
+
+def summarize_benchmark(samples: BenchmarkSamples) -> BenchmarkSummary:
+    """The scores and counts of one benchmark."""
+    how, correct, responses = samples.settings, samples.correct, samples.responses
+    tokens = sum(response.tokens for response in responses)
+    known = BENCHMARKS.get(how.name)
+    return BenchmarkSummary(
+        name=how.name,
+        version=how.version,
+        title=known.title if known and known.version == how.version else how.name,
+        problems=how.problems,
+        complete=how.complete,
+        samples=how.samples,
+        temperature=how.temperature,
+        avg_at_k=bootstrap_interval(correct, avg_at_k),
+        pass_at_k={k: bootstrap_interval(correct, partial(pass_at_k, k=k)) for k in pass_at_powers(correct)},
+        maj_at_k=maj_at_k(samples.answers, correct, answers_equal) if how.samples > 1 else None,
+        mean_tokens=tokens / len(responses),
+        total_tokens=tokens,
+        truncated_frac=sum(response.truncated for response in responses) / len(responses),
+        statuses=dict.fromkeys(STATUSES, 0) | Counter(response.status for response in responses),
+        surprisal=mean_surprisal(responses),
+        ungradable=len(how.ungradable),
+    )
+
+
+def mean_surprisal(responses: list[Response]) -> float | None:
+    """Mean of -log p over the tokens of the responses that have one, nats; None where none has."""
+    known = [(each.surprisal, each.tokens) for each in responses if each.surprisal is not None]
+    tokens = sum(count for _, count in known)
+    return sum(surprisal * count for surprisal, count in known) / tokens if tokens else None
+
+
+def write_summary(folder: Path, summary: Summary) -> None:
+    """Write ``summary.json``."""
+    text = json.dumps(asdict(summary), indent=2, ensure_ascii=False, allow_nan=False)
+    write_lines(folder / SUMMARY_FILE, [text])
+
+
+def read_summary(folder: Path) -> Summary:
+    """The summary in a folder, equal to the one that was written. Raises UsageError where there is none like it."""
+    path = folder / SUMMARY_FILE
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if values["schema"] != SCHEMA:
+            raise UsageError(f"{path} has schema {values['schema']}; this version reads schema {SCHEMA}")
+        settings = _settings(values.pop("settings"))
+        benchmarks = tuple(map(_benchmark, values.pop("benchmarks")))
+        return Summary(settings=settings, benchmarks=benchmarks, **values)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(f"{path} cannot be read ({error}); it is written by `evaluate`") from error
+
+
+def _settings(values: dict[str, Any]) -> RunSettings:
+    benchmarks = tuple(BenchmarkSettings(**each) for each in values.pop("benchmarks"))
+    return RunSettings(benchmarks=benchmarks, **values)
+
+
+def _benchmark(values: dict[str, Any]) -> BenchmarkSummary:
+    average = Interval(**values.pop("avg_at_k"))
+    passed = {int(k): Interval(**interval) for k, interval in values.pop("pass_at_k").items()}
+    return BenchmarkSummary(avg_at_k=average, pass_at_k=passed, **values)

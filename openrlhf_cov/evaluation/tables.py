@@ -1,0 +1,159 @@
+"""A summary as people read it: tables for the terminal, Markdown and the page (pure)."""
+
+from collections.abc import Collection, Sequence
+
+from openrlhf_cov.evaluation.records import PROMPT_TOO_LONG
+from openrlhf_cov.evaluation.scores import LEVEL, RESAMPLES, Interval
+from openrlhf_cov.evaluation.summary import STATUSES, BenchmarkSummary, Summary
+
+SCORES = (
+    *("benchmark", "problems", "samples", "avg@K", f"{LEVEL:.0%} interval"),
+    *("pass@K", "maj@K", "tokens", "truncated", "no answer"),
+)
+"""Columns of ``score_rows``."""
+COUNTS = ("benchmark", "responses", *(status.replace("_", " ") for status in STATUSES), "tokens in all", "surprisal")
+"""Columns of ``count_rows``."""
+NONE = "-"
+
+FOOTNOTES = (
+    "avg@K, the interval, pass@K and maj@K are in percent; K is the number of samples per problem. tokens is the mean "
+    "length of a response; truncated and no answer are shares of all responses.",
+    f"The interval holds {LEVEL:.0%} of {RESAMPLES:,} bootstrap resamples of the problems, all samples of a problem "
+    "kept together: what other problems of this kind might give. It says nothing about another training seed, and "
+    "below some 30 problems it is too narrow.",
+    "pass@K is the unbiased estimate, maj@K the vote of all samples, grouped by mathematical equality. Where K is no "
+    "power of two, the column shows the largest one below it.",
+)
+
+Row = tuple[str, ...]
+
+
+def score_rows(summary: Summary) -> list[Row]:
+    """One row of ``SCORES`` per benchmark, and one with the mean where there is one."""
+    rows = [_scores(benchmark) for benchmark in summary.benchmarks]
+    if summary.mean_avg_at_k is not None:
+        rows.append(("mean", "", "", percent(summary.mean_avg_at_k), *[""] * 6))
+    return rows
+
+
+def count_rows(summary: Summary) -> list[Row]:
+    """One row of ``COUNTS`` per benchmark: how grading went, and what the responses cost."""
+    return [
+        (
+            each.name,
+            f"{each.problems * each.samples:,}",
+            *(f"{each.statuses[status]:,}" for status in STATUSES),
+            f"{each.total_tokens:,}",
+            NONE if each.surprisal is None else f"{each.surprisal:.3f}",
+        )
+        for each in summary.benchmarks
+    ]
+
+
+def notes(summary: Summary) -> list[str]:
+    """What a reader of these scores has to know, one line each; empty where all went as it should."""
+    lines = []
+    for each in summary.benchmarks:
+        if not each.complete:
+            lines.append(f"{each.name}: the first {each.problems} problems only; not comparable with the whole")
+        if each.ungradable:
+            lines.append(
+                f"{each.name}: the gold answer of {each.ungradable} problems cannot be read; responses to them count "
+                "as wrong"
+            )
+        if count := each.statuses[PROMPT_TOO_LONG]:
+            lines.append(f"{each.name}: {count:,} responses are empty, the prompt left no room; they count as wrong")
+        if count := each.statuses["timeout"]:
+            lines.append(f"{each.name}: {count:,} responses count as wrong because grading them took too long")
+    if summary.mean_avg_at_k is not None:
+        lines.append("mean: the plain mean of avg@K, every benchmark weighs the same")
+    return lines
+
+
+def setting_rows(summary: Summary) -> list[tuple[str, str]]:
+    """Name and value of the settings of a run but its model; benchmarks that were sampled alike share a row."""
+    how = summary.settings
+    longest = "as the endpoint allows" if how.max_model_len is None else f"{how.max_model_len:,} tokens"
+    return [
+        ("protocol", how.protocol),
+        ("prompt template", how.template),
+        ("seed", str(how.seed)),
+        ("answer format", how.reward_format),
+        ("prompt and response", longest),
+        ("precision", how.dtype or NONE),
+        ("model sha256", how.model_sha256 or NONE),
+        *(("sampling", text) for text in _sampling(summary)),
+        ("versions", ", ".join(f"{name} {version}" for name, version in how.packages.items()) or NONE),
+    ]
+
+
+def table(summary: Summary) -> str:
+    """The scores and the notes for a terminal."""
+    lines = [f"{summary.settings.model}, protocol {summary.settings.protocol}", ""]
+    lines += aligned([SCORES, *score_rows(summary)])
+    return "\n".join([*lines, *([""] if notes(summary) else []), *notes(summary)])
+
+
+def markdown(summary: Summary) -> str:
+    """``summary.md``."""
+    lines = [f"# Evaluation of {summary.settings.model}", "", *_markdown_table(SCORES, score_rows(summary)), ""]
+    lines += [f"- {note}" for note in notes(summary)]
+    lines += ["", "## Grading", "", *_markdown_table(COUNTS, count_rows(summary)), ""]
+    lines += ["## Settings", "", *_markdown_table(("setting", "value"), setting_rows(summary)), ""]
+    lines += ["The prompt:", "", *(f"    {line}" for line in summary.settings.template_text.split("\n"))]
+    return "\n".join([*lines, "", "## Reading the table", "", *(f"- {note}" for note in FOOTNOTES)])
+
+
+def aligned(rows: Sequence[Row], left: Collection[int] = (0,)) -> list[str]:
+    """Lines of a table whose columns ``left`` are flush left and whose others are flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number in left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def percent(score: float) -> str:
+    """A score in percent: 21.2."""
+    return f"{100 * score:.1f}"
+
+
+def percent_interval(interval: Interval) -> str:
+    """The bounds of an interval in percent: 14.1 to 29.8."""
+    return f"{percent(interval.low)} to {percent(interval.high)}"
+
+
+def _scores(benchmark: BenchmarkSummary) -> Row:
+    responses = benchmark.problems * benchmark.samples
+    largest = max(benchmark.pass_at_k)
+    passed = percent(benchmark.pass_at_k[largest].estimate)
+    if largest != benchmark.samples:
+        passed = f"pass@{largest} {passed}"
+    return (
+        benchmark.name,
+        f"{benchmark.problems:,}" if benchmark.complete else f"first {benchmark.problems:,}",
+        str(benchmark.samples),
+        percent(benchmark.avg_at_k.estimate),
+        percent_interval(benchmark.avg_at_k),
+        passed if benchmark.samples > 1 else NONE,
+        NONE if benchmark.maj_at_k is None else percent(benchmark.maj_at_k),
+        f"{benchmark.mean_tokens:,.0f}",
+        f"{benchmark.truncated_frac:.1%}",
+        f"{benchmark.statuses['no_answer'] / responses:.1%}",
+    )
+
+
+def _sampling(summary: Summary) -> list[str]:
+    alike: dict[str, list[str]] = {}
+    for each in summary.settings.benchmarks:
+        how = f"temperature {each.temperature:g}, top_p {each.top_p:g}, at most {each.max_tokens:,} tokens"
+        alike.setdefault(how, []).append(f"{each.name} (version {each.version})")
+    return [f"{how}: {', '.join(names)}" for how, names in alike.items()]
+
+
+def _markdown_table(head: Row, rows: Sequence[Row]) -> list[str]:
+    rule = ("---", *["--:"] * (len(head) - 1)) if len(head) > 2 else ("---", "---")
+    return ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in (head, rule, *rows)]

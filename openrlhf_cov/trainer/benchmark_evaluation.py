@@ -1,0 +1,123 @@
+"""``--eval.dataset bench:aime24,math500``: the evaluation harness inside the training, on the training's engines.
+
+Problems, prompts, sampling, seeds and grading are those of ``cli.evaluate``, so that a point of the curve is the
+number that the harness gives for the checkpoint of that step.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from openrlhf_cov.config import EvaluationConfig, RewardConfig
+from openrlhf_cov.evaluation import benchmarks
+from openrlhf_cov.evaluation.plan import Plan, make_plan
+from openrlhf_cov.evaluation.records import Response
+from openrlhf_cov.evaluation.runner import Grader, respond, too_long
+from openrlhf_cov.evaluation.scores import avg_at_k, pass_at_k
+from openrlhf_cov.trainer.generation import EngineGroup
+
+PREFIX = "bench:"
+
+
+def benchmark_names(dataset: str | None) -> str | None:
+    """What follows ``bench:`` in --eval.dataset; None for another dataset."""
+    return dataset.removeprefix(PREFIX) if dataset and dataset.startswith(PREFIX) else None
+
+
+def plan_of(args: SimpleNamespace, tokenizer: Any) -> Plan:
+    """The plan that the flags of a training describe. Raises UsageError."""
+    config, protocol = EvaluationConfig.from_args(args), benchmarks.get_protocol(args.eval_protocol)
+    overrides = {
+        "samples": args.eval.n_samples_per_prompt,
+        "temperature": args.eval.temperature,
+        "max_tokens": config.eval_max_tokens or None,
+    }
+    return make_plan(
+        benchmarks.select(benchmark_names(args.eval.dataset)),
+        protocol,
+        overrides,
+        data_dir=Path(config.eval_data_dir) if config.eval_data_dir else None,
+        limit=config.eval_limit or None,
+        template=config.eval_template or protocol.template,
+        tokenizer=tokenizer,
+    )
+
+
+def best_metric(plan: Plan) -> str:
+    """The metric by which the best checkpoint is chosen unless a flag names one: avg@k of the first benchmark."""
+    first = plan.benchmarks[0]
+    return f"eval/{first.name}/avg@{first.samples}"
+
+
+class BenchmarkEvaluation:
+    """Stands in for upstream's data loader of an evaluation."""
+
+    def __init__(self, plan: Plan, args: SimpleNamespace) -> None:
+        self.plan = plan
+        self.requests = list(plan.requests(seed=args.train.seed, max_model_len=args.data.max_len))
+        self.config = RewardConfig.from_args(args)
+        self.grader = Grader.of(plan, self.config)
+
+    def respond(self, engines: EngineGroup) -> list[Response]:
+        """Graded responses to all requests, in no order."""
+        from openrlhf_cov.trainer.ray import evaluation_engines
+
+        def generate(requests):
+            return evaluation_engines.generate(engines, requests)
+
+        fitting = [request for request in self.requests if request.fits]
+        unfit = [too_long(request) for request in self.requests if not request.fits]
+        return unfit + list(respond(fitting, self.grader, generate, self.config.reward_workers))
+
+    def metrics(self, responses: list[Response]) -> dict[str, float]:
+        """Scores and shares of every benchmark, under ``eval/NAME/``; see docs/metrics.md."""
+        return {
+            f"eval/{each.name}/{name}": value
+            for each in self.plan.benchmarks
+            for name, value in _metrics([r for r in responses if r.benchmark == each.name], each.samples).items()
+        }
+
+
+def _metrics(responses: list[Response], samples: int) -> dict[str, float]:
+    ordered = sorted(responses, key=lambda response: response.key)
+    correct = np.array([response.correct for response in ordered]).reshape(-1, samples)  # (N, K)
+    passed = {f"pass@{samples}": pass_at_k(correct, samples)} if samples > 1 else {}
+    return {
+        f"avg@{samples}": avg_at_k(correct),
+        **passed,
+        "response_length_mean": float(np.mean([response.tokens for response in ordered])),
+        "truncated_frac": float(np.mean([response.truncated for response in ordered])),
+        "no_answer_frac": float(np.mean([response.status == "no_answer" for response in ordered])),
+    }
+
+
+def with_benchmarks(prepare_datasets: Callable[..., tuple]) -> Callable[..., tuple]:
+    """Upstream's ``prepare_datasets``, with a ``BenchmarkEvaluation`` where --eval.dataset names benchmarks."""
+
+    def prepare(strategy: Any, tokenizer: Any) -> tuple:
+        args = strategy.args
+        dataset = args.eval.dataset
+        if benchmark_names(dataset) is None:
+            return prepare_datasets(strategy, tokenizer)
+        args.eval.dataset = None
+        try:
+            prompts, _, max_steps = prepare_datasets(strategy, tokenizer)
+        finally:
+            args.eval.dataset = dataset
+        return prompts, BenchmarkEvaluation(plan_of(args, tokenizer), args), max_steps
+
+    return prepare
+
+
+def of_benchmarks(compute_eval_metrics: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Upstream's ``compute_eval_metrics``, which leaves the metrics of a ``BenchmarkEvaluation`` to itself."""
+
+    def compute(eval_dataloader: Any, samples_list: list, n_samples_per_prompt: int) -> dict[str, Any]:
+        if isinstance(eval_dataloader, BenchmarkEvaluation):
+            return eval_dataloader.metrics(samples_list)
+        return compute_eval_metrics(eval_dataloader, samples_list, n_samples_per_prompt)
+
+    return compute

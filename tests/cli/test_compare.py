@@ -1,0 +1,133 @@
+import json
+
+import pytest
+
+from openrlhf_cov.cli import compare
+
+# eight problems with two samples each: the second run gets six more samples right, 6/16 = 37.5 points
+FIRST = {"aime24": ["1 2"] * 8}
+SECOND = {"aime24": ["1 1"] * 6 + ["1 2"] * 2}
+
+
+@pytest.fixture
+def runs(make_evaluation, tmp_path):
+    folders = [tmp_path / "grpo", tmp_path / "kl_cov"]
+    for folder, tables in zip(folders, (FIRST, SECOND), strict=True):
+        make_evaluation(tables, model=f"models/{folder.name}").write(folder)
+    return list(map(str, folders))
+
+
+def test_the_table(runs, capsys):
+    assert compare.main(runs) == 0
+    lines = capsys.readouterr().out.splitlines()
+    # scores 8/16 and 14/16; of the eight differences six are 1/2 and two are 0, so p is 2^(1-6) = 1/32.
+    # A resample has X ~ Binomial(8, 3/4) halves: P(X <= 2) = 0.4 % and P(X <= 3) = 2.7 %, so the interval starts at
+    # 3/16 and ends at 8/16
+    assert lines == [
+        "grpo: models/grpo",
+        "kl_cov: models/kl_cov",
+        "",
+        "benchmark  run     problems  K  avg@K   95% interval  difference    95% interval      p  p (Holm)",
+        "aime24     grpo           8  2   50.0   50.0 to 50.0",
+        "           kl_cov         8  2   87.5  68.8 to 100.0       +37.5  +18.8 to +50.0  0.031     0.031  higher",
+        "",
+        "Scores in percent. difference: points more than grpo, paired bootstrap over the problems.",
+        "noise: the interval contains 0, or p exceeds 0.05 after Holm's correction for the 1 differences.",
+    ]
+
+
+def test_noise_and_lower(runs, make_evaluation, tmp_path, capsys):
+    same = make_evaluation({"aime24": ["1 2"] * 7 + ["2 1"]}).write(tmp_path / "same")
+    assert compare.main([runs[1], runs[0]]) == 0
+    assert capsys.readouterr().out.splitlines()[5].endswith("-37.5  -50.0 to -18.8  0.031     0.031  lower")
+    assert compare.main([runs[1], runs[0], str(same)]) == 0  # twice 1/32 is above 0.05
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[-3:] for line in lines[6:8]] == [["0.031", "0.062", "noise"]] * 2
+    assert compare.main([runs[0], str(same)]) == 0
+    assert capsys.readouterr().out.splitlines()[5].endswith("+0.0  +0.0 to +0.0  1.000     1.000  noise")
+
+
+def test_one_run_beside_the_paper(runs, capsys):
+    assert compare.main([runs[0], "--against", "paper-7b"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:8] == [
+        "benchmark  run                problems  K  avg@K  95% interval",
+        "aime24     grpo                      8  2   50.0  50.0 to 50.0",
+        "           paper GRPO                       21.2     not given",
+        "           paper clip-higher                18.1     not given",
+        "           paper Clip-Cov                   22.1     not given",
+        "           paper KL-Cov                     22.6     not given",
+    ]
+    assert "noise" not in "".join(lines)
+    assert "arXiv 2505.22617, Table 2" in lines[-2]
+
+
+def test_pass_at_k_where_samples_are_missing(runs, make_evaluation, tmp_path, capsys):
+    greedy = make_evaluation({"aime24": ["1"] * 8}).write(tmp_path / "greedy")
+    assert compare.main([runs[0], str(greedy), "--metric", "pass@2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3].split()[:5] == ["benchmark", "run", "problems", "K", "pass@2"]
+    assert lines[4].split() == ["aime24", "grpo", "8", "2", "100.0", "100.0", "to", "100.0"]
+    assert lines[5].split() == ["greedy", "8", "1", "-", "-", "fewer", "than", "2", "samples"]
+    assert "Nothing can be compared with grpo." in lines[7]
+
+
+def test_folders_of_the_same_name_are_told_apart_by_their_paths(runs, make_evaluation, tmp_path, capsys):
+    other = make_evaluation(SECOND).write(tmp_path / "other" / "grpo")
+    assert compare.main([runs[0], str(other)]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [f"{runs[0]}: models/grpo", f"{other}: models/tiny"]
+
+
+def test_json(runs, tmp_path):
+    assert compare.main([*runs, "--against", "paper-32b", "--json", str(tmp_path / "out.json")]) == 0
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert list(result) == ["metric", "runs", "models", "against", "benchmarks", "notes", "schema"]
+    assert (result["schema"], result["runs"], result["against"]) == (1, ["grpo", "kl_cov"], "paper-32b")
+    (aime,) = result["benchmarks"]
+    assert aime["published"]["KL-Cov"] == 0.368
+    first, second = aime["scores"]
+    assert list(first) == ["run", "problems", "samples", "score", "difference", "reason"]
+    assert (first["difference"], first["reason"]) == (None, None)
+    assert list(second["difference"]) == ["interval", "p_value", "p_holm", "noise"]
+    assert second["difference"]["interval"]["estimate"] == 0.375
+    assert second["difference"]["noise"] is False
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["RUN"], "one run alone compares with nothing; name a second one, or --against"),
+        (["RUN", "OTHER", "RUN/../grpo"], "grpo is given twice"),
+        (["RUN", "no/such"], "no/such is no folder of an evaluation: run.json: No such file or directory"),
+        (["RUN", "CUT"], "CUT: the run is not finished: 15 of 16 responses are missing"),
+        (["RUN", "RUN/run.json"], "RUN/run.json is no folder of an evaluation: run.json: Not a directory"),
+        (["RUN", "OTHER", "--metric", "best"], "--metric best: a metric is avg or, for example, pass@8"),
+        (["RUN", "OTHER", "--metric", "pass@3"], "--metric pass@3: no benchmark of these runs has 3 samples"),
+        (["RUN", "--against", "paper-7b", "--metric", "pass@2"], "the paper gives no pass@2"),
+        (["RUN", "OTHER", "--json", "no/such/file"], "No such file or directory: 'no/such/file'"),
+    ],
+)
+def test_bad_input_is_one_line(runs, make_evaluation, tmp_path, capsys, flags, message):
+    cut = make_evaluation(FIRST).write(tmp_path / "cut")
+    responses = cut / "responses.jsonl"
+    responses.write_text(responses.read_text().splitlines()[0] + "\n")
+    names = {"RUN": runs[0], "OTHER": runs[1], "CUT": str(cut)}
+
+    def placed(text):
+        for name, path in names.items():
+            text = text.replace(name, path)
+        return text
+
+    assert compare.main(list(map(placed, flags))) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("compare: error: ")
+    assert placed(message) in error
+    assert error.count("\n") == 1
+
+
+def test_an_unknown_table_is_refused(runs, capsys):
+    with pytest.raises(SystemExit) as stop:
+        compare.main([*runs, "--against", "paper-14b"])
+    assert stop.value.code == 2
+    assert "paper-7b" in capsys.readouterr().err

@@ -1,0 +1,196 @@
+"""Finished evaluations, made from a table of answers; and a server that speaks OpenAI's protocol."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openrlhf_cov.evaluation.records import (
+    PROBLEMS_FILE,
+    RESPONSES_FILE,
+    AskedProblem,
+    BenchmarkSettings,
+    Response,
+    RunSettings,
+    write_records,
+    write_settings,
+)
+from openrlhf_cov.evaluation.samples import BenchmarkSamples, group_samples
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The records of a run."""
+
+    settings: RunSettings
+    problems: list[AskedProblem]
+    responses: list[Response]
+
+    @property
+    def samples(self) -> list[BenchmarkSamples]:
+        return group_samples(self.settings, self.problems, self.responses)
+
+    def having(self, change: Callable[[Response], Response]) -> "Evaluation":
+        """The same run with every response changed."""
+        return replace(self, responses=list(map(change, self.responses)))
+
+    def write(self, folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_settings(folder, self.settings)
+        write_records(folder / PROBLEMS_FILE, self.problems)
+        write_records(folder / RESPONSES_FILE, self.responses)
+        return folder
+
+
+@pytest.fixture(scope="session")
+def make_evaluation() -> Callable[..., Evaluation]:
+    """Function ({benchmark: rows}, benchmark settings, settings of the run) -> a finished run.
+
+    A row is the answers to one problem, with spaces between; every gold answer is 1, which alone is correct; ``-`` is
+    no answer. Sample k has 10 (k + 1) tokens.
+    """
+
+    def make(tables: dict[str, list[str]], settings_of=(), **settings) -> Evaluation:
+        benchmarks, problems, responses = [], [], []
+        for name, rows in tables.items():
+            answers = [[None if answer == "-" else answer for answer in row.split()] for row in rows]
+            benchmarks.append(_benchmark(name, answers, dict(settings_of).get(name, {})))
+            for n, row in enumerate(answers):
+                problem_id = f"{name}-{n}"
+                problems.append(
+                    AskedProblem(benchmark=name, id=problem_id, problem=f"What is {n}?", answer="1", source="tests")
+                )
+                responses += [_response(name, problem_id, k, answer) for k, answer in enumerate(row)]
+        how = dict(model="models/tiny", protocol="paper", template="plain", template_text="{problem}", seed=7)
+        how |= dict(log_probs=False, reward_format="boxed", max_model_len=512, packages={"vllm": "0.19.1"})
+        return Evaluation(RunSettings(benchmarks=tuple(benchmarks), **(how | settings)), problems, responses)
+
+    return make
+
+
+def _benchmark(name: str, answers: list[list[str | None]], changes: dict) -> BenchmarkSettings:
+    values = dict(name=name, version=1, problems=len(answers), complete=True, samples=len(answers[0]), top_p=1.0)
+    values |= dict(temperature=0.6 if len(answers[0]) > 1 else 0.0, max_tokens=100, grader="math")
+    values |= dict(sha256=hashlib.sha256(f"{name} {len(answers)}".encode()).hexdigest())
+    return BenchmarkSettings(**(values | changes))
+
+
+def _response(benchmark: str, problem_id: str, sample: int, answer: str | None) -> Response:
+    return Response(
+        benchmark=benchmark,
+        id=problem_id,
+        sample=sample,
+        seed=sample,
+        text=f"So \\boxed{{{answer}}}." if answer else "So what?",
+        tokens=10 * (sample + 1),
+        prompt_tokens=5,
+        truncated=False,
+        surprisal=None,
+        answer=answer,
+        status="graded" if answer else "no_answer",
+        correct=answer == "1",
+    )
+
+
+class OpenAIServer(ThreadingHTTPServer):
+    """Serves ``models``; answers requests by ``reply(path, body)``: (status, JSON or bytes), by default ``complete``.
+
+    ``asked`` is (path, body, headers) of all of them, ``most`` the largest number that were under way at once.
+    """
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), OpenAIHandler)
+        self.models: list[dict[str, Any]] = [{"id": "tiny", "object": "model", "max_model_len": 64}]
+        self.reply: Callable[[str, dict], tuple[int, Any]] = lambda path, body: (200, complete(path, body))
+        self.asked: list[tuple[str, dict, dict]] = []
+        self.lock, self.under_way, self.most = threading.Lock(), 0, 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+    def answer(self, path: str, body: dict, headers: dict) -> tuple[int, Any]:
+        with self.lock:
+            self.asked.append((path, body, headers))
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+        try:
+            return self.reply(path, body)
+        finally:
+            with self.lock:
+                self.under_way -= 1
+
+    def handle_error(self, request, client_address) -> None:
+        """Clients that went away are no news."""
+
+
+class OpenAIHandler(BaseHTTPRequestHandler):
+    server: OpenAIServer
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # head and body in one packet
+
+    def do_GET(self) -> None:
+        known = self.path == "/v1/models"
+        self._send(200 if known else 404, {"object": "list", "data": self.server.models} if known else {})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self._send(
+            *self.server.answer(
+                self.path.removeprefix("/v1"), body, {name.lower(): value for name, value in self.headers.items()}
+            )
+        )
+
+    def _send(self, status: int, content: Any) -> None:
+        content = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json" if content[:1] in (b"{", b"[") else "text/html")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("retry-after-ms", "1")  # the client repeats at once
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *args: Any) -> None:
+        """Nothing."""
+
+
+def complete(path: str, body: dict, text: str | None = None, log_probs: list[float] | None = None) -> dict:
+    """The answer to a request; its text, unless given, is a function of prompt and seed. A token is a word."""
+    chat = path == "/chat/completions"
+    prompt = body["messages"][0]["content"] if chat else body["prompt"]
+    if text is None:
+        digits = int(hashlib.sha256(f"{prompt}{body.get('seed')}".encode()).hexdigest(), 16) % 3
+        text = f"So it is \\boxed{{{digits}}}."
+    length = len(text.split())
+    if chat:
+        logged = None if log_probs is None else {"content": [{"token": "a", "logprob": each} for each in log_probs]}
+        choice = {"message": {"role": "assistant", "content": text}, "logprobs": logged}
+    else:
+        choice = {"text": text, "logprobs": None if log_probs is None else {"token_logprobs": log_probs}}
+    choice |= {"index": 0, "finish_reason": "length" if length == body["max_tokens"] else "stop"}
+    usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": length}
+    return {"id": "1", "model": body["model"], "choices": [choice], "usage": usage}
+
+
+@pytest.fixture
+def openai_server() -> Iterator[OpenAIServer]:
+    """A server on this host, of the model ``tiny``."""
+    with OpenAIServer() as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def completed() -> Callable[..., dict]:
+    """``complete``, for replies of a test's own."""
+    return complete

@@ -1,0 +1,125 @@
+"""A real language model on real benchmarks, killed and continued; and a real server in place of engines."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from openrlhf_cov.evaluation.records import read_responses
+from openrlhf_cov.evaluation.summary import read_summary
+
+pytestmark = pytest.mark.e2e
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "eval"
+EVALUATE = [sys.executable, "-m", "openrlhf_cov.cli.evaluate"]
+
+
+@pytest.fixture(scope="module")
+def smollm2(tmp_path_factory) -> Path:
+    """The folder that the command makes from the package."""
+    folder = tmp_path_factory.mktemp("smollm2") / "model"
+    command = [sys.executable, "-m", "openrlhf_cov.cli.fetch_smollm2", "--output", folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "134,515,008 parameters" in done.stdout
+    again = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert "nothing to do" in again.stdout
+    return folder
+
+
+def first_rows(name: str, rows: int, folder: Path) -> Path:
+    """The first problems of a benchmark as a file of its own."""
+    path = folder / f"{name}.jsonl"
+    path.write_text("".join((DATA / f"{name}.jsonl").read_text().splitlines(keepends=True)[:rows]))
+    return path
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the benchmark files are not beside the repository")
+def test_smollm2_on_gsm8k_and_math500_killed_continued_and_graded_again(smollm2, tmp_path, kill_tree):
+    files = [first_rows("gsm8k", 20, tmp_path), first_rows("math500", 10, tmp_path)]
+    output = tmp_path / "results"
+    flags = ["--model", smollm2, "--benchmarks", ",".join(map(str, files)), "--template", "chat", "--output", output]
+    command = [*EVALUATE, *flags, "--max_tokens", "64", "--log_probs"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while not (output / "responses.jsonl").exists() or len(read_responses(output)) < 3:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    kill_tree(process)
+    before = read_responses(output)
+    assert 3 <= len(before) < 30
+
+    subprocess.run(command, check=True, timeout=300)
+    after = {response.key: response for response in read_responses(output)}
+    assert len(after) == 30
+    assert all(after[response.key] == response for response in before)  # none was asked for again
+    assert {response.status for response in after.values()} <= {"graded", "no_answer", "unparsable"}
+    assert all(0.0 < response.surprisal < 5.0 for response in after.values())  # ln(49152) = 10.8 would be chance
+    summary = read_summary(output)
+    assert [(each.name, each.problems) for each in summary.benchmarks] == [("gsm8k", 20), ("math500", 10)]
+
+    regraded = subprocess.run(
+        [*EVALUATE, "--output", output, "--regrade"], capture_output=True, text=True, timeout=120
+    )
+    assert regraded.stdout.startswith("0 grades changed"), regraded.stderr
+    assert read_summary(output) == summary
+
+
+@pytest.fixture
+def server(task):
+    """Base URL of a vLLM server that serves the tiny model as ``tiny``."""
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    module = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
+    settings = ["--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager", "--max-model-len", "40"]
+    process = subprocess.Popen([*module, "--model", task.model, *settings])
+    try:
+        deadline = time.monotonic() + 300
+        while not answers(f"http://127.0.0.1:{port}/health"):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as reply:
+            return reply.status == 200
+    except OSError:
+        return False
+
+
+def test_a_server_gives_what_engines_give(server, task, tmp_path):
+    long = {"id": "long", "problem": "1+" * 30, "answer": "30", "source": "tiny_addition"}  # 60 tokens of 40
+    problems = tmp_path / "held_out.jsonl"
+    problems.write_text("".join(task.benchmark.read_text().splitlines(keepends=True)[:12]) + json.dumps(long) + "\n")
+    flags = ["--benchmarks", problems, "--template", "none", "--samples", "2", "--temperature", "1", "--log_probs"]
+    flags += ["--max_tokens", "24"]
+    by_server, by_engines = tmp_path / "server", tmp_path / "engines"
+    subprocess.run(
+        [*EVALUATE, *flags, "--model", "tiny", "--base_url", server, "--output", by_server], check=True, timeout=120
+    )
+    subprocess.run(
+        [*EVALUATE, *flags, "--model", task.model, "--max_model_len", "40", "--output", by_engines],
+        check=True,
+        timeout=300,
+    )
+    pairs = list(zip(read_responses(by_server), read_responses(by_engines), strict=True))
+    assert len(pairs) == 26
+    for ours, theirs in pairs:
+        assert (ours.key, ours.seed, ours.text, ours.tokens) == (theirs.key, theirs.seed, theirs.text, theirs.tokens)
+        assert (ours.status, ours.correct) == (theirs.status, theirs.correct)
+    assert [ours.status for ours, _ in pairs[-2:]] == ["prompt_too_long"] * 2
+    assert any(ours.correct for ours, _ in pairs)

@@ -1,0 +1,207 @@
+import base64
+import hashlib
+import json
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from openrlhf_cov.evaluation.report import (
+    DISAGREEING,
+    LONGEST_WRONG,
+    PIECES,
+    answer_entropy,
+    choose_highlights,
+    embedded,
+    report_page,
+    shorten,
+    text_limit,
+    variance,
+)
+from openrlhf_cov.evaluation.summary import summarize
+
+HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"><!--"
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the text inside of scripts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.scripts, self.in_script = [], [], False
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+            self.in_script = True
+
+    def handle_endtag(self, tag):
+        self.in_script = self.in_script and tag != "script"
+
+    def handle_data(self, data):
+        if self.in_script:
+            self.scripts[-1] += data
+
+    @property
+    def data(self):
+        return json.loads(self.scripts[0])
+
+
+def page_of(run, **keywords):
+    return report_page(summarize(run.settings, run.problems, run.responses), run.samples, **keywords)
+
+
+@pytest.fixture(scope="module")
+def run(make_evaluation):
+    return make_evaluation({"aime24": ["1 2 -", "1 1 1"], "math500": ["2"]})
+
+
+def test_the_page_holds_every_problem_and_response(run):
+    data = Page(page_of(run)).data
+    assert data["benchmarks"] == ["aime24", "math500"]
+    assert [problem["id"] for problem in data["problems"]] == ["aime24-0", "aime24-1", "math500-0"]
+    assert data["highlights"] == [0]
+    assert data["problems"][0]["samples"][1] == {
+        "answer": "2",
+        "status": "graded",
+        "correct": False,
+        "truncated": False,
+        "tokens": 20,
+        "surprisal": None,
+        "text": r"So \boxed{2}.",
+    }
+    assert data["problems"][0]["samples"][2]["answer"] is None
+
+
+def test_the_page_has_settings_scores_and_charts(run):
+    page = page_of(run)
+    assert "<h1>models/tiny</h1>" in page
+    assert "<dt>seed</dt><dd>7</dd>" in page
+    assert "<td class=main>66.7</td>" in page  # (1/3 + 1) / 2
+    # a curve for the benchmark with several samples, a histogram for each
+    assert (page.count('class="curve"'), page.count("<svg")) == (1, 3)
+    assert "shown without their middle" not in page
+    assert not re.search(r"\{\{\w+\}\}", page)
+
+
+def test_the_page_needs_no_network(run):
+    page = Page(page_of(run))
+    for tag, attributes in page.tags:
+        assert tag not in ("link", "img", "iframe", "base", "object"), tag
+        assert not attributes.keys() & {"src", "href", "action", "background"}, (tag, attributes)
+    assert "url(" not in page_of(run)
+    assert "@import" not in page_of(run)
+
+
+def test_the_policy_allows_our_script_and_nothing_else(run):
+    page = Page(page_of(run))
+    (policy,) = (
+        attributes["content"]
+        for _, attributes in page.tags
+        if attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    digest = base64.b64encode(hashlib.sha256(page.scripts[1].encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert "innerHTML" not in (PIECES / "report.js").read_text()
+
+
+def test_text_of_models_and_data_is_never_markup(run):
+    tags = [tag for tag, _ in Page(page_of(run)).tags]
+    hostile = run.having(lambda response: replace(response, text=HOSTILE, answer=response.answer and HOSTILE))
+    problems = [replace(p, problem=HOSTILE, answer=HOSTILE, source=HOSTILE) for p in run.problems]
+    settings = replace(
+        run.settings, model=HOSTILE, template_text=HOSTILE, protocol=HOSTILE, packages={HOSTILE: HOSTILE}
+    )
+    page = Page(page_of(replace(hostile, settings=settings, problems=problems)))
+    assert [tag for tag, _ in page.tags] == tags
+    assert page.data["problems"][0]["samples"][0]["text"] == HOSTILE
+
+
+def test_placeholders_in_texts_stay(run):
+    page = page_of(replace(run, settings=replace(run.settings, template_text="{{problem}} {{data}}")))
+    assert "<pre>{{problem}} {{data}}</pre>" in page
+
+
+def test_half_a_surrogate_pair_does_no_harm(run):
+    page = page_of(run.having(lambda response: replace(response, text="a\ud800b")))
+    assert Page(page).data["problems"][0]["samples"][0]["text"] == "a?b"
+    page.encode()
+
+
+@given(value=st.recursive(st.text() | st.none() | st.integers(), st.lists))
+@example(HOSTILE)
+def test_embedded_json_is_the_value_and_cannot_end_its_element(value):
+    assert json.loads(embedded(value)) == value
+    assert "<" not in embedded(value)
+
+
+# --- long responses
+
+
+@given(lengths=st.lists(st.integers(0, 50), min_size=1), budget=st.integers(0, 500))
+def test_the_limit_is_the_largest_that_fits(lengths, budget):
+    limit = text_limit(lengths, budget)
+    assert sum(min(length, limit) for length in lengths) <= budget
+    assert limit == max(lengths) or sum(min(length, limit + 1) for length in lengths) > budget
+
+
+def test_the_limit_by_hand():
+    assert text_limit([1, 5, 9], 11) == 5  # 1 + 5 + 5
+    assert text_limit([1, 5, 9], 15) == 9
+    assert text_limit([], 15) == 0
+
+
+def test_the_middle_is_left_out():
+    assert shorten("0123456789", 10) == "0123456789"
+    assert shorten("0123456789", 5) == "012\n[... 5 characters left out ...]\n89"
+    assert shorten("0123456789", 1) == "0\n[... 9 characters left out ...]\n"
+    assert shorten("0123456789", 0) == "\n[... 10 characters left out ...]\n"
+
+
+def test_a_page_over_its_budget_says_so(run):
+    long = run.having(lambda response: replace(response, text="x" * 100 if response.correct else "short"))
+    page = page_of(long, budget=215)  # 4 right ones share what 3 short ones leave: (215 - 15) / 4 = 50
+    assert "4 of 7 responses are longer than 50 characters and shown without their middle" in page
+    texts = [sample["text"] for problem in Page(page).data["problems"] for sample in problem["samples"]]
+    assert texts[0] == "x" * 25 + "\n[... 50 characters left out ...]\n" + "x" * 25
+    assert texts[1] == "short"
+
+
+# --- what to look at first
+
+
+def test_disagreement_by_hand(make_evaluation):
+    rows = make_evaluation({"aime24": ["1 1 2 3", "1 1 1 1", "2 - - -"]}).samples[0].rows
+    assert [variance(row) for row in rows] == [0.25, 0.0, 0.0]  # 1/2 * 1/2
+    # 1/2, 1/4, 1/4: ln 2 / 2 + 2 ln 4 / 4 = 3/2 ln 2; 1/4, 3/4, no answer being one
+    expected = [1.5 * math.log(2), 0.0, 0.25 * math.log(4) + 0.75 * math.log(4 / 3)]
+    assert [answer_entropy(row) for row in rows] == pytest.approx(expected, abs=1e-15)
+
+
+def test_problems_are_ranked_by_disagreement_then_by_variety(make_evaluation):
+    tables = {"aime24": ["1 2 2 2", "1 1 2 2", "1 1 1 1", "2 3 4 5"], "gsm8k": ["1"], "aime25": ["1 1 2 3", "1 1 3 2"]}
+    # variances 3/16, 1/4, 0, 0 | 0 | 1/4, 1/4; entropies of the quarters: ln 2, 3/2 ln 2, 3/2 ln 2
+    assert choose_highlights(make_evaluation(tables).samples) == (DISAGREEING, [5, 6, 1, 0])
+
+
+def test_ten_at_most(make_evaluation):
+    assert choose_highlights(make_evaluation({"aime24": ["1 2"] * 11}).samples)[1] == list(range(10))
+
+
+def test_single_samples_show_the_longest_wrong_ones(make_evaluation):
+    run = make_evaluation({"aime24": ["2", "1", "2", "-"]})
+    tokens = {"aime24-0": 5, "aime24-1": 100, "aime24-2": 50, "aime24-3": 7}
+    run = run.having(lambda response: replace(response, tokens=tokens[response.id]))
+    assert choose_highlights(run.samples) == (LONGEST_WRONG, [2, 3, 0])
+    assert "<h2>Longest wrong responses</h2>" in page_of(run)
+
+
+def test_nothing_to_show(make_evaluation):
+    assert "There are none." in page_of(make_evaluation({"aime24": ["1 1"]}))

@@ -1,0 +1,214 @@
+import json
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.evaluation.scores import Interval, avg_at_k, bootstrap_interval
+from openrlhf_cov.evaluation.summary import (
+    SCHEMA,
+    STATUSES,
+    SUMMARY_FILE,
+    BenchmarkSummary,
+    Summary,
+    mean_surprisal,
+    read_summary,
+    summarize,
+    write_summary,
+)
+
+# 0.5 and \frac{1}{2} are the same answer and outvote the right one; in the second problem 1 wins with 3 of 4
+TABLES = {"aime24": [r"1 0.5 \frac{1}{2} -", "1 1 1 2"], "math500": ["1", "2", "1", "-"]}
+
+
+def summary_of(run):
+    return summarize(run.settings, run.problems, run.responses)
+
+
+@pytest.fixture(scope="module")
+def run(make_evaluation):
+    return make_evaluation(TABLES)
+
+
+@pytest.fixture(scope="module")
+def summary(run):
+    return summary_of(run)
+
+
+def test_scores_by_hand(summary):
+    aime, math500 = summary.benchmarks
+    assert aime.avg_at_k.estimate == 0.5  # (1 + 3) / 8
+    # pass@1 = (1/4 + 3/4) / 2; pass@2 = (1 - C(3,2)/C(4,2) + 1) / 2 = (1/2 + 1) / 2; pass@4: both have a right one
+    assert {k: score.estimate for k, score in aime.pass_at_k.items()} == {1: 0.5, 2: 0.75, 4: 1.0}
+    assert aime.maj_at_k == 0.5  # wrong and right
+    assert math500.avg_at_k.estimate == 0.5
+    assert list(math500.pass_at_k) == [1]
+    assert math500.maj_at_k is None
+    assert summary.mean_avg_at_k == 0.5
+
+
+def test_intervals_are_those_of_the_bootstrap(summary):
+    aime, math500 = summary.benchmarks
+    correct = np.array([[True, False, False, False], [True, True, True, False]])
+    assert aime.avg_at_k == aime.pass_at_k[1] == bootstrap_interval(correct, avg_at_k)
+    # two problems, each drawn once or twice: means 1/4, 1/2, 3/4, the outer ones with probability 1/4 each
+    assert (aime.avg_at_k.low, aime.avg_at_k.high, aime.avg_at_k.level) == (0.25, 0.75, 0.95)
+    # C(4, 2) = 6: shares of pass@4 are 1 for both, so nothing varies
+    assert (aime.pass_at_k[4].low, aime.pass_at_k[4].high) == (1.0, 1.0)
+    assert (math500.avg_at_k.low, math500.avg_at_k.high) == (0.0, 1.0)  # P(all 4 draws wrong) = 1/16 > 2.5 %
+
+
+def test_counts_by_hand(summary):
+    aime, math500 = summary.benchmarks
+    assert (aime.total_tokens, aime.mean_tokens) == (200, 25.0)  # 2 (10 + 20 + 30 + 40)
+    assert aime.statuses == {"graded": 7, "no_answer": 1, "unparsable": 0, "timeout": 0, "prompt_too_long": 0}
+    assert math500.statuses["no_answer"] == 1
+    assert (aime.truncated_frac, aime.surprisal, aime.ungradable) == (0.0, None, 0)
+
+
+def test_what_was_asked_is_repeated(summary):
+    aime, math500 = summary.benchmarks
+    assert (aime.name, aime.version, aime.title) == ("aime24", 1, "AIME 2024 I and II")
+    assert (aime.problems, aime.complete, aime.samples, aime.temperature) == (2, True, 4, 0.6)
+    assert (math500.problems, math500.samples, math500.temperature) == (4, 1, 0.0)
+
+
+def test_a_benchmark_of_ones_own_is_titled_by_its_name(make_evaluation):
+    run = make_evaluation({"sums": ["1"], "aime24": ["1"]}, {"aime24": {"version": 0}})
+    assert [each.title for each in summary_of(run).benchmarks] == ["sums", "aime24"]
+
+
+def test_truncated_and_ungradable_are_counted(make_evaluation):
+    run = make_evaluation({"aime24": ["1 2 - 1"]}, {"aime24": {"ungradable": ["aime24-0"]}})
+    run = run.having(lambda response: replace(response, truncated=response.sample == 2))
+    (aime,) = summary_of(run).benchmarks
+    assert (aime.truncated_frac, aime.ungradable) == (0.25, 1)
+
+
+def test_an_unknown_status_is_not_lost(make_evaluation):
+    run = make_evaluation({"aime24": ["2"]}).having(lambda response: replace(response, status="lost"))
+    assert summary_of(run).benchmarks[0].statuses == dict.fromkeys(STATUSES, 0) | {"lost": 1}
+
+
+def test_surprisal_weighs_tokens(run):
+    # 10 tokens at 0.5 and 30 at 0.1: (5 + 3) / 40; the response without a value has no weight
+    values = {0: 0.5, 1: None, 2: 0.1}
+    responses = [replace(run.responses[k], surprisal=surprisal) for k, surprisal in values.items()]
+    assert mean_surprisal(responses) == pytest.approx(0.2, rel=1e-15)
+    assert mean_surprisal(responses[1:2]) is None
+    assert mean_surprisal([replace(responses[0], tokens=0)]) is None
+
+
+def test_the_mean_is_of_whole_benchmarks_only(make_evaluation):
+    assert summary_of(make_evaluation({"aime24": ["1"]})).mean_avg_at_k is None
+    run = make_evaluation({"aime24": ["1"], "gsm8k": ["1", "2", "2", "2"]})
+    assert summary_of(run).mean_avg_at_k == 0.625  # (1 + 1/4) / 2, not the share 2/5 of all problems
+    run = make_evaluation({"aime24": ["1"], "gsm8k": ["2"]}, {"gsm8k": {"complete": False}})
+    assert summary_of(run).mean_avg_at_k is None
+
+
+def test_an_unfinished_run_has_no_summary(run):
+    with pytest.raises(UsageError, match="not finished: 3 of 12 responses are missing"):
+        summarize(run.settings, run.problems, run.responses[3:])
+
+
+# --- summary.json
+
+
+def test_the_schema_is_pinned(summary, tmp_path):
+    # whoever changes this counts SCHEMA up
+    assert SCHEMA == 1
+    assert {field.name: str(field.type) for field in fields(Summary)} == {
+        "settings": "<class 'openrlhf_cov.evaluation.records.RunSettings'>",
+        "benchmarks": "tuple[openrlhf_cov.evaluation.summary.BenchmarkSummary, ...]",
+        "mean_avg_at_k": "float | None",
+        "schema": "<class 'int'>",
+    }
+    write_summary(tmp_path, summary)
+    values = json.loads((tmp_path / SUMMARY_FILE).read_text())
+    assert values["schema"] == 1
+    aime = values["benchmarks"][0]
+    assert {name: type(value).__name__ for name, value in aime.items()} == {
+        "name": "str",
+        "version": "int",
+        "title": "str",
+        "problems": "int",
+        "complete": "bool",
+        "samples": "int",
+        "temperature": "float",
+        "avg_at_k": "dict",
+        "pass_at_k": "dict",
+        "maj_at_k": "float",
+        "mean_tokens": "float",
+        "total_tokens": "int",
+        "truncated_frac": "float",
+        "statuses": "dict",
+        "surprisal": "NoneType",
+        "ungradable": "int",
+    }
+    assert aime["pass_at_k"]["2"] == {"estimate": 0.75, "low": 0.5, "high": 1.0, "level": 0.95}
+    assert set(aime["statuses"]) == {"graded", "no_answer", "unparsable", "timeout", "prompt_too_long"}
+    assert values["settings"]["benchmarks"][1]["name"] == "math500"
+
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+intervals = st.builds(Interval, finite, finite, finite, finite)
+benchmark_summaries = st.builds(
+    BenchmarkSummary,
+    name=st.text(),
+    version=st.integers(),
+    title=st.text(),
+    problems=st.integers(1),
+    complete=st.booleans(),
+    samples=st.integers(1),
+    temperature=finite,
+    avg_at_k=intervals,
+    pass_at_k=st.dictionaries(st.integers(1), intervals, max_size=3),
+    maj_at_k=st.none() | finite,
+    mean_tokens=finite,
+    total_tokens=st.integers(0),
+    truncated_frac=finite,
+    statuses=st.dictionaries(st.text(), st.integers(0), max_size=3),
+    surprisal=st.none() | finite,
+    ungradable=st.integers(0),
+)
+
+
+@given(benchmarks=st.lists(benchmark_summaries, max_size=2), mean=st.none() | finite)
+def test_reading_gives_what_was_written(summary, tmp_path_factory, benchmarks, mean):
+    folder = tmp_path_factory.getbasetemp()
+    written = replace(summary, benchmarks=tuple(benchmarks), mean_avg_at_k=mean)
+    write_summary(folder, written)
+    assert read_summary(folder) == written
+
+
+def test_the_summary_of_a_real_run_round_trips(make_evaluation, tmp_path):
+    run = make_evaluation(
+        {"aime24": ["1 2"]}, {"aime24": {"ungradable": ("aime24-0",)}}, model="modèle \u2028", max_model_len=None
+    )
+    write_summary(tmp_path, summary_of(run))
+    assert read_summary(tmp_path) == summary_of(run)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (None, "No such file"),
+        ("{", "cannot be read"),
+        ("[]", "cannot be read"),
+        ("{}", "cannot be read"),
+        ('{"schema": 2}', "has schema 2; this version reads schema 1"),
+        ('{"schema": 1, "settings": {"benchmarks": []}, "benchmarks": []}', "cannot be read"),
+        ('{"schema": 1, "settings": [], "benchmarks": []}', "cannot be read"),
+    ],
+)
+def test_what_is_no_summary_is_refused_in_one_line(tmp_path, content, fault):
+    if content is not None:
+        (tmp_path / SUMMARY_FILE).write_text(content)
+    with pytest.raises(UsageError, match=fault) as refused:
+        read_summary(tmp_path)
+    assert str(tmp_path / SUMMARY_FILE) in str(refused.value)
+    assert "\n" not in str(refused.value)

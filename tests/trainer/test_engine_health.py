@@ -1,0 +1,75 @@
+"""Engines that live, died, or do not answer; Ray is replaced by what they say."""
+
+import asyncio
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayTaskError
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from openrlhf_cov.trainer import engine_health
+from openrlhf_cov.trainer.engine_health import dead_engines, is_death
+from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
+
+
+def task_error(cause: Exception) -> RayTaskError:
+    """What ``ray.get`` raises when a method of an actor raised."""
+    return RayTaskError("check_health", "trace", cause).as_instanceof_cause()
+
+
+PROCESS, CORE = ActorDiedError(), task_error(EngineDeadError())
+
+
+@pytest.fixture
+def ask(monkeypatch):
+    """Function (what each engine's ``check_health`` ends with...) -> ``dead_engines`` of them."""
+
+    def get(answer, timeout):
+        assert timeout == 0
+        if isinstance(answer, Exception):
+            raise answer
+
+    def wait(answers, num_returns, timeout):
+        assert (num_returns, timeout) == (len(answers), 60.0)
+
+    monkeypatch.setattr(engine_health, "ray", SimpleNamespace(get=get, wait=wait))
+
+    def run(*answers):
+        def engine(answer):
+            return SimpleNamespace(check_health=SimpleNamespace(remote=lambda: answer))
+
+        return dead_engines([engine(answer) for answer in answers])
+
+    return run
+
+
+def test_engines_that_answer_live(ask):
+    assert ask(None, None) == []
+
+
+@pytest.mark.parametrize("death", [PROCESS, CORE])
+def test_a_dead_process_and_a_dead_core_are_deaths(ask, death):
+    assert ask(None, death, None, death) == [1, 3]
+
+
+@pytest.mark.parametrize("trouble", [GetTimeoutError("busy"), task_error(ValueError("no"))])
+def test_an_engine_that_is_busy_or_fails_is_no_dead_one(ask, trouble):
+    assert ask(trouble, PROCESS) == [1]
+
+
+@pytest.mark.parametrize("error", [None, EngineDeadError()])
+def test_an_engine_actor_speaks_for_its_core(error):
+    async def core():
+        if error:
+            raise error
+
+    actor = object.__new__(CovRolloutActor)
+    actor.llm = SimpleNamespace(check_health=core)
+    with pytest.raises(EngineDeadError) if error else nullcontext():
+        asyncio.run(actor.check_health())
+
+
+@pytest.mark.parametrize(("error", "expected"), [(PROCESS, True), (CORE, True), (task_error(ValueError()), False)])
+def test_which_errors_are_a_death(error, expected):
+    assert is_death(error) is expected
