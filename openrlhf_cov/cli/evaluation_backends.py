@@ -94,6 +94,7 @@ class Engines:
     """vLLM engines in placement groups, one by default; on a host without a Ray they start one."""
 
     def __init__(self, args: argparse.Namespace) -> None:
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # before the first import of vLLM, which writes to stdout
         from openrlhf_cov.cli.preflight import check_model
 
         check_model("--model", args.model, required=True)
@@ -127,7 +128,6 @@ class Engines:
         self, requests: Sequence[Request], settings: RunSettings
     ) -> Iterator[tuple[Request, Completion | None]]:
         """Completions from engines that are started here and stopped at the end."""
-        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         cpu_host.install()
         import ray
 

@@ -6,8 +6,8 @@ from types import ModuleType, SimpleNamespace
 
 from openrlhf_cov.cli import check_data, check_run
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.evaluation import benchmarks
 from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_module
-from openrlhf_cov.trainer.benchmark_evaluation import benchmark_names, best_metric, plan_of
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def check(args: SimpleNamespace) -> None:
     check_data.check_prompts(args.data.prompt_dataset, args.data, rows)
     check_data.check_labels(args, args.data.prompt_dataset, rows, reward)
     check_run.check_step_size(args, len(rows))
-    if benchmark_names(args.eval.dataset) is not None:
+    if benchmarks.names_in(args.eval.dataset) is not None:
         check_benchmarks(args)
     elif args.eval.dataset:
         rows = check_data.load_rows(args, "--eval.dataset", args.eval.dataset, "--eval.split", args.eval.split)
@@ -44,6 +44,8 @@ def check(args: SimpleNamespace) -> None:
 def check_benchmarks(args: SimpleNamespace) -> None:
     """Load the problems and write the prompts of --eval.dataset; choose the metric of the best checkpoint."""
     from openrlhf.utils import get_tokenizer
+
+    from openrlhf_cov.trainer.benchmark_evaluation import best_metric, plan_of
 
     plan = plan_of(args, get_tokenizer(args.actor.model_name_or_path, None))
     args.ckpt.best_metric_key = args.ckpt.best_metric_key or best_metric(plan)

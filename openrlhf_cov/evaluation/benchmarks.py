@@ -211,6 +211,10 @@ GROUPS: dict[str, tuple[str, ...]] = {"paper": _PAPER, "all": (*_PAPER, "gsm8k")
 Omni-MATH sets these are. ``all``: everything but the two sets that share problems with another one."""
 
 
+PREFIX = "bench:"
+"""Tells benchmarks from datasets in a training's --eval.dataset."""
+
+
 def select(names: str) -> list[Benchmark]:
     """The benchmarks, groups and files (``*.jsonl``) of a comma-separated list, in its order, each once.
 
@@ -229,6 +233,11 @@ def select(names: str) -> list[Benchmark]:
             if chosen.setdefault(member.name, member) != member:
                 raise UsageError(f"--benchmarks {names}: two benchmarks are called {member.name}; rename the file")
     return list(chosen.values())
+
+
+def names_in(dataset: str | None) -> str | None:
+    """The names after ``bench:`` in a training's --eval.dataset; None for another dataset."""
+    return dataset.removeprefix(PREFIX) if dataset and dataset.startswith(PREFIX) else None
 
 
 def own_benchmark(path: Path) -> Benchmark:

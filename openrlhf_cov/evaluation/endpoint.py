@@ -15,6 +15,11 @@ TIMEOUT = 1800.0
 RETRIED = (408, 409, 429)
 """Statuses of the 400s that the client asks again after, as after all of the 500s."""
 
+VLLM = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+VLLM |= {"skip_special_tokens": False, "include_stop_str_in_output": True}
+"""What a vLLM server is told beside OpenAI's parameters, so that it answers as engines started here: no other defaults
+of the model's ``generation_config.json``, and special tokens stay in the text."""
+
 
 class NoRoom(RunStopped):
     """The server has no room for a prompt and the tokens asked for."""
@@ -42,6 +47,7 @@ class Endpoint:
                 f"--model {model} is not served at {base_url}; it serves {', '.join(served) or 'nothing'}"
             )
         self.max_model_len: int | None = getattr(served[model], "max_model_len", None)
+        self.more = VLLM if getattr(served[model], "owned_by", None) == "vllm" else {}
 
     def generate(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Completion | None]]:
         """Completions as they arrive; None for a prompt that leaves no room for one. RunStopped after retries.
@@ -103,12 +109,13 @@ class Endpoint:
                 raise RunStopped(f"{_describe(request)} failed {times}{error}") from error
             kind = NoRoom if status == 400 and "context length" in str(error) else RunStopped
             raise kind(f"the server refuses {_describe(request)}: {error}") from error
-        except (AttributeError, IndexError, TypeError) as error:  # nothing where OpenAI's protocol has a value
+        except (AttributeError, IndexError, TypeError, ValueError) as error:  # no JSON, or a field is not there
             raise RunStopped(f"the server answers {_describe(request)} in a form of its own: {error}") from error
 
     async def _send(self, client: Any, request: Request, max_tokens: int) -> Any:
         sampling: dict[str, Any] = {"temperature": request.temperature, "top_p": request.top_p, "model": self.model}
         sampling |= {"max_tokens": max_tokens} | ({} if request.seed is None else {"seed": request.seed})
+        sampling["extra_body"] = self.more
         if self.chat:
             logged = {"logprobs": True} if request.log_probs else {}
             message = {"role": "user", "content": request.prompt}

@@ -19,13 +19,6 @@ from openrlhf_cov.evaluation.runner import Grader, respond, too_long
 from openrlhf_cov.evaluation.scores import avg_at_k, pass_at_k
 from openrlhf_cov.trainer.generation import EngineGroup
 
-PREFIX = "bench:"
-
-
-def benchmark_names(dataset: str | None) -> str | None:
-    """What follows ``bench:`` in --eval.dataset; None for another dataset."""
-    return dataset.removeprefix(PREFIX) if dataset and dataset.startswith(PREFIX) else None
-
 
 def plan_of(args: SimpleNamespace, tokenizer: Any) -> Plan:
     """The plan that the flags of a training describe. Raises UsageError."""
@@ -36,7 +29,7 @@ def plan_of(args: SimpleNamespace, tokenizer: Any) -> Plan:
         "max_tokens": config.eval_max_tokens or None,
     }
     return make_plan(
-        benchmarks.select(benchmark_names(args.eval.dataset)),
+        benchmarks.select(benchmarks.names_in(args.eval.dataset)),
         protocol,
         overrides,
         data_dir=Path(config.eval_data_dir) if config.eval_data_dir else None,
@@ -100,7 +93,7 @@ def with_benchmarks(prepare_datasets: Callable[..., tuple]) -> Callable[..., tup
     def prepare(strategy: Any, tokenizer: Any) -> tuple:
         args = strategy.args
         dataset = args.eval.dataset
-        if benchmark_names(dataset) is None:
+        if benchmarks.names_in(dataset) is None:
             return prepare_datasets(strategy, tokenizer)
         args.eval.dataset = None
         try:

@@ -58,6 +58,15 @@ def environment(training_processes: int) -> dict[str, str]:
     return {name: os.environ.get(name, value) for name, value in defaults.items()}
 
 
+def engine_settings() -> dict[str, bool]:
+    """Arguments of a vLLM engine that only a CPU host needs; {} elsewhere.
+
+    A seeded request whose prompt vLLM reads in chunks rewinds its generator by an offset, which generators on the CPU
+    do not have: vLLM 0.29 then loses the whole engine. Without chunks every prompt is read at once.
+    """
+    return {"enable_chunked_prefill": False} if is_cpu_host() else {}
+
+
 def adapt(args: SimpleNamespace) -> None:
     """Undo, on a CPU host, what upstream switches on by itself and what cannot work there; changes ``args``.
 

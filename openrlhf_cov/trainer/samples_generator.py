@@ -96,10 +96,12 @@ class CovSamplesGenerator(SamplesGenerator):
 
     @property
     def is_over(self) -> bool:
-        """True if no step will follow: every prompt of every episode was drawn, and what waits makes no update."""
-        drawn = self.prompts_drawn >= len(self.prompts_dataloader) * self.args.train.num_episodes
-        waiting = usable_groups(len(self.buffer), self.args.rollout.n_samples_per_prompt, self._samples_of_an_update())
-        return drawn and not waiting and not getattr(self, "_sample_buffer", None)
+        """True if no step will follow: the prompts that are left and the groups that wait make no update."""
+        left = len(self.prompts_dataloader) * self.args.train.num_episodes - self.prompts_drawn
+        if not self.args.algo.dynamic_filtering_enable:
+            return not left and not getattr(self, "_sample_buffer", None)
+        count = len(self.buffer) + left  # if all of them are kept
+        return not usable_groups(count, self.args.rollout.n_samples_per_prompt, self._samples_of_an_update())
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next batch depends on, besides the data loader; and, for the controller, if there is one."""

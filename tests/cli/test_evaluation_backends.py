@@ -17,6 +17,12 @@ from openrlhf_cov.trainer import cpu_host
 PROBLEMS = ["What is 1 ?", "What is 1 + 1 + 1 ?"]  # 4 and 8 tokens
 
 
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    """Engines set this variable of the process."""
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
+
+
 @pytest.fixture
 def model(tmp_path):
     """A folder with all that is read of a model before its engines start; it has 64 positions."""
@@ -219,6 +225,8 @@ class TestFingerprint:
             (model / name).write_bytes(content)
             assert fingerprint(model) not in seen, name
             seen.add(fingerprint(model))
+        (model / "model.safetensors").rename(model / "other.safetensors")
+        assert fingerprint(model) not in seen
 
     def test_what_a_training_leaves_beside_a_model_is_no_part_of_it(self, model):
         first = fingerprint(model)

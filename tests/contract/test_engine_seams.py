@@ -49,6 +49,9 @@ VLLM = {
     "v1/engine/exceptions.py": {
         "EngineDeadError": None,
     },
+    "sampling_params.py": {
+        "RequestOutputKind": None,
+    },
 }
 
 

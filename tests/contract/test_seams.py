@@ -80,7 +80,9 @@ SEAMS = {
         "RolloutRayActor.generate_responses": "self prompt label sampling_params max_length hf_tokenizer num_samples "
         "images",
         "batch_vllm_engine_call": "engines method_name",
-        "create_vllm_engines": None,
+        "RolloutRayActor.generate": "self prompt_token_ids sampling_params",
+        "create_vllm_engines": "num_engines tensor_parallel_size pretrain seed full_determinism "
+        "enable_prefix_caching enforce_eager max_model_len gpu_memory_utilization",
     },
     "utils/agent.py": {
         "AgentExecutorBase": None,
@@ -108,6 +110,7 @@ SEAMS = {
     "utils/utils.py": {
         "convert_to_torch_dtype": "param_dtype",
         "get_strategy": "args",
+        "get_tokenizer": "pretrain model",
     },
     "utils/vlm_utils.py": {
         "merge_mm_train_inputs": "mm_train_inputs_list device",

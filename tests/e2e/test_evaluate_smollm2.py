@@ -1,6 +1,7 @@
 """A real language model on real benchmarks, killed and continued; and a real server in place of engines."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from openrlhf_cov.evaluation.records import read_responses
 from openrlhf_cov.evaluation.summary import read_summary
+from openrlhf_cov.trainer import cpu_host
 
 pytestmark = pytest.mark.e2e
 
@@ -45,7 +47,8 @@ def test_smollm2_on_gsm8k_and_math500_killed_continued_and_graded_again(smollm2,
     files = [first_rows("gsm8k", 20, tmp_path), first_rows("math500", 10, tmp_path)]
     output = tmp_path / "results"
     flags = ["--model", smollm2, "--benchmarks", ",".join(map(str, files)), "--template", "chat", "--output", output]
-    command = [*EVALUATE, *flags, "--max_tokens", "64", "--log_probs"]
+    # seeded samples whose prompts, together, are more than vLLM reads at once: see cpu_host.engine_settings
+    command = [*EVALUATE, *flags, "--samples", "1", "--temperature", "1", "--max_tokens", "64", "--log_probs"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 300
     while not (output / "responses.jsonl").exists() or len(read_responses(output)) < 3:
@@ -80,7 +83,8 @@ def server(task):
         port = free.getsockname()[1]
     module = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
     settings = ["--served-model-name", "tiny", "--dtype", "float32", "--enforce-eager", "--max-model-len", "40"]
-    process = subprocess.Popen([*module, "--model", task.model, *settings])
+    environment = os.environ | cpu_host.environment(training_processes=1)
+    process = subprocess.Popen([*module, "--model", task.model, *settings], env=environment)
     try:
         deadline = time.monotonic() + 300
         while not answers(f"http://127.0.0.1:{port}/health"):

@@ -7,10 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
+from safetensors.torch import load_file
 
 from openrlhf_cov.trainer.checkpoints import partial_checkpoints
-from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
+from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, read_metrics
 
 pytestmark = pytest.mark.e2e
 
@@ -28,7 +30,8 @@ def start(task, kill_tree):
 
     def start_run(folder: Path, *flags: str) -> subprocess.Popen:
         entry = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray"]
-        command = [*entry, *task.flags(folder), *DYNAMIC_SAMPLING, *flags]
+        evaluation = ["--eval.dataset", str(task.train), "--eval.steps", "1", "--eval.n_samples_per_prompt", "2"]
+        command = [*entry, *task.flags(folder), *DYNAMIC_SAMPLING, *evaluation, *flags]
         env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
         with folder.with_suffix(".log").open("a") as log:
             running.append(subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=folder.parent))
@@ -39,21 +42,21 @@ def start(task, kill_tree):
         kill_tree(process)
 
 
-def wait_for_steps(process: subprocess.Popen, folder: Path, steps: int) -> None:
+def wait_for_steps(process: subprocess.Popen, folder: Path, steps: int, file: str = METRICS_FILE) -> None:
     deadline = time.monotonic() + 300
-    while steps_of(folder) < steps:
+    while steps_of(folder, file) < steps:
         assert process.poll() is None, folder.with_suffix(".log").read_text()[-20_000:]
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
-def steps_of(folder: Path) -> int:
-    return len(read_metrics(folder / METRICS_FILE)) if (folder / METRICS_FILE).exists() else 0
+def steps_of(folder: Path, file: str = METRICS_FILE) -> int:
+    return len(read_metrics(folder / file)) if (folder / file).exists() else 0
 
 
-def lines(folder: Path) -> list[dict]:
+def lines(folder: Path, file: str = METRICS_FILE) -> list[dict]:
     """The metrics without those of the clock."""
-    return [{k: v for k, v in line.items() if not k.startswith(CLOCK)} for line in read_metrics(folder / METRICS_FILE)]
+    return [{k: v for k, v in line.items() if not k.startswith(CLOCK)} for line in read_metrics(folder / file)]
 
 
 def test_killed_resumed_and_stopped_is_as_good_as_straight(start, kill_tree, tmp_path):
@@ -83,3 +86,36 @@ def test_killed_resumed_and_stopped_is_as_good_as_straight(start, kill_tree, tmp
     assert (folder / "latest").read_text() == f"global_step{steps}"
     for name in half_written:
         assert f"{name} was never completed and is passed over" in log
+    states = [line for line in log.splitlines() if "checkpoint_states: " in line]
+    assert states
+    assert max(map(len, states)) < 1000  # and not the tensors of the groups that wait
+    assert lines(broken, EVAL_FILE) == lines(straight, EVAL_FILE)[: steps - 1]  # the last step was not evaluated
+
+    finishing = start(broken, "--ckpt.load_enable")
+    wait_for_steps(finishing, broken, len(expected) - 1, EVAL_FILE)  # the next step is the last
+    finishing.send_signal(signal.SIGTERM)
+    assert finishing.wait(timeout=300) == 0  # as finished: a run that is over is not stopped
+    assert lines(broken) == expected
+    assert lines(broken, EVAL_FILE) == lines(straight, EVAL_FILE)
+    assert len(lines(straight, EVAL_FILE)) == len(expected)
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (broken, straight))
+    assert ours.keys() == theirs.keys()
+    assert all(ours[name].equal(theirs[name]) for name in theirs)
+
+
+def test_an_engine_that_dies_costs_no_step(start, tmp_path):
+    folder = tmp_path / "run"
+    log = folder.with_suffix(".log")
+    for name, flags in (("VLLM::EngineCore", []), ("ray::CovRolloutActor", ["--ckpt.load_enable"])):
+        before = steps_of(folder)
+        run = start(folder, "--vllm.num_engines", "2", "--train.num_episodes", "2", *flags)
+        wait_for_steps(run, folder, before + 1)
+        engines = [p for p in psutil.Process(run.pid).children(recursive=True) if name in " ".join(p.cmdline())]
+        assert len(engines) == 2
+        engines[-1].kill()
+        assert run.wait(timeout=300) == 1, log.read_text()[-20_000:]
+        steps = steps_of(folder)
+        assert [line["step"] for line in lines(folder)] == list(range(1, steps + 1))
+        ending = log.read_text().splitlines()[-1]
+        assert f"died: stopped after global step {steps}; continue with --ckpt.load_enable" in ending
+        assert (folder / "checkpoints" / "_actor" / "latest").read_text() == f"global_step{steps}"

@@ -11,6 +11,7 @@ from openrlhf_cov.evaluation.benchmarks import (
     PROTOCOLS,
     Sampling,
     get_protocol,
+    names_in,
     own_benchmark,
     select,
     table,
@@ -182,3 +183,11 @@ def test_versions_count_up_with_the_record():
         ("omni_math_500", 1, 500, 1, "math"),
         ("gsm8k", 1, 1319, 1, "gsm8k"),
     }
+
+
+@pytest.mark.parametrize(
+    ("dataset", "names"),
+    [("bench:aime24,math500", "aime24,math500"), ("bench:", ""), ("data.jsonl", None), ("", None), (None, None)],
+)
+def test_the_prefix_tells_benchmarks_from_datasets(dataset, names):
+    assert names_in(dataset) == names

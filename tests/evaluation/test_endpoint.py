@@ -59,6 +59,17 @@ def test_chat_sends_one_user_message(endpoint, openai_server):
 
 
 @pytest.mark.parametrize("chat", [False, True])
+def test_vllm_is_told_to_sample_as_engines_started_here(endpoint, openai_server, chat):
+    # or it would take top_k and a repetition penalty from the model's folder, and drop the end token
+    openai_server.models = [{"id": "tiny", "owned_by": "vllm"}]
+    assert len(list(endpoint(chat=chat).generate([SEEDED]))) == 1
+    ((_, told, _),) = openai_server.asked
+    own = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+    own |= {"skip_special_tokens": False, "include_stop_str_in_output": True}
+    assert own.items() <= told.items()
+
+
+@pytest.mark.parametrize("chat", [False, True])
 def test_a_completion(endpoint, openai_server, completed, chat):
     openai_server.reply = lambda path, body: (200, completed(path, body, text="it is 7"))
     assert list(endpoint(chat=chat).generate([SEEDED])) == [
@@ -134,6 +145,7 @@ def test_what_the_server_refuses_stops_the_run_at_once(endpoint, openai_server, 
     ("reply", "what"),
     [
         (b"<html>hello</html>", "'str' object has no attribute 'choices'"),
+        (b'{"choices": [', "Expecting value"),
         ({"choices": []}, "list index out of range"),
         ({"choices": [{"text": "7", "finish_reason": "stop"}]}, "'NoneType' object has no attribute"),  # no usage
     ],
@@ -247,6 +259,22 @@ def test_what_arrived_before_a_failure_is_kept(endpoint, openai_server, complete
     with pytest.raises(RunStopped):
         take_all()
     assert {0, 1, 3, 4} <= set(results)
+
+
+def test_what_arrived_together_with_a_failure_is_kept(openai_server):
+    class Together(Endpoint):
+        """Its requests end at the same moment, the second with a failure."""
+
+        async def _complete(self, client, request):
+            if request.seed == 1:
+                raise RunStopped
+            return Completion("7", 1, 4, False)
+
+    settings = dict(chat=False, concurrency=4, max_retries=0, api_key="key")
+    results = []
+    with pytest.raises(RunStopped):
+        results.extend(Together(openai_server.url, "tiny", **settings).generate(samples(4)))
+    assert {request.seed for request, _ in results} == {0, 2, 3}
 
 
 @pytest.mark.parametrize("stop", [RunStopped, KeyboardInterrupt])

@@ -231,6 +231,28 @@ def test_an_interrupt_while_a_response_is_counted_loses_none(again, straight, st
     assert files(folder) == files(straight)
 
 
+def test_an_interrupt_before_a_response_is_written_does_not_lose_it(again, monkeypatch):
+    folder, opened, path_open = again(), [], Path.open
+
+    def interrupted(path, mode="r", **kwargs):
+        opened.extend([path] * (mode == "a"))
+        if mode == "a" and len(opened) == len(TOO_LONG) + 1:
+            raise KeyboardInterrupt
+        return path_open(path, mode, **kwargs)
+
+    monkeypatch.setattr(Path, "open", interrupted)
+    generated = []
+
+    def generate(requests):
+        for request in requests:
+            generated.append(request.key)
+            yield request, completion_of(request)
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(folder, generate)
+    assert {response.key for response in read_responses(folder)} == {*generated, *TOO_LONG}
+
+
 def test_an_interrupt_while_the_last_are_graded_loses_none(again):
     # generation has ended, grading is behind by everything
     folder, generated, counted, grader = again(), threading.Event(), [], Grader.of(PLAN, CONFIG)

@@ -9,7 +9,6 @@ from openrlhf_cov.evaluation.plan import Completion, Plan
 from openrlhf_cov.evaluation.records import Response
 from openrlhf_cov.trainer.benchmark_evaluation import (
     BenchmarkEvaluation,
-    benchmark_names,
     best_metric,
     of_benchmarks,
     plan_of,
@@ -48,14 +47,6 @@ def response(problem: int, sample: int, **values) -> Response:
     defaults = dict(benchmark="sums", id=str(problem), sample=sample, seed=None, text="", tokens=10, prompt_tokens=4)
     defaults |= dict(truncated=False, surprisal=None, answer="1", status="graded", correct=False)
     return Response(**(defaults | values))
-
-
-@pytest.mark.parametrize(
-    ("dataset", "names"),
-    [("bench:aime24,math500", "aime24,math500"), ("bench:", ""), ("data.jsonl", None), ("", None), (None, None)],
-)
-def test_the_prefix_tells_benchmarks_from_datasets(dataset, names):
-    assert benchmark_names(dataset) == names
 
 
 def test_flags_replace_the_settings_of_the_protocol(make_args):

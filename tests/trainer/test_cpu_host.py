@@ -40,6 +40,16 @@ def test_a_cpu_host_is_known_by_its_vllm(monkeypatch, installed, expected):
     assert cpu_host.is_cpu_host.__wrapped__() is expected
 
 
+@pytest.mark.usefixtures("on_cpu")
+def test_prompts_are_not_read_in_chunks_on_a_cpu_host():
+    assert cpu_host.engine_settings() == {"enable_chunked_prefill": False}
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_engines_on_gpus_keep_their_defaults():
+    assert cpu_host.engine_settings() == {}
+
+
 NAMES = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
 
 

@@ -113,7 +113,7 @@ def half_pass(prompt: int) -> list[float]:
 def build(monkeypatch):
     def make(score=half_pass, prompts=1000, batch=4, engines=1, delays=0, failures=None, filtering=True, **settings):
         episodes, ranks = settings.pop("episodes", 1), settings.pop("ranks", 1)
-        train_batch = settings.pop("train_batch", SAMPLES)
+        train_batch, generated = settings.pop("train_batch", SAMPLES), settings.pop("generated", None)
         clock = Clock()
         monkeypatch.setattr(generation, "ray", clock)
         monkeypatch.setattr("openrlhf.trainer.ppo_utils.samples_generator.ray", clock)
@@ -122,7 +122,7 @@ def build(monkeypatch):
         args = SimpleNamespace(
             **vars(SamplingConfig(**settings)),
             rollout=SimpleNamespace(
-                batch_size=batch, n_samples_per_prompt=SAMPLES, vllm_generate_batch_size=None, micro_batch_size=2
+                batch_size=batch, n_samples_per_prompt=SAMPLES, vllm_generate_batch_size=generated, micro_batch_size=2
             ),
             algo=SimpleNamespace(
                 dynamic_filtering_enable=filtering,
@@ -413,6 +413,11 @@ def test_a_run_is_over_after_its_last_step_and_not_before(build, filtering, prom
     assert seen == [False] * (len(seen) - 1) + [True]
 
 
+def test_samples_that_upstream_generated_ahead_keep_a_run_open(build):
+    generator, _ = build(prompts=8, filtering=False, generated=8)  # both batches at once
+    assert [(step(generator)[0], over(generator)) for _ in range(2)] == [([0, 1, 2, 3], False), ([4, 5, 6, 7], True)]
+
+
 def test_groups_that_will_train_keep_a_run_open(build):
     generator, _ = build(prompts=7, score=lambda p: [1.0, 0.0])
     generator.pass_rate.add(1, 2)  # it asks for 8 at once and gets all 7: 4 train, 3 wait
@@ -422,11 +427,16 @@ def test_groups_that_will_train_keep_a_run_open(build):
     assert over(generator) is True
 
 
-def test_groups_that_make_no_update_do_not(build):
-    generator, _ = build(prompts=5, score=lambda p: [1.0, 0.0], train_batch=4)  # 2 groups of 2 make an update
-    generator.pass_rate.add(1, 2)
+@pytest.mark.parametrize("pass_rate", [None, (1, 2)])
+@pytest.mark.parametrize(("prompts", "expected"), [(5, True), (6, False)])
+def test_what_can_make_no_update_does_not(build, prompts, expected, pass_rate):
+    # 2 groups of 2 make an update; what is beyond the first 4 is not drawn yet, or waits if 8 were asked for at once
+    generator, _ = build(prompts=prompts, score=lambda p: [1.0, 0.0], train_batch=4)
+    if pass_rate:
+        generator.pass_rate.add(*pass_rate)
     assert step(generator)[0] == [0, 1, 2, 3]
-    assert (len(generator.buffer), over(generator)) == (1, True)
+    assert len(generator.buffer) == (prompts - 4 if pass_rate else 0)
+    assert over(generator) is expected
 
 
 def test_evaluation_takes_all_prompts_in_order_and_leaves_the_training_data_alone(build):

@@ -84,8 +84,10 @@ def install_engines(settings: dict[str, Any]) -> None:
     """Rebind the engine actor that upstream's ``create_vllm_engines`` makes, with these arguments beside its own."""
     import openrlhf.trainer.ray.vllm_engine as vllm_engine
 
+    from openrlhf_cov.trainer import cpu_host
     from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
 
+    settings = settings | cpu_host.engine_settings()
     vllm_engine.RolloutRayActor = _with_engine_settings(ray.remote(CovRolloutActor), settings)
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 
+from openrlhf_cov.evaluation.endpoint import VLLM
 from openrlhf_cov.evaluation.plan import Completion, Request
 from openrlhf_cov.trainer import generation
 from openrlhf_cov.trainer.generation import EngineGroup
@@ -38,6 +39,11 @@ def test_sampling_params_of_a_greedy_request():
 def test_special_tokens_stay_in_the_text_as_in_training():
     how = params(SEEDED)
     assert (how.skip_special_tokens, how.include_stop_str_in_output) == (False, True)
+
+
+def test_a_vllm_server_is_told_the_same():
+    how = params(SEEDED)
+    assert {name: getattr(how, name) for name in VLLM} == VLLM
 
 
 def test_seeds_of_63_bits_are_accepted():

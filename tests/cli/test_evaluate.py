@@ -1,0 +1,366 @@
+"""The command line against a server on this host; engines are started in tests/e2e."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+from openrlhf_cov.cli import evaluate
+from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS, PROTOCOLS
+from openrlhf_cov.evaluation.records import read_responses, read_settings
+from openrlhf_cov.rewards.pool import shared_pool
+
+ROWS = [{"id": f"p{n}", "problem": f"What is {n} - {n} ?", "answer": "0", "source": "math"} for n in range(4)]
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    """Engines set this variable of the process."""
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
+
+
+@pytest.fixture
+def sums(tmp_path):
+    """A file of four problems."""
+    path = tmp_path / "sums.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return path
+
+
+@pytest.fixture
+def flags(openai_server, sums, tmp_path):
+    """A good command line: three samples of four problems from the server, into ``run``."""
+    return {
+        "--model": "tiny",
+        "--base_url": openai_server.url,
+        "--benchmarks": sums,
+        "--output": tmp_path / "run",
+        "--temperature": "0.6",
+        "--samples": "3",
+        "--max_tokens": "24",
+    }
+
+
+def words(flags, *extra):
+    return [*(str(word) for pair in flags.items() for word in pair), *map(str, extra)]
+
+
+@pytest.fixture
+def refusal(flags, capsys):
+    """Function (changes, flags...) -> the line with which the changed command line is refused."""
+
+    def run(changes=(), *extra):
+        changed = {flag: value for flag, value in (flags | dict(changes)).items() if value is not None}
+        try:
+            status = evaluate.main(words(changed, *extra))
+        except SystemExit as stop:  # argparse
+            status = stop.code
+        assert status == 2
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert output.err.startswith("evaluate: error: ")
+        assert output.err.count("\n") == 1
+        return output.err.removeprefix("evaluate: error: ").rstrip("\n")
+
+    return run
+
+
+def test_list(capsys):
+    assert evaluate.main(["--list"]) == 0
+    output = capsys.readouterr().out
+    for name in (*BENCHMARKS, *GROUPS, *PROTOCOLS):
+        assert name in output
+
+
+def test_a_run(flags, openai_server, tmp_path, capsys):
+    assert evaluate.main(words(flags)) == 0
+    output = capsys.readouterr()
+    responses = read_responses(tmp_path / "run")
+    assert [response.key for response in responses] == [("sums", f"p{n}", k) for n in range(4) for k in range(3)]
+    # the server answers 0, 1 or 2 by seed, and 0 is right
+    right = sum(response.answer == "0" for response in responses)
+    assert 0 < right < 12
+    assert sum(response.correct for response in responses) == right
+    title, _, head, row = output.out.splitlines()[:4]
+    assert title == "tiny, protocol paper"
+    assert head.split()[:4] == ["benchmark", "problems", "samples", "avg@K"]
+    assert row.split()[:4] == ["sums", "4", "3", f"{100 * right / 12:.1f}"]
+    assert output.out.splitlines()[-1] == str(tmp_path / "run" / "report.html")
+    assert "evaluate: 12 responses\n" in output.err
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        *("run.json", "problems.jsonl", "responses.jsonl", "summary.json", "summary.md", "report.html"),
+    }
+    bodies = [body for _, body, _ in openai_server.asked]
+    assert all("<|im_start|>user\nWhat is " in body["prompt"] for body in bodies)
+    assert sorted(body["seed"] for body in bodies) == sorted(response.seed for response in responses)
+    assert {(body["temperature"], body["top_p"], body["max_tokens"]) for body in bodies} == {(0.6, 1.0, 24)}
+
+
+def test_the_settings_of_a_run_are_those_of_its_flags(flags, tmp_path):
+    own = {"--template": "plain", "--seed": "5", "--protocol": "quick", "--limit": "2", "--reward_format": "any"}
+    assert evaluate.main(words(flags | own)) == 0
+    settings = read_settings(tmp_path / "run")
+    assert (settings.model, settings.protocol, settings.template, settings.seed) == ("tiny", "quick", "plain", 5)
+    assert settings.template_text.startswith("{problem}\nPlease reason")
+    assert (settings.reward_format, settings.log_probs, settings.max_model_len) == ("any", False, 64)
+    assert (settings.model_sha256, settings.dtype) == (None, None)
+    (sums,) = settings.benchmarks
+    assert (sums.samples, sums.temperature, sums.max_tokens, sums.problems, sums.complete) == (3, 0.6, 24, 2, False)
+
+
+def test_chat_is_the_servers_own_template_around_the_plain_prompt(flags, openai_server, tmp_path):
+    assert evaluate.main(words(flags | {"--template": "chat"})) == 0
+    assert read_settings(tmp_path / "run").template == "chat"
+    path, body, _ = openai_server.asked[0]
+    assert path == "/chat/completions"
+    assert body["messages"][0]["content"].startswith("What is ")
+
+
+def test_log_probs_give_a_surprisal(flags, openai_server, completed, tmp_path, capsys):
+    openai_server.reply = lambda path, body: (200, completed(path, body, "It is 0", log_probs=[-0.5, -1.0, -1.5]))
+    assert evaluate.main(words(flags, "--log_probs")) == 0
+    assert {response.surprisal for response in read_responses(tmp_path / "run")} == {1.0}
+    assert read_settings(tmp_path / "run").log_probs
+
+
+def test_a_finished_run_is_only_told_again(flags, openai_server, tmp_path, capsys):
+    assert evaluate.main(words(flags)) == 0
+    before, told = (tmp_path / "run" / "responses.jsonl").read_bytes(), capsys.readouterr().out
+    asked = len(openai_server.asked)
+    assert evaluate.main(words(flags)) == 0
+    output = capsys.readouterr()
+    assert len(openai_server.asked) == asked == 12
+    assert "evaluate: 0 of 12 responses are missing\n" in output.err
+    assert output.out == told
+    assert (tmp_path / "run" / "responses.jsonl").read_bytes() == before
+
+
+def fail_after(count, completed):
+    """A server that breaks down."""
+    left = iter(range(count))
+
+    def reply(path, body):
+        if next(left, None) is None:
+            return 400, {"error": {"message": "out of order"}}
+        return 200, completed(path, body)
+
+    return reply
+
+
+def test_a_run_that_stopped_itself_is_continued(flags, openai_server, completed, tmp_path, capsys):
+    assert evaluate.main(words(flags)) == 0
+    straight = (tmp_path / "run").rename(tmp_path / "straight")
+    flags["--concurrency"] = "1"
+    good, openai_server.reply = openai_server.reply, fail_after(5, completed)
+    capsys.readouterr()
+    assert evaluate.main(words(flags)) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.splitlines()[-1].startswith("evaluate: error: the server refuses sums, problem p1, sample 2: ")
+    assert output.err.splitlines()[-1].endswith("; what was generated is kept, the same command continues")
+    assert len(read_responses(tmp_path / "run")) == 5
+    openai_server.reply, openai_server.asked = good, []
+    assert evaluate.main(words(flags)) == 0
+    assert len(openai_server.asked) == 7
+    for name in ("responses.jsonl", "run.json", "summary.json"):
+        assert (tmp_path / "run" / name).read_bytes() == (straight / name).read_bytes()
+
+
+def test_regrading_gives_the_same_and_another_format_other_grades(flags, tmp_path, capsys):
+    assert evaluate.main(words(flags)) == 0
+    before, told = (tmp_path / "run" / "responses.jsonl").read_bytes(), capsys.readouterr().out
+    again = ["--regrade", "--output", str(tmp_path / "run")]
+    assert evaluate.main(again) == 0
+    assert capsys.readouterr().out == "0 grades changed\n" + told
+    assert (tmp_path / "run" / "responses.jsonl").read_bytes() == before
+    assert evaluate.main([*again, "--reward_format", "gsm8k"]) == 0  # all answers stand in a box
+    assert capsys.readouterr().out.startswith("12 grades changed\n")
+    assert {response.status for response in read_responses(tmp_path / "run")} == {"no_answer"}
+    # without the flag the format stays that of the run
+    assert evaluate.main(again) == 0
+    assert capsys.readouterr().out.startswith("0 grades changed\n")
+    assert evaluate.main([*again, "--reward_format", "boxed"]) == 0
+    assert (tmp_path / "run" / "responses.jsonl").read_bytes() == before
+
+
+def test_a_prompt_that_is_too_long_is_counted(flags, sums, openai_server, tmp_path, capsys):
+    sums.write_text(sums.read_text() + json.dumps(ROWS[0] | {"id": "long", "problem": "long"}) + "\n")
+    good = openai_server.reply
+
+    def reply(path, body):
+        if "long<|im_end|>" in body["prompt"]:
+            return 400, {"error": {"message": "This model's maximum context length is 64 tokens. However, ..."}}
+        return good(path, body)
+
+    openai_server.reply = reply
+    assert evaluate.main(words(flags)) == 0
+    statuses = Counter(response.status for response in read_responses(tmp_path / "run"))
+    assert statuses == {"graded": 12, "prompt_too_long": 3}
+    assert "sums: 3 responses are empty, the prompt left no room; they count as wrong" in capsys.readouterr().out
+
+
+def test_answers_that_cannot_be_graded_are_told(flags, sums, capsys):
+    sums.write_text(sums.read_text() + json.dumps(ROWS[0] | {"id": "bad", "answer": "\\frac{1}{2"}) + "\n")
+    assert evaluate.main(words(flags)) == 0
+    message = "evaluate: sums: 1 gold answers cannot be read by the rule row; responses to them count as wrong\n"
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--model", "--benchmarks", "--output"])
+def test_a_missing_flag_is_refused(refusal, flag):
+    assert refusal({flag: None}) == f"{flag} is missing; --list shows the benchmarks"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"--benchmarks": "aime2"}, "--benchmarks aime2: no benchmark 'aime2'; did you mean aime25?"),
+        ({"--protocol": "papr"}, "--protocol papr: no such protocol; choose one of paper, quick"),
+        (
+            {"--template": "qwen"},
+            "--template qwen: no such prompt template; choose one of qwen-boxed, chat, plain, none",
+        ),
+        ({"--limit": "0"}, "--limit is at least 1, got 0"),
+        ({"--limit": "x"}, "argument --limit: invalid int value: 'x'"),
+        ({"--samples": "0"}, "sums: --samples is at least 1, got 0"),
+        (
+            {"--temperature": "0"},
+            "sums: --samples 3 with --temperature 0: greedy responses are all the same; use 1",
+        ),
+        ({"--temperature": "-1"}, "sums: --temperature is a finite number of at least 0, got -1.0"),
+        ({"--max_tokens": "0"}, "sums: --max_tokens is at least 1, got 0"),
+        ({"--top_p": "0"}, "sums: --top_p is a fraction in (0, 1], got 0.0"),
+        (
+            {"--num_engines": "2"},
+            "--num_engines is for engines started here and has no effect with --base_url; drop it",
+        ),
+        ({"--concurrency": "0"}, "--concurrency is at least 1, got 0"),
+        ({"--reward_timeout": "0"}, "--reward_timeout is a number of seconds above 0, got 0.0"),
+        ({"--reward_workers": "0"}, "--reward_workers is at least 1, got 0"),
+        ({"--smaples": "2"}, "unrecognized arguments: --smaples 2"),
+    ],
+)
+def test_a_bad_flag_is_refused(refusal, tmp_path, changes, message):
+    assert refusal(changes) == message
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_bad_choice_is_refused(refusal):
+    assert refusal({"--reward_format": "box"}).startswith("argument --reward_format: invalid choice: 'box'")
+
+
+def test_a_model_that_is_not_served_is_refused(refusal, openai_server):
+    assert refusal({"--model": "large"}) == f"--model large is not served at {openai_server.url}; it serves tiny"
+
+
+def test_a_model_folder_without_a_tokenizer_is_refused(refusal, make_model, tmp_path):
+    folder = make_model(tmp_path / "model", ("config.json", "model.safetensors"))
+    message = f"--model {folder} is not a Hugging Face model folder: no tokenizer_config.json"
+    assert refusal({"--base_url": None, "--model": folder}) == message
+
+
+def test_a_benchmark_without_its_file_is_refused(refusal, tmp_path):
+    message = f"--data_dir {tmp_path}: no file math500.jsonl, which math500 needs"
+    assert (
+        refusal({"--benchmarks": "math500", "--data_dir": tmp_path, "--samples": "1", "--temperature": "0"}) == message
+    )
+    assert (
+        refusal({"--benchmarks": tmp_path / "no.jsonl"})
+        == f"{tmp_path / 'no.jsonl'} cannot be read: No such file or directory"
+    )
+
+
+def test_a_row_without_a_key_is_refused(refusal, sums):
+    sums.write_text(json.dumps({name: value for name, value in ROWS[0].items() if name != "answer"}))
+    assert refusal() == f"{sums}, line 1: field 'answer' is missing; the row has id, problem, source"
+
+
+def test_a_folder_that_cannot_be_used_is_refused(refusal, flags, sums, tmp_path, capsys):
+    assert refusal({"--output": sums}).endswith("is not empty and holds no evaluation; choose another folder")
+    assert refusal({"--output": sums / "run"}) == f"--output {sums / 'run'} cannot be written: Not a directory"
+    assert evaluate.main(words(flags)) == 0
+    capsys.readouterr()
+    assert refusal({"--seed": "1"}) == (
+        f"--output {tmp_path / 'run'} holds another run: seed was 0, now 1; choose another folder"
+    )
+
+
+def test_regrading_needs_a_run(refusal, tmp_path, capsys):
+    assert evaluate.main(["--regrade"]) == 2
+    assert "--output is missing" in capsys.readouterr().err
+    message = f"{tmp_path} is no folder of an evaluation: run.json: No such file or directory"
+    assert refusal({"--output": tmp_path}, "--regrade") == message
+
+
+def test_results_that_cannot_be_written_are_refused(flags, tmp_path, capsys):
+    assert evaluate.main(words(flags)) == 0
+    (tmp_path / "run" / "report.html").unlink()
+    (tmp_path / "run" / "report.html").mkdir()
+    capsys.readouterr()
+    assert evaluate.main(words(flags)) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"evaluate: error: {tmp_path / 'run'} cannot be written: ")
+
+
+def test_as_many_processes_grade_as_the_flag_says(flags):
+    shared_pool().close()
+    try:
+        assert evaluate.main(words(flags, "--reward_workers", "3")) == 0
+        assert shared_pool().size == 3
+    finally:
+        shared_pool().close()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_keeps_what_was_generated(flags, openai_server, completed, tmp_path, capsys, signum):
+    replies = iter(range(12))
+
+    def reply(path, body):
+        if next(replies) == 5:
+            os.kill(os.getpid(), signum)
+            time.sleep(0.5)
+        return 200, completed(path, body)
+
+    good, openai_server.reply = openai_server.reply, reply
+    flags["--concurrency"] = "1"
+    assert evaluate.main(words(flags)) == 128 + signum
+    output = capsys.readouterr()
+    assert output.out == ""
+    last = "evaluate: error: interrupted; what was generated is kept, the same command continues"
+    assert output.err.splitlines()[-1] == last
+    assert len(read_responses(tmp_path / "run")) == 5
+    openai_server.reply = good
+    assert evaluate.main(words(flags)) == 0
+    assert len(read_responses(tmp_path / "run")) == 12
+
+
+def test_the_handler_of_the_process_is_back_at_the_end(flags):
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        assert evaluate.main(words(flags)) == 0
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_help_is_quick_and_imports_nothing_heavy():
+    code = """
+import sys
+from openrlhf_cov.cli import evaluate
+try:
+    evaluate.main(["--help"])
+except SystemExit as stop:
+    assert stop.code == 0
+heavy = {"torch", "ray", "vllm", "openrlhf", "deepspeed", "transformers", "datasets", "openai", "sympy"}
+print(*sorted(heavy & sys.modules.keys()), file=sys.stderr, end="")
+"""
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--benchmarks" in done.stdout
+    assert time.monotonic() - started < 2

@@ -1,0 +1,76 @@
+"""What the evaluation uses of upstream's engines, of vLLM's requests and results, and of its server."""
+
+import ast
+
+import pytest
+
+from openrlhf_cov.evaluation.endpoint import VLLM
+
+ENGINES = "trainer/ray/vllm_engine.py"
+OURS = ("trainer/ray/evaluation_engines.py", "start_engines")
+SERVER = "entrypoints/openai"
+
+
+def annotated(node):
+    """{name: default} of the annotated fields in the body of a class."""
+    fields = [child for child in node.body if isinstance(child, ast.AnnAssign)]
+    return {child.target.id: child.value and ast.unparse(child.value) for child in fields}
+
+
+def test_engines_are_made_with_every_argument_that_has_no_default(upstream, ours):
+    (call,) = ours.calls(*OURS, "create_vllm_engines")
+    assert not call.args
+    given = {keyword.arg for keyword in call.keywords}
+    parameters = upstream.parameters(ENGINES, "create_vllm_engines")
+    defaults = len(upstream.find(ENGINES, "create_vllm_engines").args.defaults)
+    assert set(parameters[:-defaults]) <= given <= set(parameters)
+
+
+def test_the_settings_we_replace_are_arguments_that_upstream_fixes(upstream, ours):
+    (call,) = ours.calls(*OURS, "install_engines")
+    replaced = {key.value for key in call.args[0].keys} - {"reward_config"}  # that one is our actor's own
+    fixed = ast.unparse(upstream.find(ENGINES, "create_vllm_engines"))
+    assert replaced == {"dtype", "worker_extension_cls"}
+    assert all(f"'{name}': '" in fixed for name in replaced)
+
+
+def test_an_engine_gives_the_last_output_of_a_request(upstream):
+    code = ast.unparse(upstream.find(ENGINES, "RolloutRayActor.generate"))
+    assert "prompt = TokensPrompt(prompt_token_ids=prompt_token_ids)" in code
+    assert "self.llm.generate(prompt, deepcopy(sampling_params), request_id=random_uuid())" in code
+    assert code.endswith("return final_output")
+
+
+def test_vllm_draws_a_sample_by_the_parameters_we_set(vllm, ours):
+    (call,) = ours.calls(OURS[0], "sampling_params", "SamplingParams")
+    fields = annotated(vllm.find("sampling_params.py", "SamplingParams"))
+    assert {keyword.arg for keyword in call.keywords} <= fields.keys()
+    assert annotated(vllm.find("sampling_params.py", "SamplingParams"))["n"] == "1"
+    # what we leave alone changes nothing
+    assert [fields[name] for name in ("top_k", "min_p", "repetition_penalty")] == ["0", "0.0", "1.0"]
+    kinds = ast.unparse(vllm.find("sampling_params.py", "RequestOutputKind"))
+    assert "FINAL_ONLY" in kinds
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "needed"),
+    [
+        ("outputs.py", "CompletionOutput", {"text", "token_ids", "logprobs", "finish_reason"}),
+        ("logprobs.py", "Logprob", {"logprob"}),
+        (f"{SERVER}/completion/protocol.py", "CompletionRequest", VLLM.keys()),
+        (f"{SERVER}/chat_completion/protocol.py", "ChatCompletionRequest", VLLM.keys()),
+        ("entrypoints/serve/engine/protocol.py", "ModelCard", {"owned_by", "max_model_len"}),
+    ],
+)
+def test_vllm_still_has_the_fields_we_read_and_send(vllm, path, name, needed):
+    assert needed <= annotated(vllm.find(path, name)).keys()
+
+
+def test_a_result_has_the_tokens_of_its_prompt(vllm):
+    assert {"prompt_token_ids", "outputs"} <= set(vllm.parameters("outputs.py", "RequestOutput.__init__"))
+
+
+def test_a_vllm_server_says_that_it_is_one_and_when_a_prompt_is_too_long(vllm):
+    assert annotated(vllm.find("entrypoints/serve/engine/protocol.py", "ModelCard"))["owned_by"] == "'vllm'"
+    refusal = ast.unparse(vllm.find("renderers/params.py", "TokenizeParams._token_len_check"))
+    assert "maximum context length is" in refusal
