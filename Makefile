@@ -20,7 +20,7 @@ demo: $(READY)
 
 test: $(READY) $(SMOLLM)
 	BIN=$(BIN) scripts/check.sh
-	$(BIN)/python -m pytest -m e2e
+	$(BIN)/python -m pytest -m e2e --durations 20
 
 check: $(READY)
 	BIN=$(BIN) scripts/check.sh
