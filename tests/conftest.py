@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -22,6 +23,14 @@ from openrlhf_cov.evaluation.records import (
     write_settings,
 )
 from openrlhf_cov.evaluation.samples import BenchmarkSamples, group_samples
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """SIGINT interrupts this process, also where the tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ that is killed just then leaves the file behind, and every later load on this ho
 
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from torch.utils.cpp_extension import get_default_build_root
@@ -28,9 +29,9 @@ def remove_stale_locks() -> list[Path]:
 def _open_files() -> set[str]:
     """Paths that processes have open, as far as this user may see; a lock's owner is of the same user."""
     paths = set()
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            paths.add(os.readlink(link))
-        except OSError:  # closed meanwhile, or of another user
-            continue
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):  # it ended meanwhile, or is of another user
+            for link in os.scandir(f"/proc/{process}/fd"):
+                with suppress(OSError):  # closed meanwhile
+                    paths.add(os.readlink(link.path))
     return paths

@@ -316,6 +316,7 @@ def test_as_many_processes_grade_as_the_flag_says(flags):
         shared_pool().close()
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_keeps_what_was_generated(flags, openai_server, completed, tmp_path, capsys, signum):
     replies = iter(range(12))

@@ -129,6 +129,12 @@ def test_deepspeed_takes_the_boundary_we_set(deepspeed):
     assert "self._is_gradient_accumulation_boundary = is_boundary" in ast.unparse(deepspeed.find(*method))
 
 
+def test_deepspeed_keeps_the_optimizer_under_its_own(deepspeed):
+    assert "self.basic_optimizer = basic_optimizer" in ast.unparse(
+        deepspeed.find(ENGINE, "DeepSpeedEngine._configure_optimizer")
+    )
+
+
 def test_deepspeed_counts_every_update_once(deepspeed):
     counted = [
         node

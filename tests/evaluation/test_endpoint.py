@@ -299,6 +299,7 @@ def test_who_stops_does_not_wait_for_slow_responses(endpoint, openai_server, com
     slow.set()
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_an_interrupt_while_waiting_ends_at_once(endpoint, openai_server):
     slow = threading.Event()
 

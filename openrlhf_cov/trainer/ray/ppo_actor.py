@@ -14,6 +14,7 @@ from openrlhf_cov.models.loss import CovPolicyLoss
 from openrlhf_cov.models.objectives import get_method
 from openrlhf_cov.trainer.bad_updates import BadUpdates
 from openrlhf_cov.trainer.checkpoints import NO_LIMIT, ClientStates, describe_run, errors_at_the_end, prune, save_whole
+from openrlhf_cov.trainer.cpu_adam import replay_bias_corrections
 from openrlhf_cov.trainer.observation import (
     ENTROPY,
     StepDiagnostics,
@@ -52,6 +53,8 @@ class CovPolicyActor(plain_class(PolicyModelActor)):
     def init_model_from_pretrained(self, strategy, *args, **kwargs) -> None:
         """Upstream's, then the loss of ``--cov_type`` (``none`` leaves upstream's object in place)."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
+        if self.checkpoint_states:
+            replay_bias_corrections(self.actor.model.basic_optimizer)
         self.config = CovConfig.from_args(strategy.args)
         if self.config.cov_type != "none":
             self.trainer.actor_loss_fn = CovPolicyLoss(

@@ -1,0 +1,287 @@
+"""What ``cli.doctor`` judges, gathered from this host. Nothing here knows what is good."""
+
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from openrlhf_cov.cli.host.packages import Package, find_packages, pins
+from openrlhf_cov.trainer.cpu_host import is_cpu_host
+
+PORTS = (6379, 8265)
+"""Of a Ray head: its store, its dashboard."""
+
+LISTENING = "0A"
+"""State of a socket in /proc/net/tcp."""
+
+VARIABLES = (
+    *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"),
+    *("CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE"),
+)
+"""Environment variables that checks look at."""
+
+COMMAND_TIMEOUT = 10.0
+HUB_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True)
+class Gpu:
+    name: str
+    memory: int
+    """MiB."""
+    driver: str
+
+
+@dataclass(frozen=True)
+class Disk:
+    path: str
+    total: int
+    free: int
+    """Bytes that this user may write."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """``command`` is empty for a process of another user."""
+
+    pid: int | None
+    command: str
+
+
+@dataclass(frozen=True)
+class Limit:
+    """None: unlimited."""
+
+    soft: int | None
+    hard: int | None
+
+
+@dataclass(frozen=True)
+class Hub:
+    """``fault`` is None where the hub answered."""
+
+    url: str
+    fault: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """One host."""
+
+    python: tuple[int, int, int]
+    system: str
+    cpu_host: bool
+    packages: Mapping[str, Package]
+    pins: Mapping[str, str]
+    """Versions that openrlhf asks for."""
+    gpus: tuple[Gpu, ...] | None
+    """None: there is no nvidia-smi, or it fails."""
+    compilers: Mapping[str, str]
+    """g++ and nvcc, where they are, with the line that names their version."""
+    python_headers: bool
+    model_disk: Disk
+    ray_disk: Disk
+    here_disk: Disk
+    shared_memory: Disk | None
+    ports: Mapping[int, Process]
+    """Those of ``PORTS`` on which somebody listens."""
+    limits: Mapping[str, Limit]
+    cores: int
+    memory: int
+    """Bytes, those of the control group where it has fewer."""
+    environment: Mapping[str, str]
+    interfaces: tuple[str, ...]
+    """Names of network interfaces."""
+    stale_locks: tuple[str, ...]
+    """Lock files of torch's compiled extensions that nobody holds."""
+    hub: Hub | None = None
+    """None: it was not to be asked."""
+
+
+def gather(ask_hub: bool) -> Facts:
+    """This host. Takes some seconds, for the imports; ``ask_hub`` some more where the network is silent."""
+    return Facts(
+        python=sys.version_info[:3],
+        system=f"{platform.system()} {platform.machine()}",
+        cpu_host=is_cpu_host(),
+        packages=find_packages(),
+        pins=pins("openrlhf"),
+        gpus=find_gpus(),
+        compilers={name: line for name in ("g++", "nvcc") if (line := version_line(name))},
+        python_headers=Path(sysconfig.get_path("include"), "Python.h").is_file(),
+        model_disk=disk(Path(os.environ.get("HF_HOME") or _cache("huggingface"))),
+        ray_disk=disk(Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")),  # as Ray does
+        here_disk=disk(Path.cwd()),
+        shared_memory=disk(Path("/dev/shm")) if _is_there(Path("/dev/shm")) else None,
+        ports=listeners(PORTS),
+        limits={
+            name: limit(number)
+            for name, number in (
+                ("nofile", resource.RLIMIT_NOFILE),
+                ("nproc", resource.RLIMIT_NPROC),
+                ("memlock", resource.RLIMIT_MEMLOCK),
+            )
+        },
+        cores=cores(),
+        memory=memory(),
+        environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
+        interfaces=tuple(sorted(name for _, name in socket.if_nameindex())),
+        stale_locks=stale_locks(Path(os.environ.get("TORCH_EXTENSIONS_DIR") or _cache("torch_extensions"))),
+        hub=find_hub(os.environ.get("HF_ENDPOINT") or "https://huggingface.co") if ask_hub else None,
+    )
+
+
+def find_gpus() -> tuple[Gpu, ...] | None:
+    """The GPUs that nvidia-smi lists."""
+    text = _output("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
+    return None if text is None else parse_gpus(text)
+
+
+def parse_gpus(text: str) -> tuple[Gpu, ...]:
+    """One GPU per line of comma-separated name, MiB and driver; memory of another form (``[N/A]``) counts as 0."""
+    rows = [[cell.strip() for cell in line.rsplit(",", 2)] for line in text.splitlines() if line.count(",") >= 2]
+    return tuple(Gpu(name, int(memory) if memory.isdigit() else 0, driver) for name, memory, driver in rows)
+
+
+def version_line(command: str) -> str | None:
+    """The line of ``command --version`` with a number in it; None where there is no such command."""
+    text = _output(command, "--version")
+    lines = [line.strip() for line in (text or "").splitlines() if any(map(str.isdigit, line))]
+    release = [line for line in lines if "release" in line]  # nvcc begins with its copyright
+    return next(iter(release or lines), None)
+
+
+def disk(path: Path) -> Disk:
+    """The disk of a path that may not exist yet, or be hidden from this user."""
+    existing = next(parent for parent in (path.absolute(), *path.absolute().parents) if _is_there(parent))
+    usage = shutil.disk_usage(existing)
+    return Disk(str(path), usage.total, usage.free)
+
+
+def listeners(ports: tuple[int, ...], proc: Path = Path("/proc")) -> dict[int, Process]:
+    """Who listens on which of these ports."""
+    found = {}
+    for name in ("tcp", "tcp6"):
+        try:
+            table = (proc / "net" / name).read_text()
+        except OSError:
+            continue
+        for port, inode in listening(table):
+            if port in ports:
+                found.setdefault(port, f"socket:[{inode}]")
+    holders = open_files(proc) if found else {}
+    return {port: _process(holders.get(target), proc) for port, target in sorted(found.items())}
+
+
+def listening(table: str) -> Iterator[tuple[int, str]]:
+    """Port and inode of every listening socket of a /proc/net/tcp."""
+    for line in table.splitlines()[1:]:
+        cells = line.split()
+        if len(cells) > 9 and cells[3] == LISTENING:
+            yield int(cells[1].rpartition(":")[2], 16), cells[9]
+
+
+def open_files(proc: Path = Path("/proc")) -> dict[str, int]:
+    """What processes have open, as far as this user may see -> process id."""
+    found = {}
+    for pid in filter(str.isdigit, _names(proc)):
+        for number in _names(proc / pid / "fd"):
+            with suppress(OSError):  # closed meanwhile
+                found[os.readlink(proc / pid / "fd" / number)] = int(pid)
+    return found
+
+
+def limit(number: int) -> Limit:
+    """A limit of this process."""
+    return Limit(*(None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(number)))
+
+
+def cores(group: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Cores that this process may use, a quota of its control group rounded up."""
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        quota, period = map(int, group.read_text().split())
+    except (OSError, ValueError):  # no control group, or "max"
+        return allowed
+    return min(allowed, -(-quota // period))
+
+
+def memory(group: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """Bytes of memory that this process may use."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(total, int(group.read_text()))
+    except (OSError, ValueError):  # no control group, or "max"
+        return total
+
+
+def stale_locks(root: Path) -> tuple[str, ...]:
+    """Files called ``lock`` below a folder that no process has open."""
+    locks = sorted(Path(folder, "lock") for folder, _, files in os.walk(root) if "lock" in files)
+    held = open_files() if locks else {}
+    return tuple(str(lock) for lock in locks if str(lock.resolve()) not in held)
+
+
+def find_hub(url: str, timeout: float = HUB_TIMEOUT) -> Hub:
+    """Whether the hub answers."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=timeout):
+            return Hub(url, None)
+    except urllib.error.HTTPError:  # an answer
+        return Hub(url, None)
+    except (OSError, ValueError) as error:
+        return Hub(url, " ".join(str(error).split()) or type(error).__name__)
+
+
+def _process(pid: int | None, proc: Path) -> Process:
+    if pid is None:
+        return Process(None, "")
+    try:
+        command = (proc / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        command = ""
+    return Process(pid, command)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # gone meanwhile, or of another user
+        return []
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _output(*command: str) -> str | None:
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=COMMAND_TIMEOUT,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _cache(name: str) -> Path:
+    """As Hugging Face and torch find their folders."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / name

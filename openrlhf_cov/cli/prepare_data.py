@@ -1,0 +1,108 @@
+"""``python -m openrlhf_cov.cli.prepare_data --dataset math --output DIR``: problems with answers as a training set."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.evaluation.prompts import TEMPLATES
+from openrlhf_cov.evaluation.tables import aligned
+from openrlhf_cov.preparation.output import MANIFEST, TRAIN, write_training_set
+from openrlhf_cov.preparation.overlap import EvaluationSets, read_evaluation_sets
+from openrlhf_cov.preparation.selection import REASONS
+from openrlhf_cov.preparation.sources import TRAINING_SETS, Keys, Row, open_sources
+
+KEYS = ("id", "problem", "answer", "source")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="prepare_data", description=__doc__.partition(": ")[2])
+    names = ", ".join(TRAINING_SETS)
+    parser.add_argument("--dataset", required=True, help=f"{names} or JSON Lines files, several with commas")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new or empty folder, or its own")
+    parser.add_argument("--data_dir", type=Path, metavar="DIR", help="folder of the named sets (default: the hub)")
+    parser.add_argument(
+        "--template", choices=tuple(TEMPLATES), default="qwen-boxed", help="of the prompts (default: qwen-boxed)"
+    )
+    parser.add_argument(
+        "--eval_dir", type=Path, metavar="DIR", help="leave out the problems of the *.jsonl files there"
+    )
+    parser.add_argument(
+        "--eval_ngram",
+        type=int,
+        default=0,
+        metavar="N",
+        help="also leave out what shares N words in a row with one of them; 20 is sensible (default: 0, off)",
+    )
+    for name in KEYS:
+        default = getattr(Keys, name)
+        parser.add_argument(f"--{name}_key", default=default, help=f"key of the {name} in files (default: {default})")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the counts and the flags to train with; exit status 2 with one line on stderr for bad input."""
+    args = build_parser().parse_args(argv)
+    try:
+        manifest = prepare(args)
+    except (UsageError, OSError) as error:
+        sys.stderr.write(f"prepare_data: error: {' '.join(str(error).split())}\n")
+        return 2
+    sys.stdout.write(summary(manifest, args.output) + "\n")
+    return 0
+
+
+def prepare(args: argparse.Namespace) -> dict[str, Any]:
+    """Write the training set; its manifest."""
+    _check(args)
+    keys = {f"{name}_key": getattr(args, f"{name}_key") for name in KEYS}
+    sources = open_sources(args.dataset, args.data_dir, Keys(**{name: keys[f"{name}_key"] for name in KEYS}))
+    evaluation = read_evaluation_sets(args.eval_dir, args.eval_ngram) if args.eval_dir else EvaluationSets()
+    settings = {"template": args.template, "eval_ngram": args.eval_ngram} | keys
+    args.output.mkdir(parents=True, exist_ok=True)
+    return write_training_set(args.output, sources, evaluation, settings, _watch)
+
+
+def summary(manifest: dict[str, Any], folder: Path) -> str:
+    """Rows kept and left out per dataset, overlaps per evaluation set, and the flags to train with."""
+    columns = ("read", "kept", *REASONS)
+    rows = [(each["name"], *(f"{each[column]:,}" for column in columns)) for each in manifest["inputs"]]
+    if len(rows) > 1:
+        rows.append(("all", *(f"{manifest['rows'][column]:,}" for column in columns)))
+    lines = aligned([("dataset", *columns), *rows], left=(0,))
+    if manifest["evaluation"]:
+        found = [f"{each['name']} {each['overlaps']:,}" for each in manifest["evaluation"] if each["overlaps"]]
+        lines += ["", f"left out as problems of evaluation sets: {', '.join(found) or 'none'}"]
+    else:
+        lines += ["", "not looked for problems of evaluation sets: --eval_dir is not given"]
+    flags = ["--data.prompt_dataset", str(folder / TRAIN), *manifest["training_flags"]]
+    return "\n".join([*lines, "", f"train with: {shlex.join(flags)}"])
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse flags that contradict each other and folders that are not to be written to."""
+    output: Path = args.output
+    if args.eval_ngram < 0:
+        raise UsageError(f"--eval_ngram is a number of words of at least 1, or 0 for off; got {args.eval_ngram}")
+    if args.eval_ngram and not args.eval_dir:
+        raise UsageError("--eval_ngram needs --eval_dir, a folder of evaluation sets")
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"--output {output} is a file; choose a folder")
+    if output.is_dir() and any(output.iterdir()) and not (output / MANIFEST).is_file():
+        raise UsageError(f"--output {output} is not empty and holds no {MANIFEST}; choose another folder")
+    if any(Path(name.strip()).resolve().parent == output.resolve() for name in args.dataset.split(",")):
+        raise UsageError(f"--output {output} is the folder of the input {args.dataset}; choose another folder")
+
+
+def _watch(rows: Iterable[Row], count: int, what: str) -> Iterable[Row]:
+    return tqdm(rows, total=count, desc=what, unit="row")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

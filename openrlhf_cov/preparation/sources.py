@@ -1,0 +1,214 @@
+"""Where training problems come from: files, and datasets on the Hugging Face hub by name.
+
+The names of datasets and fields on the hub are those that public code loads; they could not be tried here, on a host
+without the hub. Fields are checked, so that a wrong one stops the run.
+"""
+
+import difflib
+import json
+import reprlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.evaluation.benchmarks import HubDataset
+from openrlhf_cov.rewards.extraction import GSM8K_MARK, last_boxed
+
+
+class Digest(Protocol):
+    """What ``hashlib.sha256()`` returns."""
+
+    def update(self, content: bytes, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A problem with its answer as the source gives them, but for white space around them.
+
+    The part of ``source`` before its first slash names the rule that grades (``--reward_source row``).
+    """
+
+    dataset: str
+    id: str
+    problem: str
+    answer: str
+    source: str
+
+    @property
+    def name(self) -> str:
+        """What the row is called in reports."""
+        return f"{self.dataset}/{self.id}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """Keys of a file's rows. A row without the default key of ``id`` or ``source`` gets its number, its dataset."""
+
+    id: str = "id"
+    problem: str = "problem"
+    answer: str = "answer"
+    source: str = "source"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A dataset that can be read more than once; ``read`` adds the content to a digest as it goes."""
+
+    name: str
+    place: str
+    """Name of the file, or path, configuration and split on the hub."""
+    count: int
+    """Rows, for a progress bar; a file's empty lines count."""
+    read: Callable[[Digest], Iterator[Row]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSet:
+    """A dataset that is known by name."""
+
+    hub: HubDataset
+    file: str
+    """Its name in ``--data_dir``."""
+    source: str
+    answer: Callable[[str], str | None]
+    """From the answer field on the hub to the label."""
+
+
+def _as_it_is(answer: str) -> str:
+    return answer
+
+
+def _after_mark(solution: str) -> str:
+    return solution.rpartition(GSM8K_MARK)[2]
+
+
+TRAINING_SETS: dict[str, TrainingSet] = {
+    "dapo-math-17k": TrainingSet(
+        # the original, BytedTsinghua-SIA/DAPO-Math-17k, repeats every row 100 times, inside another prompt
+        hub=HubDataset(
+            path="open-r1/DAPO-Math-17k-Processed", config="all", split="train", problem="prompt", answer="solution"
+        ),
+        file="dapo_math_17k.jsonl",
+        source="DAPO-Math-17k",
+        answer=_as_it_is,
+    ),
+    "math": TrainingSet(
+        hub=HubDataset(path="DigitalLearningGmbH/MATH-lighteval", split="train", answer="solution"),
+        file="math_train.jsonl",
+        source="MATH",
+        answer=last_boxed,
+    ),
+    "gsm8k": TrainingSet(
+        hub=HubDataset(path="openai/gsm8k", config="main", split="train", problem="question"),
+        file="gsm8k_train.jsonl",
+        source="gsm8k/train",
+        answer=_after_mark,
+    ),
+}
+"""--dataset, by name."""
+
+
+def open_sources(datasets: str, data_dir: Path | None, keys: Keys) -> list[Source]:
+    """The sources of a comma-separated list of names and files. Raises UsageError for one that is not there, and for
+    two that are called the same, by which their rows could not be told apart."""
+    names = [datasets] if Path(datasets).is_file() else [name.strip() for name in datasets.split(",")]
+    sources = [_open(name, data_dir, keys) for name in names]
+    called = [source.name for source in sources]
+    for name in called:
+        if called.count(name) > 1:
+            raise UsageError(f"--dataset {datasets}: two datasets are called {name}; rename a file or name it once")
+    return sources
+
+
+def _open(name: str, data_dir: Path | None, keys: Keys) -> Source:
+    known = TRAINING_SETS.get(name)
+    if known and data_dir is None:
+        return _hub_source(name, known)
+    path = data_dir / known.file if known and data_dir else Path(name)
+    if path.is_file():
+        return _file_source(name if known else path.stem, path, keys)
+    if known:
+        raise UsageError(f"--data_dir {data_dir}: no file {known.file}, which {name} needs")
+    close = difflib.get_close_matches(name.lower(), TRAINING_SETS, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"give a file, or one of {', '.join(TRAINING_SETS)}"
+    raise UsageError(f"--dataset {name}: no such file or dataset; {hint}")
+
+
+def _file_source(name: str, path: Path, keys: Keys) -> Source:
+    def read(digest: Digest) -> Iterator[Row]:
+        number = 0
+        with path.open("rb") as file:
+            for line_number, line in enumerate(file, start=1):
+                digest.update(line)
+                if line.strip():
+                    yield _file_row(f"{path}, line {line_number}", line, name, number, keys)
+                    number += 1
+
+    try:
+        with path.open("rb") as file:
+            count = sum(1 for _ in file)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    return Source(name=name, place=path.name, count=count, read=read)
+
+
+def _file_row(place: str, line: bytes, name: str, number: int, keys: Keys) -> Row:
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise UsageError(f"{place}: not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise UsageError(f"{place}: a row is a JSON object")
+    values = {}
+    for field, instead in (("id", f"{name}-{number}"), ("problem", None), ("answer", None), ("source", name)):
+        key = getattr(keys, field)
+        if key in row:
+            values[field] = _text(f"{place}: {key!r}", row[key])
+        elif instead is not None and key == getattr(Keys, field):
+            values[field] = instead
+        else:
+            raise UsageError(f"{place} has no key {key!r}, but {', '.join(row) or 'none'}; name it with --{field}_key")
+    return Row(dataset=name, **values)
+
+
+def _hub_source(name: str, known: TrainingSet) -> Source:
+    hub = known.hub
+    place = ", ".join(filter(None, (hub.path, hub.config, f"split {hub.split}")))
+    dataset = _download(hub, place, known.file)
+    for field in (hub.problem, hub.answer):
+        if field not in dataset.column_names:
+            raise UsageError(f"{place}: field {field!r} is missing; it has {', '.join(dataset.column_names)}")
+
+    def read(digest: Digest) -> Iterator[Row]:
+        for number, row in enumerate(dataset.select_columns([hub.problem, hub.answer])):
+            at = f"{place}, row {number + 1}"
+            problem, answer = _text(f"{at}: {hub.problem!r}", row[hub.problem]), _text(at, row[hub.answer])
+            digest.update(json.dumps([problem, answer]).encode() + b"\n")
+            answer = (known.answer(answer) or "").strip()
+            yield Row(name, f"{name}-{number}", problem, answer, known.source)
+
+    return Source(name=name, place=place, count=len(dataset), read=read)
+
+
+def _download(hub: HubDataset, place: str, file: str) -> Any:
+    import datasets  # seconds, and only needed here
+
+    try:
+        return datasets.load_dataset(hub.path, hub.config, split=hub.split)
+    except Exception as error:  # the library raises its own, its backends' and the network's errors
+        raise UsageError(
+            f"{place}: cannot be loaded from the Hugging Face hub: {type(error).__name__}: "
+            f"{' '.join(str(error).split())}; without the hub, give --data_dir with {file}, or a file"
+        ) from error
+
+
+def _text(place: str, value: Any) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise UsageError(f"{place} is a text, got {reprlib.repr(value)}")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise UsageError(f"{place} has half a surrogate pair, which is no text: {value!a:.80}")
+    return value.strip()

@@ -1,0 +1,26 @@
+"""DeepSpeed's Adam on the CPU, to the last bit as if the run had not been interrupted."""
+
+import torch
+from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
+from torch import nn
+
+
+def replay_bias_corrections(optimizer: torch.optim.Optimizer) -> None:
+    """Let the Adam of a restored checkpoint count its steps again, on a parameter that belongs to nobody.
+
+    Its C++ code keeps beta ** step in float32 as a running product, outside of the optimizer's state; after a restart
+    it would begin with a power, which differs in the last bits. Does nothing for another optimizer, nor for parameters
+    on a GPU, where each step takes the power.
+    """
+    (parameter, *_) = optimizer.param_groups[0]["params"]
+    if not isinstance(optimizer, FusedAdam | DeepSpeedCPUAdam) or parameter.device.type != "cpu":
+        return
+    steps = max((int(state["step"]) for state in optimizer.state.values() if "step" in state), default=0)
+    nobodys = nn.Parameter(torch.zeros(1))
+    nobodys.grad = torch.zeros(1)
+    groups = optimizer.param_groups
+    optimizer.param_groups = [groups[0] | {"params": [nobodys], "step": 0}]
+    for _ in range(steps):
+        optimizer.step()
+    optimizer.param_groups = groups
+    del optimizer.state[nobodys]
