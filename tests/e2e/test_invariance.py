@@ -195,6 +195,7 @@ def test_a_global_step_does_not_depend_on_placement(take_step):
         assert relative_difference(movement(step), movement(reference)) < 1e-4, layout
 
 
+@pytest.mark.long
 def test_kl_cov_selects_the_same_tokens_and_bf16_moves_alike(take_step):
     reference = take_step(*KL_COV, micro_batch=8)
     assert take_step(*KL_COV, micro_batch=4, ranks=2).selected == reference.selected
@@ -204,6 +205,7 @@ def test_kl_cov_selects_the_same_tokens_and_bf16_moves_alike(take_step):
     assert relative_difference(movement(bf16[0]), movement(bf16[1])) < 0.02
 
 
+@pytest.mark.long
 def test_selection_per_micro_batch_depends_on_its_size(take_step):
     scope = ("--cov_scope", "micro_batch")
     small, large = (take_step(*KL_COV, *scope, micro_batch=size) for size in (2, 8))

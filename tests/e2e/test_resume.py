@@ -103,6 +103,7 @@ def test_killed_resumed_and_stopped_is_as_good_as_straight(start, kill_tree, tmp
     assert all(ours[name].equal(theirs[name]) for name in theirs)
 
 
+@pytest.mark.long
 def test_an_engine_that_dies_costs_no_step(start, tmp_path):
     folder = tmp_path / "run"
     log = folder.with_suffix(".log")
@@ -112,10 +113,15 @@ def test_an_engine_that_dies_costs_no_step(start, tmp_path):
         wait_for_steps(run, folder, before + 1)
         engines = [p for p in psutil.Process(run.pid).children(recursive=True) if name in " ".join(p.cmdline())]
         assert len(engines) == 2
+        orphans = engines[-1].children(recursive=True)  # vLLM's core outlives an actor that is killed
         engines[-1].kill()
-        assert run.wait(timeout=300) == 1, log.read_text()[-20_000:]
+        try:
+            assert run.wait(timeout=300) == 1, log.read_text()[-20_000:]
+        finally:
+            for orphan in filter(psutil.Process.is_running, orphans):
+                orphan.kill()
         steps = steps_of(folder)
         assert [line["step"] for line in lines(folder)] == list(range(1, steps + 1))
-        ending = log.read_text().splitlines()[-1]
+        *_, ending = (line for line in log.read_text().splitlines() if line.startswith("train_ppo_ray: error: "))
         assert f"died: stopped after global step {steps}; continue with --ckpt.load_enable" in ending
         assert (folder / "checkpoints" / "_actor" / "latest").read_text() == f"global_step{steps}"

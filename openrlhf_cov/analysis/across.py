@@ -1,0 +1,168 @@
+"""The entropy law across runs: do they share their coefficients, and how do these move with model size (pure).
+
+The paper finds a and b to be those of model and data, whatever the algorithm (arXiv:2505.22617, Fig. 6), and linear in
+the logarithm of the number of non-embedding parameters (Fig. 7); it shows both by eye.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from openrlhf_cov.analysis.law import LawFit
+from openrlhf_cov.analysis.regression import Floats, interval_of
+from openrlhf_cov.evaluation.scores import LEVEL, SEED, Interval
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Coefficients of run ``first`` minus those of run ``second``, by their place in the list."""
+
+    first: int
+    second: int
+    a: Interval
+    b: Interval
+    ceiling: Interval
+
+
+@dataclass(frozen=True)
+class SameCoefficients:
+    """Test of "all runs have one a and one b"; ``a`` and ``b`` are the common ones that fit them best.
+
+    A large ``p_value`` is no proof that they are the same: the differences say how far apart they may be.
+    """
+
+    p_value: float
+    statistic: float
+    a: float
+    b: float
+    differences: tuple[Difference, ...]
+
+
+def same_coefficients(fits: Sequence[LawFit], *, seed: int = SEED) -> SameCoefficients:
+    """Wald test of equal lines (b, -a), W = sum over runs of (l_i - l)' V_i^-1 (l_i - l), l the best common line.
+
+    V_i is the covariance of the plausible lines of run i. The null distribution is W of errors drawn from these, each
+    run's own, so that few points and autocorrelation widen it; chi-squared with 2 (runs - 1) degrees of freedom is its
+    limit. Runs are taken as independent: the same prompts in the same order make the differences look too certain.
+    ValueError for fewer than two runs, or one whose points lie on its line exactly.
+    """
+    if len(fits) < 2:
+        raise ValueError(f"comparing coefficients needs at least two runs, got {len(fits)}")
+    rng = np.random.default_rng(seed)
+    lines = np.array([[fit.b.estimate, -fit.a.estimate] for fit in fits])
+    draws = min(len(fit.line_draws) for fit in fits)
+    # a new order for each run: fits of one seed share their random numbers
+    errors = [fit.line_draws[rng.permutation(len(fit.line_draws))[:draws]] for fit in fits]
+    drawn = np.stack(errors, axis=1) - lines  # (draws, runs, 2)
+    covariances = np.einsum("mri,mrj->rij", drawn, drawn) / draws
+    if (np.linalg.matrix_rank(covariances) < 2).any():
+        raise ValueError("a run without noise has no error to compare its coefficients with")
+    weights = np.linalg.inv(covariances)
+    common = _common(lines[None], weights)[0]
+    statistic = _spread(lines[None], weights)[0]
+    p_value = (1 + int((_spread(drawn, weights) >= statistic).sum())) / (1 + draws)
+    differences = tuple(_differences(fits, lines, lines + drawn))
+    return SameCoefficients(p_value, float(statistic), float(-common[1]), float(common[0]), differences)
+
+
+def _common(lines: Floats, weights: Floats) -> Floats:
+    """Line (m, 2) with the least spread around it, of lines (m, runs, 2)."""
+    return np.linalg.solve(weights.sum(axis=0), np.einsum("rij,mrj->im", weights, lines)).T
+
+
+def _spread(lines: Floats, weights: Floats) -> Floats:
+    """W (m,) of lines (m, runs, 2)."""
+    apart = lines - _common(lines, weights)[:, None]
+    return np.einsum("mri,rij,mrj->m", apart, weights, apart)
+
+
+def _differences(fits: Sequence[LawFit], lines: Floats, drawn: Floats) -> Iterator[Difference]:
+    level = fits[0].a.level
+    for i, j in combinations(range(len(fits)), 2):
+        apart, drawn_apart = lines[i] - lines[j], drawn[:, i] - drawn[:, j]
+        yield Difference(
+            first=i,
+            second=j,
+            a=interval_of(-apart[1], -drawn_apart[:, 1], level),
+            b=interval_of(apart[0], drawn_apart[:, 0], level),
+            ceiling=interval_of(apart.sum(), drawn_apart.sum(axis=1), level),
+        )
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """y = intercept + slope ln(size), by least squares; ``sd`` is the scatter of models around it (n - 2 degrees)."""
+
+    log_sizes: Floats
+    intercept: float
+    slope: float
+    sd: float
+
+    @classmethod
+    def through(cls, sizes: ArrayLike, values: ArrayLike) -> "LogLine":
+        """ValueError for fewer than two different sizes, or a size that is not positive."""
+        sizes, values = np.asarray(sizes, dtype=np.float64), np.asarray(values, dtype=np.float64)
+        if not (sizes > 0).all() or len(np.unique(sizes)) < 2:
+            raise ValueError(f"a line in the size of models needs two different positive sizes, got {sizes.tolist()}")
+        logs = np.log(sizes)
+        slope, intercept = np.polyfit(logs, values, 1)
+        left = len(logs) - 2
+        sd = math.sqrt(((values - intercept - slope * logs) ** 2).sum() / left) if left else math.inf
+        return cls(logs, float(intercept), float(slope), sd)
+
+    def at(self, size: float, *, level: float = LEVEL) -> Interval:
+        """Value for one more model of this size: Student's prediction interval, infinite where two made the line."""
+        log = math.log(size)
+        estimate = self.intercept + self.slope * log
+        n, mean = len(self.log_sizes), self.log_sizes.mean()
+        if n == 2:
+            return Interval(estimate, -math.inf, math.inf, level)
+        leverage = 1 + 1 / n + (log - mean) ** 2 / ((self.log_sizes - mean) ** 2).sum()
+        width = student_quantile((1 + level) / 2, n - 2) * self.sd * math.sqrt(leverage)
+        return Interval(estimate, estimate - width, estimate + width, level)
+
+
+@dataclass(frozen=True)
+class SizeTrend:
+    """a, b and the ceiling against model size."""
+
+    a: LogLine
+    b: LogLine
+    ceiling: LogLine
+
+
+def against_size(sizes: ArrayLike, fits: Sequence[LawFit]) -> SizeTrend:
+    """Lines in the logarithm of ``sizes``, the non-embedding parameters of each run's model, for extrapolation.
+
+    Runs weigh the same, as in the paper: models of one size differ by more than the error of a run's fit, and the
+    scatter around the line counts both. The ceiling has its own line, the difference of the other two.
+    """
+    if len(fits) != len(np.asarray(sizes)):
+        raise ValueError(f"one size per run is needed, got {len(np.asarray(sizes))} for {len(fits)} runs")
+    a, b, ceiling = ([getattr(fit, name).estimate for fit in fits] for name in ("a", "b", "ceiling"))
+    return SizeTrend(LogLine.through(sizes, a), LogLine.through(sizes, b), LogLine.through(sizes, ceiling))
+
+
+def student_quantile(probability: float, degrees: int) -> float:
+    """Quantile of Student's t with a whole number of degrees of freedom, by bisection; for probabilities above 1/2."""
+    low, high = 0.0, math.pi / 2
+    for _ in range(100):
+        angle = (low + high) / 2
+        low, high = (low, angle) if _student(angle, degrees) > probability else (angle, high)
+    return math.sqrt(degrees) * math.tan(low)
+
+
+def _student(angle: float, degrees: int) -> float:
+    """P(T < sqrt(degrees) tan(angle)), angle >= 0: the finite series of Abramowitz & Stegun 26.7.3 and 26.7.4."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = degrees % 2
+    term, total = (cosine if odd else 1.0), 0.0
+    for k in range(odd, degrees - 1, 2):
+        total += term
+        term *= cosine**2 * (k + 1) / (k + 2)
+    inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
+    return (1 + inside) / 2

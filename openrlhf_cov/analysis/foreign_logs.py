@@ -1,0 +1,135 @@
+"""Runs that were not logged by us: folders of TensorBoard events, and tables in CSV."""
+
+import csv
+from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from openrlhf_cov.analysis.json_rows import STEP
+from openrlhf_cov.analysis.naming import Renaming, renaming
+from openrlhf_cov.analysis.table import EMPTY, TIME, Rows, Table, join, to_numbers, to_table
+from openrlhf_cov.errors import UsageError
+
+EVENT_FILES = "events.out.tfevents*"
+VALUE = "value"
+CSV_ROWS = 50_000
+"""Rows of a table read at once."""
+
+Tables = tuple[Table, Table, list[str]]
+"""Training, evaluations, warnings."""
+
+
+def read_csv(
+    path: Path, mapping: Mapping[str, str] | str | None = None, columns: Collection[str] | None = None
+) -> Tables:
+    """A table with a header, comma separated (.tsv: tabs), as W&B and pandas export it; see ``renaming``.
+
+    A row with too few or too many fields is left out, an empty field is missing; that the last number of a file was
+    cut does not show. Training and evaluation of a step may be in one row or in several. ``columns`` names what to
+    keep, by our names, None everything.
+    """
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+        try:
+            header = next(reader, [])
+            names = renaming(header, mapping)
+            step = names.training.get(STEP)
+            if step is None:
+                raise UsageError(f"{path}: no column with the step; map one, step=NAME, of {', '.join(header[:20])}")
+            rows, odd, broken = _csv_rows(reader, header, _used(names, columns) | {step}, step)
+        except csv.Error as error:
+            raise UsageError(f"{path}, line {reader.line_num}, cannot be read: {error}") from error
+    warnings = []
+    if broken:
+        warnings.append(f"{path.name}: rows without the {len(header)} fields of the header left out, {broken}")
+    if odd:
+        warnings.append(f"{path.name}: fields that are no finite numbers taken as missing, {odd}")
+    return _split(rows, names, warnings, path.name)
+
+
+def _csv_rows(reader: Iterator[list[str]], header: list[str], used: set[str], step: str) -> tuple[Rows, int, int]:
+    """The used columns; how many of their fields are no numbers, and how many rows do not have all fields."""
+    places = {name: header.index(name) for name in used}
+    parts, odd, broken = [], 0, 0
+    while rows := list(islice(reader, CSV_ROWS)):
+        whole = [row for row in rows if len(row) == len(header)]
+        broken += sum(len(row) not in (0, len(header)) for row in rows)
+        found = {name: to_numbers([row[place] for row in whole]) for name, place in places.items()}
+        odd += sum(count for _, count in found.values())
+        values = {name: numbers for name, (numbers, _) in found.items()}
+        parts.append(Rows(values.pop(step), values))
+    return join(parts), odd, broken
+
+
+def read_events(
+    folder: Path, mapping: Mapping[str, str] | str | None = None, columns: Collection[str] | None = None
+) -> Tables:
+    """The scalars of a folder of TensorBoard events, or of the one folder below that has any; see ``renaming``.
+
+    UsageError without the tensorboard package, or where several folders below have events.
+    """
+    try:
+        from tensorboard.backend.event_processing.event_accumulator import SCALARS, EventAccumulator
+    except ImportError as error:
+        raise UsageError(f"reading {folder} needs TensorBoard: pip install tensorboard") from error
+    events = EventAccumulator(str(event_folder(folder)), size_guidance={SCALARS: 0})
+    events.Reload()
+    names = renaming(events.Tags()[SCALARS], mapping)
+    series, warnings = {}, []
+    for tag in sorted(_used(names, columns)):
+        steps, times, values = zip(
+            *((each.step, each.wall_time, each.value) for each in events.Scalars(tag)), strict=True
+        )
+        numbers, odd = to_numbers(values)
+        rows = Rows(np.array(steps, dtype=np.float64), {TIME: np.array(times), VALUE: numbers})
+        series[tag], found = to_table(rows, whole_rows=True)
+        found += [f"values that are no finite numbers taken as missing, {odd}"] if odd else []
+        warnings += [f"{folder.name}: {tag}: {warning}" for warning in found]
+    training, evaluations = (
+        _aligned({ours: series[tag] for ours, tag in naming.items() if tag in series})
+        for naming in (names.training, names.evaluation)
+    )
+    return training, evaluations, warnings
+
+
+def event_folder(folder: Path) -> Path:
+    """The folder itself if it has events, else the only one below that does."""
+    if any(folder.glob(EVENT_FILES)):
+        return folder
+    found = sorted({path.parent for path in folder.rglob(EVENT_FILES)})
+    if len(found) != 1:
+        listed = ", ".join(str(path.relative_to(folder)) for path in found) or "none"
+        raise UsageError(f"{folder}: one folder with TensorBoard events is needed, got {listed}")
+    return found[0]
+
+
+def _used(names: Renaming, columns: Collection[str] | None) -> set[str]:
+    """Their names of the columns to keep."""
+    training = {name for ours, name in names.training.items() if columns is None or ours in columns}
+    return training | set(names.evaluation.values())
+
+
+def _split(rows: Rows, names: Renaming, warnings: list[str], source: str) -> Tables:
+    """Training and evaluations of rows that hold both."""
+    tables = []
+    for naming in (names.training, names.evaluation):
+        columns = {ours: rows.columns[name] for ours, name in naming.items() if name in rows.columns}
+        there = np.any([~np.isnan(values) for values in columns.values()] or [[False] * len(rows.steps)], axis=0)
+        part = Rows(rows.steps[there], {name: values[there] for name, values in columns.items()})
+        table, found = to_table(part, whole_rows=False)
+        tables.append(table)
+        warnings = warnings + [f"{source}: {warning}" for warning in found]
+    return tables[0], tables[1], warnings
+
+
+def _aligned(series: Mapping[str, Table]) -> Table:
+    """One table of series, each a table of its own steps; ``time`` is the latest of a step."""
+    steps = np.unique(np.concatenate([table.steps for table in series.values()] or [EMPTY.steps]))
+    columns = {name: np.full(len(steps), np.nan) for name in (TIME, *series)} if series else {}
+    for name, table in series.items():
+        place = np.searchsorted(steps, table.steps)
+        columns[TIME][place] = np.fmax(columns[TIME][place], table.column(TIME))
+        columns[name][place] = table.column(VALUE)
+    return Table(steps, columns)

@@ -1,0 +1,121 @@
+"""What other trainers call the numbers that we name in docs/metrics.md."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from openrlhf_cov.analysis.json_rows import STEP
+from openrlhf_cov.errors import UsageError
+
+ENTROPY = "entropy/mean"
+SHORT_NAMES = {"entropy": ENTROPY, "length": "response_length"}
+"""Names that a mapping may use for ours."""
+
+
+@dataclass(frozen=True)
+class Naming:
+    """Names of a trainer: ``columns`` holds, for each of ours, theirs, best first.
+
+    ``prefix`` stands before all its training metrics, names that begin with one of ``evaluation`` are evaluations.
+    """
+
+    columns: Mapping[str, tuple[str, ...]]
+    prefix: str
+    evaluation: tuple[str, ...]
+
+
+NAMINGS = {
+    # openrlhf 0.11.2, utils/logging_utils.py: "train/" and "eval/" before the names of metrics.jsonl; entropy_loss is
+    # the mean entropy during the updates, only with --actor.entropy_coef. With openrlhf_cov, entropy/mean is there.
+    "openrlhf": Naming(
+        columns={
+            STEP: ("step", "train/global_step", "global_step", "_step", "Step"),
+            ENTROPY: ("train/entropy/mean", "entropy/mean", "train/entropy_loss", "entropy_loss"),
+            "reward": ("train/reward", "reward"),
+        },
+        prefix="train/",
+        evaluation=("eval/", "eval_"),
+    ),
+    # verl, trainer/ppo/metric_utils.py and ray_trainer.py (2025); before mid-2025 the entropy was actor/entropy_loss.
+    # The score is what the reward function gave, critic/rewards has a KL penalty in it. Evaluations are
+    # val-core/SOURCE/acc/mean@N, before val/test_score/SOURCE.
+    "verl": Naming(
+        columns={
+            STEP: ("step", "training/global_step", "global_step", "_step", "Step"),
+            ENTROPY: ("actor/entropy", "actor/entropy_loss"),
+            "reward": ("critic/score/mean", "critic/rewards/mean"),
+            "score": ("critic/score/mean",),
+            "response_length": ("response_length/mean",),
+            "ppo_kl": ("actor/ppo_kl",),
+            "kl": ("actor/kl_loss", "actor/reward_kl_penalty"),
+            "policy_loss": ("actor/pg_loss",),
+            "ppo/clip_frac": ("actor/pg_clipfrac",),
+            "actor_grad_norm": ("actor/grad_norm",),
+            "actor_lr": ("actor/lr",),
+            "timing/generation": ("timing_s/gen",),
+            "timing/ppo_train": ("timing_s/update_actor",),
+            "timing/step_total": ("timing_s/step",),
+        },
+        prefix="",
+        evaluation=("val-core/", "val-aux/", "val/"),
+    ),
+    # TRL, trainer/grpo_trainer.py (2025), through transformers' rewrite_logs, which turns eval_X into eval/X and sets
+    # train/ before the others; trainer_state.json and CSV files made of it have no train/.
+    "trl": Naming(
+        columns={
+            STEP: ("step", "train/global_step", "global_step", "_step", "Step"),
+            ENTROPY: ("train/entropy", "entropy"),
+            "reward": ("train/reward", "reward"),
+            "response_length": ("train/completions/mean_length", "completions/mean_length"),
+            "kl": ("train/kl", "kl"),
+            "group_reward_std": ("train/reward_std", "reward_std"),
+            "actor_grad_norm": ("train/grad_norm", "grad_norm"),
+            "actor_lr": ("train/learning_rate", "learning_rate"),
+        },
+        prefix="train/",
+        evaluation=("eval/", "eval_"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """Our name -> theirs, of training and of evaluation columns; one of theirs may serve two of ours."""
+
+    training: dict[str, str]
+    evaluation: dict[str, str]
+
+
+def renaming(names: Iterable[str], mapping: Mapping[str, str] | str | None = None) -> Renaming:
+    """How to rename the columns ``names``, STEP among them where they are of a table with a column for it.
+
+    ``mapping`` is {ours: theirs}, {"entropy": "actor/entropy", "reward": "critic/score/mean"} say, the name of one of
+    ``NAMINGS``, or None for the one of them that knows most of the names. What is not mapped keeps its name, without
+    the trainer's prefix. UsageError for a name that is not there.
+    """
+    names = list(names)
+    if isinstance(mapping, str) and mapping not in NAMINGS:
+        raise UsageError(f"no names of {mapping!r} are known, only of {', '.join(NAMINGS)}")
+    known = NAMINGS[mapping] if isinstance(mapping, str) else max(NAMINGS.values(), key=lambda each: _fit(each, names))
+    chosen = {ours: next((name for name in each if name in names), None) for ours, each in known.columns.items()}
+    if isinstance(mapping, Mapping):
+        ours_to_theirs = {SHORT_NAMES.get(ours, ours): name for ours, name in mapping.items()}
+        chosen |= {ours: _found(ours, name, names) for ours, name in ours_to_theirs.items()}
+    chosen = {ours: name for ours, name in chosen.items() if name is not None}
+    others = [name for name in names if name not in chosen.values()]
+    evaluation = {name.removeprefix("eval/"): name for name in others if name.startswith(known.evaluation)}
+    training = {name.removeprefix(known.prefix): name for name in others if not name.startswith(known.evaluation)}
+    return Renaming(training | chosen, evaluation)
+
+
+def _fit(naming: Naming, names: list[str]) -> tuple[int, int]:
+    """How well a naming knows these names: entropy and reward first, then all."""
+    known = {ours for ours, theirs in naming.columns.items() if any(name in names for name in theirs)}
+    return len(known & {ENTROPY, "reward"}), len(known)
+
+
+def _found(ours: str, name: str, names: list[str]) -> str:
+    if name in names:
+        return name
+    near = ", ".join(difflib.get_close_matches(name, names, n=3, cutoff=0.4)) or ", ".join(sorted(names)[:10])
+    raise UsageError(f"{ours} is mapped to {name!r}, which the log does not have; it has {near}")

@@ -1,0 +1,272 @@
+"""Least squares on a series whose noise is autocorrelated: coefficients with draws of what they may be (pure).
+
+Steps of a run are not independent: a policy that happened to be good at one step still is at the next. Intervals that
+ignore it are too narrow, at a lag-1 autocorrelation of 0.5 by a factor of 1.7. Here everything that is inferred from
+a series (law, theory, curvature tests) goes through one block bootstrap, ``Regression.draws``.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from openrlhf_cov.evaluation.scores import LEVEL, SEED, Interval
+
+Floats = NDArray[np.float64]
+
+RESAMPLES = 2000
+MOST_POINTS = 64
+"""Longer series are averaged over consecutive points, to at most this many, before they are resampled.
+
+The noise of an evaluation is white, that of a policy that wanders is not, and AR(1) takes their sum for white. Of 200
+points with noise of autocorrelation 0.8 and white noise of 2.25 times its variance, 83 % of the intervals would hold
+the truth without this, 93 % do with it; of 60 such points, which are not averaged, 85 %. Where the noise is AR(1)
+alone, intervals are a tenth to a fifth wider for it.
+"""
+AUTOCORRELATIONS = np.concatenate([np.linspace(-0.9, 0.9, 73), [0.925, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99]])
+"""Lag-1 autocorrelations for which the moments of a design are tabulated; values between are interpolated."""
+BURN_IN = 0.01
+"""A resampled series is started so early that this share of its first value is left where it is used."""
+RANK_TOLERANCE = 1e-9
+ROUNDING = 1e-13
+"""Residuals smaller than this, in parts of the largest value, are none."""
+SMALLEST_VARIANCE = 0.01
+"""Resampled noise with less than this part of the variance of the noise is no measure of an error."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """AR(1) noise, u[t] = autocorrelation * u[t - 1] + innovation[t], with the standard deviation ``sd`` of u."""
+
+    autocorrelation: float
+    sd: float
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Plausible coefficients: ``coefficients`` (resamples, k), of which the middle 95 % are a 95 % interval.
+
+    ``sd_ratio`` (resamples,) is the plausible standard deviation of the noise, in parts of the estimate.
+    ``statistic`` (resamples,) is ``Regression.statistic`` of noise alone: what it is where the tested terms are 0.
+    """
+
+    coefficients: Floats
+    sd_ratio: Floats
+    statistic: Floats
+
+
+class Design:
+    """Regressors (n, k) in the order of time, and what least squares does to AR(1) noise that is seen through them.
+
+    With X = QR, P = QQ', M = I - P, S = the correlation matrix of AR(1) noise with autocorrelation phi, and L the
+    matrix for which u'Lu = sum of u[t] u[t + 1], the residuals r = Mu have
+
+        E r'r = sd^2 (n - tr Q'SQ),    E r'Lr = sd^2 tr(MLMS),    cov(Q'u) = sd^2 Q'SQ.
+
+    Residuals of a trending regressor look less autocorrelated than the noise is: at n = 36 and phi = 0.5 by 0.15.
+    Hence phi is the one for which E r'Lr / E r'r is what the residuals show, instead of their own autocorrelation.
+    """
+
+    def __init__(self, regressors: ArrayLike) -> None:
+        self.regressors = np.asarray(regressors, dtype=np.float64)
+        points, terms = self.regressors.shape
+        if points <= terms:
+            raise ValueError(f"{terms} coefficients need more than {terms} points, got {points}")
+        self.q, self.r = np.linalg.qr(self.regressors)
+        size = np.abs(np.diag(self.r))
+        if (size <= RANK_TOLERANCE * np.linalg.norm(self.regressors, axis=0)).any():
+            raise ValueError("a regressor does not vary, or follows from the others")
+
+    def __len__(self) -> int:
+        return len(self.q)
+
+    @cached_property
+    def _moments(self) -> tuple[Floats, Floats, Floats]:
+        """At each of ``AUTOCORRELATIONS``: lag-1 correlation of residuals, E r'r / sd^2, cov(Q'u) / sd^2."""
+        points = len(self)
+        powers = AUTOCORRELATIONS[:, None] ** np.arange(points)
+        neighbors = np.zeros_like(self.q)  # LQ
+        neighbors[1:] += self.q[:-1] / 2
+        neighbors[:-1] += self.q[1:] / 2
+        covariances = _quadratic(self.q, self.q, powers)
+        squares = points - np.trace(covariances, axis1=1, axis2=2)
+        products = (points - 1) * AUTOCORRELATIONS - 2 * np.trace(_quadratic(neighbors, self.q, powers), 0, 1, 2)
+        products = products + np.einsum("ij,gji->g", self.q.T @ neighbors, covariances)
+        return np.maximum.accumulate(products / squares), squares, covariances
+
+    def noise_of(self, residuals: Floats) -> tuple[Floats, Floats, Floats]:
+        """Of residuals (m, n): autocorrelation (m,), variance (m,) and covariance (m, k, k) of Q'u."""
+        expected, expected_squares, covariances = self._moments
+        squares = (residuals**2).sum(axis=1)
+        products = (residuals[:, 1:] * residuals[:, :-1]).sum(axis=1)
+        # residuals without any size have no autocorrelation
+        seen = np.divide(products, squares, out=np.zeros_like(squares), where=squares > 0)
+        phi = np.interp(seen, expected, AUTOCORRELATIONS)
+        variance = squares / np.interp(phi, AUTOCORRELATIONS, expected_squares)
+        terms = self.q.shape[1]
+        flat = [np.interp(phi, AUTOCORRELATIONS, column) for column in covariances.reshape(len(covariances), -1).T]
+        return phi, variance, variance[:, None, None] * np.stack(flat, axis=-1).reshape(-1, terms, terms)
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A fit y = X c + u: ``coefficients`` (k,) and ``residuals`` (n,), orthogonal to the columns of X."""
+
+    design: Design
+    coefficients: Floats
+    residuals: Floats
+
+    @classmethod
+    def least_squares(cls, design: Design, y: ArrayLike) -> "Regression":
+        y = np.asarray(y, dtype=np.float64)
+        scores = design.q.T @ y
+        residuals = y - design.q @ scores
+        if np.abs(residuals).max() <= ROUNDING * np.abs(y).max():
+            residuals = np.zeros_like(residuals)
+        return cls(design, np.linalg.solve(design.r, scores), residuals)
+
+    @cached_property
+    def noise(self) -> Noise:
+        phi, variance, _ = self.design.noise_of(self.residuals[None])
+        return Noise(float(phi[0]), math.sqrt(variance[0]))
+
+    @cached_property
+    def score_covariance(self) -> Floats:
+        """Covariance (k, k) of Q'y under the noise found."""
+        return self.design.noise_of(self.residuals[None])[2][0]
+
+    @property
+    def block_length(self) -> int:
+        """Length of the blocks of ``draws``: the automatic one of the innovations."""
+        return block_length(self.innovations)
+
+    @cached_property
+    def innovations(self) -> Floats:
+        """What of the residuals (n - 1,) AR(1) does not explain, centred, with the variance that the noise needs."""
+        phi, sd = self.noise.autocorrelation, self.noise.sd
+        innovations = self.residuals[1:] - phi * self.residuals[:-1]
+        innovations = innovations - innovations.mean()
+        size = math.sqrt((innovations**2).mean())
+        return innovations * (sd * math.sqrt(1 - phi**2) / size) if size else innovations
+
+    @property
+    def effective_points(self) -> float:
+        """Number of independent rows whose mean is as certain; for a first regressor that is constant."""
+        variance = self.noise.sd**2
+        return (
+            float(len(self.design) * variance / self.score_covariance[0, 0]) if variance else float(len(self.design))
+        )
+
+    def statistic(self, tested: int) -> float:
+        """Wald statistic of the last ``tested`` coefficients; 0 where there is no noise and nothing to explain."""
+        scores = self.design.r @ self.coefficients
+        return float(_wald(scores[None], self.score_covariance[None], tested)[0])
+
+    def draws(self, *, tested: int = 0, resamples: int = RESAMPLES, seed: int = SEED) -> Draws:
+        """Studentized, post-blackened moving-block bootstrap of the coefficients.
+
+        1. Prewhiten: innovations e[t] = r[t] - phi r[t - 1] of the residuals (Davison & Hinkley 1997, sec. 8.2).
+        2. Draw blocks of ``block_length`` consecutive innovations with replacement, circularly, and put the AR(1)
+           back: noise series u* with the same regressors. Blocks keep what AR(1) does not explain.
+        3. Fit each u*: the error Q'u* and the covariance C* estimated from its residuals, as C from the real ones.
+        4. A plausible coefficient is estimate - R^-1 C^(1/2) C*^(-1/2) Q'u*: the error in units of the standard error
+           that goes with it. Without it, intervals are as if noise and phi were known: 89 % instead of 94 % at n = 36.
+
+        Differs from the textbook: the regressors stay in their place, since they trend (blocks of pairs would mix
+        high entropies into late steps), and the noise has the same distribution at every step.
+        """
+        rng = np.random.default_rng(seed)
+        noise = self._resampled_noise(resamples, rng)
+        scores = noise @ self.design.q
+        _, variances, covariances = self.design.noise_of(noise - scores @ self.design.q.T)
+        variance = self.noise.sd**2
+        if variance == 0:
+            return Draws(np.tile(self.coefficients, (resamples, 1)), np.ones(resamples), np.zeros(resamples))
+        # blocks of equal values, of a series that takes few
+        still = variances <= SMALLEST_VARIANCE * variance
+        variances = np.where(still, variance, variances)
+        covariances = np.where(still[:, None, None], self.score_covariance, covariances)
+        whitened = np.linalg.solve(np.linalg.cholesky(covariances), scores[:, :, None])[:, :, 0]
+        errors = np.linalg.solve(self.design.r, np.linalg.cholesky(self.score_covariance) @ whitened.T).T
+        statistic = _wald(scores, covariances, tested) if tested else np.zeros(resamples)
+        return Draws(self.coefficients - errors, np.sqrt(variance / variances), statistic)
+
+    def _resampled_noise(self, resamples: int, rng: np.random.Generator) -> Floats:
+        """Noise series (resamples, n)."""
+        phi, innovations, length = self.noise.autocorrelation, self.innovations, self.block_length
+        burn_in = math.ceil(math.log(BURN_IN) / math.log(abs(phi))) if abs(phi) > BURN_IN else 1
+        points = len(self.design) + burn_in
+        starts = rng.integers(0, len(innovations), (resamples, -(-points // length)))
+        places = (starts[:, :, None] + np.arange(length)).reshape(resamples, -1)[:, :points] % len(innovations)
+        noise = np.ascontiguousarray(innovations[places].T)
+        noise[0] /= math.sqrt(1 - phi**2)
+        for t in range(1, points):
+            noise[t] += phi * noise[t - 1]
+        return np.ascontiguousarray(noise[burn_in:].T)
+
+
+def block_length(series: ArrayLike) -> int:
+    """Block length for a circular block bootstrap of the mean of ``series`` (Politis & White 2004, corrected 2009).
+
+    (2 G^2 / D)^(1/3) n^(1/3) with G = sum of |k| R(k), D = 4/3 (sum of R(k))^2, over autocovariances R(k) under the
+    flat-top window 2M, where M is the first lag after which K correlations lie within 2 sqrt(log10(n) / n). From 1 to
+    the smaller of 3 sqrt(n) and n / 3.
+    """
+    series = np.asarray(series, dtype=np.float64)
+    points = len(series)
+    if points < 4 or not np.ptp(series):
+        return 1
+    checked = max(5, math.ceil(math.sqrt(math.log10(points))))
+    most = min(math.ceil(math.sqrt(points)) + checked, points - 1)
+    centred = series - series.mean()
+    covariances = np.array([centred[lag:] @ centred[: points - lag] / points for lag in range(most + 1)])
+    small = np.abs(covariances[1:]) < 2 * math.sqrt(math.log10(points) / points) * covariances[0]
+    last = next((lag for lag in range(len(small)) if small[lag : lag + checked].all()), len(small))
+    lags = np.arange(1, min(2 * max(last, 1), most) + 1)
+    weights = np.clip(2 * (1 - lags / lags[-1]), 0, 1) if len(lags) > 1 else np.ones(1)
+    weighted = weights * covariances[lags]
+    bias, variance = 2 * (lags * weighted).sum(), 4 / 3 * (covariances[0] + 2 * weighted.sum()) ** 2
+    length = (2 * bias**2 / variance * points) ** (1 / 3) if variance else 1.0
+    return int(np.clip(math.ceil(length), 1, max(1, min(3 * math.sqrt(points), points / 3))))
+
+
+def interval_of(estimate: float, draws: Floats, level: float = LEVEL) -> Interval:
+    """The middle fraction ``level`` of the draws (resamples,), around its estimate."""
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"the level of an interval is a fraction in (0, 1), got {level}")
+    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(estimate), float(low), float(high), level)
+
+
+def thinned(series: Floats, most: int = MOST_POINTS) -> Floats:
+    """Means of consecutive rows of (n, ...), all of the same number of rows but the last: at most ``most``.
+
+    A linear law of the rows is one of their means, too.
+    """
+    if len(series) <= most:
+        return series
+    size = -(-len(series) // most)
+    starts = np.arange(0, len(series), size)
+    counts = np.diff(np.append(starts, len(series)))
+    return np.add.reduceat(series, starts) / counts.reshape(-1, *[1] * (series.ndim - 1))
+
+
+def _quadratic(a: Floats, b: Floats, powers: Floats) -> Floats:
+    """a'Sb (g, k, k) for every row of ``powers`` (g, n): phi^0, phi^1, ...; S[i, j] = phi^|i - j|."""
+    points = len(a)
+    by_lag = np.empty((a.shape[1], b.shape[1], points))
+    for i, j in np.ndindex(*by_lag.shape[:2]):
+        products = np.correlate(a[:, i], b[:, j], "full")
+        by_lag[i, j] = products[points - 1 :]
+        by_lag[i, j, 1:] += products[: points - 1][::-1]
+    return np.einsum("gn,ijn->gij", powers, by_lag, optimize=True)
+
+
+def _wald(scores: Floats, covariances: Floats, tested: int) -> Floats:
+    """s' C^-1 s of the last ``tested`` of scores (m, k) with covariances (m, k, k); 0 where C is 0."""
+    scores, covariances = scores[:, -tested:], covariances[:, -tested:, -tested:]
+    if not covariances.any():
+        return np.zeros(len(scores))
+    return (scores * np.linalg.solve(covariances, scores[:, :, None])[:, :, 0]).sum(axis=1)

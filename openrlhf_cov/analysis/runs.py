@@ -1,0 +1,171 @@
+"""A training run as the analysis sees it, read from our folders, TensorBoard events or a table."""
+
+import shlex
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from openrlhf_cov.analysis.foreign_logs import EVENT_FILES, read_csv, read_events
+from openrlhf_cov.analysis.json_rows import JsonRows
+from openrlhf_cov.analysis.law import LawPoints
+from openrlhf_cov.analysis.naming import ENTROPY
+from openrlhf_cov.analysis.table import EMPTY, Table
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE
+
+COMMAND_FILE = "command.txt"
+"""The command that started a run, as ``cli.demo`` leaves it in the run's folder."""
+TABLES = (".csv", ".tsv")
+NEAREST_ENTROPY = 5
+"""Steps from an evaluation to the next logged entropy, at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """``training`` has a row per global step, ``evaluations`` one per evaluation; names as in docs/metrics.md.
+
+    ``settings`` are the flags of the run, where they are known. ``warnings`` say what was odd about the files.
+    """
+
+    name: str
+    path: Path
+    training: Table
+    evaluations: Table = EMPTY
+    settings: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+class RunFollower:
+    """A run folder of ours that is being written: ``poll`` reads what is new and nothing else."""
+
+    def __init__(self, folder: str | Path, columns: Collection[str] | None = None) -> None:
+        self.folder = Path(folder)
+        self._metrics = JsonRows(self.folder / METRICS_FILE, columns)
+        self._evaluations = JsonRows(self.folder / EVAL_FILE)
+
+    def poll(self) -> bool:
+        """Read on; True if there is anything new."""
+        metrics, evaluations = self._metrics.read(), self._evaluations.read()
+        return metrics or evaluations
+
+    @property
+    def run(self) -> Run:
+        """The run as far as it has been read."""
+        return Run(
+            name=self.folder.resolve().name,
+            path=self.folder,
+            training=self._metrics.table,
+            evaluations=self._evaluations.table,
+            settings=read_settings(self.folder / COMMAND_FILE),
+            warnings=(*self._metrics.warnings, *self._evaluations.warnings),
+        )
+
+
+def read_run(
+    path: str | Path, *, mapping: Mapping[str, str] | str | None = None, columns: Collection[str] | None = None
+) -> Run:
+    """Read a run folder of ours, its ``metrics.jsonl``, a folder with TensorBoard events, or a CSV file.
+
+    ``mapping`` is for the last two, see ``renaming``. ``columns`` names the training columns to keep, None all: a
+    million steps of our 70 metrics take 0.8 GB, a dozen of them 0.3 GB and a fifth of the time. UsageError for a
+    path that is none of these or has no rows.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise UsageError(f"{path} does not exist")
+    if path.name == METRICS_FILE:
+        path = path.parent
+    if (path / METRICS_FILE).exists():
+        follower = RunFollower(path, columns)
+        follower.poll()
+        run = follower.run
+    elif path.suffix in TABLES:
+        training, evaluations, warnings = read_csv(path, mapping, columns)
+        run = Run(path.stem, path, training, evaluations, warnings=tuple(warnings))
+    elif path.is_dir() and any(path.rglob(EVENT_FILES)):
+        training, evaluations, warnings = read_events(path, mapping, columns)
+        run = Run(path.resolve().name, path, training, evaluations, warnings=tuple(warnings))
+    else:
+        raise UsageError(
+            f"{path} is no run: a folder with {METRICS_FILE} or TensorBoard events, or a .csv or .tsv file"
+        )
+    if not len(run.training):
+        raise UsageError(f"{path} holds no step yet" + "".join(f"; {warning}" for warning in run.warnings))
+    return run
+
+
+def read_settings(path: Path) -> dict[str, str]:
+    """The flags of a command line in a file, {"--cov_type": "kl_cov", ...}; a flag without a value is "true"."""
+    try:
+        words = shlex.split(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    settings: dict[str, str] = {}
+    flag = None
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            flag, _, value = word.partition("=")
+            settings[flag] = value
+        elif flag is not None:
+            settings[flag] = f"{settings[flag]} {word}".strip()
+    return {flag: value or "true" for flag, value in settings.items()}
+
+
+def interventions(run: Run) -> list[str]:
+    """What acts on the entropy of this run, as ``examine_law`` takes it, from its flags and its metrics.
+
+    A covariance method, a KL term, an entropy term, a raised upper clip bound. Of a run whose flags are not known only
+    a covariance method shows, in the share of selected tokens.
+    """
+    found, settings = [], run.settings
+    method = settings.get("--cov_type", "none")
+    selected = np.nan_to_num(run.training.column("cov/selected_frac"))
+    if method != "none" or selected.any():
+        found.append(f"--cov_type {method}" if method != "none" else "a covariance method (cov/selected_frac above 0)")
+    for flag in ("--algo.kl.init_coef", "--actor.entropy_coef"):
+        if _number(settings.get(flag)):
+            found.append(f"{flag} {settings[flag]}")
+    low_high = [_number(word) for word in settings.get("--actor.eps_clip_low_high", "").split()]
+    if len(low_high) == 2 and low_high[0] != low_high[1]:
+        found.append(f"--actor.eps_clip_low_high {settings['--actor.eps_clip_low_high']}")
+    return found
+
+
+def training_points(run: Run, reward: str = "reward") -> LawPoints:
+    """Entropy and reward of each step's rollouts, which one policy made.
+
+    Where groups of equal rewards are filtered out (dynamic sampling), the reward is that of what is left, and the law
+    is better asked of evaluations.
+    """
+    return LawPoints.of(run.training.steps, run.training.column(ENTROPY), run.training.column(reward))
+
+
+def evaluation_points(run: Run, metric: str) -> LawPoints:
+    """Score of each evaluation, with the entropy of the policy that was evaluated.
+
+    An evaluation of step s comes after the updates of s, and ``entropy/mean`` is measured before those of its step:
+    the evaluated policy is the one whose entropy is in line s + 1. Entropy between logged lines is interpolated; that
+    of the last evaluation of a run is the last one logged. Evaluations further than ``NEAREST_ENTROPY`` steps from
+    any logged entropy are left out. The paper takes the entropy of the same step, early in a run a higher one.
+    """
+    entropy = run.training.column(ENTROPY)
+    logged = np.flatnonzero(~np.isnan(entropy))
+    if not len(logged):
+        return LawPoints.of([], [], [])
+    steps, measured = run.evaluations.steps, run.training.steps[logged]
+    after = np.clip(np.searchsorted(measured, steps + 1), 0, len(measured) - 1)
+    distance = np.minimum(abs(measured[after] - steps - 1), abs(measured[np.maximum(after - 1, 0)] - steps - 1))
+    near = distance <= NEAREST_ENTROPY
+    matched = np.interp(steps + 1, measured, entropy[logged])
+    return LawPoints.of(steps[near], matched[near], run.evaluations.column(metric)[near])
+
+
+def _number(text: str | None) -> float:
+    """The number of a flag; for a schedule START:END:STEPS the one that it starts with, or else ends with."""
+    try:
+        numbers = [float(part) for part in (text or "0").split(":")[:2]]
+    except ValueError:
+        return 0.0
+    return next((number for number in numbers if number), 0.0)

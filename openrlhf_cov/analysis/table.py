@@ -1,0 +1,135 @@
+"""Columns of numbers by step, put together from rows as a log holds them: repeated, out of order, with holes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openrlhf_cov.analysis.regression import Floats
+
+TIME = "time"
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """``steps`` (n,) are ascending and distinct; each column is (n,), a finite number or NaN where there is none."""
+
+    steps: NDArray[np.int64]
+    columns: Mapping[str, Floats]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def column(self, name: str) -> Floats:
+        """The values of a name, all NaN if the log does not have it."""
+        found = self.columns.get(name)
+        return np.full(len(self.steps), np.nan) if found is None else found
+
+
+EMPTY = Table(np.zeros(0, dtype=np.int64), {})
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows in the order in which they were written; ``steps`` is NaN where a row has none."""
+
+    steps: Floats
+    columns: dict[str, Floats]
+
+
+def join(parts: Sequence[Rows]) -> Rows:
+    """All rows of all parts; a name that a part lacks is NaN there. Empties the parts' columns on the way."""
+    if len(parts) == 1:
+        return parts[0]
+    names = dict.fromkeys(name for part in parts for name in part.columns)
+    columns = {}
+    for name in names:  # a column at a time, so that no more than one exists twice
+        columns[name] = np.concatenate([_taken(part, name) for part in parts])
+    return Rows(np.concatenate([part.steps for part in parts]) if parts else np.zeros(0), columns)
+
+
+def _taken(part: Rows, name: str) -> Floats:
+    found = part.columns.pop(name, None)
+    return np.full(len(part.steps), np.nan) if found is None else found
+
+
+def to_table(rows: Rows, *, whole_rows: bool) -> tuple[Table, list[str]]:
+    """One row per step, and what was odd about the rows.
+
+    A run that was stopped and resumed writes steps again. Of two rows of a step the one written last counts: all of
+    it with ``whole_rows``, else each value that it has (an export may hold training and evaluation of a step in two
+    rows). Rows that a resumed run has left behind it, i.e. of higher steps than one that was written later by the
+    clock in ``time`` as well, belong to no one and are left out. Columns without a number are left out.
+    """
+    usable = np.isfinite(rows.steps) & (rows.steps == np.floor(rows.steps))
+    warnings = [] if usable.all() else [f"rows without a whole step left out, {(~usable).sum()}"]
+    times = rows.columns.get(TIME)
+    stale = np.zeros(len(usable), dtype=bool) if times is None else _abandoned(rows.steps, times) & usable
+    if stale.any():
+        low, high = rows.steps[stale].min(), rows.steps[stale].max()
+        warnings.append(f"rows from before the run was resumed left out, {stale.sum()}: steps {low:.0f} to {high:.0f}")
+    kept = np.flatnonzero(usable & ~stale)
+    steps, place = np.unique(rows.steps[kept], return_inverse=True)
+    if len(kept) == len(usable) and len(steps) == len(kept) and (np.diff(rows.steps) > 0).all():
+        columns = rows.columns  # the usual case, without a copy
+    else:
+        columns, repeated = _merged(rows, kept, place, len(steps), whole_rows)
+        if repeated:
+            warnings.append(f"rows of a step that was written again left out, {repeated}")
+    numbers = {name: values for name, values in columns.items() if not np.isnan(values).all()}
+    return Table(steps.astype(np.int64), numbers), warnings
+
+
+def _merged(
+    rows: Rows, kept: NDArray[np.intp], place: NDArray[np.intp], count: int, whole_rows: bool
+) -> tuple[dict[str, Floats], int]:
+    """Columns (count,) of the ``kept`` rows at their ``place``, and how many rows lost a value to a later one."""
+    order = np.zeros(count, dtype=np.intp)
+    order[place] = np.arange(len(kept))  # numpy keeps the last of repeated places
+    if whole_rows:
+        chosen = kept[order]
+        return {name: values[chosen] for name, values in rows.columns.items()}, len(kept) - count
+    columns, repeated = {}, np.zeros(len(kept), dtype=bool)
+    for name, values in rows.columns.items():
+        values = values[kept]
+        there = np.flatnonzero(~np.isnan(values))
+        latest = np.full(count, -1, dtype=np.intp)
+        latest[place[there]] = there
+        columns[name] = np.where(latest >= 0, values[latest], np.nan)
+        repeated[there] |= latest[place[there]] != there
+    return columns, int(repeated.sum())
+
+
+def _abandoned(steps: Floats, times: Floats) -> NDArray[np.bool_]:
+    """Rows of a higher step than a later row that goes back, where the clock agrees that it is later.
+
+    A row copied to the end of the file carries an old time and abandons nothing.
+    """
+    before = np.maximum.accumulate(np.concatenate([[-np.inf], np.nan_to_num(steps, nan=-np.inf)]))[:-1]
+    clock = np.maximum.accumulate(np.concatenate([[-np.inf], np.nan_to_num(times, nan=-np.inf)]))[:-1]
+    goes_back = (steps < before) & (times > clock)
+    if not goes_back.any():
+        return np.zeros(len(steps), dtype=bool)
+    lowest = np.where(goes_back, steps, np.inf)
+    after = np.minimum.accumulate(lowest[::-1])[::-1]  # the lowest step that is gone back to, here or later
+    return steps > np.append(after[1:], np.inf)
+
+
+def to_numbers(values: Sequence[Any]) -> tuple[Floats, int]:
+    """Values (n,) as floats, NaN for None, "" and what is no finite number; and how many of the latter there were."""
+    try:
+        numbers = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        numbers = np.array([_to_number(value) for value in values])
+    absent = np.flatnonzero(~np.isfinite(numbers))
+    numbers[absent] = np.nan
+    return numbers, sum(values[i] is not None and values[i] != "" for i in absent)
+
+
+def _to_number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return np.nan

@@ -1,0 +1,227 @@
+"""Does the entropy change as the covariance says? Theorems 1 and 2 and table 1 of the paper, over a run (pure)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from openrlhf_cov.analysis.regression import RESAMPLES, Design, Floats, Regression, interval_of, thinned
+from openrlhf_cov.analysis.table import Table
+from openrlhf_cov.evaluation.scores import LEVEL, SEED, Interval
+from openrlhf_cov.models.dynamics import spearman
+
+MIN_PAIRS = 10
+"""Pairs below which there is no interval."""
+
+PREDICTIONS = {1: ("entropy/delta_theorem1", "cov/prob_weighted_mean"), 2: ("entropy/delta_theorem2", "cov/mean")}
+"""Of each theorem: the predicted change of entropy, up to a constant, and the covariance that it is made of."""
+
+BANDS = ("cov/top_2e-4", "cov/top_2e-3", "cov/top_2e-2", "cov/top_0.2", "cov/top_0.5", "cov/mean")
+"""Columns of table 1: the mean covariance of the top 0.02 %, 0.2 %, 2 %, 20 % and 50 % of the tokens, and of all."""
+PAPER_BANDS = dict(zip(BANDS, (5.654, 3.112, 1.385, 0.351, 0.152, 0.003), strict=True))
+"""Table 1: Qwen2.5-7B, first step."""
+STAGES = (1 / 12, 1 / 3, 1.0)
+"""Ends of the stages of training, as shares of the run: the paper's 200 and 800 of 2400 gradient steps."""
+
+ACCURACY_GROUPS = ("low", "mid", "high")
+"""Prompts with a share of correct responses next to 0.125, 0.5 and 0.875."""
+
+
+@dataclass(frozen=True)
+class TheoryCheck:
+    """The change of entropy against the prediction of a theorem, over ``pairs`` of a step and the one after it.
+
+    ``correlation`` is Spearman's: the prediction is known up to a constant. ``sign_agreement`` is the share of pairs
+    in which prediction and change have the same sign; ``chance_agreement`` what it would be if the two were
+    independent with the shares of signs that they have, which is high where both are mostly negative.
+    ``positive_cov_frac`` is the share of steps with a covariance above 0, all of them in the paper.
+    """
+
+    theorem: int
+    pairs: int
+    correlation: Interval
+    sign_agreement: Interval
+    chance_agreement: float
+    positive_cov_frac: float
+    predicted: Floats
+    changes: Floats
+
+
+def check_theorem(
+    table: Table, theorem: int, *, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = SEED
+) -> TheoryCheck:
+    """Theorem 1, dH = -eta Cov(log pi, pi A), or 2, dH = -eta Cov(log pi, A), first order, tabular softmax.
+
+    The prediction of step t is paired with ``entropy/delta`` of step t + 1, where the log has both. Differs from the
+    paper, which shows two curves of the same shape: -dH and covariance both decay over a run, so smooth curves
+    correlate whatever the cause. Here single steps count, in which the change of prompts is most of dH; a correlation
+    well below 1 is to be expected, one of 0 or less speaks against the theorem.
+    """
+    prediction, covariance = PREDICTIONS[theorem]
+    predicted, changes = pairs_of(table, prediction, "entropy/delta")
+    covariances = table.column(covariance)
+    covariances = covariances[~np.isnan(covariances)]
+    agree = np.sign(predicted) == np.sign(changes)
+    signs = [
+        np.array([(each < 0).mean(), (each > 0).mean()]) if len(each) else np.nan for each in (predicted, changes)
+    ]
+    return TheoryCheck(
+        theorem=theorem,
+        pairs=len(predicted),
+        correlation=rank_correlation(predicted, changes, resamples=resamples, level=level, seed=seed),
+        sign_agreement=share_interval(agree, level=level),
+        chance_agreement=float(np.sum(signs[0] * signs[1])),
+        positive_cov_frac=float((covariances > 0).mean()) if len(covariances) else math.nan,
+        predicted=predicted,
+        changes=changes,
+    )
+
+
+def pairs_of(table: Table, first: str, second: str) -> tuple[Floats, Floats]:
+    """``first`` of a step and ``second`` of the step after it, (n,) each, wherever the log has both."""
+    follows = np.flatnonzero(np.diff(table.steps) == 1)
+    x, y = table.column(first)[follows], table.column(second)[follows + 1]
+    both = ~(np.isnan(x) | np.isnan(y))
+    return x[both], y[both]
+
+
+def rank_correlation(
+    x: Floats, y: Floats, *, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = SEED
+) -> Interval:
+    """Spearman's correlation of two series in the order of time, with an interval that allows for autocorrelation.
+
+    The error of the estimate is the mean of its influence values, a series of its own, whose plausible means are those
+    of ``Regression.draws``; the interval is taken on Fisher's scale, atanh. No interval for fewer than ``MIN_PAIRS``
+    pairs. Over more than ``MOST_POINTS`` pairs, influences are averaged over consecutive ones.
+    """
+    estimate = spearman(x, y)
+    if len(x) < MIN_PAIRS or not math.isfinite(estimate):
+        return Interval(estimate, math.nan, math.nan, level)
+    if abs(estimate) > 1 - 1e-12:
+        return Interval(estimate, estimate, estimate, level)
+    errors = _mean_errors(_influence(x, y), resamples, seed) / (1 - estimate**2)
+    ends = interval_of(math.atanh(estimate), math.atanh(estimate) + errors, level)
+    return Interval(estimate, math.tanh(ends.low), math.tanh(ends.high), level)
+
+
+def _influence(x: Floats, y: Floats) -> Floats:
+    """What each pair (n,) adds to Spearman's correlation: 12 (uv + E[V; X >= x] + E[U; Y >= y]), centred.
+
+    u and v are the ranks, from -1/2 to 1/2; the expectations are what the pair does to the ranks of the others.
+    """
+    u, v = (_mid_ranks(each) for each in (x, y))
+    influence = u * v + _mean_above(u, v) + _mean_above(v, u)
+    return 12 * (influence - influence.mean())
+
+
+def _mid_ranks(values: Floats) -> Floats:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return ((counts.cumsum() - counts / 2) / len(values))[place] - 0.5
+
+
+def _mean_above(ranks: Floats, values: Floats) -> Floats:
+    """For each rank (n,): the sum of the values of no lower rank, over n; half of those of the same rank."""
+    _, place = np.unique(ranks, return_inverse=True)
+    sums = np.bincount(place, weights=values)
+    return (sums[::-1].cumsum()[::-1] - sums / 2)[place] / len(ranks)
+
+
+def mean_interval(series: Floats, *, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = SEED) -> Interval:
+    """Mean of a series in the order of time, with an interval that allows for autocorrelation."""
+    if len(series) < MIN_PAIRS:
+        return Interval(_mean(series), math.nan, math.nan, level)
+    estimate = float(series.mean())
+    return interval_of(estimate, estimate + _mean_errors(series, resamples, seed), level)
+
+
+def share_interval(hits: ArrayLike, *, level: float = LEVEL) -> Interval:
+    """Share of the steps that are hits, booleans in the order of time, with Wilson's interval (1927).
+
+    In the place of the number of steps stands that of as many independent ones as make the share as certain.
+    """
+    series = np.asarray(hits, dtype=np.float64)
+    if len(series) < MIN_PAIRS:
+        return Interval(_mean(series), math.nan, math.nan, level)
+    share, regression = float(series.mean()), _mean_regression(series)
+    error = regression.score_covariance[0, 0] / len(regression.design)
+    points = min(len(series), share * (1 - share) / error) if error else len(series)
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    middle = (share + z**2 / (2 * points)) / (1 + z**2 / points)
+    width = z / (1 + z**2 / points) * math.sqrt(share * (1 - share) / points + (z / (2 * points)) ** 2)
+    return Interval(share, max(0.0, middle - width), min(1.0, middle + width), level)
+
+
+def _mean_regression(series: Floats) -> Regression:
+    series = thinned(series)
+    return Regression.least_squares(Design(np.ones((len(series), 1))), series)
+
+
+def _mean_errors(series: Floats, resamples: int, seed: int) -> Floats:
+    """Plausible means (resamples,) of a series, minus its own."""
+    regression = _mean_regression(series)
+    return regression.draws(resamples=resamples, seed=seed).coefficients[:, 0] - regression.coefficients[0]
+
+
+@dataclass(frozen=True)
+class StageBands:
+    """Mean covariance per band over the steps from ``first_step`` to ``last_step``; NaN for a band never logged."""
+
+    first_step: int
+    last_step: int
+    means: Mapping[str, float]
+
+
+def covariance_bands(table: Table, stages: Sequence[float] = STAGES) -> list[StageBands]:
+    """Table 1 over training: the first step, as the paper has it, then each stage of the run without it.
+
+    Steps without a covariance (frozen policy) are no part of the run. Empty where nothing was logged.
+    """
+    columns = {name: table.column(name) for name in BANDS}
+    logged = np.flatnonzero(~np.isnan(columns["cov/mean"]))
+    ends = [1, *(max(1, math.ceil(share * len(logged) - 1e-9)) for share in stages)] if len(logged) else []
+    spans = [(start, end) for start, end in zip([0, *ends], ends, strict=False) if end > start]
+    return [
+        StageBands(
+            first_step=int(table.steps[logged[start]]),
+            last_step=int(table.steps[logged[end - 1]]),
+            means={name: _mean(values[logged[start:end]]) for name, values in columns.items()},
+        )
+        for start, end in spans
+    ]
+
+
+@dataclass(frozen=True)
+class AccuracyCovariance:
+    """Covariance by the accuracy of prompts (paper, Fig. 8), means over the steps that have such prompts.
+
+    ``means`` is by group, ``positive_frac`` the share of its steps with a covariance above 0. ``easy_minus_hard`` is
+    the mean of high minus low over the steps with both: above 0 in the paper.
+    """
+
+    means: Mapping[str, Interval]
+    positive_frac: Mapping[str, float]
+    easy_minus_hard: Interval
+
+
+def covariance_by_accuracy(
+    table: Table, *, tokens: bool = False, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = SEED
+) -> AccuracyCovariance:
+    """Of responses (``cov/acc_low``, ...), as in the paper, or of ``tokens`` (``cov/token_acc_low``, ...)."""
+    prefix = "cov/token_acc_" if tokens else "cov/acc_"
+    columns = {group: table.column(prefix + group) for group in ACCURACY_GROUPS}
+    series = {group: values[~np.isnan(values)] for group, values in columns.items()}
+    apart = columns["high"] - columns["low"]
+    how = {"resamples": resamples, "level": level, "seed": seed}
+    return AccuracyCovariance(
+        means={group: mean_interval(values, **how) for group, values in series.items()},
+        positive_frac={group: _mean(values > 0) for group, values in series.items()},
+        easy_minus_hard=mean_interval(apart[~np.isnan(apart)], **how),
+    )
+
+
+def _mean(values: Floats) -> float:
+    found = values[~np.isnan(values)]
+    return float(found.mean()) if len(found) else math.nan

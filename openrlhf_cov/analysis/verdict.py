@@ -1,0 +1,178 @@
+"""Does the entropy law apply to a run? If it does not, the reasons, instead of a confident ceiling (pure)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from openrlhf_cov.analysis.law import FEWEST_POINTS, LawFit, LawPoints, fit_law
+from openrlhf_cov.analysis.regression import RESAMPLES, Design, Floats, Regression, thinned
+from openrlhf_cov.evaluation.scores import LEVEL, SEED
+
+MIN_POINTS = 10
+MIN_EFFECTIVE_POINTS = 4
+"""Independent points below which little is known: a random walk that met the law by chance is worth 1 to 4.
+
+As are 200 points with a kink, a jump or another slow departure from the law. 40 points whose noise has an
+autocorrelation of 0.65 fall below in one case of ten.
+"""
+MIN_FALL = 0.1
+"""Entropy must fall by this share of its start, or the ceiling is a guess far from anything seen."""
+FALL_ERRORS = 3
+"""And by this many standard errors."""
+MISFIT_P = 0.01
+"""False alarms among runs that follow the law, from the test of the residuals."""
+MIN_MISFIT = 0.1
+"""Departures from the line below this share of the gain it describes are let pass, however certain they are."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why the law does not apply: a ``code`` for programs and one sentence."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The law applies unless there is a reason against it."""
+
+    reasons: tuple[Reason, ...]
+
+    @property
+    def applies(self) -> bool:
+        return not self.reasons
+
+    @property
+    def codes(self) -> set[str]:
+        return {reason.code for reason in self.reasons}
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Systematic part of the residuals: ``share`` of the gain that the law describes, p-value of "there is none"."""
+
+    share: float
+    p_value: float
+
+
+@dataclass(frozen=True)
+class LawResult:
+    """A fit, where the points allow one at all, and whether to believe it."""
+
+    fit: LawFit | None
+    misfit: Misfit | None
+    verdict: Verdict
+
+    def record(self) -> dict[str, Any]:
+        """The numbers and the reasons as JSON takes them."""
+        share = self.misfit.share if self.misfit and math.isfinite(self.misfit.share) else None
+        return {
+            "fit": self.fit.record() if self.fit else None,
+            "misfit": {"share": share, "p_value": self.misfit.p_value} if self.misfit else None,
+            "applies": self.verdict.applies,
+            "reasons": [vars(reason) for reason in self.verdict.reasons],
+        }
+
+
+def examine_law(
+    points: LawPoints,
+    *,
+    interventions: Sequence[str] = (),
+    highest_reward: float | None = None,
+    method: str = "least_squares",
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+    seed: int = SEED,
+) -> LawResult:
+    """Fit the law and judge it; never raises because of the points.
+
+    ``interventions`` names what acts on the entropy of this run (covariance method, entropy term, KL term): the paper
+    states the law without them. ``highest_reward`` is the best that R can be, 1 for an accuracy.
+    """
+    reasons = [
+        Reason("intervention", f"{each} acts on the entropy; the law is stated without") for each in interventions
+    ]
+    if len(points) < MIN_POINTS:
+        reasons.append(Reason("too_few_points", f"{len(points)} points, fewer than {MIN_POINTS}"))
+    reasons += _entropy_reasons(points)
+    try:
+        fit = fit_law(points, method=method, resamples=resamples, level=level, seed=seed)
+    except ValueError as error:
+        return LawResult(None, None, Verdict(tuple(reasons) or (Reason("no_fit", str(error)),)))
+    misfit = residual_misfit(points, fit, resamples=resamples, seed=seed)
+    reasons += _fit_reasons(points, fit, highest_reward)
+    if misfit is not None and misfit.p_value < MISFIT_P and misfit.share > MIN_MISFIT:
+        text = f"the residuals follow a curve or a drift of {misfit.share:.0%} of the gain (p {misfit.p_value:.2g})"
+        reasons.append(Reason("residual_trend", text))
+    return LawResult(fit, misfit, Verdict(tuple(reasons)))
+
+
+def residual_misfit(points: LawPoints, fit: LawFit, *, resamples: int = RESAMPLES, seed: int = SEED) -> Misfit | None:
+    """Test of R = b - a x + c x^2 + d cos(pi t) with x = exp(H) against c = d = 0; None where the points cannot tell.
+
+    t runs from 0 to 1 over the steps. c is the curve of a law with a kink, d what comes and goes with time alone. Wald
+    test with the null distribution of a block bootstrap of the larger model's residuals. Differs from a runs test,
+    which calls every autocorrelated residual a trend. A sudden jump of b looks like noise that wanders, not like these
+    curves: it shows in the effective points of the fit.
+    """
+    x, t = np.exp(points.entropy), points.steps - points.steps[0]
+    rows = np.stack([np.ones(len(x)), x, (x - x.mean()) ** 2, np.cos(np.pi * t / t[-1])], axis=1)
+    if len(x) < len(rows[0]) + FEWEST_POINTS:
+        return None
+    try:
+        design = Design(thinned(rows))
+    except ValueError:  # the entropy takes two values, or follows the cosine
+        return None
+    regression = Regression.least_squares(design, thinned(points.reward))
+    curve = design.q @ (design.r @ regression.coefficients * [0, 0, 1, 1])
+    gain = abs(fit.a.estimate) * np.ptp(x)
+    drawn = regression.draws(tested=2, resamples=resamples, seed=seed).statistic
+    p_value = (1 + int((drawn >= regression.statistic(2)).sum())) / (1 + resamples)
+    return Misfit(float(np.ptp(curve) / gain) if gain else math.inf, p_value)
+
+
+def _fit_reasons(points: LawPoints, fit: LawFit, highest_reward: float | None) -> list[Reason]:
+    reasons = []
+    flat = not np.ptp(points.reward)
+    if fit.a.high < 0 and not flat:
+        reasons.append(Reason("reward_falls", f"the reward falls with the entropy (a = {fit.a.estimate:.3g})"))
+    elif fit.a.low <= 0 or flat:
+        text = f"the reward does not depend on the entropy: a = {fit.a.estimate:.3g}, {_ends(fit.a.low, fit.a.high)}"
+        reasons.append(Reason("reward_flat", text))
+    if fit.effective_points < MIN_EFFECTIVE_POINTS:
+        text = (
+            f"the residuals wander: {fit.points} points tell no more than {fit.effective_points:.1f} independent ones"
+        )
+        reasons.append(Reason("residuals_wander", text))
+    if highest_reward is not None and fit.ceiling.low > highest_reward:
+        text = (
+            f"the ceiling, {_ends(fit.ceiling.low, fit.ceiling.high)}, is above the highest reward {highest_reward:g}"
+        )
+        reasons.append(Reason("ceiling_too_high", text))
+    return reasons
+
+
+def _entropy_reasons(points: LawPoints) -> list[Reason]:
+    """Entropy of the first and the last tenth of the points, at least three, and what the noise of a step explains."""
+    if len(points) < FEWEST_POINTS:
+        return []
+    count = max(3, len(points) // 10)
+    start, end = _level(points.entropy[:count]), _level(points.entropy[-count:])
+    step_noise = float(np.median(np.abs(np.diff(points.entropy)))) / 0.954  # median |N(0, 2)| is 0.954
+    error = step_noise * math.sqrt(2 / count)
+    if start - end > max(MIN_FALL * start, FALL_ERRORS * error):
+        return []
+    moved = "rises" if end - start > max(MIN_FALL * start, FALL_ERRORS * error) else "hardly moves"
+    return [Reason("entropy_not_falling", f"the entropy {moved}, from {start:.3g} to {end:.3g}")]
+
+
+def _level(entropy: Floats) -> float:
+    return float(np.median(entropy))
+
+
+def _ends(low: float, high: float) -> str:
+    return f"{low:.3g} to {high:.3g}"

@@ -1,0 +1,167 @@
+import sys
+
+import numpy as np
+import pytest
+
+from openrlhf_cov.analysis.foreign_logs import event_folder, read_csv, read_events
+from openrlhf_cov.errors import UsageError
+
+
+@pytest.fixture
+def table(tmp_path):
+    def write(text, name="run.csv"):
+        path = tmp_path / name
+        path.write_text(text, newline="")
+        return path
+
+    return write
+
+
+VERL = """training/global_step,actor/entropy,critic/score/mean,val-core/math/acc/mean@4
+0,,,0.1
+1,0.9,0.2,
+2,0.8,0.3,0.2
+"""
+
+
+def test_csv(table):
+    training, evaluations, warnings = read_csv(table(VERL))
+    assert training.steps.tolist() == [1, 2]
+    assert training.column("entropy/mean").tolist() == [0.9, 0.8]
+    assert training.column("reward").tolist() == training.column("score").tolist() == [0.2, 0.3]
+    assert evaluations.steps.tolist() == [0, 2]
+    assert evaluations.column("val-core/math/acc/mean@4").tolist() == [0.1, 0.2]
+    assert warnings == []
+
+
+def test_csv_with_a_mapping_and_chosen_columns(table):
+    text = "global_step,H,R,other,name\n1,0.9,0.2,5,a\n2,0.8,0.3,6,b\n"
+    mapping = {"step": "global_step", "entropy": "H", "reward": "R"}
+    training, evaluations, warnings = read_csv(table(text), mapping, ["entropy/mean", "reward"])
+    assert {name: column.tolist() for name, column in training.columns.items()} == {
+        "entropy/mean": [0.9, 0.8],
+        "reward": [0.2, 0.3],
+    }
+    assert (len(evaluations), warnings) == (0, [])
+    assert read_csv(table(text), mapping)[2] == ["run.csv: fields that are no finite numbers taken as missing, 2"]
+
+
+def test_a_row_with_a_missing_value(table):
+    training, _, _ = read_csv(table(VERL.replace("0.9,0.2", ",0.2")))
+    np.testing.assert_array_equal(training.column("entropy/mean"), [np.nan, 0.8])
+    assert training.column("reward").tolist() == [0.2, 0.3]
+
+
+BROKEN = {
+    "windows": VERL.replace("\n", "\r\n"),
+    "byte order mark": "\ufeff" + VERL,
+    "cut": VERL + "3,0.7",
+    "a row too long": VERL + "3,1,2,3,4,5\n",
+    "rows in two parts": VERL.replace("2,0.8,0.3,0.2", "2,0.8,0.3,\n2,,,0.2"),
+    "repeated": VERL.replace("2,0.8,0.3,0.2", "2,9,9,\n2,0.8,0.3,0.2"),
+    "quoted": VERL.replace("0.9", '"0.9"'),
+    "no step": VERL + ",5,5,5\n",
+    "empty rows": VERL.replace("1,0.9", "\n1,0.9"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_tables(table, name):
+    training, evaluations, warnings = read_csv(table(BROKEN[name]))
+    assert training.steps.tolist() == [1, 2]
+    assert training.column("entropy/mean").tolist() == [0.9, 0.8]
+    assert evaluations.column("val-core/math/acc/mean@4").tolist() == [0.1, 0.2]
+    assert bool(warnings) == (name in ("cut", "a row too long", "repeated", "no step"))
+
+
+def test_tabs(table):
+    training, _, _ = read_csv(table(VERL.replace(",", "\t"), "run.tsv"))
+    assert training.column("reward").tolist() == [0.2, 0.3]
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n"])
+def test_a_table_without_steps(table, text):
+    with pytest.raises(UsageError, match="no column with the step"):
+        read_csv(table(text))
+
+
+def test_a_table_that_is_none(table):
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_csv(table(VERL + '3,"' + "x" * 200_000 + '",1,1\n'))
+
+
+# --- TensorBoard
+
+
+@pytest.fixture
+def events(tmp_path):
+    writer = pytest.importorskip("torch.utils.tensorboard").SummaryWriter
+
+    def write(scalars, folder="tb"):
+        with writer(str(tmp_path / folder)) as out:
+            for tag, step, value, time in scalars:
+                out.add_scalar(tag, value, step, walltime=time)
+        return tmp_path / folder
+
+    return write
+
+
+SCALARS = [
+    (f"train/{tag}", step, value * step, 100.0 * step)
+    for step in (1, 2, 3)
+    for tag, value in (("reward", 0.25), ("entropy/mean", 0.5))
+]
+SCALARS.append(("eval/eval_math_pass1", 2, 0.75, 250.0))
+
+
+def test_events(events):
+    training, evaluations, warnings = read_events(events(SCALARS))
+    assert training.steps.tolist() == [1, 2, 3]
+    assert training.column("reward").tolist() == [0.25, 0.5, 0.75]
+    assert training.column("entropy/mean").tolist() == [0.5, 1, 1.5]
+    assert training.column("time").tolist() == [100, 200, 300]
+    assert (evaluations.steps.tolist(), evaluations.column("eval_math_pass1").tolist()) == ([2], [0.75])
+    assert warnings == []
+    assert list(read_events(events(SCALARS), columns=["reward"])[0].columns) == ["time", "reward"]
+
+
+def test_events_with_gaps_and_missing_values(events):
+    folder = events([*SCALARS, ("train/reward", 9, float("nan"), 900.0), ("train/kl", 9, 0.5, 901.0)])
+    training, _, warnings = read_events(folder)
+    assert training.steps.tolist() == [1, 2, 3, 9]
+    np.testing.assert_array_equal(training.column("reward"), [0.25, 0.5, 0.75, np.nan])
+    np.testing.assert_array_equal(training.column("kl"), [np.nan] * 3 + [0.5])
+    assert training.column("time").tolist() == [100, 200, 300, 901]
+    assert warnings == ["tb: train/reward: values that are no finite numbers taken as missing, 1"]
+
+
+def test_events_of_a_resumed_run(events):
+    events(SCALARS)
+    folder = events([("train/reward", 2, 7.0, 400.0), ("train/entropy/mean", 2, 7.0, 400.0)])
+    training, _, warnings = read_events(folder)
+    assert training.column("reward").tolist() == [0.25, 7.0]
+    assert "before the run was resumed" in warnings[0]
+
+
+def test_a_cut_event_file(events):
+    folder = events(SCALARS)
+    [file] = folder.glob("events*")
+    file.write_bytes(file.read_bytes()[:-7])
+    training, _, _ = read_events(folder)
+    assert training.column("reward").tolist() == [0.25, 0.5, 0.75]
+
+
+def test_folders_of_events(events, tmp_path):
+    events(SCALARS, "runs/first")
+    assert event_folder(tmp_path / "runs") == tmp_path / "runs/first"
+    events(SCALARS, "runs/second")
+    with pytest.raises(UsageError, match="one folder with TensorBoard events is needed, got first, second"):
+        event_folder(tmp_path / "runs")
+    events(SCALARS, "runs")
+    assert event_folder(tmp_path / "runs") == tmp_path / "runs"
+
+
+def test_tensorboard_is_asked_for_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_accumulator", None)
+    with pytest.raises(UsageError, match=r"needs TensorBoard: pip install tensorboard$"):
+        read_events(tmp_path)

@@ -1,0 +1,191 @@
+import json
+import os
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from openrlhf_cov.analysis.json_rows import JsonRows
+
+LINES = [
+    f'{{"step": {s}, "time": {10.0 * s}, "reward": {s / 10}, "entropy/mean": {1 / s}, "x": null}}' for s in range(1, 9)
+]
+
+
+def read(path, columns=None):
+    rows = JsonRows(path, columns)
+    rows.read()
+    return rows
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(content, mode="w"):
+        path = tmp_path / "metrics.jsonl"
+        text = content if isinstance(content, str) else "".join(line + "\n" for line in content)
+        with path.open(mode) as out:
+            out.write(text)
+        return path
+
+    return write
+
+
+def same(table, other):
+    assert table.steps.tolist() == other.steps.tolist()
+    assert set(table.columns) == set(other.columns)
+    for name, values in table.columns.items():
+        np.testing.assert_array_equal(values, other.column(name))
+
+
+def test_whole_file(file):
+    found = read(file(LINES))
+    assert found.warnings == []
+    assert found.table.steps.tolist() == list(range(1, 9))
+    np.testing.assert_array_equal(found.table.column("reward"), np.arange(1, 9) / 10)
+    assert set(found.table.columns) == {"time", "reward", "entropy/mean"}  # x has no number
+
+
+def test_chosen_columns(file):
+    path = file(LINES)
+    found = read(path, ["reward", "missing", "step"]).table
+    assert list(found.columns) == ["reward"]
+    np.testing.assert_array_equal(found.column("reward"), read(path).table.column("reward"))
+
+
+# --- broken files give the same figures
+
+BROKEN = {
+    "cut at the end": [*LINES, LINES[0][:30]],
+    "cut in the middle": [*LINES[:3], '{"step": 99, "rew', *LINES[3:]],
+    "cut, and the next line behind it": [*LINES[:3], '{"step": 99, "rew' + LINES[3], *LINES[4:]],
+    "empty lines": [*LINES[:3], "", "   ", *LINES[3:]],
+    "no object": [*LINES[:3], "[1, 2]", "7", "null", *LINES[3:]],
+    "no step": [*LINES[:3], '{"reward": 5}', '{"step": null}', *LINES[3:]],
+    "a step that is none": [*LINES[:3], '{"step": "x", "reward": 5}', '{"step": 1.5}', *LINES[3:]],
+    "repeated lines": [LINES[0], *LINES, LINES[2]],
+    "out of order": LINES[::-1],
+    "no newline at the end": "\n".join(LINES),
+    "windows": "\r\n".join(LINES) + "\r\n",
+    "nested": [*LINES[:3], '{"step": {"a": 1}}', *LINES[3:]],
+    "too deep": [*LINES[:3], "[" * 100_000, *LINES[3:]],
+}
+
+
+@pytest.mark.parametrize("columns", [None, ["reward", "entropy/mean", "time"]], ids=["all", "chosen"])
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_files(file, name, columns):
+    expected = read(file(LINES), columns).table
+    found = read(file(BROKEN[name]), columns)
+    same(found.table, expected)
+    assert bool(found.warnings) == (name not in ("empty lines", "out of order", "no newline at the end", "windows"))
+
+
+def test_warnings_name_what_is_wrong(file):
+    content = [*LINES[:2], "{broken", *LINES[1:], '{"step": 9, "reward": NaN, "x": "text", "y": Infinity}']
+    found = read(file("\n".join(content) + "\n" + '{"step": 10'))
+    assert found.warnings == [
+        "metrics.jsonl: rows of a step that was written again left out, 1",
+        "metrics.jsonl: lines that cannot be read left out, 1: 3",
+        "metrics.jsonl: values that are no finite numbers taken as missing, 3",
+        "metrics.jsonl: the last line is cut, or is still being written",
+    ]
+    assert np.isnan(found.table.column("reward")[8])
+
+
+def test_a_row_without_a_step_is_warned_of_once(file):
+    found = read(file([*LINES, '{"step": "x"}', '{"step": NaN}']))
+    assert found.warnings == ["metrics.jsonl: rows without a whole step left out, 2"]
+
+
+def test_missing_values_of_some_steps(file):
+    lines = [*LINES, '{"step": 9, "reward": null}', '{"step": 10, "reward": NaN}', '{"step": 11}']
+    found = read(file(lines)).table
+    np.testing.assert_array_equal(found.column("reward")[8:], [np.nan] * 3)
+    np.testing.assert_array_equal(found.column("entropy/mean")[:8], 1 / np.arange(1, 9))
+
+
+def test_bytes_that_are_no_text(file, tmp_path):
+    path = file(LINES)
+    path.write_bytes(path.read_bytes() + b'{"step": 9, "\xff\xfe": 1}\n\x00\x00\n')
+    found = read(path)
+    assert len(found.table) == 8
+    assert found.warnings == ["metrics.jsonl: lines that cannot be read left out, 2: 9, 10"]
+
+
+numbers = st.one_of(st.none(), st.floats(), st.integers(-(10**20), 10**20), st.booleans(), st.text(max_size=3))
+lines = st.dictionaries(st.sampled_from(["reward", "entropy/mean", "é", "time"]), numbers)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(lines, max_size=6), st.binary(max_size=20))
+def test_both_decoders_read_the_same(tmp_path, written, rubbish):
+    path = tmp_path / "metrics.jsonl"
+    content = [json.dumps({"step": step, **line}).encode() for step, line in enumerate(written)]
+    path.write_bytes(b"\n".join([*content, rubbish.replace(b"\n", b"")]))
+    fast, slow = JsonRows(path), JsonRows(path)
+    slow._decode = None
+    fast.read(), slow.read()
+    same(fast.table, slow.table)
+    chosen = read(path, ["reward", "é"])
+    same(
+        chosen.table,
+        type(fast.table)(
+            fast.table.steps, {name: values for name, values in fast.table.columns.items() if name in ("reward", "é")}
+        ),
+    )
+
+
+# --- files that grow
+
+
+def test_following_a_file(file, monkeypatch):
+    rows = JsonRows(file(""))
+    assert not rows.read()
+    file(LINES[:2], "a")
+    assert rows.read()
+    assert not rows.read()
+    file(LINES[2] + "\n" + LINES[3][:20], "a")
+    assert rows.read()
+    assert rows.table.steps.tolist() == [1, 2, 3]
+    assert "still being written" in rows.warnings[0]
+    assert not rows.read()
+    file(LINES[3][20:] + "\n", "a")
+    assert rows.read()
+    assert (rows.table.steps.tolist(), rows.warnings) == ([1, 2, 3, 4], [])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.integers(0, 700), max_size=6), chunk=st.integers(1, 200))
+def test_reading_in_pieces_is_reading_at_once(tmp_path, cuts, chunk):
+    path, data = tmp_path / "metrics.jsonl", "\n".join(LINES).encode()
+    path.unlink(missing_ok=True)
+    rows, written = JsonRows(path, chunk=chunk), 0
+    for cut in [*sorted(cuts), len(data)]:
+        with path.open("ab") as file:
+            file.write(data[written:cut])
+        written = max(written, cut)
+        rows.read()
+    assert rows.table.steps.tolist() == list(range(1, 9))
+    np.testing.assert_array_equal(rows.table.column("reward"), np.arange(1, 9) / 10)
+    assert rows.warnings == []
+
+
+def test_a_replaced_file_is_read_anew(file, tmp_path):
+    path = file(LINES)
+    rows = read(path)
+    other = tmp_path / "other"
+    other.write_text("".join(line.replace("0.1", "7") + "\n" for line in [*LINES[:2], *LINES]))  # longer than before
+    os.replace(other, path)
+    assert rows.read()
+    assert len(rows.table) == 8
+    assert rows.table.column("reward")[0] == 7
+    path.write_text(LINES[0] + "\n")  # cut
+    assert rows.read()
+    assert len(rows.table) == 1
+
+
+def test_no_file_yet(tmp_path):
+    rows = JsonRows(tmp_path / "metrics.jsonl")
+    assert not rows.read()
+    assert (len(rows.table), rows.warnings) == (0, [])

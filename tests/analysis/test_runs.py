@@ -1,0 +1,194 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from openrlhf_cov.analysis.runs import (
+    Run,
+    RunFollower,
+    evaluation_points,
+    interventions,
+    read_run,
+    read_settings,
+    training_points,
+)
+from openrlhf_cov.analysis.table import Table
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.metrics_log import MetricsLog
+
+
+def table(steps, **columns):
+    return Table(np.asarray(steps), {name.replace("__", "/"): np.array(c, dtype=float) for name, c in columns.items()})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run of ours as the trainer writes it: 4 steps, an evaluation at step 2."""
+    log, evaluations = MetricsLog(tmp_path / "demo/metrics.jsonl"), MetricsLog(tmp_path / "demo/eval.jsonl")
+    for step in range(1, 5):
+        delta = float("nan") if step == 1 else -0.1
+        log.write(step, {"entropy/mean": 1 - step / 10, "reward": step / 10, "entropy/delta": delta})
+    evaluations.write(2, {"eval/math/avg@4": 0.5})
+    (tmp_path / "demo/command.txt").write_text("python -m x -- --cov_type kl_cov --algo.kl.init_coef 1e-3 --flag\n")
+    return tmp_path / "demo"
+
+
+# --- reading
+
+
+@pytest.mark.parametrize("path", [".", "metrics.jsonl"])
+def test_a_run_of_ours(folder, path):
+    run = read_run(folder / path)
+    assert (run.name, run.warnings) == ("demo", ())
+    np.testing.assert_allclose(run.training.column("entropy/mean"), [0.9, 0.8, 0.7, 0.6])
+    assert np.isnan(run.training.column("entropy/delta")[0])
+    assert run.evaluations.column("eval/math/avg@4").tolist() == [0.5]
+    assert run.settings["--cov_type"] == "kl_cov"
+
+
+def test_chosen_columns(folder):
+    assert list(read_run(folder, columns=["reward"]).training.columns) == ["reward"]
+
+
+def test_a_table(tmp_path):
+    (tmp_path / "x.csv").write_text("global_step,actor/entropy,critic/score/mean\n1,0.5,0.25\n")
+    run = read_run(tmp_path / "x.csv", mapping="verl")
+    assert (run.name, run.training.column("reward").tolist()) == ("x", [0.25])
+
+
+def test_tensorboard(tmp_path):
+    writer = pytest.importorskip("torch.utils.tensorboard").SummaryWriter
+    with writer(str(tmp_path / "demo/ppo_1")) as out:
+        out.add_scalar("train/reward", 0.25, 1)
+    run = read_run(tmp_path / "demo")
+    assert (run.name, run.training.column("reward").tolist()) == ("demo", [0.25])
+
+
+def test_what_is_no_run(tmp_path):
+    for path, why in ((tmp_path / "none", "does not exist"), (tmp_path, "is no run")):
+        with pytest.raises(UsageError, match=why):
+            read_run(path)
+    (tmp_path / "metrics.jsonl").write_text('{"step"')
+    with pytest.raises(UsageError, match=r"holds no step yet; metrics\.jsonl: the last line is cut"):
+        read_run(tmp_path)
+
+
+def test_following_a_run(folder):
+    follower = RunFollower(folder)
+    assert follower.poll()
+    assert not follower.poll()
+    assert len(follower.run.training) == 4
+    MetricsLog(folder / "metrics.jsonl", resumed_step=4).write(5, {"entropy/mean": 0.5})
+    assert follower.poll()
+    assert len(follower.run.training) == 5
+    MetricsLog(folder / "eval.jsonl", resumed_step=4).write(4, {"eval/math/avg@4": 0.6})
+    assert follower.poll()
+    assert len(follower.run.evaluations) == 2
+
+
+def test_following_a_run_that_goes_back(folder):
+    follower = RunFollower(folder)
+    follower.poll()
+    MetricsLog(folder / "metrics.jsonl", resumed_step=2)  # moves steps 3 and 4 to a backup
+    assert follower.poll()
+    assert follower.run.training.steps.tolist() == [1, 2]
+
+
+# --- settings
+
+
+def test_settings(tmp_path):
+    path = tmp_path / "command.txt"
+    path.write_text("ray job submit --x '{\"a\": 1}' -- python -m m --n 3 --low_high 0.2 0.28 --yes --k=5 --neg -1\n")
+    assert read_settings(path) == {
+        "--x": '{"a": 1} -- python -m m',
+        "--n": "3",
+        "--low_high": "0.2 0.28",
+        "--yes": "true",
+        "--k": "5",
+        "--neg": "-1",
+    }
+    assert read_settings(tmp_path / "none") == {}
+    path.write_text("python 'unclosed")
+    assert read_settings(path) == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, []),
+        ({"--cov_type": "none", "--algo.kl.init_coef": "0", "--actor.entropy_coef": "0.0"}, []),
+        ({"--cov_type": "clip_cov"}, ["--cov_type clip_cov"]),
+        ({"--algo.kl.init_coef": "1e-3"}, ["--algo.kl.init_coef 1e-3"]),
+        ({"--actor.entropy_coef": "0.005:0:100"}, ["--actor.entropy_coef 0.005:0:100"]),
+        ({"--actor.entropy_coef": "0:0.005:100"}, ["--actor.entropy_coef 0:0.005:100"]),
+        ({"--actor.eps_clip_low_high": "0.2 0.28"}, ["--actor.eps_clip_low_high 0.2 0.28"]),
+        ({"--actor.eps_clip_low_high": "0.2 0.2"}, []),
+    ],
+)
+def test_interventions(tmp_path, settings, expected):
+    assert interventions(Run("r", tmp_path, table([1], reward=[0]), settings=settings)) == expected
+
+
+def test_selected_tokens_are_an_intervention(tmp_path):
+    run = Run("r", tmp_path, table([1, 2], cov__selected_frac=[np.nan, 0.002]))
+    assert interventions(run) == ["a covariance method (cov/selected_frac above 0)"]
+
+
+# --- points of the law
+
+
+def test_training_points(tmp_path):
+    run = Run("r", tmp_path, table([1, 2, 3], entropy__mean=[0.9, np.nan, 0.7], reward=[1, 2, 3], score=[4, 5, 6]))
+    points = training_points(run)
+    assert (points.steps.tolist(), points.entropy.tolist(), points.reward.tolist()) == ([1, 3], [0.9, 0.7], [1, 3])
+    assert training_points(run, "score").reward.tolist() == [4, 6]
+    assert len(training_points(run, "missing")) == 0
+
+
+def test_evaluations_have_the_entropy_of_their_policy(tmp_path):
+    # before training: line 1; after step 2: line 3; after step 5, which has no line after it: between 4 and 8, at 6;
+    # after step 8, the last: line 8; after step 30: nothing near
+    run = Run(
+        "r",
+        tmp_path,
+        table([1, 2, 3, 4, 8, 9], entropy__mean=[0.9, 0.8, 0.7, 0.6, 0.2, np.nan]),
+        table([0, 2, 5, 8, 30], acc=[0.1, 0.2, 0.3, 0.4, 0.5]),
+    )
+    points = evaluation_points(run, "acc")
+    assert points.steps.tolist() == [0, 2, 5, 8]
+    np.testing.assert_allclose(points.entropy, [0.9, 0.7, 0.4, 0.2])
+    assert points.reward.tolist() == [0.1, 0.2, 0.3, 0.4]
+    assert len(evaluation_points(run, "missing")) == 0
+    assert len(evaluation_points(Run("r", tmp_path, table([1], reward=[1]), run.evaluations), "acc")) == 0
+
+
+# --- size
+
+
+@pytest.mark.e2e
+@pytest.mark.long
+def test_a_million_steps(tmp_path):
+    # CPU time, so that a busy machine does not matter; the child reads a dozen values per line
+    values = json.dumps({f"group/name_{i}": i + 0.123456789 for i in range(10)})[1:]
+    with (tmp_path / "metrics.jsonl").open("w") as out:
+        out.writelines(
+            f'{{"step": {s}, "reward": {s / 1e6}, "entropy/mean": {1 / s}, {values}\n' for s in range(1, 1_000_001)
+        )
+    program = (
+        "import resource, sys, time\n"
+        "from openrlhf_cov.analysis.runs import read_run, training_points\n"
+        "from openrlhf_cov.analysis.verdict import examine_law\n"
+        "start = time.process_time()\n"
+        "run = read_run(sys.argv[1])\n"
+        "examine_law(training_points(run))\n"
+        "usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "print(len(run.training), time.process_time() - start, usage)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
+    steps, seconds, kilobytes = found.stdout.split()
+    assert int(steps) == 1_000_000
+    assert float(seconds) < 10
+    assert int(kilobytes) < 1e6
