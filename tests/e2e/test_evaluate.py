@@ -11,7 +11,7 @@ import pytest
 
 from openrlhf_cov.evaluation.records import read_responses
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 SAMPLES = 16
 TOTAL = 40 * SAMPLES

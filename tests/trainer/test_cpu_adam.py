@@ -64,6 +64,7 @@ def resumed(kind, state, done, replay):
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_a_resumed_adam_is_bit_for_bit_the_one_that_went_on(kind, straight):
     weights, states = straight
     for done in range(1, STEPS):
