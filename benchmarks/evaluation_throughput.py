@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("benchmark", type=Path, help="a file of problems, as for --benchmarks FILE.jsonl")
     parser.add_argument("--problems", type=int, default=48)
+    parser.add_argument("--template", default="chat", help="prompt template; responses to chat are longer")
     parser.add_argument("--max_tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each, the first not counted")
     parser.add_argument("--dtype", default="fp32" if cpu_host.is_cpu_host() else "bf16", choices=VLLM_DTYPES)
@@ -79,7 +80,7 @@ def make_the_plan(args: argparse.Namespace) -> Plan:
         {},
         data_dir=None,
         limit=args.problems,
-        template="plain",
+        template=args.template,
         tokenizer=AutoTokenizer.from_pretrained(args.model),
     )
 
