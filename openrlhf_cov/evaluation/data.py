@@ -126,14 +126,15 @@ def _hub_rows(benchmark: Benchmark) -> tuple[str, Iterator[Row], int]:
             f"{benchmark.name} is not on the Hugging Face hub; give --data_dir with {' or '.join(benchmark.files)}"
         )
     place = f"{hub.path}, split {hub.split}"
-    dataset = _download(benchmark, hub, place)
+    dataset = download(hub, place, benchmark.files[0])
     for name in filter(None, (hub.problem, hub.answer, hub.id)):
         if name not in dataset.column_names:
             raise UsageError(f"{place}: field {name!r} is missing; it has {', '.join(dataset.column_names)}")
     return place, _rows_of_dataset(benchmark, hub, place, dataset), hub.rows or benchmark.rows
 
 
-def _download(benchmark: Benchmark, hub: HubDataset, place: str) -> Any:
+def download(hub: HubDataset, place: str, instead: str) -> Any:
+    """The dataset; UsageError, with the file to give ``instead``, where it cannot be loaded."""
     import datasets  # seconds, and only needed here
 
     try:
@@ -141,7 +142,7 @@ def _download(benchmark: Benchmark, hub: HubDataset, place: str) -> Any:
     except Exception as error:  # the library raises its own, its backends' and the network's errors
         raise UsageError(
             f"{place}: cannot be loaded from the Hugging Face hub: {type(error).__name__}: "
-            f"{' '.join(str(error).split())}; without the hub, give --data_dir with {benchmark.files[0]}"
+            f"{' '.join(str(error).split())}; without the hub, give --data_dir with {instead}"
         ) from error
 
 

@@ -132,7 +132,7 @@ def _respond(
         keep_graded(wait=True)
     except UsageError:  # of ``keep``: nothing more can be kept
         raise
-    except BaseException:
+    except BaseException:  # whatever ends the run, what was generated is paid for
         keep_graded(wait=True)
         raise
     finally:

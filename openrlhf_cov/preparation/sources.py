@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import HubDataset
+from openrlhf_cov.evaluation.data import download
 from openrlhf_cov.rewards.extraction import GSM8K_MARK, last_boxed
 
 
@@ -176,7 +177,7 @@ def _file_row(place: str, line: bytes, name: str, number: int, keys: Keys) -> Ro
 def _hub_source(name: str, known: TrainingSet) -> Source:
     hub = known.hub
     place = ", ".join(filter(None, (hub.path, hub.config, f"split {hub.split}")))
-    dataset = _download(hub, place, known.file)
+    dataset = download(hub, place, f"{known.file}, or a file")
     for field in (hub.problem, hub.answer):
         if field not in dataset.column_names:
             raise UsageError(f"{place}: field {field!r} is missing; it has {', '.join(dataset.column_names)}")
@@ -190,18 +191,6 @@ def _hub_source(name: str, known: TrainingSet) -> Source:
             yield Row(name, f"{name}-{number}", problem, answer, known.source)
 
     return Source(name=name, place=place, count=len(dataset), read=read)
-
-
-def _download(hub: HubDataset, place: str, file: str) -> Any:
-    import datasets  # seconds, and only needed here
-
-    try:
-        return datasets.load_dataset(hub.path, hub.config, split=hub.split)
-    except Exception as error:  # the library raises its own, its backends' and the network's errors
-        raise UsageError(
-            f"{place}: cannot be loaded from the Hugging Face hub: {type(error).__name__}: "
-            f"{' '.join(str(error).split())}; without the hub, give --data_dir with {file}, or a file"
-        ) from error
 
 
 def _text(place: str, value: Any) -> str:
