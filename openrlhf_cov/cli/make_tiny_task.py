@@ -20,7 +20,7 @@ MAX_NEW_TOKENS = 40
 """Bound on a response in the evaluation: the longest written answer has 18 tokens with its ``<eos>``."""
 EVALUATION_BATCH_SIZE = 256
 MODEL_FILES = ("model/model.safetensors", "model/config.json", "model/tokenizer.json")
-TASK_FILES = (*MODEL_FILES, "train.jsonl", "test.jsonl", "benchmark.jsonl")
+TASK_FILES = (*MODEL_FILES, "train.jsonl", "test.jsonl")
 
 
 @dataclass(frozen=True, kw_only=True)

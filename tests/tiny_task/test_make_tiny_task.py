@@ -39,7 +39,7 @@ def test_written_folder_is_complete_and_nothing_lies_beside_it(tmp_path):
     output = tmp_path / "new" / "task"
     task = write_task(output, SETTINGS, SMALL)
     assert [path.name for path in output.parent.iterdir()] == ["task"]
-    assert all((output / name).is_file() for name in TASK_FILES)
+    assert all((output / name).is_file() for name in (*TASK_FILES, "benchmark.jsonl"))
     assert json.loads((output / "task.json").read_text()) == task
     assert task["settings"] == recorded_settings(SETTINGS, SMALL)
     # embedding 21 * 16, attention 4 * 16^2, MLP 3 * 16 * 32, three norms of 16
