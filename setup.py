@@ -15,7 +15,8 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["openrlhf_cov*"]),
-    package_data={"openrlhf_cov.evaluation": ["page/*"]},
+    package_data={"openrlhf_cov.evaluation": ["page/*"], "openrlhf_cov.report": ["assets/*"]},
+    entry_points={"console_scripts": ["openrlhf-cov = openrlhf_cov.cli.main:main"]},
     install_requires=REQUIREMENTS,
     extras_require={
         "dev": ["pytest", "pytest-cov", "pytest-xdist", "hypothesis", "ruff"],

@@ -1,6 +1,5 @@
 """A training run as the analysis sees it, read from our folders, TensorBoard events or a table."""
 
-import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +12,9 @@ from openrlhf_cov.analysis.law import LawPoints
 from openrlhf_cov.analysis.naming import ENTROPY
 from openrlhf_cov.analysis.table import EMPTY, Table
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.command import COMMAND_FILE, read_flags
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE
 
-COMMAND_FILE = "command.txt"
-"""The command that started a run, as ``cli.demo`` leaves it in the run's folder."""
 TABLES = (".csv", ".tsv")
 NEAREST_ENTROPY = 5
 """Steps from an evaluation to the next logged entropy, at most."""
@@ -58,7 +56,7 @@ class RunFollower:
             path=self.folder,
             training=self._metrics.table,
             evaluations=self._evaluations.table,
-            settings=read_settings(self.folder / COMMAND_FILE),
+            settings=read_flags(self.folder / COMMAND_FILE),
             warnings=(*self._metrics.warnings, *self._evaluations.warnings),
         )
 
@@ -94,23 +92,6 @@ def read_run(
     if not len(run.training):
         raise UsageError(f"{path} holds no step yet" + "".join(f"; {warning}" for warning in run.warnings))
     return run
-
-
-def read_settings(path: Path) -> dict[str, str]:
-    """The flags of a command line in a file, {"--cov_type": "kl_cov", ...}; a flag without a value is "true"."""
-    try:
-        words = shlex.split(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    settings: dict[str, str] = {}
-    flag = None
-    for word in words:
-        if word.startswith("--") and len(word) > 2:
-            flag, _, value = word.partition("=")
-            settings[flag] = value
-        elif flag is not None:
-            settings[flag] = f"{settings[flag]} {word}".strip()
-    return {flag: value or "true" for flag, value in settings.items()}
 
 
 def interventions(run: Run) -> list[str]:

@@ -143,7 +143,6 @@ def training_command(cov_type: str, steps: int, task: Path, output: Path, addres
 
 def train(command: list[str], output: Path, steps: int) -> None:
     """Run the training job; a progress bar and a line per step while it works. RunStopped if it fails."""
-    (output / "command.txt").write_text(shlex.join(command) + "\n")
     with (output / "train.log").open("w") as log:
         job = subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, env=environment(), start_new_session=True

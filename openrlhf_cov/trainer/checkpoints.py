@@ -186,3 +186,26 @@ def _size(folder: Path) -> int:
 def _remove(path: Path, reason: str) -> None:
     shutil.rmtree(path, ignore_errors=True)
     logger.info(f"removed checkpoint {path} ({reason})")
+
+
+class CheckpointedLoader:
+    """A data loader whose state includes that of the generator that draws from it."""
+
+    def __init__(self, loader: Any, generator: Any) -> None:
+        self.loader, self.generator = loader, generator
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator:
+        return iter(self.loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Both states."""
+        return {"loader": self.loader.state_dict(), "generator": self.generator.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from both; a checkpoint of upstream has the state of the loader alone."""
+        self.loader.load_state_dict(state.get("loader", state))
+        if "generator" in state:
+            self.generator.load_state_dict(state["generator"])

@@ -33,6 +33,17 @@ def groups_to_dispatch(missing: int, pass_rate: float | None, oversample_max: fl
     return max(1, math.ceil(min(wanted, missing * oversample_max)))
 
 
+def groups_to_add(missing: int, under_way: int, pass_rate: float | None, oversample_max: float) -> int:
+    """How many more groups to ask for while ``under_way`` of them are not judged yet and ``missing`` are to be kept.
+
+    None while those under way probably hold enough (``under_way * pass_rate``, and always before there is a pass
+    rate), or else as many as are lacking to ``groups_to_dispatch``.
+    """
+    if missing <= 0 or (under_way and (pass_rate is None or under_way * pass_rate >= missing)):
+        return 0
+    return max(0, groups_to_dispatch(missing, pass_rate, oversample_max) - under_way)
+
+
 class PassRate:
     """Share of groups that were kept in the last ``WINDOW`` rounds; None before the first."""
 

@@ -1,8 +1,8 @@
 """Groups of responses from several vLLM engines: in the order of the prompts, seeded, and whole or not at all."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -90,17 +90,22 @@ class EngineGroup:
 
 def generate_groups(
     prompts: list[Prompt], engines: EngineGroup, dispatch: Callable[[Any, list[Prompt]], list[Any]]
-) -> list[list[dict]]:
-    """The responses to every prompt, in the order of ``prompts``, whatever finishes first; see ``finished``.
+) -> Iterator[list[dict]]:
+    """The responses to every prompt, in the order of ``prompts``, each as soon as all before it are there.
 
-    A group whose request fails is asked for again as a whole, so that no group is half used.
+    A group whose request fails is asked for again as a whole, so that no group is half used. Prompts that are appended
+    to the list meanwhile are asked for, too; see ``finished``.
     """
-    responses: list[list[dict] | None] = [None] * len(prompts)
+    early: dict[int, list[dict]] = {}
+    given = 0
     with tqdm(total=len(prompts), desc="Generate samples") as progress:
-        for place, response in finished(prompts, engines, dispatch, _describe):
-            responses[place] = response
-            progress.update()
-    return responses
+        for place, responses in finished(prompts, engines, dispatch, _describe):
+            early[place] = responses
+            while given in early:
+                given += 1
+                progress.total = len(prompts)
+                progress.update()
+                yield early.pop(given - 1)
 
 
 def finished(
@@ -112,15 +117,15 @@ def finished(
 ) -> Iterator[tuple[int, Any]]:
     """(Place in ``items``, result) of every item, as they finish; at most ``window`` are under way.
 
-    ``dispatch(engine, items)`` returns one Ray reference per item. An item whose request fails is asked for again on
-    another engine. Raises RunStopped, with what ``describe`` says, after ``MAX_ATTEMPTS`` failures of one item, and
-    when no engine is left.
+    ``dispatch(engine, items)`` returns one Ray reference per item. Items that the caller appends meanwhile are sent at
+    the next result. An item whose request fails is asked for again on another engine. Raises RunStopped, with what
+    ``describe`` says, after ``MAX_ATTEMPTS`` failures of one item, and when no engine is left.
     """
-    failures = [0] * len(items)
+    failures: Counter[int] = Counter()
     in_flight: dict[Any, tuple[int, int]] = {}
-    waiting = iter(range(len(items)))
+    sent = 0
 
-    def send(places: list[int], avoid: int | None = None) -> None:
+    def send(places: Sequence[int], avoid: int | None = None) -> None:
         chosen = engines.assign(len(places), avoid)
         for engine in sorted(set(chosen)):
             mine = [place for place, other in zip(places, chosen, strict=True) if other == engine]
@@ -133,7 +138,14 @@ def finished(
                 continue
             in_flight.update({ref: (place, engine) for ref, place in zip(references, mine, strict=True)})
 
-    send(list(islice(waiting, window)))
+    def send_waiting() -> None:
+        nonlocal sent
+        end = len(items) if window is None else min(len(items), sent + window - len(in_flight))
+        if end > sent:
+            first, sent = sent, end
+            send(range(first, end))
+
+    send_waiting()
     while in_flight:
         ready, _ = ray.wait(list(in_flight), num_returns=1, timeout=WAIT_SECONDS)
         if ready:
@@ -148,8 +160,9 @@ def finished(
                 send([place], avoid=engine)
             else:
                 engines.finish(engine)
-                send(list(islice(waiting, 1)))
+                send_waiting()
                 yield place, result
+        send_waiting()
 
 
 def _describe(prompt: Prompt) -> str:

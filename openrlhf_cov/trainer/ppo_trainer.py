@@ -12,23 +12,25 @@ from openrlhf.trainer.ppo_trainer_async import GenerateSamplesActor, TrainingAct
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.utils.logging_utils import init_logger
 
+from openrlhf_cov.analysis.law import RunningLaw
 from openrlhf_cov.config import RunConfig
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.actor_trainer import SAMPLE_ID
 from openrlhf_cov.trainer.benchmark_evaluation import of_benchmarks, with_benchmarks
+from openrlhf_cov.trainer.checkpoints import CheckpointedLoader
 from openrlhf_cov.trainer.engine_health import dead_engines
 from openrlhf_cov.trainer.observation import ENTROPY
 from openrlhf_cov.trainer.prompt_dataset import CovPromptDataset
 from openrlhf_cov.trainer.ray.seams import plain_class
 from openrlhf_cov.trainer.rollouts import check_reward_errors, complete_logs, of_scores
-from openrlhf_cov.trainer.samples_generator import CheckpointedLoader, CovSamplesGenerator
+from openrlhf_cov.trainer.samples_generator import CovSamplesGenerator
 from openrlhf_cov.trainer.stopping import Ending, ending, stop_requested
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
 
 logger = init_logger(__name__)
 
-KL_COEF = "kl_coef"
-"""Entry of a checkpoint's client states."""
+KL_COEF, LAW = "kl_coef", "law"
+"""Entries of a checkpoint's client states."""
 
 CLIENT_STATES = ("episode", "global_step", "total_consumed_prompts", "data_loader_state_dict")
 """Upstream's entries of the client states."""
@@ -80,6 +82,8 @@ class StepLogging:
         """Upstream's; the metrics file continues after the step that was restored."""
         states = super().init_checkpoint_states()
         self.kl_ctl.value = states.get(KL_COEF, self.kl_ctl.value)
+        self.law = RunningLaw()
+        self.law.load_state_dict(states.get(LAW))
         self.restored = {name: states[name] for name in CLIENT_STATES}
         folder = Path(self.args.ckpt.output_dir)
         self.metrics_log = MetricsLog(folder / METRICS_FILE, resumed_step=states["global_step"])
@@ -93,6 +97,8 @@ class StepLogging:
         number_samples(rollout_samples, first=self.untrained)
         self.untrained += len(rollout_samples)
         status, global_step = super().train_step(rollout_samples, global_step)
+        if "entropy/mean" in status:
+            status |= self.law.add(status["entropy/mean"], status["reward"])
         return status | getattr(rollout_samples, "metrics", {}), global_step
 
     def ppo_train(self, global_steps: int) -> dict:
@@ -118,7 +124,7 @@ class StepLogging:
         ``--ckpt.on_signal`` says, a checkpoint are on disk.
         """
         _on_disk(self.metrics_log, global_step, logs_dict or {})
-        client_states = (client_states or {}) | {KL_COEF: self.kl_ctl.value}
+        client_states = self._own_states(client_states)
         super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
         is_over = client_states["data_loader_state_dict"]["generator"]["is_over"]
         reason = ending(stop_requested(), self.dead_engines, is_over)
@@ -142,7 +148,10 @@ class StepLogging:
         """Write the line of this evaluation to ``eval.jsonl``, where it may be already, then upstream's."""
         if eval_metrics and self.eval_log.values_of(global_step) is None:
             _on_disk(self.eval_log, global_step, eval_metrics)
-        super().save_best_checkpoint(eval_metrics, global_step, (client_states or {}) | {KL_COEF: self.kl_ctl.value})
+        super().save_best_checkpoint(eval_metrics, global_step, self._own_states(client_states))
+
+    def _own_states(self, client_states: dict | None) -> dict:
+        return (client_states or {}) | {KL_COEF: self.kl_ctl.value, LAW: self.law.state_dict()}
 
 
 def _on_disk(log: MetricsLog, step: int, values: dict) -> None:

@@ -20,7 +20,7 @@ from openrlhf_cov.trainer.dynamic_sampling import (
     GroupBuffer,
     PassRate,
     SamplingCounts,
-    groups_to_dispatch,
+    groups_to_add,
     keep_group,
     sampling_metrics,
     usable_groups,
@@ -47,9 +47,9 @@ class CovSamplesGenerator(SamplesGenerator):
 
     Groups come back in the order of their prompts, each whole, from engines that answer (``generate_groups``). With
     ``--algo.dynamic_filtering_enable`` each step gets exactly ``--rollout.batch_size`` groups whose mean score is
-    inside ``--algo.dynamic_filtering_range``: rounds of prompts are dispatched by the running pass rate, accepted in
-    the order in which they were drawn, and what is beyond the batch waits for the next one. The state of all this goes
-    into checkpoints.
+    inside ``--algo.dynamic_filtering_range``: prompts are dispatched by the running pass rate, more of them as soon as
+    those under way will probably not do, accepted in the order in which they were drawn, and what is beyond the batch
+    waits for the next one. The state of all this goes into checkpoints.
     """
 
     def __init__(self, strategy, prompts_dataloader, eval_dataloader, tokenizer, vllm_engines) -> None:
@@ -146,38 +146,53 @@ class CovSamplesGenerator(SamplesGenerator):
         return samples, rate, drawn, exhausted
 
     def _fill(self, **generate_kwargs) -> tuple[int, bool]:
-        """Rounds until the buffer holds a batch, the data ends or the bound is hit: (prompts drawn, end of data)."""
+        """Rounds until the buffer holds a batch, the data ends or the bound is hit: (prompts drawn, end of data).
+
+        A round is what had been asked for when the one before was judged. What is asked for depends on the groups
+        judged so far, which are the first ones in the order of the data, and not on what has finished.
+        """
         for group in self.buffer.drop_stale(self.batches, self.config.sampling_max_staleness):
             self.counts.add_stale(group)
-        target = self.args.rollout.batch_size
         if not self.counts.rounds:
-            self.counts.missing = max(0, target - len(self.buffer))
-        drawn, exhausted = 0, False
-        while len(self.buffer) < target and not exhausted and self.counts.rounds < self.config.sampling_max_rounds:
-            count = groups_to_dispatch(
-                target - len(self.buffer), self.pass_rate.value, self.config.sampling_oversample_max
-            )
-            prompts, exhausted = self._draw(self._dataloader_iter, count)
-            if prompts:
-                drawn += len(prompts)
-                self._judge(self._generate(prompts, **generate_kwargs))
-        return drawn, exhausted
+            self.counts.missing = max(0, self._missing())
+        prompts, exhausted = self._more(under_way=0, rounds=self.counts.rounds)
+        in_round: list[tuple[list, bool]] = []
+        round_end = len(prompts)
+        for judged, samples in enumerate(self._generate(prompts, **generate_kwargs), start=1):
+            in_round.append((samples, self._judge(samples)))
+            round_is_over = judged == round_end
+            if round_is_over:
+                check_reward_errors([each for group, _ in in_round for each in group], self.args.reward_max_error_frac)
+                self.pass_rate.add(sum(keep for _, keep in in_round), len(in_round))
+                self.counts.rounds += 1
+                in_round = []
+            if not exhausted:
+                more, exhausted = self._more(len(prompts) - judged, self.counts.rounds + bool(in_round))
+                prompts.extend(more)
+            if round_is_over:
+                round_end = len(prompts)
+        return len(prompts), exhausted
 
-    def _judge(self, groups: list[list]) -> None:
-        """Keep or count out the groups of one round, in the order of their prompts."""
-        check_reward_errors([sample for group in groups for sample in group], self.args.reward_max_error_frac)
-        low, high = self.args.algo.dynamic_filtering_range
-        kept_before = self.counts.kept
-        for samples in groups:
-            scores = [float(sample.scores[0]) for sample in samples]
-            tokens = sum(int(sample.response_length[0]) for sample in samples)
-            group = Group(samples, scores, tokens, self.batches)
-            keep = keep_group(scores, low, high)
-            self.counts.add(group, keep)
-            if keep:
-                self.buffer.groups.append(group)
-        self.counts.rounds += 1
-        self.pass_rate.add(self.counts.kept - kept_before, len(groups))
+    def _missing(self) -> int:
+        return self.args.rollout.batch_size - len(self.buffer)
+
+    def _more(self, under_way: int, rounds: int) -> tuple[list[Prompt], bool]:
+        """The prompts to ask for beside those under way, after so many rounds were begun; and the end of the data."""
+        count = groups_to_add(self._missing(), under_way, self.pass_rate.value, self.config.sampling_oversample_max)
+        if not count or rounds >= self.config.sampling_max_rounds:
+            return [], False
+        return self._draw(self._dataloader_iter, count)
+
+    def _judge(self, samples: list) -> bool:
+        """Keep or count out one group; True if it is kept."""
+        scores = [float(sample.scores[0]) for sample in samples]
+        tokens = sum(int(sample.response_length[0]) for sample in samples)
+        group = Group(samples, scores, tokens, self.batches)
+        keep = keep_group(scores, *self.args.algo.dynamic_filtering_range)
+        self.counts.add(group, keep)
+        if keep:
+            self.buffer.groups.append(group)
+        return keep
 
     def _batch(self, exhausted: bool) -> list:
         """The samples of the next step; none if the groups wait for the next episode."""
@@ -223,8 +238,8 @@ class CovSamplesGenerator(SamplesGenerator):
     ) -> tuple[list, int, bool]:
         """Upstream's hook for a batch without filtering, also of an evaluation: (samples, prompts, end of data)."""
         prompts, exhausted = self._draw(dataloader_iter, num_prompts)
-        groups = self._generate(prompts, **generate_kwargs) if prompts else []
-        return [sample for group in groups for sample in group], len(prompts), exhausted
+        samples = [sample for group in self._generate(prompts, **generate_kwargs) for sample in group]
+        return samples, len(prompts), exhausted
 
     def _draw(self, dataloader_iter: Iterator, count: int) -> tuple[list[Prompt], bool]:
         """Up to ``count`` prompts, and whether the data ended; prompts of an evaluation are counted on their own."""
@@ -243,8 +258,8 @@ class CovSamplesGenerator(SamplesGenerator):
             self.prompts_drawn += len(prompts)
         return prompts, exhausted
 
-    def _generate(self, prompts: list[Prompt], **generate_kwargs) -> list[list]:
-        """One group of experiences for each prompt."""
+    def _generate(self, prompts: list[Prompt], **generate_kwargs) -> Iterator[list]:
+        """One group of experiences for each prompt, also for those that are appended meanwhile."""
 
         def dispatch(engine: Any, batch: list[Prompt]) -> list:
             if self.config.rollout_seeded:
@@ -261,33 +276,10 @@ class CovSamplesGenerator(SamplesGenerator):
             finally:
                 self.vllm_engines = everyone
 
-        groups = generate_groups(prompts, self.engines, dispatch)
+        for group in generate_groups(prompts, self.engines, dispatch):
+            yield [self._process_response_into_experience(response, **generate_kwargs) for response in group]
         self.vllm_engines = self.engines.alive  # upstream puts these to sleep and wakes them
-        return [[self._process_response_into_experience(r, **generate_kwargs) for r in group] for group in groups]
 
     def _call_engines(self, method: str) -> None:
         if self.args.vllm.enable_sleep:
             batch_vllm_engine_call(self.engines.alive, method)
-
-
-class CheckpointedLoader:
-    """A data loader whose state includes that of the generator that draws from it."""
-
-    def __init__(self, loader: Any, generator: CovSamplesGenerator) -> None:
-        self.loader, self.generator = loader, generator
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def __iter__(self) -> Iterator:
-        return iter(self.loader)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Both states."""
-        return {"loader": self.loader.state_dict(), "generator": self.generator.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from both; a checkpoint of upstream has the state of the loader alone."""
-        self.loader.load_state_dict(state.get("loader", state))
-        if "generator" in state:
-            self.generator.load_state_dict(state["generator"])

@@ -11,7 +11,6 @@ from openrlhf_cov.analysis.runs import (
     evaluation_points,
     interventions,
     read_run,
-    read_settings,
     training_points,
 )
 from openrlhf_cov.analysis.table import Table
@@ -97,22 +96,6 @@ def test_following_a_run_that_goes_back(folder):
 
 
 # --- settings
-
-
-def test_settings(tmp_path):
-    path = tmp_path / "command.txt"
-    path.write_text("ray job submit --x '{\"a\": 1}' -- python -m m --n 3 --low_high 0.2 0.28 --yes --k=5 --neg -1\n")
-    assert read_settings(path) == {
-        "--x": '{"a": 1} -- python -m m',
-        "--n": "3",
-        "--low_high": "0.2 0.28",
-        "--yes": "true",
-        "--k": "5",
-        "--neg": "-1",
-    }
-    assert read_settings(tmp_path / "none") == {}
-    path.write_text("python 'unclosed")
-    assert read_settings(path) == {}
 
 
 @pytest.mark.parametrize(

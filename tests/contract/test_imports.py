@@ -6,7 +6,7 @@ import sys
 import pytest
 
 LAYERS = {"config": 0, "errors": 0, "utils": 0, "models": 1, "rewards": 1, "tiny_task": 1, "evaluation": 2}
-LAYERS |= {"analysis": 2, "preparation": 2, "trainer": 2, "cli": 3}
+LAYERS |= {"sizing": 1, "analysis": 2, "preparation": 2, "report": 2, "dashboard": 2, "trainer": 2, "cli": 3}
 """A package imports from its own layer or from lower ones."""
 
 PURE = ("config", "errors", "utils", "models")

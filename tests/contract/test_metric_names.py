@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from openrlhf_cov.analysis.law import RunningLaw
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.objectives import TokenBatch
 from openrlhf_cov.rewards.reward_func import STATUS_METRICS
@@ -16,7 +17,7 @@ from openrlhf_cov.utils.metrics import MetricBuffer
 cpu_host.install()  # upstream's modules import on a CPU host only after that
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
-GROUPS = ("cov/", "ppo/", "entropy/", "sampling/", "reward/")
+GROUPS = ("cov/", "ppo/", "entropy/", "sampling/", "reward/", "law/")
 
 
 def documented():
@@ -40,7 +41,7 @@ def emitted():
     diagnostics = StepDiagnostics(MetricBuffer(), samples_per_prompt=8)
     diagnostics.start([SimpleNamespace(**sample)], "cpu")
     diagnostics.metrics.add(*update_metrics(TokenBatch(*[ones[None]] * 4), None, 0.2, 0.2))
-    names = list(diagnostics.finish(eta=1.0))
+    names = [*diagnostics.finish(eta=1.0), *RunningLaw().add(1.0, 0.5)]
     names += [SKIPPED_UPDATES, ERROR_METRIC, *STATUS_METRICS.values(), "reward/unfinished_frac"]
     return names + list(sampling_metrics(SamplingCounts(), [], waiting=0, number=0))
 

@@ -7,6 +7,7 @@ from openrlhf_cov.trainer.dynamic_sampling import (
     GroupBuffer,
     PassRate,
     SamplingCounts,
+    groups_to_add,
     groups_to_dispatch,
     keep_group,
     sampling_metrics,
@@ -57,6 +58,25 @@ def test_a_round_asks_for_something_and_respects_the_ceiling(missing, pass_rate,
     count = groups_to_dispatch(missing, pass_rate, ceiling)
     assert 1 <= count < missing * ceiling + 1
     assert count >= missing or pass_rate is None
+
+
+@pytest.mark.parametrize(
+    ("missing", "under_way", "pass_rate", "ceiling", "count"),
+    [
+        (0, 0, 0.5, 2.0, 0),  # the batch is full
+        (-3, 5, 0.5, 2.0, 0),
+        (4, 0, None, 2.0, 4),  # the first round of a run: one for each
+        (4, 1, None, 2.0, 0),  # and nothing more before its pass rate is known
+        (4, 8, 0.5, 2.0, 0),  # 8 * 1/2 are enough
+        (4, 7, 0.5, 2.0, 1),  # 3.5 are not: (4 + 2^0.5) / 0.5 = 10.8, the ceiling says 8, 7 are under way
+        (4, 7, 0.5, 4.0, 4),  # 11 - 7
+        (4, 9, 0.0, 2.0, 0),  # never beyond the ceiling
+        (1, 1, 0.9, 2.0, 1),  # (1 + 0.1^0.5) / 0.9 = 1.5, two
+        (3, 0, 1.0, 2.0, 3),
+    ],
+)
+def test_groups_to_add(missing, under_way, pass_rate, ceiling, count):
+    assert groups_to_add(missing, under_way, pass_rate, ceiling) == count
 
 
 def test_pass_rate_is_that_of_the_last_four_rounds():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer import generation
-from openrlhf_cov.trainer.generation import EngineGroup, finished
+from openrlhf_cov.trainer.generation import EngineGroup, Prompt, finished, generate_groups
 
 ENGINES = "abc"
 
@@ -102,6 +102,36 @@ def test_a_window_is_kept_full_and_given_to_who_has_least_to_do(walk):
     assert cluster.sent[6] == (ENGINES[place % 3], 6)  # the engine that has just finished one
     assert len(list(results)) == 8
     assert cluster.most == 6
+
+
+@given(chance=st.randoms(use_true_random=False), window=st.none() | st.integers(1, 5))
+def test_items_that_are_appended_meanwhile_are_sent_too(chance, window):
+    cluster, items = Cluster(chance), [0, 1]
+    results = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generation, "ray", cluster)
+        for place, result in finished(items, EngineGroup(list(ENGINES)), cluster.dispatch, str, window):
+            results.append((place, result))
+            if len(items) < 9:
+                items += [len(items), len(items) + 1][: 9 - len(items)]
+    assert sorted(results) == [(place, f"response {place}") for place in range(9)]
+    assert cluster.most <= (9 if window is None else window)
+
+
+@given(chance=st.randoms(use_true_random=False))
+def test_groups_come_in_the_order_of_their_prompts_as_soon_as_they_can(chance):
+    cluster = Cluster(chance)
+    prompts = [Prompt(number, str(number), None) for number in range(6)]
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generation, "ray", cluster)
+        for group in generate_groups(prompts, EngineGroup(list(ENGINES)), cluster.dispatch):
+            seen.append(group)
+            if len(prompts) < 9:
+                prompts.append(Prompt(len(prompts), "x", None))
+            done = {item.number for item in prompts} - {item.number for _, item in cluster.under_way.values()}
+            assert set(range(len(seen))) <= done
+    assert seen == [f"response {prompt}" for prompt in prompts]
 
 
 def test_a_failed_request_goes_to_another_engine(walk):

@@ -1,5 +1,6 @@
 import json
 import logging
+import math
 import pickle
 from itertools import permutations
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ import pytest
 import torch
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
+from openrlhf_cov.analysis.law import RunningLaw
 from openrlhf_cov.errors import RunStopped, StoppedBySignal
 from openrlhf_cov.trainer import ppo_trainer
 from openrlhf_cov.trainer.ppo_trainer import CovExperienceMaker, CovPPOTrainer, CovTrainingActor, StepLogging
@@ -59,6 +61,10 @@ def states(step=0, is_over=False):
     return {"episode": 0, "global_step": step, "total_consumed_prompts": 0, "data_loader_state_dict": data}
 
 
+OWN_STATES = {"kl_coef": 0.5, "law": RunningLaw().state_dict()}
+"""What we add to upstream's client states before the first step."""
+
+
 class Trainer(StepLogging, Upstream):
     pass
 
@@ -87,7 +93,7 @@ def test_a_step_is_on_disk_before_upstream_logs_and_saves(tmp_path):
     trainer.save_logs_and_checkpoints(1, {"policy_loss": 0.5, "generated_samples": ["x"]}, states(1))
     name, *call, lines = trainer.calls.pop()
     assert (name, lines) == ("save_logs_and_checkpoints", 1)
-    assert call == [1, {"policy_loss": 0.5, "generated_samples": ["x"]}, states(1) | {"kl_coef": 0.5}]
+    assert call == [1, {"policy_loss": 0.5, "generated_samples": ["x"]}, states(1) | OWN_STATES]
     (line,) = read_metrics(tmp_path / "metrics.jsonl")
     assert (line["step"], line["policy_loss"], "generated_samples" in line) == (1, 0.5, False)
 
@@ -95,7 +101,7 @@ def test_a_step_is_on_disk_before_upstream_logs_and_saves(tmp_path):
 def test_an_evaluation_has_a_line_of_its_own(tmp_path):
     trainer = started(tmp_path)
     trainer.save_best_checkpoint({"eval_task_pass1": 0.25}, 4, {"episode": 1})
-    assert trainer.calls == [("save_best_checkpoint", {"eval_task_pass1": 0.25}, 4, {"episode": 1, "kl_coef": 0.5}, 1)]
+    assert trainer.calls == [("save_best_checkpoint", {"eval_task_pass1": 0.25}, 4, {"episode": 1} | OWN_STATES, 1)]
     (line,) = read_metrics(tmp_path / "eval.jsonl")
     assert (line["step"], line["eval_task_pass1"]) == (4, 0.25)
 
@@ -105,7 +111,7 @@ def test_no_evaluation_no_line(tmp_path, nothing):
     trainer = started(tmp_path)
     trainer.save_best_checkpoint(nothing, 4)
     assert not (tmp_path / "eval.jsonl").exists()
-    assert trainer.calls == [("save_best_checkpoint", nothing, 4, {"kl_coef": 0.5}, 0)]
+    assert trainer.calls == [("save_best_checkpoint", nothing, 4, OWN_STATES, 0)]
 
 
 def test_resuming_drops_later_steps_of_both_files(tmp_path):
@@ -121,6 +127,35 @@ def test_actors_know_the_step_before_they_train(tmp_path):
     trainer = started(tmp_path, status={"policy_loss": 1.0})
     assert trainer.ppo_train(7) == {"policy_loss": 1.0}
     assert trainer.calls == [("start_step", {"global_step": 7}), ("ppo_train", 7)]
+
+
+def test_the_law_of_all_steps_so_far_is_logged_from_the_20th_and_survives_a_restart(tmp_path):
+    # R = -0.2 exp(H) + 0.9 exactly, H = 1/step: ceiling 0.9 - 0.2 = 0.7, R² 1
+    def status_of(step):
+        entropy = 1 / step
+        return {"entropy/mean": entropy, "reward": 0.9 - 0.2 * math.exp(entropy)}
+
+    trainer = started(tmp_path)
+    for step in range(1, 20):
+        trainer.status = status_of(step)
+        logs, _ = trainer.train_step([], step)
+        assert math.isnan(logs["law/ceiling"])
+        assert math.isnan(logs["law/r2"])
+    trainer.save_logs_and_checkpoints(19, logs, states(19))
+    saved = pickle.loads(pickle.dumps(trainer.calls.pop()[3]))
+
+    resumed = Trainer(tmp_path, status=status_of(20))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Upstream, "init_checkpoint_states", lambda self: saved)
+        resumed.init_checkpoint_states()
+    logs, _ = resumed.train_step([], 20)
+    assert logs["law/ceiling"] == pytest.approx(0.7, abs=1e-12)
+    assert logs["law/r2"] == pytest.approx(1.0, abs=1e-12)
+
+
+def test_a_step_that_trains_no_policy_has_no_law(tmp_path):
+    logs, _ = started(tmp_path, status={"critic_loss": 1.0}).train_step([], 1)
+    assert "law/ceiling" not in logs
 
 
 def sample(prompt="a", label="1", **info):
@@ -165,7 +200,7 @@ def test_samples_that_wait_for_training_keep_their_numbers(tmp_path):
     trainer = started(tmp_path, status={"critic_loss": 1.0})
     assert numbers(trainer, [sample(), sample()], 0) == [0, 1]
     assert numbers(trainer, [sample(), sample()], 1) == [2, 3]
-    trainer.status = {"critic_loss": 1.0, "policy_loss": 1.0, "entropy/mean": 0.5}
+    trainer.status = {"critic_loss": 1.0, "policy_loss": 1.0, "entropy/mean": 0.5, "reward": 1.0}
     assert numbers(trainer, [sample(), sample()], 2) == [4, 5]
     assert numbers(trainer, [sample(), sample()], 3) == [0, 1]
 

@@ -6,6 +6,7 @@ import pytest
 from openrlhf.trainer import ppo_trainer_async
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 
+from openrlhf_cov.analysis.law import RunningLaw
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer import ppo_trainer
 from openrlhf_cov.trainer.ppo_trainer import CovPPOTrainer, CovTrainingActor
@@ -95,7 +96,7 @@ def test_a_dead_engine_at_the_start_stops_a_resumed_run(restart, kind):
     assert trainer.calls == locked(kind, "check engines")
 
 
-SAVED = STATES | {"kl_coef": 0.5}
+SAVED = STATES | {"kl_coef": 0.5, "law": RunningLaw().state_dict()}
 """The client states of the step, as upstream passes them right after it."""
 
 

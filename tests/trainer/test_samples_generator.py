@@ -1,5 +1,6 @@
 """Dynamic sampling over engines that answer in any order, fail and die; Ray is replaced by a clock."""
 
+import math
 import random
 from types import SimpleNamespace
 
@@ -11,7 +12,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from openrlhf_cov.config import SamplingConfig
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer import generation
-from openrlhf_cov.trainer.samples_generator import CheckpointedLoader, CovSamplesGenerator, Rollout
+from openrlhf_cov.trainer.checkpoints import CheckpointedLoader
+from openrlhf_cov.trainer.samples_generator import CovSamplesGenerator, Rollout
 
 SAMPLES = 2
 TOKENS = 3
@@ -193,13 +195,51 @@ def test_groups_beyond_the_batch_wait_one_step_at_most(build):
 def test_metrics_of_a_first_batch(build):
     generator, _ = build()
     _, metrics, _ = step(generator)
-    # rounds: 4 prompts keep 1, 3; then the rate is 1/2 and 2 are missing: 2 * 2 = 4 prompts keep 5, 7
-    assert metrics["sampling/rounds"] == 2.0
-    assert metrics["sampling/kept_frac"] == 4 / 8
-    assert metrics["sampling/all_right_frac"] == 2 / 8  # prompts 0 and 4
-    assert metrics["sampling/all_wrong_frac"] == 2 / 8  # prompts 2 and 6
-    assert metrics["sampling/oversample"] == 8 / 4
-    assert metrics["sampling/wasted_token_frac"] == 0.5
+    # 4 prompts keep 1 and 3; then the rate is 1/2, 2 are missing and 2 * 2 = 4 are asked for, of which 5 and 7 are
+    # kept; after 4, which is not, the 3 under way make 1.5 < 2 and an eighth is asked for, a round of its own
+    assert metrics["sampling/rounds"] == 3.0
+    assert metrics["sampling/kept_frac"] == 4 / 9
+    assert metrics["sampling/all_right_frac"] == 3 / 9  # prompts 0, 4 and 8
+    assert metrics["sampling/all_wrong_frac"] == 2 / 9  # prompts 2 and 6
+    assert metrics["sampling/oversample"] == 9 / 4
+    assert metrics["sampling/wasted_token_frac"] == 5 / 9
+
+
+def test_what_is_lacking_is_asked_for_while_the_round_is_under_way(build):
+    generator, (engine,) = build(score=lambda p: [1.0, float(p < 2)])
+    generator.pass_rate.add(1, 2)
+    delays = iter(range(1, 100))  # the first request takes 1 s, the second 2 s, ...
+    engine.delays = SimpleNamespace(random=lambda: next(delays))
+    asked = []
+    engine.generate_responses.remote = lambda **request: asked.append(engine.clock.now) or engine._generate(**request)
+    step(generator)
+    # 8 at once; prompt 0 fails after 1 s: 7 * 1/2 < 4, one more is asked for; after prompt 1 again; 2 to 5 are kept
+    assert asked == [0.0] * 8 + [1.0, 2.0]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_more_is_under_way_than_the_ceiling_allows(build, seed):
+    chance = random.Random(seed)
+    batch, ceiling, share = chance.randint(1, 12), chance.uniform(1, 3), chance.uniform(0.2, 0.9)
+    passing = [chance.random() < share for _ in range(400)]
+    generator, (engine,) = build(
+        score=lambda p: [1.0, float(not passing[p])], prompts=400, batch=batch, delays=seed,
+        sampling_oversample_max=ceiling, sampling_max_rounds=1000,
+    )  # fmt: skip
+    judge, send, judged, under_way = generator._judge, engine.generate_responses.remote, [], []
+
+    def counted(samples):
+        judged.append(judge(samples))
+        return judged[-1]
+
+    def checked(**request):
+        missing = batch - sum(judged)
+        under_way.append((len(engine.requests) + 1 - len(judged), max(batch, math.ceil(missing * ceiling))))
+        return send(**request)
+
+    generator._judge, engine.generate_responses.remote = counted, checked
+    assert step(generator)[0] == [p for p in range(400) if passing[p]][:batch]
+    assert all(asked <= allowed for asked, allowed in under_way)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])

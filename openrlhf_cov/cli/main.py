@@ -1,0 +1,49 @@
+"""``openrlhf-cov COMMAND …``: every command of the package under one name, beside ``python -m openrlhf_cov.cli.…``."""
+
+import difflib
+import sys
+from importlib import import_module
+from importlib.metadata import version
+
+COMMANDS = {
+    "train": ("train_ppo_ray", "train a policy: upstream's command line with our losses, sampling and rewards"),
+    "evaluate": ("evaluate", "score a model on AIME, AMC, MATH-500 and other benchmarks"),
+    "compare": ("compare", "compare evaluations with each other and with the paper"),
+    "report": ("report", "the entropy law, figures and report.html of training runs"),
+    "watch": ("watch", "a live dashboard of training runs in the terminal"),
+    "grade": ("grade", "grade a file of responses with the rule-based reward"),
+    "prepare": ("prepare_data", "make a training set: prompts, checked labels, no overlap with the benchmarks"),
+    "doctor": ("doctor", "what this host lacks, and the commands that mend it"),
+    "serve-reward": ("serve_reward", "the rule-based reward as a service"),
+    "demo": ("demo", "train a small model on this machine, from nothing to a table"),
+    "tiny-task": ("make_tiny_task", "make the embedded task: a small model and its problems"),
+}
+"""Command -> (module of ``openrlhf_cov.cli``, what it does)."""
+
+
+def main() -> int:
+    """Exit status of the command that the first argument names; 2 with one line on stderr if there is none such."""
+    name, rest = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("--help", [])
+    if name in ("-h", "--help"):
+        sys.stdout.write(usage())
+    elif name == "--version":
+        sys.stdout.write(f"openrlhf-cov {version('openrlhf-cov')}\n")
+    elif name in COMMANDS:
+        sys.argv = [f"openrlhf-cov {name}", *rest]
+        return import_module(f"openrlhf_cov.cli.{COMMANDS[name][0]}").main() or 0
+    else:
+        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(COMMANDS)}"
+        sys.stderr.write(f"openrlhf-cov: error: no command {name!r}; {hint}\n")
+        return 2
+    return 0
+
+
+def usage() -> str:
+    """What ``--help`` prints."""
+    rows = "\n".join(f"  {name:<13} {summary}" for name, (_, summary) in COMMANDS.items())
+    return f"usage: openrlhf-cov COMMAND [--help] ...\n\n{rows}\n\nopenrlhf-cov COMMAND --help lists its flags.\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

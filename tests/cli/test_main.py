@@ -1,0 +1,71 @@
+import subprocess
+import sys
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from openrlhf_cov.cli import main as console
+from openrlhf_cov.cli.main import COMMANDS, main, usage
+
+HEAVY = ("torch", "ray", "vllm", "transformers", "deepspeed", "matplotlib", "plotly", "textual", "datasets", "pandas")
+
+
+def run(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["openrlhf-cov", *words])
+    return main()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_a_module_with_a_main(name):
+    spec = find_spec(f"openrlhf_cov.cli.{COMMANDS[name][0]}")
+    assert "\ndef main(" in Path(spec.origin).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+def test_help_lists_all(monkeypatch, capsys, words):
+    assert run(monkeypatch, *words) == 0
+    assert capsys.readouterr().out == usage()
+    assert all(f"\n  {name} " in usage() for name in COMMANDS)
+
+
+def test_the_rest_of_the_line_is_the_commands_own(monkeypatch):
+    seen = []
+    monkeypatch.setattr(import_module("openrlhf_cov.cli.grade"), "main", lambda: seen.append(sys.argv) or 7)
+    assert run(monkeypatch, "grade", "file.jsonl", "--help", "train") == 7
+    assert seen == [["openrlhf-cov grade", "file.jsonl", "--help", "train"]]
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"), [("evalute", "did you mean evaluate?"), ("xyz", "choose one of train, "), ("", "choose one of")]
+)
+def test_an_unknown_command_is_one_line(monkeypatch, capsys, word, hint):
+    assert run(monkeypatch, word) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith(f"openrlhf-cov: error: no command {word!r}; ")
+    assert hint in error
+
+
+def test_version(monkeypatch, capsys):
+    assert run(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"openrlhf-cov {metadata.version('openrlhf-cov')}\n"
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "train"])  # its parser is upstream's
+def test_help_answers_without_what_takes_seconds_to_import(name):
+    program = (
+        f"import sys; sys.argv[1:] = [{name!r}, '--help']\n"
+        "from openrlhf_cov.cli.main import main\n"
+        "try: sys.exit(main())\n"
+        f"finally: sys.stderr.write(' '.join(set(sys.modules) & {set(HEAVY)!r}))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (ended.stderr, ended.returncode) == ("", 0)
+    assert ended.stdout.startswith("usage: ")
+
+
+def test_the_console_command_is_that_of_the_package():
+    (entry,) = metadata.entry_points(group="console_scripts", name="openrlhf-cov")
+    assert entry.load() is console.main
