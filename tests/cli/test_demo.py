@@ -167,7 +167,9 @@ def test_a_null_stops_neither_line_nor_table(tmp_path, name):
     assert ("nan" in shown) == (name != "timing/generation")
     (tmp_path / "metrics.jsonl").write_text(json.dumps(LINE | {name: None}) + "\n")
     scores = {"accuracy_greedy": 0.5, "accuracy_sampled": 0.25}
-    assert ("nan" in demo.table("kl_cov", scores, scores, tmp_path, 9.0)) == (name != "cov/selected_frac")
+    assert ("nan" in demo.table("kl_cov", scores, scores, tmp_path, tmp_path / "r.html", 9.0)) == (
+        name != "cov/selected_frac"
+    )
 
 
 def test_the_table_by_hand(tmp_path):
@@ -175,7 +177,8 @@ def test_the_table_by_hand(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(json.dumps(LINE) + "\n" + json.dumps(last) + "\n")
     before = {"accuracy_greedy": 0.5, "accuracy_sampled": 0.25}
     after = {"accuracy_greedy": 1.0, "accuracy_sampled": 0.75}
-    rows = [" ".join(line.split()) for line in demo.table("clip_cov", before, after, tmp_path, 99.6).splitlines()]
+    table = demo.table("clip_cov", before, after, tmp_path, tmp_path / "report.html", 99.6)
+    rows = [" ".join(line.split()) for line in table.splitlines()]
     assert [row for row in rows if row] == [
         "--cov_type clip_cov on the embedded task: 2 steps of 32 prompts x 8 samples",
         "before after",
@@ -189,6 +192,7 @@ def test_the_table_by_hand(tmp_path):
         "wall time 100 s, 10 s of it in steps",
         f"checkpoint {tmp_path}",
         f"metrics {tmp_path / 'metrics.jsonl'}",
+        f"report {tmp_path / 'report.html'}",
     ]
 
 

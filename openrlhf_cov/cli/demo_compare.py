@@ -1,0 +1,87 @@
+"""``make demo-compare``: the embedded task with plain GRPO, Clip-Cov and KL-Cov from the same seeds, and one report.
+
+As ``make demo``, one method after the other, without the KL term to the untrained policy: the entropy law of the
+baseline is stated without. The runs lie in folders of their own under ``--output``.
+"""
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+from openrlhf_cov.cli import demo
+from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.report.write import write_report
+from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
+
+MEAN_OF = 5
+"""Steps at the end of a run over which entropy and accuracy are averaged."""
+
+
+def main() -> None:
+    """Run the comparison; exit status 1 if a training fails, 2 for a bad setting, 130 when interrupted."""
+    parser = argparse.ArgumentParser(prog="demo_compare", description=__doc__.partition(": ")[2])
+    parser.add_argument("--steps", type=int, default=40, help="global steps of each, 32 prompts x 8 samples")
+    parser.add_argument("--task", type=Path, default=Path("runs/tiny_task"), help="folder of the embedded task")
+    parser.add_argument("--output", type=Path, default=None, help="default: runs/demo-compare-<time>")
+    args = parser.parse_args()
+    if args.steps < 1:
+        parser.error(f"--steps is at least 1, got {args.steps}")
+    args.output = args.output or Path("runs") / f"demo-compare-{datetime.now():%Y%m%d-%H%M%S}"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell starts programs with SIGINT ignored
+    try:
+        run(args)
+    except (UsageError, RunStopped) as error:
+        sys.stderr.write(f"demo_compare: error: {error}\n")
+        sys.exit(2 if isinstance(error, UsageError) else 1)
+    except KeyboardInterrupt:
+        sys.stderr.write("\ndemo_compare: interrupted; the Ray it started is stopped\n")
+        sys.exit(130)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Task, score before, one training after the other, report, table."""
+    started = time.monotonic()
+    demo.check(args)
+    task, output = args.task.resolve(), args.output.resolve()
+    demo.make_task(task)
+    before = demo.score(task / "model", task)
+    scores = {}
+    for method in demo.METHOD_FLAGS:
+        demo.say(f"--cov_type {method}")
+        demo.check(SimpleNamespace(task=task, steps=args.steps, output=output / method))
+        scores[method] = demo.train_and_score(method, args.steps, task, output / method, kl_coef=0.0)
+    page = write_report([output / method for method in scores], output / "report")
+    sys.stdout.write(table(before, scores, output, page, time.monotonic() - started))
+
+
+def table(before: dict, scores: Mapping[str, dict], output: Path, page: Path, seconds: float) -> str:
+    """What the runs did, for a person; entropy and training accuracy are means of the last ``MEAN_OF`` steps."""
+    runs = {method: read_metrics(output / method / METRICS_FILE) for method in scores}
+
+    def row(title: str, first: str, values: list[str]) -> str:
+        return f"{title:<34}{first:>9}" + "".join(f"{value:>10}" for value in values)
+
+    def tail(name: str, shape: str) -> list[str]:
+        ends = [[demo.number(line, name) for line in lines[-MEAN_OF:]] for lines in runs.values()]
+        return [format(sum(end) / len(end), shape) for end in ends]
+
+    first = next(iter(runs.values()))[0]
+    lines = [row("", "before", list(scores))]
+    for title, name in (("greedy", "accuracy_greedy"), ("temperature 1", "accuracy_sampled")):
+        values = [f"{score[name]:.1%}" for score in scores.values()]
+        lines.append(row(f"held-out accuracy, {title}", f"{before[name]:.1%}", values))
+    entropy, accuracy = demo.number(first, "entropy/mean"), demo.number(first, "rollout/reward_mean")
+    lines.append(row("entropy, nats per token", f"{entropy:.3f}", tail("entropy/mean", ".3f")))
+    lines.append(row("training accuracy", f"{accuracy:.1%}", tail("rollout/reward_mean", ".1%")))
+    lines += ["", f"wall time  {seconds:,.0f} s", f"runs       {output}", f"report     {page}"]
+    return "\n" + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Qwen2.5-32B on DAPO-MATH with GRPO with clip-higher (DAPO, arXiv 2503.14476).
+# Settings of the paper (section 4.3) and of the authors' scripts.
+# Needs 32 GPUs of 80 GB, 8 in each of 4 nodes. LAYOUT=colocated: training and vLLM take turns on the same GPUs; LAYOUT=split:
+# each has its own (scripts/layouts; memory in docs/sizing.md). The data: docs/data.md. Dry run: add --dry_run.
+# Differs from the authors' scripts: groups that dynamic sampling keeps beyond a batch train in the next step instead of
+# being dropped; covariance is ranked over the whole update (--cov_scope micro_batch: over each micro-batch, as there).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" --working-dir . \
+  --runtime-env-json '{"excludes": [".git", ".venv", "runs"], "env_vars": {"NCCL_DEBUG": "WARN"}}' \
+  -- python -m openrlhf_cov.cli.train_ppo_ray \
+  --cov_type none --actor.eps_clip_low_high 0.2 0.28 --actor.dual_clip 10 \
+  --actor.model_name_or_path "${MODEL:-Qwen/Qwen2.5-32B}" \
+  --data.prompt_dataset "${DATA:-/data/dapo/train.jsonl}" --data.input_key prompt --data.label_key answer \
+  --reward.remote_url openrlhf_cov/rewards/reward_func.py --reward_format boxed --reward_source row \
+  --algo.advantage.estimator group_norm --algo.kl.init_coef 0 --actor.loss_agg_mode token-mean \
+  --algo.dynamic_filtering_enable --algo.dynamic_filtering_range 0 1 --sampling_max_rounds 10 \
+  --rollout.batch_size 256 --rollout.n_samples_per_prompt 8 --rollout.temperature 1 --rollout.top_p 1 \
+  --train.batch_size 256 --train.max_epochs 1 --train.num_episodes "${EPISODES:-10}" \
+  --data.max_len 10240 --rollout.max_new_tokens 8192 \
+  --actor.adam.lr 1e-6 --actor.lr_scheduler constant --actor.adam.weight_decay 0 --actor.max_norm 1 \
+  --ds.zero_stage 3 --actor.gradient_checkpointing_enable --ds.packing_samples --train.dynamic_batch_enable \
+  $(< "scripts/layouts/qwen2.5_32b_${LAYOUT:-colocated}.flags") \
+  --eval.dataset "bench:${BENCHMARKS:-paper}" --eval.data_dir "${EVAL_DATA:-/data/eval}" --eval.steps 4 \
+  --ckpt.output_dir "${OUTPUT:-/checkpoints/qwen2.5_32b_clip_higher}" --ckpt.path "${OUTPUT:-/checkpoints/qwen2.5_32b_clip_higher}/state" \
+  --ckpt.save_steps 32 --logger.tensorboard_dir "${OUTPUT:-/checkpoints/qwen2.5_32b_clip_higher}/tensorboard" \
+  --cov_dump_every 32 "$@"
