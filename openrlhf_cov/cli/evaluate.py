@@ -171,13 +171,15 @@ class Progress:
     def __init__(self, total: int, done: int) -> None:
         self.total, self.done, self.tokens = total, done, 0
         self.bar: tqdm | None = None
+        self.started = 0.0
 
     def update(self, response: Response) -> None:
         """Count one response."""
         if self.bar is None:  # engines take a minute to start, which says nothing about the time left
             self.bar = tqdm(total=self.total, initial=self.done, desc="evaluate", unit="response", smoothing=0.05)
+            self.started = time.monotonic()
         self.tokens += response.tokens
-        elapsed = time.time() - self.bar.start_t
+        elapsed = time.monotonic() - self.started
         self.bar.set_postfix_str(f"{self.tokens / elapsed:,.0f} tokens/s" if elapsed > 1 else "", refresh=False)
         self.bar.update()
 

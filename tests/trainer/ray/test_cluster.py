@@ -218,6 +218,10 @@ def test_a_port_without_a_ray_is_refused(connect, monkeypatch):
         ("xyz://head:1", RuntimeError("Module: xyz does not exist.\nThis module was parsed from Address")),
         ("xyz://head:1", AssertionError()),
         ("auto", ValueError("bad address")),
+        (
+            "auto",
+            Exception("The current node timed out during startup. This could happen"),
+        ),  # a bare one, on busy hosts
     ],
 )
 def test_what_ray_refuses_is_one_line(connect, monkeypatch, address, error):

@@ -1,0 +1,253 @@
+"""Every command in the docs is executed, or parsed by the parser that would parse it on a cluster.
+
+A comment before a block says which: ``<!-- run -->`` is executed here. In all others every command is parsed; it
+then says ``parse`` or what they would need: ``gpu``, ``cluster``, ``hub`` (of models), ``minutes`` (of a CPU host).
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from openrlhf_cov.cli import train_ppo_ray
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.trainer import cpu_host
+
+SHELL = ("bash",)
+OTHER_LANGUAGES = ("", "text", "python", "json", "diff", "yaml", "toml", "ini", "html")
+MARKERS = ("", "parse", "run", "gpu", "cluster", "hub", "minutes", "parse with the changes")
+"""The last is that of docs/extending.md; see test_extending.py."""
+
+TRAINER = "train_ppo_ray"
+FOREIGN = (
+    "cat cd cp curl docker export git head jq kubectl ls mkdir nvidia-smi pip pre-commit ruff sbatch scancel scp "
+    "source squeue ssh sudo tail tee tmux vllm"
+).split()
+"""Programs whose flags are not ours to check."""
+RAY = ("start", "stop", "status", "job", "up", "down")
+MODULES = ("venv", "pytest", "json.tool", "pip", "http.server", "mkdocs", "build")
+
+
+FILES = {
+    "responses.jsonl": [{"response": "\\boxed{2}", "answer": "2"}],
+    "train/dapo_math_8k.jsonl": [{"problem": "1+1?", "answer": "2", "id": "1", "source": "dapo"}],
+    "train/math_train.jsonl": [{"problem": "1+2?", "answer": "3", "id": "1", "source": "math"}],
+    "eval/math500.jsonl": [{"problem": "What is 1+2?", "answer": "3", "id": "1", "source": "math500"}],
+}
+"""Inputs that the pages name, as rows of JSON Lines."""
+
+
+def commands_of(text: str) -> Iterator[list[str]]:
+    """The commands of a shell script, as words; comments, here-documents and redirections are gone."""
+    text = re.sub(r"<<\s*'?(\w+)'?(.*)\n(?:.*\n)*?\1$", r"\2", text, flags=re.M)
+    text = re.sub(r"(^|\s)#.*$", "", text.replace("\\\n", " "), flags=re.M)
+    text = re.sub(r"\$\{\w+:[-=?]([^}]*)\}", r"\1", re.sub(r"\$\([^)]*\)", "VALUE", text))
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=";|&<>\n")
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
+    words: list[str] = []
+    skip = False
+    for token in [*lexer, "\n"]:
+        if set(token) <= set(";|&\n"):
+            if words:
+                yield words
+            words = []
+        elif set(token) <= set("<>&"):
+            skip = True
+        elif skip:
+            skip = False
+        else:
+            words.append(token)
+
+
+def test_commands_of_a_script():
+    script = "A=1 make demo   # it's\ncat > x <<'END'\nmake nothing\nEND\na \\\n  'b\nc' && d \"${E:-f}\" $(g h) | i\n"
+    expected = [["A=1", "make", "demo"], ["cat"], ["a", "b\nc"], ["d", "f", "VALUE"], ["i"]]
+    assert list(commands_of(script)) == expected
+
+
+class Checker:
+    """Fails for a command that could not start: no such program, file, target or flag, or a value that is refused."""
+
+    def __init__(self, repository: Path, parser, console, capsys, monkeypatch) -> None:
+        self.repository, self.parser, self.console = repository, parser, console
+        self.capsys, self.monkeypatch = capsys, monkeypatch
+
+    def check(self, words: list[str]) -> None:
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0], flags=re.S):
+            words = words[1:]
+        if not words:
+            return
+        program, rest = words[0].removeprefix(".venv/bin/"), words[1:]
+        if program.startswith("--"):
+            self.check_flags(words)
+        elif program.endswith(".sh"):
+            self.check_script(program, rest)
+        elif program in ("bash", "sh", "sbatch") and rest[0].endswith((".sh", ".sbatch")):
+            self.check_script(rest[0], rest[1:])
+        elif re.fullmatch(r"python(3(\.\d+)?)?", program):
+            self.check_python(rest)
+        elif program == "make":
+            self.check_make(rest)
+        elif program == "ray":
+            assert rest[0] in RAY, f"no `ray {rest[0]}`"
+            if "--" in rest:
+                self.check(rest[rest.index("--") + 1 :])
+        elif program == "openrlhf-cov":
+            self.check_module(self.console[rest[0]], rest[1:])
+        else:
+            assert program in FOREIGN, f"no such program: {program}"
+            self.check_files(rest)
+
+    def check_script(self, name: str, words: list[str]) -> None:
+        assert (self.repository / name).is_file(), f"no file {name}"
+        if Path(name).name.startswith("train_"):  # passes on what is added
+            self.check_flags(words)
+
+    def check_python(self, words: list[str]) -> None:
+        if words[0] == "-m" and words[1].startswith("openrlhf_cov.cli."):
+            self.check_module(words[1].removeprefix("openrlhf_cov.cli."), words[2:])
+        elif words[0] == "-m":
+            assert words[1] in MODULES, f"no module {words[1]}"
+            self.check_files(words[2:])
+        elif words[0].endswith(".py"):
+            source = (self.repository / words[0]).read_text(encoding="utf-8")
+            for flag in (word.split("=")[0] for word in words[1:] if word.startswith("--")):
+                assert f'"{flag}"' in source, f"{words[0]} has no {flag}"
+        else:
+            assert words[0] in ("-c", "-")
+
+    def check_files(self, words: list[str]) -> None:
+        """Files of the repository that are named do exist."""
+        for word in words:
+            if re.match(r"(tests|scripts|docs|benchmarks|requirements)[/-]", word):
+                assert (self.repository / word.split("::")[0]).exists(), f"no file {word}"
+
+    def check_make(self, words: list[str]) -> None:
+        makefile = (self.repository / "Makefile").read_text(encoding="utf-8")
+        for word in words:
+            name, is_variable, _ = word.partition("=")
+            pattern = rf"\$\({name}\)|^{name} [?:]?=" if is_variable else rf"^{name}:"
+            assert re.search(pattern, makefile, flags=re.M), f"the Makefile knows no {name}"
+
+    def check_module(self, module: str, words: list[str]) -> None:
+        if "--help" in words or any("…" in word for word in words):
+            self.check_flags(words, module)
+        elif module == TRAINER:
+            self.monkeypatch.setattr(sys, "argv", [TRAINER, *words])
+            self.refuse_nothing(train_ppo_ray.parse_args)
+        else:
+            self.refuse_nothing(self.parser(module).parse_args, words)
+
+    def check_flags(self, words: list[str], module: str = TRAINER) -> None:
+        for flag in (word.split("=")[0] for word in words if word.startswith("--")):
+            assert flag in self.parser(module)._option_string_actions, f"{module} has no {flag}"
+
+    def refuse_nothing(self, parse, *args) -> None:
+        try:
+            parse(*args)
+        except (SystemExit, UsageError) as error:
+            pytest.fail(f"{error} {self.capsys.readouterr().err}")
+
+
+@pytest.fixture
+def checker(repository, parser, console, capsys, monkeypatch) -> Checker:
+    return Checker(repository, parser, console, capsys, monkeypatch)
+
+
+def test_every_block_is_of_a_kind_that_a_test_covers(pages):
+    for page in pages:
+        for block in page.blocks:
+            language = block.language.split()[0] if block.language else ""
+            assert language in (*SHELL, *OTHER_LANGUAGES), f"{block.place}: {language}"
+            assert block.marker in (MARKERS if language in SHELL else ("", "output")), f"{block.place}: {block.marker}"
+
+
+def test_every_command_could_start(page, page_name, checker, monkeypatch):
+    for block in page(page_name).blocks:
+        if block.language not in SHELL or block.marker == "parse with the changes":
+            continue
+        if block.marker in ("gpu", "cluster"):
+            monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
+        for words in commands_of(block.text):
+            try:
+                checker.check(words)
+            except (AssertionError, pytest.fail.Exception) as error:
+                pytest.fail(f"{block.place}: {' '.join(words)}\n{error}")
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "make dmeo",
+        "make demo COV_TIPE=none",
+        "python -m openrlhf_cov.cli.grade f.jsonl --respnse_key x",
+        "python -m openrlhf_cov.cli.evaluate --limit many",
+        "ray job submit --address x -- python -m openrlhf_cov.cli.train_ppo_ray --cov_type kl-cov",
+        "python -m openrlhf_cov.cli.train_ppo_ray --cov_type kl_cov",  # no reward
+        "python -m openrlhf_cov.cli.train_ppo_ray … --kl_cov_ration 1",
+        "--kl_cov_ration 2e-3",
+        "python benchmarks/selection.py --stesp 16",
+        "scripts/no_such.sh",
+        "scripts/train_qwen2.5_7b_grpo.sh --dry_rum",
+        "pip install -r requirements-gpu.txt",
+        "ray submit",
+        "openrlhf_cov train",
+    ],
+)
+def test_a_wrong_command_is_found(checker, command):
+    (words,) = commands_of(command)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        checker.check(words)
+
+
+def test_blocks_to_run_do_and_print_what_the_page_says(page, run_page, workplace):
+    """All of a page in one folder, in their order; ``…`` in the output stands for anything."""
+    blocks = page(run_page).blocks
+    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+        if block.marker != "run":
+            continue
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block.text],
+            **workplace,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{block.place}: status {done.returncode}\n{done.stdout}{done.stderr}"
+        if following is not None and following.marker == "output":
+            shown = ".*?".join(map(re.escape, following.text.strip().split("…")))
+            assert re.fullmatch(shown, done.stdout.strip(), flags=re.S), f"{following.place}: it prints\n{done.stdout}"
+
+
+def test_python_of_the_pages_runs(page, python_page, workplace):
+    if python_page == "docs/extending.md":
+        return  # test_extending.py
+    code = "\n".join(block.text for block in page(python_page).blocks if block.language == "python")
+    done = subprocess.run([sys.executable, "-c", code], **workplace, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def workplace(repository, tmp_path, make_evaluation) -> dict[str, object]:
+    """Arguments of subprocess: a folder that looks like a clone in which ``make demo`` trained two policies.
+
+    Their metrics are those of real runs, of some columns. There are two evaluations, responses and problems as well.
+    """
+    for name in ("openrlhf_cov", "scripts", "benchmarks", "Makefile", "docs"):
+        (tmp_path / name).symlink_to(repository / name)
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    shutil.copytree(repository / "tests" / "docs" / "runs", tmp_path / "runs")
+    for run, answers in (("base", "1 2 2 -"), ("kl_cov", "1 1 2 1")):
+        make_evaluation({"amc23": [answers] * 3}).write(tmp_path / "results" / run)
+    for name, rows in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(repository), "PATH": path}}

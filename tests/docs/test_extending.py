@@ -1,0 +1,71 @@
+"""docs/extending.md: its changes apply to the package, and its Python then runs."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PARSE = """
+import sys
+from openrlhf_cov.cli import train_ppo_ray
+args = train_ppo_ray.parse_args()
+print(args.cov_type, args.top_clip_ratio, *args.actor.eps_clip_low_high)
+"""
+
+
+def apply(diff: str, root: Path) -> None:
+    """Replace, once each, the old lines of every hunk by the new ones."""
+    head, *hunks = diff.split("@@\n")
+    path = root / re.search(r"^\+\+\+ (\S+)$", head, flags=re.M)[1]
+    for hunk in hunks:
+        lines = [(line[:1] or " ", line[1:]) for line in hunk.rstrip("\n").split("\n")]
+        old = "".join(f"{text}\n" for sign, text in lines if sign in " -")
+        new = "".join(f"{text}\n" for sign, text in lines if sign in " +")
+        source = path.read_text(encoding="utf-8")
+        assert source.count(old) == 1, f"{path.name} has these lines {source.count(old)} times:\n{old}"
+        path.write_text(source.replace(old, new), encoding="utf-8")
+
+
+def run_python(code: str, folder: Path, *argv: str) -> str:
+    env = os.environ | {"PYTHONPATH": str(folder)}
+    done = subprocess.run([sys.executable, "-c", code, *argv], cwd=folder, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def extended(page, repository, tmp_path_factory):
+    """A copy of the package with all changes of the page, and the files that the page names."""
+    root = tmp_path_factory.mktemp("extended")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(repository / "openrlhf_cov", root / "openrlhf_cov", ignore=ignored)
+    for block in page("docs/extending.md").blocks:
+        if block.language == "diff":
+            apply(block.text, root)
+        elif named := re.search(r'title="(\S+)"', block.language):
+            (root / named[1]).write_text(block.text, encoding="utf-8")
+    return root
+
+
+def test_every_python_block_runs(page, extended):
+    blocks = [block for block in page("docs/extending.md").blocks if block.language == "python"]
+    assert len(blocks) >= 5
+    run_python("\n".join(block.text for block in blocks), extended)
+
+
+def test_the_command_of_the_new_loss_is_parsed(page, extended):
+    (block,) = (each for each in page("docs/extending.md").blocks if each.marker == "parse with the changes")
+    words = block.text.replace("\\\n", " ").split()
+    assert words[:3] == ["python", "-m", "openrlhf_cov.cli.train_ppo_ray"]
+    assert run_python(PARSE, extended, *words[3:]).split() == ["top_clip", "0.001", "1.0", "1.0"]
+
+
+def test_the_unchanged_package_knows_none_of_it(page, repository):
+    """Otherwise the blocks would prove nothing about the changes."""
+    for name in ("top_clip", "yes_no", "capitals"):
+        for path in (repository / "openrlhf_cov").rglob("*.py"):
+            assert name not in path.read_text(encoding="utf-8"), path
