@@ -33,7 +33,7 @@ test-long: $(READY) $(SMOLLM)
 	$(BIN)/python -m pytest -m long --durations 20
 
 docs: $(READY) $(DOCS)
-	$(BIN)/mkdocs build --strict --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 check: $(READY)
 	BIN=$(BIN) scripts/check.sh

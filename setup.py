@@ -15,7 +15,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["openrlhf_cov*"]),
-    package_data={"openrlhf_cov.evaluation": ["page/*"], "openrlhf_cov.report": ["assets/*"]},
+    package_data={
+        "openrlhf_cov.evaluation": ["page/*"],
+        "openrlhf_cov.report": ["assets/*"],
+        "openrlhf_cov.dashboard": ["*.tcss"],
+    },
     entry_points={"console_scripts": ["openrlhf-cov = openrlhf_cov.cli.main:main"]},
     install_requires=REQUIREMENTS,
     extras_require={

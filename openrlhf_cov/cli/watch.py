@@ -1,0 +1,72 @@
+"""``python -m openrlhf_cov.cli.watch RUN [RUN ...]``: runs in the terminal while they train, or after."""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from openrlhf_cov.errors import UsageError
+
+SLOWEST, FASTEST = 3600.0, 0.1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    found = argparse.ArgumentParser(prog="watch", description=__doc__.partition(": ")[2])
+    found.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="folder of a run; also TensorBoard events or CSV, read once"
+    )
+    found.add_argument("--once", action="store_true", help="print what there is as plain text and exit")
+    found.add_argument(
+        "--interval", type=float, default=1.0, help="seconds between two looks at the files (default: 1)"
+    )
+    found.add_argument("--steps", type=int, help="global steps of the run, for the ETA where its command does not say")
+    return found
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse values that make no sense, and a screen that is none."""
+    if not FASTEST <= args.interval <= SLOWEST:
+        raise UsageError(f"--interval is in seconds, {FASTEST:g} to {SLOWEST:g}, got {args.interval:g}")
+    if args.steps is not None and args.steps < 1:
+        raise UsageError(f"--steps is at least 1, got {args.steps}")
+    streams = (sys.stdin, sys.stdout, sys.stderr)  # keys, size, pictures
+    on_terminal = all(stream.isatty() for stream in streams) and os.environ.get("TERM") != "dumb"
+    if not (args.once or on_terminal):
+        raise UsageError("this is no terminal to draw on; add --once for a snapshot as plain text")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Watch until a key ends it; exit status 2 with one line on stderr for a path or flag that cannot be used."""
+    args = parser().parse_args(argv)
+    try:
+        check(args)
+        watch(args)
+    except (UsageError, OSError) as error:
+        sys.stderr.write(f"watch: error: {' '.join(str(error).split())}\n")
+        return 2
+    return 0
+
+
+def watch(args: argparse.Namespace) -> None:
+    """The dashboard, or with ``--once`` a snapshot on stdout."""
+    from openrlhf_cov.dashboard.sources import open_sources
+
+    sources = open_sources(args.runs, args.steps)
+    if not args.once:
+        from openrlhf_cov.dashboard.app import Watch
+
+        Watch(sources, args.interval).run()
+        return
+    from openrlhf_cov.dashboard.panels import snapshot
+
+    for source in sources:
+        source.update()
+    text = snapshot([source.state for source in sources], time.time())
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""What a run should be looked at for: each alert says what, how much, since when and what to do (pure)."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from openrlhf_cov.analysis.naming import ENTROPY
+from openrlhf_cov.analysis.regression import Floats
+from openrlhf_cov.analysis.table import Table
+
+START_POINTS, LEVEL_POINTS = 5, 3
+"""The entropy at the start is the median of this many steps, the one of a step that of it and those before it."""
+LOW_ENTROPY = 0.1
+"""Share of its start below which little entropy is left to buy reward with."""
+HALF_WINDOW, HALF_SHARE = 20, 0.1
+"""Steps whose mean reward is compared with that of as many before them; a tenth of a long run."""
+ENTROPY_FALL = 0.1
+"""Share by which the entropy must fall between the two."""
+FALL_ERRORS = 3
+"""And standard errors."""
+RECENT = 10
+"""Steps over which failures of the grader and empty bands are averaged."""
+SKIPS_WITHIN, RATIOS_WITHIN = 20, 5
+"""Steps for which a skipped update, a large ratio, is remembered."""
+EMPTY_BAND = 0.5
+"""Share of the updates without a token in Clip-Cov's band."""
+RATIO_P99 = 2.0
+"""Above it the run warns too: one token in a hundred has more than doubled its probability since the rollout."""
+GRADER = (
+    (
+        "reward/error_frac",
+        0.0,
+        "rewards fail",
+        "see the errors of the reward function or server in the log of the run",
+    ),
+    ("reward/timeout_frac", 0.01, "grading times out", "raise --reward_timeout or --reward_workers"),
+    ("reward/unparsable_frac", 0.1, "answers cannot be read", "look at responses; check --reward_format and prompt"),
+)
+"""Metric, mean share over the recent steps that is let pass, what it is, what to do."""
+
+COLUMNS = (
+    *(ENTROPY, "reward", "ppo/skipped_updates", "ppo/ratio_p99", "cov/empty_update_frac", "cov/selected_count"),
+    *(name for name, *_ in GRADER),
+)
+"""Metrics that the alerts need."""
+
+
+@dataclass(frozen=True)
+class Alert:
+    """``what`` is wrong, by which ``value``, holding without a break since step ``since``, and what to do about it."""
+
+    code: str
+    what: str
+    value: str
+    since: int
+    advice: str
+
+    @property
+    def short(self) -> str:
+        return f"{self.what}: {self.value}, since step {self.since}"
+
+    @property
+    def line(self) -> str:
+        return f"{self.short}; {self.advice}"
+
+
+def find_alerts(table: Table, settings: Mapping[str, str]) -> list[Alert]:
+    """The alerts of a run as it stands at its last step, what stops it soonest first."""
+    found = (
+        *_grader(table),
+        _skipped_updates(table),
+        _large_ratio(table),
+        _low_entropy(table),
+        _flat_reward(table),
+        _empty_band(table, settings),
+    )
+    return [alert for alert in found if alert is not None]
+
+
+def _low_entropy(table: Table) -> Alert | None:
+    steps, (entropy,) = _complete(table, ENTROPY)
+    if len(entropy) < START_POINTS + LEVEL_POINTS:
+        return None
+    start = float(np.median(entropy[:START_POINTS]))
+    level = np.median(np.lib.stride_tricks.sliding_window_view(entropy, LEVEL_POINTS), axis=1)
+    since = _holding(steps[LEVEL_POINTS - 1 :], level < LOW_ENTROPY * start)
+    if since is None:
+        return None
+    value = f"{level[-1]:.3g} of {start:.3g} nats, {level[-1] / start:.1%}"
+    advice = "most of the gain is spent: take an earlier checkpoint, a lower --actor.adam.lr or --cov_type kl_cov"
+    return Alert("entropy_low", "entropy below 10 % of its start", value, since, advice)
+
+
+def _flat_reward(table: Table) -> Alert | None:
+    """No more reward than one standard error, of the noise between neighbors, while entropy goes."""
+    steps, (entropy, reward) = _complete(table, ENTROPY, "reward")
+    half = max(HALF_WINDOW, int(HALF_SHARE * len(steps)))
+    if len(steps) < 2 * half:
+        return None
+    gain, gain_error = _halves(reward, half)
+    change, change_error = _halves(entropy, half)
+    fall, before = -change, _means(entropy, half)[:-half]
+    falls = (fall > ENTROPY_FALL * before) & (fall > FALL_ERRORS * change_error)
+    since = _holding(steps[2 * half - 1 :], falls & (gain < gain_error))
+    if since is None:
+        return None
+    value = f"reward {gain[-1]:+.2g} (± {gain_error[-1]:.2g}) for {fall[-1] / before[-1]:.0%} of the entropy"
+    advice = f"means of {half} steps; harder prompts, or stop: entropy is spent for nothing"
+    return Alert("reward_flat", "reward flat while entropy falls", value, since, advice)
+
+
+def _grader(table: Table) -> Iterator[Alert | None]:
+    for name, limit, what, advice in GRADER:
+        steps, (share,) = _complete(table, name)
+        holds = _recent_count(share > 0, RECENT) > 0 if limit == 0 else _recent_mean(share, RECENT) > limit
+        since = _holding(steps, holds)
+        if since is not None:
+            value = f"{_percent(share[-RECENT:].mean())} of the responses of the last {_steps(share[-RECENT:])}"
+            yield Alert(name, what, value, since, advice)
+
+
+def _skipped_updates(table: Table) -> Alert | None:
+    steps, (skipped,) = _complete(table, "ppo/skipped_updates")
+    since = _holding(steps, _recent_count(skipped > 0, SKIPS_WITHIN) > 0)
+    if since is None:
+        return None
+    value = f"{skipped[-SKIPS_WITHIN:].sum():.0f} in the last {_steps(skipped[-SKIPS_WITHIN:])}"
+    advice = "lower --actor.adam.lr or --actor.max_norm; look for broken data"
+    return Alert("updates_skipped", "updates skipped, NaN gradient", value, since, advice)
+
+
+def _large_ratio(table: Table) -> Alert | None:
+    steps, (ratio,) = _complete(table, "ppo/ratio_p99")
+    since = _holding(steps, _recent_count(ratio > RATIO_P99, RATIOS_WITHIN) > 0)
+    if since is None:
+        return None
+    value = f"ppo/ratio_p99 {ratio[-RATIOS_WITHIN:].max():.3g}"
+    advice = "lower --actor.adam.lr, use fewer updates per rollout, or keep the PPO clip"
+    return Alert("ratio_large", "the policy runs away from its rollouts", value, since, advice)
+
+
+def _empty_band(table: Table, settings: Mapping[str, str]) -> Alert | None:
+    """Of a run whose method is not known, one that selected tokens at some step has one."""
+    steps, (empty,) = _complete(table, "cov/empty_update_frac")
+    method = settings.get("--cov_type")
+    if method not in (None, "clip_cov") or (method is None and not np.nansum(table.column("cov/selected_count"))):
+        return None
+    since = _holding(steps, _recent_mean(empty, RECENT) > EMPTY_BAND)
+    if since is None:
+        return None
+    value = f"none in {empty[-RECENT:].mean():.0%} of the updates"
+    advice = "nothing is clipped: lower --clip_cov_lb towards cov/top_2e-3, or raise --clip_cov_ub"
+    return Alert("band_empty", "no candidates in Clip-Cov's band", value, since, advice)
+
+
+def _complete(table: Table, *names: str) -> tuple[NDArray[np.int64], list[Floats]]:
+    """Steps (n,) that have all of these metrics, and the metrics (n,)."""
+    columns = [table.column(name) for name in names]
+    there = np.isfinite(columns).all(axis=0)
+    return table.steps[there], [column[there] for column in columns]
+
+
+def _holding(steps: NDArray[np.int64], holds: NDArray[np.bool_]) -> int | None:
+    """First step of the stretch of True that lasts to the end; None if the last one is False."""
+    if not len(holds) or not holds[-1]:
+        return None
+    broken = np.flatnonzero(~holds)
+    return int(steps[broken[-1] + 1 if len(broken) else 0])
+
+
+def _recent_count(holds: NDArray[np.bool_], window: int) -> NDArray[np.int64]:
+    """How many of the last ``window`` are True, at each place."""
+    total = np.concatenate([[0], np.cumsum(holds)])
+    return total[1:] - total[np.maximum(np.arange(len(holds)) + 1 - window, 0)]
+
+
+def _recent_mean(values: Floats, window: int) -> Floats:
+    """Mean of the last ``window`` values, of fewer at the start."""
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    first = np.maximum(np.arange(len(values)) + 1 - window, 0)
+    return (total[1:] - total[first]) / (np.arange(len(values)) + 1 - first)
+
+
+def _means(values: Floats, window: int) -> Floats:
+    """Means of all stretches of ``window`` values, (n - window + 1,)."""
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    return (total[window:] - total[:-window]) / window
+
+
+def _halves(values: Floats, half: int) -> tuple[Floats, Floats]:
+    """Mean of each stretch minus that of the one before it, (n - 2 half + 1,), and the standard error of that.
+
+    The noise of a value is taken from the differences of neighbors, which a trend hardly moves.
+    """
+    means = _means(values, half)
+    variance = _means(np.diff(values) ** 2, 2 * half - 1) / 2
+    return means[half:] - means[:-half], np.sqrt(np.maximum(variance, 0.0) * 2 / half)
+
+
+def _steps(values: Floats) -> str:
+    return f"{len(values)} steps" if len(values) > 1 else "step"
+
+
+def _percent(share: float) -> str:
+    return (
+        "under 0.1 %" if 0 < share < 0.001 else f"{100 * share:.{1 if math.isfinite(share) and share < 0.1 else 0}f} %"
+    )

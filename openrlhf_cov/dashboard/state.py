@@ -1,0 +1,219 @@
+"""What is shown of a run, worked out from its table (pure)."""
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from openrlhf_cov.analysis.law import LawPoints
+from openrlhf_cov.analysis.naming import ENTROPY
+from openrlhf_cov.analysis.regression import Floats
+from openrlhf_cov.analysis.runs import Run, interventions, training_points
+from openrlhf_cov.analysis.table import EMPTY, TIME, Table
+from openrlhf_cov.analysis.verdict import LawResult, examine_law
+from openrlhf_cov.dashboard import alerts
+from openrlhf_cov.dashboard.alerts import Alert, find_alerts
+from openrlhf_cov.dashboard.eta import Activity, Pace, Total, activity, pace, remaining, total_steps
+
+LAW_RESAMPLES = 500
+LAW_GROWTH = 0.01
+"""The law is fitted again when this share of the points is new."""
+UNKNOWN_PACE = Pace(math.nan, math.nan)
+PHASE_STEPS = 50
+"""Last steps whose times the shares of the phases are taken of."""
+
+
+@dataclass(frozen=True)
+class CurveName:
+    """A curve: the metric, what it is called, and its unit."""
+
+    metric: str
+    title: str
+    unit: str
+
+
+CURVES = (
+    CurveName("reward", "reward", "step mean"),
+    CurveName(ENTROPY, "entropy", "nats"),
+    CurveName("cov/mean", "covariance", "Cov(log π, A)"),
+    CurveName("response_length", "response length", "tokens"),
+)
+PHASES = {
+    "timing/generation": "generation",
+    "timing/make_experience": "make experience",
+    "timing/ppo_train": "ppo train",
+    "timing/broadcast": "broadcast",
+}
+STEP_TOTAL, LENGTH, SAMPLES = "timing/step_total", "rollout/response_length_mean", "rollout/num_samples"
+SAMPLING = {
+    "sampling/kept_frac": "kept",
+    "sampling/all_right_frac": "all right",
+    "sampling/all_wrong_frac": "all wrong",
+    "sampling/wasted_token_frac": "wasted tokens",
+    "sampling/rounds": "rounds",
+}
+GRADER = {
+    "reward/no_answer_frac": "no answer",
+    "reward/unparsable_frac": "unparsable",
+    "reward/timeout_frac": "timeout",
+    "reward/error_frac": "error",
+    "reward/unfinished_frac": "unfinished",
+    "truncated": "cut at the limit",
+}
+COLUMNS = frozenset(
+    {TIME, STEP_TOTAL, LENGTH, SAMPLES, "cov/selected_frac", *(curve.metric for curve in CURVES)}
+    | {*PHASES, *SAMPLING, *GRADER, *alerts.COLUMNS}
+)
+"""All metrics that the dashboard reads."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Seconds of the last step, and the share of the recent steps' time."""
+
+    name: str
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Points (n,) that there are of a metric."""
+
+    name: CurveName
+    steps: Floats
+    values: Floats
+
+    @property
+    def last(self) -> float:
+        return float(self.values[-1]) if len(self.values) else math.nan
+
+
+@dataclass(frozen=True, eq=False)
+class RunState:
+    """A run as the dashboard shows it. ``done`` is the newest step, 0 before the first; ``last_time`` its Unix time.
+
+    ``tokens_per_second`` are response tokens of the newest step, by the time of generation and of the whole step.
+    """
+
+    name: str
+    path: str
+    follows: bool
+    done: int = 0
+    total: Total | None = None
+    pace: Pace = UNKNOWN_PACE
+    last_time: float = math.nan
+    curves: tuple[Curve, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    step_seconds: float = math.nan
+    tokens_per_second: tuple[float, float] = (math.nan, math.nan)
+    sampling: dict[str, float] = field(default_factory=dict)
+    grader: dict[str, float] = field(default_factory=dict)
+    method: str | None = None
+    selected_frac: float = math.nan
+    law: LawResult | None = None
+    alerts: tuple[Alert, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def curve(self, metric: str) -> Curve:
+        return next(curve for curve in self.curves if curve.name.metric == metric)
+
+    def age(self, now: float) -> float:
+        """Seconds since the newest step; 0 where the clock of the run is ahead of ours."""
+        return max(0.0, now - self.last_time)
+
+    def activity(self, now: float) -> Activity:
+        if not self.curves:
+            return Activity("waiting", "waiting for the first step")
+        if not self.follows:
+            return Activity("read", "a log of another trainer, read once")
+        return activity(self.done, self.total, self.pace, self.age(now))
+
+    def remaining(self, now: float) -> float:
+        """Seconds to the last step, NaN if unknown or if the run may be at its end already."""
+        if self.activity(now).state not in ("running", "finished"):
+            return math.nan
+        return remaining(self.done, self.total, self.pace, self.age(now))
+
+
+def build(run: Run, *, follows: bool = True, asked_steps: int | None = None, law: LawResult | None = None) -> RunState:
+    """The state of a run; ``asked_steps`` is the number of its steps where its flags do not say."""
+    table = run.training
+    state = RunState(run.name, str(run.path), follows, method=run.settings.get("--cov_type"), warnings=run.warnings)
+    state = replace(state, total=total_steps(run.settings, asked_steps, _kept(table)))
+    if not len(table):
+        return state
+    tokens = _last(table, LENGTH) * _last(table, SAMPLES)
+    return replace(
+        state,
+        done=int(table.steps[-1]),
+        pace=pace(table.steps.astype(np.float64), table.column(TIME), table.column(STEP_TOTAL)),
+        last_time=_last(table, TIME),
+        curves=tuple(_curve(table, name) for name in CURVES),
+        phases=_phases(table),
+        step_seconds=_last(table, STEP_TOTAL),
+        tokens_per_second=tuple(_ratio(tokens, _last(table, name)) for name in ("timing/generation", STEP_TOTAL)),
+        sampling=_present(table, SAMPLING),
+        grader=_present(table, GRADER),
+        selected_frac=_last(table, "cov/selected_frac"),
+        law=law,
+        alerts=tuple(find_alerts(table, run.settings)),
+    )
+
+
+class RunningVerdict:
+    """The law of a run that grows, fitted anew when ``LAW_GROWTH`` of its points are new."""
+
+    def __init__(self) -> None:
+        self._points = training_points(Run("", Path(), EMPTY))
+        self._result: LawResult | None = None
+
+    def of(self, run: Run) -> LawResult:
+        points = training_points(run)
+        if self._result is None or not self._still_good(points):
+            self._result = examine_law(points, interventions=interventions(run), resamples=LAW_RESAMPLES)
+            self._points = points
+        return self._result
+
+    def _still_good(self, points: LawPoints) -> bool:
+        """True if the points are those fitted, and few more."""
+        fitted, new = self._points, len(points) - len(self._points)
+        same = new >= 0 and np.array_equal(points.reward[: len(fitted)], fitted.reward)
+        return same and new < max(1.0, LAW_GROWTH * len(fitted))
+
+
+def _curve(table: Table, name: CurveName) -> Curve:
+    values = table.column(name.metric)
+    there = np.isfinite(values)
+    return Curve(name, table.steps[there].astype(np.float64), values[there])
+
+
+def _phases(table: Table) -> tuple[Phase, ...]:
+    """The phases that the log has, and what their sum leaves of the step."""
+    present = {name: title for name, title in PHASES.items() if name in table.columns}
+    total = table.column(STEP_TOTAL)[-PHASE_STEPS:]
+    if not present or not np.nansum(total):
+        return ()
+    recent = {title: table.column(name)[-PHASE_STEPS:] for name, title in present.items()}
+    recent["other"] = np.maximum(total - np.nansum(list(recent.values()), axis=0), 0.0)
+    phases = [Phase(name, float(each[-1]), float(np.nansum(each) / np.nansum(total))) for name, each in recent.items()]
+    return tuple(phase for phase in phases if phase.name != "other" or phase.share > 0.005)
+
+
+def _present(table: Table, names: dict[str, str]) -> dict[str, float]:
+    """Title -> value in the newest step, of the metrics that the log has."""
+    return {title: _last(table, name) for name, title in names.items() if name in table.columns}
+
+
+def _kept(table: Table) -> float:
+    kept = table.column("sampling/kept_frac")
+    return float(np.nanmean(kept)) if np.isfinite(kept).any() else math.nan
+
+
+def _last(table: Table, name: str) -> float:
+    return float(table.column(name)[-1])
+
+
+def _ratio(value: float, by: float) -> float:
+    return value / by if by > 0 else math.nan

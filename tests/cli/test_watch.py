@@ -1,0 +1,100 @@
+import io
+import os
+import pty
+import subprocess
+import sys
+import time
+
+import pytest
+
+from openrlhf_cov.cli import watch
+from openrlhf_cov.utils.metrics_log import MetricsLog
+
+
+@pytest.fixture
+def run(tmp_path):
+    log = MetricsLog(tmp_path / "demo/metrics.jsonl")
+    for step in (1, 2):
+        log.write(step, {"entropy/mean": 1 / step, "reward": step / 4, "timing/step_total": 3.0})
+    return tmp_path / "demo"
+
+
+def test_once(run, capsys):
+    assert watch.main([str(run), "--once", "--steps", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("demo | step 2 of 2 | finished, last step ")
+    assert lines[1].split() == ["reward", "(step", "mean)", "0.25", "to", "0.5", "▁█"]
+    assert lines[-1] == "  law does not apply: 2 points, fewer than 10"
+
+
+def test_once_before_the_first_step(tmp_path, capsys):
+    assert watch.main([str(tmp_path), "--once"]) == 0
+    assert capsys.readouterr().out == (
+        f"{tmp_path.name} | waiting for the first step\n  waiting for the first step in {tmp_path}\n"
+    )
+
+
+def test_once_where_the_output_has_no_bars(run, monkeypatch):
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert watch.main([str(run), "--once"]) == 0
+    out.flush()
+    assert b"0.25 to 0.5" in out.buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["none", "--once"], "none does not exist; name the folder of a run, its --ckpt.output_dir"),
+        (["demo"], "this is no terminal to draw on; add --once for a snapshot as plain text"),
+        (["demo", "--once", "--interval", "0"], "--interval is in seconds, 0.1 to 3600, got 0"),
+        (["demo", "--once", "--interval", "nan"], "--interval is in seconds, 0.1 to 3600, got nan"),
+        (["demo", "--once", "--steps", "0"], "--steps is at least 1, got 0"),
+        (["demo/metrics.txt", "--once"], "metrics.txt does not exist"),
+    ],
+)
+def test_bad_input_is_one_line(run, monkeypatch, capsys, flags, message):
+    monkeypatch.chdir(run.parent)
+    assert watch.main(flags) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith("watch: error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_run_is_needed(capsys):
+    with pytest.raises(SystemExit) as stop:
+        watch.main([])
+    assert stop.value.code == 2
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from openrlhf_cov.cli import watch; watch.parser();"
+        "print(sorted({'textual', 'numpy', 'torch', 'rich', 'plotext'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+
+
+def test_on_a_terminal(run):
+    """The whole program: it draws, and q ends it with status 0."""
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "openrlhf_cov.cli.watch", str(run), "--interval", "0.2"]
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+    process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment)
+    os.close(terminal)
+    drawn, deadline = b"", time.monotonic() + 60
+    wanted = (b"demo | step 2", b"entropy, nats: 0.5")
+    while not all(text in drawn for text in wanted) and time.monotonic() < deadline:
+        drawn += os.read(controller, 65536)
+    os.write(controller, b"q")
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            os.read(controller, 65536)
+        except OSError:
+            break
+    assert process.wait(timeout=30) == 0
+    assert all(text in drawn for text in wanted)
+    os.close(controller)
