@@ -1,81 +1,14 @@
 """Every setting of the package with its default and its valid range; the command line is generated from here."""
 
 import math
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields, replace
 
-Group = TypeVar("Group", bound="Settings")
+from openrlhf_cov.settings import Schedule, Settings, setting
 
 LARGE_COV_RATIO = 0.05
 """Token fractions above this are refused without ``allow_large_cov_ratio``: published values are 2e-4 and 2e-3."""
 
 NOT_PERCENT = "shares are fractions, not percent (0.2 % is 2e-3)"
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """A value that moves from ``start`` to ``end`` over the first ``steps`` global steps and stays there."""
-
-    start: float
-    end: float
-    steps: int
-    shape: str = "linear"
-
-    @classmethod
-    def parse(cls, text: str) -> "float | Schedule":
-        """A plain number, or START:END:STEPS[:linear|cosine]; ValueError for anything else."""
-        parts = text.split(":")
-        if len(parts) == 1:
-            return float(text)
-        if len(parts) not in (3, 4) or parts[3:] not in ([], ["linear"], ["cosine"]):
-            raise ValueError(text)
-        schedule = cls(float(parts[0]), float(parts[1]), int(parts[2]), *parts[3:])
-        if schedule.steps < 1:
-            raise ValueError(text)
-        return schedule
-
-    def at(self, step: int) -> float:
-        """The value in global step ``step``, counted from 0."""
-        if step >= self.steps:
-            return self.end
-        progress = step / self.steps
-        if self.shape == "cosine":
-            progress = (1.0 - math.cos(math.pi * progress)) / 2.0
-        return self.start + (self.end - self.start) * progress
-
-
-def setting(
-    default: Any,
-    help: str,
-    only: str | None = None,
-    choices: tuple[str, ...] | None = None,
-    scheduled: bool = False,
-    flag: str | None = None,
-) -> Any:
-    """A dataclass field that also carries its flag, which is called as the field unless ``flag`` says otherwise.
-
-    ``only`` is the ``cov_type`` it belongs to; a ``scheduled`` field takes a number or a ``Schedule``.
-    """
-    metadata = {"help": help, "only": only, "choices": choices, "scheduled": scheduled, "flag": flag}
-    return field(default=default, metadata=metadata)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """A group of flags: one field each, made with ``setting``. Raises ValueError for a value that is no choice."""
-
-    def __post_init__(self) -> None:
-        for entry in fields(self):
-            choices, value = entry.metadata["choices"], getattr(self, entry.name)
-            if choices and value not in choices:
-                raise ValueError(
-                    f"--{entry.metadata['flag'] or entry.name} is one of {', '.join(choices)}, got {value!r}"
-                )
-
-    @classmethod
-    def from_args(cls: type[Group], args: Any) -> Group:
-        """The settings that parsed flags describe; ``args`` has one attribute per field."""
-        return cls(**{entry.name: getattr(args, entry.name) for entry in fields(cls)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,3 +219,28 @@ class RunConfig(Settings):
         choices=("skip", "stop"),
         flag="train.on_nan",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryRunConfig(Settings):
+    """Plan a run instead of starting it. Raises ValueError, naming the flag, when a value is out of range."""
+
+    dry_run: bool = setting(False, "check everything, print where each process goes and what memory it needs; exit")
+    dry_run_nodes: int = setting(0, "plan for a cluster of N nodes; 0: for what Ray has")
+    dry_run_gpus: int = setting(0, "GPUs of each of these nodes")
+    dry_run_gpu_memory: float = setting(
+        0.0, "plan for GPUs of so many GiB, with the defaults of a GPU host; 0: those of this host"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("dry_run_nodes", "dry_run_gpus", "dry_run_gpu_memory"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"--{name} is at least 0, got {value}")
+            if value and not self.dry_run:
+                raise ValueError(f"--{name} {value:g} only applies with --dry_run; add --dry_run or drop it")
+        if bool(self.dry_run_nodes) != bool(self.dry_run_gpus):
+            raise ValueError(
+                f"--dry_run_nodes and --dry_run_gpus go together, got {self.dry_run_nodes} and {self.dry_run_gpus}"
+            )

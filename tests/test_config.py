@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_cov.config import LARGE_COV_RATIO, CovConfig, Schedule
+from openrlhf_cov.config import LARGE_COV_RATIO, CovConfig
+from openrlhf_cov.settings import Schedule
 
 
 def test_defaults_are_the_published_settings():

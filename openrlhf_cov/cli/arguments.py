@@ -11,12 +11,13 @@ from dataclasses import fields
 from openrlhf_cov.config import (
     NOT_PERCENT,
     CovConfig,
+    DryRunConfig,
     EvaluationConfig,
     RewardConfig,
     RunConfig,
     SamplingConfig,
-    Schedule,
 )
+from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer import cpu_host
 
 PUBLISHED_PPO_CLIP = {"clip_cov": (1.0, 1.0), "kl_cov": (math.inf, math.inf)}
@@ -30,6 +31,7 @@ GROUPS = {
     "rollouts and dynamic sampling": SamplingConfig,
     "evaluation on benchmarks (--eval.dataset bench:aime24,math500)": EvaluationConfig,
     "stopping": RunConfig,
+    "planning without running": DryRunConfig,
 }
 """Title in --help -> config class whose fields are its flags."""
 
@@ -68,6 +70,9 @@ class CovArgumentParser(argparse.ArgumentParser):
         argv = sys.argv[1:] if args is None else list(args)
         self.declare()
         parsed = super().parse_args(argv, namespace)
+        if parsed.dry_run_gpu_memory:
+            self.set_defaults(**self.gpu_host_defaults)
+            parsed = super().parse_args(argv, namespace)
         unset = object()
         marked = argparse.Namespace(**dict.fromkeys(vars(parsed), unset))
         given = {name for name, value in vars(super().parse_args(argv, marked)).items() if value is not unset}
@@ -78,6 +83,7 @@ class CovArgumentParser(argparse.ArgumentParser):
         """Add our flags and the defaults of this host to the flags declared so far."""
         (param_dtype,) = (action for action in self._actions if action.dest == "ds.param_dtype")
         param_dtype.choices = [*param_dtype.choices, "fp32"]
+        self.gpu_host_defaults = {name: self.get_default(name) for name in cpu_host.FLAG_DEFAULTS}
         if cpu_host.is_cpu_host():
             self.set_defaults(**cpu_host.FLAG_DEFAULTS)
         for title, config in GROUPS.items():

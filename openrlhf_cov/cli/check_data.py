@@ -7,12 +7,15 @@ from typing import Any
 
 from datasets import DatasetDict
 from openrlhf.datasets.utils import blending_datasets
+from openrlhf.utils.logging_utils import init_logger
 from openrlhf.utils.utils import get_strategy
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.labels import label_of
 from openrlhf_cov.rewards.loading import label_check
+
+logger = init_logger(__name__)
 
 DATA_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".arrow")
 """Endings that upstream takes for a local file."""
@@ -28,7 +31,7 @@ def load_rows(args: SimpleNamespace, flag: str, names: str | None, split_flag: s
             refuse_local_name(flag, path, "file")
         if Path(path).is_file() and Path(path).stat().st_size == 0:
             raise UsageError(f"{flag} {path} is empty")
-    strategy = _strategy(args)
+    strategy = SimpleNamespace(args=args, print=logger.info, is_rank_0=lambda: True)
     try:
         rows = blending_datasets(names, None, strategy, max_count=args.data.max_samples, dataset_split=split)
     except Exception as error:  # the datasets library raises its own and its backends' errors for a bad file
@@ -107,9 +110,10 @@ def refuse_local_name(flag: str, name: str, kind: str) -> None:
         raise UsageError(f"{flag} {name}: no such {kind} in {path.parent}/; if you mean the hub, rename that folder")
 
 
-def _strategy(args: SimpleNamespace) -> Any:
+def check_strategy(args: SimpleNamespace) -> None:
+    """Upstream accepts the flags of DeepSpeed, which this imports."""
     try:
-        return get_strategy(args)
+        get_strategy(args)
     except AssertionError as error:  # on combinations of --ds flags
         raise UsageError(f"upstream refuses the settings of DeepSpeed: {error}") from error
 

@@ -1,5 +1,9 @@
-"""Checks of where a run writes and of whether its numbers fit together. Each raises UsageError with one line."""
+"""Checks of where a run writes and of whether its numbers fit together.
 
+What is called faults gives one line for each that there is; the others raise UsageError with the first.
+"""
+
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -62,49 +66,57 @@ def find_weights(folder: Path) -> list[Path]:
     return [path for pattern in WEIGHT_FILES for path in sorted(folder.glob(pattern))]
 
 
-def check_colocation(args: SimpleNamespace) -> None:
+def number_faults(args: SimpleNamespace) -> Iterator[str]:
+    """All faults that follow from the flags alone."""
+    yield from _colocation_faults(args)
+    yield from _length_faults(args)
+    yield from _batch_faults(args)
+
+
+def _colocation_faults(args: SimpleNamespace) -> Iterator[str]:
     """Models that share GPUs have the same size; upstream asserts that when its actors already start."""
     train, has_ref = args.train, args.algo.kl.init_coef > 0
     if has_ref and train.colocate_all:
-        _check_same_size("--train.colocate_all", args, "actor", "ref")
+        yield from _size_faults("--train.colocate_all", args, "actor", "ref")
     elif has_ref and train.colocate_actor_ref:
-        _check_same_size("--train.colocate_actor_ref", args, "actor", "ref")
+        yield from _size_faults("--train.colocate_actor_ref", args, "actor", "ref")
     if args.critic.model_name_or_path and train.colocate_critic_reward:
-        _check_same_size("--train.colocate_critic_reward", args, "critic", "reward")
+        yield from _size_faults("--train.colocate_critic_reward", args, "critic", "reward")
     engines, shards = args.vllm.num_engines, args.vllm.tensor_parallel_size
     if train.colocate_all and not train.async_enable and processes(args.actor) != engines * shards:
-        raise UsageError(
+        yield (
             f"--train.colocate_all needs equal numbers: {_size('actor', args.actor)} = {processes(args.actor)}, "
             f"--vllm.num_engines {engines} x --vllm.tensor_parallel_size {shards} = {engines * shards}"
         )
 
 
-def check_lengths(args: SimpleNamespace) -> None:
+def _length_faults(args: SimpleNamespace) -> Iterator[str]:
     """A prompt keeps at least one token: upstream cuts it to the length limit less the tokens to generate."""
     new = args.rollout.max_new_tokens or 1
     if new >= args.data.max_len:
-        raise UsageError(
+        yield (
             f"--data.max_len {args.data.max_len} is for prompt and response together and must be above "
             f"--rollout.max_new_tokens {new}: no token is left for the prompt"
         )
 
 
-def check_batches(args: SimpleNamespace) -> None:
+def _batch_faults(args: SimpleNamespace) -> Iterator[str]:
     """DeepSpeed divides the batch evenly: samples of one update = micro-batch x ranks x whole accumulation steps."""
     copies = args.ds.ring_attn_size * args.ds.tensor_parallel_size
     for name, group in _training_groups(args).items():
         size = f"{_size(name, group)} = {processes(group)} processes"
         if processes(group) % copies:
-            raise UsageError(
+            yield (
                 f"{size}, no multiple of --ds.ring_attn_size {args.ds.ring_attn_size} x --ds.tensor_parallel_size "
                 f"{args.ds.tensor_parallel_size}"
             )
+            continue
         ranks, batch, micro = processes(group) // copies, args.train.batch_size, args.train.micro_batch_size
         if args.train.dynamic_batch_enable and name in ("actor", "critic"):
             if batch < ranks:
-                raise UsageError(f"--train.batch_size {batch} is less than one sample per rank: {ranks} of {name}")
+                yield f"--train.batch_size {batch} is less than one sample per rank: {ranks} of {name}"
         elif batch % (micro * ranks):
-            raise UsageError(
+            yield (
                 f"--train.batch_size {batch} is no multiple of --train.micro_batch_size {micro} x {ranks} ranks of "
                 f"{name} = {micro * ranks}; change one of them ({size})"
             )
@@ -150,11 +162,11 @@ def _training_groups(args: SimpleNamespace) -> dict[str, SimpleNamespace]:
     return {name: getattr(args, name) for name, there in exists.items() if there}
 
 
-def _check_same_size(flag: str, args: SimpleNamespace, first: str, second: str) -> None:
+def _size_faults(flag: str, args: SimpleNamespace, first: str, second: str) -> Iterator[str]:
     sizes = [(group.num_nodes, group.num_gpus_per_node) for group in (getattr(args, first), getattr(args, second))]
     if sizes[0] != sizes[1]:
         shown = " and ".join(_size(name, getattr(args, name)) for name in (first, second))
-        raise UsageError(f"{flag} needs equal sizes, got {shown}")
+        yield f"{flag} needs equal sizes, got {shown}"
 
 
 def _size(name: str, group: SimpleNamespace) -> str:

@@ -135,7 +135,7 @@ def _lines(path: Path) -> list[str]:
 def training_command(
     cov_type: str, steps: int, task: Path, output: Path, address: str, kl_coef: float = REFERENCE_KL
 ) -> list[str]:
-    """The ``ray job submit`` command of the demo: GRPO, 8 updates per rollout, ZeRO-2; no reference with coefficient 0."""
+    """The ``ray job submit`` command of the demo: GRPO, 8 updates per rollout, ZeRO-2; ``kl_coef`` 0: no reference."""
     flags = f"""
         --actor.model_name_or_path {task}/model --data.prompt_dataset {task}/train.jsonl
         --data.input_key input --data.label_key label --data.max_samples {steps * PROMPTS}

@@ -1,8 +1,11 @@
 """Everything that is checked before any actor starts, in order; and the models and the reward that a run will read."""
 
 import logging
+from collections.abc import Callable, Container
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 from openrlhf_cov.cli import check_data, check_run
 from openrlhf_cov.errors import UsageError
@@ -12,43 +15,93 @@ from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_modu
 logger = logging.getLogger(__name__)
 
 
-def check(args: SimpleNamespace) -> None:
-    """Check numbers, folders, models, reward, data and the size of a step, cheapest first."""
-    check_run.check_colocation(args)
-    check_run.check_lengths(args)
-    check_run.check_batches(args)
+def check(
+    args: SimpleNamespace,
+    attempt: Callable[[], AbstractContextManager] = nullcontext,
+    known: Container[str] = (),
+    ask_tokenizer: bool = True,
+) -> Any:
+    """Check numbers, folders, models, reward, data and the size of a step, cheapest first; returns the data's rows.
+
+    Every check runs inside of an ``attempt()``; where that lets UsageError pass, as by default, the first fault ends
+    them. Models in ``known`` are not looked up; ``ask_tokenizer`` False: neither is the tokenizer.
+    """
+    for fault in check_run.number_faults(args):
+        with attempt():
+            raise UsageError(fault)
     models = {
         "--actor.model_name_or_path": args.actor.model_name_or_path,
         "--critic.model_name_or_path": args.critic.model_name_or_path,
         "--reward.model_name_or_path": None if args.reward.remote_url else args.reward.model_name_or_path,
     }
-    check_run.check_output(args, models)
+    with attempt():
+        check_run.check_output(args, models)
     for flag, path in models.items():
-        check_model(flag, path, required=flag.startswith("--actor"))
-    check_run.check_checkpoints(args)
-    reward = load_reward(args.reward.remote_url)
-    rows = check_data.load_rows(
-        args, "--data.prompt_dataset", args.data.prompt_dataset, "--data.prompt_split", args.data.prompt_split
-    )
-    check_data.check_prompts(args.data.prompt_dataset, args.data, rows)
-    check_data.check_labels(args, args.data.prompt_dataset, rows, reward)
-    check_run.check_step_size(args, len(rows))
-    if benchmarks.names_in(args.eval.dataset) is not None:
-        check_benchmarks(args)
-    elif args.eval.dataset:
-        rows = check_data.load_rows(args, "--eval.dataset", args.eval.dataset, "--eval.split", args.eval.split)
-        check_data.check_prompts(args.eval.dataset, args.data, rows)
-        check_data.check_labels(args, args.eval.dataset, rows, reward)
+        with attempt():
+            if path not in known:
+                check_model(flag, path, required=flag.startswith("--actor"))
+    with attempt():
+        check_run.check_checkpoints(args)
+    if not args.dry_run:
+        check_data.check_strategy(args)
+    return _check_inputs(args, attempt, ask_tokenizer)
 
 
-def check_benchmarks(args: SimpleNamespace) -> None:
-    """Load the problems and write the prompts of --eval.dataset; choose the metric of the best checkpoint."""
+def _check_inputs(args: SimpleNamespace, attempt: Callable[[], AbstractContextManager], ask_tokenizer: bool) -> Any:
+    """Reward, data and benchmarks; the rows of the data, None if they cannot be read."""
+    reward, data, evaluation = None, args.data, args.eval
+    with attempt():
+        reward = load_reward(args.reward.remote_url)
+    source = ("--data.prompt_dataset", data.prompt_dataset, "--data.prompt_split", data.prompt_split)
+    rows = _check_rows(args, source, reward, attempt)
+    if rows is not None:
+        with attempt():
+            check_run.check_step_size(args, len(rows))
+    asked = None
+    with attempt():
+        asked = benchmarks.names_in(evaluation.dataset)
+    if asked is not None:
+        with attempt():
+            check_benchmarks(args, ask_tokenizer)
+    elif evaluation.dataset:
+        _check_rows(args, ("--eval.dataset", evaluation.dataset, "--eval.split", evaluation.split), reward, attempt)
+    return rows
+
+
+def _check_rows(
+    args: SimpleNamespace,
+    source: tuple[str, str, str, str],
+    reward: ModuleType | None,
+    attempt: Callable[[], AbstractContextManager],
+) -> Any:
+    """Prompts and labels of a dataset; ``source``: its flag and names, the flag of its split and the split."""
+    rows = None
+    with attempt():
+        rows = check_data.load_rows(args, *source)
+    if rows is not None:
+        with attempt():
+            check_data.check_prompts(source[1], args.data, rows)
+        with attempt():
+            check_data.check_labels(args, source[1], rows, reward)
+    return rows
+
+
+def check_benchmarks(args: SimpleNamespace, ask_tokenizer: bool = True) -> None:
+    """Load the problems and write the prompts of --eval.dataset; choose the metric of the best checkpoint.
+
+    ``ask_tokenizer`` False: prompts stay texts, and those that need a chat template are not written.
+    """
     from openrlhf.utils import get_tokenizer
 
     from openrlhf_cov.trainer.benchmark_evaluation import best_metric, plan_of
 
-    plan = plan_of(args, get_tokenizer(args.actor.model_name_or_path, None))
+    template = args.eval_template or benchmarks.get_protocol(args.eval_protocol).template
+    if not ask_tokenizer and template == "chat":
+        return
+    plan = plan_of(args, get_tokenizer(args.actor.model_name_or_path, None) if ask_tokenizer else None)
     args.ckpt.best_metric_key = args.ckpt.best_metric_key or best_metric(plan)
+    if not ask_tokenizer:
+        return
     longest = max(len(ids) for _, ids in plan.prompts)
     wanted = longest + max(each.max_tokens for each in plan.benchmarks)
     if wanted > args.data.max_len:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from openrlhf_cov.cli.arguments import CovArgumentParser
 from openrlhf_cov.errors import RunStopped, StoppedBySignal, UsageError
 from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.utils.command import write_command
 
 
 def parse_args() -> SimpleNamespace:
@@ -29,16 +30,21 @@ def parse_args() -> SimpleNamespace:
         exec(upstream_main(), namespace)
     except AssertionError as error:
         raise UsageError(str(error) or "upstream refused the combination of flags") from error
-    cpu_host.adapt(parsed[0])
+    if not parsed[0].dry_run_gpu_memory:
+        cpu_host.adapt(parsed[0])
     return parsed[0]
 
 
 def main() -> None:
-    """Train. Exit status 2 with one line on stderr for anything the user can mend before training starts, 1 for a run
-    that stopped itself, 128 + signal after SIGTERM and Ctrl-C."""
+    """Train, or with --dry_run say what would happen. Exit status 2 with one line on stderr for anything the user can
+    mend before training starts, 1 for a run that stopped itself, 128 + signal after SIGTERM and Ctrl-C."""
     try:
         args = parse_args()
         cpu_host.install()
+        if args.dry_run:
+            from openrlhf_cov.cli import dry_run
+
+            sys.exit(dry_run.run(args, _one_line))
         from openrlhf_cov.cli import preflight
         from openrlhf_cov.trainer import extension_locks, stopping
         from openrlhf_cov.trainer.ray import cluster, seams
@@ -50,6 +56,7 @@ def main() -> None:
         cluster.check_capacity(needs)
         extension_locks.remove_stale_locks()
         seams.install(args)
+        write_command(args.ckpt.output_dir, ["train_ppo_ray", *sys.argv[1:]])
         from openrlhf.cli.train_ppo_ray import train
     except UsageError as error:
         sys.exit(_one_line(str(error)))

@@ -4,7 +4,7 @@ import math
 import time
 from dataclasses import dataclass
 
-from openrlhf_cov.config import Settings, setting
+from openrlhf_cov.settings import Settings, setting
 
 
 @dataclass(frozen=True, kw_only=True)

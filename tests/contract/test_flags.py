@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_cov.cli.arguments import GROUPS, INTERVALS, POSITIVE, CovArgumentParser
-from openrlhf_cov.config import Schedule
+from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray.seams import upstream_main
 

@@ -5,11 +5,15 @@ import sys
 
 import pytest
 
-LAYERS = {"config": 0, "errors": 0, "utils": 0, "models": 1, "rewards": 1, "tiny_task": 1, "evaluation": 2}
-LAYERS |= {"sizing": 1, "analysis": 2, "preparation": 2, "report": 2, "dashboard": 2, "trainer": 2, "cli": 3}
+LAYERS = {
+    **dict.fromkeys(("settings", "config", "errors", "utils"), 0),
+    **dict.fromkeys(("models", "rewards", "sizing", "tiny_task"), 1),
+    **dict.fromkeys(("evaluation", "analysis", "preparation", "report", "dashboard", "trainer"), 2),
+    "cli": 3,
+}
 """A package imports from its own layer or from lower ones."""
 
-PURE = ("config", "errors", "utils", "models")
+PURE = ("settings", "config", "errors", "utils", "models")
 PURE_IMPORTS = {"torch", "numpy"} | sys.stdlib_module_names
 HEAVY = {"openrlhf", "ray", "vllm", "deepspeed"}
 
@@ -51,7 +55,8 @@ def test_imports_point_down(ours):
 
 
 def test_settings_and_errors_import_nothing_of_ours(ours):
-    assert own_imports(ours.tree("config.py")) == own_imports(ours.tree("errors.py")) == set()
+    assert own_imports(ours.tree("settings.py")) == own_imports(ours.tree("errors.py")) == set()
+    assert own_imports(ours.tree("config.py")) == {"settings"}
 
 
 def test_pure_modules_import_torch_numpy_and_the_standard_library_only(ours):

@@ -81,7 +81,7 @@ def test_a_recipe_would_run_on_its_cluster(monkeypatch, capfd, flags_of, size, m
     assert (dry_run(monkeypatch, flags[:place] + flags[place + 6 :]), flags[place + 1]) == (0, "bench:paper")
     printed = capfd.readouterr().out
     assert "dry run: it would run" in printed
-    assert "2,048 samples, 8 updates" in printed
+    assert "2,048 samples, updates: 8" in printed
 
 
 def test_half_the_cluster_is_too_small(monkeypatch, capfd, flags_of):

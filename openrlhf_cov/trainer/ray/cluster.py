@@ -106,7 +106,7 @@ def _init(refusal: str, **settings: Any) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # about Ray's own plans
             ray.init(**settings)
-    except (ConnectionError, RuntimeError, ValueError, AssertionError) as error:
+    except Exception as error:  # Ray raises a bare one where a node starts too slowly
         raise UsageError(f"{refusal} ({(str(error).strip() or type(error).__name__).splitlines()[0]})") from error
 
 
@@ -148,6 +148,12 @@ def check_capacity(needs: Needs) -> None:
         raise _shortfall(bundles, needs.way_out) from error
     finally:
         remove_placement_group(group)
+
+
+def gpus_of_nodes() -> dict[str, int]:
+    """Address -> GPUs of every node of the Ray that was joined, used or not; nodes without one are left out."""
+    nodes = {node["NodeManagerAddress"]: int(node["Resources"].get("GPU", 0)) for node in ray.nodes() if node["Alive"]}
+    return {address: gpus for address, gpus in nodes.items() if gpus}
 
 
 def _shortfall(bundles: list[dict[str, float]], way_out: str) -> UsageError:

@@ -8,8 +8,9 @@ import torch
 from openrlhf.models import PolicyLoss, aggregate_loss
 from torch import nn
 
-from openrlhf_cov.config import CovConfig, Schedule
+from openrlhf_cov.config import CovConfig
 from openrlhf_cov.models.loss import CovPolicyLoss
+from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer.ray import ppo_actor
 from openrlhf_cov.trainer.ray.ppo_actor import CovPolicyActor
 from openrlhf_cov.utils.metrics import MetricBuffer

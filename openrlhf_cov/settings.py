@@ -1,0 +1,73 @@
+"""How a setting is written down: a dataclass field that carries its flag; a value that moves with the steps."""
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+Group = TypeVar("Group", bound="Settings")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A value that moves from ``start`` to ``end`` over the first ``steps`` global steps and stays there."""
+
+    start: float
+    end: float
+    steps: int
+    shape: str = "linear"
+
+    @classmethod
+    def parse(cls, text: str) -> "float | Schedule":
+        """A plain number, or START:END:STEPS[:linear|cosine]; ValueError for anything else."""
+        parts = text.split(":")
+        if len(parts) == 1:
+            return float(text)
+        if len(parts) not in (3, 4) or parts[3:] not in ([], ["linear"], ["cosine"]):
+            raise ValueError(text)
+        schedule = cls(float(parts[0]), float(parts[1]), int(parts[2]), *parts[3:])
+        if schedule.steps < 1:
+            raise ValueError(text)
+        return schedule
+
+    def at(self, step: int) -> float:
+        """The value in global step ``step``, counted from 0."""
+        if step >= self.steps:
+            return self.end
+        progress = step / self.steps
+        if self.shape == "cosine":
+            progress = (1.0 - math.cos(math.pi * progress)) / 2.0
+        return self.start + (self.end - self.start) * progress
+
+
+def setting(
+    default: Any,
+    help: str,
+    only: str | None = None,
+    choices: tuple[str, ...] | None = None,
+    scheduled: bool = False,
+    flag: str | None = None,
+) -> Any:
+    """A dataclass field that also carries its flag, which is called as the field unless ``flag`` says otherwise.
+
+    ``only`` is the ``cov_type`` it belongs to; a ``scheduled`` field takes a number or a ``Schedule``.
+    """
+    metadata = {"help": help, "only": only, "choices": choices, "scheduled": scheduled, "flag": flag}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A group of flags: one field each, made with ``setting``. Raises ValueError for a value that is no choice."""
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            choices, value = entry.metadata["choices"], getattr(self, entry.name)
+            if choices and value not in choices:
+                raise ValueError(
+                    f"--{entry.metadata['flag'] or entry.name} is one of {', '.join(choices)}, got {value!r}"
+                )
+
+    @classmethod
+    def from_args(cls: type[Group], args: Any) -> Group:
+        """The settings that parsed flags describe; ``args`` has one attribute per field."""
+        return cls(**{entry.name: getattr(args, entry.name) for entry in fields(cls)})

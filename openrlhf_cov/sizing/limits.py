@@ -1,0 +1,106 @@
+"""What the sizes of a run must fulfil beside ``cli/check_run.py``: faults that upstream meets deep in the run (pure).
+
+Each fault is one line: what, flag, value, what to do. Notes are lines that do not stop a run.
+"""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+from openrlhf_cov.sizing.model_shape import ModelShape
+
+
+def faults(args: SimpleNamespace, ranks: int, shape: ModelShape | None) -> Iterator[str]:
+    """Faults of the flags, ``ranks`` data-parallel ranks of the actor, and its shape if that is known."""
+    yield from _batch_faults(args, ranks)
+    yield from _colocation_faults(args)
+    utilization = args.vllm.gpu_memory_utilization
+    if not 0.0 < utilization <= 1.0:
+        yield f"--vllm.gpu_memory_utilization {utilization:g} is a share of a GPU: above 0, at most 1"
+    if args.ds.tensor_parallel_size > 1 and args.ds.param_dtype != "bf16":
+        yield (
+            f"--ds.tensor_parallel_size {args.ds.tensor_parallel_size} needs --ds.param_dtype bf16, got "
+            f"{args.ds.param_dtype}"
+        )
+    if shape is not None:
+        yield from _shape_faults(args, shape)
+
+
+def notes(args: SimpleNamespace, ranks: int, shape: ModelShape | None) -> Iterator[str]:
+    """What is legal and still worth a look."""
+    batch, dynamic = args.train.batch_size, args.train.dynamic_batch_enable
+    if dynamic and batch % ranks and batch > ranks:
+        yield (
+            f"--train.batch_size {batch} is no multiple of {ranks} ranks: with --train.dynamic_batch_enable upstream "
+            f"takes {batch // ranks} samples per rank, {batch // ranks * ranks} per update, and leaves the others out"
+        )
+    for name in ("train", "rollout"):
+        limit = getattr(args, name).max_tokens_per_gpu
+        room = (limit or 0) * args.ds.ring_attn_size * args.ds.tensor_parallel_size
+        if dynamic and limit and room < args.data.max_len:
+            yield (
+                f"--{name}.max_tokens_per_gpu {limit} is less than one sequence of --data.max_len {args.data.max_len} "
+                "needs: such a sequence is a micro-batch of its own"
+            )
+    if args.ds.lora.rank or args.ds.load_in_4bit:
+        yield "--ds.lora.rank, --ds.load_in_4bit: estimated as full training, which is more than they need"
+    if "muon" in (args.actor.optim, args.critic.optim):
+        yield "--actor.optim muon, --critic.optim muon: estimated as Adam, which keeps one more buffer"
+    if shape is not None and args.ds.tensor_parallel_size > shape.kv_heads:
+        yield (
+            f"--ds.tensor_parallel_size {args.ds.tensor_parallel_size} is more than the model's {shape.kv_heads} "
+            "heads of keys: the ranks beyond them do no attention"
+        )
+
+
+def _batch_faults(args: SimpleNamespace, ranks: int) -> Iterator[str]:
+    samples, micro = args.rollout.batch_size * args.rollout.n_samples_per_prompt, args.rollout.micro_batch_size
+    if not args.train.dynamic_batch_enable and samples % (micro * ranks):
+        yield (
+            f"--rollout.batch_size {args.rollout.batch_size} x --rollout.n_samples_per_prompt "
+            f"{args.rollout.n_samples_per_prompt} = {samples} samples are no multiple of --rollout.micro_batch_size "
+            f"{micro} x {ranks} ranks of the actor = {micro * ranks}: ranks would get unequal shares and wait for "
+            "ever; change one of them"
+        )
+
+
+def _colocation_faults(args: SimpleNamespace) -> Iterator[str]:
+    if not args.train.colocate_all:
+        return
+    actor = args.actor.num_nodes * args.actor.num_gpus_per_node
+    apart = args.critic.model_name_or_path and args.train.colocate_critic_reward
+    there = {"critic": args.critic.model_name_or_path, "reward": not args.reward.remote_url}
+    for name in there:
+        group = getattr(args, name)
+        size = group.num_nodes * group.num_gpus_per_node
+        if there[name] and not apart and size > actor:
+            yield (
+                f"--train.colocate_all: --{name}.num_nodes {group.num_nodes} x --{name}.num_gpus_per_node "
+                f"{group.num_gpus_per_node} = {size} processes on the {actor} GPUs of the actor; make it "
+                f"{actor} or less"
+            )
+
+
+def _shape_faults(args: SimpleNamespace, shape: ModelShape) -> Iterator[str]:
+    shards, stride = args.vllm.tensor_parallel_size, args.ds.ring_attn_head_stride
+    if not _divides(shards, shape):
+        fitting = ", ".join(str(n) for n in range(1, shape.heads + 1) if _divides(n, shape))
+        yield (
+            f"--vllm.tensor_parallel_size {shards} does not divide the model: {shape.heads} heads, {shape.kv_heads} "
+            f"of keys, MLP {shape.intermediate}; use one of {fitting}"
+        )
+    if args.ds.ring_attn_size > 1 and shape.kv_heads % stride:
+        yield (
+            f"--ds.ring_attn_head_stride {stride} does not divide the model's {shape.kv_heads} heads of keys; "
+            "use a divisor"
+        )
+    if shape.max_positions and args.data.max_len > shape.max_positions:
+        yield (
+            f"--data.max_len {args.data.max_len} is more than the {shape.max_positions} positions of the model "
+            "(max_position_embeddings), which vLLM refuses; lower it, and --rollout.max_new_tokens with it"
+        )
+
+
+def _divides(shards: int, shape: ModelShape) -> bool:
+    """vLLM can split the model so: heads and MLP evenly, heads of keys evenly or as whole copies."""
+    even_keys = shape.kv_heads % shards == 0 or shards % shape.kv_heads == 0
+    return shape.heads % shards == 0 and shape.intermediate % shards == 0 and even_keys

@@ -1,0 +1,176 @@
+"""Bytes on a GPU: what DeepSpeed, upstream's forward and backward passes, and vLLM keep there (pure).
+
+Formulas, constants and what they leave out: docs/sizing.md. Estimates; nothing here was measured on a GPU.
+"""
+
+from dataclasses import dataclass
+
+from openrlhf_cov.sizing.model_shape import ModelShape
+
+GIB = 2**30
+
+LIVE_PARAMETERS = 10**9
+"""DeepSpeed's stage3_max_live_parameters: parameters that a rank holds gathered at once."""
+
+REDUCE_BUCKET = 5 * 10**8
+"""DeepSpeed's reduce_bucket_size, in gradients."""
+
+SUB_GROUP = 10**9
+"""DeepSpeed's sub_group_size: parameters that ZeRO-3 updates at once."""
+
+FRAGMENTATION = 0.1
+"""Assumed: share of what comes and goes that torch's allocator holds beyond it."""
+
+PROCESS = 1 * GIB
+"""Assumed: CUDA context, NCCL and cuBLAS of one process."""
+
+ENGINE_WORKSPACE = 3 * GIB
+"""Assumed: activations and CUDA graphs of vLLM, inside of its share."""
+
+ENGINE_ASLEEP = 1 * GIB
+"""Assumed: what a sleeping engine keeps beside its process, mainly CUDA graphs."""
+
+ENGINE_SEQUENCES = 128
+"""vLLM's default of max_num_seqs for engines made as upstream makes them; upstream has no flag for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharding:
+    """How one group of processes holds a model."""
+
+    world: int
+    """Processes, one per GPU; ZeRO partitions over those that tensor parallelism leaves."""
+    stage: int
+    tensor_parallel: int = 1
+    element: int = 2
+    """Bytes of a weight."""
+    grad_element: int | None = None
+    """Bytes of an accumulated gradient; None for those of a weight."""
+    secondary: int = 1
+    """``--ds.zpg``: GPUs over which ZeRO++ keeps a second copy of the weights; 1 for none."""
+    optimizer_on_cpu: bool = False
+    weights_on_cpu: bool = False
+    """``--ref.offload`` and ``--reward.offload``; DeepSpeed heeds them in stage 3 alone."""
+
+    def weights(self, shape: ModelShape) -> float:
+        """Weights that a GPU holds all the time."""
+        whole = shape.parameters * self.element
+        if self.stage < 3:
+            return whole / self.tensor_parallel
+        second = whole / self.secondary if self.secondary > 1 else 0.0
+        return (0.0 if self.weights_on_cpu else whole / self.world) + second
+
+    def gradients(self, shape: ModelShape) -> float:
+        """Accumulated gradients; stages 2 and 3 partition them."""
+        if self.optimizer_on_cpu and self.stage >= 2:
+            return 0.0
+        ranks = self.world if self.stage >= 2 else self.tensor_parallel
+        return shape.parameters * (self.grad_element or self.element) / ranks
+
+    def optimizer(self, shape: ModelShape) -> float:
+        """AdamW in fp32: master weights and two moments; stages 1 to 3 partition them."""
+        if self.optimizer_on_cpu:
+            return 0.0
+        return 12.0 * shape.parameters / (self.world if self.stage >= 1 else self.tensor_parallel)
+
+    def gathered(self, shape: ModelShape) -> float:
+        """Parameters that ZeRO-3 gathers for the layers at work."""
+        return self.element * min(LIVE_PARAMETERS, shape.parameters) if self.stage == 3 else 0.0
+
+    def bucket(self, shape: ModelShape) -> float:
+        """The buffer in which gradients are reduced."""
+        return float(self.element * REDUCE_BUCKET) if self.stage >= 1 else 0.0
+
+    def update(self, shape: ModelShape) -> float:
+        """What the optimizer needs while it updates: the gradients of a sub-group, flattened and in fp32."""
+        if self.optimizer_on_cpu:
+            return 0.0
+        part = shape.parameters / (self.world if self.stage >= 1 else self.tensor_parallel)
+        return (4.0 + (self.grad_element or self.element)) * (min(part, SUB_GROUP) if self.stage == 3 else part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """One micro-batch through the model on one GPU."""
+
+    tokens: int
+    """Tokens that this GPU computes."""
+    element: int = 2
+    checkpointing: bool = False
+    head: bool = True
+    """It ends in logits over the vocabulary; critics and reward models do not."""
+    fused_loss: bool = True
+    """flash-attn's cross entropy is there."""
+    entropy_gradient: bool = False
+    score_length: int = 0
+    """Longest sequence, where attention scores are written out (``eager``); 0 where they are not."""
+
+    def kept(self, shape: ModelShape) -> float:
+        """Bytes per token that autograd keeps of one layer."""
+        norms = 2 * (4 + 2 * self.element) * shape.hidden
+        attention = 2 * self.element * (shape.query_width + shape.kv_width)
+        scores = (4 + self.element) * shape.heads * self.score_length
+        return norms + attention + scores + 4 * self.element * shape.intermediate
+
+    def logits(self, shape: ModelShape, factor: float, cast: int = 1) -> float:
+        """``factor`` tensors in fp32 and ``cast`` of the model's type, if that is another one, per token."""
+        if not self.head:
+            return 0.0
+        return (4 * factor + (self.element * cast if self.element < 4 else 0)) * shape.vocab
+
+    def training(self, shape: ModelShape) -> float:
+        """Bytes at the peak of forward and backward.
+
+        Either at the loss, where the fp32 logits, their gradient and its cast stand side by side, or in the backward
+        of a layer, with the fp32 logits still held by upstream's ``output``.
+        """
+        one, backward = self.kept(shape), (2 * shape.intermediate + 2 * shape.hidden) * self.element
+        outputs = shape.layers * shape.hidden * self.element
+        kept = outputs if self.checkpointing else shape.layers * one
+        last_norm = (4 + 2 * self.element) * shape.hidden
+        tensors = (2 if self.fused_loss else 3.5) + self.entropy_gradient
+        at_loss = self.logits(shape, tensors) + last_norm
+        in_layer = self.logits(shape, 1, 0) + backward + (one if self.checkpointing else 0.0)
+        return self.tokens * (kept + max(at_loss, in_layer))
+
+    def scoring(self, shape: ModelShape) -> float:
+        """Bytes at the peak of a forward pass without gradient."""
+        layer = (3 * shape.intermediate + 5 * shape.hidden) * self.element
+        layer += (4 + self.element) * shape.heads * self.score_length
+        return self.tokens * max(self.logits(shape, 1), layer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """A vLLM engine: ``tensor_parallel`` GPUs, of each of which it takes a share."""
+
+    tensor_parallel: int
+    utilization: float
+    gpu_bytes: float
+    element: int = 2
+
+    @property
+    def share(self) -> float:
+        """Bytes of a GPU that the engine takes for weights, KV cache and workspace."""
+        return self.utilization * self.gpu_bytes
+
+    def weights(self, shape: ModelShape) -> float:
+        """Weights on one GPU."""
+        return shape.parameters * self.element / self.tensor_parallel
+
+    def kv_bytes(self, shape: ModelShape) -> float:
+        """Bytes of a GPU that are left for the KV cache; below 0 if the weights do not fit."""
+        return self.share - self.weights(shape) - ENGINE_WORKSPACE
+
+    def kv_bytes_per_token(self, shape: ModelShape) -> float:
+        """Keys and values of one token on one GPU; more GPUs than heads of keys hold copies."""
+        heads = max(1.0, shape.kv_heads / self.tensor_parallel)
+        return 2.0 * shape.layers * heads * shape.head_dim * self.element
+
+    def kv_tokens(self, shape: ModelShape) -> int:
+        """Tokens that the KV cache of the engine holds."""
+        return max(0, int(self.kv_bytes(shape) / self.kv_bytes_per_token(shape)))
+
+    def sequences(self, shape: ModelShape, length: int) -> int:
+        """Sequences of ``length`` tokens that run at once."""
+        return min(ENGINE_SEQUENCES, self.kv_tokens(shape) // length)

@@ -1,0 +1,143 @@
+"""The shape of a language model, read from its config.json, and what follows from it (pure)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """A decoder of Llama's kind: grouped-query attention, a gated MLP, RMS norms."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    tied: bool
+    """The output head is the embedding."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    max_positions: int | None = None
+    """Longest sequence; None if the config does not say."""
+
+    @property
+    def query_width(self) -> int:
+        """Numbers per token in the queries of a layer."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Numbers per token in the keys of a layer, and in its values."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def embedding(self) -> int:
+        """Parameters of the embedding, the largest matrix that is gathered as a whole."""
+        return self.vocab * self.hidden
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of one decoder layer."""
+        attention = 2 * self.hidden * (self.query_width + self.kv_width)
+        attention += self.qkv_bias * (self.query_width + 2 * self.kv_width) + self.output_bias * self.hidden
+        attention += self.qk_norm * 2 * self.head_dim
+        mlp = 3 * self.hidden * self.intermediate + self.mlp_bias * (2 * self.intermediate + self.hidden)
+        return attention + mlp + 2 * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All parameters; a tied head counts once."""
+        return self.embedding * (1 if self.tied else 2) + self.layers * self.layer_parameters + self.hidden
+
+
+BIASES = {"llama": (), "mistral": (), "qwen2": ("qkv_bias",), "qwen3": ("qk_norm",)}
+"""model_type -> parts that a layer of it has beside matrices and norms; what the config switches on comes on top."""
+
+HEAD_DIM = {"qwen3": 128}
+"""Numbers of a head where the config does not say, unless the heads divide the hidden size among them."""
+
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+SIZES = {
+    "hidden": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "intermediate": "intermediate_size",
+    "vocab": "vocab_size",
+}
+
+
+def shape_of_config(config: Mapping[str, Any]) -> ModelShape:
+    """The shape that a config.json describes. Raises ValueError, saying why, for one that is not counted here."""
+    kind = config.get("model_type")
+    if any(config.get(name) for name in EXPERTS):
+        raise ValueError(f"model_type {kind!r} has experts, whose memory is not estimated")
+    if kind not in BIASES:
+        raise ValueError(f"memory is not estimated for model_type {kind!r}, but for {', '.join(BIASES)}")
+    sizes = {name: _positive(config, key) for name, key in SIZES.items()}
+    head_dim = config.get("head_dim") or HEAD_DIM.get(kind) or sizes["hidden"] // sizes["heads"]
+    parts = dict.fromkeys(BIASES[kind], True)
+    if kind != "qwen2" and config.get("attention_bias"):
+        parts |= {"qkv_bias": True, "output_bias": True}
+    if kind == "llama" and config.get("mlp_bias"):
+        parts["mlp_bias"] = True
+    return ModelShape(
+        **sizes,
+        **parts,
+        kv_heads=config.get("num_key_value_heads") or sizes["heads"],
+        head_dim=head_dim,
+        tied=bool(config.get("tie_word_embeddings", False)),
+        max_positions=config.get("max_position_embeddings"),
+    )
+
+
+def _positive(config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{key} is {value!r}, not a number of at least 1")
+    return value
+
+
+def _qwen(hidden, layers, heads, kv_heads, intermediate, vocab, tied, max_positions) -> ModelShape:
+    return ModelShape(
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=hidden // heads,
+        intermediate=intermediate,
+        vocab=vocab,
+        tied=tied,
+        qkv_bias=True,
+        max_positions=max_positions,
+    )
+
+
+_SMOLLM2_135M = ModelShape(
+    hidden=576,
+    layers=30,
+    heads=9,
+    kv_heads=3,
+    head_dim=64,
+    intermediate=1536,
+    vocab=49152,
+    tied=True,
+    max_positions=8192,
+)
+
+KNOWN: dict[str, ModelShape] = {
+    "Qwen/Qwen2.5-0.5B": _qwen(896, 24, 14, 2, 4864, 151936, True, 32768),
+    "Qwen/Qwen2.5-1.5B": _qwen(1536, 28, 12, 2, 8960, 151936, True, 131072),
+    "Qwen/Qwen2.5-3B": _qwen(2048, 36, 16, 2, 11008, 151936, True, 32768),
+    "Qwen/Qwen2.5-7B": _qwen(3584, 28, 28, 4, 18944, 152064, False, 131072),
+    "Qwen/Qwen2.5-14B": _qwen(5120, 48, 40, 8, 13824, 152064, False, 131072),
+    "Qwen/Qwen2.5-32B": _qwen(5120, 64, 40, 8, 27648, 152064, False, 131072),
+    "HuggingFaceTB/SmolLM2-135M": _SMOLLM2_135M,
+    "HuggingFaceTB/SmolLM2-135M-Instruct": _SMOLLM2_135M,
+}
+"""Hub name -> shape of the models of the recipes, for hosts without a network."""

@@ -1,0 +1,151 @@
+"""Which process of a run is on which GPU: upstream's placement groups, put on nodes as Ray's PACK does (pure)."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """Processes of one kind, one per GPU: process i is in slot i of its group."""
+
+    name: str
+    count: int
+    tensor_parallel: int = 1
+    """Above 1 for engines: so many consecutive processes, on one node if that can be, are one engine."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A Ray placement group: ``slots`` bundles of one GPU each, and who shares them."""
+
+    slots: int
+    tenants: tuple[Tenant, ...]
+
+    @property
+    def title(self) -> str:
+        """The names of its tenants."""
+        return " + ".join(tenant.name for tenant in self.tenants)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Sizes, in GPUs, of what a run starts; None where it does not."""
+
+    actor: int
+    engines: int
+    tensor_parallel: int = 1
+    ref: int | None = None
+    critic: int | None = None
+    reward: int | None = None
+    colocate_all: bool = False
+    """All models share GPUs, the engines included unless ``asynchronous``."""
+    colocate_actor_ref: bool = False
+    colocate_critic_reward: bool = False
+    asynchronous: bool = False
+
+    @property
+    def engines_share(self) -> bool:
+        """The engines are on the actor's GPUs."""
+        return self.colocate_all and not self.asynchronous
+
+    def groups(self) -> list[Group]:
+        """The placement groups in the order in which upstream asks for them."""
+        actor, ref, critic, reward = (
+            [Tenant(name, size)] if (size := getattr(self, name)) else []
+            for name in ("actor", "ref", "critic", "reward")
+        )
+        engines = [Tenant("engine", self.engines * self.tensor_parallel, self.tensor_parallel)]
+        shared, apart = list(actor), []
+        first = engines if not self.engines_share else []
+        shared += engines if self.engines_share else []
+        if self.colocate_all or self.colocate_actor_ref:
+            shared += ref
+        else:
+            apart += [ref]
+        if self.colocate_critic_reward and critic:
+            apart += [critic + reward]
+        elif self.colocate_all:
+            shared += critic + reward
+        else:
+            apart += [critic, reward]
+        own = [shared, first] if self.colocate_all or self.colocate_actor_ref else [first, shared]
+        return [_group(tenants) for tenants in (*own, *apart) if tenants]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU and the processes on it, such as ``actor 3`` and ``engine 0.3``."""
+
+    node: int
+    index: int
+    processes: tuple[str, ...]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What runs there, without numbers."""
+        return tuple(process.split()[0] for process in self.processes)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every GPU that is used, node by node, and the groups for which there is no room."""
+
+    gpus: tuple[Gpu, ...]
+    unplaced: tuple[Group, ...]
+
+    def spanning_engines(self) -> list[int]:
+        """Numbers of the engines whose GPUs are on several nodes."""
+        nodes: dict[int, set[int]] = {}
+        for gpu in self.gpus:
+            for process in gpu.processes:
+                if process.startswith("engine"):
+                    nodes.setdefault(int(process.split()[1].split(".")[0]), set()).add(gpu.node)
+        return sorted(engine for engine, where in nodes.items() if len(where) > 1)
+
+
+def pack(slots: int, free: Sequence[int]) -> list[int] | None:
+    """The node of every slot as Ray's PACK chooses it, None if there is no room; ``free``: GPUs left on each node.
+
+    The node with the most room takes as many slots as it can, then the next; equal ones in their order, where Ray's is
+    not defined.
+    """
+    chosen: list[int] = []
+    for node in sorted(range(len(free)), key=lambda node: -free[node]):
+        chosen += [node] * min(free[node], slots - len(chosen))
+    return chosen if len(chosen) == slots else None
+
+
+def place(groups: Sequence[Group], nodes: Sequence[int]) -> Plan:
+    """Put groups, in their order, on nodes with so many GPUs each. A group that finds no room stays unplaced."""
+    free, used = list(nodes), Counter()
+    gpus, unplaced = [], []
+    for group in groups:
+        where = pack(group.slots, free)
+        if where is None:
+            unplaced.append(group)
+            continue
+        for node, names in zip(where, _processes(group), strict=True):
+            gpus.append(Gpu(node, used[node], tuple(names)))
+            used[node] += 1
+            free[node] -= 1
+    return Plan(tuple(sorted(gpus, key=lambda gpu: (gpu.node, gpu.index))), tuple(unplaced))
+
+
+def _processes(group: Group) -> list[list[str]]:
+    """Names of the processes in every slot. Slots are in the order of nodes, as upstream orders them for engines."""
+    names: list[list[str]] = [[] for _ in range(group.slots)]
+    for tenant in group.tenants:
+        for slot, name in zip(names, _names(tenant), strict=False):  # too few slots are a fault of their own
+            slot.append(name)
+    return names
+
+
+def _names(tenant: Tenant) -> Iterator[str]:
+    for number in range(tenant.count):
+        engine, part = divmod(number, tenant.tensor_parallel)
+        yield f"{tenant.name} {engine}.{part}" if tenant.tensor_parallel > 1 else f"{tenant.name} {number}"
+
+
+def _group(tenants: list[Tenant]) -> Group:
+    return Group(tenants[0].count, tuple(tenants))

@@ -1,0 +1,195 @@
+"""The flags of a training read as sizes: layout, models, engines, samples and tokens of a step (pure)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from openrlhf_cov.sizing.budget import Role
+from openrlhf_cov.sizing.memory import Engine, Pass, Sharding
+from openrlhf_cov.sizing.model_shape import ModelShape
+from openrlhf_cov.sizing.placement import Layout, Plan
+
+BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+"""--ds.param_dtype and --ds.grad_accum_dtype -> bytes of a number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one global step samples and trains on."""
+
+    prompts: int
+    samples_per_prompt: int
+    updates: int
+    longest: int
+    """Tokens of the longest sample, prompt and response."""
+    longest_response: int
+    prompt_tokens: float | None
+    """Mean over the data; None if they were not tokenized."""
+
+    @property
+    def samples(self) -> int:
+        """Samples of the step."""
+        return self.prompts * self.samples_per_prompt
+
+    @property
+    def worst(self) -> int:
+        """Tokens if every sample is as long as it may be."""
+        return self.samples * self.longest
+
+    @property
+    def expected(self) -> float:
+        """Tokens if responses take half of what they may: prompts at their mean, or as long as they may be."""
+        prompt = self.longest - self.longest_response if self.prompt_tokens is None else self.prompt_tokens
+        return self.samples * (prompt + self.longest_response / 2)
+
+
+def model_names(args: SimpleNamespace) -> dict[str, tuple[str, str]]:
+    """Role -> (flag, name) of every model that a run loads."""
+    actor = ("--actor.model_name_or_path", args.actor.model_name_or_path)
+    names = {"actor": actor}
+    if args.algo.kl.init_coef > 0:
+        names["ref"] = actor
+    if args.critic.model_name_or_path:
+        names["critic"] = ("--critic.model_name_or_path", args.critic.model_name_or_path)
+    if not args.reward.remote_url and args.reward.model_name_or_path:
+        names["reward"] = ("--reward.model_name_or_path", args.reward.model_name_or_path)
+    return names
+
+
+def layout_of(args: SimpleNamespace) -> Layout:
+    """The GPUs of every group of processes."""
+    names = {*model_names(args)} | (set() if args.reward.remote_url else {"reward"})
+    sizes = {name: _world(getattr(args, name)) for name in ("ref", "critic", "reward") if name in names}
+    return Layout(
+        actor=_world(args.actor),
+        engines=args.vllm.num_engines,
+        tensor_parallel=args.vllm.tensor_parallel_size,
+        colocate_all=args.train.colocate_all,
+        colocate_actor_ref=args.train.colocate_actor_ref,
+        colocate_critic_reward=args.train.colocate_critic_reward,
+        asynchronous=args.train.async_enable,
+        **sizes,
+    )
+
+
+def ranks_of(args: SimpleNamespace) -> int:
+    """Data-parallel ranks of the actor, at least 1."""
+    return max(1, _world(args.actor) // (args.ds.ring_attn_size * args.ds.tensor_parallel_size))
+
+
+def roles_of(args: SimpleNamespace, shapes: Mapping[str, ModelShape], fused_loss: bool) -> dict[str, Role]:
+    """The models that DeepSpeed holds, of those whose shape is known; ``fused_loss``: flash-attn is there."""
+    return {name: _role(name, args, shape, fused_loss) for name, shape in shapes.items()}
+
+
+def engine_of(args: SimpleNamespace, gpu_bytes: float) -> Engine:
+    """An engine on GPUs of this size; it generates in the type of the weights."""
+    return Engine(
+        tensor_parallel=args.vllm.tensor_parallel_size,
+        utilization=args.vllm.gpu_memory_utilization,
+        gpu_bytes=gpu_bytes,
+        element=BYTES[args.ds.param_dtype],
+    )
+
+
+def step_of(args: SimpleNamespace, prompt_tokens: float | None) -> Step:
+    """The samples of a step; ``prompt_tokens``: mean length of the data's prompts, where it is known."""
+    samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    return Step(
+        prompts=args.rollout.batch_size,
+        samples_per_prompt=args.rollout.n_samples_per_prompt,
+        updates=samples // args.train.batch_size * args.train.max_epochs,
+        longest=args.data.max_len,
+        longest_response=min(args.rollout.max_new_tokens or args.data.max_len, args.data.max_len),
+        prompt_tokens=prompt_tokens,
+    )
+
+
+def host_bytes(
+    args: SimpleNamespace, roles: Mapping[str, Role], plan: Plan, engine_shape: ModelShape
+) -> dict[str, float]:
+    """Bytes of the host that holds most: what sleeps or is offloaded there, by what it is.
+
+    Parts of ZeRO that leave a GPU are pinned in the host's memory; a sleeping engine leaves its weights there.
+    """
+    most: dict[str, float] = {}
+    for node in {gpu.node for gpu in plan.gpus}:
+        kinds = [kind for gpu in plan.gpus if gpu.node == node for kind in gpu.kinds]
+        parts = {
+            "states of DeepSpeed": sum(
+                kinds.count(name) * _on_host(role, args.ds.enable_sleep) for name, role in roles.items()
+            ),
+            "weights of engines": kinds.count("engine")
+            * args.vllm.enable_sleep
+            * engine_of(args, 0.0).weights(engine_shape),
+        }
+        most = max(most, parts, key=lambda each: sum(each.values()))
+    return most
+
+
+def training_tokens(args: SimpleNamespace) -> int:
+    """Most tokens of a training micro-batch that one GPU computes; a sequence is never split over micro-batches."""
+    if not args.train.dynamic_batch_enable:
+        return _per_gpu(args, args.train.micro_batch_size * args.data.max_len)
+    return max(args.train.max_tokens_per_gpu * args.ds.tensor_parallel_size, _per_gpu(args, args.data.max_len))
+
+
+def scoring_tokens(args: SimpleNamespace) -> int:
+    """Most tokens of a scored micro-batch that one GPU computes.
+
+    With ``--train.dynamic_batch_enable`` upstream rounds the number of micro-batches down to a multiple of the ranks:
+    2 ranks - 1 of them become as many as there are ranks.
+    """
+    if not args.train.dynamic_batch_enable:
+        return _per_gpu(args, args.rollout.micro_batch_size * args.data.max_len)
+    ranks, limit = ranks_of(args), args.rollout.max_tokens_per_gpu or args.train.max_tokens_per_gpu
+    limit *= args.ds.tensor_parallel_size
+    return max(limit * (2 * ranks - 1) // ranks, _per_gpu(args, args.data.max_len))
+
+
+def _role(name: str, args: SimpleNamespace, shape: ModelShape, fused_loss: bool) -> Role:
+    element, trains = BYTES[args.ds.param_dtype], name in ("actor", "critic")
+    longest = args.data.max_len if args.ds.attn_implementation == "eager" else 0
+    common = {"element": element, "fused_loss": fused_loss, "score_length": longest, "head": name in ("actor", "ref")}
+    sharding = Sharding(
+        world=_world(getattr(args, name)),
+        stage=args.ds.zero_stage if trains or args.ds.zero_stage == 3 else 0,
+        tensor_parallel=args.ds.tensor_parallel_size,
+        element=element,
+        grad_element=BYTES.get(args.ds.grad_accum_dtype),
+        secondary=args.ds.zpg if trains else 1,
+        optimizer_on_cpu=args.ds.adam_offload,
+        weights_on_cpu=name in ("ref", "reward") and getattr(args, name).offload,
+    )
+    training = Pass(
+        tokens=training_tokens(args),
+        checkpointing=args.actor.gradient_checkpointing_enable,
+        entropy_gradient=bool(args.actor.entropy_coef) and name == "actor",
+        **common,
+    )
+    return Role(
+        name=name,
+        shape=shape,
+        sharding=sharding,
+        scoring=Pass(tokens=scoring_tokens(args), **common),
+        training=training if trains else None,
+    )
+
+
+def _on_host(role: Role, sleeps: bool) -> float:
+    """Bytes that one process keeps in its host's memory instead of on its GPU."""
+    sharding, shape = role.sharding, role.shape
+    weights = shape.parameters * sharding.element / sharding.world if sharding.weights_on_cpu else 0.0
+    if role.training is None:
+        return weights if sharding.stage == 3 else 0.0
+    if sharding.optimizer_on_cpu:  # fp32 master weights, moments and gradients
+        return 16.0 * shape.parameters / sharding.world
+    return sharding.optimizer(shape) + sharding.gradients(shape) if sleeps else 0.0
+
+
+def _world(group: SimpleNamespace) -> int:
+    return group.num_nodes * group.num_gpus_per_node
+
+
+def _per_gpu(args: SimpleNamespace, tokens: int) -> int:
+    return -(-tokens // args.ds.ring_attn_size)

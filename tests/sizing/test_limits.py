@@ -1,0 +1,149 @@
+import pytest
+
+from openrlhf_cov.sizing.limits import faults, notes
+from openrlhf_cov.sizing.model_shape import KNOWN
+from openrlhf_cov.sizing.plan import ranks_of
+
+QWEN_7B = KNOWN["Qwen/Qwen2.5-7B"]
+STATIC = {"train.dynamic_batch_enable": False}
+
+
+def said(lines, args, shape=QWEN_7B):
+    return list(lines(args, ranks_of(args), shape))
+
+
+def test_the_recipe_has_neither(flags):
+    assert said(faults, flags()) == said(notes, flags()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            STATIC | {"rollout.micro_batch_size": 4, "actor.num_nodes": 3},  # 512 micro-batches on 24 ranks
+            "--rollout.batch_size 256 x --rollout.n_samples_per_prompt 8 = 2048 samples are no multiple of "
+            "--rollout.micro_batch_size 4 x 24 ranks of the actor = 96: ranks would get unequal shares and wait for "
+            "ever; change one of them",
+        ),
+        (
+            {"vllm.gpu_memory_utilization": 1.5},
+            "--vllm.gpu_memory_utilization 1.5 is a share of a GPU: above 0, at most 1",
+        ),
+        (
+            {"vllm.gpu_memory_utilization": 0.0},
+            "--vllm.gpu_memory_utilization 0 is a share of a GPU: above 0, at most 1",
+        ),
+        (
+            {"vllm.tensor_parallel_size": 3},
+            "--vllm.tensor_parallel_size 3 does not divide the model: 28 heads, 4 of keys, MLP 18944; use one of "
+            "1, 2, 4",
+        ),
+        # 7 divides 28 heads; 4 heads of keys are neither split nor copied evenly over 7
+        (
+            {"vllm.tensor_parallel_size": 7},
+            "--vllm.tensor_parallel_size 7 does not divide the model: 28 heads, 4 of keys, MLP 18944; use one of "
+            "1, 2, 4",
+        ),
+        (
+            {"ds.tensor_parallel_size": 2, "ds.param_dtype": "fp32"},
+            "--ds.tensor_parallel_size 2 needs --ds.param_dtype bf16, got fp32",
+        ),
+        (
+            {"data.max_len": 131_073},
+            "--data.max_len 131073 is more than the 131072 positions of the model (max_position_embeddings), which "
+            "vLLM refuses; lower it, and --rollout.max_new_tokens with it",
+        ),
+        (
+            {"ds.ring_attn_size": 2, "ds.ring_attn_head_stride": 3},
+            "--ds.ring_attn_head_stride 3 does not divide the model's 4 heads of keys; use a divisor",
+        ),
+        (
+            {"critic.model_name_or_path": "value", "critic.num_nodes": 2},
+            "--train.colocate_all: --critic.num_nodes 2 x --critic.num_gpus_per_node 8 = 16 processes on the 8 GPUs "
+            "of the actor; make it 8 or less",
+        ),
+        (
+            {"reward.remote_url": None, "reward.num_gpus_per_node": 9},
+            "--train.colocate_all: --reward.num_nodes 1 x --reward.num_gpus_per_node 9 = 9 processes on the 8 GPUs of "
+            "the actor; make it 8 or less",
+        ),
+    ],
+)
+def test_every_fault_names_flag_value_and_way_out(flags, changes, message):
+    assert said(faults, flags(changes)) == [message]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        STATIC,
+        STATIC | {"rollout.micro_batch_size": 4},
+        {"rollout.micro_batch_size": 3},  # dynamic batches do not use it
+        {"vllm.gpu_memory_utilization": 1.0},
+        {"vllm.tensor_parallel_size": 4},
+        {"data.max_len": 131_072},
+        {"ds.ring_attn_head_stride": 3},  # no ring
+        {"ds.ring_attn_size": 2, "ds.ring_attn_head_stride": 2},
+        {"critic.num_nodes": 2},  # no critic
+        {"critic.model_name_or_path": "value"},
+        # a group of their own
+        {"critic.model_name_or_path": "value", "critic.num_nodes": 2, "train.colocate_critic_reward": True},
+        {"critic.model_name_or_path": "value", "critic.num_nodes": 2, "train.colocate_all": False},
+    ],
+)
+def test_what_works_is_no_fault(flags, changes):
+    assert said(faults, flags(changes)) == []
+
+
+def test_all_faults_are_said(flags):
+    changes = {"rollout.micro_batch_size": 3, "vllm.gpu_memory_utilization": 2.0, "data.max_len": 200_000}
+    assert len(said(faults, flags(STATIC | changes | {"vllm.tensor_parallel_size": 5}))) == 4
+
+
+def test_a_model_of_unknown_shape_is_not_divided(flags):
+    assert said(faults, flags({"vllm.tensor_parallel_size": 3, "data.max_len": 10**9}), shape=None) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        (
+            {"actor.num_nodes": 3},  # 24 ranks: 256 // 24 = 10
+            "--train.batch_size 256 is no multiple of 24 ranks: with --train.dynamic_batch_enable upstream takes 10 "
+            "samples per rank, 240 per update, and leaves the others out",
+        ),
+        (
+            {"train.max_tokens_per_gpu": 8192},
+            "--train.max_tokens_per_gpu 8192 is less than one sequence of --data.max_len 10240 needs: such a sequence "
+            "is a micro-batch of its own",
+        ),
+        (
+            {"rollout.max_tokens_per_gpu": 8192},
+            "--rollout.max_tokens_per_gpu 8192 is less than one sequence of --data.max_len 10240 needs: such a "
+            "sequence is a micro-batch of its own",
+        ),
+        (
+            {"ds.lora.rank": 8},
+            "--ds.lora.rank, --ds.load_in_4bit: estimated as full training, which is more than they need",
+        ),
+        (
+            {"actor.optim": "muon"},
+            "--actor.optim muon, --critic.optim muon: estimated as Adam, which keeps one more buffer",
+        ),
+        (
+            {"ds.tensor_parallel_size": 8},
+            "--ds.tensor_parallel_size 8 is more than the model's 4 heads of keys: the ranks beyond them do no "
+            "attention",
+        ),
+    ],
+)
+def test_notes(flags, changes, note):
+    assert said(notes, flags(changes)) == [note]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [STATIC | {"actor.num_nodes": 3}, {"train.max_tokens_per_gpu": 5120, "ds.ring_attn_size": 2}],
+)
+def test_what_needs_no_note(flags, changes):
+    assert said(notes, flags(changes)) == []

@@ -1,0 +1,158 @@
+import pytest
+
+from openrlhf_cov.sizing.memory import GIB
+from openrlhf_cov.sizing.model_shape import KNOWN
+from openrlhf_cov.sizing.placement import Layout, place
+from openrlhf_cov.sizing.plan import (
+    Step,
+    engine_of,
+    host_bytes,
+    layout_of,
+    model_names,
+    ranks_of,
+    roles_of,
+    scoring_tokens,
+    step_of,
+    training_tokens,
+)
+
+QWEN_7B = KNOWN["Qwen/Qwen2.5-7B"]
+P = QWEN_7B.parameters
+ALL = {
+    "algo.kl.init_coef": 0.1,
+    "critic.model_name_or_path": "value",
+    "reward.remote_url": None,
+    "reward.model_name_or_path": "judge",
+}
+
+
+def test_models_that_a_run_loads(flags):
+    assert model_names(flags()) == {"actor": ("--actor.model_name_or_path", "policy")}
+    assert model_names(flags(ALL)) == {
+        "actor": ("--actor.model_name_or_path", "policy"),
+        "ref": ("--actor.model_name_or_path", "policy"),
+        "critic": ("--critic.model_name_or_path", "value"),
+        "reward": ("--reward.model_name_or_path", "judge"),
+    }
+
+
+def test_layout(flags):
+    assert layout_of(flags()) == Layout(actor=8, engines=8, colocate_all=True)
+    changes = {"actor.num_nodes": 2, "ref.num_gpus_per_node": 4, "train.async_enable": True}
+    assert layout_of(flags(ALL | changes)) == Layout(
+        actor=16, engines=8, ref=4, critic=8, reward=8, colocate_all=True, asynchronous=True
+    )
+
+
+def test_a_reward_group_exists_without_a_model_of_its_own(flags):
+    # upstream starts the actors of --reward.num_gpus_per_node wherever there is no --reward.remote_url
+    assert layout_of(flags({"reward.remote_url": None})).reward == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks"),
+    [({}, 8), ({"ds.ring_attn_size": 2}, 4), ({"ds.ring_attn_size": 2, "ds.tensor_parallel_size": 4}, 1)],
+)
+def test_ranks(flags, changes, ranks):
+    assert ranks_of(flags(changes)) == ranks
+
+
+FIXED = {"train.dynamic_batch_enable": False, "train.micro_batch_size": 2, "rollout.micro_batch_size": 4}
+
+
+@pytest.mark.parametrize(
+    ("changes", "training", "scoring"),
+    [
+        # 8 ranks: 15 micro-batches become 8, each of 15/8 of the limit
+        ({}, 20_480, 38_400),
+        ({"rollout.max_tokens_per_gpu": 16_384}, 20_480, 30_720),
+        ({"rollout.max_tokens_per_gpu": None}, 20_480, 38_400),
+        ({"actor.num_gpus_per_node": 1}, 20_480, 20_480),
+        # a sequence is longer than the limit
+        ({"train.max_tokens_per_gpu": 4096, "rollout.max_tokens_per_gpu": 4096}, 10_240, 10_240),
+        # a ring of 2 halves it; the limit is per GPU
+        ({"ds.ring_attn_size": 2, "train.max_tokens_per_gpu": 4096}, 5120, 35_840),
+        # tensor parallelism does not: all its GPUs compute the same tokens
+        ({"ds.tensor_parallel_size": 2}, 40_960, 71_680),
+        # fixed numbers of padded samples
+        (FIXED, 20_480, 40_960),
+        (FIXED | {"ds.ring_attn_size": 3}, 6827, 13_654),
+    ],
+)
+def test_tokens_of_a_micro_batch(flags, changes, training, scoring):
+    args = flags(changes)
+    assert (training_tokens(args), scoring_tokens(args)) == (training, scoring)
+
+
+def test_roles_follow_the_flags(flags):
+    args = flags(ALL | {"ref.offload": True, "ds.zpg": 8, "actor.entropy_coef": 0.01, "ds.grad_accum_dtype": "fp32"})
+    roles = roles_of(args, dict.fromkeys(("actor", "ref", "critic", "reward"), QWEN_7B), fused_loss=True)
+    actor, ref, critic, reward = roles.values()
+    assert (actor.sharding.world, actor.sharding.stage, actor.sharding.secondary) == (8, 3, 8)
+    assert (actor.sharding.element, actor.sharding.grad_element) == (2, 4)
+    assert actor.training.tokens == 20_480
+    assert actor.training.checkpointing
+    assert actor.training.entropy_gradient
+    assert not critic.training.entropy_gradient
+    assert (ref.training, reward.training) == (None, None)
+    assert (ref.sharding.weights_on_cpu, reward.sharding.weights_on_cpu) == (True, False)
+    assert [each.scoring.head for each in roles.values()] == [True, True, False, False]
+
+
+def test_models_that_do_not_train_are_whole_below_stage_3(flags):
+    roles = roles_of(flags(ALL | {"ds.zero_stage": 2}), {"actor": QWEN_7B, "ref": QWEN_7B}, fused_loss=True)
+    assert roles["ref"].weights == roles["actor"].weights == 2 * P
+    assert roles["ref"].sharding.stage == 0
+
+
+def test_written_out_attention_counts_its_scores(flags):
+    eager, flash = (
+        roles_of(flags({"ds.attn_implementation": name}), {"actor": QWEN_7B}, fused_loss=True)["actor"]
+        for name in ("eager", "flash_attention_2")
+    )
+    assert (eager.scoring.score_length, flash.scoring.score_length) == (10_240, 0)
+
+
+def test_an_engine_generates_in_the_type_of_the_weights(flags):
+    assert engine_of(flags(), 80 * GIB).element == 2
+    engine = engine_of(flags({"ds.param_dtype": "fp32", "vllm.tensor_parallel_size": 4}), 80 * GIB)
+    assert (engine.element, engine.tensor_parallel, engine.share) == (4, 4, 64 * GIB)
+
+
+def test_a_step_by_hand(flags):
+    step = step_of(flags(), prompt_tokens=100.0)
+    assert (step.samples, step.updates) == (2048, 8)
+    assert step.worst == 2048 * 10_240
+    assert step.expected == 2048 * (100 + 4096)
+    assert step_of(flags(), None).expected == 2048 * (2048 + 4096)
+
+
+def test_responses_without_a_limit_may_fill_the_sequence(flags):
+    step = step_of(flags({"rollout.max_new_tokens": None, "train.max_epochs": 2}), 10.0)
+    assert (step.longest_response, step.updates) == (10_240, 16)
+
+
+def test_a_step_has_whole_updates():
+    step = Step(prompts=3, samples_per_prompt=2, updates=1, longest=10, longest_response=4, prompt_tokens=None)
+    assert (step.samples, step.worst, step.expected) == (6, 60, 6 * (6 + 2))
+
+
+def hosts(args, nodes, models=("actor",)):
+    layout = layout_of(args)
+    return host_bytes(
+        args, roles_of(args, dict.fromkeys(models, QWEN_7B), True), place(layout.groups(), nodes), QWEN_7B
+    )
+
+
+def test_what_sleeps_is_on_the_host(flags):
+    # 8 GPUs on two nodes of 4: half of 14 bytes per parameter, and 4 engines of 2 bytes
+    assert hosts(flags(), [4, 4]) == {"states of DeepSpeed": 14 * P / 2, "weights of engines": 4 * 2 * P}
+
+
+def test_what_is_offloaded_is_on_the_host(flags):
+    awake = {"ds.enable_sleep": False, "vllm.enable_sleep": False}
+    assert hosts(flags(awake), [8]) == {}  # nothing is
+    args = flags(awake | {"ds.adam_offload": True, "algo.kl.init_coef": 0.1, "ref.offload": True})
+    parts = hosts(args, [8], ("actor", "ref"))
+    assert parts["states of DeepSpeed"] == pytest.approx(16 * P + 2 * P)
+    assert parts["weights of engines"] == 0
