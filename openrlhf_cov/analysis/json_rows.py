@@ -3,10 +3,10 @@
 import json
 import os
 import re
-from collections.abc import Collection
-from operator import attrgetter
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -17,6 +17,8 @@ CHUNK = 8 * 2**20
 """Bytes read at once."""
 JOINED = 32
 """Chunks that are joined before the next is read: small arrays, freed among others, would not be reused."""
+TAIL = 64
+"""Bytes before the place where reading stopped that tell whether it is still the same file."""
 LINES_NAMED = 5
 """Broken lines that a warning names."""
 INNER_OBJECT = re.compile(rb'.\{"')
@@ -39,7 +41,8 @@ class JsonRows:
 
     def _restart(self) -> None:
         self._inode: int | None = None
-        self._rest, self._offset, self._lines = b"", 0, 0
+        self._rest, self._tail, self._offset = b"", b"", 0
+        self._lines, self._counted = 0, 0
         self._parts: list[Rows] = []
         self._fresh: list[Rows] = []
         self._broken: list[int] = []
@@ -47,24 +50,24 @@ class JsonRows:
         self._table: tuple[Table, list[str]] | None = (EMPTY, [])
 
     def read(self) -> bool:
-        """Take what the file has got since; True if that is any row. A file that was replaced is read anew."""
+        """Take what the file has got since; True if that changes the table.
+
+        A file that was replaced, cut or written anew is read from its start; one that is gone changes nothing.
+        """
         try:
             file = self.path.open("rb")
         except FileNotFoundError:
             return False
-        taken = False
         with file:
-            size, inode = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
-            if size < self._offset or self._inode not in (None, inode):
+            taken = False
+            if not self._goes_on(file):
+                taken = len(self.table) > 0
                 self._restart()
-            self._inode = inode
+            self._inode = os.fstat(file.fileno()).st_ino
             file.seek(self._offset)
-            while chunk := file.read(self.chunk):
-                self._offset += len(chunk)
-                lines, newline, self._rest = (self._rest + chunk).rpartition(b"\n")
-                taken |= self._take(lines + newline)
+            taken |= self._read_on(file)
         if _object(self._rest) is not None:  # whole, its newline is still to come
-            taken |= self._take(self._rest)
+            taken |= self._take(memoryview(self._rest), self._offset - len(self._rest))
             self._rest = b""
         return taken
 
@@ -93,11 +96,38 @@ class JsonRows:
             self._table = to_table(self._parts[0], whole_rows=True)
         return self._table
 
-    def _take(self, data: bytes) -> bool:
-        """Add the rows of whole lines; True if there are any."""
+    def _goes_on(self, file: BinaryIO) -> bool:
+        """True if the file begins with what was read of it, as far as inode, size and the last bytes tell."""
+        size, inode = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
+        if size < self._offset or self._inode not in (None, inode):
+            return False
+        file.seek(self._offset - len(self._tail))
+        return file.read(len(self._tail)) == self._tail
+
+    def _read_on(self, file: BinaryIO) -> bool:
+        """Take the lines from where the file stands; True if there are any.
+
+        All chunks go through one buffer: fresh memory for each costs a fifth of the time.
+        """
+        taken, held = False, len(self._rest)
+        buffer = bytearray(self._rest) + bytearray(self.chunk)
+        while count := file.readinto(memoryview(buffer)[held:]):
+            self._offset += count
+            filled = held + count
+            self._tail = (self._tail + buffer[max(held, filled - TAIL) : filled])[-TAIL:]
+            end = buffer.rfind(b"\n", 0, filled) + 1
+            taken |= self._take(memoryview(buffer)[:end], self._offset - filled)
+            held = filled - end
+            buffer[:held] = buffer[end:filled]
+            if len(buffer) < 2 * held:
+                buffer += bytearray(len(buffer))
+        self._rest = bytes(buffer[:held])
+        return taken
+
+    def _take(self, data: memoryview, start: int) -> bool:
+        """Add the rows of whole lines that start at a byte of the file; True if there are any."""
         rows = None if self._decode is None else self._decode(data)
-        rows = self._take_slowly(data) if rows is None else rows
-        self._lines += data.count(b"\n")
+        rows = self._take_slowly(bytes(data), self._lines_before(start)) if rows is None else rows
         if len(rows.steps):
             self._fresh.append(rows)
             self._table = None
@@ -110,10 +140,19 @@ class JsonRows:
         self._parts.append(join(self._fresh))
         self._fresh = []
 
-    def _take_slowly(self, data: bytes) -> Rows:
+    def _lines_before(self, end: int) -> int:
+        """Lines before a byte of the file, counted on from the last such call: most files never need it."""
+        with suppress(FileNotFoundError), self.path.open("rb") as file:
+            file.seek(self._counted)
+            while self._counted < end and (chunk := file.read(min(self.chunk, end - self._counted))):
+                self._counted += len(chunk)
+                self._lines += chunk.count(b"\n")
+        return self._lines
+
+    def _take_slowly(self, data: bytes, lines_before: int) -> Rows:
         """The rows of lines of which some may be broken."""
         found = []
-        for number, line in enumerate(data.split(b"\n"), start=self._lines + 1):
+        for number, line in enumerate(data.split(b"\n"), start=lines_before + 1):
             if line.strip():
                 row = _object(line)
                 if row is None:
@@ -155,12 +194,14 @@ def _decoder(columns: list[str] | None) -> Any:
         wanted = msgspec.defstruct("Row", [(field, number, None) for field in fields], rename=rename, gc=False)
     decoder = msgspec.json.Decoder(wanted)
 
-    def decode(data: bytes) -> Rows | None:
+    def decode(data: memoryview) -> Rows | None:
         try:
             found = decoder.decode_lines(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        return _rows_of_dicts(found) if columns is None else _rows_of_records(found, fields, columns)
+        return (
+            _rows_of_dicts(found) if columns is None else _rows_of_tuples(map(msgspec.structs.astuple, found), columns)
+        )
 
     return decode
 
@@ -171,7 +212,7 @@ def _rows_of_dicts(found: list[dict[str, float | None]]) -> Rows:
     return Rows(columns.pop(STEP, np.full(len(found), np.nan)), columns)
 
 
-def _rows_of_records(found: list[Any], fields: list[str], columns: list[str]) -> Rows:
-    take = attrgetter(*fields, "step")  # always a tuple, whose last entry is not used
-    values = np.array([take(row) for row in found], dtype=np.float64).reshape(len(found), len(fields) + 1).T.copy()
-    return Rows(values[0], dict(zip(columns, values[1:-1], strict=True)))
+def _rows_of_tuples(found: Iterable[tuple[float | None, ...]], columns: list[str]) -> Rows:
+    """Rows of tuples (step, value of each column)."""
+    values = np.array(list(found), dtype=np.float64).reshape(-1, 1 + len(columns)).T.copy()
+    return Rows(values[0], dict(zip(columns, values[1:], strict=True)))

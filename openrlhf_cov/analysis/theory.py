@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from openrlhf_cov.analysis.regression import RESAMPLES, Design, Floats, Regression, interval_of, thinned
 from openrlhf_cov.analysis.table import Table
@@ -112,21 +112,21 @@ def _influence(x: Floats, y: Floats) -> Floats:
 
     u and v are the ranks, from -1/2 to 1/2; the expectations are what the pair does to the ranks of the others.
     """
-    u, v = (_mid_ranks(each) for each in (x, y))
-    influence = u * v + _mean_above(u, v) + _mean_above(v, u)
+    (u, place_of_u), (v, place_of_v) = (_mid_ranks(each) for each in (x, y))
+    influence = u * v + _mean_above(place_of_u, v) + _mean_above(place_of_v, u)
     return 12 * (influence - influence.mean())
 
 
-def _mid_ranks(values: Floats) -> Floats:
+def _mid_ranks(values: Floats) -> tuple[Floats, NDArray[np.intp]]:
+    """Ranks (n,) from -1/2 to 1/2, equal values sharing theirs; and the place (n,) of each among the distinct ones."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return ((counts.cumsum() - counts / 2) / len(values))[place] - 0.5
+    return ((counts.cumsum() - counts / 2) / len(values))[place] - 0.5, place
 
 
-def _mean_above(ranks: Floats, values: Floats) -> Floats:
-    """For each rank (n,): the sum of the values of no lower rank, over n; half of those of the same rank."""
-    _, place = np.unique(ranks, return_inverse=True)
+def _mean_above(place: NDArray[np.intp], values: Floats) -> Floats:
+    """For each place (n,): the sum of the values of no lower place, over n; half of those of the same place."""
     sums = np.bincount(place, weights=values)
-    return (sums[::-1].cumsum()[::-1] - sums / 2)[place] / len(ranks)
+    return (sums[::-1].cumsum()[::-1] - sums / 2)[place] / len(place)
 
 
 def mean_interval(series: Floats, *, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = SEED) -> Interval:

@@ -185,6 +185,45 @@ def test_a_replaced_file_is_read_anew(file, tmp_path):
     assert len(rows.table) == 1
 
 
+def test_a_file_written_anew_in_its_place_is_read_anew(file):
+    path = file(LINES[:3])
+    rows, inode = read(path), path.stat().st_ino
+    file([line.replace('"reward": 0', '"reward": 7') for line in LINES])  # same file, longer, other content
+    assert path.stat().st_ino == inode
+    assert rows.read()
+    np.testing.assert_allclose(rows.table.column("reward"), 7 + np.arange(1, 9) / 10, rtol=1e-12)
+    assert rows.warnings == []
+
+
+@pytest.mark.parametrize("content", ["", '{"step": 1, "rew'], ids=["empty", "half a line"])
+def test_a_file_that_lost_all_its_rows_is_news_once(file, content):
+    rows = read(file(LINES))
+    file(content)
+    assert rows.read()
+    assert len(rows.table) == 0
+    assert not rows.read()
+
+
+def test_a_file_that_is_gone_leaves_the_table(file):
+    path = file(LINES)
+    rows = read(path)
+    path.unlink()
+    assert not rows.read()
+    assert len(rows.table) == 8
+
+
+@pytest.mark.parametrize("chunk", [50, 1000, 2**20])
+def test_broken_lines_have_their_numbers_in_any_chunk(file, chunk):
+    path = file([*LINES[:3], "{broken", *LINES[3:6]])
+    rows = JsonRows(path, chunk=chunk)
+    assert rows.read()
+    with path.open("a") as stream:
+        stream.write("\n".join([*LINES[6:], "", "{broken", '{"step": 9}']) + "\n")
+    assert rows.read()
+    # the fourth line; then three, the last two of LINES and an empty one
+    assert rows.warnings == ["metrics.jsonl: lines that cannot be read left out, 2: 4, 11"]
+
+
 def test_no_file_yet(tmp_path):
     rows = JsonRows(tmp_path / "metrics.jsonl")
     assert not rows.read()

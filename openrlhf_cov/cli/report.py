@@ -1,0 +1,154 @@
+"""``python -m openrlhf_cov.cli.report RUN ... --output DIR``: the entropy law, the theory and the curves of runs."""
+
+import argparse
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openrlhf_cov.errors import UsageError
+
+if TYPE_CHECKING:
+    from openrlhf_cov.report.contents import Options
+
+NAMINGS = ("openrlhf", "verl", "trl")
+FORMATS = ("svg", "png")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The flags of the report."""
+    parser = argparse.ArgumentParser(prog="report", description=__doc__.partition(": ")[2])
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="folder of a run, its metrics.jsonl, folder of TensorBoard events, or .csv / .tsv file",
+    )
+    parser.add_argument("--output", type=Path, metavar="DIR", help="folder for report.html and figures/")
+    parser.add_argument(
+        "--mapping",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help=f"names in TensorBoard and CSV: one of {', '.join(NAMINGS)}, or OURS=THEIRS such as "
+        "entropy=actor/entropy reward=critic/score/mean (default: the trainer that fits best)",
+    )
+    law = parser.add_argument_group("the law")
+    law.add_argument(
+        "--metric", default="reward", help="R: reward, score or a number of evaluations (default: reward)"
+    )
+    law.add_argument("--forecast", type=float, default=0.15, metavar="SHARE", help="share fitted to forecast the rest")
+    law.add_argument("--robust", action="store_true", help="Huber's fit, which outlying rewards hardly move")
+    law.add_argument("--reward_max", type=float, default=1.0, help="highest that R can be (default: 1)")
+    law.add_argument(
+        "--size", nargs="+", action="extend", default=[], metavar="RUN=N", help="non-embedding parameters of a model"
+    )
+    law.add_argument("--extrapolate", type=float, metavar="N", help="a, b and ceiling of a model of this size")
+    files = parser.add_argument_group("files")
+    files.add_argument("--formats", default=",".join(FORMATS), help="of the figures (default: svg,png)")
+    files.add_argument("--no_page", action="store_true", help="figures alone, without report.html")
+    files.add_argument("--export", metavar="FILE", help="write the numbers as JSON, - for stdout")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the table, write what was asked for; exit status 2 with one line on stderr for bad input."""
+    args = build_parser().parse_args(argv)
+    try:
+        _report(args)
+    except (UsageError, OSError) as error:
+        sys.stderr.write(f"report: error: {' '.join(str(error).split())}\n")
+        return 2
+    return 0
+
+
+def parse_mapping(words: Sequence[str] | None) -> Mapping[str, str] | str | None:
+    """The value of ``--mapping`` as ``read_run`` takes it."""
+    if not words:
+        return None
+    if len(words) == 1 and words[0] in NAMINGS:
+        return words[0]
+    pairs = [word.partition("=") for word in words]
+    for word, (ours, _, theirs) in zip(words, pairs, strict=True):
+        if not ours or not theirs:
+            names = ", ".join(NAMINGS)
+            raise UsageError(f"--mapping {word}: one of {names}, or pairs OURS=THEIRS; runs stand before the flags")
+    return {ours: theirs for ours, _, theirs in pairs}
+
+
+def parse_sizes(words: Sequence[str]) -> dict[str, float]:
+    """The value of ``--size`` as a number of parameters by run."""
+    sizes = {}
+    for word in words:
+        name, _, text = word.rpartition("=")
+        try:
+            size = float(text)
+        except ValueError:
+            size = 0.0
+        if not name or not 0.0 < size < math.inf:
+            raise UsageError(f"--size {word}: RUN=N with N above 0 is needed, 7e9 say; runs stand before the flags")
+        sizes[name] = size
+    return sizes
+
+
+def parse_formats(text: str) -> tuple[str, ...]:
+    """The value of ``--formats``."""
+    formats = tuple(dict.fromkeys(filter(None, text.split(","))))
+    if not formats or set(formats) - set(FORMATS):
+        raise UsageError(f"--formats {text}: {', '.join(FORMATS)} or both are needed")
+    return formats
+
+
+def _report(args: argparse.Namespace) -> None:
+    formats, options, mapping = _checked(args)
+    from openrlhf_cov.report.build import build_contents
+    from openrlhf_cov.report.export import export_text
+    from openrlhf_cov.report.reading import read_runs
+    from openrlhf_cov.report.text import summary
+    from openrlhf_cov.report.write import write_files
+
+    contents = build_contents(read_runs(args.runs, mapping), options)
+    say = sys.stderr if args.export == "-" else sys.stdout
+    for run in contents.runs:
+        for warning in run.warnings:
+            sys.stderr.write(f"report: {run.name}: {warning}\n")
+    say.write(summary(contents))
+    if args.export == "-":
+        sys.stdout.write(export_text(contents))
+    elif args.export:
+        Path(args.export).write_text(export_text(contents), encoding="utf-8")
+    if args.output:
+        written = write_files(contents, args.output, formats=formats, with_page=not args.no_page)
+        say.write("".join(f"no figure {line}\n" for line in written.left_out))
+        say.write(f"{len(written.figures)} figures in {args.output / 'figures'}\n")
+        say.write(f"{written.page}\n" if written.page else "")
+
+
+def _checked(args: argparse.Namespace) -> tuple[tuple[str, ...], "Options", Mapping[str, str] | str | None]:
+    from openrlhf_cov.report.contents import Options
+
+    if not args.output and not args.export:
+        raise UsageError("nothing to write: give --output DIR, or --export FILE for the numbers alone")
+    if args.output and args.output.exists() and not args.output.is_dir():
+        raise UsageError(f"--output {args.output} is a file; give a folder")
+    if not 0.0 < args.forecast < 1.0:
+        raise UsageError(f"--forecast is a fraction in (0, 1), got {args.forecast:g}")
+    if args.extrapolate is not None and not 0.0 < args.extrapolate < math.inf:
+        raise UsageError(f"--extrapolate is a number of parameters above 0, got {args.extrapolate:g}")
+    if args.extrapolate is not None and not args.size:
+        raise UsageError(f"--extrapolate {args.extrapolate:g} needs the sizes of the runs: --size RUN=N ...")
+    options = Options(
+        metric=args.metric,
+        forecast_share=args.forecast,
+        robust=args.robust,
+        highest_reward=args.reward_max,
+        sizes=parse_sizes(args.size),
+        extrapolate_to=args.extrapolate,
+    )
+    return parse_formats(args.formats), options, parse_mapping(args.mapping)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

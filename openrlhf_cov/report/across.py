@@ -1,0 +1,82 @@
+"""What a report says about several runs together."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from openrlhf_cov.analysis.across import SizeTrend, against_size, same_coefficients
+from openrlhf_cov.report.contents import (
+    Extrapolation,
+    Options,
+    RunReport,
+    SameSection,
+    Setting,
+    SizeSection,
+)
+
+PLACES = frozenset(
+    {
+        "--address",
+        "--runtime-env-json",
+        "--ckpt.output_dir",
+        "--ckpt.path",
+        "--logger.tensorboard_dir",
+        "--logger.wandb.run_name",
+        "--logger.wandb.key",
+    }
+)
+"""Flags that say where a run is and what it is called, not what it does."""
+GRID = 33
+"""Sizes at which a trend is drawn."""
+
+
+def setting_differences(runs: Sequence[RunReport]) -> tuple[Setting, ...]:
+    """Flags that two runs whose flags are known have set differently, by name."""
+    known = [run for run in runs if run.settings]
+    flags = sorted({flag for run in known for flag in run.settings} - PLACES)
+    return tuple(
+        Setting(flag, tuple(run.settings.get(flag) for run in runs))
+        for flag in flags
+        if len({run.settings.get(flag) for run in known}) > 1
+    )
+
+
+def same_section(runs: Sequence[RunReport]) -> SameSection | None:
+    """The test of equal coefficients over all runs with a fit; None for a single run."""
+    if len(runs) < 2:
+        return None
+    fitted = [run for run in runs if run.law.result.fit]
+    names = tuple(run.name for run in fitted)
+    unfit = tuple(run.name for run in fitted if not run.law.result.verdict.applies)
+    try:
+        result = same_coefficients([run.law.result.fit for run in fitted])
+    except ValueError as error:
+        return SameSection(names, unfit, None, str(error))
+    return SameSection(names, unfit, result, "")
+
+
+def size_section(runs: Sequence[RunReport], options: Options) -> SizeSection | None:
+    """a, b and the ceiling against size, over the runs with a size and a fit; None where no size is given."""
+    if not options.sizes:
+        return None
+    used = [run for run in runs if run.name in options.sizes and run.law.result.fit]
+    names, sizes = tuple(run.name for run in used), tuple(options.sizes[run.name] for run in used)
+    try:
+        trend = against_size(sizes, [run.law.result.fit for run in used])
+    except ValueError as error:
+        return SizeSection(names, sizes, None, str(error), (), None)
+    wanted = options.extrapolate_to
+    ends = [*sizes, *([wanted] if wanted else [])]
+    grid = np.geomspace(min(ends), max(ends), GRID).tolist()
+    return SizeSection(
+        names=names,
+        sizes=sizes,
+        trend=trend,
+        reason="",
+        grid=tuple(_at(trend, size, options.level) for size in grid),
+        extrapolation=_at(trend, wanted, options.level) if wanted else None,
+    )
+
+
+def _at(trend: SizeTrend, size: float, level: float) -> Extrapolation:
+    return Extrapolation(size, *(getattr(trend, name).at(size, level=level) for name in ("a", "b", "ceiling")))

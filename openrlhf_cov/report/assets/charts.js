@@ -1,0 +1,191 @@
+"use strict";
+// Charts, their legends and their zoom. The functions of report.js are used here, which stands last.
+
+const drawn = new Map(); // plot -> its figure
+const hiddenOf = new Map(); // plot -> legend groups that its own legend hides
+const hiddenRuns = new Set();
+const FEW_RUNS = 4;
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const touch = matchMedia("(hover: none), (pointer: coarse)");
+
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** A copy with the colours of the page in the place of var(--name); arrays are shared. */
+function themed(value) {
+  if (typeof value === "string") {
+    const found = /^var\((--\w+)\)$/.exec(value);
+    return found ? color(found[1]) : value;
+  }
+  if (value === null || typeof value !== "object") return value;
+  if (Array.isArray(value)) return typeof value[0] === "object" ? value.map(themed) : value;
+  return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, themed(each)]));
+}
+
+function themedLayout(layout) {
+  const axis = { gridcolor: color("--line"), linecolor: color("--edge"), automargin: true, zeroline: false };
+  const found = themed(layout);
+  for (const name of Object.keys(found).filter((key) => /^[xy]axis/.test(key))) found[name] = { ...axis, ...found[name] };
+  const label = { bgcolor: color("--ground"), bordercolor: color("--edge"), font: { color: color("--ink"), size: 13 } };
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, autosize: true,
+    margin: { l: 48, r: 14, t: 30, b: 46 }, dragmode: touch.matches ? false : "zoom",
+    font: { family: 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif', size: 12, color: color("--ink") },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: color("--edge"), activecolor: color("--ink") },
+    hoverlabel: { ...label, namelength: 40 },
+    ...found,
+  };
+}
+
+const CONFIG = {
+  responsive: true, displaylogo: false, displayModeBar: touch.matches ? false : "hover",
+  modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]], toImageButtonOptions: { format: "svg" },
+};
+
+async function draw(plot, spec) {
+  try {
+    drawn.set(plot, spec);
+    const traces = themed(spec.traces).map((trace) => ({ ...trace, visible: isVisible(plot, trace) }));
+    await Plotly.react(plot, traces, themedLayout(spec.layout), CONFIG);
+    if (!plot.dataset.ready) {
+      plot.dataset.ready = "true";
+      plot.on("plotly_relayout", (change) => follow(plot, change));
+    }
+  } catch (problem) {
+    note(problem);
+    plot.textContent = "This chart could not be drawn.";
+  }
+}
+
+const isVisible = (plot, trace) => !(plot.dataset.shared ? hiddenRuns : hiddenOf.get(plot)).has(trace.legendgroup);
+
+let following = false;
+/** Charts by step zoom together. */
+function follow(plot, change) {
+  if (following || !drawn.get(plot).linked) return;
+  const range = change["xaxis.autorange"] ? { "xaxis.autorange": true } : {
+    "xaxis.range[0]": change["xaxis.range[0]"], "xaxis.range[1]": change["xaxis.range[1]"],
+  };
+  if (!range["xaxis.autorange"] && range["xaxis.range[0]"] === undefined) return;
+  following = true;
+  const others = [...drawn].filter(([other, spec]) => other !== plot && spec.linked && other.dataset.ready);
+  Promise.all(others.map(([other]) => Plotly.relayout(other, range))).finally(() => { following = false; });
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+const PATTERN = { dash: "7 4", dot: "2 3", dashdot: "7 3 2 3", longdash: "11 4" };
+
+/** The line, dot or bar of a legend. */
+function swatch(trace) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("class", "swatch");
+  svg.setAttribute("width", 30);
+  svg.setAttribute("height", 12);
+  svg.setAttribute("aria-hidden", "true");
+  const add = (tag, attributes) => {
+    const node = document.createElementNS(SVG, tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    svg.append(node);
+  };
+  const marker = themed(trace.marker || {});
+  if (trace.type === "bar") {
+    add("rect", { x: 4, y: 0, width: 22, height: 12, fill: marker.color });
+    const lines = { "/": "M4 12L16 0M14 12L26 0", "\\": "M4 0L16 12M14 0L26 12", x: "M6 12L18 0M6 0L18 12M14 12L26 0M14 0L26 12" };
+    const shape = (marker.pattern || {}).shape;
+    if (lines[shape]) add("path", { d: lines[shape], stroke: marker.pattern.fgcolor, "stroke-width": 1.5 });
+    if (shape === ".") for (const x of [9, 15, 21]) add("circle", { cx: x, cy: 6, r: 1.5, fill: marker.pattern.fgcolor });
+    return svg;
+  }
+  if (!/lines/.test(trace.mode)) {
+    add("circle", { cx: 15, cy: 6, r: 4.5, fill: marker.color, opacity: 0.8 });
+    return svg;
+  }
+  const line = themed(trace.line);
+  add("line", { x1: 0, x2: 30, y1: 6, y2: 6, stroke: line.color, "stroke-width": 2.5, "stroke-dasharray": PATTERN[line.dash] || "none" });
+  return svg;
+}
+
+function toggle(trace, label, onToggle) {
+  const button = make("button", "", swatch(trace), label);
+  button.type = "button";
+  button.setAttribute("aria-pressed", "true");
+  button.addEventListener("click", () => {
+    const on = button.getAttribute("aria-pressed") !== "true";
+    button.setAttribute("aria-pressed", on);
+    onToggle(on);
+  });
+  return button;
+}
+
+const unescaped = (text) => text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
+
+/** Buttons that show and hide the groups of a chart's traces. */
+function legend(figure, plot, traces) {
+  const row = figure.querySelector(".legend");
+  hiddenOf.set(plot, new Set());
+  const first = new Map();
+  for (const trace of traces) {
+    if (trace.showlegend !== false && !first.has(trace.legendgroup)) first.set(trace.legendgroup, trace);
+  }
+  row.replaceChildren(...(first.size < 2 ? [] : [...first.values()].map((trace) => toggle(trace, unescaped(trace.name), (on) => {
+    hiddenOf.get(plot)[on ? "delete" : "add"](trace.legendgroup);
+    draw(plot, drawn.get(plot));
+  }))));
+}
+
+function drawFigure(name, spec) {
+  const figure = byId(`chart-${name}`);
+  const plot = figure.querySelector(".plot");
+  figure.hidden = !spec;
+  if (!spec) return;
+  if (spec.note !== undefined) figure.querySelector("figcaption").textContent = spec.note;
+  if (spec.description) plot.setAttribute("aria-label", spec.description);
+  if (!plot.dataset.shared) legend(figure, plot, spec.traces);
+  draw(plot, spec);
+}
+
+const pause = () => new Promise((done) => setTimeout(done));
+
+async function drawAll() {
+  for (const [name, spec] of Object.entries(data.charts)) {
+    drawFigure(name, spec);
+    await pause(); // the page answers in between
+  }
+  showRun(0);
+  await pause();
+  document.body.dataset.charts = drawn.size;
+  document.body.dataset.requests = performance.getEntriesByType("resource").length;
+  document.body.dataset.overflow = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+}
+
+dark.addEventListener("change", () => { for (const [plot, spec] of drawn) draw(plot, spec); });
+
+function fillChips() {
+  const chips = byId("chips");
+  if (!chips) return;
+  const redraw = () => { for (const [plot, spec] of drawn) if (plot.dataset.shared) draw(plot, spec); };
+  const buttons = data.runs.map((run) => toggle(run.style, run.label, (on) => {
+    hiddenRuns[on ? "delete" : "add"](run.style.legendgroup);
+    redraw();
+  }));
+  if (buttons.length > FEW_RUNS) chips.append(...[["all", true], ["none", false]].map(([label, on]) => {
+    const button = make("button", "all", label);
+    button.type = "button";
+    button.addEventListener("click", () => {
+      for (const each of buttons) each.setAttribute("aria-pressed", on);
+      for (const run of data.runs) hiddenRuns[on ? "delete" : "add"](run.style.legendgroup);
+      redraw();
+    });
+    return button;
+  }));
+  chips.append(...buttons);
+}
+
+function fillEvaluations() {
+  const select = byId("evaluation");
+  if (!select) return;
+  const charts = data.evaluations;
+  const show = () => drawFigure("evaluations", charts[select.value]);
+  select.append(...options(charts.map((chart) => chart.title)));
+  select.addEventListener("change", show);
+  data.charts.evaluations = charts[0];
+}

@@ -1,0 +1,200 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from openrlhf_cov.analysis.naming import NAMINGS
+from openrlhf_cov.cli import report
+from openrlhf_cov.report.contents import Options
+
+HEAVY = ("torch", "ray", "vllm", "openrlhf", "matplotlib", "plotly", "numpy")
+
+
+def law(steps=100, seed=0):
+    """Entropy and reward of R = -0.3 exp(H) + 0.9 with noise of 0.01."""
+    entropy = 0.05 + np.exp(-6 * np.arange(steps) / steps)
+    return entropy, 0.9 - 0.3 * np.exp(entropy) + 0.01 * np.random.default_rng(seed).standard_normal(steps)
+
+
+def write_folder(folder, seed=0, more="", flags=""):
+    folder.mkdir(parents=True)
+    lines = [
+        json.dumps({"step": step, "entropy/mean": h, "reward": r}) + "\n"
+        for step, (h, r) in enumerate(zip(*law(seed=seed), strict=True), start=1)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(lines) + more)
+    (folder / "command.txt").write_text(f"train {flags}")
+    return str(folder)
+
+
+def write_csv(path, names=("step", "policy/H", "score/mean")):
+    rows = [f"{step},{h},{r}" for step, (h, r) in enumerate(zip(*law(), strict=True), start=1)]
+    path.write_text("\n".join([",".join(names), *rows]) + "\n")
+    return str(path)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return write_folder(tmp_path / "run")
+
+
+def exported(path):
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
+
+
+def test_table_figures_page_and_export(run, tmp_path, capsys):
+    out = tmp_path / "out"
+    second = write_folder(tmp_path / "second", seed=1, flags="--cov_type kl_cov")
+    assert report.main([run, second, "--output", str(out), "--export", str(tmp_path / "law.json")]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    lines = captured.out.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["run", "run", "second"]
+    assert "second: the law does not apply" in lines
+    assert "no figure timing: no run has the time of its phases" in lines
+    assert lines[-1] == str(out / "report.html")
+    assert (out / "report.html").stat().st_size > 100_000
+    written = exported(tmp_path / "law.json")
+    assert [each["law"]["applies"] for each in written["runs"]] == [True, False]
+    ceiling = written["runs"][0]["law"]["fit"]["ceiling"]
+    assert ceiling["low"] < 0.6 < ceiling["high"]
+    assert f"{ceiling['estimate']:.3f} [{ceiling['low']:.3f}, {ceiling['high']:.3f}]" in lines[1]
+    figures = sorted((out / "figures").iterdir())
+    assert lines[-2] == f"{len(figures)} figures in {out / 'figures'}"
+    assert {path.stem for path in figures} == {"reward_and_entropy", "law", "coefficients"}
+
+
+def test_export_alone_writes_nothing_else(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert report.main([run, "--export", "law.json"]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["law.json", "run"]
+    assert capsys.readouterr().out.startswith("run ")
+
+
+def test_export_to_stdout_is_json_alone(run, capsys):
+    assert report.main([run, "--export", "-"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["runs"][0]["steps"] == 100
+    assert captured.err.startswith("run ")
+
+
+def test_flags_of_the_figures(run, tmp_path):
+    assert report.main([run, "--output", str(tmp_path / "out"), "--formats", "png", "--no_page"]) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["figures"]
+    assert {path.suffix for path in (tmp_path / "out" / "figures").iterdir()} == {".png"}
+
+
+def test_flags_of_the_law(run, tmp_path):
+    path = tmp_path / "law.json"
+    flags = ["--robust", "--forecast", "0.5", "--reward_max", "0.4", "--metric", "reward", "--export", str(path)]
+    assert report.main([run, *flags]) == 0
+    written = exported(path)
+    options = {"metric": "reward", "method": "huber", "forecast_share": 0.5, "highest_reward": 0.4, "level": 0.95}
+    assert written["options"] == options
+    assert written["runs"][0]["law"]["forecast"]["fit"]["points"] == 50
+    assert written["notes"][0].endswith("above --reward_max 0.4, which is not used for this run")
+
+
+def test_sizes_and_extrapolation(run, tmp_path):
+    second = write_folder(tmp_path / "second", seed=1)
+    path = tmp_path / "law.json"
+    flags = ["--size", "run=1e9", "second=7e9", "--extrapolate", "32e9", "--export", str(path)]
+    assert report.main([run, second, *flags]) == 0
+    sizes = exported(path)["against_size"]
+    assert sizes["sizes"] == {"run": 1e9, "second": 7e9}
+    assert sizes["extrapolation"]["size"] == 32e9
+
+
+def test_a_csv_with_names_of_its_own(tmp_path):
+    path = tmp_path / "law.json"
+    flags = ["--mapping", "entropy=policy/H", "reward=score/mean", "--export", str(path)]
+    assert report.main([write_csv(tmp_path / "their.csv"), *flags]) == 0
+    (their,) = exported(path)["runs"]
+    assert (their["name"], their["law"]["points"], their["law"]["applies"]) == ("their", 100, True)
+
+
+def test_a_csv_of_verl(tmp_path):
+    path = tmp_path / "law.json"
+    csv = write_csv(tmp_path / "their.csv", ("step", "actor/entropy", "critic/score/mean"))
+    assert report.main([csv, "--mapping", "verl", "--export", str(path)]) == 0
+    assert exported(path)["runs"][0]["law"]["points"] == 100
+
+
+def test_a_file_cut_within_a_line_is_read_with_a_warning(tmp_path, capsys):
+    run = write_folder(tmp_path / "run", more='{"step": 101, "entr')
+    path = tmp_path / "law.json"
+    assert report.main([run, "--export", str(path)]) == 0
+    warning = "metrics.jsonl: the last line is cut, or is still being written"
+    assert capsys.readouterr().err == f"report: run: {warning}\n"
+    assert exported(path)["runs"][0]["warnings"] == [warning]
+    assert exported(path)["runs"][0]["law"]["points"] == 100
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "nothing to write: give --output DIR, or --export FILE for the numbers alone"),
+        (["--forecast", "1.5"], "--forecast is a fraction in (0, 1), got 1.5"),
+        (["--formats", "pdf"], "--formats pdf: svg, png or both are needed"),
+        (["--formats", ","], "--formats ,: svg, png or both are needed"),
+        (["--metric", "rewards"], "--metric rewards: did you mean reward? there are reward, score"),
+        (
+            ["--size", "run=many"],
+            "--size run=many: RUN=N with N above 0 is needed, 7e9 say; runs stand before the flags",
+        ),
+        (["--size", "7e9"], "--size 7e9: RUN=N with N above 0 is needed, 7e9 say; runs stand before the flags"),
+        (["--size", "rum=7e9"], "--size rum: did you mean run? there are run"),
+        (["--extrapolate", "7e9"], "--extrapolate 7e+09 needs the sizes of the runs: --size RUN=N ..."),
+        (["--size", "run=7e9", "--extrapolate", "-1"], "--extrapolate is a number of parameters above 0, got -1"),
+    ],
+)
+def test_wrong_flags_are_one_line(run, tmp_path, capsys, flags, message):
+    export = ["--export", str(tmp_path / "law.json")] if flags else []
+    assert report.main([run, *flags, *export]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == f"report: error: {message}\n"
+    assert captured.out == ""
+    assert not (tmp_path / "law.json").exists()
+
+
+@pytest.mark.parametrize("words", [["ver"], ["verl", "entropy=H"], ["entropy="], ["=H"]])
+def test_wrong_mappings_are_one_line(run, tmp_path, capsys, words):
+    assert report.main([run, "--mapping", *words, "--export", str(tmp_path / "law.json")]) == 2
+    wrong = next(word for word in words if not all(word.partition("=")))
+    expected = f"--mapping {wrong}: one of openrlhf, verl, trl, or pairs OURS=THEIRS; runs stand before the flags"
+    assert capsys.readouterr().err == f"report: error: {expected}\n"
+
+
+def test_unusable_input_is_one_line(run, tmp_path, capsys):
+    out = ["--output", str(tmp_path / "out")]
+    (tmp_path / "empty").mkdir()
+    for paths, message in (
+        ([str(tmp_path / "none")], "does not exist"),
+        ([str(tmp_path / "empty")], "is no run"),
+        ([run, run], "is given twice"),
+    ):
+        assert report.main([*paths, *out]) == 2
+        captured = capsys.readouterr()
+        assert message in captured.err
+        assert captured.err.count("\n") == 1
+    (tmp_path / "out").write_text("")
+    assert report.main([run, *out]) == 2
+    assert capsys.readouterr().err == f"report: error: --output {tmp_path / 'out'} is a file; give a folder\n"
+
+
+def test_the_namings_and_defaults_are_those_of_the_analysis():
+    assert set(report.NAMINGS) == set(NAMINGS)
+    args, options = report.build_parser().parse_args(["run"]), Options()
+    assert (args.metric, args.robust) == (options.metric, options.robust)
+    assert (args.forecast, args.reward_max) == (options.forecast_share, options.highest_reward)
+
+
+def test_help_needs_nothing_heavy():
+    code = "import sys; from openrlhf_cov.cli import report; report.build_parser().format_help(); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not set(HEAVY) & set(loaded)

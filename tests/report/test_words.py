@@ -1,0 +1,144 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from openrlhf_cov.analysis.across import SameCoefficients
+from openrlhf_cov.analysis.theory import TheoryCheck
+from openrlhf_cov.evaluation.scores import Interval
+from openrlhf_cov.report.contents import Options, SameSection, TheorySection
+from openrlhf_cov.report.words import (
+    duration,
+    ends,
+    error_of,
+    forecast_sentence,
+    law_facts,
+    law_sentence,
+    same_sentence,
+    share,
+    theory_sentence,
+)
+
+
+@pytest.fixture(scope="module")
+def run(make_contents, make_report_run):
+    return make_contents(make_report_run("run")).runs[0]
+
+
+@pytest.fixture(scope="module")
+def restrained(make_contents, make_report_run):
+    return make_contents(make_report_run("run", method="kl_cov")).runs[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(0.0, "0 %"), (0.15, "15 %"), (0.995, "100 %"), (0.0012, "0.12 %"), (0.0841, "8.4 %"), (math.nan, "-")],
+)
+def test_shares(value, expected):
+    assert share(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        (59.4, "0 min 59 s"),
+        (59.6, "1 min 00 s"),
+        (3599, "59 min 59 s"),
+        (3600, "1 h 00 min"),
+        (7199, "2 h 00 min"),
+        (172_800, "2 d 0 h"),
+        (180_000, "2 d 2 h"),
+        (math.nan, "-"),
+    ],
+)
+def test_durations(seconds, expected):
+    assert duration(seconds) == expected
+
+
+def test_errors_are_percent_where_the_reward_is_a_share():
+    assert error_of(0.0091, Options()) == "0.9 %"
+    assert error_of(-0.005, Options()) == "-0.5 %"
+    assert error_of(0.0091, Options(highest_reward=None)) == "0.0091"
+
+
+def test_ends():
+    assert ends(Interval(0.5, 0.25, 0.75, 0.95)) == "0.250 to 0.750"
+    assert ends(Interval(0.5, math.nan, math.nan, 0.95)) == "-"
+
+
+def test_a_run_that_follows_the_law(run):
+    fit = run.law.result.fit
+    low, high = fit.ceiling.low, fit.ceiling.high
+    assert law_sentence(run, Options()) == (
+        f"The law describes this run. With no entropy left, reward would reach {fit.ceiling.estimate:.3f} "
+        f"({low:.3f} to {high:.3f}); it ended at {run.reward.last:.3f}."
+    )
+    facts = dict(law_facts(run, Options()))
+    assert facts["ceiling, R at H = 0"] == f"{fit.ceiling.estimate:.3f}, 95 % interval {low:.3f} to {high:.3f}"
+    assert facts["R²"] == f"{fit.r2:.3f}"
+    slope = -fit.a.estimate * math.exp(run.entropy.last)
+    (value,) = [value for name, value in facts.items() if name.startswith("dR/dH")]
+    assert value.startswith(f"{slope:.3f} [")
+
+
+def test_independent_points_are_named_where_they_are_fewer(run):
+    def points(effective):
+        fit = replace(run.law.result.fit, effective_points=effective)
+        law = replace(run.law, result=replace(run.law.result, fit=fit))
+        return dict(law_facts(replace(run, law=law), Options()))["points"]
+
+    assert (points(40.4), points(60.0)) == ("60, worth 40 independent ones", "60")
+
+
+def test_a_run_that_does_not_has_no_numbers(restrained):
+    assert restrained.law.result.fit is not None
+    assert law_facts(restrained, Options()) == []
+    assert law_sentence(restrained, Options()) == "The law does not apply here:"
+
+
+def test_the_forecast_as_the_paper_reports_it(run):
+    found = replace(run.law.forecast, rmse=0.0123, final_error=-0.004, in_band_frac=0.93, persistence_rmse=0.2)
+    law = replace(run.law, forecast=found)
+    assert forecast_sentence(law, Options()) == (
+        "Fitted to the first 15 % (9 of 60 points), the law misses the rest by an RMSE of 1.2 % and the last point by "
+        "0.4 % (paper, math: 0.9 % and 0.5 %); 93 % of the later points lie in its 95 % interval. Repeating the last "
+        "level known would have missed by 20.0 %."
+    )
+    useless = replace(law, forecast=replace(found, persistence_rmse=0.01))
+    assert forecast_sentence(useless, Options()).endswith("by 1.0 %: this forecast is worth nothing.")
+    assert "paper" not in forecast_sentence(law, Options(highest_reward=5.0))
+    assert forecast_sentence(replace(law, forecast=None, no_forecast="too short"), Options()) == (
+        "No forecast: too short."
+    )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.1, 0.5, "0.300 [0.100, 0.500] over 39 pairs of steps, above 0 as predicted;"),
+        (-0.1, 0.5, "0.300 [-0.100, 0.500] over 39 pairs of steps, not told from 0;"),
+        (-0.5, -0.1, "0.300 [-0.500, -0.100] over 39 pairs of steps, below 0, against the theorem;"),
+        (math.nan, math.nan, "0.300 [no interval] over 39 pairs of steps;"),
+    ],
+)
+def test_theory(low, high, expected):
+    nothing = np.zeros(0)
+    signs = Interval(0.62, 0.5, 0.7, 0.95)
+    check = TheoryCheck(1, 39, Interval(0.3, low, high, 0.95), signs, 0.55, 1.0, nothing, nothing)
+    said = theory_sentence(TheorySection(1, check, "", nothing, nothing))
+    assert said.startswith("Theorem 1 (policy gradient): rank correlation of predicted and measured ΔH " + expected)
+    assert said.endswith("same sign in 62 %, by chance 55 %; covariance above 0 in 100 % of steps.")
+    missing = TheorySection(2, None, "the log has no entropy/delta", nothing, nothing)
+    assert theory_sentence(missing) == "Theorem 2 (natural policy gradient): the log has no entropy/delta."
+
+
+def test_same_coefficients():
+    def same(p, unfit=()):
+        return same_sentence(SameSection(("a", "b"), unfit, SameCoefficients(p, 1.0, 0.3, 0.8, ()), ""))
+
+    assert same(0.04) == "The runs do not share one a and one b (p 0.040)."
+    assert same(0.06).startswith("Nothing speaks against one a and one b for these runs (p 0.060): a = 0.300, b = 0.8")
+    assert same(0.04, ("b",)).endswith(" The law does not apply to b, whose coefficients mean little.")
+    unknown = same_sentence(SameSection(("a",), (), None, "one fit only"))
+    assert unknown == "Whether the runs share their coefficients cannot be said: one fit only."
