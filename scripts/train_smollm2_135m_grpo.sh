@@ -2,7 +2,7 @@
 # SmolLM2-135M-Instruct on GSM8K with plain GRPO, on a host without GPU: a real language model, to see every part at work.
 # The settings fit the patience of a laptop (minutes per step), they are not tuned, and a model of this size solves few of
 # these problems: most groups have no advantage. Before:
-#   make smollm
+#   make smollm && source .venv/bin/activate
 #   python -m openrlhf_cov.cli.prepare_data --dataset gsm8k --template chat --output runs/gsm8k
 #   ray start --head --num-gpus 2 --num-cpus 8     (on a CPU host the GPUs are only numbers to Ray)
 # Dry run: add --dry_run.
