@@ -16,6 +16,7 @@ COMMANDS = {
     "doctor": ("doctor", "what this host lacks, and the commands that mend it"),
     "serve-reward": ("serve_reward", "the rule-based reward as a service"),
     "demo": ("demo", "train a small model on this machine, from nothing to a table"),
+    "demo-compare": ("demo_compare", "the same with three methods, and one report of them"),
     "tiny-task": ("make_tiny_task", "make the embedded task: a small model and its problems"),
 }
 """Command -> (module of ``openrlhf_cov.cli``, what it does)."""

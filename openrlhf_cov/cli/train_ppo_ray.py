@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from openrlhf_cov.cli.arguments import CovArgumentParser
 from openrlhf_cov.errors import RunStopped, StoppedBySignal, UsageError
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.utils.command import write_command
+from openrlhf_cov.utils.command import COMMAND_FILE, write_command
 
 
 def parse_args() -> SimpleNamespace:
@@ -56,7 +56,7 @@ def main() -> None:
         cluster.check_capacity(needs)
         extension_locks.remove_stale_locks()
         seams.install(args)
-        write_command(args.ckpt.output_dir, ["train_ppo_ray", *sys.argv[1:]])
+        _write_command(args.ckpt.output_dir)
         from openrlhf.cli.train_ppo_ray import train
     except UsageError as error:
         sys.exit(_one_line(str(error)))
@@ -70,6 +70,16 @@ def main() -> None:
         cause = _cause_of(error)
         _one_line(str(cause))
         sys.exit(128 + stopping.stop_requested() if isinstance(cause, StoppedBySignal) else 1)
+
+
+def _write_command(folder: str) -> None:
+    try:
+        write_command(folder, ["train_ppo_ray", *sys.argv[1:]])
+    except OSError as error:
+        raise UsageError(
+            f"--ckpt.output_dir {folder}: {COMMAND_FILE} cannot be written ({error.strerror}); make room or choose "
+            "another folder"
+        ) from error
 
 
 def _cause_of(error: Exception) -> Exception:

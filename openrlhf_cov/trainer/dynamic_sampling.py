@@ -86,6 +86,7 @@ class SamplingCounts:
     all_wrong: int = 0
     tokens: int = 0
     wasted_tokens: int = 0
+    failed_rewards: int = 0
 
     def add(self, group: Group, kept: bool) -> None:
         """Count one finished group."""

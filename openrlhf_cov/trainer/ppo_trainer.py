@@ -22,7 +22,7 @@ from openrlhf_cov.trainer.engine_health import dead_engines
 from openrlhf_cov.trainer.observation import ENTROPY
 from openrlhf_cov.trainer.prompt_dataset import CovPromptDataset
 from openrlhf_cov.trainer.ray.seams import plain_class
-from openrlhf_cov.trainer.rollouts import check_reward_errors, complete_logs, of_scores
+from openrlhf_cov.trainer.rollouts import check_reward_errors, complete_logs, failed_rewards, of_scores
 from openrlhf_cov.trainer.samples_generator import CovSamplesGenerator
 from openrlhf_cov.trainer.stopping import Ending, ending, stop_requested
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
@@ -92,7 +92,7 @@ class StepLogging:
 
     def train_step(self, rollout_samples, global_step: int) -> tuple[dict, int]:
         """Upstream's, after every sample got its number: selection breaks ties by it, wherever the sample goes."""
-        check_reward_errors(rollout_samples, self.args.reward_max_error_frac)
+        check_reward_errors(failed_rewards(rollout_samples), len(rollout_samples), self.args.reward_max_error_frac)
         complete_logs(rollout_samples)
         number_samples(rollout_samples, first=self.untrained)
         self.untrained += len(rollout_samples)

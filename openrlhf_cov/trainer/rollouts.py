@@ -19,12 +19,16 @@ def complete_logs(samples: list) -> None:
         sample.info = {name: sample.info.get(name, zero) for name, zero in zeros.items()}
 
 
-def check_reward_errors(samples: list, limit: float) -> None:
-    """Raises RunStopped if the rewards of more than the share ``limit`` of the samples failed."""
-    failed = sum(float(sample.info[ERROR_METRIC][0]) for sample in samples if ERROR_METRIC in sample.info)
-    if failed > limit * len(samples):
+def failed_rewards(samples: list) -> int:
+    """How many of the samples have a reward that failed."""
+    return round(sum(float(sample.info[ERROR_METRIC][0]) for sample in samples if ERROR_METRIC in sample.info))
+
+
+def check_reward_errors(failed: int, responses: int, limit: float) -> None:
+    """Raises RunStopped if the rewards of more than the share ``limit`` of the responses failed."""
+    if failed > limit * responses:
         raise RunStopped(
-            f"the reward of {failed:.0f} of {len(samples)} responses failed in this step, more than "
+            f"the reward of {failed} of {responses} responses failed in this step, more than "
             f"--reward_max_error_frac {limit:g}; the first cases are in the log above"
         )
 

@@ -26,7 +26,7 @@ from openrlhf_cov.trainer.dynamic_sampling import (
     usable_groups,
 )
 from openrlhf_cov.trainer.generation import EngineGroup, Prompt, SeededEngine, generate_groups, sample_seeds
-from openrlhf_cov.trainer.rollouts import check_reward_errors
+from openrlhf_cov.trainer.rollouts import check_reward_errors, failed_rewards
 
 logger = init_logger(__name__)
 
@@ -91,7 +91,7 @@ class CovSamplesGenerator(SamplesGenerator):
             finally:
                 self._call_engines("sleep")
         samples = super().generate_eval_samples(**generate_kwargs)
-        check_reward_errors(samples, self.args.reward_max_error_frac)
+        check_reward_errors(failed_rewards(samples), len(samples), self.args.reward_max_error_frac)
         return samples
 
     @property
@@ -126,6 +126,9 @@ class CovSamplesGenerator(SamplesGenerator):
         if state["samples"]:
             self._sample_buffer = list(state["samples"])
             self._dataloader_iter = iter(self.prompts_dataloader) if state["reading"] else None
+        all_drawn = self.prompts_drawn >= len(self.prompts_dataloader) * self.args.train.num_episodes
+        if all_drawn and self.args.algo.dynamic_filtering_enable:
+            self._dataloader_iter = iter(())  # the loader, whose pass has ended, would begin another one
 
     def _dynamic_batch(self, **generate_kwargs) -> tuple[list, float | None, int, bool]:
         """What ``generate_samples`` returns, with groups that pass the filter alone."""
@@ -156,14 +159,14 @@ class CovSamplesGenerator(SamplesGenerator):
         if not self.counts.rounds:
             self.counts.missing = max(0, self._missing())
         prompts, exhausted = self._more(under_way=0, rounds=self.counts.rounds)
-        in_round: list[tuple[list, bool]] = []
+        in_round: list[bool] = []
         round_end = len(prompts)
         for judged, samples in enumerate(self._generate(prompts, **generate_kwargs), start=1):
-            in_round.append((samples, self._judge(samples)))
+            in_round.append(self._judge(samples))
             round_is_over = judged == round_end
             if round_is_over:
-                check_reward_errors([each for group, _ in in_round for each in group], self.args.reward_max_error_frac)
-                self.pass_rate.add(sum(keep for _, keep in in_round), len(in_round))
+                self._check_rewards()
+                self.pass_rate.add(sum(in_round), len(in_round))
                 self.counts.rounds += 1
                 in_round = []
             if not exhausted:
@@ -172,6 +175,12 @@ class CovSamplesGenerator(SamplesGenerator):
             if round_is_over:
                 round_end = len(prompts)
         return len(prompts), exhausted
+
+    def _check_rewards(self) -> None:
+        """Raises RunStopped if too many rewards of this step failed; less than a batch counts as a whole one."""
+        samples = self.args.rollout.n_samples_per_prompt
+        responses = max(self.counts.tried, self.args.rollout.batch_size) * samples
+        check_reward_errors(self.counts.failed_rewards, responses, self.args.reward_max_error_frac)
 
     def _missing(self) -> int:
         return self.args.rollout.batch_size - len(self.buffer)
@@ -190,6 +199,7 @@ class CovSamplesGenerator(SamplesGenerator):
         group = Group(samples, scores, tokens, self.batches)
         keep = keep_group(scores, *self.args.algo.dynamic_filtering_range)
         self.counts.add(group, keep)
+        self.counts.failed_rewards += failed_rewards(samples)
         if keep:
             self.buffer.groups.append(group)
         return keep

@@ -76,3 +76,17 @@ def test_main_checks_before_it_starts_ray(monkeypatch, refused, tmp_path):
 def test_a_message_of_several_lines_becomes_one(capsys):
     assert train_ppo_ray._one_line("first\n  second\r\nthird") == 2
     assert capsys.readouterr().err == "train_ppo_ray: error: first second third\n"
+
+
+def test_the_command_line_is_written_without_secrets(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["train_ppo_ray", "--cov_type", "kl_cov", "--logger.wandb.key", "TOP"])
+    train_ppo_ray._write_command(str(tmp_path / "run"))
+    assert (tmp_path / "run" / "command.txt").read_text() == (
+        "train_ppo_ray --cov_type kl_cov --logger.wandb.key '***'\n"
+    )
+
+
+def test_a_command_line_that_cannot_be_written_is_a_usage_error(tmp_path):
+    (tmp_path / "command.txt").mkdir()
+    with pytest.raises(UsageError, match=rf"--ckpt.output_dir {tmp_path}: command.txt cannot be written \(Is a dir"):
+        train_ppo_ray._write_command(str(tmp_path))

@@ -78,6 +78,7 @@ def test_none_beside_a_ray_of_somebody_else(run_trainer, task, tmp_path):
         run = run_trainer(task.flags(tmp_path / "run") + METHODS["none"], tmp_path / "run")
         assert_good_steps(run, restrains=False)
         assert_moved(run, task, updates=12)
+        assert "--cov_type none" in (tmp_path / "run" / "command.txt").read_text()
 
         # the other Ray has run no job and still answers; when it is named it is used, and found too small
         with urllib.request.urlopen(f"{other.dashboard}/api/jobs/", timeout=10) as answer:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.rollouts import check_reward_errors, complete_logs, of_scores
+from openrlhf_cov.trainer.rollouts import check_reward_errors, complete_logs, failed_rewards, of_scores
 
 
 def sample(**info) -> SimpleNamespace:
@@ -24,15 +24,16 @@ def test_every_sample_gets_every_metric():
 def test_a_run_stops_above_the_share_of_failed_rewards(failed, limit, stops):
     # 5 % of 20 samples is one
     samples = [sample(**{"reward/error_frac": float(place < failed)}) for place in range(20)]
+    assert failed_rewards(samples) == failed
     if not stops:
-        check_reward_errors(samples, limit)
+        check_reward_errors(failed, 20, limit)
         return
     with pytest.raises(RunStopped, match=r"reward of 2 of 20 responses failed .* --reward_max_error_frac 0.05"):
-        check_reward_errors(samples, limit)
+        check_reward_errors(failed, 20, limit)
 
 
 def test_samples_without_a_rule_are_no_errors():
-    check_reward_errors([sample(length=1.0)], 0.0)
+    assert failed_rewards([sample(length=1.0)]) == 0
 
 
 def test_evaluation_counts_scores_not_shaped_rewards():

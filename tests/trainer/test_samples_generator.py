@@ -20,27 +20,29 @@ TOKENS = 3
 
 
 class Loader:
-    """Prompts "0", "1", … one at a time, from the start or from where a state left off."""
+    """Prompts "0", "1", … one at a time, from the start or from where a state left off; as torchdata's loader, which
+    begins another pass if the state was taken when the end had been noticed."""
 
     def __init__(self, count: int) -> None:
-        self.count, self.place, self.resumed = count, 0, False
+        self.count, self.place, self.resumed, self.ended = count, 0, False, False
 
     def __len__(self) -> int:
         return self.count
 
     def __iter__(self):
-        if not self.resumed:
+        if not self.resumed or self.ended:
             self.place = 0
-        self.resumed = False
+        self.resumed = self.ended = False
         while self.place < self.count:
             self.place += 1
             yield ["default"], [str(self.place - 1)], [f"label {self.place - 1}"], [None]
+        self.ended = True
 
     def state_dict(self) -> dict:
-        return {"place": self.place}
+        return {"place": self.place, "ended": self.ended}
 
     def load_state_dict(self, state: dict) -> None:
-        self.place, self.resumed = state["place"], True
+        self.place, self.ended, self.resumed = state["place"], state["ended"], True
 
 
 class Clock:
@@ -298,6 +300,23 @@ def test_failed_rewards_stop_the_run_though_their_groups_would_be_filtered_out(b
         step(generator)
 
 
+@pytest.mark.parametrize(("limit", "stops"), [(0.1, True), (0.125, False)])
+def test_a_failed_reward_counts_in_the_whole_step_however_small_its_round(build, limit, stops):
+    # 4 groups keep 1 and 3; 4 more keep 5 and 7, and after 4 failed one more is under way: in a round of its own, of 2
+    # responses, one of which fails. In the step one of 18 did; the 2 of the first round are 2 of 8 and 2 of 16
+    torn = [response("8", "x", 1.0), failed("8", "x")]
+    generator, _ = build(failures={0: {9: torn}})
+    generator.args.reward_max_error_frac = 1 / 18
+    assert step(generator)[1]["sampling/rounds"] == 3.0
+    generator, _ = build(failures={0: {n: [response("0", "x", 0.0), failed("0", "x")] for n in (1, 5)}})
+    generator.args.reward_max_error_frac = limit
+    if not stops:
+        step(generator)
+        return
+    with pytest.raises(RunStopped, match="the reward of 1 of 8 responses failed"):
+        step(generator)
+
+
 def test_failed_rewards_stop_an_evaluation(build):
     generator, _ = build(failures={0: {1: [failed("0", "x")] * SAMPLES}})
     with pytest.raises(RunStopped, match="the reward of 2 of 6 responses failed"):
@@ -311,6 +330,88 @@ def test_what_was_kept_at_the_end_of_the_data_trains_in_the_next_episode(build):
     assert taken == [1, 3, 5, 1]
     assert not exhausted
     assert metrics["sampling/staleness_mean"] == 0.0
+
+
+def test_a_batch_that_spans_two_passes_is_bounded_and_described_as_one(build):
+    # one of 10 prompts passes, the batch is 2: the first pass keeps prompt 9 in rounds of 2, 4 and 4, the second brings
+    # another one; at most 4 rounds in all: 2 missing at first, and 1 round of 2 is left for the second pass
+    generator, _ = build(
+        score=lambda p: [1.0, float(p != 9)], prompts=10, batch=2, episodes=2, sampling_max_rounds=4, train_batch=2
+    )
+    assert step(generator) == ([], {}, True)
+    assert generator.counts.rounds == 3
+    samples, _, drawn, _ = generator.generate_samples(max_len=100, max_new_tokens=10)
+    assert prompts_of(samples) == [9]
+    assert drawn == generator.prompts_drawn - 10 == 2
+    assert samples.metrics["sampling/rounds"] == 4.0
+    assert samples.metrics["sampling/oversample"] == 12 / 2
+
+
+def test_rounds_of_the_pass_before_use_up_the_bound(build):
+    # rounds of 2, 4 and, where the data end, 3 prompts keep the last one; the second pass may not begin a fourth
+    generator, _ = build(
+        score=lambda p: [1.0, float(p != 8)], prompts=9, batch=2, episodes=2, sampling_max_rounds=3, train_batch=2
+    )
+    assert step(generator) == ([], {}, True)
+    assert generator.counts.rounds == 3
+    samples, _, drawn, _ = generator.generate_samples(max_len=100, max_new_tokens=10)
+    assert (prompts_of(samples), drawn) == ([8], 0)
+
+
+def test_a_failed_reward_in_a_first_round_that_tops_up_a_batch_is_one_of_the_batch(build):
+    # 4 * 1.75 = 7 groups are asked for and kept, 4 train and 3 wait; the next step asks for one, of whose 2 responses
+    # one fails: 1 of the 8 of a batch
+    generator, _ = build(
+        score=lambda p: [1.0, 0.0],
+        failures={0: {8: [response("7", "x", 1.0), failed("7", "x")]}},
+        sampling_oversample_max=1.75,
+    )
+    generator.pass_rate.add(1, 2)
+    generator.args.reward_max_error_frac = 0.2
+    assert [step(generator)[0] for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def outcomes(generator, count: int = 10**9) -> list:
+    """(groups, metrics, end of the pass) of at most so many calls, up to the end of the last pass."""
+    found = []
+    while len(found) < count and generator.episode < generator.args.train.num_episodes:
+        found.append(step(generator))
+    return found
+
+
+@pytest.mark.parametrize("episodes", [1, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_run_resumed_after_any_step_goes_on_as_if_nothing_had_happened(build, seed, episodes):
+    chance = random.Random(seed)
+    passing = [chance.random() < 0.6 for _ in range(40)]
+    run = {"prompts": 40, "score": lambda p: [1.0, float(not passing[p])], "delays": seed, "episodes": episodes}
+    expected = outcomes(build(**run)[0])
+    for done in range(1, len(expected)):
+        first, _ = build(**run)
+        assert outcomes(first, done) == expected[:done]
+        if not expected[done - 1][0]:
+            continue  # no step, no checkpoint
+        second, _ = build(**run)
+        state = CheckpointedLoader(first.prompts_dataloader, first).state_dict()
+        CheckpointedLoader(second.prompts_dataloader, second).load_state_dict(state)
+        following = outcomes(second)
+        if expected[done - 1][2]:  # it says again that the pass has ended
+            assert following.pop(0) == ([], {}, True)
+        assert following == expected[done:]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_asked_for_depends_on_neither_timing_nor_engines_nor_deaths(build, seed):
+    chance = random.Random(seed)
+    passing = [chance.random() < 0.4 for _ in range(80)]
+    run = {"prompts": 80, "episodes": 2, "batch": 5, "score": lambda p: [1.0, float(not passing[p])]}
+    expected = outcomes(build(**run)[0])
+    failures = {
+        0: {3: ray.exceptions.RayTaskError("f", "trace", ValueError("no"))},
+        1: {n: ray.exceptions.RayActorError() for n in range(2, 9)},
+    }
+    for engines, delays, broken in ((2, 5, None), (4, 9, None), (3, 4, failures)):
+        assert outcomes(build(**run, engines=engines, delays=delays, failures=broken)[0]) == expected
 
 
 def test_the_last_episode_trains_on_what_is_left(build):
