@@ -333,8 +333,8 @@ def test_what_was_kept_at_the_end_of_the_data_trains_in_the_next_episode(build):
 
 
 def test_a_batch_that_spans_two_passes_is_bounded_and_described_as_one(build):
-    # one of 10 prompts passes, the batch is 2: the first pass keeps prompt 9 in rounds of 2, 4 and 4, the second brings
-    # another one; at most 4 rounds in all: 2 missing at first, and 1 round of 2 is left for the second pass
+    # one of 10 prompts passes, the batch is 2: the first pass keeps prompt 9 in rounds of 2, 4 and 4, the second has
+    # none that passes anew; at most 4 rounds in all: 2 missing at first, and 1 round of 2 is left for the second pass
     generator, _ = build(
         score=lambda p: [1.0, float(p != 9)], prompts=10, batch=2, episodes=2, sampling_max_rounds=4, train_batch=2
     )
