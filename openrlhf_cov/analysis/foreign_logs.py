@@ -8,12 +8,16 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_cov.analysis.json_rows import STEP
-from openrlhf_cov.analysis.naming import Renaming, renaming
+from openrlhf_cov.analysis.naming import ENTROPY, Renaming, renaming
 from openrlhf_cov.analysis.table import EMPTY, TIME, Rows, Table, join, to_numbers, to_table
 from openrlhf_cov.errors import UsageError
 
 EVENT_FILES = "events.out.tfevents*"
 VALUE = "value"
+ALWAYS = (ENTROPY, "reward", "score")
+"""Metrics of every step. Others have NaN in an event file where a step has no such value (docs/metrics.md)."""
+LISTED = 20
+"""Columns that an error names."""
 CSV_ROWS = 50_000
 """Rows of a table read at once."""
 
@@ -37,7 +41,10 @@ def read_csv(
             names = renaming(header, mapping)
             step = names.training.get(STEP)
             if step is None:
-                raise UsageError(f"{path}: no column with the step; map one, step=NAME, of {', '.join(header[:20])}")
+                raise UsageError(
+                    f"{path}: no column with the step; map one, step=NAME, of {', '.join(header[:LISTED])}"
+                )
+            _check_known(path, names, columns)
             rows, odd, broken = _csv_rows(reader, header, _used(names, columns) | {step}, step)
         except csv.Error as error:
             raise UsageError(f"{path}, line {reader.line_num}, cannot be read: {error}") from error
@@ -77,12 +84,15 @@ def read_events(
     events = EventAccumulator(str(event_folder(folder)), size_guidance={SCALARS: 0})
     events.Reload()
     names = renaming(events.Tags()[SCALARS], mapping)
+    _check_known(folder, names, columns)
+    always = {names.training.get(ours) for ours in ALWAYS}
     series, warnings = {}, []
     for tag in sorted(_used(names, columns)):
         steps, times, values = zip(
             *((each.step, each.wall_time, each.value) for each in events.Scalars(tag)), strict=True
         )
         numbers, odd = to_numbers(values)
+        odd = odd if tag in always else int(np.isinf(values).sum())
         rows = Rows(np.array(steps, dtype=np.float64), {TIME: np.array(times), VALUE: numbers})
         series[tag], found = to_table(rows, whole_rows=True)
         found += [f"values that are no finite numbers taken as missing, {odd}"] if odd else []
@@ -103,6 +113,14 @@ def event_folder(folder: Path) -> Path:
         listed = ", ".join(str(path.relative_to(folder)) for path in found) or "none"
         raise UsageError(f"{folder}: one folder with TensorBoard events is needed, got {listed}")
     return found[0]
+
+
+def _check_known(path: Path, names: Renaming, columns: Collection[str] | None) -> None:
+    """UsageError for a log of training columns of which none is among those to keep."""
+    ours = names.training.keys() - {STEP, TIME}
+    if columns is not None and ours and ours.isdisjoint(columns):
+        listed = ", ".join(sorted({name for each, name in names.training.items() if each != STEP})[:LISTED])
+        raise UsageError(f"{path}: none of its columns is known, {listed}; map them, report --mapping reward=NAME ...")
 
 
 def _used(names: Renaming, columns: Collection[str] | None) -> set[str]:

@@ -53,6 +53,7 @@ class JsonRows:
         """Take what the file has got since; True if that changes the table.
 
         A file that was replaced, cut or written anew is read from its start; one that is gone changes nothing.
+        OSError for one that cannot be opened.
         """
         try:
             file = self.path.open("rb")

@@ -10,14 +10,17 @@ from openrlhf_cov.analysis.foreign_logs import EVENT_FILES, read_csv, read_event
 from openrlhf_cov.analysis.json_rows import JsonRows
 from openrlhf_cov.analysis.law import LawPoints
 from openrlhf_cov.analysis.naming import ENTROPY
-from openrlhf_cov.analysis.table import EMPTY, Table
+from openrlhf_cov.analysis.table import EMPTY, Table, missing_steps
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.utils.command import COMMAND_FILE, read_flags
+from openrlhf_cov.utils.command import COMMAND_FILE, UPSTREAM_DEFAULTS, read_flags, setting
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE
 
 TABLES = (".csv", ".tsv")
 NEAREST_ENTROPY = 5
 """Steps from an evaluation to the next logged entropy, at most."""
+KEPT_ONLY = "R is that of the groups that dynamic sampling kept"
+"""What to know of the law of training rewards where ``keeps_groups``."""
+KL = "--algo.kl.init_coef"
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +60,7 @@ class RunFollower:
             training=self._metrics.table,
             evaluations=self._evaluations.table,
             settings=read_flags(self.folder / COMMAND_FILE),
-            warnings=(*self._metrics.warnings, *self._evaluations.warnings),
+            warnings=(*self._metrics.warnings, *_gaps(self._metrics.table, METRICS_FILE), *self._evaluations.warnings),
         )
 
 
@@ -77,13 +80,18 @@ def read_run(
         path = path.parent
     if (path / METRICS_FILE).exists():
         follower = RunFollower(path, columns)
-        follower.poll()
+        try:
+            follower.poll()
+        except OSError as error:
+            raise unreadable(error) from error
         run = follower.run
     elif path.suffix in TABLES:
         training, evaluations, warnings = read_csv(path, mapping, columns)
+        warnings += _gaps(training, path.name)
         run = Run(path.stem, path, training, evaluations, warnings=tuple(warnings))
     elif path.is_dir() and any(path.rglob(EVENT_FILES)):
         training, evaluations, warnings = read_events(path, mapping, columns)
+        warnings += _gaps(training, path.name)
         run = Run(path.resolve().name, path, training, evaluations, warnings=tuple(warnings))
     else:
         raise UsageError(
@@ -94,24 +102,44 @@ def read_run(
     return run
 
 
+def unreadable(error: OSError) -> UsageError:
+    """One line on a file of a run that cannot be opened."""
+    return UsageError(f"{error.filename} cannot be read ({error.strerror}); it has to be a file that you may read")
+
+
+def _gaps(training: Table, source: str) -> list[str]:
+    """One warning for all steps that are missing."""
+    count, before = missing_steps(training.steps)
+    return [f"{source}: steps missing within the log, {count}, the first after step {before}"] if count else []
+
+
 def interventions(run: Run) -> list[str]:
     """What acts on the entropy of this run, as ``examine_law`` takes it, from its flags and its metrics.
 
-    A covariance method, a KL term, an entropy term, a raised upper clip bound. Of a run whose flags are not known only
-    a covariance method shows, in the share of selected tokens.
+    A covariance method, a KL term, an entropy term, a raised upper clip bound. A flag that a known command does not
+    name has upstream's default. Of a run whose flags are not known only a covariance method shows, in the share of
+    selected tokens.
     """
     found, settings = [], run.settings
     method = settings.get("--cov_type", "none")
     selected = np.nan_to_num(run.training.column("cov/selected_frac"))
     if method != "none" or selected.any():
         found.append(f"--cov_type {method}" if method != "none" else "a covariance method (cov/selected_frac above 0)")
-    for flag in ("--algo.kl.init_coef", "--actor.entropy_coef"):
-        if _number(settings.get(flag)):
-            found.append(f"{flag} {settings[flag]}")
+    kl, entropy = setting(settings, KL), settings.get("--actor.entropy_coef")
+    if _number(kl):
+        left = kl == UPSTREAM_DEFAULTS[KL] and KL not in settings
+        found.append(f"{KL} {kl}" + (" (upstream's default)" if left else ""))
+    if _number(entropy):
+        found.append(f"--actor.entropy_coef {entropy}")
     low_high = [_number(word) for word in settings.get("--actor.eps_clip_low_high", "").split()]
     if len(low_high) == 2 and low_high[0] != low_high[1]:
         found.append(f"--actor.eps_clip_low_high {settings['--actor.eps_clip_low_high']}")
     return found
+
+
+def keeps_groups(training: Table) -> bool:
+    """True where dynamic sampling threw away the groups of equal rewards."""
+    return "sampling/kept_frac" in training.columns
 
 
 def training_points(run: Run, reward: str = "reward") -> LawPoints:

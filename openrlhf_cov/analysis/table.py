@@ -117,6 +117,21 @@ def _abandoned(steps: Floats, times: Floats) -> NDArray[np.bool_]:
     return steps > np.append(after[1:], np.inf)
 
 
+def missing_steps(steps: NDArray[np.int64]) -> tuple[int, int]:
+    """How many steps an ascending log leaves out of its usual stride, and the step before the first; (0, 0) if none.
+
+    The stride is the distance that most neighbors have: a log of every tenth step has no gaps. Where fewer than half
+    of them have one distance there is no usual stride, and nothing is missing.
+    """
+    apart = np.diff(steps)
+    strides, counts = np.unique(apart, return_counts=True)
+    if not len(apart) or 2 * counts.max() < len(apart):
+        return 0, 0
+    missing = np.rint(apart / strides[counts.argmax()]).astype(np.int64) - 1
+    places = np.flatnonzero(missing > 0)
+    return (int(missing[places].sum()), int(steps[places[0]])) if len(places) else (0, 0)
+
+
 def to_numbers(values: Sequence[Any]) -> tuple[Floats, int]:
     """Values (n,) as floats, NaN for None, "" and what is no finite number; and how many of the latter there were."""
     try:

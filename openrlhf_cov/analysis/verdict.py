@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from openrlhf_cov.analysis.law import FEWEST_POINTS, LawFit, LawPoints, fit_law
+from openrlhf_cov.analysis.law import FEWEST_POINTS, MIN_POINTS, LawFit, LawPoints, fit_law
 from openrlhf_cov.analysis.regression import RESAMPLES, Design, Floats, Regression, thinned
 from openrlhf_cov.evaluation.scores import LEVEL, SEED
 
-MIN_POINTS = 10
+HIGHEST_REWARD = 1.0
+"""The best that R can be where nothing else is said: R is an accuracy."""
 MIN_EFFECTIVE_POINTS = 4
 """Independent points below which little is known: a random walk that met the law by chance is worth 1 to 4.
 
@@ -109,6 +110,13 @@ def examine_law(
         text = f"the residuals follow a curve or a drift of {misfit.share:.0%} of the gain (p {misfit.p_value:.2g})"
         reasons.append(Reason("residual_trend", text))
     return LawResult(fit, misfit, Verdict(tuple(reasons)))
+
+
+def usable_bound(points: LawPoints, highest_reward: float | None) -> float | None:
+    """The highest that R can be, None where R was higher: the number is that of another reward."""
+    if highest_reward is None or (len(points) and points.reward.max() > highest_reward):
+        return None
+    return highest_reward
 
 
 def residual_misfit(points: LawPoints, fit: LawFit, *, resamples: int = RESAMPLES, seed: int = SEED) -> Misfit | None:

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -89,6 +90,8 @@ def parse_sizes(words: Sequence[str]) -> dict[str, float]:
             size = 0.0
         if not name or not 0.0 < size < math.inf:
             raise UsageError(f"--size {word}: RUN=N with N above 0 is needed, 7e9 say; runs stand before the flags")
+        if name in sizes:
+            raise UsageError(f"--size {name} is given twice")
         sizes[name] = size
     return sizes
 
@@ -99,6 +102,26 @@ def parse_formats(text: str) -> tuple[str, ...]:
     if not formats or set(formats) - set(FORMATS):
         raise UsageError(f"--formats {text}: {', '.join(FORMATS)} or both are needed")
     return formats
+
+
+def check_places(output: Path | None, export: str | None) -> None:
+    """UsageError for an ``--output`` that can be no folder, or an ``--export`` that can be no file."""
+    if output is not None:
+        there = next(place for place in (output, *output.absolute().parents) if place.exists())
+        if not there.is_dir():
+            raise UsageError(f"--output {output}: {there} is a file; give a folder")
+        if not os.access(there, os.W_OK):
+            raise UsageError(f"--output {output}: {there} cannot be written to; give another folder")
+    if export is not None and export != "-":
+        path = Path(export)
+        if path.is_dir():
+            raise UsageError(f"--export {path} is a folder; give a file, or - for stdout")
+        if path.parent == output and not output.exists():
+            return  # it will be made
+        if not path.parent.is_dir():
+            raise UsageError(f"--export {path}: there is no folder {path.parent}; make it, or give another file")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise UsageError(f"--export {path} cannot be written; give another file")
 
 
 def _report(args: argparse.Namespace) -> None:
@@ -115,15 +138,15 @@ def _report(args: argparse.Namespace) -> None:
         for warning in run.warnings:
             sys.stderr.write(f"report: {run.name}: {warning}\n")
     say.write(summary(contents))
-    if args.export == "-":
-        sys.stdout.write(export_text(contents))
-    elif args.export:
-        Path(args.export).write_text(export_text(contents), encoding="utf-8")
     if args.output:
         written = write_files(contents, args.output, formats=formats, with_page=not args.no_page)
         say.write("".join(f"no figure {line}\n" for line in written.left_out))
         say.write(f"{len(written.figures)} figures in {args.output / 'figures'}\n")
         say.write(f"{written.page}\n" if written.page else "")
+    if args.export == "-":
+        sys.stdout.write(export_text(contents))
+    elif args.export:
+        Path(args.export).write_text(export_text(contents), encoding="utf-8")
 
 
 def _checked(args: argparse.Namespace) -> tuple[tuple[str, ...], "Options", Mapping[str, str] | str | None]:
@@ -131,10 +154,11 @@ def _checked(args: argparse.Namespace) -> tuple[tuple[str, ...], "Options", Mapp
 
     if not args.output and not args.export:
         raise UsageError("nothing to write: give --output DIR, or --export FILE for the numbers alone")
-    if args.output and args.output.exists() and not args.output.is_dir():
-        raise UsageError(f"--output {args.output} is a file; give a folder")
+    check_places(args.output, args.export)
     if not 0.0 < args.forecast < 1.0:
         raise UsageError(f"--forecast is a fraction in (0, 1), got {args.forecast:g}")
+    if not math.isfinite(args.reward_max):
+        raise UsageError(f"--reward_max is a finite number, got {args.reward_max:g}")
     if args.extrapolate is not None and not 0.0 < args.extrapolate < math.inf:
         raise UsageError(f"--extrapolate is a number of parameters above 0, got {args.extrapolate:g}")
     if args.extrapolate is not None and not args.size:

@@ -59,10 +59,14 @@ def watch(args: argparse.Namespace) -> None:
 
         Watch(sources, args.interval).run()
         return
+    from openrlhf_cov.analysis.runs import unreadable
     from openrlhf_cov.dashboard.panels import snapshot
 
     for source in sources:
-        source.update()
+        try:
+            source.update()
+        except OSError as error:
+            raise unreadable(error) from error
     text = snapshot([source.state for source in sources], time.time())
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))

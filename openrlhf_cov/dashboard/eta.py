@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from openrlhf_cov.analysis.regression import Floats
+from openrlhf_cov.utils.command import setting
 
-UPSTREAM_DEFAULTS = {"--rollout.batch_size": 1024, "--train.num_episodes": 1}
-"""What openrlhf 0.11.2 takes where a command does not say."""
 DYNAMIC = "--algo.dynamic_filtering_enable"
 WINDOW = 20
 """Steps that the pace is taken from."""
@@ -38,7 +37,7 @@ def total_steps(settings: Mapping[str, str], asked: int | None = None, kept_frac
     if asked is not None:
         return Total(asked, "--steps")
     prompts = _whole(settings.get("--data.max_samples"))
-    batch, episodes = (_whole(settings.get(flag, str(default))) for flag, default in UPSTREAM_DEFAULTS.items())
+    batch, episodes = (_whole(setting(settings, flag)) for flag in ("--rollout.batch_size", "--train.num_episodes"))
     if not (prompts and batch and episodes):
         return None
     times = f" x {episodes} episodes" if episodes > 1 else ""

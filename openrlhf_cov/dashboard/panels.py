@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from openrlhf_cov.analysis.runs import KEPT_ONLY
 from openrlhf_cov.dashboard.eta import duration
 from openrlhf_cov.dashboard.series import label, sparkline
 from openrlhf_cov.dashboard.state import Curve, RunState
@@ -12,7 +13,7 @@ BAR_WIDTH = 10
 SPARK_WIDTH = 40
 SHORTEST_NAME = 12
 TABLE_COLUMNS = ("step", "reward", "entropy", "cov", "length", "s/step", "tok/s", "ceiling", "alerts", "state")
-KEPT_ONLY = "note: R is that of the groups that dynamic sampling kept"
+ABOUT = "about the file"
 
 
 @dataclass(frozen=True)
@@ -49,30 +50,31 @@ def eta(state: RunState, now: float) -> str:
 def panels(state: RunState, now: float) -> list[Panel]:
     """What there is to say beside the curves."""
     if not state.curves:
-        return [Panel("run", (state.activity(now).text, f"in {state.path}"))]
+        found = [Panel("run", (state.activity(now).text, f"in {state.path}")), Panel(ABOUT, state.warnings)]
+        return [panel for panel in found if panel.lines]
     found = [
         Panel("progress", tuple(_progress(state, now))),
         Panel("time of a step", tuple(_times(state))),
         Panel("rollouts, newest step", tuple(_rollouts(state))),
         Panel("law R = -a exp(H) + b", tuple(_law(state))),
-        Panel("about the file", state.warnings),
+        Panel(ABOUT, state.warnings),
     ]
     return [panel for panel in found if panel.lines]
 
 
 def compact(state: RunState, now: float) -> list[str]:
     """The same for small screens and logs: a line for each panel, more for rollouts, and for doubts about the law."""
+    warnings = [f"file: {warning}" for warning in state.warnings]
     if not state.curves:
-        return [f"{state.activity(now).text} in {state.path}"]
+        return [f"{state.activity(now).text} in {state.path}", *warnings]
     total = f" of {state.total.steps:,} ({state.total.how})" if state.total else ", of how many is unknown"
     shares = ", ".join(f"{phase.name} {phase.share:.0%}" for phase in state.phases)
     lines = [f"pace: {_pace(state)}, step {state.done:,}{total}"]
     lines += [f"time: {shares}"] if shares else []
     lines += _rollouts(state)
-    lines.append(f"law: {'; '.join(_fit(state))}")
     if against := _against(state):
         lines.append(f"law does not apply: {'; '.join(against)}")
-    return [*lines, *(f"file: {warning}" for warning in state.warnings)]
+    return [*lines, f"law: {'; '.join(_fit(state))}", *warnings]
 
 
 def shortened(name: str, width: int) -> str:
@@ -166,7 +168,7 @@ def _rollouts(state: RunState) -> list[str]:
 def _law(state: RunState) -> list[str]:
     against = _against(state)
     verdict = ["does not apply:", *(f"- {reason}" for reason in against)] if against else []
-    return [*_fit(state), *verdict]
+    return [*verdict, *_fit(state)]
 
 
 def _fit(state: RunState) -> list[str]:
@@ -177,7 +179,7 @@ def _fit(state: RunState) -> list[str]:
     return [
         f"a {label(fit.a.estimate)}, b {label(fit.b.estimate)}, R² {label(round(fit.r2, 2))}, {fit.points:,} points",
         f"ceiling R(H=0) {label(ceiling.estimate)} ({label(ceiling.low)} to {label(ceiling.high)})",
-        *([KEPT_ONLY] if state.sampling else []),
+        *([f"note: {KEPT_ONLY}"] if state.keeps_groups else []),
     ]
 
 

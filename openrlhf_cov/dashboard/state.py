@@ -9,9 +9,9 @@ import numpy as np
 from openrlhf_cov.analysis.law import LawPoints
 from openrlhf_cov.analysis.naming import ENTROPY
 from openrlhf_cov.analysis.regression import Floats
-from openrlhf_cov.analysis.runs import Run, interventions, training_points
+from openrlhf_cov.analysis.runs import Run, interventions, keeps_groups, training_points
 from openrlhf_cov.analysis.table import EMPTY, TIME, Table
-from openrlhf_cov.analysis.verdict import LawResult, examine_law
+from openrlhf_cov.analysis.verdict import HIGHEST_REWARD, LawResult, examine_law, usable_bound
 from openrlhf_cov.dashboard import alerts
 from openrlhf_cov.dashboard.alerts import Alert, find_alerts
 from openrlhf_cov.dashboard.eta import Activity, Pace, Total, activity, pace, remaining, total_steps
@@ -113,6 +113,7 @@ class RunState:
     method: str | None = None
     selected_frac: float = math.nan
     law: LawResult | None = None
+    keeps_groups: bool = False
     alerts: tuple[Alert, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -158,6 +159,7 @@ def build(run: Run, *, follows: bool = True, asked_steps: int | None = None, law
         grader=_present(table, GRADER),
         selected_frac=_last(table, "cov/selected_frac"),
         law=law,
+        keeps_groups=keeps_groups(table),
         alerts=tuple(find_alerts(table, run.settings)),
     )
 
@@ -172,7 +174,12 @@ class RunningVerdict:
     def of(self, run: Run) -> LawResult:
         points = training_points(run)
         if self._result is None or not self._still_good(points):
-            self._result = examine_law(points, interventions=interventions(run), resamples=LAW_RESAMPLES)
+            self._result = examine_law(
+                points,
+                interventions=interventions(run),
+                highest_reward=usable_bound(points, HIGHEST_REWARD),
+                resamples=LAW_RESAMPLES,
+            )
             self._points = points
         return self._result
 

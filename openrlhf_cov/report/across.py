@@ -47,7 +47,7 @@ def same_section(runs: Sequence[RunReport]) -> SameSection | None:
         return None
     fitted = [run for run in runs if run.law.result.fit]
     names = tuple(run.name for run in fitted)
-    unfit = tuple(run.name for run in fitted if not run.law.result.verdict.applies)
+    unfit = _unfit(fitted)
     try:
         result = same_coefficients([run.law.result.fit for run in fitted])
     except ValueError as error:
@@ -64,18 +64,24 @@ def size_section(runs: Sequence[RunReport], options: Options) -> SizeSection | N
     try:
         trend = against_size(sizes, [run.law.result.fit for run in used])
     except ValueError as error:
-        return SizeSection(names, sizes, None, str(error), (), None)
+        return SizeSection(names, _unfit(used), sizes, None, str(error), (), None)
     wanted = options.extrapolate_to
     ends = [*sizes, *([wanted] if wanted else [])]
     grid = np.geomspace(min(ends), max(ends), GRID).tolist()
     return SizeSection(
         names=names,
+        unfit=_unfit(used),
         sizes=sizes,
         trend=trend,
         reason="",
         grid=tuple(_at(trend, size, options.level) for size in grid),
         extrapolation=_at(trend, wanted, options.level) if wanted else None,
     )
+
+
+def _unfit(runs: Sequence[RunReport]) -> tuple[str, ...]:
+    """Names of those to which the law does not apply."""
+    return tuple(run.name for run in runs if not run.law.result.verdict.applies)
 
 
 def _at(trend: SizeTrend, size: float, level: float) -> Extrapolation:

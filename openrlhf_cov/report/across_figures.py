@@ -40,7 +40,7 @@ def coefficients_figure(contents: Contents) -> Figure | str:
 
 
 def size_figure(contents: Contents) -> Figure | str:
-    """a, b and ceiling against the logarithm of model size, with the trend and its extrapolation."""
+    """a, b and ceiling against the logarithm of size, with the trend; hollow where the law does not apply."""
     sizes = contents.sizes
     if sizes is None:
         return "no run has a size (--size RUN=N)"
@@ -50,7 +50,8 @@ def size_figure(contents: Contents) -> Figure | str:
     fits = {run.name: run.law.result.fit for run in contents.runs}
     for axes, name in zip(panels, NAMES, strict=True):
         for place, (run, size) in enumerate(zip(sizes.names, sizes.sizes, strict=True)):
-            _point(axes, size, getattr(fits[run], name), run_style(place).marker or "o", "black")
+            marker = run_style(place).marker or "o"
+            _point(axes, size, getattr(fits[run], name), marker, "black", hollow=run in sizes.unfit)
         _trend(axes, sizes, name)
         axes.set_title(name)
     return figure
@@ -95,7 +96,9 @@ def _apart(sizes: Collection[float]) -> list[float]:
     return ticks
 
 
-def _point(axes: Axes, size: float, interval: Interval, marker: str, color: str) -> None:
+def _point(axes: Axes, size: float, interval: Interval, marker: str, color: str, *, hollow: bool = False) -> None:
     if math.isfinite(interval.low):
         axes.plot([size, size], [interval.low, interval.high], color=color, linewidth=1.2, zorder=3)
-    axes.plot([size], [interval.estimate], color=color, marker=marker, markersize=8 if marker == "*" else 5, zorder=4)
+    face = "white" if hollow else color
+    big = marker == "*"
+    axes.plot([size], [interval.estimate], color=color, marker=marker, mfc=face, markersize=8 if big else 5, zorder=4)

@@ -8,7 +8,7 @@ import numpy as np
 
 from openrlhf_cov.analysis.naming import ENTROPY
 from openrlhf_cov.analysis.regression import Floats
-from openrlhf_cov.analysis.runs import Run
+from openrlhf_cov.analysis.runs import KEPT_ONLY, Run, keeps_groups
 from openrlhf_cov.analysis.table import TIME, Table
 from openrlhf_cov.analysis.theory import (
     PREDICTIONS,
@@ -17,6 +17,7 @@ from openrlhf_cov.analysis.theory import (
     covariance_bands,
     covariance_by_accuracy,
 )
+from openrlhf_cov.analysis.verdict import usable_bound
 from openrlhf_cov.report.across import same_section, setting_differences, size_section
 from openrlhf_cov.report.contents import Contents, Ends, Options, Phases, RunReport, TheorySection
 from openrlhf_cov.report.curves import (
@@ -28,10 +29,11 @@ from openrlhf_cov.report.curves import (
     TOKEN_ACCURACY_CURVES,
     Curve,
 )
-from openrlhf_cov.report.law import law_points, law_section, usable_bound
-from openrlhf_cov.report.reading import check_metric, check_names
+from openrlhf_cov.report.law import law_points, law_section
+from openrlhf_cov.report.reading import TRAINING_METRICS, check_metric, check_names
 from openrlhf_cov.report.series import SMOOTHED, Series, spread_out, stacked, to_series
 from openrlhf_cov.report.tokens import find_token_files
+from openrlhf_cov.utils.command import masked
 
 ENDS = 1 / 20
 """Share of the values at either end of a curve that its start and end are the means of."""
@@ -63,7 +65,7 @@ def _run_report(run: Run, options: Options) -> RunReport:
     return RunReport(
         name=run.name,
         path=run.path,
-        settings=run.settings,
+        settings=masked(run.settings),
         warnings=run.warnings,
         step_count=len(table),
         last_step=int(table.steps[-1]),
@@ -131,11 +133,14 @@ def _phases(table: Table) -> Phases | None:
 
 
 def _notes(runs: Sequence[Run], options: Options) -> list[str]:
-    """Where R is above the highest that it is said to be."""
+    """Where R is above the highest that it is said to be, or the reward of a part of the groups."""
     bound, notes = options.highest_reward, []
     for run in runs:
         points = law_points(run, options.metric)
         if usable_bound(points, bound) != bound:
             highest = f"{options.metric} reaches {points.reward.max():.3g}"
             notes.append(f"{run.name}: {highest}, above --reward_max {bound:g}, which is not used for this run")
+    kept = [run.name for run in runs if keeps_groups(run.training)]
+    if kept and options.metric in TRAINING_METRICS:
+        notes.append(f"{', '.join(kept)}: {KEPT_ONLY}")
     return notes

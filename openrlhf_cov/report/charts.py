@@ -178,14 +178,16 @@ def size_chart(contents: Contents) -> Chart | None:
         texts = {"text": [size_text(size) for size in sizes], "hovertemplate": "trend at %{text}: %{y:.4~g}"}
         traces.append(axis | line | texts | {"mode": "lines"})
         values = [getattr(fits[each], name).estimate for each in section.names]
-        dots = {"x": numbers(section.sizes), "y": numbers(values), "mode": "markers", "marker": marker_of(row, 9)}
+        marker = marker_of(row, 9)
+        marker["symbol"] = [marker["symbol"] + ("-open" if each in section.unfit else "") for each in section.names]
+        dots = {"x": numbers(section.sizes), "y": numbers(values), "mode": "markers", "marker": marker}
         said = [f"{plain(each)}, {size_text(size)}" for each, size in zip(section.names, section.sizes, strict=True)]
         traces.append(axis | dots | {"text": said, "hovertemplate": "%{text}: %{y:.4~g}<extra></extra>"})
         if section.extrapolation is not None:
             there = getattr(section.extrapolation, name)
             point = {"x": numbers([section.extrapolation.size]), "y": numbers([there.estimate]), "mode": "markers"}
             marker = marker_of(row, 12)
-            marker["symbol"] += "-open"
+            marker["symbol"] = "star"
             said = f"extrapolated to {size_text(section.extrapolation.size)}: %{{y:.4~g}}"
             traces.append(axis | point | {"marker": marker, "hovertemplate": said})
     layout = panels(list(titles.values()), [False] * len(titles), "non-embedding parameters")
@@ -193,6 +195,7 @@ def size_chart(contents: Contents) -> Chart | None:
     layout["xaxis"] |= {"type": "log", "tickvals": ticks, "ticktext": [size_text(tick) for tick in ticks]}
     layout["hovermode"] = "closest"
     note = f"Bands: where one more model of that size would lie, {share(contents.options.level)}; none with two sizes."
+    note += " Hollow: the law does not apply to that run." if section.unfit else ""
     words = f"a, b and ceiling of {len(section.names)} runs against model size, with their trend."
     return Chart("size", "Coefficients against model size", words, traces, layout, note, wide=True)
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from openrlhf_cov.analysis.across import SameCoefficients, SizeTrend
-from openrlhf_cov.analysis.law import Forecast, LawPoints
+from openrlhf_cov.analysis.law import HIGHEST_ENTROPY, Forecast, LawPoints
 from openrlhf_cov.analysis.regression import Floats
 from openrlhf_cov.analysis.theory import AccuracyCovariance, StageBands, TheoryCheck
-from openrlhf_cov.analysis.verdict import LawResult
+from openrlhf_cov.analysis.verdict import HIGHEST_REWARD, LawResult
 from openrlhf_cov.evaluation.scores import LEVEL, Interval
 from openrlhf_cov.report.curves import REWARD
 from openrlhf_cov.report.series import Series
@@ -26,7 +26,7 @@ class Options:
     metric: str = REWARD
     forecast_share: float = 0.15
     robust: bool = False
-    highest_reward: float | None = 1.0
+    highest_reward: float | None = HIGHEST_REWARD
     sizes: Mapping[str, float] = field(default_factory=dict)
     extrapolate_to: float | None = None
     level: float = LEVEL
@@ -120,9 +120,10 @@ class TokenFile:
 class RunReport:
     """One run.
 
-    ``name`` is short and unlike that of any other run of the report. ``settings`` are flags and values, empty where
-    they are not known. ``warnings`` say what was odd about the files. ``step_count`` is the number of logged steps,
-    ``last_step`` the number of the last one, ``seconds`` the time between first and last line, NaN without a clock.
+    ``name`` is short and unlike that of any other run of the report. ``settings`` are flags and values with secrets
+    masked, empty where they are not known. ``warnings`` say what was odd about the files. ``step_count`` is the number
+    of logged steps, ``last_step`` the number of the last one, ``seconds`` the time between first and last line, NaN
+    without a clock.
     ``series`` has a curve for each of ``curves.SERIES_COLUMNS`` that was logged; a missing one is not there.
     ``evaluations`` are the curves of all numbers of evaluations. ``stage_bands`` is table 1 over training, empty
     without covariances. ``accuracy`` is the covariance by accuracy of the prompts, of responses as in the paper,
@@ -148,6 +149,12 @@ class RunReport:
     phases: Phases | None
     token_files: tuple[TokenFile, ...]
 
+    @property
+    def slope(self) -> Interval | None:
+        """dR/dH at the entropy that the run ended with; None without a fit or an entropy."""
+        fit = self.law.result.fit
+        return fit.slope_at(self.entropy.last) if fit and abs(self.entropy.last) < HIGHEST_ENTROPY else None
+
 
 @dataclass(frozen=True)
 class Extrapolation:
@@ -163,10 +170,12 @@ class Extrapolation:
 class SizeSection:
     """a, b and ceiling of the runs ``names`` against their ``sizes``; ``trend`` None says ``reason``.
 
-    ``grid`` is the trend at sizes for drawing, ``extrapolation`` the one asked for.
+    ``unfit`` names those among them to which the law does not apply. ``grid`` is the trend at sizes for drawing,
+    ``extrapolation`` the one asked for.
     """
 
     names: tuple[str, ...]
+    unfit: tuple[str, ...]
     sizes: tuple[float, ...]
     trend: SizeTrend | None
     reason: str

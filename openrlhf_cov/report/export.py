@@ -7,7 +7,7 @@ from typing import Any
 
 from openrlhf_cov.analysis.law import Forecast
 from openrlhf_cov.analysis.theory import AccuracyCovariance
-from openrlhf_cov.report.contents import Contents, LawSection, RunReport, SameSection, SizeSection, TheorySection
+from openrlhf_cov.report.contents import Contents, RunReport, SameSection, SizeSection, TheorySection
 
 SCHEMA = 1
 """Counts up when a field changes its meaning or goes."""
@@ -50,7 +50,7 @@ def _run(run: RunReport) -> dict[str, Any]:
         "seconds": run.seconds,
         "entropy": asdict(run.entropy),
         "reward": asdict(run.reward),
-        "law": _law(run.law),
+        "law": _law(run),
         "theory": [_theory(section) for section in run.theory],
         "covariance_bands": [asdict(stage) for stage in run.stage_bands],
         "covariance_by_accuracy": _accuracy(run.accuracy),
@@ -60,9 +60,11 @@ def _run(run: RunReport) -> dict[str, Any]:
     }
 
 
-def _law(law: LawSection) -> dict[str, Any]:
+def _law(run: RunReport) -> dict[str, Any]:
+    law = run.law
     return {
         **law.result.record(),
+        "slope": {"entropy": run.entropy.last, **asdict(run.slope)} if run.slope else None,
         "points": law.point_count,
         "forecast": _forecast(law.forecast) if law.forecast else None,
         "no_forecast": law.no_forecast or None,
@@ -99,7 +101,7 @@ def _same(same: SameSection) -> dict[str, Any]:
 
 
 def _sizes(sizes: SizeSection) -> dict[str, Any]:
-    head = {"sizes": dict(zip(sizes.names, sizes.sizes, strict=True))}
+    head = {"sizes": dict(zip(sizes.names, sizes.sizes, strict=True)), "law_does_not_apply_to": list(sizes.unfit)}
     if sizes.trend is None:
         return head | {"reason": sizes.reason}
     lines = {

@@ -7,10 +7,11 @@ import numpy as np
 from openrlhf_cov.analysis.law import BAND_PLACES, Forecast, LawFit, LawPoints, forecast
 from openrlhf_cov.analysis.naming import ENTROPY
 from openrlhf_cov.analysis.runs import Run, evaluation_points, interventions, training_points
-from openrlhf_cov.analysis.verdict import LawResult, Reason, Verdict, examine_law
+from openrlhf_cov.analysis.verdict import LawResult, Reason, Verdict, examine_law, usable_bound
 from openrlhf_cov.report.contents import LawLine, LawSection, Options
 from openrlhf_cov.report.reading import TRAINING_METRICS
 from openrlhf_cov.report.series import spread_out
+from openrlhf_cov.report.text import percent
 
 
 def law_section(run: Run, options: Options) -> LawSection:
@@ -33,13 +34,6 @@ def law_points(run: Run, metric: str) -> LawPoints:
     if metric in TRAINING_METRICS:
         return training_points(run, metric)
     return evaluation_points(run, metric)
-
-
-def usable_bound(points: LawPoints, highest_reward: float | None) -> float | None:
-    """The highest that R can be, None where R was higher: the number is that of another reward."""
-    if highest_reward is None or (len(points) and points.reward.max() > highest_reward):
-        return None
-    return highest_reward
 
 
 def law_line(fit: LawFit, points: LawPoints) -> LawLine:
@@ -76,7 +70,7 @@ def _forecast(points: LawPoints, options: Options) -> tuple[Forecast | None, str
     try:
         found = forecast(points, options.forecast_share, method=options.method, level=options.level)
     except ValueError as error:
-        return None, f"the first {options.forecast_share:.0%} of {len(points)} points: {error}"
+        return None, f"the first {percent(options.forecast_share)}% of {len(points)} points: {error}"
     shown = spread_out(len(found.later))
     arrays = {name: getattr(found, name)[shown] for name in ("predicted", "low", "high")}
     return replace(found, later=_chosen(found.later, shown), **arrays), ""

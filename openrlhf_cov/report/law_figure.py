@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 
 from openrlhf_cov.report.contents import Contents, LawSection, RunReport
 from openrlhf_cov.report.style import GREY, MOST_PANELS, legend_below, new_panels, part_of, short
-from openrlhf_cov.report.text import number, with_interval
+from openrlhf_cov.report.text import number, percent, with_interval
 
 TIME = LinearSegmentedColormap.from_list("time", ["#c6dbef", "#08306b"])
 """Early points are light, late ones dark."""
@@ -88,7 +88,7 @@ def _reach(runs: list[RunReport]) -> tuple[float, float]:
 
 
 def _legend(contents: Contents) -> list:
-    share = f"{contents.options.forecast_share:.0%}"
+    share = f"{percent(contents.options.forecast_share)}%"
     level = f"{contents.options.level:.0%}"
     dot = {"linestyle": "none", "marker": "o", "markersize": 4}
     handles = [

@@ -16,6 +16,7 @@ from openrlhf_cov.report.contents import Contents, Options
 from openrlhf_cov.report.markup import chart_frame, figure_frame, paragraphs, section
 from openrlhf_cov.report.plotly_figure import Chart, Json, line_of, short_names
 from openrlhf_cov.report.run_charts import RUN_CHARTS, run_charts
+from openrlhf_cov.report.text import percent
 from openrlhf_cov.report.token_view import run_tokens, tokens_per_step
 from openrlhf_cov.report.words import share
 
@@ -74,7 +75,7 @@ def report_page(contents: Contents) -> str:
 def asked(options: Options) -> str:
     """What the report was asked for."""
     fit = "Huber's robust fit" if options.robust else "least squares"
-    forecast = f"forecast from the first {share(options.forecast_share)} of the points"
+    forecast = f"forecast from the first {percent(options.forecast_share)} % of the points"
     return f"R is {options.metric}; {fit}; {share(options.level)} intervals; {forecast}."
 
 

@@ -1,6 +1,5 @@
 """Sections of the page that are read without a script: the law, the table of runs, settings, comparisons (pure)."""
 
-import re
 from collections.abc import Sequence
 from html import escape
 
@@ -22,10 +21,6 @@ from openrlhf_cov.report.words import (
 
 OPEN_CARDS = 4
 """Runs up to which what the law says of each is not folded."""
-SECRET = re.compile(
-    r"(wandb\.key|api_?key|secret|password|runtime-env-json|(hf|hub|auth|access|api)_?token)$", re.IGNORECASE
-)
-"""Flags whose values no page shows."""
 
 HINT = (
     "R = −a exp(H) + b: reward R is bought with token entropy H (Cui et al. 2025, arXiv:2505.22617). With no entropy "
@@ -93,7 +88,7 @@ def _row(run: RunReport, options: Options) -> list[Cell]:
     fit = law.result.fit
     if fit is None or not verdict.applies:
         return [*start, *[Cell(NONE, float("nan"))] * 6, *theory]
-    slope = fit.slope_at(run.entropy.last).estimate
+    slope = run.slope.estimate if run.slope else float("nan")
     numbers = [fit.ceiling.estimate, slope, fit.r2]
     texts = [with_interval(fit.ceiling), number(slope), number(fit.r2)]
     errors = [fit.rmse, law.forecast.rmse if law.forecast else float("nan")]
@@ -112,7 +107,7 @@ def comparison_section(contents: Contents) -> str:
     same = contents.same
     if same is not None:
         parts.append(paragraphs([same_sentence(same)], ""))
-        if same.result is not None:
+        if same.result is not None and len(same.unfit) < len(same.names):
             rows = [
                 [
                     Cell(f"{same.names[each.first]} − {same.names[each.second]}"),
@@ -133,7 +128,11 @@ def _size_words(sizes: SizeSection) -> str:
     if sizes.trend is None:
         return paragraphs([f"No trend in model size: {sizes.reason}."], "")
     span = f"{len(sizes.names)} runs from {size_text(min(sizes.sizes))} to {size_text(max(sizes.sizes))}"
+    if len(sizes.unfit) == len(sizes.names):
+        return paragraphs([f"Against model size, {span}: the law applies to none of them, so no trend is given."], "")
     lines = [f"Against the logarithm of model size, {span}, a, b and the ceiling are fitted by a line each."]
+    if sizes.unfit:
+        lines.append(f"The law does not apply to {', '.join(sizes.unfit)}, whose coefficients mean little.")
     if sizes.extrapolation is not None:
         lines.append(f"Extrapolated {extrapolation_line(sizes.extrapolation)}.")
     return paragraphs(lines, "")
@@ -160,7 +159,7 @@ def _differences(contents: Contents) -> str:
     caption = "Settings that differ between the runs; – where a run leaves the default."
     flags, names = [each.flag for each in contents.settings], [run.name for run in contents.runs]
     cells = [
-        [Cell(_shown(each.flag, value, run)) for value, run in zip(each.values, contents.runs, strict=True)]
+        [Cell(_shown(value, run)) for value, run in zip(each.values, contents.runs, strict=True)]
         for each in contents.settings
     ]
     if len(names) > OPEN_CARDS:
@@ -170,16 +169,14 @@ def _differences(contents: Contents) -> str:
 
 
 def _all_settings(run: RunReport) -> str:
-    pairs = [(flag, _shown(flag, value, run)) for flag, value in sorted(run.settings.items())]
+    pairs = [(flag, _shown(value, run)) for flag, value in sorted(run.settings.items())]
     return folded(f"All settings of {run.name}", f'<dl class="facts">{facts(pairs)}</dl>')
 
 
-def _shown(flag: str, value: str | None, run: RunReport) -> str:
+def _shown(value: str | None, run: RunReport) -> str:
     if not run.settings:
         return "not known"
-    if value is None:
-        return "–"
-    return "(not shown)" if SECRET.search(flag) else value
+    return "–" if value is None else value
 
 
 def band_table(run: RunReport) -> str:

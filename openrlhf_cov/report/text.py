@@ -3,12 +3,13 @@
 import math
 
 from openrlhf_cov.analysis.across import Difference
+from openrlhf_cov.analysis.law import NARROW_BELOW, Forecast
 from openrlhf_cov.evaluation.scores import Interval
 from openrlhf_cov.evaluation.tables import NONE, Row, aligned
 from openrlhf_cov.report.contents import Contents, Ends, Extrapolation, RunReport, SameSection, SizeSection
 
 HEAD = (
-    *("run", "steps", "entropy", "reward", "a", "b", "ceiling"),
+    *("run", "steps", "entropy", "reward", "a", "b", "ceiling", "dR/dH"),
     *("R²", "RMSE", "forecast RMSE", "final error"),
 )
 """Columns of ``run_rows``."""
@@ -41,6 +42,8 @@ def same_lines(same: SameSection) -> list[str]:
     """The test of equal coefficients in sentences."""
     if same.result is None:
         return [f"same coefficients: not tested, {same.reason}"]
+    if len(same.unfit) == len(same.names):
+        return [f"same a and b: not told, the law applies to none of the {len(same.names)} runs"]
     lines = [
         f"same a and b in all {len(same.names)} runs: p {p_value(same.result.p_value)}; the common line has "
         f"a {number(same.result.a)}, b {number(same.result.b)}"
@@ -62,8 +65,13 @@ def size_lines(sizes: SizeSection) -> list[str]:
     """The trend in model size in sentences."""
     if sizes.trend is None:
         return [f"against model size: no line, {sizes.reason}"]
+    runs = f"against model size, {len(sizes.names)} runs"
+    if len(sizes.unfit) == len(sizes.names):
+        return [f"{runs}: no trend given, the law applies to none of them"]
     slopes = [f"{name} {number(getattr(sizes.trend, name).slope * math.log(10))}" for name in ("a", "b", "ceiling")]
-    lines = [f"against model size, {len(sizes.names)} runs: change for ten times the parameters: {', '.join(slopes)}"]
+    lines = [f"{runs}: change for ten times the parameters: {', '.join(slopes)}"]
+    if sizes.unfit:
+        lines.append(f"  the law does not apply to {', '.join(sizes.unfit)}: the trend is of lines, not of laws")
     return lines + ([f"  {extrapolation_line(sizes.extrapolation)}"] if sizes.extrapolation else [])
 
 
@@ -89,6 +97,18 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
+def percent(share: float) -> str:
+    """A fraction in percent with all the digits that it was given with, without the sign."""
+    return f"{100 * share:.10g}"
+
+
+def narrow(found: Forecast) -> str:
+    """What to know of a forecast that is fitted to few points; empty for one of many."""
+    points = found.fit.points
+    too_few = f"fitted to {points} points only: below about {NARROW_BELOW} its interval is too narrow"
+    return too_few if points < NARROW_BELOW else ""
+
+
 def p_value(value: float) -> str:
     """A p-value as people write it."""
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
@@ -112,10 +132,11 @@ def arrow(ends: Ends) -> str:
 def _law_cells(run: RunReport) -> Row:
     law = run.law
     if law.result.fit is None or not law.result.verdict.applies:
-        return (NONE,) * 7
+        return (NONE,) * 8
     fit, found = law.result.fit, law.forecast
     predicted = (number(found.rmse), f"{found.final_error:+.3f}") if found else (NONE, NONE)
-    line = (number(fit.a.estimate), number(fit.b.estimate), with_interval(fit.ceiling))
+    slope = number(run.slope.estimate) if run.slope else NONE
+    line = (number(fit.a.estimate), number(fit.b.estimate), with_interval(fit.ceiling), slope)
     return (*line, number(fit.r2), number(fit.rmse), *predicted)
 
 
@@ -128,7 +149,8 @@ def _remarks(run: RunReport) -> list[str]:
     if found.rmse > found.persistence_rmse:
         text = f"its RMSE is {number(found.rmse)}, that of the last mean going on {number(found.persistence_rmse)}"
         return [f"{run.name}: the forecast is worth nothing, {text}"]
-    return []
+    few = narrow(found)
+    return [f"{run.name}: the forecast is {few}"] if few else []
 
 
 def _method(contents: Contents) -> str:
@@ -138,5 +160,6 @@ def _method(contents: Contents) -> str:
 def _intervals(contents: Contents) -> str:
     share, level = contents.options.forecast_share, contents.options.level
     return (
-        f"{level:.0%} intervals; forecast from the first {share:.0%} of the points, final error: predicted - observed"
+        f"{level:.0%} intervals; dR/dH at the end; forecast from the first {percent(share)}% of the points, "
+        "final error: predicted - observed"
     )

@@ -8,7 +8,7 @@ from openrlhf_cov.evaluation.scores import Interval
 from openrlhf_cov.evaluation.tables import NONE
 from openrlhf_cov.report.contents import LawSection, Options, RunReport, SameSection, TheorySection
 from openrlhf_cov.report.curves import REWARD
-from openrlhf_cov.report.text import number, p_value, with_interval
+from openrlhf_cov.report.text import narrow, number, p_value, percent, with_interval
 
 SAME_P = 0.05
 """p-value below which coefficients are said to differ."""
@@ -54,9 +54,8 @@ def law_facts(run: RunReport, options: Options) -> list[tuple[str, str]]:
     fit = run.law.result.fit
     if fit is None or not run.law.result.verdict.applies:
         return []
-    entropy = run.entropy.last
     level, worth = f"{share(options.level)} interval", fit.effective_points < fit.points
-    slope = [] if math.isnan(entropy) else [(f"dR/dH at H = {number(entropy)}", with_interval(fit.slope_at(entropy)))]
+    slope = [(f"dR/dH at H = {number(run.entropy.last)}", with_interval(run.slope))] if run.slope else []
     return [
         ("ceiling, R at H = 0", f"{number(fit.ceiling.estimate)}, {level} {ends(fit.ceiling)}"),
         *slope,
@@ -85,14 +84,16 @@ def forecast_sentence(law: LawSection, options: Options) -> str:
     if law.forecast is None:
         return f"No forecast: {law.no_forecast}."
     found = law.forecast
-    first = f"Fitted to the first {share(options.forecast_share)} ({found.fit.points:,} of {law.point_count:,} points)"
+    points = f"{found.fit.points:,} of {law.point_count:,} points"
+    first = f"Fitted to the first {percent(options.forecast_share)} % ({points})"
     errors = (
         f"the law misses the rest by an RMSE of {error_of(found.rmse, options)} and the last point by "
         f"{error_of(abs(found.final_error), options)}"
     )
     paper = " (paper, math: 0.9 % and 0.5 %)" if options.highest_reward == 1.0 else ""
     inside = f"{share(found.in_band_frac)} of the later points lie in its {share(found.fit.a.level)} interval"
-    return f"{first}, {errors}{paper}; {inside}. {_worth(found, options)}"
+    few = narrow(found)
+    return f"{first}, {errors}{paper}; {inside}. {_worth(found, options)}" + (f" {few.capitalize()}." if few else "")
 
 
 def _worth(found: Forecast, options: Options) -> str:
@@ -128,6 +129,8 @@ def same_sentence(same: SameSection) -> str:
     """Have these runs one a and one b?"""
     if same.result is None:
         return f"Whether the runs share their coefficients cannot be said: {same.reason}."
+    if len(same.unfit) == len(same.names):
+        return "The law applies to none of these runs, so they have no coefficients to share."
     result = same.result
     p = f"p {p_value(result.p_value)}"
     if result.p_value < SAME_P:

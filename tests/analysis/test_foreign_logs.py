@@ -135,6 +135,21 @@ def test_events_with_gaps_and_missing_values(events):
     assert warnings == ["tb: train/reward: values that are no finite numbers taken as missing, 1"]
 
 
+def test_values_that_a_step_may_lack_are_no_warning(events):
+    nan = [(f"train/{tag}", step, float("nan"), 100.0 * step) for step in (1, 2) for tag in ("cov/acc_low", "kl")]
+    folder = events([*SCALARS, *nan, ("train/kl", 3, float("inf"), 300.0), ("train/cov/acc_low", 3, 0.5, 300.0)])
+    training, _, warnings = read_events(folder)
+    np.testing.assert_array_equal(training.column("cov/acc_low"), [np.nan, np.nan, 0.5])
+    assert warnings == ["tb: train/kl: values that are no finite numbers taken as missing, 1"]
+
+
+def test_events_without_a_known_tag_name_them(events):
+    folder = events([("train/foo", 1, 0.5, 100.0)])
+    with pytest.raises(UsageError, match="none of its columns is known, train/foo; map them"):
+        read_events(folder, columns=["reward"])
+    assert len(read_events(folder)[0]) == 1
+
+
 def test_events_of_a_resumed_run(events):
     events(SCALARS)
     folder = events([("train/reward", 2, 7.0, 400.0), ("train/entropy/mean", 2, 7.0, 400.0)])

@@ -74,6 +74,24 @@ def test_what_is_no_run(tmp_path):
         read_run(tmp_path)
 
 
+def test_a_folder_in_place_of_the_metrics(tmp_path):
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(UsageError, match=r"metrics\.jsonl cannot be read \(Is a directory\); it has to be a file"):
+        read_run(tmp_path)
+
+
+def test_missing_steps_are_one_warning_and_those_of_evaluations_none(tmp_path):
+    log, evaluations = MetricsLog(tmp_path / "metrics.jsonl"), MetricsLog(tmp_path / "eval.jsonl")
+    for step in (1, 2, 3, 6, 7, 9):
+        log.write(step, {"reward": 0.5})
+    for step in (1, 2, 6, 7):
+        evaluations.write(step, {"eval/math/avg@4": 0.5})
+    # 4, 5 and 8
+    assert read_run(tmp_path).warnings == ("metrics.jsonl: steps missing within the log, 3, the first after step 3",)
+    (tmp_path / "x.csv").write_text("step,entropy,reward\n" + "".join(f"{step},1,1\n" for step in (1, 2, 4, 5)))
+    assert read_run(tmp_path / "x.csv").warnings == ("x.csv: steps missing within the log, 1, the first after step 2",)
+
+
 def test_following_a_run(folder):
     follower = RunFollower(folder)
     assert follower.poll()
@@ -101,8 +119,7 @@ def test_following_a_run_that_goes_back(folder):
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, []),
-        ({"--cov_type": "none", "--algo.kl.init_coef": "0", "--actor.entropy_coef": "0.0"}, []),
+        ({"--cov_type": "none", "--actor.entropy_coef": "0.0"}, []),
         ({"--cov_type": "clip_cov"}, ["--cov_type clip_cov"]),
         ({"--algo.kl.init_coef": "1e-3"}, ["--algo.kl.init_coef 1e-3"]),
         ({"--actor.entropy_coef": "0.005:0:100"}, ["--actor.entropy_coef 0.005:0:100"]),
@@ -112,7 +129,16 @@ def test_following_a_run_that_goes_back(folder):
     ],
 )
 def test_interventions(tmp_path, settings, expected):
+    settings = {"--algo.kl.init_coef": "0"} | settings
     assert interventions(Run("r", tmp_path, table([1], reward=[0]), settings=settings)) == expected
+
+
+def test_a_kl_term_that_the_command_leaves_at_its_default_is_an_intervention(tmp_path):
+    run = Run("r", tmp_path, table([1], reward=[0]), settings={"--cov_type": "none"})
+    assert interventions(run) == ["--algo.kl.init_coef 0.01 (upstream's default)"]
+    named = Run("r", tmp_path, table([1], reward=[0]), settings={"--algo.kl.init_coef": "0.01"})
+    assert interventions(named) == ["--algo.kl.init_coef 0.01"]
+    assert interventions(Run("r", tmp_path, table([1], reward=[0]))) == []  # nothing is known
 
 
 def test_selected_tokens_are_an_intervention(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.analysis.table import EMPTY, Rows, join, to_numbers, to_table
+from openrlhf_cov.analysis.table import EMPTY, Rows, join, missing_steps, to_numbers, to_table
 
 NAN = math.nan
 
@@ -116,3 +116,20 @@ def test_numbers(found, numbers, odd):
     got, count = to_numbers(found)
     np.testing.assert_array_equal(got, numbers)
     assert count == odd
+
+
+@pytest.mark.parametrize(
+    ("steps", "missing"),
+    [
+        ([], (0, 0)),
+        ([7], (0, 0)),
+        ([1, 2, 3, 4], (0, 0)),
+        ([1, 2, 3, 6, 7, 9], (3, 3)),  # 4, 5, 8
+        ([10, 20, 30, 40], (0, 0)),
+        ([1, 10, 20, 30, 37], (0, 0)),  # first and last step beside every tenth
+        ([10, 20, 30, 60], (2, 30)),  # 40 and 50
+        ([1, 4, 11, 13, 20, 41], (0, 0)),  # no usual stride: 3, 7, 2, 7, 21
+    ],
+)
+def test_missing_steps(steps, missing):
+    assert missing_steps(np.array(steps, dtype=np.int64)) == missing

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from openrlhf_cov.analysis.law import LawPoints, fit_law
-from openrlhf_cov.analysis.verdict import examine_law, residual_misfit
+from openrlhf_cov.analysis.verdict import examine_law, residual_misfit, usable_bound
 
 STEPS = np.arange(200)
 
@@ -203,3 +203,11 @@ def test_misfit_needs_points_and_two_different_regressors(law_curve):
     assert residual_misfit(short, fit_law(short, resamples=10)) is None
     two = LawPoints.of(range(20), np.arange(20) % 2, np.arange(20.0))
     assert residual_misfit(two, fit_law(two, resamples=10)) is None
+
+
+def test_the_bound_is_used_where_no_reward_is_above_it():
+    points = LawPoints.of([1, 2], [0.5, 0.4], [0.2, 1.0])
+    assert usable_bound(points, 1.0) == 1.0
+    assert usable_bound(points, 0.9) is None
+    assert usable_bound(points, None) is None
+    assert usable_bound(LawPoints.of([], [], []), 1.0) == 1.0

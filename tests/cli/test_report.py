@@ -76,6 +76,12 @@ def test_export_alone_writes_nothing_else(run, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("run ")
 
 
+def test_an_export_into_the_folder_that_is_made(run, tmp_path):
+    out = tmp_path / "new"
+    assert report.main([run, "--output", str(out), "--export", str(out / "law.json"), "--no_page"]) == 0
+    assert exported(out / "law.json")["runs"]
+
+
 def test_export_to_stdout_is_json_alone(run, capsys):
     assert report.main([run, "--export", "-"]) == 0
     captured = capsys.readouterr()
@@ -147,6 +153,9 @@ def test_a_file_cut_within_a_line_is_read_with_a_warning(tmp_path, capsys):
             ["--size", "run=many"],
             "--size run=many: RUN=N with N above 0 is needed, 7e9 say; runs stand before the flags",
         ),
+        (["--size", "run=1e6", "run=2e6"], "--size run is given twice"),
+        (["--reward_max", "nan"], "--reward_max is a finite number, got nan"),
+        (["--reward_max", "inf"], "--reward_max is a finite number, got inf"),
         (["--size", "7e9"], "--size 7e9: RUN=N with N above 0 is needed, 7e9 say; runs stand before the flags"),
         (["--size", "rum=7e9"], "--size rum: did you mean run? there are run"),
         (["--extrapolate", "7e9"], "--extrapolate 7e+09 needs the sizes of the runs: --size RUN=N ..."),
@@ -182,9 +191,34 @@ def test_unusable_input_is_one_line(run, tmp_path, capsys):
         captured = capsys.readouterr()
         assert message in captured.err
         assert captured.err.count("\n") == 1
-    (tmp_path / "out").write_text("")
-    assert report.main([run, *out]) == 2
-    assert capsys.readouterr().err == f"report: error: --output {tmp_path / 'out'} is a file; give a folder\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--output", "file"], "--output file: file is a file; give a folder"),
+        (["--output", "file/x/y"], "--output file/x/y: {cwd}/file is a file; give a folder"),
+        (["--export", "folder"], "--export folder is a folder; give a file, or - for stdout"),
+        (["--export", "no/x.json"], "--export no/x.json: there is no folder no; make it, or give another file"),
+        (["--export", "file/x"], "--export file/x: there is no folder file; make it, or give another file"),
+    ],
+)
+def test_places_that_cannot_be_written_are_refused_before_the_work(tmp_path, monkeypatch, capsys, flags, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    assert report.main(["no-such-run", *flags]) == 2  # the run is not looked at
+    assert capsys.readouterr().err == f"report: error: {message.format(cwd=tmp_path)}\n"
+
+
+def test_a_log_without_a_known_column_names_them(tmp_path, capsys):
+    (tmp_path / "x.csv").write_text("step,foo,bar\n1,2,3\n")
+    assert report.main([str(tmp_path / "x.csv"), "--export", str(tmp_path / "law.json")]) == 2
+    message = "none of its columns is known, bar, foo; map them, report --mapping reward=NAME ..."
+    assert capsys.readouterr().err == f"report: error: {tmp_path / 'x.csv'}: {message}\n"
+    verl = write_csv(tmp_path / "verl.csv", ("step", "actor/entropy", "critic/score/mean"))
+    assert report.main([verl, "--mapping", "trl", "--export", str(tmp_path / "law.json")]) == 2
+    assert "none of its columns is known, actor/entropy, critic/score/mean; map them" in capsys.readouterr().err
 
 
 def test_the_namings_and_defaults_are_those_of_the_analysis():

@@ -24,7 +24,7 @@ def test_once(run, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("demo | step 2 of 2 | finished, last step ")
     assert lines[1].split() == ["reward", "(step", "mean)", "0.25", "to", "0.5", "▁█"]
-    assert lines[-1] == "  law does not apply: 2 points, fewer than 10"
+    assert lines[-2:] == ["  law does not apply: 2 points, fewer than 10", "  law: no fit yet"]
 
 
 def test_once_before_the_first_step(tmp_path, capsys):
@@ -32,6 +32,13 @@ def test_once_before_the_first_step(tmp_path, capsys):
     assert capsys.readouterr().out == (
         f"{tmp_path.name} | waiting for the first step\n  waiting for the first step in {tmp_path}\n"
     )
+
+
+def test_a_folder_in_place_of_the_metrics_is_one_line(tmp_path, capsys):
+    (tmp_path / "metrics.jsonl").mkdir()
+    assert watch.main([str(tmp_path), "--once"]) == 2
+    why = f"{tmp_path / 'metrics.jsonl'} cannot be read (Is a directory); it has to be a file that you may read"
+    assert capsys.readouterr().err == f"watch: error: {why}\n"
 
 
 def test_once_where_the_output_has_no_bars(run, monkeypatch):

@@ -19,7 +19,10 @@ REWARD = """0.2656 0.3125 0.3164 0.3164 0.3008 0.3672 0.3633 0.3984 0.4805 0.429
 RATIO = """1.4409 1.1487 1.1852 1.1623 1.2039 1.1668 1.1714 1.1221 1.1178 1.1806 1.1578 1.1398 1.2372 1.2133 1.1004
     1.1178 1.1221 1.1134 1.1091 1.1532 1.2181 1.1623 1.413 1.1623 1.1091 1.2086 1.1487 1.1265 1.176 1.1309 1.1134
     1.0876 1.1178 1.0919 1.1578 1.1178 1.1487 1.1178 1.1623 1.1309"""
-COMMAND = "python -m openrlhf_cov.cli.train_ppo_ray --data.max_samples 1280 --rollout.batch_size 32 --cov_type {}\n"
+COMMAND = (
+    "python -m openrlhf_cov.cli.train_ppo_ray --data.max_samples 1280 --rollout.batch_size 32 --cov_type {} "
+    "--algo.kl.init_coef 0\n"
+)
 START = 1_700_000_000.0
 
 

@@ -13,6 +13,7 @@ from openrlhf_cov.dashboard.panels import (
     snapshot,
     table_cells,
 )
+from openrlhf_cov.dashboard.sources import open_sources
 from openrlhf_cov.dashboard.state import COLUMNS, RunningVerdict, build
 
 START = 1_700_000_000.0  # of the folders
@@ -75,7 +76,7 @@ def test_panels(state):
         "tokens/s: 1,600 generating, 320 over the step",
         "responses: no answer 25 %; 0 %: error, cut at the limit",
     )
-    assert found["law R = -a exp(H) + b"] == ("no fit yet", "does not apply:", "- 3 points, fewer than 10")
+    assert found["law R = -a exp(H) + b"] == ("does not apply:", "- 3 points, fewer than 10", "no fit yet")
 
 
 def test_the_eta_says_why_it_is_unknown(folder):
@@ -99,9 +100,9 @@ def test_the_law_in_words(folder):
     state = state_of(folder(cov_type="kl_cov").add(*range(1, 13), cov__selected_frac=0.002))
     fit = state.law.fit
     lines = panels(state, NOW)[3].lines
-    assert lines[0] == f"a {fit.a.estimate:.3g}, b {fit.b.estimate:.3g}, R² {fit.r2:.2f}, 12 points"
-    assert lines[1].startswith(f"ceiling R(H=0) {fit.ceiling.estimate:.3g} (")
-    assert lines[3] == "- --cov_type kl_cov acts on the entropy; the law is stated without"
+    assert lines[:2] == ("does not apply:", "- --cov_type kl_cov acts on the entropy; the law is stated without")
+    assert lines[-2] == f"a {fit.a.estimate:.3g}, b {fit.b.estimate:.3g}, R² {fit.r2:.2f}, 12 points"
+    assert lines[-1].startswith(f"ceiling R(H=0) {fit.ceiling.estimate:.3g} (")
     assert compact(state, NOW)[2] == "tokens/s: 1,600 generating, 320 over the step; 0.2 % selected"
     assert table_cells(state, NOW)["ceiling"] == f"{fit.ceiling.estimate:.3g}?"
 
@@ -114,6 +115,17 @@ def test_warnings_about_the_file_are_shown(folder):
     assert shown.title == "about the file"
     assert shown.lines == ("metrics.jsonl: the last line is cut, or is still being written",)
     assert compact(state_of(run), NOW)[-1] == f"file: {shown.lines[0]}"
+
+
+def test_warnings_before_the_first_step_are_shown(folder):
+    run = folder()
+    (run.path / "metrics.jsonl").write_bytes(b"\xff\xfe\x00\n" * 3)
+    (source,) = open_sources([run.path])
+    source.update()
+    warning = "metrics.jsonl: lines that cannot be read left out, 3: 1, 2, 3"
+    assert [panel.title for panel in panels(source.state, NOW)] == ["run", "about the file"]
+    assert panels(source.state, NOW)[1].lines == (warning,)
+    assert compact(source.state, NOW)[1:] == [f"file: {warning}"]
 
 
 def test_a_step_that_lacks_values(folder):
@@ -159,8 +171,8 @@ def test_snapshot(folder):
         "  time: generation 20%, make experience 10%, ppo train 60%, broadcast 5%, other 5%\n"
         "  tokens/s: 1,600 generating, 320 over the step\n"
         "  responses: no answer 25 %; 0 %: error, cut at the limit\n"
-        "  law: no fit yet\n"
         "  law does not apply: 3 points, fewer than 10\n"
+        "  law: no fit yet\n"
         "\n"
         "other | step 1 of 40 | ETA 6 min 8 s | last step 22 s ago\n"
         "  reward (step mean)               0.01 to 0.01      ▁\n"
@@ -171,8 +183,8 @@ def test_snapshot(folder):
         "  time: generation 20%, make experience 10%, ppo train 60%, broadcast 5%, other 5%\n"
         "  tokens/s: 1,600 generating, 320 over the step\n"
         "  responses: no answer 25 %; error 50 %; 0 %: cut at the limit\n"
-        "  law: no fit yet\n"
         "  law does not apply: 1 points, fewer than 10\n"
+        "  law: no fit yet\n"
         "  ALERT rewards fail: 50 % of the responses of the last step, since step 1; see the errors of the reward"
         " function or server in the log of the run\n"
     )

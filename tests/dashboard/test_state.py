@@ -123,6 +123,16 @@ def test_a_method_is_named_against_the_law():
     assert result.verdict.codes == {"intervention"}
 
 
+def test_a_ceiling_that_no_accuracy_can_have_is_a_reason():
+    # R = -2 exp(H) + 4 has its ceiling at 2; the run ends at exp(0.6): its rewards are below 0.4
+    entropy = 0.6 + 0.5 * np.exp(-6 * np.arange(60) / 60)
+    reward = 4 - 2.0 * np.exp(entropy) + 0.01 * np.random.default_rng(0).standard_normal(60)
+    columns = {"entropy/mean": entropy, "reward": reward}
+    assert RunningVerdict().of(run_of(Table(np.arange(60) + 1, columns))).verdict.codes == {"ceiling_too_high"}
+    columns["reward"] = reward + 3  # above 1, R is no accuracy
+    assert RunningVerdict().of(run_of(Table(np.arange(60) + 1, columns))).verdict.applies
+
+
 def test_few_points_have_no_law():
     result = RunningVerdict().of(run_of(points(3)))
     assert result.fit is None

@@ -15,7 +15,7 @@ from openrlhf_cov.report.contents import Contents, Options
 from openrlhf_cov.report.curves import BAND_CURVES
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"><!--"
-SETTINGS = {"--actor.adam.lr": "5e-7", "--logger.wandb.key": "abc123"}
+SETTINGS = {"--actor.adam.lr": "5e-7", "--logger.wandb.key": "abc123", "--algo.kl.init_coef": "0"}
 
 
 def columns_of(steps: int, seed: int, method: str) -> dict[str, np.ndarray]:

@@ -45,11 +45,18 @@ def test_the_trend_in_size(make_contents, make_report_run):
     sizes = make_contents(*runs, sizes={"c": 4e9, "a": 1e9, "b": 2e9}, extrapolate_to=32e9).sizes
     assert sizes.names == ("a", "b", "c")
     assert sizes.sizes == (1e9, 2e9, 4e9)
+    assert sizes.unfit == ()
     trend = against_size(sizes.sizes, [fit_law(training_points(run)) for run in runs[:3]])
     assert sizes.extrapolation.size == 32e9
     assert sizes.extrapolation.ceiling == trend.ceiling.at(32e9)
     assert [sizes.grid[0].size, sizes.grid[-1].size] == pytest.approx([1e9, 32e9], rel=1e-12)
     assert sizes.grid[0].a == trend.a.at(sizes.grid[0].size)
+
+
+def test_runs_without_the_law_are_named_in_the_trend(make_contents, make_report_run):
+    runs = [make_report_run("a"), make_report_run("b", seed=1, method="kl_cov"), make_report_run("c", method="kl_cov")]
+    assert make_contents(*runs, sizes={"a": 1e9, "b": 2e9}).sizes.unfit == ("b",)
+    assert make_contents(*runs, sizes={"b": 1e9}).sizes.unfit == ("b",)
 
 
 def test_one_size_makes_no_trend(make_contents, make_report_run):

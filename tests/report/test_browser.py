@@ -154,6 +154,7 @@ def seen(make_contents, make_report_run, write_tokens, token_records, hostile, t
         make_report_run(hostile, path=folder),
         make_report_run("kl_cov", seed=1, steps=50, method="kl_cov"),
         make_report_run("foreign", seed=2, steps=40, only=["reward", "entropy/mean"]),
+        forecast_share=0.2,
     )
     write_page(contents, folder / "report.html")
     (folder / "driver.html").write_text(DRIVER, encoding="utf-8")
@@ -240,7 +241,7 @@ def test_selected_tokens_alone_and_another_step(seen):
 
 
 def test_another_run_in_detail(seen):
-    assert seen["used"]["law"] == ["steps", "forecast of the first 9 points", "fitted line"]
+    assert seen["used"]["law"] == ["steps", "forecast of the first 12 points", "fitted line"]
     second = seen["used"]["second"]
     assert second == {
         "choice": "1",

@@ -12,6 +12,8 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.report.build import build_contents
 from openrlhf_cov.report.contents import Options
 from openrlhf_cov.report.curves import SERIES_COLUMNS
+from openrlhf_cov.report.export import export_text
+from openrlhf_cov.utils.command import NOT_SHOWN
 
 NAN = float("nan")
 
@@ -117,11 +119,29 @@ def test_rewards_above_their_bound_are_noted_and_the_bound_is_not_used(make_cont
     columns = dict(run.training.columns) | {"reward": 10 * run.training.column("reward")}
     high = replace(run, name="high", training=Table(run.training.steps, columns))
     contents = make_contents(run, high)
-    (note,) = contents.notes
+    note, kept = contents.notes
+    assert kept == "run, high: R is that of the groups that dynamic sampling kept"
     highest = 10 * run.training.column("reward").max()
     assert note == f"high: reward reaches {highest:.3g}, above --reward_max 1, which is not used for this run"
     assert "ceiling_too_high" not in contents.runs[1].law.result.verdict.codes
-    assert make_contents(run, high, highest_reward=None).notes == ()
+    assert make_contents(run, high, highest_reward=None).notes == (kept,)
+
+
+def test_the_reward_of_kept_groups_is_noted_where_it_is_r(make_contents, make_report_run):
+    plain = make_report_run("plain", only=["reward", "entropy/mean"])
+    assert make_contents(plain).notes == ()
+    kept = make_report_run("kept")
+    assert make_contents(plain, kept).notes == ("kept: R is that of the groups that dynamic sampling kept",)
+    assert make_contents(plain, kept, metric="eval/aime24/avg@32").notes == ()
+
+
+def test_secrets_are_masked_wherever_settings_are(make_contents, make_report_run):
+    settings = {"--runtime-env-json": "TOP1", "--judge.api_key": "TOP2", "--x": "1"}
+    runs = [make_report_run(name, settings={flag: name + each for flag, each in settings.items()}) for name in "ab"]
+    contents = make_contents(*runs)
+    assert contents.runs[0].settings == {"--runtime-env-json": NOT_SHOWN, "--judge.api_key": NOT_SHOWN, "--x": "a1"}
+    assert [each.flag for each in contents.settings] == ["--x"]
+    assert "TOP" not in export_text(contents)
 
 
 @pytest.mark.parametrize("options", [{"metric": "evals/x"}, {"sizes": {"other": 7e9}}])

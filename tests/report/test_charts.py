@@ -125,7 +125,12 @@ def test_the_trend_in_size(three):
     assert named[0]["text"] == ["none, 1B", "clip_cov, 3B", "kl_cov, 7B"]
     fits = [run.law.result.fit for run in three.runs]
     np.testing.assert_allclose(named[2]["y"], [fit.ceiling.estimate for fit in fits], rtol=1e-4)
-    beyond = [trace for trace in chart.traces if trace.get("marker", {}).get("symbol", "").endswith("-open")]
+    # hollow: the runs to which the law does not apply
+    assert [[symbol.endswith("-open") for symbol in trace["marker"]["symbol"]] for trace in named] == [
+        [False, True, True]
+    ] * 3
+    assert "Hollow: the law does not apply" in chart.note
+    beyond = [trace for trace in chart.traces if trace.get("marker", {}).get("symbol") == "star"]
     assert [trace["x"] for trace in beyond] == [[32e9]] * 3
     assert sum(trace.get("fill") == "toself" for trace in chart.traces) == 3
 

@@ -33,6 +33,9 @@ def test_the_numbers_of_the_law(contents):
         "high": fit.ceiling.high,
         "level": 0.95,
     }
+    slope = fit.slope_at(contents.runs[0].entropy.last)
+    assert holds["law"]["slope"] == {"entropy": contents.runs[0].entropy.last} | vars(slope)
+    assert bare["law"]["slope"] is None
     found = contents.runs[0].law.forecast
     names = ("rmse", "final_error", "in_band_frac", "persistence_rmse")
     assert {name: holds["law"]["forecast"][name] for name in names} == {name: getattr(found, name) for name in names}
@@ -56,6 +59,7 @@ def test_what_is_said_across_runs(contents):
     assert [(each["first"], each["second"]) for each in same["differences"]] == [("holds", "kl")]
     sizes = written["against_size"]
     assert sizes["sizes"] == {"holds": 1e9, "kl": 2e9}
+    assert sizes["law_does_not_apply_to"] == ["kl"]
     assert sizes["a"]["slope"] == contents.sizes.trend.a.slope
     assert sizes["a"]["sd"] is None  # two sizes make the line, nothing is left to say how far off it is
     assert sizes["extrapolation"]["ceiling"]["low"] is None

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from openrlhf_cov.report.across_figures import size_figure
 from openrlhf_cov.report.curve_figures import curve_figure
 from openrlhf_cov.report.curves import LENGTH, PROGRESS, SELECTION, Panel
 from openrlhf_cov.report.figures import FIGURES, write_figures
@@ -141,6 +142,14 @@ def test_the_law_figure_tells_a_law_from_a_line(contents):
     assert len(clip.collections) == 1
     assert [line.get_linestyle() for line in clip.get_lines()] == [":"]
     assert "line, where the law does not apply" in labels(none.figure)
+
+
+def test_runs_without_the_law_are_hollow_in_the_trend(contents):
+    unfit = [not run.law.result.verdict.applies for run in contents.runs]
+    assert unfit == [False, True, True]
+    for axes in size_figure(contents).axes:
+        faces = [line.get_markerfacecolor() for line in axes.lines if line.get_marker() not in ("None", "*")]
+        assert [face == "white" for face in faces] == unfit
 
 
 def test_a_step_that_dwarfs_the_others_is_cut(make_contents, make_report_run):

@@ -4,11 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openrlhf_cov.analysis.law import LawPoints, fit_law, forecast
+from openrlhf_cov.analysis.law import fit_law, forecast
 from openrlhf_cov.analysis.runs import Run, evaluation_points, training_points
 from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.report.contents import Options
-from openrlhf_cov.report.law import law_line, law_section, usable_bound
+from openrlhf_cov.report.law import law_line, law_section
 
 
 def test_the_law_of_a_run_is_that_of_all_its_points(make_report_run):
@@ -46,8 +46,11 @@ def test_too_few_points_for_a_forecast_say_so(make_report_run):
     assert section.forecast is None
     # 15 % of 30 are 4 points
     assert section.no_forecast == (
-        "the first 15% of 30 points: the law needs at least 6 points with entropy and reward, got 4"
+        "the first 15% of 30 points: a forecast needs at least 10 points with entropy and reward, got 4"
     )
+    # of 5,000 points 0.0019 are 9, and no "0%"
+    small = law_section(make_report_run("run", steps=5000), Options(forecast_share=0.0019))
+    assert small.no_forecast.startswith("the first 0.19% of 5000 points: a forecast needs at least 10 points")
 
 
 def test_interventions_are_reasons(make_report_run):
@@ -93,14 +96,6 @@ def test_the_line_goes_from_the_ceiling_to_the_highest_entropy(make_report_run):
     )
     assert (line.point_low < line.low).all()
     assert (line.point_high > line.high).all()
-
-
-def test_the_bound_is_used_where_no_reward_is_above_it():
-    points = LawPoints.of([1, 2], [0.5, 0.4], [0.2, 1.0])
-    assert usable_bound(points, 1.0) == 1.0
-    assert usable_bound(points, 0.9) is None
-    assert usable_bound(points, None) is None
-    assert usable_bound(LawPoints.of([], [], []), 1.0) == 1.0
 
 
 def test_the_bound_reaches_the_verdict():

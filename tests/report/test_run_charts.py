@@ -17,7 +17,7 @@ def report_of(make_contents, make_report_run):
     """Function (fields of a run) -> its report."""
 
     def make(**fields):
-        return make_contents(make_report_run("run", **fields)).runs[0]
+        return make_contents(make_report_run("run", **fields), forecast_share=0.2).runs[0]
 
     return make
 
@@ -45,7 +45,7 @@ def test_the_law_with_line_bands_ceiling_and_forecast(report_of):
     chart, fit = law_chart(run, OPTIONS), run.law.result.fit
     assert [trace["name"] for trace in chart.traces] == [
         *("interval", "interval", "steps", "interval of the forecast"),
-        *("forecast of the first 9 points", "fitted line", "ceiling"),  # 15 % of 60
+        *("forecast of the first 12 points", "fitted line", "ceiling"),  # 20 % of 60
     ]
     ceiling = named(chart, "ceiling")
     assert (ceiling["x"], ceiling["y"]) == ([1], [pytest.approx(fit.ceiling.estimate, rel=1e-4)])
@@ -53,7 +53,7 @@ def test_the_law_with_line_bands_ceiling_and_forecast(report_of):
     assert reach == pytest.approx((fit.ceiling.high, fit.ceiling.low), rel=1e-4)
     outer, inner = chart.traces[:2]
     assert max(outer["y"]) > max(inner["y"])
-    line = named(chart, "forecast of the first 9 points")
+    line = named(chart, "forecast of the first 12 points")
     assert line["x"] == sorted(line["x"])
     predicted = run.law.forecast.fit.reward_at(np.log(line["x"]))
     np.testing.assert_allclose(line["y"], predicted, atol=1e-4)

@@ -23,7 +23,7 @@ from openrlhf_cov.report.words import (
 
 @pytest.fixture(scope="module")
 def run(make_contents, make_report_run):
-    return make_contents(make_report_run("run")).runs[0]
+    return make_contents(make_report_run("run", steps=200)).runs[0]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,8 @@ def test_independent_points_are_named_where_they_are_fewer(run):
         law = replace(run.law, result=replace(run.law.result, fit=fit))
         return dict(law_facts(replace(run, law=law), Options()))["points"]
 
-    assert (points(40.4), points(60.0)) == ("60, worth 40 independent ones", "60")
+    assert points(40.4) == "200, worth 40 independent ones"
+    assert points(200.0) == "200"
 
 
 def test_a_run_that_does_not_has_no_numbers(restrained):
@@ -101,9 +102,13 @@ def test_the_forecast_as_the_paper_reports_it(run):
     found = replace(run.law.forecast, rmse=0.0123, final_error=-0.004, in_band_frac=0.93, persistence_rmse=0.2)
     law = replace(run.law, forecast=found)
     assert forecast_sentence(law, Options()) == (
-        "Fitted to the first 15 % (9 of 60 points), the law misses the rest by an RMSE of 1.2 % and the last point by "
-        "0.4 % (paper, math: 0.9 % and 0.5 %); 93 % of the later points lie in its 95 % interval. Repeating the last "
-        "level known would have missed by 20.0 %."
+        "Fitted to the first 15 % (30 of 200 points), the law misses the rest by an RMSE of 1.2 % and the last "
+        "point by 0.4 % (paper, math: 0.9 % and 0.5 %); 93 % of the later points lie in its 95 % interval. Repeating "
+        "the last level known would have missed by 20.0 %."
+    )
+    few = replace(found, fit=replace(found.fit, points=29))
+    assert forecast_sentence(replace(law, forecast=few), Options()).endswith(
+        "by 20.0 %. Fitted to 29 points only: below about 30 its interval is too narrow."
     )
     useless = replace(law, forecast=replace(found, persistence_rmse=0.01))
     assert forecast_sentence(useless, Options()).endswith("by 1.0 %: this forecast is worth nothing.")
@@ -140,5 +145,6 @@ def test_same_coefficients():
     assert same(0.04) == "The runs do not share one a and one b (p 0.040)."
     assert same(0.06).startswith("Nothing speaks against one a and one b for these runs (p 0.060): a = 0.300, b = 0.8")
     assert same(0.04, ("b",)).endswith(" The law does not apply to b, whose coefficients mean little.")
+    assert same(0.06, ("a", "b")) == "The law applies to none of these runs, so they have no coefficients to share."
     unknown = same_sentence(SameSection(("a",), (), None, "one fit only"))
     assert unknown == "Whether the runs share their coefficients cannot be said: one fit only."

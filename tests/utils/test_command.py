@@ -1,13 +1,26 @@
+import ast
+from importlib.util import find_spec
+from pathlib import Path
+
 import pytest
 
-from openrlhf_cov.utils.command import COMMAND_FILE, read_flags, without_secrets, write_command
+from openrlhf_cov.utils.command import (
+    COMMAND_FILE,
+    NOT_SHOWN,
+    UPSTREAM_DEFAULTS,
+    masked,
+    read_flags,
+    setting,
+    without_secrets,
+    write_command,
+)
 
 
 def test_settings(tmp_path):
     path = tmp_path / "command.txt"
     path.write_text("ray job submit --x '{\"a\": 1}' -- python -m m --n 3 --low_high 0.2 0.28 --yes --k=5 --neg -1\n")
     assert read_flags(path) == {
-        "--x": '{"a": 1} -- python -m m',
+        "--x": '{"a": 1}',
         "--n": "3",
         "--low_high": "0.2 0.28",
         "--yes": "true",
@@ -59,3 +72,55 @@ def test_no_key_reaches_the_disk(tmp_path, spelling):
 @pytest.mark.parametrize("flag", ["--data.input_key", "--logger.wandb.keys", "--logger.wandb", "--l"])
 def test_other_flags_are_kept(flag):
     assert without_secrets(["train", flag, "value", f"{flag}=value"]) == ["train", flag, "value", f"{flag}=value"]
+
+
+# --- reading settings
+
+
+def test_the_program_behind_two_dashes_is_no_value(tmp_path):
+    path = tmp_path / "command.txt"
+    path.write_text("ray job submit --runtime-env-json '{\"a\": 1}' --flag -- /tmp/x/python -m m --n=3 -- more\n")
+    assert read_flags(path) == {"--runtime-env-json": '{"a": 1}', "--flag": "true", "--n": "3"}
+
+
+def test_a_flag_that_is_not_named_has_upstreams_default():
+    assert setting({"--cov_type": "none"}, "--algo.kl.init_coef") == "0.01"
+    assert setting({"--algo.kl.init_coef": "0"}, "--algo.kl.init_coef") == "0"
+    assert setting({"--algo.kl.init": "0"}, "--algo.kl.init_coef") == "0"  # argparse takes a beginning
+    assert setting({}, "--algo.kl.init_coef") is None
+
+
+def test_defaults_are_upstreams():
+    tree = ast.parse((Path(find_spec("openrlhf").submodule_search_locations[0]) / "cli/train_ppo_ray.py").read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
+    flags = {ast.unparse(call.args[0]).strip("'"): call.keywords for call in calls}
+    for flag, default in UPSTREAM_DEFAULTS.items():
+        assert {keyword.arg: ast.unparse(keyword.value) for keyword in flags[flag]}["default"] == default
+    # without a default that acts on the entropy
+    for flag in ("--actor.entropy_coef", "--actor.eps_clip_low_high"):
+        assert {keyword.arg: ast.unparse(keyword.value) for keyword in flags[flag]}["default"] == "None"
+    assert "--data.max_samples" in flags
+    assert "--algo.dynamic_filtering_enable" in flags
+
+
+@pytest.mark.parametrize(
+    ("flag", "secret"),
+    [
+        ("--logger.wandb.key", True),
+        ("--judge.api_key", True),
+        ("--endpoint.apikey", True),
+        ("--hf_token", True),
+        ("--runtime-env-json", True),
+        ("--db.PASSWORD", True),
+        ("--data.input_key", False),
+        ("--data.pad_token", False),
+        ("--max_tokens", False),
+    ],
+)
+def test_secrets_are_masked(flag, secret):
+    assert masked({flag: "value", "--x": "1"}) == {flag: NOT_SHOWN if secret else "value", "--x": "1"}
+
+
+def test_no_password_of_an_address_reaches_the_disk():
+    words = ["train", "--reward.remote_url", "http://me:TOP@host:1/a@b,https://plain/x", "--x=http://TOP@h"]
+    assert without_secrets(words)[2:] == ["http://***@host:1/a@b,https://plain/x", "--x=http://***@h"]
