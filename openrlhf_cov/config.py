@@ -231,10 +231,13 @@ class DryRunConfig(Settings):
     dry_run_gpu_memory: float = setting(
         0.0, "plan for GPUs of so many GiB, with the defaults of a GPU host; 0: those of this host"
     )
+    dry_run_node_memory: float = setting(
+        0.0, "plan for nodes of so many GiB beside the GPUs; 0: what they have, not compared with --dry_run_nodes"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("dry_run_nodes", "dry_run_gpus", "dry_run_gpu_memory"):
+        for name in ("dry_run_nodes", "dry_run_gpus", "dry_run_gpu_memory", "dry_run_node_memory"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise ValueError(f"--{name} is at least 0, got {value}")

@@ -11,6 +11,7 @@ from openrlhf.utils.logging_utils import init_logger
 from transformers import AutoConfig
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.sizing.report import counted
 from openrlhf_cov.trainer import checkpoints
 from openrlhf_cov.utils.metrics_log import METRICS_FILE
 
@@ -104,7 +105,7 @@ def _batch_faults(args: SimpleNamespace) -> Iterator[str]:
     """DeepSpeed divides the batch evenly: samples of one update = micro-batch x ranks x whole accumulation steps."""
     copies = args.ds.ring_attn_size * args.ds.tensor_parallel_size
     for name, group in _training_groups(args).items():
-        size = f"{_size(name, group)} = {processes(group)} processes"
+        size = f"{_size(name, group)} = {counted(processes(group), 'process')}"
         if processes(group) % copies:
             yield (
                 f"{size}, no multiple of --ds.ring_attn_size {args.ds.ring_attn_size} x --ds.tensor_parallel_size "
@@ -117,8 +118,8 @@ def _batch_faults(args: SimpleNamespace) -> Iterator[str]:
                 yield f"--train.batch_size {batch} is less than one sample per rank: {ranks} of {name}"
         elif batch % (micro * ranks):
             yield (
-                f"--train.batch_size {batch} is no multiple of --train.micro_batch_size {micro} x {ranks} ranks of "
-                f"{name} = {micro * ranks}; change one of them ({size})"
+                f"--train.batch_size {batch} is no multiple of --train.micro_batch_size {micro} x "
+                f"{counted(ranks, 'rank')} of {name} = {micro * ranks}; change one of them ({size})"
             )
 
 

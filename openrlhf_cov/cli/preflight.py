@@ -11,6 +11,8 @@ from openrlhf_cov.cli import check_data, check_run
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import benchmarks
 from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_module
+from openrlhf_cov.sizing import limits
+from openrlhf_cov.sizing.plan import ranks_of
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +28,7 @@ def check(
     Every check runs inside of an ``attempt()``; where that lets UsageError pass, as by default, the first fault ends
     them. Models in ``known`` are not looked up; ``ask_tokenizer`` False: neither is the tokenizer.
     """
-    for fault in check_run.number_faults(args):
+    for fault in (*check_run.number_faults(args), *limits.rollout_faults(args, ranks_of(args))):
         with attempt():
             raise UsageError(fault)
     models = {
@@ -57,12 +59,8 @@ def _check_inputs(args: SimpleNamespace, attempt: Callable[[], AbstractContextMa
     if rows is not None:
         with attempt():
             check_run.check_step_size(args, len(rows))
-    asked = None
-    with attempt():
-        asked = benchmarks.names_in(evaluation.dataset)
-    if asked is not None:
-        with attempt():
-            check_benchmarks(args, ask_tokenizer)
+    if benchmarks.names_in(evaluation.dataset) is not None:
+        check_benchmarks(args, attempt, ask_tokenizer)
     elif evaluation.dataset:
         _check_rows(args, ("--eval.dataset", evaluation.dataset, "--eval.split", evaluation.split), reward, attempt)
     return rows
@@ -86,11 +84,30 @@ def _check_rows(
     return rows
 
 
-def check_benchmarks(args: SimpleNamespace, ask_tokenizer: bool = True) -> None:
+def check_benchmarks(
+    args: SimpleNamespace,
+    attempt: Callable[[], AbstractContextManager] = nullcontext,
+    ask_tokenizer: bool = True,
+) -> None:
     """Load the problems and write the prompts of --eval.dataset; choose the metric of the best checkpoint.
 
     ``ask_tokenizer`` False: prompts stay texts, and those that need a chat template are not written.
     """
+    from openrlhf_cov.trainer.benchmark_evaluation import benchmarks_of, check_problems
+
+    chosen, readable = None, []
+    with attempt():
+        chosen = benchmarks_of(args)
+    for benchmark in chosen or ():
+        with attempt():
+            check_problems(args, benchmark)
+            readable.append(benchmark)
+    if readable == chosen:
+        with attempt():
+            _check_plan(args, ask_tokenizer)
+
+
+def _check_plan(args: SimpleNamespace, ask_tokenizer: bool) -> None:
     from openrlhf.utils import get_tokenizer
 
     from openrlhf_cov.trainer.benchmark_evaluation import best_metric, plan_of

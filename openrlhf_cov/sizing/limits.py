@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 from openrlhf_cov.sizing.model_shape import ModelShape
+from openrlhf_cov.sizing.report import counted
 
 
 def faults(args: SimpleNamespace, ranks: int, shape: ModelShape | None) -> Iterator[str]:
     """Faults of the flags, ``ranks`` data-parallel ranks of the actor, and its shape if that is known."""
-    yield from _batch_faults(args, ranks)
     yield from _colocation_faults(args)
     utilization = args.vllm.gpu_memory_utilization
     if not 0.0 < utilization <= 1.0:
@@ -23,6 +23,18 @@ def faults(args: SimpleNamespace, ranks: int, shape: ModelShape | None) -> Itera
         )
     if shape is not None:
         yield from _shape_faults(args, shape)
+
+
+def rollout_faults(args: SimpleNamespace, ranks: int) -> Iterator[str]:
+    """Rollouts of a size that upstream cannot share evenly among ``ranks``; one rank takes any."""
+    samples, micro = args.rollout.batch_size * args.rollout.n_samples_per_prompt, args.rollout.micro_batch_size
+    if ranks > 1 and not args.train.dynamic_batch_enable and samples % (micro * ranks):
+        yield (
+            f"--rollout.batch_size {args.rollout.batch_size} x --rollout.n_samples_per_prompt "
+            f"{args.rollout.n_samples_per_prompt} = {samples} samples are no multiple of --rollout.micro_batch_size "
+            f"{micro} x {ranks} ranks of the actor = {micro * ranks}: ranks would get unequal shares and wait for "
+            "ever; change one of them"
+        )
 
 
 def notes(args: SimpleNamespace, ranks: int, shape: ModelShape | None) -> Iterator[str]:
@@ -52,17 +64,6 @@ def notes(args: SimpleNamespace, ranks: int, shape: ModelShape | None) -> Iterat
         )
 
 
-def _batch_faults(args: SimpleNamespace, ranks: int) -> Iterator[str]:
-    samples, micro = args.rollout.batch_size * args.rollout.n_samples_per_prompt, args.rollout.micro_batch_size
-    if not args.train.dynamic_batch_enable and samples % (micro * ranks):
-        yield (
-            f"--rollout.batch_size {args.rollout.batch_size} x --rollout.n_samples_per_prompt "
-            f"{args.rollout.n_samples_per_prompt} = {samples} samples are no multiple of --rollout.micro_batch_size "
-            f"{micro} x {ranks} ranks of the actor = {micro * ranks}: ranks would get unequal shares and wait for "
-            "ever; change one of them"
-        )
-
-
 def _colocation_faults(args: SimpleNamespace) -> Iterator[str]:
     if not args.train.colocate_all:
         return
@@ -75,8 +76,8 @@ def _colocation_faults(args: SimpleNamespace) -> Iterator[str]:
         if there[name] and not apart and size > actor:
             yield (
                 f"--train.colocate_all: --{name}.num_nodes {group.num_nodes} x --{name}.num_gpus_per_node "
-                f"{group.num_gpus_per_node} = {size} processes on the {actor} GPUs of the actor; make it "
-                f"{actor} or less"
+                f"{group.num_gpus_per_node} = {size} processes on the {counted(actor, 'GPU')} of the actor; make "
+                f"it {actor} or less"
             )
 
 

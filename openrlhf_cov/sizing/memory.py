@@ -51,6 +51,8 @@ class Sharding:
     optimizer_on_cpu: bool = False
     weights_on_cpu: bool = False
     """``--ref.offload`` and ``--reward.offload``; DeepSpeed heeds them in stage 3 alone."""
+    whole_buffers: bool = True
+    """False on a CPU host: memory that nothing is written to does not count."""
 
     def weights(self, shape: ModelShape) -> float:
         """Weights that a GPU holds all the time."""
@@ -79,7 +81,8 @@ class Sharding:
 
     def bucket(self, shape: ModelShape) -> float:
         """The buffer in which gradients are reduced."""
-        return float(self.element * REDUCE_BUCKET) if self.stage >= 1 else 0.0
+        size = REDUCE_BUCKET if self.whole_buffers else min(REDUCE_BUCKET, shape.parameters)
+        return float(self.element * size) if self.stage >= 1 else 0.0
 
     def update(self, shape: ModelShape) -> float:
         """What the optimizer needs while it updates: the gradients of a sub-group, flattened and in fp32."""
@@ -148,6 +151,7 @@ class Engine:
     utilization: float
     gpu_bytes: float
     element: int = 2
+    workspace: float = ENGINE_WORKSPACE
 
     @property
     def share(self) -> float:
@@ -160,7 +164,7 @@ class Engine:
 
     def kv_bytes(self, shape: ModelShape) -> float:
         """Bytes of a GPU that are left for the KV cache; below 0 if the weights do not fit."""
-        return self.share - self.weights(shape) - ENGINE_WORKSPACE
+        return self.share - self.weights(shape) - self.workspace
 
     def kv_bytes_per_token(self, shape: ModelShape) -> float:
         """Keys and values of one token on one GPU; more GPUs than heads of keys hold copies."""

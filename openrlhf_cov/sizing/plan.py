@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from openrlhf_cov.sizing.budget import Role
 from openrlhf_cov.sizing.memory import Engine, Pass, Sharding
 from openrlhf_cov.sizing.model_shape import ModelShape
-from openrlhf_cov.sizing.placement import Layout, Plan
+from openrlhf_cov.sizing.placement import Layout
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 """--ds.param_dtype and --ds.grad_accum_dtype -> bytes of a number."""
@@ -77,9 +77,9 @@ def ranks_of(args: SimpleNamespace) -> int:
     return max(1, _world(args.actor) // (args.ds.ring_attn_size * args.ds.tensor_parallel_size))
 
 
-def roles_of(args: SimpleNamespace, shapes: Mapping[str, ModelShape], fused_loss: bool) -> dict[str, Role]:
-    """The models that DeepSpeed holds, of those whose shape is known; ``fused_loss``: flash-attn is there."""
-    return {name: _role(name, args, shape, fused_loss) for name, shape in shapes.items()}
+def roles_of(args: SimpleNamespace, shapes: Mapping[str, ModelShape], on_gpus: bool) -> dict[str, Role]:
+    """The models that DeepSpeed holds, of those whose shape is known; ``on_gpus``: with flash-attn's cross entropy."""
+    return {name: _role(name, args, shape, on_gpus) for name, shape in shapes.items()}
 
 
 def engine_of(args: SimpleNamespace, gpu_bytes: float) -> Engine:
@@ -105,28 +105,6 @@ def step_of(args: SimpleNamespace, prompt_tokens: float | None) -> Step:
     )
 
 
-def host_bytes(
-    args: SimpleNamespace, roles: Mapping[str, Role], plan: Plan, engine_shape: ModelShape
-) -> dict[str, float]:
-    """Bytes of the host that holds most: what sleeps or is offloaded there, by what it is.
-
-    Parts of ZeRO that leave a GPU are pinned in the host's memory; a sleeping engine leaves its weights there.
-    """
-    most: dict[str, float] = {}
-    for node in {gpu.node for gpu in plan.gpus}:
-        kinds = [kind for gpu in plan.gpus if gpu.node == node for kind in gpu.kinds]
-        parts = {
-            "states of DeepSpeed": sum(
-                kinds.count(name) * _on_host(role, args.ds.enable_sleep) for name, role in roles.items()
-            ),
-            "weights of engines": kinds.count("engine")
-            * args.vllm.enable_sleep
-            * engine_of(args, 0.0).weights(engine_shape),
-        }
-        most = max(most, parts, key=lambda each: sum(each.values()))
-    return most
-
-
 def training_tokens(args: SimpleNamespace) -> int:
     """Most tokens of a training micro-batch that one GPU computes; a sequence is never split over micro-batches."""
     if not args.train.dynamic_batch_enable:
@@ -147,10 +125,10 @@ def scoring_tokens(args: SimpleNamespace) -> int:
     return max(limit * (2 * ranks - 1) // ranks, _per_gpu(args, args.data.max_len))
 
 
-def _role(name: str, args: SimpleNamespace, shape: ModelShape, fused_loss: bool) -> Role:
+def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) -> Role:
     element, trains = BYTES[args.ds.param_dtype], name in ("actor", "critic")
     longest = args.data.max_len if args.ds.attn_implementation == "eager" else 0
-    common = {"element": element, "fused_loss": fused_loss, "score_length": longest, "head": name in ("actor", "ref")}
+    common = {"element": element, "fused_loss": on_gpus, "score_length": longest, "head": name in ("actor", "ref")}
     sharding = Sharding(
         world=_world(getattr(args, name)),
         stage=args.ds.zero_stage if trains or args.ds.zero_stage == 3 else 0,
@@ -160,6 +138,7 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, fused_loss: bool)
         secondary=args.ds.zpg if trains else 1,
         optimizer_on_cpu=args.ds.adam_offload,
         weights_on_cpu=name in ("ref", "reward") and getattr(args, name).offload,
+        whole_buffers=on_gpus,
     )
     training = Pass(
         tokens=training_tokens(args),
@@ -174,17 +153,6 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, fused_loss: bool)
         scoring=Pass(tokens=scoring_tokens(args), **common),
         training=training if trains else None,
     )
-
-
-def _on_host(role: Role, sleeps: bool) -> float:
-    """Bytes that one process keeps in its host's memory instead of on its GPU."""
-    sharding, shape = role.sharding, role.shape
-    weights = shape.parameters * sharding.element / sharding.world if sharding.weights_on_cpu else 0.0
-    if role.training is None:
-        return weights if sharding.stage == 3 else 0.0
-    if sharding.optimizer_on_cpu:  # fp32 master weights, moments and gradients
-        return 16.0 * shape.parameters / sharding.world
-    return sharding.optimizer(shape) + sharding.gradients(shape) if sleeps else 0.0
 
 
 def _world(group: SimpleNamespace) -> int:

@@ -12,6 +12,12 @@ from openrlhf_cov.sizing.plan import Step
 WIDTH = 36
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 GPU``, ``2 GPUs``, ``2 processes``."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{plural * (number != 1)}"
+
+
 def placement_lines(plan: Plan, nodes: Sequence[str]) -> list[str]:
     """One line for each stretch of GPUs of a node with the same kinds of processes."""
     lines = []
@@ -35,15 +41,21 @@ def engine_line(engine: Engine, shape: ModelShape, longest: int) -> str:
     kv = max(0.0, engine.kv_bytes(shape))
     return (
         f"  {engine.share / GIB:.1f} GiB of every GPU: weights {engine.weights(shape) / GIB:.1f}, KV cache "
-        f"{kv / GIB:.1f} = {engine.kv_tokens(shape):,} tokens per engine, room for {engine.sequences(shape, longest)} "
-        f"sequences of {longest:,} at once"
+        f"{kv / GIB:.1f} = {engine.kv_tokens(shape):,} tokens per engine, room for "
+        f"{counted(engine.sequences(shape, longest), 'sequence')} of {longest:,} at once"
     )
 
 
 def host_line(parts: Mapping[str, float]) -> str:
-    """Memory of the fullest node's host."""
+    """Memory of a node's host."""
     shown = " + ".join(f"{value / GIB:.1f} {name}" for name, value in parts.items() if value)
     return f"  {sum(parts.values()) / GIB:.1f} GiB" + (f" = {shown}" if shown else "")
+
+
+def node_lines(needs: Mapping[str, float], memory: Mapping[str, float]) -> list[str]:
+    """Bytes that every node needs, and what it has where that is known."""
+    there = {name: f" of {size / GIB:.1f}" for name, size in memory.items()}
+    return [f"  {name:<{WIDTH - 12}} {need / GIB:.1f} GiB{there.get(name, '')}" for name, need in needs.items()]
 
 
 def step_lines(step: Step) -> list[str]:
@@ -54,7 +66,8 @@ def step_lines(step: Step) -> list[str]:
         else "prompts as long as they may be"
     )
     return [
-        f"  {step.prompts} prompts x {step.samples_per_prompt} = {step.samples:,} samples, updates: {step.updates}",
+        f"  {counted(step.prompts, 'prompt')} x {step.samples_per_prompt} = {counted(step.samples, 'sample')}, "
+        f"updates: {step.updates}",
         f"  {step.worst:,} tokens if all are as long as they may be ({step.longest:,}, of which "
         f"{step.longest_response:,} response)",
         f"  {step.expected:,.0f} tokens with {prompt}, and responses half as long as they may be",

@@ -4,7 +4,9 @@ Problems, prompts, sampling, seeds and grading are those of ``cli.evaluate``, so
 number that the harness gives for the checkpoint of that step.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +14,51 @@ from typing import Any
 import numpy as np
 
 from openrlhf_cov.config import EvaluationConfig, RewardConfig
+from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import benchmarks
+from openrlhf_cov.evaluation.data import load_problems
 from openrlhf_cov.evaluation.plan import Plan, make_plan
 from openrlhf_cov.evaluation.records import Response
 from openrlhf_cov.evaluation.runner import Grader, respond, too_long
 from openrlhf_cov.evaluation.scores import avg_at_k, pass_at_k
 from openrlhf_cov.trainer.generation import EngineGroup
 
+FLAGS = {
+    "--benchmarks ": "--eval.dataset bench:",
+    "--protocol": "--eval.protocol",
+    "--template": "--eval.template",
+    "--data_dir": "--eval.data_dir",
+    "--limit": "--eval.limit",
+    "--samples": "--eval.n_samples_per_prompt",
+    "--temperature": "--eval.temperature",
+    "--max_tokens": "--eval.max_tokens",
+    "--list": "python -m openrlhf_cov.cli.evaluate --list",
+}
+"""Flag of ``cli.evaluate`` in a message -> what stands for it in a training."""
 
+
+@contextmanager
+def flags_of_training() -> Iterator[None]:
+    """UsageErrors of the evaluation harness name the training's flags."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(re.sub(rf"(?<!\S)({'|'.join(FLAGS)})", lambda flag: FLAGS[flag[1]], str(error))) from error
+
+
+@flags_of_training()
+def benchmarks_of(args: SimpleNamespace) -> list[benchmarks.Benchmark]:
+    """The benchmarks that --eval.dataset names. Raises UsageError."""
+    return benchmarks.select(benchmarks.names_in(args.eval.dataset))
+
+
+@flags_of_training()
+def check_problems(args: SimpleNamespace, benchmark: benchmarks.Benchmark) -> None:
+    """The problems of a benchmark can be read. Raises UsageError."""
+    load_problems(benchmark, _data_dir(args))
+
+
+@flags_of_training()
 def plan_of(args: SimpleNamespace, tokenizer: Any) -> Plan:
     """The plan that the flags of a training describe. Raises UsageError."""
     config, protocol = EvaluationConfig.from_args(args), benchmarks.get_protocol(args.eval_protocol)
@@ -32,7 +71,7 @@ def plan_of(args: SimpleNamespace, tokenizer: Any) -> Plan:
         benchmarks.select(benchmarks.names_in(args.eval.dataset)),
         protocol,
         overrides,
-        data_dir=Path(config.eval_data_dir) if config.eval_data_dir else None,
+        data_dir=_data_dir(args),
         limit=config.eval_limit or None,
         template=config.eval_template or protocol.template,
         tokenizer=tokenizer,
@@ -72,6 +111,10 @@ class BenchmarkEvaluation:
             for each in self.plan.benchmarks
             for name, value in _metrics([r for r in responses if r.benchmark == each.name], each.samples).items()
         }
+
+
+def _data_dir(args: SimpleNamespace) -> Path | None:
+    return Path(args.eval_data_dir) if args.eval_data_dir else None
 
 
 def _metrics(responses: list[Response], samples: int) -> dict[str, float]:

@@ -223,8 +223,8 @@ PARALLEL = {"--ds.tensor_parallel_size": 2, "--ds.param_dtype": "bf16"}
 BATCHES = [  # --train.batch_size is 4
     ({MICRO: 2}, None),  # 2 accumulation steps
     ({MICRO: 4}, None),
-    ({MICRO: 8}, "--train.micro_batch_size 8 x 1 ranks of actor = 8"),  # 4 // 8 = 0 accumulation steps
-    ({MICRO: 3}, "--train.micro_batch_size 3 x 1 ranks of actor = 3"),  # DeepSpeed: 4 != 3 * 1 * 1
+    ({MICRO: 8}, "--train.micro_batch_size 8 x 1 rank of actor = 8"),  # 4 // 8 = 0 accumulation steps
+    ({MICRO: 3}, "--train.micro_batch_size 3 x 1 rank of actor = 3"),  # DeepSpeed: 4 != 3 * 1 * 1
     ({MICRO: 4} | TWO_ACTORS, "--train.micro_batch_size 4 x 2 ranks of actor = 8"),
     ({MICRO: 4, "--actor.num_nodes": 2}, "--train.micro_batch_size 4 x 2 ranks of actor = 8"),
     ({MICRO: 2, "--ref.num_gpus_per_node": 4}, "--train.micro_batch_size 2 x 4 ranks of ref = 8"),
@@ -235,7 +235,7 @@ BATCHES = [  # --train.batch_size is 4
     ({"--reward.num_gpus_per_node": 8}, None),
     # two processes per rank
     ({MICRO: 4, "--ref.num_gpus_per_node": 2} | TWO_ACTORS | PARALLEL, None),
-    (PARALLEL, "--actor.num_gpus_per_node 1 = 1 processes, no multiple of --ds.ring_attn_size 1 x"),
+    (PARALLEL, "--actor.num_gpus_per_node 1 = 1 process, no multiple of --ds.ring_attn_size 1 x"),
 ]
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from openrlhf_cov.cli import dry_run, train_ppo_ray
+from openrlhf_cov.cli.host import facts
 from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
+from openrlhf_cov.trainer import cpu_host
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -125,10 +127,10 @@ def test_every_shortfall_is_listed(plan, tmp_path):
     beginnings = [
         "--data.max_len 100 is for prompt and response together",
         "--train.batch_size 4 is no multiple of --train.micro_batch_size 1 x 3 ranks of actor = 3",
+        "--rollout.batch_size 5 x --rollout.n_samples_per_prompt 2 = 10 samples are no multiple of",
         f"--ckpt.output_dir {tmp_path / 'train.jsonl' / 'run'} cannot be written",
         f"--reward.remote_url {tmp_path / 'nowhere.py'}: no such file",
         f"--data.prompt_dataset {tmp_path / 'nowhere.jsonl'}: no such file",
-        "--rollout.batch_size 5 x --rollout.n_samples_per_prompt 2 = 10 samples are no multiple of",
         "--vllm.tensor_parallel_size 3 does not divide the model: 4 heads, 2 of keys, MLP 48; use one of 1, 2, 4",
         "--data.max_len 100 is more than the 96 positions of the model",
         "engine: no room for 3 GPUs beside what comes before; the run needs 6, there are 2: lower",
@@ -291,11 +293,116 @@ def test_the_template_counts(plan):
     assert any("prompts of 9 tokens" in line for line in lines)
 
 
-def test_engines_need_the_memory_of_a_gpu_to_be_counted(plan):
+def test_engines_need_the_memory_of_a_gpu_to_be_counted(plan, monkeypatch):
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
     status, lines, _ = plan()
     assert status == 0
     assert "note: engines are not counted: the memory of a GPU is not known (--dry_run_gpu_memory)" in lines
     assert any(line.startswith("cluster: 1 node x 2 GPUs (--dry") for line in lines)
+
+
+@pytest.fixture
+def on_a_cpu_host(monkeypatch):
+    """This is a host without GPU, whatever is installed."""
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: True)
+
+
+QWEN_ON_CPU = {"--actor.model_name_or_path": "Qwen/Qwen2.5-7B", "--ds.zero_stage": 2}
+NODE = ["--dry_run_node_memory", "24"]
+
+
+@pytest.mark.usefixtures("on_a_cpu_host")
+def test_the_memory_of_a_cpu_host_is_that_of_all_processes_together(plan):
+    status, lines, shortfalls = plan({}, *NODE)
+    assert (status, shortfalls) == (0, [])
+    assert "cluster: 1 node x 2 logical GPUs, 24 GiB of memory (--dry_run_nodes, --dry_run_gpus)" in lines
+    assert "memory of a logical GPU, which is memory of its node, GiB, estimated (docs/sizing.md)" in lines
+    # 1 for the KV cache and 3 processes in the engine, 1 of the actor and 3 of the run, each 2/3; a model of nothing
+    assert " ".join(lines[-2].split()) == "node 0 5.7 GiB of 24.0"
+    assert not any("not counted" in line for line in lines)
+
+
+@pytest.mark.usefixtures("on_a_cpu_host")
+def test_a_model_that_a_cpu_host_cannot_hold_is_a_shortfall(plan):
+    status, lines, shortfalls = plan(QWEN_ON_CPU, *NODE)
+    assert status == 2
+    assert lines[-1] == "dry run: 1 shortfall"
+    # P = 7,615,616,512: weights, gradients and fp32 states are 20 P, the update 8 P, the reduce bucket 2e9, the engine
+    # 4 P + 1 GiB; 7 processes of 2/3 GiB
+    gib = (32 * 7_615_616_512 + 2e9) / 2**30 + 1 + 7 * 2 / 3
+    assert shortfalls == [
+        f"memory: node 0 needs {gib:.1f} GiB of 24.0 for all processes together, as GPUs are logical there; take a "
+        "smaller model, lower --train.micro_batch_size or --data.max_len, or take a host with more memory; to plan "
+        "for GPUs add --dry_run_gpu_memory"
+    ]
+
+
+@pytest.mark.usefixtures("on_a_cpu_host")
+def test_the_memory_of_a_cluster_in_words_is_not_known(plan):
+    status, lines, shortfalls = plan(QWEN_ON_CPU)
+    assert (status, shortfalls) == (0, [])
+    assert any(line.split()[:2] == ["node", "0"] and line.endswith(" GiB") for line in lines)
+
+
+@pytest.mark.usefixtures("on_a_cpu_host")
+def test_the_kv_cache_of_a_cpu_host_is_compared_with_a_sequence(plan, monkeypatch):
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "0.000001")  # 1,073 bytes; a token takes 2 x 2 x 2 x 8 x 4 = 256
+    _, _, shortfalls = plan({}, *NODE)
+    assert shortfalls == [
+        "VLLM_CPU_KVCACHE_SPACE 0.000001 leaves a KV cache of 4 tokens per engine, less than one sequence of "
+        "--data.max_len 48; raise it or --vllm.tensor_parallel_size"
+    ]
+
+
+@pytest.mark.usefixtures("on_a_cpu_host")
+def test_a_kv_cache_of_no_size_is_a_shortfall(plan, monkeypatch):
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4GB")
+    assert plan({}, *NODE)[2] == ["VLLM_CPU_KVCACHE_SPACE 4GB is no number of GiB; set one, or unset it"]
+
+
+SLEEPING = ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep", "--vllm.gpu_memory_utilization", "0.8"]
+
+
+def test_what_leaves_the_gpus_must_fit_into_their_nodes(plan):
+    changes = {"--actor.model_name_or_path": "Qwen/Qwen2.5-7B", "--ds.zero_stage": 3, "--vllm.num_engines": 8}
+    changes |= {"--actor.num_gpus_per_node": 4, "--actor.num_nodes": 2, "--train.batch_size": 8}
+    extra = [*GPUS, *SLEEPING, "--dry_run_nodes", "2", "--dry_run_gpus", "4"]
+    assert plan(changes, *extra)[2] == []
+    # on each node half of the states of 14 P, and 4 engines of 2 P: 15 P = 106.4 GiB
+    assert plan(changes, *extra, "--dry_run_node_memory", "107")[2] == []
+    assert plan(changes, *extra, "--dry_run_node_memory", "106")[2] == [
+        "memory: node 0 and 1 more need 106.4 GiB of 106.0 beside the GPUs, for what sleeps or is offloaded; keep "
+        "more on the GPUs (without --ds.adam_offload, --ds.enable_sleep, --vllm.enable_sleep, --ref.offload), or take "
+        "nodes with more memory"
+    ]
+
+
+def test_what_finds_no_room_is_budgeted_too(plan):
+    changes = {"--actor.model_name_or_path": "Qwen/Qwen2.5-7B", "--ds.zero_stage": 2}
+    small = ["--dry_run_gpu_memory", "24"]
+    fitting, crowded = (plan(changes, *small, "--dry_run_gpus", number) for number in ("2", "1"))
+    memory = [line for line in fitting[2] if line.startswith("memory: ")]
+    assert len(memory) > 1
+    room = [line for line in crowded[2] if "no room" in line]
+    assert [line for line in crowded[2] if line not in room] == fitting[2]
+    assert room[0].startswith("actor: no room for 1 GPU beside what comes before; the run needs 2, there is 1: lower")
+    assert any(line.strip().startswith("1 x actor (1 without room)") for line in crowded[1])
+    assert "cluster: 1 node x 1 GPU of 24 GiB (--dry_run_nodes, --dry_run_gpus)" in crowded[1]
+
+
+def test_every_benchmark_that_cannot_be_read_is_listed(plan, tmp_path):
+    benchmarks = {"--eval.dataset": "bench:aime24,math500,gsm8k", "--eval.data_dir": tmp_path, "--eval.steps": 1}
+    row = {"id": "1", "problem": "1+1", "answer": "2", "source": "math"}
+    (tmp_path / "math500.jsonl").write_text(json.dumps(row))
+    _, _, shortfalls = plan(benchmarks, *GPUS)
+    assert shortfalls == [
+        f"--eval.data_dir {tmp_path}: no file aime24.jsonl, which aime24 needs",
+        f"{tmp_path / 'math500.jsonl'}: 1 rows, but math500 version 1 has 500; get the complete set, and use "
+        "--eval.limit for a part of it",
+        f"--eval.data_dir {tmp_path}: no file gsm8k.jsonl, which gsm8k needs",
+    ]
+    benchmarks |= {"--eval.data_dir": tmp_path / "nowhere"}
+    assert plan(benchmarks, *GPUS)[2] == [f"--eval.data_dir {tmp_path / 'nowhere'}: no such folder"]
 
 
 def test_gpus_that_are_planned_for_have_the_defaults_of_a_gpu_host(parse_nested, monkeypatch):
@@ -316,6 +423,8 @@ def test_gpus_that_are_planned_for_have_the_defaults_of_a_gpu_host(parse_nested,
         ("--dry_run_nodes 4", "--dry_run_nodes 4 only applies with --dry_run; add --dry_run or drop it"),
         ("--dry_run_gpus 8", "--dry_run_gpus 8 only applies with --dry_run; add --dry_run or drop it"),
         ("--dry_run_gpu_memory 80", "--dry_run_gpu_memory 80 only applies with --dry_run; add --dry_run or drop it"),
+        ("--dry_run_node_memory 64", "--dry_run_node_memory 64 only applies with --dry_run; add --dry_run or drop it"),
+        ("--dry_run --dry_run_node_memory -1", "--dry_run_node_memory is at least 0, got -1.0"),
         ("--dry_run --dry_run_nodes 4", "--dry_run_nodes and --dry_run_gpus go together, got 4 and 0"),
         ("--dry_run --dry_run_gpus 4", "--dry_run_nodes and --dry_run_gpus go together, got 0 and 4"),
         ("--dry_run --dry_run_nodes -1 --dry_run_gpus 8", "--dry_run_nodes is at least 0, got -1"),
@@ -370,5 +479,6 @@ def test_the_command_line_lists_shortfalls_on_stderr(command, tmp_path):
 def test_without_a_planned_cluster_it_asks_ray(command, tmp_path):
     done = run_command([*command(), "--dry_run"])
     assert done.returncode == 0, done.stderr
-    assert "cluster: 1 node x 2 GPUs (what Ray has)" in done.stdout.splitlines()
+    memory = f"{facts.memory() / 2**30:.4g} GiB of memory"
+    assert f"cluster: 1 node x 2 logical GPUs, {memory} (what Ray has)" in done.stdout.splitlines()
     assert not (tmp_path / "run").exists()

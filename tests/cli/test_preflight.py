@@ -133,3 +133,58 @@ def test_a_run_is_not_resumed_without_its_model(refusal, tmp_path):
     (tmp_path / "checkpoints" / "_actor" / "latest").write_text("global_step5")
     message = refusal({"--actor.model_name_or_path": tmp_path / "nowhere"}, "--ckpt.load_enable")
     assert message == f"--actor.model_name_or_path {tmp_path / 'nowhere'}: no such folder"
+
+
+UNEVEN = {"--actor.num_gpus_per_node": 2, "--rollout.batch_size": 4, "--rollout.micro_batch_size": 3}
+
+
+def test_rollouts_that_ranks_cannot_share_evenly_are_refused(refusal, check):
+    # 8 samples in micro-batches of 3, 3 and 2: the second rank would wait for ever
+    assert refusal(UNEVEN).startswith(
+        "--rollout.batch_size 4 x --rollout.n_samples_per_prompt 2 = 8 samples are no multiple of "
+        "--rollout.micro_batch_size 3 x 2 ranks of the actor = 6: "
+    )
+    check(UNEVEN | {"--actor.num_gpus_per_node": 1})
+    check(UNEVEN | {"--rollout.micro_batch_size": 2})
+
+
+def bench(names: str, folder="", **flags):
+    return {"--eval.dataset": f"bench:{names}", "--eval.data_dir": folder, "--eval.steps": 1} | flags
+
+
+def test_benchmarks_are_refused_in_the_words_of_the_trainer(refusal, tmp_path):
+    assert refusal(bench("aime25x", tmp_path)) == (
+        "--eval.dataset bench:aime25x: no benchmark 'aime25x'; did you mean aime25?"
+    )
+    assert refusal(bench("zzz", tmp_path)) == (
+        "--eval.dataset bench:zzz: no benchmark 'zzz'; python -m openrlhf_cov.cli.evaluate --list shows all"
+    )
+    assert refusal(bench("aime25", tmp_path / "nowhere")) == f"--eval.data_dir {tmp_path / 'nowhere'}: no such folder"
+    assert refusal(bench("aime25", tmp_path)) == (
+        f"--eval.data_dir {tmp_path}: no file aime25.jsonl, which aime25 needs"
+    )
+    assert refusal(bench("omni_math")) == (
+        "omni_math is not on the Hugging Face hub; give --eval.data_dir with omni_math.jsonl or omni_math_rule.jsonl"
+    )
+
+
+def test_an_incomplete_benchmark_names_the_limit_of_the_trainer(refusal, write_rows, tmp_path):
+    row = {"id": "1", "problem": "1+1=", "answer": "2", "source": "math"}
+    file = write_rows(tmp_path / "aime25.jsonl", [row])
+    assert refusal(bench("aime25", tmp_path)) == (
+        f"{file}: 1 rows, but aime25 version 1 has 30; get the complete set, and use --eval.limit for a part of it"
+    )
+
+
+def test_samplings_are_refused_in_the_words_of_the_trainer(check, monkeypatch, write_rows, tmp_path):
+    import openrlhf.utils
+
+    monkeypatch.setattr(openrlhf.utils, "get_tokenizer", lambda name, model: None)
+    row = {"id": "1", "problem": "1+1=", "answer": "2", "source": "math"}
+    own = write_rows(tmp_path / "own.jsonl", [row])
+    greedy = {"--eval.n_samples_per_prompt": 4, "--eval.temperature": 0}
+    with pytest.raises(UsageError) as error:
+        check(bench(str(own), tmp_path, **greedy))
+    assert str(error.value) == (
+        "own: --eval.n_samples_per_prompt 4 with --eval.temperature 0: greedy responses are all the same; use 1"
+    )

@@ -1,4 +1,5 @@
-"""Every recipe is submitted to a stand-in for Ray, which notes the command; its flags then go through the dry run."""
+"""Every recipe is submitted to a stand-in for Ray, which notes the command; its flags then go through the dry run,
+those of an evaluation through its parser."""
 
 import json
 import os
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from openrlhf_cov.cli import train_ppo_ray
+from openrlhf_cov.cli import evaluate, train_ppo_ray
+from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS, get_protocol, select
 from openrlhf_cov.trainer import cpu_host
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -22,8 +24,8 @@ words = sys.argv[1:]
 assert words[:3] == ["job", "submit", "--address"], words
 json.loads(words[words.index("--runtime-env-json") + 1])
 command = words[words.index("--") + 1:]
-assert command[1:3] == ["-m", "openrlhf_cov.cli.train_ppo_ray"], command
-open({output!r}, "w").write(json.dumps(command[3:]))
+assert command[1] == "-m", command
+open({output!r}, "w").write(json.dumps(command[2:]))
 """
 
 cpu_host.install()
@@ -38,22 +40,40 @@ def data(tmp_path_factory) -> Path:
     return path
 
 
-@pytest.fixture
-def flags_of(tmp_path, data):
-    """Function (script, variables) -> the flags it gives the trainer."""
-    noted = tmp_path / "flags.json"
-    program = tmp_path / "bin" / "ray"
-    program.parent.mkdir()
-    program.write_text(RAY.format(python=sys.executable, output=str(noted)))
-    program.chmod(0o755)
+@pytest.fixture(scope="module")
+def eval_data(tmp_path_factory) -> Path:
+    """A folder with made-up problems, as many as each benchmark of the paper has."""
+    folder = tmp_path_factory.mktemp("eval")
+    for name in GROUPS["paper"]:
+        rows = [
+            {"id": f"{name}-{n}", "problem": f"What is {n} + 1?", "answer": str(n + 1), "source": "math"}
+            for n in range(BENCHMARKS[name].rows)
+        ]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
 
-    def run(script: str, *words: str, **variables: str) -> list[str]:
-        known = {"DATA": str(data), "OUTPUT": str(tmp_path / "run"), "PATH": f"{program.parent}:{os.environ['PATH']}"}
-        environment = {name: value for name, value in os.environ.items() if name not in ("MODEL", "LAYOUT")}
+
+@pytest.fixture
+def flags_of(tmp_path, data, eval_data):
+    """Function (script, words, variables) -> the flags it gives ``program`` (default: the trainer)."""
+    noted = tmp_path / "flags.json"
+    ray = tmp_path / "bin" / "ray"
+    ray.parent.mkdir()
+    ray.write_text(RAY.format(python=sys.executable, output=str(noted)))
+    ray.chmod(0o755)
+
+    def run(script: str, *words: str, program: str = "train_ppo_ray", **variables: str) -> list[str]:
+        known = {"DATA": str(data), "EVAL_DATA": str(eval_data), "OUTPUT": str(tmp_path / "run")}
+        known |= {"PATH": f"{ray.parent}:{os.environ['PATH']}"}
+        environment = {
+            name: value for name, value in os.environ.items() if name not in ("MODEL", "LAYOUT", "BENCHMARKS")
+        }
         subprocess.run(
             [str(SCRIPTS / script), *words], check=True, timeout=60, cwd=tmp_path, env=environment | known | variables
         )
-        return json.loads(noted.read_text())
+        module, *flags = json.loads(noted.read_text())
+        assert module == f"openrlhf_cov.cli.{program}"
+        return flags
 
     return run
 
@@ -75,10 +95,8 @@ def value(flags: list[str], flag: str, count: int = 1) -> list[str]:
 @pytest.mark.parametrize(("size", "method"), QWEN)
 def test_a_recipe_would_run_on_its_cluster(monkeypatch, capfd, flags_of, size, method, layout):
     cluster = ["--dry_run", "--dry_run_nodes", str(NODES[size]), "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80"]
-    # the benchmarks come from a hub that tests do not reach; docs/evaluation.md has their own checks
-    flags = [*flags_of(f"train_qwen2.5_{size}_{method}.sh", *cluster, LAYOUT=layout)]
-    place = flags.index("--eval.dataset")
-    assert (dry_run(monkeypatch, flags[:place] + flags[place + 6 :]), flags[place + 1]) == (0, "bench:paper")
+    flags = flags_of(f"train_qwen2.5_{size}_{method}.sh", *cluster, LAYOUT=layout)
+    assert (dry_run(monkeypatch, flags), value(flags, "--eval.dataset")) == (0, ["bench:paper"])
     printed = capfd.readouterr().out
     assert "dry run: it would run" in printed
     assert "2,048 samples, updates: 8" in printed
@@ -86,15 +104,30 @@ def test_a_recipe_would_run_on_its_cluster(monkeypatch, capfd, flags_of, size, m
 
 def test_half_the_cluster_is_too_small(monkeypatch, capfd, flags_of):
     cluster = ["--dry_run", "--dry_run_nodes", "1", "--dry_run_gpus", "4", "--dry_run_gpu_memory", "80"]
-    flags = flags_of("train_qwen2.5_7b_kl_cov.sh", *cluster)
-    place = flags.index("--eval.dataset")
-    assert dry_run(monkeypatch, flags[:place] + flags[place + 6 :]) == 2
-    assert "8" in capfd.readouterr().err
+    assert dry_run(monkeypatch, flags_of("train_qwen2.5_7b_kl_cov.sh", *cluster)) == 2
+    assert "no room for 8 GPUs" in capfd.readouterr().err
+
+
+def test_a_recipe_without_its_benchmarks_would_not_run(monkeypatch, capfd, flags_of, tmp_path):
+    cluster = ["--dry_run", "--dry_run_nodes", "1", "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80"]
+    assert dry_run(monkeypatch, flags_of("train_qwen2.5_7b_grpo.sh", *cluster, EVAL_DATA=str(tmp_path))) == 2
+    missing = [line for line in capfd.readouterr().err.splitlines() if f"--eval.data_dir {tmp_path}: no file" in line]
+    assert len(missing) == len(GROUPS["paper"])
+
+
+@pytest.mark.parametrize(("size", "engines", "gpus_each"), [("7b", 8, 1), ("32b", 2, 4)])
+def test_an_evaluation_is_understood(flags_of, eval_data, tmp_path, size, engines, gpus_each):
+    flags = flags_of(f"eval_qwen2.5_{size}.sh", program="evaluate", DATA_DIR=str(eval_data), OUTPUT=str(tmp_path))
+    args = evaluate.build_parser().parse_args(flags)
+    assert (args.num_engines, args.tensor_parallel_size) == (engines, gpus_each)
+    assert [each.name for each in select(args.benchmarks)] == [*GROUPS["paper"]]
+    assert get_protocol(args.protocol).name == "paper"
+    assert (args.model, args.data_dir, args.output) == (f"Qwen/Qwen2.5-{size.upper()}", eval_data, tmp_path)
 
 
 @pytest.mark.parametrize("method", ["grpo", "kl_cov"])
 def test_the_recipes_for_a_cpu_host_would_run(monkeypatch, capfd, flags_of, method):
-    cluster = ["--dry_run", "--dry_run_nodes", "1", "--dry_run_gpus", "2"]
+    cluster = ["--dry_run", "--dry_run_nodes", "1", "--dry_run_gpus", "2", "--dry_run_node_memory", "16"]
     flags = flags_of(f"train_smollm2_135m_{method}.sh", *cluster, MODEL="HuggingFaceTB/SmolLM2-135M-Instruct")
     assert dry_run(monkeypatch, flags) == 0
     assert "dry run: it would run" in capfd.readouterr().out

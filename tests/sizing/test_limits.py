@@ -1,6 +1,6 @@
 import pytest
 
-from openrlhf_cov.sizing.limits import faults, notes
+from openrlhf_cov.sizing.limits import faults, notes, rollout_faults
 from openrlhf_cov.sizing.model_shape import KNOWN
 from openrlhf_cov.sizing.plan import ranks_of
 
@@ -19,12 +19,6 @@ def test_the_recipe_has_neither(flags):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            STATIC | {"rollout.micro_batch_size": 4, "actor.num_nodes": 3},  # 512 micro-batches on 24 ranks
-            "--rollout.batch_size 256 x --rollout.n_samples_per_prompt 8 = 2048 samples are no multiple of "
-            "--rollout.micro_batch_size 4 x 24 ranks of the actor = 96: ranks would get unequal shares and wait for "
-            "ever; change one of them",
-        ),
         (
             {"vllm.gpu_memory_utilization": 1.5},
             "--vllm.gpu_memory_utilization 1.5 is a share of a GPU: above 0, at most 1",
@@ -76,9 +70,6 @@ def test_every_fault_names_flag_value_and_way_out(flags, changes, message):
 @pytest.mark.parametrize(
     "changes",
     [
-        STATIC,
-        STATIC | {"rollout.micro_batch_size": 4},
-        {"rollout.micro_batch_size": 3},  # dynamic batches do not use it
         {"vllm.gpu_memory_utilization": 1.0},
         {"vllm.tensor_parallel_size": 4},
         {"data.max_len": 131_072},
@@ -96,12 +87,34 @@ def test_what_works_is_no_fault(flags, changes):
 
 
 def test_all_faults_are_said(flags):
-    changes = {"rollout.micro_batch_size": 3, "vllm.gpu_memory_utilization": 2.0, "data.max_len": 200_000}
-    assert len(said(faults, flags(STATIC | changes | {"vllm.tensor_parallel_size": 5}))) == 4
+    changes = {"vllm.gpu_memory_utilization": 2.0, "data.max_len": 200_000, "vllm.tensor_parallel_size": 5}
+    assert len(said(faults, flags(changes))) == 3
 
 
 def test_a_model_of_unknown_shape_is_not_divided(flags):
     assert said(faults, flags({"vllm.tensor_parallel_size": 3, "data.max_len": 10**9}), shape=None) == []
+
+
+def test_rollouts_that_ranks_cannot_share_evenly(flags):
+    args = flags(STATIC | {"rollout.micro_batch_size": 4, "actor.num_nodes": 3})  # 512 micro-batches on 24 ranks
+    assert list(rollout_faults(args, 24)) == [
+        "--rollout.batch_size 256 x --rollout.n_samples_per_prompt 8 = 2048 samples are no multiple of "
+        "--rollout.micro_batch_size 4 x 24 ranks of the actor = 96: ranks would get unequal shares and wait for "
+        "ever; change one of them"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks"),
+    [
+        (STATIC, 8),
+        (STATIC | {"rollout.micro_batch_size": 4}, 8),
+        ({"rollout.micro_batch_size": 3}, 8),  # dynamic batches do not use it
+        (STATIC | {"rollout.micro_batch_size": 3}, 1),  # a last micro-batch of 2 samples: nobody waits
+    ],
+)
+def test_rollouts_that_are_shared_evenly(flags, changes, ranks):
+    assert list(rollout_faults(flags(changes), ranks)) == []
 
 
 @pytest.mark.parametrize(

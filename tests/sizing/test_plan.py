@@ -2,11 +2,10 @@ import pytest
 
 from openrlhf_cov.sizing.memory import GIB
 from openrlhf_cov.sizing.model_shape import KNOWN
-from openrlhf_cov.sizing.placement import Layout, place
+from openrlhf_cov.sizing.placement import Layout
 from openrlhf_cov.sizing.plan import (
     Step,
     engine_of,
-    host_bytes,
     layout_of,
     model_names,
     ranks_of,
@@ -86,7 +85,7 @@ def test_tokens_of_a_micro_batch(flags, changes, training, scoring):
 
 def test_roles_follow_the_flags(flags):
     args = flags(ALL | {"ref.offload": True, "ds.zpg": 8, "actor.entropy_coef": 0.01, "ds.grad_accum_dtype": "fp32"})
-    roles = roles_of(args, dict.fromkeys(("actor", "ref", "critic", "reward"), QWEN_7B), fused_loss=True)
+    roles = roles_of(args, dict.fromkeys(("actor", "ref", "critic", "reward"), QWEN_7B), on_gpus=True)
     actor, ref, critic, reward = roles.values()
     assert (actor.sharding.world, actor.sharding.stage, actor.sharding.secondary) == (8, 3, 8)
     assert (actor.sharding.element, actor.sharding.grad_element) == (2, 4)
@@ -100,14 +99,14 @@ def test_roles_follow_the_flags(flags):
 
 
 def test_models_that_do_not_train_are_whole_below_stage_3(flags):
-    roles = roles_of(flags(ALL | {"ds.zero_stage": 2}), {"actor": QWEN_7B, "ref": QWEN_7B}, fused_loss=True)
+    roles = roles_of(flags(ALL | {"ds.zero_stage": 2}), {"actor": QWEN_7B, "ref": QWEN_7B}, on_gpus=True)
     assert roles["ref"].weights == roles["actor"].weights == 2 * P
     assert roles["ref"].sharding.stage == 0
 
 
 def test_written_out_attention_counts_its_scores(flags):
     eager, flash = (
-        roles_of(flags({"ds.attn_implementation": name}), {"actor": QWEN_7B}, fused_loss=True)["actor"]
+        roles_of(flags({"ds.attn_implementation": name}), {"actor": QWEN_7B}, on_gpus=True)["actor"]
         for name in ("eager", "flash_attention_2")
     )
     assert (eager.scoring.score_length, flash.scoring.score_length) == (10_240, 0)
@@ -135,24 +134,3 @@ def test_responses_without_a_limit_may_fill_the_sequence(flags):
 def test_a_step_has_whole_updates():
     step = Step(prompts=3, samples_per_prompt=2, updates=1, longest=10, longest_response=4, prompt_tokens=None)
     assert (step.samples, step.worst, step.expected) == (6, 60, 6 * (6 + 2))
-
-
-def hosts(args, nodes, models=("actor",)):
-    layout = layout_of(args)
-    return host_bytes(
-        args, roles_of(args, dict.fromkeys(models, QWEN_7B), True), place(layout.groups(), nodes), QWEN_7B
-    )
-
-
-def test_what_sleeps_is_on_the_host(flags):
-    # 8 GPUs on two nodes of 4: half of 14 bytes per parameter, and 4 engines of 2 bytes
-    assert hosts(flags(), [4, 4]) == {"states of DeepSpeed": 14 * P / 2, "weights of engines": 4 * 2 * P}
-
-
-def test_what_is_offloaded_is_on_the_host(flags):
-    awake = {"ds.enable_sleep": False, "vllm.enable_sleep": False}
-    assert hosts(flags(awake), [8]) == {}  # nothing is
-    args = flags(awake | {"ds.adam_offload": True, "algo.kl.init_coef": 0.1, "ref.offload": True})
-    parts = hosts(args, [8], ("actor", "ref"))
-    assert parts["states of DeepSpeed"] == pytest.approx(16 * P + 2 * P)
-    assert parts["weights of engines"] == 0

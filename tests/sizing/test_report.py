@@ -1,9 +1,19 @@
+import pytest
+
 from openrlhf_cov.sizing.budget import Budget, Row
 from openrlhf_cov.sizing.memory import GIB, Engine
 from openrlhf_cov.sizing.model_shape import KNOWN
 from openrlhf_cov.sizing.placement import Gpu, Layout, Plan, place
 from openrlhf_cov.sizing.plan import Step
-from openrlhf_cov.sizing.report import budget_lines, engine_line, host_line, placement_lines, step_lines
+from openrlhf_cov.sizing.report import (
+    budget_lines,
+    counted,
+    engine_line,
+    host_line,
+    node_lines,
+    placement_lines,
+    step_lines,
+)
 
 
 def squeezed(lines):
@@ -49,4 +59,19 @@ def test_the_lines_of_engine_host_and_step():
         "  4 prompts x 2 = 8 samples, updates: 1",
         "  24,000 tokens if all are as long as they may be (3,000, of which 1,000 response)",
         "  4,403 tokens with prompts of 50 tokens, the mean of the data, and responses half as long as they may be",
+    ]
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 GPUs"), (1, "1 GPU"), (2, "2 GPUs"), (1234, "1,234 GPUs")])
+def test_one_is_singular(number, text):
+    assert counted(number, "GPU") == text
+    assert counted(number, "process") == text.replace("GPUs", "processes").replace("GPU", "process")
+
+
+def test_what_nodes_need_of_what_they_have():
+    needs = {"node 0": 9.0 * GIB, "node 1": 2.5 * GIB}
+    assert squeezed(node_lines(needs, {})) == ["node 0 9.0 GiB", "node 1 2.5 GiB"]
+    assert squeezed(node_lines(needs, {"node 0": 24.0 * GIB, "node 1": GIB})) == [
+        "node 0 9.0 GiB of 24.0",
+        "node 1 2.5 GiB of 1.0",
     ]
