@@ -1,7 +1,6 @@
 """``command.txt``: the command line of a run, beside its metrics, so that its settings can be read later."""
 
 import re
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,8 +25,8 @@ def write_command(folder: str | Path, words: Sequence[str]) -> None:
 
 
 def without_secrets(words: Sequence[str]) -> list[str]:
-    """The words with ``***`` in place of every value of ``SECRET_FLAG``, in all spellings that argparse takes, and of who
-    logs in at an address (``http://name:password@host``)."""
+    """The words with ``***`` in place of every value of ``SECRET_FLAG``, in all spellings that argparse takes, and of
+    who logs in at an address (``http://name:password@host``)."""
     kept: list[str] = []
     for word in words:
         flag, equals, _ = word.partition("=")
