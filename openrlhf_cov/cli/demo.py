@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -37,16 +37,20 @@ METHOD_FLAGS = {
 
 def main() -> None:
     """Run the demo; exit status 1 if training fails, 2 for a bad setting, 130 when interrupted."""
-    args = parse_args()
+    run_as_program("demo", lambda: run(parse_args()))
+
+
+def run_as_program(name: str, work: Callable[[], None]) -> None:
+    """Do the work; what stops it becomes one line and the exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell starts programs with SIGINT ignored
     try:
-        run(args)
+        work()
     except (UsageError, RunStopped) as error:
-        sys.stderr.write(f"demo: error: {error}\n")
+        sys.stderr.write(f"{name}: error: {error}\n")
         sys.exit(2 if isinstance(error, UsageError) else 1)
     except KeyboardInterrupt:
-        sys.stderr.write("\ndemo: interrupted; the Ray it started is stopped\n")
+        sys.stderr.write(f"\n{name}: interrupted; the Ray it started is stopped\n")
         sys.exit(130)
 
 
@@ -146,7 +150,7 @@ def training_command(
         --train.batch_size 32 --train.micro_batch_size 32 --data.max_len 48 --rollout.max_new_tokens 32
         --actor.adam.lr 3e-5 --actor.lr_scheduler constant --ds.zero_stage 2
         --ckpt.output_dir {output} --ckpt.path {output}/checkpoints --logger.tensorboard_dir {output}/tensorboard
-        --cov_type {cov_type} --rollout_seeded
+        --cov_type {cov_type} --rollout_seeded --cov_dump_every 10
     """
     submit = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", address]
     submit += ["--runtime-env-json", json.dumps({"env_vars": {"PYTHONWARNINGS": "ignore"}})]

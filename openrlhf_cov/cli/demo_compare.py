@@ -5,7 +5,6 @@ baseline is stated without. The runs lie in folders of their own under ``--outpu
 """
 
 import argparse
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -14,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from openrlhf_cov.cli import demo
-from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.report.write import write_report
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
 
@@ -24,6 +22,11 @@ MEAN_OF = 5
 
 def main() -> None:
     """Run the comparison; exit status 1 if a training fails, 2 for a bad setting, 130 when interrupted."""
+    demo.run_as_program("demo_compare", lambda: run(parse_args()))
+
+
+def parse_args() -> argparse.Namespace:
+    """The flags of the comparison."""
     parser = argparse.ArgumentParser(prog="demo_compare", description=__doc__.partition(": ")[2])
     parser.add_argument("--steps", type=int, default=40, help="global steps of each, 32 prompts x 8 samples")
     parser.add_argument("--task", type=Path, default=Path("runs/tiny_task"), help="folder of the embedded task")
@@ -32,16 +35,7 @@ def main() -> None:
     if args.steps < 1:
         parser.error(f"--steps is at least 1, got {args.steps}")
     args.output = args.output or Path("runs") / f"demo-compare-{datetime.now():%Y%m%d-%H%M%S}"
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell starts programs with SIGINT ignored
-    try:
-        run(args)
-    except (UsageError, RunStopped) as error:
-        sys.stderr.write(f"demo_compare: error: {error}\n")
-        sys.exit(2 if isinstance(error, UsageError) else 1)
-    except KeyboardInterrupt:
-        sys.stderr.write("\ndemo_compare: interrupted; the Ray it started is stopped\n")
-        sys.exit(130)
+    return args
 
 
 def run(args: argparse.Namespace) -> None:

@@ -52,7 +52,7 @@ def trained(monkeypatch, tmp_path):
     monkeypatch.setattr(demo, "make_task", lambda folder: None)
     monkeypatch.setattr(demo, "score", lambda *_: {"accuracy_greedy": 0.5, "accuracy_sampled": 0.5})
     monkeypatch.setattr(demo, "train_and_score", train_and_score)
-    monkeypatch.setattr(demo_compare.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(demo.signal, "signal", lambda *_: None)
     return asked
 
 
