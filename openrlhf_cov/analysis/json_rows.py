@@ -3,20 +3,20 @@
 import json
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
+from openrlhf_cov.analysis.line_decoder import STEP, decode_file, decoder_of
 from openrlhf_cov.analysis.table import EMPTY, Rows, Table, join, to_numbers, to_table
 
-STEP = "step"
 CHUNK = 8 * 2**20
 """Bytes read at once."""
 JOINED = 32
 """Chunks that are joined before the next is read: small arrays, freed among others, would not be reused."""
+ALONE = 32
+"""Chunks that one process reads in less time than others take to start."""
 TAIL = 64
 """Bytes before the place where reading stopped that tell whether it is still the same file."""
 LINES_NAMED = 5
@@ -30,13 +30,16 @@ class JsonRows:
 
     A line is an object with a number ``step``. Other values are numbers, null or, with a warning, something else; NaN
     and infinities count as null, with a warning. ``columns`` names what to keep, None everything. Large files are
-    decoded by msgspec where that is installed (vLLM needs it), 4 to 15 times as fast as by ``json``.
+    decoded by msgspec where that is installed (vLLM needs it), 4 to 15 times as fast as by ``json``, and by as many
+    ``processes``. They are started as multiprocessing does: above 1, guard the main module of a script.
     """
 
-    def __init__(self, path: str | Path, columns: Collection[str] | None = None, chunk: int = CHUNK) -> None:
-        self.path, self.chunk = Path(path), chunk
-        self.columns = None if columns is None else sorted(set(columns) - {STEP})
-        self._decode = _decoder(self.columns)
+    def __init__(
+        self, path: str | Path, columns: Collection[str] | None = None, *, chunk: int = CHUNK, processes: int = 1
+    ) -> None:
+        self.path, self.chunk, self.processes = Path(path), chunk, processes
+        self.columns = None if columns is None else tuple(sorted(set(columns) - {STEP}))
+        self._decode = decoder_of(self.columns)
         self._restart()
 
     def _restart(self) -> None:
@@ -65,6 +68,8 @@ class JsonRows:
                 taken = len(self.table) > 0
                 self._restart()
             self._inode = os.fstat(file.fileno()).st_ino
+            if self.processes > 1 and self._decode is not None and not self._offset:
+                taken |= self._read_together(file)
             file.seek(self._offset)
             taken |= self._read_on(file)
         if _object(self._rest) is not None:  # whole, its newline is still to come
@@ -105,6 +110,21 @@ class JsonRows:
         file.seek(self._offset - len(self._tail))
         return file.read(len(self._tail)) == self._tail
 
+    def _read_together(self, file: BinaryIO) -> bool:
+        """Take the whole lines of a large file by several processes, as far as they get; True if there are any."""
+        if file.seek(0, os.SEEK_END) <= ALONE * self.chunk:
+            return False
+        taken = False
+        for start, end, rows in decode_file(self.path, self.columns, self.chunk, self.processes):
+            if rows is None:
+                file.seek(start)
+                rows = self._take_slowly(file.read(end - start), self._lines_before(start))
+            taken |= self._add(rows)
+            self._offset = end
+        file.seek(max(0, self._offset - TAIL))
+        self._tail = file.read(self._offset - file.tell())
+        return taken
+
     def _read_on(self, file: BinaryIO) -> bool:
         """Take the lines from where the file stands; True if there are any.
 
@@ -128,7 +148,10 @@ class JsonRows:
     def _take(self, data: memoryview, start: int) -> bool:
         """Add the rows of whole lines that start at a byte of the file; True if there are any."""
         rows = None if self._decode is None else self._decode(data)
-        rows = self._take_slowly(bytes(data), self._lines_before(start)) if rows is None else rows
+        return self._add(self._take_slowly(bytes(data), self._lines_before(start)) if rows is None else rows)
+
+    def _add(self, rows: Rows) -> bool:
+        """Add rows that follow the others; True if there are any."""
         if len(rows.steps):
             self._fresh.append(rows)
             self._table = None
@@ -177,43 +200,3 @@ def _object(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _decoder(columns: list[str] | None) -> Any:
-    """Function lines -> Rows, or None for lines that it does not understand; None without msgspec."""
-    try:
-        import msgspec
-    except ImportError:
-        return None
-    number = float | None
-    if columns is None:
-        wanted: Any = dict[str, number]
-    else:
-        fields = [f"column{i}" for i in range(-1, len(columns))]
-        fields[0] = STEP
-        rename = dict(zip(fields, [STEP, *columns], strict=True))
-        wanted = msgspec.defstruct("Row", [(field, number, None) for field in fields], rename=rename, gc=False)
-    decoder = msgspec.json.Decoder(wanted)
-
-    def decode(data: memoryview) -> Rows | None:
-        try:
-            found = decoder.decode_lines(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-        return (
-            _rows_of_dicts(found) if columns is None else _rows_of_tuples(map(msgspec.structs.astuple, found), columns)
-        )
-
-    return decode
-
-
-def _rows_of_dicts(found: list[dict[str, float | None]]) -> Rows:
-    names = dict.fromkeys(name for row in found for name in row)
-    columns = {name: np.array([row.get(name) for row in found], dtype=np.float64) for name in names}
-    return Rows(columns.pop(STEP, np.full(len(found), np.nan)), columns)
-
-
-def _rows_of_tuples(found: Iterable[tuple[float | None, ...]], columns: list[str]) -> Rows:
-    """Rows of tuples (step, value of each column)."""
-    values = np.array(list(found), dtype=np.float64).reshape(-1, 1 + len(columns)).T.copy()
-    return Rows(values[0], dict(zip(columns, values[1:], strict=True)))

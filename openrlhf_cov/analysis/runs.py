@@ -41,9 +41,9 @@ class Run:
 class RunFollower:
     """A run folder of ours that is being written: ``poll`` reads what is new and nothing else."""
 
-    def __init__(self, folder: str | Path, columns: Collection[str] | None = None) -> None:
+    def __init__(self, folder: str | Path, columns: Collection[str] | None = None, processes: int = 1) -> None:
         self.folder = Path(folder)
-        self._metrics = JsonRows(self.folder / METRICS_FILE, columns)
+        self._metrics = JsonRows(self.folder / METRICS_FILE, columns, processes=processes)
         self._evaluations = JsonRows(self.folder / EVAL_FILE)
 
     def poll(self) -> bool:
@@ -65,13 +65,17 @@ class RunFollower:
 
 
 def read_run(
-    path: str | Path, *, mapping: Mapping[str, str] | str | None = None, columns: Collection[str] | None = None
+    path: str | Path,
+    *,
+    mapping: Mapping[str, str] | str | None = None,
+    columns: Collection[str] | None = None,
+    processes: int = 1,
 ) -> Run:
     """Read a run folder of ours, its ``metrics.jsonl``, a folder with TensorBoard events, or a CSV file.
 
     ``mapping`` is for the last two, see ``renaming``. ``columns`` names the training columns to keep, None all: a
-    million steps of our 70 metrics take 0.8 GB, a dozen of them 0.3 GB and a fifth of the time. UsageError for a
-    path that is none of these or has no rows.
+    million steps of our 70 metrics take 0.8 GB, a dozen of them 0.3 GB and a fifth of the time. ``processes`` is for
+    ours, see ``JsonRows``. UsageError for a path that is none of these or has no rows.
     """
     path = Path(path)
     if not path.exists():
@@ -79,7 +83,7 @@ def read_run(
     if path.name == METRICS_FILE:
         path = path.parent
     if (path / METRICS_FILE).exists():
-        follower = RunFollower(path, columns)
+        follower = RunFollower(path, columns, processes)
         try:
             follower.poll()
         except OSError as error:

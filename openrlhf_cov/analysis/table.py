@@ -71,10 +71,10 @@ def to_table(rows: Rows, *, whole_rows: bool) -> tuple[Table, list[str]]:
         low, high = rows.steps[stale].min(), rows.steps[stale].max()
         warnings.append(f"rows from before the run was resumed left out, {stale.sum()}: steps {low:.0f} to {high:.0f}")
     kept = np.flatnonzero(usable & ~stale)
-    steps, place = np.unique(rows.steps[kept], return_inverse=True)
-    if len(kept) == len(usable) and len(steps) == len(kept) and (np.diff(rows.steps) > 0).all():
-        columns = rows.columns  # the usual case, without a copy
+    if len(kept) == len(usable) and (np.diff(rows.steps) > 0).all():
+        steps, columns = rows.steps, rows.columns  # the usual case, without a copy
     else:
+        steps, place = np.unique(rows.steps[kept], return_inverse=True)
         columns, repeated = _merged(rows, kept, place, len(steps), whole_rows)
         if repeated:
             warnings.append(f"rows of a step that was written again left out, {repeated}")

@@ -132,7 +132,7 @@ def _report(args: argparse.Namespace) -> None:
     from openrlhf_cov.report.text import summary
     from openrlhf_cov.report.write import write_files
 
-    contents = build_contents(read_runs(args.runs, mapping), options)
+    contents = build_contents(read_runs(args.runs, mapping, processes=os.cpu_count() or 1), options)
     say = sys.stderr if args.export == "-" else sys.stdout
     for run in contents.runs:
         for warning in run.warnings:

@@ -13,13 +13,18 @@ TRAINING_METRICS = (REWARD, "score")
 """What R of the law can be, beside the numbers of evaluations."""
 
 
-def read_runs(paths: Sequence[Path], mapping: Mapping[str, str] | str | None = None) -> list[Run]:
-    """The runs at these paths, with the columns of a report; UsageError for what cannot be read or is given twice."""
+def read_runs(
+    paths: Sequence[Path], mapping: Mapping[str, str] | str | None = None, *, processes: int = 1
+) -> list[Run]:
+    """The runs at these paths, with the columns of a report; UsageError for what cannot be read or is given twice.
+
+    ``processes`` as for ``read_run``.
+    """
     places = [path.resolve() for path in paths]
     for path, place in zip(paths, places, strict=True):
         if places.count(place) > 1:
             raise UsageError(f"{path} is given twice")
-    runs = [read_run(path, mapping=mapping, columns=COLUMNS) for path in paths]
+    runs = [read_run(path, mapping=mapping, columns=COLUMNS, processes=processes) for path in paths]
     folders = [run.path.resolve() for run in runs]
     for run, folder in zip(runs, folders, strict=True):
         if folders.count(folder) > 1:
