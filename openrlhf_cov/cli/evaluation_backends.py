@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
+from openrlhf_cov.cli.packages import require
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.plan import Completion, Plan, Request
 from openrlhf_cov.evaluation.records import RunSettings
@@ -94,6 +95,7 @@ class Engines:
     """vLLM engines in placement groups, one by default; on a host without a Ray they start one."""
 
     def __init__(self, args: argparse.Namespace) -> None:
+        require()
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # before the first import of vLLM, which writes to stdout
         from openrlhf_cov.cli.preflight import check_model
 

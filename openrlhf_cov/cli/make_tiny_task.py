@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
+from openrlhf_cov.cli.packages import require
+from openrlhf_cov.errors import UsageError
 from openrlhf_cov.tiny_task.problems import DATASOURCE, OPERANDS, split_problems
 
 logger = logging.getLogger(__name__)
@@ -164,6 +166,10 @@ def main(argv: list[str] | None = None) -> int:
     if found is None and is_occupied(output):
         refuse(f"{output} is not empty and holds no finished task; choose another --output")
 
+    try:
+        require()
+    except UsageError as error:
+        refuse(str(error))
     from transformers.utils.logging import disable_progress_bar
 
     from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from openrlhf_cov.cli.arguments import add_config_arguments
+from openrlhf_cov.cli.packages import SERVICE, require
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.limits import ServiceLimits
@@ -71,6 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = build_parser()
     args = parser.parse_args(argv)
     try:
+        require(SERVICE)
         reject_trainer_flags(args, parser)
         config, limits = RewardConfig.from_args(args), ServiceLimits.from_args(args)
         token = read_token(args.token_file)

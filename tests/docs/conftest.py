@@ -2,7 +2,12 @@
 
 import argparse
 import importlib
+import json
+import os
 import re
+import shlex
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,6 +30,28 @@ COMMENT = re.compile(r"<!--.*?-->", re.S)
 CODE = re.compile(r"(?P<ticks>`+)(?P<code>.+?)(?P=ticks)", re.S)
 HEADING = re.compile(r"^#+ +(.+?) *$", re.M)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+FILES = {
+    "responses.jsonl": [{"response": "\\boxed{2}", "answer": "2"}],
+    "train/dapo_math_8k.jsonl": [{"problem": "1+1?", "answer": "2", "id": "1", "source": "dapo"}],
+    "train/math_train.jsonl": [{"problem": "1+2?", "answer": "3", "id": "1", "source": "math"}],
+    "eval/math500.jsonl": [{"problem": "What is 1+2?", "answer": "3", "id": "1", "source": "math500"}],
+    "data/gsm8k/train.jsonl": [
+        {"prompt": f"What is 1 + {n}?", "answer": f"{n + 1}", "source": "m"} for n in range(90)
+    ],
+    "verl_run.csv": "step,critic/score/mean,actor/entropy\n1,0.2,1.1\n2,0.3,0.9\n3,0.4,0.8\n",
+    "their_run.csv": "iteration,score/mean,policy/H\n1,0.2,1.1\n2,0.3,0.9\n3,0.4,0.8\n",
+}
+"""Inputs that the pages name: text, or rows of JSON Lines."""
+ALIASES = {
+    "runs/none": "none",
+    "runs/kl_cov": "kl_cov",
+    "runs/demo-none": "none",
+    "runs/demo-kl_cov": "kl_cov",
+    "checkpoints/qwen2.5_7b_kl_cov": "kl_cov",
+}
+"""Runs that the pages name beside those of the tutorial, and the method of the real run in their place."""
 
 
 @dataclass(frozen=True)
@@ -176,14 +203,89 @@ def console() -> dict[str, str]:
     return {name: module for name, (module, _) in COMMANDS.items()}
 
 
+def split_commands(text: str) -> Iterator[list[str]]:
+    """The commands of a shell script, as words; comments, here-documents and redirections are gone."""
+    text = re.sub(r"<<\s*'?(\w+)'?(.*)\n(?:.*\n)*?\1$", r"\2", text, flags=re.M)
+    text = re.sub(r"(^|\s)#.*$", "", text.replace("\\\n", " "), flags=re.M)
+    text = re.sub(r"\$\{\w+:[-=?]([^}]*)\}", r"\1", re.sub(r"\$\([^)]*\)", "VALUE", text))
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=";|&<>\n")
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
+    words: list[str] = []
+    skip = False
+    for token in [*lexer, "\n"]:
+        if set(token) <= set(";|&\n"):
+            if words:
+                yield words
+            words = []
+        elif set(token) <= set("<>&"):
+            skip = True
+        elif skip:
+            skip = False
+        else:
+            words.append(token)
+
+
+@pytest.fixture(scope="session")
+def commands_of() -> Callable[[str], Iterator[list[str]]]:
+    """Function: the commands of a shell script, as words."""
+    return split_commands
+
+
+def link_clone(repository: Path, folder: Path) -> None:
+    """Make a folder look like a clone of the repository with its environment."""
+    for path in repository.iterdir():
+        if path.name not in (".git", ".venv", "runs", "site"):
+            (folder / path.name).symlink_to(path)
+    (folder / ".venv").symlink_to(sys.prefix)
+
+
+@pytest.fixture(scope="session")
+def linked_clone(repository, tmp_path_factory) -> Path:
+    """A folder that looks like a clone of the repository with its environment."""
+    folder = tmp_path_factory.mktemp("clone")
+    link_clone(repository, folder)
+    return folder
+
+
+@pytest.fixture
+def workplace(repository, tmp_path, make_evaluation) -> dict[str, object]:
+    """Arguments of subprocess: a folder that looks like a clone in which ``make demo`` trained two policies.
+
+    Their metrics are those of real runs, of some columns. There are two evaluations, responses and problems as well.
+    """
+    link_clone(repository, tmp_path)
+    runs = Path(shutil.copytree(repository / "tests" / "docs" / "runs", tmp_path / "runs"))
+    for name, method in ALIASES.items():
+        (found,) = runs.glob(f"demo-{method}-2*")
+        shutil.copytree(found, tmp_path / name)
+    for run, answers in (("base", "1 2 2 -"), ("kl_cov", "1 1 2 1")):
+        make_evaluation({"amc23": [answers] * 3}).write(tmp_path / "results" / run)
+    for name, rows in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        text = rows if isinstance(rows, str) else "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(repository), "PATH": path}}
+
+
 def pytest_generate_tests(metafunc) -> None:
-    """``page_name``: every page; ``run_page``, ``python_page``: those with such blocks."""
+    """``page_name``: every page; ``run_page``, ``python_page``, ...: those with such blocks."""
     pages = all_pages()
+
+    def marked(marker: str) -> list[Page]:
+        return [page for page in pages if any(block.marker == marker for block in page.blocks)]
+
     chosen = {
         "page_name": pages,
-        "run_page": [page for page in pages if any(block.marker == "run" for block in page.blocks)],
+        "run_page": marked("run"),
+        "terminal_page": marked("terminal"),
+        "gpu_page": [page for page in marked("gpu") if any("train_ppo_ray" in block.text for block in page.blocks)],
         "python_page": [page for page in pages if any(block.language == "python" for block in page.blocks)],
     }
+    if "minutes_block" in metafunc.fixturenames:
+        blocks = [block for page in pages for block in page.blocks if block.marker == "minutes"]
+        blocks.sort(key=lambda block: not block.text.startswith("make "))
+        metafunc.parametrize("minutes_block", blocks, ids=[block.place for block in blocks])
     for fixture, each in chosen.items():
         if fixture in metafunc.fixturenames:
             metafunc.parametrize(fixture, [page.name for page in each])

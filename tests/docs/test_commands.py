@@ -1,17 +1,10 @@
-"""Every command in the docs is executed, or parsed by the parser that would parse it on a cluster.
+"""Every command in the docs is parsed by its own parser, and then executed where a host like this one can.
 
-A comment before a block says which: ``<!-- run -->`` is executed here. In all others every command is parsed; it
-then says ``parse`` or what they would need: ``gpu``, ``cluster``, ``hub`` (of models), ``minutes`` (of a CPU host).
+A comment before a block says how it is tested beyond that, see ``MARKERS``.
 """
 
-import json
-import os
 import re
-import shlex
-import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,8 +15,19 @@ from openrlhf_cov.trainer import cpu_host
 
 SHELL = ("bash",)
 OTHER_LANGUAGES = ("", "text", "python", "json", "diff", "yaml", "toml", "ini", "html")
-MARKERS = ("", "parse", "run", "gpu", "cluster", "hub", "minutes", "parse with the changes")
-"""The last is that of docs/extending.md; see test_extending.py."""
+MARKERS = {
+    "run": "executed in test_execution.py",
+    "terminal": "executed there, those that need a terminal in one",
+    "minutes": "executed in test_slow_execution.py",
+    "gpu": "needs a GPU: what trains is dry-run in test_execution.py",
+    "cluster": "needs several GPUs: the recipes are dry-run in tests/scripts",
+    "hub": "needs a hub of data sets: the recipes are dry-run in tests/scripts",
+    "packages": "installs: versions and files are compared with the lists of requirements",
+    "suite": "the test suite itself",
+    "parse": "has a place for the reader's own flags",
+    "parse with the changes": "executed with the changes of its page in test_extending.py",
+}
+"""How a block of commands is tested, beyond parsing."""
 
 TRAINER = "train_ppo_ray"
 FOREIGN = (
@@ -35,38 +39,7 @@ RAY = ("start", "stop", "status", "job", "up", "down")
 MODULES = ("venv", "pytest", "json.tool", "pip", "http.server", "mkdocs", "build")
 
 
-FILES = {
-    "responses.jsonl": [{"response": "\\boxed{2}", "answer": "2"}],
-    "train/dapo_math_8k.jsonl": [{"problem": "1+1?", "answer": "2", "id": "1", "source": "dapo"}],
-    "train/math_train.jsonl": [{"problem": "1+2?", "answer": "3", "id": "1", "source": "math"}],
-    "eval/math500.jsonl": [{"problem": "What is 1+2?", "answer": "3", "id": "1", "source": "math500"}],
-}
-"""Inputs that the pages name, as rows of JSON Lines."""
-
-
-def commands_of(text: str) -> Iterator[list[str]]:
-    """The commands of a shell script, as words; comments, here-documents and redirections are gone."""
-    text = re.sub(r"<<\s*'?(\w+)'?(.*)\n(?:.*\n)*?\1$", r"\2", text, flags=re.M)
-    text = re.sub(r"(^|\s)#.*$", "", text.replace("\\\n", " "), flags=re.M)
-    text = re.sub(r"\$\{\w+:[-=?]([^}]*)\}", r"\1", re.sub(r"\$\([^)]*\)", "VALUE", text))
-    lexer = shlex.shlex(text, posix=True, punctuation_chars=";|&<>\n")
-    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
-    words: list[str] = []
-    skip = False
-    for token in [*lexer, "\n"]:
-        if set(token) <= set(";|&\n"):
-            if words:
-                yield words
-            words = []
-        elif set(token) <= set("<>&"):
-            skip = True
-        elif skip:
-            skip = False
-        else:
-            words.append(token)
-
-
-def test_commands_of_a_script():
+def test_commands_of_a_script(commands_of):
     script = "A=1 make demo   # it's\ncat > x <<'END'\nmake nothing\nEND\na \\\n  'b\nc' && d \"${E:-f}\" $(g h) | i\n"
     expected = [["A=1", "make", "demo"], ["cat"], ["a", "b\nc"], ["d", "f", "VALUE"], ["i"]]
     assert list(commands_of(script)) == expected
@@ -104,6 +77,7 @@ class Checker:
         else:
             assert program in FOREIGN, f"no such program: {program}"
             self.check_files(rest)
+            self.check_versions(rest)
 
     def check_script(self, name: str, words: list[str]) -> None:
         assert (self.repository / name).is_file(), f"no file {name}"
@@ -128,6 +102,14 @@ class Checker:
         for word in words:
             if re.match(r"(tests|scripts|docs|benchmarks|requirements)[/-]", word):
                 assert (self.repository / word.split("::")[0]).exists(), f"no file {word}"
+
+    def check_versions(self, words: list[str]) -> None:
+        """Versions to install are those of a list of requirements."""
+        lists = "\n".join(path.read_text(encoding="utf-8") for path in self.repository.glob("requirements*.txt"))
+        for word in words:
+            if re.fullmatch(r"[\w.\[\]-]+==\S+", word):
+                name = re.escape(re.split(r"[=[]", word)[0])
+                assert re.search(rf"^{name}(\[\w+\])?=={re.escape(word.split('==')[1])}$", lists, flags=re.M), word
 
     def check_make(self, words: list[str]) -> None:
         makefile = (self.repository / "Makefile").read_text(encoding="utf-8")
@@ -166,14 +148,15 @@ def test_every_block_is_of_a_kind_that_a_test_covers(pages):
         for block in page.blocks:
             language = block.language.split()[0] if block.language else ""
             assert language in (*SHELL, *OTHER_LANGUAGES), f"{block.place}: {language}"
-            assert block.marker in (MARKERS if language in SHELL else ("", "output")), f"{block.place}: {block.marker}"
+            markers = MARKERS if language in SHELL else ("", "output")
+            assert block.marker in markers, f"{block.place}: '{block.marker}' says not how it is tested"
 
 
-def test_every_command_could_start(page, page_name, checker, monkeypatch):
+def test_every_command_could_start(page, page_name, checker, commands_of, monkeypatch):
     for block in page(page_name).blocks:
         if block.language not in SHELL or block.marker == "parse with the changes":
             continue
-        if block.marker in ("gpu", "cluster"):
+        if block.marker in ("gpu", "cluster", "hub"):
             monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
         for words in commands_of(block.text):
             try:
@@ -198,56 +181,12 @@ def test_every_command_could_start(page, page_name, checker, monkeypatch):
         "scripts/no_such.sh",
         "scripts/train_qwen2.5_7b_grpo.sh --dry_rum",
         "pip install -r requirements-gpu.txt",
+        "pip install vllm==0.28.0 wheel",
         "ray submit",
         "openrlhf_cov train",
     ],
 )
-def test_a_wrong_command_is_found(checker, command):
+def test_a_wrong_command_is_found(checker, commands_of, command):
     (words,) = commands_of(command)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         checker.check(words)
-
-
-def test_blocks_to_run_do_and_print_what_the_page_says(page, run_page, workplace):
-    """All of a page in one folder, in their order; ``…`` in the output stands for anything."""
-    blocks = page(run_page).blocks
-    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
-        if block.marker != "run":
-            continue
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", block.text],
-            **workplace,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, f"{block.place}: status {done.returncode}\n{done.stdout}{done.stderr}"
-        if following is not None and following.marker == "output":
-            shown = ".*?".join(map(re.escape, following.text.strip().split("…")))
-            assert re.fullmatch(shown, done.stdout.strip(), flags=re.S), f"{following.place}: it prints\n{done.stdout}"
-
-
-def test_python_of_the_pages_runs(page, python_page, workplace):
-    if python_page == "docs/extending.md":
-        return  # test_extending.py
-    code = "\n".join(block.text for block in page(python_page).blocks if block.language == "python")
-    done = subprocess.run([sys.executable, "-c", code], **workplace, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.fixture
-def workplace(repository, tmp_path, make_evaluation) -> dict[str, object]:
-    """Arguments of subprocess: a folder that looks like a clone in which ``make demo`` trained two policies.
-
-    Their metrics are those of real runs, of some columns. There are two evaluations, responses and problems as well.
-    """
-    for name in ("openrlhf_cov", "scripts", "benchmarks", "Makefile", "docs"):
-        (tmp_path / name).symlink_to(repository / name)
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    shutil.copytree(repository / "tests" / "docs" / "runs", tmp_path / "runs")
-    for run, answers in (("base", "1 2 2 -"), ("kl_cov", "1 1 2 1")):
-        make_evaluation({"amc23": [answers] * 3}).write(tmp_path / "results" / run)
-    for name, rows in FILES.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(repository), "PATH": path}}

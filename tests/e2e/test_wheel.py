@@ -5,9 +5,15 @@ import os
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, PathDistribution, distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+
+from openrlhf_cov.cli.packages import ENGINES
 
 pytestmark = pytest.mark.e2e
 
@@ -57,13 +63,42 @@ def test_without_any_dependency_the_doctor_says_what_lacks(installed, tmp_path, 
     assert version.stdout == "openrlhf-cov 0.1.0\n"
 
 
-@pytest.fixture
-def complete(installed):
-    """The environment that also sees this one's packages, but not its installation of ours."""
+def requirements_of(name: str, extras: Iterable[str] = ()) -> Iterator[Requirement]:
+    """What an installed package asks for here."""
+    for text in distribution(name).requires or []:
+        wanted = Requirement(text)
+        if wanted.marker is None or any(wanted.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            yield wanted
+
+
+def closure(wanted: Iterable[Requirement]) -> set[str]:
+    """Names of all packages that these need, as far as they are installed here."""
+    found, left = set(), list(wanted)
+    while left:
+        each = left.pop()
+        if each.name not in found:
+            with suppress(PackageNotFoundError):
+                left += requirements_of(each.name, each.extras)
+                found.add(each.name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def tools(installed):
+    """The environment with what the wheel asks for beside it, and what that asks for: as pip would make it."""
     site = next((installed.parent / "lib").glob("python*/site-packages"))
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (metadata,) = site.glob("openrlhf_cov-*.dist-info")
+    wanted = map(Requirement, PathDistribution(metadata).requires)
+    names = closure(each for each in wanted if each.marker is None)
+    linked = []
+    for top in sorted({file.parts[0] for name in names for file in distribution(name).files or ()} - {"..", "."}):
+        source, link = Path(sysconfig.get_path("purelib"), top), site / top
+        if source.exists() and not link.exists():
+            link.symlink_to(source)
+            linked.append(link)
     yield installed
-    (site / "dependencies.pth").unlink()
+    for link in linked:
+        link.unlink()
 
 
 def test_the_wheel_has_every_file_of_the_package(installed):
@@ -74,32 +109,72 @@ def test_the_wheel_has_every_file_of_the_package(installed):
     assert [name for name in tracked if (REPOSITORY / name).is_file() and not (site / name).exists()] == []
 
 
+@pytest.fixture
+def run(tools, tmp_path, environment):
+    """Function (command, words) -> the finished command, in a folder of its own."""
+
+    def run(command: str, *words: str, status: int = 0) -> subprocess.CompletedProcess:
+        done = call(tools / command, *words, cwd=tmp_path, env=environment)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+def test_it_asks_for_no_engine(run):
+    find = f"import importlib.util as u; print([n for n in {(*ENGINES, 'fastapi')} if u.find_spec(n)])"
+    assert run("python", "-c", find).stdout == "[]\n"
+
+
 @pytest.mark.parametrize("form", [["openrlhf-cov", "grade"], ["python", "-m", "openrlhf_cov.cli.grade"]])
-def test_both_forms_grade(complete, tmp_path, environment, form):
+def test_both_forms_grade(run, tmp_path, form):
     (tmp_path / "answers.jsonl").write_text(json.dumps(ROW) + "\n")
-    done = call(complete / form[0], *form[1:], "answers.jsonl", cwd=tmp_path, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert "correct" in done.stdout
+    assert "correct" in run(*form, "answers.jsonl").stdout
 
 
-def test_report_and_prepare_work_from_the_wheel(complete, tmp_path, environment):
+def test_report_and_watch_and_prepare_work_from_the_wheel(run, tmp_path):
     lines = [{"step": n, "entropy/mean": 1.0 / n, "reward": 0.9 - 0.2 / n} for n in range(1, 60)]
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = call(complete / "openrlhf-cov", "report", "run", "--output", "out", cwd=tmp_path, env=environment)
-    assert done.returncode == 0, done.stderr
+    run("openrlhf-cov", "report", "run", "--output", "out")
     assert (tmp_path / "out" / "report.html").stat().st_size > 100_000
+    assert "step 59" in run("openrlhf-cov", "watch", "run", "--once").stdout
     (tmp_path / "problems.jsonl").write_text(json.dumps({"problem": "1 + 1?", "answer": "2"}) + "\n")
-    done = call(
-        *(complete / "openrlhf-cov", "prepare", "--dataset", "problems.jsonl", "--output", "data"),
-        cwd=tmp_path,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr
+    run("openrlhf-cov", "prepare", "--dataset", "problems.jsonl", "--output", "data")
     assert len((tmp_path / "data" / "train.jsonl").read_text().splitlines()) == 1
 
 
-def test_the_trainer_refuses_in_one_line(complete, tmp_path, environment):
-    done = call(complete / "openrlhf-cov", "train", "--cov_type", "kl_cow", cwd=tmp_path, env=environment)
+def test_evaluations_are_listed_graded_again_and_compared(run, tmp_path, make_evaluation):
+    assert "aime24" in run("openrlhf-cov", "evaluate", "--list").stdout
+    for name, answers in (("base", "1 2 2 -"), ("kl_cov", "1 1 2 1")):
+        make_evaluation({"amc23": [answers] * 3}).write(tmp_path / name)
+    run("openrlhf-cov", "evaluate", "--output", "base", "--regrade")
+    assert "25.0" in run("openrlhf-cov", "compare", "base", "kl_cov").stdout  # one of four samples is 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--cov_type", "kl_cov"],
+        ["evaluate", "--model", "m", "--benchmarks", "aime24", "--output", "out"],
+        ["demo"],
+        ["demo-compare"],
+        ["tiny-task", "--output", "task"],
+        ["serve-reward"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_needs_the_engines_says_so_in_one_line(run, words):
+    refused = run("openrlhf-cov", *words, status=2).stderr.splitlines()
+    assert len(refused) == 1
+    assert "requirements-cpu.txt" in refused[0]
+
+
+def test_with_the_engines_the_trainer_refuses_in_one_line(installed, tmp_path, environment):
+    site = next((installed.parent / "lib").glob("python*/site-packages"))
+    engines = site / "engines.pth"
+    engines.write_text(sysconfig.get_path("purelib") + "\n")
+    done = call(installed / "openrlhf-cov", "train", "--cov_type", "kl_cow", cwd=tmp_path, env=environment)
+    engines.unlink()
     assert done.returncode == 2
     assert "--cov_type" in done.stderr.splitlines()[-1]
