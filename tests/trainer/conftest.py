@@ -79,11 +79,12 @@ def stub_actor() -> type[StubActor]:
 
 @pytest.fixture(scope="session")
 def cov_config():
-    """Function (cov_type, ratio, band of Clip-Cov) -> CovConfig; ratios may be as large as 1."""
+    """Function (cov_type, ratio, band of Clip-Cov, ...) -> CovConfig; ratios may be as large as 1."""
 
-    def make(cov_type, ratio, lower=-9.0, upper=9.0):
+    def make(cov_type, ratio, lower=-9.0, upper=9.0, **others):
         band = {"clip_cov_lb": lower, "clip_cov_ub": upper} if cov_type == "clip_cov" else {}
-        return CovConfig(cov_type=cov_type, allow_large_cov_ratio=True, **{f"{cov_type}_ratio": ratio}, **band)
+        settings = {f"{cov_type}_ratio": ratio} | band | others
+        return CovConfig(cov_type=cov_type, allow_large_cov_ratio=True, **settings)
 
     return make
 

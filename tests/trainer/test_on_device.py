@@ -1,0 +1,186 @@
+"""Selection and loss on the device of the policy: nothing of a micro-batch is read by the host, and bf16 trains.
+
+``gpu`` runs the same on an accelerator: ``python -m pytest -m gpu``.
+"""
+
+import importlib.util
+import math
+
+import pytest
+import torch
+from openrlhf.models import PolicyLoss, aggregate_loss
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from openrlhf_cov.models.loss import CovPolicyLoss
+from openrlhf_cov.models.objectives import TokenBatch
+from openrlhf_cov.models.ranking import token_keys
+from openrlhf_cov.trainer.selection import select_step
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+METHODS = ["clip_cov", "kl_cov"]
+READS = {
+    "_local_scalar_dense",
+    "nonzero",
+    "is_nonzero",
+    "masked_select",
+    "equal",
+    "unique_dim",
+    "_unique2",
+    "bincount",
+}
+"""Operators that make the host wait for the device, because it has to know their result or its shape."""
+
+
+class HostReads(TorchDispatchMode):
+    """Names of the operators that were called and that are in ``READS``, or index by a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func._schema.name.removeprefix("aten::")
+        masks = name in ("index", "index_put", "index_put_") and any(
+            each is not None and each.dtype in (torch.bool, torch.uint8) for each in args[1]
+        )
+        if name in READS or masks:
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x.sum().item(),
+        lambda x: bool((x > 0).any()),
+        lambda x: x[x > 0],
+        lambda x: x.masked_select(x > 0),
+        lambda x: torch.where(x > 0),
+        lambda x: x.unique(),
+    ],
+)
+def test_a_read_is_seen(read):
+    with HostReads() as reads:
+        read(torch.arange(3.0))
+    assert reads.found
+
+
+def batch(device, samples=4, length=16, seed=0):
+    """Tokens of a micro-batch whose policy has moved a little; a third of them masked."""
+    draw = torch.Generator().manual_seed(seed)
+    log_probs = -torch.rand(samples, length, generator=draw) * 4
+    old = log_probs + 0.1 * torch.randn(samples, length, generator=draw)
+    advantages = torch.randn(samples, 1, generator=draw).expand(samples, length)
+    mask = torch.rand(samples, length, generator=draw) > 1 / 3
+    return TokenBatch(*(tensor.to(device) for tensor in (log_probs, old, advantages, mask)))
+
+
+def loss_of(config):
+    clip = 0.2 if config.cov_type == "clip_cov" else math.inf
+    policy_loss = PolicyLoss(clip_eps_low=clip, clip_eps_high=clip)
+    return CovPolicyLoss(config, policy_loss=policy_loss, aggregate=aggregate_loss)
+
+
+def keys_of(count, device, samples=4, length=16):
+    ids = torch.arange(count * samples, device=device).split(samples)
+    return [token_keys(42, 1, each, length) for each in ids]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("scope", ["global", "micro_batch"])
+@pytest.mark.parametrize("cov_type", METHODS)
+def test_the_loss_reads_nothing(cov_config, cov_type, scope, device):
+    loss = loss_of(cov_config(cov_type, 0.1, cov_scope=scope))
+    tokens = batch(device)
+    log_probs = tokens.log_probs.clone().requires_grad_()
+    loss.selected = torch.zeros_like(tokens.action_mask)
+    loss.start_step(loss.config, 42, 1, 0)
+    if device == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        with HostReads() as reads:
+            value, *_ = loss(log_probs, tokens.old_log_probs, tokens.advantages, tokens.action_mask)
+            value.backward()
+    finally:
+        if device == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+    assert reads.found == []
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("micro_batches", [1, 2, 16])
+@pytest.mark.parametrize("cov_type", METHODS)
+def test_a_selection_reads_its_quota_alone(cov_config, cov_type, micro_batches, device):
+    window = [batch(device, seed=seed) for seed in range(micro_batches)]
+    keys = keys_of(micro_batches, device)
+    with HostReads() as reads:
+        masks = select_step(window, keys, cov_config(cov_type, 0.1), (0.2, 0.2))
+    assert reads.found == ["_local_scalar_dense"]  # one per optimizer step, however many micro-batches it has
+    assert {mask.device.type for mask in masks} == {device}
+
+
+# --- a training step in bf16
+
+SIZES = {
+    "cpu": dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, vocab_size=128),
+    # that of Qwen2.5-0.5B
+    "cuda": dict(
+        hidden_size=896, intermediate_size=4864, num_hidden_layers=24, num_attention_heads=14, vocab_size=151936
+    ),
+}
+PROMPT = 8
+
+
+def make_policy(device):
+    """A policy with random weights in bf16, with flash attention where a GPU has it."""
+    config = Qwen2Config(num_key_value_heads=2, tie_word_embeddings=True, **SIZES[device])
+    flash = device == "cuda" and importlib.util.find_spec("flash_attn") is not None
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(
+        config, dtype=torch.bfloat16, attn_implementation="flash_attention_2" if flash else "sdpa"
+    ).to(device)
+
+
+def log_probs_of(policy, sequences):
+    """Log-probs (B, A) of the tokens after the prompt, in float32."""
+    logits = policy(sequences).logits[:, PROMPT - 1 : -1].float()
+    return torch.log_softmax(logits, -1).gather(-1, sequences[:, PROMPT:, None]).squeeze(-1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("cov_type", METHODS)
+def test_a_training_step_in_bf16(cov_config, cov_type, device):
+    policy = make_policy(device)
+    config = cov_config(cov_type, 0.02, ppo_kl_coef=1.0)
+    loss = loss_of(config)
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-4)
+    draw = torch.Generator().manual_seed(1)
+    vocabulary, rows, length = SIZES[device]["vocab_size"], 4, 32
+    sequences = torch.randint(vocabulary, (2, rows, PROMPT + length), generator=draw).to(device)
+    advantages = torch.randn(2, rows, 1, generator=draw).expand(2, rows, length).to(device)
+    mask = torch.ones(2, rows, length, dtype=torch.bool, device=device)
+    with torch.no_grad():
+        old = [log_probs_of(policy, each) for each in sequences]
+    before = policy.lm_head.weight.detach().clone()
+    for _ in range(2):  # the second has a policy that has moved
+        with torch.no_grad():
+            now = [log_probs_of(policy, each) for each in sequences]
+        window = [TokenBatch(*each) for each in zip(now, old, advantages, mask, strict=True)]
+        keys = keys_of(2, device, rows, length)
+        selected = select_step(window, keys, config, loss.ppo_clip)
+        here = [TokenBatch(*(tensor.cpu() for tensor in vars(tokens).values())) for tokens in window]
+        expected = select_step(here, [each.cpu() for each in keys], config, loss.ppo_clip)
+        assert [each.tolist() for each in selected] == [each.tolist() for each in expected]
+        assert sum(int(each.sum()) for each in selected) == 5  # floor(0.02 * 2 * 4 * 32)
+        for place, tokens in enumerate(sequences):
+            loss.selected = selected[place]
+            value, *_ = loss(log_probs_of(policy, tokens), old[place], advantages[place], mask[place])
+            (value / 2).backward()
+        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+        assert torch.isfinite(norm)
+        assert norm > 0
+        optimizer.step()
+        optimizer.zero_grad()
+    assert not torch.equal(policy.lm_head.weight, before)
+    assert torch.isfinite(policy.lm_head.weight).all()
