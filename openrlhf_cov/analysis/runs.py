@@ -21,6 +21,13 @@ NEAREST_ENTROPY = 5
 KEPT_ONLY = "R is that of the groups that dynamic sampling kept"
 """What to know of the law of training rewards where ``keeps_groups``."""
 KL = "--algo.kl.init_coef"
+CLIPS = ("--actor.eps_clip_low_high", "--actor.eps_clip")
+"""Flags whose last number is the upper bound of the PPO clip; the first counts."""
+PPO_CLIP = 0.2
+"""Upstream's upper bound."""
+SELECTED, TO_REFERENCE = "cov/selected_frac", "kl"
+INTERVENTION_COLUMNS = (SELECTED, TO_REFERENCE)
+"""Training columns that ``interventions`` looks at."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +62,7 @@ class RunFollower:
     def run(self) -> Run:
         """The run as far as it has been read."""
         return Run(
-            name=self.folder.resolve().name,
+            name=_name(self.folder.resolve().name),
             path=self.folder,
             training=self._metrics.table,
             evaluations=self._evaluations.table,
@@ -92,11 +99,11 @@ def read_run(
     elif path.suffix in TABLES:
         training, evaluations, warnings = read_csv(path, mapping, columns)
         warnings += _gaps(training, path.name)
-        run = Run(path.stem, path, training, evaluations, warnings=tuple(warnings))
+        run = Run(_name(path.stem), path, training, evaluations, warnings=tuple(warnings))
     elif path.is_dir() and any(path.rglob(EVENT_FILES)):
         training, evaluations, warnings = read_events(path, mapping, columns)
         warnings += _gaps(training, path.name)
-        run = Run(path.resolve().name, path, training, evaluations, warnings=tuple(warnings))
+        run = Run(_name(path.resolve().name), path, training, evaluations, warnings=tuple(warnings))
     else:
         raise UsageError(
             f"{path} is no run: a folder with {METRICS_FILE} or TensorBoard events, or a .csv or .tsv file"
@@ -104,6 +111,11 @@ def read_run(
     if not len(run.training):
         raise UsageError(f"{path} holds no step yet" + "".join(f"; {warning}" for warning in run.warnings))
     return run
+
+
+def _name(text: str) -> str:
+    """A name that any terminal, page and file can take: what cannot be printed becomes a question mark."""
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def unreadable(error: OSError) -> UsageError:
@@ -121,23 +133,25 @@ def interventions(run: Run) -> list[str]:
     """What acts on the entropy of this run, as ``examine_law`` takes it, from its flags and its metrics.
 
     A covariance method, a KL term, an entropy term, a raised upper clip bound. A flag that a known command does not
-    name has upstream's default. Of a run whose flags are not known only a covariance method shows, in the share of
-    selected tokens.
+    name has upstream's default. Of a run whose flags are not known a covariance method shows in the share of selected
+    tokens, and a KL term in ``kl``, which trainers log where there is a reference policy; the others do not.
     """
     found, settings = [], run.settings
     method = settings.get("--cov_type", "none")
-    selected = np.nan_to_num(run.training.column("cov/selected_frac"))
+    selected = np.nan_to_num(run.training.column(SELECTED))
     if method != "none" or selected.any():
-        found.append(f"--cov_type {method}" if method != "none" else "a covariance method (cov/selected_frac above 0)")
+        found.append(f"--cov_type {method}" if method != "none" else f"a covariance method ({SELECTED} above 0)")
     kl, entropy = setting(settings, KL), settings.get("--actor.entropy_coef")
     if _number(kl):
         left = kl == UPSTREAM_DEFAULTS[KL] and KL not in settings
         found.append(f"{KL} {kl}" + (" (upstream's default)" if left else ""))
     if _number(entropy):
         found.append(f"--actor.entropy_coef {entropy}")
-    low_high = [_number(word) for word in settings.get("--actor.eps_clip_low_high", "").split()]
-    if len(low_high) == 2 and low_high[0] != low_high[1]:
-        found.append(f"--actor.eps_clip_low_high {settings['--actor.eps_clip_low_high']}")
+    clip = next((flag for flag in CLIPS if settings.get(flag)), None)
+    if clip and _number(settings[clip].split()[-1]) > PPO_CLIP:
+        found.append(f"{clip} {settings[clip]}")
+    if not settings and np.nan_to_num(run.training.column(TO_REFERENCE)).any():
+        found.append(f"a KL term (the log has a {TO_REFERENCE} that is not 0)")
     return found
 
 

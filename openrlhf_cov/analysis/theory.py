@@ -15,6 +15,9 @@ from openrlhf_cov.models.dynamics import spearman
 
 MIN_PAIRS = 10
 """Pairs below which there is no interval."""
+MIN_STEPS = 20
+"""Steps below which a mean has no interval: of 12 with autocorrelation 0.5 it would be wider than three times the
+range of the values in one series of seven, of 20 in one of thirty."""
 
 PREDICTIONS = {1: ("entropy/delta_theorem1", "cov/prob_weighted_mean"), 2: ("entropy/delta_theorem2", "cov/mean")}
 """Of each theorem: the predicted change of entropy, up to a constant, and the covariance that it is made of."""
@@ -130,8 +133,8 @@ def _mean_above(place: NDArray[np.intp], values: Floats) -> Floats:
 
 
 def mean_interval(series: Floats, *, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = SEED) -> Interval:
-    """Mean of a series in the order of time, with an interval that allows for autocorrelation."""
-    if len(series) < MIN_PAIRS:
+    """Mean of a series in the order of time, with an interval that allows for autocorrelation; see ``MIN_STEPS``."""
+    if len(series) < MIN_STEPS:
         return Interval(_mean(series), math.nan, math.nan, level)
     estimate = float(series.mean())
     return interval_of(estimate, estimate + _mean_errors(series, resamples, seed), level)

@@ -148,9 +148,12 @@ def _fit_reasons(points: LawPoints, fit: LawFit, highest_reward: float | None) -
     flat = not np.ptp(points.reward)
     if fit.a.high < 0 and not flat:
         reasons.append(Reason("reward_falls", f"the reward falls with the entropy (a = {fit.a.estimate:.3g})"))
-    elif fit.a.low <= 0 or flat:
-        text = f"the reward does not depend on the entropy: a = {fit.a.estimate:.3g}, {_ends(fit.a.low, fit.a.high)}"
-        reasons.append(Reason("reward_flat", text))
+    elif flat:
+        reasons.append(Reason("reward_flat", f"the reward is {points.reward[0]:.3g} all the time"))
+    elif fit.a.low <= 0:
+        interval = f"a = {fit.a.estimate:.3g}, {_ends(fit.a.low, fit.a.high)}"
+        text = f"the points do not tell whether the reward depends on the entropy: {interval}"
+        reasons.append(Reason("slope_unknown", text))
     if fit.effective_points < MIN_EFFECTIVE_POINTS:
         text = (
             f"the residuals wander: {fit.points} points tell no more than {fit.effective_points:.1f} independent ones"

@@ -9,7 +9,7 @@ import numpy as np
 from openrlhf_cov.analysis.law import LawPoints
 from openrlhf_cov.analysis.naming import ENTROPY
 from openrlhf_cov.analysis.regression import Floats
-from openrlhf_cov.analysis.runs import Run, interventions, keeps_groups, training_points
+from openrlhf_cov.analysis.runs import INTERVENTION_COLUMNS, Run, interventions, keeps_groups, training_points
 from openrlhf_cov.analysis.table import EMPTY, TIME, Table
 from openrlhf_cov.analysis.verdict import HIGHEST_REWARD, LawResult, examine_law, usable_bound
 from openrlhf_cov.dashboard import alerts
@@ -62,7 +62,7 @@ GRADER = {
     "truncated": "cut at the limit",
 }
 COLUMNS = frozenset(
-    {TIME, STEP_TOTAL, LENGTH, SAMPLES, "cov/selected_frac", *(curve.metric for curve in CURVES)}
+    {TIME, STEP_TOTAL, LENGTH, SAMPLES, *INTERVENTION_COLUMNS, *(curve.metric for curve in CURVES)}
     | {*PHASES, *SAMPLING, *GRADER, *alerts.COLUMNS}
 )
 """All metrics that the dashboard reads."""

@@ -26,6 +26,7 @@ PLACES = frozenset(
     }
 )
 """Flags that say where a run is and what it is called, not what it does."""
+NO_LAW = "the law applies to none of them"
 GRID = 33
 """Sizes at which a trend is drawn."""
 
@@ -42,12 +43,14 @@ def setting_differences(runs: Sequence[RunReport]) -> tuple[Setting, ...]:
 
 
 def same_section(runs: Sequence[RunReport]) -> SameSection | None:
-    """The test of equal coefficients over all runs with a fit; None for a single run."""
+    """The test of equal coefficients over all runs with a fit, if the law applies to one; None for a single run."""
     if len(runs) < 2:
         return None
     fitted = [run for run in runs if run.law.result.fit]
     names = tuple(run.name for run in fitted)
     unfit = _unfit(fitted)
+    if fitted and len(unfit) == len(fitted):
+        return SameSection(names, unfit, None, NO_LAW)
     try:
         result = same_coefficients([run.law.result.fit for run in fitted])
     except ValueError as error:
@@ -61,6 +64,8 @@ def size_section(runs: Sequence[RunReport], options: Options) -> SizeSection | N
         return None
     used = [run for run in runs if run.name in options.sizes and run.law.result.fit]
     names, sizes = tuple(run.name for run in used), tuple(options.sizes[run.name] for run in used)
+    if used and len(_unfit(used)) == len(used):
+        return SizeSection(names, _unfit(used), sizes, None, NO_LAW, (), None)
     try:
         trend = against_size(sizes, [run.law.result.fit for run in used])
     except ValueError as error:

@@ -35,6 +35,10 @@ from openrlhf_cov.report.series import SMOOTHED, Series, spread_out, stacked, to
 from openrlhf_cov.report.tokens import find_token_files
 from openrlhf_cov.utils.command import masked
 
+UNKNOWN_FLAGS = (
+    "flags not known; if there was an entropy term or a raised clip bound, the law may not hold and the log does not "
+    "show it"
+)
 ENDS = 1 / 20
 """Share of the values at either end of a curve that its start and end are the means of."""
 GROUPS = 10
@@ -133,13 +137,16 @@ def _phases(table: Table) -> Phases | None:
 
 
 def _notes(runs: Sequence[Run], options: Options) -> list[str]:
-    """Where R is above the highest that it is said to be, or the reward of a part of the groups."""
+    """Where R is above the highest that it is said to be or is that of a part of the groups, and flags not known."""
     bound, notes = options.highest_reward, []
     for run in runs:
         points = law_points(run, options.metric)
         if usable_bound(points, bound) != bound:
             highest = f"{options.metric} reaches {points.reward.max():.3g}"
             notes.append(f"{run.name}: {highest}, above --reward_max {bound:g}, which is not used for this run")
+    unknown = [run.name for run in runs if not run.settings]
+    if unknown:
+        notes.append(f"{', '.join(unknown)}: {UNKNOWN_FLAGS}")
     kept = [run.name for run in runs if keeps_groups(run.training)]
     if kept and options.metric in TRAINING_METRICS:
         notes.append(f"{', '.join(kept)}: {KEPT_ONLY}")

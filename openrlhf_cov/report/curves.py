@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from openrlhf_cov.analysis.naming import ENTROPY
+from openrlhf_cov.analysis.runs import INTERVENTION_COLUMNS
 from openrlhf_cov.analysis.theory import BANDS
 
 REWARD = "reward"
@@ -109,6 +110,7 @@ SERIES_COLUMNS = tuple(
 COLUMNS = (
     *SERIES_COLUMNS,
     "score",
+    *INTERVENTION_COLUMNS,
     "time",
     "entropy/delta_theorem1",
     "entropy/delta_theorem2",

@@ -128,8 +128,6 @@ def _size_words(sizes: SizeSection) -> str:
     if sizes.trend is None:
         return paragraphs([f"No trend in model size: {sizes.reason}."], "")
     span = f"{len(sizes.names)} runs from {size_text(min(sizes.sizes))} to {size_text(max(sizes.sizes))}"
-    if len(sizes.unfit) == len(sizes.names):
-        return paragraphs([f"Against model size, {span}: the law applies to none of them, so no trend is given."], "")
     lines = [f"Against the logarithm of model size, {span}, a, b and the ceiling are fitted by a line each."]
     if sizes.unfit:
         lines.append(f"The law does not apply to {', '.join(sizes.unfit)}, whose coefficients mean little.")

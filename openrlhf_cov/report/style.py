@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from warnings import catch_warnings, filterwarnings
 
 from matplotlib import rc_context
 from matplotlib.artist import Artist
@@ -30,6 +31,7 @@ GREY, PALE = "#777777", "#bbbbbb"
 
 SETTINGS = {
     "svg.hashsalt": "openrlhf_cov",
+    "text.parse_math": False,  # a run may be called $x$
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.spines.top": False,
@@ -148,8 +150,14 @@ def legend_below(figure: Figure, handles: Sequence[Artist]) -> None:
 def save(figure: Figure, folder: Path, name: str, formats: Sequence[str]) -> list[Path]:
     """Write the figure in every format; the same figure gives the same SVG.
 
-    ``Figure.savefig`` would lay out and draw it twice for each.
+    ``Figure.savefig`` would lay out and draw it twice for each. Characters that the font lacks are drawn as boxes.
     """
+    with catch_warnings():
+        filterwarnings("ignore", "Glyph .* missing from font")
+        return _save(figure, folder, name, formats)
+
+
+def _save(figure: Figure, folder: Path, name: str, formats: Sequence[str]) -> list[Path]:
     figure.set_dpi(POINTS_PER_INCH)  # where hinted text is widest
     figure.get_layout_engine().execute(figure)
     figure.set_layout_engine("none")

@@ -42,8 +42,6 @@ def same_lines(same: SameSection) -> list[str]:
     """The test of equal coefficients in sentences."""
     if same.result is None:
         return [f"same coefficients: not tested, {same.reason}"]
-    if len(same.unfit) == len(same.names):
-        return [f"same a and b: not told, the law applies to none of the {len(same.names)} runs"]
     lines = [
         f"same a and b in all {len(same.names)} runs: p {p_value(same.result.p_value)}; the common line has "
         f"a {number(same.result.a)}, b {number(same.result.b)}"
@@ -66,8 +64,6 @@ def size_lines(sizes: SizeSection) -> list[str]:
     if sizes.trend is None:
         return [f"against model size: no line, {sizes.reason}"]
     runs = f"against model size, {len(sizes.names)} runs"
-    if len(sizes.unfit) == len(sizes.names):
-        return [f"{runs}: no trend given, the law applies to none of them"]
     slopes = [f"{name} {number(getattr(sizes.trend, name).slope * math.log(10))}" for name in ("a", "b", "ceiling")]
     lines = [f"{runs}: change for ten times the parameters: {', '.join(slopes)}"]
     if sizes.unfit:

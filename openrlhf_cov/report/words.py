@@ -129,8 +129,6 @@ def same_sentence(same: SameSection) -> str:
     """Have these runs one a and one b?"""
     if same.result is None:
         return f"Whether the runs share their coefficients cannot be said: {same.reason}."
-    if len(same.unfit) == len(same.names):
-        return "The law applies to none of these runs, so they have no coefficients to share."
     result = same.result
     p = f"p {p_value(result.p_value)}"
     if result.p_value < SAME_P:

@@ -1,7 +1,3 @@
-import json
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -126,6 +122,11 @@ def test_following_a_run_that_goes_back(folder):
         ({"--actor.entropy_coef": "0:0.005:100"}, ["--actor.entropy_coef 0:0.005:100"]),
         ({"--actor.eps_clip_low_high": "0.2 0.28"}, ["--actor.eps_clip_low_high 0.2 0.28"]),
         ({"--actor.eps_clip_low_high": "0.2 0.2"}, []),
+        ({"--actor.eps_clip_low_high": "0.28 0.2"}, []),  # the upper one is the second
+        ({"--actor.eps_clip_low_high": "0.3 0.3"}, ["--actor.eps_clip_low_high 0.3 0.3"]),
+        ({"--actor.eps_clip": "0.3"}, ["--actor.eps_clip 0.3"]),
+        ({"--actor.eps_clip": "0.1"}, []),
+        ({"--actor.eps_clip": "0.3", "--actor.eps_clip_low_high": "0.2 0.2"}, []),  # upstream takes the pair
     ],
 )
 def test_interventions(tmp_path, settings, expected):
@@ -144,6 +145,20 @@ def test_a_kl_term_that_the_command_leaves_at_its_default_is_an_intervention(tmp
 def test_selected_tokens_are_an_intervention(tmp_path):
     run = Run("r", tmp_path, table([1, 2], cov__selected_frac=[np.nan, 0.002]))
     assert interventions(run) == ["a covariance method (cov/selected_frac above 0)"]
+
+
+def test_a_kl_to_the_reference_is_an_intervention_where_flags_are_not_known(tmp_path):
+    columns = table([1, 2], kl=[0.0, 0.02])
+    assert interventions(Run("r", tmp_path, columns)) == ["a KL term (the log has a kl that is not 0)"]
+    assert interventions(Run("r", tmp_path, table([1, 2], kl=[0.0, np.nan]))) == []
+    known = {"--algo.kl.init_coef": "0"}
+    assert interventions(Run("r", tmp_path, columns, settings=known)) == []
+
+
+def test_a_name_holds_what_can_be_printed(tmp_path):
+    odd = tmp_path / "a\x1b[31m\nb é"
+    MetricsLog(odd / "metrics.jsonl").write(1, {"reward": 1.0})
+    assert read_run(odd).name == "a?[31m?b é"
 
 
 # --- points of the law
@@ -172,32 +187,3 @@ def test_evaluations_have_the_entropy_of_their_policy(tmp_path):
     assert points.reward.tolist() == [0.1, 0.2, 0.3, 0.4]
     assert len(evaluation_points(run, "missing")) == 0
     assert len(evaluation_points(Run("r", tmp_path, table([1], reward=[1]), run.evaluations), "acc")) == 0
-
-
-# --- size
-
-
-@pytest.mark.e2e
-@pytest.mark.long
-def test_a_million_steps(tmp_path):
-    # CPU time, so that a busy machine does not matter; the child reads a dozen values per line
-    values = json.dumps({f"group/name_{i}": i + 0.123456789 for i in range(10)})[1:]
-    with (tmp_path / "metrics.jsonl").open("w") as out:
-        out.writelines(
-            f'{{"step": {s}, "reward": {s / 1e6}, "entropy/mean": {1 / s}, {values}\n' for s in range(1, 1_000_001)
-        )
-    program = (
-        "import resource, sys, time\n"
-        "from openrlhf_cov.analysis.runs import read_run, training_points\n"
-        "from openrlhf_cov.analysis.verdict import examine_law\n"
-        "start = time.process_time()\n"
-        "run = read_run(sys.argv[1])\n"
-        "examine_law(training_points(run))\n"
-        "usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "print(len(run.training), time.process_time() - start, usage)\n"
-    )
-    found = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
-    steps, seconds, kilobytes = found.stdout.split()
-    assert int(steps) == 1_000_000
-    assert float(seconds) < 10
-    assert int(kilobytes) < 1e6

@@ -212,8 +212,8 @@ def test_bands_leave_out_steps_without_covariance():
 
 
 def test_covariance_by_accuracy():
-    low, high = [0.1, -0.1, NAN, 0.3] * 5, [0.3, 0.3, 0.9, 0.5] * 5
-    found = covariance_by_accuracy(table(range(20), cov__acc_low=low, cov__acc_high=high))
+    low, high = [0.1, -0.1, NAN, 0.3] * 7, [0.3, 0.3, 0.9, 0.5] * 7
+    found = covariance_by_accuracy(table(range(28), cov__acc_low=low, cov__acc_high=high))
     assert found.means["low"].estimate == pytest.approx(0.1)
     assert found.positive_frac["low"] == pytest.approx(2 / 3)
     assert found.easy_minus_hard.estimate == pytest.approx((0.2 + 0.4 + 0.2) / 3)

@@ -48,7 +48,7 @@ def test_rising_entropy(wander):
 def test_reward_that_rises_at_constant_entropy(wander):
     entropy = 0.3 + 0.02 * np.random.default_rng(1).standard_normal(200)
     constant = LawPoints.of(STEPS, entropy, 0.3 + 0.4 * STEPS / 200 + wander)
-    assert {"entropy_not_falling", "reward_flat", "residual_trend"} <= judged(constant).codes
+    assert {"entropy_not_falling", "slope_unknown", "residual_trend"} <= judged(constant).codes
 
 
 def test_reward_that_goes_on_where_the_entropy_stays(entropy, wander):
@@ -75,13 +75,16 @@ def test_flat_reward_that_happens_to_fall(entropy, noise):
     for seed in range(10):
         reward = 0.5 + 0.02 * noise(200, 0.5, np.random.default_rng(seed))
         result = examine_law(LawPoints.of(STEPS, entropy(200), reward), resamples=500)
-        expected = {"reward_flat"} if result.fit.a.low <= 0 <= result.fit.a.high else set()
-        assert result.verdict.codes & {"reward_flat", "reward_falls"} == expected
+        expected = {"slope_unknown"} if result.fit.a.low <= 0 <= result.fit.a.high else set()
+        assert result.verdict.codes & {"reward_flat", "slope_unknown", "reward_falls"} == expected
 
 
 def test_flat_reward(entropy, wander):
-    assert "reward_flat" in judged(LawPoints.of(STEPS, entropy(200), 0.5 + wander)).codes
-    assert "reward_flat" in judged(LawPoints.of(STEPS, entropy(200), np.full(200, 0.4))).codes
+    (reason,) = judged(LawPoints.of(STEPS, entropy(200), 0.5 + wander)).reasons
+    assert reason.code == "slope_unknown"
+    assert reason.text.startswith("the points do not tell whether the reward depends on the entropy: a = ")
+    constant = judged(LawPoints.of(STEPS, entropy(200), np.full(200, 0.4)))
+    assert "the reward is 0.4 all the time" in [reason.text for reason in constant.reasons]
 
 
 def test_two_random_walks_are_rarely_taken_for_the_law():

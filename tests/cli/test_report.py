@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -232,3 +233,16 @@ def test_help_needs_nothing_heavy():
     code = "import sys; from openrlhf_cov.cli import report; report.build_parser().format_help(); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not set(HEAVY) & set(loaded)
+
+
+@pytest.mark.e2e
+@pytest.mark.long
+def test_a_million_steps_are_read_and_drawn():
+    # CPU time of all processes, so that a busy machine does not matter: 10 s by the clock on two cores are 20 of it
+    benchmark = Path(__file__).parents[2] / "benchmarks" / "report_size.py"
+    done = subprocess.run([sys.executable, benchmark], capture_output=True, text=True, check=True)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if "MB" in line]
+    assert [name for name, *_ in rows] == ["numbers alone", "figures", "figures and page"]
+    for _, _, cpu, memory in rows:
+        assert float(cpu) < 20
+        assert float(memory.removesuffix(" MB")) < 1000

@@ -9,10 +9,14 @@ from html import unescape
 import pytest
 
 from openrlhf_cov.report.page import write_page
+from openrlhf_cov.report.plotly_figure import short_names
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium is installed")
+
+FOREIGN = "foreign_" + 200 * "n"
+"""A name without a place to break it."""
 
 DRIVER = """
 <!DOCTYPE html><meta charset="utf-8">
@@ -153,7 +157,7 @@ def seen(make_contents, make_report_run, write_tokens, token_records, hostile, t
     contents = make_contents(
         make_report_run(hostile, path=folder),
         make_report_run("kl_cov", seed=1, steps=50, method="kl_cov"),
-        make_report_run("foreign", seed=2, steps=40, only=["reward", "entropy/mean"]),
+        make_report_run(FOREIGN, seed=2, steps=40, only=["reward", "entropy/mean"]),
         forecast_share=0.2,
     )
     write_page(contents, folder / "report.html")
@@ -193,7 +197,7 @@ def test_text_of_runs_is_shown_as_text(seen, hostile):
 
 def test_runs_are_shown_and_hidden_in_all_charts(seen, hostile):
     first, second, third = seen["used"]["chips"]
-    assert (first[:8], second, third) == (hostile[:8], "kl_cov", "foreign")
+    assert (first[:8], second, third) == (hostile[:8], "kl_cov", short_names([FOREIGN])[0])
     # reward and entropy: values and means of the first run, values alone of the others, which are short; two less
     assert seen["used"]["lines"] == [8, 6]
     assert seen["used"]["pressed"] == "false"
@@ -210,9 +214,9 @@ def test_a_legend_hides_a_line(seen):
 
 def test_the_table_sorts_up_and_down(seen, hostile):
     assert seen["used"]["order"] == [
-        [hostile, "kl_cov", "foreign"],
-        ["ascending", "foreign", "kl_cov", hostile],
-        ["descending", hostile, "kl_cov", "foreign"],
+        [hostile, "kl_cov", FOREIGN],
+        ["ascending", FOREIGN, "kl_cov", hostile],
+        ["descending", hostile, "kl_cov", FOREIGN],
     ]
 
 

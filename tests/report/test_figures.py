@@ -114,6 +114,13 @@ def test_many_runs_are_counted_in_the_legend(make_contents, make_report_run):
     assert len(FIGURES["coefficients"](contents).axes[0].get_yticks()) == 10
 
 
+def test_any_name_can_be_drawn(make_contents, make_report_run, hostile, tmp_path):
+    # a formula that is none, a letter that the font lacks (a warning, here an error), markup
+    contents = make_contents(make_report_run(hostile, steps=60), make_report_run("$a_b^{c}$", seed=1, steps=60))
+    written, _ = write_figures(contents, tmp_path, ["svg", "png"])
+    assert {path.stem for path in written} >= {"law", "coefficients", "reward_and_entropy"}
+
+
 def test_a_single_run_needs_no_legend(make_contents, make_report_run):
     assert curve_figure(make_contents(make_report_run("run")), PROGRESS).legends == []
 

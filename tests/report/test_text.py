@@ -90,8 +90,8 @@ def test_lines_to_which_the_law_does_not_apply_have_no_common_numbers(make_conte
     runs = [make_report_run(name, seed=seed, method="kl_cov") for seed, name in enumerate("ab")]
     lines = summary(make_contents(*runs, sizes={"a": 1e9, "b": 1e10}, extrapolate_to=1e11)).splitlines()
     assert lines[-2:] == [
-        "same a and b: not told, the law applies to none of the 2 runs",
-        "against model size, 2 runs: no trend given, the law applies to none of them",
+        "same coefficients: not tested, the law applies to none of them",
+        "against model size: no line, the law applies to none of them",
     ]
     mixed = make_contents(make_report_run("c", seed=2), runs[0], sizes={"a": 1e9, "c": 1e10})
     said = "  the law does not apply to a: the trend is of lines, not of laws"

@@ -17,7 +17,8 @@ from openrlhf_cov.models.objectives import TokenBatch
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.trainer.selection import select_step
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
+DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])]
 METHODS = ["clip_cov", "kl_cov"]
 READS = {
     "_local_scalar_dense",
