@@ -22,8 +22,8 @@ from openrlhf_cov.evaluation import benchmarks, runner
 from openrlhf_cov.evaluation.plan import Plan, Request, make_plan
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.generation import EngineGroup
-from openrlhf_cov.trainer.ray import cluster, evaluation_engines
-from openrlhf_cov.trainer.ray.seams import VLLM_DTYPES
+from openrlhf_cov.trainer.ray import cluster, completions, evaluation_engines
+from openrlhf_cov.trainer.ray.adapters import VLLM_DTYPES
 
 
 def main() -> None:
@@ -109,7 +109,7 @@ def in_harness(plan: Plan, engines: list, requests: list[Request]) -> int:
             requests,
             [],
             runner.Grader.of(plan, config),
-            lambda missing: evaluation_engines.generate(EngineGroup(engines), missing),
+            lambda missing: completions.generate(EngineGroup(engines), missing),
             workers=config.reward_workers,
             on_response=lambda response: tokens.append(response.tokens),
         )
@@ -119,7 +119,7 @@ def in_harness(plan: Plan, engines: list, requests: list[Request]) -> int:
 def by_llm(llm, requests: list[Request]) -> int:
     """Tokens that ``LLM.generate`` returned."""
     prompts = [{"prompt_token_ids": list(request.prompt_ids)} for request in requests]
-    outputs = llm.generate(prompts, [evaluation_engines.sampling_params(each) for each in requests], use_tqdm=False)
+    outputs = llm.generate(prompts, [completions.sampling_params(each) for each in requests], use_tqdm=False)
     return sum(len(output.outputs[0].token_ids) for output in outputs)
 
 

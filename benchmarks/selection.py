@@ -51,7 +51,7 @@ def build(folder: Path):
     from openrlhf_cov.models.loss import CovPolicyLoss
     from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy
     from openrlhf_cov.tiny_task.problems import split_problems
-    from openrlhf_cov.trainer.ray import seams
+    from openrlhf_cov.trainer.ray import adapters
 
     problems = split_problems(seed=0, held_out=256).train
     model, tokenizer = make_base_policy(problems, BasePolicyConfig(), seed=0)
@@ -65,7 +65,7 @@ def build(folder: Path):
     """.split()
     sys.argv = ["train_ppo_ray", *flags]
     args = train_ppo_ray.parse_args()
-    seams.accept_fp32()
+    adapters.accept_fp32()
     trainer = make_trainer(args, folder, tokenizer)
     config = CovConfig.from_args(args)
     trainer.actor_loss_fn = CovPolicyLoss(config, policy_loss=trainer.actor_loss_fn, aggregate=aggregate_loss)

@@ -134,7 +134,7 @@ class Engines:
         import ray
 
         from openrlhf_cov.trainer.generation import EngineGroup
-        from openrlhf_cov.trainer.ray import cluster, evaluation_engines
+        from openrlhf_cov.trainer.ray import cluster, completions, evaluation_engines
 
         args = self.args
         needs = evaluation_engines.needs_of_engines(args.num_engines, args.tensor_parallel_size, self.dtype)
@@ -153,7 +153,7 @@ class Engines:
                 enforce_eager=args.enforce_eager,
                 seed=args.seed,
             )
-            yield from evaluation_engines.generate(EngineGroup(engines), requests)
+            yield from completions.generate(EngineGroup(engines), requests)
         finally:
             ray.shutdown()
 

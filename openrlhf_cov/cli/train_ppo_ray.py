@@ -47,10 +47,10 @@ def main() -> None:
             sys.exit(dry_run.run(args, _one_line))
         from openrlhf_cov.cli import preflight
         from openrlhf_cov.trainer import extension_locks, stopping
-        from openrlhf_cov.trainer.ray import cluster, seams
+        from openrlhf_cov.trainer.ray import adapters, cluster, seams
 
         preflight.check(args)
-        seams.accept_fp32()
+        adapters.accept_fp32()
         needs = cluster.needs_of_training(args)
         cluster.connect(needs)
         cluster.check_capacity(needs)

@@ -95,10 +95,10 @@ class BenchmarkEvaluation:
 
     def respond(self, engines: EngineGroup) -> list[Response]:
         """Graded responses to all requests, in no order."""
-        from openrlhf_cov.trainer.ray import evaluation_engines
+        from openrlhf_cov.trainer.ray import completions
 
         def generate(requests):
-            return evaluation_engines.generate(engines, requests)
+            return completions.generate(engines, requests)
 
         fitting = [request for request in self.requests if request.fits]
         unfit = [too_long(request) for request in self.requests if not request.fits]

@@ -21,7 +21,7 @@ from openrlhf_cov.trainer.checkpoints import CheckpointedLoader
 from openrlhf_cov.trainer.engine_health import dead_engines
 from openrlhf_cov.trainer.observation import ENTROPY
 from openrlhf_cov.trainer.prompt_dataset import CovPromptDataset
-from openrlhf_cov.trainer.ray.seams import plain_class
+from openrlhf_cov.trainer.ray.adapters import plain_class
 from openrlhf_cov.trainer.rollouts import check_reward_errors, complete_logs, failed_rewards, of_scores
 from openrlhf_cov.trainer.samples_generator import CovSamplesGenerator
 from openrlhf_cov.trainer.stopping import Ending, ending, stop_requested

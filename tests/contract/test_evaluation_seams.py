@@ -42,7 +42,7 @@ def test_an_engine_gives_the_last_output_of_a_request(upstream):
 
 
 def test_vllm_draws_a_sample_by_the_parameters_we_set(vllm, ours):
-    (call,) = ours.calls(OURS[0], "sampling_params", "SamplingParams")
+    (call,) = ours.calls("trainer/ray/completions.py", "sampling_params", "SamplingParams")
     fields = annotated(vllm.find("sampling_params.py", "SamplingParams"))
     assert {keyword.arg for keyword in call.keywords} <= fields.keys()
     assert annotated(vllm.find("sampling_params.py", "SamplingParams"))["n"] == "1"

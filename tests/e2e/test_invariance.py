@@ -81,9 +81,9 @@ def policy_group(args, ranks: int):
     from openrlhf.trainer.ray.launcher import RayActorGroup
     from openrlhf.utils import get_strategy
 
-    from openrlhf_cov.trainer.ray import cluster, seams
+    from openrlhf_cov.trainer.ray import adapters, cluster, seams
 
-    seams.accept_fp32()
+    adapters.accept_fp32()
     if not ray.is_initialized():
         args.actor.num_gpus_per_node = 7  # upstream never gives back the placement group of a two-rank group
         cluster.connect(cluster.needs_of_training(args))

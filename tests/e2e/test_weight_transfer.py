@@ -29,9 +29,9 @@ def actors(task, tmp_path, monkeypatch):
     from openrlhf.trainer.ray.launcher import RayActorGroup
     from openrlhf.utils import get_strategy, get_tokenizer
 
-    from openrlhf_cov.trainer.ray import cluster, seams
+    from openrlhf_cov.trainer.ray import adapters, cluster, seams
 
-    seams.accept_fp32()
+    adapters.accept_fp32()
     cluster.connect(cluster.needs_of_training(args))
     try:
         seams.install(args)

@@ -92,7 +92,7 @@ def test_metrics_by_hand(make_args):
 
 
 def test_responses_come_from_the_engines_and_are_graded(make_args, monkeypatch):
-    from openrlhf_cov.trainer.ray import evaluation_engines
+    from openrlhf_cov.trainer.ray import completions
 
     def generate(engines, requests):
         assert engines == "the engines of the training"
@@ -100,7 +100,7 @@ def test_responses_come_from_the_engines_and_are_graded(make_args, monkeypatch):
             n = int(request.key[1])
             yield request, Completion(f"\\boxed{{{2 * n if n else 5}}}", tokens=3, prompt_tokens=4, truncated=False)
 
-    monkeypatch.setattr(evaluation_engines, "generate", generate)
+    monkeypatch.setattr(completions, "generate", generate)
     args = make_args()
     evaluation = BenchmarkEvaluation(plan_of(args, Tokenizer()), args)
     responses = evaluation.respond("the engines of the training")
@@ -111,9 +111,9 @@ def test_responses_come_from_the_engines_and_are_graded(make_args, monkeypatch):
 
 
 def test_a_prompt_without_room_counts_as_wrong(make_args, monkeypatch):
-    from openrlhf_cov.trainer.ray import evaluation_engines
+    from openrlhf_cov.trainer.ray import completions
 
-    monkeypatch.setattr(evaluation_engines, "generate", lambda engines, requests: iter(()))
+    monkeypatch.setattr(completions, "generate", lambda engines, requests: iter(()))
     args = make_args(max_len=4)
     evaluation = BenchmarkEvaluation(plan_of(args, Tokenizer()), args)
     metrics = evaluation.metrics(evaluation.respond(None))

@@ -15,7 +15,7 @@ from ray.util import placement_group, remove_placement_group
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.ray.seams import prepare_worker
+from openrlhf_cov.trainer.ray.adapters import prepare_worker
 
 logger = init_logger(__name__)
 

@@ -22,7 +22,7 @@ from openrlhf_cov.trainer.observation import (
     observe_training,
     record_entropy,
 )
-from openrlhf_cov.trainer.ray.seams import plain_class
+from openrlhf_cov.trainer.ray.adapters import plain_class
 from openrlhf_cov.trainer.selection import ranks_of
 from openrlhf_cov.trainer.token_dump import dump_tokens, is_due
 from openrlhf_cov.utils.metrics import MetricBuffer

@@ -1,10 +1,9 @@
-"""The one place that touches upstream: every name of openrlhf that we read, subclass or rebind.
+"""The one place that rebinds upstream's names, and reads its main program.
 
 ``docs/seams.md`` lists them and ``tests/contract`` fails when upstream changes one.
 """
 
 import ast
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, SimpleNamespace
@@ -12,20 +11,7 @@ from typing import Any
 
 import ray
 
-VLLM_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-"""--ds.param_dtype -> dtype of the vLLM engine. Upstream always generates in bfloat16."""
-
-
-def plain_class(actor_class: Any) -> type:
-    """The class underneath an ``@ray.remote`` actor; Ray refuses to subclass the decorated one.
-
-    It also gets a name of its own in its module. The decorated class hides it there, so pickle would ship a copy, and
-    ``super()`` in upstream's methods would then refuse our instances.
-    """
-    plain = actor_class.__ray_metadata__.modified_class.__ray_actor_class__
-    plain.__qualname__ = f"Plain{plain.__name__}"
-    setattr(sys.modules[plain.__module__], plain.__qualname__, plain)
-    return plain
+from openrlhf_cov.trainer.ray.adapters import VLLM_DTYPES
 
 
 def upstream_main() -> CodeType:
@@ -38,30 +24,6 @@ def upstream_main() -> CodeType:
     module = ast.parse(path.read_text(encoding="utf-8"))
     (main,) = [node for node in module.body if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)]
     return compile(ast.Module(body=main.body, type_ignores=[]), str(path), "exec")
-
-
-def accept_fp32() -> None:
-    """Let upstream load models with ``--ds.param_dtype fp32`` in this process."""
-    import torch
-    from openrlhf.utils import utils
-
-    upstream = utils.convert_to_torch_dtype
-    if getattr(upstream, "accepts_fp32", False):
-        return
-
-    def convert_to_torch_dtype(param_dtype: str) -> torch.dtype:
-        return torch.float32 if param_dtype == "fp32" else upstream(param_dtype)
-
-    convert_to_torch_dtype.accepts_fp32 = True
-    utils.convert_to_torch_dtype = convert_to_torch_dtype
-
-
-def prepare_worker() -> None:
-    """Ray runs this first in every worker of a run (``worker_process_setup_hook``)."""
-    from openrlhf_cov.trainer import cpu_host
-
-    cpu_host.install()
-    accept_fp32()
 
 
 def install(args: SimpleNamespace) -> None:

@@ -110,7 +110,7 @@ def test_a_cpu_host_gets_logical_gpus_and_the_stand_ins(connect):
     asked = connect(True, {})
     assert (asked["address"], asked["num_gpus"]) == ("local", 4)
     assert asked["num_cpus"] == 4 + cluster.CONTROLLER_CPUS
-    assert asked["runtime_env"]["worker_process_setup_hook"] == "openrlhf_cov.trainer.ray.seams.prepare_worker"
+    assert asked["runtime_env"]["worker_process_setup_hook"] == "openrlhf_cov.trainer.ray.adapters.prepare_worker"
     assert cluster.FORWARDED.items() <= asked["runtime_env"]["env_vars"].items()
     assert asked["runtime_env"]["env_vars"]["DS_ACCELERATOR"] == "cpu"
 

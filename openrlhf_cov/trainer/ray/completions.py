@@ -1,0 +1,65 @@
+"""Answers of vLLM engines to the requests of an evaluation, whether they are its own or those of a training."""
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
+
+from openrlhf_cov.evaluation.plan import Completion, Request
+from openrlhf_cov.trainer.generation import EngineGroup, finished
+from openrlhf_cov.utils.json_lines import json_number
+
+IN_FLIGHT = 512
+"""Requests under way on one engine: twice the sequences that vLLM runs at once by default, so that it never waits."""
+
+
+def generate(engines: EngineGroup, requests: Sequence[Request]) -> Iterator[tuple[Request, Completion]]:
+    """Completions as they finish, from the engines with the least to do; see ``generation.finished``."""
+
+    def dispatch(engine: Any, batch: list[Request]) -> list[Any]:
+        return [engine.complete.remote(request) for request in batch]
+
+    window = IN_FLIGHT * max(1, len(engines.unfinished))
+    for place, completion in finished(requests, engines, dispatch, _describe, window):
+        yield requests[place], completion
+
+
+def sampling_params(request: Request) -> SamplingParams:
+    """How vLLM draws one request. Special tokens stay in the text, as in training: a rule may ask for the end."""
+    return SamplingParams(
+        temperature=request.temperature,
+        top_p=request.top_p,
+        seed=request.seed,
+        max_tokens=request.max_tokens,
+        logprobs=0 if request.log_probs else None,
+        skip_special_tokens=False,
+        include_stop_str_in_output=True,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def completion_of(output: Any) -> Completion:
+    """What is kept of a ``vllm.RequestOutput``."""
+    (response,) = output.outputs
+    ids = list(response.token_ids)
+    return Completion(
+        text=response.text,
+        tokens=len(ids),
+        prompt_tokens=len(output.prompt_token_ids),
+        truncated=response.finish_reason == "length",
+        surprisal=_surprisal(ids, response.logprobs),
+    )
+
+
+def _surprisal(ids: list[int], log_probs: list[dict[int, SimpleNamespace]] | None) -> float | None:
+    """Mean of -log p of the tokens, nats; None without log-probs or tokens, and where a broken model gives NaN."""
+    if not log_probs:
+        return None
+    return json_number(-sum(scores[token].logprob for token, scores in zip(ids, log_probs, strict=True)) / len(ids))
+
+
+def _describe(request: Request) -> str:
+    benchmark, problem, sample = request.key
+    return f"{benchmark}, problem {problem}, sample {sample}"

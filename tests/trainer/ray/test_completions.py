@@ -1,0 +1,153 @@
+import asyncio
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import ray
+
+from openrlhf_cov.evaluation.endpoint import VLLM
+from openrlhf_cov.evaluation.plan import Completion, Request
+from openrlhf_cov.trainer import generation
+from openrlhf_cov.trainer.generation import EngineGroup
+from openrlhf_cov.trainer.ray import completions
+from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
+
+SEEDED = Request(("sums", "p0", 3), "3+4=", (5, 6, 7), 17, 0.6, 0.9, 24)
+GREEDY = Request(("sums", "p0", 0), "3+4=", (5, 6, 7), None, 0.0, 1.0, 8, log_probs=True)
+
+
+def params(request):
+    return completions.sampling_params(request)
+
+
+def test_sampling_params_of_a_seeded_request():
+    how = params(SEEDED)
+    assert (how.n, how.seed, how.temperature, how.top_p, how.max_tokens, how.logprobs) == (1, 17, 0.6, 0.9, 24, None)
+    # nothing that would change what the model says: no stop words, no penalties, no other cut of the distribution
+    assert (how.stop, how.top_k, how.min_p, how.min_tokens, how.ignore_eos) == ([], 0, 0.0, 0, False)
+    assert (how.presence_penalty, how.frequency_penalty, how.repetition_penalty) == (0.0, 0.0, 1.0)
+
+
+def test_sampling_params_of_a_greedy_request():
+    how = params(GREEDY)
+    assert (how.seed, how.temperature, how.max_tokens) == (None, 0.0, 8)
+    assert how.logprobs == 0  # of the token that was drawn, no others
+
+
+def test_special_tokens_stay_in_the_text_as_in_training():
+    how = params(SEEDED)
+    assert (how.skip_special_tokens, how.include_stop_str_in_output) == (False, True)
+
+
+def test_a_vllm_server_is_told_the_same():
+    how = params(SEEDED)
+    assert {name: getattr(how, name) for name in VLLM} == VLLM
+
+
+def test_seeds_of_63_bits_are_accepted():
+    assert params(replace(SEEDED, seed=2**63 - 1)).seed == 2**63 - 1
+
+
+def output(ids, logprobs=None, finish_reason="stop", prompt=(5, 6, 7)):
+    """What vLLM gives: per position the log-probs of some tokens, by id."""
+    response = SimpleNamespace(
+        text="7<eos>",
+        token_ids=ids,
+        finish_reason=finish_reason,
+        logprobs=None if logprobs is None else [
+            {token: SimpleNamespace(logprob=value) for token, value in position.items()} for position in logprobs
+        ],
+    )  # fmt: skip
+    return SimpleNamespace(outputs=[response], prompt_token_ids=list(prompt))
+
+
+def test_a_completion():
+    assert completions.completion_of(output((9, 2))) == Completion(
+        text="7<eos>", tokens=2, prompt_tokens=3, truncated=False, surprisal=None
+    )
+    assert completions.completion_of(output([9] * 8, finish_reason="length")).truncated
+
+
+def test_surprisal_by_hand():
+    # tokens 9 and 2 with -log p of 0.5 and 1.5; the more likely token 4 was not drawn: (0.5 + 1.5) / 2 = 1
+    completion = completions.completion_of(output([9, 2], [{9: -0.5}, {4: -0.25, 2: -1.5}]))
+    assert completion.surprisal == 1.0
+
+
+@pytest.mark.parametrize(
+    ("ids", "logprobs"), [([], []), ([9], [{9: math.nan}]), ([9, 2], [{9: -1.0}, {2: -math.inf}])]
+)
+def test_a_surprisal_that_is_no_number_is_none(ids, logprobs):
+    assert completions.completion_of(output(ids, logprobs)).surprisal is None
+
+
+class Engine:
+    """An actor handle whose requests are done at once; its text tells who answered."""
+
+    def __init__(self, name):
+        self.complete = SimpleNamespace(remote=lambda request: Reference(name, request))
+
+
+class Reference:
+    def __init__(self, name, request):
+        self.completion = Completion(f"{name} {request.seed}", 1, 3, False)
+
+
+@pytest.fixture
+def two_engines(monkeypatch):
+    fake = SimpleNamespace(
+        exceptions=ray.exceptions,
+        wait=lambda references, num_returns, timeout: (references[:num_returns], references[num_returns:]),
+        get=lambda reference: reference.completion,
+    )
+    monkeypatch.setattr(generation, "ray", fake)
+    return EngineGroup([Engine("a"), Engine("b")])
+
+
+def test_every_request_gets_its_completion(two_engines):
+    requests = [replace(SEEDED, key=("sums", "p0", seed), seed=seed) for seed in range(5)]
+    results = list(completions.generate(two_engines, requests))
+    assert {request.key: completion.text for request, completion in results} == {
+        ("sums", "p0", seed): f"{'ab'[seed % 2]} {seed}" for seed in range(5)
+    }
+
+
+def test_no_more_than_a_window_for_each_engine_is_under_way(two_engines, monkeypatch):
+    monkeypatch.setattr(completions, "IN_FLIGHT", 3)
+    under_way = []
+    wait = generation.ray.wait
+
+    def note(references, num_returns, timeout):
+        under_way.append(len(references))
+        return wait(references, num_returns, timeout)
+
+    monkeypatch.setattr(generation.ray, "wait", note)
+    requests = [replace(SEEDED, seed=seed) for seed in range(20)]
+    assert len(list(completions.generate(two_engines, requests))) == 20
+    assert max(under_way) == 6  # 3 for each of two
+
+
+def test_a_failing_request_is_named(two_engines, monkeypatch):
+    def fail(reference):
+        raise ray.exceptions.RayTaskError("complete", "trace", ValueError("out of blocks"))
+
+    monkeypatch.setattr(generation.ray, "get", fail)
+    with pytest.raises(generation.RunStopped, match=r"out of blocks\); sums, problem p0, sample 3$"):
+        list(completions.generate(two_engines, [SEEDED]))
+
+
+def test_the_actor_generates_from_the_tokens_of_the_prompt():
+    calls = []
+
+    class Actor(CovRolloutActor):
+        def __init__(self):
+            """Without an engine."""
+
+        async def generate(self, prompt_token_ids, sampling_params, multi_modal_data=None):
+            calls.append((prompt_token_ids, sampling_params))
+            return output([9, 2], [{9: -0.5}, {2: -1.5}])
+
+    completion = asyncio.run(Actor().complete(GREEDY))
+    assert completion == Completion("7<eos>", 2, 3, truncated=False, surprisal=1.0)
+    assert calls == [([5, 6, 7], params(GREEDY))]
