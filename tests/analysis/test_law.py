@@ -1,3 +1,5 @@
+"""The fit of the law, and what its intervals cover."""
+
 import json
 import math
 from dataclasses import replace
@@ -7,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.analysis.law import METHODS, NARROW_BELOW, LawPoints, RunningLaw, fit_law, forecast
+from openrlhf_cov.analysis.law import METHODS, LawPoints, fit_law
 from openrlhf_cov.analysis.regression import MOST_POINTS
 
 # entropies whose exponentials are 1, 2, 3, 4, 5, 6
@@ -226,119 +228,3 @@ def test_intervals_of_many_points_are_around_their_fit():
     assert abs(-slope - 0.3) > 0.05
     assert fit.a.estimate == pytest.approx(0.3, abs=0.02)
     assert np.median(-fit.line_draws[:, 1]) == pytest.approx(fit.a.estimate, abs=0.05 * (fit.a.high - fit.a.low))
-
-
-# --- forecast
-
-
-def test_forecast_of_exact_points(entropy):
-    H = entropy(80)
-    found = forecast(LawPoints.of(range(80), H, 0.7 - 0.2 * np.exp(H)), 0.15)
-    assert found.fit.points == 12  # 0.15 * 80
-    assert len(found.later) == 68
-    assert (found.rmse, found.final_error) == pytest.approx((0, 0), abs=1e-9)
-    np.testing.assert_allclose(found.predicted, found.later.reward, rtol=0, atol=1e-9)
-
-
-def test_forecast_errors_by_hand():
-    # the law of the first ten is exact; then the reward stays 0.1 and 0.3 above it
-    x = np.array([10.0, 9, 8, 7, 6, 5, 4, 3, 2, 1, 1, 1])
-    reward = np.array([-0.1, 0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1])
-    found = forecast(LawPoints.of(range(12), np.log(x), reward), 10 / 12)
-    assert found.rmse == pytest.approx(math.sqrt((0.1**2 + 0.3**2) / 2))
-    assert found.final_error == pytest.approx(-0.3)
-    assert found.in_band_frac == 0
-    assert found.persistence_rmse == pytest.approx(math.sqrt((0.1**2 + 0.3**2) / 2))  # the last point fitted was 0.8
-
-
-@pytest.mark.parametrize("share", [0.0, 1.0, 15])
-def test_share_is_a_fraction(share):
-    with pytest.raises(ValueError, match="fraction in"):
-        forecast(EXACT, share)
-
-
-def test_too_small_a_share_is_refused(law_curve):
-    # 15 % of 66 are 9 points, of 67 are 10
-    with pytest.raises(ValueError, match="a forecast needs at least 10 points with entropy and reward, got 9"):
-        forecast(law_curve(66, 0.5, 0), 0.15)
-    assert forecast(law_curve(67, 0.5, 0), 0.15).fit.points == 10
-
-
-def test_forecasts_are_calibrated(law_curve):
-    # 36 of 240 points, as in the paper. Share of later points in their 95 % bands, over 80 runs: the bands of a run
-    # share their error, so runs count, not points; standard deviation between runs 0.12 / sqrt(80) = 0.013
-    found = [forecast(law_curve(240, 0.5, [31, seed], sd=0.01), 0.15, resamples=500) for seed in range(80)]
-    assert 0.90 < np.mean([f.in_band_frac for f in found]) < 0.98
-    # noise alone has an RMSE of 0.01
-    assert 0.009 < np.median([f.rmse for f in found]) < 0.014
-    assert np.median([f.persistence_rmse for f in found]) > 0.1
-
-
-def test_forecasts_of_short_runs_are_too_narrow_as_their_reader_is_told(law_curve):
-    # 15 of 100 points: 0.90 of the later points were inside in 250 simulations, and of the ceilings 0.88 (standard
-    # errors over 80 runs 0.025 and 0.036)
-    found = [forecast(law_curve(100, 0.5, [41, seed], sd=0.01), 0.15, resamples=500) for seed in range(80)]
-    assert {each.fit.points for each in found} == {15}
-    assert 15 < NARROW_BELOW <= 0.15 * 240
-    assert 0.82 < np.mean([each.in_band_frac for each in found]) < 0.97
-    assert 0.77 < np.mean([each.fit.ceiling.low <= 0.5 <= each.fit.ceiling.high for each in found]) < 0.98
-
-
-@pytest.mark.e2e
-@pytest.mark.long
-def test_forecasts_are_calibrated_in_500_simulations(law_curve):
-    found = [forecast(law_curve(240, 0.5, [37, seed], sd=0.01), 0.15) for seed in range(500)]
-    assert 0.93 <= np.mean([f.in_band_frac for f in found]) <= 0.97
-    final = np.mean([f.low[-1] <= f.later.reward[-1] <= f.high[-1] for f in found])
-    ceiling = np.mean([f.fit.ceiling.low <= 0.5 <= f.fit.ceiling.high for f in found])
-    assert min(final, ceiling) >= 0.92, (final, ceiling)
-
-
-# --- running fit
-
-
-def test_running_fit_is_the_fit_of_all_points(law_curve):
-    points, running = law_curve(60, 0.5, 9), RunningLaw()
-    values = [running.add(H, R) for H, R in zip(points.entropy, points.reward, strict=True)]
-    assert all(math.isnan(number) for value in values[:19] for number in value.values())
-    for count in (20, 43, 60):
-        fit = fit_law(points[:count], resamples=10)
-        found = values[count - 1]
-        assert found == pytest.approx({"law/ceiling": fit.ceiling.estimate, "law/r2": fit.r2}, rel=1e-9)
-
-
-def test_running_fit_goes_on_after_a_checkpoint(law_curve):
-    points = law_curve(40, 0.5, 10)
-    whole, first, second = RunningLaw(), RunningLaw(), RunningLaw()
-    for H, R in zip(points.entropy[:25], points.reward[:25], strict=True):
-        whole.add(H, R), first.add(H, R)
-    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    second.load_state_dict(None)
-    for H, R in zip(points.entropy[25:], points.reward[25:], strict=True):
-        assert second.add(H, R) == whole.add(H, R)
-
-
-def test_running_fit_ignores_missing_values_and_constant_ones():
-    running = RunningLaw(fewest_points=2)
-    assert math.isnan(running.add(0.5, 0.5)["law/ceiling"])
-    assert math.isnan(running.add(math.nan, 0.5)["law/ceiling"])
-    assert math.isnan(running.add(0.5, 0.6)["law/ceiling"])  # the entropy did not vary
-    assert math.isfinite(running.add(0.4, 0.7)["law/ceiling"])
-
-
-def test_running_fit_ignores_entropies_that_none_can_have(law_curve):
-    # 800 nats: the exponential is out of bounds
-    points, running, other = law_curve(30, 0.5, 11), RunningLaw(), RunningLaw()
-    for H, R in zip(points.entropy, points.reward, strict=True):
-        expected = other.add(H, R)
-        running.add(800.0, R), running.add(-math.inf, R), running.add(50.0, R)
-        assert running.add(H, R) == pytest.approx(expected, nan_ok=True)
-
-
-@pytest.mark.parametrize(("spread", "finite"), [(1e-8, False), (0.9e-6, False), (1.1e-6, True)])
-def test_running_fit_of_an_entropy_that_varies_by_rounding_has_no_ceiling(spread, finite):
-    # exp(H) = 2 (1 +- spread): its standard deviation is `spread` of its mean
-    running = RunningLaw(fewest_points=2)
-    values = [running.add(math.log(2) + math.log1p(sign * spread), 0.5 + 0.1 * sign) for sign in (1, -1) * 10]
-    assert math.isfinite(values[-1]["law/ceiling"]) is finite
-    assert math.isfinite(values[-1]["law/r2"]) is finite

@@ -1,4 +1,4 @@
-"""The command line without its training: upstream's flags and checks, our parser."""
+"""The command lines without their work: upstream's flags and checks, our parser, good inputs."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_cov.cli import train_ppo_ray
+from openrlhf_cov.cli import dry_run, train_ppo_ray
 from openrlhf_cov.cli.arguments import CovArgumentParser
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer import cpu_host
@@ -29,6 +29,18 @@ def check_label(label):
     if not label.isdigit():
         raise ValueError("a label is a string of digits")
 """
+
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "vocab_size": 21,
+    "max_position_embeddings": 96,
+    "tie_word_embeddings": True,
+}
 
 
 class Parsed(Exception):
@@ -162,3 +174,86 @@ def refusal(check) -> Callable[..., str]:
         return str(error.value)
 
     return run
+
+
+@pytest.fixture
+def loadable_model(inputs) -> Path:
+    """The folder of the inputs' model, now with a config and a tokenizer that can be read."""
+    from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
+
+    folder = inputs["--actor.model_name_or_path"]
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    build_tokenizer(96).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def run_flags(inputs, loadable_model) -> Callable[..., list[str]]:
+    """Function (changes) -> the flags of a run on two GPUs."""
+    inputs |= {"--data.max_len": 48, "--rollout.max_new_tokens": 24, "--algo.kl.init_coef": 0}
+
+    def flags(changes=()) -> list[str]:
+        return [str(word) for pair in (inputs | dict(changes)).items() if pair[1] is not None for word in pair]
+
+    return flags
+
+
+@pytest.fixture
+def plan_run(run_flags, parse_nested, capsys) -> Callable[..., tuple[int, list[str], list[str]]]:
+    """Function (changes, flags...) -> (exit status, lines, shortfalls) of a dry run on one node of two GPUs."""
+
+    def run(changes=(), *extra: str) -> tuple[int, list[str], list[str]]:
+        shortfalls: list[str] = []
+
+        def complain(message: str) -> int:
+            shortfalls.append(message)
+            return 2
+
+        one_node = ["--dry_run", "--dry_run_nodes", "1", "--dry_run_gpus", "2"]
+        args = parse_nested(*run_flags(changes), *one_node, *extra)
+        capsys.readouterr()
+        status = dry_run.run(args, complain)
+        return status, capsys.readouterr().out.splitlines(), shortfalls
+
+    return run
+
+
+@pytest.fixture
+def quiet_engines(monkeypatch) -> None:
+    """Engines set this variable of the process."""
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
+
+
+@pytest.fixture
+def problems() -> list[dict[str, str]]:
+    """The rows of four problems, p0 to p3; the answer to all is 0."""
+    return [{"id": f"p{n}", "problem": f"What is {n} - {n} ?", "answer": "0", "source": "math"} for n in range(4)]
+
+
+@pytest.fixture
+def problems_file(tmp_path, write_rows, problems) -> Path:
+    return write_rows(tmp_path / "sums.jsonl", problems)
+
+
+@pytest.fixture
+def evaluate_flags(openai_server, problems_file, tmp_path) -> dict[str, object]:
+    """A good command line of ``evaluate``: three samples of four problems from the server, into ``run``."""
+    return {
+        "--model": "tiny",
+        "--base_url": openai_server.url,
+        "--benchmarks": problems_file,
+        "--output": tmp_path / "run",
+        "--temperature": "0.6",
+        "--samples": "3",
+        "--max_tokens": "24",
+    }
+
+
+@pytest.fixture(scope="session")
+def words() -> Callable[..., list[str]]:
+    """Function (flags, words...) -> the command line."""
+
+    def make(flags, *extra) -> list[str]:
+        return [*(str(word) for pair in flags.items() for word in pair), *map(str, extra)]
+
+    return make

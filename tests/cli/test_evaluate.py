@@ -15,59 +15,7 @@ from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS, PROTOCOLS
 from openrlhf_cov.evaluation.records import read_responses, read_settings
 from openrlhf_cov.rewards.pool import shared_pool
 
-ROWS = [{"id": f"p{n}", "problem": f"What is {n} - {n} ?", "answer": "0", "source": "math"} for n in range(4)]
-
-
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch):
-    """Engines set this variable of the process."""
-    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
-
-
-@pytest.fixture
-def sums(tmp_path):
-    """A file of four problems."""
-    path = tmp_path / "sums.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    return path
-
-
-@pytest.fixture
-def flags(openai_server, sums, tmp_path):
-    """A good command line: three samples of four problems from the server, into ``run``."""
-    return {
-        "--model": "tiny",
-        "--base_url": openai_server.url,
-        "--benchmarks": sums,
-        "--output": tmp_path / "run",
-        "--temperature": "0.6",
-        "--samples": "3",
-        "--max_tokens": "24",
-    }
-
-
-def words(flags, *extra):
-    return [*(str(word) for pair in flags.items() for word in pair), *map(str, extra)]
-
-
-@pytest.fixture
-def refusal(flags, capsys):
-    """Function (changes, flags...) -> the line with which the changed command line is refused."""
-
-    def run(changes=(), *extra):
-        changed = {flag: value for flag, value in (flags | dict(changes)).items() if value is not None}
-        try:
-            status = evaluate.main(words(changed, *extra))
-        except SystemExit as stop:  # argparse
-            status = stop.code
-        assert status == 2
-        output = capsys.readouterr()
-        assert output.out == ""
-        assert output.err.startswith("evaluate: error: ")
-        assert output.err.count("\n") == 1
-        return output.err.removeprefix("evaluate: error: ").rstrip("\n")
-
-    return run
+pytestmark = pytest.mark.usefixtures("quiet_engines")
 
 
 def test_list(capsys):
@@ -77,8 +25,8 @@ def test_list(capsys):
         assert name in output
 
 
-def test_a_run(flags, openai_server, tmp_path, capsys):
-    assert evaluate.main(words(flags)) == 0
+def test_a_run(evaluate_flags, openai_server, tmp_path, capsys, words):
+    assert evaluate.main(words(evaluate_flags)) == 0
     output = capsys.readouterr()
     responses = read_responses(tmp_path / "run")
     assert [response.key for response in responses] == [("sums", f"p{n}", k) for n in range(4) for k in range(3)]
@@ -101,9 +49,9 @@ def test_a_run(flags, openai_server, tmp_path, capsys):
     assert {(body["temperature"], body["top_p"], body["max_tokens"]) for body in bodies} == {(0.6, 1.0, 24)}
 
 
-def test_the_settings_of_a_run_are_those_of_its_flags(flags, tmp_path):
+def test_the_settings_of_a_run_are_those_of_its_flags(evaluate_flags, tmp_path, words):
     own = {"--template": "plain", "--seed": "5", "--protocol": "quick", "--limit": "2", "--reward_format": "any"}
-    assert evaluate.main(words(flags | own)) == 0
+    assert evaluate.main(words(evaluate_flags | own)) == 0
     settings = read_settings(tmp_path / "run")
     assert (settings.model, settings.protocol, settings.template, settings.seed) == ("tiny", "quick", "plain", 5)
     assert settings.template_text.startswith("{problem}\nPlease reason")
@@ -113,26 +61,26 @@ def test_the_settings_of_a_run_are_those_of_its_flags(flags, tmp_path):
     assert (sums.samples, sums.temperature, sums.max_tokens, sums.problems, sums.complete) == (3, 0.6, 24, 2, False)
 
 
-def test_chat_is_the_servers_own_template_around_the_plain_prompt(flags, openai_server, tmp_path):
-    assert evaluate.main(words(flags | {"--template": "chat"})) == 0
+def test_chat_is_the_servers_own_template_around_the_plain_prompt(evaluate_flags, openai_server, tmp_path, words):
+    assert evaluate.main(words(evaluate_flags | {"--template": "chat"})) == 0
     assert read_settings(tmp_path / "run").template == "chat"
     path, body, _ = openai_server.asked[0]
     assert path == "/chat/completions"
     assert body["messages"][0]["content"].startswith("What is ")
 
 
-def test_log_probs_give_a_surprisal(flags, openai_server, completed, tmp_path, capsys):
+def test_log_probs_give_a_surprisal(evaluate_flags, openai_server, completed, tmp_path, capsys, words):
     openai_server.reply = lambda path, body: (200, completed(path, body, "It is 0", log_probs=[-0.5, -1.0, -1.5]))
-    assert evaluate.main(words(flags, "--log_probs")) == 0
+    assert evaluate.main(words(evaluate_flags, "--log_probs")) == 0
     assert {response.surprisal for response in read_responses(tmp_path / "run")} == {1.0}
     assert read_settings(tmp_path / "run").log_probs
 
 
-def test_a_finished_run_is_only_told_again(flags, openai_server, tmp_path, capsys):
-    assert evaluate.main(words(flags)) == 0
+def test_a_finished_run_is_only_told_again(evaluate_flags, openai_server, tmp_path, capsys, words):
+    assert evaluate.main(words(evaluate_flags)) == 0
     before, told = (tmp_path / "run" / "responses.jsonl").read_bytes(), capsys.readouterr().out
     asked = len(openai_server.asked)
-    assert evaluate.main(words(flags)) == 0
+    assert evaluate.main(words(evaluate_flags)) == 0
     output = capsys.readouterr()
     assert len(openai_server.asked) == asked == 12
     assert "evaluate: 0 of 12 responses are missing\n" in output.err
@@ -152,27 +100,27 @@ def fail_after(count, completed):
     return reply
 
 
-def test_a_run_that_stopped_itself_is_continued(flags, openai_server, completed, tmp_path, capsys):
-    assert evaluate.main(words(flags)) == 0
+def test_a_run_that_stopped_itself_is_continued(evaluate_flags, openai_server, completed, tmp_path, capsys, words):
+    assert evaluate.main(words(evaluate_flags)) == 0
     straight = (tmp_path / "run").rename(tmp_path / "straight")
-    flags["--concurrency"] = "1"
+    evaluate_flags["--concurrency"] = "1"
     good, openai_server.reply = openai_server.reply, fail_after(5, completed)
     capsys.readouterr()
-    assert evaluate.main(words(flags)) == 1
+    assert evaluate.main(words(evaluate_flags)) == 1
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.splitlines()[-1].startswith("evaluate: error: the server refuses sums, problem p1, sample 2: ")
     assert output.err.splitlines()[-1].endswith("; what was generated is kept, the same command continues")
     assert len(read_responses(tmp_path / "run")) == 5
     openai_server.reply, openai_server.asked = good, []
-    assert evaluate.main(words(flags)) == 0
+    assert evaluate.main(words(evaluate_flags)) == 0
     assert len(openai_server.asked) == 7
     for name in ("responses.jsonl", "run.json", "summary.json"):
         assert (tmp_path / "run" / name).read_bytes() == (straight / name).read_bytes()
 
 
-def test_regrading_gives_the_same_and_another_format_other_grades(flags, tmp_path, capsys):
-    assert evaluate.main(words(flags)) == 0
+def test_regrading_gives_the_same_and_another_format_other_grades(evaluate_flags, tmp_path, capsys, words):
+    assert evaluate.main(words(evaluate_flags)) == 0
     before, told = (tmp_path / "run" / "responses.jsonl").read_bytes(), capsys.readouterr().out
     again = ["--regrade", "--output", str(tmp_path / "run")]
     assert evaluate.main(again) == 0
@@ -188,8 +136,11 @@ def test_regrading_gives_the_same_and_another_format_other_grades(flags, tmp_pat
     assert (tmp_path / "run" / "responses.jsonl").read_bytes() == before
 
 
-def test_a_prompt_that_is_too_long_is_counted(flags, sums, openai_server, tmp_path, capsys):
-    sums.write_text(sums.read_text() + json.dumps(ROWS[0] | {"id": "long", "problem": "long"}) + "\n")
+def test_a_prompt_that_is_too_long_is_counted(
+    evaluate_flags, problems_file, openai_server, tmp_path, capsys, problems, words
+):
+    row = problems[0] | {"id": "long", "problem": "long"}
+    problems_file.write_text(problems_file.read_text() + json.dumps(row) + "\n")
     good = openai_server.reply
 
     def reply(path, body):
@@ -198,119 +149,24 @@ def test_a_prompt_that_is_too_long_is_counted(flags, sums, openai_server, tmp_pa
         return good(path, body)
 
     openai_server.reply = reply
-    assert evaluate.main(words(flags)) == 0
+    assert evaluate.main(words(evaluate_flags)) == 0
     statuses = Counter(response.status for response in read_responses(tmp_path / "run"))
     assert statuses == {"graded": 12, "prompt_too_long": 3}
     assert "sums: 3 responses are empty, the prompt left no room; they count as wrong" in capsys.readouterr().out
 
 
-def test_answers_that_cannot_be_graded_are_told(flags, sums, capsys):
-    sums.write_text(sums.read_text() + json.dumps(ROWS[0] | {"id": "bad", "answer": "\\frac{1}{2"}) + "\n")
-    assert evaluate.main(words(flags)) == 0
+def test_answers_that_cannot_be_graded_are_told(evaluate_flags, problems_file, capsys, problems, words):
+    row = problems[0] | {"id": "bad", "answer": "\\frac{1}{2"}
+    problems_file.write_text(problems_file.read_text() + json.dumps(row) + "\n")
+    assert evaluate.main(words(evaluate_flags)) == 0
     message = "evaluate: sums: 1 gold answers cannot be read by the rule row; responses to them count as wrong\n"
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("flag", ["--model", "--benchmarks", "--output"])
-def test_a_missing_flag_is_refused(refusal, flag):
-    assert refusal({flag: None}) == f"{flag} is missing; --list shows the benchmarks"
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"--benchmarks": "aime2"}, "--benchmarks aime2: no benchmark 'aime2'; did you mean aime25?"),
-        ({"--protocol": "papr"}, "--protocol papr: no such protocol; choose one of paper, quick"),
-        (
-            {"--template": "qwen"},
-            "--template qwen: no such prompt template; choose one of qwen-boxed, chat, plain, none",
-        ),
-        ({"--limit": "0"}, "--limit is at least 1, got 0"),
-        ({"--limit": "x"}, "argument --limit: invalid int value: 'x'"),
-        ({"--samples": "0"}, "sums: --samples is at least 1, got 0"),
-        (
-            {"--temperature": "0"},
-            "sums: --samples 3 with --temperature 0: greedy responses are all the same; use 1",
-        ),
-        ({"--temperature": "-1"}, "sums: --temperature is a finite number of at least 0, got -1.0"),
-        ({"--max_tokens": "0"}, "sums: --max_tokens is at least 1, got 0"),
-        ({"--top_p": "0"}, "sums: --top_p is a fraction in (0, 1], got 0.0"),
-        (
-            {"--num_engines": "2"},
-            "--num_engines is for engines started here and has no effect with --base_url; drop it",
-        ),
-        ({"--concurrency": "0"}, "--concurrency is at least 1, got 0"),
-        ({"--reward_timeout": "0"}, "--reward_timeout is a number of seconds above 0, got 0.0"),
-        ({"--reward_workers": "0"}, "--reward_workers is at least 1, got 0"),
-        ({"--smaples": "2"}, "unrecognized arguments: --smaples 2"),
-    ],
-)
-def test_a_bad_flag_is_refused(refusal, tmp_path, changes, message):
-    assert refusal(changes) == message
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_bad_choice_is_refused(refusal):
-    assert refusal({"--reward_format": "box"}).startswith("argument --reward_format: invalid choice: 'box'")
-
-
-def test_a_model_that_is_not_served_is_refused(refusal, openai_server):
-    assert refusal({"--model": "large"}) == f"--model large is not served at {openai_server.url}; it serves tiny"
-
-
-def test_a_model_folder_without_a_tokenizer_is_refused(refusal, make_model, tmp_path):
-    folder = make_model(tmp_path / "model", ("config.json", "model.safetensors"))
-    message = f"--model {folder} is not a Hugging Face model folder: no tokenizer_config.json"
-    assert refusal({"--base_url": None, "--model": folder}) == message
-
-
-def test_a_benchmark_without_its_file_is_refused(refusal, tmp_path):
-    message = f"--data_dir {tmp_path}: no file math500.jsonl, which math500 needs"
-    assert (
-        refusal({"--benchmarks": "math500", "--data_dir": tmp_path, "--samples": "1", "--temperature": "0"}) == message
-    )
-    assert (
-        refusal({"--benchmarks": tmp_path / "no.jsonl"})
-        == f"{tmp_path / 'no.jsonl'} cannot be read: No such file or directory"
-    )
-
-
-def test_a_row_without_a_key_is_refused(refusal, sums):
-    sums.write_text(json.dumps({name: value for name, value in ROWS[0].items() if name != "answer"}))
-    assert refusal() == f"{sums}, line 1: field 'answer' is missing; the row has id, problem, source"
-
-
-def test_a_folder_that_cannot_be_used_is_refused(refusal, flags, sums, tmp_path, capsys):
-    assert refusal({"--output": sums}).endswith("is not empty and holds no evaluation; choose another folder")
-    assert refusal({"--output": sums / "run"}) == f"--output {sums / 'run'} cannot be written: Not a directory"
-    assert evaluate.main(words(flags)) == 0
-    capsys.readouterr()
-    assert refusal({"--seed": "1"}) == (
-        f"--output {tmp_path / 'run'} holds another run: seed was 0, now 1; choose another folder"
-    )
-
-
-def test_regrading_needs_a_run(refusal, tmp_path, capsys):
-    assert evaluate.main(["--regrade"]) == 2
-    assert "--output is missing" in capsys.readouterr().err
-    message = f"{tmp_path} is no folder of an evaluation: run.json: No such file or directory"
-    assert refusal({"--output": tmp_path}, "--regrade") == message
-
-
-def test_results_that_cannot_be_written_are_refused(flags, tmp_path, capsys):
-    assert evaluate.main(words(flags)) == 0
-    (tmp_path / "run" / "report.html").unlink()
-    (tmp_path / "run" / "report.html").mkdir()
-    capsys.readouterr()
-    assert evaluate.main(words(flags)) == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith(f"evaluate: error: {tmp_path / 'run'} cannot be written: ")
-
-
-def test_as_many_processes_grade_as_the_flag_says(flags):
+def test_as_many_processes_grade_as_the_flag_says(evaluate_flags, words):
     shared_pool().close()
     try:
-        assert evaluate.main(words(flags, "--reward_workers", "3")) == 0
+        assert evaluate.main(words(evaluate_flags, "--reward_workers", "3")) == 0
         assert shared_pool().size == 3
     finally:
         shared_pool().close()
@@ -318,7 +174,9 @@ def test_as_many_processes_grade_as_the_flag_says(flags):
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_keeps_what_was_generated(flags, openai_server, completed, tmp_path, capsys, signum):
+def test_an_interrupt_keeps_what_was_generated(
+    evaluate_flags, openai_server, completed, tmp_path, capsys, words, signum
+):
     replies = iter(range(12))
 
     def reply(path, body):
@@ -328,22 +186,22 @@ def test_an_interrupt_keeps_what_was_generated(flags, openai_server, completed, 
         return 200, completed(path, body)
 
     good, openai_server.reply = openai_server.reply, reply
-    flags["--concurrency"] = "1"
-    assert evaluate.main(words(flags)) == 128 + signum
+    evaluate_flags["--concurrency"] = "1"
+    assert evaluate.main(words(evaluate_flags)) == 128 + signum
     output = capsys.readouterr()
     assert output.out == ""
     last = "evaluate: error: interrupted; what was generated is kept, the same command continues"
     assert output.err.splitlines()[-1] == last
     assert len(read_responses(tmp_path / "run")) == 5
     openai_server.reply = good
-    assert evaluate.main(words(flags)) == 0
+    assert evaluate.main(words(evaluate_flags)) == 0
     assert len(read_responses(tmp_path / "run")) == 12
 
 
-def test_the_handler_of_the_process_is_back_at_the_end(flags):
+def test_the_handler_of_the_process_is_back_at_the_end(evaluate_flags, words):
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        assert evaluate.main(words(flags)) == 0
+        assert evaluate.main(words(evaluate_flags)) == 0
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, before)

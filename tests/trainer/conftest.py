@@ -1,6 +1,9 @@
-"""Upstream's modules import on a CPU host only with the stand-ins installed; ranks and actors without processes."""
+"""Upstream's modules import on a CPU host only with the stand-ins installed; ranks, actors and engines without
+processes."""
 
+import random
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -8,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from openrlhf_cov.config import CovConfig
+from openrlhf_cov.config import CovConfig, SamplingConfig
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.selection import Ranks
 
@@ -95,3 +98,181 @@ def one_process(tmp_path):
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
+
+
+SAMPLES = 2
+TOKENS = 3
+
+
+class Loader:
+    """Prompts "0", "1", … one at a time, from the start or from where a state left off; as torchdata's loader, which
+    begins another pass if the state was taken when the end had been noticed."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.place, self.resumed, self.ended = count, 0, False, False
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self):
+        if not self.resumed or self.ended:
+            self.place = 0
+        self.resumed = self.ended = False
+        while self.place < self.count:
+            self.place += 1
+            yield ["default"], [str(self.place - 1)], [f"label {self.place - 1}"], [None]
+        self.ended = True
+
+    def state_dict(self) -> dict:
+        return {"place": self.place, "ended": self.ended}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.place, self.ended, self.resumed = state["place"], state["ended"], True
+
+
+class Clock:
+    """``ray.wait`` and ``ray.get`` over requests that take the time their engine says."""
+
+    def __init__(self, exceptions) -> None:
+        self.exceptions = exceptions
+        self.now, self.times, self.results, self.sent = 0.0, {}, {}, 0
+
+    def send(self, delay: float, result) -> int:
+        self.sent += 1
+        self.times[self.sent] = self.now + delay
+        self.results[self.sent] = result
+        return self.sent
+
+    def wait(self, references, num_returns, timeout):
+        if timeout:
+            self.now = max(self.now, min(self.times[reference] for reference in references))
+        ready = [reference for reference in references if self.times[reference] <= self.now][:num_returns]
+        return ready, [reference for reference in references if reference not in ready]
+
+    def get(self, reference):
+        if isinstance(reference, list):  # of the engines' numbers of unfinished requests
+            return [self.get(item) for item in reference]
+        if isinstance(reference, Exception):
+            raise reference
+        if reference == 0:
+            return 0
+        result = self.results.pop(reference) if isinstance(reference, int) else reference
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+class Engine:
+    """Answers prompt ``p`` with the scores of ``score(p)``, after a delay; may fail at its n-th request."""
+
+    def __init__(self, clock: Clock, score, delays: random.Random, failures=None) -> None:
+        self.clock, self.score, self.delays, self.failures = clock, score, delays, failures or {}
+        self.requests, self.seeds = [], []
+        self.generate_responses = SimpleNamespace(remote=self._generate)
+        self.get_num_unfinished_requests = SimpleNamespace(remote=lambda: 0)
+
+    def _generate(self, prompt, label, num_samples, seeds=None, **request) -> int:
+        self.requests.append(prompt)
+        self.seeds.append(seeds)
+        result = self.failures.get(len(self.requests)) or [
+            answered(prompt, label, score) for score in self.score(int(prompt))
+        ]
+        return self.clock.send(self.delays.random(), result)
+
+
+def answered(prompt: str, label: str, score: float) -> dict:
+    return {
+        "prompt": prompt,
+        "label": label,
+        "observation_tokens": [1, 2, *[3] * TOKENS],
+        "action_ranges": [(2, 2 + TOKENS)],
+        "rollout_log_probs": None,
+        "reward": score,
+        "scores": score,
+    }
+
+
+@pytest.fixture(scope="session")
+def response() -> Callable[[str, str, float], dict]:
+    """Function (prompt, label, score) -> what an engine answers for one sample."""
+    return answered
+
+
+def half_pass(prompt: int) -> list[float]:
+    """Odd prompts have one right answer of two; of the even ones every second is all right."""
+    return [1.0, 0.0] if prompt % 2 else [float(prompt % 4 == 0)] * SAMPLES
+
+
+@pytest.fixture
+def make_generator(monkeypatch):
+    """Function (settings...) -> (``CovSamplesGenerator`` of two samples per prompt, its engines)."""
+    import ray
+
+    from openrlhf_cov.trainer import generation
+    from openrlhf_cov.trainer.samples_generator import CovSamplesGenerator
+
+    def make(score=half_pass, prompts=1000, batch=4, engines=1, delays=0, failures=None, filtering=True, **settings):
+        episodes, ranks = settings.pop("episodes", 1), settings.pop("ranks", 1)
+        train_batch, generated = settings.pop("train_batch", SAMPLES), settings.pop("generated", None)
+        clock = Clock(ray.exceptions)
+        monkeypatch.setattr(generation, "ray", clock)
+        monkeypatch.setattr("openrlhf.trainer.ppo_utils.samples_generator.ray", clock)
+        chance = random.Random(delays)
+        handles = [Engine(clock, score, chance, (failures or {}).get(place)) for place in range(engines)]
+        args = SimpleNamespace(
+            **vars(SamplingConfig(**settings)),
+            rollout=SimpleNamespace(
+                batch_size=batch, n_samples_per_prompt=SAMPLES, vllm_generate_batch_size=generated, micro_batch_size=2
+            ),
+            algo=SimpleNamespace(
+                dynamic_filtering_enable=filtering,
+                dynamic_filtering_range=(0.0, 1.0),
+                advantage=SimpleNamespace(is_correction_level="off"),
+            ),
+            train=SimpleNamespace(seed=1, num_episodes=episodes, batch_size=train_batch),
+            ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+            reward_max_error_frac=0.05,
+            actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=ranks),
+            vllm=SimpleNamespace(enable_sleep=False),
+        )
+        generator = CovSamplesGenerator(SimpleNamespace(args=args), Loader(prompts), Loader(3), None, handles)
+        return generator, handles
+
+    return make
+
+
+def groups_of(samples) -> list[int]:
+    """The prompt of each group, after a check that no group is torn."""
+    names = [int(sample.prompts[0]) for sample in samples]
+    assert names[::SAMPLES] == names[1::SAMPLES]
+    return names[::SAMPLES]
+
+
+def one_call(generator) -> tuple[list[int], dict, bool]:
+    samples, _, _, exhausted = generator.generate_samples(max_len=100, max_new_tokens=10)
+    return groups_of(samples), getattr(samples, "metrics", {}), exhausted
+
+
+def all_calls(generator, count: int = 10**9) -> list:
+    found = []
+    while len(found) < count and generator.episode < generator.args.train.num_episodes:
+        found.append(one_call(generator))
+    return found
+
+
+@pytest.fixture(scope="session")
+def prompts_of() -> Callable[..., list[int]]:
+    """Function (samples) -> the prompt of each group."""
+    return groups_of
+
+
+@pytest.fixture(scope="session")
+def step() -> Callable[..., tuple[list[int], dict, bool]]:
+    """Function (generator) -> (prompts of the groups, metrics, end of the pass) of one call."""
+    return one_call
+
+
+@pytest.fixture(scope="session")
+def outcomes() -> Callable[..., list]:
+    """Function (generator, count) -> what ``step`` gives at most so many times, up to the end of the last pass."""
+    return all_calls

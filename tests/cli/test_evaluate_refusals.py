@@ -1,0 +1,126 @@
+"""What the command line refuses, each in one line."""
+
+import json
+
+import pytest
+
+from openrlhf_cov.cli import evaluate
+
+pytestmark = pytest.mark.usefixtures("quiet_engines")
+
+
+@pytest.fixture
+def refusal(evaluate_flags, capsys, words):
+    """Function (changes, flags...) -> the line with which the changed command line is refused."""
+
+    def run(changes=(), *extra):
+        changed = {flag: value for flag, value in (evaluate_flags | dict(changes)).items() if value is not None}
+        try:
+            status = evaluate.main(words(changed, *extra))
+        except SystemExit as stop:  # argparse
+            status = stop.code
+        assert status == 2
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert output.err.startswith("evaluate: error: ")
+        assert output.err.count("\n") == 1
+        return output.err.removeprefix("evaluate: error: ").rstrip("\n")
+
+    return run
+
+
+@pytest.mark.parametrize("flag", ["--model", "--benchmarks", "--output"])
+def test_a_missing_flag_is_refused(refusal, flag):
+    assert refusal({flag: None}) == f"{flag} is missing; --list shows the benchmarks"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"--benchmarks": "aime2"}, "--benchmarks aime2: no benchmark 'aime2'; did you mean aime25?"),
+        ({"--protocol": "papr"}, "--protocol papr: no such protocol; choose one of paper, quick"),
+        (
+            {"--template": "qwen"},
+            "--template qwen: no such prompt template; choose one of qwen-boxed, chat, plain, none",
+        ),
+        ({"--limit": "0"}, "--limit is at least 1, got 0"),
+        ({"--limit": "x"}, "argument --limit: invalid int value: 'x'"),
+        ({"--samples": "0"}, "sums: --samples is at least 1, got 0"),
+        (
+            {"--temperature": "0"},
+            "sums: --samples 3 with --temperature 0: greedy responses are all the same; use 1",
+        ),
+        ({"--temperature": "-1"}, "sums: --temperature is a finite number of at least 0, got -1.0"),
+        ({"--max_tokens": "0"}, "sums: --max_tokens is at least 1, got 0"),
+        ({"--top_p": "0"}, "sums: --top_p is a fraction in (0, 1], got 0.0"),
+        (
+            {"--num_engines": "2"},
+            "--num_engines is for engines started here and has no effect with --base_url; drop it",
+        ),
+        ({"--concurrency": "0"}, "--concurrency is at least 1, got 0"),
+        ({"--reward_timeout": "0"}, "--reward_timeout is a number of seconds above 0, got 0.0"),
+        ({"--reward_workers": "0"}, "--reward_workers is at least 1, got 0"),
+        ({"--smaples": "2"}, "unrecognized arguments: --smaples 2"),
+    ],
+)
+def test_a_bad_flag_is_refused(refusal, tmp_path, changes, message):
+    assert refusal(changes) == message
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_bad_choice_is_refused(refusal):
+    assert refusal({"--reward_format": "box"}).startswith("argument --reward_format: invalid choice: 'box'")
+
+
+def test_a_model_that_is_not_served_is_refused(refusal, openai_server):
+    assert refusal({"--model": "large"}) == f"--model large is not served at {openai_server.url}; it serves tiny"
+
+
+def test_a_model_folder_without_a_tokenizer_is_refused(refusal, make_model, tmp_path):
+    folder = make_model(tmp_path / "model", ("config.json", "model.safetensors"))
+    message = f"--model {folder} is not a Hugging Face model folder: no tokenizer_config.json"
+    assert refusal({"--base_url": None, "--model": folder}) == message
+
+
+def test_a_benchmark_without_its_file_is_refused(refusal, tmp_path):
+    message = f"--data_dir {tmp_path}: no file math500.jsonl, which math500 needs"
+    assert (
+        refusal({"--benchmarks": "math500", "--data_dir": tmp_path, "--samples": "1", "--temperature": "0"}) == message
+    )
+    assert (
+        refusal({"--benchmarks": tmp_path / "no.jsonl"})
+        == f"{tmp_path / 'no.jsonl'} cannot be read: No such file or directory"
+    )
+
+
+def test_a_row_without_a_key_is_refused(refusal, problems_file, problems):
+    problems_file.write_text(json.dumps({name: value for name, value in problems[0].items() if name != "answer"}))
+    assert refusal() == f"{problems_file}, line 1: field 'answer' is missing; the row has id, problem, source"
+
+
+def test_a_folder_that_cannot_be_used_is_refused(refusal, evaluate_flags, problems_file, tmp_path, capsys, words):
+    assert refusal({"--output": problems_file}).endswith("is not empty and holds no evaluation; choose another folder")
+    folder = problems_file / "run"
+    assert refusal({"--output": folder}) == f"--output {folder} cannot be written: Not a directory"
+    assert evaluate.main(words(evaluate_flags)) == 0
+    capsys.readouterr()
+    assert refusal({"--seed": "1"}) == (
+        f"--output {tmp_path / 'run'} holds another run: seed was 0, now 1; choose another folder"
+    )
+
+
+def test_regrading_needs_a_run(refusal, tmp_path, capsys):
+    assert evaluate.main(["--regrade"]) == 2
+    assert "--output is missing" in capsys.readouterr().err
+    message = f"{tmp_path} is no folder of an evaluation: run.json: No such file or directory"
+    assert refusal({"--output": tmp_path}, "--regrade") == message
+
+
+def test_results_that_cannot_be_written_are_refused(evaluate_flags, tmp_path, capsys, words):
+    assert evaluate.main(words(evaluate_flags)) == 0
+    (tmp_path / "run" / "report.html").unlink()
+    (tmp_path / "run" / "report.html").mkdir()
+    capsys.readouterr()
+    assert evaluate.main(words(evaluate_flags)) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"evaluate: error: {tmp_path / 'run'} cannot be written: ")

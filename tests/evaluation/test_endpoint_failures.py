@@ -1,0 +1,102 @@
+"""Servers that fail for a while or always, refuse, answer in another form, or are none."""
+
+import socket
+from dataclasses import replace
+
+import pytest
+
+from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.evaluation.plan import Request
+
+SEEDED = Request(("sums", "p0", 3), "3 + 4 =", None, 17, 0.6, 0.9, 24)
+
+
+def test_what_fails_for_a_while_is_asked_for_again(endpoint, openai_server, completed, error_reply):
+    failures = iter([500, 429, 503])
+
+    def reply(path, body):
+        status = next(failures, 200)
+        return error_reply(status, "busy") if status != 200 else (200, completed(path, body, "it is 7"))
+
+    openai_server.reply = reply
+    ((_, completion),) = endpoint(max_retries=3).generate([SEEDED])
+    assert completion.text == "it is 7"
+    bodies = [body for _, body, _ in openai_server.asked]
+    assert bodies == [bodies[0]] * 4  # the seed as well
+
+
+def test_what_fails_always_stops_the_run(endpoint, openai_server, error_reply):
+    openai_server.reply = lambda path, body: error_reply(500, "out of order")
+    with pytest.raises(RunStopped, match=r"^sums, problem p0, sample 3 failed 3 times, last with .*out of order"):
+        list(endpoint(max_retries=2).generate([SEEDED]))
+    assert len(openai_server.asked) == 3
+
+
+def test_a_server_that_dies_stops_the_run(endpoint, openai_server):
+    alive = endpoint(max_retries=0)
+    openai_server.shutdown()
+    openai_server.server_close()
+    with pytest.raises(RunStopped, match="sums, problem p0, sample 3 failed with Connection error"):
+        list(alive.generate([SEEDED]))
+
+
+@pytest.mark.parametrize(("status", "message"), [(400, "top_p is wrong"), (401, "no such key"), (404, "no such page")])
+def test_what_the_server_refuses_stops_the_run_at_once(endpoint, openai_server, error_reply, status, message):
+    openai_server.reply = lambda path, body: error_reply(status, message)
+    with pytest.raises(RunStopped, match=f"^the server refuses sums, problem p0, sample 3: .*{message}"):
+        list(endpoint().generate([SEEDED]))
+    assert len(openai_server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "what"),
+    [
+        (b"<html>hello</html>", "'str' object has no attribute 'choices'"),
+        (b'{"choices": [', "Expecting value"),
+        ({"choices": []}, "list index out of range"),
+        ({"choices": [{"text": "7", "finish_reason": "stop"}]}, "'NoneType' object has no attribute"),  # no usage
+    ],
+)
+def test_an_answer_of_another_form_stops_the_run(endpoint, openai_server, reply, what):
+    openai_server.reply = lambda path, body: (200, reply)
+    with pytest.raises(
+        RunStopped, match=r"^the server answers sums, problem p0, sample 3 in a form of its own: "
+    ) as stop:
+        list(endpoint().generate([SEEDED]))
+    assert what in str(stop.value)
+
+
+def test_a_server_without_log_probs_stops_the_run(endpoint, openai_server):
+    with pytest.raises(RunStopped, match=r"^the server gives no log-probs; drop --log_probs$"):
+        list(endpoint().generate([replace(SEEDED, log_probs=True)]))
+
+
+def test_an_unknown_model_is_refused_with_those_there_are(endpoint, openai_server):
+    openai_server.models = [{"id": "tiny"}, {"id": "large"}]
+    with pytest.raises(UsageError) as refused:
+        endpoint(model="tinny")
+    assert str(refused.value) == f"--model tinny is not served at {openai_server.url}; it serves tiny, large"
+    openai_server.models = []
+    with pytest.raises(UsageError, match=r"it serves nothing$"):
+        endpoint()
+
+
+def closed_port():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return unused.getsockname()[1]
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:{port}/v1", "nonsense", "http://[", "{server}/no", ""])
+def test_a_server_that_is_none_is_refused_in_one_line(endpoint, openai_server, url):
+    url = url.format(port=closed_port(), server=openai_server.url)
+    with pytest.raises(UsageError) as refused:
+        endpoint(base_url=url)
+    assert str(refused.value).startswith(f"--base_url {url} does not answer as an OpenAI server: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_page_in_place_of_models_is_refused(endpoint, openai_server):
+    openai_server.models = "<html></html>"
+    with pytest.raises(UsageError, match="does not answer as an OpenAI server"):
+        endpoint()

@@ -1,0 +1,94 @@
+"""Responses are graded by the rule of training, and may be graded again by another."""
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.evaluation.records import AskedProblem, read_responses, read_settings
+from openrlhf_cov.evaluation.runner import Grader, regrade
+from openrlhf_cov.rewards import reward_func, sources
+
+
+class TestRegrade:
+    def test_the_same_rule_gives_the_same_grades(self, again, straight, small):
+        folder = again()
+        shutil.copytree(straight, folder)
+        assert regrade(folder, small.config, workers=2) == 0
+        assert small.files(folder) == small.files(straight)
+
+    def test_another_form_of_answer_gives_other_grades(self, again, straight, small):
+        folder = again()
+        shutil.copytree(straight, folder)
+        # of the right answers outside of a box and the texts without any, those in a sentence are found now
+        outside = [response for response in read_responses(straight) if "answer is" in response.text]
+        assert outside
+        assert regrade(folder, RewardConfig(reward_format="answer_line"), workers=2) > 0
+        new = {response.key: response for response in read_responses(folder)}
+        assert all(new[response.key].correct for response in outside)
+        assert read_settings(folder) == replace(small.settings, reward_format="answer_line")
+        boxed = [response for response in read_responses(straight) if "boxed" in response.text]
+        assert {new[response.key].status for response in boxed} == {"no_answer"}
+        assert {new[key].status for key in small.too_long} == {"prompt_too_long"}
+        regrade(folder, small.config, workers=2)
+        assert small.files(folder) == small.files(straight)
+
+    def test_a_wrong_grade_is_put_right(self, again, straight, small):
+        folder = again()
+        shutil.copytree(straight, folder)
+        text = (folder / "responses.jsonl").read_text(encoding="utf-8")
+        right = text.count('"correct": true')
+        text = text.replace('"correct": true', '"correct": false')
+        (folder / "responses.jsonl").write_text(text, encoding="utf-8")
+        assert regrade(folder, small.config, workers=2) == right > 0
+        assert small.files(folder) == small.files(straight)
+
+    def test_an_unfinished_run_stays_one(self, again, straight, small):
+        folder = again()
+        with pytest.raises(RunStopped):
+            small.evaluate(folder, small.Model(stop_after=3))
+        before = read_responses(folder)
+        assert regrade(folder, small.config, workers=2) == 0
+        assert read_responses(folder) == before
+        small.evaluate(folder, small.Model())
+        assert small.files(folder) == small.files(straight)
+
+    def test_a_folder_without_a_run_is_refused(self, tmp_path, small):
+        with pytest.raises(UsageError, match="is no folder of an evaluation"):
+            regrade(tmp_path, small.config, workers=2)
+
+
+ROWS = [("math", "s", "1/2"), ("gsm8k", "s", "1,234"), ("choice", "s", "B"), ("row", "tiny_addition", "91"),
+        ("row", "gsm8k/main", "5"), ("row", "aime", "x+1")]  # fmt: skip
+RESPONSES = [r"\boxed{0.5}", r"\boxed{1234}", r"\boxed{(B)}", "34+57;91<eos>", r"\boxed{5 apples}", r"\boxed{1+x}",
+             r"\boxed{\dot{x}}", "", "5", r"\boxed{5}"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "source", "answer"), ROWS)
+def test_a_response_is_graded_as_it_is_rewarded_in_training(small, rule, source, answer):
+    problem = AskedProblem(benchmark="b", id="p", problem="?", answer=answer, source=source)
+    grader = Grader([problem], {"b": rule}, small.config)
+    reward = reward_func.make_reward_func(RewardConfig(reward_source=rule))
+    scores = reward(RESPONSES, [""] * len(RESPONSES), [{"answer": answer, "source": source}] * len(RESPONSES))[
+        "scores"
+    ]
+    assert [float(grader.grade("b", "p", text).correct) for text in RESPONSES] == scores.tolist()
+    assert 0 < scores.sum() < len(RESPONSES)
+
+
+def test_both_call_the_same_function(monkeypatch):
+    calls = []
+
+    def grade_label(response, label, config):
+        calls.append((response, label, config))
+        return sources.Grade(True, "graded", "x")
+
+    monkeypatch.setattr(sources, "grade_label", grade_label)
+    config, label = RewardConfig(reward_source="gsm8k", reward_format="any"), {"answer": "4", "source": "s"}
+    reward_func.make_reward_func(config)(["t"], [""], [label])
+    problem = AskedProblem(benchmark="b", id="p", problem="?", answer="4", source="s")
+    grader = Grader([problem], {"b": "gsm8k"}, RewardConfig(reward_format="any"))
+    assert grader.grade("b", "p", "t").correct
+    assert calls == [("t", label, config)] * 2

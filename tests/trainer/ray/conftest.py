@@ -1,0 +1,70 @@
+"""The arguments of a run, and a Ray that only notes how it is asked for."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from openrlhf_cov.trainer.ray import cluster
+
+
+def arguments(changes):
+    """Actor 1 x 2, one GPU for each other model, two engines; no critic, no reference, a reward function."""
+    flags = {
+        "actor.num_nodes": 1, "actor.num_gpus_per_node": 2,
+        "ref.num_nodes": 1, "ref.num_gpus_per_node": 1,
+        "critic.num_nodes": 1, "critic.num_gpus_per_node": 1, "critic.model_name_or_path": None,
+        "reward.num_nodes": 1, "reward.num_gpus_per_node": 1, "reward.remote_url": ["reward.py"],
+        "vllm.num_engines": 2, "vllm.tensor_parallel_size": 1,
+        "algo.kl.init_coef": 0.0,
+        "train.colocate_all": False, "train.colocate_actor_ref": False, "train.colocate_critic_reward": False,
+        "train.async_enable": False,
+    }  # fmt: skip
+    root = SimpleNamespace()
+    for flag, value in (flags | changes).items():
+        *path, last = flag.split(".")
+        node = root
+        for part in path:
+            if not hasattr(node, part):
+                setattr(node, part, SimpleNamespace())
+            node = getattr(node, part)
+        setattr(node, last, value)
+    return root
+
+
+@pytest.fixture(scope="session")
+def run_args() -> Callable[[dict[str, Any]], SimpleNamespace]:
+    """Function ({flag: value} that is different) -> arguments of a run with an actor of 2 GPUs and two engines."""
+    return arguments
+
+
+class RecordingRay:
+    """Takes the place of the ``ray`` module in ``connect``; notes what ``init`` was asked for, raises ``error``."""
+
+    def __init__(self, error=None):
+        self.asked = {}
+        self.error = error
+
+    def init(self, **kwargs):
+        self.asked = kwargs
+        if self.error:
+            raise self.error
+
+
+@pytest.fixture
+def connect(monkeypatch) -> Callable[..., dict[str, Any]]:
+    """Function (is_cpu_host, changes, error of ``ray.init``) -> arguments of ``ray.init``."""
+    for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "OMP_NUM_THREADS", *cluster.FORWARDED):
+        monkeypatch.delenv(name, raising=False)
+
+    def run(on_cpu, changes, error=None) -> dict[str, Any]:
+        recording = RecordingRay(error)
+        monkeypatch.setattr(cluster, "ray", recording)
+        monkeypatch.setattr(cluster.cpu_host, "is_cpu_host", lambda: on_cpu)
+        cluster.connect(
+            cluster.needs_of_training(arguments({"ds.param_dtype": "fp32" if on_cpu else "bf16"} | changes))
+        )
+        return recording.asked
+
+    return run
