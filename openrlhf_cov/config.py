@@ -221,6 +221,10 @@ class RunConfig(Settings):
     )
 
 
+LARGEST_CLUSTER = 100_000
+"""GPUs that a dry run plans for."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DryRunConfig(Settings):
     """Plan a run instead of starting it. Raises ValueError, naming the flag, when a value is out of range."""
@@ -240,9 +244,14 @@ class DryRunConfig(Settings):
         for name in ("dry_run_nodes", "dry_run_gpus", "dry_run_gpu_memory", "dry_run_node_memory"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
-                raise ValueError(f"--{name} is at least 0, got {value}")
+                raise ValueError(f"--{name} is a finite number of at least 0, got {value}")
             if value and not self.dry_run:
                 raise ValueError(f"--{name} {value:g} only applies with --dry_run; add --dry_run or drop it")
+        if (gpus := self.dry_run_nodes * self.dry_run_gpus) > LARGEST_CLUSTER:
+            raise ValueError(
+                f"--dry_run_nodes {self.dry_run_nodes} of --dry_run_gpus {self.dry_run_gpus} are {gpus:,} GPUs; a dry "
+                f"run plans for {LARGEST_CLUSTER:,} at most"
+            )
         if bool(self.dry_run_nodes) != bool(self.dry_run_gpus):
             raise ValueError(
                 f"--dry_run_nodes and --dry_run_gpus go together, got {self.dry_run_nodes} and {self.dry_run_gpus}"

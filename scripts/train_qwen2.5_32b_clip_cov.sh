@@ -2,10 +2,10 @@
 # Qwen2.5-32B on DAPO-MATH with Clip-Cov (arXiv 2505.22617).
 # Settings of the paper (section 4.3) and of the authors' scripts.
 # Needs 32 GPUs of 80 GB, 8 in each of 4 nodes. LAYOUT=colocated: training and vLLM take turns on the same GPUs; LAYOUT=split:
-# each has its own (scripts/layouts; memory in docs/sizing.md). Data and variables: docs/recipes.md; paths are absolute.
+# each has its own (scripts/layouts; memory in docs/sizing.md). NODES, ENGINES: training nodes and vLLM engines, if not the layout's. Data and variables: docs/recipes.md; paths are absolute.
 # Differs from the authors' scripts: groups that dynamic sampling keeps beyond a batch train in the next step instead of
 # being dropped; covariance is ranked over the whole update (--cov_scope micro_batch: over each micro-batch, as there);
-# micro-batches hold fewer tokens. Add --dry_run to see whether it would run.
+# micro-batches hold 20,480 tokens or less, theirs 20,480 or 30,720. Add --dry_run to see whether it would run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" --working-dir . \
@@ -23,6 +23,7 @@ ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" --working-dir
   --actor.adam.lr 1e-6 --actor.adam.betas 0.9 0.999 --actor.adam.weight_decay 0 --actor.lr_scheduler constant --actor.max_norm 1 \
   --ds.zero_stage 3 --actor.gradient_checkpointing_enable --ds.packing_samples --train.dynamic_batch_enable \
   $(< "scripts/layouts/qwen2.5_32b_${LAYOUT:-colocated}.flags") \
+  ${NODES:+--actor.num_nodes "$NODES"} ${ENGINES:+--vllm.num_engines "$ENGINES"} \
   --eval.dataset "bench:${BENCHMARKS:-paper}" --eval.data_dir "${EVAL_DATA:-/data/eval}" --eval.steps 4 \
   --ckpt.output_dir "${OUTPUT:-/checkpoints/qwen2.5_32b_clip_cov}" --ckpt.path "${OUTPUT:-/checkpoints/qwen2.5_32b_clip_cov}/state" \
   --ckpt.save_steps 32 --logger.tensorboard_dir "${OUTPUT:-/checkpoints/qwen2.5_32b_clip_cov}/tensorboard" \

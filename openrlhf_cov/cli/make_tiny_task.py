@@ -155,7 +155,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
 
     def refuse(reason: str) -> NoReturn:
-        parser.exit(2, f"make_tiny_task: {reason}\n")
+        parser.exit(2, f"make_tiny_task: error: {reason}\n")
 
     try:
         settings = TaskSettings(**{field.name: getattr(args, field.name) for field in fields(TaskSettings)})

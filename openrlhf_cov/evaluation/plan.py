@@ -98,7 +98,7 @@ def make_plan(
         settings.append(_settings(benchmark, _sampling(protocol, benchmark, overrides), problems, complete))
         asked += [AskedProblem.of(benchmark.name, problem) for problem in problems]
         texts = [write(problem.problem, tokenizer) for problem in problems]
-        prompts += zip(texts, tokenize(texts, template, tokenizer), strict=True)
+        prompts += zip(texts, _tokens(benchmark.name, texts, template, tokenizer), strict=True)
     return Plan(tuple(settings), tuple(asked), tuple(prompts))
 
 
@@ -108,6 +108,17 @@ def tokenize(texts: list[str], template: str, tokenizer: Any) -> list[tuple[int,
         return [None] * len(texts)
     encoded = tokenizer(texts, add_special_tokens=template != "chat")
     return [tuple(ids) for ids in encoded["input_ids"]]
+
+
+def _tokens(benchmark: str, texts: list[str], template: str, tokenizer: Any) -> list[tuple[int, ...] | None]:
+    try:
+        return tokenize(texts, template, tokenizer)
+    except Exception as error:  # a tokenizer raises what it likes
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UsageError(
+            f"{benchmark}: the tokenizer of the model cannot write its problems ({reason}); take another model, or "
+            "benchmarks that it can"
+        ) from error
 
 
 def _sampling(protocol: Protocol, benchmark: Benchmark, overrides: Mapping[str, Any]) -> Sampling:

@@ -158,7 +158,7 @@ def _file_source(name: str, path: Path, keys: Keys) -> Source:
 def _file_row(place: str, line: bytes, name: str, number: int, keys: Keys) -> Row:
     try:
         row = json.loads(line.decode("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{place}: not JSON: {error}") from error
     if not isinstance(row, dict):
         raise UsageError(f"{place}: a row is a JSON object")

@@ -102,7 +102,7 @@ def test_a_host_with_nothing_at_all_gets_its_report(bare):
         "check": "torch",
         "status": "fail",
         "found": "not installed",
-        "fix": "pip install --no-deps -r requirements-cpu.txt",
+        "fix": "pip install --no-deps -r requirements-cpu.txt --extra-index-url https://download.pytorch.org/whl/cpu",
     }
     assert lines["flash-attn"]["status"] == "ok"
     assert lines["g++"]["status"] == "fail"

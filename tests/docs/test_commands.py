@@ -5,6 +5,8 @@ A comment before a block says how it is tested beyond that, see ``MARKERS``.
 
 import re
 import sys
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -35,7 +37,8 @@ FOREIGN = (
     "source squeue ssh sudo tail tee tmux vllm"
 ).split()
 """Programs whose flags are not ours to check."""
-RAY = ("start", "stop", "status", "job", "up", "down")
+SBATCH = {"--nodes", "--partition", "--account", "--time"}
+"""Flags of sbatch that the pages may use."""
 MODULES = ("venv", "pytest", "json.tool", "pip", "http.server", "mkdocs", "build")
 
 
@@ -43,6 +46,14 @@ def test_commands_of_a_script(commands_of):
     script = "A=1 make demo   # it's\ncat > x <<'END'\nmake nothing\nEND\na \\\n  'b\nc' && d \"${E:-f}\" $(g h) | i\n"
     expected = [["A=1", "make", "demo"], ["cat"], ["a", "b\nc"], ["d", "f", "VALUE"], ["i"]]
     assert list(commands_of(script)) == expected
+
+
+@cache
+def ray_commands():
+    """Ray's command line, a group of click."""
+    from ray.scripts.scripts import cli
+
+    return cli
 
 
 class Checker:
@@ -62,22 +73,33 @@ class Checker:
             self.check_flags(words)
         elif program.endswith(".sh"):
             self.check_script(program, rest)
-        elif program in ("bash", "sh", "sbatch") and rest[0].endswith((".sh", ".sbatch")):
-            self.check_script(rest[0], rest[1:])
+        elif program in ("bash", "sh", "sbatch"):
+            flags = [word for word in takewhile(lambda word: not word.endswith((".sh", ".sbatch")), rest)]
+            assert {flag for flag in flags if flag.startswith("-")} <= SBATCH, f"{program} has no such flag: {flags}"
+            self.check_script(rest[len(flags)], rest[len(flags) + 1 :])
         elif re.fullmatch(r"python(3(\.\d+)?)?", program):
             self.check_python(rest)
         elif program == "make":
             self.check_make(rest)
         elif program == "ray":
-            assert rest[0] in RAY, f"no `ray {rest[0]}`"
-            if "--" in rest:
-                self.check(rest[rest.index("--") + 1 :])
+            self.check_ray(rest)
         elif program == "openrlhf-cov":
             self.check_module(self.console[rest[0]], rest[1:])
         else:
             assert program in FOREIGN, f"no such program: {program}"
             self.check_files(rest)
             self.check_versions(rest)
+
+    def check_ray(self, words: list[str]) -> None:
+        command, path = ray_commands(), list(takewhile(lambda word: not word.startswith("-"), words))
+        for word in path[: 2 if path[:1] == ["job"] else 1]:
+            assert word in command.commands, f"no `ray {' '.join(path)}`"
+            command = command.commands[word]
+        known = {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
+        end = words.index("--") if "--" in words else len(words)
+        for flag in (word.split("=")[0] for word in words[:end] if word.startswith("--")):
+            assert flag in known, f"`ray {' '.join(path)}` has no {flag}"
+        self.check(words[end + 1 :])
 
     def check_script(self, name: str, words: list[str]) -> None:
         assert (self.repository / name).is_file(), f"no file {name}"
@@ -182,7 +204,10 @@ def test_every_command_could_start(page, page_name, checker, commands_of, monkey
         "scripts/train_qwen2.5_7b_grpo.sh --dry_rum",
         "pip install -r requirements-gpu.txt",
         "pip install vllm==0.28.0 wheel",
-        "ray submit",
+        "ray submt",
+        "ray start --head --num-gpuz 8",
+        "ray job submit --adress x -- python -m openrlhf_cov.cli.doctor",
+        "sbatch --nodez 4 scripts/slurm_train.sbatch scripts/train_qwen2.5_32b_kl_cov.sh",
         "openrlhf_cov train",
     ],
 )

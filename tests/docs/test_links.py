@@ -1,5 +1,6 @@
 """Links between the pages lead somewhere, on GitHub and on the site."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,12 @@ def test_every_link_leads_somewhere(page, page_name, anchors_of):
     here = page(page_name)
     faults = {target: broken(here, target, anchors_of) for target in here.links}
     assert {target: fault for target, fault in faults.items() if fault} == {}
+
+
+def test_a_link_that_is_called_after_a_page_leads_to_it(pages):
+    for page in pages:
+        for text, target in re.findall(r"\[([\w/.]+\.md)\]\(([^)#\s]+)", page.prose):
+            assert Path(text).name == Path(target).name, f"{page.name}: [{text}]({target})"
 
 
 def test_links_of_the_site_stay_inside_of_it(pages, repository):

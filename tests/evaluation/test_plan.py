@@ -157,6 +157,12 @@ def test_the_tokenizer_adds_its_special_tokens(sums, tokenizer):
     assert requests_of(plan)[0].prompt_ids == (0, 2, 3, 5, 7, 5, 8)
 
 
+def test_problems_that_the_tokenizer_cannot_write_are_refused(sums):
+    digits = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel({"0": 0}, unk_token="<unk>")))
+    with pytest.raises(UsageError, match=r"^sums: the tokenizer of the model cannot write its problems \(.*UNK"):
+        plan_of(sums(ROWS), tokenizer=digits)
+
+
 def test_a_chat_template_has_them_already(sums, tokenizer):
     tokenizer.chat_template = "{{ bos_token }} <|user|> {{ messages[0]['content'].split('\n')[0] }}"
     ((text, ids),) = plan_of(sums(ROWS[1:2]), template="chat", tokenizer=tokenizer).prompts

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from openrlhf_cov.cli import evaluate, train_ppo_ray
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS, get_protocol, select
@@ -133,30 +132,79 @@ def test_the_recipes_for_a_cpu_host_would_run(monkeypatch, capfd, flags_of, meth
     assert "dry run: it would run" in capfd.readouterr().out
 
 
+SETTINGS = {
+    # section 4.3: 256 prompts x 8 responses of up to 8,192 tokens to prompts of up to 2,048, 8 updates, T = 1
+    "--rollout.batch_size": "256",
+    "--rollout.n_samples_per_prompt": "8",
+    "--train.batch_size": "256",  # samples: 256 x 8 / 8
+    "--train.max_epochs": "1",
+    "--data.max_len": "10240",
+    "--rollout.max_new_tokens": "8192",
+    "--rollout.temperature": "1",
+    "--rollout.top_p": "1",
+    # no critic, no reference, advantages of a group by its standard deviation, every token alike
+    "--algo.advantage.estimator": "group_norm",
+    "--algo.kl.init_coef": "0",
+    "--actor.loss_agg_mode": "token-mean",
+    "--algo.dynamic_filtering_range": "0 1",
+    "--sampling_max_rounds": "10",
+    "--reward_format": "boxed",
+    "--reward_source": "row",
+    # the optimizer of the authors' scripts
+    "--actor.lr_scheduler": "constant",
+    "--actor.adam.betas": "0.9 0.999",
+    "--actor.adam.weight_decay": "0",
+    "--actor.max_norm": "1",
+    "--ds.zero_stage": "3",
+    "--eval.steps": "4",
+    "--eval.dataset": "bench:paper",
+    "--ckpt.save_steps": "32",
+    "--train.num_episodes": "10",
+}
+LEARNING_RATES = {"7b": "5e-7", "32b": "1e-6"}
+SWITCHES = "--algo.dynamic_filtering_enable --actor.gradient_checkpointing_enable --ds.packing_samples".split()
+DUAL_CLIP = {"--actor.dual_clip": "10"}
+METHOD_SETTINGS = {
+    "grpo": DUAL_CLIP | {"--actor.eps_clip_low_high": "0.2 0.2"},
+    "clip_higher": DUAL_CLIP | {"--actor.eps_clip_low_high": "0.2 0.28"},
+    "clip_cov": {
+        "--clip_cov_ratio": "2e-4",
+        "--clip_cov_lb": "1",
+        "--clip_cov_ub": "5",
+        "--actor.eps_clip_low_high": "1 1",
+    },
+    "kl_cov": {"--ppo_kl_coef": "1"},
+}
+KL_COV_RATIOS = {"7b": "2e-3", "32b": "2e-4"}
+
+
 @pytest.mark.parametrize(("size", "method"), QWEN)
 def test_settings_are_those_of_the_paper(flags_of, size, method):
     flags = flags_of(f"train_qwen2.5_{size}_{method}.sh")
-    # section 4.3 and the authors' scripts: 256 prompts x 8, 8 updates of 32 prompts each, T = 1, 2,048 + 8,192 tokens
-    assert value(flags, "--rollout.batch_size") + value(flags, "--rollout.n_samples_per_prompt") == ["256", "8"]
-    assert int(*value(flags, "--train.batch_size")) * 8 == 256 * 8
-    assert value(flags, "--rollout.temperature") == ["1"]
-    assert int(*value(flags, "--data.max_len")) - int(*value(flags, "--rollout.max_new_tokens")) == 2048
-    assert value(flags, "--rollout.max_new_tokens") == ["8192"]
-    assert value(flags, "--actor.adam.lr") == [{"7b": "5e-7", "32b": "1e-6"}[size]]
-    assert value(flags, "--actor.lr_scheduler") == ["constant"]
-    assert value(flags, "--algo.kl.init_coef") == ["0"]
-    assert value(flags, "--actor.loss_agg_mode") == ["token-mean"]
-    assert value(flags, "--eval.steps") == ["4"]
-    assert "--algo.dynamic_filtering_enable" in flags
-    clip = {"grpo": ["0.2", "0.2"], "clip_higher": ["0.2", "0.28"], "clip_cov": ["1", "1"]}.get(method)
-    assert clip is None or value(flags, "--actor.eps_clip_low_high", 2) == clip
-    assert (clip is None) == ("--actor.eps_clip_low_high" not in flags)
-    if method == "clip_cov":
-        names = ("--clip_cov_ratio", "--clip_cov_lb", "--clip_cov_ub")
-        assert [value(flags, name)[0] for name in names] == ["2e-4", "1", "5"]
+    expected = SETTINGS | METHOD_SETTINGS[method] | {"--actor.adam.lr": LEARNING_RATES[size]}
+    expected |= {"--cov_type": method if method.endswith("_cov") else "none"}
     if method == "kl_cov":
-        assert value(flags, "--kl_cov_ratio") == [{"7b": "2e-3", "32b": "2e-4"}[size]]
-        assert value(flags, "--ppo_kl_coef") == ["1"]
+        expected["--kl_cov_ratio"] = KL_COV_RATIOS[size]
+    found = {flag: " ".join(value(flags, flag, len(each.split()))) for flag, each in expected.items()}
+    assert found == expected
+    assert all(switch in flags for switch in SWITCHES)
+    others = {flag for each in METHOD_SETTINGS.values() for flag in each} | {"--kl_cov_ratio"}
+    assert not (others - expected.keys()) & set(flags)  # of another method
+
+
+@pytest.mark.parametrize(("layout", "engines"), [("colocated", "16"), ("split", "4")])
+def test_nodes_and_engines_can_be_named(monkeypatch, capfd, flags_of, layout, engines):
+    # colocated: 2 x 8 GPUs train and hold 16 engines; split: 2 x 4 train, 4 more hold engines
+    cluster = ["--dry_run", "--dry_run_nodes", "2", "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80"]
+    flags = flags_of("train_qwen2.5_7b_kl_cov.sh", *cluster, LAYOUT=layout, NODES="2", ENGINES=engines)
+    assert flags[-len(cluster) :] == cluster
+    assert dry_run(monkeypatch, flags) == 0
+    printed = " ".join(capfd.readouterr().out.split())
+    places = {
+        "colocated": ("node 0 GPU 0-7 actor 0-7, engine 0-7", "node 1 GPU 0-7 actor 8-15, engine 8-15"),
+        "split": ("node 0 GPU 0-3 engine 0-3", "node 1 GPU 0-7 actor 0-7"),
+    }
+    assert all(place in printed for place in places[layout]), printed
 
 
 @pytest.mark.parametrize("size", ["7b", "32b"])
@@ -176,14 +224,3 @@ def test_every_script_is_readable_by_bash_and_may_be_started(path):
 
 def test_a_recipe_passes_on_what_is_added(flags_of):
     assert flags_of("train_qwen2.5_7b_grpo.sh", "--train.seed", "7")[-2:] == ["--train.seed", "7"]
-
-
-def test_the_kubernetes_manifest_asks_for_what_the_recipe_needs():
-    job = yaml.safe_load((SCRIPTS / "kuberay_train.yaml").read_text())
-    (workers,) = job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
-    (worker,) = workers["template"]["spec"]["containers"]
-    assert workers["replicas"] * int(worker["resources"]["limits"]["nvidia.com/gpu"]) == 32
-    recipe = next(word for word in job["spec"]["entrypoint"].split() if word.startswith("scripts/"))
-    assert (SCRIPTS.parent / recipe).exists()
-    pins = (SCRIPTS.parent / "requirements.txt").read_text()
-    assert f"ray[default]=={job['spec']['rayClusterSpec']['rayVersion']}" in pins

@@ -127,7 +127,7 @@ def test_folder_with_anything_else_is_refused_and_left_alone(tmp_path, capsys, f
     with pytest.raises(SystemExit) as stop:
         main(["--output", str(tmp_path)])
     assert stop.value.code == 2
-    assert capsys.readouterr().err == f"make_tiny_task: {tmp_path} {message}\n"
+    assert capsys.readouterr().err == f"make_tiny_task: error: {tmp_path} {message}\n"
     assert files_of(tmp_path) == before
 
 

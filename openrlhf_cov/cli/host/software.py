@@ -1,8 +1,12 @@
 """Checks of Python, packages and compilers (pure)."""
 
+from dataclasses import replace
+
 from openrlhf_cov.cli.host.facts import Facts
 from openrlhf_cov.cli.host.findings import ON_CPUS, ON_GPUS, Finding, on_cpu
 
+TORCH_INDEX = "--extra-index-url https://download.pytorch.org/whl/cpu"
+"""PyPI has no build of torch for CPUs alone."""
 OPENRLHF = "0.11.2"
 """The version whose classes we extend."""
 
@@ -57,7 +61,9 @@ def check_package(facts: Facts, module: str) -> Finding:
 
 def check_torch(facts: Facts) -> Finding:
     finding = check_package(facts, "torch")
-    if finding.status != "ok" or on_cpu(facts):
+    if on_cpu(facts):
+        return replace(finding, fix=finding.fix and f"{finding.fix} {TORCH_INDEX}")
+    if finding.status != "ok":
         return finding
     known = facts.packages["torch"].facts
     if not known.get("built_for"):

@@ -60,15 +60,19 @@ def test_openrlhf_is_one_version_exactly(gpu_host, with_package, changes, found)
     assert said("openrlhf", facts) == ("fail", found, "pip install --no-deps openrlhf==0.11.2")
 
 
+def index_of(module):
+    """PyPI has no torch for CPUs."""
+    return " --extra-index-url https://download.pytorch.org/whl/cpu" if module == "torch" else ""
+
+
 class TestPackages:
     @pytest.mark.parametrize("module", PACKAGES)
     def test_a_missing_one_fails(self, gpu_host, cpu_host, with_package, module):
         gone = {"version": None, "present": False}
         assert said(module, with_package(gpu_host, module, **gone))[:2] == ("fail", "not installed")
         assert said(module, with_package(gpu_host, module, **gone))[2] == "pip install -r requirements.txt"
-        assert (
-            said(module, with_package(cpu_host, module, **gone))[2] == "pip install --no-deps -r requirements-cpu.txt"
-        )
+        on_cpu = said(module, with_package(cpu_host, module, **gone))[2]
+        assert on_cpu == "pip install --no-deps -r requirements-cpu.txt" + index_of(module)
 
     @pytest.mark.parametrize("module", PACKAGES)
     def test_one_whose_files_are_gone_fails(self, gpu_host, with_package, module):
@@ -80,7 +84,7 @@ class TestPackages:
         status, found, fix = said(module, with_package(cpu_host, module, fault="ImportError: " + "x" * 999))
         assert status == "fail"
         assert re.fullmatch(r"\S+, but the import fails: ImportError: x{187}", found)  # 200 characters
-        assert fix == "pip install --no-deps -r requirements-cpu.txt --force-reinstall"
+        assert fix == "pip install --no-deps -r requirements-cpu.txt --force-reinstall" + index_of(module)
 
     @pytest.mark.parametrize("module", ["deepspeed", "ray", "transformers", "vllm"])
     def test_another_version_than_upstream_asks_for_is_a_warning(self, gpu_host, with_package, module):
