@@ -193,8 +193,8 @@ def test_gpus_that_are_planned_for_have_the_defaults_of_a_gpu_host(parse_nested,
         ("--dry_run --dry_run_nodes -1 --dry_run_gpus 8", "--dry_run_nodes is a finite number of at least 0, got -1"),
         ("--dry_run --dry_run_gpu_memory nan", "--dry_run_gpu_memory is a finite number of at least 0, got nan"),
         (
-            "--dry_run --dry_run_nodes 1000000000 --dry_run_gpus 8",
-            "--dry_run_nodes 1000000000 of --dry_run_gpus 8 are 8,000,000,000 GPUs; a dry run plans for 100,000 at most",
+            "--dry_run --dry_run_nodes 100000 --dry_run_gpus 8",
+            "--dry_run_nodes 100000 of --dry_run_gpus 8 are 800,000 GPUs; a dry run plans for 100,000 at most",
         ),
     ],
 )
