@@ -113,7 +113,7 @@ def test_more_alerts_than_have_room_are_counted(folder):
         assert text(app, "alerts").splitlines()[-1] == "! 1 more: press d"
         await pilot.press("d")
         await until(pilot, lambda: isinstance(app.screen, TextScreen))
-        assert "--reward_timeout" in screen(app)
+        await until(pilot, lambda: "--reward_timeout" in screen(app))
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(app.screen, TextScreen))
 
@@ -213,7 +213,7 @@ def test_help_and_quit(folder):
     async def steps(app, pilot):
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, TextScreen))
-        assert "logarithmic axes" in screen(app)
+        await until(pilot, lambda: "logarithmic axes" in screen(app))
         run.add(2)
         await until(pilot, lambda: "step 2 of 40" in text(app, "status"))  # behind it
         await pilot.press("tab", "pagedown", "q")
@@ -231,9 +231,8 @@ def test_sizes(folder):
         for size in ((200, 60), (80, 24), (30, 8), (10, 3), (1, 1), (300, 20), (20, 100), (120, 40)):
             await pilot.resize_terminal(*size)
             await pilot.press("l", "tab")
-            await pilot.pause(0.05)
-            assert app.size == size
-        assert "one" in screen(app)
+            await until(pilot, lambda size=size: app.size == size)
+        await until(pilot, lambda: "one" in screen(app))  # in the table of runs, once it is laid out again
 
     drive(runs, (80, 24), steps)
 
