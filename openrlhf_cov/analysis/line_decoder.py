@@ -1,9 +1,11 @@
 """Decodes whole JSON lines into columns with msgspec, the lines of a large file in several processes."""
 
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import cache
 from itertools import repeat
 from pathlib import Path
@@ -41,15 +43,28 @@ def decoder_of(columns: tuple[str, ...] | None) -> Decoder | None:
     decoder = msgspec.json.Decoder(wanted)
 
     def decode(data: bytes | memoryview) -> Rows | None:
-        try:
-            found = decoder.decode_lines(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-        return (
-            _rows_of_dicts(found) if columns is None else _rows_of_tuples(map(msgspec.structs.astuple, found), columns)
-        )
+        with without_collection():
+            try:
+                found = decoder.decode_lines(data)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                return None
+            if columns is None:
+                return _rows_of_dicts(found)
+            return _rows_of_tuples(map(msgspec.structs.astuple, found), columns)
 
     return decode
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """No search for circles among objects that have none: it takes a fifth of the time of decoding."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def decode_file(

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from openrlhf_cov.analysis.regression import RESAMPLES, Design, Floats, Regression, interval_of, thinned
 from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.evaluation.scores import LEVEL, SEED, Interval
-from openrlhf_cov.models.dynamics import spearman
 
+Ranks = tuple[Floats, NDArray[np.intp]]
+"""Of values (n,): see ``_mid_ranks``."""
 MIN_PAIRS = 10
 """Pairs below which there is no interval."""
 MIN_STEPS = 20
@@ -100,27 +101,34 @@ def rank_correlation(
     of ``Regression.draws``; the interval is taken on Fisher's scale, atanh. No interval for fewer than ``MIN_PAIRS``
     pairs. Over more than ``MOST_POINTS`` pairs, influences are averaged over consecutive ones.
     """
-    estimate = spearman(x, y)
+    ranks = _mid_ranks(x), _mid_ranks(y)
+    estimate = _correlation(ranks[0][0], ranks[1][0])
     if len(x) < MIN_PAIRS or not math.isfinite(estimate):
         return Interval(estimate, math.nan, math.nan, level)
     if abs(estimate) > 1 - 1e-12:
         return Interval(estimate, estimate, estimate, level)
-    errors = _mean_errors(_influence(x, y), resamples, seed) / (1 - estimate**2)
+    errors = _mean_errors(_influence(*ranks), resamples, seed) / (1 - estimate**2)
     ends = interval_of(math.atanh(estimate), math.atanh(estimate) + errors, level)
     return Interval(estimate, math.tanh(ends.low), math.tanh(ends.high), level)
 
 
-def _influence(x: Floats, y: Floats) -> Floats:
+def _correlation(u: Floats, v: Floats) -> float:
+    """Of two series whose means are 0; NaN if one is constant."""
+    scale = math.sqrt((u @ u) * (v @ v))
+    return float(u @ v / scale) if scale else math.nan
+
+
+def _influence(ranks_of_x: Ranks, ranks_of_y: Ranks) -> Floats:
     """What each pair (n,) adds to Spearman's correlation: 12 (uv + E[V; X >= x] + E[U; Y >= y]), centred.
 
     u and v are the ranks, from -1/2 to 1/2; the expectations are what the pair does to the ranks of the others.
     """
-    (u, place_of_u), (v, place_of_v) = (_mid_ranks(each) for each in (x, y))
+    (u, place_of_u), (v, place_of_v) = ranks_of_x, ranks_of_y
     influence = u * v + _mean_above(place_of_u, v) + _mean_above(place_of_v, u)
     return 12 * (influence - influence.mean())
 
 
-def _mid_ranks(values: Floats) -> tuple[Floats, NDArray[np.intp]]:
+def _mid_ranks(values: Floats) -> Ranks:
     """Ranks (n,) from -1/2 to 1/2, equal values sharing theirs; and the place (n,) of each among the distinct ones."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     return ((counts.cumsum() - counts / 2) / len(values))[place] - 0.5, place

@@ -132,14 +132,15 @@ def _report(args: argparse.Namespace) -> None:
     from openrlhf_cov.report.text import summary
     from openrlhf_cov.report.write import write_files
 
-    contents = build_contents(read_runs(args.runs, mapping, processes=os.cpu_count() or 1), options)
+    processes = os.cpu_count() or 1
+    contents = build_contents(read_runs(args.runs, mapping, processes=processes), options)
     say = sys.stderr if args.export == "-" else sys.stdout
     for run in contents.runs:
         for warning in run.warnings:
             sys.stderr.write(f"report: {run.name}: {warning}\n")
     say.write(summary(contents))
     if args.output:
-        written = write_files(contents, args.output, formats=formats, with_page=not args.no_page)
+        written = write_files(contents, args.output, formats=formats, with_page=not args.no_page, processes=processes)
         say.write("".join(f"no figure {line}\n" for line in written.left_out))
         say.write(f"{len(written.figures)} figures in {args.output / 'figures'}\n")
         say.write(f"{written.page}\n" if written.page else "")

@@ -1,7 +1,10 @@
 """All pictures of a report."""
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -32,16 +35,36 @@ FIGURES: Mapping[str, Callable[[Contents], Figure | str]] = {
 
 
 def write_figures(
-    contents: Contents, folder: Path, formats: Sequence[str]
+    contents: Contents, folder: Path, formats: Sequence[str], *, processes: int = 1
 ) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """The files written, and ``NAME: why`` of every figure that has nothing to show."""
+    """The files written, and ``NAME: why`` of every figure that has nothing to show; by so many processes."""
     folder.mkdir(parents=True, exist_ok=True)
-    written, left_out = [], []
+    drawn = _in_processes(contents, folder, formats, processes) if processes > 1 else {}
+    drawn |= _write(contents, folder, formats, [name for name in FIGURES if name not in drawn])
+    written = [path for name in FIGURES if not isinstance(drawn[name], str) for path in drawn[name]]
+    return tuple(written), tuple(f"{name}: {drawn[name]}" for name in FIGURES if isinstance(drawn[name], str))
+
+
+def _in_processes(
+    contents: Contents, folder: Path, formats: Sequence[str], processes: int
+) -> dict[str, list[Path] | str]:
+    """What ``_write`` gives of all figures; nothing where the operating system gives or leaves us no processes."""
+    parts = [list(FIGURES)[start::processes] for start in range(min(processes, len(FIGURES)))]
+    try:
+        with ProcessPoolExecutor(len(parts)) as pool:
+            found = pool.map(_write, repeat(contents), repeat(folder), repeat(formats), parts)
+            return {name: files for part in found for name, files in part.items()}
+    except (BrokenProcessPool, OSError):
+        return {}
+
+
+def _write(
+    contents: Contents, folder: Path, formats: Sequence[str], names: Sequence[str]
+) -> dict[str, list[Path] | str]:
+    """The files of each figure, or why it has nothing to show."""
+    written = {}
     with house_style():
-        for name, draw in FIGURES.items():
-            figure = draw(contents)
-            if isinstance(figure, str):
-                left_out.append(f"{name}: {figure}")
-            else:
-                written += save(figure, folder, name, formats)
-    return tuple(written), tuple(left_out)
+        for name in names:
+            figure = FIGURES[name](contents)
+            written[name] = figure if isinstance(figure, str) else save(figure, folder, name, formats)
+    return written

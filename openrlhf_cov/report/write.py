@@ -36,13 +36,16 @@ def write_report(
 
 
 def write_files(
-    contents: Contents, output: Path, *, formats: Sequence[str] = FORMATS, with_page: bool = True
+    contents: Contents, output: Path, *, formats: Sequence[str] = FORMATS, with_page: bool = True, processes: int = 1
 ) -> Written:
-    """``output/figures/NAME.FORMAT`` of each figure with something to show, and ``output/report.html``."""
+    """``output/figures/NAME.FORMAT`` of each figure with something to show, and ``output/report.html``.
+
+    ``processes`` draw the figures; above 1, guard the main module of a script (multiprocessing).
+    """
     from openrlhf_cov.report.figures import write_figures  # matplotlib and plotly take a second each
 
     output.mkdir(parents=True, exist_ok=True)
-    figures, left_out = write_figures(contents, output / FIGURES, formats)
+    figures, left_out = write_figures(contents, output / FIGURES, formats, processes=processes)
     if with_page:
         from openrlhf_cov.report.page import write_page
 

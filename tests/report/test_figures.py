@@ -1,9 +1,11 @@
+import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from openrlhf_cov.report import figures
 from openrlhf_cov.report.across_figures import size_figure
 from openrlhf_cov.report.curve_figures import curve_figure
 from openrlhf_cov.report.curves import LENGTH, PROGRESS, SELECTION, Panel
@@ -33,6 +35,22 @@ def test_every_figure_is_drawn_in_every_format(contents, tmp_path):
         start = path.read_bytes()[:200]
         assert start.startswith(b"\x89PNG") if path.suffix == ".png" else b"<?xml" in start
         assert path.stat().st_size > 5000
+
+
+def test_several_processes_write_the_same_files(contents, tmp_path):
+    alone = write_figures(contents, tmp_path / "alone", ["svg", "png"])
+    together = write_figures(contents, tmp_path / "together", ["svg", "png"], processes=3)
+    assert together[1] == alone[1]
+    assert [path.name for path in together[0]] == [path.name for path in alone[0]]
+    for one, other in zip(*(written for written, _ in (alone, together)), strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_without_its_processes_it_draws_alone(contents, tmp_path, monkeypatch):
+    here = os.getpid()
+    monkeypatch.setattr(figures, "house_style", lambda: house_style() if os.getpid() == here else os._exit(9))
+    written, _ = write_figures(contents, tmp_path, ["svg"], processes=2)
+    assert len(written) == len(write_figures(contents, tmp_path / "alone", ["svg"])[0])
 
 
 def test_the_same_report_gives_the_same_svg(contents, tmp_path):
