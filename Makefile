@@ -1,7 +1,7 @@
 # make demo   train the embedded task with KL-Cov on this machine (COV_TYPE=clip_cov or none for the others)
 # make demo-compare  the same with none, clip_cov and kl_cov from the same seeds, and one report of the three
 # make test   the whole test suite
-# make test-long  the end-to-end tests that make test leaves out, to keep within 20 minutes
+# make test-long  the end-to-end tests that take longer, left out by make test
 # make check  format, lint and the unit tests only
 # make docs   the documentation as a site, in site/
 # make smollm a real language model for this machine, SmolLM2-135M-Instruct, in runs/smollm2

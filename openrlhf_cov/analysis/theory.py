@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from openrlhf_cov.analysis.regression import RESAMPLES, Design, Floats, Regression, interval_of, thinned
 from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.evaluation.scores import LEVEL, SEED, Interval
+from openrlhf_cov.models.dynamics import correlation
 
 Ranks = tuple[Floats, NDArray[np.intp]]
 """Of values (n,): see ``_mid_ranks``."""
@@ -102,7 +103,7 @@ def rank_correlation(
     pairs. Over more than ``MOST_POINTS`` pairs, influences are averaged over consecutive ones.
     """
     ranks = _mid_ranks(x), _mid_ranks(y)
-    estimate = _correlation(ranks[0][0], ranks[1][0])
+    estimate = correlation(ranks[0][0], ranks[1][0])
     if len(x) < MIN_PAIRS or not math.isfinite(estimate):
         return Interval(estimate, math.nan, math.nan, level)
     if abs(estimate) > 1 - 1e-12:
@@ -110,12 +111,6 @@ def rank_correlation(
     errors = _mean_errors(_influence(*ranks), resamples, seed) / (1 - estimate**2)
     ends = interval_of(math.atanh(estimate), math.atanh(estimate) + errors, level)
     return Interval(estimate, math.tanh(ends.low), math.tanh(ends.high), level)
-
-
-def _correlation(u: Floats, v: Floats) -> float:
-    """Of two series whose means are 0; NaN if one is constant."""
-    scale = math.sqrt((u @ u) * (v @ v))
-    return float(u @ v / scale) if scale else math.nan
 
 
 def _influence(ranks_of_x: Ranks, ranks_of_y: Ranks) -> Floats:

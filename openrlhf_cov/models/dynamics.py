@@ -10,11 +10,13 @@ import numpy as np
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float:
     """Rank correlation of two series of equal length, equal values sharing their mean rank; NaN if one is constant."""
-    if len(x) < 2:
-        return math.nan
-    ranks_x, ranks_y = _centred_ranks(x), _centred_ranks(y)
-    scale = math.sqrt((ranks_x**2).sum() * (ranks_y**2).sum())
-    return float((ranks_x * ranks_y).sum() / scale) if scale else math.nan
+    return correlation(_centred_ranks(x), _centred_ranks(y)) if len(x) else math.nan
+
+
+def correlation(u: np.ndarray, v: np.ndarray) -> float:
+    """Pearson's correlation of two series (n,) whose means are 0; NaN if one is constant."""
+    scale = math.sqrt((u**2).sum() * (v**2).sum())
+    return float((u * v).sum() / scale) if scale else math.nan
 
 
 def _centred_ranks(values: Sequence[float]) -> np.ndarray:
