@@ -17,6 +17,10 @@ NAMINGS = ("openrlhf", "verl", "trl")
 FORMATS = ("svg", "png")
 
 
+MOST_PROCESSES = 4
+"""That read a large log and draw; more would hold more memory than they save time."""
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The flags of the report."""
     parser = argparse.ArgumentParser(prog="report", description=__doc__.partition(": ")[2])
@@ -132,7 +136,7 @@ def _report(args: argparse.Namespace) -> None:
     from openrlhf_cov.report.text import summary
     from openrlhf_cov.report.write import write_files
 
-    processes = os.cpu_count() or 1
+    processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
     contents = build_contents(read_runs(args.runs, mapping, processes=processes), options)
     say = sys.stderr if args.export == "-" else sys.stdout
     for run in contents.runs:

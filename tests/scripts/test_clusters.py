@@ -50,7 +50,6 @@ def test_the_kubernetes_job_passes_its_flags_to_the_recipe(tmp_path):
 def slurm(tmp_path):
     """Function (nodes that join Ray) -> the Slurm script, finished, with stand-ins for Slurm and Ray."""
     stand_in(tmp_path, "scontrol", "printf 'n1\\nn2\\n'")
-    stand_in(tmp_path, "sleep", "")
     stand_in(tmp_path, "recipe.sh", f'echo "recipe $* at $RAY_DASHBOARD" >> {tmp_path}/calls')
     stand_in(
         tmp_path,
@@ -62,8 +61,10 @@ def slurm(tmp_path):
         rows = "".join(f" 1 node_{number}\\n" for number in range(joined))
         stand_in(tmp_path, "ray", f"[ $1 = status ] && printf '{rows}'")
         variables = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": "2", "SLURM_CPUS_ON_NODE": "96"}
+        script = (SCRIPTS / "slurm_train.sbatch").read_text()
+        stand_in(tmp_path, "slurm_train", script.replace("await 600", "await 3"))  # seconds that a test can wait
         return subprocess.run(
-            [SCRIPTS / "slurm_train.sbatch", tmp_path / "recipe.sh", "--train.seed", "7"],
+            [tmp_path / "slurm_train", tmp_path / "recipe.sh", "--train.seed", "7"],
             env={"PATH": f"{tmp_path}:{os.environ['PATH']}"} | variables,
             capture_output=True,
             text=True,
@@ -91,5 +92,5 @@ def test_the_slurm_script_starts_ray_on_all_nodes_and_then_the_recipe(slurm, tmp
 def test_the_slurm_script_gives_up_on_a_node_that_does_not_join(slurm, tmp_path):
     done = slurm(joined=1)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("slurm_train: not all 2 nodes have joined after 600 s")
+    assert done.stderr.splitlines()[-1].startswith("slurm_train: not all 2 nodes have joined after 3 s")
     assert "recipe" not in (tmp_path / "calls").read_text()
