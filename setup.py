@@ -22,7 +22,10 @@ setup(
         "openrlhf_cov.report": ["assets/*"],
         "openrlhf_cov.dashboard": ["*.tcss"],
     },
-    entry_points={"console_scripts": ["openrlhf-cov = openrlhf_cov.cli.main:main"]},
+    entry_points={
+        "console_scripts": ["openrlhf-cov = openrlhf_cov.cli.main:main"],
+        "vllm.general_plugins": ["openrlhf_cov = openrlhf_cov.utils.orphans:end_engine_with_actor"],
+    },
     install_requires=requirements("requirements-tools.txt"),
     extras_require={
         "train": requirements("requirements.txt"),

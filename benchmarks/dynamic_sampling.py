@@ -1,9 +1,10 @@
 """Dynamic sampling against upstream's filtering: seconds and tokens for a full batch of groups that pass a filter.
 
-One vLLM engine generates for both, in turns, batch by batch, from a policy that does not train. Prints Markdown.
+One vLLM engine generates for both, in turns, batch by batch, from a policy that does not train. Prints Markdown. With
+--seeded: ours without and with --rollout_seeded, neither of which filters.
 
     python -m openrlhf_cov.cli.make_tiny_task --output /tmp/tiny_task
-    python benchmarks/dynamic_sampling.py /tmp/tiny_task --batches 12
+    python benchmarks/dynamic_sampling.py /tmp/tiny_task --batches 12 [--seeded]
 """
 
 import argparse
@@ -28,15 +29,19 @@ def main() -> None:
     parser.add_argument("task", type=Path, help="folder of make_tiny_task")
     parser.add_argument("--batches", type=int, default=12, help="batches of each generator, the first not counted")
     parser.add_argument("--range", type=float, nargs=2, default=(0.2, 0.7), help="open range of mean scores that pass")
+    parser.add_argument("--seeded", action="store_true", help="what a seed for every sample costs")
     args = parser.parse_args()
     cpu_host.install()
     hook = f"{prepare_worker.__module__}.{prepare_worker.__name__}"
     runtime_env = {"worker_process_setup_hook": hook, "env_vars": cpu_host.environment(training_processes=1)}
     ray.init(num_gpus=1, num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env=runtime_env)
     try:
-        settings = flags(args.range)
+        settings = flags(args.range, filtering=not args.seeded)
         engines, tokenizer = start_engine(args.task, settings), load_tokenizer(args.task)
-        generators = {name: build(name, settings, args.task, tokenizer, engines) for name in ("upstream", "ours")}
+        generators = {
+            name: build(name, settings, args.task, tokenizer, engines)
+            for name in (("ours", "seeded") if args.seeded else ("upstream", "ours"))
+        }
         results: dict[str, list[dict]] = {name: [] for name in generators}
         for batch in range(args.batches + 1):
             for name, generator in generators.items():
@@ -48,13 +53,13 @@ def main() -> None:
         ray.shutdown()
 
 
-def flags(score_range: tuple[float, float]) -> SimpleNamespace:
+def flags(score_range: tuple[float, float], filtering: bool) -> SimpleNamespace:
     """The flags that the two generators read; prompts and samples are those of the demo."""
     return SimpleNamespace(
         **vars(SamplingConfig()),
         rollout=SimpleNamespace(batch_size=32, n_samples_per_prompt=8, vllm_generate_batch_size=None),
         algo=SimpleNamespace(
-            dynamic_filtering_enable=True,
+            dynamic_filtering_enable=filtering,
             dynamic_filtering_range=tuple(score_range),
             advantage=SimpleNamespace(is_correction_level="off"),
         ),
@@ -96,7 +101,8 @@ def build(name: str, settings: SimpleNamespace, task: Path, tokenizer, engines: 
 
     rows = [json.loads(line) for line in (task / "train.jsonl").read_text(encoding="utf-8").splitlines()]
     loader = [(["default"], [row["input"]], [row["label"]], [None]) for row in rows]
-    generator_class = {"upstream": SamplesGenerator, "ours": CovSamplesGenerator}[name]
+    generator_class = SamplesGenerator if name == "upstream" else CovSamplesGenerator
+    settings = SimpleNamespace(**vars(settings) | {"rollout_seeded": name == "seeded"})
     return generator_class(SimpleNamespace(args=settings), loader, None, tokenizer, engines)
 
 
@@ -131,10 +137,13 @@ def report(results: dict[str, list[dict]]) -> str:
         medians[name] = statistics.median(batch["seconds"] for batch in batches)
         prompts, tokens = (sum(batch[key] for batch in batches) / groups for key in ("prompts", "tokens"))
         lines.append(f"| {name} | {medians[name]:.2f} | {prompts:.2f} | {tokens:.0f} |")
-    ratios = sorted(
-        ours["seconds"] / other["seconds"] for ours, other in zip(results["ours"], results["upstream"], strict=True)
-    )
-    lines += ["", f"ours / upstream, median over {len(ratios)} pairs: {statistics.median(ratios):.2f}"]
+    first, second = results
+    ratios = [b["seconds"] / a["seconds"] for a, b in zip(results[first], results[second], strict=True)]
+    lines += [
+        "",
+        f"{second} / {first}, median over {len(ratios)} pairs: {statistics.median(ratios):.2f} "
+        f"({min(ratios):.2f} to {max(ratios):.2f})",
+    ]
     return "\n".join(lines) + "\n"
 
 

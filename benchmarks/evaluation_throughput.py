@@ -52,6 +52,7 @@ def main() -> None:
             dtype=args.dtype,
             gpu_memory_utilization=args.gpu_memory_utilization,
             enforce_eager=True,
+            trust_remote_code=False,
             seed=0,
         )
         rates: dict[str, list[float]] = {"harness": [], "alone": []}

@@ -111,9 +111,9 @@ class RewardConfig(Settings):
 
     reward_format: str = setting(
         "boxed",
-        r"where the answer stands: boxed, the last \boxed{}; answer_line, after 'Answer:' or 'the answer is'; gsm8k, "
-        "after ####; any, the first of these forms that occurs",
-        choices=("boxed", "answer_line", "gsm8k", "any"),
+        r"where the answer stands: boxed, the last \boxed{}; answer_tag, inside <answer>…</answer>; answer_line, "
+        "after 'Answer:' or 'the answer is'; gsm8k, after ####; any, the first form of these that occurs",
+        choices=("boxed", "answer_tag", "answer_line", "gsm8k", "any"),
     )
     reward_source: str = setting(
         "math",
@@ -203,7 +203,7 @@ class EvaluationConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(Settings):
-    """What ends a run early. Raises ValueError, naming the flag, when a value is out of range."""
+    """What a run waits for and what ends it. Raises ValueError, naming the flag, when a value is out of range."""
 
     on_signal: str = setting(
         "checkpoint",
@@ -218,6 +218,28 @@ class RunConfig(Settings):
         "skip goes on",
         choices=("skip", "stop"),
         flag="train.on_nan",
+    )
+    placement_timeout: float = setting(
+        0.0,
+        "seconds to wait for room in Ray; 0: 20, or 1800 where an autoscaler has to add nodes first",
+        flag="ray.placement_timeout",
+    )
+    allow_openrlhf_version: bool = setting(False, "try a version of openrlhf that this package was not made for")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 <= self.placement_timeout < math.inf:
+            raise ValueError(
+                f"--ray.placement_timeout is a number of seconds of at least 0, got {self.placement_timeout}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(Settings):
+    """What a model may do on this host."""
+
+    trust_remote_code: bool = setting(
+        False, "run the Python code that a model brings along (auto_map); without, such a model is refused"
     )
 
 

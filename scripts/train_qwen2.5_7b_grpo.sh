@@ -16,7 +16,7 @@ ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" --working-dir
   --data.prompt_dataset "${DATA:-/data/dapo/train.jsonl}" --data.input_key prompt --data.label_key answer \
   --reward.remote_url openrlhf_cov/rewards/reward_func.py --reward_format boxed --reward_source row \
   --algo.advantage.estimator group_norm --algo.kl.init_coef 0 --actor.loss_agg_mode token-mean \
-  --algo.dynamic_filtering_enable --algo.dynamic_filtering_range 0 1 --sampling_max_rounds 10 \
+  --algo.dynamic_filtering_enable --algo.dynamic_filtering_range 0 1 --sampling_max_rounds 10 --sampling_oversample_max 6 \
   --rollout.batch_size 256 --rollout.n_samples_per_prompt 8 --rollout.temperature 1 --rollout.top_p 1 \
   --train.batch_size 256 --train.max_epochs 1 --train.num_episodes "${EPISODES:-10}" \
   --data.max_len 10240 --rollout.max_new_tokens 8192 \

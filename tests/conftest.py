@@ -2,7 +2,10 @@
 
 import hashlib
 import json
+import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -31,6 +34,38 @@ def ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+RAY = """#!{python}
+import json, sys
+words = sys.argv[1:]
+assert words[:3] == ["job", "submit", "--address"], words
+json.loads(words[words.index("--runtime-env-json") + 1])
+command = words[words.index("--") + 1:]
+assert command[1] == "-m", command
+open({output!r}, "w").write(json.dumps(command[2:]))
+"""
+
+
+@pytest.fixture(scope="session")
+def submitted() -> Callable[..., list[str]]:
+    """Function (script, words, folder, variables) -> module and flags of the job that a recipe submits, by a stand-in
+    for Ray in that folder."""
+
+    def run(script: str, *words: str, folder: Path, **variables: str) -> list[str]:
+        noted, ray = folder / "flags.json", folder / "bin" / "ray"
+        ray.parent.mkdir(exist_ok=True)
+        ray.write_text(RAY.format(python=sys.executable, output=str(noted)))
+        ray.chmod(0o755)
+        environment = {
+            name: value for name, value in os.environ.items() if name not in ("MODEL", "LAYOUT", "BENCHMARKS")
+        }
+        environment |= {"PATH": f"{ray.parent}:{os.environ['PATH']}"} | variables
+        subprocess.run([str(SCRIPTS / script), *words], check=True, timeout=60, cwd=folder, env=environment)
+        return json.loads(noted.read_text())
+
+    return run
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_cov.config import LARGE_COV_RATIO, CovConfig
+from openrlhf_cov.config import LARGE_COV_RATIO, CovConfig, RunConfig
 from openrlhf_cov.settings import Schedule
 
 
@@ -221,3 +221,10 @@ def test_every_setting_has_a_help_text_and_names_its_method():
         assert setting.metadata["only"] in {None, *choices, "clip_cov or kl_cov"}
         owner = next((method for method in choices if setting.name.startswith(method)), None)
         assert owner is None or setting.metadata["only"] == owner
+
+
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
+def test_the_time_to_wait_for_room_is_finite(value):
+    with pytest.raises(ValueError, match=f"^--ray.placement_timeout .*, got {value}"):
+        RunConfig(placement_timeout=value)
+    assert RunConfig(placement_timeout=90.0).placement_timeout == 90.0

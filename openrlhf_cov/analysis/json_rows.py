@@ -1,6 +1,5 @@
 """Reads a growing file of JSON lines into columns, as far as it is written; a broken line costs itself alone."""
 
-import json
 import os
 import re
 from collections.abc import Collection
@@ -10,6 +9,7 @@ from typing import Any, BinaryIO
 
 from openrlhf_cov.analysis.line_decoder import STEP, decode_file, decoder_of
 from openrlhf_cov.analysis.table import EMPTY, Rows, Table, join, to_numbers, to_table
+from openrlhf_cov.utils.json_lines import parse_object
 
 CHUNK = 8 * 2**20
 """Bytes read at once."""
@@ -196,7 +196,6 @@ class JsonRows:
 
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
+        return parse_object(line)
+    except ValueError:
         return None
-    return found if isinstance(found, dict) else None

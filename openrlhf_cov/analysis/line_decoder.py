@@ -46,7 +46,7 @@ def decoder_of(columns: tuple[str, ...] | None) -> Decoder | None:
         with without_collection():
             try:
                 found = decoder.decode_lines(data)
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 return None
             if columns is None:
                 return _rows_of_dicts(found)

@@ -14,6 +14,7 @@ from openrlhf_cov.analysis.table import EMPTY, Table, missing_steps
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.command import COMMAND_FILE, UPSTREAM_DEFAULTS, read_flags, setting
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE
+from openrlhf_cov.utils.terminal import printable
 
 TABLES = (".csv", ".tsv")
 NEAREST_ENTROPY = 5
@@ -34,7 +35,8 @@ INTERVENTION_COLUMNS = (SELECTED, TO_REFERENCE)
 class Run:
     """``training`` has a row per global step, ``evaluations`` one per evaluation; names as in docs/metrics.md.
 
-    ``settings`` are the flags of the run, where they are known. ``warnings`` say what was odd about the files.
+    ``settings`` are the flags of the run, where they are known. All texts are printable; ``warnings``
+    say what was odd about the files.
     """
 
     name: str
@@ -43,6 +45,11 @@ class Run:
     evaluations: Table = EMPTY
     settings: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", printable(self.name))
+        object.__setattr__(self, "settings", {flag: printable(value) for flag, value in self.settings.items()})
+        object.__setattr__(self, "warnings", tuple(map(printable, self.warnings)))
 
 
 class RunFollower:
@@ -62,7 +69,7 @@ class RunFollower:
     def run(self) -> Run:
         """The run as far as it has been read."""
         return Run(
-            name=_name(self.folder.resolve().name),
+            name=self.folder.resolve().name,
             path=self.folder,
             training=self._metrics.table,
             evaluations=self._evaluations.table,
@@ -99,11 +106,11 @@ def read_run(
     elif path.suffix in TABLES:
         training, evaluations, warnings = read_csv(path, mapping, columns)
         warnings += _gaps(training, path.name)
-        run = Run(_name(path.stem), path, training, evaluations, warnings=tuple(warnings))
+        run = Run(path.stem, path, training, evaluations, warnings=tuple(warnings))
     elif path.is_dir() and any(path.rglob(EVENT_FILES)):
         training, evaluations, warnings = read_events(path, mapping, columns)
         warnings += _gaps(training, path.name)
-        run = Run(_name(path.resolve().name), path, training, evaluations, warnings=tuple(warnings))
+        run = Run(path.resolve().name, path, training, evaluations, warnings=tuple(warnings))
     else:
         raise UsageError(
             f"{path} is no run: a folder with {METRICS_FILE} or TensorBoard events, or a .csv or .tsv file"
@@ -111,11 +118,6 @@ def read_run(
     if not len(run.training):
         raise UsageError(f"{path} holds no step yet" + "".join(f"; {warning}" for warning in run.warnings))
     return run
-
-
-def _name(text: str) -> str:
-    """A name that any terminal, page and file can take: what cannot be printed becomes a question mark."""
-    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def unreadable(error: OSError) -> UsageError:

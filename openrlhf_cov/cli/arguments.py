@@ -13,12 +13,14 @@ from openrlhf_cov.config import (
     CovConfig,
     DryRunConfig,
     EvaluationConfig,
+    ModelConfig,
     RewardConfig,
     RunConfig,
     SamplingConfig,
 )
 from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.utils.terminal import Parser
 
 PUBLISHED_PPO_CLIP = {"clip_cov": (1.0, 1.0), "kl_cov": (math.inf, math.inf)}
 """PPO clip range (low, high) of the published methods: Clip-Cov's scripts open it wide, KL-Cov has none."""
@@ -30,7 +32,8 @@ GROUPS = {
     "rule-based rewards": RewardConfig,
     "rollouts and dynamic sampling": SamplingConfig,
     "evaluation on benchmarks (--eval.dataset bench:aime24,math500)": EvaluationConfig,
-    "stopping": RunConfig,
+    "waiting and stopping": RunConfig,
+    "code of models": ModelConfig,
     "planning without running": DryRunConfig,
 }
 """Title in --help -> config class whose fields are its flags."""
@@ -56,11 +59,8 @@ INTERVALS = ("ckpt.save_steps", "eval.steps")
 """Upstream's flags that say every how many steps: at least 1, or -1 for never."""
 
 
-class CovArgumentParser(argparse.ArgumentParser):
-    """Upstream's parser with our flags: stands in for ``argparse.ArgumentParser`` while upstream declares its own.
-
-    Errors are one line on stderr and exit status 2.
-    """
+class CovArgumentParser(Parser):
+    """Upstream's parser with our flags: stands in for ``argparse.ArgumentParser`` while upstream declares its own."""
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, prog="train_ppo_ray", **kwargs)
@@ -96,7 +96,7 @@ class CovArgumentParser(argparse.ArgumentParser):
             known = [option for action in self._actions for option in action.option_strings]
             close = difflib.get_close_matches(unknown[1], known, n=1)
             message += f" (did you mean {close[0]}?)" if close else ""
-        self.exit(2, f"{self.prog}: error: {message}\n")
+        super().error(message)
 
     def _check(self, args: argparse.Namespace, given: set[str]) -> None:
         try:

@@ -5,13 +5,16 @@ What is called faults gives one line for each that there is; the others raise Us
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import SimpleNamespace
 
 from openrlhf.utils.logging_utils import init_logger
 from transformers import AutoConfig
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.sizing.plan import process_groups
 from openrlhf_cov.sizing.report import counted
+from openrlhf_cov.sizing.updates import update_unit, usable_groups
 from openrlhf_cov.trainer import checkpoints
 from openrlhf_cov.utils.metrics_log import METRICS_FILE
 
@@ -49,8 +52,7 @@ def check_checkpoints(args: SimpleNamespace) -> None:
         )
     if ckpt.load_enable and (folder / "_actor").exists():
         _check_resumable(args, folder / "_actor")
-    keeps_best = args.eval.dataset and args.eval.steps > 0 and ckpt.best_metric_key != "none"
-    if not (ckpt.save_steps > 0 or keeps_best or args.on_signal == "checkpoint"):
+    if not checkpoints.writes_checkpoints(args):
         return
     patterns = ([] if ckpt.disable_ds else ["_actor/*", "_critic/*"]) + (["*_hf"] if ckpt.save_hf else [])
     found = next((path for pattern in patterns for path in sorted(folder.glob(pattern))), None)
@@ -102,9 +104,15 @@ def _length_faults(args: SimpleNamespace) -> Iterator[str]:
 
 
 def _batch_faults(args: SimpleNamespace) -> Iterator[str]:
-    """DeepSpeed divides the batch evenly: samples of one update = micro-batch x ranks x whole accumulation steps."""
+    """A step is generated whole; DeepSpeed divides it into updates of micro-batch x ranks x accumulation steps."""
+    generated, rollout = args.rollout.vllm_generate_batch_size, args.rollout.batch_size
+    if generated < rollout:
+        yield (
+            f"--rollout.vllm_generate_batch_size {generated} is less than --rollout.batch_size {rollout}, of which "
+            "every step is made; drop it, or lower --rollout.batch_size"
+        )
     copies = args.ds.ring_attn_size * args.ds.tensor_parallel_size
-    for name, group in _training_groups(args).items():
+    for name, group in process_groups(args).items():
         size = f"{_size(name, group)} = {counted(processes(group), 'process')}"
         if processes(group) % copies:
             yield (
@@ -114,8 +122,11 @@ def _batch_faults(args: SimpleNamespace) -> Iterator[str]:
             continue
         ranks, batch, micro = processes(group) // copies, args.train.batch_size, args.train.micro_batch_size
         if args.train.dynamic_batch_enable and name in ("actor", "critic"):
-            if batch < ranks:
-                yield f"--train.batch_size {batch} is less than one sample per rank: {ranks} of {name}"
+            if batch % ranks:
+                yield (
+                    f"--train.batch_size {batch} is no multiple of the {counted(ranks, 'rank')} of {name}: with "
+                    "--train.dynamic_batch_enable upstream would never train on the samples beyond; change one of them"
+                )
         elif batch % (micro * ranks):
             yield (
                 f"--train.batch_size {batch} is no multiple of --train.micro_batch_size {micro} x "
@@ -124,20 +135,22 @@ def _batch_faults(args: SimpleNamespace) -> Iterator[str]:
 
 
 def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
-    """At least one optimizer step must fit in the data; KL-Cov needs more than one per rollout to act."""
-    prompts = min(args.rollout.batch_size, num_rows)
-    samples = prompts * args.rollout.n_samples_per_prompt
-    if samples < args.train.batch_size:
+    """A rollout is whole optimizer steps, one pass over the data makes one; KL-Cov needs more than one to act."""
+    rollout, batch = args.rollout, args.train.batch_size
+    prompts = min(rollout.batch_size, num_rows)
+    samples, whole = prompts * rollout.n_samples_per_prompt, rollout.batch_size * rollout.n_samples_per_prompt
+    if not usable_groups(prompts, args):
         raise UsageError(
-            f"--train.batch_size {args.train.batch_size} is more than one rollout gives: {prompts} prompts (of "
-            f"{num_rows} in the data, --rollout.batch_size {args.rollout.batch_size}) x "
-            f"--rollout.n_samples_per_prompt {args.rollout.n_samples_per_prompt} = {samples} samples; not one "
-            "optimizer step would be made"
+            f"--train.batch_size {batch} is more than one rollout gives: {prompts} prompts (of {num_rows} in the "
+            f"data, --rollout.batch_size {rollout.batch_size}) x --rollout.n_samples_per_prompt "
+            f"{rollout.n_samples_per_prompt} = {samples} samples; not one optimizer step would be made, which takes "
+            f"a multiple of {update_unit(args)} on all ranks"
         )
-    if samples % args.train.batch_size:
-        logger.warning(
-            f"one rollout gives {samples} samples, no multiple of --train.batch_size {args.train.batch_size}: what is "
-            "left over is trained together with the next rollout"
+    if whole % batch:
+        raise UsageError(
+            f"--rollout.batch_size {rollout.batch_size} x --rollout.n_samples_per_prompt "
+            f"{rollout.n_samples_per_prompt} = {whole} samples are no multiple of --train.batch_size {batch}: "
+            f"{counted(whole % batch, 'sample')} of every rollout would have no update; change one of them"
         )
     updates = samples // args.train.batch_size * args.train.max_epochs
     if args.cov_type == "kl_cov" and updates == 1:
@@ -150,17 +163,6 @@ def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
 def processes(group: SimpleNamespace) -> int:
     """Processes, one per GPU, of a group of training actors."""
     return group.num_nodes * group.num_gpus_per_node
-
-
-def _training_groups(args: SimpleNamespace) -> dict[str, SimpleNamespace]:
-    """The groups of DeepSpeed processes that a run has, by the name in their flags."""
-    exists = {
-        "actor": True,
-        "ref": args.algo.kl.init_coef > 0,
-        "critic": bool(args.critic.model_name_or_path),
-        "reward": not args.reward.remote_url,
-    }
-    return {name: getattr(args, name) for name, there in exists.items() if there}
 
 
 def _size_faults(flag: str, args: SimpleNamespace, first: str, second: str) -> Iterator[str]:
@@ -193,7 +195,7 @@ def _check_resumable(args: SimpleNamespace, folder: Path) -> None:
     """The newest checkpoint is of this model and of as many ranks; half-written ones are named and passed over."""
     for name in checkpoints.partial_checkpoints(folder):
         logger.warning(f"--ckpt.path: {folder / name} was never completed and is passed over")
-    config = AutoConfig.from_pretrained(args.actor.model_name_or_path, trust_remote_code=True)
+    config = AutoConfig.from_pretrained(args.actor.model_name_or_path, trust_remote_code=args.trust_remote_code)
     other = checkpoints.differences(folder, checkpoints.describe_run(args, config))
     if other:
         raise UsageError(f"--ckpt.load_enable: {folder}: {other}; resume with the same model and sizes")
@@ -205,14 +207,12 @@ def _or_resume(folder: Path) -> str:
 
 def _has_checkpoint(folder: Path) -> bool:
     """True if upstream finds a checkpoint of the policy to resume from: DeepSpeed's file ``latest`` names it."""
-    return any((folder / "_actor" / name).is_file() for name in ("latest", "latest_universal"))
+    return any((folder / "_actor" / name).is_file() for name in (checkpoints.LATEST, checkpoints.UNIVERSAL))
 
 
 def _require_writable(flag: str, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
+        TemporaryFile(dir=folder).close()
     except OSError as error:
         raise UsageError(f"{flag} {folder} cannot be written: {error.strerror}") from error

@@ -1,6 +1,5 @@
 """``python -m openrlhf_cov.cli.compare RUN RUN ...``: the scores of evaluations side by side, and which differ."""
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,8 @@ from openrlhf_cov.evaluation.comparison import ALPHA, BenchmarkComparison, Compa
 from openrlhf_cov.evaluation.samples import read_samples
 from openrlhf_cov.evaluation.scores import LEVEL
 from openrlhf_cov.evaluation.tables import NONE, Row, aligned, percent, percent_interval
+from openrlhf_cov.utils.json_lines import write_lines
+from openrlhf_cov.utils.terminal import Parser, printable, refuse, say
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
@@ -38,16 +39,16 @@ def table(comparison: Comparison) -> str:
     if has_differences:
         head += ("difference", f"{LEVEL:.0%} interval", "p", "p (Holm)", "")
     rows = [row for each in comparison.benchmarks for row in _rows(each, has_differences)]
-    lines = [f"{name}: {model}" for name, model in zip(comparison.runs, comparison.models, strict=True)]
+    lines = [printable(f"{name}: {model}") for name, model in zip(comparison.runs, comparison.models, strict=True)]
     lines += ["", *aligned([head, *rows], left=(0, 1, 10)), ""]
     if has_differences:
         lines += [*_explained(comparison), ""]
-    return "\n".join([*lines, *comparison.notes]).rstrip()
+    return "\n".join([*lines, *map(printable, comparison.notes)]).rstrip()
 
 
 def main(argv: list[str] | None = None) -> int:
     """Print the comparison; exit status 2 with one line on stderr for a folder or flag that is not as it should be."""
-    parser = argparse.ArgumentParser(prog="compare", description=__doc__.partition(": ")[2])
+    parser = Parser(prog="compare", description=__doc__.partition(": ")[2])
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of an evaluation, the base first")
     parser.add_argument("--metric", default="avg", help="avg or pass@k, for example pass@8 (default: avg)")
     parser.add_argument("--against", choices=tuple(paper.ROWS), help=f"also show the rows of {paper.SOURCE}")
@@ -56,11 +57,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         comparison = compare(read_runs(args.runs), args.metric, args.against)
         if args.json:
-            args.json.write_text(json.dumps(asdict(comparison), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            write_lines(args.json, [json.dumps(asdict(comparison), indent=2, ensure_ascii=False)])
     except (UsageError, OSError) as error:
-        sys.stderr.write(f"compare: error: {' '.join(str(error).split())}\n")
-        return 2
-    sys.stdout.write(table(comparison) + "\n")
+        return refuse("compare", error)
+    say(table(comparison) + "\n")
     return 0
 
 

@@ -23,6 +23,7 @@ from openrlhf_cov.cli.make_tiny_task import TaskSettings, evaluate, is_occupied,
 from openrlhf_cov.cli.packages import require
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.report.write import write_report
+from openrlhf_cov.utils import terminal
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
 
 PROMPTS, SAMPLES = 32, 8
@@ -48,16 +49,15 @@ def run_as_program(name: str, work: Callable[[], None]) -> None:
     try:
         work()
     except (UsageError, RunStopped) as error:
-        sys.stderr.write(f"{name}: error: {error}\n")
-        sys.exit(2 if isinstance(error, UsageError) else 1)
+        sys.exit(terminal.refuse(name, error, 2 if isinstance(error, UsageError) else 1))
     except KeyboardInterrupt:
-        sys.stderr.write(f"\n{name}: interrupted; the Ray it started is stopped\n")
+        terminal.say(f"\n{name}: interrupted; the Ray it started is stopped\n", sys.stderr)
         sys.exit(130)
 
 
 def parse_args() -> argparse.Namespace:
     """The flags of the demo."""
-    parser = argparse.ArgumentParser(prog="demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = terminal.Parser(prog="demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--cov_type", choices=tuple(METHOD_FLAGS), default="kl_cov")
     parser.add_argument("--steps", type=int, default=40, help="global steps, each 32 prompts x 8 samples")
     parser.add_argument("--task", type=Path, default=Path("runs/tiny_task"), help="folder of the embedded task")
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
     before = score(task / "model", task)
     after = train_and_score(args.cov_type, args.steps, task, output)
     page = write_report([output], output / "report")
-    sys.stdout.write(table(args.cov_type, before, after, output, page, time.monotonic() - started))
+    terminal.say(table(args.cov_type, before, after, output, page, time.monotonic() - started))
 
 
 def train_and_score(
@@ -88,7 +88,8 @@ def train_and_score(
     """Train into the folder ``output`` with a Ray of its own, and score the result on the held-out problems."""
     say(f"starting Ray and the actors; their output goes to {output / 'train.log'}")
     with local_ray(num_gpus=2, num_cpus=8, log=output / "ray.log") as address:
-        train(training_command(cov_type, steps, task, output, address.dashboard, kl_coef), output, steps)
+        command = training_command(cov_type, steps, task, output, address.dashboard, kl_coef)
+        train(command, address.token, output, steps)
     say("scoring the trained policy")
     return score(output, task)
 
@@ -160,11 +161,11 @@ def training_command(
     return [*submit, "--", *trainer, *shlex.split(flags), *METHOD_FLAGS[cov_type]]
 
 
-def train(command: list[str], output: Path, steps: int) -> None:
+def train(command: list[str], token: dict[str, str], output: Path, steps: int) -> None:
     """Run the training job; a progress bar and a line per step while it works. RunStopped if it fails."""
     with (output / "train.log").open("w") as log:
         job = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env=environment(), start_new_session=True
+            command, stdout=log, stderr=subprocess.STDOUT, env=environment() | token, start_new_session=True
         )
     try:
         with tqdm(total=steps, desc="train", unit="step") as bar:
@@ -176,7 +177,7 @@ def train(command: list[str], output: Path, steps: int) -> None:
         stop(job)
     if job.returncode:
         tail = (output / "train.log").read_text(errors="replace").splitlines()[-15:]
-        sys.stderr.write("\n".join(tail) + "\n")
+        terminal.say("\n".join(tail) + "\n", sys.stderr)
         raise RunStopped(f"training failed (status {job.returncode}); the whole output is in {output / 'train.log'}")
 
 
@@ -239,7 +240,7 @@ report              {page}
 
 def say(message: str) -> None:
     """One line of progress."""
-    sys.stderr.write(f"demo: {message}\n")
+    terminal.say(f"demo: {message}\n", sys.stderr)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ baseline is stated without. The runs lie in folders of their own under ``--outpu
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -14,6 +13,7 @@ from types import SimpleNamespace
 
 from openrlhf_cov.cli import demo
 from openrlhf_cov.report.write import write_report
+from openrlhf_cov.utils import terminal
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
 
 MEAN_OF = 5
@@ -27,7 +27,7 @@ def main() -> None:
 
 def parse_args() -> argparse.Namespace:
     """The flags of the comparison."""
-    parser = argparse.ArgumentParser(prog="demo_compare", description=__doc__.partition(": ")[2])
+    parser = terminal.Parser(prog="demo_compare", description=__doc__.partition(": ")[2])
     parser.add_argument("--steps", type=int, default=40, help="global steps of each, 32 prompts x 8 samples")
     parser.add_argument("--task", type=Path, default=Path("runs/tiny_task"), help="folder of the embedded task")
     parser.add_argument("--output", type=Path, default=None, help="default: runs/demo-compare-<time>")
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
         demo.check(SimpleNamespace(task=task, steps=args.steps, output=output / method))
         scores[method] = demo.train_and_score(method, args.steps, task, output / method, kl_coef=0.0)
     page = write_report([output / method for method in scores], output / "report")
-    sys.stdout.write(table(before, scores, output, page, time.monotonic() - started))
+    terminal.say(table(before, scores, output, page, time.monotonic() - started))
 
 
 def table(before: dict, scores: Mapping[str, dict], output: Path, page: Path, seconds: float) -> str:

@@ -1,6 +1,5 @@
 """``python -m openrlhf_cov.cli.doctor``: is this host ready for a run? What is there, and what to mend."""
 
-import argparse
 import json
 import sys
 from collections import Counter
@@ -8,6 +7,7 @@ from dataclasses import asdict
 
 from openrlhf_cov.cli.host.checks import Line, examine
 from openrlhf_cov.cli.host.facts import gather
+from openrlhf_cov.utils.terminal import Parser, printable, say
 
 
 def report(lines: list[Line]) -> str:
@@ -15,21 +15,21 @@ def report(lines: list[Line]) -> str:
     width = max(len(line.check) for line in lines)
     text = []
     for line in lines:
-        text.append(f"{line.status:<4}  {line.check:<{width}}  {line.found}")
+        text.append(f"{line.status:<4}  {line.check:<{width}}  {printable(line.found)}")
         if line.fix:
-            text.append(f"{'':<{width + 6}}  fix: {line.fix}")
+            text.append(f"{'':<{width + 6}}  fix: {printable(line.fix)}")
     counts = Counter(line.status for line in lines)
     return "\n".join([*text, "", ", ".join(f"{counts[status]} {status}" for status in ("ok", "warn", "fail"))])
 
 
 def main(argv: list[str] | None = None) -> int:
     """Print what was found; exit status 1 if something fails, 2 for a flag that does not exist."""
-    parser = argparse.ArgumentParser(prog="doctor", description=__doc__.partition(": ")[2])
+    parser = Parser(prog="doctor", description=__doc__.partition(": ")[2])
     parser.add_argument("--json", action="store_true", help="print a list of check, status, found and fix")
     parser.add_argument("--hub", action="store_true", help="also ask the Hugging Face hub whether it answers")
     args = parser.parse_args(argv)
     lines = examine(gather(args.hub))
-    sys.stdout.write((json.dumps([asdict(line) for line in lines], indent=2) if args.json else report(lines)) + "\n")
+    say((json.dumps([asdict(line) for line in lines], indent=2) if args.json else report(lines)) + "\n")
     return int(any(line.status == "fail" for line in lines))
 
 

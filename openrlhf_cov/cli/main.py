@@ -5,6 +5,8 @@ import sys
 from importlib import import_module
 from importlib.metadata import version
 
+from openrlhf_cov.utils.terminal import refuse, say
+
 COMMANDS = {
     "train": ("train_ppo_ray", "train a policy: upstream's command line with our losses, sampling and rewards"),
     "evaluate": ("evaluate", "score a model on AIME, AMC, MATH-500 and other benchmarks"),
@@ -26,17 +28,16 @@ def main() -> int:
     """Exit status of the command that the first argument names; 2 with one line on stderr if there is none such."""
     name, rest = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("--help", [])
     if name in ("-h", "--help"):
-        sys.stdout.write(usage())
+        say(usage())
     elif name == "--version":
-        sys.stdout.write(f"openrlhf-cov {version('openrlhf-cov')}\n")
+        say(f"openrlhf-cov {version('openrlhf-cov')}\n")
     elif name in COMMANDS:
         sys.argv = [f"openrlhf-cov {name}", *rest]
         return import_module(f"openrlhf_cov.cli.{COMMANDS[name][0]}").main() or 0
     else:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(COMMANDS)}"
-        sys.stderr.write(f"openrlhf-cov: error: no command {name!r}; {hint}\n")
-        return 2
+        return refuse("openrlhf-cov", f"no command {name!r}; {hint}")
     return 0
 
 

@@ -1,6 +1,5 @@
 """Writes the embedded task to a folder: a base policy, training and test problems, and what the policy can do."""
 
-import argparse
 import json
 import logging
 import signal
@@ -14,6 +13,8 @@ from typing import Any, NoReturn
 from openrlhf_cov.cli.packages import require
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.tiny_task.problems import DATASOURCE, OPERANDS, split_problems
+from openrlhf_cov.utils.json_lines import parse_json
+from openrlhf_cov.utils.terminal import Parser, say
 
 logger = logging.getLogger(__name__)
 
@@ -53,10 +54,10 @@ HELP = {
 }
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """The parser of this command; its defaults are those of ``TaskSettings``."""
-    parser = argparse.ArgumentParser(
-        prog="python -m openrlhf_cov.cli.make_tiny_task",
+    parser = Parser(
+        prog="make_tiny_task",
         description="Write the embedded task (two-digit addition) and a mediocre base policy for it to a folder.",
     )
     parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="folder to write; new or empty")
@@ -135,7 +136,7 @@ def is_occupied(output: Path) -> bool:
 def read_task(output: Path) -> dict[str, Any] | None:
     """The content of ``task.json`` if ``output`` holds a finished task with all its files, else None."""
     try:
-        task = json.loads((output / "task.json").read_text(encoding="utf-8"))
+        task = parse_json((output / "task.json").read_bytes())
     except (OSError, ValueError):
         return None
     is_task = isinstance(task, dict) and task.get("task") == DATASOURCE and isinstance(task.get("settings"), dict)
@@ -155,7 +156,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
 
     def refuse(reason: str) -> NoReturn:
-        parser.exit(2, f"make_tiny_task: error: {reason}\n")
+        parser.error(reason)
 
     try:
         settings = TaskSettings(**{field.name: getattr(args, field.name) for field in fields(TaskSettings)})
@@ -179,7 +180,7 @@ def main(argv: list[str] | None = None) -> int:
         difference = settings_difference(found["settings"], recorded_settings(settings, policy))
         if difference:
             refuse(f"{output} holds a task with other settings ({difference}); choose another --output")
-        sys.stdout.write(f"{output} already holds this task; nothing to do\n")
+        say(f"{output} already holds this task; nothing to do\n")
         return 0
     disable_progress_bar()
     try:
@@ -188,7 +189,7 @@ def main(argv: list[str] | None = None) -> int:
         refuse(f"cannot write {output}: {error}")
     except KeyboardInterrupt:
         parser.exit(130, "\nmake_tiny_task: interrupted; nothing was written\n")
-    sys.stdout.write(
+    say(
         f"{output}: {task['parameters']:,} parameters, accuracy {task['accuracy_greedy']:.3f} greedy and "
         f"{task['accuracy_sampled']:.3f} at temperature 1, entropy {task['entropy']:.3f} nats, {task['seconds']} s\n"
     )

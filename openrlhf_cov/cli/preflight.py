@@ -12,9 +12,12 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import benchmarks
 from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_module
 from openrlhf_cov.sizing import limits
-from openrlhf_cov.sizing.plan import ranks_of
+from openrlhf_cov.utils.json_lines import parse_object
 
 logger = logging.getLogger(__name__)
+
+CONFIG_FILES = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
+"""Files of a model that may name code of its own."""
 
 
 def check(
@@ -28,7 +31,7 @@ def check(
     Every check runs inside of an ``attempt()``; where that lets UsageError pass, as by default, the first fault ends
     them. Models in ``known`` are not looked up; ``ask_tokenizer`` False: neither is the tokenizer.
     """
-    for fault in (*check_run.number_faults(args), *limits.rollout_faults(args, ranks_of(args))):
+    for fault in (*check_run.number_faults(args), *limits.rollout_faults(args)):
         with attempt():
             raise UsageError(fault)
     models = {
@@ -41,7 +44,7 @@ def check(
     for flag, path in models.items():
         with attempt():
             if path not in known:
-                check_model(flag, path, required=flag.startswith("--actor"))
+                check_model(flag, path, required=flag.startswith("--actor"), trusted=args.trust_remote_code)
     with attempt():
         check_run.check_checkpoints(args)
     if not args.dry_run:
@@ -128,8 +131,9 @@ def _check_plan(args: SimpleNamespace, ask_tokenizer: bool) -> None:
         )
 
 
-def check_model(flag: str, path: str | None, required: bool) -> None:
-    """A path must be a Hugging Face model folder; what is not here is taken for a name on the hub."""
+def check_model(flag: str, path: str | None, *, required: bool, trusted: bool) -> None:
+    """A path must be a Hugging Face model folder; what is not here is taken for a name on the hub. One that brings
+    code along is refused unless it is ``trusted``."""
     if not path:
         if required:
             raise UsageError(f"{flag} is missing: give a Hugging Face model folder or a hub name")
@@ -137,7 +141,7 @@ def check_model(flag: str, path: str | None, required: bool) -> None:
     folder = Path(path)
     if not folder.exists():
         check_data.refuse_local_name(flag, path, "folder")
-        _check_config(path, f"{flag} {path}: neither a folder here nor a model that the hub gives")
+        _check_config(flag, path, "neither a folder here nor a model that the hub gives", trusted)
         return
     missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
     weights = check_run.find_weights(folder)
@@ -148,7 +152,7 @@ def check_model(flag: str, path: str | None, required: bool) -> None:
     empty = [file.name for file in weights if file.stat().st_size == 0]
     if empty:
         raise UsageError(f"{flag} {path}: {empty[0]} is empty; copy or download the model again")
-    _check_config(path, f"{flag} {path}: config.json is not that of a model")
+    _check_config(flag, path, "config.json is not that of a model", trusted)
 
 
 def load_reward(remote_url: list[str] | None) -> ModuleType | None:
@@ -166,11 +170,31 @@ def load_reward(remote_url: list[str] | None) -> ModuleType | None:
         raise UsageError(f"--reward.remote_url {path} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _check_config(model: str, refusal: str) -> None:
+def _check_config(flag: str, model: str, refusal: str, trusted: bool) -> None:
     from transformers import AutoConfig
 
     try:
-        AutoConfig.from_pretrained(model, trust_remote_code=True)
+        if not trusted and (file := _file_with_code(model)):
+            raise UsageError(
+                f"{flag} {model} brings code of its own along ({file}: auto_map), which is not run: add "
+                "--trust_remote_code if you know it, or take auto_map out where transformers has the model itself"
+            )
+        AutoConfig.from_pretrained(model, trust_remote_code=trusted)
+    except UsageError:
+        raise
     except Exception as error:  # a config of any shape; the model's own code may run
         reason = str(error).strip() or type(error).__name__
-        raise UsageError(f"{refusal} ({reason.splitlines()[0]})") from error
+        raise UsageError(f"{flag} {model}: {refusal} ({reason.splitlines()[0]})") from error
+
+
+def _file_with_code(model: str) -> str | None:
+    """The first file of a model that names code of its own."""
+    from transformers.utils import cached_file
+
+    for name in CONFIG_FILES:
+        path = cached_file(
+            model, name, _raise_exceptions_for_missing_entries=False, _raise_exceptions_for_connection_errors=False
+        )
+        if path and parse_object(Path(path).read_bytes()).get("auto_map"):
+            return name
+    return None

@@ -9,20 +9,21 @@ from typing import Any
 
 from tqdm import tqdm
 
-from openrlhf_cov.errors import UsageError
+from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation.prompts import TEMPLATES
 from openrlhf_cov.evaluation.tables import aligned
 from openrlhf_cov.preparation.output import MANIFEST, TRAIN, write_training_set
 from openrlhf_cov.preparation.overlap import EvaluationSets, read_evaluation_sets
 from openrlhf_cov.preparation.selection import REASONS
 from openrlhf_cov.preparation.sources import TRAINING_SETS, Keys, Row, open_sources
+from openrlhf_cov.utils.terminal import Parser, refuse, say
 
 KEYS = ("id", "problem", "answer", "source")
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="prepare_data", description=__doc__.partition(": ")[2])
+    parser = Parser(prog="prepare_data", description=__doc__.partition(": ")[2])
     names = ", ".join(TRAINING_SETS)
     parser.add_argument("--dataset", required=True, help=f"{names} or JSON Lines files, several with commas")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new or empty folder, or its own")
@@ -51,10 +52,9 @@ def main(argv: list[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     try:
         manifest = prepare(args)
-    except (UsageError, OSError) as error:
-        sys.stderr.write(f"prepare_data: error: {' '.join(str(error).split())}\n")
-        return 2
-    sys.stdout.write(summary(manifest, args.output) + "\n")
+    except (UsageError, RunStopped, OSError) as error:
+        return refuse("prepare_data", error)
+    say(summary(manifest, args.output) + "\n")
     return 0
 
 

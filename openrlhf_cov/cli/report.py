@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.cores import cores
+from openrlhf_cov.utils.json_lines import write_lines
+from openrlhf_cov.utils.terminal import Parser, one_line, refuse, say
 
 if TYPE_CHECKING:
     from openrlhf_cov.report.contents import Options
@@ -23,7 +26,7 @@ MOST_PROCESSES = 4
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of the report."""
-    parser = argparse.ArgumentParser(prog="report", description=__doc__.partition(": ")[2])
+    parser = Parser(prog="report", description=__doc__.partition(": ")[2])
     parser.add_argument(
         "runs",
         type=Path,
@@ -64,8 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         _report(args)
     except (UsageError, OSError) as error:
-        sys.stderr.write(f"report: error: {' '.join(str(error).split())}\n")
-        return 2
+        return refuse("report", error)
     return 0
 
 
@@ -136,22 +138,22 @@ def _report(args: argparse.Namespace) -> None:
     from openrlhf_cov.report.text import summary
     from openrlhf_cov.report.write import write_files
 
-    processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    processes = min(MOST_PROCESSES, cores())
     contents = build_contents(read_runs(args.runs, mapping, processes=processes), options)
-    say = sys.stderr if args.export == "-" else sys.stdout
+    stream = sys.stderr if args.export == "-" else sys.stdout
     for run in contents.runs:
         for warning in run.warnings:
-            sys.stderr.write(f"report: {run.name}: {warning}\n")
-    say.write(summary(contents))
+            say(f"report: {run.name}: {one_line(warning)}\n", sys.stderr)
+    say(summary(contents), stream)
     if args.output:
         written = write_files(contents, args.output, formats=formats, with_page=not args.no_page, processes=processes)
-        say.write("".join(f"no figure {line}\n" for line in written.left_out))
-        say.write(f"{len(written.figures)} figures in {args.output / 'figures'}\n")
-        say.write(f"{written.page}\n" if written.page else "")
+        say("".join(f"no figure {line}\n" for line in written.left_out), stream)
+        say(f"{len(written.figures)} figures in {args.output / 'figures'}\n", stream)
+        say(f"{written.page}\n" if written.page else "", stream)
     if args.export == "-":
-        sys.stdout.write(export_text(contents))
+        say(export_text(contents))
     elif args.export:
-        Path(args.export).write_text(export_text(contents), encoding="utf-8")
+        write_lines(Path(args.export), [export_text(contents).rstrip("\n")])
 
 
 def _checked(args: argparse.Namespace) -> tuple[tuple[str, ...], "Options", Mapping[str, str] | str | None]:

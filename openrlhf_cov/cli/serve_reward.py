@@ -10,22 +10,23 @@ import ipaddress
 import logging
 import os
 import re
+import resource
 import signal
 import socket
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from openrlhf_cov.cli.arguments import add_config_arguments
 from openrlhf_cov.cli.packages import SERVICE, require
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.rewards.limits import ServiceLimits
+from openrlhf_cov.rewards.limits import REWARD_TOKEN, ServiceLimits
+from openrlhf_cov.utils.terminal import Parser, clean_logs, refuse, say
 
 logger = logging.getLogger(__name__)
 
-TOKEN_VARIABLE = "OPENRLHF_COV_REWARD_TOKEN"
 TOKEN = re.compile(r"[A-Za-z0-9._~-]+")
 """Characters that stand for themselves in a URL; upstream splits ``--reward.remote_url`` at commas."""
 
@@ -35,21 +36,16 @@ TRAINER_ONLY = ("reward_keep_truncated", "reward_skip_bad_labels", "reward_max_e
 STOP_SECONDS = 4
 """How long requests in work may take after SIGTERM or SIGINT, before they are answered with 503."""
 
+OTHER_FILES = 512
+"""Files and pipes that the service may have open beside its connections."""
+
 LOG_FORMAT = "%(levelname)s %(asctime)s %(filename)s:%(lineno)d] %(message)s"
 """That of upstream."""
 
 
-class OneLineParser(argparse.ArgumentParser):
-    """A parser whose errors are one line on stderr and exit status 2."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print one line and exit with status 2."""
-        self.exit(2, f"serve_reward: error: {' '.join(message.split())}\n")
-
-
-def build_parser() -> OneLineParser:
+def build_parser() -> Parser:
     """The parser of this command; limits and rewards have the defaults of their configs."""
-    parser = OneLineParser(prog="serve_reward", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog="serve_reward", description=__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=5000, help="port to bind to; 0: any free one (default: 5000)")
@@ -57,7 +53,7 @@ def build_parser() -> OneLineParser:
         "--token_file",
         type=Path,
         metavar="FILE",
-        help=f"file with the token that requests must carry (default: the environment's {TOKEN_VARIABLE}, or none)",
+        help=f"file with the token that requests must carry (default: the environment's {REWARD_TOKEN}, or none)",
     )
     add_config_arguments(parser, "limits", ServiceLimits)
     add_config_arguments(parser, "rewards", RewardConfig)
@@ -79,9 +75,11 @@ def main(argv: list[str] | None = None) -> int:
         listener = listen(args.host, args.port)
     except (UsageError, ValueError) as error:
         parser.error(str(error))
+    clean_logs()
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, datefmt="%m-%d %H:%M:%S")
     for stop in (signal.SIGTERM, signal.SIGINT):
         signal.signal(stop, lambda *_: sys.exit(0))  # while the server runs it has handlers of its own
+    allow_connections(limits.max_connections)
     with listener:
         serve(listener, config, limits, token)
     return 0
@@ -92,6 +90,7 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
     import uvicorn
 
     from openrlhf_cov.rewards.pool import PoolError, shared_pool
+    from openrlhf_cov.rewards.protocol import GuardedProtocol
     from openrlhf_cov.rewards.service import make_app, make_service
 
     url = url_of(listener)
@@ -100,6 +99,7 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
     server = uvicorn.Server(
         uvicorn.Config(
             make_app(make_service(config, limits, token)),
+            http=partial(GuardedProtocol, max_connections=limits.max_connections),
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -113,10 +113,9 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
         try:
             pool.call("1", "1", timeout=config.reward_timeout)  # the processes are there before the first request
         except PoolError as error:
-            raise SystemExit(f"serve_reward: error: no grading process works: {error}") from error
+            raise SystemExit(refuse("serve_reward", f"no grading process works: {error}", 1)) from error
         logger.info("start: process %d, %d grading processes", os.getpid(), config.reward_workers)
-        sys.stdout.write(f"serving on {url}\n")
-        sys.stdout.flush()
+        say(f"serving on {url}\n")
         try:
             server.run(sockets=[listener])
         finally:
@@ -132,8 +131,8 @@ def reject_trainer_flags(args: argparse.Namespace, parser: argparse.ArgumentPars
 
 def read_token(path: Path | None) -> str | None:
     """The token of a file, else of the environment, from which it is removed; None where neither has one."""
-    token = os.environ.pop(TOKEN_VARIABLE, None)  # the grading processes inherit the environment
-    source = TOKEN_VARIABLE
+    token = os.environ.pop(REWARD_TOKEN, None)  # the grading processes inherit the environment
+    source = REWARD_TOKEN
     if path is not None:
         source = f"--token_file {path}"
         try:
@@ -155,6 +154,15 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot listen on --host {host} --port {port}: {reason}") from error
+
+
+def allow_connections(count: int) -> None:
+    """Raise this process' limit of open files, often 1024, to what so many connections need, if it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * count + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def is_loopback(listener: socket.socket) -> bool:

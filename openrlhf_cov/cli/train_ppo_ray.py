@@ -5,14 +5,20 @@ cluster are checked, the seams are installed, and upstream's ``train(args)`` run
 """
 
 import argparse
+import os
 import sys
 from datetime import datetime
 from types import SimpleNamespace
 
 from openrlhf_cov.cli.arguments import CovArgumentParser
+from openrlhf_cov.cli.packages import ALLOW_OPENRLHF, check_versions
 from openrlhf_cov.errors import RunStopped, StoppedBySignal, UsageError
+from openrlhf_cov.rewards.limits import REWARD_TOKEN
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.command import COMMAND_FILE, write_command
+from openrlhf_cov.utils.ray_here import protect_own_ray
+from openrlhf_cov.utils.redaction import HIDDEN
+from openrlhf_cov.utils.terminal import clean_logs, refuse
 
 
 def parse_args() -> SimpleNamespace:
@@ -38,23 +44,29 @@ def parse_args() -> SimpleNamespace:
 def main() -> None:
     """Train, or with --dry_run say what would happen. Exit status 2 with one line on stderr for anything the user can
     mend before training starts, 1 for a run that stopped itself, 128 + signal after SIGTERM and Ctrl-C."""
+    clean_logs()
     try:
+        protect_own_ray()  # before the first import of Ray
+        check_versions(allow_other=ALLOW_OPENRLHF in sys.argv)  # what follows reads upstream's source
         args = parse_args()
+        fill_in_secrets(args)
         cpu_host.install()
+        from openrlhf_cov.trainer.ray import adapters
+
+        adapters.trust_remote_code(args.trust_remote_code)
         if args.dry_run:
             from openrlhf_cov.cli import dry_run
 
             sys.exit(dry_run.run(args, _one_line))
         from openrlhf_cov.cli import preflight
-        from openrlhf_cov.trainer import extension_locks, stopping
-        from openrlhf_cov.trainer.ray import adapters, cluster, seams
+        from openrlhf_cov.trainer import stopping
+        from openrlhf_cov.trainer.ray import cluster, seams
 
         preflight.check(args)
         adapters.accept_fp32()
         needs = cluster.needs_of_training(args)
         cluster.connect(needs)
-        cluster.check_capacity(needs)
-        extension_locks.remove_stale_locks()
+        cluster.check_capacity(needs, args.placement_timeout)
         seams.install(args)
         _write_command(args.ckpt.output_dir)
         from openrlhf.cli.train_ppo_ray import train
@@ -70,6 +82,26 @@ def main() -> None:
         cause = _cause_of(error)
         _one_line(str(cause))
         sys.exit(128 + stopping.stop_requested() if isinstance(cause, StoppedBySignal) else 1)
+
+
+def fill_in_secrets(args: SimpleNamespace) -> None:
+    """Put back what stands as ``***`` in a command that was copied from ``command.txt``, from the environment.
+
+    So a secret need not stand on a command line at all, where every process of the host can read it. Raises
+    UsageError where the variable is not set.
+    """
+    reward, wandb = args.reward, args.logger.wandb
+    urls = reward.remote_url
+    reward.remote_url = urls and [_filled("--reward.remote_url", url, REWARD_TOKEN) for url in urls]
+    wandb.key = wandb.key and _filled("--logger.wandb.key", wandb.key, "WANDB_API_KEY")
+
+
+def _filled(flag: str, text: str, variable: str) -> str:
+    if HIDDEN not in text:
+        return text
+    if not os.environ.get(variable):
+        raise UsageError(f"{flag} {text}: {HIDDEN} stands for the value of {variable}, which is not set; set it")
+    return text.replace(HIDDEN, os.environ[variable])
 
 
 def _write_command(folder: str) -> None:
@@ -90,8 +122,7 @@ def _cause_of(error: Exception) -> Exception:
 
 
 def _one_line(message: str) -> int:
-    sys.stderr.write(f"train_ppo_ray: error: {' '.join(message.split())}\n")
-    return 2
+    return refuse("train_ppo_ray", message)
 
 
 if __name__ == "__main__":

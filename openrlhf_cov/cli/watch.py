@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.terminal import Parser, refuse, say
 
 SLOWEST, FASTEST = 3600.0, 0.1
 
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    found = argparse.ArgumentParser(prog="watch", description=__doc__.partition(": ")[2])
+    found = Parser(prog="watch", description=__doc__.partition(": ")[2])
     found.add_argument(
         "runs", type=Path, nargs="+", metavar="RUN", help="folder of a run; also TensorBoard events or CSV, read once"
     )
@@ -44,8 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         check(args)
         watch(args)
     except (UsageError, OSError) as error:
-        sys.stderr.write(f"watch: error: {' '.join(str(error).split())}\n")
-        return 2
+        return refuse("watch", error)
     return 0
 
 
@@ -67,9 +67,7 @@ def watch(args: argparse.Namespace) -> None:
             source.update()
         except OSError as error:
             raise unreadable(error) from error
-    text = snapshot([source.state for source in sources], time.time())
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    say(snapshot([source.state for source in sources], time.time()))
 
 
 if __name__ == "__main__":

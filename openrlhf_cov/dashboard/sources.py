@@ -10,6 +10,7 @@ from openrlhf_cov.dashboard.state import COLUMNS, RunningVerdict, RunState, buil
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.command import COMMAND_FILE
 from openrlhf_cov.utils.metrics_log import METRICS_FILE
+from openrlhf_cov.utils.terminal import printable
 
 NAMED = 5
 """Runs that an error names."""
@@ -60,7 +61,7 @@ def _names(places: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             break
     return [
-        name.removesuffix(place.suffix) if place.suffix in TABLES else name
+        printable(name.removesuffix(place.suffix) if place.suffix in TABLES else name)
         for place, name in zip(places, names, strict=True)
     ]
 

@@ -15,6 +15,7 @@ from openrlhf_cov.analysis.verdict import HIGHEST_REWARD, LawResult, examine_law
 from openrlhf_cov.dashboard import alerts
 from openrlhf_cov.dashboard.alerts import Alert, find_alerts
 from openrlhf_cov.dashboard.eta import Activity, Pace, Total, activity, pace, remaining, total_steps
+from openrlhf_cov.utils.terminal import printable
 
 LAW_RESAMPLES = 500
 LAW_GROWTH = 0.01
@@ -141,8 +142,8 @@ class RunState:
 def build(run: Run, *, follows: bool = True, asked_steps: int | None = None, law: LawResult | None = None) -> RunState:
     """The state of a run; ``asked_steps`` is the number of its steps where its flags do not say."""
     table = run.training
-    state = RunState(run.name, str(run.path), follows, method=run.settings.get("--cov_type"), warnings=run.warnings)
-    state = replace(state, total=total_steps(run.settings, asked_steps, _kept(table)))
+    state = RunState(run.name, printable(str(run.path)), follows, method=run.settings.get("--cov_type"))
+    state = replace(state, warnings=run.warnings, total=total_steps(run.settings, asked_steps, _kept(table)))
     if not len(table):
         return state
     tokens = _last(table, LENGTH) * _last(table, SAMPLES)

@@ -1,6 +1,5 @@
 """The problems of a benchmark, from a file or from the Hugging Face hub, checked before anything is generated."""
 
-import json
 import reprlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
@@ -12,6 +11,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import Benchmark, HubDataset
 from openrlhf_cov.rewards.extraction import GSM8K_MARK
 from openrlhf_cov.rewards.sources import RewardSource, source_of
+from openrlhf_cov.utils.json_lines import parse_json
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ def _file_rows(path: Path) -> Iterator[Row]:
         if line.strip():
             place = f"{path}, line {number}"
             try:
-                yield place, json.loads(line.decode("utf-8"))
-            except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-                raise UsageError(f"{place}: not JSON: {error}") from error
+                yield place, parse_json(line)
+            except ValueError as error:
+                raise UsageError(f"{place}: {error}") from error
 
 
 def _check_rows(rows: Iterable[Row]) -> list[Problem]:

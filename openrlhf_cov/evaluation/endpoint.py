@@ -1,13 +1,15 @@
 """Completions from an OpenAI-compatible server, such as ``vllm serve``: retried, and limited in number at a time."""
 
 import asyncio
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation.plan import Completion, Request
-from openrlhf_cov.utils.json_lines import json_number
+from openrlhf_cov.evaluation.records import checked
+from openrlhf_cov.utils.json_lines import json_number, valid_text
 
 TIMEOUT = 1800.0
 """Seconds for one response: 32,768 tokens at 20 a second."""
@@ -44,9 +46,9 @@ class Endpoint:
         served = self._served()
         if model not in served:
             raise UsageError(
-                f"--model {model} is not served at {base_url}; it serves {', '.join(served) or 'nothing'}"
+                f"--model {model} is not served at {base_url}; it serves {', '.join(map(str, served)) or 'nothing'}"
             )
-        self.max_model_len: int | None = getattr(served[model], "max_model_len", None)
+        self.max_model_len = _length(getattr(served[model], "max_model_len", None))
         self.more = VLLM if getattr(served[model], "owned_by", None) == "vllm" else {}
 
     def generate(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Completion | None]]:
@@ -80,7 +82,7 @@ class Endpoint:
             with self.openai.OpenAI(**self.server, max_retries=0, timeout=20.0) as client:
                 return {each.id: each for each in client.models.list()}
         except Exception as error:  # what listens there may answer anything
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = str(error).strip() or type(error).__name__
             raise UsageError(
                 f"--base_url {self.server['base_url']} does not answer as an OpenAI server: {reason}"
             ) from error
@@ -109,7 +111,7 @@ class Endpoint:
                 raise RunStopped(f"{_describe(request)} failed {times}{error}") from error
             kind = NoRoom if status == 400 and "context length" in str(error) else RunStopped
             raise kind(f"the server refuses {_describe(request)}: {error}") from error
-        except (AttributeError, IndexError, TypeError, ValueError) as error:  # no JSON, or a field is not there
+        except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:  # of any form, or none
             raise RunStopped(f"the server answers {_describe(request)} in a form of its own: {error}") from error
 
     async def _send(self, client: Any, request: Request, max_tokens: int) -> Any:
@@ -131,13 +133,14 @@ class Endpoint:
                 raise RunStopped("the server gives no log-probs; drop --log_probs")
             logged = choice.logprobs
             log_probs = [each.logprob for each in logged.content or []] if self.chat else logged.token_logprobs
-        return Completion(
-            text=_valid((choice.message.content or "") if self.chat else choice.text),
-            tokens=answer.usage.completion_tokens,
-            prompt_tokens=answer.usage.prompt_tokens,
-            truncated=choice.finish_reason == "length",
-            surprisal=json_number(-sum(log_probs) / len(log_probs)) if log_probs else None,
-        )
+        values = {
+            "text": valid_text((choice.message.content or "") if self.chat else choice.text),
+            "tokens": answer.usage.completion_tokens,
+            "prompt_tokens": answer.usage.prompt_tokens,
+            "truncated": choice.finish_reason == "length",
+            "surprisal": json_number(-sum(log_probs) / len(log_probs)) if log_probs else None,
+        }
+        return checked(Completion, json.dumps(values).encode())
 
 
 async def _drop(tasks: Iterable[asyncio.Task]) -> None:
@@ -148,9 +151,9 @@ async def _drop(tasks: Iterable[asyncio.Task]) -> None:
     await asyncio.gather(*rest, return_exceptions=True)
 
 
-def _valid(text: str) -> str:
-    """The text with U+FFFD for each half of a surrogate pair: JSON may have one, a file of UTF-8 may not."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def _length(told: Any) -> int | None:
+    """The longest prompt and response that a server tells; None where it tells nothing of use."""
+    return told if type(told) is int and 0 < told < 2**53 else None
 
 
 def _describe(request: Request) -> str:

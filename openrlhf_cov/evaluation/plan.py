@@ -11,7 +11,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import Benchmark, Protocol, Sampling
 from openrlhf_cov.evaluation.data import Problem, load_problems, ungradable
 from openrlhf_cov.evaluation.prompts import get_template
-from openrlhf_cov.evaluation.records import AskedProblem, BenchmarkSettings, Key
+from openrlhf_cov.evaluation.records import STRICT, AskedProblem, BenchmarkSettings, Count, Key
 from openrlhf_cov.utils.seeds import seed_of
 
 
@@ -39,9 +39,11 @@ class Request:
 class Completion:
     """A generated response: fields as in ``records.Response``."""
 
+    __pydantic_config__ = STRICT
+
     text: str
-    tokens: int
-    prompt_tokens: int
+    tokens: Count
+    prompt_tokens: Count
     truncated: bool
     surprisal: float | None = None
 

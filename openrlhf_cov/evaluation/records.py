@@ -6,13 +6,16 @@ arrives. Scores, tables and pages follow from these three files alone.
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from annotated_types import Ge, Lt
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.data import Problem
-from openrlhf_cov.utils.json_lines import write_lines
+from openrlhf_cov.utils.json_lines import BOM, parse_object, write_lines
 
 SCHEMA = 1
 """Counts up when a field changes its meaning or goes."""
@@ -29,21 +32,31 @@ Key = tuple[str, str, int]
 
 Record = TypeVar("Record")
 
+STRICT = {"strict": True, "extra": "forbid", "allow_inf_nan": False}
+"""``__pydantic_config__`` of a record: a line of a file has these fields, of these types, and no others."""
+
+Count = Annotated[int, Ge(0), Lt(2**53)]
+"""A number of things, which every program that reads JSON can hold."""
+
+PositiveCount = Annotated[int, Ge(1), Lt(2**53)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkSettings:
     """How one benchmark was asked."""
 
+    __pydantic_config__ = STRICT
+
     name: str
     version: int
-    problems: int
+    problems: PositiveCount
     """Problems asked: all, or the first ``--limit``."""
     complete: bool
     """All problems of the benchmark were asked."""
-    samples: int
+    samples: PositiveCount
     temperature: float
     top_p: float
-    max_tokens: int
+    max_tokens: Count
     grader: str
     sha256: str
     """Of the problems and answers asked, in their order."""
@@ -58,6 +71,8 @@ class BenchmarkSettings:
 class RunSettings:
     """What determines the responses of a run. A resumed run must have equal ones, ``packages`` aside."""
 
+    __pydantic_config__ = STRICT
+
     model: str
     protocol: str
     template: str
@@ -66,7 +81,7 @@ class RunSettings:
     seed: int
     log_probs: bool
     reward_format: str
-    max_model_len: int | None
+    max_model_len: Count | None
     """Longest prompt + response in tokens; None: what an endpoint allows."""
     benchmarks: tuple[BenchmarkSettings, ...]
     model_sha256: str | None = None
@@ -81,6 +96,8 @@ class RunSettings:
 @dataclass(frozen=True, kw_only=True)
 class AskedProblem:
     """One line of ``problems.jsonl``."""
+
+    __pydantic_config__ = STRICT
 
     benchmark: str
     id: str
@@ -98,16 +115,18 @@ class AskedProblem:
 class Response:
     """One line of ``responses.jsonl``: a sample and its grade."""
 
+    __pydantic_config__ = STRICT
+
     benchmark: str
     id: str
-    sample: int
+    sample: Count
     """0 to K - 1."""
     seed: int | None
     """None for greedy decoding."""
     text: str
-    tokens: int
+    tokens: Count
     """Length of the response, the end token included."""
-    prompt_tokens: int
+    prompt_tokens: Count
     truncated: bool
     """It was cut at the token limit."""
     surprisal: float | None
@@ -131,17 +150,41 @@ def write_settings(folder: Path, settings: RunSettings) -> None:
 
 def read_settings(folder: Path) -> RunSettings:
     """The settings of a run. Raises UsageError where there is no run of this schema."""
-    path = folder / RUN_FILE
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if values["schema"] != SCHEMA:
-            raise UsageError(f"{path} has schema {values['schema']}; this version reads schema {SCHEMA}")
-        benchmarks = tuple(BenchmarkSettings(**each) for each in values.pop("benchmarks"))
-        return RunSettings(benchmarks=benchmarks, **values)
+        return read_whole(folder / RUN_FILE, RunSettings, SCHEMA)
     except OSError as error:
         raise UsageError(f"{folder} is no folder of an evaluation: {RUN_FILE}: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError) as error:
+
+
+def read_whole(path: Path, kind: type[Record], schema: int) -> Record:
+    """The record that a file holds. Raises UsageError for another one, OSError where the file cannot be read."""
+    content = path.read_bytes()
+    try:
+        found = parse_object(content).get("schema", schema)
+        if found != schema:
+            raise UsageError(f"{path} has schema {found!r:.40}; this version reads schema {schema}")
+        return checked(kind, content)
+    except ValueError as error:
         raise UsageError(f"{path} cannot be read ({error}); it is written by `evaluate`") from error
+
+
+def checked(kind: type[Record], content: bytes) -> Record:
+    """A record of a class with ``STRICT`` from JSON; ValueError, one line with the first field that is not as it
+    should be, whatever there is instead."""
+    from pydantic import ValidationError  # half a second, and `--help` needs none of it
+
+    try:
+        return _adapter(kind).validate_json(content.removeprefix(BOM))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ValueError(": ".join([".".join(map(str, first["loc"])), first["msg"]]).removeprefix(": ")) from None
+
+
+@cache
+def _adapter(kind: type[Record]) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def write_records(path: Path, records: Iterable[Any]) -> None:
@@ -169,22 +212,18 @@ def read_responses(folder: Path) -> list[Response]:
 
 
 def _read(path: Path, kind: type[Record], may_be_cut: bool = False) -> list[Record]:
-    names = {each.name for each in fields(kind)}
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     records = []
     for number, line in enumerate(lines, start=1):
-        if not line:
+        if not line.strip():
             continue
         try:
-            record = json.loads(line)
-            if not isinstance(record, dict) or set(record) != names:
-                raise ValueError(f"a line is an object with the fields {', '.join(sorted(names))}")
+            records.append(checked(kind, line))
         except ValueError as error:
             if may_be_cut and number == len(lines):  # no newline at its end: cut while it was written
                 break
             raise UsageError(f"{path}, line {number}: {error}") from error
-        records.append(kind(**record))
     return records

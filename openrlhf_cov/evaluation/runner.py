@@ -37,7 +37,7 @@ RunStopped where one cannot be had."""
 NOT_COMPARED = ("packages",)
 """Settings in which a resumed run may differ."""
 
-UNSTARTED = {PROBLEMS_FILE, *(str(Path(name).with_suffix(".tmp")) for name in (PROBLEMS_FILE, RUN_FILE))}
+UNSTARTED = {PROBLEMS_FILE, f".{PROBLEMS_FILE}.tmp", f".{RUN_FILE}.tmp"}
 """What a run leaves behind that was killed before its settings were written."""
 
 
@@ -121,6 +121,8 @@ def _respond(
 
     def keep_graded(wait: bool) -> None:
         while grading and (wait or grading[0].done()):
+            if grading[0].exception():  # it has no grade, those behind it have one
+                grading.popleft().result()
             keep(grading[0].result())
             grading.popleft()
 

@@ -53,14 +53,16 @@ def group_samples(
         if len(asked[how.name]) != how.problems:
             raise UsageError(f"there are {len(asked[how.name])} problems of {how.name}, but {how.problems} were asked")
     given = {response.key: response for response in responses}
-    keys = [(how.name, p.id, k) for how in settings.benchmarks for p in asked[how.name] for k in range(how.samples)]
-    if missing := [key for key in keys if key not in given]:
-        raise UsageError(
-            f"the run is not finished: {len(missing):,} of {len(keys):,} responses are missing, the first of them "
-            f"sample {missing[0][2]} of {missing[0][1]} of {missing[0][0]}; run `evaluate` again to continue it"
-        )
-    if unasked := sorted(given.keys() - set(keys)):
+    samples = {(how.name, p.id): how.samples for how in settings.benchmarks for p in asked[how.name]}
+    if unasked := sorted(key for key in given if key[2] >= samples.get(key[:2], 0)):
         raise UsageError(f"{len(unasked):,} responses are to nothing that was asked, for example {unasked[0]}")
+    keys = ((*problem, k) for problem, count in samples.items() for k in range(count))
+    if first := next((key for key in keys if key not in given), None):
+        count = sum(samples.values())
+        raise UsageError(
+            f"the run is not finished: {count - len(given):,} of {count:,} responses are missing, the first of them "
+            f"sample {first[2]} of {first[1]} of {first[0]}; run `evaluate` again to continue it"
+        )
     return [
         BenchmarkSamples(
             settings=how,

@@ -5,11 +5,18 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
-from openrlhf_cov.evaluation.records import PROMPT_TOO_LONG, AskedProblem, BenchmarkSettings, Response, RunSettings
+from openrlhf_cov.evaluation.records import (
+    PROMPT_TOO_LONG,
+    STRICT,
+    AskedProblem,
+    Response,
+    RunSettings,
+    read_whole,
+)
 from openrlhf_cov.evaluation.samples import BenchmarkSamples, group_samples
 from openrlhf_cov.evaluation.scores import Interval, avg_at_k, bootstrap_interval, maj_at_k, pass_at_k, pass_at_powers
 from openrlhf_cov.rewards.grading import Status, answers_equal
@@ -27,6 +34,8 @@ STATUSES = (*get_args(Status), PROMPT_TOO_LONG)
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkSummary:
     """Scores and counts of one benchmark: N problems, K samples each. Shares are fractions of all N * K responses."""
+
+    __pydantic_config__ = STRICT
 
     name: str
     version: int
@@ -60,6 +69,8 @@ class BenchmarkSummary:
 @dataclass(frozen=True, kw_only=True)
 class Summary:
     """The content of ``summary.json``."""
+
+    __pydantic_config__ = STRICT
 
     settings: RunSettings
     benchmarks: tuple[BenchmarkSummary, ...]
@@ -120,24 +131,6 @@ def read_summary(folder: Path) -> Summary:
     """The summary in a folder, equal to the one that was written. Raises UsageError where there is none like it."""
     path = folder / SUMMARY_FILE
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if values["schema"] != SCHEMA:
-            raise UsageError(f"{path} has schema {values['schema']}; this version reads schema {SCHEMA}")
-        settings = _settings(values.pop("settings"))
-        benchmarks = tuple(map(_benchmark, values.pop("benchmarks")))
-        return Summary(settings=settings, benchmarks=benchmarks, **values)
+        return read_whole(path, Summary, SCHEMA)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UsageError(f"{path} cannot be read ({error}); it is written by `evaluate`") from error
-
-
-def _settings(values: dict[str, Any]) -> RunSettings:
-    benchmarks = tuple(BenchmarkSettings(**each) for each in values.pop("benchmarks"))
-    return RunSettings(benchmarks=benchmarks, **values)
-
-
-def _benchmark(values: dict[str, Any]) -> BenchmarkSummary:
-    average = Interval(**values.pop("avg_at_k"))
-    passed = {int(k): Interval(**interval) for k, interval in values.pop("pass_at_k").items()}
-    return BenchmarkSummary(avg_at_k=average, pass_at_k=passed, **values)

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from openrlhf_cov.evaluation.records import PROMPT_TOO_LONG
 from openrlhf_cov.evaluation.scores import LEVEL, RESAMPLES, Interval
 from openrlhf_cov.evaluation.summary import STATUSES, BenchmarkSummary, Summary
+from openrlhf_cov.utils.terminal import printable
 
 SCORES = (
     *("benchmark", "problems", "samples", "avg@K", f"{LEVEL:.0%} interval"),
@@ -89,9 +90,9 @@ def setting_rows(summary: Summary) -> list[tuple[str, str]]:
 
 def table(summary: Summary) -> str:
     """The scores and the notes for a terminal."""
-    lines = [f"{summary.settings.model}, protocol {summary.settings.protocol}", ""]
+    lines = [printable(f"{summary.settings.model}, protocol {summary.settings.protocol}"), ""]
     lines += aligned([SCORES, *score_rows(summary)])
-    return "\n".join([*lines, *([""] if notes(summary) else []), *notes(summary)])
+    return "\n".join([*lines, *([""] if notes(summary) else []), *map(printable, notes(summary))])
 
 
 def markdown(summary: Summary) -> str:
@@ -106,6 +107,7 @@ def markdown(summary: Summary) -> str:
 
 def aligned(rows: Sequence[Row], left: Collection[int] = (0,)) -> list[str]:
     """Lines of a table whose columns ``left`` are flush left and whose others are flush right."""
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

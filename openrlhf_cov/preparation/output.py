@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from openrlhf_cov.errors import UsageError
@@ -18,7 +17,7 @@ from openrlhf_cov.evaluation.prompts import get_template, plain
 from openrlhf_cov.preparation.overlap import EvaluationSets
 from openrlhf_cov.preparation.selection import REASONS, select
 from openrlhf_cov.preparation.sources import Digest, Row, Source
-from openrlhf_cov.utils.json_lines import write_lines
+from openrlhf_cov.utils.json_lines import replacing, write_lines
 
 TRAIN, DROPPED, MANIFEST = "train.jsonl", "dropped.jsonl", "manifest.json"
 
@@ -87,7 +86,7 @@ class LinesFile:
 
     def __init__(self, path: Path) -> None:
         self.path, self.rows, self.digest = path, 0, hashlib.sha256()
-        self._unfinished = path.with_suffix(".tmp")
+        self._writing = replacing(path)
 
     def write(self, row: dict[str, Any]) -> None:
         """Add a line."""
@@ -97,15 +96,11 @@ class LinesFile:
         self.rows += 1
 
     def __enter__(self) -> "LinesFile":
-        self._file = self._unfinished.open("wb")
+        self._file = self._writing.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        self._file.close()
-        if kind is None:
-            self._unfinished.replace(self.path)
-        else:
-            self._unfinished.unlink()
+    def __exit__(self, *error: Any) -> None:
+        self._writing.__exit__(*error)
 
 
 def _training_row(row: Row, template: str) -> dict[str, str]:

@@ -1,13 +1,13 @@
 """Which training problems are also in an evaluation set."""
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.preparation.normal_form import letters, words
+from openrlhf_cov.utils.json_lines import parse_object
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ def _problems(path: Path, content: bytes) -> Iterator[tuple[str, str]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_object(line)
             if not isinstance(row["problem"], str):
                 raise TypeError("the problem is no text")
             yield str(row["id"]), row["problem"]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path}, line {number}: not a JSON object with id and problem: {error!r}") from error
 
 

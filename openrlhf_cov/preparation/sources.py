@@ -16,6 +16,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import HubDataset
 from openrlhf_cov.evaluation.data import download
 from openrlhf_cov.rewards.extraction import GSM8K_MARK, last_boxed
+from openrlhf_cov.utils.json_lines import parse_object
 
 
 class Digest(Protocol):
@@ -157,11 +158,9 @@ def _file_source(name: str, path: Path, keys: Keys) -> Source:
 
 def _file_row(place: str, line: bytes, name: str, number: int, keys: Keys) -> Row:
     try:
-        row = json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{place}: not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise UsageError(f"{place}: a row is a JSON object")
+        row = parse_object(line)
+    except ValueError as error:
+        raise UsageError(f"{place}: {error}") from error
     values = {}
     for field, instead in (("id", f"{name}-{number}"), ("problem", None), ("answer", None), ("source", name)):
         key = getattr(keys, field)

@@ -33,7 +33,7 @@ from openrlhf_cov.report.law import law_points, law_section
 from openrlhf_cov.report.reading import TRAINING_METRICS, check_metric, check_names
 from openrlhf_cov.report.series import SMOOTHED, Series, spread_out, stacked, to_series
 from openrlhf_cov.report.tokens import find_token_files
-from openrlhf_cov.utils.command import masked
+from openrlhf_cov.utils.redaction import redact_settings
 
 UNKNOWN_FLAGS = (
     "flags not known; if there was an entropy term or a raised clip bound, the law may not hold and the log does not "
@@ -69,7 +69,7 @@ def _run_report(run: Run, options: Options) -> RunReport:
     return RunReport(
         name=run.name,
         path=run.path,
-        settings=masked(run.settings),
+        settings=redact_settings(run.settings),
         warnings=run.warnings,
         step_count=len(table),
         last_step=int(table.steps[-1]),

@@ -19,6 +19,7 @@ from openrlhf_cov.report.run_charts import RUN_CHARTS, run_charts
 from openrlhf_cov.report.text import percent
 from openrlhf_cov.report.token_view import run_tokens, tokens_per_step
 from openrlhf_cov.report.words import share
+from openrlhf_cov.utils.json_lines import write_lines
 
 PIECES = Path(__file__).parent / "assets"
 SCRIPTS = ("charts.js", "tokens.js", "report.js")
@@ -29,7 +30,7 @@ FULL_WIDTH = ("law",)
 
 def write_page(contents: Contents, path: Path) -> None:
     """Write the page to a file."""
-    path.write_text(report_page(contents), encoding="utf-8", newline="\n")
+    write_lines(path, [report_page(contents).rstrip("\n")])
 
 
 def report_page(contents: Contents) -> str:

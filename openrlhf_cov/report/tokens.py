@@ -1,12 +1,12 @@
 """Files of the tokens of highest covariance, ``cov_tokens/step_<n>.jsonl`` in a run's folder (docs/metrics.md)."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.report.contents import TokenFile
+from openrlhf_cov.utils.json_lines import parse_object
 
 FOLDER = "cov_tokens"
 NAME = re.compile(r"step_(\d+)\.jsonl")
@@ -24,13 +24,13 @@ def find_token_files(run: Path) -> tuple[TokenFile, ...]:
 def read_tokens(path: Path) -> list[dict[str, Any]]:
     """The records of a file, highest covariance first; keys as in docs/metrics.md. UsageError for a broken file."""
     records = []
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                record = json.loads(line)
+                record = parse_object(line)
             except ValueError as error:
-                raise UsageError(f"{path}, line {number}, is no JSON: {error}") from error
-            if not isinstance(record, dict) or "token" not in record or "cov" not in record:
+                raise UsageError(f"{path}, line {number}: {error}") from error
+            if "token" not in record or "cov" not in record:
                 raise UsageError(f"{path}, line {number}, is no token: an object with token and cov is needed")
             records.append(record)
     return records

@@ -1,4 +1,4 @@
-"""Values of formulas: exactly as fractions where that is possible and small, else with mpmath to many digits."""
+"""Exact values of formulas, as fractions, where they are rational and not too long."""
 
 import math
 from fractions import Fraction
@@ -8,12 +8,10 @@ import mpmath
 from openrlhf_cov.rewards.latex import Node
 
 MAX_EXACT_BITS = 200_000
-MAX_MAGNITUDE = 1e9
-"""Largest natural logarithm of a value, and largest argument of a function, that is computed."""
 
 
 class NoValue(ArithmeticError):
-    """The formula has no value at this point, or none that is worth the time."""
+    """The formula has no value at this point."""
 
 
 def exact_value(node: Node, names: dict[str, Fraction] | None = None) -> Fraction | None:
@@ -111,104 +109,4 @@ EXACT = {
     "lcm": _of_integers(math.lcm),
     "min": min,
     "max": max,
-}
-
-
-def numeric_value(node: Node, names: dict[str, mpmath.mpf]) -> mpmath.mpf | mpmath.mpc:
-    """The value with ``names`` set, to the precision of ``mpmath.mp``. Raises NoValue where there is none."""
-    try:
-        value = _numeric(node, names)
-    except (ZeroDivisionError, ValueError, OverflowError, ArithmeticError) as error:
-        raise NoValue(str(error)) from error
-    if not mpmath.isfinite(value):
-        raise NoValue("not finite")
-    return value
-
-
-def _numeric(node: Node, names: dict[str, mpmath.mpf]) -> mpmath.mpf | mpmath.mpc:
-    if node.kind in ("num", "decimal"):
-        return mpmath.mpf(node.value.numerator) / node.value.denominator
-    if node.kind == "sym":
-        return names[node.name]
-    if node.kind in LEAVES:
-        return LEAVES[node.kind]()
-    args = [_numeric(arg, names) for arg in node.args]
-    if node.kind in PERIODIC_OR_STEEP:
-        _bound(args[0])
-    return NUMERIC[node.kind](*args)
-
-
-def _bound(value: mpmath.mpf) -> None:
-    if abs(value) > MAX_MAGNITUDE:
-        raise NoValue("argument too large")
-
-
-def _power(base: mpmath.mpf, exponent: mpmath.mpf) -> mpmath.mpf:
-    if base != 0 and abs(exponent * mpmath.log(abs(base) if base else 1)) > MAX_MAGNITUDE:
-        raise NoValue("too large")
-    return mpmath.power(base, exponent)
-
-
-def _root(base: mpmath.mpf, index: mpmath.mpf) -> mpmath.mpf:
-    """The real root of a negative number where the index is odd."""
-    if mpmath.im(base) == 0 and mpmath.re(base) < 0 and mpmath.isint(index) and int(index) % 2:
-        return -mpmath.power(-base, 1 / index)
-    return mpmath.power(base, 1 / index)
-
-
-def _gamma(function):
-    """Of whole numbers only: others take seconds at many digits, and no answer has them."""
-
-    def of_integers(*values):
-        if not all(mpmath.isint(value) and abs(value) <= MAX_MAGNITUDE for value in values):
-            raise NoValue("not whole, or large")
-        return function(*values)
-
-    return of_integers
-
-
-def _real(function):
-    def of_real(value):
-        if mpmath.im(value) != 0:
-            raise NoValue("complex")
-        nearest = mpmath.nint(value)
-        return nearest if abs(value - nearest) < mpmath.mpf(10) ** (-mpmath.mp.dps // 2) else function(value)
-
-    return of_real
-
-
-def _whole(function):
-    def of_integers(*values):
-        if not all(mpmath.isint(value) and abs(value) < MAX_MAGNITUDE for value in values):
-            raise NoValue("not whole")
-        return mpmath.mpf(function(*(int(value) for value in values)))
-
-    return of_integers
-
-
-LEAVES = {"pi": lambda: +mpmath.pi, "e": lambda: +mpmath.e, "i": lambda: mpmath.mpc(0, 1)}
-
-TRIGONOMETRIC = "sin cos tan cot sec csc asin acos atan acot sinh cosh tanh".split()
-PERIODIC_OR_STEEP = frozenset([*TRIGONOMETRIC, "exp"])
-
-NUMERIC = {
-    "neg": lambda a: -a,
-    "add": lambda a, b: a + b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "pow": _power,
-    "root": _root,
-    "factorial": _gamma(mpmath.factorial),
-    "binom": _gamma(mpmath.binomial),
-    "abs": abs,
-    "floor": _real(mpmath.floor),
-    "ceil": _real(mpmath.ceil),
-    "degrees": lambda a: a * mpmath.pi / 180,
-    "gcd": _whole(math.gcd),
-    "lcm": _whole(math.lcm),
-    "min": min,
-    "max": max,
-    "log": mpmath.log,
-    "exp": mpmath.exp,
-    **{name: getattr(mpmath, name) for name in TRIGONOMETRIC},
 }

@@ -1,22 +1,28 @@
 r"""Grades: is the final answer of a response equal to the gold answer? Bounded in time and memory, from any thread."""
 
-import re
+import logging
 import time
 from dataclasses import dataclass
 from typing import Literal
 
-from openrlhf_cov.rewards.comparison import compare, equal_spelling, exact_scalars
-from openrlhf_cov.rewards.extraction import extract_answer, last_boxed
+from openrlhf_cov.rewards.comparison import EXACT, compare, size
+from openrlhf_cov.rewards.derivatives import same_derivatives
+from openrlhf_cov.rewards.extraction import extract_answer, last_answer_tag, last_boxed
 from openrlhf_cov.rewards.normalization import clean, compact, without_end_mark
 from openrlhf_cov.rewards.pool import WorkerDied, WorkerError, WorkerTimeout, shared_pool
-from openrlhf_cov.rewards.structure import parse_answer
+from openrlhf_cov.rewards.structure import parse_clean
+from openrlhf_cov.rewards.wording import without_end_tokens, without_lead, without_marks
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 3.0
 MAX_WAITS = 10
 """Timeouts that a call may wait for a free process when many threads grade at once."""
-BOLD = re.compile(r"\A\s*\*\*(.*)\*\*\s*\Z", re.DOTALL)
 MAX_ANSWER = 4_000
 """Characters; a longer answer is right only if it is spelt as the gold answer is."""
+
+MAX_PAIRS = 1_000
+"""Pairs of values that are compared in the caller's process; larger lists go to a worker, which can be killed."""
 
 Status = Literal["graded", "no_answer", "unparsable", "timeout"]
 
@@ -40,7 +46,7 @@ def grade(response: str, answer: str, *, mode: str = "boxed", timeout: float = D
     """The grade of ``response`` against the gold ``answer``; ``mode`` is a key of ``extraction.EXTRACTORS``.
 
     Takes ``timeout`` seconds at most, after a wait for a free process of at most ``MAX_WAITS`` times that. Raises
-    ValueError for an unknown mode, never for any response.
+    ValueError for an unknown mode and WorkerDied where this machine cannot keep a worker alive, never for a response.
     """
     started = time.perf_counter()
     extracted = extract_answer(response, mode)
@@ -51,7 +57,10 @@ def grade(response: str, answer: str, *, mode: str = "boxed", timeout: float = D
 
 
 def answers_equal(answer: str, gold: str, *, timeout: float = DEFAULT_TIMEOUT) -> bool:
-    """Whether two bare answers are equal; False also where one is empty, unreadable or takes too long. Symmetric."""
+    """Whether two bare answers are equal; False also where one is empty, unreadable or takes too long. Symmetric.
+
+    Raises WorkerDied as ``grade`` does.
+    """
     return _judge(answer, gold, timeout)[0]
 
 
@@ -59,18 +68,33 @@ def _judge(answer: str, gold: str, timeout: float) -> tuple[bool, Status]:
     if len(answer) > MAX_ANSWER or len(gold) > MAX_ANSWER:
         equal = answer.strip() == gold.strip()
         return equal, "graded" if equal else "unparsable"
-    answer, gold = (_bare(text) for text in (answer, gold))
+    answer, gold = same_derivatives(_bare(answer), _bare(gold))
     if not answer or not gold:
         return False, "unparsable"
-    verdict = compare(parse_answer(answer), parse_answer(gold), exact_scalars, equal_spelling)
+    first, second = parse_clean(answer), parse_clean(gold)
+    small = size(first) * size(second) <= MAX_PAIRS
+    verdict = compare(first, second, EXACT) if small else None
     if verdict is None:
         try:
-            verdict = shared_pool().call(answer, gold, timeout=timeout, wait=MAX_WAITS * timeout)
+            verdict = _compare_in_worker(answer, gold, timeout)
         except WorkerTimeout:
             return False, "timeout"
-        except (WorkerError, WorkerDied):  # out of memory or of stack: hostile, and never right
+        except WorkerError:  # the worker is alive and refuses: out of its memory or stack, so hostile and never right
             return False, "unparsable"
     return (bool(verdict), "graded") if verdict is not None else _spelling(answer, gold)
+
+
+def _compare_in_worker(answer: str, gold: str, timeout: float) -> bool | None:
+    """The verdict of ``symbolic.compare_texts``, on which a second worker is asked where the first one died.
+
+    A dead worker says something about the machine (no memory, no descriptors, a kill), not about the answer. Where
+    the second one dies too, WorkerDied is raised: such a response has no grade, and must not be trained on as wrong.
+    """
+    try:
+        return shared_pool().call(answer, gold, timeout=timeout, wait=MAX_WAITS * timeout)
+    except WorkerDied as error:
+        logger.warning("a grading process was lost and is replaced: %s", error)
+        return shared_pool().call(answer, gold, timeout=timeout, wait=MAX_WAITS * timeout)
 
 
 def _spelling(answer: str, gold: str) -> tuple[bool, Status]:
@@ -79,6 +103,10 @@ def _spelling(answer: str, gold: str) -> tuple[bool, Status]:
 
 
 def _bare(text: str) -> str:
-    r"""The clean text of an answer; a ``\boxed{}`` in it stands for the whole."""
-    boxed = last_boxed(text) if "box" in text else None
-    return without_end_mark(clean(BOLD.sub(r"\1", text if boxed is None else boxed))).lstrip(" ,;")
+    r"""The clean text of an answer without what frames it; a ``\boxed{}`` or an answer tag stands for the whole."""
+    text = without_end_tokens(text)
+    for inside in (last_answer_tag, last_boxed):
+        inner = inside(text) if "box" in text or "</" in text else None
+        text = text if inner is None else inner
+    text = without_end_mark(clean(without_marks(text))).lstrip(" ,;")
+    return without_end_mark(without_marks(without_lead(text))).strip()

@@ -6,7 +6,9 @@ from fractions import Fraction
 
 from openrlhf_cov.rewards.numerals import MAX_DIGITS, parse_number
 from openrlhf_cov.rewards.tokens import (
+    ACCENTS,
     ALIASES,
+    BIG_OPERATORS,
     CONSTANTS,
     FUNCTIONS,
     GREEK,
@@ -50,6 +52,9 @@ class Node:
             yield from arg.walk()
 
 
+ZERO = Node("num")
+
+
 def parse_formula(text: str) -> Node:
     """The formula in the clean text ``text``. Raises Refused for anything not on the whitelist or too large."""
     if len(text) > MAX_LENGTH:
@@ -57,19 +62,17 @@ def parse_formula(text: str) -> Node:
     tokens = tokenize(text)
     if len(tokens) > MAX_TOKENS:
         raise Refused(f"more than {MAX_TOKENS} signs")
-    parser = _Parser(tokens)
-    node = parser.sum()
-    if parser.next is not None:
-        raise Refused(f"unexpected {parser.next!r}")
-    return node
+    return _Parser(tokens).whole()
 
 
 class _Parser:
     """Recursive descent over the tokens; sums, products, signs, powers, atoms, in this order of binding."""
 
-    def __init__(self, tokens: list[str]) -> None:
+    def __init__(self, tokens: list[str], bound: dict[str, str] | None = None) -> None:
         self.tokens, self.position, self.depth = tokens, 0, 0
         self.bars = 0
+        self.bound = bound or {}
+        self.is_limit = bound is not None
 
     @property
     def next(self) -> str | None:
@@ -143,7 +146,7 @@ class _Parser:
             sign = self.take()
             if sign == "^":
                 degrees = self.degrees()
-                node = Node("degrees", (node,)) if degrees else Node("pow", (node, self.script()))
+                node = Node("degrees", (node,)) if degrees else _power_of(node, self.script())
             elif sign == "!":
                 node = Node("factorial", (node,))
             elif node.kind == "sym":
@@ -167,7 +170,7 @@ class _Parser:
 
     def starts_factor(self) -> bool:
         token = self.next
-        if token is None or token in PRODUCT or token in ("+", "-", "^", "!", "'", "_", ",", ")", "]", "}"):
+        if token is None or token in PRODUCT or token in ("+", "-", "^", "!", "'", "_", ",", ")", "]", "}", "="):
             return False
         return not (token == "|" and self.bars) and token not in (r"\rfloor", r"\rceil", r"\rbrace")
 
@@ -218,6 +221,12 @@ class _Parser:
             return Node(name)
         if name in GREEK:
             return self.symbol("\\" + name)
+        if name in ACCENTS:
+            return self.accented(name)
+        if name in BIG_OPERATORS:
+            return self.big_operator(name)
+        if name == "infty" and self.is_limit:
+            return Node("sym", name=name)
         raise Refused(f"unknown command \\{name}")
 
     def arguments(self) -> tuple[Node, ...]:
@@ -265,7 +274,9 @@ class _Parser:
 
     def function_argument(self) -> Node:
         r"""One bracketed group, or the factors up to the next sign or function, as in ``\sin 2 \pi t``."""
-        if self.next in ("(", "{", "["):
+        if self.next in ("(", "["):
+            return self.atom()  # a power after it is one of the value: \cos(x)^2
+        if self.next == "{":
             node = self.atom()
             return Node("pow", (node, self.script())) if self.next == "^" and self.take() else node
         node = self.power()
@@ -273,7 +284,66 @@ class _Parser:
             node = self.juxtaposed(node)
         return node
 
+    def accented(self, accent: str) -> Node:
+        r"""A name of its own, as ``\\hat x``."""
+        name = "".join(self.script_tokens())
+        if not (len(name) == 1 and name.isalpha()) and name[1:] not in GREEK:
+            raise Refused(f"\\{accent} over {name[:20]}")
+        return self.symbol(f"{accent} {name}")
+
+    def big_operator(self, kind: str) -> Node:
+        r"""A sum, product, integral or limit: its bounds and its body, in which the variable has a name of its own."""
+        scripts: dict[str, list[str]] = {"_": [], "^": []}
+        while self.next in scripts:
+            sign = self.take()
+            scripts[sign] = self.script_tokens()
+        low, variable = scripts["_"], None
+        if kind == "int":
+            body, variable = self.integrand()
+        else:
+            variable, sign, *low = low if len(low) > 2 else ["", "", ""]
+            if sign != (r"\to" if kind == "lim" else "=") or not (variable.isalpha() or variable[1:] in GREEK):
+                raise Refused(f"\\{kind} without a variable")
+        ends = [_Parser(tokens, dict(self.bound)).whole() if tokens else ZERO for tokens in (low, scripts["^"])]
+        before = dict(self.bound)
+        self.bound[variable] = f"bound {len(before)}"
+        node = _Parser(body, dict(self.bound)).whole() if kind == "int" else self.deeper(self.product)
+        self.bound = before
+        return Node(kind, (*ends, node))
+
+    def integrand(self) -> tuple[list[str], str]:
+        """The signs up to the next d and the variable after it, both of which are taken."""
+        level = 0
+        for place in range(self.position, len(self.tokens) - 1):
+            token, variable = self.tokens[place], self.tokens[place + 1]
+            level += (token in ("(", "[", "{")) - (token in (")", "]", "}"))
+            named = variable.isalpha() or variable[1:] in GREEK
+            if level == 0 and token == "d" and named and place > self.position:
+                body, self.position = self.tokens[self.position : place], place + 2
+                return body, variable
+        raise Refused("an integral without d")
+
+    def script_tokens(self) -> list[str]:
+        """The signs of one argument, without its braces."""
+        if self.next != "{":
+            return [self.take()]
+        level, first = 0, self.position
+        while True:
+            token = self.take()
+            level += (token == "{") - (token == "}")
+            if level == 0:
+                return self.tokens[first + 1 : self.position - 1]
+
+    def whole(self) -> Node:
+        """All signs as one formula."""
+        node = self.sum()
+        if self.next is not None:
+            raise Refused(f"unexpected {self.next!r}")
+        return node
+
     def symbol(self, name: str) -> Node:
+        if name in self.bound and self.next != "_":
+            return Node("sym", name=self.bound[name])
         if name in CONSTANTS and self.next != "_":
             return Node(name)
         if self.next == "_":
@@ -282,13 +352,36 @@ class _Parser:
         return Node("sym", name=name)
 
     def subscript(self) -> str:
-        if self.next != "{":
-            return self.take()
-        self.take()
-        parts = []
-        while self.next != "}":
-            parts.append(self.take())
-        self.take()
+        parts = self.script_tokens()
         if len(parts) > MAX_DEPTH:
             raise Refused("a long subscript")
-        return "".join(parts)
+        return "".join(self.bound.get(part, part) for part in parts)
+
+
+def _power_of(base: Node, exponent: Node) -> Node:
+    r"""A power; whole powers of i, and ``e^{i\pi}`` with a whole number of quarter turns, are values."""
+    turns = None
+    if base.kind == "i" and exponent.kind == "num":
+        turns = exponent.value
+    elif base.kind == "e":
+        factors = _turns(exponent)
+        turns = None if factors is None or factors[1:] != (1, 1) else 2 * factors[0]
+    if turns is None or turns.denominator != 1:
+        return Node("pow", (base, exponent))
+    value = (Node("num", value=ONE), Node("i"))[int(turns) % 2]
+    return Node("neg", (value,)) if int(turns) % 4 > 1 else value
+
+
+def _turns(node: Node) -> tuple[Fraction, int, int] | None:
+    """A product of numbers, i and pi: the number, and how often the two occur."""
+    if node.kind in ("num", "i", "pi"):
+        return node.value if node.kind == "num" else ONE, int(node.kind == "i"), int(node.kind == "pi")
+    parts = [_turns(arg) for arg in node.args] if node.kind in ("neg", "mul", "div") else [None]
+    if None in parts:
+        return None
+    if node.kind == "neg":
+        return (-parts[0][0], *parts[0][1:])
+    (a, i, pi), (b, j, more) = parts
+    if node.kind == "mul":
+        return a * b, i + j, pi + more
+    return None if b == 0 else (a / b, i - j, pi - more)

@@ -6,12 +6,19 @@ from dataclasses import dataclass
 
 from openrlhf_cov.settings import Settings, setting
 
+REWARD_TOKEN = "OPENRLHF_COV_REWARD_TOKEN"
+"""Environment variable with the token of the reward service, on both sides."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceLimits(Settings):
     """Limits of the reward service. Raises ValueError, naming the flag, when a value is out of range."""
 
     max_request_mb: int = setting(64, "size of a request, in 10^6 bytes; a larger one is refused with 413")
+    max_total_mb: int = setting(
+        1024, "size of all requests in work together, in 10^6 bytes; one that does not fit is refused with 503"
+    )
+    max_connections: int = setting(2048, "open connections; more are refused with 503")
     max_queries: int = setting(4096, "queries of one request; more are refused with 422")
     max_concurrent: int = setting(
         1024,
@@ -22,7 +29,7 @@ class ServiceLimits(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("max_request_mb", "max_queries", "max_concurrent"):
+        for name in ("max_request_mb", "max_total_mb", "max_connections", "max_queries", "max_concurrent"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} is at least 1, got {getattr(self, name)}")
         if not 0.0 <= self.max_requests_per_second < math.inf:

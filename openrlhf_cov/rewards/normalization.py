@@ -12,9 +12,14 @@ CHARACTERS = {
     "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "′": "'", "’": "'", "“": '"', "”": '"',
     "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
     "⅕": r"\frac{1}{5}", "⅙": r"\frac{1}{6}", "⅛": r"\frac{1}{8}", "⅜": r"\frac{3}{8}", "⅝": r"\frac{5}{8}",
-    "⅞": r"\frac{7}{8}", "、": ",", "，": ",", "。": ".", "€": r"\$", "£": r"\$", "\f": "\\f",
+    "⅞": r"\frac{7}{8}", "、": ",", "，": ",", "。": ".", "\f": "\\f",
+    "≈": r"\approx ", "≃": r"\approx ", "≅": r"\approx ", "∼": r"\sim ", "≡": r"\equiv ", "⩽": r"\le ", "⩾": r"\ge ",
+    "≦": r"\le ", "≧": r"\ge ", "∓": r"\mp ", "∠": r"\angle ", "△": r"\triangle ", "∖": r"\setminus ", "→": r"\to ",
+    "⇒": r"\implies ", "∴": r"\therefore ", "∣": "|", "ℚ": r"\mathbb{Q}", "∫": r"\int ", "∑": r"\sum ", "∏": r"\prod ",
+    "∂": r"\partial ", "∛": r"\sqrt[3]", "µ": r"\mu ", "″": "\"", "：": ":", "；": ";",
     "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "δ": r"\delta ", "ε": r"\epsilon ", "θ": r"\theta ",
-    "λ": r"\lambda ", "μ": r"\mu ", "ρ": r"\rho ", "σ": r"\sigma ", "τ": r"\tau ", "φ": r"\phi ", "ω": r"\omega ",
+    "λ": r"\lambda ", "μ": r"\mu ", "Δ": r"\Delta ", "Ω": r"\Omega ",
+    "ρ": r"\rho ", "σ": r"\sigma ", "τ": r"\tau ", "φ": r"\phi ", "ω": r"\omega ",
 }  # fmt: skip
 SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ", "0123456789-+n")
 SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
@@ -32,6 +37,10 @@ RENAMED = {
     "unit": "text", "prime": "'", "lbrack": "[", "rbrack": "]", "land": "\\text{ and }", "lor": "\\text{ or }",
     "varepsilon": "epsilon", "varphi": "phi", "vartheta": "theta", "minus": "-", "colon": ":", "ldots": "dots",
     "cdots": "dots", "dotsc": "dots", "dotsb": "dots", "bmod": "mod", "lg": "log", "arccot": "acot",
+    "bar": "overline", "rightarrow": "to", "longrightarrow": "to", "simeq": "approx", "measuredangle": "angle",
+    "thickapprox": "approx", "approxeq": "approx", "Longrightarrow": "implies",
+    "Rightarrow": "implies", "smallsetminus": "setminus", "widehat": "hat", "pounds": "£", "euro": "€",
+    "tg": "tan", "ctg": "cot", "arctg": "arctan", "cosec": "csc", "textdegree": "^\\circ ", "dotsm": "dots",
 }  # fmt: skip
 DROPPED = frozenset(
     "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle "
@@ -51,6 +60,9 @@ COLOR = re.compile(r"\\(?:text)?color\s?\{\w{1,20}\}")
 INFIX_NAMES = {"over": "frac", "choose": "binom"}
 INFIX = re.compile(r"\{([^{}\\]{1,200})\\(over|choose)(?![a-z])([^{}\\]{1,200})\}")
 PRIME = re.compile(r"\^\s?(?:\{\s?'\s?\}|')")
+GLUED_SPACE = re.compile(r"\\q?quad(?=[a-zA-Z])")
+"""A space command that has lost what ends its name, as in ``\\quadx``."""
+NULL_DELIMITER = re.compile(r"\\(?:left|right)\s?\.")
 SPACES = re.compile(r"\s+")
 IDLE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
 
@@ -66,7 +78,8 @@ def clean(text: str) -> str:
         text = text.replace("\\\\", "\\")  # doubly escaped; in a matrix it separates rows
     text = THOUSANDS_SPACE.sub("", THOUSANDS_COMMA.sub(",", text))
     text = MATH_DELIMITER.sub(" ", text).replace("~", " ")
-    text = PRIME.sub("'", COMMAND.sub(_respell, COLOR.sub(" ", text)))
+    text = GLUED_SPACE.sub(" ", NULL_DELIMITER.sub(" ", COLOR.sub(" ", text)))
+    text = PRIME.sub("'", COMMAND.sub(_respell, text))
     text = INFIX.sub(lambda m: f"\\{INFIX_NAMES[m[2]]}{{{m[1].strip()}}}{{{m[3].strip()}}}", text)
     return SPACES.sub(" ", text).strip()
 

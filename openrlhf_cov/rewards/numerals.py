@@ -15,7 +15,7 @@ POWER_OF_TEN = re.compile(
     r"(?:[eE](?P<e>[+-]?\d{1,6})|(?:\\times|\\cdot|\*)10\^(?:\{(?P<p>[+-]?\d{1,6})\}|(?P<d>\d)))"
 )
 SPACED_THOUSANDS = re.compile(r"[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?")
-SPACED_SIGN = re.compile(r"\s*(\\[a-z]+|\*|\^)\s*")
+SPACED_SIGN = re.compile(r"\s?(\\[a-z]+|\*|\^)\s?")
 REPEATING = re.compile(r"(?P<whole>\d+)?\.(?P<part>\d*)\\(?:overline|bar|dot)\{?(?P<cycle>\d+)\}?")
 FRACTION = re.compile(
     r"(?P<mixed>\d+)?(?P<sign>[+-])?\\frac(?:\{(?P<n>[^{}]{1,2000})\}|(?P<n1>\d))(?:\{(?P<d>[^{}]{1,2000})\}|(?P<d1>\d))"
@@ -64,7 +64,26 @@ def numbers_equal(a: Number, b: Number) -> bool:
     difference, size = abs(a.value - b.value), max(abs(a.value), abs(b.value))
     if any(n.exact and n.value.denominator == 1 for n in (a, b)) and difference > Fraction(1, 10**9):
         return False
+    if difference * 10 ** (SIGNIFICANT_DIGITS - 1) > size:
+        return False  # more than the larger tolerance can be, and seen without the size of the last digit
     return difference <= max(size / 10**SIGNIFICANT_DIGITS, half_last_digit(size))
+
+
+def rounds_to(value: Fraction, text: str) -> bool:
+    """Whether the decimal or integer ``text`` is ``value`` rounded, or cut, to the digits that it has.
+
+    An integer of one or two digits rounds nothing: 3 is not what pi is. Zeros at its end count as digits: 333 rounds
+    1000/3, 300 does not.
+    """
+    literal = re.fullmatch(r"(?P<minus>-?)\s?(?P<whole>\d{1,40}(?:,\d{3})*)?(?:\.(?P<part>\d{1,40}))?", text.strip())
+    if literal is None or (literal["part"] is None and len(literal["whole"] or "") < 3):
+        return False
+    scale = 10 ** len(literal["part"] or "")
+    written = int((literal["whole"] or "").replace(",", "") + (literal["part"] or ""))
+    size = abs(value) * scale
+    if (value < 0) != bool(literal["minus"]) and written:
+        return False
+    return abs(size - written) <= Fraction(1, 2) or written == size.__floor__()
 
 
 def half_last_digit(size: Fraction) -> Fraction:

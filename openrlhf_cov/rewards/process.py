@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from openrlhf_cov.errors import RunStopped
+
 WORKER_PROGRAM = Path(__file__).with_name("worker.py")
 MAX_REPLY_BYTES = 1 << 20
 REAP_SECONDS = 5.0
@@ -33,8 +35,11 @@ class WorkerTimeout(PoolError):
     """The work took longer than the timeout of the call; its worker was killed."""
 
 
-class WorkerDied(PoolError):
-    """The worker could not start, ended during the call or broke the protocol; the message says which."""
+class WorkerDied(PoolError, RunStopped):
+    """The worker could not start, ended during the call or broke the protocol; the message says which.
+
+    A command that this reaches ends with its message: the machine cannot keep a process alive.
+    """
 
 
 class WorkerError(PoolError):

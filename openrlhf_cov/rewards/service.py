@@ -11,7 +11,6 @@ client, which sends no header; it also writes the URLs of failed requests to its
 
 import asyncio
 import hmac
-import json
 import logging
 import math
 import time
@@ -28,6 +27,7 @@ from starlette.requests import ClientDisconnect
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards.limits import ServiceLimits, TokenBucket
 from openrlhf_cov.rewards.reward_func import STATUS_METRICS, make_check_label, make_reward_func
+from openrlhf_cov.utils.json_lines import parse_json
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,8 @@ FIELDS = ("query", "prompts", "labels")
 REWARDS = ("rewards", "scores", "truncated_rewards")
 CLIENT_GONE = 499
 """Status of a request whose client did not wait for the answer; nobody gets to see it but ``/health``."""
+
+MB = 10**6
 
 BODY_SECONDS = 60.0
 """Time that a client has to send its request."""
@@ -75,6 +77,7 @@ class RewardService:
         self._requests = 0
         self._requests_in_work = 0
         self._rows_in_work = 0
+        self._bytes_in_work = 0
         self._answers: Counter[int] = Counter()
         self._grades = Counter(dict.fromkeys(("graded", *STATUS_METRICS, "error"), 0))
         self._last_warning: dict[int, float] = {}
@@ -128,8 +131,16 @@ class RewardService:
 
     async def _work(self, request: Request) -> dict[str, Any]:
         self._requests_in_work += 1
+        size = 0
+
+        def admit(count: int) -> None:
+            nonlocal size
+            size += count
+            self._bytes_in_work += count
+            self._admit_bytes(size)
+
         try:
-            rows = parse_rows(await read_body(request, self._limits.max_request_mb * 10**6), self._limits.max_queries)
+            rows = parse_rows(await read_body(request, admit), self._limits.max_queries)
             return answer_of([self._reward_func([], [], []), *await unless_gone(request, self._grade(rows))])
         except ClientDisconnect as error:
             raise _refusal(CLIENT_GONE, "the client did not wait for the answer") from error
@@ -137,6 +148,16 @@ class RewardService:
             raise _refusal(503, "the service is stopping", retry_after=1) from error
         finally:
             self._requests_in_work -= 1
+            self._bytes_in_work -= size
+
+    def _admit_bytes(self, size: int) -> None:
+        """Raise the refusal of a request that is too large by itself, or beside the others."""
+        if size > self._limits.max_request_mb * MB:
+            limit = f"{self._limits.max_request_mb * MB:,} bytes (--max_request_mb)"
+            raise _refusal(413, f"the request is larger than {limit}", close=True)
+        if self._bytes_in_work > self._limits.max_total_mb * MB:
+            limit = f"{self._limits.max_total_mb * MB:,} bytes (--max_total_mb)"
+            raise _refusal(503, f"the requests in work are larger than {limit}", retry_after=1, close=True)
 
     async def _grade(self, rows: list[Row]) -> list[dict[str, Any]]:
         """The result of ``reward_func`` for each row. The first row that is refused ends it."""
@@ -213,15 +234,14 @@ def make_app(service: RewardService) -> FastAPI:
     return app
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The body of a request; reads no further than ``max_bytes``, refuses a client that takes too long."""
+async def read_body(request: Request, admit: Callable[[int], None]) -> bytes:
+    """The body of a request; ``admit`` hears the size of each part and may refuse it. A slow client is refused."""
 
     async def read() -> bytes:
         body = bytearray()
         async for chunk in request.stream():
+            admit(len(chunk))
             body += chunk
-            if len(body) > max_bytes:
-                raise _refusal(413, f"the request is larger than {max_bytes:,} bytes (--max_request_mb)", close=True)
         return bytes(body)
 
     try:
@@ -233,8 +253,8 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 def parse_rows(body: bytes, max_queries: int) -> list[Row]:
     """The rows of a request. Raises the refusal of one that is not as the protocol says, naming field and row."""
     try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        fields = parse_json(body)
+    except ValueError as error:
         raise _refusal(400, f"the request is not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise _refusal(422, f"the request is an object with {', '.join(FIELDS)}, got {_json_type(fields)}")

@@ -1,32 +1,43 @@
 r"""Equality of answers that have to be computed. Runs in a killable child process, see ``pool``."""
 
+import itertools
+from collections.abc import Iterator
 from fractions import Fraction
 
 import mpmath
 
-from openrlhf_cov.rewards.comparison import compare, exact_scalars
-from openrlhf_cov.rewards.formula_value import NoValue, exact_value, numeric_value
+from openrlhf_cov.rewards.comparison import Rules, compare, exact_scalars, exact_steps
+from openrlhf_cov.rewards.formula_value import NoValue, exact_value
 from openrlhf_cov.rewards.latex import Node, parse_formula
-from openrlhf_cov.rewards.numerals import Number, numbers_equal
-from openrlhf_cov.rewards.structure import Equation, Scalar, parse_answer
+from openrlhf_cov.rewards.numerals import Number, numbers_equal, rounds_to
+from openrlhf_cov.rewards.precision import Undecided, Value, difference, numeric_value
+from openrlhf_cov.rewards.shapes import Equation, Scalar
+from openrlhf_cov.rewards.structure import parse_clean
 from openrlhf_cov.rewards.tokens import Refused
+from openrlhf_cov.rewards.undone import has_decimal, is_literal, is_undone
 
-DIGITS, TOLERANCE = 60, mpmath.mpf(10) ** -35
-CONSTANT_DIGITS, CONSTANT_TOLERANCE = 1_000, mpmath.mpf(10) ** -600
-"""For formulas without names: e^{1000} + 1 differs from e^{1000}."""
+ROUNDED_DIGITS, MAX_ROUNDED = 60, 10**40
+"""Decimal places that a rounding is compared with, and the largest value that is."""
 
-POINTS = 8
+MAX_DENOMINATORS = 4
+POINTS = 14
+POSITIVE = 8
 FAR_POINTS = 4
+ENOUGH = 3
+"""Points at which two formulas with names have to have a value, and the same one."""
 WHOLE_NAMES = tuple("ijklmnpqKMN")
-WRITTEN_AS_VALUE = frozenset({"num", "decimal", "neg", "div", "mul", "add", "pow", "factorial", "binom"})
-SIGNS = frozenset({"num", "decimal", "neg", "div"})
 ROUNDING = frozenset({"floor", "ceil"})
-INTEGER_ONLY = frozenset({"factorial", "binom", "gcd", "lcm"})
+INTEGER_ONLY = frozenset({"gcd", "lcm"})
+CIRCULAR = frozenset({"sin", "cos", "tan", "exp", "pow"})
+WIDEST_CONSTANT, WIDEST_NEAR = 20, 60
+"""Bits between the terms of a sum beyond which six digits say nothing of the smaller one: a constant, and near 0."""
+
+Point = dict[str, Fraction]
 
 
 def compare_texts(answer: str, gold: str) -> bool | None:
     """Whether two clean answers are equal; None if a formula that decides it cannot be read. Symmetric."""
-    return compare(parse_answer(answer), parse_answer(gold), scalars_equal, equations_equal)
+    return compare(parse_clean(answer), parse_clean(gold), COMPUTED)
 
 
 def scalars_equal(a: Scalar, b: Scalar) -> bool | None:
@@ -48,6 +59,41 @@ def scalars_equal(a: Scalar, b: Scalar) -> bool | None:
     return formulas_equal(left, right)
 
 
+def steps_agree(a: Scalar, b: Scalar) -> bool | None:
+    """Whether a side of a chain leads to another: the same value, however it is written, or rounded in the second."""
+    verdict = exact_steps(a, b)
+    if verdict is not None:
+        return verdict
+    try:
+        left, right = (_fraction_of(side) for side in (a, b))
+    except Refused:
+        return None
+    if _names(left) != _names(right):
+        return False
+    if _names(left):
+        return _same_function(left, right)
+    if None not in (exact_value(left), exact_value(right)):
+        return exact_value(left) == exact_value(right) or rounds_to(
+            exact_value(left) * (100 if b.percent else 1), b.text
+        )
+    try:
+        if difference(left, right).number == 0:
+            return True
+        value = numeric_value(left).number
+    except (NoValue, Undecided):
+        return False
+    if not isinstance(value, mpmath.mpf) or abs(value) > MAX_ROUNDED:
+        return False
+    with mpmath.workdps(2 * ROUNDED_DIGITS):
+        digits = Fraction(int(mpmath.floor(value * mpmath.mpf(10) ** ROUNDED_DIGITS)), 10**ROUNDED_DIGITS)
+    return rounds_to(digits * (100 if b.percent else 1), b.text)
+
+
+def _fraction_of(scalar: Scalar) -> Node:
+    node = _formula(scalar)
+    return Node("div", (node, Node("num", value=Fraction(100)))) if scalar.percent else node
+
+
 def _formula(scalar: Scalar) -> Node:
     number = scalar.number
     return parse_formula(scalar.text) if number is None else Node(_kind(number), value=number.value)
@@ -58,31 +104,65 @@ def _kind(number: Number) -> str:
 
 
 def equations_equal(a: Equation, b: Equation) -> bool | None:
-    """Whether two equations are the same up to a constant factor; None if one cannot be read."""
+    """Whether two equations or inequalities are the same up to a constant, or a denominator; None: unreadable."""
     try:
         first, second = (Node("add", (parse_formula(e.left), Node("neg", (parse_formula(e.right),)))) for e in (a, b))
     except Refused:
         return None
     if not _names(first) or _names(first) != _names(second):
         return False
-    with mpmath.workdps(DIGITS):
-        ratios = []
-        for pair in _values(first, second):
-            x, y = map(_float, pair)
-            if abs(x) < TOLERANCE or abs(y) < TOLERANCE:
-                if abs(x - y) > TOLERANCE:
-                    return False
-                continue
-            ratios.append(x / y)
-        return len(ratios) > 2 and all(_close(ratio, ratios[0]) for ratio in ratios)
+    ratio = _ratio(first, second)
+    if ratio is None:
+        return a.sign == "=" and _same_without_denominators(first, second)
+    return a.sign == "=" or (isinstance(ratio, mpmath.mpf) and ratio > 0)
+
+
+def _ratio(a: Node, b: Node) -> mpmath.mpf | mpmath.mpc | None:
+    """The constant that one formula is of the other; None if it is none."""
+    for point in _points(a, b):
+        scales = [_at(side, point) for side in (a, b)]
+        if all(map(_is_not_zero, scales)):  # f / f(p) = g / g(p), without a division
+            same = _same_function(Node("mul", (a, scales[1])), Node("mul", (b, scales[0])))
+            return numeric_value(Node("div", tuple(scales))).number if same else None
+    return None
+
+
+def _same_without_denominators(a: Node, b: Node) -> bool:
+    """Whether one formula is the other times a constant and denominators that it has, as in xy = 1 and y = 1/x.
+
+    Where a denominator is zero its own equation holds nowhere, so that multiplying by it adds no solution that it had
+    not. A factor that is no denominator does add solutions: x(y - 2x) = 0 is not y = 2x.
+    """
+    own = [denominator for denominator in _denominators(a) if denominator not in _denominators(b)]
+    others = [denominator for denominator in _denominators(b) if denominator not in _denominators(a)]
+    if not 0 < len(own) + len(others) <= MAX_DENOMINATORS:
+        return False
+    for powers in itertools.product(range(3), repeat=len(own) + len(others)):
+        left = _times(a, own, powers[: len(own)])
+        if _ratio(left, _times(b, others, powers[len(own) :])) is not None:
+            return True
+    return False
+
+
+def _times(node: Node, factors: list[Node], powers: tuple[int, ...]) -> Node:
+    for factor, power in zip(factors, powers, strict=True):
+        for _ in range(power):
+            node = Node("mul", (node, factor))
+    return node
+
+
+def _denominators(node: Node) -> list[Node]:
+    """What the formula divides by, as far as it has names; each once."""
+    found = [part.args[1] for part in node.walk() if part.kind == "div" and _names(part.args[1])]
+    return list(dict.fromkeys(found))
 
 
 def formulas_equal(a: Node, b: Node) -> bool:
-    """Whether two formulas have the same value.
+    """Whether two formulas have the same value. Symmetric.
 
-    Formulas without names: exactly where both are rational, else to 600 of 1,000 digits, or to 6 significant digits
-    where a decimal takes part. A computation left undone does not equal the plain number it leads to. Formulas with
-    names: the same names, and the same values at fixed irregular points, real ones being decisive.
+    Formulas without names: exactly where both are rational, else to ``precision.RESOLUTION`` bits below their smallest
+    term, or to 6 significant digits where a decimal takes part. A computation left undone does not equal the plain
+    number it leads to. Formulas with names: the same names, and the same values wherever one of them has one.
     """
     if _names(a) != _names(b):
         return False
@@ -90,140 +170,148 @@ def formulas_equal(a: Node, b: Node) -> bool:
 
 
 def _same_constant(a: Node, b: Node) -> bool:
-    values, literal = [exact_value(side) for side in (a, b)], [_is_literal(side) for side in (a, b)]
-    if literal.count(True) == 1:
-        place = literal.index(False)
-        if values[place] is not None and _is_undone((a, b)[place]):
-            return False
-    if None not in values:
-        return numbers_equal(*(Number(v, not _has_decimal(side)) for v, side in zip(values, (a, b), strict=True)))
-    if any(v is None and _is_long_sum(side) for v, side in zip(values, (a, b), strict=True)):
+    sides = (a, b)
+    literal = [is_literal(side) for side in sides]
+    if literal.count(True) == 1 and is_undone(sides[literal.index(False)]):
         return False
-    with mpmath.workdps(CONSTANT_DIGITS):
-        try:
-            x, y = numeric_value(a, {}), numeric_value(b, {})
-        except NoValue:
-            return False
-        if any(literal):  # the other one is irrational, or a function that happens to be rational
-            return _has_decimal((a, b)[literal.index(True)]) and _agree(x, y) and not _close(x, y, CONSTANT_TOLERANCE)
-        return _agree(x, y) if _has_decimal(a) or _has_decimal(b) else _close(x, y, CONSTANT_TOLERANCE)
+    exact = [exact_value(side) for side in sides]
+    if None not in exact:
+        return numbers_equal(*(Number(v, not has_decimal(side)) for v, side in zip(exact, sides, strict=True)))
+    if any(value is not None and not has_decimal(side) for value, side in zip(exact, sides, strict=True)):
+        return False  # a rational number never equals one that is not, however near
+    try:
+        same = difference(a, b).number == 0
+        if same or not any(map(has_decimal, sides)):
+            return same and exact == [None, None]  # else a computation that happens to be rational
+        values = numeric_value(a), numeric_value(b)
+        return _agree(*values) and _spread(*values) <= WIDEST_CONSTANT
+    except (NoValue, Undecided):
+        return False
 
 
 def _same_function(a: Node, b: Node) -> bool:
+    """Equality wherever one side has a real value; wherever one has any, if ``i`` is in them or real ones are few."""
+    with_i = any(part.kind == "i" for side in (a, b) for part in side.walk())
+    verdict = _agree_at_points(a, b, with_i)
+    return bool(_agree_at_points(a, b, complex_values=True) if verdict is None and not with_i else verdict)
+
+
+def _agree_at_points(a: Node, b: Node, complex_values: bool) -> bool | None:
+    """False for a point at which they differ; True without one, if there are enough with values; else None."""
     agreements = 0
-    decimal = _has_decimal(a) or _has_decimal(b)
-    with mpmath.workdps(DIGITS):
-        for x, y in _values(a, b):
-            if isinstance(x, Fraction):
-                equal, decisive = numbers_equal(Number(x, not decimal), Number(y, not decimal)), True
-            else:
-                equal, decisive = _agree(x, y) if decimal else _close(x, y), mpmath.im(x) == 0 == mpmath.im(y)
-            if not equal and decisive:
-                return False
-            agreements += equal
-    return agreements >= 3
+    for place, point in enumerate(_points(a, b)):
+        verdict = _agree_at(a, b, point, complex_values, near=place < POINTS)
+        if verdict is False:
+            return False
+        agreements += bool(verdict)
+    return True if agreements >= ENOUGH else None
 
 
-def _values(a: Node, b: Node) -> list[tuple]:
-    """The values of both formulas at the points where both have one: two fractions, or two numbers of mpmath.
+def _agree_at(a: Node, b: Node, point: Point, complex_values: bool, near: bool) -> bool | None:
+    """Whether both have the same value at a point; None where neither has one, or none that can be computed."""
+    decimal = has_decimal(a) or has_decimal(b)
+    exact = exact_value(a, point), exact_value(b, point)
+    if None not in exact and (not decimal or not numbers_equal(*(Number(value, exact=False) for value in exact))):
+        return exact[0] == exact[1]
+    try:
+        rest = difference(a, b, point)
+        if not rest.real and not any(_has_value(side, point, complex_values) for side in (a, b)):
+            return None
+        if rest.number == 0 or not decimal:
+            return rest.number == 0
+        values = numeric_value(a, point), numeric_value(b, point)
+        return (None not in exact or _agree(*values)) and (not near or _spread(*values) <= WIDEST_NEAR)
+    except Undecided:
+        return None
+    except NoValue:  # of one of them: it is wrong where the other one has a value
+        return False if any(_has_value(side, point, complex_values) for side in (a, b)) else None
 
-    At far points only exact values are taken: cancellation leaves too few digits of others.
-    """
-    kinds = {node.kind for side in (a, b) for node in side.walk()}
+
+def _has_value(node: Node, point: Point, complex_values: bool) -> bool:
+    try:
+        return numeric_value(node, point).real or complex_values
+    except (NoValue, Undecided):
+        return False
+
+
+def _points(a: Node, b: Node) -> Iterator[Point]:
+    """Fixed irregular points. A name is whole where both formulas say so: no side can choose points for the other."""
     names = sorted(_names(a))
-    values: list[tuple] = []
+    whole = _whole_names(a) & _whole_names(b)
     for point in range(POINTS + FAR_POINTS):
-        at = {name: _coordinate(place, point, _is_whole(name, kinds)) for place, name in enumerate(names)}
-        exact = exact_value(a, at), exact_value(b, at)
-        if None not in exact:
-            values.append(exact)
-        elif point < POINTS:
-            floats = {name: _float(value) for name, value in at.items()}
-            try:
-                values.append((numeric_value(a, floats), numeric_value(b, floats)))
-            except NoValue:
-                continue
-    return values
+        yield {name: _coordinate(place, len(names), point, name in whole) for place, name in enumerate(names)}
 
 
-def _is_whole(name: str, kinds: set[str]) -> bool:
-    """Whether formulas of these kinds are compared at whole values of a name; rounding tells x from n."""
-    return bool(kinds & INTEGER_ONLY or (kinds & ROUNDING and name.startswith(WHOLE_NAMES)))
+def _whole_names(node: Node) -> set[str]:
+    r"""Names that stand for whole numbers: in a gcd, and by their letter in a rounding, (-1)^n or \cos n\pi."""
+    found: set[str] = set()
+    for part in node.walk():
+        names = _names(part)
+        usual = {name for name in names if name.startswith(WHOLE_NAMES)}
+        if part.kind in INTEGER_ONLY:
+            found |= names
+        elif part.kind in ROUNDING or _is_alternating(part):
+            found |= usual
+    return found
 
 
-def _coordinate(place: int, point: int, whole: bool) -> Fraction:
-    """A fixed, irregular coordinate: positive at first, then of mixed sign; above 100 in size at the far points."""
+def _is_alternating(node: Node) -> bool:
+    if node.kind not in CIRCULAR:
+        return False
+    base = exact_value(node.args[0]) if node.kind == "pow" else None
+    return (base is not None and base < 0) or any(part.kind == "pi" for part in node.args[-1].walk())
+
+
+def _coordinate(place: int, count: int, point: int, whole: bool) -> Fraction:
+    """A fixed, irregular coordinate of one of ``count`` names at one of the near points or, above 100, the far ones.
+
+    The first eight points are positive: four of medium size, two below 1, two larger. Then one name at a time (with
+    more than six names one of six) is negative: names are lengths and the like more often than not, and where two are
+    negative, ``\\sqrt{a}\\sqrt{b}`` differs from ``\\sqrt{ab}``. Every second far point is positive.
+    """
     mixed = (place * 7919 + point * 104729 + 12345) * 2654435761 % 2**32
-    far = point >= POINTS
+    far = 150 * (point - POINTS + 1) if point >= POINTS else 0
     if whole:
-        small = point + place if point in (1, 2) else 3 + mixed % 11 + 2 * place
-        return Fraction(small + (100 * (point - POINTS + 1) if far else 0))
-    sign = -1 if point >= POINTS - 3 and (point % 2 if far else (mixed >> 7) % 2) == place % 2 else 1
-    return sign * (Fraction(mixed % 99991, 37321) + Fraction(1, 3) + (150 * (point - POINTS + 1) if far else 0))
+        low = point + place if point in (1, 2) else 3 + mixed % 11 + 2 * place
+        return Fraction(low + far)
+    medium = Fraction(mixed % 99991, 37321) + Fraction(1, 3)
+    small, large = Fraction(mixed % 99991 + 1, 100_003), 3 * medium + 1
+    cycle = min(count, 6)
+    negative = point >= POSITIVE and place % cycle == point % cycle and not (far and point % 2)
+    size = medium + far if far else (medium, medium, medium, medium, small, small, large, large)[point % POSITIVE]
+    return -size if negative else size
 
 
-def _float(value: Fraction | mpmath.mpf) -> mpmath.mpf:
-    return mpmath.mpf(value.numerator) / value.denominator if isinstance(value, Fraction) else value
+def _at(node: Node, point: Point) -> Node:
+    """The formula with numbers for its names."""
+    if node.kind == "sym":
+        return Node("num", value=point[node.name])
+    return Node(node.kind, tuple(_at(arg, point) for arg in node.args), node.value, node.name)
 
 
-def _close(x, y, tolerance=TOLERANCE) -> bool:
-    """Equality up to a relative ``tolerance``; next to an exact zero, up to that size."""
-    return abs(x - y) <= tolerance * max(abs(x), abs(y)) or (0 in (x, y) and abs(x - y) < tolerance)
+def _is_not_zero(node: Node) -> bool:
+    try:
+        return numeric_value(node).number != 0
+    except (NoValue, Undecided):
+        return False
 
 
-def _agree(x, y) -> bool:
+def _spread(x: Value, y: Value) -> int:
+    return max(x.spread, y.spread)
+
+
+def _agree(x: Value, y: Value) -> bool:
     """Agreement to 6 significant digits, as ``numbers_equal`` has it."""
-    size = max(abs(x), abs(y))
+    size = max(abs(x.number), abs(y.number))
     if size == 0:
         return True
     unit = mpmath.mpf(10) ** (mpmath.floor(mpmath.log10(size)) - 5)
-    return abs(x - y) <= max(size / 10**6, unit / 2)
+    return abs(x.number - y.number) <= max(size / 10**6, unit / 2)
 
 
 def _names(node: Node) -> frozenset[str]:
     return frozenset(part.name for part in node.walk() if part.kind == "sym")
 
 
-def _has_decimal(node: Node) -> bool:
-    return any(part.kind == "decimal" for part in node.walk())
-
-
-def _is_long_sum(node: Node) -> bool:
-    """A sum of rational terms too long for exact arithmetic: 60 digits cannot tell it from its neighbours."""
-    kinds = {part.kind for part in node.walk()}
-    return "add" in kinds and kinds <= WRITTEN_AS_VALUE
-
-
-def _is_literal(node: Node) -> bool:
-    """A plain number: integer, decimal, or fraction of the two, with a sign at most."""
-    if node.kind == "neg":
-        return _is_literal(node.args[0])
-    if node.kind == "div":
-        return all(_is_literal(arg) and arg.kind != "div" for arg in node.args)
-    return node.kind in ("num", "decimal")
-
-
-def _is_undone(node: Node) -> bool:
-    """Whether a formula with a rational value is a computation, not a way to write that value.
-
-    Powers, factorials and binomials are ways to write a value, also with one plain number added or multiplied.
-    """
-    if not {part.kind for part in node.walk()} <= WRITTEN_AS_VALUE:
-        return True
-    joins = [part for part in node.walk() if part.kind in ("add", "mul")]
-    return any(sum(map(_is_plain, _operands(part, part.kind))) > 1 for part in joins)
-
-
-def _operands(node: Node, kind: str) -> list[Node]:
-    """The terms of a sum or the factors of a product."""
-    return [node] if node.kind != kind else [part for arg in node.args for part in _operands(arg, kind)]
-
-
-def _is_plain(node: Node) -> bool:
-    """A number as it is written, or a power, factorial or binomial that hides one, as in 5^1 and 0!."""
-    if node.kind in ("neg", "div"):
-        return all(map(_is_plain, node.args))
-    if node.kind in ("add", "mul"):
-        return False
-    value = exact_value(node)
-    return node.kind in SIGNS or value in (0, 1, -1) or value in {exact_value(arg) for arg in node.args}
+COMPUTED = Rules(scalars_equal, equations_equal, steps_agree)
+"""The rules with all that can be computed."""

@@ -3,11 +3,19 @@ r"""The signs of a formula: a whitelist of commands, names and numbers. Anything
 import re
 
 FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan acot asin acos atan sinh cosh tanh ln log exp".split()
+    "sin cos tan cot sec csc arcsin arccos arctan acot asin acos atan asec acsc arcsec arccsc arccot sinh cosh tanh "
+    "sech csch coth asinh acosh atanh acoth arcsinh arccosh arctanh arccoth arsinh arcosh artanh arcoth tg ctg arctg "
+    "arcctg ln log exp".split()
 )
 LIST_FUNCTIONS = frozenset({"gcd", "lcm", "min", "max"})
-ALIASES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log"}
-INVERSES = {"sin": "asin", "cos": "acos", "tan": "atan", "cot": "acot"}
+INVERSES = {name: "a" + name for name in "sin cos tan cot sec csc sinh cosh tanh coth".split()}
+ALIASES = {
+    **{"arc" + name: inverse for name, inverse in INVERSES.items()},
+    **{"ar" + name: inverse for name, inverse in INVERSES.items() if name.endswith("h")},
+    "tg": "tan", "ctg": "cot", "arctg": "atan", "arcctg": "acot", "ln": "log",
+}  # fmt: skip
+ACCENTS = frozenset("overline hat vec tilde dot ddot".split())
+BIG_OPERATORS = frozenset("sum prod int lim".split())
 CONSTANTS = frozenset({"pi", "e", "i"})
 GREEK = frozenset(
     "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi psi omega "
@@ -16,7 +24,7 @@ GREEK = frozenset(
 WORDS = sorted(FUNCTIONS | LIST_FUNCTIONS | {"sqrt", "pi"}, key=len, reverse=True)
 TOKEN = re.compile(
     r"(?P<number>(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)?\.?\d+|\d+\.?)|(?P<command>\\[A-Za-z]+|\\[|])|"
-    rf"(?P<word>{'|'.join(WORDS)})(?![a-z])|(?P<letter>[A-Za-z])|(?P<sign>\*\*|[-+*/^_!'(){{}}\[\]|,])|(?P<space>\s+)"
+    rf"(?P<word>{'|'.join(WORDS)})(?![a-z])|(?P<letter>[A-Za-z])|(?P<sign>\*\*|[-+*/^_!'(){{}}\[\]|,=])|(?P<space>\s+)"
 )
 NAMED = re.compile(r"\\text\{\s*([A-Za-z][A-Za-z0-9 ]{0,30}?)\s*\}")
 

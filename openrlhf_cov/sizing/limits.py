@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 from openrlhf_cov.sizing.model_shape import ModelShape
+from openrlhf_cov.sizing.plan import process_groups, ranks_of
 from openrlhf_cov.sizing.report import counted
+from openrlhf_cov.sizing.updates import ranks_in_step
 
 
-def faults(args: SimpleNamespace, ranks: int, shape: ModelShape | None) -> Iterator[str]:
-    """Faults of the flags, ``ranks`` data-parallel ranks of the actor, and its shape if that is known."""
+def faults(args: SimpleNamespace, shape: ModelShape | None) -> Iterator[str]:
+    """Faults of the flags, and of the actor's shape if that is known."""
     yield from _colocation_faults(args)
     utilization = args.vllm.gpu_memory_utilization
     if not 0.0 < utilization <= 1.0:
@@ -25,26 +27,36 @@ def faults(args: SimpleNamespace, ranks: int, shape: ModelShape | None) -> Itera
         yield from _shape_faults(args, shape)
 
 
-def rollout_faults(args: SimpleNamespace, ranks: int) -> Iterator[str]:
-    """Rollouts of a size that upstream cannot share evenly among ``ranks``; one rank takes any."""
+def rollout_faults(args: SimpleNamespace) -> Iterator[str]:
+    """Rollouts that upstream cannot share evenly among the ranks of a model; one rank takes any."""
+    if args.train.dynamic_batch_enable:
+        yield from _uneven_dynamic_batches(args)
+        return
     samples, micro = args.rollout.batch_size * args.rollout.n_samples_per_prompt, args.rollout.micro_batch_size
-    if ranks > 1 and not args.train.dynamic_batch_enable and samples % (micro * ranks):
-        yield (
-            f"--rollout.batch_size {args.rollout.batch_size} x --rollout.n_samples_per_prompt "
-            f"{args.rollout.n_samples_per_prompt} = {samples} samples are no multiple of --rollout.micro_batch_size "
-            f"{micro} x {ranks} ranks of the actor = {micro * ranks}: ranks would get unequal shares and wait for "
-            "ever; change one of them"
-        )
+    for name, ranks in ranks_in_step(args).items():
+        if ranks > 1 and samples % (micro * ranks):
+            yield (
+                f"--rollout.batch_size {args.rollout.batch_size} x --rollout.n_samples_per_prompt "
+                f"{args.rollout.n_samples_per_prompt} = {samples} samples are no multiple of "
+                f"--rollout.micro_batch_size {micro} x {ranks} ranks of the {name} = {micro * ranks}: ranks would get "
+                "unequal shares and wait for ever; change one of them"
+            )
 
 
-def notes(args: SimpleNamespace, ranks: int, shape: ModelShape | None) -> Iterator[str]:
+def _uneven_dynamic_batches(args: SimpleNamespace) -> Iterator[str]:
+    """Upstream makes a multiple of the actor's ranks of them, and shares them among the ranks of every model."""
+    for name in process_groups(args):
+        if ranks_of(args) % ranks_of(args, name):
+            yield (
+                f"--train.dynamic_batch_enable: {counted(ranks_of(args, name), 'rank')} of {name} cannot share evenly "
+                f"what is made for {counted(ranks_of(args), 'rank')} of actor; use a divisor, "
+                f"--{name}.num_nodes x --{name}.num_gpus_per_node"
+            )
+
+
+def notes(args: SimpleNamespace, shape: ModelShape | None) -> Iterator[str]:
     """What is legal and still worth a look."""
-    batch, dynamic = args.train.batch_size, args.train.dynamic_batch_enable
-    if dynamic and batch % ranks and batch > ranks:
-        yield (
-            f"--train.batch_size {batch} is no multiple of {ranks} ranks: with --train.dynamic_batch_enable upstream "
-            f"takes {batch // ranks} samples per rank, {batch // ranks * ranks} per update, and leaves the others out"
-        )
+    dynamic = args.train.dynamic_batch_enable
     for name in ("train", "rollout"):
         limit = getattr(args, name).max_tokens_per_gpu
         room = (limit or 0) * args.ds.ring_attn_size * args.ds.tensor_parallel_size

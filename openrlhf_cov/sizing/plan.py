@@ -58,23 +58,31 @@ def model_names(args: SimpleNamespace) -> dict[str, tuple[str, str]]:
 
 def layout_of(args: SimpleNamespace) -> Layout:
     """The GPUs of every group of processes."""
-    names = {*model_names(args)} | (set() if args.reward.remote_url else {"reward"})
-    sizes = {name: _world(getattr(args, name)) for name in ("ref", "critic", "reward") if name in names}
     return Layout(
-        actor=_world(args.actor),
         engines=args.vllm.num_engines,
         tensor_parallel=args.vllm.tensor_parallel_size,
         colocate_all=args.train.colocate_all,
         colocate_actor_ref=args.train.colocate_actor_ref,
         colocate_critic_reward=args.train.colocate_critic_reward,
         asynchronous=args.train.async_enable,
-        **sizes,
+        **{name: _world(group) for name, group in process_groups(args).items()},
     )
 
 
-def ranks_of(args: SimpleNamespace) -> int:
-    """Data-parallel ranks of the actor, at least 1."""
-    return max(1, _world(args.actor) // (args.ds.ring_attn_size * args.ds.tensor_parallel_size))
+def process_groups(args: SimpleNamespace) -> dict[str, SimpleNamespace]:
+    """The groups of DeepSpeed processes that a run has, by the name in their flags."""
+    exists = {
+        "actor": True,
+        "ref": args.algo.kl.init_coef > 0,
+        "critic": bool(args.critic.model_name_or_path),
+        "reward": not args.reward.remote_url,
+    }
+    return {name: getattr(args, name) for name, there in exists.items() if there}
+
+
+def ranks_of(args: SimpleNamespace, name: str = "actor") -> int:
+    """Data-parallel ranks of a model, at least 1."""
+    return max(1, _world(getattr(args, name)) // (args.ds.ring_attn_size * args.ds.tensor_parallel_size))
 
 
 def roles_of(args: SimpleNamespace, shapes: Mapping[str, ModelShape], on_gpus: bool) -> dict[str, Role]:

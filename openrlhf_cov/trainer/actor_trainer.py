@@ -14,15 +14,14 @@ from openrlhf_cov.models.loss import CovPolicyLoss
 from openrlhf_cov.models.objectives import TokenBatch
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.trainer.bad_updates import BadUpdates
+from openrlhf_cov.trainer.boundaries import StepBoundaries
+from openrlhf_cov.trainer.sample_info import sample_ids
 from openrlhf_cov.trainer.selection import ranks_of, select_step
 from openrlhf_cov.trainer.weight_transfer import GlooWeightSender, transfer_weights
 
-SAMPLE_ID = "sample_id"
-"""Entry of ``Experience.info``: number of the sample within its rollout, given by ``CovPPOTrainer``."""
 
-
-class CovActorTrainer(ActorPPOTrainer):
-    """Upstream's trainer with two additions.
+class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
+    """Upstream's trainer with two additions, and optimizer steps that end where DeepSpeed's do (``StepBoundaries``).
 
     Before an optimizer step, its micro-batches are seen together, so that ``--cov_scope global`` can select among the
     tokens of all of them and of all ranks. With ``--vllm.sync_backend gloo`` weights go to vLLM in buckets.
@@ -39,32 +38,27 @@ class CovActorTrainer(ActorPPOTrainer):
         return super().ppo_train(kl_ctl)
 
     def select_before_each_step(self, micro_batches: Iterable[Experience]) -> Iterator[Experience]:
-        """Pass micro-batches on; those of one optimizer step are held until their tokens are selected."""
+        """Pass micro-batches of an epoch on; those of one optimizer step are held until their tokens are selected."""
+        self.check_whole_steps()
         if not self.selects_globally:
             yield from micro_batches
             return
         window: list[Experience] = []
         for number, experience in enumerate(micro_batches):
             window.append(experience)
-            if self._ends_step(number):
+            if self.ends_step(number):
                 self._select(window)
                 yield from window
                 self.policy_moved = True
                 window = []
-        if window:  # fewer micro-batches than one step needs: upstream accumulates them, no update follows
-            self._select(window)
-            yield from window
 
     def training_step(self, experience: Experience, kl_ctl: float, step: int, *args, **kwargs) -> dict:
         """Upstream's step on micro-batch number ``step``, with the tokens that were selected for it."""
         if self.selects_globally:
             self.actor_loss_fn.selected = experience.selected
-        if self.args.train.dynamic_batch_enable:
-            # Upstream tells DeepSpeed that every micro-batch is a whole step; DeepSpeed then keeps the gradient of the
-            # last one only.
-            self.actor.model.set_gradient_accumulation_boundary(self._ends_step(step))
+        self.align(self.actor.model, step)
         status = super().training_step(experience, kl_ctl, step, *args, **kwargs)
-        if self.bad_updates and self._ends_step(step):
+        if self.bad_updates and self.ends_step(step):
             self.bad_updates.check(self.global_step, experience)
         return status
 
@@ -73,19 +67,14 @@ class CovActorTrainer(ActorPPOTrainer):
         """True with ``--cov_scope global`` and a covariance method."""
         return isinstance(self.actor_loss_fn, CovPolicyLoss) and self.actor_loss_fn.config.cov_scope == "global"
 
-    def _ends_step(self, number: int) -> bool:
-        if self.args.train.dynamic_batch_enable:
-            return bool(self.replay_buffer.dynamic_optimizer_step[number])
-        return (number + 1) % max(1, self.strategy.accumulated_gradient) == 0
-
     def _select(self, window: list[Experience]) -> None:
         """Give every experience of one optimizer step the mask of its selected tokens."""
         device = next(self.actor.parameters()).device
         config = self.actor_loss_fn.config
         batches, keys = [], []
         for experience in window:
+            ids = sample_ids(experience.info).to(device)  # before they go there one by one
             experience.to_device(device)
-            ids = torch.as_tensor(experience.info[SAMPLE_ID], device=device).long().flatten()
             keys.append(token_keys(self.strategy.seed, self.global_step, ids, experience.action_mask.shape[1]))
             batches.append(
                 TokenBatch(

@@ -1,13 +1,15 @@
 """Updates whose gradient is NaN or infinite: skipped on every rank, counted, kept for inspection."""
 
+import math
 from collections.abc import Iterable
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import torch
+from deepspeed.accelerator import get_accelerator
 from openrlhf.utils.logging_utils import init_logger
-from torch import nn
+from torch import Tensor, nn
 
 from openrlhf_cov.errors import RunStopped
 
@@ -26,30 +28,41 @@ def check_every_gradient(engine: Any) -> None:
     optimizer = engine.optimizer
     if hasattr(optimizer, "check_grad_overflow"):  # ZeRO stages 1 and 2
         optimizer.check_grad_overflow = True
-    elif hasattr(optimizer, "inf_or_nan_tracker"):  # stage 3 reads ``overflow`` after it has updated the loss scale
+    elif engine.fp16_enabled():
+        return  # DeepSpeed looks for them itself, to move its loss scale
+    elif hasattr(optimizer, "grad_partitions_flat_buffer"):  # stage 3 reads ``overflow`` after ``_update_scale``
         update_scale = optimizer._update_scale
 
         def check_first(has_overflow: bool) -> None:
-            optimizer.check_overflow()
+            # not DeepSpeed's own check_overflow, which makes a copy of all gradients of the rank
+            optimizer.overflow = not gradients_are_finite([optimizer.grad_partitions_flat_buffer])
             update_scale(optimizer.overflow)
 
         optimizer._update_scale = check_first
-    elif not engine.fp16_enabled():  # stage 0, and stage 1 with fp32 gradients of a bf16 model: no check of their own
+    else:  # stage 0, and stage 1 with fp32 gradients of a bf16 model: no check of their own
         step, parameters = optimizer.step, list(engine.module.parameters())
 
         @wraps(step)
         def step_if_finite(*args, **kwargs) -> Any:
-            optimizer.overflow = not gradients_are_finite(parameters)
+            optimizer.overflow = not gradients_are_finite(map(gradient_of, parameters))
             return None if optimizer.overflow else step(*args, **kwargs)
 
         optimizer.step = step_if_finite
 
 
-def gradients_are_finite(parameters: Iterable[nn.Parameter]) -> bool:
-    """True if no gradient has a NaN or an infinity, on no rank; every rank comes to the same answer."""
-    gradients = [getattr(param, "_hp_grad", param.grad) for param in parameters]  # DeepSpeed's fp32 gradient, if any
-    finite = torch.stack([gradient.isfinite().all() for gradient in gradients if gradient is not None]).all()
-    verdict = finite.to(torch.int32)
+def gradient_of(parameter: nn.Parameter) -> Tensor | None:
+    """What the optimizer steps with: DeepSpeed's fp32 gradient, if it keeps one."""
+    return getattr(parameter, "_hp_grad", parameter.grad)
+
+
+def gradients_are_finite(gradients: Iterable[Tensor | None]) -> bool:
+    """True if no gradient has a NaN or an infinity, on no rank; every rank comes to the same answer.
+
+    The largest absolute value tells, which takes no memory beside the gradients and does not overflow as a norm may.
+    """
+    largest = [torch.linalg.vector_norm(each, ord=math.inf) for each in gradients if each is not None and each.numel()]
+    verdict = torch.stack(largest).isfinite().all()
+    verdict = verdict.to(get_accelerator().current_device_name(), torch.int32)  # offloaded ones are on the host
     torch.distributed.all_reduce(verdict, op=torch.distributed.ReduceOp.MIN)
     return bool(verdict)
 

@@ -2,15 +2,17 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.utils.json_lines import parse_object, replacing
 
 logger = init_logger(__name__)
 
@@ -18,8 +20,18 @@ PARTIAL = "partial-"
 """Name of a checkpoint that is being written, before its tag."""
 LATEST = "latest"
 """DeepSpeed's file with the tag of the checkpoint to load."""
+UNIVERSAL = "latest_universal"
+"""And that of its universal checkpoints, which ``--ds.use_universal_ckpt`` loads."""
+TAG = re.compile(r"(?!\.+$)[\w.=@+-]{1,200}", re.ASCII)
+"""What is a plain name: a tag does not lead out of its folder."""
 RUN_FILE = "run.json"
 """What must be equal for a checkpoint to be loaded: ranks, ZeRO stage, size of the model."""
+AGAIN = "-again"
+"""Follows the tag of a checkpoint that replaces the one to which ``latest`` points."""
+ROLLOUTS = "data_loader_state_dict"
+"""Upstream's entry of the client states for what the controller alone needs: ``CheckpointedLoader.state_dict``."""
+ROLLOUTS_FILE = "rollouts.pt"
+"""File of a policy's checkpoint that holds it, megabytes of tensors, once."""
 NO_LIMIT = 10**9
 
 
@@ -36,7 +48,8 @@ def save_whole(
 
     Called on every rank; ``first`` is true on one of them, which does the renaming. ``share(error)`` tells all ranks
     the error of each, None without one, in the order of the ranks. Whatever happens on the way, the file ``latest``
-    names a complete checkpoint. Raises RunStopped, on every rank alike, if the disk refuses one of them.
+    names a complete checkpoint: what it names is never touched, so a checkpoint that is saved once more gets its tag
+    and ``AGAIN`` for a name. Raises RunStopped, on every rank alike, if the disk refuses one of them.
     """
     name = PARTIAL + tag
 
@@ -47,9 +60,11 @@ def save_whole(
     def commit() -> None:
         (folder / name / RUN_FILE).write_text(json.dumps(run), encoding="utf-8")
         _sync(folder / name)
-        shutil.rmtree(folder / tag, ignore_errors=True)
-        os.replace(folder / name, folder / tag)
-        _point_to(folder, tag)
+        old, new = (tag, tag + AGAIN) if pointed_to(folder) == tag else (tag + AGAIN, tag)
+        _discard(folder / new)
+        os.replace(folder / name, folder / new)
+        _point_to(folder, new)
+        _discard(folder / old)
 
     for mine, part in ((first, clear), (True, lambda: save(name)), (first, commit)):
         for rank, error in enumerate(share(_error_of(part) if mine else None)):
@@ -95,19 +110,55 @@ def _error_of(part: Callable[[], None]) -> str | None:
     return None
 
 
+def writes_checkpoints(args: Any) -> bool:
+    """True if these flags may lead to a checkpoint of any kind."""
+    keeps_best = args.eval.dataset and args.eval.steps > 0 and args.ckpt.best_metric_key != "none"
+    return args.ckpt.save_steps > 0 or bool(keeps_best) or args.on_signal == "checkpoint"
+
+
+def uses_checkpoints(args: Any) -> bool:
+    """True if these flags may lead to a DeepSpeed checkpoint, or continue from one."""
+    return args.ckpt.load_enable or (writes_checkpoints(args) and not args.ckpt.disable_ds)
+
+
+def checkpoint_folder(args: Any, model: str) -> Path:
+    """Where upstream puts the DeepSpeed checkpoints of ``actor`` or ``critic``."""
+    return Path(args.ckpt.path) / f"_{model}"
+
+
+def tag_to_restore(args: Any, folder: Path) -> str | None:
+    """What ``latest`` in ``folder`` names, or the newest that policy and critic both have.
+
+    A kill while a step was saved leaves one of them a checkpoint ahead. None, as upstream has it, without ``latest``.
+    """
+    models = [
+        checkpoint_folder(args, name) for name in ("actor", "critic")[: 1 + bool(args.critic.model_name_or_path)]
+    ]
+    tags = [pointed_to(model) for model in models]
+    common = (tag for tag in tags if tag and all((model / tag / RUN_FILE).is_file() for model in models))
+    return next(common, pointed_to(folder))
+
+
+def pointed_to(folder: Path) -> str | None:
+    """The checkpoint that ``latest`` names; None without that file."""
+    pointer = folder / LATEST
+    return pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else None
+
+
 def prune(folder: Path, newest: str, max_num: int, max_mem: float, metric_of: Callable[[str], float | None]) -> None:
-    """Remove what upstream would have removed before saving, but never the newest.
+    """Remove what upstream would have removed before saving, but never the newest, nor the other model's newest.
 
     Of several ``best…`` checkpoints the newest stays. Of the others at most ``max_num`` stay, and as many as fit in
     ``max_mem`` GiB together with the rest: first those without a metric go, then those of the worst, then the oldest.
     """
+    kept = {newest} | {pointed_to(pointer.parent) for pointer in folder.parent.glob(f"_*/{LATEST}")}
     tags = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(PARTIAL)]
     if newest.startswith("best"):
         for path in tags:
-            if path.name.startswith("best") and path.name != newest:
+            if path.name.startswith("best") and path.name not in kept:
                 _remove(path, "a better one was saved")
     regular = [path for path in tags if not path.name.startswith("best")]
-    removable = sorted((path for path in regular if path.name != newest), key=lambda path: _rank(path, metric_of))
+    removable = sorted((path for path in regular if path.name not in kept), key=lambda path: _rank(path, metric_of))
     while removable and (len(regular) > max_num or _size(folder) > max_mem * 1024**3):
         path = removable.pop(0)
         regular.remove(path)
@@ -131,24 +182,31 @@ def partial_checkpoints(folder: Path) -> list[str]:
 
 def differences(folder: Path, run: dict[str, Any]) -> str | None:
     """How the newest checkpoint in ``folder`` differs from ``run``, as one line; None if it fits or does not say."""
-    if not (folder / LATEST).is_file():
+    for pointer in filter(Path.is_file, (folder / UNIVERSAL, folder / LATEST)):
+        tag = pointer.read_text(encoding="utf-8", errors="replace").strip()
+        if not TAG.fullmatch(tag):
+            return f"{pointer.name} names no folder beside it: {tag[:80]!r}"
+    tag = pointed_to(folder)
+    if tag is None:
         return None  # DeepSpeed's universal checkpoints have a pointer of their own
-    tag = (folder / LATEST).read_text(encoding="utf-8").strip()
     if not (folder / tag).is_dir():
         return f"{LATEST} names {tag}, which is not there"
     if not (folder / tag / RUN_FILE).is_file():
         return None  # written by upstream
-    saved = json.loads((folder / tag / RUN_FILE).read_text(encoding="utf-8"))
+    try:
+        saved = parse_object((folder / tag / RUN_FILE).read_bytes())
+    except ValueError as error:
+        return f"{tag}/{RUN_FILE} cannot be read ({error})"
     differing = [name for name in run if saved.get(name, run[name]) != run[name]]
     other = [f"{name} {saved[name]}, this run has {run[name]}" for name in differing]
     return f"{tag} has {'; '.join(other)}" if other else None
 
 
-def describe_run(args: Any, model_config: Any) -> dict[str, Any]:
-    """What ``RUN_FILE`` holds for these flags and this Hugging Face model config."""
-    sizes = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
+def describe_run(args: Any, model_config: Any, model: str = "actor") -> dict[str, Any]:
+    """What ``RUN_FILE`` holds for these flags and the Hugging Face config of ``actor`` or ``critic``."""
+    processes, sizes = getattr(args, model), ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
     return {
-        "ranks": args.actor.num_nodes * args.actor.num_gpus_per_node,
+        "ranks": processes.num_nodes * processes.num_gpus_per_node,
         "ZeRO stage": args.ds.zero_stage,
         "tensor parallel size": args.ds.tensor_parallel_size,
         **{name: getattr(model_config, name, None) for name in sizes},
@@ -156,12 +214,10 @@ def describe_run(args: Any, model_config: Any) -> dict[str, Any]:
 
 
 def _point_to(folder: Path, tag: str) -> None:
-    pointer = folder / f".{LATEST}"
-    with pointer.open("w", encoding="utf-8") as file:
-        file.write(tag)
+    with replacing(folder / LATEST) as file:
+        file.write(tag.encode())
         file.flush()
         os.fsync(file.fileno())
-    os.replace(pointer, folder / LATEST)
     _sync(folder)
 
 
@@ -183,8 +239,17 @@ def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
+def _discard(path: Path) -> None:
+    """Remove a checkpoint, if it is there; half-removed ones do not pass for whole."""
+    removed = path.with_name(f"{PARTIAL}{path.name}-removed")
+    shutil.rmtree(removed, ignore_errors=True)
+    with suppress(OSError):  # it is not there, or has to stay
+        os.replace(path, removed)
+    shutil.rmtree(removed, ignore_errors=True)
+
+
 def _remove(path: Path, reason: str) -> None:
-    shutil.rmtree(path, ignore_errors=True)
+    _discard(path)
     logger.info(f"removed checkpoint {path} ({reason})")
 
 

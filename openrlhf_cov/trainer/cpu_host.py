@@ -14,7 +14,11 @@ import types
 from collections.abc import Callable
 from functools import cache, wraps
 from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
 from types import SimpleNamespace
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.cores import cores
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +30,9 @@ FLAG_DEFAULTS = {
     "vllm.gpu_memory_utilization": 0.2,
 }
 """Defaults of upstream flags that differ on a CPU host, where upstream's own cannot work."""
+
+PACKED_ATTENTION = "packed_sdpa"
+"""The name by which transformers knows ``_packed_attention`` in a process where ``install`` has run."""
 
 
 @cache
@@ -51,7 +58,7 @@ def environment(training_processes: int) -> dict[str, str]:
         return {}
     defaults = {
         "DS_ACCELERATOR": "cpu",
-        "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, training_processes))),
+        "OMP_NUM_THREADS": str(max(1, cores() // max(1, training_processes))),
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
@@ -68,14 +75,20 @@ def engine_settings() -> dict[str, bool]:
 
 
 def adapt(args: SimpleNamespace) -> None:
-    """Undo, on a CPU host, what upstream switches on by itself and what cannot work there; changes ``args``.
+    """Give a run with packed samples, on a CPU host, attention that works there; changes ``args``.
 
-    Dynamic batching makes upstream pack samples, and packing needs flash attention; padded samples train the same.
+    Upstream packs with ``--ds.packing_samples`` and with dynamic batches, and then insists on flash attention. Raises
+    UsageError for ring attention, which has no stand-in.
     """
-    if is_cpu_host() and args.ds.packing_samples:
-        logger.warning("no flash attention on this host: samples are padded instead of packed")
-        args.ds.packing_samples = False
-        args.ds.attn_implementation = FLAG_DEFAULTS["ds.attn_implementation"]
+    if not is_cpu_host():
+        return
+    if args.ds.ring_attn_size > 1:
+        raise UsageError(
+            f"--ds.ring_attn_size {args.ds.ring_attn_size} needs flash attention, which this host does not have; "
+            "drop it"
+        )
+    if args.ds.packing_samples:
+        args.ds.attn_implementation = PACKED_ATTENTION
 
 
 def install() -> None:
@@ -89,6 +102,9 @@ def install() -> None:
         return
     _stand_in_for_cuda(torch)
     _stand_in_for_flash_attn()
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(PACKED_ATTENTION, _packed_attention)
 
 
 class _CpuDevice(str):
@@ -146,7 +162,7 @@ def _stand_in_for_flash_attn() -> None:
         rearrange=rearrange,
     )
     module("flash_attn.utils")
-    module("flash_attn.utils.distributed", all_gather=_no_ring_attention)
+    module("flash_attn.utils.distributed", all_gather=None)  # of ring attention, which ``adapt`` refuses
 
 
 def _index_first_axis(values, indices):
@@ -170,5 +186,27 @@ def _pad_input(hidden, indices, batch, seqlen):
     return padded.index_copy(0, indices, hidden).unflatten(0, (batch, seqlen))
 
 
-def _no_ring_attention(*args, **kwargs):
-    raise RuntimeError("--ds.ring_attn_size above 1 needs flash attention, which this host does not have")
+def _packed_attention(module, query, key, value, attention_mask, position_ids=None, sliding_window=None, **kwargs):
+    """Causal attention among the tokens of each sample, in place of flash attention's kernel for packed samples.
+
+    ``query``, ``key`` and ``value`` are (1, heads, N, size), all samples in one row. A sample begins where
+    ``position_ids`` (1, N) is 0. The result is (1, N, heads, size), and None for the weights. One SDPA per sample
+    costs the sum of squared lengths in time; a block-diagonal mask over the row costs N squared, in memory too.
+    """
+    import torch
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    if position_ids is None or query.shape[0] != 1:
+        raise RuntimeError(
+            f"--ds.packing_samples: {type(module).__name__} does not get one row of samples with their positions; "
+            "train this model without --ds.packing_samples and --train.dynamic_batch_enable"
+        )
+    starts = (position_ids.flatten() == 0).nonzero().flatten().tolist()
+    lengths = [end - start for start, end in pairwise([*starts, query.shape[2]])]
+    outputs = []
+    for parts in zip(*(tensor.split(lengths, dim=2) for tensor in (query, key, value)), strict=True):
+        mask, length = None, parts[0].shape[2]
+        if sliding_window and length > sliding_window:
+            mask = torch.ones(length, length, dtype=torch.bool, device=query.device).tril().triu(1 - sliding_window)
+        outputs.append(sdpa_attention_forward(module, *parts, mask, **kwargs)[0])
+    return torch.cat(outputs, dim=1), None

@@ -9,6 +9,10 @@ from typing import Any
 WINDOW = 4
 """Rounds over which the pass rate is taken."""
 
+MARGIN = 2.0
+"""Standard deviations that are asked for beyond the mean: what a round lacks costs a whole longest response, what it
+has too much waits for the next step."""
+
 
 def keep_group(scores: Sequence[float], low: float, high: float) -> bool:
     """True if the mean score of one prompt's responses is strictly inside (low, high); else all advantages are 0.
@@ -23,18 +27,18 @@ def keep_group(scores: Sequence[float], low: float, high: float) -> bool:
 def groups_to_dispatch(missing: int, pass_rate: float | None, oversample_max: float) -> int:
     """How many groups to ask for in one round so that ``missing`` of them probably pass.
 
-    missing / p, plus one standard deviation of that number, (missing (1 - p))^0.5 / p, for the pass rate p; without a
-    pass rate ``missing``; never more than ``missing * oversample_max``, rounded up.
+    missing / p, plus ``MARGIN`` standard deviations of that number, each (missing (1 - p))^0.5 / p, for the pass rate
+    p; without a pass rate ``missing``; never more than ``missing * oversample_max``, rounded up.
     """
     if not pass_rate:
         wanted = missing if pass_rate is None else math.inf
     else:
-        wanted = (missing + math.sqrt(missing * (1.0 - pass_rate))) / pass_rate
+        wanted = (missing + MARGIN * math.sqrt(missing * (1.0 - pass_rate))) / pass_rate
     return max(1, math.ceil(min(wanted, missing * oversample_max)))
 
 
 def groups_to_add(missing: int, under_way: int, pass_rate: float | None, oversample_max: float) -> int:
-    """How many more groups to ask for while ``under_way`` of them are not judged yet and ``missing`` are to be kept.
+    """How many more groups to ask for while the fate of ``under_way`` is open and ``missing`` are to be kept.
 
     None while those under way probably hold enough (``under_way * pass_rate``, and always before there is a pass
     rate), or else as many as are lacking to ``groups_to_dispatch``.
@@ -42,6 +46,14 @@ def groups_to_add(missing: int, under_way: int, pass_rate: float | None, oversam
     if missing <= 0 or (under_way and (pass_rate is None or under_way * pass_rate >= missing)):
         return 0
     return max(0, groups_to_dispatch(missing, pass_rate, oversample_max) - under_way)
+
+
+def first_rate(kept: Sequence[bool], missing: int) -> float | None:
+    """Share of the finished groups of a run's first round that were kept; None before half of ``missing`` finished.
+
+    Fewer say little, and short responses finish first.
+    """
+    return sum(kept) / len(kept) if kept and 2 * len(kept) >= missing else None
 
 
 class PassRate:
@@ -128,11 +140,6 @@ class GroupBuffer:
         """Remove and return the oldest ``count`` groups."""
         taken, self.groups = self.groups[:count], self.groups[count:]
         return taken
-
-
-def usable_groups(kept: int, samples_per_group: int, unit: int) -> int:
-    """The largest number of at most ``kept`` groups whose samples are a multiple of ``unit``."""
-    return next(count for count in range(kept, -1, -1) if count * samples_per_group % unit == 0)
 
 
 def sampling_metrics(counts: SamplingCounts, batch: list[Group], waiting: int, number: int) -> dict[str, float]:

@@ -1,37 +1,121 @@
 """Locks that a killed process left in torch's folder of compiled extensions.
 
 DeepSpeed compiles and loads its CPU and fused optimizers through torch, which holds a lock file meanwhile. A process
-that is killed just then leaves the file behind, and every later load on this host would wait for it for ever.
+that is killed just then leaves the file behind, and every later load would wait for it for ever.
 """
 
+import fcntl
 import logging
 import os
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from torch.utils.cpp_extension import get_default_build_root
+from openrlhf_cov.utils.open_files import open_files
 
 logger = logging.getLogger(__name__)
 
+LOCAL = frozenset("bcachefs btrfs ext2 ext3 ext4 f2fs jfs overlay ramfs reiserfs tmpfs xfs zfs".split())
+"""File systems that only processes of one host write to; any other may be a network's."""
 
-def remove_stale_locks() -> list[Path]:
-    """Remove the lock files that no process of this host holds open, as their owner would; returns them."""
-    root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
-    locks = list(root.rglob("lock"))
-    held = _open_files() if locks else set()
-    stale = [lock for lock in locks if str(lock.resolve()) not in held]
-    for lock in stale:
-        lock.unlink(missing_ok=True)
-        logger.warning(f"removed {lock}, which a killed process had left; loading would have waited for it")
-    return stale
+YOUNG = 300.0
+"""Seconds for which a lock may have an owner that cannot be seen, such as a process of another container."""
+PAUSE = 2.0
+"""Seconds between two looks at a young lock."""
 
 
-def _open_files() -> set[str]:
-    """Paths that processes have open, as far as this user may see; a lock's owner is of the same user."""
-    paths = set()
-    for process in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):  # it ended meanwhile, or is of another user
-            for link in os.scandir(f"/proc/{process}/fd"):
-                with suppress(OSError):  # closed meanwhile
-                    paths.add(os.readlink(link.path))
-    return paths
+@dataclass(frozen=True)
+class Locks:
+    """Lock files that no process has open, as far as can be seen from here."""
+
+    stale: tuple[Path, ...] = ()
+    """Nobody has these."""
+    young: tuple[Path, ...] = ()
+    """A process of another container may have these."""
+    foreign: tuple[Path, ...] = ()
+    """A process of another host or user may have these."""
+
+
+def extensions_folder() -> Path:
+    """Torch's folder of compiled extensions, found without torch."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cache / "torch_extensions")
+
+
+def find_locks(root: Path) -> Locks:
+    """The files called ``lock`` below a folder."""
+    locks = sorted(Path(folder, "lock") for folder, _, files in os.walk(root) if "lock" in files)
+    if not locks:
+        return Locks()
+    held, local = open_files(), is_local(root)
+    kinds: dict[str, list[Path]] = {"stale": [], "young": [], "foreign": []}
+    for lock in locks:
+        with suppress(OSError):  # released meanwhile
+            status = lock.stat()
+            mine = os.geteuid() in (status.st_uid, 0)
+            kind = "foreign" if not (local and mine) else "young" if time.time() - status.st_mtime < YOUNG else "stale"
+            kinds[kind] += [] if str(lock.resolve()) in held else [lock]
+    return Locks(**{kind: tuple(found) for kind, found in kinds.items()})
+
+
+def is_local(folder: Path) -> bool:
+    """True if the file system of a folder is certainly of this host alone."""
+    try:
+        import psutil
+    except ImportError:  # a host without packages, which ``doctor`` looks at
+        return False
+    mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}  # the last hides others
+    real = folder.resolve()
+    return next((mounts[path] for path in (real, *real.parents) if path in mounts), None) in LOCAL
+
+
+def remove_stale_locks(sleep: Callable[[float], None] = time.sleep) -> list[Path]:
+    """Remove the stale locks as their owners would have, and return them; on every node before extensions load.
+
+    A young lock is waited for until it is gone, held or old. Foreign ones stay, with a warning.
+    """
+    root = extensions_folder()
+    for lock in find_locks(root).foreign:
+        logger.warning(
+            f"{lock}: loading waits until it is gone. A killed process may have left it, or one of another host or "
+            f"user may have it; if nothing compiles there: rm {lock}"
+        )
+    if not (root.is_dir() and is_local(root)):
+        return []
+    with _alone(root):
+        removed = _remove(root)
+        young = find_locks(root).young
+        for lock in young:
+            logger.warning(
+                f"{lock} is held by no process that can be seen from here; it is removed when it is {YOUNG:.0f} s "
+                f"old, loading waits. If nothing compiles: rm {lock}"
+            )
+        waited = 0.0
+        while find_locks(root).young and waited <= YOUNG:  # one from the future stays
+            sleep(PAUSE)
+            waited += PAUSE
+            removed += _remove(root)
+    return removed
+
+
+def _remove(root: Path) -> list[Path]:
+    removed = []
+    for lock in find_locks(root).stale:
+        with suppress(OSError):
+            lock.unlink()
+            removed.append(lock)
+            logger.warning(f"removed {lock}, which a killed process had left; loading would have waited for it")
+    return removed
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process of this host at a time: a lock that one has judged could be another process's by now."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

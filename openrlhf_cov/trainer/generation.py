@@ -1,7 +1,7 @@
 """Groups of responses from several vLLM engines: in the order of the prompts, seeded, and whole or not at all."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -90,22 +90,28 @@ class EngineGroup:
 
 def generate_groups(
     prompts: list[Prompt], engines: EngineGroup, dispatch: Callable[[Any, list[Prompt]], list[Any]]
-) -> Iterator[list[dict]]:
-    """The responses to every prompt, in the order of ``prompts``, each as soon as all before it are there.
+) -> Iterator[tuple[int, list[dict]]]:
+    """(Place in ``prompts``, the responses to it) of every prompt, as they finish.
 
     A group whose request fails is asked for again as a whole, so that no group is half used. Prompts that are appended
     to the list meanwhile are asked for, too; see ``finished``.
     """
-    early: dict[int, list[dict]] = {}
-    given = 0
     with tqdm(total=len(prompts), desc="Generate samples") as progress:
         for place, responses in finished(prompts, engines, dispatch, _describe):
-            early[place] = responses
-            while given in early:
-                given += 1
-                progress.total = len(prompts)
-                progress.update()
-                yield early.pop(given - 1)
+            progress.total = len(prompts)
+            progress.update()
+            yield place, responses
+
+
+def in_order(results: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, Item]]:
+    """(Place, result) by place, from 0 on, each as soon as all before it are there."""
+    early: dict[int, Item] = {}
+    given = 0
+    for place, result in results:
+        early[place] = result
+        while given in early:
+            yield given, early.pop(given)
+            given += 1
 
 
 def finished(

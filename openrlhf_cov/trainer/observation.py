@@ -12,12 +12,9 @@ from openrlhf_cov.models.diagnostics import empty_update_frac, update_metrics
 from openrlhf_cov.models.dynamics import EntropyDynamics
 from openrlhf_cov.models.objectives import TokenBatch
 from openrlhf_cov.models.rollout import Rollout, group_sums, rollout_metrics, selection_metrics, token_sums
-from openrlhf_cov.trainer.actor_trainer import SAMPLE_ID
+from openrlhf_cov.trainer.sample_info import sample_ids
 from openrlhf_cov.trainer.selection import ALONE, Ranks
 from openrlhf_cov.utils.metrics import AllReduce, MetricBuffer
-
-ENTROPY = "entropy"
-"""Entry of ``Experience.info``: the entropies of a sample's tokens, from the controller to the replay buffer."""
 
 
 def observe_loss(loss: nn.Module, metrics: MetricBuffer) -> None:
@@ -73,12 +70,6 @@ def observe_training(trainer: Any, diagnostics: "StepDiagnostics") -> None:
         return status
 
     trainer.training_step = observed
-
-
-def sample_ids(info: dict[str, Any]) -> Tensor:
-    """(B,) int64; upstream batches entries of ``info`` into a tensor or a list of tensors."""
-    ids = info[SAMPLE_ID]
-    return (torch.stack([i.flatten() for i in ids]) if isinstance(ids, list) else ids).flatten().long()
 
 
 def rollout_of(items: Sequence[Any], device: torch.device | str) -> Rollout:
@@ -151,7 +142,8 @@ class StepDiagnostics:
         rollout = self.rollout
         self.metrics.add(*selection_metrics(rollout.entropy, rollout.action_mask, self.selected))
         values = self.metrics.reduce(all_reduce_over(self.ranks, rollout.log_probs.device))
-        counts = torch.stack(list(self._selected_counts.values())) if self._selected_counts else torch.zeros(0)
+        none = rollout.sample_ids.new_zeros(0)  # on the policy's device, which is where ranks exchange tensors
+        counts = torch.cat([none, *(count.view(1) for count in self._selected_counts.values())])
         values["cov/empty_update_frac"] = empty_update_frac(self.ranks.all_reduce_sum(counts))
         predictions = values["cov/prob_weighted_mean"], values["cov/mean"]
         return values | self.dynamics.step(values["entropy/mean"], *predictions, eta)

@@ -24,6 +24,16 @@ def failed_rewards(samples: list) -> int:
     return round(sum(float(sample.info[ERROR_METRIC][0]) for sample in samples if ERROR_METRIC in sample.info))
 
 
+def scores_of(samples: list) -> list[float]:
+    """The scores of one group. Raises RunStopped where a sample has none, as agents and their rewards may leave it."""
+    if any(sample.scores is None for sample in samples):
+        raise RunStopped(
+            "--algo.dynamic_filtering_enable: a response came without a score, by which groups are kept; have the "
+            f"agent or reward return scores, or drop the flag (prompt {samples[0].prompts[0][:200]!r})"
+        )
+    return [float(sample.scores[0]) for sample in samples]
+
+
 def check_reward_errors(failed: int, responses: int, limit: float) -> None:
     """Raises RunStopped if the rewards of more than the share ``limit`` of the responses failed."""
     if failed > limit * responses:

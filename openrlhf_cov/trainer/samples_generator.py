@@ -1,6 +1,5 @@
 """Rollouts on top of upstream's generator: fair dynamic sampling with bounds, and a state for checkpoints."""
 
-import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -14,19 +13,20 @@ from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.config import SamplingConfig
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.sizing.updates import update_unit, usable_groups
 from openrlhf_cov.trainer.benchmark_evaluation import BenchmarkEvaluation
 from openrlhf_cov.trainer.dynamic_sampling import (
     Group,
     GroupBuffer,
     PassRate,
     SamplingCounts,
+    first_rate,
     groups_to_add,
     keep_group,
     sampling_metrics,
-    usable_groups,
 )
-from openrlhf_cov.trainer.generation import EngineGroup, Prompt, SeededEngine, generate_groups, sample_seeds
-from openrlhf_cov.trainer.rollouts import check_reward_errors, failed_rewards
+from openrlhf_cov.trainer.generation import EngineGroup, Prompt, SeededEngine, generate_groups, in_order, sample_seeds
+from openrlhf_cov.trainer.rollouts import check_reward_errors, failed_rewards, scores_of
 
 logger = init_logger(__name__)
 
@@ -45,11 +45,12 @@ class Rollout(list):
 class CovSamplesGenerator(SamplesGenerator):
     """Upstream's generator with three differences.
 
-    Groups come back in the order of their prompts, each whole, from engines that answer (``generate_groups``). With
-    ``--algo.dynamic_filtering_enable`` each step gets exactly ``--rollout.batch_size`` groups whose mean score is
-    inside ``--algo.dynamic_filtering_range``: prompts are dispatched by the running pass rate, more of them as soon as
-    those under way will probably not do, accepted in the order in which they were drawn, and what is beyond the batch
-    waits for the next one. The state of all this goes into checkpoints.
+    Groups come back in the order of their prompts, each whole, from engines that answer (``generate_groups``). Every
+    step gets whole updates on every rank: ``--rollout.batch_size`` groups, fewer only where the data or the rounds of
+    dynamic sampling end; groups beyond wait for the next step. With ``--algo.dynamic_filtering_enable`` only those are
+    kept whose mean score is inside ``--algo.dynamic_filtering_range``: prompts are dispatched by the running pass
+    rate, more of them as soon as those under way will probably not do, and accepted in the order in which they were
+    drawn. The state of all this goes into checkpoints.
     """
 
     def __init__(self, strategy, prompts_dataloader, eval_dataloader, tokenizer, vllm_engines) -> None:
@@ -65,15 +66,26 @@ class CovSamplesGenerator(SamplesGenerator):
         """Samples of one step, pass rate in percent, prompts drawn, and whether this episode's data is used up.
 
         No samples and used-up data: what was kept waits for the next episode. Raises RunStopped as
-        ``--sampling_on_exhausted`` says.
+        ``--sampling_on_exhausted`` says, and where the whole data makes no update.
         """
         if self.resumed_at_end:  # the checkpoint was written after the last step of an episode
             self.resumed_at_end = False
             return [], None, 0, True
-        if not self.args.algo.dynamic_filtering_enable:
-            samples, rate, drawn, exhausted = super().generate_samples(**generate_kwargs)
-        else:
-            samples, rate, drawn, exhausted = self._dynamic_batch(**generate_kwargs)
+        if getattr(self, "_dataloader_iter", None) is None:
+            self._dataloader_iter = iter(self.prompts_dataloader)
+        self._call_engines("wake_up")
+        try:
+            fill = self._fill_filtered if self.filters else self._fill
+            drawn, exhausted = fill(**generate_kwargs)
+        finally:
+            with suppress(ray.exceptions.RayActorError):  # a dead engine is what ended the round, if one did
+                self._call_engines("sleep")
+        rate = 100.0 * self.pass_rate.value if self.counts.tried else None
+        samples = self._batch(exhausted)
+        if exhausted and self._in_last_episode:
+            exhausted = not self._another_step()
+        if exhausted:
+            self._dataloader_iter = None
         self.at_end = exhausted
         self.episode += exhausted
         return samples, rate, drawn, exhausted
@@ -95,13 +107,15 @@ class CovSamplesGenerator(SamplesGenerator):
         return samples
 
     @property
+    def filters(self) -> bool:
+        """True with dynamic sampling."""
+        return self.args.algo.dynamic_filtering_enable
+
+    @property
     def is_over(self) -> bool:
         """True if no step will follow: the prompts that are left and the groups that wait make no update."""
         left = len(self.prompts_dataloader) * self.args.train.num_episodes - self.prompts_drawn
-        if not self.args.algo.dynamic_filtering_enable:
-            return not left and not getattr(self, "_sample_buffer", None)
-        count = len(self.buffer) + left  # if all of them are kept
-        return not usable_groups(count, self.args.rollout.n_samples_per_prompt, self._samples_of_an_update())
+        return not usable_groups(len(self.buffer) + left, self.args)  # if all of them are kept
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next batch depends on, besides the data loader; and, for the controller, if there is one."""
@@ -110,8 +124,6 @@ class CovSamplesGenerator(SamplesGenerator):
             "pass_rate": list(self.pass_rate.rounds),
             "counts": asdict(self.counts),
             "numbers": (self.prompts_drawn, self.batches, self.episode),
-            "samples": list(getattr(self, "_sample_buffer", None) or []),
-            "reading": getattr(self, "_dataloader_iter", None) is not None,
             "at_end": self.at_end,
             "is_over": self.is_over,
         }
@@ -121,59 +133,66 @@ class CovSamplesGenerator(SamplesGenerator):
         self.buffer.groups = list(state["groups"])
         self.pass_rate.rounds.extend(state["pass_rate"])
         self.counts = SamplingCounts(**state["counts"])
-        self.prompts_drawn, self.batches, self.episode = state["numbers"]
+        self.prompts_drawn, batches, self.episode = state["numbers"]
+        self.batches = max(1, batches)  # a checkpoint follows a step; earlier versions did not count all of them
+        size, waiting = self.args.rollout.n_samples_per_prompt, state.get("samples", [])  # of earlier versions
+        for first in range(0, len(waiting), size):
+            self.buffer.groups.append(Group(waiting[first : first + size], scores=[], tokens=0, batch=self.batches))
         self.resumed_at_end = state["at_end"]
-        if state["samples"]:
-            self._sample_buffer = list(state["samples"])
-            self._dataloader_iter = iter(self.prompts_dataloader) if state["reading"] else None
-        all_drawn = self.prompts_drawn >= len(self.prompts_dataloader) * self.args.train.num_episodes
-        if all_drawn and self.args.algo.dynamic_filtering_enable:
+        if self.prompts_drawn >= len(self.prompts_dataloader) * self.args.train.num_episodes:
             self._dataloader_iter = iter(())  # the loader, whose pass has ended, would begin another one
 
-    def _dynamic_batch(self, **generate_kwargs) -> tuple[list, float | None, int, bool]:
-        """What ``generate_samples`` returns, with groups that pass the filter alone."""
-        if getattr(self, "_dataloader_iter", None) is None:
-            self._dataloader_iter = iter(self.prompts_dataloader)
-        self._call_engines("wake_up")
-        try:
-            drawn, exhausted = self._fill(**generate_kwargs)
-        finally:
-            with suppress(ray.exceptions.RayActorError):  # a dead engine is what ended the round, if one did
-                self._call_engines("sleep")
-        rate = 100.0 * self.pass_rate.value if self.counts.tried else None
-        samples = self._batch(exhausted)
-        last = self.episode + 1 >= self.args.train.num_episodes
-        exhausted = exhausted and not (last and samples and self.buffer.groups)  # another step trains on the rest
-        if exhausted:
-            self._dataloader_iter = None
-        return samples, rate, drawn, exhausted
-
     def _fill(self, **generate_kwargs) -> tuple[int, bool]:
+        """Every group that is drawn, until the buffer holds a batch: (prompts drawn, end of data)."""
+        if self._missing() <= 0:
+            return 0, False
+        batch, ahead = self.args.rollout.batch_size, self.args.rollout.vllm_generate_batch_size or 0
+        count = ahead if ahead > batch else self._missing()  # with --train.async_enable several batches at once
+        prompts, exhausted = self._draw(self._dataloader_iter, count)
+        for _, samples in in_order(self._generate(prompts, **generate_kwargs)):
+            self.buffer.groups.append(Group(samples, scores=[], tokens=0, batch=self.batches))
+        return len(prompts), exhausted
+
+    def _fill_filtered(self, **generate_kwargs) -> tuple[int, bool]:
         """Rounds until the buffer holds a batch, the data ends or the bound is hit: (prompts drawn, end of data).
 
-        A round is what had been asked for when the one before was judged. What is asked for depends on the groups
-        judged so far, which are the first ones in the order of the data, and not on what has finished.
+        What is asked for depends on the groups that have finished, wherever they stand in the order of the data, so
+        that engines do not idle behind one long response. With ``--rollout_seeded`` a group counts when all before it
+        have finished, so that what is asked for does not depend on timing. Groups are kept in the order of the data
+        either way, and all that were asked for are waited for: none is left out because it is long. A round is what
+        had been asked for when the one before it was over.
         """
         for group in self.buffer.drop_stale(self.batches, self.config.sampling_max_staleness):
             self.counts.add_stale(group)
+        missing = self._missing()
         if not self.counts.rounds:
-            self.counts.missing = max(0, self._missing())
-        prompts, exhausted = self._more(under_way=0, rounds=self.counts.rounds)
+            self.counts.missing = max(0, missing)
+        kept: dict[int, Group] = {}
         in_round: list[bool] = []
+        prompts, exhausted = self._more(missing, 0, self.counts.rounds, self.pass_rate.value)
         round_end = len(prompts)
-        for judged, samples in enumerate(self._generate(prompts, **generate_kwargs), start=1):
-            in_round.append(self._judge(samples))
-            round_is_over = judged == round_end
+        groups = self._generate(prompts, **generate_kwargs)
+        if self.config.rollout_seeded:
+            groups = in_order(groups)
+        for finished, (place, samples) in enumerate(groups, start=1):
+            group, keep = self._judge(samples)
+            in_round.append(keep)
+            if keep:
+                kept[place] = group
+            round_is_over = finished == round_end
             if round_is_over:
                 self._check_rewards()
                 self.pass_rate.add(sum(in_round), len(in_round))
                 self.counts.rounds += 1
                 in_round = []
             if not exhausted:
-                more, exhausted = self._more(len(prompts) - judged, self.counts.rounds + bool(in_round))
+                rate = first_rate(in_round, missing) if self.pass_rate.value is None else self.pass_rate.value
+                rounds = self.counts.rounds + (not round_is_over)
+                more, exhausted = self._more(missing - len(kept), len(prompts) - finished, rounds, rate)
                 prompts.extend(more)
             if round_is_over:
                 round_end = len(prompts)
+        self.buffer.groups.extend(kept[place] for place in sorted(kept))
         return len(prompts), exhausted
 
     def _check_rewards(self) -> None:
@@ -185,36 +204,38 @@ class CovSamplesGenerator(SamplesGenerator):
     def _missing(self) -> int:
         return self.args.rollout.batch_size - len(self.buffer)
 
-    def _more(self, under_way: int, rounds: int) -> tuple[list[Prompt], bool]:
+    def _more(self, missing: int, under_way: int, rounds: int, rate: float | None) -> tuple[list[Prompt], bool]:
         """The prompts to ask for beside those under way, after so many rounds were begun; and the end of the data."""
-        count = groups_to_add(self._missing(), under_way, self.pass_rate.value, self.config.sampling_oversample_max)
+        count = groups_to_add(missing, under_way, rate, self.config.sampling_oversample_max)
         if not count or rounds >= self.config.sampling_max_rounds:
             return [], False
         return self._draw(self._dataloader_iter, count)
 
-    def _judge(self, samples: list) -> bool:
-        """Keep or count out one group; True if it is kept."""
-        scores = [float(sample.scores[0]) for sample in samples]
+    def _judge(self, samples: list) -> tuple[Group, bool]:
+        """Count one group; true if it is kept."""
+        scores = scores_of(samples)
         tokens = sum(int(sample.response_length[0]) for sample in samples)
         group = Group(samples, scores, tokens, self.batches)
         keep = keep_group(scores, *self.args.algo.dynamic_filtering_range)
         self.counts.add(group, keep)
         self.counts.failed_rewards += failed_rewards(samples)
-        if keep:
-            self.buffer.groups.append(group)
-        return keep
+        return group, keep
+
+    @property
+    def _in_last_episode(self) -> bool:
+        return self.episode + 1 >= self.args.train.num_episodes
 
     def _batch(self, exhausted: bool) -> list:
         """The samples of the next step; none if the groups wait for the next episode."""
         target = count = self.args.rollout.batch_size
         if len(self.buffer) < target:
-            if exhausted and self.episode + 1 < self.args.train.num_episodes:
+            if exhausted and self.filters and not self._in_last_episode:
                 return []
             count = self._smaller_batch(exhausted)
         groups = self.buffer.take(count)
         if not groups:
             return []
-        metrics = sampling_metrics(self.counts, groups, len(self.buffer), self.batches)
+        metrics = sampling_metrics(self.counts, groups, len(self.buffer), self.batches) if self.filters else {}
         self.counts = SamplingCounts()
         self.batches += 1
         return Rollout([sample for group in groups for sample in group.samples], metrics)
@@ -222,33 +243,42 @@ class CovSamplesGenerator(SamplesGenerator):
     def _smaller_batch(self, exhausted: bool) -> int:
         """How many groups train although a batch is not full: whole updates on every rank, the rest waits.
 
-        Raises RunStopped as ``--sampling_on_exhausted`` says, and where not one update can be made; at the end of the
-        data of a run that has trained, the rest is left out with a warning.
+        Raises RunStopped as ``--sampling_on_exhausted`` says, and where not one update can be made in the whole run.
         """
+        count = usable_groups(len(self.buffer), self.args)
         reason = "the data ended" if exhausted else f"--sampling_max_rounds {self.config.sampling_max_rounds} was hit"
-        message = f"{reason} with {len(self.buffer)} of {self.args.rollout.batch_size} groups ({self.counts})"
-        count = usable_groups(len(self.buffer), self.args.rollout.n_samples_per_prompt, self._samples_of_an_update())
-        if not count and exhausted and self.batches:
-            logger.warning(f"dynamic sampling: {message}; they make no whole update, the run ends without them")
-        elif not count or (self.config.sampling_on_exhausted == "stop" and not exhausted):
+        found = f"{reason} with {len(self.buffer)} of {self.args.rollout.batch_size} groups"
+        if self.filters:
+            found += f" ({self.counts})"
+        nothing = not count and (not exhausted or (self._in_last_episode and not self.batches))
+        if nothing or (self.config.sampling_on_exhausted == "stop" and not exhausted):
             advice = "the data is too easy or too hard for this policy, or --algo.dynamic_filtering_range too narrow"
-            raise RunStopped(f"dynamic sampling: {message}: {advice}")
-        else:
-            logger.warning(f"dynamic sampling: {message}; this step trains on {count} groups")
+            small = f"a whole update on every rank takes {update_unit(self.args)} samples"
+            raise RunStopped(f"rollouts: {found}: {advice if self.filters else small}")
+        if count:
+            logger.warning(f"rollouts: {found}; this step trains on {count} groups")
         return count
 
-    def _samples_of_an_update(self) -> int:
-        """Samples that make whole updates, in whole chunks of rollouts for every rank."""
-        ds, actor = self.args.ds, self.args.actor
-        ranks = actor.num_nodes * actor.num_gpus_per_node // (ds.ring_attn_size * ds.tensor_parallel_size)
-        return math.lcm(self.args.train.batch_size, self.args.rollout.micro_batch_size * ranks)
+    def _another_step(self) -> bool:
+        """True if what waits at the end of the data makes an update; what makes none is left out, with a warning."""
+        waiting = len(self.buffer)
+        if usable_groups(waiting, self.args):
+            return True
+        if waiting:
+            samples = waiting * self.args.rollout.n_samples_per_prompt
+            logger.warning(
+                f"rollouts: the run ends without the last {waiting} groups ({samples} samples): a whole update on "
+                f"every rank takes {update_unit(self.args)} samples"
+            )
+        return False
 
     def _generate_vllm(
         self, dataloader_iter: Iterator, num_prompts: int, dynamic_filtering: bool, **generate_kwargs
     ) -> tuple[list, int, bool]:
-        """Upstream's hook for a batch without filtering, also of an evaluation: (samples, prompts, end of data)."""
+        """Upstream's hook for a part of an evaluation: (samples, prompts, end of data)."""
         prompts, exhausted = self._draw(dataloader_iter, num_prompts)
-        samples = [sample for group in self._generate(prompts, **generate_kwargs) for sample in group]
+        groups = in_order(self._generate(prompts, **generate_kwargs))
+        samples = [sample for _, group in groups for sample in group]
         return samples, len(prompts), exhausted
 
     def _draw(self, dataloader_iter: Iterator, count: int) -> tuple[list[Prompt], bool]:
@@ -268,8 +298,8 @@ class CovSamplesGenerator(SamplesGenerator):
             self.prompts_drawn += len(prompts)
         return prompts, exhausted
 
-    def _generate(self, prompts: list[Prompt], **generate_kwargs) -> Iterator[list]:
-        """One group of experiences for each prompt, also for those that are appended meanwhile."""
+    def _generate(self, prompts: list[Prompt], **generate_kwargs) -> Iterator[tuple[int, list]]:
+        """(Place, group of experiences) of each prompt as they finish, also of those that are appended meanwhile."""
 
         def dispatch(engine: Any, batch: list[Prompt]) -> list:
             if self.config.rollout_seeded:
@@ -286,8 +316,8 @@ class CovSamplesGenerator(SamplesGenerator):
             finally:
                 self.vllm_engines = everyone
 
-        for group in generate_groups(prompts, self.engines, dispatch):
-            yield [self._process_response_into_experience(response, **generate_kwargs) for response in group]
+        for place, group in generate_groups(prompts, self.engines, dispatch):
+            yield place, [self._process_response_into_experience(response, **generate_kwargs) for response in group]
         self.vllm_engines = self.engines.alive  # upstream puts these to sleep and wakes them
 
     def _call_engines(self, method: str) -> None:

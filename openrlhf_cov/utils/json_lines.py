@@ -1,8 +1,16 @@
-"""Files of one JSON object per line."""
+"""Files of JSON that others may have written, and files that appear whole or not at all."""
 
+import json
 import math
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
+
+BOM = b"\xef\xbb\xbf"
+MOST_DIGITS = 300
+"""Of an integer that a float can hold; int() takes quadratic time, and refuses thousands."""
 
 
 def json_number(value: float) -> float | None:
@@ -10,8 +18,66 @@ def json_number(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write or replace a whole file; at any moment it is the old one or the new one, never a part."""
-    unfinished = path.with_suffix(".tmp")
-    unfinished.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    unfinished.replace(path)
+def parse_json(content: bytes) -> Any:
+    """The value of a line or a file of JSON, whatever it holds; ValueError with one line for what is none.
+
+    None are bytes that are not UTF-8 and values that are nested too deep. A number beyond the range of floats is
+    infinite, and a byte order mark is passed over. A text may hold half a surrogate pair: see ``valid_text``.
+    """
+    try:
+        return json.loads(content.removeprefix(BOM).decode("utf-8"), parse_int=_integer)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start + 1} is not UTF-8") from error
+    except RecursionError as error:
+        raise ValueError("values are nested too deep") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from error
+
+
+def parse_object(content: bytes) -> dict[str, Any]:
+    """The object on a line or in a file of JSON; ValueError with one line for anything else."""
+    value = parse_json(content)
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    return value
+
+
+def valid_text(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair: JSON may have one, a file of UTF-8 may not."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def write_lines(path: Path, lines: Iterable[str], *, private: bool = False) -> None:
+    """Write or replace a whole file, see ``replacing``."""
+    with replacing(path, private=private) as file:
+        file.writelines((line + "\n").encode("utf-8") for line in lines)
+
+
+@contextmanager
+def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
+    """A file whose content becomes that of ``path`` when the block ends well; until then ``path`` is the old one.
+
+    It is written beside ``path`` as ``.NAME.tmp``, never through a link that somebody put there, and goes when the
+    block or the disk fails. ``private``: for the user alone to read (mode 600). A pipe or a device is written to
+    directly.
+    """
+    if path.exists() and (not path.is_file() or path.is_relative_to("/dev")):
+        with path.open("wb") as file:
+            yield file
+        return
+    unfinished = path.with_name(f".{path.name}.tmp")
+    unfinished.unlink(missing_ok=True)  # of a process that was killed
+    mode = 0o600 if private else 0o666
+    try:
+        with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            yield file
+        unfinished.replace(path)
+    except BaseException as error:
+        unfinished.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(unfinished):
+            error.filename = str(path)
+        raise
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= MOST_DIGITS else float(digits)

@@ -191,8 +191,9 @@ class MetricBuffer:
             keys = sorted(key for key in self._parts if key[0] == op)
             if not keys:
                 continue
-            local = [combine(torch.stack(self._parts[key])).cpu() for key in keys]
-            reduced = all_reduce(torch.cat(local), op).split([len(parts) for parts in local])
+            local = [combine(torch.stack(self._parts[key])) for key in keys]
+            # one copy to the host for all metrics of an operation, not one for each
+            reduced = all_reduce(torch.cat(local), op).cpu().split([len(parts) for parts in local])
             for key, parts in zip(keys, reduced, strict=True):
                 values |= self._readers[key](parts)
         self.__init__()

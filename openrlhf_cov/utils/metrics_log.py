@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.utils.json_lines import json_number, write_lines
+from openrlhf_cov.utils.json_lines import json_number, parse_object, replacing
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +22,8 @@ class MetricsLog:
 
     A line holds ``step``, ``time`` (Unix seconds) and every number of the values given; NaN and infinities become
     null, entries that are not numbers are left out. Lines of steps after ``resumed_step`` that an earlier run left
-    behind, and a line cut in the middle, are moved to ``<path>.bak`` (``.bak2``, ...) when the log is opened, so that
-    a resumed run continues without a duplicate and nothing is lost.
+    behind, and lines that are none of a step, are moved to ``<path>.bak`` (``.bak2``, ...) when the log is opened, so
+    that a resumed run continues without a duplicate and nothing is lost.
     """
 
     def __init__(self, path: str | Path, resumed_step: int = 0) -> None:
@@ -46,42 +46,49 @@ class MetricsLog:
         for line in read_metrics(self.path) if self.path.exists() else ():
             if line["step"] == step:
                 return {
-                    name: value for name, value in line.items() if name not in ("step", "time") and value is not None
+                    name: value for name, value in line.items() if name not in ("step", "time") and _is_number(value)
                 }
         return None
 
     def _keep_until(self, step: int) -> None:
-        lines = self.path.read_text(encoding="utf-8").splitlines()
+        lines = self.path.read_bytes().splitlines(keepends=True)
         kept = [line for line in lines if _step_of(line) <= step]
         dropped = [line for line in lines if _step_of(line) > step]
         if dropped:
             backup = _write_backup(self.path, dropped)
             logger.warning(f"{self.path}: {len(dropped)} lines of steps after {step} were moved to {backup.name}")
-        write_lines(self.path, kept)
+        _write(self.path, kept)
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """The complete lines of a metrics file, in order; a last line cut in the middle is left out."""
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if _step_of(line) != math.inf]
+    """The lines of steps in a metrics file, in order; a line that is none, such as a last one that was cut in the
+    middle, is left out."""
+    return [parse_object(line) for line in Path(path).read_bytes().splitlines() if _step_of(line) != math.inf]
 
 
-def _write_backup(path: Path, lines: list[str]) -> Path:
+def _write_backup(path: Path, lines: list[bytes]) -> Path:
     """Write lines to ``path`` with .bak, .bak2, ... at its end: the first of them that does not exist."""
     backup, number = path.with_name(f"{path.name}.bak"), 1
-    while backup.exists():
+    while os.path.lexists(backup):
         number += 1
         backup = path.with_name(f"{path.name}.bak{number}")
-    write_lines(backup, lines)
+    _write(backup, lines)
     return backup
+
+
+def _write(path: Path, lines: list[bytes]) -> None:
+    with replacing(path) as file:
+        file.writelines(line.rstrip(b"\r\n") + b"\n" for line in lines)
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _step_of(line: str) -> float:
+def _step_of(line: bytes) -> float:
+    """The global step of a line; infinity for one that is none of a step."""
     try:
-        return json.loads(line)["step"]
-    except (json.JSONDecodeError, KeyError, TypeError):
+        step = parse_object(line).get("step")
+    except ValueError:
         return math.inf
+    return step if _is_number(step) and math.isfinite(step) else math.inf

@@ -158,7 +158,7 @@ def test_a_kl_to_the_reference_is_an_intervention_where_flags_are_not_known(tmp_
 def test_a_name_holds_what_can_be_printed(tmp_path):
     odd = tmp_path / "a\x1b[31m\nb é"
     MetricsLog(odd / "metrics.jsonl").write(1, {"reward": 1.0})
-    assert read_run(odd).name == "a?[31m?b é"
+    assert read_run(odd).name == "a?[31m b é"
 
 
 # --- points of the law

@@ -13,7 +13,7 @@ def put_checkpoint(folder, *names):
     """A checkpoint as DeepSpeed leaves it: <folder>/_actor/latest and a folder."""
     for name in names or ("_actor/latest", "_actor/global_step5/weights"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch()
+        (folder / name).write_text("global_step5" if name.endswith("latest") else "")
 
 
 def put_metrics(folder):
@@ -144,6 +144,22 @@ def test_a_step_as_large_as_a_rollout_passes(check):
     check({"--train.batch_size": 8})
 
 
+@pytest.mark.parametrize(("changes", "rest"), [({"--train.batch_size": 3}, 2), ({"--rollout.batch_size": 7}, 2)])
+def test_rollouts_that_are_no_whole_steps_are_refused(refusal, changes, rest):
+    # 8 = 2 * 3 + 2; 14 = 3 * 4 + 2, though the data gives 8 at once
+    message = refusal(changes)
+    assert " samples are no multiple of --train.batch_size " in message
+    assert f": {rest} samples of every rollout would have no update" in message
+
+
+def test_one_pass_over_the_data_shares_whole_chunks_among_ranks(refusal, check):
+    # 2 ranks with chunks of 4 samples: 8 of them, the whole rollout; the data gives 3 prompts, 6 samples
+    ranks = {"--actor.num_gpus_per_node": 2, "--rollout.micro_batch_size": 4, "--algo.kl.init_coef": 0}
+    check(ranks)
+    message = refusal(ranks | {"--data.max_samples": 3})
+    assert " = 6 samples; not one optimizer step would be made, which takes a multiple of 8 on all ranks" in message
+
+
 @pytest.mark.parametrize(
     ("cov_type", "changes", "warns"),
     [
@@ -218,6 +234,15 @@ def test_a_prompt_keeps_a_token(refusal, check, changes, new):
         assert f"--rollout.max_new_tokens {new}: no token is left for the prompt" in message
 
 
+def test_a_step_is_generated_whole(refusal, check):
+    # upstream would train on rollouts of 3 prompts
+    assert refusal({"--rollout.vllm_generate_batch_size": 3}).startswith(
+        "--rollout.vllm_generate_batch_size 3 is less"
+    )
+    check({"--rollout.vllm_generate_batch_size": 4})
+    check({"--rollout.vllm_generate_batch_size": 8}, "--train.async_enable")
+
+
 MICRO = "--train.micro_batch_size"
 PARALLEL = {"--ds.tensor_parallel_size": 2, "--ds.param_dtype": "bf16"}
 BATCHES = [  # --train.batch_size is 4
@@ -248,11 +273,14 @@ def test_a_step_is_a_whole_number_of_micro_batches_on_every_rank(refusal, check,
         assert named in refusal(changes)
 
 
-def test_dynamic_batches_need_one_sample_per_rank_only(refusal, check):
+@pytest.mark.parametrize("ranks", [3, 5])
+def test_dynamic_batches_need_as_many_samples_on_every_rank(refusal, check, ranks):
+    # of 4 samples upstream trains on 3 with 3 ranks
     dynamic = "--train.dynamic_batch_enable"
-    check(GAE | {"--actor.num_gpus_per_node": 3, "--critic.num_gpus_per_node": 3}, dynamic)  # 4 samples on 3 ranks
-    message = refusal(GAE | {"--critic.num_gpus_per_node": 5}, dynamic)
-    assert message == "--train.batch_size 4 is less than one sample per rank: 5 of critic"
+    check(GAE | {"--actor.num_gpus_per_node": 2, "--critic.num_gpus_per_node": 2}, dynamic)
+    for name in ("actor", "critic"):
+        message = refusal(GAE | {f"--{name}.num_gpus_per_node": ranks}, dynamic)
+        assert message.startswith(f"--train.batch_size 4 is no multiple of the {ranks} ranks of {name}: ")
     assert "ranks of ref = 3" in refusal({"--ref.num_gpus_per_node": 3}, dynamic)  # it does not train
 
 

@@ -17,6 +17,7 @@ VOLATILE = (
     "g++",
     "nvcc",
     "network",
+    "cpu",
     "cores",
     "memory",
     "disk",

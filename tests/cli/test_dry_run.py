@@ -99,6 +99,7 @@ def test_every_number_that_does_not_fit_is_listed(plan_run):
         "--train.colocate_all needs equal sizes, got --actor.num_node",
         "--train.colocate_all needs equal numbers: --actor.num_nodes ",
         "--train.batch_size 3 is no multiple of --train.micro_batch_s",
+        "--rollout.batch_size 4 x --rollout.n_samples_per_prompt 2 = ",
     ]
 
 
@@ -175,7 +176,11 @@ def test_gpus_that_are_planned_for_have_the_defaults_of_a_gpu_host(parse_nested,
     assert (here.ds.param_dtype, here.vllm.sync_backend, here.vllm.gpu_memory_utilization) == ("fp32", "gloo", 0.2)
     assert (planned.ds.param_dtype, planned.vllm.sync_backend) == ("bf16", "nccl")
     assert planned.vllm.gpu_memory_utilization == 0.95
-    assert (here.ds.packing_samples, planned.ds.packing_samples) == (False, True)
+    assert here.ds.packing_samples == planned.ds.packing_samples is True
+    assert (here.ds.attn_implementation, planned.ds.attn_implementation) == (
+        train_ppo_ray.cpu_host.PACKED_ATTENTION,
+        "flash_attention_2",
+    )
     given = parse_nested(*flags, *GPUS, "--ds.param_dtype", "fp32")
     assert given.ds.param_dtype == "fp32"
 

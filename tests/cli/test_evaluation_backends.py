@@ -103,7 +103,15 @@ def test_numbers_out_of_range_are_refused(refusal, flags, message):
 
 OTHER_VALUES = {
     **{"num_engines": [2], "tensor_parallel_size": [2], "max_model_len": [64], "gpu_memory_utilization": [0.5]},
-    **{"enforce_eager": [], "dtype": ["fp32"], "concurrency": [2], "max_retries": [2], "api_key_env": ["KEY"]},
+    **{
+        "enforce_eager": [],
+        "dtype": ["fp32"],
+        "allow_openrlhf_version": [],
+        "concurrency": [2],
+        "max_retries": [2],
+        "api_key_env": ["KEY"],
+    },
+    "trust_remote_code": [],
 }
 
 

@@ -3,12 +3,14 @@ import json
 import pytest
 
 from openrlhf_cov.cli import grade
+from openrlhf_cov.rewards import sources
+from openrlhf_cov.rewards.pool import WorkerDied
 
 ROWS = [
     {"response": r"so \boxed{5}", "answer": "5"},
     {"response": r"so \boxed{6}", "answer": "5"},
     {"response": "so 5", "answer": "5"},
-    {"response": r"so \boxed{\dot{x}}", "answer": "5"},
+    {"response": r"so \boxed{\parallel}", "answer": "5"},
     {"response": r"so \boxed{\frac{2}{4}}", "answer": "0.5"},
 ]
 
@@ -33,6 +35,15 @@ def test_counts_by_status_and_the_slowest_rows(tmp_path, capsys):
     assert sorted(line.split()[1] for line in lines[7:]) == ["1", "2", "3", "4", "5"]
 
 
+def test_a_machine_that_cannot_grade_is_one_line(tmp_path, capsys, monkeypatch):
+    def grade_label(*_):
+        raise WorkerDied("no worker could be started: [Errno 24] Too many open files")
+
+    monkeypatch.setattr(sources, "grade_label", grade_label)
+    assert grade.main([str(write(tmp_path / "rows.jsonl", ROWS))]) == 2
+    assert "Too many open files" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_every_grade_is_written_if_asked(tmp_path):
     output = tmp_path / "grades.jsonl"
     assert grade.main([str(write(tmp_path / "rows.jsonl", ROWS)), "--output", str(output)]) == 0
@@ -54,7 +65,7 @@ def test_flags_of_the_reward_apply(tmp_path, capsys):
     ("content", "message"),
     [
         ("{}\n", "line 1 has no key 'response'; name it with --response_key"),
-        ('{"response": "a", "answer": "5"}\n{\n', "line 2 is not JSON"),
+        ('{"response": "a", "answer": "5"}\n{\n', "line 2: not JSON"),
         ('{"response": 5, "answer": "5"}\n', "line 1: 'response' is int, not a string"),
         ('{"response": "a", "answer": ""}\n', "line 1: the label '': a label is a string that is not empty"),
         ('{"response": "a", "answer": "\\\\frac{1}{2"}\n', "does not even equal itself"),

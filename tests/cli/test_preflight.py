@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from openrlhf_cov.cli import preflight
@@ -188,3 +190,15 @@ def test_samplings_are_refused_in_the_words_of_the_trainer(check, monkeypatch, w
     assert str(error.value) == (
         "own: --eval.n_samples_per_prompt 4 with --eval.temperature 0: greedy responses are all the same; use 1"
     )
+
+
+@pytest.mark.parametrize("name", preflight.CONFIG_FILES)
+def test_a_model_with_code_of_its_own_is_refused_without_the_flag(refusal, check, make_model, tmp_path, name):
+    folder = make_model(tmp_path / "own")
+    content = json.loads((folder / name).read_text()) if (folder / name).exists() else {}
+    (folder / name).write_text(json.dumps(content | {"auto_map": {"AutoProcessor": "code.Own"}}))
+    (folder / "code.py").write_text("raise SystemExit('it ran')")
+    message = refusal({"--actor.model_name_or_path": folder})
+    assert message.startswith(f"--actor.model_name_or_path {folder} brings code of its own along ({name}: auto_map)")
+    assert "--trust_remote_code" in message
+    check({"--actor.model_name_or_path": folder}, "--trust_remote_code")

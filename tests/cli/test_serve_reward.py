@@ -29,7 +29,7 @@ cpu_host.install()  # upstream's modules import on a CPU host only after that
 @pytest.fixture
 def refused(capsys, monkeypatch):
     """Function (flags...) -> the message with which the command exits, status 2."""
-    monkeypatch.delenv(serve_reward.TOKEN_VARIABLE, raising=False)
+    monkeypatch.delenv(serve_reward.REWARD_TOKEN, raising=False)
 
     def run(*flags):
         with pytest.raises(SystemExit) as stop:
@@ -105,17 +105,17 @@ def test_a_token_that_cannot_stand_in_a_url_is_one_line(refused, tmp_path, text)
 
 
 def test_an_empty_token_in_the_environment_does_not_open_the_service(refused, monkeypatch):
-    monkeypatch.setenv(serve_reward.TOKEN_VARIABLE, "")
-    assert refused("--port", "0").startswith(f"{serve_reward.TOKEN_VARIABLE} holds no token")
+    monkeypatch.setenv(serve_reward.REWARD_TOKEN, "")
+    assert refused("--port", "0").startswith(f"{serve_reward.REWARD_TOKEN} holds no token")
 
 
 def test_token_of_the_file_before_that_of_the_environment(monkeypatch, tmp_path):
-    monkeypatch.setenv(serve_reward.TOKEN_VARIABLE, "fromEnvironment")
+    monkeypatch.setenv(serve_reward.REWARD_TOKEN, "fromEnvironment")
     (tmp_path / "token").write_text("from.file-1\n")
     assert serve_reward.read_token(tmp_path / "token") == "from.file-1"
-    monkeypatch.setenv(serve_reward.TOKEN_VARIABLE, "fromEnvironment")
+    monkeypatch.setenv(serve_reward.REWARD_TOKEN, "fromEnvironment")
     assert serve_reward.read_token(None) == "fromEnvironment"
-    assert serve_reward.TOKEN_VARIABLE not in os.environ  # the grading processes do not inherit it
+    assert serve_reward.REWARD_TOKEN not in os.environ  # the grading processes do not inherit it
     assert serve_reward.read_token(None) is None
 
 
@@ -166,7 +166,7 @@ def test_two_replicas_behind_the_client_of_upstream_and_no_process_left():
     patient = ("--reward_timeout", "30")  # this machine may be busy
     with ExitStack() as stack:
         replicas = [
-            stack.enter_context(replica(*patient, **{serve_reward.TOKEN_VARIABLE: "s3cret"})),
+            stack.enter_context(replica(*patient, **{serve_reward.REWARD_TOKEN: "s3cret"})),
             stack.enter_context(replica(*patient, "--host", "0.0.0.0", "--reward_workers", "1")),
         ]
         urls = [url_of(process) for process in replicas]

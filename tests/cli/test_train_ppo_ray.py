@@ -1,8 +1,10 @@
+import copy
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_cov.cli import train_ppo_ray
+from openrlhf_cov.cli import packages, train_ppo_ray
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer.ray import seams
 
@@ -90,3 +92,42 @@ def test_a_command_line_that_cannot_be_written_is_a_usage_error(tmp_path):
     (tmp_path / "command.txt").mkdir()
     with pytest.raises(UsageError, match=rf"--ckpt.output_dir {tmp_path}: command.txt cannot be written \(Is a dir"):
         train_ppo_ray._write_command(str(tmp_path))
+
+
+def test_another_openrlhf_is_refused_before_its_source_is_read(monkeypatch, refused):
+    monkeypatch.setattr(packages, "OPENRLHF", "0.0.1")
+    monkeypatch.setattr(seams, "upstream_main", raising(AssertionError("not to be read")))
+    monkeypatch.setattr(sys, "argv", ["train_ppo_ray"])
+    assert "--allow_openrlhf_version" in refused(train_ppo_ray.main)
+    monkeypatch.setattr(sys, "argv", ["train_ppo_ray", "--allow_openrlhf_version"])
+    assert "not to be read" in refused(train_ppo_ray.main)
+
+
+def nested(url, key=None):
+    logger = SimpleNamespace(wandb=SimpleNamespace(key=key))
+    return SimpleNamespace(reward=SimpleNamespace(remote_url=url), logger=logger)
+
+
+def test_a_command_that_was_copied_gets_its_secrets_from_the_environment(monkeypatch):
+    args = nested(["http://a?token=***", "http://b", "http://c?token=***&n=1"], "***")
+    monkeypatch.setenv("OPENRLHF_COV_REWARD_TOKEN", "s3cret")
+    monkeypatch.setenv("WANDB_API_KEY", "k3y")
+    train_ppo_ray.fill_in_secrets(args)
+    assert args == nested(["http://a?token=s3cret", "http://b", "http://c?token=s3cret&n=1"], "k3y")
+    for none in (nested(None), nested(["reward.py"], "key")):
+        before = copy.deepcopy(none)
+        train_ppo_ray.fill_in_secrets(none)
+        assert none == before
+
+
+@pytest.mark.parametrize(
+    ("args", "flag", "variable"),
+    [
+        (nested(["http://a?token=***"]), "--reward.remote_url", "OPENRLHF_COV_REWARD_TOKEN"),
+        (nested(None, "***"), "--logger.wandb.key", "WANDB_API_KEY"),
+    ],
+)
+def test_a_copied_command_without_its_secret_is_refused(monkeypatch, args, flag, variable):
+    monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(UsageError, match=f"^{flag} .*{variable}, which is not set"):
+        train_ppo_ray.fill_in_secrets(args)

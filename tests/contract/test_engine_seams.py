@@ -129,6 +129,21 @@ def test_deepspeed_takes_the_boundary_we_set(deepspeed):
     assert "self._is_gradient_accumulation_boundary = is_boundary" in ast.unparse(deepspeed.find(*method))
 
 
+def test_deepspeed_counts_micro_batches_where_no_boundary_was_set(deepspeed):
+    counted = ast.unparse(deepspeed.find(ENGINE, "DeepSpeedEngine.is_gradient_accumulation_boundary"))
+    assert "return (self.micro_steps + 1) % self.gradient_accumulation_steps() == 0" in counted
+    assert "self.micro_steps += 1" in ast.unparse(deepspeed.find(ENGINE, "DeepSpeedEngine.step"))
+
+
+def test_zero_3_asks_for_an_overflow_after_it_moved_its_scale_and_keeps_its_gradients_in_one_buffer(deepspeed):
+    stage3 = ("runtime/zero/stage3.py", "DeepSpeedZeroOptimizer_Stage3")
+    check = ast.unparse(deepspeed.find(stage3[0], f"{stage3[1]}._overflow_check_and_loss_scale_update"))
+    assert 0 < check.find("self._update_scale(self.overflow)") < check.find("if self.overflow:")
+    assert "grad_partitions_flat_buffer" in stored(deepspeed.find(*stage3))
+    looks = ast.unparse(deepspeed.find(stage3[0], f"{stage3[1]}.has_overflow"))
+    assert "torch.isnan(self.grad_partitions_flat_buffer)" in looks  # what DeepSpeed itself looks at, at fp16
+
+
 def test_deepspeed_keeps_the_optimizer_under_its_own(deepspeed):
     assert "self.basic_optimizer = basic_optimizer" in ast.unparse(
         deepspeed.find(ENGINE, "DeepSpeedEngine._configure_optimizer")
@@ -180,7 +195,7 @@ def test_deepspeed_takes_an_optimizer_that_skipped_for_one_that_did(deepspeed):
 def test_optimizers_that_we_let_check_have_no_switch_for_it(deepspeed, path, optimizer):
     code = ast.unparse(deepspeed.find(f"runtime/{path}", optimizer))
     assert "check_grad_overflow" not in code
-    assert "inf_or_nan_tracker" not in code
+    assert "grad_partitions_flat_buffer" not in code
 
 
 def test_deepspeed_writes_checkpoints_by_the_methods_that_we_watch(deepspeed):

@@ -27,11 +27,11 @@ def test_engines_are_made_with_every_argument_that_has_no_default(upstream, ours
 
 
 def test_the_settings_we_replace_are_arguments_that_upstream_fixes(upstream, ours):
-    (call,) = ours.calls(*OURS, "install_engines")
-    replaced = {key.value for key in call.args[0].keys} - {"reward_config"}  # that one is our actor's own
+    written = {node.value for node in ast.walk(ours.find(*OURS)) if isinstance(node, ast.Constant)}
     fixed = ast.unparse(upstream.find(ENGINES, "create_vllm_engines"))
-    assert replaced == {"dtype", "worker_extension_cls"}
-    assert all(f"'{name}': '" in fixed for name in replaced)
+    for name, value in (("dtype", "'"), ("worker_extension_cls", "'"), ("trust_remote_code", "True")):
+        assert name in written
+        assert f"'{name}': {value}" in fixed
 
 
 def test_an_engine_gives_the_last_output_of_a_request(upstream):

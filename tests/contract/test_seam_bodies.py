@@ -51,10 +51,18 @@ def test_the_main_block_parses_once_and_trains_last(upstream):
     assert ("hierarchize", "openrlhf.utils.config.hierarchize") in local_imports(block)
 
 
+MODEL_ACTORS = {
+    "PolicyModelActor": ACTOR,
+    "CriticModelActor": "trainer/ray/ppo_critic.py",
+    "ReferenceModelActor": "trainer/ray/launcher.py",
+    "RewardModelActor": "trainer/ray/launcher.py",
+}
+
+
 def test_train_looks_our_classes_up_late(upstream):
     train = upstream.find(*TRAIN)
-    assert {"PolicyModelActor", "create_vllm_engines"} <= names(train)
-    assert not {"PolicyModelActor", "create_vllm_engines", "PPOTrainer"} & names(train, ast.Store)
+    assert {*MODEL_ACTORS, "create_vllm_engines"} <= names(train)
+    assert not {*MODEL_ACTORS, "create_vllm_engines", "PPOTrainer"} & names(train, ast.Store)
     assert sorted(local_imports(train)) == [
         ("PPOTrainer", "openrlhf.trainer.ppo_trainer.PPOTrainer"),
         ("PPOTrainer", "openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync"),
@@ -66,7 +74,10 @@ def test_the_module_of_train_binds_the_names_we_rebind(upstream):
     assert (
         dict(local_imports(upstream.tree(TRAIN[0]))).items()
         >= {
-            "PolicyModelActor": "openrlhf.trainer.ray.ppo_actor.PolicyModelActor",
+            **{
+                name: f"openrlhf.{path.removesuffix('.py').replace('/', '.')}.{name}"
+                for name, path in MODEL_ACTORS.items()
+            },
             "create_vllm_engines": "openrlhf.trainer.ray.create_vllm_engines",
         }.items()
     )
@@ -169,6 +180,20 @@ def test_rollouts_are_single_samples_that_keep_their_info(upstream):
     assert ast.unparse(append.body[-1]) == "self.trainer.replay_buffer.append(experience)"
 
 
+def test_micro_batches_of_a_rollout_need_no_equal_sizes(upstream):
+    where = ("trainer/ppo_utils/experience_maker.py", "RemoteExperienceMaker.split_rollout_samples")
+    (call,) = upstream.calls(*where, "get_seqlen_balanced_partitions")
+    assert arguments(call) == (["total_lengths", "num_batch", "False"], [])
+
+
+def test_the_tokenizer_of_a_rollout_is_only_sent_and_as_an_argument_itself(upstream):
+    generator = upstream.find("trainer/ppo_utils/samples_generator.py", "SamplesGenerator")
+    uses = [node for node in ast.walk(generator) if ast.unparse(node) == "self.tokenizer"]
+    sent = [node for node in ast.walk(generator) if isinstance(node, ast.keyword) and node.arg == "hf_tokenizer"]
+    assert [ast.unparse(node.value) for node in sent] == ["self.tokenizer"]
+    assert [type(node.ctx) for node in uses] == [ast.Store, ast.Load]
+
+
 def test_the_loss_is_called_with_three_tensors_and_two_keywords(upstream):
     (call,) = upstream.calls(ACTOR, "ActorPPOTrainer.training_step", "self.actor_loss_fn")
     assert arguments(call) == (
@@ -244,6 +269,25 @@ def test_checkpoint_states_name_the_restored_step(upstream):
     assert "'global_step': 0" in ast.unparse(fresh)
 
 
+@pytest.mark.parametrize(("name", "path"), MODEL_ACTORS.items())
+def test_a_model_actor_sets_up_before_it_loads_anything(upstream, name, path):
+    code = ast.unparse(upstream.find(path, f"{name}.init_model_from_pretrained"))
+    places = [code.find(part) for part in ("self._setup_distributed(strategy)", "ds_config=", "strategy.load_ckpt(")]
+    assert 0 < places[0] < places[1]
+    if name in ("PolicyModelActor", "CriticModelActor"):
+        assert places[1] < places[2]
+        (load,) = upstream.calls(path, f"{name}.init_model_from_pretrained", "strategy.load_ckpt")
+        assert (len(load.args), len(load.keywords)) == (2, 0)
+        assert "args.ckpt.load_enable and os.path.exists(ckpt_path)" in code
+
+
+def test_the_controller_takes_the_states_of_the_first_rank_if_it_sees_the_folder(upstream):
+    code = ast.unparse(upstream.find("trainer/ppo_trainer.py", "BasePPOTrainer.init_checkpoint_states"))
+    assert "os.path.join(self.args.ckpt.path, '_actor')" in code
+    assert "self.args.ckpt.load_enable and os.path.exists(ckpt_path)" in code
+    assert "method_name='get_checkpoint_states'))[0]" in code
+
+
 def test_the_dtype_is_looked_up_late(upstream):
     for path in upstream.paths():
         if path != "cli/lora_combiner.py":  # a tool of its own
@@ -291,3 +335,38 @@ def test_the_device_mesh_is_made_by_the_name_we_rebind(upstream):
         upstream.tree(strategy)
     )
     assert len(upstream.calls(strategy, "DeepspeedStrategy.setup_distributed", "init_device_mesh")) == 1
+
+
+def test_upstream_records_its_flags_in_wandb_and_logs_in_with_the_key_only_without_one(upstream):
+    body = ast.unparse(upstream.find("utils/logging_utils.py", "WandbLogger.__init__"))
+    assert "if not wandb.api.api_key:\n        wandb.login(key=args.logger.wandb.key)" in body
+    assert "config=args.__dict__" in body
+    assert "WandbLogger(self.args)" in ast.unparse(upstream.tree("trainer/ppo_trainer.py"))
+
+
+def test_what_upstream_trusts_goes_through_transformers_or_the_engine(upstream):
+    trusting = {
+        (path, ast.unparse(node.func))
+        for path in upstream.paths()
+        for node in ast.walk(upstream.tree(path))
+        if isinstance(node, ast.Call) and any(keyword.arg == "trust_remote_code" for keyword in node.keywords)
+    }
+    assert {call for _, call in trusting} <= {
+        *("AutoConfig.from_pretrained", "AutoTokenizer.from_pretrained", "AutoProcessor.from_pretrained"),
+        *("model_class.from_pretrained", "cls_class.from_pretrained"),
+        "load_dataset",  # which has dropped it: datasets 4 runs no code of a dataset
+    }
+
+
+def test_transformers_asks_one_function_whether_to_trust():
+    import inspect
+
+    from transformers import dynamic_module_utils
+    from transformers.models.auto import auto_factory, configuration_auto, processing_auto, tokenization_auto
+
+    parameters = list(inspect.signature(dynamic_module_utils.resolve_trust_remote_code).parameters)
+    assert parameters[0] == "trust_remote_code"
+    for module in (auto_factory, configuration_auto, processing_auto, tokenization_auto):
+        assert "= resolve_trust_remote_code(\n" in inspect.getsource(module) or (
+            "= resolve_trust_remote_code(" in inspect.getsource(module)
+        )

@@ -43,11 +43,17 @@ SEAMS = {
     "trainer/ppo_utils/experience.py": {
         "Experience": None,
         "Experience.to_device": "self device",
+        "balance_experiences": "experiences args",
+        "split_experience_batch": "experience",
+        "remove_padding_in_sequences": "items",
+        "make_experience_batch": "items",
     },
     "trainer/ppo_utils/experience_maker.py": {
         "RemoteExperienceMaker": None,
         "RemoteExperienceMaker.make_experience": "self samples_list",
         "RemoteExperienceMaker._flatten_results": "self refs duplicate_factor",
+        "RemoteExperienceMaker.get_cumulative_returns": "self rewards action_mask gamma",
+        "RemoteExperienceMaker.get_advantages_and_returns": "self values rewards action_mask gamma lambd",
     },
     "trainer/ppo_utils/samples_generator.py": {
         "SamplesGenerator": None,
@@ -59,6 +65,9 @@ SEAMS = {
     },
     "trainer/ray/launcher.py": {
         "BaseModelActor": None,
+        "BaseModelActor._setup_distributed": "self strategy",
+        "ReferenceModelActor": None,
+        "RewardModelActor": None,
         "RayActorGroup.async_run_method": "self method_name *args **kwargs",
     },
     "trainer/ray/ppo_actor.py": {
@@ -74,6 +83,13 @@ SEAMS = {
         "PolicyModelActor.append": "self experience",
         "PolicyModelActor.get_checkpoint_states": "self",
         "PolicyModelActor.save_checkpoint": "self tag client_states metric_value metric_key",
+    },
+    "trainer/ray/ppo_critic.py": {
+        "CriticPPOTrainer": None,
+        "CriticPPOTrainer.training_step": "self experience step loss_batch_info",
+        "CriticModelActor": None,
+        "CriticModelActor.init_model_from_pretrained": "self strategy pretrain max_steps",
+        "CriticModelActor.save_checkpoint": "self tag metric_value metric_key",
     },
     "trainer/ray/vllm_engine.py": {
         "RolloutRayActor": None,
@@ -98,6 +114,8 @@ SEAMS = {
     "utils/deepspeed/deepspeed.py": {
         "DeepspeedStrategy.all_reduce": "self data op",
         "DeepspeedStrategy.get_rank": "self",
+        "DeepspeedStrategy.is_rank_0": "self",
+        "DeepspeedStrategy.load_ckpt": "self model load_dir tag",
         "DeepspeedStrategy.save_ckpt": "self model save_dir tag max_num max_mem client_state save_latest metric_value "
         "metric_key",
         "DeepspeedStrategy._read_ckpt_metric": "ckpt_dir",
@@ -105,7 +123,12 @@ SEAMS = {
         "DeepspeedStrategy.ring_attn_group": "self",
     },
     "utils/logging_utils.py": {
+        "WandbLogger": None,
+        "WandbLogger.__init__": "self args",
         "init_logger": "name",
+    },
+    "utils/seqlen_balancing.py": {
+        "get_seqlen_balanced_partitions": "seqlen_list k_partitions equal_size",
     },
     "utils/utils.py": {
         "convert_to_torch_dtype": "param_dtype",
@@ -119,6 +142,9 @@ SEAMS = {
 
 # module -> name of another package that it imports at its top and that we rebind there
 REBOUND = {
+    "trainer/ppo_utils/experience_maker.py": {
+        "get_seqlen_balanced_partitions": "openrlhf.utils.seqlen_balancing",
+    },
     "trainer/ray/ppo_actor.py": {"DataLoader": "torch.utils.data"},
 }
 
@@ -126,14 +152,20 @@ REBOUND = {
 ATTRIBUTES = {
     "models/loss.py": {"PolicyLoss": {"clip_eps_low", "clip_eps_high", "token_level_loss"}},
     "trainer/ppo_trainer.py": {
-        "BasePPOTrainer": {"args", "actor_model_group", "vllm_engines"},
+        "BasePPOTrainer": {"args", "actor_model_group", "critic_model_group", "vllm_engines"},
         "PPOTrainer": {"eval_dataloader", "generate_kwargs"},
     },
-    "trainer/ppo_utils/replay_buffer.py": {"NaiveReplayBuffer": {"dynamic_optimizer_step", "sample_batch_size"}},
+    "trainer/ppo_utils/replay_buffer.py": {
+        "NaiveReplayBuffer": {"items", "dynamic_indices", "dynamic_optimizer_step", "sample_batch_size"}
+    },
     "trainer/ray/launcher.py": {"BaseModelActor": {"strategy"}},
     "trainer/ray/ppo_actor.py": {
         "ActorPPOTrainer": {"args", "strategy", "actor", "actor_loss_fn", "replay_buffer", "vllm_engines"},
-        "PolicyModelActor": {"actor", "trainer"},
+        "PolicyModelActor": {"actor", "trainer", "checkpoint_states", "disable_ds_ckpt"},
+    },
+    "trainer/ray/ppo_critic.py": {
+        "CriticPPOTrainer": {"args", "strategy", "critic", "replay_buffer"},
+        "CriticModelActor": {"critic", "disable_ds_ckpt"},
     },
     "trainer/ray/vllm_engine.py": {"RolloutRayActor": {"llm"}},
     "utils/deepspeed/deepspeed.py": {
@@ -152,6 +184,14 @@ CLASSES = {
         "ActorPPOTrainer": (["ABC"], []),
         "PolicyModelActor": (["BaseModelActor"], ["ray.remote(num_gpus=1)"]),
     },
+    "trainer/ray/ppo_critic.py": {
+        "CriticPPOTrainer": (["ABC"], []),
+        "CriticModelActor": (["BaseModelActor"], ["ray.remote(num_gpus=1)"]),
+    },
+    "trainer/ray/launcher.py": {
+        "ReferenceModelActor": (["BaseModelActor"], ["ray.remote(num_gpus=1)"]),
+        "RewardModelActor": (["BaseModelActor"], ["ray.remote(num_gpus=1)"]),
+    },
     "trainer/ray/vllm_engine.py": {"RolloutRayActor": ([], ["ray.remote"])},
 }
 
@@ -160,6 +200,11 @@ OVERRIDES = {
     ("trainer/ppo_trainer.py", "StepLogging"): {
         ("trainer/ppo_trainer.py", "BasePPOTrainer"): [
             "init_checkpoint_states", "train_step", "ppo_train", "save_logs_and_checkpoints", "save_best_checkpoint",
+        ],
+    },
+    ("trainer/ppo_trainer.py", "CovExperienceMaker"): {
+        ("trainer/ppo_utils/experience_maker.py", "RemoteExperienceMaker"): [
+            "make_experience", "get_cumulative_returns", "get_advantages_and_returns",
         ],
     },
     ("trainer/ppo_trainer.py", "CheckedBroadcast"): {
@@ -172,8 +217,17 @@ OVERRIDES = {
     },
     ("trainer/ray/ppo_actor.py", "CovPolicyActor"): {
         ("trainer/ray/ppo_actor.py", "PolicyModelActor"): [
-            "init_model_from_pretrained", "forward", "fit", "get_checkpoint_states",
+            "init_model_from_pretrained", "forward", "fit", "get_checkpoint_states", "save_checkpoint",
         ],
+    },
+    ("trainer/ray/critic_actor.py", "CovCriticTrainer"): {
+        ("trainer/ray/ppo_critic.py", "CriticPPOTrainer"): ["training_step"],
+    },
+    ("trainer/ray/critic_actor.py", "CovCriticActor"): {
+        ("trainer/ray/ppo_critic.py", "CriticModelActor"): ["init_model_from_pretrained", "save_checkpoint"],
+    },
+    ("trainer/ray/model_actors.py", "PreparedNode"): {
+        ("trainer/ray/launcher.py", "BaseModelActor"): ["_setup_distributed"],
     },
 }  # fmt: skip
 

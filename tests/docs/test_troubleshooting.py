@@ -27,7 +27,7 @@ PROGRAM = r"^[a-z_-]+: error: "
 def template(node: ast.expr) -> str:
     """The text that an expression makes, with ``…`` for what it fills in."""
     if isinstance(node, ast.Constant):
-        return str(node.value)
+        return PLACE if isinstance(node.value, bytes) else str(node.value)
     if isinstance(node, ast.JoinedStr):
         return "".join(template(value) if isinstance(value, ast.Constant) else PLACE for value in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):

@@ -90,10 +90,9 @@ def run_trainer():
     return _run_trainer
 
 
-def _run_trainer(flags: list[str], folder: Path, ray_address: str | None = None, timeout: float = 600) -> Run:
+def _run_trainer(flags: list[str], folder: Path, ray: dict[str, str] | None = None, timeout: float = 600) -> Run:
     """Run ``python -m openrlhf_cov.cli.train_ppo_ray`` in a process of its own; on failure its output is printed."""
-    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"} | {"PYTHONWARNINGS": "ignore"}
-    env |= {"RAY_ADDRESS": ray_address} if ray_address else {}
+    env = os.environ | {"PYTHONWARNINGS": "ignore", "RAY_ADDRESS": "local"} | (ray or {})
     command = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray", *flags]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout, cwd=folder.parent)
     if done.returncode:

@@ -27,7 +27,7 @@ def start(task, kill_tree):
         command = [sys.executable, "-m", "openrlhf_cov.cli.evaluate", "--model", str(task.model)]
         command += ["--benchmarks", str(task.benchmark), "--output", str(folder), "--template", "none"]
         command += ["--temperature", "1", "--samples", str(SAMPLES), "--max_tokens", "24"]
-        env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+        env = os.environ | {"RAY_ADDRESS": "local"}
         env |= {"PYTHONWARNINGS": "ignore"}
         with folder.with_suffix(".log").open("a") as log:
             running.append(subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=folder.parent))

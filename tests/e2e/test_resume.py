@@ -1,38 +1,62 @@
-"""A run that is killed and resumed is the run that was not: every metric of every step is equal, bit for bit."""
+"""A recipe's own flags, at toy size on two ranks: a run that is killed, stopped and resumed is the run that was not.
+
+Every metric of every step and the exported model are equal, bit for bit.
+"""
 
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from safetensors.torch import load_file
 
-from openrlhf_cov.trainer.checkpoints import partial_checkpoints
+from openrlhf_cov.cli.local_ray import local_ray
+from openrlhf_cov.trainer.checkpoints import ROLLOUTS_FILE, partial_checkpoints
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, read_metrics
 
 pytestmark = pytest.mark.e2e
 
-DYNAMIC_SAMPLING = """
-    --algo.dynamic_filtering_enable --rollout_seeded --ckpt.save_steps 1 --cov_type kl_cov --kl_cov_ratio 2e-2
-    --rollout.batch_size 16 --train.batch_size 64 --train.micro_batch_size 32
+TOY = """
+    --actor.num_gpus_per_node 2 --vllm.num_engines 1 --vllm.gpu_memory_utilization 0.2
+    --data.input_key input --data.label_key label --reward_source tiny_addition
+    --rollout.batch_size 16 --rollout.n_samples_per_prompt 8 --train.batch_size 16 --train.num_episodes 2
+    --data.max_samples 84 --data.max_len 48 --rollout.max_new_tokens 24
+    --train.max_tokens_per_gpu 800 --rollout.max_tokens_per_gpu 800
+    --kl_cov_ratio 2e-2 --actor.adam.lr 1e-4 --rollout_seeded
+    --eval.steps 1 --eval.template none --eval.max_tokens 24 --ckpt.save_steps 2 --cov_dump_every 3
 """.split()
+"""What makes the recipe small; its method, sampling, ZeRO stage, packing and dynamic batches stay."""
 CLOCK = ("time", "timing/")
 
 
+@pytest.fixture(scope="module")
+def recipe(task, submitted, tmp_path_factory):
+    """Function (folder) -> the flags of ``train_qwen2.5_7b_kl_cov.sh`` that write there."""
+
+    def flags(folder: Path) -> list[str]:
+        variables = {"MODEL": str(task.model), "DATA": str(task.train), "OUTPUT": str(folder), "LAYOUT": "split"}
+        script = "train_qwen2.5_7b_kl_cov.sh"
+        _, *words = submitted(script, *TOY, folder=tmp_path_factory.mktemp("recipe"), **variables)
+        reward = Path(__file__).parents[2] / words[words.index("--reward.remote_url") + 1]
+        return [*words, "--reward.remote_url", str(reward), "--eval.dataset", f"bench:{task.benchmark}"]
+
+    return flags
+
+
 @pytest.fixture
-def start(task, kill_tree):
-    """Function (folder, flags...) -> the trainer in a process of its own; killed with all its children at the end."""
+def start(kill_tree):
+    """Function (flags, folder, environment of a Ray) -> the trainer in a process of its own, killed with all its
+    children at the end."""
     running = []
 
-    def start_run(folder: Path, *flags: str) -> subprocess.Popen:
-        entry = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray"]
-        evaluation = ["--eval.dataset", str(task.train), "--eval.steps", "1", "--eval.n_samples_per_prompt", "2"]
-        command = [*entry, *task.flags(folder), *DYNAMIC_SAMPLING, *evaluation, *flags]
-        env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    def start_run(flags: list[str], folder: Path, ray: dict[str, str] | None = None) -> subprocess.Popen:
+        env = os.environ | {"RAY_ADDRESS": "local"} | (ray or {})
+        command = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray", *flags]
         with folder.with_suffix(".log").open("a") as log:
             running.append(subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=folder.parent))
         return running[-1]
@@ -43,11 +67,15 @@ def start(task, kill_tree):
 
 
 def wait_for_steps(process: subprocess.Popen, folder: Path, steps: int, file: str = METRICS_FILE) -> None:
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 400
     while steps_of(folder, file) < steps:
-        assert process.poll() is None, folder.with_suffix(".log").read_text()[-20_000:]
+        assert process.poll() is None, log_of(folder)
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def log_of(folder: Path) -> str:
+    return folder.with_suffix(".log").read_text()[-20_000:]
 
 
 def steps_of(folder: Path, file: str = METRICS_FILE) -> int:
@@ -59,44 +87,56 @@ def lines(folder: Path, file: str = METRICS_FILE) -> list[dict]:
     return [{k: v for k, v in line.items() if not k.startswith(CLOCK)} for line in read_metrics(folder / file)]
 
 
-def test_killed_resumed_and_stopped_is_as_good_as_straight(start, kill_tree, tmp_path):
+@pytest.mark.long
+def test_a_recipe_survives_what_clusters_do(start, recipe, tmp_path):
     straight, broken = tmp_path / "straight", tmp_path / "broken"
-    process = start(straight)
-    assert process.wait(timeout=400) == 0, (tmp_path / "straight.log").read_text()[-20_000:]
-    expected = lines(straight)
-    assert len(expected) >= 5
-    assert all(line["sampling/groups"] == 16.0 for line in expected[:-1])
+    with local_ray(num_gpus=3, num_cpus=8, log=tmp_path / "ray.log") as head:
+        ray = {"RAY_ADDRESS": head.gcs} | head.token
+        process = start(recipe(straight), straight, ray)
+        assert process.wait(timeout=600) == 0, log_of(straight)
+        expected = lines(straight)
+        sizes = [line["sampling/groups"] for line in expected]
+        assert len(expected) >= 6
+        assert sizes[:-1] == [16.0] * (len(sizes) - 1)  # full batches over the end of an episode, then what is left
+        # some 150 of 168 groups pass: nine batches and a short one, unless a host's rounding makes them come out even;
+        # test_placements.py has rollouts that are short for certain
+        assert sizes[-1] <= 16.0
 
-    killed = start(broken)
-    wait_for_steps(killed, broken, 2)  # step 2 is in the log; its checkpoint is being written or just was
-    kill_tree(killed)
-    assert lines(broken) == expected[: steps_of(broken)]
-    folder = broken / "checkpoints" / "_actor"
-    (folder / "partial-global_step99").mkdir()
-    half_written = partial_checkpoints(folder)
+        killed = start(recipe(broken), broken, ray)
+        wait_for_steps(killed, broken, 3)  # step 4 is being made, the last checkpoint is that of step 2
+        killed.kill()
+        killed.wait()
+        assert lines(broken) == expected[: steps_of(broken)]
+        folder = broken / "state" / "_actor"
+        assert (folder / "latest").read_text() == "global_step2"
+        (folder / "partial-global_step99").mkdir(exist_ok=True)
+        half_written = partial_checkpoints(folder)
 
-    resumed = start(broken, "--ckpt.load_enable")
-    wait_for_steps(resumed, broken, 3)
-    resumed.send_signal(signal.SIGTERM)
-    assert resumed.wait(timeout=120) == 128 + signal.SIGTERM
-    steps = steps_of(broken)
-    assert lines(broken) == expected[:steps]  # without a gap, without a step twice
-    log = (tmp_path / "broken.log").read_text()
-    assert f"SIGTERM: stopped after global step {steps}; continue with --ckpt.load_enable" in log
-    assert (folder / "latest").read_text() == f"global_step{steps}"
-    for name in half_written:
-        assert f"{name} was never completed and is passed over" in log
-    states = [line for line in log.splitlines() if "checkpoint_states: " in line]
-    assert states
-    assert max(map(len, states)) < 1000  # and not the tensors of the groups that wait
-    assert lines(broken, EVAL_FILE) == lines(straight, EVAL_FILE)[: steps - 1]  # the last step was not evaluated
+        resumed = start([*recipe(broken), "--ckpt.load_enable"], broken, ray)
+        wait_for_steps(resumed, broken, 4)
+        resumed.send_signal(signal.SIGTERM)
+        assert resumed.wait(timeout=200) == 128 + signal.SIGTERM, log_of(broken)
+        steps = steps_of(broken)
+        assert lines(broken) == expected[:steps]  # without a gap, without a step twice
+        log = broken.with_suffix(".log").read_text()
+        assert f"SIGTERM: stopped after global step {steps}; continue with --ckpt.load_enable" in log
+        assert (folder / "latest").read_text() == f"global_step{steps}"
+        assert (folder / f"global_step{steps}" / ROLLOUTS_FILE).is_file()
+        for name in half_written:
+            assert f"{name} was never completed and is passed over" in log
+        states = [line for line in log.splitlines() if "checkpoint_states: " in line]
+        assert states
+        assert max(map(len, states)) < 1000  # and not the tensors of the groups that wait
+        assert lines(broken, EVAL_FILE) == lines(straight, EVAL_FILE)[: steps - 1]  # the last step was not evaluated
 
-    finishing = start(broken, "--ckpt.load_enable")
-    wait_for_steps(finishing, broken, len(expected) - 1, EVAL_FILE)  # the next step is the last
-    finishing.send_signal(signal.SIGTERM)
-    assert finishing.wait(timeout=300) == 0  # as finished: a run that is over is not stopped
-    assert lines(broken) == expected
-    assert lines(broken, EVAL_FILE) == lines(straight, EVAL_FILE)
+        for attempt in ("to the end", "after the end"):
+            finishing = start([*recipe(broken), "--ckpt.load_enable"], broken, ray)
+            if attempt == "to the end":
+                wait_for_steps(finishing, broken, len(expected) - 1, EVAL_FILE)  # the next step is the last
+                finishing.send_signal(signal.SIGTERM)  # a run that is over is not stopped
+            assert finishing.wait(timeout=600) == 0, (attempt, log_of(broken))
+            assert lines(broken) == expected
+            assert lines(broken, EVAL_FILE) == lines(straight, EVAL_FILE)
     assert len(lines(straight, EVAL_FILE)) == len(expected)
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (broken, straight))
     assert ours.keys() == theirs.keys()
@@ -104,24 +144,33 @@ def test_killed_resumed_and_stopped_is_as_good_as_straight(start, kill_tree, tmp
 
 
 @pytest.mark.long
-def test_an_engine_that_dies_costs_no_step(start, tmp_path):
+def test_an_engine_that_dies_costs_no_step(start, task, tmp_path):
     folder = tmp_path / "run"
-    log = folder.with_suffix(".log")
-    for name, flags in (("VLLM::EngineCore", []), ("ray::CovRolloutActor", ["--ckpt.load_enable"])):
+    flags = [*task.flags(folder), "--rollout.batch_size", "16", "--ckpt.save_steps", "1", "--vllm.num_engines", "2"]
+    for name, more in (("VLLM::EngineCore", []), ("ray::CovRolloutActor", ["--ckpt.load_enable"])):
         before = steps_of(folder)
-        run = start(folder, "--vllm.num_engines", "2", "--train.num_episodes", "2", *flags)
+        run = start([*flags, "--train.num_episodes", "2", *more], folder)
         wait_for_steps(run, folder, before + 1)
         engines = [p for p in psutil.Process(run.pid).children(recursive=True) if name in " ".join(p.cmdline())]
         assert len(engines) == 2
-        orphans = engines[-1].children(recursive=True)  # vLLM's core outlives an actor that is killed
         engines[-1].kill()
-        try:
-            assert run.wait(timeout=300) == 1, log.read_text()[-20_000:]
-        finally:
-            for orphan in filter(psutil.Process.is_running, orphans):
-                orphan.kill()
+        assert run.wait(timeout=300) == 1, log_of(folder)
         steps = steps_of(folder)
         assert [line["step"] for line in lines(folder)] == list(range(1, steps + 1))
-        *_, ending = (line for line in log.read_text().splitlines() if line.startswith("train_ppo_ray: error: "))
+        *_, ending = (line for line in log_of(folder).splitlines() if line.startswith("train_ppo_ray: error: "))
         assert f"died: stopped after global step {steps}; continue with --ckpt.load_enable" in ending
         assert (folder / "checkpoints" / "_actor" / "latest").read_text() == f"global_step{steps}"
+
+
+@pytest.mark.long
+def test_a_run_whose_whole_group_is_told_to_end_leaves_no_process(start, task, tmp_path):
+    run = start(task.flags(tmp_path / "run"), tmp_path / "run")
+    wait_for_steps(run, tmp_path / "run", 1)
+    members = psutil.Process(run.pid).children(recursive=True)
+    assert any("VLLM::EngineCore" in " ".join(member.cmdline()) for member in members)
+    for member in members:  # as killpg does where all are in one group; Ray gives its processes groups of their own
+        with suppress(psutil.NoSuchProcess):
+            member.terminate()
+    run.terminate()
+    run.wait(timeout=300)
+    assert psutil.wait_procs(members, timeout=120)[1] == []

@@ -81,10 +81,14 @@ def test_none_beside_a_ray_of_somebody_else(run_trainer, task, tmp_path):
         assert "--cov_type none" in (tmp_path / "run" / "command.txt").read_text()
 
         # the other Ray has run no job and still answers; when it is named it is used, and found too small
-        with urllib.request.urlopen(f"{other.dashboard}/api/jobs/", timeout=10) as answer:
+        request = urllib.request.Request(
+            f"{other.dashboard}/api/jobs/", headers={"Authorization": f"Bearer {other.token['RAY_AUTH_TOKEN']}"}
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
             assert json.load(answer) == []
         started = time.monotonic()
-        small = run_trainer(task.flags(tmp_path / "small"), tmp_path / "small", ray_address=other.gcs)
+        joined = other.token | {"RAY_ADDRESS": other.gcs}
+        small = run_trainer(task.flags(tmp_path / "small"), tmp_path / "small", ray=joined)
         assert time.monotonic() - started < 90  # imports included; the wait for room is 20 s
     assert small.status == 2
     last_line = small.stderr.strip().splitlines()[-1]
@@ -92,8 +96,8 @@ def test_none_beside_a_ray_of_somebody_else(run_trainer, task, tmp_path):
     assert "Ray has 1 GPUs (1 free)" in last_line
 
 
-def test_clip_cov_while_the_next_rollout_is_generated(run_trainer, task, tmp_path):
-    flags = [*METHODS["clip_cov"], "--train.async_enable"]
+def test_clip_cov_on_packed_samples_while_the_next_rollout_is_generated(run_trainer, task, tmp_path):
+    flags = [*METHODS["clip_cov"], "--train.async_enable", "--ds.packing_samples"]
     run = run_trainer(task.flags(tmp_path / "run") + flags, tmp_path / "run")
     assert_good_steps(run, restrains=True)
     assert_moved(run, task, updates=12)
@@ -102,7 +106,8 @@ def test_clip_cov_while_the_next_rollout_is_generated(run_trainer, task, tmp_pat
 @pytest.mark.long
 def test_kl_cov_with_a_critic_that_learns_first(run_trainer, task, tmp_path):
     frozen_once = ["--critic.freezing_steps", "0"]
-    run = run_trainer(task.flags(tmp_path / "run") + METHODS["kl_cov"] + GAE + frozen_once, tmp_path / "run")
+    flags = [*METHODS["kl_cov"], *GAE, *frozen_once, "--ds.packing_samples"]
+    run = run_trainer(task.flags(tmp_path / "run") + flags, tmp_path / "run")
     assert_good_steps(run, restrains=True, frozen=1, critic=True)
     assert_moved(run, task, updates=12)
     # the policy stands still in the first step, then trains on both rollouts

@@ -23,7 +23,7 @@ def actors(task, tmp_path, monkeypatch):
     monkeypatch.setattr(
         sys, "argv", ["train_ppo_ray", *flags, "--train.batch_size", "8", "--train.micro_batch_size", "8"]
     )
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_ADDRESS", "local")
     args = train_ppo_ray.parse_args()
     cpu_host.install()
     from openrlhf.trainer.ray.launcher import RayActorGroup

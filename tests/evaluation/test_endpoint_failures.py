@@ -100,3 +100,37 @@ def test_a_page_in_place_of_models_is_refused(endpoint, openai_server):
     openai_server.models = "<html></html>"
     with pytest.raises(UsageError, match="does not answer as an OpenAI server"):
         endpoint()
+
+
+ODD = ["many", "7", None, -1, 1.5, True, [], {}, 10**30, float("nan"), float("inf")]
+FIELDS = ("completion_tokens", "prompt_tokens", "usage", "choices")
+
+
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize(
+    ("field", "value"), [*((field, value) for field in FIELDS for value in ODD), ("text", 1.5), ("text", [7])]
+)
+def test_a_field_of_another_type_never_reaches_the_records(endpoint, openai_server, completed, chat, field, value):
+    def reply(path, body):
+        answer = completed(path, body, "it is 7")
+        if field == "text":
+            answer["choices"][0] |= {"message": {"role": "assistant", "content": value}} if chat else {"text": value}
+        else:
+            (answer["usage"] if field.endswith("tokens") else answer)[field] = value
+        return 200, answer
+
+    openai_server.reply = reply
+    with pytest.raises(RunStopped, match=r"^the server answers sums, problem p0, sample 3 in a form of its own: "):
+        list(endpoint(chat=chat).generate([SEEDED]))
+
+
+@pytest.mark.parametrize("length", ["many", -1, 0, 1.5, True, None, [], 10**30])
+def test_a_length_that_is_none_is_not_believed(endpoint, openai_server, length):
+    openai_server.models = [{"id": "tiny", "max_model_len": length}]
+    assert endpoint().max_model_len is None
+
+
+def test_an_answer_that_is_nested_too_deep_stops_the_run(endpoint, openai_server):
+    openai_server.reply = lambda path, body: (200, b"[" * 100_000)
+    with pytest.raises(RunStopped, match="in a form of its own"):
+        list(endpoint().generate([SEEDED]))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.records import Response, read_responses
 from openrlhf_cov.evaluation.runner import open_run, respond, run
+from openrlhf_cov.rewards.pool import WorkerDied
 
 
 def test_a_run(straight, small):
@@ -83,6 +84,26 @@ def test_an_error_of_the_engines_is_not_taken_for_one_of_the_disk(again, small):
     with pytest.raises(ConnectionError, match="engine"):
         small.evaluate(folder, small.Model(stop_after=2, error=ConnectionError("engine")))
     assert len(read_responses(folder)) == 2 + len(small.too_long)
+
+
+def test_a_response_that_cannot_be_graded_ends_the_run_and_loses_no_other(again, small):
+    folder, grader, stop = again(), small.grader(), WorkerDied("no worker could be started")
+    fitting = [request for request in small.requests if request.fits]
+    waiting = threading.Event()
+
+    def grade(request, completion):
+        if request == fitting[0]:
+            waiting.wait(10)
+            raise stop
+        return grader(request, completion)
+
+    def generate(requests):
+        yield from small.Model()(requests)
+        waiting.set()
+
+    with pytest.raises(WorkerDied):
+        small.evaluate(folder, generate, grade=grade)
+    assert len(read_responses(folder)) == len(small.requests) - 1
 
 
 def test_a_full_disk_ends_the_run_in_one_line(again, small):

@@ -52,7 +52,9 @@ def test_other_packages_may_continue_a_run(again, straight, small):
     assert read_settings(folder).packages == {"vllm": "1"}
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "responses.jsonl", "responses.tmp", ".hidden", "problems.jsonl.bak"])
+@pytest.mark.parametrize(
+    "name", ["notes.txt", "responses.jsonl", ".responses.jsonl.tmp", ".hidden", "problems.jsonl.bak"]
+)
 def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path, small, name):
     (tmp_path / name).write_text("mine")
     (tmp_path / "problems.jsonl").write_text("mine")
@@ -70,7 +72,7 @@ def test_a_file_in_the_way_is_refused(tmp_path, small):
         open_run(tmp_path / "file" / "run", small.settings, small.plan.problems)
 
 
-@pytest.mark.parametrize("method", ["mkdir", "write_text", "replace"])
+@pytest.mark.parametrize("method", ["mkdir", "unlink", "replace"])
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch, small, method):
     def refuse(*args, **kwargs):
         raise PermissionError(13, "Permission denied")
@@ -87,7 +89,7 @@ def test_the_last_rewrite_and_a_regrade_are_refused_in_one_line_too(again, monke
 
     folder = again()
     done = open_run(folder, small.settings, small.plan.problems)
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(UsageError, match=r"run cannot be written: No space left"):
         run(folder, small.requests, done, small.grader(), small.Model(), workers=2)
     assert len(read_responses(folder)) == len(small.requests)

@@ -49,22 +49,22 @@ def test_killed_at_any_byte_and_started_again_is_as_good_as_straight(again, stra
     cut = data.draw(st.integers(0, len(content)))
     (folder / "responses.jsonl").write_bytes(content[:cut])
     if data.draw(st.booleans()):
-        (folder / "responses.tmp").write_bytes(content[: cut // 2])  # killed in the middle of the last rewrite
+        (folder / ".responses.jsonl.tmp").write_bytes(content[: cut // 2])  # killed in the middle of the last rewrite
     whole = {response.key for response in read_responses(folder)}
     small.evaluate(folder, model := small.Model(order))
     assert model.asked == [r.key for r in small.requests if r.key not in whole | small.too_long]
-    assert {name: content for name, content in small.files(folder).items() if name != "responses.tmp"} == small.files(
-        straight
-    )
+    assert {
+        name: content for name, content in small.files(folder).items() if name != ".responses.jsonl.tmp"
+    } == small.files(straight)
 
 
 @pytest.mark.parametrize(
     "left",
     [
         {},
-        {"problems.tmp": b'{"benchm'},
+        {".problems.jsonl.tmp": b'{"benchm'},
         {"problems.jsonl": b"whatever\n"},
-        {"problems.jsonl": b"whatever\n", "run.tmp": b"{"},
+        {"problems.jsonl": b"whatever\n", ".run.json.tmp": b"{"},
     ],
 )
 def test_killed_before_the_settings_were_written(again, straight, small, left):

@@ -59,7 +59,7 @@ class TestFiles:
         ("line", "message"),
         [
             ("{", "own.jsonl, line 2: not JSON: "),
-            ("[1]", "own.jsonl, line 2: a row is a JSON object"),
+            ("[1]", "own.jsonl, line 2: it is no JSON object"),
             ('{"answer": "5"}', "line 2 has no key 'problem', but answer; name it with --problem_key"),
             ("{}", "line 2 has no key 'problem', but none; name it with --problem_key"),
             ('{"problem": "?"}', "line 2 has no key 'answer', but problem; name it with --answer_key"),

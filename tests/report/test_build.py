@@ -13,7 +13,7 @@ from openrlhf_cov.report.build import build_contents
 from openrlhf_cov.report.contents import Options
 from openrlhf_cov.report.curves import SERIES_COLUMNS
 from openrlhf_cov.report.export import export_text
-from openrlhf_cov.utils.command import NOT_SHOWN
+from openrlhf_cov.utils.redaction import HIDDEN
 
 NAN = float("nan")
 
@@ -139,7 +139,7 @@ def test_secrets_are_masked_wherever_settings_are(make_contents, make_report_run
     settings = {"--runtime-env-json": "TOP1", "--judge.api_key": "TOP2", "--x": "1"}
     runs = [make_report_run(name, settings={flag: name + each for flag, each in settings.items()}) for name in "ab"]
     contents = make_contents(*runs)
-    assert contents.runs[0].settings == {"--runtime-env-json": NOT_SHOWN, "--judge.api_key": NOT_SHOWN, "--x": "a1"}
+    assert contents.runs[0].settings == {"--runtime-env-json": HIDDEN, "--judge.api_key": HIDDEN, "--x": "a1"}
     assert [each.flag for each in contents.settings] == ["--x"]
     assert "TOP" not in export_text(contents)
 

@@ -124,7 +124,7 @@ def test_secrets_are_not_shown(make_contents, make_report_run):
     runs = [make_report_run(name, settings={"--judge.api_key": f"value {name}"}) for name in "ab"]
     html = settings_section(make_contents(*runs))
     assert "value a" not in html
-    assert "<dt>--judge.api_key</dt><dd>(not shown)</dd>" in html
+    assert "<dt>--judge.api_key</dt><dd>***</dd>" in html
 
 
 def test_comparison_of_coefficients_and_sizes(three, make_contents, make_report_run):

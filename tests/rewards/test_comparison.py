@@ -1,6 +1,6 @@
 import pytest
 
-from openrlhf_cov.rewards.comparison import compare, equal_spelling, exact_scalars
+from openrlhf_cov.rewards.comparison import EXACT, Rules, compare, equal_spelling
 from openrlhf_cov.rewards.structure import parse_answer
 
 # True and False are final; None leaves the verdict to the formulas
@@ -81,8 +81,8 @@ VERDICTS = [
 @pytest.mark.parametrize(("a", "b", "verdict"), VERDICTS)
 def test_the_exact_stage(a, b, verdict):
     first, second = parse_answer(a), parse_answer(b)
-    assert compare(first, second, exact_scalars, equal_spelling) is verdict
-    assert compare(second, first, exact_scalars, equal_spelling) is verdict
+    assert compare(first, second, EXACT) is verdict
+    assert compare(second, first, EXACT) is verdict
 
 
 def test_rules_are_asked_only_where_structure_agrees():
@@ -92,7 +92,8 @@ def test_rules_are_asked_only_where_structure_agrees():
         asked.append((a.text, b.text))
         return a.text == b.text
 
-    assert compare(parse_answer("(x,y)"), parse_answer("(x,y,z)"), rule, equal_spelling) is False
+    rules = Rules(rule, equal_spelling, rule)
+    assert compare(parse_answer("(x,y)"), parse_answer("(x,y,z)"), rules) is False
     assert asked == []
-    assert compare(parse_answer("(x,y)"), parse_answer("(x,y)"), rule, equal_spelling) is True
+    assert compare(parse_answer("(x,y)"), parse_answer("(x,y)"), rules) is True
     assert asked == [("x", "x"), ("y", "y")]

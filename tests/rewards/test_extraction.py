@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from openrlhf_cov.rewards.extraction import EXTRACTORS, MAX_RESPONSE, extract_answer, last_boxed
+from openrlhf_cov.rewards.extraction import EXTRACTORS, MAX_BOXES, MAX_RESPONSE, extract_answer, last_boxed
 
 BOXED = [
     (r"so \boxed{5}.", "5"),
@@ -39,6 +39,51 @@ BOXED = [
 @pytest.mark.parametrize(("response", "answer"), BOXED)
 def test_boxed(response, answer):
     assert extract_answer(response, "boxed") == answer
+
+
+SEVERAL_BOXES = [
+    (r"\boxed{1} and \boxed{2}", "1, 2"),
+    (r"$\boxed{1}$, $\boxed{2}$, and $\boxed{3}$.", "1, 2, 3"),
+    (r"\boxed{1}\boxed{2}", "1, 2"),
+    (r"\[\boxed{1} \quad \text{or} \quad \boxed{2}\]", "1, 2"),
+    (r"$x = \boxed{1}$ and $y_1 = \boxed{2}$", "x =1, y_1 =2"),
+    (r"\boxed{5} and \boxed{5}", "5"),  # said twice
+    (r"\boxed{4}. So \boxed{1} and \boxed{2}", "1, 2"),
+    (r"\boxed{1}. \boxed{2}", "2"),  # two sentences
+    (r"\boxed{1} then \boxed{2}", "2"),
+    (r"\boxed{1} and not \boxed{2}", "2"),
+    (r"\boxed{1}, " + "x" * 200 + r" \boxed{2}", "2"),
+    (r"\boxed{1} and \boxed{}", None),
+]
+
+
+@pytest.mark.parametrize(("response", "answer"), SEVERAL_BOXES)
+def test_boxes_side_by_side_are_one_list(response, answer):
+    assert extract_answer(response, "boxed") == answer
+
+
+def test_a_row_of_boxes_is_read_up_to_its_limit():
+    assert (
+        extract_answer(" ".join(f"\\boxed{{{n}}}" for n in range(MAX_BOXES + 5)), "boxed").count(",") == MAX_BOXES - 1
+    )
+
+
+ANSWER_TAGS = [
+    ("<think>4</think> <answer>5</answer>", "5"),
+    ("<answer>4</answer> <answer>\n5\n</answer>", "5"),
+    (r"<answer>so \boxed{5}</answer>", "5"),
+    ("<ANSWER>5</ANSWER></s>", "5"),
+    ("<answer>4</answer> <answer>5", "4"),  # an open one is passed over
+    ("<answer>4</answer> <answer></answer>", None),
+    ("5</answer>", None),
+    ("<answer>5", None),
+    (r"\boxed{5}", None),
+]
+
+
+@pytest.mark.parametrize(("response", "answer"), ANSWER_TAGS)
+def test_answer_tag(response, answer):
+    assert extract_answer(response, "answer_tag") == answer
 
 
 ANSWER_LINES = [
@@ -94,6 +139,8 @@ def test_gsm8k(response, answer):
         ("#### 6, and \\boxed{5}", "5"),
         ("Answer: 7\n#### 6", "6"),
         ("Answer: 7", "7"),
+        ("<answer>6</answer>\n#### 7\nAnswer: 8", "6"),
+        ("<answer>6</answer> \\boxed{5}", "5"),
         ("7", None),
         ("\\boxed{} #### 6", None),  # a form that occurs is not given up for the next one
         ("\\boxed{ Answer: 6", None),
@@ -105,10 +152,10 @@ def test_any_takes_the_first_form_that_occurs(response, answer):
 
 def test_an_unknown_mode_names_the_flag_and_the_choices():
     with pytest.raises(
-        ValueError, match=re.escape("--reward_format is one of boxed, answer_line, gsm8k, any, got 'box'")
+        ValueError, match=re.escape("--reward_format is one of boxed, answer_tag, answer_line, gsm8k, any, got 'box'")
     ):
         extract_answer("5", "box")
-    assert list(EXTRACTORS) == ["boxed", "answer_line", "gsm8k", "any"]
+    assert list(EXTRACTORS) == ["boxed", "answer_tag", "answer_line", "gsm8k", "any"]
 
 
 def test_only_the_end_of_a_long_response_is_read():

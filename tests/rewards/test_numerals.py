@@ -2,7 +2,7 @@ from fractions import Fraction
 
 import pytest
 
-from openrlhf_cov.rewards.numerals import MAX_DIGITS, Number, half_last_digit, numbers_equal, parse_number
+from openrlhf_cov.rewards.numerals import MAX_DIGITS, Number, half_last_digit, numbers_equal, parse_number, rounds_to
 
 EXACT = [
     ("0", 0),
@@ -109,3 +109,25 @@ def test_half_last_digit(size, half_unit):
 
 def test_percent():
     assert Number(Fraction(50)).scaled_from_percent == Number(Fraction(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "verdict"),
+    [
+        (Fraction(2, 3), "0.67", True),  # rounded
+        (Fraction(2, 3), "0.66", True),  # cut
+        (Fraction(2, 3), "0.68", False),
+        (Fraction(-2, 3), "-0.67", True),
+        (Fraction(-2, 3), "0.67", False),
+        (Fraction(1000, 3), "333", True),
+        (Fraction(1000, 3), "300", False),
+        (Fraction(16, 3), "5", False),  # one digit rounds nothing
+        (Fraction(5, 2), "2.5", True),
+        (Fraction(5, 2), "2.6", False),
+        (Fraction(5000, 3), "1,666.7", True),
+        (Fraction(1), "x", False),
+        (Fraction(1), "", False),
+    ],
+)
+def test_rounds_to(value, text, verdict):
+    assert rounds_to(value, text) is verdict

@@ -59,7 +59,7 @@ BAD = [
     (b"{", 400, "the request is not JSON"),
     (b"\xff\xfe{", 400, "the request is not JSON"),
     (b"[" * 100_000, 400, "the request is not JSON"),
-    (b'{"query": [' + b"9" * 5000 + b"]}", 400, "the request is not JSON"),
+    (b'{"query": [' + b"9" * 5000 + b"]}", 422, "prompts is missing"),
     ([], 422, "the request is an object with query, prompts, labels, got a list"),
     ({"query": [], "prompts": []}, 422, "labels is missing"),
     ({"query": "q", "prompts": [], "labels": []}, 422, "query is a list, got a string"),

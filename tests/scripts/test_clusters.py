@@ -50,11 +50,12 @@ def test_the_kubernetes_job_passes_its_flags_to_the_recipe(tmp_path):
 def slurm(tmp_path):
     """Function (nodes that join Ray) -> the Slurm script, finished, with stand-ins for Slurm and Ray."""
     stand_in(tmp_path, "scontrol", "printf 'n1\\nn2\\n'")
-    stand_in(tmp_path, "recipe.sh", f'echo "recipe $* at $RAY_DASHBOARD" >> {tmp_path}/calls')
+    note = f'echo "$RAY_AUTH_MODE $RAY_AUTH_TOKEN" >> {tmp_path}/tokens; echo'
+    stand_in(tmp_path, "recipe.sh", f'{note} "recipe $* at $RAY_DASHBOARD" >> {tmp_path}/calls')
     stand_in(
         tmp_path,
         "srun",
-        f'[[ "$*" == *hostname* ]] && echo "10.0.0.1 fe80::1" && exit\necho "srun $*" >> {tmp_path}/calls',
+        f'[[ "$*" == *hostname* ]] && echo "10.0.0.1 fe80::1" && exit\n{note} "srun $*" >> {tmp_path}/calls',
     )
 
     def run(joined: int) -> subprocess.CompletedProcess:
@@ -86,6 +87,11 @@ def test_the_slurm_script_starts_ray_on_all_nodes_and_then_the_recipe(slurm, tmp
     }
     assert {head, worker} == calls
     at = "at http://10.0.0.1:8265"
+    tokens = (tmp_path / "tokens").read_text().split()
+    assert tokens[::2] == ["token"] * 4  # both nodes, the dry run and the run
+    assert len(set(tokens[1::2])) == 1
+    assert len(tokens[1]) == 64
+    assert tokens[1] not in done.stdout + done.stderr + (tmp_path / "calls").read_text()
     assert recipe == [f"recipe --dry_run --train.seed 7 {at}", f"recipe --train.seed 7 {at}"]
 
 

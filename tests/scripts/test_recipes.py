@@ -17,16 +17,6 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 METHODS = ("grpo", "clip_higher", "clip_cov", "kl_cov")
 QWEN = [(size, method) for size in ("7b", "32b") for method in METHODS]
 NODES = {"7b": 1, "32b": 4}
-RAY = """#!{python}
-import json, sys
-words = sys.argv[1:]
-assert words[:3] == ["job", "submit", "--address"], words
-json.loads(words[words.index("--runtime-env-json") + 1])
-command = words[words.index("--") + 1:]
-assert command[1] == "-m", command
-open({output!r}, "w").write(json.dumps(command[2:]))
-"""
-
 cpu_host.install()
 
 
@@ -53,24 +43,12 @@ def eval_data(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def flags_of(tmp_path, data, eval_data):
+def flags_of(tmp_path, data, eval_data, submitted):
     """Function (script, words, variables) -> the flags it gives ``program`` (default: the trainer)."""
-    noted = tmp_path / "flags.json"
-    ray = tmp_path / "bin" / "ray"
-    ray.parent.mkdir()
-    ray.write_text(RAY.format(python=sys.executable, output=str(noted)))
-    ray.chmod(0o755)
 
     def run(script: str, *words: str, program: str = "train_ppo_ray", **variables: str) -> list[str]:
         known = {"DATA": str(data), "EVAL_DATA": str(eval_data), "OUTPUT": str(tmp_path / "run")}
-        known |= {"PATH": f"{ray.parent}:{os.environ['PATH']}"}
-        environment = {
-            name: value for name, value in os.environ.items() if name not in ("MODEL", "LAYOUT", "BENCHMARKS")
-        }
-        subprocess.run(
-            [str(SCRIPTS / script), *words], check=True, timeout=60, cwd=tmp_path, env=environment | known | variables
-        )
-        module, *flags = json.loads(noted.read_text())
+        module, *flags = submitted(script, *words, folder=tmp_path, **(known | variables))
         assert module == f"openrlhf_cov.cli.{program}"
         return flags
 
@@ -148,6 +126,7 @@ SETTINGS = {
     "--actor.loss_agg_mode": "token-mean",
     "--algo.dynamic_filtering_range": "0 1",
     "--sampling_max_rounds": "10",
+    "--sampling_oversample_max": "6",  # (256 + 2 sqrt(256 * 0.8)) / 0.2 = 5.6 * 256 where a fifth passes
     "--reward_format": "boxed",
     "--reward_source": "row",
     # the optimizer of the authors' scripts

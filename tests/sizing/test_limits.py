@@ -2,14 +2,13 @@ import pytest
 
 from openrlhf_cov.sizing.limits import faults, notes, rollout_faults
 from openrlhf_cov.sizing.model_shape import KNOWN
-from openrlhf_cov.sizing.plan import ranks_of
 
 QWEN_7B = KNOWN["Qwen/Qwen2.5-7B"]
 STATIC = {"train.dynamic_batch_enable": False}
 
 
 def said(lines, args, shape=QWEN_7B):
-    return list(lines(args, ranks_of(args), shape))
+    return list(lines(args, shape))
 
 
 def test_the_recipe_has_neither(flags):
@@ -95,36 +94,59 @@ def test_a_model_of_unknown_shape_is_not_divided(flags):
     assert said(faults, flags({"vllm.tensor_parallel_size": 3, "data.max_len": 10**9}), shape=None) == []
 
 
-def test_rollouts_that_ranks_cannot_share_evenly(flags):
-    args = flags(STATIC | {"rollout.micro_batch_size": 4, "actor.num_nodes": 3})  # 512 micro-batches on 24 ranks
-    assert list(rollout_faults(args, 24)) == [
-        "--rollout.batch_size 256 x --rollout.n_samples_per_prompt 8 = 2048 samples are no multiple of "
-        "--rollout.micro_batch_size 4 x 24 ranks of the actor = 96: ranks would get unequal shares and wait for "
-        "ever; change one of them"
-    ]
+SAMPLES = "--rollout.batch_size 256 x --rollout.n_samples_per_prompt 8 = 2048 samples are no multiple of "
+ONE_RANK = {"actor.num_gpus_per_node": 1}
+REF = {"algo.kl.init_coef": 0.01, "ref.num_gpus_per_node": 3}
+CRITIC = {"critic.model_name_or_path": "value"}
 
 
 @pytest.mark.parametrize(
-    ("changes", "ranks"),
+    ("changes", "message"),
     [
-        (STATIC, 8),
-        (STATIC | {"rollout.micro_batch_size": 4}, 8),
-        ({"rollout.micro_batch_size": 3}, 8),  # dynamic batches do not use it
-        (STATIC | {"rollout.micro_batch_size": 3}, 1),  # a last micro-batch of 2 samples: nobody waits
+        (  # 512 micro-batches on 24 ranks
+            STATIC | {"rollout.micro_batch_size": 4, "actor.num_nodes": 3},
+            SAMPLES + "--rollout.micro_batch_size 4 x 24 ranks of the actor = 96: ranks would get unequal shares and "
+            "wait for ever; change one of them",
+        ),
+        (  # with ZeRO-3 the ranks of every model wait for each other
+            STATIC | REF,
+            SAMPLES + "--rollout.micro_batch_size 1 x 3 ranks of the ref = 3: ranks would get unequal shares and wait "
+            "for ever; change one of them",
+        ),
+        (
+            CRITIC | {"critic.num_gpus_per_node": 3},
+            "--train.dynamic_batch_enable: 3 ranks of critic cannot share evenly what is made for 8 ranks of actor; "
+            "use a divisor, --critic.num_nodes x --critic.num_gpus_per_node",
+        ),
+        (  # more ranks than micro-batches
+            CRITIC | {"critic.num_nodes": 2},
+            "--train.dynamic_batch_enable: 16 ranks of critic cannot share evenly what is made for 8 ranks of actor; "
+            "use a divisor, --critic.num_nodes x --critic.num_gpus_per_node",
+        ),
     ],
 )
-def test_rollouts_that_are_shared_evenly(flags, changes, ranks):
-    assert list(rollout_faults(flags(changes), ranks)) == []
+def test_rollouts_that_ranks_cannot_share_evenly(flags, changes, message):
+    assert list(rollout_faults(flags(changes))) == [message]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        STATIC,
+        STATIC | {"rollout.micro_batch_size": 4},
+        {"rollout.micro_batch_size": 3},  # dynamic batches do not use it
+        STATIC | ONE_RANK | {"rollout.micro_batch_size": 3},  # a last micro-batch of 2 samples: nobody waits
+        STATIC | REF | {"ds.zero_stage": 2},  # a reference model that is whole on every rank
+        CRITIC | {"critic.num_gpus_per_node": 4},
+    ],
+)
+def test_rollouts_that_are_shared_evenly(flags, changes):
+    assert list(rollout_faults(flags(changes))) == []
 
 
 @pytest.mark.parametrize(
     ("changes", "note"),
     [
-        (
-            {"actor.num_nodes": 3},  # 24 ranks: 256 // 24 = 10
-            "--train.batch_size 256 is no multiple of 24 ranks: with --train.dynamic_batch_enable upstream takes 10 "
-            "samples per rank, 240 per update, and leaves the others out",
-        ),
         (
             {"train.max_tokens_per_gpu": 8192},
             "--train.max_tokens_per_gpu 8192 is less than one sequence of --data.max_len 10240 needs: such a sequence "

@@ -214,6 +214,7 @@ def make_generator(monkeypatch):
     def make(score=half_pass, prompts=1000, batch=4, engines=1, delays=0, failures=None, filtering=True, **settings):
         episodes, ranks = settings.pop("episodes", 1), settings.pop("ranks", 1)
         train_batch, generated = settings.pop("train_batch", SAMPLES), settings.pop("generated", None)
+        dynamic_batch, micro = settings.pop("dynamic_batch", False), settings.pop("micro", 2)
         clock = Clock(ray.exceptions)
         monkeypatch.setattr(generation, "ray", clock)
         monkeypatch.setattr("openrlhf.trainer.ppo_utils.samples_generator.ray", clock)
@@ -222,15 +223,23 @@ def make_generator(monkeypatch):
         args = SimpleNamespace(
             **vars(SamplingConfig(**settings)),
             rollout=SimpleNamespace(
-                batch_size=batch, n_samples_per_prompt=SAMPLES, vllm_generate_batch_size=generated, micro_batch_size=2
+                batch_size=batch,
+                n_samples_per_prompt=SAMPLES,
+                vllm_generate_batch_size=generated or batch,  # as upstream fills it in
+                micro_batch_size=micro,
             ),
             algo=SimpleNamespace(
                 dynamic_filtering_enable=filtering,
                 dynamic_filtering_range=(0.0, 1.0),
                 advantage=SimpleNamespace(is_correction_level="off"),
+                kl=SimpleNamespace(init_coef=0.0),
             ),
-            train=SimpleNamespace(seed=1, num_episodes=episodes, batch_size=train_batch),
-            ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
+            train=SimpleNamespace(
+                seed=1, num_episodes=episodes, batch_size=train_batch, dynamic_batch_enable=dynamic_batch
+            ),
+            ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1, zero_stage=3),
+            critic=SimpleNamespace(model_name_or_path=None),
+            reward=SimpleNamespace(remote_url=["reward.py"]),
             reward_max_error_frac=0.05,
             actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=ranks),
             vllm=SimpleNamespace(enable_sleep=False),

@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -14,8 +15,11 @@ from openrlhf_cov.trainer.checkpoints import (
     differences,
     errors_at_the_end,
     partial_checkpoints,
+    pointed_to,
     prune,
     save_whole,
+    tag_to_restore,
+    uses_checkpoints,
 )
 
 RUN = {"ranks": 2, "ZeRO stage": 2}
@@ -202,10 +206,81 @@ def test_what_a_kill_left_is_written_over(tmp_path):
     assert partial_checkpoints(tmp_path) == []
 
 
+def loaded(folder):
+    """What DeepSpeed would load: the content of a checkpoint that is complete."""
+    checkpoint = folder / (folder / "latest").read_text()
+    assert json.loads((checkpoint / "run.json").read_text()) == RUN
+    return (checkpoint / "states.pt").read_text()
+
+
 def test_a_step_that_is_made_again_replaces_its_checkpoint(tmp_path):
-    save(tmp_path, "global_step1", content="old")
-    save(tmp_path, "global_step1", content="new")
-    assert (tmp_path / "global_step1" / "states.pt").read_text() == "new"
+    for content in ("first", "second", "third", "fourth"):
+        save(tmp_path, "global_step1", content=content)
+        assert loaded(tmp_path) == content
+        checkpoint, pointer = sorted(path.name for path in tmp_path.iterdir())  # and nothing else
+        assert (checkpoint.startswith("global_step1"), pointer) == (True, "latest")
+
+
+class Killed(BaseException):
+    """What a process notices of its end: nothing that ``except Exception`` or ``ignore_errors`` would catch."""
+
+
+DISK_CALLS = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.scandir", "os.listdir", "shutil.rmtree"}
+countdown = []
+"""How many calls to the disk go well before the process is killed, while this is not empty."""
+
+
+def watch(event, _):
+    """An audit hook: Python calls it before each call to the disk; it cannot be taken away again."""
+    if countdown and event in DISK_CALLS | {"os.fsync"}:
+        countdown[0] -= 1
+        if countdown[0] < 0:
+            countdown.clear()
+            raise Killed
+
+
+sys.addaudithook(watch)
+
+HISTORIES = {
+    "the first": (),
+    "after another": (("global_step1", "old"),),
+    "twice": (("global_step2", "old"),),
+    "three times": (("global_step2", "older"), ("global_step2", "old")),
+    "made again, no longer the newest": (("global_step2", "older"), ("global_step1", "old")),
+    "the best, again": (("best_global_step2", "old"),),
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+def test_whenever_a_run_is_killed_a_complete_checkpoint_is_pointed_to(tmp_path, history):
+    before = history[-1][1] if history else None
+    tag = history[0][0] if history and history[0][0].startswith("best") else "global_step2"
+    found, calls = set(), 0
+    fsync, killed = os.fsync, True
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: sys.audit("os.fsync") or fsync(handle))  # Python has no event for it
+        while killed:
+            folder = tmp_path / str(calls)
+            folder.mkdir()
+            for old_tag, content in history:
+                save(folder, old_tag, content=content)
+            countdown[:] = [calls]
+            try:
+                save(folder, tag, content="new")
+                prune(folder, pointed_to(folder), 1, float("inf"), lambda path: None)
+                killed = bool(countdown.clear())
+            except Killed:
+                calls += 1
+            content = loaded(folder) if (folder / "latest").exists() else None
+            assert content in (before, "new"), calls
+            found.add(content)
+            for checkpoint in folder.iterdir():  # whatever has a name of its own is complete, pointed to or not
+                if checkpoint.is_dir() and checkpoint.name not in partial_checkpoints(folder):
+                    assert {path.name for path in checkpoint.iterdir()} == {"run.json", "states.pt"}
+            save(folder, tag, content="newer")  # whatever the kill left is not in the way of the next one
+            assert loaded(folder) == "newer"
+    assert calls > 10  # points at which it was killed
+    assert found == {before, "new"}
 
 
 @pytest.mark.parametrize(
@@ -220,6 +295,62 @@ def test_a_step_that_is_made_again_replaces_its_checkpoint(tmp_path):
 def test_a_checkpoint_of_another_run_is_told_apart(tmp_path, run, message):
     save(tmp_path, "global_step1")
     assert differences(tmp_path, run) == message
+
+
+@pytest.mark.parametrize(
+    ("policy", "critic", "expected"),
+    [
+        ([1, 2], [1, 2], "global_step2"),
+        ([1], [1, 2], "global_step1"),  # killed after the critic's was complete
+        ([1, 2], [1], "global_step1"),  # and after the policy's
+        ([2], [1], None),  # none that both have: each takes its own, and the controller ends the run
+        ([1, 2], [], None),
+        ([1, 2], None, "global_step2"),
+    ],
+)
+def test_policy_and_critic_restore_what_both_have(tmp_path, policy, critic, expected):
+    for model, steps in (("_actor", policy), ("_critic", critic or [])):
+        for step in steps:
+            save(tmp_path / model, f"global_step{step}")
+    args = SimpleNamespace(
+        ckpt=SimpleNamespace(path=str(tmp_path)),
+        critic=SimpleNamespace(model_name_or_path=None if critic is None else "model"),
+    )
+    folders = [tmp_path / "_actor"] + [tmp_path / "_critic"] * (critic is not None)
+    own = [pointed_to(folder) for folder in folders]
+    assert [tag_to_restore(args, folder) for folder in folders] == ([expected] * len(folders) if expected else own)
+
+
+def test_the_checkpoint_that_the_other_model_points_to_stays(tmp_path):
+    save(tmp_path / "_actor", "global_step1")
+    for step in (1, 2, 3):
+        save(tmp_path / "_critic", f"global_step{step}")
+    prune(tmp_path / "_critic", "global_step3", 1, float("inf"), lambda path: None)
+    left = {path.name for path in (tmp_path / "_critic").iterdir()}
+    assert left == {"global_step1", "global_step3", "latest"}
+
+
+@pytest.mark.parametrize(
+    ("save_steps", "eval_steps", "best", "on_signal", "disable_ds", "load_enable", "expected"),
+    [
+        (2, -1, "", "stop", False, False, True),
+        (-1, -1, "", "checkpoint", False, False, True),
+        (-1, 4, "", "stop", False, False, True),  # the best one
+        (-1, 4, "none", "stop", False, False, False),
+        (-1, -1, "", "stop", False, False, False),
+        (2, 4, "", "checkpoint", True, False, False),
+        (-1, -1, "", "stop", True, True, True),
+    ],
+)
+def test_which_runs_use_checkpoints(save_steps, eval_steps, best, on_signal, disable_ds, load_enable, expected):
+    args = SimpleNamespace(
+        ckpt=SimpleNamespace(
+            save_steps=save_steps, best_metric_key=best, disable_ds=disable_ds, load_enable=load_enable
+        ),
+        eval=SimpleNamespace(dataset="data", steps=eval_steps),
+        on_signal=on_signal,
+    )
+    assert uses_checkpoints(args) is expected
 
 
 def test_a_pointer_to_nothing_is_reported(tmp_path):
@@ -285,3 +416,31 @@ def test_a_run_is_described_by_what_a_checkpoint_depends_on():
         "num_hidden_layers": 2,
         "vocab_size": 21,
     }
+
+
+@pytest.mark.parametrize("pointer", ["latest", "latest_universal"])
+@pytest.mark.parametrize(
+    "tag",
+    ["../other", "/etc", "a/b", "..", ".", "", "\n", "a\nb", "a\0b", "\x1b[31m", "a\\b", "\udc80", "é" * 9999 + "/"],
+)
+def test_the_pointer_does_not_lead_out_of_its_folder(tmp_path, pointer, tag):
+    actor = tmp_path / "_actor"
+    (actor / "a").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    (actor / pointer).write_bytes(tag.encode("utf-8", "surrogateescape"))
+    found = differences(actor, RUN)
+    assert found.startswith(f"{pointer} names no folder beside it")
+    assert found.isprintable()
+    assert len(found) < 400
+
+
+def test_a_pointer_that_is_a_link_is_replaced_and_not_followed(tmp_path):
+    victim, folder = tmp_path / "victim", tmp_path / "_actor"
+    victim.write_text("mine")
+    folder.mkdir()
+    for name in (".latest", ".latest.tmp", "latest"):
+        (folder / name).symlink_to(victim)
+    checkpoints._point_to(folder, "global_step1")
+    assert victim.read_text() == "mine"
+    assert (folder / "latest").read_text() == "global_step1"
+    assert not (folder / "latest").is_symlink()

@@ -1,100 +1,83 @@
-"""Checkpoints of real DeepSpeed engines on two ranks, in processes of their own, of which one has no room to write."""
+"""Checkpoints of real DeepSpeed engines on two ranks, in processes of their own (``checkpoint_rank.py``)."""
 
 import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-RANK = """
-import os, sys, time
-from datetime import timedelta
-from pathlib import Path
-from types import SimpleNamespace
-from openrlhf_cov.trainer import cpu_host
-
-cpu_host.install()
-import deepspeed, torch
-from openrlhf.utils.deepspeed import DeepspeedStrategy
-from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.extension_locks import remove_stale_locks
-from openrlhf_cov.trainer.ray.ppo_actor import CovPolicyActor
-
-stage, moment, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-rank = int(os.environ["RANK"])
-remove_stale_locks()
-deepspeed.init_distributed("gloo", timeout=timedelta(seconds=60))
-model = torch.nn.Linear(4, 4)
-model.config = SimpleNamespace(model_type="linear", hidden_size=4, num_hidden_layers=1, vocab_size=4)
-optimizer = torch.optim.Adam(model.parameters())
-config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage}}
-config |= {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
-engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-
-strategy = object.__new__(DeepspeedStrategy)
-strategy.args = SimpleNamespace(
-    ckpt=SimpleNamespace(path=str(folder), max_num=3, max_mem=1000, save_hf=False),
-    actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2),
-    ds=SimpleNamespace(zero_stage=stage, tensor_parallel_size=1),
-    train=SimpleNamespace(enable_ema=False),
-)
-actor = object.__new__(CovPolicyActor)
-vars(actor).update(
-    strategy=strategy,
-    actor=SimpleNamespace(model=engine),
-    diagnostics=SimpleNamespace(dynamics=SimpleNamespace(state_dict=dict)),
-    disable_ds_ckpt=False,
-    save_hf_ckpt=False,
-)
-actor.save_checkpoint("global_step1", {"global_step": 1}, 0.5, "accuracy")
-
-FULL = OSError(28, "No space left on device")
-if moment == "rank 1 writes" and rank == 1:
-    torch.save, write = lambda *_, **__: (_ for _ in ()).throw(FULL), torch.save
-elif moment == "rank 0 copies the script" and rank == 0:
-    import deepspeed.runtime.engine as module
-    module.copyfile, copy = lambda *_: (_ for _ in ()).throw(FULL), module.copyfile
-started = time.monotonic()
-try:
-    actor.save_checkpoint("global_step2", {"global_step": 2}, 0.75, "accuracy")
-except RunStopped as stopped:
-    assert time.monotonic() - started < 20
-    print(f"rank {rank}: {stopped}")
-torch.distributed.barrier()  # the ranks are in step: this one and the next checkpoint come to an end
-if rank == 0:
-    assert (folder / "_actor" / "latest").read_text() == "global_step1"
-    assert not (folder / "_actor" / "global_step2").exists()
-if moment == "rank 1 writes" and rank == 1:
-    torch.save = write
-elif rank == 0 and moment != "rank 1 writes":
-    module.copyfile = copy
-actor.save_checkpoint("global_step3", {"global_step": 3}, 1.0, "accuracy")
-if rank == 0:
-    assert (folder / "_actor" / "latest").read_text() == "global_step3"
-"""
+pytestmark = pytest.mark.e2e
 
 
-@pytest.mark.e2e
+@pytest.fixture
+def ranks(tmp_path):
+    """Function (what to do, stage, how) -> what both ranks printed, line by line."""
+    running = []
+
+    def run(task, stage, how):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        env = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": "0"}
+        env |= {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+        code = Path(__file__).with_name("checkpoint_rank.py")
+        command = [sys.executable, str(code), task, str(stage), str(tmp_path), how]
+        pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for rank in range(2):
+            running.append(subprocess.Popen(command, env=env | {"RANK": str(rank)}, **pipes))
+        outputs = [process.communicate(timeout=180) for process in running]
+        for process, (_, stderr) in zip(running, outputs, strict=True):
+            assert process.returncode == 0, stderr[-3000:]
+        return [line for stdout, _ in outputs for line in stdout.splitlines()]
+
+    yield run
+    for process in running:
+        process.kill()
+
+
 @pytest.mark.parametrize(
     ("stage", "moment", "failing"),
-    [(2, "rank 1 writes", 1), (3, "rank 1 writes", 1), (2, "rank 0 copies the script", 0)],
+    [
+        (2, "rank 1 writes", 1),
+        (3, "rank 1 writes", 1),
+        (2, "rank 0 copies the script", 0),
+        (3, "rank 0 writes the groups", 0),
+    ],
 )
-def test_a_rank_without_room_stops_both_and_leaves_the_checkpoint_before(tmp_path, stage, moment, failing):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    env = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": "0"}
-    env |= {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", RANK, str(stage), moment, str(tmp_path)]
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    ranks = [subprocess.Popen(command, env=env | {"RANK": str(rank)}, **pipes) for rank in range(2)]
-    try:
-        outputs = [rank.communicate(timeout=180) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
+def test_a_rank_without_room_stops_both_and_leaves_the_checkpoint_before(ranks, tmp_path, stage, moment, failing):
+    printed = ranks("full", stage, moment)
     reason = f"could not be written: No space left on device (rank {failing}); the one before it is whole"
-    for rank, (process, (stdout, stderr)) in enumerate(zip(ranks, outputs, strict=True)):
-        assert process.returncode == 0, stderr[-3000:]
-        assert f"rank {rank}: checkpoint {tmp_path / '_actor' / 'global_step2'} {reason}" in stdout
+    for rank in range(2):
+        assert f"rank {rank}: checkpoint {tmp_path}/_actor/global_step2 {reason}" in printed
+
+
+@pytest.mark.parametrize(
+    ("stage", "writer", "files"),
+    # ZeRO-3 has a file of each rank for the client states, the other stages one of rank 0
+    [(0, "ours", 1), (2, "ours", 1), (3, "ours", 1), (2, "an earlier version", 1), (3, "an earlier version", 2)],
+)
+def test_groups_that_wait_are_written_by_one_rank_and_handed_on_by_one(ranks, stage, writer, files):
+    printed = ranks("groups", stage, writer)
+    assert f"files with the groups: {files}" in printed
+    assert {f"rank {rank} hands on {1 - rank} times the groups" for rank in range(2)} <= set(printed)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_load_from_disks_that_are_not_one_ends_both_ranks(ranks, stage):
+    printed = ranks("mixed", stage, "")
+    host = socket.gethostname()
+    expected = (
+        f"from --ckpt.path DISK: rank 0 global_step2 (global step 2, 0 updates), but rank 1 on host {host} "
+        "global_step1 (global step 1, 0 updates); "
+    )
+    for rank in range(2):
+        (line,) = (line for line in printed if line.startswith(f"rank {rank}: --ckpt.load_enable"))
+        assert expected in line
+
+
+def test_policy_and_critic_go_on_from_what_both_have(ranks):
+    printed = ranks("critic", 2, "")
+    models = [f"{model} of rank {rank}: global_step1" for model in ("actor", "critic") for rank in range(2)]
+    assert set(models) <= set(printed)

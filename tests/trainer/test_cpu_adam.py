@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from openrlhf_cov.trainer import cpu_adam
 from openrlhf_cov.trainer.cpu_adam import replay_bias_corrections
 
 BETAS = (0.9, 0.95)
@@ -54,11 +55,16 @@ def straight(kind):
     return weights, states
 
 
-def resumed(kind, state, done, replay):
+def resumed(kind, state, done, replay, elsewhere=False):
+    """Weights of the steps after ``done``; ``elsewhere``: as under ZeRO-3, parameters are there during a step only."""
     weight, optimizer = training(kind, state)
     if replay:
+        parameters = [] if elsewhere else [weight]
+        optimizer.param_groups[0]["params"] = parameters
         replay_bias_corrections(optimizer)
-        assert list(optimizer.state) == optimizer.param_groups[0]["params"] == [weight]
+        assert optimizer.param_groups[0]["params"] is parameters
+        optimizer.param_groups[0]["params"] = [weight]
+        assert list(optimizer.state) == [weight]
         assert weight.detach().equal(state[0])
     return [step(weight, optimizer, number) for number in range(done, STEPS)]
 
@@ -68,8 +74,9 @@ def resumed(kind, state, done, replay):
 def test_a_resumed_adam_is_bit_for_bit_the_one_that_went_on(kind, straight):
     weights, states = straight
     for done in range(1, STEPS):
-        after = resumed(kind, states[done - 1], done, replay=True)
-        assert all(map(torch.equal, after, weights[done:])), done
+        for elsewhere in (False, True):
+            after = resumed(kind, states[done - 1], done, replay=True, elsewhere=elsewhere)
+            assert all(map(torch.equal, after, weights[done:])), (done, elsewhere)
     # what it mends: after 6 steps the seventh begins with another 0.95 ** 7
     assert not torch.equal(resumed(kind, states[5], 6, replay=False)[0], weights[6])
 
@@ -80,3 +87,29 @@ def test_other_optimizers_are_left_alone():
     replay_bias_corrections(optimizer)
     assert optimizer.state == {}
     assert weight.tolist() == [1.0, 1.0]
+
+
+def test_the_adam_of_an_accelerator_is_left_alone(monkeypatch):
+    """Upstream's sleep mode puts its state on the host, for which its kernel is not made."""
+    import deepspeed.ops.adam as adam
+
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = object.__new__(adam.FusedAdam)
+    torch.optim.Optimizer.__init__(optimizer, [weight], {})
+    optimizer.state[weight]["step"] = 3
+    stepped = []
+    monkeypatch.setattr(adam.FusedAdam, "step", lambda self: stepped.append(self))
+    for cpu_host, steps in ((False, 0), (True, 3)):
+        monkeypatch.setattr(cpu_adam.cpu_host, "is_cpu_host", lambda cpu_host=cpu_host: cpu_host)
+        replay_bias_corrections(optimizer)
+        assert len(stepped) == steps
+
+
+def test_an_adam_without_steps_has_nothing_to_count():
+    import deepspeed.ops.adam as adam
+
+    optimizer = object.__new__(adam.DeepSpeedCPUAdam)
+    torch.optim.Optimizer.__init__(optimizer, [nn.Parameter(torch.ones(2))], {})
+    optimizer.__class__ = type("NotDestroyed", (adam.DeepSpeedCPUAdam,), {"__del__": lambda self: None})
+    replay_bias_corrections(optimizer)
+    assert not optimizer.state

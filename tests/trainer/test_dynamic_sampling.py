@@ -7,11 +7,11 @@ from openrlhf_cov.trainer.dynamic_sampling import (
     GroupBuffer,
     PassRate,
     SamplingCounts,
+    first_rate,
     groups_to_add,
     groups_to_dispatch,
     keep_group,
     sampling_metrics,
-    usable_groups,
 )
 
 
@@ -41,9 +41,9 @@ def test_a_group_without_scores_is_an_error():
     [
         (32, None, 2.0, 32),  # nothing known yet
         (32, 1.0, 2.0, 32),
-        (32, 0.5, 3.0, 72),  # (32 + sqrt(32 * 0.5)) / 0.5 = (32 + 4) / 0.5
+        (32, 0.5, 3.0, 80),  # (32 + 2 sqrt(32 * 0.5)) / 0.5 = (32 + 8) / 0.5
         (32, 0.5, 2.0, 64),  # the ceiling
-        (16, 0.75, 2.0, 24),  # (16 + sqrt(16 * 0.25)) / 0.75 = 18 / 0.75
+        (16, 0.75, 2.0, 27),  # (16 + 2 sqrt(16 * 0.25)) / 0.75 = 20 / 0.75 = 26.7
         (3, 0.0, 2.0, 6),  # none passed: as many as allowed
         (1, 0.9, 1.0, 1),
         (5, 0.5, 1.1, 6),  # 5.5, rounded up
@@ -68,10 +68,10 @@ def test_a_round_asks_for_something_and_respects_the_ceiling(missing, pass_rate,
         (4, 0, None, 2.0, 4),  # the first round of a run: one for each
         (4, 1, None, 2.0, 0),  # and nothing more before its pass rate is known
         (4, 8, 0.5, 2.0, 0),  # 8 * 1/2 are enough
-        (4, 7, 0.5, 2.0, 1),  # 3.5 are not: (4 + 2^0.5) / 0.5 = 10.8, the ceiling says 8, 7 are under way
-        (4, 7, 0.5, 4.0, 4),  # 11 - 7
+        (4, 7, 0.5, 2.0, 1),  # 3.5 are not: (4 + 2 * 2^0.5) / 0.5 = 13.7, the ceiling says 8, 7 are under way
+        (4, 7, 0.5, 4.0, 7),  # 14 - 7
         (4, 9, 0.0, 2.0, 0),  # never beyond the ceiling
-        (1, 1, 0.9, 2.0, 1),  # (1 + 0.1^0.5) / 0.9 = 1.5, two
+        (1, 1, 0.9, 2.0, 1),  # (1 + 2 * 0.1^0.5) / 0.9 = 1.8, two
         (3, 0, 1.0, 2.0, 3),
     ],
 )
@@ -128,11 +128,17 @@ def test_metrics_of_a_batch_from_the_buffer_alone():
 
 
 @pytest.mark.parametrize(
-    ("kept", "unit", "count"),
-    [(3, 8, 3), (3, 16, 2), (5, 32, 4), (1, 16, 0), (0, 8, 0), (31, 64, 24)],  # 8 samples in each group
+    ("kept", "missing", "rate"),
+    [
+        ([], 1, None),
+        ([True], 3, None),
+        ([True, False], 4, 1 / 2),  # half of them
+        ([False, False, True], 4, 1 / 3),
+        ([False], 1, 0.0),
+    ],
 )
-def test_usable_groups_make_whole_updates(kept, unit, count):
-    assert usable_groups(kept, 8, unit) == count
+def test_the_first_rate_is_that_of_half_of_the_first_round(kept, missing, rate):
+    assert first_rate(kept, missing) == rate
 
 
 def test_stale_groups_count_as_generated_and_wasted():

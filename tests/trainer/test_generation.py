@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer import generation
-from openrlhf_cov.trainer.generation import EngineGroup, Prompt, finished, generate_groups
+from openrlhf_cov.trainer.generation import EngineGroup, Prompt, finished, generate_groups, in_order
 
 ENGINES = "abc"
 
@@ -125,13 +125,30 @@ def test_groups_come_in_the_order_of_their_prompts_as_soon_as_they_can(chance):
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(generation, "ray", cluster)
-        for group in generate_groups(prompts, EngineGroup(list(ENGINES)), cluster.dispatch):
+        for place, group in in_order(generate_groups(prompts, EngineGroup(list(ENGINES)), cluster.dispatch)):
+            assert place == len(seen)
             seen.append(group)
             if len(prompts) < 9:
                 prompts.append(Prompt(len(prompts), "x", None))
             done = {item.number for item in prompts} - {item.number for _, item in cluster.under_way.values()}
             assert set(range(len(seen))) <= done
     assert seen == [f"response {prompt}" for prompt in prompts]
+
+
+def test_results_in_order_wait_only_for_those_before_them():
+    read = []
+
+    def arrive():
+        for place in (1, 0, 3, 2):
+            read.append(place)
+            yield place, f"result {place}"
+
+    assert [(place, result, len(read)) for place, result in in_order(arrive())] == [
+        (0, "result 0", 2),
+        (1, "result 1", 2),
+        (2, "result 2", 4),
+        (3, "result 3", 4),
+    ]
 
 
 def test_a_failed_request_goes_to_another_engine(walk):

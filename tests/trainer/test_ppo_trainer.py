@@ -11,8 +11,14 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from openrlhf_cov.analysis.law import RunningLaw
 from openrlhf_cov.errors import RunStopped, StoppedBySignal
-from openrlhf_cov.trainer import ppo_trainer
-from openrlhf_cov.trainer.ppo_trainer import CovExperienceMaker, CovPPOTrainer, CovTrainingActor, StepLogging
+from openrlhf_cov.trainer import ppo_trainer, shared_argument
+from openrlhf_cov.trainer.ppo_trainer import (
+    CheckpointedRollouts,
+    CovExperienceMaker,
+    CovPPOTrainer,
+    CovTrainingActor,
+    StepLogging,
+)
 from openrlhf_cov.utils.metrics_log import read_metrics
 
 
@@ -21,10 +27,14 @@ class Upstream:
 
     def __init__(self, folder, restored_step=0, status=None):
         ckpt = SimpleNamespace(output_dir=str(folder), path=str(folder / "ckpt"), save_steps=float("inf"))
-        self.args = SimpleNamespace(ckpt=ckpt, reward_max_error_frac=0.05, on_signal="checkpoint", on_nan="stop")
+        ckpt.load_enable = False
+        self.args = SimpleNamespace(ckpt=ckpt, reward_max_error_frac=0.05)
+        self.args.on_signal, self.args.on_nan = "checkpoint", "stop"
+        self.args.placement_timeout, self.args.allow_openrlhf_version = 20.0, False
         self.kl_ctl = SimpleNamespace(value=0.5)
         self.wandb_logger = self.tensorboard_logger = None
         self.actor_model_group = SimpleNamespace(async_run_method=self.run_on_actors)
+        self.critic_model_group = None
         self.restored_step, self.status, self.calls = restored_step, status or {}, []
 
     def lines_on_disk(self):
@@ -71,7 +81,7 @@ class Trainer(StepLogging, Upstream):
 
 @pytest.fixture(autouse=True)
 def no_ray(monkeypatch):
-    monkeypatch.setattr(ppo_trainer, "ray", SimpleNamespace(get=lambda refs: refs))
+    monkeypatch.setattr(ppo_trainer, "ray", Store())
     monkeypatch.setattr(ppo_trainer, "stop_requested", lambda: None)
 
 
@@ -127,6 +137,13 @@ def test_actors_know_the_step_before_they_train(tmp_path):
     trainer = started(tmp_path, status={"policy_loss": 1.0})
     assert trainer.ppo_train(7) == {"policy_loss": 1.0}
     assert trainer.calls == [("start_step", {"global_step": 7}), ("ppo_train", 7)]
+
+
+def test_so_does_the_critic(tmp_path):
+    trainer, told = started(tmp_path), []
+    trainer.critic_model_group = SimpleNamespace(async_run_method=lambda **call: told.append(call))
+    trainer.ppo_train(7)
+    assert told == [{"method_name": "start_step", "global_step": 7}]
 
 
 def test_the_law_of_all_steps_so_far_is_logged_from_the_20th_and_survives_a_restart(tmp_path):
@@ -223,6 +240,27 @@ def test_a_sample_travels_with_its_own_entropies_only(monkeypatch):
     assert len(pickle.dumps(experience.info)) < 2 * entropies.numel() * 4  # 4 bytes a token, and some overhead
 
 
+def test_the_tokenizer_is_pickled_once_for_all_prompts(monkeypatch):
+    class Owner:
+        def __init__(self, pretrain, strategy):
+            self.samples_generator = SimpleNamespace(tokenizer=Words())
+            self.prompts_dataloader = []
+
+    class Words:
+        pickled = 0
+
+        def __reduce__(self):
+            Words.pickled += 1
+            return Words, ()
+
+    monkeypatch.setattr(shared_argument.ray, "put", lambda value: value)
+    cov_owner = type("CovOwner", (CheckpointedRollouts, Owner), {})
+    owner = cov_owner(None, SimpleNamespace(args=SimpleNamespace(train=SimpleNamespace(seed=1))))
+    requests = [pickle.dumps(owner.samples_generator.tokenizer, protocol=5) for _ in range(3)]
+    assert Words.pickled == 1
+    assert len({id(pickle.loads(request)) for request in requests}) == 1
+
+
 @pytest.mark.parametrize(("p99", "count"), [(2.0, 0), (2.01, 1)])
 def test_a_policy_that_runs_away_is_reported(tmp_path, warnings, p99, count):
     trainer = started(tmp_path, status={"ppo/ratio_p99": p99, "ppo/ratio_max": 37.5})
@@ -275,6 +313,139 @@ def test_a_disk_that_is_full_stops_the_run_with_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer.metrics_log, "write", lambda *_: (_ for _ in ()).throw(full))
     with pytest.raises(RunStopped, match="cannot be written at global step 4: No space left on device"):
         trainer.save_logs_and_checkpoints(4, {"loss": 1.0}, states(4))
+
+
+class Store:
+    """Ray's store, and the bytes that went into it."""
+
+    def __init__(self):
+        self.put_bytes = 0
+
+    def put(self, value):
+        self.put_bytes += len(pickle.dumps(value))
+        return "reference"
+
+    def get(self, value):
+        return value
+
+
+class Saving(Upstream):
+    """What upstream does with the client states: they go to each of two actors, in a call of its own."""
+
+    actors, sent = 2, 0
+
+    def save_logs_and_checkpoints(self, global_step, logs_dict=None, client_states=None):
+        if global_step % self.args.ckpt.save_steps == 0:
+            self.save(client_states)
+
+    def save_best_checkpoint(self, eval_metrics, global_step, client_states=None):
+        if eval_metrics:
+            self.save(client_states)
+
+    def save(self, client_states):
+        calls = [pickle.dumps(client_states) for _ in range(self.actors)]
+        self.sent += sum(map(len, calls))
+        self.received = pickle.loads(calls[0])
+
+
+class SavingTrainer(StepLogging, Saving):
+    pass
+
+
+def save_a_step(trainer, client_states):
+    trainer.args.ckpt.save_steps = 2
+    trainer.save_logs_and_checkpoints(4, {"loss": 1.0}, client_states)
+
+
+def save_the_best(trainer, client_states):
+    trainer.save_best_checkpoint({"eval_task_pass1": 0.5}, 4, client_states)
+
+
+def stop_by_a_signal(trainer, client_states):
+    trainer.dead_engines = [0]
+    with pytest.raises(RunStopped):
+        trainer.save_logs_and_checkpoints(4, {"loss": 1.0}, client_states)
+
+
+@pytest.mark.parametrize("save", [save_a_step, save_the_best, stop_by_a_signal])
+def test_groups_that_wait_go_into_the_store_once_and_to_the_actors_as_a_reference(tmp_path, monkeypatch, save):
+    store = Store()
+    monkeypatch.setattr(ppo_trainer, "ray", store)
+    trainer = SavingTrainer(tmp_path)
+    trainer.init_checkpoint_states()
+    trainer.args.ckpt.disable_ds = False
+    client_states = states(4)
+    client_states["data_loader_state_dict"]["generator"]["groups"] = [torch.zeros(2**18)]  # 1 MiB
+    save(trainer, client_states)
+    assert 2**20 < store.put_bytes < 1.1 * 2**20
+    assert trainer.sent < 2 * 2000
+    assert trainer.received["data_loader_state_dict"] == "reference"
+    assert trainer.received["global_step"] == 4
+    assert client_states["data_loader_state_dict"]["generator"]["groups"]  # upstream's own is as it was
+
+
+def test_a_step_without_a_checkpoint_puts_nothing_into_the_store(tmp_path, monkeypatch):
+    store = Store()
+    trainer = SavingTrainer(tmp_path)
+    trainer.init_checkpoint_states()
+    monkeypatch.setattr(ppo_trainer, "ray", store)
+    trainer.save_logs_and_checkpoints(4, {"loss": 1.0}, states(4))
+    assert store.put_bytes == trainer.sent == 0
+
+
+@pytest.fixture
+def resuming(tmp_path):
+    """Function (policy's tag, critic's tag, is the folder there) -> a controller that resumes; no tag, no critic."""
+
+    def make(policy, critic=None, folder=True, has_critic=False):
+        trainer = Trainer(tmp_path, restored_step=4 if policy and folder else 0)
+        trainer.args.ckpt.load_enable = True
+        if folder:
+            (tmp_path / "ckpt" / "_actor").mkdir(parents=True)
+        tags = {"get_restored": [policy, policy]}
+        trainer.actor_model_group = SimpleNamespace(async_run_method=lambda method_name: tags[method_name])
+        if has_critic:
+            trainer.critic_model_group = SimpleNamespace(async_run_method=lambda method_name: [critic])
+        return trainer
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings"),
+    [
+        ("global_step4", {}),
+        ("global_step4", {"has_critic": True, "critic": "global_step4"}),
+        (None, {"folder": False}),  # the first start of a command that also resumes
+        (None, {"folder": False, "has_critic": True}),
+    ],
+)
+def test_a_run_goes_on_where_all_continue_from_the_same_checkpoint(resuming, policy, settings):
+    trainer = resuming(policy, **settings)
+    assert trainer.init_checkpoint_states()["global_step"] == (4 if policy else 0)
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings", "message"),
+    [
+        ("global_step4", {"folder": False}, "from global_step4, but .*_actor is missing on host"),
+        (None, {"folder": True}, "from no checkpoint, but .*_actor is there on host"),
+        (
+            "global_step4",
+            {"has_critic": True, "critic": "global_step2"},
+            "from global_step4, the critic from global_step2",
+        ),
+        ("global_step4", {"has_critic": True}, "from global_step4, the critic from none"),
+        (
+            None,
+            {"folder": False, "has_critic": True, "critic": "best_global_step2"},
+            "the critic from best_global_step2",
+        ),
+    ],
+)
+def test_a_mixture_of_checkpoints_ends_the_run(resuming, policy, settings, message):
+    with pytest.raises(RunStopped, match=message):
+        resuming(policy, **settings).init_checkpoint_states()
 
 
 def test_a_signal_does_not_stop_a_run_that_is_over(tmp_path, monkeypatch):

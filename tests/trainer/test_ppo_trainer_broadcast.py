@@ -38,13 +38,14 @@ def restart(tmp_path, monkeypatch):
         for name, method in upstream.items():
             monkeypatch.setattr(BasePPOTrainer, name, method)
         for module in (ppo_trainer, ppo_trainer_async):
-            monkeypatch.setattr(module, "ray", SimpleNamespace(get=lambda refs: refs))
+            monkeypatch.setattr(module, "ray", SimpleNamespace(get=lambda refs: refs, put=lambda value: value))
         monkeypatch.setattr(ppo_trainer, "dead_engines", lambda engines: calls.append(f"check {engines}") or dead)
         evaluation = SimpleNamespace(steps=steps, temperature=0.5, n_samples_per_prompt=4)
         vars(trainer).update(
-            args=SimpleNamespace(ckpt=SimpleNamespace(output_dir=str(tmp_path)), eval=evaluation),
+            args=SimpleNamespace(ckpt=SimpleNamespace(output_dir=str(tmp_path), load_enable=False), eval=evaluation),
             kl_ctl=SimpleNamespace(value=0.5),
             actor_model_group=SimpleNamespace(async_run_method=lambda **call: []),
+            critic_model_group=None,
             vllm_engines="engines",
             vllm_lock=SimpleNamespace(acquire=remote("acquire"), release=remote("release")),
             _partial_rollout=False,

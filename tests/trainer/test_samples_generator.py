@@ -8,6 +8,7 @@ import pytest
 import ray
 import torch
 
+from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.samples_generator import Rollout
 
 SAMPLES = 2  # of each prompt, as make_generator has it
@@ -29,10 +30,11 @@ def test_what_is_accepted_does_not_depend_on_timing(make_generator, step, delays
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_asked_for_depends_on_neither_timing_nor_engines_nor_deaths(make_generator, outcomes, seed):
+def test_what_is_asked_for_with_seeds_depends_on_neither_timing_nor_engines_nor_deaths(make_generator, outcomes, seed):
     chance = random.Random(seed)
     passing = [chance.random() < 0.4 for _ in range(80)]
     run = {"prompts": 80, "episodes": 2, "batch": 5, "score": lambda p: [1.0, float(not passing[p])]}
+    run["rollout_seeded"] = True
     expected = outcomes(make_generator(**run)[0])
     failures = {
         0: {3: ray.exceptions.RayTaskError("f", "trace", ValueError("no"))},
@@ -65,11 +67,11 @@ def test_groups_beyond_the_batch_wait_one_step_at_most(make_generator, step):
 
 
 def test_metrics_of_a_first_batch(make_generator, step):
-    generator, _ = make_generator()
+    generator, _ = make_generator(rollout_seeded=True)
     _, metrics, _ = step(generator)
-    # 4 prompts keep 1 and 3; then the rate is 1/2, 2 are missing and 2 * 2 = 4 are asked for, of which 5 and 7 are
-    # kept; after 4, which is not, the 3 under way make 1.5 < 2 and an eighth is asked for, a round of its own
-    assert metrics["sampling/rounds"] == 3.0
+    # 4 prompts are asked for. After 0 and 1 the rate is 1/2: the 2 under way make 1 < 3, 3 * 2 - 2 = 4 more are asked
+    # for; after 2 it is 1/3: 5/3 < 3, a ninth. That round keeps 1 and 3, the 5 others are the second; it keeps 5 and 7
+    assert metrics["sampling/rounds"] == 2.0
     assert metrics["sampling/kept_frac"] == 4 / 9
     assert metrics["sampling/all_right_frac"] == 3 / 9  # prompts 0, 4 and 8
     assert metrics["sampling/all_wrong_frac"] == 2 / 9  # prompts 2 and 6
@@ -101,8 +103,9 @@ def test_no_more_is_under_way_than_the_ceiling_allows(make_generator, step, seed
     judge, send, judged, under_way = generator._judge, engine.generate_responses.remote, [], []
 
     def counted(samples):
-        judged.append(judge(samples))
-        return judged[-1]
+        group, keep = judge(samples)
+        judged.append(keep)
+        return group, keep
 
     def checked(**request):
         missing = batch - sum(judged)
@@ -148,3 +151,34 @@ def test_a_rollout_keeps_its_metrics_when_it_travels():
 
     rollout = pickle.loads(pickle.dumps(Rollout([torch.tensor(1)], {"sampling/rounds": 1.0})))
     assert (len(rollout), rollout.metrics) == (1, {"sampling/rounds": 1.0})
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_one_long_response_holds_up_only_what_is_seeded(make_generator, step, seeded):
+    # prompt 0 takes 50 s, all others 1 s; 0, 4, 8, ... pass. A rate of 1/4 asks for 8 of 4 missing, twice the missing
+    generator, (engine,) = make_generator(score=lambda p: [1.0, float(p % 4 > 0)], rollout_seeded=seeded)
+    generator.pass_rate.add(1, 4)
+    asked = []
+    engine.generate_responses.remote = lambda **request: asked.append(engine.clock.now) or engine._generate(**request)
+    delays = iter([50.0])
+    engine.delays = SimpleNamespace(random=lambda: next(delays, 1.0))
+    assert step(generator)[0] == [0, 4, 8, 12]  # the long one is the first all the same
+    # 1 to 7 finish after 1 s and keep 4: 3 are missing, at most 6 of them under way beside prompt 0, and so on
+    assert (len([now for now in asked if 0.0 < now < 50.0]) > 0) is not seeded
+
+
+def test_no_group_is_left_out_because_it_is_long(make_generator, step):
+    # all pass and the batch of 4 is full after 1 s; the 5th of the 8 that were asked for takes 50 s and trains next
+    generator, (engine,) = make_generator(score=lambda p: [1.0, 0.0])
+    generator.pass_rate.add(1, 2)
+    delays = iter([1.0, 1.0, 1.0, 1.0, 50.0])
+    engine.delays = SimpleNamespace(random=lambda: next(delays, 1.0))
+    assert [step(generator)[0] for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_groups_without_scores_stop_the_run_with_one_line(make_generator, step):
+    generator, _ = make_generator(score=lambda p: [None, None])
+    with pytest.raises(RunStopped, match=r"--algo\.dynamic_filtering_enable: a response came without a score"):
+        step(generator)
+    generator, _ = make_generator(score=lambda p: [None, None], filtering=False)
+    assert step(generator)[0] == [0, 1, 2, 3]  # a reward model may score them later

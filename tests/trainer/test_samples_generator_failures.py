@@ -28,13 +28,14 @@ def test_failed_rewards_stop_the_run_though_their_groups_would_be_filtered_out(m
 def test_a_failed_reward_counts_in_the_whole_step_however_small_its_round(
     make_generator, step, response, failed, limit, stops
 ):
-    # 4 groups keep 1 and 3; 4 more keep 5 and 7, and after 4 failed one more is under way: in a round of its own, of 2
-    # responses, one of which fails. In the step one of 18 did; the 2 of the first round are 2 of 8 and 2 of 16
+    # rounds of 4 and 5 groups, of 2 responses each; one response of the second fails, 1 of the 10 of its round and of
+    # the 18 of the step. Then one of each round: 1 of 8, and 2 of 18 < 0.125
     torn = [response("8", "x", 1.0), failed("8", "x")]
-    generator, _ = make_generator(failures={0: {9: torn}})
+    generator, _ = make_generator(failures={0: {9: torn}}, rollout_seeded=True)
     generator.args.reward_max_error_frac = 1 / 18
-    assert step(generator)[1]["sampling/rounds"] == 3.0
-    generator, _ = make_generator(failures={0: {n: [response("0", "x", 0.0), failed("0", "x")] for n in (1, 5)}})
+    assert step(generator)[1]["sampling/rounds"] == 2.0
+    failures = {0: {n: [response("0", "x", 0.0), failed("0", "x")] for n in (1, 5)}}
+    generator, _ = make_generator(failures=failures, rollout_seeded=True)
     generator.args.reward_max_error_frac = limit
     if not stops:
         step(generator)

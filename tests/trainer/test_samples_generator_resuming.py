@@ -13,6 +13,7 @@ def test_a_run_resumed_after_any_step_goes_on_as_if_nothing_had_happened(make_ge
     chance = random.Random(seed)
     passing = [chance.random() < 0.6 for _ in range(40)]
     run = {"prompts": 40, "score": lambda p: [1.0, float(not passing[p])], "delays": seed, "episodes": episodes}
+    run["rollout_seeded"] = True
     expected = outcomes(make_generator(**run)[0])
     for done in range(1, len(expected)):
         first, _ = make_generator(**run)

@@ -1,8 +1,12 @@
 import math
+import os
+import resource
+import signal
+from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.utils.json_lines import json_number, write_lines
+from openrlhf_cov.utils.json_lines import json_number, parse_json, parse_object, valid_text, write_lines
 
 
 @pytest.mark.parametrize(
@@ -27,3 +31,99 @@ def test_a_file_is_replaced_as_a_whole(tmp_path):
     write_lines(path, ["d"])
     assert path.read_text(encoding="utf-8") == "d\n"
     assert [file.name for file in tmp_path.iterdir()] == ["step_4.jsonl"]
+
+
+@pytest.mark.parametrize("planted", ["link", "dangling link", "file"])
+def test_what_is_planted_under_the_name_of_the_unfinished_file_is_not_written_to(tmp_path, planted):
+    victim, folder = tmp_path / "victim", tmp_path / "run"
+    folder.mkdir()
+    unfinished = folder / ".run.json.tmp"
+    if planted == "file":
+        unfinished.write_text("left by a kill")
+    else:
+        unfinished.symlink_to(victim)
+    if planted == "link":
+        victim.write_text("mine")
+    write_lines(folder / "run.json", ["new"])
+    assert (folder / "run.json").read_text() == "new\n"
+    assert not (folder / "run.json").is_symlink()
+    assert victim.exists() is (planted == "link")
+    assert planted != "link" or victim.read_text() == "mine"
+    assert [path.name for path in folder.iterdir()] == ["run.json"]
+
+
+def test_a_link_under_the_name_itself_is_replaced_and_not_followed(tmp_path):
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "run.json").symlink_to(tmp_path / "victim")
+    write_lines(tmp_path / "run.json", ["new"])
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert not (tmp_path / "run.json").is_symlink()
+
+
+@pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o640)])
+def test_who_may_read(tmp_path, private, mode):
+    before = os.umask(0o027)
+    try:
+        write_lines(tmp_path / "file", ["a"], private=private)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == mode
+
+
+def test_a_full_disk_leaves_nothing_behind_and_is_told_by_the_name_of_the_file(tmp_path):
+    with pytest.raises(FileNotFoundError) as refused:
+        write_lines(tmp_path / "none" / "file", ["a"])
+    assert refused.value.filename == str(tmp_path / "none" / "file")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    heard = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10**5, before[1]))
+        with pytest.raises(OSError, match="File too large"):
+            write_lines(tmp_path / "file", ["a" * 1000] * 1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, heard)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_is_written_to(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_lines(tmp_path / "pipe", ["a"])
+    assert os.read(reader, 10) == b"a\n"
+    os.close(reader)
+    write_lines(Path("/dev/null"), ["a"])
+    assert not Path("/dev/null").is_file()
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        (b'\xef\xbb\xbf{"a": 1}', {"a": 1}),
+        (b"[1e999, -1e999]", [math.inf, -math.inf]),
+        (b"1" * 5000, math.inf),
+        (b"-" + b"1" * 5000, -math.inf),
+        (b"123456789012345678901234567890", 123456789012345678901234567890),
+        (b'"\\ud800"', "\ud800"),
+    ],
+)
+def test_odd_json_is_read(content, value):
+    assert parse_json(content) == value
+
+
+@pytest.mark.parametrize("content", [b"[" * 10**6, b"\xff", b"", b"{", b"[1] [2]", '{"a": 1}'.encode("utf-16")])
+def test_what_is_no_json_is_one_line(content):
+    with pytest.raises(ValueError, match=r"^[^\n]+$"):
+        parse_json(content)
+
+
+@pytest.mark.parametrize("content", [b"null", b"1", b'"a"', b"[{}]"])
+def test_an_object_is_one(content):
+    assert parse_object(b'{"a": null}') == {"a": None}
+    with pytest.raises(ValueError, match="no JSON object"):
+        parse_object(content)
+
+
+def test_halves_of_surrogate_pairs_are_replaced():
+    assert valid_text("a\ud83d\ude00b\ud83d\udc80"[:4]) == "a\U0001f600b"
+    assert valid_text("a\ud83d b\ude00") == "a\ufffd b\ufffd"

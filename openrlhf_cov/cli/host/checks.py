@@ -34,6 +34,7 @@ CHECKS: dict[str, Check] = {
     "nvcc": software.check_nvcc,
     "nccl": software.check_nccl,
     "network": machine.check_interfaces,
+    "cpu": machine.check_cpu,
     "cores": machine.check_cores,
     "memory": machine.check_memory,
     "disk of models": machine.check_model_disk,

@@ -11,12 +11,14 @@ import sysconfig
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_cov.cli.host.packages import Package, find_packages, pins
 from openrlhf_cov.trainer.cpu_host import is_cpu_host
+from openrlhf_cov.trainer.extension_locks import Locks, extensions_folder, find_locks
+from openrlhf_cov.utils.cores import cores
+from openrlhf_cov.utils.open_files import open_files
 
 PORTS = (6379, 8265)
 """Of a Ray head: its store, its dashboard."""
@@ -52,10 +54,11 @@ class Disk:
 
 @dataclass(frozen=True)
 class Process:
-    """``command`` is empty for a process of another user."""
+    """``command`` is empty for a process of another user; ``open_ray``: the head of a Ray without a token."""
 
     pid: int | None
     command: str
+    open_ray: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,13 +100,15 @@ class Facts:
     """Those of ``PORTS`` on which somebody listens."""
     limits: Mapping[str, Limit]
     cores: int
+    instructions: frozenset[str] | None
+    """What an x86 CPU says it can do; None: another kind of CPU."""
     memory: int
     """Bytes, those of the control group where it has fewer."""
     environment: Mapping[str, str]
     interfaces: tuple[str, ...]
     """Names of network interfaces."""
-    stale_locks: tuple[str, ...]
-    """Lock files of torch's compiled extensions that nobody holds."""
+    locks: Locks
+    """Of torch's compiled extensions, those that nobody here holds."""
     hub: Hub | None = None
     """None: it was not to be asked."""
 
@@ -133,10 +138,11 @@ def gather(ask_hub: bool) -> Facts:
             )
         },
         cores=cores(),
+        instructions=instructions(),
         memory=memory(),
         environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
         interfaces=tuple(sorted(name for _, name in socket.if_nameindex())),
-        stale_locks=stale_locks(Path(os.environ.get("TORCH_EXTENSIONS_DIR") or _cache("torch_extensions"))),
+        locks=find_locks(extensions_folder()),
         hub=find_hub(os.environ.get("HF_ENDPOINT") or "https://huggingface.co") if ask_hub else None,
     )
 
@@ -191,29 +197,18 @@ def listening(table: str) -> Iterator[tuple[int, str]]:
             yield int(cells[1].rpartition(":")[2], 16), cells[9]
 
 
-def open_files(proc: Path = Path("/proc")) -> dict[str, int]:
-    """What processes have open, as far as this user may see -> process id."""
-    found = {}
-    for pid in filter(str.isdigit, _names(proc)):
-        for number in _names(proc / pid / "fd"):
-            with suppress(OSError):  # closed meanwhile
-                found[os.readlink(proc / pid / "fd" / number)] = int(pid)
-    return found
-
-
 def limit(number: int) -> Limit:
     """A limit of this process."""
     return Limit(*(None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(number)))
 
 
-def cores(group: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Cores that this process may use, a quota of its control group rounded up."""
-    allowed = len(os.sched_getaffinity(0))
+def instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str] | None:
+    """The flags of an x86 CPU, such as ``avx2``; None where there are none."""
     try:
-        quota, period = map(int, group.read_text().split())
-    except (OSError, ValueError):  # no control group, or "max"
-        return allowed
-    return min(allowed, -(-quota // period))
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return None
+    return next((frozenset(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), None)
 
 
 def memory(group: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
@@ -223,13 +218,6 @@ def memory(group: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
         return min(total, int(group.read_text()))
     except (OSError, ValueError):  # no control group, or "max"
         return total
-
-
-def stale_locks(root: Path) -> tuple[str, ...]:
-    """Files called ``lock`` below a folder that no process has open."""
-    locks = sorted(Path(folder, "lock") for folder, _, files in os.walk(root) if "lock" in files)
-    held = open_files() if locks else {}
-    return tuple(str(lock) for lock in locks if str(lock.resolve()) not in held)
 
 
 def find_hub(url: str, timeout: float = HUB_TIMEOUT) -> Hub:
@@ -248,16 +236,10 @@ def _process(pid: int | None, proc: Path) -> Process:
         return Process(None, "")
     try:
         command = (proc / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        environment = (proc / str(pid) / "environ").read_bytes().replace(b"RAY_AUTH_MODE=disabled", b"")
     except OSError:
-        command = ""
-    return Process(pid, command)
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:  # gone meanwhile, or of another user
-        return []
+        return Process(pid, "")
+    return Process(pid, command, "gcs_server" in command and b"RAY_AUTH_MODE=" not in environment)
 
 
 def _is_there(path: Path) -> bool:

@@ -41,6 +41,19 @@ def check_cores(facts: Facts) -> Finding:
     return Finding("ok", str(facts.cores))
 
 
+def check_cpu(facts: Facts) -> Finding:
+    """Which of its libraries vLLM loads on a CPU host; without AVX2 it has none."""
+    if not on_cpu(facts):
+        return Finding("ok", "any; the GPUs compute")
+    known = facts.instructions
+    if known is None:
+        return Finding("warn", "no x86; not tried", "docker run --platform linux/amd64 …")
+    if "avx2" not in known:
+        return Finding("fail", "no AVX2, which vLLM needs", "qemu-system-x86_64 -cpu host …  # or another machine")
+    names = {"avx2": "AVX2", "avx512f": "AVX512", "avx512_bf16": "AVX512-BF16"}
+    return Finding("ok", ", ".join(name for flag, name in names.items() if flag in known))
+
+
 def check_memory(facts: Facts) -> Finding:
     needed = 8 if on_cpu(facts) else 64
     found = f"{facts.memory / GIB:.1f} GiB"
@@ -96,6 +109,9 @@ def check_port(facts: Facts, port: int, flag: str) -> Finding:
     if process is None:
         return Finding("ok", "free")
     who = f"{process.command[:60]} (pid {process.pid})" if process.command else "a process of another user"
+    if process.open_ray:
+        fix = "ray get-auth-token --generate; export RAY_AUTH_MODE=token  # before `ray start`, docs/install.md"
+        return Finding("warn", f"a Ray head without a token, which runs the code of whoever reaches it: {who}", fix)
     if RAY_PROCESS.search(process.command):
         return Finding("ok", f"a Ray head: {who}")
     return Finding("warn", f"taken by {who}", f"ray start --head {flag} {port + 1}")
@@ -122,10 +138,16 @@ def check_locked_memory(facts: Facts) -> Finding:
 
 
 def check_extension_locks(facts: Facts) -> Finding:
-    if not facts.stale_locks:
+    stale, unclear = facts.locks.stale, facts.locks.young + facts.locks.foreign
+    if not stale + unclear:
         return Finding("ok", "no lock of a killed process")
-    found = f"{len(facts.stale_locks)} left by killed processes: loading waits for ever, except from train_ppo_ray"
-    return Finding("warn", found, f"rm {shlex.join(facts.stale_locks)}")
+    parts = []
+    if stale:
+        parts.append(f"{len(stale)} left by killed processes: loading waits for ever, except from train_ppo_ray")
+    if unclear:
+        parts.append(f"{len(unclear)} held by no process of this host, on a network file system or just made")
+    fix = f"rm {shlex.join(map(str, stale + unclear))}"
+    return Finding("warn", "; ".join(parts), fix + ("  # if nothing compiles" if unclear else ""))
 
 
 def check_hub(facts: Facts) -> Finding | None:

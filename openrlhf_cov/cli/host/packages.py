@@ -32,7 +32,7 @@ CHAINS = (("torch", "vllm", "flash_attn", "deepspeed"), ("ray", "transformers"))
 TIMEOUT = 120.0
 """Seconds for the imports of one process; a busy host needs half a minute."""
 
-PIN = re.compile(r"\s*([A-Za-z0-9._-]+)\s*(?:\[[^]]*])?\s*==\s*([^\s;,]+)")
+PIN = re.compile(r"\s*([A-Za-z0-9._-]+)\s?(?:\[[^]]*])?\s?==\s*([^\s;,]+)")
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Package:
 def find_packages() -> dict[str, Package]:
     """Every package of ``DISTRIBUTIONS``, those that can be imported tried."""
     found = {}
-    for module, names in DISTRIBUTIONS.items():
-        found[module] = Package(next(filter(None, map(_version, names)), None), _is_present(module))
+    for module in DISTRIBUTIONS:
+        found[module] = Package(version_of(module), _is_present(module))
     chains = [[name for name in chain if found[name].present] for chain in CHAINS]
     with ThreadPoolExecutor(len(chains)) as threads:
         for results in threads.map(try_imports, chains):
@@ -72,6 +72,11 @@ def try_imports(names: Iterable[str], timeout: float = TIMEOUT) -> dict[str, dic
         if left:
             results[left.pop(0)] = {"fault": end, "facts": {}}
     return results
+
+
+def version_of(module: str) -> str | None:
+    """The version of one of ``DISTRIBUTIONS`` by its metadata; None where there is none."""
+    return next(filter(None, map(_version, DISTRIBUTIONS[module])), None)
 
 
 def pins(module: str) -> dict[str, str]:

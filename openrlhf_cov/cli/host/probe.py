@@ -6,6 +6,7 @@ the process or never return; what was printed before stays true. Run by ``cli.do
 
 import importlib
 import json
+import logging
 import os
 import sys
 from types import ModuleType
@@ -42,11 +43,22 @@ def _torch_facts(torch: ModuleType) -> dict[str, Any]:
 
 
 def _vllm_facts(vllm: ModuleType) -> dict[str, Any]:
-    """The platform whose kernels load; ImportError, where they do not."""
+    """The platform whose kernels load; ImportError, where they do not.
+
+    Which library that is, of several on x86, the platform decides by the CPU. Its operators are what shows that it was
+    loaded: vLLM drops the module itself, and only logs a fault. A second library would end the process.
+    """
     platform = importlib.import_module("vllm.platforms").current_platform
-    platform.import_kernels()  # a fault is only logged
-    if not any(name.startswith("vllm._C") for name in sys.modules):
-        importlib.import_module("vllm._C")
+    said: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger = logging.getLogger("vllm")
+    logger.setLevel(logging.WARNING)
+    logger.addHandler(handler)
+    platform.import_kernels()
+    operators = importlib.import_module("torch")._C._dispatch_get_all_op_names()
+    if not any(name.startswith("_C::") for name in operators):
+        raise ImportError("; ".join(said) or "its kernels are not there")
     return {"platform": platform.device_type}
 
 

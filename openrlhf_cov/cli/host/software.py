@@ -4,12 +4,10 @@ from dataclasses import replace
 
 from openrlhf_cov.cli.host.facts import Facts
 from openrlhf_cov.cli.host.findings import ON_CPUS, ON_GPUS, Finding, on_cpu
+from openrlhf_cov.cli.packages import OPENRLHF
 
 TORCH_INDEX = "--extra-index-url https://download.pytorch.org/whl/cpu"
 """PyPI has no build of torch for CPUs alone."""
-OPENRLHF = "0.11.2"
-"""The version whose classes we extend."""
-
 PYTHONS = ((3, 10), (3, 13))
 """From the first up to, but not including, the second."""
 

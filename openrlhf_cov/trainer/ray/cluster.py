@@ -10,17 +10,23 @@ from typing import Any
 
 import ray
 from openrlhf.utils.logging_utils import init_logger
+from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
 from ray.exceptions import GetTimeoutError
 from ray.util import placement_group, remove_placement_group
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.ray.adapters import prepare_worker
+from openrlhf_cov.trainer.ray.adapters import TRUST_VARIABLE, prepare_worker, protect_worker
+from openrlhf_cov.utils.cores import cores
+from openrlhf_cov.utils.ray_here import ray_of_this_host, rays_of_this_host
 
 logger = init_logger(__name__)
 
-PLACEMENT_TIMEOUT = 20.0
-"""Seconds to wait for room, e.g. for the actors of a run that has just ended."""
+FREE_TIMEOUT = 20.0
+"""Seconds to wait for room, e.g. for the actors of a run that has just ended; --ray.placement_timeout goes before."""
+
+SCALE_TIMEOUT = 1800.0
+"""The same where an autoscaler may add nodes first; Ray itself gives a node 15 minutes to start."""
 
 ANSWER_TIMEOUT = 2.0
 """Seconds in which a web server answers; the head of a Ray answers within milliseconds."""
@@ -36,7 +42,7 @@ DASHBOARD = (
 FORWARDED = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN", "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1"}
 """Environment variables that upstream hands to every worker, with upstream's defaults."""
 
-FORWARDED_IF_SET = ("VLLM_LOGGING_LEVEL",)
+FORWARDED_IF_SET = ("VLLM_LOGGING_LEVEL", TRUST_VARIABLE)
 """And those that a worker gets where this process has them."""
 
 
@@ -65,29 +71,46 @@ def needs_of_training(args: SimpleNamespace) -> Needs:
     )
 
 
-def connect(needs: Needs) -> None:
-    """Join the Ray that RAY_ADDRESS names (``ray job submit`` sets it), or start one for this process alone.
+def connect(needs: Needs) -> bool:
+    """Join a Ray, or start one for this process alone; True if it was started.
 
-    Another Ray on this host is neither used nor stopped. Raises UsageError where there is none to join or to start.
+    RAY_ADDRESS says which (``ray job submit`` sets it; ``local``: one of its own). Without it the one that ``ray
+    start`` runs here is joined, as by ``ray.init()``: two that know nothing of each other hand out the same GPUs.
+    Raises UsageError where there is none to join or to start.
     """
     address = os.environ.get("RAY_ADDRESS")
     runtime_env = _runtime_env(needs)
+    if not address and (address := ray_of_this_host()):
+        logger.warning(
+            f"joining the Ray of this host at {address}; RAY_ADDRESS=local would start another one beside it"
+        )
+        way_out = "end it with `ray stop`, or start another one beside it with RAY_ADDRESS=local"
+        _init(
+            f"the Ray of this host at {address} cannot be joined; {way_out}", address=address, runtime_env=runtime_env
+        )
+        return False
     if address and address != "local":
         _check_address(address)
         way_out = "give host:port of a running Ray, or unset RAY_ADDRESS to start one"
         _init(f"RAY_ADDRESS={address} cannot be joined; {way_out}", address=address, runtime_env=runtime_env)
-        return
+        return False
+    if others := rays_of_this_host():
+        logger.warning(
+            f"starting a Ray beside {', '.join(sorted(others))}: they know nothing of each other and may hand out the "
+            "same GPUs; RAY_ADDRESS=host:port joins one"
+        )
     resources = {}
     if cpu_host.is_cpu_host():
-        slots, cores = len(needs.bundles), os.cpu_count() or 1
-        if slots > max(8, 2 * cores):
+        slots, here = len(needs.bundles), cores()
+        if slots > max(8, 2 * here):
             raise UsageError(
-                f"the run needs {slots} model processes, this host without an accelerator has {cores} cores; "
+                f"the run needs {slots} model processes, this host without an accelerator has {here} cores; "
                 f"{needs.way_out}"
             )
         resources = {"num_gpus": slots, "num_cpus": slots + CONTROLLER_CPUS}
     settings = {"include_dashboard": False, "runtime_env": runtime_env, **resources}
     _init("no Ray can be started on this host", address="local", **settings)
+    return True
 
 
 def _runtime_env(needs: Needs) -> dict:
@@ -96,9 +119,8 @@ def _runtime_env(needs: Needs) -> dict:
     env_vars |= {name: os.environ[name] for name in FORWARDED_IF_SET if name in os.environ}
     env_vars |= cpu_host.environment(needs.training_processes)
     runtime_env: dict = {"env_vars": {k: v for k, v in env_vars.items() if k not in _job_env_vars()}}
-    if cpu_host.is_cpu_host() or needs.fp32:
-        runtime_env["worker_process_setup_hook"] = f"{prepare_worker.__module__}.{prepare_worker.__name__}"
-    return runtime_env
+    hook = prepare_worker if cpu_host.is_cpu_host() or needs.fp32 else protect_worker
+    return runtime_env | {"worker_process_setup_hook": f"{hook.__module__}.{hook.__name__}"}
 
 
 def _init(refusal: str, **settings: Any) -> None:
@@ -132,22 +154,48 @@ def required_bundles(args: SimpleNamespace) -> list[dict[str, float]]:
     return [{"GPU": 1.0, "CPU": 1.0}] * gpus
 
 
-def check_capacity(needs: Needs) -> None:
+def check_capacity(needs: Needs, timeout: float = 0.0, may_scale: bool = True) -> None:
     """Reserve the slots of the run and give them back; UsageError with the shortfall if they do not come free.
 
-    More than the whole cluster has is refused at once.
+    They have ``timeout`` seconds; 0: 20, or half an hour where an autoscaler has to add nodes first. If none adds any,
+    or not ``may_scale``, more than the whole cluster has is refused at once.
     """
     bundles = [*needs.bundles, {"CPU": 1.0}]
-    total = ray.cluster_resources()
-    if any(_sum(bundles, kind) > total.get(kind, 0.0) for kind in ("GPU", "CPU")):
+    total, free = ray.cluster_resources(), ray.available_resources()
+    if may_scale and _exceed(bundles, free) and autoscales():
+        timeout = timeout or SCALE_TIMEOUT
+        logger.warning(
+            f"waiting up to {timeout:g} s for the autoscaler: the run needs {_sum(bundles, 'GPU'):g} GPUs and "
+            f"{_sum(bundles, 'CPU'):g} CPUs, {free.get('GPU', 0):g} and {free.get('CPU', 0):g} are free"
+        )
+    elif _exceed(bundles, total):
         raise _shortfall(bundles, needs.way_out)
     group = placement_group(bundles, strategy="PACK")
     try:
-        ray.get(group.ready(), timeout=PLACEMENT_TIMEOUT)
+        ray.get(group.ready(), timeout=timeout or FREE_TIMEOUT)
     except GetTimeoutError as error:
         raise _shortfall(bundles, needs.way_out) from error
     finally:
         remove_placement_group(group)
+
+
+def autoscales() -> bool:
+    """True if an autoscaler adds nodes to the Ray that was joined: KubeRay's, or that of a cluster launcher.
+
+    A Ray without one has a monitor too, which knows no types of nodes: it calls each by the node's id.
+    """
+    from ray.autoscaler._private.util import format_readonly_node_type
+    from ray.autoscaler.v2.sdk import get_cluster_status
+    from ray.autoscaler.v2.utils import is_autoscaler_v2
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    if is_autoscaler_v2(fetch_from_server=True):
+        status = get_cluster_status(ray.get_runtime_context().gcs_address)
+        types = {node.ray_node_type_name for node in (*status.active_nodes, *status.idle_nodes)}
+    else:
+        report = json.loads(_internal_kv_get(DEBUG_AUTOSCALING_STATUS) or b"{}").get("autoscaler_report") or {}
+        types = set(report.get("active_nodes", {}))
+    return bool(types - {format_readonly_node_type(node["NodeID"]) for node in ray.nodes()})
 
 
 def gpus_of_nodes() -> dict[str, int]:
@@ -163,6 +211,10 @@ def _shortfall(bundles: list[dict[str, float]], way_out: str) -> UsageError:
         f"{total.get('GPU', 0):g} GPUs ({free.get('GPU', 0):g} free) and {total.get('CPU', 0):g} CPUs "
         f"({free.get('CPU', 0):g} free); {way_out}, or give Ray more"
     )
+
+
+def _exceed(bundles: list[dict[str, float]], resources: dict[str, float]) -> bool:
+    return any(_sum(bundles, kind) > resources.get(kind, 0.0) for kind in ("GPU", "CPU"))
 
 
 def _sum(bundles: list[dict[str, float]], kind: str) -> float:

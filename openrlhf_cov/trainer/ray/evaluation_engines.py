@@ -29,9 +29,11 @@ def start_engines(
     gpu_memory_utilization: float,
     enforce_eager: bool,
     seed: int,
+    trust_remote_code: bool,
 ) -> list[Any]:
     """Handles of engines that hold ``model``, made by upstream's ``create_vllm_engines`` in a placement group."""
-    install_engines({"dtype": VLLM_DTYPES[dtype], "reward_config": RewardConfig(), "worker_extension_cls": ""})
+    settings = {"dtype": VLLM_DTYPES[dtype], "reward_config": RewardConfig(), "worker_extension_cls": ""}
+    install_engines(settings | {"trust_remote_code": trust_remote_code})
     from openrlhf.trainer.ray.vllm_engine import create_vllm_engines
 
     return create_vllm_engines(

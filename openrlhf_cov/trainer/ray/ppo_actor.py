@@ -1,7 +1,7 @@
 """The policy actor: installs the covariance loss, observes rollouts and updates."""
 
-import hashlib
 from pathlib import Path
+from typing import Any
 
 import torch
 from openrlhf.models import aggregate_loss
@@ -13,17 +13,14 @@ from openrlhf_cov.config import CovConfig
 from openrlhf_cov.models.loss import CovPolicyLoss
 from openrlhf_cov.models.objectives import get_method
 from openrlhf_cov.trainer.bad_updates import BadUpdates
-from openrlhf_cov.trainer.checkpoints import NO_LIMIT, ClientStates, describe_run, errors_at_the_end, prune, save_whole
+from openrlhf_cov.trainer.checkpoints import ROLLOUTS, ClientStates, checkpoint_folder
 from openrlhf_cov.trainer.cpu_adam import replay_bias_corrections
-from openrlhf_cov.trainer.observation import (
-    ENTROPY,
-    StepDiagnostics,
-    observe_loss,
-    observe_training,
-    record_entropy,
-)
+from openrlhf_cov.trainer.observation import StepDiagnostics, observe_loss, observe_training, record_entropy
 from openrlhf_cov.trainer.ray.adapters import plain_class
+from openrlhf_cov.trainer.ray.model_actors import CheckpointedActor, read_rollouts
+from openrlhf_cov.trainer.sample_info import ENTROPY
 from openrlhf_cov.trainer.selection import ranks_of
+from openrlhf_cov.trainer.step_seed import seed_step
 from openrlhf_cov.trainer.token_dump import dump_tokens, is_due
 from openrlhf_cov.utils.metrics import MetricBuffer
 
@@ -34,21 +31,15 @@ DYNAMICS = "entropy_dynamics"
 """Entry of a checkpoint's client states."""
 
 
-def step_seed(run_seed: int, global_step: int, rank: int) -> int:
-    """Seed of torch's generator on one rank in one step, so that a resumed run draws what the first would have."""
-    digest = hashlib.sha256(f"{run_seed}/{global_step}/{rank}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 1
-
-
-def share_over_ranks(error: str | None) -> list[str | None]:
-    """The argument of every rank, in their order; all ranks call it."""
-    errors: list[str | None] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(errors, error)
-    return errors
-
-
-class CovPolicyActor(plain_class(PolicyModelActor)):
+class CovPolicyActor(CheckpointedActor, plain_class(PolicyModelActor)):
     """Upstream's policy actor with the covariance loss swapped in and its updates measured."""
+
+    model_name = "actor"
+
+    @property
+    def engine(self) -> Any:
+        """Of DeepSpeed."""
+        return self.actor.model
 
     def init_model_from_pretrained(self, strategy, *args, **kwargs) -> None:
         """Upstream's, then the loss of ``--cov_type`` (``none`` leaves upstream's object in place)."""
@@ -74,11 +65,9 @@ class CovPolicyActor(plain_class(PolicyModelActor)):
     def start_step(self, global_step: int) -> None:
         """Called before each ``fit``: settings and random choices of this step follow from its number."""
         self.trainer.global_step = global_step
-        torch.manual_seed(step_seed(self.strategy.seed, global_step, self.strategy.get_rank()))
+        rank = seed_step(self.strategy, global_step)
         if isinstance(self.trainer.actor_loss_fn, CovPolicyLoss):
-            self.trainer.actor_loss_fn.start_step(
-                self.config.at(global_step), self.strategy.seed, global_step, self.strategy.get_rank()
-            )
+            self.trainer.actor_loss_fn.start_step(self.config.at(global_step), self.strategy.seed, global_step, rank)
 
     def forward(self, sequences, action_mask=None, *args, **kwargs) -> torch.Tensor:
         """Upstream's log-probs (B, A) of the rollouts; on the way the entropies of the policy that scores them."""
@@ -118,32 +107,27 @@ class CovPolicyActor(plain_class(PolicyModelActor)):
         return status | values
 
     def get_checkpoint_states(self) -> ClientStates:
-        """Upstream's, short in its log."""
-        return ClientStates(super().get_checkpoint_states())
+        """Upstream's, short in its log; the first rank adds the state of the rollouts, which its controller takes.
+
+        Raises RunStopped if that cannot be read.
+        """
+        states = ClientStates(super().get_checkpoint_states())
+        states.pop("optimizer", None)  # DeepSpeed's, without ZeRO
+        if not self.strategy.is_rank_0():
+            states.pop(ROLLOUTS, None)
+        elif self.restored and ROLLOUTS not in states:  # checkpoints of earlier versions have it there
+            states[ROLLOUTS] = read_rollouts(checkpoint_folder(self.strategy.args, "actor") / self.restored)
+        return states
 
     def save_checkpoint(self, tag, client_states=None, metric_value=None, metric_key=None) -> None:
-        """Upstream's; the DeepSpeed checkpoint appears under its name when it is complete (``save_whole``)."""
-        ckpt, strategy = self.strategy.args.ckpt, self.strategy
-        folder = Path(ckpt.path) / "_actor"
+        """Upstream's; the DeepSpeed checkpoint is whole or not there, the state of the rollouts in one file of it."""
         states = (client_states or {}) | {DYNAMICS: self.diagnostics.dynamics.state_dict()}
-
-        def save(name: str) -> None:
-            engine = self.actor.model
-            files = (engine.checkpoint_engine, "save"), (engine, "_copy_recovery_script")
-            with errors_at_the_end(*files, (strategy, "_write_ckpt_metric")):
-                strategy.save_ckpt(
-                    engine, str(folder), name, NO_LIMIT, NO_LIMIT, states, False, metric_value, metric_key
-                )
-
+        rollouts = states.pop(ROLLOUTS, None)
         if not self.disable_ds_ckpt:
-            first = strategy.is_rank_0()
-            run = describe_run(strategy.args, self.actor.model.module.config)
-            save_whole(save, folder, tag, run, first=first, share=share_over_ranks)
-            if first:
-                prune(folder, tag, ckpt.max_num, ckpt.max_mem, strategy._read_ckpt_metric)
+            self.save_deepspeed(tag, metric_value, metric_key, states, rollouts)
         disabled, self.disable_ds_ckpt = self.disable_ds_ckpt, True  # what is left for upstream is the HF export
         try:
-            super().save_checkpoint(tag, client_states, metric_value, metric_key)
+            super().save_checkpoint(tag, states, metric_value, metric_key)
         finally:
             self.disable_ds_ckpt = disabled
 

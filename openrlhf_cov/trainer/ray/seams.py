@@ -33,9 +33,14 @@ def install(args: SimpleNamespace) -> None:
     import openrlhf.trainer.ppo_trainer_async as async_trainer
 
     from openrlhf_cov.trainer.ppo_trainer import CovGenerateSamplesActor, CovPPOTrainer, CovTrainingActor
+    from openrlhf_cov.trainer.ray.critic_actor import CovCriticActor
+    from openrlhf_cov.trainer.ray.model_actors import CovReferenceActor, CovRewardActor
     from openrlhf_cov.trainer.ray.ppo_actor import CovPolicyActor
 
     upstream_cli.PolicyModelActor = ray.remote(num_gpus=1)(CovPolicyActor)
+    upstream_cli.CriticModelActor = ray.remote(num_gpus=1)(CovCriticActor)
+    upstream_cli.ReferenceModelActor = ray.remote(num_gpus=1)(CovReferenceActor)
+    upstream_cli.RewardModelActor = ray.remote(num_gpus=1)(CovRewardActor)
     sync_trainer.PPOTrainer = ray.remote(CovPPOTrainer)
     async_trainer.TrainingActor = ray.remote(CovTrainingActor)
     async_trainer.GenerateSamplesActor = ray.remote(CovGenerateSamplesActor)
@@ -58,6 +63,7 @@ def engine_settings(args: SimpleNamespace) -> dict[str, Any]:
     from openrlhf_cov.config import RewardConfig
 
     settings: dict[str, Any] = {"dtype": VLLM_DTYPES[args.ds.param_dtype]}
+    settings["trust_remote_code"] = args.trust_remote_code
     settings["reward_config"] = RewardConfig.from_args(args)
     if args.vllm.sync_backend == "gloo":
         from openrlhf_cov.trainer import weight_transfer

@@ -4,6 +4,7 @@ import pytest
 
 from openrlhf_cov.cli.host.facts import Disk, Facts, Gpu, Limit
 from openrlhf_cov.cli.host.packages import Package
+from openrlhf_cov.trainer.extension_locks import Locks
 
 GIB = 2**30
 
@@ -46,10 +47,11 @@ def gpu_host() -> Facts:
         ports={},
         limits={"nofile": Limit(1024, 1048576), "nproc": Limit(None, None), "memlock": Limit(None, None)},
         cores=64,
+        instructions=frozenset({"avx2", "avx512f", "avx512_bf16"}),
         memory=1000 * GIB,
         environment={},
         interfaces=("eth0", "ib0", "lo"),
-        stale_locks=(),
+        locks=Locks(),
     )
 
 

@@ -29,7 +29,7 @@ def test_a_host_without_any_package_is_examined_to_the_end(host, request):
 
 
 def test_a_line_is_what_a_check_says(gpu_host):
-    assert examine(replace(gpu_host, cores=1))[15] == Line(
+    assert examine(replace(gpu_host, cores=1))[16] == Line(
         "cores", "warn", "1; Ray, vLLM and training take turns", "docker run --cpus 4 …"
     )
 

@@ -82,16 +82,6 @@ def test_the_disk_of_a_path_that_cannot_be_looked_at_is_that_of_its_parent(tmp_p
     assert facts.disk(path).total == facts.disk(tmp_path).total
 
 
-def test_processes_that_are_gone_have_nothing_open(tmp_path):
-    (tmp_path / "12").mkdir()  # fd went with the process
-    (tmp_path / "13/fd").mkdir(parents=True)
-    (tmp_path / "13/fd/0").write_text("no link")
-    (tmp_path / "13/fd/1").symlink_to("/dev/null")
-    (tmp_path / "self").mkdir()
-    assert facts.open_files(tmp_path) == {"/dev/null": 13}
-    assert facts.open_files(tmp_path / "missing") == {}
-
-
 class TestPorts:
     def test_listening_sockets(self):
         assert list(facts.listening(TCP)) == [(6379, "4711"), (8265, "4713")]
@@ -103,7 +93,23 @@ class TestPorts:
         (tmp_path / "12/fd").mkdir(parents=True)
         (tmp_path / "12/fd/3").symlink_to("socket:[4711]")
         (tmp_path / "12/cmdline").write_bytes(b"redis-server\0*:6379\0")
+        (tmp_path / "12/environ").write_bytes(b"HOME=/root\0")
         return tmp_path
+
+    @pytest.mark.parametrize(
+        ("environ", "is_open"),
+        [
+            (b"HOME=/root\0", True),
+            (b"HOME=/root\0RAY_AUTH_MODE=disabled\0", True),
+            (b"HOME=/root\0RAY_AUTH_MODE=token\0RAY_AUTH_TOKEN=abc\0", False),
+        ],
+    )
+    def test_a_ray_without_a_token(self, proc, environ, is_open):
+        (proc / "12/cmdline").write_bytes(b"/venv/gcs_server\0--gcs_server_port=6379\0")
+        (proc / "12/environ").write_bytes(environ)
+        found = facts.listeners((6379,), proc)
+        assert found == {6379: Process(12, "/venv/gcs_server --gcs_server_port=6379", is_open)}
+        assert "abc" not in str(found)
 
     def test_who_listens(self, proc):
         # that of 8265 belongs to another user, whose open files cannot be seen
@@ -127,13 +133,16 @@ class TestPorts:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("150000 100000", 2), ("100000 100000", 1), ("max 100000", None), ("", None)]
+    ("text", "expected"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx2\n\nprocessor\t: 1\nflags\t\t: fpu avx2\n", {"fpu", "avx2"}),
+        ("processor\t: 0\nFeatures\t: fp asimd\n", None),  # an Arm CPU
+    ],
 )
-def test_cores_of_a_control_group_are_rounded_up(tmp_path, text, expected):
-    (tmp_path / "cpu.max").write_text(text)
-    allowed = len(os.sched_getaffinity(0))
-    assert facts.cores(tmp_path / "cpu.max") == min(allowed, expected or allowed)
-    assert facts.cores(tmp_path / "missing") == allowed
+def test_instructions_of_an_x86_cpu(tmp_path, text, expected):
+    (tmp_path / "cpuinfo").write_text(text)
+    assert facts.instructions(tmp_path / "cpuinfo") == expected
+    assert facts.instructions(tmp_path / "missing") is None
 
 
 @pytest.mark.parametrize(("text", "expected"), [("4096\n", 4096), ("max\n", None)])
@@ -141,27 +150,6 @@ def test_memory_of_a_control_group(tmp_path, text, expected):
     (tmp_path / "memory.max").write_text(text)
     assert facts.memory(tmp_path / "memory.max") == (expected or facts.memory(tmp_path / "missing"))
     assert facts.memory(tmp_path / "missing") > 2**28
-
-
-class TestLocks:
-    def test_only_locks_that_nobody_holds_are_stale(self, tmp_path):
-        for name in ("held", "stale"):
-            (tmp_path / name).mkdir()
-            (tmp_path / name / "lock").touch()
-        (tmp_path / "stale/lock.txt").touch()
-        with (tmp_path / "held/lock").open():
-            assert facts.stale_locks(tmp_path) == (str(tmp_path / "stale/lock"),)
-
-    def test_a_folder_that_is_not_there_has_none(self, tmp_path):
-        assert facts.stale_locks(tmp_path / "missing") == ()
-
-    def test_the_folder_is_that_of_torch(self, monkeypatch, tmp_path):
-        from torch.utils.cpp_extension import get_default_build_root
-
-        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-        assert str(facts._cache("torch_extensions").resolve()) == get_default_build_root()
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        assert str(facts._cache("torch_extensions").resolve()) == get_default_build_root()
 
 
 class TestHub:

@@ -1,9 +1,11 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from openrlhf_cov.cli.host.checks import CHECKS
 from openrlhf_cov.cli.host.facts import Disk, Hub, Limit, Process
+from openrlhf_cov.trainer.extension_locks import Locks
 
 GIB = 2**30
 
@@ -48,6 +50,24 @@ class TestNetwork:
 def test_cores(gpu_host):
     assert said("cores", gpu_host, cores=2) == ("ok", "2", None)
     assert said("cores", gpu_host, cores=1)[0] == "warn"
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "found"),
+    [
+        ({"sse4_2"}, "fail", "no AVX2, which vLLM needs"),
+        ({"avx2"}, "ok", "AVX2"),
+        ({"avx2", "avx512f", "avx512_vnni"}, "ok", "AVX2, AVX512"),
+        ({"avx2", "avx512f", "avx512_bf16"}, "ok", "AVX2, AVX512, AVX512-BF16"),
+    ],
+)
+def test_instructions_of_the_cpu(cpu_host, gpu_host, flags, status, found):
+    assert said("cpu", cpu_host, instructions=frozenset(flags))[:2] == (status, found)
+    assert said("cpu", gpu_host, instructions=frozenset(flags))[0] == "ok"
+
+
+def test_another_kind_of_cpu_was_not_tried(cpu_host):
+    assert said("cpu", cpu_host, instructions=None)[0] == "warn"
 
 
 def test_memory(gpu_host, cpu_host):
@@ -134,6 +154,12 @@ class TestPorts:
         status, found, _ = said(f"port {port}", gpu_host, ports={port: Process(7, command)})
         assert (status, found) == ("ok", f"a Ray head: {command[:60]} (pid 7)")
 
+    def test_of_a_ray_without_a_token(self, gpu_host):
+        process = Process(7, "/venv/gcs_server --log_dir=/tmp/ray", open_ray=True)
+        status, found, fix = said("port 6379", gpu_host, ports={6379: process})
+        assert (status, "RAY_AUTH_MODE=token" in fix) == ("warn", True)
+        assert "token" in found
+
     @PORTS
     def test_of_somebody_else(self, gpu_host, port, flag):
         fix = f"ray start --head {flag} {port + 1}"
@@ -174,10 +200,23 @@ class TestLimits:
 
 
 def test_locks_of_killed_processes(gpu_host):
-    status, found, fix = said("extensions", gpu_host, stale_locks=("/c/a/lock", "/c/b c/lock"))
+    assert said("extensions", gpu_host) == ("ok", "no lock of a killed process", None)
+    stale = (Path("/c/a/lock"), Path("/c/b c/lock"))
+    status, found, fix = said("extensions", gpu_host, locks=Locks(stale=stale))
     assert status == "warn"
     assert found.startswith("2 left by killed processes")
     assert fix == "rm /c/a/lock '/c/b c/lock'"
+
+
+@pytest.mark.parametrize("kind", ["young", "foreign"])
+def test_locks_that_somebody_may_hold(gpu_host, kind):
+    lock = Path("/nfs/lock")
+    status, found, fix = said("extensions", gpu_host, locks=Locks(**{kind: (lock,)}))
+    assert (status, found[:2]) == ("warn", "1 ")
+    assert fix == "rm /nfs/lock  # if nothing compiles"
+    status, found, fix = said("extensions", gpu_host, locks=Locks(stale=(Path("/tmp/lock"),), **{kind: (lock,)}))
+    assert found.startswith("1 left by killed processes")
+    assert fix == "rm /tmp/lock /nfs/lock  # if nothing compiles"
 
 
 class TestHub:

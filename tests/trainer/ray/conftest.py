@@ -54,7 +54,9 @@ class RecordingRay:
 
 @pytest.fixture
 def connect(monkeypatch) -> Callable[..., dict[str, Any]]:
-    """Function (is_cpu_host, changes, error of ``ray.init``) -> arguments of ``ray.init``."""
+    """Function (is_cpu_host, changes, error of ``ray.init``) -> arguments of ``ray.init`` where no Ray runs."""
+    monkeypatch.setattr(cluster, "rays_of_this_host", frozenset)
+    monkeypatch.setattr(cluster, "ray_of_this_host", lambda: None)
     for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "OMP_NUM_THREADS", *cluster.FORWARDED):
         monkeypatch.delenv(name, raising=False)
 

@@ -1,5 +1,9 @@
+import json
+import os
 import pickle
+import subprocess
 import sys
+import textwrap
 
 import pytest
 import ray
@@ -55,3 +59,40 @@ def test_accept_fp32_adds_a_dtype_and_keeps_the_others(upstream_utils):
     once = upstream_utils.convert_to_torch_dtype
     adapters.accept_fp32()
     assert upstream_utils.convert_to_torch_dtype is once
+
+
+@pytest.fixture
+def model_with_code(tmp_path):
+    """A folder whose configuration is code; the code leaves a file when it is run."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "odd", "auto_map": {"AutoConfig": "code.Odd"}}))
+    (folder / "code.py").write_text(
+        textwrap.dedent(
+            f"""
+            from pathlib import Path
+            from transformers import PretrainedConfig
+            Path({str(tmp_path / "ran")!r}).touch()
+            class Odd(PretrainedConfig):
+                model_type = "odd"
+            """
+        )
+    )
+    return folder
+
+
+@pytest.mark.parametrize("first", ["import transformers.models.auto.configuration_auto", "pass"])
+@pytest.mark.parametrize("trusted", [False, True])
+def test_code_of_a_model_runs_only_where_it_is_trusted(model_with_code, trusted, first):
+    # as upstream's actors do it: the flag of transformers is always set
+    program = f"""
+    {first}
+    from openrlhf_cov.trainer.ray import adapters
+    adapters.protect_worker()
+    from transformers import AutoConfig
+    AutoConfig.from_pretrained({str(model_with_code)!r}, trust_remote_code=True)
+    """
+    env = {**os.environ, adapters.TRUST_VARIABLE: "1"} if trusted else dict(os.environ)
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=env, capture_output=True, text=True)
+    assert (done.returncode == 0) is trusted, done.stderr
+    assert (model_with_code.parent / "ran").exists() is trusted

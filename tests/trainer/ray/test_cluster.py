@@ -1,12 +1,13 @@
 """What a run needs of a cluster, the Ray that it starts on its own host, and whether there is room."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
 from ray.exceptions import GetTimeoutError
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.trainer.ray import cluster
+from openrlhf_cov.trainer.ray import adapters, cluster
 
 KL = {"algo.kl.init_coef": 1e-3}
 CRITIC = {"critic.model_name_or_path": "model"}
@@ -62,11 +63,22 @@ def test_a_cpu_host_gets_logical_gpus_and_the_stand_ins(connect):
 def test_a_gpu_host_keeps_its_own_resources(connect):
     asked = connect(False, {})
     assert not {"num_gpus", "num_cpus"} & asked.keys()
-    assert asked["runtime_env"] == {"env_vars": cluster.FORWARDED}
+    assert asked["runtime_env"] == {
+        "env_vars": cluster.FORWARDED,
+        "worker_process_setup_hook": "openrlhf_cov.trainer.ray.adapters.protect_worker",
+    }
 
 
-def test_fp32_needs_the_hook_on_any_host(connect):
-    assert "worker_process_setup_hook" in connect(False, {"ds.param_dtype": "fp32"})["runtime_env"]
+def test_fp32_needs_its_hook_on_any_host(connect):
+    hook = connect(False, {"ds.param_dtype": "fp32"})["runtime_env"]["worker_process_setup_hook"]
+    assert hook == "openrlhf_cov.trainer.ray.adapters.prepare_worker"
+
+
+def test_workers_trust_the_code_of_models_only_if_the_driver_does(connect, monkeypatch):
+    monkeypatch.delenv(adapters.TRUST_VARIABLE, raising=False)
+    assert adapters.TRUST_VARIABLE not in connect(True, {})["runtime_env"]["env_vars"]
+    adapters.trust_remote_code(True)
+    assert connect(True, {})["runtime_env"]["env_vars"][adapters.TRUST_VARIABLE] == "1"
 
 
 def test_a_ray_that_cannot_be_started_is_one_line(connect):
@@ -77,8 +89,9 @@ def test_a_ray_that_cannot_be_started_is_one_line(connect):
 class Cluster:
     """Takes the place of ``ray`` in ``check_capacity``: a cluster that gives a group its place, or never does."""
 
-    def __init__(self, total, gives=True):
+    def __init__(self, total, gives=True, busy=True):
         self.total = total
+        self.busy = busy
         self.gives = gives
         self.groups = []
 
@@ -86,7 +99,7 @@ class Cluster:
         return self.total
 
     def available_resources(self):
-        return {"CPU": 1.0}
+        return {"CPU": 1.0} if self.busy else self.total
 
     def placement_group(self, bundles, strategy):
         self.groups.append(bundles)
@@ -96,22 +109,24 @@ class Cluster:
         self.groups.append("removed")
 
     def get(self, ready, timeout):
-        assert timeout == cluster.PLACEMENT_TIMEOUT
+        self.groups.append(timeout)
         if not self.gives:
             raise GetTimeoutError
 
 
 @pytest.fixture
 def reserve(monkeypatch, run_args):
-    """Function (total, gives) -> what ``check_capacity`` asks of such a cluster; the run needs 4 GPUs and 5 CPUs."""
+    """Function (total, gives, whether an autoscaler adds nodes, arguments of ``check_capacity``) -> refusal, and what
+    is asked of such a cluster; the run needs 4 GPUs and 5 CPUs."""
 
-    def run(total, gives=True):
-        fake = Cluster(total, gives)
+    def run(total, gives=True, scales=False, busy=True, **settings):
+        fake = Cluster(total, gives, busy)
+        monkeypatch.setattr(cluster, "autoscales", lambda: scales)
         monkeypatch.setattr(cluster, "ray", fake)
         for name in ("placement_group", "remove_placement_group"):
             monkeypatch.setattr(cluster, name, getattr(fake, name))
         try:
-            cluster.check_capacity(cluster.needs_of_training(run_args({"ds.param_dtype": "bf16"})))
+            cluster.check_capacity(cluster.needs_of_training(run_args({"ds.param_dtype": "bf16"})), **settings)
         except UsageError as error:
             return str(error), fake.groups
         return None, fake.groups
@@ -119,13 +134,14 @@ def reserve(monkeypatch, run_args):
     return run
 
 
+ROOM = [{"GPU": 1.0, "CPU": 1.0}] * 4 + [{"CPU": 1.0}]
 NEEDS = "the run needs 4 GPUs and 5 CPUs; Ray has {} GPUs (0 free) and {} CPUs (1 free); lower --actor.num_gpus"
 
 
 def test_room_is_reserved_and_given_back(reserve):
     message, asked = reserve({"GPU": 4.0, "CPU": 5.0})
     assert message is None
-    assert asked == [[{"GPU": 1.0, "CPU": 1.0}] * 4 + [{"CPU": 1.0}], "removed"]
+    assert asked == [ROOM, 20.0, "removed"]
 
 
 TOO_SMALL = [({"GPU": 3.0, "CPU": 64.0}, (3, 64)), ({"GPU": 8.0, "CPU": 4.0}, (8, 4)), ({"CPU": 64.0}, (0, 64))]
@@ -142,3 +158,54 @@ def test_room_that_does_not_come_free_is_refused_and_not_left_pending(reserve):
     message, asked = reserve({"GPU": 8.0, "CPU": 64.0}, gives=False)
     assert message.startswith(NEEDS.format(8, 64))
     assert asked[-1] == "removed"
+
+
+def test_the_time_to_wait_is_a_setting(reserve):
+    assert reserve({"GPU": 8.0, "CPU": 64.0}, timeout=7.0) == (None, [ROOM, 7.0, "removed"])
+
+
+@pytest.mark.parametrize(("timeout", "waited"), [(0.0, cluster.SCALE_TIMEOUT), (60.0, 60.0)])
+@pytest.mark.parametrize("total", [*(total for total, _ in TOO_SMALL), {"GPU": 8.0, "CPU": 64.0}])  # the last is busy
+def test_a_cluster_that_grows_is_waited_for(reserve, total, timeout, waited):
+    assert reserve(total, scales=True, timeout=timeout) == (None, [ROOM, waited, "removed"])
+
+
+def test_a_cluster_that_does_not_grow_in_time_is_refused(reserve):
+    message, asked = reserve({"CPU": 64.0}, gives=False, scales=True)
+    assert message.startswith(NEEDS.format(0, 64))
+    assert asked[-1] == "removed"
+
+
+def test_a_cluster_with_room_need_not_grow(reserve):
+    assert reserve({"GPU": 8.0, "CPU": 64.0}, scales=True, busy=False) == (None, [ROOM, 20.0, "removed"])
+
+
+def test_a_dry_run_makes_no_cluster_grow(reserve):
+    message, asked = reserve({"CPU": 64.0}, scales=True, may_scale=False)
+    assert message.startswith(NEEDS.format(0, 64))
+    assert asked == []
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    ("types", "expected"),
+    [
+        ([], False),  # no monitor has reported
+        (["node_aa", "node_bb"], False),  # one that knows the nodes by their ids
+        (["headgroup", "workers-8xgpu"], True),
+        (["headgroup"], True),  # no worker yet
+    ],
+)
+def test_an_autoscaler_is_known_by_its_types_of_nodes(monkeypatch, version, types, expected):
+    from ray.autoscaler.v2 import sdk, utils
+    from ray.experimental import internal_kv
+
+    nodes = [SimpleNamespace(ray_node_type_name=name) for name in types]
+    status = SimpleNamespace(active_nodes=nodes[:1], idle_nodes=nodes[1:])
+    report = json.dumps({"autoscaler_report": {"active_nodes": dict.fromkeys(types, 1)}}).encode() if types else None
+    monkeypatch.setattr(utils, "is_autoscaler_v2", lambda fetch_from_server: version == 2)
+    monkeypatch.setattr(sdk, "get_cluster_status", lambda address: status)
+    monkeypatch.setattr(internal_kv, "_internal_kv_get", lambda key: report)
+    monkeypatch.setattr(cluster.ray, "nodes", lambda: [{"NodeID": "aa"}, {"NodeID": "bb"}])
+    monkeypatch.setattr(cluster.ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address="head:6379"))
+    assert cluster.autoscales() is expected

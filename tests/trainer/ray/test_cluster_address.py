@@ -113,3 +113,43 @@ def test_what_ray_refuses_is_one_line(connect, monkeypatch, address, error):
     message = refusal(connect, monkeypatch, address, error)
     assert message.startswith(f"RAY_ADDRESS={address} cannot be joined; ")
     assert message.endswith(f"({reason})")
+
+
+HERE = "10.0.0.1:6379"
+
+
+@pytest.fixture
+def running(monkeypatch, connect):
+    """Function (addresses of the Rays that run here, that of ``ray start``) -> ``connect`` on such a host."""
+
+    def host(addresses, joined=HERE):
+        monkeypatch.setattr(cluster, "rays_of_this_host", lambda: frozenset(addresses))
+        monkeypatch.setattr(cluster, "ray_of_this_host", lambda: joined)
+        return connect
+
+    return host
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_the_ray_of_this_host_is_joined(running, on_cpu):
+    asked = running([HERE, "10.0.0.1:7000"])(on_cpu, {})
+    assert asked["address"] == HERE
+    assert not {"num_gpus", "num_cpus"} & asked.keys()
+
+
+def test_the_ray_of_this_host_that_refuses_is_one_line(running):
+    with pytest.raises(UsageError, match=f"{HERE} .*RAY_ADDRESS=local.* \\(wrong version\\)$"):
+        running([HERE])(True, {}, RuntimeError("wrong version\nof Python"))
+
+
+def test_one_of_its_own_can_be_asked_for_beside_it(running, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    assert running([HERE])(False, {})["address"] == "local"
+
+
+@pytest.mark.parametrize(("addresses", "warned"), [([], False), (["10.0.0.1:7000"], True)])
+def test_a_ray_that_is_started_beside_another_says_so(running, monkeypatch, addresses, warned):
+    said = []
+    monkeypatch.setattr(cluster.logger, "warning", said.append)
+    running(addresses, None)(False, {})
+    assert ["10.0.0.1:7000" in line for line in said] == [True] * warned

@@ -9,6 +9,7 @@ from openrlhf.models import PolicyLoss, aggregate_loss
 from torch import nn
 
 from openrlhf_cov.config import CovConfig
+from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.loss import CovPolicyLoss
 from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer.ray import ppo_actor
@@ -22,7 +23,8 @@ def alone(tensor, op):
 
 def policy_actor(**attributes):
     actor = object.__new__(CovPolicyActor)
-    strategy = SimpleNamespace(ring_attn_group=None, seed=42, get_rank=lambda: 3, all_reduce=alone)
+    mesh = {"dp": SimpleNamespace(get_local_rank=lambda: 3)}
+    strategy = SimpleNamespace(ring_attn_group=None, seed=42, ds_device_mesh=mesh, all_reduce=alone)
     vars(actor).update(strategy=strategy, metrics=MetricBuffer(), **attributes)
     return actor
 
@@ -38,11 +40,37 @@ def test_scoring_rollouts_keeps_their_entropies_until_they_are_taken(stub_actor)
     assert actor.take_entropies() == []
 
 
-def test_a_restored_state_is_short_in_the_log_and_complete():
-    actor = policy_actor(checkpoint_states={"global_step": 3, "data_loader_state_dict": {"groups": list(range(999))}})
-    states = actor.get_checkpoint_states()
+ROLLOUTS = {"groups": list(range(999))}
+
+
+def restored_actor(folder, rank=0, **states):
+    actor = policy_actor(checkpoint_states={"global_step": 3} | states, restored="global_step3")
+    actor.strategy.args = SimpleNamespace(ckpt=SimpleNamespace(path=str(folder)))
+    actor.strategy.is_rank_0 = lambda: rank == 0
+    return actor
+
+
+@pytest.mark.parametrize("earlier_version", [False, True])
+def test_a_restored_state_is_short_in_the_log_complete_and_from_the_first_rank(tmp_path, earlier_version):
+    inside = {"data_loader_state_dict": ROLLOUTS, "optimizer": {"state": list(range(999))}} if earlier_version else {}
+    if not earlier_version:
+        (tmp_path / "_actor" / "global_step3").mkdir(parents=True)
+        torch.save(ROLLOUTS, tmp_path / "_actor" / "global_step3" / "rollouts.pt")
+    states = restored_actor(tmp_path, **inside).get_checkpoint_states()
     assert f"{states}" == "{'global_step': 3, 'data_loader_state_dict': <class 'dict'>}"
-    assert states == actor.checkpoint_states
+    assert states == {"global_step": 3, "data_loader_state_dict": ROLLOUTS}
+    assert restored_actor(tmp_path, rank=1, **inside).get_checkpoint_states() == {"global_step": 3}
+
+
+def test_a_checkpoint_without_the_state_of_the_rollouts_ends_the_run(tmp_path):
+    with pytest.raises(RunStopped, match=r"rollouts.pt, .* cannot be read: No such file"):
+        restored_actor(tmp_path).get_checkpoint_states()
+
+
+def test_a_fresh_start_has_no_states(tmp_path):
+    actor = policy_actor(checkpoint_states={})
+    actor.strategy.is_rank_0 = lambda: True
+    assert actor.get_checkpoint_states() == {}
 
 
 class StubDiagnostics:

@@ -11,6 +11,7 @@ from openrlhf_cov.trainer.ray import seams
 def args(param_dtype, sync_backend):
     return SimpleNamespace(
         **vars(RewardConfig()),
+        trust_remote_code=False,
         ds=SimpleNamespace(param_dtype=param_dtype),
         vllm=SimpleNamespace(sync_backend=sync_backend),
     )
@@ -18,7 +19,11 @@ def args(param_dtype, sync_backend):
 
 @pytest.mark.parametrize(("flag", "dtype"), [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32")])
 def test_the_engine_generates_in_the_dtype_of_the_flag(flag, dtype):
-    assert seams.engine_settings(args(flag, "nccl")) == {"dtype": dtype, "reward_config": RewardConfig()}
+    assert seams.engine_settings(args(flag, "nccl")) == {
+        "dtype": dtype,
+        "trust_remote_code": False,
+        "reward_config": RewardConfig(),
+    }
 
 
 def test_gloo_gives_the_engine_our_weight_transfer():
@@ -27,6 +32,7 @@ def test_gloo_gives_the_engine_our_weight_transfer():
     assert getattr(sys.modules[module], name) is weight_transfer.GlooWorkerExtension
     assert settings == {
         "dtype": "float32",
+        "trust_remote_code": False,
         "reward_config": RewardConfig(),
         "weight_transfer_config": {"backend": weight_transfer.BACKEND},
     }
@@ -55,6 +61,9 @@ def test_install_rebinds_what_upstream_looks_up(monkeypatch):
 
     places = [
         (upstream_cli, "PolicyModelActor"),
+        (upstream_cli, "CriticModelActor"),
+        (upstream_cli, "ReferenceModelActor"),
+        (upstream_cli, "RewardModelActor"),
         (sync_trainer, "PPOTrainer"),
         (async_trainer, "TrainingActor"),
         (async_trainer, "GenerateSamplesActor"),
@@ -64,7 +73,7 @@ def test_install_rebinds_what_upstream_looks_up(monkeypatch):
     for (module, name), original in zip(places, originals, strict=True):
         monkeypatch.setattr(module, name, original)  # remembers it for the end of the test
     seams.install(args("fp32", "nccl"))
-    for (module, name), original in zip(places[:4], originals[:4], strict=True):
+    for (module, name), original in zip(places[:-1], originals[:-1], strict=True):
         ours = getattr(module, name)
         underneath = original.__ray_metadata__.modified_class.__ray_actor_class__
         assert issubclass(ours.__ray_metadata__.modified_class.__ray_actor_class__, underneath)

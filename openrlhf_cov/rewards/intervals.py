@@ -1,0 +1,79 @@
+"""Intervals and unions of intervals: overlapping parts are joined, points taken out of the real line."""
+
+import re
+from fractions import Fraction
+from itertools import pairwise
+
+from openrlhf_cov.rewards.shapes import Answer, Equation, Group, Scalar
+
+INTERVALS = frozenset({"()", "[]", "[)", "(]"})
+LOWEST, HIGHEST = Scalar(r"-\infty"), Scalar(r"\infty")
+REAL_LINE = Group("()", (LOWEST, HIGHEST))
+INFINITY = re.compile(r"(?P<minus>-)?\+?\s?\\infty")
+
+
+def as_interval(answer: Answer) -> Answer:
+    """The interval that an inequality says; any other answer as it is."""
+    return answer.value if isinstance(answer, Equation) and answer.sign != "=" and answer.value else answer
+
+
+def union(items: tuple[Answer, ...]) -> Answer:
+    """The union of intervals and sets of points, joined where literal ends allow it, in no order."""
+    parts: list[tuple] = []
+    for item in items:
+        more = _parts(item)
+        if more is None:
+            return Group("union", items)
+        parts.extend(more)
+    joined: list[list] = []
+    for low, high, interval in sorted(parts, key=lambda part: part[0]):
+        if joined and low <= joined[-1][1]:
+            if high > joined[-1][1]:
+                joined[-1][1:] = [high, _ends(joined[-1][2], interval)]
+        else:
+            joined.append([low, high, interval])
+    groups = tuple(interval for _, _, interval in joined)
+    return groups[0] if len(groups) == 1 else Group("union", groups)
+
+
+def reals_without(points: tuple[Answer, ...]) -> Answer | None:
+    """The real line without ``points``; None if their order is not clear."""
+    if not all(isinstance(point, Scalar) and not point.unit for point in points):
+        return None
+    if len(points) > 1:
+        if not all(point.number for point in points):
+            return None
+        points = tuple(sorted(points, key=lambda point: point.number.value))
+    ends = (LOWEST, *points, HIGHEST)
+    return Group("union", tuple(Group("()", pair) for pair in pairwise(ends)))
+
+
+def _parts(item: Answer) -> list[tuple] | None:
+    """Every part as (low end, high end, interval); an open end lies just inside its value."""
+    if not isinstance(item, Group):
+        return None
+    if item.kind == "set":
+        points = [_position(point) for point in item.items]
+        if None in points:
+            return None
+        return [((p, 0), (p, 1), Group("[]", (point, point))) for p, point in zip(points, item.items, strict=True)]
+    if item.kind not in INTERVALS or len(item.items) != 2:
+        return None
+    low, high = map(_position, item.items)
+    if low is None or high is None or low >= high:
+        return None
+    # low end: 0 at the value, 1 behind it; high end: 1 with the value, 0 before it; they meet where low <= high
+    return [((low, 0 if item.kind[0] == "[" else 1), (high, 1 if item.kind[1] == "]" else 0), item)]
+
+
+def _position(end: Answer) -> tuple[int, Fraction] | None:
+    if not isinstance(end, Scalar) or end.unit or end.percent:
+        return None
+    if end.number:
+        return (0, end.number.value)
+    infinite = INFINITY.fullmatch(end.text)
+    return None if infinite is None else (-1 if infinite["minus"] else 1, Fraction(0))
+
+
+def _ends(first: Group, last: Group) -> Group:
+    return Group(first.kind[0] + last.kind[1], (first.items[0], last.items[1]))

@@ -1,0 +1,46 @@
+"""Times of day, and amounts in several units."""
+
+import re
+
+from openrlhf_cov.rewards.numerals import parse_number
+from openrlhf_cov.rewards.shapes import Group, Scalar, Time
+from openrlhf_cov.rewards.units import split_unit
+
+TIME = re.compile(
+    r"(?P<hour>\d{1,2})(?:\s?:\s?(?P<minute>\d\d)(?:\s?:\s?(?P<second>\d\d))?)?\s*"
+    r"(?:(?P<half>[ap])\.?\s?m\.?|(?P<word>noon|midnight))",
+    re.IGNORECASE,
+)
+NEXT_AMOUNT = re.compile(r"(?<=[A-Za-z.}])\s?(?:,\s?)?(?:and\s|\\text\s?\{\s*,?\s*and\s*\}\s?)?(?=\d)")
+AMOUNTS = (
+    ("week", "day", "hour", "minute", "second"), ("year", "month", "week", "day"), ("mile", "yard", "foot", "inch"),
+    ("kilometer", "meter", "centimeter", "millimeter"), ("pound", "ounce"), ("kilogram", "gram"), ("dollar", "cent"),
+    ("liter", "milliliter"), ("degree", "minute", "second"),
+)  # fmt: skip
+"""Units that follow one another in one amount, such as 5 hours 30 minutes."""
+
+
+def time_of_day(text: str) -> Time | None:
+    """``3:30 PM`` or ``3 p.m.``; without a half of the day ``3:30`` is a ratio."""
+    match = TIME.fullmatch(re.sub(r"\\text\s?(?=\{)|[{}]", "", text)) if len(text) < 40 else None
+    if match is None:
+        return None
+    half = {"noon": "pm", "midnight": "am"}[match["word"].lower()] if match["word"] else match["half"].lower() + "m"
+    hour, minute, second = (int(match[part] or 0) for part in ("hour", "minute", "second"))
+    return Time(hour, minute, second, half) if hour <= 24 and max(minute, second) < 60 else None
+
+
+def amounts(text: str) -> Group | None:
+    """``5 feet 6 inches`` as both parts, largest unit first."""
+    parts = NEXT_AMOUNT.split(re.sub(r"\s(?:and|,)\s*\}", "}", text)) if len(text) < 200 else [text]
+    if not 1 < len(parts) <= 4:
+        return None
+    split = [split_unit(part.strip()) for part in parts]
+    numbers, units = [parse_number(bare) for bare, _ in split], [unit for _, unit in split]
+    if not all(numbers) or not any(_in_order(units, family) for family in AMOUNTS):
+        return None
+    return Group("sum", tuple(Scalar(bare, unit, number=n) for (bare, unit), n in zip(split, numbers, strict=True)))
+
+
+def _in_order(units: list[str], family: tuple[str, ...]) -> bool:
+    return all(unit in family for unit in units) and units == sorted(set(units), key=family.index)

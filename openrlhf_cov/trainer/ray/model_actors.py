@@ -1,0 +1,143 @@
+"""What the model actors have in common: a node on which DeepSpeed loads, and checkpoints."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from openrlhf.trainer.ray.launcher import ReferenceModelActor, RewardModelActor
+
+from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.trainer.checkpoints import (
+    LATEST,
+    NO_LIMIT,
+    ROLLOUTS_FILE,
+    checkpoint_folder,
+    describe_run,
+    errors_at_the_end,
+    pointed_to,
+    prune,
+    save_whole,
+    tag_to_restore,
+    uses_checkpoints,
+)
+from openrlhf_cov.trainer.extension_locks import remove_stale_locks
+from openrlhf_cov.trainer.ray.adapters import plain_class
+from openrlhf_cov.trainer.shared_storage import check_restored, check_shared
+
+
+def share_over_ranks(value: Any) -> list[Any]:
+    """The argument of every rank, in their order; all ranks call it."""
+    values: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return values
+
+
+class PreparedNode:
+    """Mixin over upstream's model actors: no lock of a killed process keeps DeepSpeed from loading."""
+
+    def _setup_distributed(self, strategy) -> None:
+        remove_stale_locks()
+        super()._setup_distributed(strategy)
+
+
+class CovReferenceActor(PreparedNode, plain_class(ReferenceModelActor)):
+    """Upstream's."""
+
+
+class CovRewardActor(PreparedNode, plain_class(RewardModelActor)):
+    """Upstream's."""
+
+
+def read_rollouts(checkpoint: Path) -> Any:
+    """What ``save_deepspeed`` was given as ``rollouts``. Raises RunStopped if it cannot be read."""
+    path = checkpoint / ROLLOUTS_FILE
+    try:
+        return torch.load(path, weights_only=False)
+    except OSError as error:
+        raise RunStopped(
+            f"--ckpt.load_enable: {path}, with the place in the data, cannot be read: {error.strerror or error}; "
+            f"restore it, or write the name of another checkpoint into {checkpoint.parent / LATEST}"
+        ) from error
+
+
+class CheckpointedActor(PreparedNode):
+    """Mixin over upstream's actors that train: all ranks write and restore one and the same checkpoint."""
+
+    model_name: str
+    """The model's in flags and folders: actor or critic."""
+    restored: str | None = None
+    """Tag of the checkpoint from which this rank started; None after a fresh start."""
+
+    @property
+    def engine(self) -> Any:
+        """The model's DeepSpeed engine."""
+        raise NotImplementedError
+
+    def _setup_distributed(self, strategy) -> None:
+        super()._setup_distributed(strategy)
+        if uses_checkpoints(strategy.args):
+            folder = checkpoint_folder(strategy.args, self.model_name)
+            check_shared(folder.parent, folder / LATEST, share_over_ranks, first=strategy.is_rank_0())
+
+    def init_model_from_pretrained(self, strategy, *args, **kwargs) -> None:
+        """Upstream's; raises RunStopped, on every rank alike, if they restored different checkpoints."""
+        with restoring(strategy) as loaded:
+            super().init_model_from_pretrained(strategy, *args, **kwargs)
+        description = None
+        if loaded:
+            self.restored, step = loaded[0]
+            description = f"{self.restored} (global step {step}, {self.engine.global_steps} updates)"
+        if strategy.args.ckpt.load_enable:
+            check_restored(Path(strategy.args.ckpt.path), description, share_over_ranks)
+
+    def get_restored(self) -> str | None:
+        """``restored``, for the controller."""
+        return self.restored
+
+    def save_deepspeed(self, tag, metric_value, metric_key, states: dict, rollouts: Any = None) -> None:
+        """Upstream's DeepSpeed checkpoint, with the rollouts' state in a file of its own, written by the first rank.
+
+        It appears under its name when it is complete (``save_whole``). Raises RunStopped, on every rank alike, if a
+        disk refuses one of them.
+        """
+        strategy, ckpt, first = self.strategy, self.strategy.args.ckpt, self.strategy.is_rank_0()
+        folder = checkpoint_folder(strategy.args, self.model_name)
+        engine = self.engine
+
+        def save(name: str) -> None:
+            files = (engine.checkpoint_engine, "save"), (engine, "_copy_recovery_script")
+            with errors_at_the_end(*files, (strategy, "_write_ckpt_metric"), (self, "_write_rollouts")):
+                strategy.save_ckpt(
+                    engine, str(folder), name, NO_LIMIT, NO_LIMIT, states, False, metric_value, metric_key
+                )
+                if first and rollouts is not None:
+                    self._write_rollouts(folder / name / ROLLOUTS_FILE, rollouts)
+
+        run = describe_run(strategy.args, engine.module.config, self.model_name)
+        save_whole(save, folder, tag, run, first=first, share=share_over_ranks)
+        if first:
+            prune(folder, pointed_to(folder), ckpt.max_num, ckpt.max_mem, strategy._read_ckpt_metric)
+
+    def _write_rollouts(self, path: Path, state: Any) -> None:
+        torch.save(ray.get(state) if isinstance(state, ray.ObjectRef) else state, path)
+
+
+@contextmanager
+def restoring(strategy) -> Iterator[list[tuple]]:
+    """While open, ``strategy.load_ckpt`` takes the checkpoint that all models have; noted are its tag and step."""
+    loaded, load = [], strategy.load_ckpt
+
+    def noting(model: Any, folder: str) -> tuple:
+        path, states = load(model, folder, tag_to_restore(strategy.args, Path(folder)))
+        if path is not None:
+            loaded.append((Path(path).parent.name, states.get("global_step")))
+        return path, states
+
+    strategy.load_ckpt = noting
+    try:
+        yield loaded
+    finally:
+        del strategy.load_ckpt  # the method of its class is there again

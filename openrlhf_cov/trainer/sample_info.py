@@ -1,0 +1,17 @@
+"""What we hand from the controller to the replay buffers beside upstream's fields: entries of ``Experience.info``."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SAMPLE_ID = "sample_id"
+"""Number of the sample within its rollout, given by the controller."""
+ENTROPY = "entropy"
+"""Entropies of a sample's tokens under the policy that scored it."""
+
+
+def sample_ids(info: dict[str, Any]) -> Tensor:
+    """(B,) int64; upstream batches entries of ``info`` into a tensor or a list of tensors."""
+    ids = info[SAMPLE_ID]
+    return (torch.stack([i.flatten() for i in ids]) if isinstance(ids, list) else ids).flatten().long()

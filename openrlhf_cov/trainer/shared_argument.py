@@ -1,0 +1,34 @@
+"""An argument of many Ray calls, pickled once by its sender and unpickled once by every process that gets it."""
+
+import pickle
+import uuid
+from typing import Any
+
+import ray
+from ray import cloudpickle
+
+_received: dict[str, Any] = {}
+
+
+def share(value: Any) -> ray.ObjectRef:
+    """A reference to be passed as an argument itself, not inside of one: the method that is called gets the value.
+
+    All calls that reach one process share the value there, so nobody may change it.
+    """
+    return ray.put(_Shared(value))
+
+
+class _Shared:
+    """Pickled, it is the pickled value, which Ray does not copy; unpickled, it is the value."""
+
+    def __init__(self, value: Any) -> None:
+        self.key, self.pickled = uuid.uuid4().hex, cloudpickle.dumps(value)
+
+    def __reduce__(self) -> tuple:
+        return _value, (self.key, pickle.PickleBuffer(self.pickled))
+
+
+def _value(key: str, pickled: bytes) -> Any:
+    if key not in _received:
+        _received[key] = pickle.loads(pickled)
+    return _received[key]

@@ -1,0 +1,18 @@
+"""The random numbers of a rank are a function of run, global step and the samples that it holds."""
+
+import hashlib
+from typing import Any
+
+import torch
+
+
+def seed_step(strategy: Any, global_step: int) -> int:
+    """Seed torch for one global step, so that a resumed run draws what the first would have; returns the rank.
+
+    That is the rank among the data-parallel ones: those of one ring or one tensor-parallel group hold the same samples
+    and draw alike.
+    """
+    rank = strategy.ds_device_mesh["dp"].get_local_rank()
+    digest = hashlib.sha256(f"{strategy.seed}/{global_step}/{rank}".encode()).digest()
+    torch.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    return rank

@@ -1,0 +1,83 @@
+"""What is said on a terminal: no control characters, and in messages no secrets, whoever chose the text."""
+
+import argparse
+import logging
+import sys
+import traceback
+from types import TracebackType
+from typing import Any, NoReturn, TextIO
+
+from openrlhf_cov.utils.redaction import redact
+
+
+def printable(text: str) -> str:
+    """The text with "?" for each character that is not printed as itself: control characters, codes that turn the
+    direction of writing, characters without width, halves of surrogate pairs. A white space becomes a space."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else " " if each.isspace() else "?" for each in text)
+
+
+def one_line(message: object) -> str:
+    """A message as one printable line without secrets."""
+    return printable(redact(" ".join(str(message).split())))
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Write lines to ``stream``, stdout by default; characters that its encoding lacks become "?"."""
+    stream = stream or sys.stdout
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(_printable_lines(text).encode(encoding, "replace").decode(encoding))
+    stream.flush()
+
+
+def refuse(program: str, reason: object, status: int = 2) -> int:
+    """Say why in one line on stderr; the exit status."""
+    say(f"{program}: error: {one_line(reason)}\n", sys.stderr)
+    return status
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line on stderr and exit status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and exit with status 2."""
+        sys.exit(refuse(self.prog, message))
+
+    def _print_message(self, message: str, file: TextIO | None = None) -> None:
+        say(message, file or sys.stderr)
+
+
+def clean_logs() -> None:
+    """From now on every log record and uncaught traceback of this process is printable and without secrets."""
+    sys.excepthook = _say_traceback
+    make = logging.getLogRecordFactory()
+    if getattr(make, "cleans", False):
+        return
+
+    def make_clean(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = make(*args, **kwargs)
+        try:
+            message = record.getMessage()
+        except (TypeError, ValueError):  # arguments that do not fit: logging says so
+            return record
+        if (cleaned := _printable_lines(redact(message))) != message:
+            record.msg, record.args = cleaned, ()
+        if record.exc_info and record.exc_info[0]:
+            record.exc_text = _clean_traceback(*record.exc_info).rstrip("\n")
+        return record
+
+    make_clean.cleans = True
+    logging.setLogRecordFactory(make_clean)
+
+
+def _say_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    say(_clean_traceback(kind, error, trace), sys.stderr)
+
+
+def _clean_traceback(*error: Any) -> str:
+    return _printable_lines(redact("".join(traceback.format_exception(*error))))
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))

@@ -1,0 +1,248 @@
+"""Every regular expression of the package reads its worst input in linear time.
+
+The worst inputs are made from the pattern itself: every repeat in it is pumped with everything that its body may be,
+behind a beginning that leads to it and before an end that makes the match fail, and the whole is repeated, so that a
+search begins anew at every place.
+"""
+
+import ast
+import importlib
+import itertools
+import re
+import signal
+import time
+from pathlib import Path
+from re import _constants as codes
+from re import _parser as parser
+
+import pytest
+
+import openrlhf_cov
+
+ROOT = Path(openrlhf_cov.__file__).parent
+LENGTH = 10_000
+GIVE_UP = 0.5
+METHODS = {"match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
+ENDS = ("", "!", "a1}")
+MAX_SAMPLES = 6
+
+SEPARATORS = (",", ", ", "=", ":", "CONNECTOR", "OR", "RELATION", "CUP", "EQUALS", "UNEQUAL")
+"""What ``brackets.split`` is called with; capitals are names of patterns in ``structure``."""
+
+
+def modules():
+    for path in sorted(ROOT.rglob("*.py")):
+        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def module_of(name):
+    return importlib.import_module(
+        "openrlhf_cov." + name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    )
+
+
+def is_call_of_re(node):
+    function = node.func if isinstance(node, ast.Call) else None
+    return isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "re"
+
+
+def collect():
+    """(module, call of ``re``, methods it is used with) of every regular expression."""
+    trees = dict(modules())
+    used: dict[tuple[str, str], set[str]] = {}
+    for name, tree in trees.items():
+        home = {
+            alias.name: (node.module or "").removeprefix("openrlhf_cov.").replace(".", "/") + ".py"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and node.attr in METHODS and isinstance(node.value, ast.Name):
+                used.setdefault((home.get(node.value.id, name), node.value.id), set()).add(node.attr)
+    for name, tree in trees.items():
+        names = {
+            id(statement.value): statement.targets[0].id
+            for statement in ast.walk(tree)
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+        }
+        for call in ast.walk(tree):
+            if is_call_of_re(call) and call.func.attr in METHODS | {"compile"}:
+                methods = (
+                    {call.func.attr} if call.func.attr != "compile" else used.get((name, names.get(id(call))), METHODS)
+                )
+                yield pytest.param(name, call, sorted(methods), id=f"{name}:{call.lineno}")
+
+
+def patterns_of(name, call):
+    """The compiled patterns of a call whose arguments are constants of its module; anything else fails the test."""
+    scope = vars(module_of(name))
+    if name == "rewards/brackets.py" and "{pattern}" in ast.unparse(call):
+        patterns = vars(module_of("rewards/structure.py"))
+        return [scope["_bracket_or"](patterns[each] if each.isupper() else each) for each in SEPARATORS]
+    scope = scope | {"name": ("", "x")}  # a name of the text itself, which ``wording`` escapes
+    arguments = [call.args[0], *(keyword.value for keyword in call.keywords if keyword.arg == "flags")]
+    if len(call.args) > 1 and call.func.attr == "compile":
+        arguments.append(call.args[1])
+    return [re.compile(*(eval(compile(ast.Expression(each), name, "eval"), dict(scope)) for each in arguments))]
+
+
+def samples(items):
+    """Some texts that a part of a pattern matches, a handful at most, as different as possible."""
+    texts = [""]
+    for code, argument in items:
+        choices = samples_of(code, argument)
+        texts = [text + choice for choice, text in itertools.product(choices, texts)][: MAX_SAMPLES * 3]
+    return list(dict.fromkeys(texts))[:MAX_SAMPLES]
+
+
+def samples_of(code, argument):
+    if code is codes.LITERAL:
+        return [chr(argument)]
+    if code is codes.NOT_LITERAL:
+        return [next(char for char in "a1 " if ord(char) != argument)]
+    if code is codes.ANY:
+        return ["a", " "]
+    if code is codes.IN:
+        return chars(argument)
+    if code is codes.BRANCH:
+        return [text for branch in argument[1] for text in samples(branch)][: MAX_SAMPLES * 2]
+    if code is codes.SUBPATTERN:
+        return samples(argument[3])
+    if code in (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT):
+        low, high, body = argument
+        once = samples(body)
+        return [*(text * max(low, 1) for text in once), *([""] if low == 0 else [])] if high else [""]
+    if code is codes.ATOMIC_GROUP:
+        return samples(argument)
+    return [""]  # places and assertions take no room
+
+
+def chars(options):
+    negated = options[0][0] is codes.NEGATE
+    if negated:
+        pattern = re.compile("[^" + "".join(map(set_text, options[1:])) + "]")
+        return [char for char in "a1 \\{(,.'" if pattern.match(char)][:4]
+    found = []
+    for code, argument in options:
+        if code is codes.LITERAL:
+            found.append(chr(argument))
+        elif code is codes.RANGE:
+            found.append(chr(argument[0]))
+        else:
+            found += {
+                codes.CATEGORY_DIGIT: ["1"], codes.CATEGORY_SPACE: [" ", "\n"], codes.CATEGORY_WORD: ["a", "1", "_"],
+                codes.CATEGORY_NOT_SPACE: ["a", "."], codes.CATEGORY_NOT_WORD: [" "], codes.CATEGORY_NOT_DIGIT: ["a"],
+            }[argument]  # fmt: skip
+    return found[:6]
+
+
+def set_text(option):
+    code, argument = option
+    if code is codes.LITERAL:
+        return re.escape(chr(argument))
+    if code is codes.RANGE:
+        return f"{re.escape(chr(argument[0]))}-{re.escape(chr(argument[1]))}"
+    return {
+        codes.CATEGORY_DIGIT: r"\d", codes.CATEGORY_SPACE: r"\s", codes.CATEGORY_WORD: r"\w",
+        codes.CATEGORY_NOT_SPACE: r"\S", codes.CATEGORY_NOT_WORD: r"\W", codes.CATEGORY_NOT_DIGIT: r"\D",
+    }[argument]  # fmt: skip
+
+
+def pumps(items, before=("",)):
+    """(beginning, body) of every repeat, at any depth."""
+    before = list(before)
+    for code, argument in items:
+        if code in (codes.MAX_REPEAT, codes.MIN_REPEAT) and argument[1] > 1:
+            bodies = [text for text in samples(argument[2]) if text]
+            for beginning in before[:2]:
+                yield from ((beginning, body) for body in bodies)
+                yield from ((beginning, a + b) for a, b in itertools.permutations(bodies[:4], 2))
+        inner = {
+            codes.MAX_REPEAT: lambda argument: [argument[2]], codes.MIN_REPEAT: lambda argument: [argument[2]],
+            codes.SUBPATTERN: lambda argument: [argument[3]], codes.BRANCH: lambda argument: argument[1],
+            codes.ASSERT: lambda argument: [argument[1]], codes.ASSERT_NOT: lambda argument: [argument[1]],
+        }.get(code, lambda argument: [])(argument)  # fmt: skip
+        for part in inner:
+            yield from pumps(part, before)
+        shortest = sorted(samples_of(code, argument), key=len)
+        before = [beginning + text for beginning in before[:2] for text in (shortest[0], shortest[-1])][:4]
+
+
+def worst_inputs(pattern):
+    text = pattern.pattern
+    found = pumps(parser.parse(text, pattern.flags))
+    texts = {beginning + body * (LENGTH // len(body)) for beginning, body in found}
+    texts |= {
+        (beginning + body * 8) * (LENGTH // (len(beginning) + 8 * len(body)))
+        for beginning, body in pumps(parser.parse(text, pattern.flags))
+    }
+    texts |= {whole * (LENGTH // len(whole)) for whole in samples(parser.parse(text, pattern.flags)) if whole}
+    texts |= {char * LENGTH for char in " a1\\{(,.\n"}
+    return sorted(text[: LENGTH - 1] + end for text in texts for end in ENDS)
+
+
+class TookTooLong(Exception):
+    pass
+
+
+def best_of(count, use):
+    """CPU time of the quickest of some uses, in seconds."""
+    taken = []
+    for _ in range(count):
+        started = time.process_time()
+        use()
+        taken.append(time.process_time() - started)
+    return min(taken)
+
+
+BRACKETS = re.compile(r"[()\[\]{}]")
+SECONDS = max(0.010, 4 * best_of(5, lambda: list(BRACKETS.finditer("(" * LENGTH))))
+"""10 ms; on a machine that is busy with other things, as much as the simplest pattern takes there four times."""
+
+
+def seconds(pattern, method, text):
+    """CPU time of one use, the best of three if it is not quick; GIVE_UP if it is endless."""
+
+    def stop(*_):
+        raise TookTooLong
+
+    use = getattr(pattern, method)
+    arguments = ("", text) if method in ("sub", "subn") else (text,)
+    best = GIVE_UP
+    before = signal.signal(signal.SIGVTALRM, stop)
+    try:
+        for _ in range(3):
+            signal.setitimer(signal.ITIMER_VIRTUAL, GIVE_UP)
+            started = time.process_time()
+            result = use(*arguments)
+            if method == "finditer":
+                for _ in result:
+                    pass
+            best = min(best, time.process_time() - started)
+            if best < SECONDS:
+                break
+    except TookTooLong:
+        return GIVE_UP
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+    return best
+
+
+@pytest.mark.parametrize(("name", "call", "methods"), list(collect()))
+def test_worst_inputs_are_read_in_linear_time(name, call, methods):
+    for pattern in patterns_of(name, call):
+        as_text = isinstance(pattern.pattern, str)
+        inputs = worst_inputs(pattern if as_text else re.compile(pattern.pattern.decode()))
+        for method, text in itertools.product(methods, inputs):
+            taken = seconds(pattern, method, text if as_text else text.encode())
+            assert taken < SECONDS, f"{method} of {pattern.pattern!r}: {taken:.3f} s for {text[:60]!r}…{text[-9:]!r}"
+
+
+@pytest.mark.parametrize(
+    "bad", [r"(?:a|a)*b", r"(a+)+b", r"\s*\s*\s*!", r"(?:\w+\s?){1,40}!", r"(?:\\alpha\s?|[, ])*\)"]
+)
+def test_the_worst_inputs_are_bad_enough(bad):
+    pattern = re.compile(bad)
+    assert max(seconds(pattern, "match", text) for text in worst_inputs(pattern)) > SECONDS

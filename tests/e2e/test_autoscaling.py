@@ -1,0 +1,107 @@
+"""Real Rays on this host, joined as ``ray start`` runs them.
+
+One that adds nodes (Ray has a stand-in for a cloud) is waited for, one that does not is not.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from openrlhf_cov.cli.local_ray import PORT_FLAGS, environment, free_ports, stop
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+HEAD_ID = "f" * 51 + "00000"
+CLOUD = {
+    "cluster_name": "fake_multinode",
+    "max_workers": 2,
+    "provider": {"type": "fake_multinode", "launch_multiple": True, "head_node_id": HEAD_ID},
+    "available_node_types": {
+        "head": {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 0},
+        "gpu": {"resources": {"CPU": 2, "GPU": 1}, "node_config": {}, "min_workers": 0, "max_workers": 2},
+    },
+    "head_node_type": "head",
+    "upscaling_speed": 1.0,
+    "idle_timeout_minutes": 5,
+    "auth": {},
+    "file_mounts": {},
+    **{f"{kind}_commands": [] for kind in ("initialization", "setup", "head_setup", "worker_setup")},
+    **{f"{kind}_start_ray_commands": [] for kind in ("head", "worker")},
+}
+"""In the language of ``ray start --autoscaling-config``."""
+
+RUN = """
+import sys, time
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.trainer.ray import cluster
+
+needs = cluster.Needs([{"GPU": 1.0, "CPU": 1.0}] * 2, 1, fp32=False, way_out="less")
+assert not cluster.connect(needs)
+for _ in range(60):  # the monitor reports every few seconds
+    if cluster.autoscales():
+        break
+    time.sleep(0.5)
+print(cluster.autoscales(), flush=True)
+try:
+    cluster.check_capacity(needs, timeout=180)
+    print("room", cluster.ray.cluster_resources()["GPU"])
+except UsageError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def head():
+    """Function (cloud or None, variables) -> environment of a process on the host of such a Ray."""
+    folder = Path(tempfile.mkdtemp(prefix="cov-", dir="/tmp"))
+    running = []
+
+    def start(cloud, **variables):
+        command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"]
+        command += ["--num-cpus", "2", "--num-gpus", "0", "--object-store-memory", str(2**28)]
+        ports = dict(zip(PORT_FLAGS, map(str, free_ports(len(PORT_FLAGS))), strict=True))
+        command += [word for flag in ports.items() for word in flag]
+        env = environment() | {"RAY_TMPDIR": str(folder), "AUTOSCALER_UPDATE_INTERVAL_S": "1"} | variables
+        if cloud:
+            (folder / "cloud.yaml").write_text(json.dumps(cloud))
+            command += ["--autoscaling-config", str(folder / "cloud.yaml")]
+            env |= {"RAY_FAKE_CLUSTER": "1"}
+        with (folder / "head.log").open("w") as log:
+            running.append(subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True))
+        return environment() | {"RAY_TMPDIR": str(folder)}
+
+    yield start
+    for process in running:
+        stop(process)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+V2 = {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": HEAD_ID, "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID}
+
+
+@pytest.mark.parametrize(
+    ("cloud", "variables", "expected"),
+    [
+        (None, {}, ["False", "the run needs 2 GPUs"]),
+        (CLOUD, {}, ["True", "room 2.0"]),
+        (None, V2, ["False", "the run needs 2 GPUs"]),
+        (CLOUD, V2, ["True", "room 2.0"]),
+    ],
+    ids=["fixed", "autoscaler", "fixed, v2", "autoscaler, v2"],
+)
+def test_a_cluster_that_grows_is_waited_for(head, cloud, variables, expected):
+    env = head(cloud, **variables)
+    file = Path(env["RAY_TMPDIR"], "ray", "ray_current_cluster")
+    while not (file.exists() and file.read_text()):
+        time.sleep(0.2)
+    done = subprocess.run([sys.executable, "-c", RUN], env=env, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr[-5000:]
+    scales, outcome = done.stdout.splitlines()[-2:]
+    assert (scales, outcome[: len(expected[1])]) == tuple(expected)
+    assert "joining the Ray of this host" in done.stderr + done.stdout

@@ -1,0 +1,48 @@
+"""A vLLM engine whose actor is killed: its core and its workers go with it."""
+
+import os
+import signal
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore")]
+
+
+def test_an_engine_ends_with_its_actor(task, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    import ray
+
+    from openrlhf_cov.trainer import cpu_host
+
+    cpu_host.install()
+    from openrlhf_cov.trainer.ray import cluster
+    from openrlhf_cov.trainer.ray.evaluation_engines import needs_of_engines, start_engines
+
+    cluster.connect(needs_of_engines(1, 1, "fp32"))
+    try:
+        (engine,) = start_engines(
+            str(task.model),
+            num_engines=1,
+            tensor_parallel_size=1,
+            max_model_len=64,
+            dtype="fp32",
+            gpu_memory_utilization=0.2,
+            enforce_eager=True,
+            seed=0,
+            trust_remote_code=False,
+        )
+        ray.get(engine.check_health.remote())
+        (actor,) = (p for p in psutil.process_iter(["cmdline"]) if _is_engine(p))
+        children = actor.children(recursive=True)
+        assert any("EngineCore" in " ".join(child.cmdline()) for child in children)
+        os.kill(actor.pid, signal.SIGKILL)
+        assert psutil.wait_procs(children, timeout=60)[1] == []
+    finally:
+        ray.shutdown()
+
+
+def _is_engine(process: psutil.Process) -> bool:
+    """An engine's actor, of this test's Ray and of no other."""
+    name = " ".join(process.info["cmdline"] or ())
+    return name.startswith("ray::CovRolloutActor") and os.getpid() in {each.pid for each in process.parents()}

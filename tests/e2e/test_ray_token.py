@@ -1,0 +1,80 @@
+"""A Ray that we start answers nobody without its token; one that runs already is joined."""
+
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+
+from openrlhf_cov.cli.local_ray import environment, local_ray
+
+pytestmark = pytest.mark.e2e
+
+ASK = "import ray; ray.init(log_to_driver=False); print(ray.get(ray.remote(lambda: 'answered').remote()))"
+
+TRAINERS_RAY = """
+import os
+from openrlhf_cov.utils.ray_here import protect_own_ray
+protect_own_ray()
+import ray
+from openrlhf_cov.trainer.ray import cluster
+started = cluster.connect(cluster.Needs([{"GPU": 1.0, "CPU": 1.0}], 1, fp32=True, way_out=""))
+print(started, "RAY_AUTH_TOKEN" in os.environ, ray.get_runtime_context().gcs_address, flush=True)
+input()
+"""
+
+
+def asked(address, token):
+    """What comes of a task that somebody sends there."""
+    return subprocess.run(
+        [sys.executable, "-c", ASK],
+        env=environment() | {"RAY_ADDRESS": address} | token,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def is_refused(address, token):
+    """True once Ray says so; it then tries for minutes whether the answer changes."""
+    env = environment() | {"RAY_ADDRESS": address} | token
+    stranger = subprocess.Popen([sys.executable, "-c", ASK], env=env, stderr=subprocess.PIPE, text=True)
+    try:
+        return any("Unauthenticated" in line for line in stranger.stderr)
+    finally:
+        stranger.kill()
+        stranger.communicate()
+
+
+def test_the_demos_ray_answers_those_who_have_its_token(tmp_path):
+    with local_ray(num_gpus=1, num_cpus=1, log=tmp_path / "ray.log") as ray:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{ray.dashboard}/api/jobs/", timeout=10)
+        assert refused.value.code in (401, 403)
+        assert is_refused(ray.gcs, {})
+        assert is_refused(ray.gcs, ray.token | {"RAY_AUTH_TOKEN": "0" * 64})
+        friend = asked(ray.gcs, ray.token)
+        assert friend.stdout.strip() == "answered", friend.stderr
+        submit = [os.path.join(os.path.dirname(sys.executable), "ray"), "job", "submit", "--address", ray.dashboard]
+        for token, works in (({}, False), (ray.token, True)):
+            env = environment() | token
+            job = subprocess.run([*submit, "--", "true"], env=env, capture_output=True, text=True, timeout=120)
+            assert (job.returncode == 0) is works, job.stdout + job.stderr
+    assert ray.token["RAY_AUTH_TOKEN"] not in (tmp_path / "ray.log").read_text()
+
+
+@pytest.mark.parametrize("protected", [True, False])
+def test_the_ray_that_a_run_starts_for_itself(protected):
+    env = environment() | {"RAY_ADDRESS": "local"} | ({} if protected else {"RAY_AUTH_MODE": "disabled"})
+    run = subprocess.Popen(
+        [sys.executable, "-c", TRAINERS_RAY], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        started, has_token, address = run.stdout.readline().split()
+        assert (started, has_token) == ("True", str(protected))
+        nothing = {"RAY_AUTH_MODE": "disabled"}
+        assert is_refused(address, nothing) if protected else "answered" in asked(address, nothing).stdout
+    finally:
+        run.communicate("\n", timeout=60)

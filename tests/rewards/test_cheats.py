@@ -1,0 +1,137 @@
+"""Answers made to be right without being it: each kind with its cousins, refused in both directions."""
+
+import pytest
+
+from openrlhf_cov.rewards.grading import answers_equal
+
+NEAR_A_RATIONAL = [
+    (r"2^{2024}+\pi", "2^{2024}+3"),
+    (r"2^{2024}+\pi+0.1", "2^{2024}+3"),
+    (r"2^{2024}+\pi+0.1", r"2^{2024}+2\pi"),
+    (r"-2^{2024}-\pi", "-2^{2024}-3"),
+    (r"2^{2024}+\pi i", "2^{2024}+3i"),
+    (r"2^{2024}+\frac{1}{3}", "2^{2024}"),
+    (r"1.5\cdot 2^{2023}\cdot\frac43", "2^{2024}+1"),
+    (r"2^{2^{20}}+\pi", "2^{2^{20}}+1"),
+    (r"\frac{2^{2024}+\pi}{3}", r"\frac{2^{2024}+1}{3}"),
+    (r"\frac{1}{2^{2024}+\pi}", r"\frac{1}{2^{2024}+3}"),
+    (r"\lfloor 2^{2024}+\pi\rfloor", "2^{2024}+4"),
+    (r"\sqrt{10^{2000}+1}", "10^{1000}"),
+    (r"\pi^{3000}+1", r"\pi^{3000}"),
+    (r"2000!+\pi", "2000!+1"),
+    (r"\binom{5000}{2500}+\pi", r"\binom{5000}{2500}+1"),
+    (r"\ln(10^{1000}+1)", r"\ln(10^{1000})"),
+    (r"\ln(2^{2000}+\pi)", r"2000\ln 2"),
+    (r"e^{2000}+\pi", "e^{2000}+3"),
+    (r"\sqrt2+10^{-5000}", r"\sqrt2"),
+    (r"\pi(1+10^{-700})", r"\pi"),
+    (r"(1+10^{-700})^{\sqrt2}", "1"),
+    (r"\sqrt{2}+(\sqrt{10^{200}+1}-10^{100})^{50}", r"\sqrt2"),
+]
+OTHER_FUNCTIONS = [
+    (r"\sqrt{a^2}+bi", "a+bi"),
+    ("a+|b|i", "a+bi"),
+    (r"|\cos\theta|+i\sin\theta", r"e^{i\theta}"),
+    (r"\sqrt{z^2}", "z"),
+    (r"\frac{|x-1|}{x-1}x+10^{-50}i", "x"),
+    (r"\frac{|x-1|}{x-1}x+10^{-50}i", "-x"),
+    (r"\frac{\sqrt{(x-1)^2}}{x-1}x", "x"),
+    ("x+10^{-50}i", "x"),
+    ("x+10^{-5000}", "x"),
+    (r"x+\frac{0}{x-|x|}", "x"),  # no value for x > 0
+    (r"x\frac{\sqrt{x}}{\sqrt{x}}", "|x|"),
+    (r"(\sqrt{x})^2", "|x|"),
+    (r"\max(x,-x)", "x"),
+    (r"\log(e^x)+\sqrt{-x^2}", "x"),
+    (r"\arcsin(\sin x)", "x"),
+    (r"\ln(e^{ix})", "ix"),
+    (r"\lfloor x\rfloor+\frac12", "x"),
+    (r"2.5x+2^{2024}+\pi", "2.5x+2^{2024}+3"),
+    (r"y=\frac{|x|}{x}x", "y=x"),
+    (r"y=\sqrt{x^2}+10^{-50}i", "y=x"),
+]
+POINTS_CHOSEN_BY_THE_ANSWER = [
+    (r"\lfloor x\rfloor\cdot0!", "x"),
+    (r"x^2\cdot0!+\sin(\pi x)", "x^2"),
+    (r"\lfloor x\rfloor\binom{5}{0}", "x"),
+    (r"\lfloor x\rfloor\gcd(1,1)", "x"),
+    (r"\lfloor x\rfloor+\gcd(x,1)-1", "x"),
+    (r"\lfloor n\rfloor\cdot0!", "n"),
+    (r"n^2+\sin(\pi n)", "n^2"),
+    (r"n\cos(2\pi n)(-1)^{2n}", "n"),
+    ("(-1)^{2x}x", "x"),
+    (r"n!\cos(2\pi n)", "n!"),
+    (r"x\cos(2\pi x)\cdot 0!", "x"),
+]
+UNDONE = [
+    (r"\frac{6}{1/7}", "42"),
+    ("6/(1/7)", "42"),
+    (r"\frac{1}{1/42}", "42"),
+    (r"\frac{\frac{6}{1}}{\frac{1}{7}}", "42"),
+    (r"\frac{12^2}{12}+\frac{30^2}{30}", "42"),
+    (r"37^2\cdot37^{-1}+43", "80"),
+    (r"17.5+3.25+\pi\cdot10^{-12}", "20.75"),
+    (r"17.5+\frac{13}{4}+\pi\cdot10^{-12}", "20.75"),
+    (r"\frac{41.5}{2+\pi\cdot10^{-12}}", "20.75"),
+    (r"\sqrt{306.25}+3.25+\pi10^{-12}", "20.75"),
+    (r"19.75+\sin^2 1+\cos^2 1", "20.75"),
+    (r"\frac{83}{4}\cdot\frac{\pi}{\pi}", "20.75"),
+    (r"\frac{6^3\cdot7^3}{6^2\cdot7^2}", "42"),
+    (r"\binom{12}{1}+30", "42"),
+    (r"2^2\cdot3+30", "42"),
+    ("5^2+12^2", "169"),
+    ("8!-7!", "35280"),
+    (r"x=\frac{6}{1/7}", "42"),
+    (r"(\frac{6}{1/7},5)", "(42,5)"),
+    (r"\{\frac{6}{1/7},5\}", r"\{42,5\}"),
+    (r"\frac{6}{1/7}\text{ cm}", "42"),
+    (r"\frac{6}{1/7}\%", r"42\%"),
+]
+WORDS = [
+    ("cab", "abc"), ("no", "on"), ("won", "now"), ("own", "now"), ("CAB", "ABC"), ("Cab", "Cba"), ("a b c", "cab"),
+    (r"c\cdot a\cdot b", "abc"), ("c^1ab", "abc"), ("o n", "no"),
+]  # fmt: skip
+CHEATS = [*NEAR_A_RATIONAL, *OTHER_FUNCTIONS, *POINTS_CHOSEN_BY_THE_ANSWER, *UNDONE, *WORDS]
+
+
+@pytest.mark.parametrize(("answer", "gold"), CHEATS)
+def test_cheats_are_wrong(answer, gold):
+    assert not answers_equal(answer, gold, timeout=20)  # given up would be wrong as well, but no proof
+    assert not answers_equal(gold, answer, timeout=20)
+
+
+def test_one_answer_cannot_be_right_for_many_labels():
+    for answer in (r"2^{2024}+\pi", "2^{2024}+0.5", r"2^{2024}\cdot 1.0", r"2^{2024}+\frac{\pi}{0.5}"):
+        right = [k for k in range(-100, 100) if answers_equal(answer, f"2^{{2024}}{k:+}")]
+        assert len(right) <= 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        (r"\binom{n}{2}", r"\frac{n(n-1)}{2}"),
+        (r"\frac{n!}{k!(n-k)!}", r"\binom{n}{k}"),
+        (r"\frac{2n^2-1+(-1)^n}{8}", r"\frac12\lfloor\frac{n^2}{2}\rfloor"),  # n is whole for both
+        (r"\cos(n\pi)", "(-1)^n"),
+        (r"\frac{2(1-\cos(n\pi))}{n\pi}", r"\frac{2(1-(-1)^n)}{n\pi}"),
+        (r"\frac{e^{i\theta}+e^{-i\theta}}{2}", r"\cos\theta"),
+        (r"\cos\theta+i\sin\theta", r"e^{i\theta}"),
+        (r"\frac{\sqrt{a}}{\sqrt{b}}", r"\sqrt{\frac{a}{b}}"),
+        (r"\frac{\sqrt{2gh}}{g}", r"\sqrt{\frac{2h}{g}}"),  # no two names are negative at once
+        ("x^{1/3}", r"\sqrt[3]{x}"),
+        (r"\sqrt{1-x^2}", r"\sqrt{(1-x)(1+x)}"),
+        (r"\sqrt{x-100}", "(x-100)^{1/2}"),
+        (r"\arccos x", r"\frac{\pi}{2}-\arcsin x"),
+        (r"\ln\frac{a}{b}", r"\ln a-\ln b"),
+        ("e^{x^2}+1", "1+e^{x^2}"),
+        (r"\cosh^2 x-\sinh^2 x+x", "x+1"),
+        (r"2e^{1000000}", r"e^{1000000}\cdot 2"),
+        (r"12.5664", r"4\pi"),
+        (r"m\cdot g\cdot h", "mgh"),
+        ("ba", "ab"),
+        (r"\sin 2x", r"2\sin x\cos x"),
+    ],
+)
+def test_what_is_right_stays_right(answer, gold):
+    assert answers_equal(answer, gold, timeout=20)
+    assert answers_equal(gold, answer, timeout=20)

@@ -1,0 +1,175 @@
+"""One of two ranks with a real DeepSpeed engine and our policy actor; ``test_checkpoints_of_ranks.py`` starts them.
+
+Arguments: what to do, ZeRO stage, folder, and how.
+"""
+
+import json
+import os
+import pickle
+import shutil
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+from openrlhf_cov.trainer import cpu_host
+
+cpu_host.install()
+import deepspeed  # noqa: E402
+import deepspeed.runtime.engine as ds_engine  # noqa: E402
+import torch  # noqa: E402
+from openrlhf.utils.deepspeed import DeepspeedStrategy  # noqa: E402
+
+from openrlhf_cov.errors import RunStopped  # noqa: E402
+from openrlhf_cov.trainer.checkpoints import ROLLOUTS, ROLLOUTS_FILE  # noqa: E402
+from openrlhf_cov.trainer.extension_locks import remove_stale_locks  # noqa: E402
+from openrlhf_cov.trainer.ray.critic_actor import CovCriticActor  # noqa: E402
+from openrlhf_cov.trainer.ray.model_actors import CheckpointedActor  # noqa: E402
+from openrlhf_cov.trainer.ray.ppo_actor import CovPolicyActor  # noqa: E402
+
+RANK = int(os.environ["RANK"])
+FULL = OSError(28, "No space left on device")
+GROUPS = 2**20
+"""Bytes of the groups that wait."""
+
+
+def make_engine(stage):
+    model = torch.nn.Linear(4, 4)
+    model.config = SimpleNamespace(model_type="linear", hidden_size=4, num_hidden_layers=1, vocab_size=4)
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage}}
+    config |= {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+    return deepspeed.initialize(model=model, optimizer=torch.optim.Adam(model.parameters()), config=config)[0]
+
+
+def make_actor(stage, folder, kind=CovPolicyActor, with_critic=False):
+    """A policy or critic actor with a new engine, whose checkpoints are in ``folder``."""
+    strategy = object.__new__(DeepspeedStrategy)
+    strategy.args = SimpleNamespace(
+        ckpt=SimpleNamespace(path=str(folder), max_num=3, max_mem=1000, save_hf=False, load_enable=True),
+        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2),
+        critic=SimpleNamespace(num_nodes=1, num_gpus_per_node=2, model_name_or_path="model" if with_critic else None),
+        ds=SimpleNamespace(zero_stage=stage, tensor_parallel_size=1),
+        train=SimpleNamespace(enable_ema=False),
+    )
+    actor, engine = object.__new__(kind), make_engine(stage)
+    vars(actor).update(
+        strategy=strategy,
+        critic=engine,
+        actor=SimpleNamespace(model=engine),
+        diagnostics=SimpleNamespace(dynamics=SimpleNamespace(state_dict=dict)),
+        disable_ds_ckpt=False,
+        save_hf_ckpt=False,
+    )
+    return actor
+
+
+def load(stage, folder, kind=CovPolicyActor, with_critic=False):
+    """An actor that has restored what is in ``folder``, as upstream's does."""
+
+    def upstream(self, strategy):
+        _, self.checkpoint_states = strategy.load_ckpt(self.engine, str(folder / f"_{kind.model_name}"))
+
+    actor = make_actor(stage, folder, kind, with_critic)
+    kind.__mro__[kind.__mro__.index(CheckpointedActor) + 2].init_model_from_pretrained = upstream
+    CheckpointedActor.init_model_from_pretrained(actor, actor.strategy)
+    return actor
+
+
+def client_states(step):
+    """What the controller sends: with groups that wait."""
+    groups = [torch.full((GROUPS // 4 // 8,), step) for _ in range(4)]
+    return {"global_step": step, ROLLOUTS: {"loader": step, "generator": {"groups": groups}}}
+
+
+def refuse(*_, **__):
+    raise FULL
+
+
+def full(stage, folder, moment):
+    """A disk has no room at one moment of the second checkpoint; the first stays, and the third is written."""
+    actor = make_actor(stage, folder)
+    actor.save_checkpoint("global_step1", client_states(1), 0.5, "accuracy")
+    before = torch.save, ds_engine.copyfile
+    if moment == "rank 1 writes" and RANK == 1:
+        torch.save = refuse
+    elif moment == "rank 0 writes the groups" and RANK == 0:
+        torch.save = lambda what, to, **how: refuse() if Path(to).name == ROLLOUTS_FILE else before[0](what, to, **how)
+    elif moment == "rank 0 copies the script" and RANK == 0:
+        ds_engine.copyfile = refuse
+    started = time.monotonic()
+    try:
+        actor.save_checkpoint("global_step2", client_states(2), 0.75, "accuracy")
+    except RunStopped as stopped:
+        assert time.monotonic() - started < 20
+        print(f"rank {RANK}: {stopped}")
+    torch.distributed.barrier()  # the ranks are in step: this one and the next checkpoint come to an end
+    torch.save, ds_engine.copyfile = before
+    if RANK == 0:
+        assert (folder / "_actor" / "latest").read_text() == "global_step1"
+        assert not (folder / "_actor" / "global_step2").exists()
+    actor.save_checkpoint("global_step3", client_states(3), 1.0, "accuracy")
+    if RANK == 0:
+        assert (folder / "_actor" / "latest").read_text() == "global_step3"
+
+
+def groups(stage, folder, writer):
+    """The groups are in one file, and the first rank alone hands them on, also those of an earlier version."""
+    actor, states = make_actor(stage, folder), client_states(4)
+    if writer == "ours":
+        actor.save_checkpoint("global_step4", states)
+    else:  # what an earlier version left: in the client states of every rank
+        actor.strategy.save_ckpt(actor.actor.model, str(folder / "_actor"), "global_step4", client_state=states)
+    torch.distributed.barrier()
+    sizes = {path.name: path.stat().st_size for path in (folder / "_actor" / "global_step4").iterdir()}
+    if RANK == 0:
+        print("files with the groups:", sum(size > GROUPS for size in sizes.values()))
+    resumed = load(stage, folder)
+    assert resumed.restored == "global_step4"
+    found = resumed.get_checkpoint_states()
+    assert found["global_step"] == 4
+    print(f"rank {RANK} hands on {len(pickle.dumps(found)) // GROUPS} times the groups")
+    if RANK == 0:
+        assert found[ROLLOUTS]["loader"] == 4
+        for got, sent in zip(
+            found[ROLLOUTS]["generator"]["groups"], states[ROLLOUTS]["generator"]["groups"], strict=True
+        ):
+            assert torch.equal(got, sent)
+
+
+def mixed(stage, folder, _):
+    """Two disks that are not one: each rank restores what is on its own."""
+    actor = make_actor(stage, folder)
+    for step in (1, 2):
+        actor.save_checkpoint(f"global_step{step}", client_states(step))
+    torch.distributed.barrier()
+    own = folder / str(RANK)
+    shutil.copytree(folder / "_actor", own / "_actor")
+    (own / "_actor" / "latest").write_text(f"global_step{2 - RANK}")
+    try:
+        load(stage, own)
+    except RunStopped as stopped:
+        print(f"rank {RANK}: {stopped}".replace(str(own), "DISK"))
+    torch.distributed.barrier()
+
+
+def critic(stage, folder, _):
+    """A kill when the policy's second checkpoint was complete and the critic's was not."""
+    policy, critic = (make_actor(stage, folder, kind) for kind in (CovPolicyActor, CovCriticActor))
+    for step in (1, 2):
+        policy.save_checkpoint(f"global_step{step}", client_states(step), 0.5, "accuracy")
+        if step == 1:
+            critic.save_checkpoint(f"global_step{step}", 0.5, "accuracy")
+    torch.distributed.barrier()
+    if RANK == 0:
+        assert json.loads((folder / "_critic" / "global_step1" / "run.json").read_text())["ranks"] == 2
+    for kind in (CovPolicyActor, CovCriticActor):
+        print(f"{kind.model_name} of rank {RANK}: {load(stage, folder, kind, with_critic=True).restored}")
+
+
+if __name__ == "__main__":
+    remove_stale_locks()
+    deepspeed.init_distributed("gloo", timeout=timedelta(seconds=60))
+    {"full": full, "groups": groups, "mixed": mixed, "critic": critic}[sys.argv[1]](
+        int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
+    )

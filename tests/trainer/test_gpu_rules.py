@@ -1,0 +1,407 @@
+"""A GPU's rules without a GPU: all that a rank computes in a step runs on tensors that have a device and no values.
+
+PyTorch's fake tensors know shapes, types and devices. ``gpu`` is PrivateUse1, the device that PyTorch leaves to
+others: a build for CPUs has no device guard for ``cuda``, so autograd refuses it. What mixes devices raises, and so
+does what makes the host wait for a value or a shape, beyond the reads that a test allows and counts.
+"""
+
+import inspect
+import math
+import pkgutil
+import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+from openrlhf.models import PolicyLoss, aggregate_loss
+from openrlhf.trainer.ppo_utils.experience import Experience, make_experience_batch
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
+from torch.utils import backend_registration
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from openrlhf_cov import models
+from openrlhf_cov.config import CovConfig
+from openrlhf_cov.models import covariance, diagnostics, objectives, ranking, rollout
+from openrlhf_cov.models import loss as loss_module
+from openrlhf_cov.models.loss import CovPolicyLoss
+from openrlhf_cov.models.objectives import TokenBatch
+from openrlhf_cov.models.ranking import token_keys
+from openrlhf_cov.trainer import bad_updates, observation, selection
+from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
+from openrlhf_cov.trainer.bad_updates import gradient_of, gradients_are_finite
+from openrlhf_cov.trainer.observation import StepDiagnostics, observe_loss, observe_training, record_entropy
+from openrlhf_cov.trainer.sample_info import SAMPLE_ID
+from openrlhf_cov.trainer.selection import Ranks, select_step
+from openrlhf_cov.utils import masked, metrics, ordering
+from openrlhf_cov.utils.metrics import Max, MetricBuffer
+
+MODULES = (
+    *(covariance, diagnostics, loss_module, objectives, ranking, rollout),
+    *(observation, selection, masked, metrics, ordering),
+)
+"""Modules whose public functions a rank calls in a step."""
+
+ON_THE_HOST = {
+    "objectives.clip_cov_idle": "of the values that were logged",
+    "objectives.kl_cov_idle": "of the values that were logged",
+    "selection.ranks_of": "the collectives of torch.distributed, which take what the rules check in `ranks`",
+}
+"""Public functions that need not be called below -> why."""
+
+
+HOOK = type("Hook", (backend_registration._DummyPrivateUse1Hook,), {"is_available": lambda self: False})
+BACKEND = type("Backend", (backend_registration._DummyBackendModule,), {"is_available": lambda self: False})
+"""Nothing asks for this device but the tests here."""
+
+
+@pytest.fixture(scope="module")
+def device():
+    """The device ``gpu``."""
+    if not hasattr(torch, "gpu"):
+        backend_registration._setup_privateuseone_for_python_backend("gpu", backend_module=BACKEND(), hook=HOOK())
+    return torch.device("gpu", 0)
+
+
+class BrokenRule(Exception):
+    """What a GPU would refuse or wait for."""
+
+
+class GpuGenerator(torch.Generator):
+    """A generator that was asked for on the device; a build for CPUs can make none there."""
+
+    def __new__(cls, device="cpu"):
+        if torch.device(device).type == "cpu":
+            raise BrokenRule("a generator of the CPU")
+        return super().__new__(cls, "cpu")
+
+
+class Rules(TorchDispatchMode):
+    """Raises BrokenRule for mixed devices, and for more than ``reads`` reads of the host; a value read is 1."""
+
+    READS = ("_local_scalar_dense", "equal", "is_nonzero")
+    INDEXES = ("index", "index_put", "index_put_", "_unsafe_index")
+
+    def __init__(self, reads: int) -> None:
+        super().__init__()
+        self.left = reads
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, name = kwargs or {}, func._schema.name.removeprefix("aten::")
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        devices = {tensor.device.type for tensor in tensors if tensor.dim() or name in self.INDEXES}
+        target = torch.device(kwargs.get("device") or (tensors[0].device if tensors else "cpu")).type
+        if name in self.READS:
+            if tensors[0].device.type != "cpu":
+                self.read(name)
+            return {torch.bool: True}.get(tensors[0].dtype, 1 if not tensors[0].is_floating_point() else 1.0)
+        if name in ("_to_copy", "copy_"):
+            into, out_of = (target, tensors[0].device.type) if name == "_to_copy" else (t.device.type for t in tensors)
+            if (into, out_of) == ("cpu", "gpu"):
+                self.read(name)
+        elif len(devices) > 1:
+            raise BrokenRule(f"{name} of tensors on {sorted(devices)}")
+        return func(*args, **kwargs)
+
+    def read(self, name: str) -> None:
+        if not self.left:
+            raise BrokenRule(f"the host reads: {name}")
+        self.left -= 1
+
+
+@pytest.fixture
+def rules(device, monkeypatch):
+    """Context manager: the rules hold, with this number of reads, all of which must happen."""
+    monkeypatch.setattr(torch, "Generator", GpuGenerator)
+    fakes = FakeTensorMode(allow_non_fake_inputs=False)
+
+    @contextmanager
+    def hold(reads=0):
+        # autograd's threads for devices began with the first backward of this process, when there was none
+        with torch.autograd.set_multithreading_enabled(False), fakes, Rules(reads) as mode:
+            yield device
+            assert mode.left == 0
+
+    return hold
+
+
+@pytest.fixture
+def ranks(device):
+    """Two ranks with equal tensors, which must be on the device and as long as on the other rank."""
+
+    def checked(tensor):
+        assert isinstance(tensor, FakeTensor)
+        assert tensor.device == device
+        return tensor
+
+    def all_reduce_sum(tensor):
+        return checked(tensor) * 2
+
+    def all_gather(tensor):
+        assert tensor.dim() == 1
+        return torch.cat([checked(tensor)] * 2)
+
+    return Ranks(all_reduce_sum, all_gather)
+
+
+BROKEN = {
+    "two devices": lambda x: x + torch.zeros(3, 4),
+    "concatenated": lambda x: torch.cat([x, torch.zeros(3, 4)]),
+    "an index of the CPU": lambda x: x[torch.zeros(2, dtype=torch.long)],
+    "an index of the GPU": lambda x: torch.zeros(3, 4)[x[0].long()],
+    "item": lambda x: x.sum().item(),
+    "bool": lambda x: bool(x.any()),
+    "tolist": lambda x: x.tolist(),
+    "mask": lambda x: x[x > 0],
+    "write by a mask": lambda x: x.__setitem__(x > 0, torch.ones(5)),
+    "nonzero": lambda x: x.nonzero(),
+    "masked_select": lambda x: x.masked_select(x > 0),
+    "unique": lambda x: x.unique(),
+    "cpu": lambda x: x.cpu(),
+    "copied": lambda x: torch.zeros(3, 4).copy_(x),
+    "equal": lambda x: torch.equal(x, x),
+    "a generator of the CPU": lambda x: torch.rand(3, device=x.device, generator=torch.Generator("cpu")),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_breaks_a_rule_raises(rules, name):
+    with rules() as device, pytest.raises((BrokenRule, DynamicOutputShapeException)):
+        BROKEN[name](torch.zeros(3, 4, device=device))
+
+
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_a_function_that_averages_on_the_host_is_found(rules, monkeypatch, allowed):
+    """The mends that these rules stand for, undone: a mean of the covariance that is a number."""
+    of = covariance.TokenMeans.of
+
+    def on_the_host(*args):
+        means = of(*args)
+        return type(means)(float(means.log_prob), float(means.advantage))
+
+    monkeypatch.setattr(covariance.TokenMeans, "of", on_the_host)
+    with rules(allowed) as device:
+        tokens = batch(device)
+        with pytest.raises(BrokenRule, match="host reads"):
+            covariance.token_covariance(tokens.log_probs, tokens.advantages, tokens.action_mask)
+
+
+# --- what a step consists of
+
+
+def batch(device, rows=4, columns=8):
+    """Tokens of a micro-batch."""
+    floats = (torch.rand(rows, columns, device=device) for _ in range(3))
+    return TokenBatch(*floats, torch.ones(rows, columns, dtype=torch.bool, device=device))
+
+
+def make_loss(cov_type, scope="global", **correction):
+    low, high = (0.2, 0.28) if cov_type == "clip_cov" else (math.inf, math.inf)
+    band = {"clip_cov_lb": -9.0, "clip_cov_ub": 9.0} if cov_type == "clip_cov" else {}
+    config = CovConfig(
+        cov_type=cov_type, cov_scope=scope, allow_large_cov_ratio=True, **{f"{cov_type}_ratio": 0.1}, **band
+    )
+    return CovPolicyLoss(config, policy_loss=PolicyLoss(low, high, **correction), aggregate=aggregate_loss)
+
+
+CORRECTIONS = {
+    "off": {},
+    "tokens cut": dict(is_correction_level="token", is_correction_mode="clip"),
+    "sequences dropped": dict(is_correction_level="seq"),
+    "per sequence": dict(token_level_loss=False, dual_clip=3.0),
+}
+METHODS = ["clip_cov", "kl_cov"]
+
+
+def micro_batch_step(rules, cov_type, scope, correction):
+    """The loss of a micro-batch and its metrics, forward and backward."""
+    with rules() as device:
+        loss, tokens = make_loss(cov_type, scope, **CORRECTIONS[correction]), batch(device)
+        observe_loss(loss, MetricBuffer())
+        loss.start_step(loss.config.at(3), 42, 3, 0)
+        if scope == "global":
+            loss.selected = torch.zeros_like(tokens.action_mask)
+        for _ in range(2):
+            log_probs = tokens.log_probs.clone().requires_grad_()
+            value, *_ = loss(
+                log_probs, tokens.old_log_probs, tokens.advantages, action_mask=tokens.action_mask,
+                rollout_log_probs=tokens.old_log_probs, dp_size=2, batch_num_tokens=64.0, global_batch_size=8.0,
+            )  # fmt: skip
+            value.backward()
+            assert log_probs.grad.device == value.device == loss.selected.device == device
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+@pytest.mark.parametrize("scope", ["global", "micro_batch"])
+@pytest.mark.parametrize("cov_type", METHODS)
+def test_a_micro_batch(rules, cov_type, scope, correction):
+    micro_batch_step(rules, cov_type, scope, correction)
+
+
+def test_upstreams_loss_is_observed(rules):
+    with rules() as device:
+        loss, tokens = PolicyLoss(), batch(device)
+        observe_loss(loss, MetricBuffer())
+        loss(tokens.log_probs, tokens.old_log_probs, tokens.advantages, action_mask=tokens.action_mask)
+
+
+def selection_of_a_step(rules, ranks, cov_type):
+    """The quota is read: how many scores are sent is a shape."""
+    with rules(reads=1) as device:
+        loss, window = make_loss(cov_type), [batch(device), batch(device, 2, 5), batch(device)]
+        keys = [
+            token_keys(42, 1, torch.arange(len(each.action_mask), device=device), each.action_mask.shape[1])
+            for each in window
+        ]
+        masks = select_step(window, keys, loss.config, loss.ppo_clip, ranks)
+    assert [mask.device for mask in masks] == [device] * 3
+    assert [mask.shape for mask in masks] == [each.action_mask.shape for each in window]
+
+
+@pytest.mark.parametrize("cov_type", METHODS)
+def test_a_selection(rules, ranks, cov_type):
+    selection_of_a_step(rules, ranks, cov_type)
+
+
+class Policy(torch.nn.Module):
+    """Upstream's actor, of one weight."""
+
+    def __init__(self, device):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones((), device=device))
+        self.model = SimpleNamespace(global_steps=1)
+
+    def forward(self, sequences, action_mask, attention_mask, return_output=False, **options):
+        log_probs = self.weight * sequences[:, -action_mask.shape[1] :] * action_mask
+        return (log_probs, SimpleNamespace(entropy=sequences[:, :-1].float())) if return_output else log_probs
+
+
+def samples(count=4, columns=5):
+    """What upstream's replay buffer holds on the CPU, each with its entropies."""
+    found = []
+    for number in range(count):
+        floats = dict.fromkeys(("action_log_probs", "advantages", "returns"), torch.rand(columns - number % 2))
+        mask = torch.ones(columns - number % 2, dtype=torch.bool)
+        sample = Experience(
+            sequences=torch.ones(columns + 1 - number % 2, dtype=torch.long),
+            attention_mask=torch.ones(columns + 1 - number % 2, dtype=torch.long),
+            action_mask=mask, scores=None if number == 1 else torch.ones(()),
+            info={SAMPLE_ID: torch.tensor(number)}, **floats,
+        )  # fmt: skip
+        sample.entropy = torch.rand(len(mask))
+        found.append(sample)
+    return found
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_window_of_the_trainer(rules, ranks, monkeypatch, moved):
+    """Reads the quota and nothing else, however many micro-batches and samples there are."""
+    monkeypatch.setattr("openrlhf_cov.trainer.actor_trainer.ranks_of", lambda group: ranks)
+    with rules(reads=1) as device:
+        trainer = object.__new__(CovActorTrainer)
+        strategy = SimpleNamespace(
+            seed=42, ring_attn_group=None, ds_device_mesh={"dp": SimpleNamespace(get_group=lambda: None)}
+        )
+        loss = make_loss("kl_cov")
+        vars(trainer).update(
+            actor=Policy(device), actor_loss_fn=loss, strategy=strategy, global_step=2, policy_moved=moved
+        )
+        window = [make_experience_batch([sample]) for sample in samples()]
+        trainer._select(window)
+        assert {experience.selected.device for experience in window} == {device}
+
+
+def diagnostics_of_a_step(rules, ranks, updates=2):
+    """Reads: the number of prompts at the start; sums, maxima and counts of the updates at the end."""
+    with rules(reads=1) as device:
+        books = StepDiagnostics(MetricBuffer(), samples_per_prompt=2, ranks=ranks)
+        books.start(samples(), device)
+    with rules() as device:
+        trainer = SimpleNamespace(
+            actor=Policy(device),
+            actor_loss_fn=SimpleNamespace(selected=None),
+            training_step=lambda experience: {},
+        )
+        observe_training(trainer, books)
+        for update in range(updates):
+            for ids in (torch.arange(2, device=device), [torch.tensor(each, device=device) for each in (2, 3)]):
+                mask = torch.ones(2, 5, dtype=torch.bool, device=device)
+                trainer.actor.model.global_steps, trainer.actor_loss_fn.selected = update, mask
+                trainer.training_step(SimpleNamespace(info={SAMPLE_ID: ids}, action_mask=mask))
+    with rules(reads=3):
+        books.metrics.add(Max("ppo/ratio_max", books.rollout.log_probs.max()))
+        values = books.finish(eta=1e-6)
+    assert {"entropy/mean", "cov/mean", "cov/empty_update_frac", "entropy/delta"} <= values.keys()
+
+
+@pytest.mark.parametrize("updates", [2, 0])
+def test_the_diagnostics_of_a_step(rules, ranks, updates):
+    diagnostics_of_a_step(rules, ranks, updates)
+
+
+def test_entropies_of_rollouts(rules):
+    with rules() as device:
+        sequences, mask = torch.ones(2, 6, device=device), torch.ones(2, 4, device=device)
+        policy = Policy(device)
+        with torch.no_grad(), record_entropy(policy, 4) as entropies:
+            policy(sequences, mask, attention_mask=None)
+        assert (entropies[0].device, entropies[0].shape) == (device, (2, 4))
+
+
+def test_a_look_at_the_gradients(rules, device, monkeypatch):
+    def all_reduce(verdict, op):
+        assert verdict.device == device
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    accelerator = SimpleNamespace(current_device_name=lambda: device)
+    monkeypatch.setattr(bad_updates, "get_accelerator", lambda: accelerator)
+    with rules(reads=1) as device:
+        parameters = [torch.nn.Parameter(torch.ones(size, device=device)) for size in (3, 5, 7)]
+        for param in parameters[:2]:
+            param.grad = torch.ones_like(param)
+        assert gradients_are_finite(map(gradient_of, parameters)) is True
+
+
+# --- nothing is left out
+
+
+def public_functions():
+    """Code object -> name, of every public function and method of ``MODULES``."""
+    found = {}
+    for module in MODULES:
+        owners = [(module.__name__.split(".")[-1], vars(module))]
+        owners += [
+            (f"{owners[0][0]}.{name}", vars(each))
+            for name, each in vars(module).items()
+            if inspect.isclass(each) and each.__module__ == module.__name__
+        ]
+        for prefix, members in owners:
+            for name, member in members.items():
+                member = getattr(member, "__func__", getattr(member, "fget", member))
+                function = inspect.unwrap(member) if callable(member) else None
+                if inspect.isfunction(function) and function.__module__ == module.__name__ and name[0] != "_":
+                    found[function.__code__] = f"{prefix}.{name}"
+    return found
+
+
+def test_every_module_of_models_is_there():
+    """``dynamics`` computes with numbers of the log, ``returns`` on the controller, which has no device."""
+    names = {module.name for module in pkgutil.iter_modules(models.__path__)} - {"dynamics", "returns"}
+    assert {f"openrlhf_cov.models.{name}" for name in names} <= {module.__name__ for module in MODULES}
+
+
+def test_every_public_function_runs_under_the_rules(rules, ranks):
+    called = set()
+    sys.setprofile(lambda frame, event, arg: called.add(frame.f_code) if event == "call" else None)
+    try:
+        for cov_type in METHODS:
+            micro_batch_step(rules, cov_type, "micro_batch", "off")
+            selection_of_a_step(rules, ranks, cov_type)
+        diagnostics_of_a_step(rules, ranks)
+        test_entropies_of_rollouts(rules)
+    finally:
+        sys.setprofile(None)
+    functions = public_functions()
+    assert len(functions) > 50
+    assert {functions[code] for code in functions.keys() - called} == ON_THE_HOST.keys()

@@ -1,0 +1,43 @@
+import pickle
+
+from ray import cloudpickle
+
+from openrlhf_cov.trainer import shared_argument
+from openrlhf_cov.trainer.shared_argument import share
+
+
+class Tokenizer:
+    """Counts how often it is pickled and unpickled."""
+
+    pickled = unpickled = 0
+
+    def __init__(self, words):
+        self.words = words
+
+    def __reduce__(self):
+        Tokenizer.pickled += 1
+        return rebuilt, (self.words,)
+
+
+def rebuilt(words):
+    Tokenizer.unpickled += 1
+    return Tokenizer(words)
+
+
+def test_pickled_once_and_unpickled_once_in_a_process(monkeypatch):
+    monkeypatch.setattr(shared_argument.ray, "put", lambda value: value)
+    monkeypatch.setattr(shared_argument, "_received", {})
+    first, second = share(Tokenizer(["a"])), share(Tokenizer(["b"]))
+    sent = [cloudpickle.dumps(each) for each in (first, first, second, first)]
+    received = [pickle.loads(each) for each in sent]
+    assert [each.words for each in received] == [["a"], ["a"], ["b"], ["a"]]
+    assert received[0] is received[1] is received[3]
+    assert (Tokenizer.pickled, Tokenizer.unpickled) == (2, 2)
+
+
+def test_the_pickled_value_travels_beside_the_rest(monkeypatch):
+    monkeypatch.setattr(shared_argument.ray, "put", lambda value: value)
+    buffers = []
+    sent = pickle.dumps(share("x" * 100_000), protocol=5, buffer_callback=buffers.append)
+    assert len(sent) < 1000  # Ray maps the buffer into every process of the host
+    assert pickle.loads(sent, buffers=buffers) == "x" * 100_000
