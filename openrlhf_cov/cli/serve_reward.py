@@ -90,13 +90,13 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
     import uvicorn
 
     from openrlhf_cov.rewards.pool import PoolError, shared_pool
-    from openrlhf_cov.rewards.protocol import GuardedProtocol
+    from openrlhf_cov.rewards.protocol import GuardedProtocol, GuardedServer
     from openrlhf_cov.rewards.service import make_app, make_service
 
     url = url_of(listener)
     if token is None and not is_loopback(listener):
         logger.warning("%s can be reached from other machines and asks for no token; see --token_file", url)
-    server = uvicorn.Server(
+    server = GuardedServer(
         uvicorn.Config(
             make_app(make_service(config, limits, token)),
             http=partial(GuardedProtocol, max_connections=limits.max_connections),

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_SECONDS = 20.0
@@ -84,3 +85,19 @@ class GuardedProtocol(H11Protocol):
                 b"HTTP/1.1 %s\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n" % status
             )
         self.transport.close()
+
+
+class GuardedServer(uvicorn.Server):
+    """uvicorn's server, which does not end before its last answers were read."""
+
+    async def shutdown(self, sockets: list[Any] | None = None) -> None:
+        """End as uvicorn does, then wait at most ``LINGER_SECONDS`` for clients to close, and leave nothing open."""
+        await super().shutdown(sockets)
+        loop = asyncio.get_running_loop()
+        connections, deadline = self.server_state.connections, loop.time() + LINGER_SECONDS
+        while connections and loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in connections:
+            connection.transport.abort()
+        while connections:  # each leaves in a turn of the loop that follows
+            await asyncio.sleep(0)

@@ -14,7 +14,7 @@ import uvicorn
 from openrlhf_cov.rewards import protocol
 from openrlhf_cov.rewards import service as module
 from openrlhf_cov.rewards.limits import ServiceLimits
-from openrlhf_cov.rewards.protocol import GuardedProtocol
+from openrlhf_cov.rewards.protocol import GuardedProtocol, GuardedServer
 from openrlhf_cov.rewards.service import RewardService, make_app
 
 HEAD = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
@@ -46,7 +46,7 @@ def serve():
             limits = ServiceLimits(**limits)
             grader = Grader()
             service = RewardService(grader, str, parallel=2, limits=limits, token=None)
-            server = uvicorn.Server(
+            server = GuardedServer(
                 uvicorn.Config(
                     make_app(service),
                     http=partial(GuardedProtocol, max_connections=limits.max_connections),
@@ -242,3 +242,14 @@ def test_the_end_of_the_server_answers_what_is_in_work(serve):
         assert [status_of(client) for client in clients] == [503] * 20
         assert status_of(half) == 503
         assert idle.recv(1) == b""
+
+
+def test_no_connection_is_left_open_where_clients_stay(serve, monkeypatch):
+    monkeypatch.setattr(protocol, "LINGER_SECONDS", 0.3)
+    grader, server, connect = serve()
+    with connect() as client, connect():
+        client.sendall(HEAD % len(BODY) + BODY)
+        assert grader.started.wait(60)
+        server.should_exit = True
+        assert status_of(client) == 503
+        until(lambda: not server.server_state.connections)
