@@ -29,9 +29,17 @@ def balanced_in_parts(experiences: list[Experience], args: SimpleNamespace) -> l
     of_ranks = [rank.sequences.flatten().tolist() for rank in balance_experiences([places], args)]
     count = max(1, min(map(len, of_ranks)) // SAMPLES)  # the same for all: parts are dealt out by their number
     return [
-        make_experience_batch(
-            [samples[place] for place in rank[len(rank) * n // count : len(rank) * (n + 1) // count]]
-        )
+        _batch([samples[place] for place in rank[len(rank) * n // count : len(rank) * (n + 1) // count]])
         for rank in of_ranks
         for n in range(count)
     ]
+
+
+def _batch(samples: list[Experience]) -> Experience:
+    """Upstream's, but one tensor for each metric instead of a list of one for each sample, which Ray would pickle one
+    by one."""
+    batch = make_experience_batch(samples)
+    for name, values in batch.info.items():
+        if isinstance(values, list) and isinstance(values[0], torch.Tensor) and not values[0].dim():
+            batch.info[name] = torch.stack(values)
+    return batch
