@@ -75,3 +75,5 @@ def test_a_long_sample_widens_those_of_its_part_alone():
     # 2 ranks x 16 samples, each rank in two parts; the only long one makes one part of four wide
     parts = balanced_in_parts([experience(0, [30, *[3] * 31])], flags(2))
     assert sorted(part.sequences.shape for part in parts) == [(8, 3), (8, 3), (8, 3), (8, 30)]
+    # a number of each sample is one tensor of its part; what has a length of its own is a list
+    assert all(part.info["sample_id"].shape == (8,) and isinstance(part.info["entropy"], list) for part in parts)
