@@ -23,7 +23,7 @@ from openrlhf.models import Actor, PolicyLoss, aggregate_loss  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from openrlhf_cov.config import CovConfig  # noqa: E402
-from openrlhf_cov.models.loss import CovPolicyLoss  # noqa: E402
+from openrlhf_cov.models.loss import MethodLoss  # noqa: E402
 from openrlhf_cov.trainer.observation import (  # noqa: E402
     StepDiagnostics,
     observe_loss,
@@ -42,7 +42,7 @@ class Trainer:
     def __init__(self, actor: Actor, optimizer: torch.optim.Optimizer) -> None:
         config = CovConfig(cov_type="kl_cov", cov_scope="micro_batch")
         loss = PolicyLoss(math.inf, math.inf)
-        self.actor_loss_fn = CovPolicyLoss(config, policy_loss=loss, aggregate=aggregate_loss)
+        self.actor_loss_fn = MethodLoss(config, policy_loss=loss, aggregate=aggregate_loss)
         self.actor, self.optimizer = actor, optimizer
 
     def training_step(self, batch: SimpleNamespace, ends_update: bool) -> dict:

@@ -47,8 +47,8 @@ def build(folder: Path):
     from openrlhf.models import aggregate_loss
 
     from openrlhf_cov.cli import train_ppo_ray
-    from openrlhf_cov.config import CovConfig
-    from openrlhf_cov.models.loss import CovPolicyLoss
+    from openrlhf_cov.models.config import CovConfig
+    from openrlhf_cov.models.loss import MethodLoss
     from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy
     from openrlhf_cov.tiny_task.problems import split_problems
     from openrlhf_cov.trainer.ray import adapters
@@ -68,7 +68,7 @@ def build(folder: Path):
     adapters.accept_fp32()
     trainer = make_trainer(args, folder, tokenizer)
     config = CovConfig.from_args(args)
-    trainer.actor_loss_fn = CovPolicyLoss(config, policy_loss=trainer.actor_loss_fn, aggregate=aggregate_loss)
+    trainer.actor_loss_fn = MethodLoss(config, policy_loss=trainer.actor_loss_fn, aggregate=aggregate_loss)
     return problems, trainer
 
 

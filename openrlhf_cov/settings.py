@@ -42,17 +42,22 @@ class Schedule:
 def setting(
     default: Any,
     help: str,
-    only: str | None = None,
     choices: tuple[str, ...] | None = None,
     scheduled: bool = False,
+    fraction: bool = False,
     flag: str | None = None,
 ) -> Any:
     """A dataclass field that also carries its flag, which is called as the field unless ``flag`` says otherwise.
 
-    ``only`` is the ``cov_type`` it belongs to; a ``scheduled`` field takes a number or a ``Schedule``.
+    A ``scheduled`` field takes a number or a ``Schedule``; a ``fraction`` is one of tokens, and a small one.
     """
-    metadata = {"help": help, "only": only, "choices": choices, "scheduled": scheduled, "flag": flag}
+    metadata = {"help": help, "choices": choices, "scheduled": scheduled, "fraction": fraction, "flag": flag}
     return field(default=default, metadata=metadata)
+
+
+def extremes(value: "float | Schedule") -> tuple[float, ...]:
+    """The smallest and largest values that a setting takes during a run."""
+    return (value.start, value.end) if isinstance(value, Schedule) else (value,)
 
 
 @dataclass(frozen=True, kw_only=True)

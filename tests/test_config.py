@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_cov.config import LARGE_COV_RATIO, CovConfig, RunConfig
+from openrlhf_cov.config import RunConfig
+from openrlhf_cov.models.config import LARGE_COV_RATIO, CovConfig
 from openrlhf_cov.settings import Schedule
 
 

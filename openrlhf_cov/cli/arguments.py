@@ -2,15 +2,12 @@
 
 import argparse
 import difflib
-import math
 import re
 import sys
 from collections.abc import Container
 from dataclasses import fields
 
 from openrlhf_cov.config import (
-    NOT_PERCENT,
-    CovConfig,
     DryRunConfig,
     EvaluationConfig,
     ModelConfig,
@@ -18,17 +15,17 @@ from openrlhf_cov.config import (
     RunConfig,
     SamplingConfig,
 )
+from openrlhf_cov.models.config import NOT_PERCENT, CovConfig
+from openrlhf_cov.models.method import UNCLIPPED
+from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.terminal import Parser
 
-PUBLISHED_PPO_CLIP = {"clip_cov": (1.0, 1.0), "kl_cov": (math.inf, math.inf)}
-"""PPO clip range (low, high) of the published methods: Clip-Cov's scripts open it wide, KL-Cov has none."""
-
 CLIP_RANGE_FLAGS = ("actor.eps_clip", "actor.eps_clip_low_high")
 
 GROUPS = {
-    "covariance policy loss": CovConfig,
+    "policy loss": CovConfig,
     "rule-based rewards": RewardConfig,
     "rollouts and dynamic sampling": SamplingConfig,
     "evaluation on benchmarks (--eval.dataset bench:aime24,math500)": EvaluationConfig,
@@ -37,6 +34,12 @@ GROUPS = {
     "planning without running": DryRunConfig,
 }
 """Title in --help -> config class whose fields are its flags."""
+
+OF_COVARIANCE = ("cov_scope", "cov_log_probs", "allow_large_cov_ratio")
+"""Settings of every method of ``--cov_type``."""
+
+COMMON = [each.name for each in fields(CovConfig) if not any(method.has(each.name) for method in METHODS.values())]
+"""Settings of the policy loss that belong to no single method."""
 
 REWARD_FLAGS = ("reward.remote_url", "reward.model_name_or_path", "train.agent_func_path")
 
@@ -87,7 +90,10 @@ class CovArgumentParser(Parser):
         if cpu_host.is_cpu_host():
             self.set_defaults(**cpu_host.FLAG_DEFAULTS)
         for title, config in GROUPS.items():
-            add_config_arguments(self, title, config)
+            only = COMMON if config is CovConfig else None
+            add_config_arguments(self, title, config, only)
+        for method in METHODS.values():
+            add_config_arguments(self, f"{method.title} ({method.flag})", method.settings)
 
     def error(self, message: str) -> None:
         """Print one line and exit with status 2."""
@@ -104,7 +110,7 @@ class CovArgumentParser(Parser):
         except ValueError as error:
             self.error(str(error))
         self._reject_unused_flags(config, given)
-        if config.cov_type != "none":
+        if config.methods:
             self._open_ppo_clip(args, config, given)
         self._check_counts(args)
         self._check_sampling(args)
@@ -146,13 +152,13 @@ class CovArgumentParser(Parser):
                 self.error(f"--{flag} only applies to --eval.dataset bench:NAMES; drop it or name benchmarks there")
 
     def _reject_unused_flags(self, config: CovConfig, given: set[str]) -> None:
-        for setting in fields(CovConfig):
-            owner = setting.metadata["only"]
-            if owner and setting.name in given and config.cov_type not in owner.split(" or "):
-                self.error(
-                    f"--{setting.name} only applies to --cov_type {owner}, got --cov_type {config.cov_type}; "
-                    f"drop it or set --cov_type {owner}"
-                )
+        by_covariance = [method for method in METHODS.values() if method.by_covariance]
+        for name in (each.name for each in fields(CovConfig) if each.name in given):
+            owners = by_covariance if name in OF_COVARIANCE else [m for m in METHODS.values() if m.has(name)]
+            if owners and not any(method in config.methods for method in owners):
+                flags = " or ".join(method.flag for method in owners)
+                got = " ".join(method.flag for method in config.methods) or "--cov_type none"
+                self.error(f"--{name} only applies to {flags}, got {got}; drop it or set {flags}")
         if "cov_dump_tokens" in given and not config.cov_dump_every:
             self.error("--cov_dump_tokens only applies with --cov_dump_every; drop it or set --cov_dump_every")
         if "cov_log_probs" in given and config.cov_scope != "global":
@@ -165,20 +171,21 @@ class CovArgumentParser(Parser):
         policy_loss_type = getattr(args, "actor.policy_loss_type")
         if policy_loss_type != "ppo":
             self.error(
-                f"--cov_type {config.cov_type} needs --actor.policy_loss_type ppo, got {policy_loss_type}: "
-                "covariance is per token, this ratio is per sequence"
+                f"{config.methods[0].flag} needs --actor.policy_loss_type ppo, got {policy_loss_type}: it acts on "
+                "each token, this ratio is of a sequence and would average that away"
             )
-        if config.kl_cov_keep_ppo_clip:
-            return
-        if config.cov_type == "kl_cov":
-            for name in (*CLIP_RANGE_FLAGS, "actor.dual_clip"):
-                if name in given:
-                    self.error(
-                        f"--{name} {getattr(args, name)} has no effect with --cov_type kl_cov, which has no PPO clip; "
-                        "drop it or add --kl_cov_keep_ppo_clip"
-                    )
-        if given.isdisjoint(CLIP_RANGE_FLAGS):
-            setattr(args, "actor.eps_clip_low_high", PUBLISHED_PPO_CLIP[config.cov_type])
+        for method in config.methods:
+            published = method.clip_of(config)
+            if published == UNCLIPPED:
+                for name in (*CLIP_RANGE_FLAGS, "actor.dual_clip"):
+                    if name in given:
+                        keep = f" or add --{method.keeps_clip}" if method.keeps_clip else ""
+                        self.error(
+                            f"--{name} {getattr(args, name)} has no effect with {method.flag}, which has no PPO clip; "
+                            f"drop it{keep}"
+                        )
+            if published and given.isdisjoint(CLIP_RANGE_FLAGS):
+                setattr(args, "actor.eps_clip_low_high", published)
 
 
 def add_config_arguments(

@@ -12,6 +12,7 @@ from openrlhf.utils.logging_utils import init_logger
 from transformers import AutoConfig
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.models.config import methods_of
 from openrlhf_cov.sizing.plan import process_groups
 from openrlhf_cov.sizing.report import counted
 from openrlhf_cov.sizing.updates import update_unit, usable_groups
@@ -153,11 +154,12 @@ def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
             f"{counted(whole % batch, 'sample')} of every rollout would have no update; change one of them"
         )
     updates = samples // args.train.batch_size * args.train.max_epochs
-    if args.cov_type == "kl_cov" and updates == 1:
-        logger.warning(
-            "--cov_type kl_cov with one update per rollout has no effect: the policy is still the one that sampled, "
-            "there is no drift to penalise. Lower --train.batch_size or raise --rollout.batch_size (the paper makes 8)"
-        )
+    for method in methods_of(args.cov_type, args.method):
+        if method.one_update and updates == 1:
+            logger.warning(
+                f"{method.flag} with one update per rollout: {method.one_update}. Lower --train.batch_size or raise "
+                "--rollout.batch_size (the paper makes 8)"
+            )
 
 
 def processes(group: SimpleNamespace) -> int:

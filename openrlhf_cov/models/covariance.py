@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from openrlhf_cov.utils.masked import masked_mean
-from openrlhf_cov.utils.ordering import quota
 
 
 @dataclass(frozen=True)
@@ -49,42 +48,3 @@ def select_largest(priority: Tensor, count: Tensor | int) -> Tensor:
     rank = torch.empty_like(order)
     rank[order] = torch.arange(order.numel(), device=order.device)
     return ((rank < count) & (flat > -math.inf)).view_as(priority)
-
-
-def select_kl_cov(cov: Tensor, action_mask: Tensor, ratio: float) -> Tensor:
-    """Mask (B, A) of the ``ratio`` fraction of action tokens with the highest covariance (paper eq. 13); at least one.
-
-    ``cov`` and ``action_mask`` are (B, A); ``quota`` says how many of the unmasked tokens go.
-    Differs from the reference: equal covariances are taken by position, not in the order of ``torch.topk``.
-    """
-    mask = action_mask.bool()
-    return select_largest(cov.masked_fill(~mask, -math.inf), quota(mask.sum(), ratio))
-
-
-def clip_cov_candidates(
-    cov: Tensor, action_mask: Tensor, lower: float, upper: float, excluded: Tensor | None = None
-) -> Tensor:
-    """Mask (B, A) of the unmasked tokens with lower < cov < upper that are not ``excluded`` (B, A).
-
-    The published code excludes the tokens that PPO clips already.
-    """
-    candidates = action_mask.bool() & (cov > lower) & (cov < upper)
-    return candidates if excluded is None else candidates & ~excluded
-
-
-def select_clip_cov(
-    cov: Tensor,
-    action_mask: Tensor,
-    ratio: float,
-    lower: float,
-    upper: float,
-    generator: torch.Generator,
-    excluded: Tensor | None = None,
-) -> Tensor:
-    """Mask (B, A) of at most a ``ratio`` fraction of action tokens, uniform among the candidates (paper eq. 11).
-
-    The quota counts all action tokens. No candidate, no selection. ``generator`` must live on the device of ``cov``.
-    """
-    candidates = clip_cov_candidates(cov, action_mask, lower, upper, excluded)
-    lottery = torch.rand(cov.shape, generator=generator, device=cov.device)
-    return select_largest(lottery.masked_fill(~candidates, -math.inf), quota(action_mask.bool().sum(), ratio))

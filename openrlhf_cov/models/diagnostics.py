@@ -1,12 +1,14 @@
 """What a policy update did, token by token: the metrics of one micro-batch (pure; nothing here carries gradient)."""
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from openrlhf_cov.models.covariance import token_covariance
-from openrlhf_cov.models.objectives import LOG_RATIO_LIMIT, TokenBatch, ppo_clipped
+from openrlhf_cov.models.method import LOG_RATIO_LIMIT, TokenBatch
+from openrlhf_cov.models.window import ppo_clipped
 from openrlhf_cov.utils.masked import masked_sum
 from openrlhf_cov.utils.metrics import Distribution, LogHistogram, Max, Mean, Metric, Sum
 
@@ -14,17 +16,22 @@ RATIO_HISTOGRAM = LogHistogram(-8.0, 8.0)
 
 
 @torch.no_grad()
-def update_metrics(batch: TokenBatch, selected: Tensor | None, eps_low: float, eps_high: float) -> list[Metric]:
-    """Selection and ratio statistics of one micro-batch at its update; ``docs/metrics.md`` defines each name.
+def update_metrics(
+    batch: TokenBatch, selected: Tensor | None, seen: Tensor, clip: tuple[float, float], by_sequence: bool = False
+) -> list[Metric]:
+    """Selection, gradients and ratios of one micro-batch at its update; ``docs/metrics.md`` defines each name.
 
-    ``selected`` (B, A) is the mask of the tokens a covariance method restrained, None where there is no such method;
-    ``eps_low`` and ``eps_high`` are those of the PPO clip in force. The same names come back for any data.
+    ``selected`` (B, A) is the mask of the tokens that a method acts on, None where there is no such method; ``seen``
+    (B, A) are the advantages that upstream's loss saw, ``clip`` (low, high) its PPO clip, on the ratio of the sequence
+    with ``by_sequence``. The same names come back for any data.
     """
     mask = batch.action_mask.bool()
     selected = torch.zeros_like(mask) if selected is None else selected & mask
     cov = token_covariance(batch.log_probs, batch.advantages, mask)
-    clipped = ppo_clipped(batch, eps_low, eps_high) & ~selected
+    clipped = ppo_clipped(replace(batch, advantages=seen), *clip, by_sequence)
     log_ratio = batch.log_probs - batch.old_log_probs
+    ratio = batch.sequence_ratio if by_sequence else batch.ratio
+    gradient = (ratio * seen).masked_fill(clipped | ~mask, 0.0)
     tokens, picked = mask.sum(), selected.sum()
     return [
         Sum("cov/selected_count", picked),
@@ -32,7 +39,10 @@ def update_metrics(batch: TokenBatch, selected: Tensor | None, eps_low: float, e
         Mean("cov/selected_mean", masked_sum(cov, selected), picked),
         Mean("cov/selected_ppo_kl", -masked_sum(log_ratio, selected), picked),
         Mean("cov/selected_abs_log_ratio", masked_sum(log_ratio.abs(), selected), picked),
-        Mean("ppo/clip_frac", clipped.sum(), tokens),
+        Mean("gradient/zero_frac", ((gradient == 0) & mask).sum(), tokens),
+        Mean("gradient/positive_mass", gradient.clamp(min=0).sum(), tokens),
+        Mean("gradient/negative_mass", -gradient.clamp(max=0).sum(), tokens),
+        Mean("ppo/clip_frac", (clipped & ~selected).sum(), tokens),
         Distribution({"ppo/ratio_p99": 0.99}, RATIO_HISTOGRAM, log_ratio, mask),
         Max("ppo/ratio_max", log_ratio.masked_fill(~mask, -math.inf).max().clamp(max=LOG_RATIO_LIMIT).exp()),
     ]

@@ -1,29 +1,30 @@
-"""The policy loss that replaces upstream's when ``--cov_type`` is not ``none``."""
+"""The policy loss that replaces upstream's in a run with a method."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from openrlhf_cov.config import CovConfig
-from openrlhf_cov.models.covariance import token_covariance
-from openrlhf_cov.models.objectives import TokenBatch, get_method, ppo_clipped
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.method import Plan, TokenBatch
+from openrlhf_cov.models.window import MicroBatch
 
 
-class CovPolicyLoss(nn.Module):
-    """Clip-Cov or KL-Cov with the call signature and the 5-tuple of upstream's ``PolicyLoss``.
+class MethodLoss(nn.Module):
+    """The methods of a run, with the call signature and the 5-tuple of upstream's ``PolicyLoss``.
 
     loss = policy_loss(log_probs, old_log_probs, advantages', ...) + aggregate(penalty)
 
-    ``policy_loss`` is upstream's own object; it brings the PPO clip (the callers open it as published, see
+    ``policy_loss`` is upstream's own object; it brings the PPO clip (opened as a method was published, see
     ``openrlhf_cov.cli.arguments``), the dual clip, the aggregation (token-mean or per sequence) and the rollout
-    correction. Importance weights of the rollout correction multiply the policy-gradient part only, never the KL
-    penalty: the penalty holds the new policy near the old one, whichever engine sampled the token.
+    correction. Importance weights of the rollout correction multiply the policy-gradient part only, never a penalty:
+    it holds the new policy near the old one, whichever engine sampled the token. A surrogate with the coefficient k is
+    upstream's with advantages' * k / ratio, whose value is -k * advantages' and whose gradient is that of the method.
 
-    Covariance and selection carry no gradient. ``selected`` (B, A) masks the tokens of the call. With the scope
-    ``global`` the caller sets it before each call (see ``openrlhf_cov.trainer.selection``); with ``micro_batch`` it is
-    computed from the tokens of the call, as in the published code, and draws depend on ``start_step`` alone.
+    ``plans`` are those of the call, one for each method that makes one; no gradient flows through them. A window over
+    the optimizer step makes them (``--cov_scope global``), and the caller sets them before each call; or the call
+    itself, from its own tokens, as in the published code (``micro_batch``), with draws that depend on ``start_step``.
     """
 
     def __init__(self, config: CovConfig, *, policy_loss: nn.Module, aggregate: Callable[..., Tensor]) -> None:
@@ -31,8 +32,9 @@ class CovPolicyLoss(nn.Module):
         self.config = config
         self.policy_loss = policy_loss
         self.aggregate = aggregate
-        self.method = get_method(config.cov_type)
-        self.selected: Tensor | None = None
+        self.plans: Sequence[Plan] | None = None
+        self.seen: Tensor | None = None
+        """Advantages (B, A) that upstream's loss saw in the last call."""
         self._seed = 0
         self._generator: torch.Generator | None = None
 
@@ -46,6 +48,11 @@ class CovPolicyLoss(nn.Module):
     def ppo_clip(self) -> tuple[float, float]:
         """(eps_low, eps_high) of the PPO clip in force."""
         return self.policy_loss.clip_eps_low, self.policy_loss.clip_eps_high
+
+    @property
+    def selected(self) -> Tensor | None:
+        """Mask (B, A) of the tokens that the first plan of the last call acts on; None without a plan."""
+        return self.plans[0].tokens if self.plans else None
 
     def forward(
         self,
@@ -61,23 +68,36 @@ class CovPolicyLoss(nn.Module):
         Tensors are (B, A); ``normalizers`` are upstream's ``dp_size``, ``batch_num_tokens``, ``global_batch_size``.
         """
         batch = TokenBatch(log_probs, old_log_probs, advantages, action_mask)
+        planning = [method for method in self.config.methods if method.plan]
         if self.config.cov_scope == "micro_batch":
-            self.selected = self._select(batch)
-        elif self.selected is None or self.selected.shape != action_mask.shape:
-            raise RuntimeError("with cov_scope global, set `selected` (B, A) before each call of the loss")
-        terms = self.method.objective(batch, self.selected, self.config)
+            alone = MicroBatch(batch, self.ppo_clip, self._generator_on(log_probs.device))
+            self.plans = [plan for method in planning for plan in method.plan(self.config, alone)]
+        elif planning and not self._planned(len(planning), action_mask.shape):
+            raise RuntimeError("with cov_scope global, set `plans`, of tensors (B, A), before each call of the loss")
+        self.seen = advantages
+        for plan in self.plans or ():
+            self.seen = plan.transformed(self.seen)
+        self.seen = self.seen * self._surrogate(batch, self.seen)
         loss, *rest = self.policy_loss(
-            log_probs, old_log_probs, terms.advantages, action_mask, rollout_log_probs, **normalizers
+            log_probs, old_log_probs, self.seen, action_mask, rollout_log_probs, **normalizers
         )
-        if terms.penalty is not None:
-            by_token = self.policy_loss.token_level_loss
-            loss = loss + self.aggregate(terms.penalty, action_mask, token_level_loss=by_token, **normalizers)
+        for method, plan in zip(planning, self.plans or (), strict=True):
+            if method.penalty:
+                penalty = torch.where(plan.tokens, method.penalty(self.config, batch), 0.0)
+                by_token = self.policy_loss.token_level_loss
+                loss = loss + self.aggregate(penalty, action_mask, token_level_loss=by_token, **normalizers)
         return loss, *rest
 
-    def _select(self, batch: TokenBatch) -> Tensor:
-        cov = token_covariance(batch.log_probs, batch.advantages, batch.action_mask)
-        clipped = ppo_clipped(batch, *self.ppo_clip)
-        return self.method.select(cov, batch.action_mask, clipped, self.config, self._generator_on(cov.device))
+    def _surrogate(self, batch: TokenBatch, advantages: Tensor) -> Tensor | float:
+        """k / ratio of the run's surrogate; 1 for PPO's."""
+        surrogate = self.config.surrogate
+        if surrogate is None:
+            return 1.0
+        ratio = batch.ratio
+        return surrogate.coefficient(self.config, ratio, advantages) / ratio
+
+    def _planned(self, count: int, shape: torch.Size) -> bool:
+        return self.plans is not None and [plan.tokens.shape for plan in self.plans] == [shape] * count
 
     def _generator_on(self, device: torch.device) -> torch.Generator:
         if self._generator is None:

@@ -32,13 +32,13 @@ def token_keys(seed: int, global_step: int, sample_ids: Tensor, num_actions: int
     return _shifted(state ^ _shifted(state, 31), 1)
 
 
-def kl_cov_scores(cov: Tensor, action_mask: Tensor, keys: Tensor) -> Tensor:
-    """Scores (B, A) that order tokens by covariance, equal ones by key; NaN is no candidate."""
-    scores = ordered_bits(cov).long() * 2**32 + (keys >> 31)
-    return scores.masked_fill(~action_mask.bool() | cov.isnan(), NOT_A_CANDIDATE)
+def value_scores(values: Tensor, action_mask: Tensor, keys: Tensor) -> Tensor:
+    """Scores (B, A) that order tokens by their float32 ``values``, equal ones by key; NaN is no candidate."""
+    scores = ordered_bits(values).long() * 2**32 + (keys >> 31)
+    return scores.masked_fill(~action_mask.bool() | values.isnan(), NOT_A_CANDIDATE)
 
 
-def clip_cov_scores(candidates: Tensor, keys: Tensor) -> Tensor:
+def lottery_scores(candidates: Tensor, keys: Tensor) -> Tensor:
     """Scores (B, A) of a lottery among ``candidates`` (B, A)."""
     return keys.masked_fill(~candidates, NOT_A_CANDIDATE)
 

@@ -10,22 +10,23 @@ from torch.nn.utils.rnn import pad_sequence
 
 from openrlhf_cov.models.diagnostics import empty_update_frac, update_metrics
 from openrlhf_cov.models.dynamics import EntropyDynamics
-from openrlhf_cov.models.objectives import TokenBatch
+from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.rollout import Rollout, group_sums, rollout_metrics, selection_metrics, token_sums
+from openrlhf_cov.models.window import ALONE, Ranks
 from openrlhf_cov.trainer.sample_info import sample_ids
-from openrlhf_cov.trainer.selection import ALONE, Ranks
 from openrlhf_cov.utils.metrics import AllReduce, MetricBuffer
 
 
 def observe_loss(loss: nn.Module, metrics: MetricBuffer) -> None:
-    """Record ``update_metrics`` of every call of a policy loss: upstream's ``PolicyLoss`` or ``CovPolicyLoss``."""
+    """Record ``update_metrics`` of every call of a policy loss: upstream's ``PolicyLoss`` or ``MethodLoss``."""
     ppo = getattr(loss, "policy_loss", loss)
+    clip, by_sequence = (ppo.clip_eps_low, ppo.clip_eps_high), ppo.policy_loss_type == "gspo"
 
     def record(module: nn.Module, args: tuple, kwargs: dict, output: tuple) -> None:
         log_probs, old_log_probs, advantages = args
         batch = TokenBatch(log_probs.detach(), old_log_probs, advantages, kwargs["action_mask"])
-        selected = getattr(module, "selected", None)
-        metrics.add(*update_metrics(batch, selected, ppo.clip_eps_low, ppo.clip_eps_high))
+        seen = getattr(module, "seen", advantages)
+        metrics.add(*update_metrics(batch, getattr(module, "selected", None), seen, clip, by_sequence))
 
     loss.register_forward_hook(record, with_kwargs=True)
 
@@ -134,8 +135,14 @@ class StepDiagnostics:
         """
         picked = torch.zeros_like(action_mask, dtype=torch.bool) if selected is None else selected & action_mask.bool()
         self._selected_counts[update] = self._selected_counts.get(update, 0) + picked.sum()
-        rows = self._rows[torch.searchsorted(self._sorted_ids, ids)]
-        self.selected[rows, : picked.shape[1]] |= picked
+        self.selected[self._rows_of(ids), : picked.shape[1]] |= picked
+
+    def entropies(self, ids: Tensor, width: int) -> Tensor:
+        """Entropies (B, width) of samples ``ids`` (B,) under the policy that produced the rollouts, 0 beyond them."""
+        return self.rollout.entropy[self._rows_of(ids), :width]
+
+    def _rows_of(self, ids: Tensor) -> Tensor:
+        return self._rows[torch.searchsorted(self._sorted_ids, ids)]
 
     def finish(self, eta: float) -> dict[str, float]:
         """Values of the step over all ranks; ``eta`` is its learning rate times its number of updates."""

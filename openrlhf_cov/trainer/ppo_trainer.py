@@ -185,7 +185,7 @@ class StepLogging:
             logger.warning(
                 f"the policy runs away from its rollouts: ppo/ratio_p99 {status['ppo/ratio_p99']:.3g}, ppo/ratio_max "
                 f"{status['ppo/ratio_max']:.3g}. Lower --actor.adam.lr, use fewer updates per rollout, or keep the "
-                "PPO clip (--kl_cov_keep_ppo_clip; --actor.eps_clip_low_high 0.2 0.2 for clip_cov)"
+                "PPO clip (--actor.eps_clip_low_high 0.2 0.2, or the flag of the method that keeps it)"
             )
         return status
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from openrlhf_cov.config import CovConfig
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.rollout import Rollout
 from openrlhf_cov.trainer.observation import StepDiagnostics
 from openrlhf_cov.utils.json_lines import json_number, write_lines

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from openrlhf_cov.cli.arguments import INTERVALS, POSITIVE, PUBLISHED_PPO_CLIP
-from openrlhf_cov.config import CovConfig
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.settings import Schedule
 
 CLIP, KL = ("--cov_type", "clip_cov"), ("--cov_type", "kl_cov")

@@ -9,7 +9,7 @@ import torch
 
 from openrlhf_cov.analysis.law import RunningLaw
 from openrlhf_cov.models.diagnostics import update_metrics
-from openrlhf_cov.models.objectives import TokenBatch
+from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.rewards.reward_func import STATUS_METRICS
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.metrics import MetricBuffer
@@ -40,7 +40,7 @@ def emitted():
     sample |= {"scores": None, "info": {"sample_id": torch.tensor(0)}}
     diagnostics = StepDiagnostics(MetricBuffer(), samples_per_prompt=8)
     diagnostics.start([SimpleNamespace(**sample)], "cpu")
-    diagnostics.metrics.add(*update_metrics(TokenBatch(*[ones[None]] * 4), None, 0.2, 0.2))
+    diagnostics.metrics.add(*update_metrics(TokenBatch(*[ones[None]] * 4), None, ones[None], (0.2, 0.2)))
     names = [*diagnostics.finish(eta=1.0), *RunningLaw().add(1.0, 0.5)]
     names += [SKIPPED_UPDATES, ERROR_METRIC, *STATUS_METRICS.values(), "reward/unfinished_frac"]
     return names + list(sampling_metrics(SamplingCounts(), [], waiting=0, number=0))

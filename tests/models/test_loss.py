@@ -5,8 +5,9 @@ import pytest
 import torch
 from openrlhf.models import PolicyLoss, aggregate_loss
 
-from openrlhf_cov.config import CovConfig
-from openrlhf_cov.models.loss import CovPolicyLoss
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.method import Plan
 
 LN2, LN3, LN1_5 = math.log(2), math.log(3), math.log(1.5)
 
@@ -24,7 +25,7 @@ MASK = [[1, 0, 0], [1, 1, 1]]
 def loss_fn(cov_type, policy_loss, **settings):
     settings = {"clip_cov_ratio": 1.0, "kl_cov_ratio": 0.25, "ppo_kl_coef": 0.5, "cov_scope": "micro_batch"} | settings
     config = CovConfig(cov_type=cov_type, allow_large_cov_ratio=True, **settings)
-    return CovPolicyLoss(config, policy_loss=policy_loss, aggregate=aggregate_loss)
+    return MethodLoss(config, policy_loss=policy_loss, aggregate=aggregate_loss)
 
 
 def run(loss, log_weights=None, **normalizers):
@@ -132,7 +133,8 @@ def test_the_penalty_has_no_gradient_on_policy():
 def test_with_global_scope_the_given_tokens_are_restrained():
     # the second sequence's first token instead of the first one's: its penalty 0.5 |ln 0.5|, gradient -0.5 / 4
     loss = loss_fn("kl_cov", unclipped(), cov_scope="global")
-    loss.selected = given = torch.tensor([[0, 0, 0], [1, 0, 0]]).bool()
+    given = torch.tensor([[0, 0, 0], [1, 0, 0]]).bool()
+    loss.plans = [Plan(given)]
     assert_loss(run(loss), (-11.5 + 0.5 * LN2) / 4, [[-0.75, 0.0, 0.0], [0.0, 0.0, -2.25]])
     assert loss.selected is given
 
@@ -142,15 +144,15 @@ def test_the_same_tokens_give_the_same_loss_in_both_scopes(cov_type):
     local = loss_fn(cov_type, PolicyLoss(1.0, 1.0))
     expected = run(local)
     loss = loss_fn(cov_type, PolicyLoss(1.0, 1.0), cov_scope="global")
-    loss.selected = local.selected
+    loss.plans = local.plans
     assert run(loss)[:2] == expected[:2]
 
 
 @pytest.mark.parametrize("selected", [None, torch.zeros(2, 2).bool(), torch.zeros(3, 3).bool(), torch.zeros(6).bool()])
 def test_with_global_scope_a_missing_or_foreign_mask_stops_the_run(selected):
     loss = loss_fn("kl_cov", unclipped(), cov_scope="global")
-    loss.selected = selected
-    with pytest.raises(RuntimeError, match=r"cov_scope global, set `selected` \(B, A\) before each call"):
+    loss.plans = None if selected is None else [Plan(selected)]
+    with pytest.raises(RuntimeError, match=r"cov_scope global, set `plans`, of tensors \(B, A\), before each call"):
         run(loss)
 
 

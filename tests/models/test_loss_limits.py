@@ -6,11 +6,11 @@ import pytest
 import torch
 from openrlhf.models import PolicyLoss, aggregate_loss
 
-from openrlhf_cov.config import CovConfig
-from openrlhf_cov.models.loss import CovPolicyLoss
-from openrlhf_cov.models.objectives import TokenBatch
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.ranking import token_keys
-from openrlhf_cov.trainer.selection import select_step
+from openrlhf_cov.models.window import Window, plan_step
 
 
 def random_batch(seed, shape=(4, 16)):
@@ -36,7 +36,7 @@ def outcome(loss, batch, **normalizers):
 
 def cov_loss(cov_type, policy_loss, **settings):
     config = CovConfig(cov_type=cov_type, cov_scope="micro_batch", allow_large_cov_ratio=True, **settings)
-    return CovPolicyLoss(config, policy_loss=policy_loss, aggregate=aggregate_loss)
+    return MethodLoss(config, policy_loss=policy_loss, aggregate=aggregate_loss)
 
 
 def clip_cov_of_all_candidates():
@@ -147,16 +147,16 @@ def test_selection_over_the_step_accumulates_over_micro_batches(cov_type, size):
     config = CovConfig(
         cov_type=cov_type, clip_cov_ratio=0.1, clip_cov_lb=0.2, kl_cov_ratio=0.1, allow_large_cov_ratio=True
     )
-    loss = CovPolicyLoss(config, policy_loss=PolicyLoss(1.0, 1.0), aggregate=aggregate_loss)
+    loss = MethodLoss(config, policy_loss=PolicyLoss(1.0, 1.0), aggregate=aggregate_loss)
     results = []
     for rows in (8, size):
         parts = [slice(i, i + rows) for i in range(0, 8, rows)]
         window = [TokenBatch(log_probs[p], old[p], advantages[p], mask[p]) for p in parts]
         keys = [token_keys(0, 0, torch.arange(8)[p], 16) for p in parts]
-        masks, steps = select_step(window, keys, config, loss.ppo_clip), []
-        for part, loss.selected in zip(parts, masks, strict=True):
+        planned, steps = plan_step(config, Window(window, keys, loss.ppo_clip)), []
+        for part, loss.plans in zip(parts, planned, strict=True):
             steps.append(outcome(loss, tuple(t[part] for t in batch), batch_num_tokens=mask.sum()))
-        assert torch.cat(masks).sum() == int(0.1 * mask.sum())
+        assert sum(plan.tokens.sum() for (plan,) in planned) == int(0.1 * mask.sum())
         results.append((sum(step[0] for step in steps), torch.cat([step[-1] for step in steps])))
     torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-6)
 

@@ -11,10 +11,11 @@ import pytest
 import torch
 from openrlhf.models import PolicyLoss, aggregate_loss
 
-from openrlhf_cov.config import CovConfig
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.covariance import token_covariance
-from openrlhf_cov.models.loss import CovPolicyLoss
-from openrlhf_cov.models.objectives import TokenBatch, ppo_clipped
+from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.method import Plan, TokenBatch
+from openrlhf_cov.models.window import ppo_clipped
 
 GOLDEN = Path(__file__).resolve().parents[2] / "../shared/golden/cov_loss.npz"
 DATA = json.loads(Path(__file__).with_name("data").joinpath("published_losses.json").read_text(encoding="utf-8"))
@@ -62,7 +63,7 @@ def kl_cov_loss(ratio, coef):
     config = CovConfig(
         cov_type="kl_cov", cov_scope="micro_batch", kl_cov_ratio=ratio, ppo_kl_coef=coef, allow_large_cov_ratio=True
     )
-    return CovPolicyLoss(config, policy_loss=PolicyLoss(math.inf, math.inf), aggregate=aggregate_loss)
+    return MethodLoss(config, policy_loss=PolicyLoss(math.inf, math.inf), aggregate=aggregate_loss)
 
 
 def clip_cov_loss(ratio, lower, upper, low, high):
@@ -70,7 +71,7 @@ def clip_cov_loss(ratio, lower, upper, low, high):
         cov_type="clip_cov", cov_scope="micro_batch", clip_cov_ratio=ratio, clip_cov_lb=lower, clip_cov_ub=upper,
         allow_large_cov_ratio=True,
     )  # fmt: skip
-    return CovPolicyLoss(config, policy_loss=PolicyLoss(low, high), aggregate=aggregate_loss)
+    return MethodLoss(config, policy_loss=PolicyLoss(low, high), aggregate=aggregate_loss)
 
 
 def clip_cov_knobs(case):
@@ -79,7 +80,9 @@ def clip_cov_knobs(case):
 
 def selecting(loss, picked):
     """The loss with the tokens ``picked`` (B, A) in place of its own selection."""
-    loss.method = replace(loss.method, select=lambda *_: picked)
+    (method,) = loss.config.methods
+    loss.config = replace(loss.config, cov_scope="global")
+    loss.plans = [Plan(picked, drops=method.slot == "drop")]
     return loss
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from openrlhf_cov.models.ranking import (
     NOT_A_CANDIDATE,
-    clip_cov_scores,
     fixed_point_sums,
-    kl_cov_scores,
+    lottery_scores,
     means_of,
     token_keys,
+    value_scores,
 )
 
 WORD = 2**64 - 1
@@ -104,36 +104,36 @@ FLOATS = st.one_of(
 
 
 @given(tokens=st.lists(st.tuples(FLOATS, st.integers(0, 2**32 - 1)), min_size=1, max_size=12))
-def test_kl_cov_scores_are_in_the_order_of_covariance_then_key(tokens):
+def test_value_scores_are_in_the_order_of_covariance_then_key(tokens):
     cov = torch.tensor([[value for value, _ in tokens]])
     keys = torch.tensor([[key << 31 for _, key in tokens]])  # the upper 32 of 63 bits break ties
-    scores = kl_cov_scores(cov, torch.ones_like(cov), keys)[0].tolist()
+    scores = value_scores(cov, torch.ones_like(cov), keys)[0].tolist()
     assert min(scores) > NOT_A_CANDIDATE
     for left, left_score in zip(tokens, scores, strict=True):
         for right, right_score in zip(tokens, scores, strict=True):
             assert (left < right) == (left_score < right_score)  # Python compares -0.0 and 0.0 as equal, too
 
 
-def test_kl_cov_scores_by_hand():
+def test_value_scores_by_hand():
     # 1.0 is 0x3F800000 in float32 and -1.0 has the same bits below the sign; the key's upper half is added
     cov = torch.tensor([[1.0, -1.0, 0.0, -0.0]])
     keys = torch.tensor([[5 << 31, 6 << 31, 7 << 31, (8 << 31) + 99]])
     expected = [0x3F800000 * 2**32 + 5, (-0x3F800000 - 1) * 2**32 + 6, 7, 8]
-    assert kl_cov_scores(cov, torch.ones(1, 4), keys).tolist() == [expected]
+    assert value_scores(cov, torch.ones(1, 4), keys).tolist() == [expected]
 
 
 @pytest.mark.parametrize("mask_dtype", [torch.bool, torch.int64, torch.float32])
 def test_masked_and_nan_tokens_are_no_candidates_of_kl_cov(mask_dtype):
     cov = torch.tensor([[math.nan, math.inf, -math.inf, -math.nan, 3.0]])
     mask = torch.tensor([[1, 1, 1, 1, 0]]).to(mask_dtype)
-    scores = kl_cov_scores(cov, mask, torch.zeros(1, 5, dtype=torch.long))
+    scores = value_scores(cov, mask, torch.zeros(1, 5, dtype=torch.long))
     assert (scores == NOT_A_CANDIDATE).tolist() == [[True, False, False, True, True]]
 
 
-def test_clip_cov_scores_are_the_keys_of_the_candidates():
+def test_lottery_scores_are_the_keys_of_the_candidates():
     keys = torch.tensor([[0, 7, 2**63 - 1, 9]])
     candidates = torch.tensor([[True, False, True, True]])
-    assert clip_cov_scores(candidates, keys).tolist() == [[0, NOT_A_CANDIDATE, 2**63 - 1, 9]]
+    assert lottery_scores(candidates, keys).tolist() == [[0, NOT_A_CANDIDATE, 2**63 - 1, 9]]
     assert NOT_A_CANDIDATE == -(2**63)
 
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from openrlhf_cov.config import CovConfig, SamplingConfig
+from openrlhf_cov.config import SamplingConfig
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.window import Ranks
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.selection import Ranks
 
 cpu_host.install()
 

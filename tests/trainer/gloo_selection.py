@@ -4,8 +4,9 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from planned import select_step
 
-from openrlhf_cov.trainer.selection import ranks_of, select_step
+from openrlhf_cov.trainer.ranks import ranks_of
 
 
 def select(rank, world_size, folder):

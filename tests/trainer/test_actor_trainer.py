@@ -8,14 +8,14 @@ import pytest
 import torch
 from openrlhf.models import PolicyLoss, aggregate_loss
 from openrlhf.trainer.ppo_utils.experience import Experience
+from planned import select_step
 from torch import nn
 
-from openrlhf_cov.config import CovConfig
-from openrlhf_cov.models.loss import CovPolicyLoss
-from openrlhf_cov.models.objectives import TokenBatch
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
-from openrlhf_cov.trainer.selection import select_step
 
 pytestmark = pytest.mark.usefixtures("one_process")
 
@@ -37,7 +37,7 @@ class StubPolicy(nn.Module):
 
 def cov_loss(**settings):
     config = CovConfig(**({"cov_type": "kl_cov", "kl_cov_ratio": 0.2, "allow_large_cov_ratio": True} | settings))
-    return CovPolicyLoss(config, policy_loss=PolicyLoss(math.inf, math.inf), aggregate=aggregate_loss)
+    return MethodLoss(config, policy_loss=PolicyLoss(math.inf, math.inf), aggregate=aggregate_loss)
 
 
 def make_trainer(loss, accumulated_gradient=1, dynamic_optimizer_step=None):

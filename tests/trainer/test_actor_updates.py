@@ -10,8 +10,8 @@ from openrlhf.trainer.ppo_utils.experience import Experience, balance_experience
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 from torch import nn
 
-from openrlhf_cov.config import CovConfig
-from openrlhf_cov.models.loss import CovPolicyLoss
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -108,7 +108,7 @@ def make_trainer(config, micro_batch, dynamic=False, epochs=2, kind=CovActorTrai
     )
     trainer, loss = object.__new__(kind), PolicyLoss(math.inf, math.inf)
     if config is not None:
-        loss = CovPolicyLoss(config, policy_loss=loss, aggregate=aggregate_loss)
+        loss = MethodLoss(config, policy_loss=loss, aggregate=aggregate_loss)
     vars(trainer).update(
         args=args, strategy=Strategy(args, 1 if dynamic else SAMPLES // micro_batch), actor=Unigrams(),
         actor_loss_fn=loss, actor_optim=None, ema_model=None, aux_loss=False, max_epochs=epochs,

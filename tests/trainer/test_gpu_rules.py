@@ -16,24 +16,25 @@ import pytest
 import torch
 from openrlhf.models import PolicyLoss, aggregate_loss
 from openrlhf.trainer.ppo_utils.experience import Experience, make_experience_batch
+from planned import select_step
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from openrlhf_cov import models
-from openrlhf_cov.config import CovConfig
 from openrlhf_cov.models import covariance, diagnostics, objectives, ranking, rollout
 from openrlhf_cov.models import loss as loss_module
-from openrlhf_cov.models.loss import CovPolicyLoss
-from openrlhf_cov.models.objectives import TokenBatch
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.ranking import token_keys
+from openrlhf_cov.models.window import Ranks
 from openrlhf_cov.trainer import bad_updates, observation, selection
 from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
 from openrlhf_cov.trainer.bad_updates import gradient_of, gradients_are_finite
 from openrlhf_cov.trainer.observation import StepDiagnostics, observe_loss, observe_training, record_entropy
 from openrlhf_cov.trainer.sample_info import SAMPLE_ID
-from openrlhf_cov.trainer.selection import Ranks, select_step
 from openrlhf_cov.utils import masked, metrics, ordering
 from openrlhf_cov.utils.metrics import Max, MetricBuffer
 
@@ -202,7 +203,7 @@ def make_loss(cov_type, scope="global", **correction):
     config = CovConfig(
         cov_type=cov_type, cov_scope=scope, allow_large_cov_ratio=True, **{f"{cov_type}_ratio": 0.1}, **band
     )
-    return CovPolicyLoss(config, policy_loss=PolicyLoss(low, high, **correction), aggregate=aggregate_loss)
+    return MethodLoss(config, policy_loss=PolicyLoss(low, high, **correction), aggregate=aggregate_loss)
 
 
 CORRECTIONS = {

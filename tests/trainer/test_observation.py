@@ -5,8 +5,9 @@ import pytest
 import torch
 from openrlhf.models import PolicyLoss, aggregate_loss
 
-from openrlhf_cov.config import CovConfig
-from openrlhf_cov.models.loss import CovPolicyLoss
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.window import Ranks
 from openrlhf_cov.trainer.observation import (
     StepDiagnostics,
     all_reduce_over,
@@ -16,7 +17,6 @@ from openrlhf_cov.trainer.observation import (
     rollout_of,
     sample_ids,
 )
-from openrlhf_cov.trainer.selection import Ranks
 from openrlhf_cov.utils.metrics import MetricBuffer
 
 SEQUENCES = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
@@ -78,7 +78,7 @@ def outcome(loss):
 
 def kl_cov(cov_scope="micro_batch"):
     config = CovConfig(cov_type="kl_cov", cov_scope=cov_scope, kl_cov_ratio=0.25, allow_large_cov_ratio=True)
-    return CovPolicyLoss(config, policy_loss=PolicyLoss(math.inf, math.inf), aggregate=aggregate_loss)
+    return MethodLoss(config, policy_loss=PolicyLoss(math.inf, math.inf), aggregate=aggregate_loss)
 
 
 def observed(make_loss):
@@ -225,7 +225,7 @@ def test_the_diagnostics_change_neither_loss_nor_gradient(make_loss):
     def train(observed):
         torch.manual_seed(0)
         trainer = StubTrainer(make_loss())
-        if isinstance(trainer.actor_loss_fn, CovPolicyLoss):
+        if isinstance(trainer.actor_loss_fn, MethodLoss):
             trainer.actor_loss_fn.selected = torch.tensor([[False, True, False], [True, False, False]])
         diagnostics = StepDiagnostics(MetricBuffer(), samples_per_prompt=2)
         if observed:

@@ -9,13 +9,13 @@ import math
 import pytest
 import torch
 from openrlhf.models import PolicyLoss, aggregate_loss
+from planned import select_step
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from openrlhf_cov.models.loss import CovPolicyLoss
-from openrlhf_cov.models.objectives import TokenBatch
+from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.ranking import token_keys
-from openrlhf_cov.trainer.selection import select_step
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])]
@@ -80,7 +80,7 @@ def batch(device, samples=4, length=16, seed=0):
 def loss_of(config):
     clip = 0.2 if config.cov_type == "clip_cov" else math.inf
     policy_loss = PolicyLoss(clip_eps_low=clip, clip_eps_high=clip)
-    return CovPolicyLoss(config, policy_loss=policy_loss, aggregate=aggregate_loss)
+    return MethodLoss(config, policy_loss=policy_loss, aggregate=aggregate_loss)
 
 
 def keys_of(count, device, samples=4, length=16):

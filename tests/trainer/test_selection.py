@@ -4,11 +4,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from planned import select_given, select_step
 
 from openrlhf_cov.models.covariance import token_covariance
-from openrlhf_cov.models.objectives import TokenBatch, get_method
+from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.ranking import NOT_A_CANDIDATE, token_keys
-from openrlhf_cov.trainer.selection import ALONE, kth_largest, select_step
+from openrlhf_cov.models.window import ALONE, kth_largest
 
 UNCLIPPED = (math.inf, math.inf)
 
@@ -135,11 +136,10 @@ def test_the_quota_is_a_fraction_of_the_whole_step(simulated, cov_config, cov_ty
 
 @pytest.mark.parametrize("cov_type", ["kl_cov", "clip_cov"])
 def test_the_quota_of_a_micro_batch_is_at_least_one(cov_config, cov_type):
-    config, method, chosen = cov_config(cov_type, 2e-4), get_method(cov_type), 0
+    config, chosen = cov_config(cov_type, 2e-4), 0
     for part in STEP:
         cov = token_covariance(part.log_probs, part.advantages, part.action_mask)
-        nothing = torch.zeros_like(cov, dtype=torch.bool)
-        chosen += method.select(cov, part.action_mask, nothing, config, torch.Generator().manual_seed(0)).sum().item()
+        chosen += select_given(config, cov, part.action_mask.bool()).sum().item()
     assert chosen == 8  # max(1, floor(0.2)) eight times
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from planned import select_step
 
-from openrlhf_cov.models.objectives import TokenBatch
+from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.ranking import token_keys
-from openrlhf_cov.trainer.selection import select_step
 
 
 def single(value):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from openrlhf.models import PolicyLoss, aggregate_loss
 
-from openrlhf_cov.config import CovConfig
-from openrlhf_cov.models.loss import CovPolicyLoss
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.trainer.step_seed import seed_step
 
 
@@ -40,7 +40,7 @@ def test_so_does_clip_cov_in_the_scope_of_a_micro_batch():
     config = CovConfig(cov_type="clip_cov", cov_scope="micro_batch", clip_cov_ratio=0.05)
 
     def selected(dp_rank, global_rank):
-        loss = CovPolicyLoss(config, policy_loss=PolicyLoss(1.0, 1.0), aggregate=aggregate_loss)
+        loss = MethodLoss(config, policy_loss=PolicyLoss(1.0, 1.0), aggregate=aggregate_loss)
         loss.start_step(config, 42, 7, seed_step(strategy(dp_rank, global_rank), 7))
         loss(log_probs, log_probs, advantages, action_mask=torch.ones(2, 50))
         return loss.selected.tolist()

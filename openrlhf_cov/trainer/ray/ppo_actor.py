@@ -1,4 +1,4 @@
-"""The policy actor: installs the covariance loss, observes rollouts and updates."""
+"""The policy actor: installs the loss of the run's methods, observes rollouts and updates."""
 
 from pathlib import Path
 from typing import Any
@@ -9,17 +9,16 @@ from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 from openrlhf.utils.logging_utils import init_logger
 
 import openrlhf_cov.trainer.actor_trainer  # noqa: F401  rebinds the trainer that PolicyModelActor builds
-from openrlhf_cov.config import CovConfig
-from openrlhf_cov.models.loss import CovPolicyLoss
-from openrlhf_cov.models.objectives import get_method
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.trainer.bad_updates import BadUpdates
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS, ClientStates, checkpoint_folder
 from openrlhf_cov.trainer.cpu_adam import replay_bias_corrections
 from openrlhf_cov.trainer.observation import StepDiagnostics, observe_loss, observe_training, record_entropy
+from openrlhf_cov.trainer.ranks import ranks_of
 from openrlhf_cov.trainer.ray.adapters import plain_class
 from openrlhf_cov.trainer.ray.model_actors import CheckpointedActor, read_rollouts
 from openrlhf_cov.trainer.sample_info import ENTROPY
-from openrlhf_cov.trainer.selection import ranks_of
 from openrlhf_cov.trainer.step_seed import seed_step
 from openrlhf_cov.trainer.token_dump import dump_tokens, is_due
 from openrlhf_cov.utils.metrics import MetricBuffer
@@ -32,7 +31,7 @@ DYNAMICS = "entropy_dynamics"
 
 
 class CovPolicyActor(CheckpointedActor, plain_class(PolicyModelActor)):
-    """Upstream's policy actor with the covariance loss swapped in and its updates measured."""
+    """Upstream's policy actor with the loss of its methods swapped in and its updates measured."""
 
     model_name = "actor"
 
@@ -42,13 +41,13 @@ class CovPolicyActor(CheckpointedActor, plain_class(PolicyModelActor)):
         return self.actor.model
 
     def init_model_from_pretrained(self, strategy, *args, **kwargs) -> None:
-        """Upstream's, then the loss of ``--cov_type`` (``none`` leaves upstream's object in place)."""
+        """Upstream's, then the loss of the run's methods (without one upstream's object stays in place)."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
         if self.checkpoint_states:
             replay_bias_corrections(self.actor.model.basic_optimizer)
         self.config = CovConfig.from_args(strategy.args)
-        if self.config.cov_type != "none":
-            self.trainer.actor_loss_fn = CovPolicyLoss(
+        if self.config.methods:
+            self.trainer.actor_loss_fn = MethodLoss(
                 self.config.at(0), policy_loss=self.trainer.actor_loss_fn, aggregate=aggregate_loss
             )
         kept = Path(strategy.args.ckpt.output_dir) / "bad_updates"
@@ -61,12 +60,13 @@ class CovPolicyActor(CheckpointedActor, plain_class(PolicyModelActor)):
         self.warned: set[str] = set()
         observe_loss(self.trainer.actor_loss_fn, self.metrics)
         observe_training(self.trainer, self.diagnostics)
+        self.trainer.old_entropies = self.diagnostics.entropies
 
     def start_step(self, global_step: int) -> None:
         """Called before each ``fit``: settings and random choices of this step follow from its number."""
         self.trainer.global_step = global_step
         rank = seed_step(self.strategy, global_step)
-        if isinstance(self.trainer.actor_loss_fn, CovPolicyLoss):
+        if isinstance(self.trainer.actor_loss_fn, MethodLoss):
             self.trainer.actor_loss_fn.start_step(self.config.at(global_step), self.strategy.seed, global_step, rank)
 
     def forward(self, sequences, action_mask=None, *args, **kwargs) -> torch.Tensor:
@@ -99,8 +99,8 @@ class CovPolicyActor(CheckpointedActor, plain_class(PolicyModelActor)):
         updates = self.actor.model.global_steps - updates_before
         skipped = self.trainer.bad_updates.total - skipped_before
         values = {SKIPPED_UPDATES: float(skipped)} | self.diagnostics.finish(eta=status.get("actor_lr", 0.0) * updates)
-        if self.config.cov_type != "none":
-            self._warn(get_method(self.config.cov_type).idle(values, updates))
+        for method in self.config.methods:
+            self._warn(method.idle(values, updates))
         step = self.trainer.global_step
         if is_due(self.config.cov_dump_every, step):
             dump_tokens(self.diagnostics, samples, self.tokenizer, self.config, self.strategy, step)

@@ -8,9 +8,9 @@ import torch
 from openrlhf.models import PolicyLoss, aggregate_loss
 from torch import nn
 
-from openrlhf_cov.config import CovConfig
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.loss import CovPolicyLoss
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer.ray import ppo_actor
 from openrlhf_cov.trainer.ray.ppo_actor import CovPolicyActor
@@ -137,7 +137,7 @@ def test_a_penalty_without_gradient_is_reported_once(fitting, caplog, cov_type, 
 
 def clip_cov():
     config = CovConfig(cov_type="clip_cov", cov_scope="micro_batch", clip_cov_ratio=0.05)
-    return CovPolicyLoss(config, policy_loss=PolicyLoss(1.0, 1.0), aggregate=aggregate_loss)
+    return MethodLoss(config, policy_loss=PolicyLoss(1.0, 1.0), aggregate=aggregate_loss)
 
 
 def selection(loss):
@@ -176,7 +176,7 @@ def test_a_step_of_the_baseline_has_nothing_to_seed():
 
 def test_kl_cov_has_no_draws_to_seed():
     config = CovConfig(cov_type="kl_cov", cov_scope="micro_batch")
-    loss = CovPolicyLoss(config, policy_loss=PolicyLoss(math.inf, math.inf), aggregate=aggregate_loss)
+    loss = MethodLoss(config, policy_loss=PolicyLoss(math.inf, math.inf), aggregate=aggregate_loss)
     start_step(loss, config, 7)
     before = selection(loss)
     start_step(loss, config, 8)

@@ -1,0 +1,119 @@
+"""What a method against entropy collapse is: a record of pure functions, one in each file of ``models/methods``.
+
+Every token-level method is one detached coefficient k per token times a transformed advantage A', beside at most one
+additive penalty:
+
+    d loss / d log_prob = -k * A' / N        A' = 0 where a token is dropped, else weight * A
+
+so a method fills one of three slots: it drops tokens, adds a penalty, or replaces the surrogate (PPO's k). Each slot
+holds at most one method. The command line needs settings and names without PyTorch, so methods call tensors' methods
+and leave what takes more to the window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from openrlhf_cov.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from openrlhf_cov.models.window import Window
+
+UNCLIPPED = (math.inf, math.inf)
+"""The range of a PPO clip that clips nothing."""
+
+LOG_RATIO_LIMIT = 20.0
+"""Log ratios are cut here before exp, as upstream's: 4.9e8 is as good as infinite, float32 would overflow at 88."""
+
+SLOTS = {"drop": "takes the gradient of tokens", "penalty": "adds a penalty", "surrogate": "replaces PPO's surrogate"}
+"""What a method does; at most one method of a run does the same."""
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Tensors (B, A) of one micro-batch; ``log_probs`` carries gradient where a loss is computed, the others none."""
+
+    log_probs: Tensor
+    old_log_probs: Tensor
+    advantages: Tensor
+    action_mask: Tensor
+
+    @property
+    def ratio(self) -> Tensor:
+        """exp(log_probs - old_log_probs) without gradient, the log cut at ``LOG_RATIO_LIMIT``."""
+        log_ratio = self.log_probs.detach() - self.old_log_probs
+        return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+
+    @property
+    def sequence_ratio(self) -> Tensor:
+        """GSPO's ratio (B, 1), without gradient: exp of the mean log ratio over a sequence's action tokens."""
+        log_ratio = (self.log_probs.detach() - self.old_log_probs) * self.action_mask
+        return (log_ratio.sum(1, keepdim=True) / self.action_mask.sum(1, keepdim=True).clamp(min=1)).exp()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one method does to the tokens of a micro-batch in an update; (B, A) and without gradient."""
+
+    tokens: Tensor
+    """Mask of those it acts on."""
+    drops: bool = False
+    """They give no loss and no gradient, but count in the mean."""
+    weight: Tensor | float = 1.0
+    """Factor, at least 0, of the advantages of all others."""
+
+    def transformed(self, advantages: Tensor) -> Tensor:
+        """A' (B, A) from A (B, A). An advantage of 0 makes a surrogate and its gradient exactly 0."""
+        return (self.weight * advantages).masked_fill(self.tokens, 0.0) if self.drops else advantages
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method. Functions get its ``settings`` first: any object that has the fields of that class."""
+
+    name: str
+    title: str
+    source: str
+    """Where it was published."""
+    summary: str
+    """What it does, one line of ``--help``."""
+    slot: str
+    """One of ``SLOTS``."""
+    settings: type[Settings]
+    """Its flags: none of them may be given without the method."""
+    by_covariance: bool = False
+    """It is a value of ``--cov_type``, and the settings of covariance concern it."""
+    entropy_policy: str | None = None
+    """Setting that says whose entropies the window holds: ``current``, the policy before each update, or ``old``."""
+    plan: Callable[[Any, Window], list[Plan]] | None = None
+    """What it does to each micro-batch of a window."""
+    coefficient: Callable[[Any, Tensor, Tensor], Tensor] | None = None
+    """(settings, ratio, A') -> k (B, A) of a surrogate."""
+    penalty: Callable[[Any, TokenBatch], Tensor] | None = None
+    """Penalty (B, A), with gradient, of the planned tokens."""
+    ppo_clip: tuple[float, float] | None = None
+    """Published range (low, high) of the PPO clip; None: that of the run's flags."""
+    keeps_clip: str | None = None
+    """Setting that keeps the run's PPO clip where the published method has none."""
+    one_update: str | None = None
+    """Why it does nothing where a rollout gives one update."""
+    idle: Callable[[Mapping[str, float], int], str | None] = lambda values, updates: None
+    """(metrics of a global step, number of its updates) -> why it did nothing there, None if it did."""
+
+    @property
+    def flag(self) -> str:
+        """How it is chosen."""
+        return f"--cov_type {self.name}" if self.by_covariance else f"--method {self.name}"
+
+    def has(self, setting: str) -> bool:
+        """True if ``setting`` is one of its own."""
+        return any(each.name == setting for each in fields(self.settings))
+
+    def clip_of(self, settings: Any) -> tuple[float, float] | None:
+        """The PPO clip that it sets, None if it leaves the run's."""
+        return None if self.keeps_clip and getattr(settings, self.keeps_clip) else self.ppo_clip

@@ -1,0 +1,6 @@
+"""The methods against entropy collapse, one file each."""
+
+from openrlhf_cov.models.method import Method
+from openrlhf_cov.models.methods import cispo, clip_cov, kl_cov, top_entropy
+
+METHODS: dict[str, Method] = {module.METHOD.name: module.METHOD for module in (clip_cov, kl_cov, top_entropy, cispo)}

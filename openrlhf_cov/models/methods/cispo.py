@@ -1,0 +1,53 @@
+"""CISPO (arXiv 2506.13585): REINFORCE with a capped importance weight, so that no token loses its gradient."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from openrlhf_cov.models.method import UNCLIPPED, Method
+from openrlhf_cov.settings import Settings, setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class CispoSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    cispo_cap: float = setting(
+        5.0, "largest importance weight, the ratio itself (5: ScaleRL); verl, SkyRL and slime take this number minus 1"
+    )
+    cispo_floor: float = setting(0.0, "smallest importance weight; the published method has none")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1.0 <= self.cispo_cap < math.inf:
+            raise ValueError(
+                f"--cispo_cap is a ratio of at least 1, got {self.cispo_cap}; where others take 0.28, this is 1.28"
+            )
+        if not 0.0 <= self.cispo_floor <= 1.0:
+            raise ValueError(f"--cispo_floor is a ratio in [0, 1], got {self.cispo_floor}")
+
+
+def coefficient(settings: CispoSettings, ratio: Tensor, advantages: Tensor) -> Tensor:
+    """The ratio (B, A) between floor and cap: loss = -clip(ratio) * A * log_prob, its weight without gradient.
+
+    Same gradient as published. The loss that is logged is -clip(ratio) * A, which does not contain the log-prob.
+    """
+    return ratio.clamp(settings.cispo_floor, settings.cispo_cap)
+
+
+METHOD = Method(
+    name="cispo",
+    title="CISPO",
+    source="arXiv 2506.13585",
+    summary="importance weights are capped instead of clipped: no token loses its gradient",
+    slot="surrogate",
+    settings=CispoSettings,
+    coefficient=coefficient,
+    ppo_clip=UNCLIPPED,
+    one_update="its cap has no effect: the policy is still the one that sampled, so every ratio is 1",
+)

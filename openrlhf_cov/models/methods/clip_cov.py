@@ -1,0 +1,67 @@
+"""Clip-Cov (arXiv 2505.22617, equations 11 and 12): some tokens of a band of covariance lose their gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.settings import Schedule, Settings, setting
+
+if TYPE_CHECKING:
+    from openrlhf_cov.models.window import Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipCovSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    clip_cov_ratio: float | Schedule = setting(
+        2e-4, "fraction of action tokens whose gradient is dropped", scheduled=True, fraction=True
+    )
+    clip_cov_lb: float = setting(1.0, "lower bound of the covariance band")
+    clip_cov_ub: float = setting(5.0, "upper bound of the covariance band")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.clip_cov_lb < self.clip_cov_ub:
+            raise ValueError(
+                f"--clip_cov_lb must lie below --clip_cov_ub, got {self.clip_cov_lb} and {self.clip_cov_ub}"
+            )
+
+
+def plan(settings: ClipCovSettings, window: Window) -> list[Plan]:
+    """At most ``clip_cov_ratio`` of all action tokens, drawn among those of the band that PPO does not clip already.
+
+    No candidate, no token. Both follow the published code.
+    """
+    candidates = [
+        (cov > settings.clip_cov_lb) & (cov < settings.clip_cov_ub) & ~clipped
+        for cov, clipped in zip(window.covariance(), window.ppo_clipped(), strict=True)
+    ]
+    return [Plan(tokens, drops=True) for tokens in window.lottery(candidates, settings.clip_cov_ratio)]
+
+
+def idle(values: Mapping[str, float], updates: int) -> str | None:
+    """A message if an update had no candidate."""
+    if not values["cov/empty_update_frac"] > 0:
+        return None
+    return (
+        "no token had its covariance between --clip_cov_lb and --clip_cov_ub, so Clip-Cov changed nothing in an "
+        "update; compare the band with cov/top_2e-4 ... cov/top_0.5 in metrics.jsonl"
+    )
+
+
+METHOD = Method(
+    name="clip_cov",
+    title="Clip-Cov",
+    source="arXiv 2505.22617",
+    summary="tokens picked in a covariance band lose their gradient",
+    slot="drop",
+    settings=ClipCovSettings,
+    by_covariance=True,
+    plan=plan,
+    ppo_clip=(1.0, 1.0),  # as the authors' scripts open it
+    idle=idle,
+)

@@ -1,0 +1,90 @@
+"""KL-Cov (arXiv 2505.22617, equations 13 and 14): the tokens of highest covariance get a KL penalty."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from openrlhf_cov.models.method import UNCLIPPED, Method, Plan, TokenBatch
+from openrlhf_cov.settings import Schedule, Settings, extremes, setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from openrlhf_cov.models.window import Window
+
+ROUNDING = 1e-5
+"""A mean absolute log ratio below this is rounding: two float32 passes over a token differ by some 5e-7."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KlCovSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    kl_cov_ratio: float | Schedule = setting(
+        2e-3,
+        "fraction of action tokens that get the KL penalty (7B: 2e-3, 32B: 2e-4)",
+        scheduled=True,
+        fraction=True,
+    )
+    ppo_kl_coef: float | Schedule = setting(
+        1.0, "coefficient of the KL penalty on the selected tokens", scheduled=True
+    )
+    kl_cov_keep_ppo_clip: bool = setting(
+        False, "keep the PPO clip beside the KL penalty; the published KL-Cov has none"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for value in extremes(self.ppo_kl_coef):
+            if not 0.0 <= value < math.inf:
+                raise ValueError(f"--ppo_kl_coef is a finite number of at least 0, got {value}")
+
+
+def plan(settings: KlCovSettings, window: Window) -> list[Plan]:
+    """The ``kl_cov_ratio`` of all action tokens with the highest covariance, at least one."""
+    return [Plan(tokens) for tokens in window.largest(window.covariance(), settings.kl_cov_ratio)]
+
+
+def penalty(settings: KlCovSettings, batch: TokenBatch) -> Tensor:
+    """``ppo_kl_coef * |log_probs - old_log_probs|`` (B, A).
+
+    The absolute log ratio is the published code's estimate of KL(pi_old || pi). Its gradient is 0 where both log-probs
+    are equal, so the penalty means nothing in the first update after a rollout; where the two were computed in other
+    batch shapes and differ by rounding, it is the sign of the rounding, as in the published code.
+    """
+    return settings.ppo_kl_coef * (batch.log_probs - batch.old_log_probs).abs()
+
+
+def idle(values: Mapping[str, float], updates: int) -> str | None:
+    """A message if the selected tokens had the probabilities they were sampled with.
+
+    The log ratio of a single update is rounding in any precision. In bfloat16 it is as large as what training moves,
+    so the number of updates tells; ``ROUNDING`` finds a policy that stood still through several updates in float32.
+    """
+    if updates > 1 and not values["cov/selected_abs_log_ratio"] < ROUNDING:
+        return None
+    return (
+        "the KL penalty had no gradient in this step beyond rounding: every selected token had the probability it was "
+        "sampled with. KL-Cov needs more than one update per rollout: lower --train.batch_size or raise "
+        "--train.max_epochs"
+    )
+
+
+METHOD = Method(
+    name="kl_cov",
+    title="KL-Cov",
+    source="arXiv 2505.22617",
+    summary="the tokens of highest covariance get a KL penalty",
+    slot="penalty",
+    settings=KlCovSettings,
+    by_covariance=True,
+    plan=plan,
+    penalty=penalty,
+    ppo_clip=UNCLIPPED,
+    keeps_clip="kl_cov_keep_ppo_clip",
+    one_update="it has no effect: the policy is still the one that sampled, there is no drift to penalise",
+    idle=idle,
+)

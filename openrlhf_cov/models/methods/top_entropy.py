@@ -1,0 +1,58 @@
+"""80/20 (arXiv 2506.01939, equation 6): only the tokens of highest entropy train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.settings import Settings, setting
+
+if TYPE_CHECKING:
+    from openrlhf_cov.models.window import Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopEntropySettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    top_entropy_frac: float = setting(0.2, "fraction of action tokens, of highest entropy, that keep their gradient")
+    top_entropy_policy: str = setting(
+        "current",
+        "whose entropies: current is the policy before each update, as published, and costs one more forward; old the "
+        "one that sampled",
+        choices=("current", "old"),
+    )
+    top_entropy_mean: str = setting(
+        "kept",
+        "what the loss is divided by: kept, the tokens that train, as published; all action tokens, as in TRL",
+        choices=("kept", "all"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.top_entropy_frac <= 1.0:
+            raise ValueError(f"--top_entropy_frac is a fraction of tokens in (0, 1], got {self.top_entropy_frac}")
+
+
+def plan(settings: TopEntropySettings, window: Window) -> list[Plan]:
+    """Every token but the ``top_entropy_frac`` of all action tokens with the highest entropy, at least one.
+
+    The published threshold is one of a (micro-)batch; this one is of the whole optimizer step. The quota is rounded
+    down, ties are broken by the tokens' keys, so exactly the quota is kept wherever the tokens lie.
+    """
+    kept = window.largest(window.entropies, settings.top_entropy_frac)
+    weight = window.count / window.total(kept).clamp(min=1) if settings.top_entropy_mean == "kept" else 1.0
+    return [Plan(mask & ~tokens, drops=True, weight=weight) for mask, tokens in zip(window.masks, kept, strict=True)]
+
+
+METHOD = Method(
+    name="top_entropy",
+    title="80/20",
+    source="arXiv 2506.01939",
+    summary="only the fifth of the tokens with the highest entropy keep their gradient",
+    slot="drop",
+    settings=TopEntropySettings,
+    entropy_policy="top_entropy_policy",
+    plan=plan,
+)

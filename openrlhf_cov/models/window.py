@@ -1,0 +1,171 @@
+"""What a method can see of one optimizer step before its update: exact for any micro-batch size, rank and order.
+
+Three primitives serve every method: exact sums, the k largest, the maximum. Each may be used more than once, one round
+of collectives after another. Nothing here carries gradient.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.covariance import select_largest, token_covariance
+from openrlhf_cov.models.method import Plan, TokenBatch
+from openrlhf_cov.models.ranking import NOT_A_CANDIDATE, fixed_point_sums, lottery_scores, means_of, value_scores
+from openrlhf_cov.utils.ordering import quota
+
+BINS = 2**16
+GATHERED = 2**15
+"""Up to so many of the largest, each rank sends its own; beyond, counts in ``BINS`` bins, four times."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The two collectives of the data-parallel ranks."""
+
+    all_reduce_sum: Callable[[Tensor], Tensor]
+    all_gather: Callable[[Tensor], Tensor]
+    """A 1-d tensor, of equal length on every rank -> all of them, one after another."""
+
+
+ALONE = Ranks(all_reduce_sum=lambda tensor: tensor, all_gather=lambda tensor: tensor)
+"""One rank."""
+
+
+class Window:
+    """The tokens of one optimizer step: micro-batches of this rank, together with those of all others.
+
+    ``keys`` (``token_keys``) break ties and draw lots; ``ppo_clip`` is the (low, high) range in force; ``entropies``
+    (B, A) in nats are there where a method asks for them. Every rank must ask for the same things in the same order.
+    """
+
+    def __init__(
+        self,
+        batches: Sequence[TokenBatch],
+        keys: Sequence[Tensor],
+        ppo_clip: tuple[float, float],
+        ranks: Ranks = ALONE,
+        entropies: Sequence[Tensor] = (),
+    ) -> None:
+        self.batches, self.keys, self._ppo_clip, self._ranks = batches, keys, ppo_clip, ranks
+        self.entropies = entropies
+        self.masks = [batch.action_mask.bool() for batch in batches]
+        parts = [fixed_point_sums(batch.log_probs, batch.advantages, batch.action_mask) for batch in batches]
+        self._sums = ranks.all_reduce_sum(torch.stack(parts).sum(0))  # 24 bytes of each rank
+
+    @property
+    def count(self) -> Tensor:
+        """Number of action tokens, 0-d int64."""
+        return self._sums[2]
+
+    def covariance(self) -> list[Tensor]:
+        """Covariance of log-prob and advantage (B, A) about the means of the whole window (paper eq. 10)."""
+        means = means_of(self._sums)
+        return [token_covariance(b.log_probs, b.advantages, b.action_mask, means) for b in self.batches]
+
+    def ppo_clipped(self) -> list[Tensor]:
+        """Masks (B, A) of the tokens whose gradient the PPO clip removes."""
+        return [ppo_clipped(batch, *self._ppo_clip) for batch in self.batches]
+
+    def total(self, masks: Sequence[Tensor]) -> Tensor:
+        """Number of tokens in the masks (B, A) of all ranks, 0-d int64."""
+        return self._ranks.all_reduce_sum(torch.stack([mask.sum() for mask in masks]).sum(0, keepdim=True))[0]
+
+    def maximum(self, values: Sequence[Tensor]) -> Tensor:
+        """The largest value (B, A) of an action token, 0-d; -inf without one."""
+        tops = [v.masked_fill(~mask, -torch.inf).max().view(1) for v, mask in zip(values, self.masks, strict=True)]
+        return self._ranks.all_gather(torch.cat(tops).max().view(1)).max()
+
+    def largest(self, values: Sequence[Tensor], fraction: float) -> list[Tensor]:
+        """Masks (B, A) of the ``fraction`` of all action tokens with the largest values (B, A), equal ones by key.
+
+        The quota is max(1, floor(fraction * count)); NaN is never among them.
+        """
+        scores = [value_scores(v, mask, k) for v, mask, k in zip(values, self.masks, self.keys, strict=True)]
+        return self._best(scores, fraction)
+
+    def lottery(self, candidates: Sequence[Tensor], fraction: float) -> list[Tensor]:
+        """Masks (B, A) of as many ``candidates`` (B, A), drawn uniformly; all of them if there are fewer."""
+        scores = [lottery_scores(c & m, k) for c, m, k in zip(candidates, self.masks, self.keys, strict=True)]
+        return self._best(scores, fraction)
+
+    def _best(self, scores: Sequence[Tensor], fraction: float) -> list[Tensor]:
+        count = int(quota(self.count, fraction))
+        threshold = kth_largest(torch.cat([score.flatten() for score in scores]), count, self._ranks)
+        return [(score >= threshold) & (score > NOT_A_CANDIDATE) for score in scores]
+
+
+def plan_step(config: CovConfig, window: Window) -> list[list[Plan]]:
+    """For each micro-batch of the window, the plans of the methods that make one, in the order of the methods."""
+    of_methods = [method.plan(config, window) for method in config.methods if method.plan]
+    return [list(plans) for plans in zip(*of_methods, strict=True)]
+
+
+class MicroBatch:
+    """A window of one micro-batch of one rank, as the published code has it: means of its own, equal values by
+    position, lots from ``generator``. It offers what a method by covariance asks for."""
+
+    def __init__(self, batch: TokenBatch, ppo_clip: tuple[float, float], generator: torch.Generator) -> None:
+        self._batch, self._ppo_clip, self._generator = batch, ppo_clip, generator
+        self.masks = [batch.action_mask.bool()]
+
+    def covariance(self) -> list[Tensor]:
+        """As of ``Window``."""
+        return [token_covariance(self._batch.log_probs, self._batch.advantages, self._batch.action_mask)]
+
+    def ppo_clipped(self) -> list[Tensor]:
+        """As of ``Window``."""
+        return [ppo_clipped(self._batch, *self._ppo_clip)]
+
+    def largest(self, values: Sequence[Tensor], fraction: float) -> list[Tensor]:
+        """As of ``Window``, but for equal values."""
+        (mask,) = self.masks
+        return [select_largest(values[0].masked_fill(~mask, -torch.inf), quota(mask.sum(), fraction))]
+
+    def lottery(self, candidates: Sequence[Tensor], fraction: float) -> list[Tensor]:
+        """As of ``Window``, by other lots."""
+        drawn = torch.rand(candidates[0].shape, generator=self._generator, device=candidates[0].device)
+        return self.largest([drawn.masked_fill(~candidates[0], -torch.inf)], fraction)
+
+
+def ppo_clipped(batch: TokenBatch, eps_low: float, eps_high: float, by_sequence: bool = False) -> Tensor:
+    """Mask (B, A) of the action tokens whose gradient the PPO clip removes: clip(ratio) * A < ratio * A.
+
+    ``by_sequence``: the ratio is that of GSPO, one for each sequence.
+    """
+    ratio = batch.sequence_ratio if by_sequence else batch.ratio
+    clipped = ratio.clamp(1 - eps_low, 1 + eps_high) * batch.advantages < ratio * batch.advantages
+    return clipped & batch.action_mask.bool()
+
+
+def kth_largest(scores: Tensor, k: int, ranks: Ranks = ALONE) -> Tensor:
+    """The k-th largest of the scores of all ranks, 0-d int64; the smallest possible one if there are fewer.
+
+    ``scores`` is this rank's int64 (n,). No rank can hold more than k of the k largest, so for a small k its own k
+    best are enough, 8 bytes each; beyond ``GATHERED`` it is found digit by digit, from 4 times ``BINS`` counts.
+    """
+    if k > GATHERED:
+        return _by_digits(scores, k, ranks)
+    padding = scores.new_full((max(0, k - scores.numel()),), NOT_A_CANDIDATE)
+    best = torch.cat([scores.topk(min(k, scores.numel())).values, padding])
+    return ranks.all_gather(best).topk(k).values[-1]
+
+
+def _by_digits(scores: Tensor, k: int, ranks: Ranks) -> Tensor:
+    """Each round fixes 16 bits: the digit at which the counts from above reach k. No value is read by the host."""
+    unsigned = scores ^ NOT_A_CANDIDATE  # the same order, as 64 bits without a sign
+    among = torch.ones_like(scores, dtype=torch.bool)
+    found = missing = None
+    for shift in (48, 32, 16, 0):
+        digits = (unsigned >> shift) & (BINS - 1)
+        counts = scores.new_zeros(BINS).scatter_add_(0, digits, among.long())
+        reached = ranks.all_reduce_sum(counts).flip(0).cumsum(0)  # [n]: those with one of the n + 1 highest digits
+        missing = reached.new_tensor(k) if missing is None else missing
+        place = (reached < missing).sum().clamp(max=BINS - 1)
+        missing = missing - torch.cat([reached.new_zeros(1), reached]).gather(0, place.view(1))[0]
+        digit = BINS - 1 - place
+        among = among & (digits == digit)
+        found = digit << shift if found is None else found | (digit << shift)
+    return found ^ NOT_A_CANDIDATE

@@ -1,0 +1,45 @@
+"""Two sequences of three tokens, the last one padding: what every method's values and gradients are worked out on."""
+
+import math
+
+import torch
+from openrlhf.models import PolicyLoss, aggregate_loss
+
+from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.window import Window, plan_step
+
+LOG_PROBS = [[-0.1, -1.2, -2.0], [-0.3, -0.9, -5.0]]
+OLD = [[-0.2, -0.7, -2.4], [-0.5, -0.5, -1.0]]
+ADVANTAGES = [[1.0, 1.0, 1.0], [-1.0, -1.0, -1.0]]
+MASK = [[1, 1, 1], [1, 1, 0]]
+ENTROPIES = [[0.5, 1.5, 2.0], [0.2, 1.0, 9.0]]
+# ratios: exp(0.1) = 1.105171, exp(-0.5) = 0.606531, exp(0.4) = 1.491825; exp(0.2) = 1.221403, exp(-0.4) = 0.670320
+
+
+def example():
+    """The example as float64 tensors; its log-probs take a gradient."""
+    tensors = [torch.tensor(values, dtype=torch.float64) for values in (LOG_PROBS, OLD, ADVANTAGES)]
+    return TokenBatch(tensors[0].requires_grad_(), *tensors[1:], torch.tensor(MASK))
+
+
+def gradients(config, eps=(0.2, 0.28), token_level_loss=True):
+    """(loss, d loss / d log-prob of the five tokens) of the methods of ``config``, planned over the whole example.
+
+    ``eps`` is the PPO clip of the run; where a method was published with another one, it is that one's.
+    """
+    batch = example()
+    (clip,) = [method.clip_of(config) for method in config.methods if method.clip_of(config)] or [eps]
+    loss = MethodLoss(
+        config, policy_loss=PolicyLoss(*clip, token_level_loss=token_level_loss), aggregate=aggregate_loss
+    )
+    keys, entropies = torch.arange(6).view(2, 3), torch.tensor(ENTROPIES, dtype=torch.float64)
+    if config.plans_globally:
+        detached = TokenBatch(batch.log_probs.detach(), batch.old_log_probs, batch.advantages, batch.action_mask)
+        (loss.plans,) = plan_step(config, Window([detached], [keys], clip, entropies=[entropies]))
+    value, *_ = loss(batch.log_probs, batch.old_log_probs, batch.advantages, action_mask=batch.action_mask)
+    value.backward()
+    gradient = batch.log_probs.grad.flatten()
+    assert gradient[-1] == 0  # of the padding
+    assert math.isfinite(value.item())
+    return value.item(), gradient[:-1].tolist()

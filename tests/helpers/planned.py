@@ -1,0 +1,26 @@
+"""What a single method selects, without the trainer around it."""
+
+import torch
+
+from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.window import ALONE, MicroBatch, Window, plan_step
+
+
+def select_step(batches, keys, config, ppo_clip, ranks=ALONE, entropies=()):
+    """Masks (B, A), one per micro-batch: the tokens that the first method of ``config`` acts on in this step."""
+    return [plans[0].tokens for plans in plan_step(config, Window(batches, keys, ppo_clip, ranks, entropies))]
+
+
+class Given(MicroBatch):
+    """A micro-batch of these covariances (B, A) and of tokens that PPO clips."""
+
+    def __init__(self, cov, mask, clipped=None, generator=None):
+        super().__init__(TokenBatch(cov, cov, cov, mask), (0.2, 0.2), generator or torch.Generator())
+        self.covariance = lambda: [cov]
+        self.ppo_clipped = lambda: [torch.zeros_like(mask, dtype=torch.bool) if clipped is None else clipped]
+
+
+def select_given(config, cov, mask, clipped=None, generator=None):
+    """Mask (B, A) of the tokens that the first method of ``config`` acts on in such a micro-batch."""
+    ((plan, *_),) = plan_step(config, Given(cov, mask, clipped, generator))
+    return plan.tokens

@@ -1,0 +1,45 @@
+import pytest
+from example import gradients
+
+from openrlhf_cov.models.config import CovConfig
+
+
+def cispo(**settings):
+    return CovConfig(method="cispo", **settings)
+
+
+def test_gradients_of_the_example():
+    # -ratio * A / 5, no token without one: -1.105171 / 5, -0.606531 / 5, -1.491825 / 5, 1.221403 / 5, 0.670320 / 5
+    value, gradient = gradients(cispo())
+    assert gradient == pytest.approx([-0.221034, -0.121306, -0.298365, 0.244281, 0.134064], abs=1e-6)
+    # the value is that of the weights, -(1.105171 + 0.606531 + 1.491825 - 1.221403 - 0.670320) / 5
+    assert value == pytest.approx(-0.262361, abs=1e-6)
+
+
+def test_the_cap_is_a_ratio():
+    # 1.28 instead of 1.491825: -1.28 / 5
+    assert gradients(cispo(cispo_cap=1.28))[1] == pytest.approx(
+        [-0.221034, -0.121306, -0.256, 0.244281, 0.134064], abs=1e-6
+    )
+
+
+def test_the_floor_is_a_ratio():
+    # 0.8 instead of 0.606531 and 0.670320
+    assert gradients(cispo(cispo_floor=0.8))[1] == pytest.approx(
+        [-0.221034, -0.16, -0.298365, 0.244281, 0.16], abs=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"cispo_cap": 0.28}, ["--cispo_cap", "0.28", "1.28"]),  # what verl's flag takes
+        ({"cispo_cap": float("inf")}, ["--cispo_cap"]),
+        ({"cispo_floor": 1.5}, ["--cispo_floor", "1.5"]),
+        ({"cispo_floor": float("nan")}, ["--cispo_floor"]),
+    ],
+)
+def test_a_setting_out_of_range_is_named(settings, words):
+    with pytest.raises(ValueError, match="--cispo") as found:
+        cispo(**settings)
+    assert all(word in str(found.value) for word in words)

@@ -1,0 +1,55 @@
+import math
+
+import pytest
+import torch
+from example import gradients
+from planned import select_given
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.methods.kl_cov import idle, penalty
+
+ROUNDING_IN_FLOAT32 = 4.8e-7
+"""Measured: mean absolute log ratio of a first update whose micro-batches are padded otherwise than the scoring."""
+
+
+def test_gradients_of_the_example():
+    # means of the 5 tokens: log-probs -0.9, advantages 0.2; the covariance of the first, 0.8 * 0.8, is the largest.
+    # It gets + 1 / 5 beside -1.105171 / 5, no token is clipped
+    config = CovConfig(cov_type="kl_cov", kl_cov_ratio=0.2, allow_large_cov_ratio=True)
+    value, gradient = gradients(config)
+    assert value == pytest.approx(-0.242361, abs=1e-6)
+    assert gradient == pytest.approx([-0.021034, -0.121306, -0.298365, 0.244281, 0.134064], abs=1e-6)
+
+
+def test_the_penalty_by_hand():
+    old = torch.full((1, 3), -1.0)
+    log_probs = (old + torch.tensor([[0.5, -0.25, 0.0]])).requires_grad_()
+    found = penalty(CovConfig(cov_type="kl_cov", ppo_kl_coef=2.0), TokenBatch(log_probs, old, old, torch.ones(1, 3)))
+    # 2 |0.5| = 1, 2 |-0.25| = 0.5, 2 |0| = 0; every number is exact in binary
+    assert found.tolist() == [[1.0, 0.5, 0.0]]
+    found.sum().backward()
+    assert log_probs.grad.tolist() == [[2.0, -2.0, 0.0]]  # 2 sign(log ratio), which is 0 at ratio 1
+
+
+def test_what_ppo_clips_is_selected_like_the_rest():
+    config = CovConfig(cov_type="kl_cov", kl_cov_ratio=0.5, allow_large_cov_ratio=True)
+    cov, clipped = torch.tensor([[0.5, 2.0, 3.0, 8.0]]), torch.tensor([[False, False, True, False]])
+    # the floor(0.5 * 4) = 2 largest
+    assert select_given(config, cov, torch.ones(1, 4), clipped).tolist() == [[False, False, True, True]]
+
+
+@pytest.mark.parametrize(
+    ("drift", "updates", "flag"),
+    [
+        (0.0, 1, "--train.max_epochs"),
+        (ROUNDING_IN_FLOAT32, 1, "--train.max_epochs"),
+        (0.01, 1, "--train.max_epochs"),  # bfloat16: rounding as large as what training moves
+        (ROUNDING_IN_FLOAT32, 4, "--train.max_epochs"),  # a learning rate of 0
+        (1e-4, 4, None),
+        (math.nan, 4, None),
+    ],
+)
+def test_doing_nothing_is_explained(drift, updates, flag):
+    message = idle({"cov/selected_abs_log_ratio": drift}, updates)
+    assert message is None if flag is None else flag in message

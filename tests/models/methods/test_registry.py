@@ -1,0 +1,68 @@
+import pytest
+
+from openrlhf_cov.models.config import BY_COVARIANCE, CovConfig, methods_of
+from openrlhf_cov.models.method import SLOTS
+from openrlhf_cov.models.methods import METHODS
+
+
+def test_every_method_is_whole():
+    for name, method in METHODS.items():
+        assert method.name == name
+        assert method.slot in SLOTS
+        # a surrogate is a coefficient; tokens are dropped, or penalised, as planned
+        assert (method.coefficient is not None) is (method.slot == "surrogate")
+        assert (method.plan is not None) is (method.slot != "surrogate")
+        assert (method.penalty is not None) is (method.slot == "penalty")
+        assert all(method.has(each) for each in (method.keeps_clip, method.entropy_policy) if each)
+
+
+def test_cov_type_takes_the_methods_by_covariance():
+    choices = CovConfig.__dataclass_fields__["cov_type"].metadata["choices"]
+    assert choices == ("none", *BY_COVARIANCE) == ("none", "clip_cov", "kl_cov")
+
+
+@pytest.mark.parametrize(
+    ("cov_type", "method", "expected"),
+    [
+        ("none", "none", []),
+        ("kl_cov", "none", ["kl_cov"]),
+        ("none", "kl_cov", ["kl_cov"]),
+        ("kl_cov", "top_entropy, kl_cov", ["kl_cov", "top_entropy"]),
+        ("none", "cispo,top_entropy", ["cispo", "top_entropy"]),
+    ],
+)
+def test_methods_are_those_of_both_flags(cov_type, method, expected):
+    assert [each.name for each in methods_of(cov_type, method)] == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"method": "cisspo"}, ["--method", "'cisspo'", "cispo"]),
+        ({"method": ""}, ["--method"]),
+        (
+            {"cov_type": "clip_cov", "method": "top_entropy"},
+            ["--cov_type clip_cov", "--method top_entropy"],
+        ),
+        ({"cov_type": "kl_cov", "method": "clip_cov"}, ["--cov_type kl_cov", "--cov_type clip_cov"]),
+        ({"method": "top_entropy", "cov_scope": "micro_batch"}, ["--method top_entropy", "--cov_scope micro_batch"]),
+        (
+            {"cov_type": "kl_cov", "method": "cispo"},
+            ["--cov_type kl_cov", "--method cispo", "--allow_no_trust_region"],
+        ),
+        (
+            {"cov_type": "kl_cov", "method": "cispo", "kl_cov_keep_ppo_clip": True, "allow_no_trust_region": True},
+            ["--kl_cov_keep_ppo_clip", "--method cispo"],
+        ),
+        ({"cov_type": "kl_cov", "method": "cispo", "allow_no_trust_region": True}, None),
+        ({"cov_type": "kl_cov", "method": "top_entropy"}, None),
+        ({"method": "top_entropy,cispo"}, None),
+    ],
+)
+def test_what_makes_no_sense_together_is_refused(settings, words):
+    if words is None:
+        CovConfig(**settings)
+        return
+    with pytest.raises(ValueError, match="--") as found:
+        CovConfig(**settings)
+    assert all(word in str(found.value) for word in words)

@@ -1,0 +1,88 @@
+import pytest
+import torch
+from example import gradients
+from hypothesis import given
+from hypothesis import strategies as st
+from planned import select_step
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.window import Window, plan_step
+
+FIXED = (0.2, 0.28)
+
+
+def top_entropy(fraction, **settings):
+    return CovConfig(method="top_entropy", top_entropy_frac=fraction, **settings)
+
+
+def test_gradients_of_the_example():
+    # floor(0.4 * 5) = 2 tokens, those of 2.0 and 1.5 nats, train. Their ratios are 1.491825, which PPO clips at 1.28,
+    # and 0.606531: the loss is -(1.28 + 0.606531) / 2, the gradient of the second token -0.606531 / 2
+    value, gradient = gradients(top_entropy(0.4))
+    assert value == pytest.approx(-0.943265, abs=1e-6)
+    assert gradient == pytest.approx([0, -0.303265, 0, 0, 0], abs=1e-6)
+
+
+def test_gradients_of_the_example_where_all_tokens_count():
+    # the same over 5 tokens
+    value, gradient = gradients(top_entropy(0.4, top_entropy_mean="all"))
+    assert value == pytest.approx(-0.377306, abs=1e-6)
+    assert gradient == pytest.approx([0, -0.121306, 0, 0, 0], abs=1e-6)
+
+
+def test_every_token_kept_is_ppo():
+    none = gradients(CovConfig())
+    assert gradients(top_entropy(1.0)) == none
+    assert none[0] == pytest.approx(-0.194060, abs=1e-6)
+
+
+def window(entropies, masks):
+    batches = [TokenBatch(*(torch.zeros(mask.shape) for _ in range(3)), mask) for mask in masks]
+    keys = [torch.arange(mask.numel()).view(mask.shape) << 31 for mask in masks]
+    return batches, keys, entropies
+
+
+def test_the_quota_is_of_the_whole_step_and_padding_never_counts():
+    # 5 tokens in two micro-batches; floor(0.6 * 5) = 3 are kept: 3, 2 and of the two 1s the one of the higher key
+    entropies = [torch.tensor([[1.0, 3.0, 99.0]]), torch.tensor([[0.5, 2.0], [1.0, 99.0]])]
+    masks = [torch.tensor([[1, 1, 0]]), torch.tensor([[1, 1], [1, 0]])]
+    batches, keys, entropies = window(entropies, masks)
+    first, second = plan_step(top_entropy(0.6), Window(batches, keys, FIXED, entropies=entropies))
+    assert first[0].tokens.tolist() == [[True, False, False]]  # dropped
+    assert second[0].tokens.tolist() == [[True, False], [False, False]]
+    assert float(first[0].weight) == pytest.approx(5 / 3)
+
+
+@given(
+    rows=st.lists(
+        st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=8), min_size=1, max_size=4
+    ),
+    fraction=st.floats(0.01, 1.0),
+)
+def test_exactly_the_quota_is_kept_wherever_the_tokens_lie(rows, fraction):
+    width = max(map(len, rows))
+    values = torch.tensor([[float(h) for h, _ in row] + [9.0] * (width - len(row)) for row in rows])
+    mask = torch.tensor([[int(real) for _, real in row] + [0] * (width - len(row)) for row in rows])
+    keys = torch.arange(mask.numel()).view(mask.shape) << 31
+
+    def dropped(parts):
+        batches = [TokenBatch(*(torch.zeros(len(p), width) for _ in range(3)), mask[p]) for p in parts]
+        found = select_step(
+            batches, [keys[p] for p in parts], top_entropy(fraction), FIXED, entropies=[values[p] for p in parts]
+        )
+        return torch.cat(found)
+
+    together = dropped([list(range(len(rows)))])
+    apart = dropped([[row] for row in range(len(rows))])
+    count = int(mask.sum())
+    assert torch.equal(together, apart)
+    assert int(together.sum()) == count - min(count, max(1, int(count * fraction)))
+    kept = values[mask.bool() & ~together]
+    assert not together.any() or values[together].max() <= kept.min()
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.01, 20, float("nan")])
+def test_a_fraction_out_of_range_is_named(fraction):
+    with pytest.raises(ValueError, match="--top_entropy_frac"):
+        top_entropy(fraction)

@@ -1,0 +1,132 @@
+"""Methods by covariance on a micro-batch of its own, as the published code selects."""
+
+import math
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from planned import select_given
+
+from openrlhf_cov.models.config import CovConfig
+
+
+def largest(cov, mask, ratio):
+    return select_given(CovConfig(cov_type="kl_cov", kl_cov_ratio=ratio, allow_large_cov_ratio=True), cov, mask)
+
+
+def test_select_kl_cov_by_hand():
+    # 5 action tokens, ratio 0.4: floor(2.0) = 2. Largest unmasked covariances: 7 and 3; the masked 9 does not count.
+    cov = torch.tensor([[3.0, -8.0, 9.0], [2.0, 7.0, -1.0]])
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    assert largest(cov, mask, 0.4).tolist() == [[True, False, False], [False, True, False]]
+
+
+def test_select_kl_cov_ranks_by_value_not_by_magnitude():
+    cov = torch.tensor([[-9.0, -1.0, -5.0]])
+    assert largest(cov, torch.ones(1, 3), 0.1).tolist() == [[False, True, False]]
+
+
+def test_select_kl_cov_takes_one_token_at_least_and_none_of_none():
+    assert largest(torch.tensor([[0.0]]), torch.ones(1, 1), 1e-6).tolist() == [[True]]
+    assert not largest(torch.ones(2, 3), torch.zeros(2, 3), 0.5).any()
+
+
+def clip(cov, mask, ratio, lower, upper, generator=None, excluded=None):
+    config = CovConfig(
+        cov_type="clip_cov", clip_cov_ratio=ratio, clip_cov_lb=lower, clip_cov_ub=upper, allow_large_cov_ratio=True
+    )
+    return select_given(config, cov, mask, excluded, generator)
+
+
+def test_select_clip_cov_by_hand():
+    # every candidate is taken (quota 6 of 6 tokens); inside (1, 5) lie 2 and 4.5; 3 is masked
+    cov = torch.tensor([[2.0, 0.5, 4.5, 3.0], [6.0, -2.0, 0.0, 3.0]])
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 0]])
+    expected = [[True, False, True, False], [False, False, False, False]]
+    assert clip(cov, mask, 1.0, 1.0, 5.0).tolist() == expected
+
+
+def test_band_edges_are_outside():
+    cov = torch.tensor([[1.0, 1.001, 5.0, 4.999]])
+    assert clip(cov, torch.ones(1, 4), 1.0, 1.0, 5.0).tolist() == [[False, True, False, True]]
+
+
+def test_excluded_tokens_are_no_candidates():
+    cov = torch.tensor([[2.0, 3.0, 4.0]])
+    excluded = torch.tensor([[False, True, False]])
+    assert clip(cov, torch.ones(1, 3), 1.0, 1.0, 5.0, excluded=excluded).tolist() == [[True, False, True]]
+
+
+def test_candidates_by_hand():
+    # inside (1, 5): 2 (clipped by PPO already), 3, 4 (masked); edges and NaN are outside
+    cov = torch.tensor([[2.0, 3.0, 4.0, 1.0, 5.0, math.nan]])
+    mask = torch.tensor([[1, 1, 0, 1, 1, 1]])
+    excluded = torch.tensor([[True, False, False, False, False, False]])
+    assert clip(cov, mask, 1.0, 1.0, 5.0).int().tolist() == [[1, 1, 0, 0, 0, 0]]
+    assert clip(cov, mask, 1.0, 1.0, 5.0, excluded=excluded).int().tolist() == [[0, 1, 0, 0, 0, 0]]
+
+
+def test_quota_of_clip_cov_counts_all_tokens():
+    # 20 tokens, 4 in the band, ratio 0.1: floor(2.0) = 2 tokens go, not max(1, floor(0.4)) = 1
+    cov = torch.zeros(2, 10)
+    cov[:, 3:5] = 2.0
+    selected = clip(cov, torch.ones(2, 10), 0.1, 1.0, 5.0)
+    assert selected.sum() == 2
+    assert (cov[selected] == 2.0).all()
+
+
+def test_no_candidate_no_selection():
+    assert not clip(torch.tensor([[0.0, 9.0]]), torch.ones(1, 2), 1.0, 1.0, 5.0).any()
+    assert not clip(torch.tensor([[2.0, 2.0]]), torch.zeros(1, 2), 1.0, 1.0, 5.0).any()
+
+
+def test_a_seeded_generator_repeats_its_draws():
+    cov, mask = torch.full((4, 25), 2.0), torch.ones(4, 25)
+
+    def two_draws():
+        generator = torch.Generator().manual_seed(7)
+        return [clip(cov, mask, 0.1, 1.0, 5.0, generator) for _ in range(2)]
+
+    first, second = two_draws()
+    assert all(torch.equal(a, b) for a, b in zip((first, second), two_draws(), strict=True))
+    assert not torch.equal(first, second)  # 10 of 100 tokens: the generator advances between micro-batches
+
+
+def test_every_candidate_is_equally_likely():
+    # 1 of 4 candidates in each of 4000 draws: 1000 each, standard deviation sqrt(4000 * 1/4 * 3/4) = 27.4
+    cov, generator = torch.tensor([[1.1, 2.0, 9.0, 3.0, 4.9]]), torch.Generator().manual_seed(0)
+    counts = sum(clip(cov, torch.ones(1, 5), 0.2, 1.0, 5.0, generator).int() for _ in range(4000))
+    assert counts.tolist()[0][2] == 0
+    assert (counts[0, [0, 1, 3, 4]] - 1000).abs().max() < 5 * 27.4
+
+
+@st.composite
+def token_grids(draw):
+    """Covariances with many ties and a mask, (B, A), from one token up; rows may be masked entirely."""
+    rows, columns = draw(st.integers(1, 4)), draw(st.integers(1, 7))
+
+    def grid(values):
+        return torch.tensor(draw(st.lists(values, min_size=rows * columns, max_size=rows * columns))).view(rows, -1)
+
+    cov, mask, excluded = grid(st.integers(-2, 3)).float(), grid(st.booleans()), grid(st.booleans())
+    mask[draw(st.lists(st.integers(0, rows - 1), max_size=rows))] = False
+    return cov, mask, excluded
+
+
+@given(grid=token_grids(), ratio=st.floats(1e-6, 1.0))
+def test_select_kl_cov_against_sorting(grid, ratio):
+    cov, mask, _ = grid
+    values, kept = cov.flatten().tolist(), mask.flatten().tolist()
+    ranked = sorted((i for i in range(len(values)) if kept[i]), key=lambda i: (-values[i], i))
+    chosen = set(ranked[: max(1, int(sum(kept) * ratio))])
+    assert largest(cov, mask, ratio).flatten().tolist() == [i in chosen for i in range(len(values))]
+
+
+@given(grid=token_grids(), ratio=st.floats(1e-6, 1.0), band=st.sampled_from([(-1, 2), (0, 1), (-9, 9), (0, 3)]))
+def test_select_clip_cov_against_listing_the_candidates(grid, ratio, band):
+    cov, mask, excluded = grid
+    tokens = zip(cov.flatten().tolist(), mask.flatten().tolist(), excluded.flatten().tolist(), strict=True)
+    candidates = [keep and not out and band[0] < value < band[1] for value, keep, out in tokens]
+    selected = clip(cov, mask, ratio, *band, excluded=excluded).flatten().tolist()
+    assert all(candidate for candidate, chosen in zip(candidates, selected, strict=True) if chosen)
+    assert sum(selected) == min(max(1, int(mask.sum().item() * ratio)), sum(candidates))
