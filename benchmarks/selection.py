@@ -158,23 +158,23 @@ def overlap_by_update(trainer, step: int) -> list[tuple[int, float]]:
     """(number of the update, share of the ``current`` selection that ``old`` makes too); trains with ``current``."""
     from dataclasses import replace
 
-    loss, select, overlaps = trainer.actor_loss_fn, trainer._select, []
+    loss, select, overlaps = trainer.actor_loss_fn, trainer._plan, []
 
     def select_both(window) -> None:
         current_config = loss.config
         loss.config = replace(current_config, cov_log_probs="old")
         select(window)
-        old = [experience.selected for experience in window]
+        old = [experience.plans[0].tokens for experience in window]
         loss.config = current_config
         select(window)
-        both = sum(int((a & e.selected).sum()) for a, e in zip(old, window, strict=True))
-        overlaps.append((len(overlaps), both / sum(int(e.selected.sum()) for e in window)))
+        both = sum(int((a & e.plans[0].tokens).sum()) for a, e in zip(old, window, strict=True))
+        overlaps.append((len(overlaps), both / sum(int(e.plans[0].tokens.sum()) for e in window)))
 
-    trainer._select = select_both
+    trainer._plan = select_both
     try:
         train(trainer, step, cov_log_probs="current")
     finally:
-        trainer._select = select
+        trainer._plan = select
     return overlaps
 
 

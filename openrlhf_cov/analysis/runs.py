@@ -26,6 +26,7 @@ CLIPS = ("--actor.eps_clip_low_high", "--actor.eps_clip")
 """Flags whose last number is the upper bound of the PPO clip; the first counts."""
 PPO_CLIP = 0.2
 """Upstream's upper bound."""
+METHOD_FLAGS = ("--cov_type", "--method")
 SELECTED, TO_REFERENCE = "cov/selected_frac", "kl"
 INTERVENTION_COLUMNS = (SELECTED, TO_REFERENCE)
 """Training columns that ``interventions`` looks at."""
@@ -134,15 +135,14 @@ def _gaps(training: Table, source: str) -> list[str]:
 def interventions(run: Run) -> list[str]:
     """What acts on the entropy of this run, as ``examine_law`` takes it, from its flags and its metrics.
 
-    A covariance method, a KL term, an entropy term, a raised upper clip bound. A flag that a known command does not
+    A method, a KL term, an entropy term, a raised upper clip bound. A flag that a known command does not
     name has upstream's default. Of a run whose flags are not known a covariance method shows in the share of selected
     tokens, and a KL term in ``kl``, which trainers log where there is a reference policy; the others do not.
     """
     found, settings = [], run.settings
-    method = settings.get("--cov_type", "none")
+    methods = [f"{flag} {settings[flag]}" for flag in METHOD_FLAGS if settings.get(flag, "none") != "none"]
     selected = np.nan_to_num(run.training.column(SELECTED))
-    if method != "none" or selected.any():
-        found.append(f"--cov_type {method}" if method != "none" else f"a covariance method ({SELECTED} above 0)")
+    found += methods or ([f"a covariance method ({SELECTED} above 0)"] if selected.any() else [])
     kl, entropy = setting(settings, KL), settings.get("--actor.entropy_coef")
     if _number(kl):
         left = kl == UPSTREAM_DEFAULTS[KL] and KL not in settings

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from openrlhf_cov.cli.arguments import INTERVALS, POSITIVE, PUBLISHED_PPO_CLIP
+from openrlhf_cov.cli.arguments import INTERVALS, POSITIVE
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.settings import Schedule
 
@@ -37,7 +37,19 @@ REFUSED = [
     ([*CLIP, "--clip_cov_ratio", "2:0.2:10"], ["--clip_cov_ratio", "got 2.0", NOT_PERCENT]),
     ([*KL, "--kl_cov_ratio", "0.2%"], ["--kl_cov_ratio", "'0.2%'", NOT_PERCENT]),
     ([*KL, "--kl_cov_ratio", "0.2"], ["--kl_cov_ratio 0.2", NOT_PERCENT]),
-    (["--allow_large_cov_ratio"], ["--allow_large_cov_ratio", "clip_cov or kl_cov", "got --cov_type none"]),
+    (["--method", "cisspo"], ["--method", "'cisspo'", "cispo"]),
+    (["--method", "top_entropy", *CLIP], ["--cov_type clip_cov", "--method top_entropy", "drop one"]),
+    (["--method", "cispo", *KL], ["--cov_type kl_cov", "--method cispo", "--allow_no_trust_region"]),
+    (["--cispo_cap", "5"], ["--cispo_cap", "--method cispo", "got --cov_type none"]),
+    (["--top_entropy_mean", "all", *KL], ["--top_entropy_mean", "--method top_entropy", "got --cov_type kl_cov"]),
+    (["--cov_scope", "global", "--method", "cispo"], ["--cov_scope", "--cov_type clip_cov", "got --method cispo"]),
+    (["--method", "cispo", "--actor.eps_clip", "0.3"], ["--actor.eps_clip 0.3", "--method cispo", "no PPO clip"]),
+    (["--method", "cispo", "--actor.dual_clip", "3"], ["--actor.dual_clip 3.0", "--method cispo"]),
+    (
+        ["--method", "top_entropy", "--actor.policy_loss_type", "gspo"],
+        ["--method top_entropy", "--actor.policy_loss_type", "gspo"],
+    ),
+    (["--allow_large_cov_ratio"], ["--allow_large_cov_ratio", "--cov_type clip_cov or --cov_type kl_cov", "got"]),
     ([*KL, "--ppo_kl_coef", "-1"], ["--ppo_kl_coef", "got -1.0"]),
     ([*KL, "--ppo_kl_coef", "inf"], ["--ppo_kl_coef", "got inf"]),
     ([*KL, "--cov_scope", "batch"], ["--cov_scope", "'batch'", "'global', 'micro_batch'"]),
@@ -110,6 +122,12 @@ PPO_CLIP = [
     ([*CLIP, "--actor.eps_clip", "0.3"], None),
     ([*CLIP, "--actor.eps_clip=0.2"], None),  # given, though it is upstream's default
     ([*CLIP, "--actor.dual_clip", "10"], (1.0, 1.0)),  # says nothing about the range
+    (["--method", "kl_cov"], (math.inf, math.inf)),  # the same as --cov_type
+    (["--method", "cispo"], (math.inf, math.inf)),
+    (["--method", "top_entropy"], None),
+    (["--method", "top_entropy", "--actor.eps_clip_low_high", "0.2", "0.28"], [0.2, 0.28]),
+    (["--method", "top_entropy,cispo"], (math.inf, math.inf)),
+    (["--method", "top_entropy", *KL], (math.inf, math.inf)),
 ]
 
 
@@ -130,10 +148,6 @@ def test_ppo_clip_range(parse, flags, low_high):
 )
 def test_ppo_clip_range_that_training_gets(parse_nested, flags, low_high):
     assert parse_nested(*REQUIRED, *flags).actor.eps_clip_low_high == low_high
-
-
-def test_published_clip_ranges():
-    assert {"clip_cov": (1.0, 1.0), "kl_cov": (math.inf, math.inf)} == PUBLISHED_PPO_CLIP
 
 
 # argparse takes unambiguous beginnings of flags, and so does upstream's command line

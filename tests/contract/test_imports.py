@@ -88,7 +88,8 @@ def test_arguments_are_parsed_without_a_heavy_import(ours):
 def test_package_init_files_are_empty(ours):
     inits = [path for path in ours.paths() if path.endswith("__init__.py")]
     assert len(inits) >= 6
-    assert [path for path in inits if (ours.root / path).read_text()] == []
+    # but for the registry: a method is a file and a line there
+    assert [path for path in inits if (ours.root / path).read_text()] == ["models/methods/__init__.py"]
 
 
 def test_only_the_host_module_asks_about_devices(ours):

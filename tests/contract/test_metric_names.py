@@ -17,7 +17,7 @@ from openrlhf_cov.utils.metrics import MetricBuffer
 cpu_host.install()  # upstream's modules import on a CPU host only after that
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
-GROUPS = ("cov/", "ppo/", "entropy/", "sampling/", "reward/", "law/")
+GROUPS = ("cov/", "ppo/", "entropy/", "gradient/", "sampling/", "reward/", "law/")
 
 
 def documented():

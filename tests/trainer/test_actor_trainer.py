@@ -13,7 +13,7 @@ from torch import nn
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.loss import MethodLoss
-from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
 
@@ -110,9 +110,9 @@ def expected_masks(window, config, log_probs=None):
 def windows_of(trainer, experiences):
     """Sizes of the groups that got their masks at once; everything comes out once, in order, with its mask."""
     sizes, ready = [], 0
-    for number, experience in enumerate(trainer.select_before_each_step(iter(experiences))):
+    for number, experience in enumerate(trainer.plan_each_step(iter(experiences))):
         assert experience is experiences[number]
-        now = sum(hasattr(made, "selected") for made in experiences)
+        now = sum(hasattr(made, "plans") for made in experiences)
         assert now > number
         sizes += [now - ready] if now > ready else []
         ready = now
@@ -130,11 +130,11 @@ def test_micro_batches_of_one_update_are_selected_together(accumulated_gradient,
     for size in sizes:
         window = experiences[start : start + size]
         for experience, mask in zip(window, expected_masks(window, loss.config), strict=True):
-            assert torch.equal(experience.selected, mask)
+            assert torch.equal(experience.plans[0].tokens, mask)
         start += size
     if accumulated_gradient > 1:  # the masks are not those of each micro-batch alone
         alone = [expected_masks([experience], loss.config)[0] for experience in experiences]
-        assert not all(torch.equal(made.selected, mask) for made, mask in zip(experiences, alone, strict=True))
+        assert not all(torch.equal(made.plans[0].tokens, mask) for made, mask in zip(experiences, alone, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_dynamic_micro_batches_of_one_update_are_selected_together(ends, sizes):
 
 
 def test_no_micro_batch_nothing_to_select():
-    assert list(make_trainer(cov_loss(), 2).select_before_each_step(iter([]))) == []
+    assert list(make_trainer(cov_loss(), 2).plan_each_step(iter([]))) == []
 
 
 def test_the_number_of_a_sample_decides_not_its_place():
@@ -156,12 +156,12 @@ def test_the_number_of_a_sample_decides_not_its_place():
         windows_of(make_trainer(loss, 2), [made[i] for i in order])
         experiences.append(made)
     for first, second in zip(*experiences, strict=True):
-        assert torch.equal(first.selected, second.selected)
+        assert torch.equal(first.plans[0].tokens, second.plans[0].tokens)
 
 
 def test_the_policy_is_asked_again_only_after_an_update():
     trainer, experiences, asked = make_trainer(cov_loss(), 2), micro_batches(6), []
-    for _ in trainer.select_before_each_step(iter(experiences)):
+    for _ in trainer.plan_each_step(iter(experiences)):
         asked.append(len(trainer.actor.asked))
         assert trainer.actor.training
     assert asked == [0, 0, 2, 2, 4, 4]
@@ -177,21 +177,21 @@ def test_images_go_with_the_text():
     trainer, (experience,) = make_trainer(cov_loss()), micro_batches(1)
     trainer.policy_moved = trainer.actor.is_vlm = True
     experience.mm_train_inputs = [{"pixel_values": torch.ones(1, 3)}, {"pixel_values": torch.zeros(1, 3)}]
-    list(trainer.select_before_each_step(iter([experience])))
+    list(trainer.plan_each_step(iter([experience])))
     assert trainer.actor.asked[0]["options"]["pixel_values"].tolist() == [[1.0] * 3, [0.0] * 3]
 
 
 def test_the_answer_of_the_moved_policy_decides():
     loss, experiences = cov_loss(), micro_batches(4)
     trainer = make_trainer(loss, 2)
-    for number, _ in enumerate(trainer.select_before_each_step(iter(experiences))):
+    for number, _ in enumerate(trainer.plan_each_step(iter(experiences))):
         if number == 1:  # the update
             trainer.actor.weight.data = torch.tensor(-3.0)
     moved = [-3.0 * experience.action_log_probs for experience in experiences[2:]]
     current = expected_masks(experiences[2:], loss.config, log_probs=moved)
     stale = expected_masks(experiences[2:], loss.config)
     for experience, mask in zip(experiences[2:], current, strict=True):
-        assert torch.equal(experience.selected, mask)
+        assert torch.equal(experience.plans[0].tokens, mask)
     assert not all(map(torch.equal, current, stale))
 
 
@@ -201,7 +201,7 @@ def test_old_log_probs_never_ask_the_policy():
     windows_of(trainer, experiences)
     assert trainer.actor.asked == []
     for experience, mask in zip(experiences[2:], expected_masks(experiences[2:], loss.config), strict=True):
-        assert torch.equal(experience.selected, mask)
+        assert torch.equal(experience.plans[0].tokens, mask)
 
 
 def test_a_policy_that_fails_is_left_in_training_mode():
@@ -210,7 +210,7 @@ def test_a_policy_that_fails_is_left_in_training_mode():
     (experience,) = micro_batches(1)
     experience.attention_mask = experience.sequences = None
     with pytest.raises(TypeError):
-        list(trainer.select_before_each_step(iter([experience])))
+        list(trainer.plan_each_step(iter([experience])))
     assert trainer.actor.training
 
 
@@ -219,7 +219,7 @@ def test_without_global_selection_micro_batches_pass_untouched(make_loss):
     trainer, experiences, taken = make_trainer(make_loss(), 2), micro_batches(3), []
     source = (taken.append(number) or experience for number, experience in enumerate(experiences))
     before = [dict(vars(experience)) for experience in experiences]
-    for number, experience in enumerate(trainer.select_before_each_step(source)):
+    for number, experience in enumerate(trainer.plan_each_step(source)):
         assert experience is experiences[number]
         assert taken == list(range(number + 1))  # nothing is held back
     assert [vars(experience) for experience in experiences] == before
@@ -228,11 +228,11 @@ def test_without_global_selection_micro_batches_pass_untouched(make_loss):
 
 def test_the_step_hands_the_mask_to_the_loss():
     loss, (experience,) = cov_loss(), micro_batches(1)
-    experience.selected = torch.zeros(2, 5, dtype=torch.bool)
-    experience.selected[1, 3] = True
+    experience.plans = [Plan(torch.zeros(2, 5, dtype=torch.bool))]
+    experience.plans[0].tokens[1, 3] = True
     trainer = make_trainer(loss)
     status = trainer.training_step(experience, 0.0, 0)
-    assert loss.selected is experience.selected
+    assert loss.plans is experience.plans
     assert trainer.events == ["backward", "update"]
     assert "policy_loss" in status["metrics"]
 
@@ -247,7 +247,7 @@ def test_without_global_selection_the_step_needs_no_mask(make_loss):
 @pytest.mark.parametrize("make_loss", [PolicyLoss, cov_loss])
 def test_dynamic_steps_tell_deepspeed_where_they_end(make_loss):
     trainer = make_trainer(make_loss(), dynamic_optimizer_step=[0, 1, 1])
-    for step, experience in enumerate(trainer.select_before_each_step(iter(micro_batches(3)))):
+    for step, experience in enumerate(trainer.plan_each_step(iter(micro_batches(3)))):
         trainer.training_step(experience, 0.0, step, None)
     held, ends = [("boundary", False), "backward"], [("boundary", True), "backward", "update"]
     assert trainer.events == held + ends + ends

@@ -23,14 +23,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from openrlhf_cov import models
-from openrlhf_cov.models import covariance, diagnostics, objectives, ranking, rollout
+from openrlhf_cov.models import covariance, diagnostics, method, ranking, rollout, window
 from openrlhf_cov.models import loss as loss_module
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.loss import MethodLoss
-from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.method import Plan, TokenBatch
+from openrlhf_cov.models.methods import METHODS, cispo, clip_cov, kl_cov, top_entropy
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.window import Ranks
-from openrlhf_cov.trainer import bad_updates, observation, selection
+from openrlhf_cov.trainer import bad_updates, observation
+from openrlhf_cov.trainer import ranks as collectives
 from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
 from openrlhf_cov.trainer.bad_updates import gradient_of, gradients_are_finite
 from openrlhf_cov.trainer.observation import StepDiagnostics, observe_loss, observe_training, record_entropy
@@ -39,15 +41,16 @@ from openrlhf_cov.utils import masked, metrics, ordering
 from openrlhf_cov.utils.metrics import Max, MetricBuffer
 
 MODULES = (
-    *(covariance, diagnostics, loss_module, objectives, ranking, rollout),
-    *(observation, selection, masked, metrics, ordering),
+    *(covariance, diagnostics, loss_module, method, ranking, rollout, window),
+    *(cispo, clip_cov, kl_cov, top_entropy),
+    *(observation, collectives, masked, metrics, ordering),
 )
 """Modules whose public functions a rank calls in a step."""
 
 ON_THE_HOST = {
-    "objectives.clip_cov_idle": "of the values that were logged",
-    "objectives.kl_cov_idle": "of the values that were logged",
-    "selection.ranks_of": "the collectives of torch.distributed, which take what the rules check in `ranks`",
+    "clip_cov.idle": "of the values that were logged",
+    "kl_cov.idle": "of the values that were logged",
+    "ranks.ranks_of": "the collectives of torch.distributed, which take what the rules check in `ranks`",
 }
 """Public functions that need not be called below -> why."""
 
@@ -197,12 +200,10 @@ def batch(device, rows=4, columns=8):
     return TokenBatch(*floats, torch.ones(rows, columns, dtype=torch.bool, device=device))
 
 
-def make_loss(cov_type, scope="global", **correction):
-    low, high = (0.2, 0.28) if cov_type == "clip_cov" else (math.inf, math.inf)
-    band = {"clip_cov_lb": -9.0, "clip_cov_ub": 9.0} if cov_type == "clip_cov" else {}
-    config = CovConfig(
-        cov_type=cov_type, cov_scope=scope, allow_large_cov_ratio=True, **{f"{cov_type}_ratio": 0.1}, **band
-    )
+def make_loss(name, scope="global", **correction):
+    low, high = (0.2, 0.28) if name in ("clip_cov", "top_entropy") else (math.inf, math.inf)
+    ratios = {"clip_cov_ratio": 0.1, "kl_cov_ratio": 0.1, "clip_cov_lb": -9.0, "clip_cov_ub": 9.0}
+    config = CovConfig(method=name, cov_scope=scope, allow_large_cov_ratio=True, **ratios)
     return MethodLoss(config, policy_loss=PolicyLoss(low, high, **correction), aggregate=aggregate_loss)
 
 
@@ -212,17 +213,17 @@ CORRECTIONS = {
     "sequences dropped": dict(is_correction_level="seq"),
     "per sequence": dict(token_level_loss=False, dual_clip=3.0),
 }
-METHODS = ["clip_cov", "kl_cov"]
 
 
-def micro_batch_step(rules, cov_type, scope, correction):
+def micro_batch_step(rules, name, scope, correction):
     """The loss of a micro-batch and its metrics, forward and backward."""
     with rules() as device:
-        loss, tokens = make_loss(cov_type, scope, **CORRECTIONS[correction]), batch(device)
+        loss, tokens = make_loss(name, scope, **CORRECTIONS[correction]), batch(device)
         observe_loss(loss, MetricBuffer())
         loss.start_step(loss.config.at(3), 42, 3, 0)
         if scope == "global":
-            loss.selected = torch.zeros_like(tokens.action_mask)
+            plans = bool(loss.config.methods[0].plan)
+            loss.plans = [Plan(torch.zeros_like(tokens.action_mask))] * plans
         for _ in range(2):
             log_probs = tokens.log_probs.clone().requires_grad_()
             value, *_ = loss(
@@ -230,14 +231,16 @@ def micro_batch_step(rules, cov_type, scope, correction):
                 rollout_log_probs=tokens.old_log_probs, dp_size=2, batch_num_tokens=64.0, global_batch_size=8.0,
             )  # fmt: skip
             value.backward()
-            assert log_probs.grad.device == value.device == loss.selected.device == device
+            assert log_probs.grad.device == value.device == loss.seen.device == device
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
 @pytest.mark.parametrize("scope", ["global", "micro_batch"])
-@pytest.mark.parametrize("cov_type", METHODS)
-def test_a_micro_batch(rules, cov_type, scope, correction):
-    micro_batch_step(rules, cov_type, scope, correction)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_micro_batch(rules, name, scope, correction):
+    if scope == "micro_batch" and name == "top_entropy":
+        scope = "global"  # its entropies are those of a window
+    micro_batch_step(rules, name, scope, correction)
 
 
 def test_upstreams_loss_is_observed(rules):
@@ -247,22 +250,35 @@ def test_upstreams_loss_is_observed(rules):
         loss(tokens.log_probs, tokens.old_log_probs, tokens.advantages, action_mask=tokens.action_mask)
 
 
-def selection_of_a_step(rules, ranks, cov_type):
+def selection_of_a_step(rules, ranks, name):
     """The quota is read: how many scores are sent is a shape."""
     with rules(reads=1) as device:
-        loss, window = make_loss(cov_type), [batch(device), batch(device, 2, 5), batch(device)]
+        loss, step = make_loss(name), [batch(device), batch(device, 2, 5), batch(device)]
         keys = [
             token_keys(42, 1, torch.arange(len(each.action_mask), device=device), each.action_mask.shape[1])
-            for each in window
+            for each in step
         ]
-        masks = select_step(window, keys, loss.config, loss.ppo_clip, ranks)
+        entropies = [torch.rand_like(each.log_probs) for each in step]
+        masks = select_step(step, keys, loss.config, loss.ppo_clip, ranks, entropies)
     assert [mask.device for mask in masks] == [device] * 3
-    assert [mask.shape for mask in masks] == [each.action_mask.shape for each in window]
+    assert [mask.shape for mask in masks] == [each.action_mask.shape for each in step]
 
 
-@pytest.mark.parametrize("cov_type", METHODS)
-def test_a_selection(rules, ranks, cov_type):
-    selection_of_a_step(rules, ranks, cov_type)
+@pytest.mark.parametrize("name", [name for name, each in METHODS.items() if each.plan])
+def test_a_selection(rules, ranks, name):
+    selection_of_a_step(rules, ranks, name)
+
+
+def test_a_large_fraction_is_found_without_a_further_read(rules, ranks, monkeypatch):
+    monkeypatch.setattr(window, "GATHERED", 1)
+    selection_of_a_step(rules, ranks, "top_entropy")
+
+
+def test_primitives_of_a_window(rules, ranks):
+    with rules() as device:
+        tokens = batch(device)
+        step = window.Window([tokens], [tokens.action_mask.long()], (0.2, 0.2), ranks)
+        assert step.maximum([tokens.advantages]).device == step.total([tokens.action_mask]).device == device
 
 
 class Policy(torch.nn.Module):
@@ -295,8 +311,9 @@ def samples(count=4, columns=5):
     return found
 
 
+@pytest.mark.parametrize("name", ["kl_cov", "top_entropy"])
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_window_of_the_trainer(rules, ranks, monkeypatch, moved):
+def test_a_window_of_the_trainer(rules, ranks, monkeypatch, moved, name):
     """Reads the quota and nothing else, however many micro-batches and samples there are."""
     monkeypatch.setattr("openrlhf_cov.trainer.actor_trainer.ranks_of", lambda group: ranks)
     with rules(reads=1) as device:
@@ -304,13 +321,18 @@ def test_a_window_of_the_trainer(rules, ranks, monkeypatch, moved):
         strategy = SimpleNamespace(
             seed=42, ring_attn_group=None, ds_device_mesh={"dp": SimpleNamespace(get_group=lambda: None)}
         )
-        loss = make_loss("kl_cov")
+        loss = make_loss(name)
         vars(trainer).update(
-            actor=Policy(device), actor_loss_fn=loss, strategy=strategy, global_step=2, policy_moved=moved
+            old_entropies=lambda ids, width: torch.rand(len(ids), width, device=device),
+            actor=Policy(device),
+            actor_loss_fn=loss,
+            strategy=strategy,
+            global_step=2,
+            policy_moved=moved,
         )
-        window = [make_experience_batch([sample]) for sample in samples()]
-        trainer._select(window)
-        assert {experience.selected.device for experience in window} == {device}
+        step = [make_experience_batch([sample]) for sample in samples()]
+        trainer._plan(step)
+        assert {experience.plans[0].tokens.device for experience in step} == {device}
 
 
 def diagnostics_of_a_step(rules, ranks, updates=2):
@@ -387,8 +409,10 @@ def public_functions():
 
 
 def test_every_module_of_models_is_there():
-    """``dynamics`` computes with numbers of the log, ``returns`` on the controller, which has no device."""
-    names = {module.name for module in pkgutil.iter_modules(models.__path__)} - {"dynamics", "returns"}
+    """``dynamics`` computes with numbers of the log, ``returns`` on the controller, ``config`` holds numbers only."""
+    names = {module.name for module in pkgutil.iter_modules(models.__path__)}
+    names -= {"dynamics", "returns", "config", "methods"}
+    names |= {f"methods.{name}" for name in METHODS}
     assert {f"openrlhf_cov.models.{name}" for name in names} <= {module.__name__ for module in MODULES}
 
 

@@ -7,6 +7,7 @@ from openrlhf.models import PolicyLoss, aggregate_loss
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.method import Plan
 from openrlhf_cov.models.window import Ranks
 from openrlhf_cov.trainer.observation import (
     StepDiagnostics,
@@ -226,7 +227,7 @@ def test_the_diagnostics_change_neither_loss_nor_gradient(make_loss):
         torch.manual_seed(0)
         trainer = StubTrainer(make_loss())
         if isinstance(trainer.actor_loss_fn, MethodLoss):
-            trainer.actor_loss_fn.selected = torch.tensor([[False, True, False], [True, False, False]])
+            trainer.actor_loss_fn.plans = [Plan(torch.tensor([[False, True, False], [True, False, False]]))]
         diagnostics = StepDiagnostics(MetricBuffer(), samples_per_prompt=2)
         if observed:
             observe_loss(trainer.actor_loss_fn, diagnostics.metrics)

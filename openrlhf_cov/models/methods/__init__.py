@@ -3,4 +3,5 @@
 from openrlhf_cov.models.method import Method
 from openrlhf_cov.models.methods import cispo, clip_cov, kl_cov, top_entropy
 
-METHODS: dict[str, Method] = {module.METHOD.name: module.METHOD for module in (clip_cov, kl_cov, top_entropy, cispo)}
+MODULES = (clip_cov, kl_cov, top_entropy, cispo)
+METHODS: dict[str, Method] = {module.METHOD.name: module.METHOD for module in MODULES}
