@@ -22,7 +22,7 @@ cpu_host.install()
 from openrlhf.models import Actor, PolicyLoss, aggregate_loss  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from openrlhf_cov.config import CovConfig  # noqa: E402
+from openrlhf_cov.models.config import CovConfig  # noqa: E402
 from openrlhf_cov.models.loss import MethodLoss  # noqa: E402
 from openrlhf_cov.trainer.observation import (  # noqa: E402
     StepDiagnostics,

@@ -103,6 +103,21 @@ def test_clip_cov_on_packed_samples_while_the_next_rollout_is_generated(run_trai
     assert_moved(run, task, updates=12)
 
 
+def test_only_uncertain_tokens_train_with_capped_weights(run_trainer, task, tmp_path):
+    run = run_trainer([*task.flags(tmp_path / "run"), "--method", "top_entropy,cispo"], tmp_path / "run")
+    assert run.status == 0
+    assert [line["step"] for line in run.metrics] == [1, 2, 3]
+    for line in run.metrics:
+        assert set(line) == documented_names()
+        # 80 % of the tokens of every update are dropped, rounded up: an update has some 600 tokens
+        assert 0.8 <= line["cov/selected_frac"] < 0.802
+        assert 0.8 <= line["gradient/zero_frac"] < 1
+        assert line["ppo/clip_frac"] == 0  # nothing is clipped
+        assert line["entropy/selected"] < line["entropy/unselected"]  # of the tokens that an update dropped
+        assert min(line["gradient/positive_mass"], line["gradient/negative_mass"]) > 0
+    assert_moved(run, task, updates=12)
+
+
 @pytest.mark.long
 def test_kl_cov_with_a_critic_that_learns_first(run_trainer, task, tmp_path):
     frozen_once = ["--critic.freezing_steps", "0"]
