@@ -50,6 +50,9 @@ MODULES = (
 ON_THE_HOST = {
     "clip_cov.idle": "of the values that were logged",
     "kl_cov.idle": "of the values that were logged",
+    "method.Method.idle": "of the values that were logged",
+    "method.Method.has": "of flags",
+    "method.Method.clip_of": "of flags",
     "ranks.ranks_of": "the collectives of torch.distributed, which take what the rules check in `ranks`",
 }
 """Public functions that need not be called below -> why."""
@@ -243,9 +246,10 @@ def test_a_micro_batch(rules, name, scope, correction):
     micro_batch_step(rules, name, scope, correction)
 
 
-def test_upstreams_loss_is_observed(rules):
+@pytest.mark.parametrize("kind", ["ppo", "gspo"])
+def test_upstreams_loss_is_observed(rules, kind):
     with rules() as device:
-        loss, tokens = PolicyLoss(), batch(device)
+        loss, tokens = PolicyLoss(policy_loss_type=kind), batch(device)
         observe_loss(loss, MetricBuffer())
         loss(tokens.log_probs, tokens.old_log_probs, tokens.advantages, action_mask=tokens.action_mask)
 
@@ -352,6 +356,7 @@ def diagnostics_of_a_step(rules, ranks, updates=2):
                 mask = torch.ones(2, 5, dtype=torch.bool, device=device)
                 trainer.actor.model.global_steps, trainer.actor_loss_fn.selected = update, mask
                 trainer.training_step(SimpleNamespace(info={SAMPLE_ID: ids}, action_mask=mask))
+        assert books.entropies(torch.arange(2, device=device), 5).device == device
     with rules(reads=3):
         books.metrics.add(Max("ppo/ratio_max", books.rollout.log_probs.max()))
         values = books.finish(eta=1e-6)
@@ -420,9 +425,12 @@ def test_every_public_function_runs_under_the_rules(rules, ranks):
     called = set()
     sys.setprofile(lambda frame, event, arg: called.add(frame.f_code) if event == "call" else None)
     try:
-        for cov_type in METHODS:
-            micro_batch_step(rules, cov_type, "micro_batch", "off")
-            selection_of_a_step(rules, ranks, cov_type)
+        for name, each in METHODS.items():
+            micro_batch_step(rules, name, "micro_batch" if each.by_covariance else "global", "off")
+            if each.plan:
+                selection_of_a_step(rules, ranks, name)
+        test_upstreams_loss_is_observed(rules, "gspo")
+        test_primitives_of_a_window(rules, ranks)
         diagnostics_of_a_step(rules, ranks)
         test_entropies_of_rollouts(rules)
     finally:
