@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from openrlhf_cov.cli import evaluation_backends
 from openrlhf_cov.cli.arguments import add_config_arguments
+from openrlhf_cov.cli.packages import MATH_VERIFY, has_math_verify, require_grader
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation import benchmarks, runner
@@ -25,7 +26,7 @@ from openrlhf_cov.utils.terminal import Parser, clean_logs, refuse, say
 SAMPLING_FLAGS = ("samples", "temperature", "top_p", "max_tokens")
 """Flags that replace a field of every benchmark's ``Sampling``."""
 
-GRADING_FLAGS = ("reward_format", "reward_timeout", "reward_workers")
+GRADING_FLAGS = ("reward_format", "reward_grader", "reward_timeout", "reward_workers")
 """Settings of the rewards that grading takes."""
 
 
@@ -55,6 +56,7 @@ def build_parser() -> Parser:
     evaluation_backends.add_arguments(parser)
     add_config_arguments(parser, "grading", RewardConfig, only=GRADING_FLAGS)
     parser.set_defaults(reward_format=None)  # with --regrade it is that of the run
+    parser.set_defaults(reward_grader=None)  # both graders where both can
     return parser
 
 
@@ -125,6 +127,11 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 
 def _grading(args: argparse.Namespace, **defaults: Any) -> RewardConfig:
+    if args.reward_grader is None:
+        args.reward_grader = "published" if has_math_verify() else "strict"
+        if args.reward_grader == "strict":
+            say(f"evaluate: graded by strict alone; for both graders, pip install {MATH_VERIFY}\n", sys.stderr)
+    require_grader(args.reward_grader)
     given = {name: getattr(args, name) for name in GRADING_FLAGS if getattr(args, name) is not None}
     try:
         config = RewardConfig(**(defaults | given))

