@@ -31,9 +31,7 @@ def has_math_verify() -> bool:
 def require_grader(grader: str) -> None:
     """UsageError where ``--reward_grader`` names one that cannot grade here."""
     if grader == "published" and not has_math_verify():
-        raise UsageError(
-            f"--reward_grader published asks Math-Verify, which is not installed: pip install {MATH_VERIFY}"
-        )
+        raise UsageError(f"the grader published asks Math-Verify, which is not installed: pip install {MATH_VERIFY}")
 
 
 def require(names: Iterable[str] = ENGINES) -> None:

@@ -104,7 +104,8 @@ def compare(
     """The runs on every benchmark, each against the first one, and the paper's rows named by ``against``.
 
     ``metric`` is avg or pass@k, ``grader`` the one by which the samples of the runs are correct. Differences are taken
-    where both runs asked the same problems of the same version; K may differ. Raises UsageError if there is nothing to compare.
+    where both runs asked the same problems of the same version; K may differ. Raises UsageError if there is nothing
+    to compare.
     """
     k = parse_metric(metric)
     if len(runs) < 2 and against is None:

@@ -92,8 +92,6 @@ def notes(summary: Summary) -> list[str]:
             lines.append(f"{each.name}: {count:,} responses are empty, the prompt left no room; they count as wrong")
         if count := each.statuses["timeout"]:
             lines.append(f"{each.name}: {count:,} responses count as wrong because grading them took too long")
-    if missing := [each.name for each in summary.benchmarks if each.published is None]:
-        lines.append(f"{', '.join(missing)}: by the grader strict alone; `evaluate --regrade` asks published too")
     if summary.mean_avg_at_k is not None:
         lines.append("mean: the plain mean of avg@K, every benchmark weighs the same")
     return lines

@@ -42,6 +42,7 @@ def test_a_run(evaluate_flags, openai_server, tmp_path, capsys, words):
     assert "evaluate: 12 responses\n" in output.err
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         *("run.json", "problems.jsonl", "responses.jsonl", "summary.json", "summary.md", "report.html"),
+        "differences.jsonl",
     }
     bodies = [body for _, body, _ in openai_server.asked]
     assert all("<|im_start|>user\nWhat is " in body["prompt"] for body in bodies)
