@@ -75,17 +75,19 @@ def answers_equal(answer: str, gold: str, *, timeout: float = DEFAULT_TIMEOUT) -
 def with_second_opinion(grade: Grade, gold: str, *, timeout: float = DEFAULT_TIMEOUT) -> Grade:
     """The grade of the grader ``published`` for a response whose own ``grade`` this is: right if either says so.
 
-    Math-Verify is asked only where our grade is not right, and then takes ``timeout`` seconds at most. Where it hangs,
-    crashes or fails, it did not say so, and our grade stands. Raises WorkerDied as ``grade`` does.
+    Math-Verify is asked only where our grade is not right. Where it fails or crashes on the answer it did not say so,
+    and our grade stands; after ``timeout`` seconds the status is timeout. Raises WorkerDied as ``grade`` does.
     """
     if grade.correct or grade.answer is None or max(len(grade.answer), len(gold)) > MAX_ANSWER:
         return grade
-    started = time.perf_counter()
+    started, changes = time.perf_counter(), {}
     try:
-        accepted = _in_worker(SECOND_OPINION_TARGET, grade.answer, gold, timeout)
-    except (WorkerTimeout, WorkerError, WorkerCrashed):
-        accepted = False
-    changes = {"correct": True, "status": "graded"} if accepted else {}
+        if _in_worker(SECOND_OPINION_TARGET, grade.answer, gold, timeout):
+            changes = {"correct": True, "status": "graded"}
+    except WorkerTimeout:
+        changes = {"status": "timeout"}
+    except (WorkerError, WorkerCrashed) as error:
+        logger.warning("Math-Verify gives no verdict: %s", error)
     return replace(grade, seconds=grade.seconds + time.perf_counter() - started, **changes)
 
 
