@@ -147,7 +147,8 @@ def _regrade(args: argparse.Namespace) -> int:
     if not args.output:
         raise UsageError("--output is missing: the folder whose responses are graded again")
     config = _grading(args, reward_format=read_settings(args.output).reward_format)
-    changed = runner.regrade(args.output, config, config.reward_workers)
+    graders = evaluation_backends.packages(evaluation_backends.GRADING_PACKAGES)
+    changed = runner.regrade(args.output, config, config.reward_workers, graders)
     say(f"{changed} grades changed\n")
     return _finish(args.output)
 

@@ -1,7 +1,7 @@
 """The evaluation itself: ask for what is missing, grade it, write it down as it arrives."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -189,10 +189,10 @@ class Grader:
         return {"answer": problem.answer, "source": problem.source}
 
 
-def regrade(folder: Path, config: RewardConfig, workers: int) -> int:
+def regrade(folder: Path, config: RewardConfig, workers: int, packages: Mapping[str, str] | None = None) -> int:
     """Grade the responses of a folder again, without a model; how many grades of the grader strict changed.
 
-    Raises UsageError.
+    ``packages`` are the versions of those that grade. Raises UsageError.
     """
     settings, responses = read_settings(folder), read_responses(folder)
     grader = Grader(read_problems(folder), {each.name: each.grader for each in settings.benchmarks}, config)
@@ -200,7 +200,8 @@ def regrade(folder: Path, config: RewardConfig, workers: int) -> int:
         graded = list(threads.map(grader.again, responses))
     with writing(folder):
         write_records(folder / RESPONSES_FILE, graded)
-        write_settings(folder, replace(settings, reward_format=config.reward_format))
+        versions = settings.packages | dict(packages or {})
+        write_settings(folder, replace(settings, reward_format=config.reward_format, packages=versions))
     return sum(replace(old, published=new.published) != new for old, new in zip(responses, graded, strict=True))
 
 
