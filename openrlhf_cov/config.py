@@ -22,6 +22,12 @@ class RewardConfig(Settings):
         "by the field source of each row, math where that names no rule",
         choices=("math", "gsm8k", "choice", "tiny_addition", "row"),
     )
+    reward_grader: str = setting(
+        "strict",
+        "who grades by the rule math: strict, our grader; published, right if it or Math-Verify says so, as where the "
+        "paper's scores come from",
+        choices=("strict", "published"),
+    )
     reward_incorrect: float = setting(0.0, "reward of a wrong response; a right one gets 1 (DAPO: -1)")
     reward_format_bonus: float = setting(0.0, "added to the reward of a response that has an answer in the format")
     reward_keep_truncated: bool = setting(False, "grade responses that hit the length limit like all others")

@@ -16,7 +16,7 @@ from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.terminal import Parser, printable, refuse, say
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
+def read_runs(folders: Sequence[Path], grader: str) -> list[Run]:
     """The runs in these folders, each called as its folder, or by the whole path where two are called the same."""
     paths = [folder.resolve() for folder in folders]
     for folder, path in zip(folders, paths, strict=True):
@@ -25,7 +25,7 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     names = [path.name for path in paths]
     runs = []
     for path, folder in zip(paths, folders, strict=True):
-        settings, samples = read_samples(folder)
+        settings, samples = read_samples(folder, grader)
         name = path.name if names.count(path.name) == 1 else str(path)
         runs.append(Run(name=name, settings=settings, samples=samples))
     return runs
@@ -40,6 +40,8 @@ def table(comparison: Comparison) -> str:
         head += ("difference", f"{LEVEL:.0%} interval", "p", "p (Holm)", "")
     rows = [row for each in comparison.benchmarks for row in _rows(each, has_differences)]
     lines = [printable(f"{name}: {model}") for name, model in zip(comparison.runs, comparison.models, strict=True)]
+    if comparison.grader != "strict":
+        lines.append(f"graded by: {comparison.grader}")
     lines += ["", *aligned([head, *rows], left=(0, 1, 10)), ""]
     if has_differences:
         lines += [*_explained(comparison), ""]
@@ -52,10 +54,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of an evaluation, the base first")
     parser.add_argument("--metric", default="avg", help="avg or pass@k, for example pass@8 (default: avg)")
     parser.add_argument("--against", choices=tuple(paper.ROWS), help=f"also show the rows of {paper.SOURCE}")
+    parser.add_argument(
+        "--grader", default="strict", choices=("strict", "published"), help="who says what is right (default: strict)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the comparison to this file")
     args = parser.parse_args(argv)
     try:
-        comparison = compare(read_runs(args.runs), args.metric, args.against)
+        comparison = compare(read_runs(args.runs, args.grader), args.metric, args.against, args.grader)
         if args.json:
             write_lines(args.json, [json.dumps(asdict(comparison), indent=2, ensure_ascii=False)])
     except (UsageError, OSError) as error:

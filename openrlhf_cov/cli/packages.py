@@ -19,6 +19,21 @@ SERVICE = ("torch", "fastapi", "uvicorn")
 """Import names; their versions are in requirements.txt, and in requirements-cpu.txt for CPU hosts."""
 
 
+MATH_VERIFY = "math-verify==0.9.0"
+"""The requirement of the grader ``published``, as in requirements-tools.txt; other versions give other verdicts."""
+
+
+def has_math_verify() -> bool:
+    """Whether the grader ``published`` can grade here."""
+    return find_spec("math_verify") is not None
+
+
+def require_grader(grader: str) -> None:
+    """UsageError where ``--reward_grader`` names one that cannot grade here."""
+    if grader == "published" and not has_math_verify():
+        raise UsageError(f"the grader published asks Math-Verify, which is not installed: pip install {MATH_VERIFY}")
+
+
 def require(names: Iterable[str] = ENGINES) -> None:
     """UsageError that names the packages that are not installed."""
     missing = [name for name in names if find_spec(name) is None]

@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from openrlhf_cov.cli import check_data, check_run
+from openrlhf_cov.cli.packages import require_grader
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import benchmarks
 from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_module
@@ -55,6 +56,8 @@ def check(
 def _check_inputs(args: SimpleNamespace, attempt: Callable[[], AbstractContextManager], ask_tokenizer: bool) -> Any:
     """Reward, data and benchmarks; the rows of the data, None if they cannot be read."""
     reward, data, evaluation = None, args.data, args.eval
+    with attempt():
+        require_grader(args.reward_grader)
     with attempt():
         reward = load_reward(args.reward.remote_url)
     source = ("--data.prompt_dataset", data.prompt_dataset, "--data.prompt_split", data.prompt_split)

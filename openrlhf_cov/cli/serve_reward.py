@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from openrlhf_cov.cli.arguments import add_config_arguments
-from openrlhf_cov.cli.packages import SERVICE, require
+from openrlhf_cov.cli.packages import SERVICE, require, require_grader
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.limits import REWARD_TOKEN, ServiceLimits
@@ -71,6 +71,7 @@ def main(argv: list[str] | None = None) -> int:
         require(SERVICE)
         reject_trainer_flags(args, parser)
         config, limits = RewardConfig.from_args(args), ServiceLimits.from_args(args)
+        require_grader(config.reward_grader)
         token = read_token(args.token_file)
         listener = listen(args.host, args.port)
     except (UsageError, ValueError) as error:
@@ -89,7 +90,7 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
     """Answer requests until a signal; ends by SystemExit. The grading processes live as long as this function."""
     import uvicorn
 
-    from openrlhf_cov.rewards.pool import PoolError, shared_pool
+    from openrlhf_cov.rewards.pool import SECOND_OPINION_TARGET, PoolError, shared_pool
     from openrlhf_cov.rewards.protocol import GuardedProtocol, GuardedServer
     from openrlhf_cov.rewards.service import make_app, make_service
 
@@ -112,6 +113,8 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
     with shared_pool(config.reward_workers) as pool:
         try:
             pool.call("1", "1", timeout=config.reward_timeout)  # the processes are there before the first request
+            if config.reward_grader == "published":
+                shared_pool(target=SECOND_OPINION_TARGET).call("1", "1", timeout=config.reward_timeout)
         except PoolError as error:
             raise SystemExit(refuse("serve_reward", f"no grading process works: {error}", 1)) from error
         logger.info("start: process %d, %d grading processes", os.getpid(), config.reward_workers)

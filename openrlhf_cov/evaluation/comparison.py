@@ -93,14 +93,19 @@ class Comparison:
     benchmarks: tuple[BenchmarkComparison, ...]
     notes: tuple[str, ...]
     """What makes the scores less comparable, one line each."""
+    grader: str = "strict"
+    """Who says which responses are correct."""
     schema: int = SCHEMA
 
 
-def compare(runs: Sequence[Run], metric: str = "avg", against: str | None = None) -> Comparison:
+def compare(
+    runs: Sequence[Run], metric: str = "avg", against: str | None = None, grader: str = "strict"
+) -> Comparison:
     """The runs on every benchmark, each against the first one, and the paper's rows named by ``against``.
 
-    ``metric`` is avg or pass@k. Differences are taken where both runs asked the same problems of the same version;
-    K may differ. Raises UsageError if there is nothing to compare.
+    ``metric`` is avg or pass@k, ``grader`` the one by which the samples of the runs are correct. Differences are taken
+    where both runs asked the same problems of the same version; K may differ. Raises UsageError if there is nothing
+    to compare.
     """
     k = parse_metric(metric)
     if len(runs) < 2 and against is None:
@@ -131,7 +136,8 @@ def compare(runs: Sequence[Run], metric: str = "avg", against: str | None = None
         models=tuple(run.settings.model for run in runs),
         against=against,
         benchmarks=tuple(benchmarks),
-        notes=(*notes, *(_paper_notes(runs) if against else [])),
+        notes=(*notes, *(_paper_notes(runs, grader) if against else [])),
+        grader=grader,
     )
 
 
@@ -250,7 +256,7 @@ def _other_settings(first: Run, run: Run) -> list[str]:
     return [f"{run.name}: {what}: {value}, where {first.name} has {other}" for what, value, other in changes]
 
 
-def _paper_notes(runs: Sequence[Run]) -> list[str]:
+def _paper_notes(runs: Sequence[Run], grader: str) -> list[str]:
     notes = [
         f"paper: {paper.SOURCE}; it gives no intervals and no seeds, and its average is not the mean of its columns"
     ]
@@ -262,6 +268,8 @@ def _paper_notes(runs: Sequence[Run]) -> list[str]:
                     f"{run.name}: {how.name}: {how.samples} samples at temperature {how.temperature:g}, the paper has "
                     f"{asked.samples} at {asked.temperature:g}"
                 )
+    if grader == "strict":
+        notes.append("paper: it was graded more leniently than by the grader strict; add --grader published")
     asked = {paper.COLUMN_OF.get(each.settings.name) for run in runs for each in run.samples}
     notes += [f"paper: it does not say which problems its {name} are" for name in paper.UNCERTAIN if name in asked]
     return notes

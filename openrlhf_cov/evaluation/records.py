@@ -23,6 +23,7 @@ SCHEMA = 1
 RUN_FILE = "run.json"
 PROBLEMS_FILE = "problems.jsonl"
 RESPONSES_FILE = "responses.jsonl"
+DIFFERENCES_FILE = "differences.jsonl"
 
 PROMPT_TOO_LONG = "prompt_too_long"
 """Status of a sample whose prompt leaves no room for a response; the others are those of ``grading.Grade``."""
@@ -89,7 +90,7 @@ class RunSettings:
     dtype: str | None = None
     """Precision of weights and activations; None for an endpoint."""
     packages: dict[str, str] = field(default_factory=dict)
-    """Versions of the packages that make responses."""
+    """Versions of the packages that make responses and grade them."""
     schema: int = SCHEMA
 
 
@@ -136,11 +137,30 @@ class Response:
     status: str
     """graded, no_answer, unparsable, timeout or prompt_too_long."""
     correct: bool
+    """The verdict of the grader strict."""
+    published: bool | None = None
+    """The verdict of the grader published; None where it was not asked."""
 
     @property
     def key(self) -> Key:
         """What it answers."""
         return self.benchmark, self.id, self.sample
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraderDifference:
+    """One line of ``differences.jsonl``: a response on which the graders strict and published differ."""
+
+    __pydantic_config__ = STRICT
+
+    benchmark: str
+    id: str
+    sample: Count
+    text: str
+    gold: str
+    answer: str | None
+    strict: bool
+    published: bool
 
 
 def write_settings(folder: Path, settings: RunSettings) -> None:
@@ -209,6 +229,11 @@ def read_responses(folder: Path) -> list[Response]:
     for response in _read(path, Response, may_be_cut=True) if path.exists() else []:
         found.setdefault(response.key, response)
     return list(found.values())
+
+
+def read_differences(folder: Path) -> list[GraderDifference]:
+    """The responses of a finished run on which the two graders differ."""
+    return _read(folder / DIFFERENCES_FILE, GraderDifference)
 
 
 def _read(path: Path, kind: type[Record], may_be_cut: bool = False) -> list[Record]:

@@ -45,6 +45,7 @@ def report_page(summary: Summary, samples: Sequence[BenchmarkSamples], budget: i
         "settings": "\n".join(f"<dt>{escape(a)}</dt><dd>{escape(b)}</dd>" for a, b in tables.setting_rows(summary)),
         "prompt": escape(how.template_text),
         "scores": _table(tables.SCORES, tables.score_rows(summary), bold=tables.SCORES.index("avg@K")),
+        "graders": _table(tables.GRADERS, rows) if (rows := tables.grader_rows(summary)) else "",
         "notes": _paragraphs(tables.notes(summary)),
         "footnotes": _paragraphs(tables.FOOTNOTES),
         "counts": _table(tables.COUNTS, tables.count_rows(summary)),

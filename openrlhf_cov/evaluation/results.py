@@ -1,8 +1,14 @@
-"""What a finished run is told by: ``summary.json``, ``summary.md`` and ``report.html`` in its folder."""
+"""What a finished run is told by: ``summary.json``, ``summary.md``, ``report.html`` and ``differences.jsonl``."""
 
 from pathlib import Path
 
-from openrlhf_cov.evaluation.records import read_problems, read_responses, read_settings
+from openrlhf_cov.evaluation.records import (
+    DIFFERENCES_FILE,
+    read_problems,
+    read_responses,
+    read_settings,
+    write_records,
+)
 from openrlhf_cov.evaluation.report import report_page
 from openrlhf_cov.evaluation.samples import group_samples
 from openrlhf_cov.evaluation.summary import Summary, summarize, write_summary
@@ -14,13 +20,19 @@ REPORT_FILE = "report.html"
 
 
 def write_results(folder: Path) -> Summary:
-    """Write or replace the three files of a finished run, from its records alone; the scores for the terminal.
+    """Write or replace the files of a finished run, from its records alone; the scores for the terminal.
 
-    Raises UsageError where the folder has no run, or one whose responses are not all there.
+    ``differences.jsonl`` is there where both graders were asked about a benchmark. Raises UsageError where the folder
+    has no run, or one whose responses are not all there.
     """
     settings, problems, responses = read_settings(folder), read_problems(folder), read_responses(folder)
     summary = summarize(settings, problems, responses)
     write_summary(folder, summary)
     write_lines(folder / MARKDOWN_FILE, [markdown(summary)])
-    write_lines(folder / REPORT_FILE, [report_page(summary, group_samples(settings, problems, responses))])
+    samples = group_samples(settings, problems, responses)
+    write_lines(folder / REPORT_FILE, [report_page(summary, samples)])
+    if any(each.published for each in summary.benchmarks):
+        write_records(folder / DIFFERENCES_FILE, [line for each in samples for line in each.differences])
+    else:
+        (folder / DIFFERENCES_FILE).unlink(missing_ok=True)  # of a grading before this one
     return summary

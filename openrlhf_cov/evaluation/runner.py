@@ -1,7 +1,7 @@
 """The evaluation itself: ask for what is missing, grade it, write it down as it arrives."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -142,11 +142,17 @@ def _respond(
 
 
 class Grader:
-    """Grades by the rule of each benchmark: ``grade_label``, the function that rewards in training."""
+    """Grades by the rule of each benchmark: ``grade_label``, the function that rewards in training.
 
-    def __init__(self, problems: Iterable[AskedProblem], graders: dict[str, str], config: RewardConfig) -> None:
+    With ``reward_grader`` published both graders are asked, Math-Verify only where strict says wrong.
+    """
+
+    def __init__(self, problems: Iterable[AskedProblem], rules: dict[str, str], config: RewardConfig) -> None:
         self.problems = {(each.benchmark, each.id): each for each in problems}
-        self.configs = {name: replace(config, reward_source=grader) for name, grader in graders.items()}
+        self.asks_both = config.reward_grader == "published"
+        self.configs = {
+            name: replace(config, reward_source=rule, reward_grader="strict") for name, rule in rules.items()
+        }
 
     @classmethod
     def of(cls, plan: Plan, config: RewardConfig) -> "Grader":
@@ -154,36 +160,49 @@ class Grader:
         return cls(plan.problems, {each.name: each.grader for each in plan.benchmarks}, config)
 
     def grade(self, benchmark: str, problem_id: str, text: str) -> Grade:
-        """The grade of a response to one problem."""
-        problem = self.problems[benchmark, problem_id]
-        label = {"answer": problem.answer, "source": problem.source}
-        return sources.grade_label(text, label, self.configs[benchmark])
+        """The grade of a response to one problem by the grader strict."""
+        return sources.grade_label(text, self._label(benchmark, problem_id), self.configs[benchmark])
 
     def __call__(self, request: Request, completion: Completion | None) -> Response:
         """The graded response."""
         if completion is None:
             return too_long(request)
         benchmark, problem_id, _ = request.key
-        grade = self.grade(benchmark, problem_id, completion.text)
-        return _response(request.key, request.seed, **asdict(completion), **_graded(grade))
+        graded = self._graded(benchmark, problem_id, completion.text)
+        return _response(request.key, request.seed, **asdict(completion), **graded)
 
     def again(self, response: Response) -> Response:
         """The response with a new grade."""
         if response.status == PROMPT_TOO_LONG:
-            return response
-        return replace(response, **_graded(self.grade(response.benchmark, response.id, response.text)))
+            return replace(response, published=False)
+        return replace(response, **self._graded(response.benchmark, response.id, response.text))
+
+    def _graded(self, benchmark: str, problem_id: str, text: str) -> dict[str, Any]:
+        grade, published = self.grade(benchmark, problem_id, text), None
+        if self.asks_both:
+            label = self._label(benchmark, problem_id)
+            published = sources.published_grade(grade, label, self.configs[benchmark]).correct
+        return {"answer": grade.answer, "status": grade.status, "correct": grade.correct, "published": published}
+
+    def _label(self, benchmark: str, problem_id: str) -> dict[str, str]:
+        problem = self.problems[benchmark, problem_id]
+        return {"answer": problem.answer, "source": problem.source}
 
 
-def regrade(folder: Path, config: RewardConfig, workers: int) -> int:
-    """Grade the responses of a folder again, without a model; how many grades changed. Raises UsageError."""
+def regrade(folder: Path, config: RewardConfig, workers: int, packages: Mapping[str, str] | None = None) -> int:
+    """Grade the responses of a folder again, without a model; how many grades of the grader strict changed.
+
+    ``packages`` are the versions of those that grade. Raises UsageError.
+    """
     settings, responses = read_settings(folder), read_responses(folder)
     grader = Grader(read_problems(folder), {each.name: each.grader for each in settings.benchmarks}, config)
     with ThreadPoolExecutor(workers) as threads:
         graded = list(threads.map(grader.again, responses))
     with writing(folder):
         write_records(folder / RESPONSES_FILE, graded)
-        write_settings(folder, replace(settings, reward_format=config.reward_format))
-    return sum(old != new for old, new in zip(responses, graded, strict=True))
+        versions = settings.packages | dict(packages or {})
+        write_settings(folder, replace(settings, reward_format=config.reward_format, packages=versions))
+    return sum(replace(old, published=new.published) != new for old, new in zip(responses, graded, strict=True))
 
 
 @contextmanager
@@ -199,16 +218,13 @@ def too_long(request: Request) -> Response:
     """The response to a prompt that leaves no room for one."""
     prompt_tokens = len(request.prompt_ids or ())
     nothing = Completion("", 0, prompt_tokens, truncated=True)
-    return _response(request.key, request.seed, **asdict(nothing), answer=None, status=PROMPT_TOO_LONG, correct=False)
+    wrong = {"answer": None, "status": PROMPT_TOO_LONG, "correct": False, "published": False}
+    return _response(request.key, request.seed, **asdict(nothing), **wrong)
 
 
 def _response(key: Key, seed: int | None, **values: Any) -> Response:
     benchmark, problem_id, sample = key
     return Response(benchmark=benchmark, id=problem_id, sample=sample, seed=seed, **values)
-
-
-def _graded(grade: Grade) -> dict[str, Any]:
-    return {"answer": grade.answer, "status": grade.status, "correct": grade.correct}
 
 
 def _append(path: Path, response: Response) -> None:

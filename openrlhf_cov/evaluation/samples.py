@@ -1,6 +1,6 @@
 """The responses of a run in the order of its problems: what summaries, pages and comparisons are made of."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.records import (
     AskedProblem,
     BenchmarkSettings,
+    GraderDifference,
     Response,
     RunSettings,
     read_problems,
@@ -35,8 +36,42 @@ class BenchmarkSamples:
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Correctness, (N, K)."""
+        """Correctness by the grader strict, (N, K)."""
         return np.array([[response.correct for response in row] for row in self.rows])
+
+    @property
+    def published(self) -> NDArray[np.bool_] | None:
+        """Correctness by the grader published, (N, K); None where a response has no verdict of it."""
+        verdicts = [[response.published for response in row] for row in self.rows]
+        return None if any(None in row for row in verdicts) else np.array(verdicts)
+
+    @property
+    def differences(self) -> list[GraderDifference]:
+        """The responses on which the two graders differ, those without a verdict of published left out."""
+        return [
+            GraderDifference(
+                benchmark=each.benchmark,
+                id=each.id,
+                sample=each.sample,
+                text=each.text,
+                gold=problem.answer,
+                answer=each.answer,
+                strict=each.correct,
+                published=each.published,
+            )
+            for problem, row in zip(self.problems, self.rows, strict=True)
+            for each in row
+            if each.published not in (None, each.correct)
+        ]
+
+    def by_published(self) -> "BenchmarkSamples":
+        """The same samples, correct where the grader published says so. UsageError where it was not asked."""
+        if self.published is None:
+            raise UsageError(
+                f"{self.settings.name} was graded by strict alone; `evaluate --regrade` asks the grader published"
+            )
+        rows = tuple(tuple(replace(each, correct=each.published) for each in row) for row in self.rows)
+        return replace(self, rows=rows)
 
     @property
     def answers(self) -> list[list[str | None]]:
@@ -73,10 +108,14 @@ def group_samples(
     ]
 
 
-def read_samples(folder: Path) -> tuple[RunSettings, list[BenchmarkSamples]]:
-    """Settings and samples of a finished run. Raises UsageError, naming the folder, for anything else."""
+def read_samples(folder: Path, grader: str = "strict") -> tuple[RunSettings, list[BenchmarkSamples]]:
+    """Settings and samples of a finished run, correct where ``grader`` says so.
+
+    Raises UsageError, naming the folder, for anything else.
+    """
     settings, problems, responses = read_settings(folder), read_problems(folder), read_responses(folder)
     try:
-        return settings, group_samples(settings, problems, responses)
+        samples = group_samples(settings, problems, responses)
+        return settings, [each.by_published() for each in samples] if grader == "published" else samples
     except UsageError as error:
         raise UsageError(f"{folder}: {error}") from error

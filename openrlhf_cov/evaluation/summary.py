@@ -48,7 +48,8 @@ class BenchmarkSummary:
     """K."""
     temperature: float
     avg_at_k: Interval
-    """Share of correct responses; intervals are those of ``scores.bootstrap_interval``."""
+    """Share of correct responses by the grader strict, as in all scores that do not name the other one; intervals are
+    those of ``scores.bootstrap_interval``."""
     pass_at_k: dict[int, Interval]
     """Unbiased pass@k for k = 1, 2, 4, ... up to K."""
     maj_at_k: float | None
@@ -64,6 +65,10 @@ class BenchmarkSummary:
     """Mean of -log p over all tokens of all responses, nats; None where it was not asked for."""
     ungradable: int
     """Problems whose gold answer the rule cannot read; every response to them counts as wrong."""
+    published: Interval | None = None
+    """avg@k by the grader published; None where it was not asked about every response."""
+    differing: int | None = None
+    """Responses on which the two graders differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +81,8 @@ class Summary:
     benchmarks: tuple[BenchmarkSummary, ...]
     mean_avg_at_k: float | None
     """Plain mean of avg@k over the benchmarks; None for a single one, or if a part of one was asked only."""
+    mean_published: float | None = None
+    """The same by the grader published; None also where that was not asked about every response."""
     schema: int = SCHEMA
 
 
@@ -83,15 +90,18 @@ def summarize(settings: RunSettings, problems: list[AskedProblem], responses: li
     """The scores of a finished run. Raises UsageError, with their number, if responses are missing."""
     benchmarks = tuple(map(summarize_benchmark, group_samples(settings, problems, responses)))
     has_mean = len(benchmarks) > 1 and all(benchmark.complete for benchmark in benchmarks)
-    total = sum(benchmark.avg_at_k.estimate for benchmark in benchmarks)
     return Summary(
-        settings=settings, benchmarks=benchmarks, mean_avg_at_k=total / len(benchmarks) if has_mean else None
+        settings=settings,
+        benchmarks=benchmarks,
+        mean_avg_at_k=_mean([each.avg_at_k for each in benchmarks]) if has_mean else None,
+        mean_published=_mean([each.published for each in benchmarks]) if has_mean else None,
     )
 
 
 def summarize_benchmark(samples: BenchmarkSamples) -> BenchmarkSummary:
     """The scores and counts of one benchmark."""
     how, correct, responses = samples.settings, samples.correct, samples.responses
+    published = samples.published
     tokens = sum(response.tokens for response in responses)
     known = BENCHMARKS.get(how.name)
     return BenchmarkSummary(
@@ -111,7 +121,13 @@ def summarize_benchmark(samples: BenchmarkSamples) -> BenchmarkSummary:
         statuses=dict.fromkeys(STATUSES, 0) | Counter(response.status for response in responses),
         surprisal=mean_surprisal(responses),
         ungradable=len(how.ungradable),
+        published=None if published is None else bootstrap_interval(published, avg_at_k),
+        differing=None if published is None else len(samples.differences),
     )
+
+
+def _mean(scores: list[Interval | None]) -> float | None:
+    return None if None in scores else sum(score.estimate for score in scores) / len(scores)
 
 
 def mean_surprisal(responses: list[Response]) -> float | None:

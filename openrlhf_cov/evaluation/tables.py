@@ -12,6 +12,11 @@ SCORES = (
     *("pass@K", "maj@K", "tokens", "truncated", "no answer"),
 )
 """Columns of ``score_rows``."""
+GRADERS = (
+    *("benchmark", "responses", "strict", f"{LEVEL:.0%} interval"),
+    *("published", f"{LEVEL:.0%} interval", "differ"),
+)
+"""Columns of ``grader_rows``."""
 COUNTS = ("benchmark", "responses", *(status.replace("_", " ") for status in STATUSES), "tokens in all", "surprisal")
 """Columns of ``count_rows``."""
 NONE = "-"
@@ -24,6 +29,9 @@ FOOTNOTES = (
     "below some 30 problems it is too narrow.",
     "pass@K is the unbiased estimate, maj@K the vote of all samples, grouped by mathematical equality. Where K is no "
     "power of two, the column shows the largest one below it.",
+    "All scores are by the grader strict; published is avg@K with every answer right that Math-Verify takes for right "
+    "too, for comparison with published tables. differ counts the responses on which the two disagree; "
+    "differences.jsonl has them.",
 )
 
 Row = tuple[str, ...]
@@ -34,6 +42,24 @@ def score_rows(summary: Summary) -> list[Row]:
     rows = [_scores(benchmark) for benchmark in summary.benchmarks]
     if summary.mean_avg_at_k is not None:
         rows.append(("mean", "", "", percent(summary.mean_avg_at_k), *[""] * 6))
+    return rows
+
+
+def grader_rows(summary: Summary) -> list[Row]:
+    """One row of ``GRADERS`` per benchmark about which both graders were asked, and one with the means."""
+    rows = [
+        (
+            each.name,
+            f"{each.problems * each.samples:,}",
+            *(percent(each.avg_at_k.estimate), percent_interval(each.avg_at_k)),
+            *(percent(each.published.estimate), percent_interval(each.published)),
+            f"{each.differing:,}",
+        )
+        for each in summary.benchmarks
+        if each.published is not None
+    ]
+    if summary.mean_published is not None:
+        rows.append(("mean", "", percent(summary.mean_avg_at_k), "", percent(summary.mean_published), "", ""))
     return rows
 
 
@@ -92,12 +118,16 @@ def table(summary: Summary) -> str:
     """The scores and the notes for a terminal."""
     lines = [printable(f"{summary.settings.model}, protocol {summary.settings.protocol}"), ""]
     lines += aligned([SCORES, *score_rows(summary)])
+    if rows := grader_rows(summary):
+        lines += ["", *aligned([GRADERS, *rows])]
     return "\n".join([*lines, *([""] if notes(summary) else []), *map(printable, notes(summary))])
 
 
 def markdown(summary: Summary) -> str:
     """``summary.md``."""
     lines = [f"# Evaluation of {summary.settings.model}", "", *_markdown_table(SCORES, score_rows(summary)), ""]
+    if rows := grader_rows(summary):
+        lines += [*_markdown_table(GRADERS, rows), ""]
     lines += [f"- {note}" for note in notes(summary)]
     lines += ["", "## Grading", "", *_markdown_table(COUNTS, count_rows(summary)), ""]
     lines += ["## Settings", "", *_markdown_table(("setting", "value"), setting_rows(summary)), ""]

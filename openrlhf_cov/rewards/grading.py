@@ -2,14 +2,22 @@ r"""Grades: is the final answer of a response equal to the gold answer? Bounded 
 
 import logging
 import time
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from openrlhf_cov.rewards.comparison import EXACT, compare, size
 from openrlhf_cov.rewards.derivatives import same_derivatives
 from openrlhf_cov.rewards.extraction import extract_answer, last_answer_tag, last_boxed
 from openrlhf_cov.rewards.normalization import clean, compact, without_end_mark
-from openrlhf_cov.rewards.pool import WorkerDied, WorkerError, WorkerTimeout, shared_pool
+from openrlhf_cov.rewards.pool import (
+    COMPARE_TARGET,
+    SECOND_OPINION_TARGET,
+    WorkerCrashed,
+    WorkerDied,
+    WorkerError,
+    WorkerTimeout,
+    shared_pool,
+)
 from openrlhf_cov.rewards.structure import parse_clean
 from openrlhf_cov.rewards.wording import without_end_tokens, without_lead, without_marks
 
@@ -64,6 +72,25 @@ def answers_equal(answer: str, gold: str, *, timeout: float = DEFAULT_TIMEOUT) -
     return _judge(answer, gold, timeout)[0]
 
 
+def with_second_opinion(grade: Grade, gold: str, *, timeout: float = DEFAULT_TIMEOUT) -> Grade:
+    """The grade of the grader ``published`` for a response whose own ``grade`` this is: right if either says so.
+
+    Math-Verify is asked only where our grade is not right. Where it fails or crashes on the answer it did not say so,
+    and our grade stands; after ``timeout`` seconds the status is timeout. Raises WorkerDied as ``grade`` does.
+    """
+    if grade.correct or grade.answer is None or max(len(grade.answer), len(gold)) > MAX_ANSWER:
+        return grade
+    started, changes = time.perf_counter(), {}
+    try:
+        if _in_worker(SECOND_OPINION_TARGET, grade.answer, gold, timeout):
+            changes = {"correct": True, "status": "graded"}
+    except WorkerTimeout:
+        changes = {"status": "timeout"}
+    except (WorkerError, WorkerCrashed) as error:
+        logger.warning("Math-Verify gives no verdict: %s", error)
+    return replace(grade, seconds=grade.seconds + time.perf_counter() - started, **changes)
+
+
 def _judge(answer: str, gold: str, timeout: float) -> tuple[bool, Status]:
     if len(answer) > MAX_ANSWER or len(gold) > MAX_ANSWER:
         equal = answer.strip() == gold.strip()
@@ -76,7 +103,7 @@ def _judge(answer: str, gold: str, timeout: float) -> tuple[bool, Status]:
     verdict = compare(first, second, EXACT) if small else None
     if verdict is None:
         try:
-            verdict = _compare_in_worker(answer, gold, timeout)
+            verdict = _in_worker(COMPARE_TARGET, answer, gold, timeout)
         except WorkerTimeout:
             return False, "timeout"
         except WorkerError:  # the worker is alive and refuses: out of its memory or stack, so hostile and never right
@@ -84,17 +111,18 @@ def _judge(answer: str, gold: str, timeout: float) -> tuple[bool, Status]:
     return (bool(verdict), "graded") if verdict is not None else _spelling(answer, gold)
 
 
-def _compare_in_worker(answer: str, gold: str, timeout: float) -> bool | None:
-    """The verdict of ``symbolic.compare_texts``, on which a second worker is asked where the first one died.
+def _in_worker(target: str, answer: str, gold: str, timeout: float) -> Any:
+    """The verdict of ``target`` on two answers, for which a second worker is asked where the first one died.
 
     A dead worker says something about the machine (no memory, no descriptors, a kill), not about the answer. Where
     the second one dies too, WorkerDied is raised: such a response has no grade, and must not be trained on as wrong.
     """
+    pool = shared_pool(target=target)
     try:
-        return shared_pool().call(answer, gold, timeout=timeout, wait=MAX_WAITS * timeout)
+        return pool.call(answer, gold, timeout=timeout, wait=MAX_WAITS * timeout)
     except WorkerDied as error:
         logger.warning("a grading process was lost and is replaced: %s", error)
-        return shared_pool().call(answer, gold, timeout=timeout, wait=MAX_WAITS * timeout)
+        return pool.call(answer, gold, timeout=timeout, wait=MAX_WAITS * timeout)
 
 
 def _spelling(answer: str, gold: str) -> tuple[bool, Status]:

@@ -10,9 +10,16 @@ import weakref
 from collections import deque
 from typing import Any
 
-from openrlhf_cov.rewards.process import PoolError, WorkerDied, WorkerError, WorkerProcess, WorkerTimeout
+from openrlhf_cov.rewards.process import (
+    PoolError,
+    WorkerCrashed,
+    WorkerDied,
+    WorkerError,
+    WorkerProcess,
+    WorkerTimeout,
+)
 
-__all__ = ["PoolError", "WorkerDied", "WorkerError", "WorkerPool", "WorkerTimeout", "shared_pool"]
+__all__ = ["PoolError", "WorkerCrashed", "WorkerDied", "WorkerError", "WorkerPool", "WorkerTimeout", "shared_pool"]
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +27,8 @@ DEFAULT_WORKERS = 2
 """Processes of ``shared_pool``; one that has imported SymPy holds about 50 MB."""
 
 COMPARE_TARGET = "openrlhf_cov.rewards.symbolic:compare_texts"
+SECOND_OPINION_TARGET = "openrlhf_cov.rewards.second_opinion:accepts"
+"""It has processes of its own: importing Math-Verify takes seconds, which no call of a strict run should pay for."""
 
 
 class WorkerPool:
@@ -140,22 +149,25 @@ def _warm_up(worker: WorkerProcess) -> None:
 
 
 _pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
-_shared: WorkerPool | None = None
+_shared: dict[str, WorkerPool] = {}
 _shared_lock = threading.Lock()
 
 
-def shared_pool(size: int | None = None) -> WorkerPool:
-    """The one pool of this process for comparing answers, created at the first call with ``size`` workers.
+def shared_pool(size: int | None = None, target: str = COMPARE_TARGET) -> WorkerPool:
+    """The one pool of this process for ``target``, created at the first call with ``size`` workers.
 
-    Without a size it has DEFAULT_WORKERS. A ValueError for a size that the pool, once created, does not have.
+    Without a size it has as many as the pool that compares answers, or DEFAULT_WORKERS. A ValueError for a size that
+    the pool, once created, does not have.
     """
-    global _shared
     with _shared_lock:
-        if _shared is None or _shared.closed:
-            _shared = WorkerPool(COMPARE_TARGET, DEFAULT_WORKERS if size is None else size)
-        elif size not in (None, _shared.size):
-            raise ValueError(f"the shared pool has {_shared.size} workers already, asked for {size}")
-        return _shared
+        pool = _shared.get(target)
+        if pool is None or pool.closed:
+            first = _shared.get(COMPARE_TARGET)
+            default = DEFAULT_WORKERS if first is None or first.closed else first.size
+            pool = _shared[target] = WorkerPool(target, default if size is None else size)
+        elif size not in (None, pool.size):
+            raise ValueError(f"the shared pool has {pool.size} workers already, asked for {size}")
+        return pool
 
 
 def _close_all() -> None:

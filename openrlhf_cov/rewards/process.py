@@ -24,6 +24,9 @@ MAX_REPLY_BYTES = 1 << 20
 REAP_SECONDS = 5.0
 """How long to wait for the end of a killed process; only one that is stuck in the kernel takes longer."""
 
+CRASHES = tuple(-each for each in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL))
+"""Endings of a process that come from its own work, while SIGKILL comes from a machine without memory."""
+
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
 
 
@@ -40,6 +43,10 @@ class WorkerDied(PoolError, RunStopped):
 
     A command that this reaches ends with its message: the machine cannot keep a process alive.
     """
+
+
+class WorkerCrashed(WorkerDied):
+    """The worker ended with one of ``CRASHES`` during the call."""
 
 
 class WorkerError(PoolError):
@@ -159,7 +166,9 @@ class WorkerProcess:
         except TimeoutError:
             raise
         except OSError:
-            raise WorkerDied(f"the worker {self._kill()}") from None
+            ending = self._kill()
+            crashed = self._process is not None and self._process.returncode in CRASHES
+            raise (WorkerCrashed if crashed else WorkerDied)(f"the worker {ending}") from None
         except (ValueError, RecursionError):
             raise WorkerDied(f"the worker did not reply with one line of JSON of up to {MAX_REPLY_BYTES} B") from None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards.extraction import GSM8K_MARK, extract_answer
-from openrlhf_cov.rewards.grading import MAX_ANSWER, Grade, grade
+from openrlhf_cov.rewards.grading import MAX_ANSWER, Grade, grade, with_second_opinion
 from openrlhf_cov.rewards.normalization import clean
 from openrlhf_cov.rewards.numerals import numbers_equal, parse_number
 from openrlhf_cov.rewards.structure import Scalar, parse_answer
@@ -120,9 +120,21 @@ def check_label(label: Any, config: RewardConfig) -> None:
 
 
 def grade_label(response: str, label: Any, config: RewardConfig) -> Grade:
-    """The grade of a response by the rule of its row."""
+    """The grade of a response by the rule of its row and the grader of the settings."""
     answer, source = split_label(label)
-    return source_of(source, config).grade(response, answer, config)
+    strict = source_of(source, config).grade(response, answer, config)
+    return published_grade(strict, label, config) if config.reward_grader == "published" else strict
+
+
+def published_grade(strict: Grade, label: Any, config: RewardConfig) -> Grade:
+    """The grade of the grader ``published`` for a response that the grader ``strict`` gave the grade ``strict``.
+
+    Math-Verify knows one rule, ``math``; by the others both graders are the same.
+    """
+    answer, source = split_label(label)
+    if source_of(source, config) is not SOURCES["math"]:
+        return strict
+    return with_second_opinion(strict, answer, timeout=config.reward_timeout)
 
 
 def _gsm8k_gold(label: str) -> str:

@@ -7,6 +7,7 @@ number that the harness gives for the checkpoint of that step.
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -90,7 +91,8 @@ class BenchmarkEvaluation:
     def __init__(self, plan: Plan, args: SimpleNamespace) -> None:
         self.plan = plan
         self.requests = list(plan.requests(seed=args.train.seed, max_model_len=args.data.max_len))
-        self.config = RewardConfig.from_args(args)
+        # the curve of a training is by one grader, whichever rewards; `evaluate` gives both
+        self.config = replace(RewardConfig.from_args(args), reward_grader="strict")
         self.grader = Grader.of(plan, self.config)
 
     def respond(self, engines: EngineGroup) -> list[Response]:

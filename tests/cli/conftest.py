@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_cov.cli import dry_run, train_ppo_ray
+from openrlhf_cov.cli import dry_run, packages, train_ppo_ray
 from openrlhf_cov.cli.arguments import CovArgumentParser
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer import cpu_host
@@ -216,6 +216,13 @@ def plan_run(run_flags, parse_nested, capsys) -> Callable[..., tuple[int, list[s
         return status, capsys.readouterr().out.splitlines(), shortfalls
 
     return run
+
+
+@pytest.fixture
+def no_math_verify(monkeypatch) -> None:
+    """An environment without the library."""
+    find_spec = packages.find_spec
+    monkeypatch.setattr(packages, "find_spec", lambda name: None if name == "math_verify" else find_spec(name))
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_one_run_beside_the_paper(runs, capsys):
         "           paper KL-Cov                     22.6     not given",
     ]
     assert "noise" not in "".join(lines)
-    assert "arXiv 2505.22617, Table 2" in lines[-2]
+    assert "arXiv 2505.22617, Table 2" in lines[-3]
 
 
 def test_pass_at_k_where_samples_are_missing(runs, make_evaluation, tmp_path, capsys):
@@ -78,10 +79,24 @@ def test_folders_of_the_same_name_are_told_apart_by_their_paths(runs, make_evalu
     assert capsys.readouterr().out.splitlines()[:2] == [f"{runs[0]}: models/grpo", f"{other}: models/tiny"]
 
 
+def test_scores_by_the_grader_published(runs, make_evaluation, tmp_path, capsys):
+    # of the wrong answers, published takes half for right: 8/16 + 4/16
+    run = make_evaluation({"aime24": ["1 2"] * 4 + ["1 3"] * 4})
+    run = run.having(lambda response: replace(response, published=response.answer != "3"))
+    folder = str(run.write(tmp_path / "both"))
+    assert compare.main([folder, "--against", "paper-7b", "--grader", "published"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["both: models/tiny", "graded by: published"]
+    assert lines[4].split()[:5] == ["aime24", "both", "8", "2", "75.0"]
+    assert compare.main([folder, runs[0], "--grader", "published"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"compare: error: {runs[0]}: aime24 was graded by strict alone; `evaluate --regrade`")
+
+
 def test_json(runs, tmp_path):
     assert compare.main([*runs, "--against", "paper-32b", "--json", str(tmp_path / "out.json")]) == 0
     result = json.loads((tmp_path / "out.json").read_text())
-    assert list(result) == ["metric", "runs", "models", "against", "benchmarks", "notes", "schema"]
+    assert list(result) == ["metric", "runs", "models", "against", "benchmarks", "notes", "grader", "schema"]
     assert (result["schema"], result["runs"], result["against"]) == (1, ["grpo", "kl_cov"], "paper-32b")
     (aime,) = result["benchmarks"]
     assert aime["published"]["KL-Cov"] == 0.368

@@ -12,7 +12,7 @@ import pytest
 
 from openrlhf_cov.cli import evaluate
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS, PROTOCOLS
-from openrlhf_cov.evaluation.records import read_responses, read_settings
+from openrlhf_cov.evaluation.records import read_differences, read_responses, read_settings
 from openrlhf_cov.rewards.pool import shared_pool
 
 pytestmark = pytest.mark.usefixtures("quiet_engines")
@@ -42,6 +42,7 @@ def test_a_run(evaluate_flags, openai_server, tmp_path, capsys, words):
     assert "evaluate: 12 responses\n" in output.err
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         *("run.json", "problems.jsonl", "responses.jsonl", "summary.json", "summary.md", "report.html"),
+        "differences.jsonl",
     }
     bodies = [body for _, body, _ in openai_server.asked]
     assert all("<|im_start|>user\nWhat is " in body["prompt"] for body in bodies)
@@ -134,6 +135,60 @@ def test_regrading_gives_the_same_and_another_format_other_grades(evaluate_flags
     assert capsys.readouterr().out.startswith("0 grades changed\n")
     assert evaluate.main([*again, "--reward_format", "boxed"]) == 0
     assert (tmp_path / "run" / "responses.jsonl").read_bytes() == before
+
+
+def test_both_graders_and_the_responses_on_which_they_differ(
+    evaluate_flags, openai_server, completed, tmp_path, capsys, words
+):
+    # one sample of three is 0, one is left undone, one is wrong for both
+    answers = ["0", "3-3", "7"]
+    openai_server.reply = lambda path, body: (
+        200,
+        completed(path, body, f"So \\boxed{{{answers[body['seed'] % 3]}}}."),
+    )
+    assert evaluate.main(words(evaluate_flags)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    responses = read_responses(tmp_path / "run")
+    said = Counter(response.answer for response in responses)
+    assert {(each.answer, each.correct, each.published) for each in responses} <= {
+        *{("0", True, True), ("3-3", False, True), ("7", False, False)},
+    }
+    row = lines[lines.index(next(line for line in lines if "differ" in line)) + 1].split()
+    assert (row[0], row[1], row[-1]) == ("sums", "12", str(said["3-3"]))
+    assert (row[2], row[6]) == (f"{100 * said['0'] / 12:.1f}", f"{100 * (said['0'] + said['3-3']) / 12:.1f}")
+    differences = read_differences(tmp_path / "run")
+    assert len(differences) == said["3-3"] > 0
+    assert {(each.answer, each.gold, each.strict, each.published) for each in differences} == {
+        ("3-3", "0", False, True)
+    }
+    assert "math-verify" in read_settings(tmp_path / "run").packages
+
+
+def test_without_math_verify_a_run_is_graded_by_strict_alone(evaluate_flags, no_math_verify, tmp_path, capsys, words):
+    assert evaluate.main(words(evaluate_flags)) == 0
+    output = capsys.readouterr()
+    said = "evaluate: graded by strict alone; for both graders, pip install math-verify==0.9.0\n"
+    assert output.err.count(said) == 1
+    assert "published" not in output.out
+    assert {response.published for response in read_responses(tmp_path / "run")} == {None}
+    assert not (tmp_path / "run" / "differences.jsonl").exists()
+    assert evaluate.main(words(evaluate_flags, "--reward_grader", "published")) == 2
+    assert capsys.readouterr().err.endswith("is not installed: pip install math-verify==0.9.0\n")
+
+
+def test_regrading_asks_the_second_grader_about_a_run_of_before(evaluate_flags, tmp_path, capsys, words):
+    assert evaluate.main(words(evaluate_flags)) == 0
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    assert evaluate.main(["--regrade", "--output", str(tmp_path / "run"), "--reward_grader", "strict"]) == 0
+    assert not (tmp_path / "run" / "differences.jsonl").exists()
+    capsys.readouterr()
+    assert evaluate.main(words(evaluate_flags)) == 0
+    assert (
+        "evaluate: 12 responses were graded by strict alone; --regrade asks both graders\n" in capsys.readouterr().err
+    )
+    assert evaluate.main(["--regrade", "--output", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().out.startswith("0 grades changed\n")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == whole
 
 
 def test_a_prompt_that_is_too_long_is_counted(

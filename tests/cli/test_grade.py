@@ -53,6 +53,13 @@ def test_every_grade_is_written_if_asked(tmp_path):
     assert grades[4]["answer"] == r"\frac{2}{4}"
 
 
+def test_the_grader_is_that_of_the_flag(tmp_path, capsys):
+    path = str(write(tmp_path / "rows.jsonl", [{"response": r"so \boxed{3+2}", "answer": "5"}]))
+    for name, status in (("strict", "wrong  "), ("published", "correct")):
+        assert grade.main([path, "--reward_grader", name]) == 0
+        assert f"{status}              1  100.0%" in capsys.readouterr().out
+
+
 def test_flags_of_the_reward_apply(tmp_path, capsys):
     rows = [{"text": "#### 72", "gold": "... #### 72", "source": "gsm8k"}]
     path = str(write(tmp_path / "rows.jsonl", rows))
@@ -88,3 +95,51 @@ def test_a_bad_setting_is_one_line(tmp_path, capsys):
     path = str(write(tmp_path / "rows.jsonl", ROWS))
     assert grade.main([path, "--reward_timeout", "0"]) == 2
     assert "--reward_timeout" in capsys.readouterr().err
+
+
+class TestCompare:
+    ROWS = (*ROWS, {"response": r"so \boxed{3+2}", "answer": 5})
+
+    def test_what_each_grader_accepts_and_where_they_differ(self, tmp_path, capsys):
+        path, output = str(write(tmp_path / "rows.jsonl", self.ROWS)), tmp_path / "grades.jsonl"
+        assert grade.main([path, "--compare", "--output", str(output)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        # lines 1 and 5 are right for both, 3+2 is a computation left undone
+        assert lines[lines.index("grader         accepts   share") :] == [
+            "grader         accepts   share",
+            "strict               2   33.3%",
+            "published            3   50.0%",
+            "differ               1   16.7%",
+            "",
+            "right by published alone:",
+            "line 6: 3+2, label 5",
+        ]
+        grades = [json.loads(line) for line in output.read_text().splitlines()]
+        assert [(each["correct"], each["published"]) for each in grades][-2:] == [(True, True), (False, True)]
+        assert grades[-1]["status"] == "graded"
+
+    def test_the_rows_that_are_printed_are_bounded(self, tmp_path, capsys):
+        path = str(write(tmp_path / "rows.jsonl", [self.ROWS[-1]] * (grade.SHOWN + 3)))
+        assert grade.main([path, "--compare"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert sum("label 5" in line for line in lines) == grade.SHOWN
+        assert lines[-1] == "and 3 more"
+
+    def test_graders_that_agree_have_no_list(self, tmp_path, capsys):
+        assert grade.main([str(write(tmp_path / "rows.jsonl", ROWS)), "--compare"]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == "differ               0    0.0%"
+
+    def test_one_grader_alone_cannot_be_named_beside_it(self, tmp_path, capsys):
+        path = str(write(tmp_path / "rows.jsonl", ROWS))
+        assert grade.main([path, "--compare", "--reward_grader", "published"]) == 2
+        assert capsys.readouterr().err == "grade: error: --compare asks both graders; drop --reward_grader\n"
+
+    @pytest.mark.parametrize("flags", [("--compare",), ("--reward_grader", "published")])
+    def test_without_math_verify_it_says_what_to_install(self, tmp_path, capsys, no_math_verify, flags):
+        path = str(write(tmp_path / "rows.jsonl", ROWS))
+        assert grade.main([path, *flags]) == 2
+        assert capsys.readouterr().err == (
+            "grade: error: the grader published asks Math-Verify, which is not installed: "
+            "pip install math-verify==0.9.0\n"
+        )
+        assert grade.main([path]) == 0  # strict needs none

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from openrlhf_cov.cli import packages
@@ -13,6 +15,11 @@ def test_what_is_here_is_not_complained_of():
 def test_what_is_missing_is_named_and_nothing_else():
     with pytest.raises(UsageError, match=r"^not installed: no_such_engine, nor_this; .*requirements-cpu\.txt"):
         require((ENGINES[0], "no_such_engine", "nor_this"))
+
+
+def test_the_version_of_math_verify_that_is_named_is_the_one_of_the_package():
+    tools = Path(__file__).resolve().parents[2] / "requirements-tools.txt"
+    assert packages.MATH_VERIFY in tools.read_text(encoding="utf-8").splitlines()
 
 
 def installed(monkeypatch, versions):

@@ -22,6 +22,12 @@ def test_good_inputs_pass_and_leave_an_empty_folder(check, tmp_path):
     assert list((tmp_path / "run").iterdir()) == []
 
 
+def test_a_grader_that_is_not_installed_is_refused(check, refusal, no_math_verify):
+    check({"--reward_grader": "strict"})
+    message = refusal({"--reward_grader": "published"})
+    assert message.endswith("Math-Verify, which is not installed: pip install math-verify==0.9.0")
+
+
 def test_a_model_is_required(parse_nested, tmp_path):
     args = parse_nested("--ckpt.output_dir", str(tmp_path), "--reward.remote_url", "r.py", "--vllm.num_engines", "1")
     with pytest.raises(UsageError, match=r"^--actor\.model_name_or_path is missing"):

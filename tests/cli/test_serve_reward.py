@@ -53,9 +53,11 @@ def test_every_setting_is_a_flag_with_its_default():
 
 def test_flags_reach_the_settings():
     flags = ["--reward_format", "any", "--reward_workers", "7", "--reward_timeout", "1.5", "--max_request_mb", "3"]
-    flags += ["--max_requests_per_second", "0.5"]
+    flags += ["--max_requests_per_second", "0.5", "--reward_grader", "published"]
     args = serve_reward.build_parser().parse_args(flags)
-    assert RewardConfig.from_args(args) == RewardConfig(reward_format="any", reward_workers=7, reward_timeout=1.5)
+    assert RewardConfig.from_args(args) == RewardConfig(
+        reward_format="any", reward_grader="published", reward_workers=7, reward_timeout=1.5
+    )
     assert ServiceLimits.from_args(args) == ServiceLimits(max_request_mb=3, max_requests_per_second=0.5)
 
 
@@ -77,6 +79,10 @@ def test_flags_reach_the_settings():
 )
 def test_a_bad_flag_is_one_line(refused, flags, message):
     assert refused(*flags).startswith(message)
+
+
+def test_a_grader_that_is_not_installed_is_one_line(refused, no_math_verify):
+    assert refused("--reward_grader", "published").startswith("the grader published asks Math-Verify, which is not")
 
 
 def test_settings_of_the_trainer_are_settings():

@@ -86,6 +86,7 @@ RUN |= {"model_sha256": None, "dtype": None, "schema": 1}
 PROBLEM = {"id": "p", "problem": "1 + 1?", "answer": "2", "source": "tests"}
 RESPONSE = {"benchmark": "b", "id": "p", "sample": 0, "seed": 1, "text": "2", "tokens": 1, "prompt_tokens": 1}
 RESPONSE |= {"truncated": False, "surprisal": 0.5, "answer": "2", "status": "graded", "correct": True}
+RESPONSE |= {"published": True}
 STEP = {"step": 3, "time": 1.7e9, "reward": 0.5, "entropy/mean": 1.0}
 TOKEN = {"token": "a", "cov": 1.0, "selected": True, "sample_id": 1, "position": 2, "before": "b", "after": "c"}
 

@@ -10,8 +10,10 @@ from openrlhf_cov.evaluation.data import Problem
 from openrlhf_cov.evaluation.records import (
     AskedProblem,
     BenchmarkSettings,
+    GraderDifference,
     Response,
     RunSettings,
+    read_differences,
     read_problems,
     read_responses,
     read_settings,
@@ -22,11 +24,12 @@ from openrlhf_cov.evaluation.records import (
 
 RESPONSE = Response(
     benchmark="aime24", id="p0", sample=1, seed=5, text="二 \\boxed{4}\u2028\n", tokens=7, prompt_tokens=3,
-    truncated=False, surprisal=0.25, answer="4", status="graded", correct=True,
+    truncated=False, surprisal=0.25, answer="4", status="graded", correct=True, published=True,
 )  # fmt: skip
 LINE = (
     '{"benchmark": "aime24", "id": "p0", "sample": 1, "seed": 5, "text": "二 \\\\boxed{4}\u2028\\n", "tokens": 7, '
-    '"prompt_tokens": 3, "truncated": false, "surprisal": 0.25, "answer": "4", "status": "graded", "correct": true}'
+    '"prompt_tokens": 3, "truncated": false, "surprisal": 0.25, "answer": "4", "status": "graded", "correct": true, '
+    '"published": true}'
 )
 GREEDY = replace(RESPONSE, sample=0, seed=None, surprisal=None, answer=None, status="no_answer", correct=False)
 SETTINGS = RunSettings(
@@ -54,6 +57,7 @@ RESPONSES = st.builds(
     answer=st.none() | st.text(max_size=5),
     status=st.sampled_from(["graded", "prompt_too_long"]),
     correct=st.booleans(),
+    published=st.none() | st.booleans(),
 )
 
 
@@ -61,6 +65,22 @@ def test_a_line(tmp_path):
     assert record_line(RESPONSE) == LINE
     (tmp_path / "responses.jsonl").write_text(LINE + "\n", encoding="utf-8")
     assert read_responses(tmp_path) == [RESPONSE]
+
+
+def test_a_line_of_before_there_were_two_graders_has_no_verdict_of_published(tmp_path):
+    (tmp_path / "responses.jsonl").write_text(LINE.replace(', "published": true', "") + "\n", encoding="utf-8")
+    assert read_responses(tmp_path) == [replace(RESPONSE, published=None)]
+
+
+def test_differences_are_read_as_they_were_written(tmp_path):
+    differences = [
+        GraderDifference(
+            benchmark="b", id="p", sample=k, text="二\u2028", gold="5", answer=answer, strict=False, published=True
+        )
+        for k, answer in enumerate(["3+2", None])
+    ]
+    write_records(tmp_path / "differences.jsonl", differences)
+    assert read_differences(tmp_path) == differences
 
 
 def test_what_is_no_json_is_not_written():
@@ -152,9 +172,10 @@ def test_settings_are_read_as_they_were_written(tmp_path):
 
 def test_the_fields_of_this_schema():
     # whoever takes a field away or changes its meaning counts SCHEMA up, then mends these lines
-    assert [field.name for field in fields(Response)] == (
-        "benchmark id sample seed text tokens prompt_tokens truncated surprisal answer status correct".split()
-    )
+    assert [field.name for field in fields(Response)] == [
+        *"benchmark id sample seed text tokens prompt_tokens truncated surprisal answer status correct".split(),
+        "published",
+    ]
     assert {field.name for field in fields(RunSettings)} == {
         *"model protocol template template_text seed log_probs reward_format max_model_len benchmarks".split(),
         *"model_sha256 dtype packages schema".split(),

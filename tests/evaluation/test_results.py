@@ -1,6 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.evaluation.records import read_differences
 from openrlhf_cov.evaluation.results import write_results
 from openrlhf_cov.evaluation.summary import read_summary
 
@@ -14,6 +17,23 @@ def test_a_finished_run_gets_its_three_files(make_evaluation, tmp_path):
     assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert {path.name for path in folder.iterdir()} == {*records, "summary.json", "summary.md", "report.html"}
     assert {name: (folder / name).read_bytes() for name in records} == records
+
+
+def test_responses_on_which_the_graders_differ_are_listed(make_evaluation, tmp_path):
+    run = make_evaluation({"aime24": ["1 2 3", "2 2 1"]})
+    both = run.having(lambda response: replace(response, published=response.answer != "3"))
+    folder = both.write(tmp_path)
+    write_results(folder)
+    # answer 2 is wrong by strict and right by published, 1 and 3 are the same by both
+    assert [(each.id, each.sample, each.answer) for each in read_differences(folder)] == [
+        *[("aime24-0", 1, "2"), ("aime24-1", 0, "2"), ("aime24-1", 1, "2")],
+    ]
+    first = read_differences(folder)[0]
+    assert (first.text, first.gold, first.strict, first.published) == (r"So \boxed{2}.", "1", False, True)
+    assert '<th scope="col">differ</th>' in (folder / "report.html").read_text()
+    write_results(run.write(tmp_path))  # graded again, by strict alone
+    assert not (folder / "differences.jsonl").exists()
+    assert '<th scope="col">differ</th>' not in (folder / "report.html").read_text()
 
 
 def test_an_unfinished_run_gets_none(make_evaluation, tmp_path):

@@ -24,6 +24,7 @@ def test_a_run(straight, small):
             assert response == Response(
                 benchmark="p", id="p2", sample=response.sample, seed=request.seed, text="", tokens=0, prompt_tokens=60,
                 truncated=True, surprisal=None, answer=None, status="prompt_too_long", correct=False,
+                published=False,
             )  # fmt: skip
         else:
             said = small.completion_of(request)

@@ -35,6 +35,17 @@ class TestRegrade:
         regrade(folder, small.config, workers=2)
         assert small.files(folder) == small.files(straight)
 
+    def test_both_graders_are_asked_where_both_are_wanted(self, again, straight, small):
+        folder = again()
+        shutil.copytree(straight, folder)
+        config = RewardConfig(reward_grader="published")
+        assert regrade(folder, config, workers=2, packages={"math-verify": "1"}) == 0
+        assert read_settings(folder).packages == small.settings.packages | {"math-verify": "1"}
+        # 7 is right for nobody, and the union never loses what is right for strict
+        assert all(response.published is response.correct for response in read_responses(folder))
+        regrade(folder, small.config, workers=2)
+        assert {response.published for response in read_responses(folder) if response.tokens} == {None}
+
     def test_a_wrong_grade_is_put_right(self, again, straight, small):
         folder = again()
         shutil.copytree(straight, folder)

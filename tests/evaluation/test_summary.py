@@ -125,6 +125,7 @@ def test_the_schema_is_pinned(summary, tmp_path):
         "settings": "<class 'openrlhf_cov.evaluation.records.RunSettings'>",
         "benchmarks": "tuple[openrlhf_cov.evaluation.summary.BenchmarkSummary, ...]",
         "mean_avg_at_k": "float | None",
+        "mean_published": "float | None",
         "schema": "<class 'int'>",
     }
     write_summary(tmp_path, summary)
@@ -148,6 +149,8 @@ def test_the_schema_is_pinned(summary, tmp_path):
         "statuses": "dict",
         "surprisal": "NoneType",
         "ungradable": "int",
+        "published": "NoneType",
+        "differing": "NoneType",
     }
     assert aime["pass_at_k"]["2"] == {"estimate": 0.75, "low": 0.5, "high": 1.0, "level": 0.95}
     assert set(aime["statuses"]) == {"graded", "no_answer", "unparsable", "timeout", "prompt_too_long"}

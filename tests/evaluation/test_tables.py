@@ -8,6 +8,7 @@ from openrlhf_cov.evaluation.tables import (
     SCORES,
     aligned,
     count_rows,
+    grader_rows,
     markdown,
     notes,
     score_rows,
@@ -39,6 +40,29 @@ def test_the_table_for_the_terminal(summary):
         "",
         "mean: the plain mean of avg@K, every benchmark weighs the same",
     ]
+
+
+def test_both_graders_stand_side_by_side(make_evaluation):
+    run = make_evaluation({"aime24": ["1 2 - 3", "1 1 1 2"], "math500": ["1", "2", "1", "1"]})
+    run = run.having(lambda response: replace(response, published=response.answer in ("1", "2")))
+    # published takes the answer 2 for right too: one more response of each problem of aime24, the one of math500;
+    # 6/8 with problems of 2/4 and 4/4, 4/4 with no spread at all
+    assert grader_rows(summary_of(run)) == [
+        ("aime24", "8", "50.0", "25.0 to 75.0", "75.0", "50.0 to 100.0", "2"),
+        ("math500", "4", "75.0", "25.0 to 100.0", "100.0", "100.0 to 100.0", "1"),
+        ("mean", "", "62.5", "", "87.5", "", ""),
+    ]
+    assert table(summary_of(run)).splitlines()[7:9] == [
+        "benchmark  responses  strict   95% interval  published    95% interval  differ",
+        "aime24             8    50.0   25.0 to 75.0       75.0   50.0 to 100.0       2",
+    ]
+    assert "| aime24 | 8 | 50.0 | 25.0 to 75.0 | 75.0 | 50.0 to 100.0 | 2 |" in markdown(summary_of(run)).split("\n")
+
+
+def test_a_benchmark_with_a_response_that_published_was_not_asked_about_has_no_score_by_it(make_evaluation):
+    run = make_evaluation({"aime24": ["1 2"], "math500": ["1"]})
+    run = run.having(lambda response: replace(response, published=None if response.answer == "2" else True))
+    assert [row[0] for row in grader_rows(summary_of(run))] == ["math500"]
 
 
 def test_a_k_that_is_no_power_of_two_is_named(make_evaluation):

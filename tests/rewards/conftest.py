@@ -2,13 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.rewards.pool import WorkerPool, shared_pool
+from openrlhf_cov.rewards.pool import SECOND_OPINION_TARGET, WorkerPool, shared_pool
 
 
 @pytest.fixture
 def no_shared_pool() -> None:
-    """The pool that other tests share is closed, so that the processes of this one are all there are."""
+    """The pools that other tests share are closed, so that the processes of this one are all there are."""
     shared_pool().close()
+    shared_pool(target=SECOND_OPINION_TARGET).close()
 
 
 @pytest.fixture(scope="module")

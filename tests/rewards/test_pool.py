@@ -225,6 +225,13 @@ def test_the_shared_pool_is_one():
     assert shared_pool().size == 2
 
 
+def test_the_shared_pool_of_another_target_is_as_large(pool_targets):
+    with shared_pool(3) as pool, shared_pool(target="pool_targets:run") as other:
+        assert other is shared_pool(target="pool_targets:run") is not pool
+        assert other.size == 3
+        assert other.call("echo", "x", timeout=5) == "x"
+
+
 def test_waiting_for_a_worker_is_bounded_if_asked(pool):
     pool.call("pid", timeout=5)
     with ThreadPoolExecutor(1) as threads:

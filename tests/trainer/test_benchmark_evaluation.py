@@ -64,6 +64,14 @@ def test_no_names_are_refused(make_args):
         plan_of(make_args(dataset="bench:"), Tokenizer())
 
 
+def test_the_curve_is_by_the_grader_strict_whichever_rewards(make_args):
+    args = make_args(samples=1, temperature=0.0)
+    args.reward_grader = "published"
+    (request, *_) = (evaluation := BenchmarkEvaluation(plan_of(args, Tokenizer()), args)).requests
+    graded = evaluation.grader(request, Completion(r"\boxed{1-1}", 3, 4, False))
+    assert (graded.correct, graded.published) == (False, None)
+
+
 def test_prompt_and_response_fit_into_max_len(make_args):
     # prompts have 4 characters, so 4 tokens
     args = make_args(max_len=20, max_tokens=50)
