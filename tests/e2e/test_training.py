@@ -104,8 +104,13 @@ def test_clip_cov_on_packed_samples_while_the_next_rollout_is_generated(run_trai
 
 
 def test_only_uncertain_tokens_train_with_capped_weights(run_trainer, task, tmp_path):
-    run = run_trainer([*task.flags(tmp_path / "run"), "--method", "top_entropy,cispo"], tmp_path / "run")
+    secret = "S3cretT0ken"
+    flags = [*task.flags(tmp_path / "run"), "--method", "top_entropy,cispo", "--logger.wandb.key", secret]
+    run = run_trainer(flags, tmp_path / "run", {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)})
     assert run.status == 0
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".wandb" for path in files)
+    assert [path for path in files if secret.encode() in path.read_bytes()] == []
     assert [line["step"] for line in run.metrics] == [1, 2, 3]
     for line in run.metrics:
         assert set(line) == documented_names()
