@@ -62,7 +62,10 @@ def extremes(value: "float | Schedule") -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A group of flags: one field each, made with ``setting``. Raises ValueError for a value that is no choice."""
+    """A group of flags: one field each, made with ``setting``. Raises ValueError for a value that is no choice.
+
+    A group may have a ``check()`` of its own values, which raises ValueError; groups may be joined by inheritance.
+    """
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -71,6 +74,9 @@ class Settings:
                 raise ValueError(
                     f"--{entry.metadata['flag'] or entry.name} is one of {', '.join(choices)}, got {value!r}"
                 )
+        for group in reversed(type(self).__mro__):  # each its own, which none of them can forget to pass on
+            if "check" in vars(group):
+                group.check(self)
 
     @classmethod
     def from_args(cls: type[Group], args: Any) -> Group:

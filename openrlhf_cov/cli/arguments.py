@@ -159,6 +159,11 @@ class CovArgumentParser(Parser):
                 flags = " or ".join(method.flag for method in owners)
                 got = " ".join(method.flag for method in config.methods) or "--cov_type none"
                 self.error(f"--{name} only applies to {flags}, got {got}; drop it or set {flags}")
+        published = [method for method in config.methods if method.ppo_clip]
+        if config.allow_no_trust_region and not (config.surrogate and len(published) > 1):
+            self.error(
+                "--allow_no_trust_region only applies where a surrogate stands beside a method with a clip of its own"
+            )
         if "cov_dump_tokens" in given and not config.cov_dump_every:
             self.error("--cov_dump_tokens only applies with --cov_dump_every; drop it or set --cov_dump_every")
         if "cov_log_probs" in given and config.cov_scope != "global":
@@ -174,18 +179,19 @@ class CovArgumentParser(Parser):
                 f"{config.methods[0].flag} needs --actor.policy_loss_type ppo, got {policy_loss_type}: it acts on "
                 "each token, this ratio is of a sequence and would average that away"
             )
-        for method in config.methods:
-            published = method.clip_of(config)
-            if published == UNCLIPPED:
-                for name in (*CLIP_RANGE_FLAGS, "actor.dual_clip"):
-                    if name in given:
-                        keep = f" or add --{method.keeps_clip}" if method.keeps_clip else ""
-                        self.error(
-                            f"--{name} {getattr(args, name)} has no effect with {method.flag}, which has no PPO clip; "
-                            f"drop it{keep}"
-                        )
-            if published and given.isdisjoint(CLIP_RANGE_FLAGS):
-                setattr(args, "actor.eps_clip_low_high", published)
+        unclipped = [method for method in config.methods if method.clip_of(config) == UNCLIPPED]
+        for method in unclipped if config.ppo_clip == UNCLIPPED else ():
+            for name in (*CLIP_RANGE_FLAGS, "actor.dual_clip"):
+                if name in given:
+                    keep = f" or add --{method.keeps_clip}" if method.keeps_clip else ""
+                    self.error(
+                        f"--{name} {getattr(args, name)} has no effect with {method.flag}, which has no PPO clip; "
+                        f"drop it{keep}"
+                    )
+        for reason in filter(None, (method.refuses(config, vars(args)) for method in config.methods)):
+            self.error(reason)
+        if config.ppo_clip and given.isdisjoint(CLIP_RANGE_FLAGS):
+            setattr(args, "actor.eps_clip_low_high", config.ppo_clip)
 
 
 def add_config_arguments(

@@ -158,7 +158,7 @@ def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
         if method.one_update and updates == 1:
             logger.warning(
                 f"{method.flag} with one update per rollout: {method.one_update}. Lower --train.batch_size or raise "
-                "--rollout.batch_size (the paper makes 8)"
+                "--rollout.batch_size"
             )
 
 

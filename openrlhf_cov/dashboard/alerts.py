@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from openrlhf_cov.analysis.naming import ENTROPY
 from openrlhf_cov.analysis.regression import Floats
+from openrlhf_cov.analysis.runs import METHOD_FLAGS
 from openrlhf_cov.analysis.table import Table
 
 START_POINTS, LEVEL_POINTS = 5, 3
@@ -145,8 +146,9 @@ def _large_ratio(table: Table) -> Alert | None:
 def _empty_band(table: Table, settings: Mapping[str, str]) -> Alert | None:
     """Of a run whose method is not known, one that selected tokens at some step has one."""
     steps, (empty,) = _complete(table, "cov/empty_update_frac")
-    method = settings.get("--cov_type")
-    if method not in (None, "clip_cov") or (method is None and not np.nansum(table.column("cov/selected_count"))):
+    flags = [settings[flag] for flag in METHOD_FLAGS if flag in settings]
+    given = [name for value in flags for name in value.split(",") if name != "none"]
+    if ("clip_cov" not in given) if flags else not np.nansum(table.column("cov/selected_count")):
         return None
     since = _holding(steps, _recent_mean(empty, RECENT) > EMPTY_BAND)
     if since is None:

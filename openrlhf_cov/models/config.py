@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
 
-from openrlhf_cov.models.method import SLOTS, UNCLIPPED, Method
+from openrlhf_cov.models.method import SLOTS, Method
 from openrlhf_cov.models.methods import METHODS
-from openrlhf_cov.settings import Schedule, extremes, setting
+from openrlhf_cov.settings import Schedule, Settings, extremes, setting
 
 LARGE_COV_RATIO = 0.05
 """Token fractions above this are refused without ``allow_large_cov_ratio``: published values are 2e-4 and 2e-3."""
@@ -17,10 +17,20 @@ BY_COVARIANCE = tuple(name for name, method in METHODS.items() if method.by_cova
 OTHERS = tuple(name for name in METHODS if name not in BY_COVARIANCE)
 
 
+OF_METHODS = tuple(dict.fromkeys(each.settings for each in METHODS.values() if each.settings is not Settings))
+
+
 def methods_of(cov_type: str, method: str) -> list[Method]:
-    """The methods that ``--cov_type`` and ``--method`` name, the former's first; each once."""
-    names = [name.strip() for name in (cov_type, *method.split(","))]
-    return [METHODS[name] for name in dict.fromkeys(names) if name != "none"]
+    """The methods that ``--cov_type`` and ``--method`` name, each once, in the order of the registry.
+
+    That is one order for all ways of writing them, those by covariance first.
+    """
+    names = {cov_type, *_names(method)}
+    return sorted((each for each in METHODS.values() if each.name in names), key=lambda each: not each.by_covariance)
+
+
+def _names(method: str) -> list[str]:
+    return [name.strip() for name in method.split(",")]
 
 
 def _summaries(names: tuple[str, ...]) -> str:
@@ -29,7 +39,7 @@ def _summaries(names: tuple[str, ...]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CovConfig(*(method.settings for method in METHODS.values())):
+class CovConfig(*OF_METHODS):
     """Settings of the policy loss: those of all methods, and these. Fractions are of tokens, never percent.
 
     Raises ValueError, naming the flag, the value and the accepted range, when a value is out of range.
@@ -62,8 +72,8 @@ class CovConfig(*(method.settings for method in METHODS.values())):
     )
     cov_dump_tokens: int = setting(200, "tokens that such a file holds")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        """Called when the settings are made, after the checks of the methods."""
         self._check_methods()
         for entry in fields(self):
             if entry.metadata["fraction"]:
@@ -89,6 +99,12 @@ class CovConfig(*(method.settings for method in METHODS.values())):
         return next((method for method in self.methods if method.slot == "surrogate"), None)
 
     @property
+    def ppo_clip(self) -> tuple[float, float] | None:
+        """The PPO clip that the methods set, the surrogate's or that of the one that has one; None: the run's."""
+        clips = [method.clip_of(self) for method in (self.surrogate, *self.methods) if method]
+        return next((clip for clip in clips if clip), None)
+
+    @property
     def plans_globally(self) -> bool:
         """True if a method plans over a whole optimizer step."""
         return self.cov_scope == "global" and any(method.plan for method in self.methods)
@@ -96,7 +112,8 @@ class CovConfig(*(method.settings for method in METHODS.values())):
     @property
     def asks_log_probs(self) -> bool:
         """True if the window holds the log-probs of the policy before each update."""
-        return self.cov_log_probs == "current" and any(method.by_covariance for method in self.methods)
+        asked = [getattr(self, method.log_probs_policy) for method in self.methods if method.log_probs_policy]
+        return "current" in asked
 
     @property
     def entropy_policy(self) -> str | None:
@@ -110,9 +127,13 @@ class CovConfig(*(method.settings for method in METHODS.values())):
         return replace(self, **{n: v.at(step) for n, v in scheduled.items() if isinstance(v, Schedule)})
 
     def _check_methods(self) -> None:
-        for name in self.method.split(","):
-            if name.strip() not in ("none", *METHODS):
-                raise ValueError(f"--method {name!r} is no method; choose from {', '.join(METHODS)}")
+        names = _names(self.method)
+        for name in names:
+            if name not in METHODS and names != ["none"]:
+                raise ValueError(
+                    f"--method {self.method}: {name!r} is no method; give none, or of {', '.join(METHODS)} one or "
+                    "several with commas"
+                )
         for fault in self._conflicts():
             raise ValueError(fault)
 
@@ -130,11 +151,16 @@ class CovConfig(*(method.settings for method in METHODS.values())):
             surrogate = self.surrogate.flag
             if method.keeps_clip and getattr(self, method.keeps_clip):
                 yield f"--{method.keeps_clip} has no effect with {surrogate}, which has no PPO clip; drop it"
-            if method is not self.surrogate and method.ppo_clip == UNCLIPPED and not self.allow_no_trust_region:
+            if method is not self.surrogate and method.ppo_clip and not self.allow_no_trust_region:
                 yield (
-                    f"{method.flag} beside {surrogate} leaves no bound on an update: neither clips; drop one, or add "
+                    f"{method.flag} beside {surrogate} leaves no bound on an update: {surrogate} does not clip, and "
+                    f"{method.title} was published with a clip of its own or with none; drop one, or add "
                     "--allow_no_trust_region if you mean it"
                 )
+        asking = [method for method in self.methods if method.entropy_policy]
+        if len({getattr(self, method.entropy_policy) for method in asking}) > 1:
+            flags = " and ".join(method.flag for method in asking)
+            yield f"{flags} ask for entropies of different policies; let them ask for the same"
 
     def _check_fraction(self, name: str, value: float) -> None:
         if not 0.0 < value <= 1.0:

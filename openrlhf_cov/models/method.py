@@ -65,11 +65,12 @@ class Plan:
     drops: bool = False
     """They give no loss and no gradient, but count in the mean."""
     weight: Tensor | float = 1.0
-    """Factor, at least 0, of the advantages of all others."""
+    """Factor, at least 0, of the advantages."""
 
     def transformed(self, advantages: Tensor) -> Tensor:
         """A' (B, A) from A (B, A). An advantage of 0 makes a surrogate and its gradient exactly 0."""
-        return (self.weight * advantages).masked_fill(self.tokens, 0.0) if self.drops else advantages
+        weighted = advantages if isinstance(self.weight, float) and self.weight == 1.0 else self.weight * advantages
+        return weighted.masked_fill(self.tokens, 0.0) if self.drops else weighted
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ class Method:
     """Its flags: none of them may be given without the method."""
     by_covariance: bool = False
     """It is a value of ``--cov_type``, and the settings of covariance concern it."""
+    log_probs_policy: str | None = None
+    """Setting that says whose log-probs the window holds: ``current``, the policy before each update, or ``old``."""
     entropy_policy: str | None = None
     """Setting that says whose entropies the window holds: ``current``, the policy before each update, or ``old``."""
     plan: Callable[[Any, Window], list[Plan]] | None = None
@@ -100,6 +103,8 @@ class Method:
     """Published range (low, high) of the PPO clip; None: that of the run's flags."""
     keeps_clip: str | None = None
     """Setting that keeps the run's PPO clip where the published method has none."""
+    refuses: Callable[[Any, Mapping[str, Any]], str | None] = lambda settings, flags: None
+    """(settings, upstream's flags) -> why the method does not go with them, None if it does."""
     one_update: str | None = None
     """Why it does nothing where a rollout gives one update."""
     idle: Callable[[Mapping[str, float], int], str | None] = lambda values, updates: None

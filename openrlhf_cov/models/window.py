@@ -1,7 +1,7 @@
 """What a method can see of one optimizer step before its update: exact for any micro-batch size, rank and order.
 
-Three primitives serve every method: exact sums, the k largest, the maximum. Each may be used more than once, one round
-of collectives after another. Nothing here carries gradient.
+Three primitives serve every method: counts (and the exact sums behind the covariance), the k largest, the maximum.
+Each may be used more than once, one round of collectives after another. Nothing here carries gradient.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ from openrlhf_cov.models.ranking import NOT_A_CANDIDATE, fixed_point_sums, lotte
 from openrlhf_cov.utils.ordering import quota
 
 BINS = 2**16
-GATHERED = 2**15
-"""Up to so many of the largest, each rank sends its own; beyond, counts in ``BINS`` bins, four times."""
+GATHERED = 4 * BINS
+"""As long as no more scores come together on a rank, each sends its largest; beyond, ``BINS`` counts, four times."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Ranks:
     all_reduce_sum: Callable[[Tensor], Tensor]
     all_gather: Callable[[Tensor], Tensor]
     """A 1-d tensor, of equal length on every rank -> all of them, one after another."""
+    size: int = 1
+    """How many there are."""
 
 
 ALONE = Ranks(all_reduce_sum=lambda tensor: tensor, all_gather=lambda tensor: tensor)
@@ -105,7 +107,7 @@ def plan_step(config: CovConfig, window: Window) -> list[list[Plan]]:
 
 class MicroBatch:
     """A window of one micro-batch of one rank, as the published code has it: means of its own, equal values by
-    position, lots from ``generator``. It offers what a method by covariance asks for."""
+    position, lots from ``generator``. It offers what methods by covariance may ask for, and nothing else."""
 
     def __init__(self, batch: TokenBatch, ppo_clip: tuple[float, float], generator: torch.Generator) -> None:
         self._batch, self._ppo_clip, self._generator = batch, ppo_clip, generator
@@ -144,9 +146,9 @@ def kth_largest(scores: Tensor, k: int, ranks: Ranks = ALONE) -> Tensor:
     """The k-th largest of the scores of all ranks, 0-d int64; the smallest possible one if there are fewer.
 
     ``scores`` is this rank's int64 (n,). No rank can hold more than k of the k largest, so for a small k its own k
-    best are enough, 8 bytes each; beyond ``GATHERED`` it is found digit by digit, from 4 times ``BINS`` counts.
+    best are enough, 8 bytes each; beyond ``GATHERED`` of all ranks it is found digit by digit, from ``BINS`` counts.
     """
-    if k > GATHERED:
+    if k * ranks.size > GATHERED:
         return _by_digits(scores, k, ranks)
     padding = scores.new_full((max(0, k - scores.numel()),), NOT_A_CANDIDATE)
     best = torch.cat([scores.topk(min(k, scores.numel())).values, padding])
@@ -157,15 +159,14 @@ def _by_digits(scores: Tensor, k: int, ranks: Ranks) -> Tensor:
     """Each round fixes 16 bits: the digit at which the counts from above reach k. No value is read by the host."""
     unsigned = scores ^ NOT_A_CANDIDATE  # the same order, as 64 bits without a sign
     among = torch.ones_like(scores, dtype=torch.bool)
-    found = missing = None
+    found, missing = scores.new_zeros(()), scores.new_tensor(k)
     for shift in (48, 32, 16, 0):
         digits = (unsigned >> shift) & (BINS - 1)
         counts = scores.new_zeros(BINS).scatter_add_(0, digits, among.long())
         reached = ranks.all_reduce_sum(counts).flip(0).cumsum(0)  # [n]: those with one of the n + 1 highest digits
-        missing = reached.new_tensor(k) if missing is None else missing
         place = (reached < missing).sum().clamp(max=BINS - 1)
         missing = missing - torch.cat([reached.new_zeros(1), reached]).gather(0, place.view(1))[0]
         digit = BINS - 1 - place
         among = among & (digits == digit)
-        found = digit << shift if found is None else found | (digit << shift)
+        found = found | (digit << shift)
     return found ^ NOT_A_CANDIDATE

@@ -24,7 +24,10 @@ def observe_loss(loss: nn.Module, metrics: MetricBuffer) -> None:
 
     def record(module: nn.Module, args: tuple, kwargs: dict, output: tuple) -> None:
         log_probs, old_log_probs, advantages = args
-        batch = TokenBatch(log_probs.detach(), old_log_probs, advantages, kwargs["action_mask"])
+        # GSPO's ratio is to the policy that sampled where upstream corrects for it
+        corrected = by_sequence and ppo.is_correction_level != "off"
+        old = kwargs["rollout_log_probs"] if corrected else old_log_probs
+        batch = TokenBatch(log_probs.detach(), old, advantages, kwargs["action_mask"])
         seen = getattr(module, "seen", advantages)
         metrics.add(*update_metrics(batch, getattr(module, "selected", None), seen, clip, by_sequence))
 

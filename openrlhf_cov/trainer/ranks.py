@@ -19,4 +19,4 @@ def ranks_of(group: dist.ProcessGroup) -> Ranks:
         dist.all_gather(parts, tensor, group=group)
         return torch.cat(parts)
 
-    return Ranks(all_reduce_sum, all_gather)
+    return Ranks(all_reduce_sum, all_gather, dist.get_world_size(group))

@@ -40,6 +40,13 @@ REFUSED = [
     (["--method", "cisspo"], ["--method", "'cisspo'", "cispo"]),
     (["--method", "top_entropy", *CLIP], ["--cov_type clip_cov", "--method top_entropy", "drop one"]),
     (["--method", "cispo", *KL], ["--cov_type kl_cov", "--method cispo", "--allow_no_trust_region"]),
+    (["--method", "cispo", *CLIP], ["--cov_type clip_cov", "--method cispo", "--allow_no_trust_region"]),
+    (["--allow_no_trust_region"], ["--allow_no_trust_region", "surrogate"]),
+    (["--allow_no_trust_region", "--method", "top_entropy,cispo"], ["--allow_no_trust_region", "surrogate"]),
+    (
+        ["--method", "top_entropy", "--actor.loss_agg_mode", "seq-mean-token-mean"],
+        ["--top_entropy_mean kept", "--actor.loss_agg_mode token-mean", "--top_entropy_mean all"],
+    ),
     (["--cispo_cap", "5"], ["--cispo_cap", "--method cispo", "got --cov_type none"]),
     (["--top_entropy_mean", "all", *KL], ["--top_entropy_mean", "--method top_entropy", "got --cov_type kl_cov"]),
     (["--cov_scope", "global", "--method", "cispo"], ["--cov_scope", "--cov_type clip_cov", "got --method cispo"]),

@@ -29,7 +29,7 @@ def gradients(config, eps=(0.2, 0.28), token_level_loss=True):
     ``eps`` is the PPO clip of the run; where a method was published with another one, it is that one's.
     """
     batch = example()
-    (clip,) = [method.clip_of(config) for method in config.methods if method.clip_of(config)] or [eps]
+    clip = config.ppo_clip or eps
     loss = MethodLoss(
         config, policy_loss=PolicyLoss(*clip, token_level_loss=token_level_loss), aggregate=aggregate_loss
     )

@@ -32,7 +32,8 @@ class StubPolicy(nn.Module):
         gradient = torch.is_grad_enabled()
         self.asked.append(dict(sequences=sequences, training=self.training, gradient=gradient, options=options))
         log_probs = -self.weight * sequences[:, -action_mask.shape[1] :] * action_mask
-        return (log_probs, SimpleNamespace()) if return_output else log_probs
+        entropy = (self.weight.detach() * sequences)[:, :-1]  # of the next token, grows with this one
+        return (log_probs, SimpleNamespace(entropy=entropy)) if return_output else log_probs
 
 
 def cov_loss(**settings):
@@ -202,6 +203,34 @@ def test_old_log_probs_never_ask_the_policy():
     assert trainer.actor.asked == []
     for experience, mask in zip(experiences[2:], expected_masks(experiences[2:], loss.config), strict=True):
         assert torch.equal(experience.plans[0].tokens, mask)
+
+
+@pytest.mark.parametrize("cov_type", ["none", "kl_cov"])
+@pytest.mark.parametrize("log_probs", ["current", "old"])
+@pytest.mark.parametrize("entropies", ["current", "old"])
+@pytest.mark.parametrize("moved", [False, True])
+def test_the_window_holds_what_the_methods_ask_for(moved, entropies, log_probs, cov_type):
+    asked = {
+        "cov_type": cov_type,
+        "method": "top_entropy",
+        "cov_log_probs": log_probs,
+        "top_entropy_policy": entropies,
+    }
+    trainer = make_trainer(cov_loss(**asked), 1)
+    trainer.policy_moved, trainer.actor.weight.data = moved, torch.tensor(3.0)
+    trainer.old_entropies = lambda ids, width: torch.full((len(ids), width), 7.0)
+    (experience,) = micro_batches(1)
+    found, entropy = trainer._policy_now(experience, trainer.old_entropies([0, 1], 5), trainer.actor_loss_fn.config)
+
+    old = experience.action_log_probs
+    current = moved and cov_type == "kl_cov" and log_probs == "current"
+    assert torch.equal(found, 3.0 * old if current else old)
+    measured = moved and entropies == "current"
+    # columns 1 to 5 of 7: the five actions are the last ones, and an entropy is that of the token after it
+    expected = 3.0 * experience.sequences[:, 1:-1] if measured else torch.full((2, 5), 7.0)
+    assert torch.equal(entropy, expected)
+    assert len(trainer.actor.asked) == (current or measured)  # one forward serves both
+    assert not any(call["gradient"] for call in trainer.actor.asked)
 
 
 def test_a_policy_that_fails_is_left_in_training_mode():

@@ -52,6 +52,8 @@ ON_THE_HOST = {
     "kl_cov.idle": "of the values that were logged",
     "method.Method.idle": "of the values that were logged",
     "method.Method.has": "of flags",
+    "method.Method.refuses": "of flags",
+    "top_entropy.refuses": "of flags",
     "method.Method.clip_of": "of flags",
     "ranks.ranks_of": "the collectives of torch.distributed, which take what the rules check in `ranks`",
 }

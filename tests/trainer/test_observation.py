@@ -105,6 +105,22 @@ def test_the_baseline_logs_the_same_names_as_a_method():
     assert (baseline["ppo/clip_frac"], method["ppo/clip_frac"]) == (0.75, 0.0)
 
 
+@pytest.mark.parametrize("kind", ["ppo", "gspo"])
+@pytest.mark.parametrize("level", ["off", "token", "seq"])
+def test_the_clip_fraction_is_upstreams(kind, level):
+    # sequences of two and one token with their own ratios to the policy that scored and to the one that sampled
+    log_probs = torch.tensor([[-0.1, -1.2], [-0.9, -5.0]])
+    old = log_probs - torch.tensor([[0.1, -0.5], [-0.4, 0.0]])
+    sampled = log_probs - torch.tensor([[0.0, 0.02], [0.3, 0.0]])
+    loss, buffer = PolicyLoss(0.05, 0.05, policy_loss_type=kind, is_correction_level=level), MetricBuffer()
+    observe_loss(loss, buffer)
+    mask = torch.tensor([[1, 1], [1, 0]])
+    _, expected, *_ = loss(
+        log_probs, old, torch.tensor([[1.0, 1.0], [1.0, 1.0]]), action_mask=mask, rollout_log_probs=sampled
+    )
+    assert buffer.reduce(lambda tensor, op: tensor)["ppo/clip_frac"] == pytest.approx(float(expected))
+
+
 def test_every_call_counts():
     loss, buffer = PolicyLoss(), MetricBuffer()
     observe_loss(loss, buffer)

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planned import select_given, select_step
 
+import openrlhf_cov.models.window as window_module
 from openrlhf_cov.models.covariance import token_covariance
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.ranking import NOT_A_CANDIDATE, token_keys
-from openrlhf_cov.models.window import ALONE, kth_largest
+from openrlhf_cov.models.window import ALONE, Window, kth_largest
 
 UNCLIPPED = (math.inf, math.inf)
 
@@ -153,14 +155,47 @@ def test_the_kth_largest_of_unequal_ranks(simulated, k, expected):
     assert kth_largest(torch.cat(parts), k, ALONE).item() == expected
 
 
-SCORES = st.lists(st.one_of(st.integers(-3, 3), st.just(NOT_A_CANDIDATE), st.just(2**63 - 1)), min_size=1, max_size=6)
+DIGITS = st.sampled_from([0, 15, 16, 31, 32, 47, 48, 60])
+SPREAD = st.builds(lambda n, shift, sign: sign * (n << shift), st.integers(0, 3), DIGITS, st.sampled_from([-1, 1]))
+EXTREMES = st.sampled_from([NOT_A_CANDIDATE, 2**63 - 1])
+SCORES = st.lists(st.one_of(st.integers(-3, 3), EXTREMES, SPREAD), min_size=1, max_size=6)
 
 
+@pytest.mark.parametrize("gathered", [window_module.GATHERED, 0])
 @given(parts=st.lists(SCORES, min_size=1, max_size=3), k=st.integers(1, 20))
-def test_the_kth_largest_is_that_of_the_sorted_list(simulated, parts, k):
-    found = simulated(len(parts)).run(lambda scores, ranks: kth_largest(torch.tensor(scores), k, ranks).item(), parts)
+def test_the_kth_largest_is_that_of_the_sorted_list(simulated, gathered, parts, k):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window_module, "GATHERED", gathered)  # 0: digit by digit
+        found = simulated(len(parts)).run(
+            lambda scores, ranks: kth_largest(torch.tensor(scores), k, ranks).item(), parts
+        )
     ranked = sorted((score for part in parts for score in part), reverse=True) + [NOT_A_CANDIDATE] * k
     assert found == [ranked[k - 1]] * len(parts)
+
+
+def test_where_many_scores_would_come_together_counts_are_sent(simulated, monkeypatch):
+    monkeypatch.setattr(window_module, "GATHERED", 10)
+    group = simulated(2)
+    parts = [torch.arange(0, 40, 2), torch.arange(1, 41, 2)]
+    found = group.run(
+        lambda scores, ranks: kth_largest(scores, 6, replace(ranks, size=2)).item(), parts
+    )  # 12 would come together
+    assert found == [34, 34]  # of 39, 38, 37, 36, 35, 34
+    assert group.moved == [4 * 65536 * 8] * 2
+
+
+def test_the_maximum_and_the_count_of_all_ranks(simulated):
+    # the largest of an action token is 3: the 9s are padding; the second rank has no token
+    masks = [torch.tensor([[1, 1, 0]]), torch.tensor([[0, 0, 0]])]
+    values = [torch.tensor([[-5.0, 3.0, 9.0]]), torch.tensor([[9.0, 9.0, 9.0]])]
+
+    def ask(mask, value, ranks):
+        tokens = TokenBatch(value, value, value, mask)
+        window = Window([tokens], [mask.long()], UNCLIPPED, ranks)
+        return window.maximum([value]).item(), window.total([mask.bool()]).item(), window.count.item()
+
+    assert simulated(2).run(ask, masks, values) == [(3.0, 2, 2)] * 2
+    assert simulated(1).run(ask, masks[1:], values[1:]) == [(-math.inf, 0, 0)]
 
 
 @pytest.mark.parametrize("cov_type", ["kl_cov", "clip_cov"])

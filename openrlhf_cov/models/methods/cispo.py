@@ -22,8 +22,8 @@ class CispoSettings(Settings):
     )
     cispo_floor: float = setting(0.0, "smallest importance weight; the published method has none")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        """Called when the settings are made."""
         if not 1.0 <= self.cispo_cap < math.inf:
             raise ValueError(
                 f"--cispo_cap is a ratio of at least 1, got {self.cispo_cap}; where others take 0.28, this is 1.28"

@@ -23,8 +23,8 @@ class ClipCovSettings(Settings):
     clip_cov_lb: float = setting(1.0, "lower bound of the covariance band")
     clip_cov_ub: float = setting(5.0, "upper bound of the covariance band")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        """Called when the settings are made."""
         if not self.clip_cov_lb < self.clip_cov_ub:
             raise ValueError(
                 f"--clip_cov_lb must lie below --clip_cov_ub, got {self.clip_cov_lb} and {self.clip_cov_ub}"
@@ -61,6 +61,7 @@ METHOD = Method(
     slot="drop",
     settings=ClipCovSettings,
     by_covariance=True,
+    log_probs_policy="cov_log_probs",
     plan=plan,
     ppo_clip=(1.0, 1.0),  # as the authors' scripts open it
     idle=idle,

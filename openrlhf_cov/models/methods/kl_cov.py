@@ -36,8 +36,8 @@ class KlCovSettings(Settings):
         False, "keep the PPO clip beside the KL penalty; the published KL-Cov has none"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        """Called when the settings are made."""
         for value in extremes(self.ppo_kl_coef):
             if not 0.0 <= value < math.inf:
                 raise ValueError(f"--ppo_kl_coef is a finite number of at least 0, got {value}")
@@ -81,10 +81,12 @@ METHOD = Method(
     slot="penalty",
     settings=KlCovSettings,
     by_covariance=True,
+    log_probs_policy="cov_log_probs",
     plan=plan,
     penalty=penalty,
     ppo_clip=UNCLIPPED,
     keeps_clip="kl_cov_keep_ppo_clip",
-    one_update="it has no effect: the policy is still the one that sampled, there is no drift to penalise",
+    one_update="it has no effect: the policy is still the one that sampled, there is no drift to penalise (the paper "
+    "makes 8)",
     idle=idle,
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Method, Plan
 from openrlhf_cov.settings import Settings, setting
@@ -29,10 +30,13 @@ class TopEntropySettings(Settings):
         choices=("kept", "all"),
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 < self.top_entropy_frac <= 1.0:
-            raise ValueError(f"--top_entropy_frac is a fraction of tokens in (0, 1], got {self.top_entropy_frac}")
+    def check(self) -> None:
+        """Called when the settings are made."""
+        if not 0.0 < self.top_entropy_frac < 1.0:
+            raise ValueError(
+                f"--top_entropy_frac is a fraction of tokens in (0, 1), not percent, got {self.top_entropy_frac}; "
+                "at 1 all tokens train, as without the method"
+            )
 
 
 def plan(settings: TopEntropySettings, window: Window) -> list[Plan]:
@@ -46,6 +50,16 @@ def plan(settings: TopEntropySettings, window: Window) -> list[Plan]:
     return [Plan(mask & ~tokens, drops=True, weight=weight) for mask, tokens in zip(window.masks, kept, strict=True)]
 
 
+def refuses(settings: TopEntropySettings, flags: Mapping[str, Any]) -> str | None:
+    """The mean over kept tokens is one of tokens."""
+    mode = flags["actor.loss_agg_mode"]
+    if settings.top_entropy_mean == "all" or mode == "token-mean":
+        return None
+    return (
+        f"--top_entropy_mean kept needs --actor.loss_agg_mode token-mean, got {mode}; or give --top_entropy_mean all"
+    )
+
+
 METHOD = Method(
     name="top_entropy",
     title="80/20",
@@ -54,5 +68,6 @@ METHOD = Method(
     slot="drop",
     settings=TopEntropySettings,
     entropy_policy="top_entropy_policy",
+    refuses=refuses,
     plan=plan,
 )

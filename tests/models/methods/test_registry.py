@@ -1,7 +1,7 @@
 import pytest
 
 from openrlhf_cov.models.config import BY_COVARIANCE, CovConfig, methods_of
-from openrlhf_cov.models.method import SLOTS
+from openrlhf_cov.models.method import SLOTS, UNCLIPPED
 from openrlhf_cov.models.methods import METHODS
 
 
@@ -28,7 +28,9 @@ def test_cov_type_takes_the_methods_by_covariance():
         ("kl_cov", "none", ["kl_cov"]),
         ("none", "kl_cov", ["kl_cov"]),
         ("kl_cov", "top_entropy, kl_cov", ["kl_cov", "top_entropy"]),
-        ("none", "cispo,top_entropy", ["cispo", "top_entropy"]),
+        ("none", "cispo,top_entropy", ["top_entropy", "cispo"]),  # one order for all ways of writing them
+        ("none", "top_entropy,kl_cov", ["kl_cov", "top_entropy"]),
+        ("none", "cispo,cispo", ["cispo"]),
     ],
 )
 def test_methods_are_those_of_both_flags(cov_type, method, expected):
@@ -36,10 +38,45 @@ def test_methods_are_those_of_both_flags(cov_type, method, expected):
 
 
 @pytest.mark.parametrize(
+    ("settings", "clip"),
+    [
+        ({}, None),
+        ({"method": "top_entropy"}, None),
+        ({"cov_type": "clip_cov"}, (1.0, 1.0)),
+        ({"cov_type": "kl_cov", "method": "top_entropy"}, UNCLIPPED),
+        ({"cov_type": "kl_cov", "kl_cov_keep_ppo_clip": True}, None),
+        ({"method": "top_entropy,cispo"}, UNCLIPPED),
+        ({"cov_type": "clip_cov", "method": "cispo", "allow_no_trust_region": True}, UNCLIPPED),
+        ({"method": "cispo,clip_cov", "allow_no_trust_region": True}, UNCLIPPED),  # not by the order of names
+    ],
+)
+def test_the_clip_is_the_surrogates_or_that_of_the_method_that_has_one(settings, clip):
+    assert CovConfig(**settings).ppo_clip == clip
+
+
+BAD = {
+    "clip_cov": {"clip_cov_lb": 9.0},
+    "kl_cov": {"ppo_kl_coef": -1.0},
+    "top_entropy": {"top_entropy_frac": 2.0},
+    "cispo": {"cispo_cap": 0.2},
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_checks_its_settings_in_the_common_config(name):
+    with pytest.raises(ValueError, match="--"):
+        CovConfig(**BAD[name])
+
+
+@pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"method": "cisspo"}, ["--method", "'cisspo'", "cispo"]),
         ({"method": ""}, ["--method"]),
+        ({"method": "none,cispo"}, ["--method", "'none'"]),
+        ({"method": "cispo,"}, ["--method cispo,", "''"]),
+        ({"cov_type": "clip_cov", "method": "cispo"}, ["--cov_type clip_cov", "--method cispo", "--allow_no_trust"]),
+        ({"method": "cispo,clip_cov"}, ["--cov_type clip_cov", "--method cispo", "--allow_no_trust"]),
         (
             {"cov_type": "clip_cov", "method": "top_entropy"},
             ["--cov_type clip_cov", "--method top_entropy"],
