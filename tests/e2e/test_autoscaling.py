@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ray.util import get_node_ip_address
 
 from openrlhf_cov.cli.local_ray import PORT_FLAGS, environment, free_ports, stop
 
@@ -21,16 +22,25 @@ HEAD_ID = "f" * 51 + "00000"
 CLOUD = {
     "cluster_name": "fake_multinode",
     "max_workers": 2,
-    "provider": {"type": "fake_multinode", "launch_multiple": True, "head_node_id": HEAD_ID},
+    "provider": {
+        "type": "fake_multinode",
+        "launch_multiple": True,
+        "head_node_id": HEAD_ID,
+        "use_node_id_as_ip": True,  # all nodes have the address of this host
+        "disable_node_updaters": True,
+        "disable_launch_config_check": True,
+    },
     "available_node_types": {
-        "head": {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 0},
+        "ray.head.default": {"resources": {"CPU": 2}, "node_config": {}, "max_workers": 0},
         "gpu": {"resources": {"CPU": 2, "GPU": 1}, "node_config": {}, "min_workers": 0, "max_workers": 2},
     },
-    "head_node_type": "head",
+    "head_node_type": "ray.head.default",
     "upscaling_speed": 1.0,
     "idle_timeout_minutes": 5,
     "auth": {},
     "file_mounts": {},
+    "cluster_synced_files": [],
+    "file_mounts_sync_continuously": False,
     **{f"{kind}_commands": [] for kind in ("initialization", "setup", "head_setup", "worker_setup")},
     **{f"{kind}_start_ray_commands": [] for kind in ("head", "worker")},
 }
@@ -69,9 +79,10 @@ def head():
         command += [word for flag in ports.items() for word in flag]
         env = environment() | {"RAY_TMPDIR": str(folder), "AUTOSCALER_UPDATE_INTERVAL_S": "1"} | variables
         if cloud:
-            (folder / "cloud.yaml").write_text(json.dumps(cloud))
+            gcs = {"gcs_address": f"{get_node_ip_address()}:{ports['--port']}"}  # its nodes would look for port 6379
+            (folder / "cloud.yaml").write_text(json.dumps(cloud | {"provider": cloud["provider"] | gcs}))
             command += ["--autoscaling-config", str(folder / "cloud.yaml")]
-            env |= {"RAY_FAKE_CLUSTER": "1"}
+            env |= {"RAY_FAKE_CLUSTER": "1", "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID}
         with (folder / "head.log").open("w") as log:
             running.append(subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True))
         return environment() | {"RAY_TMPDIR": str(folder)}
