@@ -77,7 +77,18 @@ def one_step(
     finally:
         for actor in group._actor_handlers:
             ray.kill(actor)
+        give_back_placement_groups()
     return Step(frozenset().union(*selected), before, after, metrics)
+
+
+def give_back_placement_groups() -> None:
+    """Upstream keeps that of a two-rank group for itself."""
+    import ray
+    from ray.util.placement_group import PlacementGroup
+
+    for hex_id, entry in ray.util.placement_group_table().items():
+        if entry["state"] != "REMOVED":
+            ray.util.remove_placement_group(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(hex_id))))
 
 
 def policy_group(args, ranks: int):
@@ -89,7 +100,7 @@ def policy_group(args, ranks: int):
 
     adapters.accept_fp32()
     if not ray.is_initialized():
-        args.actor.num_gpus_per_node = 7  # upstream never gives back the placement group of a two-rank group
+        args.actor.num_gpus_per_node = 2  # as many as the largest group
         cluster.connect(cluster.needs_of_training(args))
         args.actor.num_gpus_per_node = ranks
     seams.install(args)
