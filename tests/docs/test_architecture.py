@@ -6,6 +6,9 @@ from functools import reduce
 
 import pytest
 
+from openrlhf_cov.trainer import cpu_host
+
+cpu_host.install()
 NAME = re.compile(r"`((?:cli|trainer|models|rewards|utils)\.[\w.]+)`")
 
 
