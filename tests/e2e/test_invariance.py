@@ -68,12 +68,12 @@ def one_step(
         for rank, actor in enumerate(group._actor_handlers):
             for rollout in rollouts[rank * per_rank : (rank + 1) * per_rank]:
                 ray.get(actor.append.remote(rollout))
-        before = ray.get(group._actor_handlers[0].__ray_call__.remote(weights))
+        before, *_ = ray.get([actor.__ray_call__.remote(weights) for actor in group._actor_handlers])
         ray.get([actor.__ray_call__.remote(record_selection) for actor in group._actor_handlers])
         ray.get(group.async_run_method("start_step", global_step=5))
         metrics, *_ = ray.get(group.async_run_method("fit", kl_ctl=0.0))
         selected = ray.get([actor.__ray_call__.remote(lambda self: self.recorded) for actor in group._actor_handlers])
-        after = ray.get(group._actor_handlers[0].__ray_call__.remote(weights))
+        after, *_ = ray.get([actor.__ray_call__.remote(weights) for actor in group._actor_handlers])
     finally:
         for actor in group._actor_handlers:
             ray.kill(actor)
@@ -112,7 +112,7 @@ def policy_group(args, ranks: int):
 
 
 def weights(actor) -> dict[str, torch.Tensor]:
-    """Runs inside a policy actor."""
+    """Runs inside every policy actor, which gather them together."""
     import deepspeed
 
     module = actor.actor.model.module
