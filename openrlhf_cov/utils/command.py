@@ -21,7 +21,7 @@ def write_command(folder: str | Path, words: Sequence[str]) -> None:
 
 
 def read_flags(path: Path) -> dict[str, str]:
-    """The flags of a command line in a file, {"--cov_type": "kl_cov", ...}; a flag without a value is "true".
+    """The flags of a command line in a file, {"--train.batch_size": "256", ...}; a flag without a value is "true".
 
     A bare ``--``, which parts one command from the next, ends the values of a flag. Empty for a file that cannot be
     read.
