@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import ray
 
-from openrlhf_cov.config import RewardConfig, SamplingConfig
+from openrlhf_cov.config import ModelConfig, RewardConfig, SamplingConfig
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray.adapters import prepare_worker
 
@@ -68,6 +68,7 @@ def flags(score_range: tuple[float, float], filtering: bool) -> SimpleNamespace:
         vllm=SimpleNamespace(enable_sleep=False, sync_backend="gloo"),
         ds=SimpleNamespace(param_dtype="fp32"),
         **vars(RewardConfig()),
+        **vars(ModelConfig()),
     )
 
 
