@@ -286,3 +286,26 @@ def step() -> Callable[..., tuple[list[int], dict, bool]]:
 def outcomes() -> Callable[..., list]:
     """Function (generator, count) -> what ``step`` gives at most so many times, up to the end of the last pass."""
     return all_calls
+
+
+@pytest.fixture
+def check_resuming(make_generator, outcomes):
+    """Function (arguments of a generator) that stops such a run after each of its steps, in turn, and resumes it."""
+    from openrlhf_cov.trainer.checkpoints import CheckpointedLoader
+
+    def check(run: dict) -> None:
+        expected = outcomes(make_generator(**run)[0])
+        for done in range(1, len(expected)):
+            first, _ = make_generator(**run)
+            assert outcomes(first, done) == expected[:done]
+            if not expected[done - 1][0]:
+                continue  # no step, no checkpoint
+            second, _ = make_generator(**run)
+            state = CheckpointedLoader(first.prompts_dataloader, first).state_dict()
+            CheckpointedLoader(second.prompts_dataloader, second).load_state_dict(state)
+            following = outcomes(second)
+            if expected[done - 1][2]:  # it says again that the pass has ended
+                assert following.pop(0) == ([], {}, True)
+            assert following == expected[done:]
+
+    return check

@@ -9,24 +9,12 @@ from openrlhf_cov.trainer.checkpoints import CheckpointedLoader
 
 @pytest.mark.parametrize("episodes", [1, 3])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_run_resumed_after_any_step_goes_on_as_if_nothing_had_happened(make_generator, outcomes, seed, episodes):
+def test_a_run_resumed_after_any_step_goes_on_as_if_nothing_had_happened(check_resuming, seed, episodes):
     chance = random.Random(seed)
     passing = [chance.random() < 0.6 for _ in range(40)]
     run = {"prompts": 40, "score": lambda p: [1.0, float(not passing[p])], "delays": seed, "episodes": episodes}
     run["rollout_seeded"] = True
-    expected = outcomes(make_generator(**run)[0])
-    for done in range(1, len(expected)):
-        first, _ = make_generator(**run)
-        assert outcomes(first, done) == expected[:done]
-        if not expected[done - 1][0]:
-            continue  # no step, no checkpoint
-        second, _ = make_generator(**run)
-        state = CheckpointedLoader(first.prompts_dataloader, first).state_dict()
-        CheckpointedLoader(second.prompts_dataloader, second).load_state_dict(state)
-        following = outcomes(second)
-        if expected[done - 1][2]:  # it says again that the pass has ended
-            assert following.pop(0) == ([], {}, True)
-        assert following == expected[done:]
+    check_resuming(run)
 
 
 def test_a_restored_generator_continues_where_the_other_stopped(make_generator, step):
