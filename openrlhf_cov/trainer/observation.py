@@ -20,16 +20,15 @@ from openrlhf_cov.utils.metrics import AllReduce, MetricBuffer
 def observe_loss(loss: nn.Module, metrics: MetricBuffer) -> None:
     """Record ``update_metrics`` of every call of a policy loss: upstream's ``PolicyLoss`` or ``MethodLoss``."""
     ppo = getattr(loss, "policy_loss", loss)
-    clip, by_sequence = (ppo.clip_eps_low, ppo.clip_eps_high), ppo.policy_loss_type == "gspo"
+    clip = (ppo.clip_eps_low, ppo.clip_eps_high)
 
     def record(module: nn.Module, args: tuple, kwargs: dict, output: tuple) -> None:
         log_probs, old_log_probs, advantages = args
-        # GSPO's ratio is to the policy that sampled where upstream corrects for it
-        corrected = by_sequence and ppo.is_correction_level != "off"
-        old = kwargs["rollout_log_probs"] if corrected else old_log_probs
-        batch = TokenBatch(log_probs.detach(), old, advantages, kwargs["action_mask"])
-        seen = getattr(module, "seen", advantages)
-        metrics.add(*update_metrics(batch, getattr(module, "selected", None), seen, clip, by_sequence))
+        batch = TokenBatch(log_probs.detach(), old_log_probs, advantages, kwargs["action_mask"])
+        seen, sequence_old = getattr(module, "seen", advantages), None
+        if ppo.policy_loss_type == "gspo":  # its ratio is to the policy that sampled where upstream corrects for it
+            sequence_old = old_log_probs if ppo.is_correction_level == "off" else kwargs["rollout_log_probs"]
+        metrics.add(*update_metrics(batch, getattr(module, "selected", None), seen, clip, sequence_old))
 
     loss.register_forward_hook(record, with_kwargs=True)
 

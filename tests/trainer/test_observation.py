@@ -118,7 +118,9 @@ def test_the_clip_fraction_is_upstreams(kind, level):
     _, expected, *_ = loss(
         log_probs, old, torch.tensor([[1.0, 1.0], [1.0, 1.0]]), action_mask=mask, rollout_log_probs=sampled
     )
-    assert buffer.reduce(lambda tensor, op: tensor)["ppo/clip_frac"] == pytest.approx(float(expected))
+    values = buffer.reduce(lambda tensor, op: tensor)
+    assert values["ppo/clip_frac"] == pytest.approx(float(expected))
+    assert values["ppo/ratio_max"] == pytest.approx(math.exp(0.1))  # to the policy that scored, always
 
 
 def test_every_call_counts():
