@@ -51,8 +51,9 @@ def check_checkpoints(args: SimpleNamespace) -> None:
             f"--ckpt.path {folder}: its folder _actor has no complete checkpoint (file latest) to continue from; name "
             "another --ckpt.path or drop --ckpt.load_enable"
         )
-    if ckpt.load_enable and (folder / "_actor").exists():
-        _check_resumable(args, folder / "_actor")
+    for model in ("actor", "critic"):
+        if ckpt.load_enable and getattr(args, model).model_name_or_path and (folder / f"_{model}").exists():
+            _check_resumable(args, folder / f"_{model}", model)
     if not checkpoints.writes_checkpoints(args):
         return
     patterns = ([] if ckpt.disable_ds else ["_actor/*", "_critic/*"]) + (["*_hf"] if ckpt.save_hf else [])
@@ -193,12 +194,14 @@ def _check_resumed(args: SimpleNamespace, folder: Path) -> None:
         )
 
 
-def _check_resumable(args: SimpleNamespace, folder: Path) -> None:
-    """The newest checkpoint is of this model and of as many ranks; half-written ones are named and passed over."""
+def _check_resumable(args: SimpleNamespace, folder: Path, model: str) -> None:
+    """The newest checkpoint is of this ``model`` and of as many ranks; half-written ones are named and passed over."""
     for name in checkpoints.partial_checkpoints(folder):
         logger.warning(f"--ckpt.path: {folder / name} was never completed and is passed over")
-    config = AutoConfig.from_pretrained(args.actor.model_name_or_path, trust_remote_code=args.trust_remote_code)
-    other = checkpoints.differences(folder, checkpoints.describe_run(args, config))
+    path = getattr(args, model).model_name_or_path
+    config = AutoConfig.from_pretrained(path, trust_remote_code=args.trust_remote_code)
+    run = checkpoints.describe_run(args, config, model)
+    other = checkpoints.differences(folder, run, args.ds.use_universal_ckpt)
     if other:
         raise UsageError(f"--ckpt.load_enable: {folder}: {other}; resume with the same model and sizes")
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from openrlhf_cov.sizing.model_shape import ModelShape
 from openrlhf_cov.sizing.plan import process_groups, ranks_of
 from openrlhf_cov.sizing.report import counted
-from openrlhf_cov.sizing.updates import ranks_in_step
+from openrlhf_cov.sizing.updates import ranks_in_step, ranks_without_chunk
 
 
 def faults(args: SimpleNamespace, shape: ModelShape | None) -> Iterator[str]:
@@ -40,6 +40,14 @@ def rollout_faults(args: SimpleNamespace) -> Iterator[str]:
                 f"{args.rollout.n_samples_per_prompt} = {samples} samples are no multiple of "
                 f"--rollout.micro_batch_size {micro} x {ranks} ranks of the {name} = {micro * ranks}: ranks would get "
                 "unequal shares and wait for ever; change one of them"
+            )
+    for name in ranks_without_chunk(samples, args):
+        if name not in ranks_in_step(args):
+            yield (
+                f"--rollout.batch_size {args.rollout.batch_size} x --rollout.n_samples_per_prompt "
+                f"{args.rollout.n_samples_per_prompt} = {samples} samples make fewer chunks of "
+                f"--rollout.micro_batch_size {micro} than the {name} has ranks, {ranks_of(args, name)}; change one of "
+                "them"
             )
 
 

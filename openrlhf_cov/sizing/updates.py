@@ -29,6 +29,18 @@ def update_unit(args: SimpleNamespace) -> int:
 
 
 def usable_groups(count: int, args: SimpleNamespace) -> int:
-    """The largest number of at most ``count`` groups whose samples are a multiple of ``update_unit``."""
-    unit = update_unit(args)
-    return count - count % (unit // math.gcd(unit, args.rollout.n_samples_per_prompt))
+    """The largest number of at most ``count`` groups whose samples are a multiple of ``update_unit``.
+
+    0 if they make fewer chunks than a model has ranks.
+    """
+    unit, samples = update_unit(args), args.rollout.n_samples_per_prompt
+    groups = count - count % (unit // math.gcd(unit, samples))
+    return 0 if ranks_without_chunk(groups * samples, args) else groups
+
+
+def ranks_without_chunk(samples: int, args: SimpleNamespace) -> list[str]:
+    """The models of which a rank would get no chunk of so many samples: upstream ends the run there."""
+    if args.train.dynamic_batch_enable:
+        return []
+    chunks = -(-samples // args.rollout.micro_batch_size)
+    return [name for name in process_groups(args) if ranks_of(args, name) > chunks]

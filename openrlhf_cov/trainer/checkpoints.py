@@ -26,6 +26,8 @@ TAG = re.compile(r"(?!\.+$)[\w.=@+-]{1,200}", re.ASCII)
 """What is a plain name: a tag does not lead out of its folder."""
 RUN_FILE = "run.json"
 """What must be equal for a checkpoint to be loaded: ranks, ZeRO stage, size of the model."""
+PLACEMENT = ("ranks", "ZeRO stage", "tensor parallel size")
+"""What of it a universal checkpoint does not depend on."""
 AGAIN = "-again"
 """Follows the tag of a checkpoint that replaces the one to which ``latest`` points."""
 ROLLOUTS = "data_loader_state_dict"
@@ -129,8 +131,11 @@ def checkpoint_folder(args: Any, model: str) -> Path:
 def tag_to_restore(args: Any, folder: Path) -> str | None:
     """What ``latest`` in ``folder`` names, or the newest that policy and critic both have.
 
-    A kill while a step was saved leaves one of them a checkpoint ahead. None, as upstream has it, without ``latest``.
+    A kill while a step was saved leaves one of them a checkpoint ahead. None, as upstream has it, without ``latest``;
+    and for a universal checkpoint, which DeepSpeed looks up by a pointer of its own.
     """
+    if args.ds.use_universal_ckpt:
+        return None
     models = [
         checkpoint_folder(args, name) for name in ("actor", "critic")[: 1 + bool(args.critic.model_name_or_path)]
     ]
@@ -140,9 +145,10 @@ def tag_to_restore(args: Any, folder: Path) -> str | None:
 
 
 def pointed_to(folder: Path) -> str | None:
-    """The checkpoint that ``latest`` names; None without that file."""
+    """The checkpoint that ``latest`` names; None without that file, or if what stands there is no plain name."""
     pointer = folder / LATEST
-    return pointer.read_text(encoding="utf-8").strip() if pointer.is_file() else None
+    tag = pointer.read_text(encoding="utf-8", errors="replace").strip() if pointer.is_file() else ""
+    return tag if TAG.fullmatch(tag) else None
 
 
 def prune(folder: Path, newest: str, max_num: int, max_mem: float, metric_of: Callable[[str], float | None]) -> None:
@@ -180,8 +186,11 @@ def partial_checkpoints(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob(f"{PARTIAL}*"))
 
 
-def differences(folder: Path, run: dict[str, Any]) -> str | None:
-    """How the newest checkpoint in ``folder`` differs from ``run``, as one line; None if it fits or does not say."""
+def differences(folder: Path, run: dict[str, Any], universal: bool = False) -> str | None:
+    """How the newest checkpoint in ``folder`` differs from ``run``, as one line; None if it fits or does not say.
+
+    A ``universal`` one may differ in what it was made for: ranks and ZeRO stage.
+    """
     for pointer in filter(Path.is_file, (folder / UNIVERSAL, folder / LATEST)):
         tag = pointer.read_text(encoding="utf-8", errors="replace").strip()
         if not TAG.fullmatch(tag):
@@ -197,7 +206,8 @@ def differences(folder: Path, run: dict[str, Any]) -> str | None:
         saved = parse_object((folder / tag / RUN_FILE).read_bytes())
     except ValueError as error:
         return f"{tag}/{RUN_FILE} cannot be read ({error})"
-    differing = [name for name in run if saved.get(name, run[name]) != run[name]]
+    compared = run.keys() - (PLACEMENT if universal else ())
+    differing = [name for name in run if name in compared and saved.get(name, run[name]) != run[name]]
     other = [f"{name} {saved[name]}, this run has {run[name]}" for name in differing]
     return f"{tag} has {'; '.join(other)}" if other else None
 
@@ -209,8 +219,20 @@ def describe_run(args: Any, model_config: Any, model: str = "actor") -> dict[str
         "ranks": processes.num_nodes * processes.num_gpus_per_node,
         "ZeRO stage": args.ds.zero_stage,
         "tensor parallel size": args.ds.tensor_parallel_size,
+        "dtype": args.ds.param_dtype,
+        "Adam offload": args.ds.adam_offload,
+        "optimizer": processes.optim,
         **{name: getattr(model_config, name, None) for name in sizes},
     }
+
+
+def point_back(folder: Path, tag: str) -> None:
+    """Let ``latest`` name the checkpoint that a run goes on from, where a newer one had no counterpart.
+
+    The next save of that newer step then has the same tag in the folders of policy and critic.
+    """
+    if pointed_to(folder) not in (None, tag) and (folder / tag / RUN_FILE).is_file():
+        _point_to(folder, tag)
 
 
 def _point_to(folder: Path, tag: str) -> None:

@@ -224,7 +224,7 @@ OVERRIDES = {
         ("trainer/ray/ppo_critic.py", "CriticPPOTrainer"): ["training_step"],
     },
     ("trainer/ray/critic_actor.py", "CovCriticActor"): {
-        ("trainer/ray/ppo_critic.py", "CriticModelActor"): ["init_model_from_pretrained", "save_checkpoint"],
+        ("trainer/ray/ppo_critic.py", "CriticModelActor"): ["save_checkpoint"],
     },
     ("trainer/ray/model_actors.py", "PreparedNode"): {
         ("trainer/ray/launcher.py", "BaseModelActor"): ["_setup_distributed"],

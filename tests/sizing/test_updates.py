@@ -38,6 +38,14 @@ def test_usable_groups_make_whole_updates(flags, kept, unit, count):
     assert usable_groups(kept, flags({"train.batch_size": unit})) == count
 
 
+@pytest.mark.parametrize(("kept", "count"), [(4, 0), (7, 0), (8, 8), (9, 8)])
+def test_no_rank_goes_without_a_chunk(flags, kept, count):
+    # updates of 4 groups; chunks of 4 samples are groups, and a reference that waits for nobody has 8 ranks
+    sizes = {"actor.num_gpus_per_node": 2, "ref.num_gpus_per_node": 8, "ds.zero_stage": 2, "algo.kl.init_coef": 0.01}
+    sizes |= {"train.batch_size": 16, "rollout.micro_batch_size": 4, "rollout.n_samples_per_prompt": 4}
+    assert usable_groups(kept, flags(STATIC | sizes)) == count
+
+
 @given(kept=st.integers(0, 200), samples=st.integers(1, 9), unit=st.integers(1, 60))
 def test_no_more_groups_would_be_usable(flags, kept, samples, unit):
     args = flags({"train.batch_size": unit, "rollout.n_samples_per_prompt": samples})

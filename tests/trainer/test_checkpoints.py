@@ -15,6 +15,7 @@ from openrlhf_cov.trainer.checkpoints import (
     differences,
     errors_at_the_end,
     partial_checkpoints,
+    point_back,
     pointed_to,
     prune,
     save_whole,
@@ -315,10 +316,21 @@ def test_policy_and_critic_restore_what_both_have(tmp_path, policy, critic, expe
     args = SimpleNamespace(
         ckpt=SimpleNamespace(path=str(tmp_path)),
         critic=SimpleNamespace(model_name_or_path=None if critic is None else "model"),
+        ds=SimpleNamespace(use_universal_ckpt=False),
     )
     folders = [tmp_path / "_actor"] + [tmp_path / "_critic"] * (critic is not None)
     own = [pointed_to(folder) for folder in folders]
-    assert [tag_to_restore(args, folder) for folder in folders] == ([expected] * len(folders) if expected else own)
+    restored = [expected] * len(folders) if expected else own
+    assert [tag_to_restore(args, folder) for folder in folders] == restored
+    # the run goes on from there and saves the newest step once more: a second resume finds it in both
+    if expected and critic:
+        following = f"global_step{int(expected[-1]) + 1}"
+        for folder in folders:
+            point_back(folder, expected)
+            save(folder, following)
+        assert [tag_to_restore(args, folder) for folder in folders] == [following] * 2
+    args.ds.use_universal_ckpt = True  # whose pointer DeepSpeed reads
+    assert {tag_to_restore(args, folder) for folder in folders} == {None}
 
 
 def test_the_checkpoint_that_the_other_model_points_to_stays(tmp_path):
@@ -403,14 +415,17 @@ def test_a_run_is_described_by_what_a_checkpoint_depends_on():
     from openrlhf_cov.trainer.checkpoints import describe_run
 
     args = SimpleNamespace(
-        actor=SimpleNamespace(num_nodes=2, num_gpus_per_node=4),
-        ds=SimpleNamespace(zero_stage=3, tensor_parallel_size=1),
+        actor=SimpleNamespace(num_nodes=2, num_gpus_per_node=4, optim="adam"),
+        ds=SimpleNamespace(zero_stage=3, tensor_parallel_size=1, param_dtype="bf16", adam_offload=False),
     )
     config = SimpleNamespace(model_type="llama", hidden_size=8, num_hidden_layers=2, vocab_size=21)
     assert describe_run(args, config) == {
         "ranks": 8,
         "ZeRO stage": 3,
         "tensor parallel size": 1,
+        "dtype": "bf16",
+        "Adam offload": False,
+        "optimizer": "adam",
         "model_type": "llama",
         "hidden_size": 8,
         "num_hidden_layers": 2,
@@ -444,3 +459,9 @@ def test_a_pointer_that_is_a_link_is_replaced_and_not_followed(tmp_path):
     assert victim.read_text() == "mine"
     assert (folder / "latest").read_text() == "global_step1"
     assert not (folder / "latest").is_symlink()
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"../../etc", b"..", b"", b"a/b", b"x" * 300, b"tag\n/etc"])
+def test_a_pointer_that_is_no_plain_name_points_to_nothing(tmp_path, content):
+    (tmp_path / "latest").write_bytes(content)
+    assert pointed_to(tmp_path) is None

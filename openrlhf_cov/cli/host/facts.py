@@ -225,7 +225,8 @@ def find_hub(url: str, timeout: float = HUB_TIMEOUT) -> Hub:
     try:
         with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=timeout):
             return Hub(url, None)
-    except urllib.error.HTTPError:  # an answer
+    except urllib.error.HTTPError as answer:
+        answer.close()
         return Hub(url, None)
     except (OSError, ValueError) as error:
         return Hub(url, " ".join(str(error).split()) or type(error).__name__)

@@ -7,7 +7,6 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ray.ppo_critic import CriticModelActor, CriticPPOTrainer
 
 from openrlhf_cov.trainer.boundaries import StepBoundaries
-from openrlhf_cov.trainer.cpu_adam import replay_bias_corrections
 from openrlhf_cov.trainer.ray.adapters import plain_class
 from openrlhf_cov.trainer.ray.model_actors import CheckpointedActor
 from openrlhf_cov.trainer.step_seed import seed_step
@@ -33,12 +32,6 @@ class CovCriticActor(CheckpointedActor, plain_class(CriticModelActor)):
     def engine(self) -> Any:
         """Of DeepSpeed."""
         return self.critic
-
-    def init_model_from_pretrained(self, strategy, *args, **kwargs) -> None:
-        """Upstream's; a restored Adam counts its steps again."""
-        super().init_model_from_pretrained(strategy, *args, **kwargs)
-        if self.restored:
-            replay_bias_corrections(self.critic.basic_optimizer)
 
     def start_step(self, global_step: int) -> None:
         """Called before each ``fit``: the order of its samples follows from the number of the step."""

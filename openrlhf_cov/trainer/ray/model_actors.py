@@ -17,12 +17,14 @@ from openrlhf_cov.trainer.checkpoints import (
     checkpoint_folder,
     describe_run,
     errors_at_the_end,
+    point_back,
     pointed_to,
     prune,
     save_whole,
     tag_to_restore,
     uses_checkpoints,
 )
+from openrlhf_cov.trainer.cpu_adam import replay_bias_corrections
 from openrlhf_cov.trainer.extension_locks import remove_stale_locks
 from openrlhf_cov.trainer.ray.adapters import plain_class
 from openrlhf_cov.trainer.shared_storage import check_restored, check_shared
@@ -83,7 +85,10 @@ class CheckpointedActor(PreparedNode):
             check_shared(folder.parent, folder / LATEST, share_over_ranks, first=strategy.is_rank_0())
 
     def init_model_from_pretrained(self, strategy, *args, **kwargs) -> None:
-        """Upstream's; raises RunStopped, on every rank alike, if they restored different checkpoints."""
+        """Upstream's; a restored Adam counts its steps again, and ``latest`` names what was restored.
+
+        Raises RunStopped, on every rank alike, if they restored different checkpoints.
+        """
         with restoring(strategy) as loaded:
             super().init_model_from_pretrained(strategy, *args, **kwargs)
         description = None
@@ -92,6 +97,10 @@ class CheckpointedActor(PreparedNode):
             description = f"{self.restored} (global step {step}, {self.engine.global_steps} updates)"
         if strategy.args.ckpt.load_enable:
             check_restored(Path(strategy.args.ckpt.path), description, share_over_ranks)
+        if self.restored:
+            replay_bias_corrections(self.engine.basic_optimizer)
+            if strategy.is_rank_0():
+                point_back(checkpoint_folder(strategy.args, self.model_name), self.restored)
 
     def get_restored(self) -> str | None:
         """``restored``, for the controller."""

@@ -13,7 +13,6 @@ from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.trainer.bad_updates import BadUpdates
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS, ClientStates, checkpoint_folder
-from openrlhf_cov.trainer.cpu_adam import replay_bias_corrections
 from openrlhf_cov.trainer.observation import StepDiagnostics, observe_loss, observe_training, record_entropy
 from openrlhf_cov.trainer.ranks import ranks_of
 from openrlhf_cov.trainer.ray.adapters import plain_class
@@ -43,8 +42,6 @@ class CovPolicyActor(CheckpointedActor, plain_class(PolicyModelActor)):
     def init_model_from_pretrained(self, strategy, *args, **kwargs) -> None:
         """Upstream's, then the loss of the run's methods (without one upstream's object stays in place)."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
-        if self.checkpoint_states:
-            replay_bias_corrections(self.actor.model.basic_optimizer)
         self.config = CovConfig.from_args(strategy.args)
         if self.config.methods:
             self.trainer.actor_loss_fn = MethodLoss(

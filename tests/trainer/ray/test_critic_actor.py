@@ -9,7 +9,6 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from torch import nn
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.ray import critic_actor
 from openrlhf_cov.trainer.ray.critic_actor import CovCriticActor, CovCriticTrainer
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -98,17 +97,3 @@ def test_the_order_of_a_step_repeats():
         actor.start_step(step)
         orders.append(torch.randperm(50).tolist())
     assert orders[0] == orders[2] != orders[1]
-
-
-@pytest.mark.parametrize(("restored", "expected"), [("global_step3", ["Adam"]), (None, [])])
-def test_a_restored_adam_counts_again(monkeypatch, restored, expected):
-    passed, counted = [], []
-    monkeypatch.setattr(
-        CovCriticActor.__mro__[1], "init_model_from_pretrained", lambda self, *args: passed.append(args)
-    )
-    monkeypatch.setattr(critic_actor, "replay_bias_corrections", counted.append)
-    actor = object.__new__(CovCriticActor)
-    actor.critic, actor.restored = SimpleNamespace(basic_optimizer="Adam"), restored
-    actor.init_model_from_pretrained("strategy", "model", 7)
-    assert passed == [("strategy", "model", 7)]
-    assert counted == expected
