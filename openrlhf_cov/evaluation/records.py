@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Lt
 
@@ -122,7 +122,7 @@ class Response:
     id: str
     sample: Count
     """0 to K - 1."""
-    seed: int | None
+    seed: Annotated[int, Ge(0), Lt(2**63)] | None
     """None for greedy decoding."""
     text: str
     tokens: Count
@@ -134,8 +134,8 @@ class Response:
     """Mean of -log p of the response's tokens, nats, under the model at temperature 1; None where not asked for."""
     answer: str | None
     """The extracted answer."""
-    status: str
-    """graded, no_answer, unparsable, timeout or prompt_too_long."""
+    status: Literal["graded", "no_answer", "unparsable", "timeout", "prompt_too_long"]
+    """Of the grade, or why there is none."""
     correct: bool
     """The verdict of the grader strict."""
     published: bool | None = None

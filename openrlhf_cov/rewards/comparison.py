@@ -34,7 +34,8 @@ class Rules:
 
 NEVER_EQUAL = frozenset({"nan", "inf", "-inf", "+inf", "infinity", "-infinity", ""})
 READABLE_AS_LIST = re.compile(r"-?[1-9]\d{0,2}(?:,[1-9]\d\d)+")
-WORD = re.compile(r"[A-Z]{2,}|[A-Za-z][a-z]{2,}|[A-Za-z]o|[Oo][a-z]")
+SHORT_WORDS = "am an as at be by go he hi if in is it me my no of on or re to up us we".split()
+WORD = re.compile(rf"[A-Z]{{2,}}|[A-Za-z][a-z]{{2,}}|[A-Za-z]o|[Oo][a-z]|(?i:{'|'.join(SHORT_WORDS)})")
 """Letters alone: an order such as BAC, or a word. ``ab`` may be a product, ``abc`` is not one that commutes."""
 PRODUCT_SIGN = re.compile(r"\\(?:cdot|times)(?![a-z])|[*{}\s]")
 INFINITY = re.compile(r"(?:\+|(?P<minus>-))?\s?\\infty")
@@ -121,6 +122,8 @@ def _is_letter(answer: Answer) -> bool:
 def _compare_times(a: Answer, b: Answer) -> bool:
     """Times of day; one that does not say its half equals both readings of it, or the one of a 24-hour clock."""
     if isinstance(a, Time) and isinstance(b, Time):
+        if not (a.half and b.half):
+            return (a.hour % 12, a.minute, a.second) == (b.hour % 12, b.minute, b.second)
         return _on_24_hours(a) == _on_24_hours(b)
     time, other = (a, b) if isinstance(a, Time) else (b, a)
     items = other.items if isinstance(other, Group) and other.kind == "ratio" else (other,)

@@ -83,8 +83,8 @@ def _joined(text: str, boxes: list[tuple[int, int, str]]) -> str:
 
 
 def _name_between(text: str) -> str | None:
-    """What names the second of two boxes, "" for nothing; None where more stands between them."""
-    if len(text) > MAX_BETWEEN:
+    """What names the second of two boxes, "" for nothing; None where more, or a line break alone, is between them."""
+    if len(text) > MAX_BETWEEN or ("\n" in text and not text.replace("\\]", "").strip("$\\[]() \n\t")):
         return None
     rest = text[BETWEEN_BOXES.match(text).end() :].rstrip("$ \n\t")
     return rest if not rest or NAMED_BOX.match(rest) else None

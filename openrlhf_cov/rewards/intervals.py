@@ -36,16 +36,25 @@ def union(items: tuple[Answer, ...]) -> Answer:
     return groups[0] if len(groups) == 1 else Group("union", groups)
 
 
-def reals_without(points: tuple[Answer, ...]) -> Answer | None:
-    """The real line without ``points``; None if their order is not clear."""
+def without(interval: Answer, points: tuple[Answer, ...]) -> Answer | None:
+    """The interval without ``points`` inside it; None if their order is not clear. The real line has any point."""
     if not all(isinstance(point, Scalar) and not point.unit for point in points):
         return None
+    if interval != REAL_LINE:
+        whole, inside = _parts(interval), [_position(point) for point in points]
+        if whole is None or interval.kind == "set" or None in inside:
+            return None
+        low, high = (_position(end) for end in interval.items)
+        if not all(low < point < high for point in inside):
+            return None
     if len(points) > 1:
         if not all(point.number for point in points):
             return None
         points = tuple(sorted(points, key=lambda point: point.number.value))
-    ends = (LOWEST, *points, HIGHEST)
-    return Group("union", tuple(Group("()", pair) for pair in pairwise(ends)))
+    pieces = list(pairwise((interval.items[0], *points, interval.items[1])))
+    kinds = [["(", ")"] for _ in pieces]
+    kinds[0][0], kinds[-1][1] = interval.kind
+    return Group("union", tuple(Group("".join(kind), pair) for kind, pair in zip(kinds, pieces, strict=True)))
 
 
 def _parts(item: Answer) -> list[tuple] | None:

@@ -40,6 +40,7 @@ RENAMED = {
     "bar": "overline", "rightarrow": "to", "longrightarrow": "to", "simeq": "approx", "measuredangle": "angle",
     "thickapprox": "approx", "approxeq": "approx", "Longrightarrow": "implies",
     "Rightarrow": "implies", "smallsetminus": "setminus", "widehat": "hat", "pounds": "£", "euro": "€",
+    "overrightarrow": "vec",
     "tg": "tan", "ctg": "cot", "arctg": "arctan", "cosec": "csc", "textdegree": "^\\circ ", "dotsm": "dots",
 }  # fmt: skip
 DROPPED = frozenset(
@@ -56,6 +57,8 @@ COMMAND = re.compile(r"\\(?:([a-zA-Z]+)\*?[ \t]*|(.))", re.DOTALL)
 MATH_DELIMITER = re.compile(r"(?<!\\)(?:\\[()\[\]]|\$+)")
 THOUSANDS_SPACE = re.compile(r"(?<=\d)(?:\\[,!;: ]|\{,\}|~)+(?=\d{3}(?!\d))")
 THOUSANDS_COMMA = re.compile(r"(?<=\d)(?:,|\{,\})\\!\s*(?=\d)")
+TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s?\^)")
+"""A multiplication sign typed as a letter: 1.5 x 10^3."""
 COLOR = re.compile(r"\\(?:text)?color\s?\{\w{1,20}\}")
 INFIX_NAMES = {"over": "frac", "choose": "binom"}
 INFIX = re.compile(r"\{([^{}\\]{1,200})\\(over|choose)(?![a-z])([^{}\\]{1,200})\}")
@@ -79,7 +82,7 @@ def clean(text: str) -> str:
     text = THOUSANDS_SPACE.sub("", THOUSANDS_COMMA.sub(",", text))
     text = MATH_DELIMITER.sub(" ", text).replace("~", " ")
     text = GLUED_SPACE.sub(" ", NULL_DELIMITER.sub(" ", COLOR.sub(" ", text)))
-    text = PRIME.sub("'", COMMAND.sub(_respell, text))
+    text = TIMES.sub(r"\\times ", PRIME.sub("'", COMMAND.sub(_respell, text)))
     text = INFIX.sub(lambda m: f"\\{INFIX_NAMES[m[2]]}{{{m[1].strip()}}}{{{m[3].strip()}}}", text)
     return SPACES.sub(" ", text).strip()
 

@@ -17,6 +17,7 @@ POWER_OF_TEN = re.compile(
 SPACED_THOUSANDS = re.compile(r"[1-9]\d{0,2}(?: \d{3})+(?:\.\d+)?")
 SPACED_SIGN = re.compile(r"\s?(\\[a-z]+|\*|\^)\s?")
 REPEATING = re.compile(r"(?P<whole>\d+)?\.(?P<part>\d*)\\(?:overline|bar|dot)\{?(?P<cycle>\d+)\}?")
+AND_SO_ON = re.compile(r"(?P<whole>\d{1,30})?\.(?P<part>\d{2,40})(?:\\dots|\.\.\.)")
 FRACTION = re.compile(
     r"(?P<mixed>\d+)?(?P<sign>[+-])?\\frac(?:\{(?P<n>[^{}]{1,2000})\}|(?P<n1>\d))(?:\{(?P<d>[^{}]{1,2000})\}|(?P<d1>\d))"
 )
@@ -54,8 +55,9 @@ def parse_number(text: str) -> Number | None:
 def numbers_equal(a: Number, b: Number) -> bool:
     """Exact equality of integers and fractions; where a decimal takes part, agreement to 6 significant digits.
 
-    Two values agree if they differ by at most 1e-6 of the larger, or half a unit of its sixth significant digit. An
-    integer is never equal to a decimal that differs by more than 1e-9.
+    Two values agree if they differ by at most 1e-6 of the larger, or half a unit of its sixth significant digit, and
+    by less than a unit of the last digit where no decimal has more than two: amounts of money are exact. An integer is
+    never equal to a decimal that differs by more than 1e-9.
     """
     if a.value == b.value:
         return True
@@ -66,6 +68,10 @@ def numbers_equal(a: Number, b: Number) -> bool:
         return False
     if difference * 10 ** (SIGNIFICANT_DIGITS - 1) > size:
         return False  # more than the larger tolerance can be, and seen without the size of the last digit
+    units = [last_digit(n.value) for n in (a, b) if not n.exact]
+    unit = min(units) if min(units) < 1 else max(units)  # E-notation is rounded as it is written
+    if difference >= unit >= Fraction(1, 100):
+        return False
     return difference <= max(size / 10**SIGNIFICANT_DIGITS, half_last_digit(size))
 
 
@@ -96,6 +102,24 @@ def half_last_digit(size: Fraction) -> Fraction:
     return Fraction(10) ** (exponent - SIGNIFICANT_DIGITS + 1) / 2
 
 
+def last_digit(value: Fraction) -> Fraction:
+    """One unit of the last digit, other than 0, of a decimal; 0 for a value that no decimal has."""
+    digits, rest = 0, value.denominator
+    while rest % 10 == 0:
+        digits, rest = digits + 1, rest // 10
+    for factor in (2, 5):
+        while rest % factor == 0:
+            digits, rest = digits + 1, rest // factor
+    if rest > 1:
+        return Fraction(0)
+    if digits:
+        return Fraction(1, 10**digits)
+    number, zeros = abs(value.numerator), 0
+    while number and number % 10 == 0:
+        number, zeros = number // 10, zeros + 1
+    return Fraction(10**zeros)
+
+
 def _unwrapped(text: str) -> str:
     while len(text) > 1 and text[0] == "{" and text[-1] == "}" and "}" not in text[:-1]:
         text = text[1:-1].strip()
@@ -119,12 +143,12 @@ def _fraction(text: str) -> Number | None:
 
 
 def _quotient(top: Number | None, bottom: Number | None, mixed: str | None) -> Number | None:
-    if top is None or bottom is None or bottom.value == 0:
-        return None
-    value, exact = top.value / bottom.value, top.exact and bottom.exact
+    if top is None or bottom is None or bottom.value == 0 or not bottom.exact:
+        return None  # a division by a decimal is a computation
+    value = top.value / bottom.value
     if mixed is None:
-        return Number(value, exact)
-    if not exact or not 0 < value < 1 or len(mixed) > MAX_DIGITS:
+        return Number(value, top.exact)
+    if not top.exact or not 0 < value < 1 or len(mixed) > MAX_DIGITS:
         return None
     return Number(int(mixed) + value)
 
@@ -138,9 +162,12 @@ def _signed_decimal(text: str) -> Number | None:
 
 def _decimal(text: str) -> Number | None:
     text = SPACED_SIGN.sub(r"\1", text)
-    repeating = REPEATING.fullmatch(text.replace(" ", ""))
+    bare = text.replace(" ", "")
+    repeating = REPEATING.fullmatch(bare)
     if repeating:
-        return _repeating(repeating)
+        return _repeating(repeating["whole"], repeating["part"], repeating["cycle"])
+    if bare.endswith(("...", "dots")):
+        return _and_so_on(bare)
     literal = DECIMAL.match(text)
     whole, part = (literal["whole"] or "").replace(",", ""), literal["part"] or ""
     rest = text[literal.end() :]
@@ -156,8 +183,19 @@ def _decimal(text: str) -> Number | None:
     return Number(mantissa * Fraction(10) ** exponent, exact=False)
 
 
-def _repeating(match: re.Match) -> Number | None:
-    whole, part, cycle = match["whole"] or "0", match["part"], match["cycle"]
+def _and_so_on(text: str) -> Number | None:
+    """A decimal that ends in dots behind a cycle, written three times, or twice if it is longer than a digit."""
+    match = AND_SO_ON.fullmatch(text)
+    digits = match["part"] if match else ""
+    for length in range(1, len(digits) // 2 + 1):
+        cycle, times = digits[-length:], 3 if length == 1 else 2
+        if digits.endswith(cycle * times):
+            return _repeating(match["whole"], digits.removesuffix(cycle * times), cycle)
+    return None
+
+
+def _repeating(whole: str | None, part: str, cycle: str) -> Number | None:
+    whole = whole or "0"
     if len(whole) + len(part) + len(cycle) > MAX_DIGITS:
         return None
     nines = 10 ** len(cycle) - 1

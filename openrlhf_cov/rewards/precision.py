@@ -214,6 +214,8 @@ class _Evaluation:
         """A function of one argument: the larger that is, and the nearer the result to zero or infinity, the more."""
         (argument,) = args
         size = _magnitude(argument) if kind in ODD else max(0, _magnitude(argument))
+        if kind == "log":  # however large what it is of, it has the error of that relative to its size
+            size = 0
         if kind != "log" and abs(argument) > MAX_MAGNITUDE:
             raise Undecided("argument too large")
         result = FUNCTIONS[kind](argument)
@@ -223,7 +225,7 @@ class _Evaluation:
             self.demand += max(0, size)
             return self.product(result)
         result = self.rounded(result, max(size, _magnitude(result)))
-        self.demand += (abs(size) if argument and kind != "log" else 0) + max(map(abs, _magnitudes(result)), default=0)
+        self.demand += (abs(size) if argument else 0) + max(map(abs, _magnitudes(result)), default=0)
         return result
 
 

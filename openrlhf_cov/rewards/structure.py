@@ -3,14 +3,14 @@ r"""The shape of an answer: scalar, list, tuple, interval, union, matrix, equati
 import re
 
 from openrlhf_cov.rewards.brackets import outer_brackets, split
-from openrlhf_cov.rewards.intervals import REAL_LINE, as_interval, reals_without, union
+from openrlhf_cov.rewards.intervals import REAL_LINE, as_interval, union, without
 from openrlhf_cov.rewards.names import MATH_WORDS, name_of
 from openrlhf_cov.rewards.normalization import clean, compact, without_end_mark
 from openrlhf_cov.rewards.numerals import Number, parse_number
 from openrlhf_cov.rewards.quantities import amounts, time_of_day
 from openrlhf_cov.rewards.shapes import Answer, Equation, Group, Noted, Scalar, Text, is_assignment
 from openrlhf_cov.rewards.units import split_percent, split_unit
-from openrlhf_cov.rewards.wording import names_part, split_condition, split_option
+from openrlhf_cov.rewards.wording import YES_OR_NO, names_part, split_condition, split_option, text_key
 
 MAX_DEPTH = 12
 MAX_ITEMS = 100
@@ -45,6 +45,7 @@ REALS = re.compile(r"\\mathbb\s?\{?\s?R\s?\}?|(?:\\text\s?\{)?\s?all real(?: num
 MULTIPLES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 COUNTED = re.compile(rf"\A(?P<number>-?[\d.,]+)\s?(?:\\text\s?\{{)?\s?(?P<word>{'|'.join(MULTIPLES)})\s?\}}?")
 CUP = re.compile(r"\\cup(?![a-z])\s?|(?<=[)\]])\s?U\s?(?=[(\[])")
+MINUS = re.compile(r"\\setminus(?![a-z])\s?")
 PLUS_MINUS = re.compile(r"\\(?P<kind>pm|mp)(?![a-z])\s?")
 EXCEPT = re.compile(
     r"(?:\\text\s?\{\s?all real numbers?,? except(?: for)?\s?\}|"
@@ -55,8 +56,9 @@ BUILDER = re.compile(rf"\A{VARIABLE}\s?(?:\\in(?![a-z])\s?(?:{REALS.pattern}))?\
 MEMBER = re.compile(rf"\A\s*{VARIABLE}\s?\\in(?![a-z])\s?")
 WORDS = re.compile(r"[^\W\d_]+(?:['\- .:]+[^\W\d_]+)*[.!]?")
 TEXT_GROUP = re.compile(r"\\text\s?\{([^{}]*)\}")
-SHORT_WORDS = frozenset({"yes", "no", "odd", "may", "all", "red", "sun", "mon", "tue", "wed", "thu", "fri", "sat"})
-SAME_WORDS = {"nosolutions": "emptyset", "nosolution": "emptyset", "theemptyset": "emptyset"}
+SHORT_WORDS = frozenset(
+    {"yes", "no", "dne", "odd", "may", "all", "red", "sun", "mon", "tue", "wed", "thu", "fri", "sat"}
+)
 
 
 def parse_answer(text: str) -> Answer:
@@ -135,20 +137,17 @@ def _words(text: str, depth: int) -> Answer | None:
     if whole:
         inner = whole[1].strip().rstrip(".")
         if WORDS.fullmatch(inner) and not CONNECTOR.search(inner):
-            return Text(_text_key(inner))
+            return Text(text_key(inner))
         return _parse(inner, depth + 1)
     font = outer_brackets(text[5:].lstrip()) if text.startswith(r"\text") else None
     if font and font[0] == "{":
         return _parse(font[1], depth + 1)
+    if YES_OR_NO.fullmatch(text):
+        return Text(text_key(text))
     if not WORDS.fullmatch(text) or text in MATH_WORDS or CONNECTOR.search(text):
         return None
     is_word = max(map(len, re.findall(r"[^\W\d_]+", text))) >= 4 or " " in text or text.casefold() in SHORT_WORDS
-    return Text(_text_key(text)) if is_word else None
-
-
-def _text_key(text: str) -> str:
-    key = "".join(re.findall(r"\w", text)).casefold()
-    return SAME_WORDS.get(key, key)
+    return Text(text_key(text)) if is_word else None
 
 
 def _system(text: str, depth: int) -> Answer | None:
@@ -245,7 +244,7 @@ def _real_line(text: str, depth: int) -> Answer | None:
 
 def _reals_without(text: str, depth: int) -> Answer | None:
     points = _parse(text, depth + 1)
-    return reals_without(points.items if isinstance(points, Group) and points.kind == "set" else (points,))
+    return without(REAL_LINE, points.items if isinstance(points, Group) and points.kind == "set" else (points,))
 
 
 def _rounded(exact: str, rounded: list[str], depth: int) -> Answer | None:
@@ -286,8 +285,8 @@ def _letters(answer: Answer) -> frozenset[str] | None:
 
 
 def _part(text: str, depth: int) -> Answer | None:
-    """``Anna: 7``."""
-    part = names_part(text) if ":" in text else None
+    """``Anna: 7`` or ``Anna has 7``."""
+    part = names_part(text)
     return None if part is None else Equation(part[0], part[0], part[1], _parse(part[1], depth + 1))
 
 
@@ -332,6 +331,10 @@ def _negated(text: str) -> str:
 
 
 def _union(text: str, depth: int) -> Answer | None:
+    whole, *taken = split(text, MINUS)
+    if len(taken) == 1 and whole.strip() and taken[0].strip().startswith(r"\lbrace"):
+        points = _parse(taken[0], depth + 1)
+        return without(_parse(whole, depth + 1), points.items if isinstance(points, Group) else (points,))
     parts = split(text, CUP)
     return union(tuple(_parse(part, depth + 1) for part in parts)) if 1 < len(parts) <= MAX_ITEMS else None
 

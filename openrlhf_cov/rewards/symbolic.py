@@ -1,7 +1,7 @@
 r"""Equality of answers that have to be computed. Runs in a killable child process, see ``pool``."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from fractions import Fraction
 
 import mpmath
@@ -14,15 +14,16 @@ from openrlhf_cov.rewards.precision import Undecided, Value, difference, numeric
 from openrlhf_cov.rewards.shapes import Equation, Scalar
 from openrlhf_cov.rewards.structure import parse_clean
 from openrlhf_cov.rewards.tokens import Refused
-from openrlhf_cov.rewards.undone import has_decimal, is_literal, is_undone
+from openrlhf_cov.rewards.undone import has_arithmetic, has_decimal, is_literal, is_undone
 
 ROUNDED_DIGITS, MAX_ROUNDED = 60, 10**40
 """Decimal places that a rounding is compared with, and the largest value that is."""
 
 MAX_DENOMINATORS = 4
+ALL_BUT_ZERO = Fraction(1, 10**40)
 POINTS = 14
 POSITIVE = 8
-FAR_POINTS = 4
+FAR = (150, 300, 450, 600, 10**6, 10**6, 10**12, 10**12)
 ENOUGH = 3
 """Points at which two formulas with names have to have a value, and the same one."""
 WHOLE_NAMES = tuple("ijklmnpqKMN")
@@ -130,18 +131,37 @@ def _ratio(a: Node, b: Node) -> mpmath.mpf | mpmath.mpc | None:
 def _same_without_denominators(a: Node, b: Node) -> bool:
     """Whether one formula is the other times a constant and denominators that it has, as in xy = 1 and y = 1/x.
 
-    Where a denominator is zero its own equation holds nowhere, so that multiplying by it adds no solution that it had
-    not. A factor that is no denominator does add solutions: x(y - 2x) = 0 is not y = 2x.
+    Where a denominator is zero its own equation holds nowhere, and what it leads to must not hold there either:
+    x(y - 2x) = 0 is not the same as y = 2x, nor 1/x = 0 as x = 0, nor 1 + 0/(y - 2x) = 0 as y = 2x.
     """
     own = [denominator for denominator in _denominators(a) if denominator not in _denominators(b)]
     others = [denominator for denominator in _denominators(b) if denominator not in _denominators(a)]
     if not 0 < len(own) + len(others) <= MAX_DENOMINATORS:
         return False
     for powers in itertools.product(range(3), repeat=len(own) + len(others)):
-        left = _times(a, own, powers[: len(own)])
-        if _ratio(left, _times(b, others, powers[len(own) :])) is not None:
-            return True
+        left, right = _times(a, own, powers[: len(own)]), _times(b, others, powers[len(own) :])
+        if _ratio(left, right) is not None:
+            zeros = [_near_zero_of(denominator, left, right) for denominator in own + others]
+            return all(zero is not None and not _vanishes(left, zero) for zero in zeros)
     return False
+
+
+def _near_zero_of(denominator: Node, a: Node, b: Node) -> Point | None:
+    """A point where a denominator, linear in one of its names, is all but zero; None if it is linear in none."""
+    point = next(iter(_points(a, b)))
+    for name in sorted(_names(denominator)):
+        low, middle, high = (exact_value(denominator, point | {name: Fraction(x)}) for x in (0, 1, 2))
+        if None not in (low, middle, high) and high - middle == middle - low != 0:
+            return point | {name: -low / (middle - low) + ALL_BUT_ZERO}
+    return None
+
+
+def _vanishes(node: Node, point: Point) -> bool:
+    """Whether it is small, or unknown, where a denominator is all but zero."""
+    try:
+        return abs(numeric_value(node, point).number) < mpmath.mpf(10) ** -10
+    except (NoValue, Undecided):
+        return True
 
 
 def _times(node: Node, factors: list[Node], powers: tuple[int, ...]) -> Node:
@@ -152,9 +172,19 @@ def _times(node: Node, factors: list[Node], powers: tuple[int, ...]) -> Node:
 
 
 def _denominators(node: Node) -> list[Node]:
-    """What the formula divides by, as far as it has names; each once."""
+    """The factors that the formula divides by, as far as they have names; each once."""
     found = [part.args[1] for part in node.walk() if part.kind == "div" and _names(part.args[1])]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(factor for part in found for factor in _factors(part)))
+
+
+def _factors(node: Node) -> Iterator[Node]:
+    if node.kind == "neg" or (node.kind == "pow" and exact_value(node.args[1]) is not None):
+        yield from _factors(node.args[0])
+    elif node.kind == "mul":
+        for arg in node.args:
+            yield from _factors(arg)
+    elif _names(node):
+        yield node
 
 
 def formulas_equal(a: Node, b: Node) -> bool:
@@ -165,6 +195,8 @@ def formulas_equal(a: Node, b: Node) -> bool:
     number it leads to. Formulas with names: the same names, and the same values wherever one of them has one.
     """
     if _names(a) != _names(b):
+        return False
+    if exact_value(a) is None is exact_value(b) and has_arithmetic(a) != has_arithmetic(b):
         return False
     return _same_function(a, b) if _names(a) else _same_constant(a, b)
 
@@ -221,8 +253,8 @@ def _agree_at(a: Node, b: Node, point: Point, complex_values: bool, near: bool) 
             return rest.number == 0
         values = numeric_value(a, point), numeric_value(b, point)
         return (None not in exact or _agree(*values)) and (not near or _spread(*values) <= WIDEST_NEAR)
-    except Undecided:
-        return None
+    except Undecided:  # nobody may choose where: that is no value; far away even plain formulas may be too long
+        return False if near and any(_has_value(side, point, complex_values) for side in (a, b)) else None
     except NoValue:  # of one of them: it is wrong where the other one has a value
         return False if any(_has_value(side, point, complex_values) for side in (a, b)) else None
 
@@ -236,10 +268,36 @@ def _has_value(node: Node, point: Point, complex_values: bool) -> bool:
 
 def _points(a: Node, b: Node) -> Iterator[Point]:
     """Fixed irregular points. A name is whole where both formulas say so: no side can choose points for the other."""
-    names = sorted(_names(a))
     whole = _whole_names(a) & _whole_names(b)
-    for point in range(POINTS + FAR_POINTS):
+    if whole and (_hides_in_whole(a, b, whole) or _hides_in_whole(b, a, whole)):
+        whole = frozenset()
+    return _points_of(sorted(_names(a)), whole)
+
+
+def _points_of(names: list[str], whole: Collection[str], count: int = POINTS + len(FAR)) -> Iterator[Point]:
+    for point in range(count):
         yield {name: _coordinate(place, len(names), point, name in whole) for place, name in enumerate(names)}
+
+
+def _hides_in_whole(node: Node, other: Node, whole: set[str]) -> bool:
+    r"""Whether it, and not ``other``, tells whole numbers from others, as 1 - \lceil n\rceil + \lfloor n\rfloor does.
+
+    That is a rounding of what is whole already, or a part that is constant for whole numbers only.
+    """
+    common = set(other.walk())
+    points = list(_points_of(sorted(_names(node)), whole, count=4))
+    for part in node.walk():
+        if part in common or not _names(part) & whole:
+            continue
+        if not any(inner.kind in ROUNDING or _is_alternating(inner) for inner in part.walk()):
+            continue
+        try:
+            values = [numeric_value(part.args[0] if part.kind in ROUNDING else part, point).number for point in points]
+        except (NoValue, Undecided):
+            continue
+        if all(map(mpmath.isint, values)) if part.kind in ROUNDING else len(set(values)) == 1:
+            return True
+    return False
 
 
 def _whole_names(node: Node) -> set[str]:
@@ -270,7 +328,7 @@ def _coordinate(place: int, count: int, point: int, whole: bool) -> Fraction:
     negative, ``\\sqrt{a}\\sqrt{b}`` differs from ``\\sqrt{ab}``. Every second far point is positive.
     """
     mixed = (place * 7919 + point * 104729 + 12345) * 2654435761 % 2**32
-    far = 150 * (point - POINTS + 1) if point >= POINTS else 0
+    far = FAR[point - POINTS] if point >= POINTS else 0
     if whole:
         low = point + place if point in (1, 2) else 3 + mixed % 11 + 2 * place
         return Fraction(low + far)

@@ -3,9 +3,11 @@ r"""Whether a formula is a way to write a number, or a computation that is left 
 One power, factorial or binomial of plain numbers is a notation: ``2^{10}``. It may carry a plain factor and a plain
 term, ``3\cdot 2^{10}-5``, where that saves writing: the power is shorter than the number that it stands for, and the
 whole at most one digit longer than its value. Everything else that has a rational value can be carried out:
-``37\cdot 43``, ``\frac{6}{1/7}``, ``5^2+12^2``, ``37^2\cdot 37^{-1}+43``, ``\sqrt{16}``.
+``37\cdot 43``, ``\frac{6}{1/7}``, ``\frac{37}{0.025}``, ``5^2+12^2``, ``37^2\cdot 37^{-1}+43``, ``\sqrt{16}``,
+``(\frac{2}{84})^{-1}``; also as a part of something else, as in ``37\cdot 43\pi`` or ``\frac{x}{2\cdot 3}``.
 """
 
+import functools
 from fractions import Fraction
 
 from openrlhf_cov.rewards.formula_value import exact_value
@@ -17,12 +19,21 @@ JOINS = frozenset({"add", "mul"})
 
 
 def is_literal(node: Node) -> bool:
-    """A plain number: integer, decimal, or fraction whose denominator is none, with a sign at most."""
+    """A plain number: integer, decimal, or one of them by an integer, with signs at most.
+
+    Half a third is one, too; what comes out whole when it is divided twice is left to do.
+    """
     if node.kind == "neg":
         return is_literal(node.args[0])
-    if node.kind == "div":  # half a third is one; six by a seventh is 6 · 7 left to do
-        return all(map(is_literal, node.args)) and "div" not in _kinds(node.args[1])
+    if node.kind == "div":
+        top, bottom = node.args
+        value = exact_value(node) if is_literal(top) and _is_integer(bottom) else None
+        return value is not None and not ("div" in _kinds(top) and value.denominator == 1)
     return node.kind in ("num", "decimal")
+
+
+def _is_integer(node: Node) -> bool:
+    return _is_integer(node.args[0]) if node.kind == "neg" else node.kind == "num" and node.value.denominator == 1
 
 
 def is_undone(node: Node) -> bool:
@@ -41,11 +52,42 @@ def _has_rational_joins(node: Node) -> bool:
     )
 
 
+def has_arithmetic(node: Node) -> bool:
+    r"""Whether a formula that is no rational number has rational arithmetic in it that is worth doing.
+
+    Two operands of a sum or product with more than a digit each, as in ``37\cdot 43x`` or ``\frac{\pi}{37\cdot 43}``,
+    or a product or power of sums with ``i`` of rational numbers, as in ``(2+3i)(4+5i)``; not ``2x\cdot 4``.
+    """
+    return _joins_numbers(node) or any(map(has_arithmetic, node.args))
+
+
+def _joins_numbers(node: Node) -> bool:
+    if node.kind == "pow":
+        exponent = exact_value(node.args[1])
+        return _is_gaussian(node.args[0]) and exponent is not None and exponent.denominator == 1 and abs(exponent) > 1
+    if node.kind not in JOINS:
+        return False
+    parts = operands(node)
+    if node.kind == "mul" and sum(map(_is_gaussian, parts)) > 1:
+        return True
+    rational = [part for part in parts if exact_value(part) is not None]
+    if sum(_written(part) > 1 for part in rational) < 2:
+        return False
+    joined = functools.reduce(lambda a, b: Node(node.kind, (a, b)), rational)
+    value = exact_value(joined)
+    return value is None or not _is_notation(joined, value)
+
+
+def _is_gaussian(node: Node) -> bool:
+    r"""Whether it is a sum of rational numbers and such multiples of ``i``."""
+    return node.kind == "add" and "i" in _kinds(node) and _kinds(node) <= PLAIN | JOINS | {"i"}
+
+
 def _is_notation(node: Node, value: Fraction) -> bool:
     while node.kind == "neg":
         (node,) = node.args
     atoms = [part for part in node.walk() if part.kind in ATOMS]
-    if len(atoms) != 1 or not _kinds(node) <= ATOMS | PLAIN | JOINS or not all(map(is_literal, atoms[0].args)):
+    if len(atoms) != 1 or not _kinds(node) <= ATOMS | PLAIN | JOINS or not _is_plain_atom(atoms[0]):
         return False
     if node is atoms[0]:
         return True
@@ -54,6 +96,14 @@ def _is_notation(node: Node, value: Fraction) -> bool:
         return False
     atom = exact_value(atoms[0])
     return _written(atoms[0]) < _digits(atom) and _written(node) <= _digits(value) + 1
+
+
+def _is_plain_atom(node: Node) -> bool:
+    """Whether it is of plain numbers; a power with a whole exponent, and of an integer where that is negative."""
+    if node.kind != "pow":
+        return all(map(is_literal, node.args))
+    base, exponent = node.args
+    return is_literal(base) and _is_integer(exponent) and (_is_integer(base) or exact_value(exponent) > 0)
 
 
 def operands(node: Node) -> list[Node]:

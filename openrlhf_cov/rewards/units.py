@@ -32,14 +32,15 @@ SPELLINGS = {
     "$": "dollar", "¢": "cent", "inches": "inch", "mph": "mile / hour", "j": "joule", "n": "newton", "w": "watt",
     "v": "volt", "k": "kelvin", "hz": "hertz", "rad": "radian", "€": "euro", "£": "sterling", "¥": "yen", "₹": "rupee",
     "rs": "rupee", "eur": "euro", "ev": "electronvolt", "'": "foot", '"': "inch", "mol": "mole", "pa": "pascal",
-    "ohm": "ohm", "mu m": "micrometer", "hrs": "hour", "mins": "minute", "secs": "second", "lbs": "pound",
+    "ohm": "ohm", "kwh": "kilowatt-hour", "wh": "watt-hour", "kph": "kilometer / hour",
+    "mu m": "micrometer", "hrs": "hour", "mins": "minute", "secs": "second", "lbs": "pound",
 }  # fmt: skip
 
 SHORT_WORDS = frozenset(
     "cup cups day days way ways boy boys man men pie pies box bag bags egg eggs cat cats dog dogs car cars set sets "
     "row rows bit bits erg amu ohm ohms atm rpm psi yen won year men ant ants bus jar jars can cans pen pens hat hats "
     "yd oz lb lbs sec secs min mins hr hrs deg rad mph in ft mi sq cm mm km kg mg ml hz gal per old of for the at to "
-    "in mol usd eur rs sides side units unit".split()
+    "in mol usd eur rs sides side units unit kwh wh mwh gwh kw mw hp kph kb mb gb tb".split()
 )
 """Words of up to three letters that are units where nothing marks them as text; ``5 abc`` is a product."""
 
@@ -87,7 +88,8 @@ MONEY = re.compile(
 )
 MONEY_AFTER = re.compile(r"(?<=[\d}])\s?(?:\\text\s?\{\s*(?P<text>\\\$|[€£¥₹¢])\s*\}|(?P<sign>\\\$|[€£¥₹¢]))\Z")
 CURRENCIES = {"rs": "rupee", "usd": "dollar", "eur": "euro", "€": "euro", "£": "sterling", "¥": "yen", "₹": "rupee"}
-INCHES = re.compile(r"(?<=\d)\s?\"\Z")
+MARKED_LENGTH = re.compile(r"(?P<number>-?\d[\d.,/]*)\s?(?P<mark>['\"])")
+"""Feet or inches; behind anything but a number ``'`` is a derivative."""
 
 
 def split_percent(text: str) -> tuple[str, bool]:
@@ -120,8 +122,9 @@ def split_unit(text: str) -> tuple[str, str]:
     if degrees is None and r"\circ" in text and not TRIGONOMETRY.search(text):
         bare = INNER_DEGREES.sub("", text)
         return (text, "") if r"\circ" in bare else (bare, "degree")
-    if INCHES.search(text):
-        return text[:-1].rstrip(), "inch"
+    marked = MARKED_LENGTH.fullmatch(text)
+    if marked:
+        return marked["number"], SPELLINGS[marked["mark"]]
     return _split_words(text)
 
 

@@ -26,7 +26,7 @@ ABOUT = r"(?:(?:approximately|approx\.?|about|around|roughly|nearly|exactly|prec
 LEAD = re.compile(
     rf"\A(?:\\(?:therefore|implies)(?![a-z])|=|(?:so|thus|hence|therefore|consequently|finally)(?![a-z])[,:]?|"
     rf"{ABOUT}|(?:a\s+total\s+of|in\s+total,?|total\s*(?:of|:|is))(?![a-z])|there\s+(?:are|is)\s+(?=[\d\\(-])|"
-    r"(?:it\s+is|which\s+is|this\s+is|we\s+(?:get|have|obtain|find)(?:\s+that)?)(?![a-z])|(?:final\s+)?answer\s+(?=[\d\\(-])|"
+    r"(?:it\s+is|which\s+is|this\s+is|we\s+(?:get|have|obtain|find)(?:\s+that)?)(?![a-z])|(?:final\s+)?answer\s+(?=[\d\\(-]|[A-H]\Z)|"
     r"(?:the\s+|our\s+)?(?:(?:final|correct|right|required|desired|complete)\s+){0,3}(?:answers?|results?|solutions?|value)"
     r"(?:\s*:|\s*=|\s+(?:is|are|was|equals)(?![a-z]))\s*:?)\s*",
     re.IGNORECASE,
@@ -75,6 +75,19 @@ CONDITION_WORD = re.compile(
 )
 MODULUS = re.compile(
     r"\s?(?:\\pmod\s?(?:\{\s?(?P<braced>\d+)\s?\}|(?P<bare>\d+))|\(\s?\\?(?:mod|pmod|text\s?\{\s*mod\s*\})\s?\{?\s?(?P<inside>\d+)\s?\}?\s?\))\Z"
+)
+
+
+YES_OR_NO = re.compile(
+    r"(?P<word>yes|no)\s?[,.:;-]\s?(?!.*(?<![a-z])(?:yes|no|or|but|if)(?![a-z]))[a-z][a-z ,.'-]*", re.IGNORECASE
+)
+"""A yes or no, repeated in a sentence behind it."""
+NO_SOLUTION = re.compile(
+    r"(?:there(?:is|are|exists?))?no(?:real|such)?(?:solutions?|roots?)(?:exists?)?|(?:the)?emptyset|none"
+)
+SAME_WORDS = {"dne": "doesnotexist"}
+HAS = re.compile(
+    r"(?P<name>[A-Z][a-z]{1,20})\s(?:has|gets|got|receives|earns|pays|owns)\s(?P<value>[-\d\\($].*)", re.DOTALL
 )
 
 
@@ -218,7 +231,10 @@ def _comma(text: str) -> int:
 
 
 def names_part(text: str) -> tuple[str, str] | None:
-    """``Anna: 7`` as name and value; None without a name before the colon."""
+    """``Anna: 7`` or ``Anna has 7`` as name and value; None without a name before the colon or the verb."""
+    has = HAS.fullmatch(text)
+    if has:
+        return has["name"], has["value"].strip()
     name, colon, value = text.partition(":")
     value = value.removeprefix("=").strip()
     first = re.fullmatch(r"\s*\\text\s?\{\s*([A-Za-z][A-Za-z .'-]{0,40}?):\s*\}(.*)", text, re.DOTALL)
@@ -229,3 +245,10 @@ def names_part(text: str) -> tuple[str, str] | None:
     plain = re.fullmatch(r"[A-Za-z][A-Za-z '-]{0,40}", name.strip())
     key = name_of(name.strip()) if not plain else (None if DOUBT.search(name) else name.strip().replace(" ", ""))
     return (key, value) if key and not key.isdigit() else None
+
+
+def text_key(text: str) -> str:
+    """Words in the spelling by which they are compared: without case, spaces and punctuation."""
+    said = YES_OR_NO.fullmatch(text.strip())
+    key = "".join(re.findall(r"\w", said["word"] if said else text)).casefold()
+    return "emptyset" if NO_SOLUTION.fullmatch(key) else SAME_WORDS.get(key, key)

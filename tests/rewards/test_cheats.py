@@ -87,11 +87,51 @@ UNDONE = [
     (r"\frac{6}{1/7}\text{ cm}", "42"),
     (r"\frac{6}{1/7}\%", r"42\%"),
 ]
+UNDONE += [
+    (r"\frac{37}{0.025}", "1480"), ("37/0.025", "1480"), ("0.025^{-1}", "40"), ("252/3/2", "42"), ("1764^{1/2}", "42"),
+    (r"\frac{\frac{252}{3}}{2}", "42"), (r"(\frac{2}{84})^{-1}", "42"), (r"(\frac{1}{42})^{-1}", "42"),
+    (r"37\cdot43\pi", r"1591\pi"), (r"37\cdot43x", "1591x"), ("(2+3i)(4+5i)", "-7+22i"), ("(1+i)^5", "-4-4i"),
+    (r"\frac{37\cdot43}{2}\sqrt{3}", r"\frac{1591\sqrt{3}}{2}"), ("x+12+30", "x+42"),
+]  # fmt: skip
+EQUATIONS = [  # of which the answer would choose what they are multiplied by
+    (r"1+\frac{0}{y-2x}+\frac{0}{y-3x}=0", "y=2x"), (r"1+\frac{0}{y-2x}+\frac{0}{y-3x}=0", "y=3x"),
+    (r"\frac{1}{y-x}=0", "x=y"), (r"\frac{0}{x}+\frac{0}{y}=1", "xy=0"), (r"\frac1x=0", "x=0"),
+    (r"\frac{1}{x}+\frac{1}{y}=0", "xy=0"), (r"\frac{y-2x}{x^2+y^2}=0", "(y-2x)(x^2+y^2)=0"),
+    (r"\frac{y-3}{x}=0", "x(y-3)=0"), (r"\frac{(y-2x)(y-3x)}{y-3x}=0", "(y-2x)(y-3x)=0"),
+    (r"\frac{(y-2x)(y-3x)^2}{y-3x}=0", "y=2x"), (r"1+\frac{0}{x}=0", "x=0"),
+]  # fmt: skip
+UNDECIDED = [  # a part that takes too many digits, where it suits the answer
+    (r"|x|+\sin(10^{12}\max(0,-x))", "x"), (r"|x|+\sin(10^{12}\max(0,-x))", "|x|"),
+    (r"x+\sin(10^{20}(x-|x|))", "x"), (r"x+0\cdot e^{10^{12}(|x|-x)}", "x"),
+    (r"\sqrt{x^2}+\cos(10^{30}\max(0,-x))-1", "x"),
+]  # fmt: skip
+INTEGERS_CHOSEN = [
+    (r"(-1)^n(1-\lceil n\rceil+\lfloor n\rfloor)+n(\lceil n\rceil-\lfloor n\rfloor)", "(-1)^n"),
+    (r"n^2(\lceil n\rceil-\lfloor n\rfloor)+(-1)^n", "(-1)^n"),
+    (r"(-1)^n+(n-\lfloor n\rfloor)", "(-1)^n"), (r"(-1)^n+\sin^2(\pi n)", "(-1)^n"),
+    (r"(-1)^n+n(n-\lfloor\frac n2\rfloor-\lceil\frac n2\rceil)", "(-1)^n"),
+]  # fmt: skip
+FAR_AWAY = [
+    (r"\min(x,10^9)", "x"),
+    (r"\max(x,-10^5)", "x"),
+    (r"|x-10^{11}|", "10^{11}-x"),
+    (r"\min(x^2,10^{13})", "x^2"),
+]
+DIGITS = [
+    ("12345678.5", "12345680.5"),
+    ("123456.4", "123456.3"),
+    ("12345680", "12345678.5"),
+    ("1234567.25", "1234567.75"),
+]
 WORDS = [
     ("cab", "abc"), ("no", "on"), ("won", "now"), ("own", "now"), ("CAB", "ABC"), ("Cab", "Cba"), ("a b c", "cab"),
+    ("pu", "up"), ("si", "is"), ("Fi", "if"),
     (r"c\cdot a\cdot b", "abc"), ("c^1ab", "abc"), ("o n", "no"),
 ]  # fmt: skip
-CHEATS = [*NEAR_A_RATIONAL, *OTHER_FUNCTIONS, *POINTS_CHOSEN_BY_THE_ANSWER, *UNDONE, *WORDS]
+CHEATS = [
+    *NEAR_A_RATIONAL, *OTHER_FUNCTIONS, *POINTS_CHOSEN_BY_THE_ANSWER, *UNDONE, *EQUATIONS, *UNDECIDED,
+    *INTEGERS_CHOSEN, *FAR_AWAY, *DIGITS, *WORDS,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("answer", "gold"), CHEATS)
@@ -133,5 +173,22 @@ def test_one_answer_cannot_be_right_for_many_labels():
     ],
 )
 def test_what_is_right_stays_right(answer, gold):
+    assert answers_equal(answer, gold, timeout=20)
+    assert answers_equal(gold, answer, timeout=20)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        (r"y=\frac1x", "xy=1"), (r"y=\frac{1}{x^2}", "x^2y=1"), (r"\frac{y-2}{x-1}=3", "y-2=3(x-1)"),
+        (r"\frac{x}{y}=\frac23", "3x=2y"), (r"\frac1a+\frac1b=\frac1c", "ac+bc=ab"),
+        (r"y=\frac{x+1}{x-1}", "xy-y=x+1"), (r"\frac xy+\frac yx=2", "x^2+y^2=2xy"),
+        (r"\frac{e^x}{1+e^x}", r"\frac{1}{1+e^{-x}}"), (r"\ln(e^{x^2})", "x^2"),
+        (r"\frac12\sinh 2x", r"\sinh x\cosh x"),
+        (r"16\sqrt2-8(2)", r"16\sqrt2-16"), (r"\frac{\pi}{2\cdot3}", r"\frac{\pi}{6}"), (r"2n^2\cdot4+1", "8n^2+1"),
+        ("ba", "ab"), ("gm", "mg"),
+    ],
+)  # fmt: skip
+def test_what_keeps_them_out_leaves_right_answers_in(answer, gold):
     assert answers_equal(answer, gold, timeout=20)
     assert answers_equal(gold, answer, timeout=20)

@@ -50,6 +50,10 @@ SEVERAL_BOXES = [
     (r"\boxed{5} and \boxed{5}", "5"),  # said twice
     (r"\boxed{4}. So \boxed{1} and \boxed{2}", "1, 2"),
     (r"\boxed{1}. \boxed{2}", "2"),  # two sentences
+    ("\\boxed{1}\n\n\\boxed{2}", "2"),  # two paragraphs
+    ("\\[\\boxed{1}\\]\n\\[\\boxed{2}\\]", "2"),
+    ("$\\boxed{1}$,\n$\\boxed{2}$", "1, 2"),
+    ("$\\boxed{1}$\nand $\\boxed{2}$", "1, 2"),
     (r"\boxed{1} then \boxed{2}", "2"),
     (r"\boxed{1} and not \boxed{2}", "2"),
     (r"\boxed{1}, " + "x" * 200 + r" \boxed{2}", "2"),

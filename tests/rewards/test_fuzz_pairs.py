@@ -117,6 +117,16 @@ def check_rationals(data):
     assert answers_equal(first, again)
 
 
+def check_amounts(data):
+    """Amounts with two digits behind the point are equal if they are the same."""
+    cents = st.integers(-(10**12), 10**12)
+    a = data.draw(cents)
+    b = a + data.draw(st.one_of(st.integers(-200, 200), cents))
+    first, second = (f"{n / 100:.2f}" for n in (a, b))
+    assert answers_equal(first, second) is (a == b)
+    assert answers_equal(first, f"{a // 100 if a % 100 == 0 else first}")
+
+
 MANY = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
@@ -130,6 +140,12 @@ def test_a_pair_is_graded_in_time_and_both_ways_alike(pair):
 @given(st.data())
 def test_different_rationals_are_different(data):
     check_rationals(data)
+
+
+@settings(max_examples=300, **MANY)
+@given(st.data())
+def test_different_amounts_are_different(data):
+    check_amounts(data)
 
 
 @pytest.mark.e2e

@@ -85,7 +85,14 @@ def test_the_longest_number():
         ("5", "5.00000001", False),
         ("1000001", "1000000", False),
         ("123456789/7", "123456790/7", False),
-        ("1000000.5", "1000000.9", True),  # both decimals: 4e-7 apart, relatively
+        ("1000000.5", "1000000.9", False),  # 4e-7 apart, relatively, but one digit after the point is meant
+        ("1000000.55", "1000000.552", True),
+        ("123456.4", "123456.3", False),
+        ("12345678.5", "12345680.5", False),
+        ("1234567.30", "1234567.31", False),
+        ("12345680", "12345678.5", False),
+        ("6.02214e23", "6.02214076e23", True),  # all six digits that the one has
+        ("6.02214e23", "6.02215e23", False),
     ],
 )
 def test_numbers_equal(a, b, equal):
