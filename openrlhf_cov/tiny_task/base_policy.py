@@ -3,7 +3,7 @@
 import logging
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -18,6 +18,9 @@ logger = logging.getLogger(__name__)
 
 IGNORED = -100
 """Target of the positions that do not enter the supervised loss."""
+
+Example = tuple[str, str, bool]
+"""Prompt, response without its end, and whether the first token of the response enters the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,8 @@ class BasePolicyConfig:
     learning_rate: float = 2e-3
     warmup_steps: int = 50
     max_grad_norm: float = 1.0
+    tied: bool = True
+    """Output and input embeddings are the same."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -51,11 +56,25 @@ def make_base_policy(
     ``seed`` determines the weights: the same call on the same machine with the same number of threads gives identical
     ones. The global random state of torch is left as it was.
     """
-    tokenizer = build_tokenizer(config.max_length)
+
+    def examples(rng: random.Random) -> list[Example]:
+        drawn = rng.choices(problems, k=config.rows_per_step)
+        return [(problem.prompt, write_answer(problem, rng), True) for problem in drawn]
+
+    return make_policy(examples, build_tokenizer(config.max_length), config, seed)
+
+
+def make_policy(
+    examples: Callable[[random.Random], Sequence[Example]],
+    tokenizer: PreTrainedTokenizerBase,
+    config: BasePolicyConfig,
+    seed: int,
+) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
+    """``make_base_policy`` for any task: ``examples`` draws what one optimizer step trains on."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build_model(config, tokenizer)
-        train_supervised(model, tokenizer, problems, config, random.Random(f"supervised:{seed}"))
+        train_supervised(model, tokenizer, examples, config, random.Random(f"supervised:{seed}"))
     return model.eval(), tokenizer
 
 
@@ -73,7 +92,7 @@ def build_model(config: BasePolicyConfig, tokenizer: PreTrainedTokenizerBase) ->
             num_attention_heads=config.heads,
             num_key_value_heads=config.heads,
             max_position_embeddings=config.max_length,
-            tie_word_embeddings=True,
+            tie_word_embeddings=config.tied,
             bos_token_id=None,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
@@ -84,20 +103,20 @@ def build_model(config: BasePolicyConfig, tokenizer: PreTrainedTokenizerBase) ->
 def train_supervised(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerBase,
-    problems: Sequence[Problem],
+    examples: Callable[[random.Random], Sequence[Example]],
     config: BasePolicyConfig,
     rng: random.Random,
 ) -> float:
     """The last step's loss, in nats per response token, after training ``model`` in place with a progress bar.
 
-    Each step draws ``rows_per_step`` problems with replacement, each with an answer in a random style.
+    Each step trains on what ``examples`` draws with ``rng``.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, config))
     model.train()
     progress = tqdm(range(config.steps), desc="training the base policy", unit="step")
     for _ in progress:
-        input_ids, targets = supervised_batch(rng.choices(problems, k=config.rows_per_step), tokenizer, rng)
+        input_ids, targets = supervised_batch(examples(rng), tokenizer)
         logits = model(input_ids).logits  # padding is on the right, behind every token that counts: no mask needed
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
         optimizer.zero_grad()
@@ -116,15 +135,13 @@ def learning_rate_factor(step: int, config: BasePolicyConfig) -> float:
     return warmup * 0.5 * (1.0 + math.cos(math.pi * step / config.steps))
 
 
-def supervised_batch(
-    problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, rng: random.Random
-) -> tuple[Tensor, Tensor]:
-    """Input ids and targets, both (B, T) int64, of one written answer per problem, padded on the right.
+def supervised_batch(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase) -> tuple[Tensor, Tensor]:
+    """Input ids and targets, both (B, T) int64, of examples, padded on the right.
 
     The target of a position is the id that follows it; positions before the response and padding are ``IGNORED``.
     """
-    prompts = [tokenizer.encode(problem.prompt) for problem in problems]
-    responses = [tokenizer.encode(write_answer(problem, rng) + EOS_TOKEN) for problem in problems]
+    prompts = [tokenizer.encode(prompt) for prompt, _, _ in examples]
+    responses = [tokenizer.encode(response + EOS_TOKEN) for _, response, _ in examples]
     length = max(len(prompt) + len(response) for prompt, response in zip(prompts, responses, strict=True)) - 1
     input_ids = torch.full((len(prompts), length), tokenizer.pad_token_id)
     targets = torch.full((len(prompts), length), IGNORED)
@@ -132,4 +149,6 @@ def supervised_batch(
         inputs = torch.tensor(prompt + response[:-1])
         input_ids[row, : len(inputs)] = inputs
         targets[row, len(prompt) - 1 : len(inputs)] = torch.tensor(response)
+        if not examples[row][2]:
+            targets[row, len(prompt) - 1] = IGNORED
     return input_ids, targets

@@ -10,13 +10,13 @@ CHARACTERS = "0123456789+=*-() ,;"
 """More than the four answer styles need, so that a policy can leave their format and be marked wrong for it."""
 
 
-def build_tokenizer(max_length: int) -> PreTrainedTokenizerFast:
-    """A fast tokenizer with ``<pad>`` (id 0), ``<eos>`` (id 1) and one id for each of ``CHARACTERS``.
+def build_tokenizer(max_length: int, characters: str = CHARACTERS) -> PreTrainedTokenizerFast:
+    """A fast tokenizer with ``<pad>`` (id 0), ``<eos>`` (id 1) and one id for each of ``characters``.
 
     It adds no token of its own, pads on the left, and decodes to exactly the characters that were encoded.
     ``max_length`` is the model's context in tokens. Encoding a character outside the vocabulary raises.
     """
-    vocabulary = {token: index for index, token in enumerate((PAD_TOKEN, EOS_TOKEN, *CHARACTERS))}
+    vocabulary = {token: index for index, token in enumerate((PAD_TOKEN, EOS_TOKEN, *characters))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary))  # no unknown token: it would hide characters of a prompt
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()

@@ -54,17 +54,17 @@ def test_learning_rate_factor_by_hand(step, factor):
 
 
 def test_supervised_batch_by_hand():
-    # Random(0) draws 0.84 and 0.76, both in the last quarter of the styles: direct answers
-    input_ids, targets = supervised_batch([Problem(34, 57), Problem(99, 89)], build_tokenizer(96), random.Random(0))
+    examples = [("34+57=", "91", True), ("99+89=", "188", False)]
+    input_ids, targets = supervised_batch(examples, build_tokenizer(96))
     # 34+57=91 and 99+89=188: every id but the final <eos> is an input, padded on the right
     assert input_ids.tolist() == [
         [5, 6, 12, 7, 9, 13, 11, 3, 0],
         [11, 11, 12, 10, 11, 13, 3, 10, 10],
     ]
-    # the = predicts the first digit, the last digit predicts <eos>
+    # the = predicts the first digit, which the second example does not learn; the last digit predicts <eos>
     assert targets.tolist() == [
         [-100, -100, -100, -100, -100, 11, 3, 1, -100],
-        [-100, -100, -100, -100, -100, 3, 10, 10, 1],
+        [-100, -100, -100, -100, -100, -100, 10, 10, 1],
     ]
 
 
@@ -95,7 +95,8 @@ def test_training_lowers_the_loss():
     tokenizer = build_tokenizer(config.max_length)
     torch.manual_seed(0)
     model = build_model(config, tokenizer)
-    loss = train_supervised(model, tokenizer, PROBLEMS, config, random.Random(0))
+    rows = [(problem.prompt, problem.label, True) for problem in PROBLEMS]
+    loss = train_supervised(model, tokenizer, lambda rng: rng.choices(rows, k=16), config, random.Random(0))
     assert loss < 0.75 * math.log(21)  # an untrained model is near the uniform ln 21 = 3.04
 
 

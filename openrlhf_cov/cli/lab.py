@@ -1,0 +1,132 @@
+"""Trains an embedded task in one process, without Ray, vLLM and DeepSpeed: a method in a minute, with a run's metrics."""
+
+import json
+import logging
+import os
+import sys
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from openrlhf_cov.cli.arguments import add_config_arguments
+from openrlhf_cov.cli.packages import require
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.settings import Settings
+from openrlhf_cov.utils.json_lines import parse_json, replacing
+from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
+from openrlhf_cov.utils.terminal import Parser, say
+
+RUN_FILE = "lab.json"
+"""What a run was asked for."""
+RESULT_FILE = "result.json"
+"""The last evaluation, written when a run is complete."""
+UPSTREAM_FLAGS = {"actor.loss_agg_mode": "token-mean", "actor.policy_loss_type": "ppo"}
+"""What methods may ask of upstream's flags, as the laboratory has it."""
+TASKS = ("commands", "addition")
+
+
+def build_parser(settings: type[Settings]) -> Parser:
+    """The parser of this command."""
+    parser = Parser(prog="lab", description=__doc__)
+    parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="folder to write; new or empty")
+    parser.add_argument("--task", default="commands", choices=TASKS, help="embedded task (default: commands)")
+    parser.add_argument("--base_policies", metavar="DIR", type=Path, help="where base policies are kept", default=None)
+    parser.add_argument("--base_seed", type=int, default=0, metavar="N", help="of the base policy (default: 0)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of PyTorch (default: 1)")
+    add_config_arguments(parser, "the run", settings)
+    names = {each.name for each in fields(CovConfig) if not each.name.startswith("cov_dump")}
+    shared = [name for name in names if not any(method.has(name) for method in METHODS.values())]
+    add_config_arguments(parser, "policy loss", CovConfig, shared)
+    for method in METHODS.values():
+        add_config_arguments(parser, f"{method.title} ({method.flag})", method.settings)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status 0 when the run is complete, also if it was before; 2 for a refused request."""
+    try:
+        require(("torch", "transformers", "openrlhf"))
+    except UsageError as error:
+        return Parser(prog="lab").error(str(error))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    from openrlhf_cov.trainer import cpu_host
+
+    cpu_host.install()
+    from openrlhf_cov.lab.loop import LabSettings
+
+    parser = build_parser(LabSettings)
+    args = parser.parse_args(argv)
+    try:
+        settings, config = LabSettings.from_args(args), configured(args)
+    except ValueError as error:
+        parser.error(str(error))
+    asked = {"task": args.task, "base_seed": args.base_seed, **asdict(settings), **asdict(config)}
+    output: Path = args.output
+    if is_complete(output, asked):
+        say(f"{output} already holds this run; nothing to do\n")
+        return 0
+    if (output / RUN_FILE).exists() and parse_json((output / RUN_FILE).read_bytes()) != asked:
+        parser.error(f"--output {output} holds another run; choose another folder")
+    if output.exists() and any(output.iterdir()) and not (output / RUN_FILE).exists():
+        parser.error(f"--output {output} is not empty and holds no run of this command; choose another folder")
+    result = train(args, settings, config, asked)
+    say(f"{output}: {', '.join(f'{name} {value:.3f}' for name, value in result.items() if '/' not in name)}\n")
+    return 0
+
+
+def configured(args: Any) -> CovConfig:
+    """The settings of the policy loss. ValueError for what a method refuses."""
+    known = {each.name: getattr(args, each.name) for each in fields(CovConfig) if hasattr(args, each.name)}
+    config = CovConfig(**known)
+    for reason in filter(None, (method.refuses(config, UPSTREAM_FLAGS) for method in config.methods)):
+        raise ValueError(reason)
+    return config
+
+
+def is_complete(output: Path, asked: dict[str, Any]) -> bool:
+    """Whether ``output`` holds a complete run of what is asked for."""
+    files = output / RUN_FILE, output / RESULT_FILE
+    return all(file.is_file() for file in files) and parse_json(files[0].read_bytes()) == json.loads(json.dumps(asked))
+
+
+def train(args: Any, settings: Any, config: CovConfig, asked: dict[str, Any]) -> dict[str, float]:
+    """The last evaluation of a run that writes ``metrics.jsonl``, ``eval.jsonl`` and, at its end, ``result.json``."""
+    import torch
+
+    from openrlhf_cov.lab.loop import Lab, frozen
+    from openrlhf_cov.lab.tasks import TASKS
+
+    torch.set_num_threads(args.threads)
+    output: Path = args.output
+    output.mkdir(parents=True, exist_ok=True)
+    _write(output / RUN_FILE, asked)
+    for name in (METRICS_FILE, EVAL_FILE):
+        (output / name).unlink(missing_ok=True)  # of a run that was cut off: a minute's work, done again
+    kept = args.base_policies or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openrlhf_cov"
+    model, tokenizer = TASKS[args.task]().base_policy(kept, args.base_seed)
+    base = frozen(model) if settings.kl_coef else None
+    lab = Lab(TASKS[args.task](), model, tokenizer, settings, config, base)
+    metrics, evaluations = MetricsLog(output / METRICS_FILE), MetricsLog(output / EVAL_FILE)
+    evaluations.write(0, lab.evaluate())
+    result: dict[str, float] = {}
+    for step, values, evaluation in lab.run():
+        metrics.write(step, values)
+        if evaluation is not None:
+            evaluations.write(step, evaluation)
+            result = evaluation
+            shown = {name: value for name, value in evaluation.items() if "/" not in name}
+            line = " ".join(f"{name} {value:.3f}" for name, value in shown.items())
+            say(f"step {step}: reward {values['reward']:.3f} entropy {values['entropy/mean']:.3f} {line}\n")
+    _write(output / RESULT_FILE, result)
+    return result
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    with replacing(path) as file:
+        file.write(json.dumps(content, indent=2).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""A laboratory for methods: GRPO on the embedded tasks in one process, without Ray, vLLM and DeepSpeed."""

@@ -1,0 +1,109 @@
+"""The embedded tasks as the laboratory sees them: problems to train on, problems held out, a reward, a base policy."""
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from transformers import LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from openrlhf_cov.tiny_task import commands, problems
+from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy, make_policy
+from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
+from openrlhf_cov.utils.json_lines import parse_json
+
+HELD_OUT_DIGITS, HELD_OUT_SUMS, HELD_OUT_OF_A_SKILL = 120, 256, 64
+COMMANDS_POLICY = BasePolicyConfig(
+    layers=2, heads=4, hidden_size=64, intermediate_size=192, max_length=16, steps=500, rows_per_step=128, tied=False
+)
+ADDITION_POLICY = BasePolicyConfig()
+Made = tuple[LlamaForCausalLM, PreTrainedTokenizerBase]
+
+
+class Problem(Protocol):
+    """What a policy is asked, and what it should answer."""
+
+    @property
+    def prompt(self) -> str:
+        """The text that it continues."""
+
+    @property
+    def label(self) -> str:
+        """What the reward compares with."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One embedded task. All its prompts have the same number of tokens."""
+
+    name: str
+    tokens: int
+    """Limit of a response."""
+    draw: Callable[[random.Random], Problem]
+    """A problem to train on."""
+    held_out: Mapping[str, Sequence[Problem]]
+    """Problems of each kind that no policy trains on."""
+    weights: Mapping[str, float]
+    """Share of each kind among the problems that are drawn."""
+    is_right: Callable[[str, str], bool]
+    """(response with its end, label)."""
+    policy: BasePolicyConfig
+    make: Callable[[int], Made]
+    """Seed -> the base policy and its tokenizer."""
+
+    def base_policy(self, folder: Path, seed: int) -> Made:
+        """The base policy, made once and then read from ``folder``; the same weights either way."""
+        made = {"task": self.name, "seed": seed, **asdict(self.policy)}
+        kept = folder / f"{self.name}-{seed}"
+        record = kept / "lab.json"
+        if not (record.is_file() and parse_json(record.read_bytes()) == made):
+            for part in self.make(seed):
+                part.save_pretrained(kept)
+            record.write_text(json.dumps(made), encoding="utf-8")
+        return LlamaForCausalLM.from_pretrained(kept), PreTrainedTokenizerFast.from_pretrained(kept)
+
+
+def _commands() -> Task:
+    train, held_out = commands.split_digits(HELD_OUT_DIGITS)
+    rng = random.Random("held out commands")
+
+    def of_skill(skill: str) -> list[Problem]:
+        letters = [letter for letter, name in commands.SKILL_OF.items() if name == skill]
+        return [commands.Command(rng.choice(letters), rng.choice(held_out)) for _ in range(HELD_OUT_OF_A_SKILL)]
+
+    def examples(rng: random.Random) -> list[tuple[str, str, bool]]:
+        return [commands.practice(train, rng, row % 2 == 0) for row in range(COMMANDS_POLICY.rows_per_step)]
+
+    def make(seed: int) -> Made:
+        tokenizer = build_tokenizer(COMMANDS_POLICY.max_length, commands.CHARACTERS)
+        return make_policy(examples, tokenizer, COMMANDS_POLICY, seed)
+
+    return Task(
+        name="commands",
+        tokens=commands.RESPONSE_TOKENS,
+        draw=lambda rng: commands.draw(train, rng),
+        held_out={skill: of_skill(skill) for skill in commands.SKILLS},
+        weights={skill: count / len(commands.LETTERS) for skill, count in commands.LETTERS_OF.items()},
+        is_right=commands.is_right,
+        policy=COMMANDS_POLICY,
+        make=make,
+    )
+
+
+def _addition() -> Task:
+    split = problems.split_problems(seed=0, held_out=HELD_OUT_SUMS)
+    return Task(
+        name="addition",
+        tokens=24,
+        draw=lambda rng: rng.choice(split.train),
+        held_out={"sum": split.held_out},
+        weights={"sum": 1.0},
+        is_right=problems.is_right,
+        policy=ADDITION_POLICY,
+        make=lambda seed: make_base_policy(split.train, ADDITION_POLICY, seed),
+    )
+
+
+TASKS = {"commands": _commands, "addition": _addition}

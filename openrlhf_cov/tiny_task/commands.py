@@ -1,0 +1,94 @@
+"""Hidden commands: an embedded task on which exploration decides (pure).
+
+A prompt is a letter and three different digits, such as ``K407``. Every letter stands for one of four reorderings of
+the digits, the skills, but nothing in the prompt says which. A response names a skill and writes its result: ``a704``.
+It is right if that is the skill of the letter and the result is right.
+
+The base policy has practised all skills but names them by habit, whatever the letter. Rare names mostly fail at first,
+and a policy gradient pushes them down on all letters before it can tell the letters apart. Those tokens have the
+highest covariance of log-probability and advantage. A policy that has forgotten a name never finds its letters, and
+scores no more than the share of the others.
+"""
+
+import itertools
+import random
+from dataclasses import dataclass
+
+from openrlhf_cov.tiny_task.problems import EOS_TOKEN
+
+DATASOURCE = "hidden_commands"
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ@#$%&!"
+SKILLS = {"a": (2, 1, 0), "b": (1, 2, 0), "c": (2, 0, 1), "d": (1, 0, 2)}
+"""Name of a skill -> the place in the prompt from which each digit of its result comes."""
+CHARACTERS = "0123456789" + "".join(SKILLS) + LETTERS
+LETTERS_OF = {"a": 14, "b": 8, "c": 6, "d": 4}
+"""How many letters stand for each skill, in the order of ``LETTERS``. Always naming ``a`` scores 14/32."""
+HABIT = {"a": 0.80, "b": 0.13, "c": 0.05, "d": 0.02}
+"""How often the base policy names each skill."""
+RESPONSE_TOKENS = 5
+"""A name, three digits and the end."""
+
+SKILL_OF = dict(zip(LETTERS, (name for name, count in LETTERS_OF.items() for _ in range(count)), strict=True))
+
+
+@dataclass(frozen=True)
+class Command:
+    """One letter and three different digits."""
+
+    letter: str
+    digits: str
+
+    @property
+    def prompt(self) -> str:
+        """The text that the policy continues."""
+        return self.letter + self.digits
+
+    @property
+    def skill(self) -> str:
+        """The name that its letter stands for."""
+        return SKILL_OF[self.letter]
+
+    @property
+    def label(self) -> str:
+        """The only right response, without its end."""
+        return self.carried_out(self.skill)
+
+    def carried_out(self, skill: str) -> str:
+        """The response that names ``skill`` and carries it out."""
+        return skill + "".join(self.digits[place] for place in SKILLS[skill])
+
+    def to_row(self) -> dict[str, str]:
+        """One line of the data files: keys ``input``, ``label``, ``datasource``."""
+        return {"input": self.prompt, "label": self.label, "datasource": DATASOURCE}
+
+    def to_benchmark_row(self) -> dict[str, str]:
+        """One line of a benchmark: keys ``id``, ``problem``, ``answer``, ``source``."""
+        return {"id": self.prompt, "problem": self.prompt, "answer": self.label, "source": DATASOURCE}
+
+
+def split_digits(held_out: int) -> tuple[list[str], list[str]]:
+    """The 720 triples of different digits in two disjoint parts, those that train and ``held_out``."""
+    triples = ["".join(triple) for triple in itertools.permutations("0123456789", 3)]
+    random.Random("hidden commands").shuffle(triples)
+    return triples[held_out:], triples[:held_out]
+
+
+def draw(digits: list[str], rng: random.Random) -> Command:
+    """A command with a letter drawn uniformly."""
+    return Command(rng.choice(LETTERS), rng.choice(digits))
+
+
+def practice(digits: list[str], rng: random.Random, by_habit: bool) -> tuple[str, str, bool]:
+    """(prompt, response, whether its name trains) of a row that the base policy learns from.
+
+    It names a skill by habit, or carries out one that is drawn uniformly, whose name it must not learn.
+    """
+    command = draw(digits, rng)
+    weights = HABIT.values() if by_habit else [1] * len(SKILLS)
+    [skill] = rng.choices(list(SKILLS), list(weights))
+    return command.prompt, command.carried_out(skill), by_habit
+
+
+def is_right(response: str, label: str) -> bool:
+    """True for the label followed by the end of the text, and nothing else."""
+    return response == label + EOS_TOKEN
