@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-import openrlhf.trainer.ray.ppo_actor as upstream
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
@@ -149,8 +148,3 @@ class StepLoader(DataLoader):
     def __iter__(self) -> Iterator[Experience]:
         """Micro-batches, passed through ``dataset.steps_of``."""
         return iter(self.dataset.steps_of(super().__iter__()))
-
-
-# The two names that upstream's module looks up; seams, see docs/seams.md.
-upstream.ActorPPOTrainer = CovActorTrainer
-upstream.DataLoader = StepLoader

@@ -4,6 +4,8 @@ import ast
 
 import pytest
 
+from openrlhf_cov.trainer.ray import seams
+
 # module -> class, method or function -> the parameters that we pass, override or are called with, in their order
 SEAMS = {
     "cli/train_ppo_ray.py": {
@@ -35,6 +37,7 @@ SEAMS = {
         "BasePPOTrainer.save_best_checkpoint": "self eval_metrics global_step client_states",
         "PPOTrainer.evaluate": "self global_step **generate_kwargs",
         "compute_eval_metrics": "eval_dataloader samples_list n_samples_per_prompt",
+        "prepare_datasets": "strategy tokenizer",
     },
     "trainer/ppo_trainer_async.py": {
         "TrainingActor": None,
@@ -119,7 +122,6 @@ SEAMS = {
         "DeepspeedStrategy.save_ckpt": "self model save_dir tag max_num max_mem client_state save_latest metric_value "
         "metric_key",
         "DeepspeedStrategy._read_ckpt_metric": "ckpt_dir",
-        "DeepspeedStrategy._write_ckpt_metric": "self ckpt_dir metric_value metric_key",
         "DeepspeedStrategy.ring_attn_group": "self",
     },
     "utils/logging_utils.py": {
@@ -226,6 +228,9 @@ OVERRIDES = {
     ("trainer/ray/critic_actor.py", "CovCriticActor"): {
         ("trainer/ray/ppo_critic.py", "CriticModelActor"): ["save_checkpoint"],
     },
+    ("trainer/strategy.py", "CovStrategy"): {
+        ("utils/deepspeed/deepspeed.py", "DeepspeedStrategy"): ["load_ckpt"],
+    },
     ("trainer/ray/model_actors.py", "PreparedNode"): {
         ("trainer/ray/launcher.py", "BaseModelActor"): ["_setup_distributed"],
     },
@@ -320,6 +325,8 @@ def module_path(module, name, upstream):
 def test_the_table_lists_every_upstream_name_we_touch(upstream, ours):
     listed = {(path, name.split(".")[0]) for table in (SEAMS, REBOUND) for path, name, _ in rows(table)}
     touched = {pair for path in ours.paths() for pair in upstream_names(ours.tree(path), upstream)}
+    rebound = ((path, name) for table in (seams.REMOTE, seams.DRIVER, seams.ACTOR) for path, name, _ in rows(table))
+    touched |= {(module_path(f"openrlhf.{path}", name, upstream), name) for path, name in rebound}
     assert ("models/loss.py", "aggregate_loss") in touched
     assert {("trainer/ray/ppo_actor.py", name) for name in ("PolicyModelActor", "DataLoader")} <= touched
     assert touched <= listed

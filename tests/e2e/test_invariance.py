@@ -96,14 +96,13 @@ def policy_group(args, ranks: int):
     from openrlhf.trainer.ray.launcher import RayActorGroup
     from openrlhf.utils import get_strategy
 
-    from openrlhf_cov.trainer.ray import adapters, cluster, seams
+    from openrlhf_cov.trainer.ray import cluster, seams
 
-    adapters.accept_fp32()
     if not ray.is_initialized():
         args.actor.num_gpus_per_node = 2  # as many as the largest group
         cluster.connect(cluster.needs_of_training(args))
         args.actor.num_gpus_per_node = ranks
-    seams.install(args)
+    seams.install_driver(args)
     import openrlhf.cli.train_ppo_ray as upstream
 
     group = RayActorGroup(1, ranks, upstream.PolicyModelActor)

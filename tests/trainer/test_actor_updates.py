@@ -13,7 +13,9 @@ from torch import nn
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
+from openrlhf_cov.trainer.ray.seams import install_actor
 
+install_actor()
 pytestmark = pytest.mark.usefixtures("one_process")
 
 SAMPLES, VOCABULARY, LEARNING_RATE = 8, 6, 20.0

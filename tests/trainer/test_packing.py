@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralC
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.observation import record_entropy
-from openrlhf_cov.trainer.ray.adapters import accept_fp32
+from openrlhf_cov.trainer.ray.seams import install_actor
 
 pytestmark = pytest.mark.skipif(not cpu_host.is_cpu_host(), reason="a GPU host packs with flash attention")
 
@@ -44,7 +44,7 @@ def uncompiled():
 
 @pytest.fixture(scope="module", params=CONFIGS)
 def model_folder(request, tmp_path_factory):
-    accept_fp32()
+    install_actor()  # fp32
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("model")
     AutoModelForCausalLM.from_config(CONFIGS[request.param], dtype=torch.float32).save_pretrained(folder)

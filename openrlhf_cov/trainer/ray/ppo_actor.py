@@ -8,15 +8,14 @@ from openrlhf.models import aggregate_loss
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 from openrlhf.utils.logging_utils import init_logger
 
-import openrlhf_cov.trainer.actor_trainer  # noqa: F401  rebinds the trainer that PolicyModelActor builds
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.trainer.bad_updates import BadUpdates
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS, ClientStates, checkpoint_folder
 from openrlhf_cov.trainer.observation import StepDiagnostics, observe_loss, observe_training, record_entropy
 from openrlhf_cov.trainer.ranks import ranks_of
-from openrlhf_cov.trainer.ray.adapters import plain_class
 from openrlhf_cov.trainer.ray.model_actors import CheckpointedActor, read_rollouts
+from openrlhf_cov.trainer.ray.seams import plain_class
 from openrlhf_cov.trainer.sample_info import ENTROPY
 from openrlhf_cov.trainer.step_seed import seed_step
 from openrlhf_cov.trainer.token_dump import dump_tokens, is_due
