@@ -19,9 +19,6 @@ REPLACED = {
     ("trainer/checkpoints.py", "setattr(owner, ...)"),
     ("cli/host/probe.py", "handler.emit"),
     ("utils/terminal.py", "sys.excepthook"),
-    ("trainer/observation.py", "trainer.training_step"),
-    ("trainer/observation.py", "register_forward_hook"),
-    ("trainer/observation.py", "register_forward_pre_hook"),
 }
 """Methods of objects that DeepSpeed makes itself, so no subclass can stand in; and of the standard library's."""
 

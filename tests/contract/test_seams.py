@@ -75,6 +75,7 @@ SEAMS = {
     },
     "trainer/ray/ppo_actor.py": {
         "ActorPPOTrainer": None,
+        "ActorPPOTrainer.__init__": "self strategy actor",
         "ActorPPOTrainer.ppo_train": "self kl_ctl",
         "ActorPPOTrainer.training_step": "self experience kl_ctl step loss_batch_info",
         "ActorPPOTrainer._init_vllm_sync_group": "self backend",
@@ -152,7 +153,15 @@ REBOUND = {
 
 # module -> class -> attributes that we read or set on its instances
 ATTRIBUTES = {
-    "models/loss.py": {"PolicyLoss": {"clip_eps_low", "clip_eps_high", "token_level_loss"}},
+    "models/loss.py": {
+        "PolicyLoss": {
+            "clip_eps_low",
+            "clip_eps_high",
+            "token_level_loss",
+            "policy_loss_type",
+            "is_correction_level",
+        }
+    },
     "trainer/ppo_trainer.py": {
         "BasePPOTrainer": {"args", "actor_model_group", "critic_model_group", "vllm_engines"},
         "PPOTrainer": {"eval_dataloader", "generate_kwargs"},
@@ -162,7 +171,15 @@ ATTRIBUTES = {
     },
     "trainer/ray/launcher.py": {"BaseModelActor": {"strategy"}},
     "trainer/ray/ppo_actor.py": {
-        "ActorPPOTrainer": {"args", "strategy", "actor", "actor_loss_fn", "replay_buffer", "vllm_engines"},
+        "ActorPPOTrainer": {
+            "args",
+            "strategy",
+            "actor",
+            "actor_loss_fn",
+            "replay_buffer",
+            "tokenizer",
+            "vllm_engines",
+        },
         "PolicyModelActor": {"actor", "trainer", "checkpoint_states", "disable_ds_ckpt"},
     },
     "trainer/ray/ppo_critic.py": {
@@ -214,12 +231,12 @@ OVERRIDES = {
     },
     ("trainer/actor_trainer.py", "CovActorTrainer"): {
         ("trainer/ray/ppo_actor.py", "ActorPPOTrainer"): [
-            "ppo_train", "training_step", "_init_vllm_sync_group", "broadcast_to_vllm",
+            "__init__", "ppo_train", "training_step", "_init_vllm_sync_group", "broadcast_to_vllm",
         ],
     },
     ("trainer/ray/ppo_actor.py", "CovPolicyActor"): {
         ("trainer/ray/ppo_actor.py", "PolicyModelActor"): [
-            "init_model_from_pretrained", "forward", "fit", "get_checkpoint_states", "save_checkpoint",
+            "init_model_from_pretrained", "forward", "append", "get_checkpoint_states", "save_checkpoint",
         ],
     },
     ("trainer/ray/critic_actor.py", "CovCriticTrainer"): {

@@ -128,9 +128,9 @@ def record_selection(actor) -> None:
         update = actor.actor.model.global_steps
         status = training_step(experience, *args, **kwargs)
         ids = [int(number) for number in experience.info["sample_id"]]
-        selected = actor.trainer.actor_loss_fn.selected
-        places = [] if selected is None else selected.nonzero().tolist()
-        actor.recorded |= {(update, ids[row], col) for row, col in places}
+        record = actor.trainer.actor_loss_fn.record
+        assert record.update == update
+        actor.recorded |= {(update, ids[row], col) for row, col in record.selected.nonzero().tolist()}
         return status
 
     actor.trainer.training_step = recording
