@@ -244,8 +244,9 @@ class Controller:
 
     def __init__(self, name: str, flags: list[str], model: str, ranks: list, engines: list) -> None:
         logging.disable(logging.WARNING)
-        from openrlhf_cov.cli.train_ppo_ray import parse_args
         from openrlhf_cov.trainer.ray.adapters import plain_class, prepare_worker
+
+        from openrlhf_cov.cli.train_ppo_ray import parse_args
 
         sys.argv = ["train_ppo_ray", *flags]
         self.args = parse_args()

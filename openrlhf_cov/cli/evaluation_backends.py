@@ -151,7 +151,7 @@ class Engines:
         from openrlhf_cov.trainer.ray import cluster, completions, evaluation_engines
 
         args = self.args
-        needs = evaluation_engines.needs_of_engines(args.num_engines, args.tensor_parallel_size, self.dtype)
+        needs = evaluation_engines.needs_of_engines(args.num_engines, args.tensor_parallel_size)
         on_sigterm = signal.getsignal(signal.SIGTERM)
         cluster.connect(needs)
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own one would end the process at once

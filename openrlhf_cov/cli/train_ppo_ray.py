@@ -51,23 +51,22 @@ def main() -> None:
         args = parse_args()
         fill_in_secrets(args)
         cpu_host.install()
-        from openrlhf_cov.trainer.ray import adapters
+        from openrlhf_cov.trainer.ray import seams
 
-        adapters.trust_remote_code(args.trust_remote_code)
+        seams.trust_remote_code(args.trust_remote_code)
         if args.dry_run:
             from openrlhf_cov.cli import dry_run
 
             sys.exit(dry_run.run(args, _one_line))
         from openrlhf_cov.cli import preflight
         from openrlhf_cov.trainer import stopping
-        from openrlhf_cov.trainer.ray import cluster, seams
+        from openrlhf_cov.trainer.ray import cluster
 
         preflight.check(args)
-        adapters.accept_fp32()
         needs = cluster.needs_of_training(args)
         cluster.connect(needs)
         cluster.check_capacity(needs, args.placement_timeout)
-        seams.install(args)
+        seams.install_driver(args)
         _write_command(args.ckpt.output_dir)
         from openrlhf.cli.train_ppo_ray import train
     except UsageError as error:

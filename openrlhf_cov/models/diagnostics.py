@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from openrlhf_cov.models.covariance import token_covariance
-from openrlhf_cov.models.method import LOG_RATIO_LIMIT, TokenBatch
+from openrlhf_cov.models.loss import LossRecord
+from openrlhf_cov.models.method import LOG_RATIO_LIMIT
 from openrlhf_cov.models.window import ppo_clipped
 from openrlhf_cov.utils.masked import masked_sum
 from openrlhf_cov.utils.metrics import Distribution, LogHistogram, Max, Mean, Metric, Sum
@@ -16,25 +17,19 @@ RATIO_HISTOGRAM = LogHistogram(-8.0, 8.0)
 
 
 @torch.no_grad()
-def update_metrics(
-    batch: TokenBatch,
-    selected: Tensor | None,
-    seen: Tensor,
-    clip: tuple[float, float],
-    sequence_old: Tensor | None = None,
-) -> list[Metric]:
+def update_metrics(record: LossRecord) -> list[Metric]:
     """Selection, gradients and ratios of one micro-batch at its update; ``docs/metrics.md`` defines each name.
 
-    ``selected`` (B, A) is the mask of the tokens that a method acts on, None where there is no such method; ``seen``
-    (B, A) are the advantages that upstream's loss saw, ``clip`` (low, high) its PPO clip. With GSPO, ``sequence_old``
-    (B, A) are the log-probs that its ratio of a sequence is to. The same names come back for any data.
+    The same names come back for any data.
     """
+    batch, selected, seen = record.batch, record.selected, record.advantages
     mask = batch.action_mask.bool()
-    selected = torch.zeros_like(mask) if selected is None else selected & mask
     cov = token_covariance(batch.log_probs, batch.advantages, mask)
-    by_sequence = sequence_old is not None
-    clipping = replace(batch, advantages=seen, old_log_probs=sequence_old if by_sequence else batch.old_log_probs)
-    clipped = ppo_clipped(clipping, *clip, by_sequence)
+    by_sequence = record.sequence_old is not None
+    clipping = replace(
+        batch, advantages=seen, old_log_probs=record.sequence_old if by_sequence else batch.old_log_probs
+    )
+    clipped = ppo_clipped(clipping, *record.ppo_clip, by_sequence)
     log_ratio = batch.log_probs - batch.old_log_probs
     ratio = clipping.sequence_ratio if by_sequence else clipping.ratio
     gradient = (ratio * seen).masked_fill(clipped | ~mask, 0.0)

@@ -1,14 +1,38 @@
-"""The policy loss that replaces upstream's in a run with a method."""
+"""The policy loss of every run: upstream's, with the methods of the run around it, and the record of each call."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.method import Plan, TokenBatch
+from openrlhf_cov.models.method import Method, Plan, TokenBatch
 from openrlhf_cov.models.window import MicroBatch
+
+
+@dataclass(frozen=True)
+class LossRecord:
+    """What one call of the loss did with a micro-batch; tensors (B, A), without gradient."""
+
+    batch: TokenBatch
+    advantages: Tensor
+    """A', times k / ratio of a surrogate: what upstream's loss saw."""
+    plans: Sequence[Plan]
+    """One for each method that makes one."""
+    ppo_clip: tuple[float, float]
+    """(eps_low, eps_high) of the PPO clip in force."""
+    sequence_old: Tensor | None = None
+    """With GSPO, the log-probs that its ratio of a sequence is to."""
+    update: int = 0
+    """Number of the update that the micro-batch belongs to."""
+
+    @property
+    def selected(self) -> Tensor:
+        """Mask of the action tokens that the first plan acts on; of none without a plan."""
+        mask = self.batch.action_mask.bool()
+        return self.plans[0].tokens & mask if self.plans else torch.zeros_like(mask)
 
 
 class MethodLoss(nn.Module):
@@ -22,9 +46,10 @@ class MethodLoss(nn.Module):
     it holds the new policy near the old one, whichever engine sampled the token. A surrogate with the coefficient k is
     upstream's with advantages' * k / ratio, whose value is -k * advantages' and whose gradient is that of the method.
 
-    ``plans`` are those of the call, one for each method that makes one; no gradient flows through them. A window over
-    the optimizer step makes them (``--cov_scope global``), and the caller sets them before each call; or the call
-    itself, from its own tokens, as in the published code (``micro_batch``), with draws that depend on ``start_step``.
+    Without a method it is upstream's loss of upstream's arguments. The plans of a call come from a window over the
+    optimizer step (``--cov_scope global``), and the caller hands them over by ``expect``; or the call makes them from
+    its own tokens, as the published code does (``micro_batch``), with draws that depend on ``start_step``. No gradient
+    flows through them. ``record`` is what the last call did; nothing else is kept between calls.
     """
 
     def __init__(self, config: CovConfig, *, policy_loss: nn.Module, aggregate: Callable[..., Tensor]) -> None:
@@ -32,9 +57,8 @@ class MethodLoss(nn.Module):
         self.config = config
         self.policy_loss = policy_loss
         self.aggregate = aggregate
-        self.plans: Sequence[Plan] | None = None
-        self.seen: Tensor | None = None
-        """Advantages (B, A) that upstream's loss saw in the last call."""
+        self.record: LossRecord | None = None
+        self._expected: tuple[Sequence[Plan], int] = ((), 0)
         self._seed = 0
         self._generator: torch.Generator | None = None
 
@@ -49,10 +73,9 @@ class MethodLoss(nn.Module):
         """(eps_low, eps_high) of the PPO clip in force."""
         return self.policy_loss.clip_eps_low, self.policy_loss.clip_eps_high
 
-    @property
-    def selected(self) -> Tensor | None:
-        """Mask (B, A) of the tokens that the first plan of the last call acts on; None without a plan."""
-        return self.plans[0].tokens if self.plans else None
+    def expect(self, plans: Sequence[Plan] = (), update: int = 0) -> None:
+        """The next call is about a micro-batch of this update; with ``cov_scope global`` these are its plans."""
+        self._expected = plans, update
 
     def forward(
         self,
@@ -68,36 +91,47 @@ class MethodLoss(nn.Module):
         Tensors are (B, A); ``normalizers`` are upstream's ``dp_size``, ``batch_num_tokens``, ``global_batch_size``.
         """
         batch = TokenBatch(log_probs, old_log_probs, advantages, action_mask)
-        planning = [method for method in self.config.methods if method.plan]
-        if self.config.cov_scope == "micro_batch":
-            alone = MicroBatch(batch, self.ppo_clip, self._generator_on(log_probs.device))
-            self.plans = [plan for method in planning for plan in method.plan(self.config, alone)]
-        elif planning and not self._planned(len(planning), action_mask.shape):
-            raise RuntimeError("with cov_scope global, set `plans`, of tensors (B, A), before each call of the loss")
-        self.seen = advantages
-        for plan in self.plans or ():
-            self.seen = plan.transformed(self.seen)
-        self.seen = self.seen * self._surrogate(batch, self.seen)
-        loss, *rest = self.policy_loss(
-            log_probs, old_log_probs, self.seen, action_mask, rollout_log_probs, **normalizers
+        methods = [method for method in self.config.methods if method.plan]
+        plans, update = self._plans(methods, batch)
+        for plan in plans:
+            advantages = plan.transformed(advantages)
+        if self.config.surrogate:
+            ratio = batch.ratio
+            advantages = advantages * (self.config.surrogate.coefficient(self.config, ratio, advantages) / ratio)
+        self.record = LossRecord(
+            replace(batch, log_probs=log_probs.detach()),
+            advantages,
+            plans,
+            self.ppo_clip,
+            self._sequence_old(old_log_probs, rollout_log_probs),
+            update,
         )
-        for method, plan in zip(planning, self.plans or (), strict=True):
+        loss, *rest = self.policy_loss(
+            log_probs, old_log_probs, advantages, action_mask, rollout_log_probs, **normalizers
+        )
+        for method, plan in zip(methods, plans, strict=True):
             if method.penalty:
                 penalty = torch.where(plan.tokens, method.penalty(self.config, batch), 0.0)
                 by_token = self.policy_loss.token_level_loss
                 loss = loss + self.aggregate(penalty, action_mask, token_level_loss=by_token, **normalizers)
         return loss, *rest
 
-    def _surrogate(self, batch: TokenBatch, advantages: Tensor) -> Tensor | float:
-        """k / ratio of the run's surrogate; 1 for PPO's."""
-        surrogate = self.config.surrogate
-        if surrogate is None:
-            return 1.0
-        ratio = batch.ratio
-        return surrogate.coefficient(self.config, ratio, advantages) / ratio
+    def _plans(self, methods: Sequence[Method], batch: TokenBatch) -> tuple[Sequence[Plan], int]:
+        """The plans of this call and the number of its update."""
+        (plans, update), self._expected = self._expected, ((), 0)
+        if methods and self.config.cov_scope == "micro_batch":
+            alone = MicroBatch(batch, self.ppo_clip, self._generator_on(batch.log_probs.device))
+            plans = [plan for method in methods for plan in method.plan(self.config, alone)]
+        if [plan.tokens.shape for plan in plans] != [batch.action_mask.shape] * len(methods):
+            raise RuntimeError(
+                "with cov_scope global, `expect` plans, of tensors (B, A), before each call of the loss"
+            )
+        return plans, update
 
-    def _planned(self, count: int, shape: torch.Size) -> bool:
-        return self.plans is not None and [plan.tokens.shape for plan in self.plans] == [shape] * count
+    def _sequence_old(self, old_log_probs: Tensor, rollout_log_probs: Tensor | None) -> Tensor | None:
+        if self.policy_loss.policy_loss_type != "gspo":
+            return None  # its ratio is to the policy that sampled where upstream corrects for that one
+        return old_log_probs if self.policy_loss.is_correction_level == "off" else rollout_log_probs
 
     def _generator_on(self, device: torch.device) -> torch.Generator:
         if self._generator is None:

@@ -1,97 +1,132 @@
 """The training loop of one policy rank: upstream's, walked one optimizer step at a time."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-import openrlhf.trainer.ray.ppo_actor as upstream
 import torch
+from openrlhf.models import aggregate_loss
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
+from openrlhf.utils.logging_utils import init_logger
 from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.loss import MethodLoss
-from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.window import Window, plan_step
 from openrlhf_cov.trainer.bad_updates import BadUpdates
 from openrlhf_cov.trainer.boundaries import StepBoundaries
-from openrlhf_cov.trainer.observation import record_entropy
+from openrlhf_cov.trainer.observation import StepDiagnostics
 from openrlhf_cov.trainer.ranks import ranks_of
 from openrlhf_cov.trainer.sample_info import sample_ids
+from openrlhf_cov.trainer.step_seed import seed_step
+from openrlhf_cov.trainer.token_dump import dump_tokens, is_due
 from openrlhf_cov.trainer.weight_transfer import GlooWeightSender, transfer_weights
+
+logger = init_logger(__name__)
+
+SKIPPED_UPDATES = "ppo/skipped_updates"
 
 
 class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
-    """Upstream's trainer with two additions, and optimizer steps that end where DeepSpeed's do (``StepBoundaries``).
+    """Upstream's trainer with the loss of the run's methods, whose updates are measured.
 
-    Before an optimizer step, its micro-batches are seen together, so that methods can plan over the tokens of all of
-    them and of all ranks. With ``--vllm.sync_backend gloo`` weights go to vLLM in buckets.
+    Before an optimizer step its micro-batches are seen together, so that methods can plan over the tokens of all of
+    them and of all ranks; it ends where DeepSpeed's does (``StepBoundaries``). With ``--vllm.sync_backend gloo``
+    weights go to vLLM in buckets.
     """
 
     sender: GlooWeightSender | None = None
-    bad_updates: BadUpdates | None = None
     global_step = 0
-    old_entropies: Callable[[Tensor, int], Tensor] | None = None
-    """(sample ids (B,), width) -> entropies (B, width) of the policy that sampled; see ``StepDiagnostics``."""
+    policy_moved = False
+    """There was an update since the rollout."""
+
+    def __init__(self, strategy, actor, *args, **kwargs) -> None:
+        super().__init__(strategy, actor, *args, **kwargs)
+        flags = strategy.args
+        self.config = CovConfig.from_args(flags)
+        self.actor_loss_fn = MethodLoss(self.config.at(0), policy_loss=self.actor_loss_fn, aggregate=aggregate_loss)
+        kept = Path(flags.ckpt.output_dir) / "bad_updates"
+        self.bad_updates = BadUpdates(actor.model, flags.on_nan, kept, strategy.get_rank())
+        self.ranks = ranks_of(strategy.ds_device_mesh["dp"].get_group())
+        self.diagnostics = StepDiagnostics(flags.rollout.n_samples_per_prompt, self.ranks)
+        self.warned: set[str] = set()
+        self._plans: dict[int, list[Plan]] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """Of the policy."""
+        return next(self.actor.parameters()).device
+
+    def start_step(self, global_step: int) -> None:
+        """Called before each ``ppo_train``: settings and random choices of this step follow from its number."""
+        self.global_step = global_step
+        rank = seed_step(self.strategy, global_step)
+        self.actor_loss_fn.start_step(self.config.at(global_step), self.strategy.seed, global_step, rank)
 
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
-        """Upstream's training on the replay buffer: all updates of one global step."""
+        """All updates of one global step; upstream's status and our metrics, reduced over all ranks."""
+        samples = list(self.replay_buffer.items)
+        skipped_before, updates_before = self.bad_updates.total, self.actor.model.global_steps
+        self.diagnostics.start(samples, self.device)
         self.policy_moved = False
         self.replay_buffer.steps_of = self.plan_each_step
-        return super().ppo_train(kl_ctl)
+        status = super().ppo_train(kl_ctl)
+        updates = self.actor.model.global_steps - updates_before
+        values = {SKIPPED_UPDATES: float(self.bad_updates.total - skipped_before)}
+        values |= self.diagnostics.finish(eta=status.get("actor_lr", 0.0) * updates)
+        for method in self.config.methods:
+            self._warn(method.idle(values, updates))
+        if is_due(self.config.cov_dump_every, self.global_step):
+            dump_tokens(self.diagnostics, samples, self.tokenizer, self.config, self.strategy, self.global_step)
+        return status | values
 
     def plan_each_step(self, micro_batches: Iterable[Experience]) -> Iterator[Experience]:
         """Pass micro-batches of an epoch on; those of one optimizer step are held until they are planned."""
         self.check_whole_steps()
-        if not self.plans_globally:
+        if not self.actor_loss_fn.config.plans_globally:
             yield from micro_batches
             return
         window: list[Experience] = []
         for number, experience in enumerate(micro_batches):
             window.append(experience)
             if self.ends_step(number):
-                self._plan(window)
+                plans = self._planned(window)
+                self._plans |= zip(range(number + 1 - len(window), number + 1), plans, strict=True)
                 yield from window
                 self.policy_moved = True
                 window = []
 
     def training_step(self, experience: Experience, kl_ctl: float, step: int, *args, **kwargs) -> dict:
-        """Upstream's step on micro-batch number ``step``, with the plans that were made for it."""
-        if self.plans_globally:
-            self.actor_loss_fn.plans = experience.plans
+        """Upstream's step on micro-batch number ``step`` of an epoch, with the plans that were made for it."""
         self.align(self.actor.model, step)
+        update = self.actor.model.global_steps  # DeepSpeed counts updates on the host
+        self.actor_loss_fn.expect(self._plans.pop(step, ()), update)
         status = super().training_step(experience, kl_ctl, step, *args, **kwargs)
-        if self.bad_updates and self.ends_step(step):
+        if self.ends_step(step):
             self.bad_updates.check(self.global_step, experience)
+        self.diagnostics.observe(sample_ids(experience.info), self.actor_loss_fn.record)
         return status
 
-    @property
-    def plans_globally(self) -> bool:
-        """True with a method that plans over the whole optimizer step."""
-        return isinstance(self.actor_loss_fn, MethodLoss) and self.actor_loss_fn.config.plans_globally
-
-    def _plan(self, window: list[Experience]) -> None:
-        """Give every experience of one optimizer step its plans, one of each method that makes one."""
-        device = next(self.actor.parameters()).device
-        config = self.actor_loss_fn.config
+    def _planned(self, window: list[Experience]) -> list[list[Plan]]:
+        """For every experience of one optimizer step its plans, one of each method that makes one."""
+        device, config = self.device, self.actor_loss_fn.config
         batches, keys, entropies = [], [], []
         for experience in window:
             ids = sample_ids(experience.info).to(device)  # before they go there one by one
             experience.to_device(device)
             width = experience.action_mask.shape[1]
             keys.append(token_keys(self.strategy.seed, self.global_step, ids, width))
-            old = self.old_entropies(ids, width) if config.entropy_policy else None
+            old = self.diagnostics.entropies(ids, width) if config.entropy_policy else None
             log_probs, entropy = self._policy_now(experience, old, config)
             entropies.append(entropy)
             batches.append(
                 TokenBatch(log_probs, experience.action_log_probs, experience.advantages, experience.action_mask)
             )
-        ranks = ranks_of(self.strategy.ds_device_mesh["dp"].get_group())
-        step = Window(batches, keys, self.actor_loss_fn.ppo_clip, ranks, entropies)
-        for experience, plans in zip(window, plan_step(config, step), strict=True):
-            experience.plans = plans
+        return plan_step(config, Window(batches, keys, self.actor_loss_fn.ppo_clip, self.ranks, entropies))
 
     def _policy_now(
         self, experience: Experience, old: Tensor | None, config: CovConfig
@@ -101,32 +136,52 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         Those of the rollout are exact until the first update after it, and serve for all updates where the flags say
         so; otherwise the policy is asked again.
         """
-        log_probs = experience.action_log_probs
-        if not self.policy_moved or not (config.asks_log_probs or config.entropy_policy == "current"):
+        log_probs, with_entropy = experience.action_log_probs, config.entropy_policy == "current"
+        if not self.policy_moved or not (config.asks_log_probs or with_entropy):
             return log_probs, old
-        if config.entropy_policy != "current":
-            return self._policy_log_probs(experience), old
-        with record_entropy(self.actor, log_probs.shape[1]) as recorded:
-            current = self._policy_log_probs(experience)
-        return current if config.asks_log_probs else log_probs, recorded[0]
+        current, entropy = self.score(
+            experience.sequences,
+            experience.action_mask,
+            experience.attention_mask,
+            experience.mm_train_inputs,
+            with_entropy,
+        )
+        return current if config.asks_log_probs else log_probs, entropy if with_entropy else old
 
     @torch.no_grad()
-    def _policy_log_probs(self, experience: Experience) -> Tensor:
-        """Log-probs (B, A) of the policy as it is before the coming update."""
-        images = {}
-        if getattr(self.actor, "is_vlm", False) and experience.mm_train_inputs:
-            images = merge_mm_train_inputs(experience.mm_train_inputs, experience.sequences.device)
+    def score(
+        self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, images: list | None, with_entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Log-probs and, if asked for, entropies (B, A) of the policy as it is now.
+
+        Entropy is upstream's: over the full vocabulary, of the temperature-scaled policy, in nats.
+        """
+        merged = {}
+        if images and getattr(self.actor, "is_vlm", False):
+            merged = merge_mm_train_inputs(images, sequences.device)
         self.actor.eval()
         try:
-            return self.actor(
-                experience.sequences,
-                experience.action_mask,
-                attention_mask=experience.attention_mask,
+            result = self.actor(
+                sequences,
+                action_mask,
+                attention_mask=attention_mask,
+                return_output=with_entropy,
                 ring_attn_group=self.strategy.ring_attn_group,
-                **images,
+                return_entropy=with_entropy,
+                **merged,
             )
         finally:
             self.actor.train()
+        if not with_entropy:
+            return result, None
+        log_probs, output = result
+        return log_probs, output.entropy[:, -action_mask.shape[1] :]
+
+    def _warn(self, message: str | None) -> None:
+        """Log a warning on rank 0, once per run."""
+        if message and message not in self.warned and self.strategy.is_rank_0():
+            logger.warning(message)
+            self.warned.add(message)
 
     def _init_vllm_sync_group(self, backend: str) -> None:
         if backend == "gloo":
@@ -149,8 +204,3 @@ class StepLoader(DataLoader):
     def __iter__(self) -> Iterator[Experience]:
         """Micro-batches, passed through ``dataset.steps_of``."""
         return iter(self.dataset.steps_of(super().__iter__()))
-
-
-# The two names that upstream's module looks up; seams, see docs/seams.md.
-upstream.ActorPPOTrainer = CovActorTrainer
-upstream.DataLoader = StepLoader

@@ -36,6 +36,8 @@ ROLLOUTS_FILE = "rollouts.pt"
 """File of a policy's checkpoint that holds it, megabytes of tensors, once."""
 NO_LIMIT = 10**9
 
+Writer = Callable[..., None]
+
 
 def save_whole(
     save: Callable[[str], None],
@@ -76,14 +78,15 @@ def save_whole(
 
 
 @contextmanager
-def errors_at_the_end(*writers: tuple[Any, str]) -> Iterator[None]:
+def errors_at_the_end(*writers: tuple[Any, str]) -> Iterator[Callable[[Writer], Writer]]:
     """While open, the methods ``(object, name)`` that write note the error of a disk; the first is raised at the end.
 
-    A rank that left DeepSpeed's saving half-way would leave the others at its next barrier. Raises OSError.
+    So does what the given function makes of another writer. A rank that left DeepSpeed's saving half-way would leave
+    the others at its next barrier. DeepSpeed makes those objects itself, so no subclass can stand in. Raises OSError.
     """
     errors: list[str] = []
 
-    def noting(write: Callable[..., None]) -> Callable[..., None]:
+    def noting(write: Writer) -> Writer:
         def attempt(*args, **kwargs) -> None:
             if not errors:
                 try:
@@ -96,7 +99,7 @@ def errors_at_the_end(*writers: tuple[Any, str]) -> Iterator[None]:
     for owner, name in writers:
         setattr(owner, name, noting(getattr(owner, name)))
     try:
-        yield
+        yield noting
     finally:
         for owner, name in writers:
             delattr(owner, name)  # the method of its class is there again

@@ -1,78 +1,19 @@
-"""Reads what passes through upstream's modules and trainer, without changing it, and keeps the books of a step."""
+"""Keeps the books of a global step: what the rollouts were and what the updates did."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from openrlhf_cov.models.diagnostics import empty_update_frac, update_metrics
 from openrlhf_cov.models.dynamics import EntropyDynamics
-from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.rollout import Rollout, group_sums, rollout_metrics, selection_metrics, token_sums
 from openrlhf_cov.models.window import ALONE, Ranks
 from openrlhf_cov.trainer.sample_info import sample_ids
 from openrlhf_cov.utils.metrics import AllReduce, MetricBuffer
-
-
-def observe_loss(loss: nn.Module, metrics: MetricBuffer) -> None:
-    """Record ``update_metrics`` of every call of a policy loss: upstream's ``PolicyLoss`` or ``MethodLoss``."""
-    ppo = getattr(loss, "policy_loss", loss)
-    clip = (ppo.clip_eps_low, ppo.clip_eps_high)
-
-    def record(module: nn.Module, args: tuple, kwargs: dict, output: tuple) -> None:
-        log_probs, old_log_probs, advantages = args
-        batch = TokenBatch(log_probs.detach(), old_log_probs, advantages, kwargs["action_mask"])
-        seen, sequence_old = getattr(module, "seen", advantages), None
-        if ppo.policy_loss_type == "gspo":  # its ratio is to the policy that sampled where upstream corrects for it
-            sequence_old = old_log_probs if ppo.is_correction_level == "off" else kwargs["rollout_log_probs"]
-        metrics.add(*update_metrics(batch, getattr(module, "selected", None), seen, clip, sequence_old))
-
-    loss.register_forward_hook(record, with_kwargs=True)
-
-
-@contextmanager
-def record_entropy(actor: nn.Module, num_actions: int) -> Iterator[list[Tensor]]:
-    """While open, every call of upstream's ``Actor`` appends its token entropies (B, num_actions) to the list.
-
-    The caller of the actor still gets the log-probs alone. Entropy is upstream's: over the full vocabulary, of the
-    temperature-scaled policy, in nats.
-    """
-    entropies: list[Tensor] = []
-
-    def ask(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        return args, kwargs | {"return_output": True, "return_entropy": True}
-
-    def take(module: nn.Module, args: tuple, kwargs: dict, output: tuple) -> Tensor:
-        log_probs, model_output = output
-        entropies.append(model_output.entropy[:, -num_actions:])
-        return log_probs
-
-    hooks = [
-        actor.register_forward_pre_hook(ask, with_kwargs=True),
-        actor.register_forward_hook(take, with_kwargs=True),
-    ]
-    try:
-        yield entropies
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def observe_training(trainer: Any, diagnostics: "StepDiagnostics") -> None:
-    """Tell ``diagnostics`` after every ``training_step`` of upstream's actor trainer what it trained on."""
-    training_step = trainer.training_step
-
-    def observed(experience: Any, *args, **kwargs) -> dict:
-        update = trainer.actor.model.global_steps  # DeepSpeed counts updates on the host
-        status = training_step(experience, *args, **kwargs)
-        selected = getattr(trainer.actor_loss_fn, "selected", None)
-        diagnostics.observe(sample_ids(experience.info), experience.action_mask, selected, update)
-        return status
-
-    trainer.training_step = observed
 
 
 def rollout_of(items: Sequence[Any], device: torch.device | str) -> Rollout:
@@ -108,8 +49,8 @@ class StepDiagnostics:
     """The diagnostics of one rank: ``start`` before the updates of a global step, ``observe`` after each micro-batch,
     ``finish`` after the last. Every rank must call ``start`` and ``finish``, which use collectives."""
 
-    def __init__(self, metrics: MetricBuffer, samples_per_prompt: int, ranks: Ranks = ALONE) -> None:
-        self.metrics = metrics
+    def __init__(self, samples_per_prompt: int, ranks: Ranks = ALONE) -> None:
+        self.metrics = MetricBuffer()
         self.samples_per_prompt = samples_per_prompt
         self.ranks = ranks
         self.dynamics = EntropyDynamics()
@@ -130,12 +71,10 @@ class StepDiagnostics:
         self.metrics.add(*rollout_metrics(rollout, self.sums, totals, self.samples_per_prompt))
 
     @torch.no_grad()
-    def observe(self, ids: Tensor, action_mask: Tensor, selected: Tensor | None, update: int) -> None:
-        """Note the selection (B, A) of a micro-batch of samples ``ids`` (B,) that belongs to update number ``update``.
-
-        Nothing here waits for the device.
-        """
-        picked = torch.zeros_like(action_mask, dtype=torch.bool) if selected is None else selected & action_mask.bool()
+    def observe(self, ids: Tensor, record: LossRecord) -> None:
+        """Note what the loss did with a micro-batch of samples ``ids`` (B,). Nothing here waits for the device."""
+        self.metrics.add(*update_metrics(record))
+        picked, update = record.selected, record.update
         self._selected_counts[update] = self._selected_counts.get(update, 0) + picked.sum()
         self.selected[self._rows_of(ids), : picked.shape[1]] |= picked
 

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import openrlhf.trainer.ppo_trainer as upstream
-import openrlhf.trainer.ppo_trainer_async as upstream_async
-import openrlhf.trainer.ppo_utils.experience_maker as upstream_maker
 import ray
 import torch
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
+from openrlhf.trainer.ppo_trainer import compute_eval_metrics as upstream_metrics
+from openrlhf.trainer.ppo_trainer import prepare_datasets as upstream_datasets
 from openrlhf.trainer.ppo_trainer_async import GenerateSamplesActor, TrainingActor
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from openrlhf.utils.logging_utils import WandbLogger, init_logger
@@ -25,13 +24,9 @@ from openrlhf_cov.models.returns import sums_to_the_end
 from openrlhf_cov.trainer.benchmark_evaluation import of_benchmarks, with_benchmarks
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS, CheckpointedLoader, checkpoint_folder
 from openrlhf_cov.trainer.engine_health import dead_engines
-from openrlhf_cov.trainer.micro_batches import balanced_partitions
-from openrlhf_cov.trainer.prompt_dataset import CovPromptDataset
-from openrlhf_cov.trainer.rank_batches import balanced_in_parts
-from openrlhf_cov.trainer.ray.adapters import plain_class
+from openrlhf_cov.trainer.ray.seams import InstalledActor, plain_class
 from openrlhf_cov.trainer.rollouts import check_reward_errors, complete_logs, failed_rewards, of_scores
 from openrlhf_cov.trainer.sample_info import ENTROPY, SAMPLE_ID
-from openrlhf_cov.trainer.samples_generator import CovSamplesGenerator
 from openrlhf_cov.trainer.shared_argument import share
 from openrlhf_cov.trainer.stopping import Ending, ending, stop_requested
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
@@ -114,7 +109,7 @@ def number_samples(samples: list, first: int) -> None:
         sample.info[SAMPLE_ID] = torch.tensor([number])
 
 
-class StepLogging:
+class StepLogging(InstalledActor):
     """Mixin over upstream's ``BasePPOTrainer``: one line of ``metrics.jsonl`` per global step."""
 
     untrained = 0
@@ -242,7 +237,7 @@ def _on_disk(log: MetricsLog, step: int, values: dict) -> None:
         raise RunStopped(f"{log.path} cannot be written at global step {step}: {error.strerror}") from error
 
 
-class CheckpointedRollouts:
+class CheckpointedRollouts(InstalledActor):
     """Mixin over upstream's owners of a samples generator: its state is saved with that of the data loader.
 
     The order of the data follows from ``--train.seed``; upstream's differs from run to run. The tokenizer, which goes
@@ -301,13 +296,5 @@ class CovGenerateSamplesActor(CheckpointedRollouts, plain_class(GenerateSamplesA
     """The generating side of ``--train.async_enable``."""
 
 
-# The names that upstream's trainers look up; seams, see docs/seams.md.
-upstream.RemoteExperienceMaker = CovExperienceMaker
-upstream.PromptDataset = CovPromptDataset
-upstream.balance_experiences = balanced_in_parts
-upstream_maker.get_seqlen_balanced_partitions = balanced_partitions
-upstream.WandbLogger = CovWandbLogger
-for trainers in (upstream, upstream_async):
-    trainers.SamplesGenerator = CovSamplesGenerator
-    trainers.prepare_datasets = with_benchmarks(trainers.prepare_datasets)
-    trainers.compute_eval_metrics = of_benchmarks(of_scores(trainers.compute_eval_metrics))
+prepare_datasets = with_benchmarks(upstream_datasets)
+compute_eval_metrics = of_benchmarks(of_scores(upstream_metrics))

@@ -1,22 +1,16 @@
 """What the processes of this host have open."""
 
-import os
 from contextlib import suppress
-from pathlib import Path
 
 
-def open_files(proc: Path = Path("/proc")) -> dict[str, int]:
-    """What processes have open, as far as this user may see -> process id."""
-    found = {}
-    for pid in filter(str.isdigit, _names(proc)):
-        for number in _names(proc / pid / "fd"):
-            with suppress(OSError):  # closed meanwhile
-                found[os.readlink(proc / pid / "fd" / number)] = int(pid)
-    return found
-
-
-def _names(folder: Path) -> list[str]:
+def open_files() -> dict[str, int]:
+    """Files that processes have open, as far as this user may see -> process id; none where psutil is not there."""
     try:
-        return os.listdir(folder)
-    except OSError:  # gone meanwhile, or of another user
-        return []
+        import psutil
+    except ImportError:  # a host without packages, which ``doctor`` looks at
+        return {}
+    found = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # gone meanwhile, or of another user
+            found |= {file.path: process.pid for file in process.open_files()}
+    return found

@@ -2,8 +2,9 @@
 
 import os
 import secrets
-from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 
 def ray_of_this_host() -> str | None:
@@ -27,11 +28,10 @@ def address_file() -> Path:
 def rays_of_this_host() -> frozenset[str]:
     """host:port of every Ray with a node here, by its processes."""
     flag, found = "--gcs-address=", set()
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):  # gone meanwhile
-            words = file.read_bytes().replace(b"\0", b" ").decode(errors="replace").split()
-            if words and Path(words[0]).name == "raylet":
-                found |= {word.removeprefix(flag) for word in words if word.startswith(flag)}
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"]
+        if words and Path(words[0]).name == "raylet":
+            found |= {word.removeprefix(flag) for word in words if word.startswith(flag)}
     return frozenset(found)
 
 

@@ -16,7 +16,7 @@ LAYERS = {
 """A package imports from its own layer or from lower ones."""
 
 PURE = ("settings", "config", "errors", "utils", "models")
-PURE_IMPORTS = {"torch", "numpy"} | sys.stdlib_module_names
+PURE_IMPORTS = {"torch", "numpy", "psutil"} | sys.stdlib_module_names
 HEAVY = {"openrlhf", "ray", "vllm", "deepspeed"}
 
 

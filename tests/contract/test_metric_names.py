@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from openrlhf_cov.analysis.law import RunningLaw
-from openrlhf_cov.models.diagnostics import update_metrics
+from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.rewards.reward_func import STATUS_METRICS
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.utils.metrics import MetricBuffer
 
 cpu_host.install()  # upstream's modules import on a CPU host only after that
 
@@ -30,17 +29,18 @@ def documented():
 @pytest.fixture(scope="module")
 def emitted():
     """Every name that we add to upstream's status of one global step."""
+    from openrlhf_cov.trainer.actor_trainer import SKIPPED_UPDATES
     from openrlhf_cov.trainer.dynamic_sampling import SamplingCounts, sampling_metrics
     from openrlhf_cov.trainer.observation import StepDiagnostics
-    from openrlhf_cov.trainer.ray.ppo_actor import SKIPPED_UPDATES
     from openrlhf_cov.trainer.reward_executor import ERROR_METRIC
 
     ones = torch.ones(2)
     sample = dict.fromkeys(("action_log_probs", "entropy", "advantages", "action_mask"), ones)
     sample |= {"scores": None, "info": {"sample_id": torch.tensor(0)}}
-    diagnostics = StepDiagnostics(MetricBuffer(), samples_per_prompt=8)
+    diagnostics = StepDiagnostics(samples_per_prompt=8)
     diagnostics.start([SimpleNamespace(**sample)], "cpu")
-    diagnostics.metrics.add(*update_metrics(TokenBatch(*[ones[None]] * 4), None, ones[None], (0.2, 0.2)))
+    record = LossRecord(TokenBatch(*[torch.ones(1, 2)] * 4), torch.ones(1, 2), [], (0.2, 0.2))
+    diagnostics.observe(torch.tensor([0]), record)
     names = [*diagnostics.finish(eta=1.0), *RunningLaw().add(1.0, 0.5)]
     names += [SKIPPED_UPDATES, ERROR_METRIC, *STATUS_METRICS.values(), "reward/unfinished_frac"]
     return names + list(sampling_metrics(SamplingCounts(), [], waiting=0, number=0))

@@ -164,8 +164,8 @@ def test_optimizer_steps_end_where_we_end_them(upstream):
 
 def test_we_ask_the_policy_as_its_update_does(upstream, ours):
     (update,) = upstream.calls(ACTOR, "ActorPPOTrainer.training_step", "self.actor")
-    (call,) = ours.calls("trainer/actor_trainer.py", "CovActorTrainer._policy_log_probs", "self.actor")
-    assert [name.removeprefix("experience.") for name in arguments(call)[0]] == arguments(update)[0]
+    (call,) = ours.calls("trainer/actor_trainer.py", "CovActorTrainer.score", "self.actor")
+    assert arguments(call)[0] == arguments(update)[0]
     assert set(arguments(call)[1]) <= set(arguments(update)[1])
 
 
@@ -217,11 +217,6 @@ def test_the_normalizers_are_those_our_loss_passes_on(upstream, function):
         if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict)
     ]
     assert returned == [["dp_size", "batch_num_tokens", "global_batch_size"]]
-
-
-def test_rollouts_are_scored_by_one_call_that_wants_log_probs_alone(upstream):
-    (call,) = upstream.calls(ACTOR, "PolicyModelActor.forward", "self.actor")
-    assert not {"return_output", "return_entropy"} & set(arguments(call)[1])
 
 
 def test_the_actor_returns_log_probs_and_an_output_with_entropy(upstream):

@@ -4,6 +4,8 @@ import ast
 
 import pytest
 
+from openrlhf_cov.trainer.ray import seams
+
 # module -> class, method or function -> the parameters that we pass, override or are called with, in their order
 SEAMS = {
     "cli/train_ppo_ray.py": {
@@ -35,6 +37,7 @@ SEAMS = {
         "BasePPOTrainer.save_best_checkpoint": "self eval_metrics global_step client_states",
         "PPOTrainer.evaluate": "self global_step **generate_kwargs",
         "compute_eval_metrics": "eval_dataloader samples_list n_samples_per_prompt",
+        "prepare_datasets": "strategy tokenizer",
     },
     "trainer/ppo_trainer_async.py": {
         "TrainingActor": None,
@@ -72,6 +75,7 @@ SEAMS = {
     },
     "trainer/ray/ppo_actor.py": {
         "ActorPPOTrainer": None,
+        "ActorPPOTrainer.__init__": "self strategy actor",
         "ActorPPOTrainer.ppo_train": "self kl_ctl",
         "ActorPPOTrainer.training_step": "self experience kl_ctl step loss_batch_info",
         "ActorPPOTrainer._init_vllm_sync_group": "self backend",
@@ -119,7 +123,6 @@ SEAMS = {
         "DeepspeedStrategy.save_ckpt": "self model save_dir tag max_num max_mem client_state save_latest metric_value "
         "metric_key",
         "DeepspeedStrategy._read_ckpt_metric": "ckpt_dir",
-        "DeepspeedStrategy._write_ckpt_metric": "self ckpt_dir metric_value metric_key",
         "DeepspeedStrategy.ring_attn_group": "self",
     },
     "utils/logging_utils.py": {
@@ -150,7 +153,15 @@ REBOUND = {
 
 # module -> class -> attributes that we read or set on its instances
 ATTRIBUTES = {
-    "models/loss.py": {"PolicyLoss": {"clip_eps_low", "clip_eps_high", "token_level_loss"}},
+    "models/loss.py": {
+        "PolicyLoss": {
+            "clip_eps_low",
+            "clip_eps_high",
+            "token_level_loss",
+            "policy_loss_type",
+            "is_correction_level",
+        }
+    },
     "trainer/ppo_trainer.py": {
         "BasePPOTrainer": {"args", "actor_model_group", "critic_model_group", "vllm_engines"},
         "PPOTrainer": {"eval_dataloader", "generate_kwargs"},
@@ -160,7 +171,15 @@ ATTRIBUTES = {
     },
     "trainer/ray/launcher.py": {"BaseModelActor": {"strategy"}},
     "trainer/ray/ppo_actor.py": {
-        "ActorPPOTrainer": {"args", "strategy", "actor", "actor_loss_fn", "replay_buffer", "vllm_engines"},
+        "ActorPPOTrainer": {
+            "args",
+            "strategy",
+            "actor",
+            "actor_loss_fn",
+            "replay_buffer",
+            "tokenizer",
+            "vllm_engines",
+        },
         "PolicyModelActor": {"actor", "trainer", "checkpoint_states", "disable_ds_ckpt"},
     },
     "trainer/ray/ppo_critic.py": {
@@ -212,12 +231,12 @@ OVERRIDES = {
     },
     ("trainer/actor_trainer.py", "CovActorTrainer"): {
         ("trainer/ray/ppo_actor.py", "ActorPPOTrainer"): [
-            "ppo_train", "training_step", "_init_vllm_sync_group", "broadcast_to_vllm",
+            "__init__", "ppo_train", "training_step", "_init_vllm_sync_group", "broadcast_to_vllm",
         ],
     },
     ("trainer/ray/ppo_actor.py", "CovPolicyActor"): {
         ("trainer/ray/ppo_actor.py", "PolicyModelActor"): [
-            "init_model_from_pretrained", "forward", "fit", "get_checkpoint_states", "save_checkpoint",
+            "init_model_from_pretrained", "forward", "append", "get_checkpoint_states", "save_checkpoint",
         ],
     },
     ("trainer/ray/critic_actor.py", "CovCriticTrainer"): {
@@ -225,6 +244,9 @@ OVERRIDES = {
     },
     ("trainer/ray/critic_actor.py", "CovCriticActor"): {
         ("trainer/ray/ppo_critic.py", "CriticModelActor"): ["save_checkpoint"],
+    },
+    ("trainer/strategy.py", "CovStrategy"): {
+        ("utils/deepspeed/deepspeed.py", "DeepspeedStrategy"): ["load_ckpt"],
     },
     ("trainer/ray/model_actors.py", "PreparedNode"): {
         ("trainer/ray/launcher.py", "BaseModelActor"): ["_setup_distributed"],
@@ -320,6 +342,8 @@ def module_path(module, name, upstream):
 def test_the_table_lists_every_upstream_name_we_touch(upstream, ours):
     listed = {(path, name.split(".")[0]) for table in (SEAMS, REBOUND) for path, name, _ in rows(table)}
     touched = {pair for path in ours.paths() for pair in upstream_names(ours.tree(path), upstream)}
+    rebound = ((path, name) for table in (seams.REMOTE, seams.DRIVER, seams.ACTOR) for path, name, _ in rows(table))
+    touched |= {(module_path(f"openrlhf.{path}", name, upstream), name) for path, name in rebound}
     assert ("models/loss.py", "aggregate_loss") in touched
     assert {("trainer/ray/ppo_actor.py", name) for name in ("PolicyModelActor", "DataLoader")} <= touched
     assert touched <= listed

@@ -51,7 +51,7 @@ import sys, time
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer.ray import cluster
 
-needs = cluster.Needs([{"GPU": 1.0, "CPU": 1.0}] * 2, 1, fp32=False, way_out="less")
+needs = cluster.Needs([{"GPU": 1.0, "CPU": 1.0}] * 2, 1, way_out="less")
 assert not cluster.connect(needs)
 for _ in range(60):  # the monitor reports every few seconds
     if cluster.autoscales():

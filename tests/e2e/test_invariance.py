@@ -96,14 +96,13 @@ def policy_group(args, ranks: int):
     from openrlhf.trainer.ray.launcher import RayActorGroup
     from openrlhf.utils import get_strategy
 
-    from openrlhf_cov.trainer.ray import adapters, cluster, seams
+    from openrlhf_cov.trainer.ray import cluster, seams
 
-    adapters.accept_fp32()
     if not ray.is_initialized():
         args.actor.num_gpus_per_node = 2  # as many as the largest group
         cluster.connect(cluster.needs_of_training(args))
         args.actor.num_gpus_per_node = ranks
-    seams.install(args)
+    seams.install_driver(args)
     import openrlhf.cli.train_ppo_ray as upstream
 
     group = RayActorGroup(1, ranks, upstream.PolicyModelActor)
@@ -129,9 +128,9 @@ def record_selection(actor) -> None:
         update = actor.actor.model.global_steps
         status = training_step(experience, *args, **kwargs)
         ids = [int(number) for number in experience.info["sample_id"]]
-        selected = actor.trainer.actor_loss_fn.selected
-        places = [] if selected is None else selected.nonzero().tolist()
-        actor.recorded |= {(update, ids[row], col) for row, col in places}
+        record = actor.trainer.actor_loss_fn.record
+        assert record.update == update
+        actor.recorded |= {(update, ids[row], col) for row, col in record.selected.nonzero().tolist()}
         return status
 
     actor.trainer.training_step = recording

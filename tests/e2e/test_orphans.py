@@ -19,7 +19,7 @@ def test_an_engine_ends_with_its_actor(task, monkeypatch):
     from openrlhf_cov.trainer.ray import cluster
     from openrlhf_cov.trainer.ray.evaluation_engines import needs_of_engines, start_engines
 
-    cluster.connect(needs_of_engines(1, 1, "fp32"))
+    cluster.connect(needs_of_engines(1, 1))
     try:
         (engine,) = start_engines(
             str(task.model),

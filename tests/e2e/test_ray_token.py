@@ -20,7 +20,7 @@ from openrlhf_cov.utils.ray_here import protect_own_ray
 protect_own_ray()
 import ray
 from openrlhf_cov.trainer.ray import cluster
-started = cluster.connect(cluster.Needs([{"GPU": 1.0, "CPU": 1.0}], 1, fp32=True, way_out=""))
+started = cluster.connect(cluster.Needs([{"GPU": 1.0, "CPU": 1.0}], 1, way_out=""))
 print(started, "RAY_AUTH_TOKEN" in os.environ, ray.get_runtime_context().gcs_address, flush=True)
 input()
 """

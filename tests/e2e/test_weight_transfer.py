@@ -29,12 +29,11 @@ def actors(task, tmp_path, monkeypatch):
     from openrlhf.trainer.ray.launcher import RayActorGroup
     from openrlhf.utils import get_strategy, get_tokenizer
 
-    from openrlhf_cov.trainer.ray import adapters, cluster, seams
+    from openrlhf_cov.trainer.ray import cluster, seams
 
-    adapters.accept_fp32()
     cluster.connect(cluster.needs_of_training(args))
     try:
-        seams.install(args)
+        seams.install_driver(args)
         import openrlhf.cli.train_ppo_ray as upstream
 
         model = str(task.model)

@@ -36,7 +36,7 @@ def gradients(config, eps=(0.2, 0.28), token_level_loss=True):
     keys, entropies = torch.arange(6).view(2, 3), torch.tensor(ENTROPIES, dtype=torch.float64)
     if config.plans_globally:
         detached = TokenBatch(batch.log_probs.detach(), batch.old_log_probs, batch.advantages, batch.action_mask)
-        (loss.plans,) = plan_step(config, Window([detached], [keys], clip, entropies=[entropies]))
+        loss.expect(*plan_step(config, Window([detached], [keys], clip, entropies=[entropies])))
     value, *_ = loss(batch.log_probs, batch.old_log_probs, batch.advantages, action_mask=batch.action_mask)
     value.backward()
     gradient = batch.log_probs.grad.flatten()

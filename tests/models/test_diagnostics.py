@@ -2,9 +2,12 @@ import math
 
 import pytest
 import torch
+from openrlhf.models import PolicyLoss, aggregate_loss
 
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import empty_update_frac, update_metrics
-from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.loss import LossRecord, MethodLoss
+from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.utils.metrics import MetricBuffer
 
 # Four action tokens and a masked one full of garbage; means -3 and 1:
@@ -32,15 +35,21 @@ NAMES = {
 }
 
 
-def logged(metrics):
+def metrics_of(batch=BATCH, selected=None, clip=(0.2, 0.2), seen=None, sequence_old=None):
+    """``update_metrics`` of the record of a call that acted on the tokens ``selected``."""
+    plans = [] if selected is None else [Plan(selected)]
+    return update_metrics(LossRecord(batch, batch.advantages if seen is None else seen, plans, clip, sequence_old))
+
+
+def logged(*args, **kwargs):
     buffer = MetricBuffer()
-    buffer.add(*metrics)
+    buffer.add(*metrics_of(*args, **kwargs))
     return buffer.reduce(lambda tensor, op: tensor)
 
 
 def test_update_metrics_by_hand():
     selected = torch.tensor([[True, False, True], [False, True, True]])  # two action tokens, two masked ones
-    values = logged(update_metrics(BATCH, selected, BATCH.advantages, (0.2, 0.2)))
+    values = logged(selected=selected)
     assert values.pop("ppo/ratio_p99") == pytest.approx(3.0, rel=2e-3)  # resolution of the histogram
     assert values == pytest.approx(
         {
@@ -61,13 +70,13 @@ def test_update_metrics_by_hand():
 
 def test_gradient_masses_by_hand():
     # a clip of 1 / 1 clips the ratio of 3 alone; ratio times what the loss saw: 1.5 * 2, 0.5 * -1, 1 * 0
-    values = logged(update_metrics(BATCH, None, ADVANTAGES, (1.0, 1.0)))
+    values = logged(clip=(1.0, 1.0))
     assert values["gradient/zero_frac"] == 0.5
     assert values["gradient/positive_mass"] == pytest.approx(3 / 4)
     assert values["gradient/negative_mass"] == pytest.approx(0.5 / 4)
     # the first token dropped, the second weighted by 3
     seen = torch.tensor([[0.0, -3.0, 0.0], [3.0, 9.0, 9.0]])
-    values = logged(update_metrics(BATCH, None, seen, (1.0, 1.0)))
+    values = logged(clip=(1.0, 1.0), seen=seen)
     assert values["gradient/zero_frac"] == 0.75
     assert values["gradient/negative_mass"] == pytest.approx(1.5 / 4)
 
@@ -78,15 +87,30 @@ def test_the_clip_of_a_sequence_ratio():
     old = torch.full((2, 3), -2.0)
     log_probs = old + torch.tensor([[2.0, 0.5, 1.0], [2.0, 1.0, 1.0]]).log()
     batch = TokenBatch(log_probs, old, torch.ones(2, 3), torch.tensor([[1, 1, 1], [1, 0, 0]]))
-    by_token, by_sequence = (
-        logged(update_metrics(batch, None, batch.advantages, (0.2, 0.2), each)) for each in (None, old)
-    )
+    by_token, by_sequence = (logged(batch, sequence_old=each) for each in (None, old))
     assert (by_token["ppo/clip_frac"], by_sequence["ppo/clip_frac"]) == (0.5, 0.25)
     assert by_sequence["gradient/positive_mass"] == pytest.approx(3 / 4)
 
 
+@pytest.mark.parametrize("kind", ["ppo", "gspo"])
+@pytest.mark.parametrize("level", ["off", "token", "seq"])
+def test_the_clip_fraction_is_upstreams(kind, level):
+    # sequences of two and one token with their own ratios to the policy that scored and to the one that sampled
+    log_probs = torch.tensor([[-0.1, -1.2], [-0.9, -5.0]])
+    old = log_probs - torch.tensor([[0.1, -0.5], [-0.4, 0.0]])
+    sampled = log_probs - torch.tensor([[0.0, 0.02], [0.3, 0.0]])
+    upstream = PolicyLoss(0.05, 0.05, policy_loss_type=kind, is_correction_level=level)
+    loss, buffer = MethodLoss(CovConfig(), policy_loss=upstream, aggregate=aggregate_loss), MetricBuffer()
+    mask = torch.tensor([[1, 1], [1, 0]])
+    _, expected, *_ = loss(log_probs, old, torch.ones(2, 2), action_mask=mask, rollout_log_probs=sampled)
+    buffer.add(*update_metrics(loss.record))
+    values = buffer.reduce(lambda tensor, op: tensor)
+    assert values["ppo/clip_frac"] == pytest.approx(float(expected))
+    assert values["ppo/ratio_max"] == pytest.approx(math.exp(0.1))  # to the policy that scored, always
+
+
 def test_without_a_method_nothing_is_selected():
-    values = logged(update_metrics(BATCH, None, BATCH.advantages, (0.2, 0.2)))
+    values = logged()
     assert values["cov/selected_frac"] == 0.0
     assert values["cov/selected_count"] == 0.0
     assert all(math.isnan(values[f"cov/selected_{name}"]) for name in ("mean", "ppo_kl", "abs_log_ratio"))
@@ -94,10 +118,8 @@ def test_without_a_method_nothing_is_selected():
 
 
 def test_clip_frac_follows_the_clip_in_force():
-    assert (
-        logged(update_metrics(BATCH, None, BATCH.advantages, (1.0, 1.0)))["ppo/clip_frac"] == 0.25
-    )  # ratio 3 alone leaves [0, 2]
-    assert logged(update_metrics(BATCH, None, BATCH.advantages, (math.inf, math.inf)))["ppo/clip_frac"] == 0.0
+    assert logged(clip=(1.0, 1.0))["ppo/clip_frac"] == 0.25  # ratio 3 alone leaves [0, 2]
+    assert logged(clip=(math.inf, math.inf))["ppo/clip_frac"] == 0.0
 
 
 def test_p99_ignores_the_rarest_hundredth():
@@ -105,7 +127,7 @@ def test_p99_ignores_the_rarest_hundredth():
     log_probs = torch.zeros(1, 200)
     log_probs[0, 10], log_probs[0, 20] = math.log(5), math.log(7)
     batch = TokenBatch(log_probs, torch.zeros(1, 200), torch.ones(1, 200), torch.ones(1, 200))
-    values = logged(update_metrics(batch, None, batch.advantages, (0.2, 0.2)))
+    values = logged(batch)
     assert values["ppo/ratio_p99"] == pytest.approx(1.0, rel=2e-3)
     assert values["ppo/ratio_max"] == pytest.approx(7.0, rel=1e-5)
 
@@ -113,24 +135,22 @@ def test_p99_ignores_the_rarest_hundredth():
 @pytest.mark.parametrize(("log_ratio", "largest"), [(19.0, math.exp(19)), (100.0, math.exp(20)), (-100.0, 0.0)])
 def test_a_ratio_that_float32_cannot_hold_is_still_logged(log_ratio, largest):
     batch = TokenBatch(torch.full((1, 1), log_ratio), *(torch.zeros(1, 1), torch.ones(1, 1), torch.ones(1, 1)))
-    assert logged(update_metrics(batch, None, batch.advantages, (0.2, 0.2)))["ppo/ratio_max"] == pytest.approx(
-        largest, rel=1e-5
-    )
+    assert logged(batch)["ppo/ratio_max"] == pytest.approx(largest, rel=1e-5)
 
 
 @pytest.mark.parametrize("mask", [MASK, torch.zeros_like(MASK), torch.tensor([[1, 0, 0], [0, 0, 0]])])
 @pytest.mark.parametrize("selected", [None, torch.zeros(2, 3, dtype=torch.bool), torch.ones(2, 3, dtype=torch.bool)])
 def test_the_names_never_depend_on_the_data(mask, selected):
     batch = TokenBatch(BATCH.log_probs, BATCH.old_log_probs, BATCH.advantages, mask)
-    assert logged(update_metrics(batch, selected, batch.advantages, (0.2, 0.2))).keys() == NAMES
+    assert logged(batch, selected).keys() == NAMES
 
 
 def test_metrics_of_no_token_weigh_nothing():
     batch = TokenBatch(BATCH.log_probs, BATCH.old_log_probs, BATCH.advantages, torch.zeros_like(MASK))
     both = MetricBuffer()
-    both.add(*update_metrics(BATCH, None, BATCH.advantages, (0.2, 0.2)))
-    both.add(*update_metrics(batch, None, batch.advantages, (0.2, 0.2)))
-    expected = logged(update_metrics(BATCH, None, BATCH.advantages, (0.2, 0.2)))
+    both.add(*metrics_of())
+    both.add(*metrics_of(batch))
+    expected = logged()
     assert both.reduce(lambda tensor, op: tensor) == pytest.approx(expected, nan_ok=True)
 
 
@@ -140,13 +160,13 @@ def test_metrics_add_up_over_micro_batches_by_their_tokens():
     first, second = torch.tensor([[True, False, False], [False] * 3]), torch.ones(1, 1, dtype=torch.bool)
     buffer = MetricBuffer()
     buffer.add(
-        *update_metrics(BATCH, None, BATCH.advantages, (0.2, 0.2)),
-        *update_metrics(single, None, single.advantages, (0.2, 0.2)),
+        *metrics_of(),
+        *metrics_of(single),
     )
     assert buffer.reduce(lambda tensor, op: tensor)["ppo/clip_frac"] == pytest.approx(0.6)
     buffer.add(
-        *update_metrics(BATCH, first, BATCH.advantages, (0.2, 0.2)),
-        *update_metrics(single, second, single.advantages, (0.2, 0.2)),
+        *metrics_of(selected=first),
+        *metrics_of(single, second),
     )
     values = buffer.reduce(lambda tensor, op: tensor)
     assert values["cov/selected_count"] == 2.0
@@ -156,16 +176,14 @@ def test_metrics_add_up_over_micro_batches_by_their_tokens():
 def test_opposite_drifts_cancel_in_the_kl_only():
     log_probs = torch.tensor([[-1.0, -2.0]])
     batch = TokenBatch(log_probs, torch.tensor([[-1.5, -1.5]]), torch.ones(1, 2), torch.ones(1, 2))
-    values = logged(update_metrics(batch, torch.ones(1, 2, dtype=torch.bool), batch.advantages, (0.2, 0.2)))
+    values = logged(batch, torch.ones(1, 2, dtype=torch.bool))
     assert (values["cov/selected_ppo_kl"], values["cov/selected_abs_log_ratio"]) == (0.0, 0.5)
 
 
 def test_metrics_hold_no_graph():
     log_probs = torch.zeros(1, 3, requires_grad=True)
     batch = TokenBatch(log_probs + 1, torch.zeros(1, 3), torch.ones(1, 3), torch.ones(1, 3))
-    assert not any(
-        metric.parts().requires_grad for metric in update_metrics(batch, None, batch.advantages, (0.2, 0.2))
-    )
+    assert not any(metric.parts().requires_grad for metric in metrics_of(batch))
 
 
 def test_updates_without_a_selected_token():

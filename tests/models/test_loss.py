@@ -57,7 +57,7 @@ def test_clip_cov_by_hand():
     # -min(r A, clamp(r, 0, 2) A): first token dropped, 0.5, 0, -min(9, 6) = -6; mean -5.5 / 4
     # gradient -r A / 4 of tokens that are neither dropped nor clipped: 0.5 / 4 for the second, 0 for the third (A = 0)
     assert_loss(result, -1.375, [[0.0, 0.0, 0.0], [0.125, 0.0, 0.0]])
-    assert loss.selected.tolist() == [[True, False, False], [False, False, False]]
+    assert loss.record.selected.tolist() == [[True, False, False], [False, False, False]]
     clip_frac, ppo_kl, vllm_kl, filtered = result[2]
     assert clip_frac.item() == 0.25  # the last token
     assert ppo_kl.item() == pytest.approx(-(LN1_5 - LN2 + LN3) / 4, rel=1e-5)  # mean of old - new
@@ -69,7 +69,7 @@ def test_clip_cov_leaves_tokens_that_ppo_clips():
     # -2.4 + 0.8 (min(-0.5, -0.8) at ratio 0.5) + 0 - 3.6 = -5.2; every token is clipped or has no advantage
     loss = loss_fn("clip_cov", PolicyLoss(clip_eps_low=0.2, clip_eps_high=0.2))
     assert_loss(run(loss), -1.3, [[0.0] * 3, [0.0] * 3])
-    assert not loss.selected.any()
+    assert not loss.record.selected.any()
 
 
 def test_kl_cov_by_hand():
@@ -77,7 +77,7 @@ def test_kl_cov_by_hand():
     # -r A: -3 + 0.5 + 0 - 9 = -11.5, and 0.5 |ln 1.5| on the first token
     # gradient: (-3 + 0.5) / 4, 0.5 / 4, 0, -9 / 4
     assert_loss(run(loss), (-11.5 + 0.5 * LN1_5) / 4, [[-0.625, 0.0, 0.0], [0.125, 0.0, -2.25]])
-    assert loss.selected.tolist() == [[True, False, False], [False, False, False]]
+    assert loss.record.selected.tolist() == [[True, False, False], [False, False, False]]
 
 
 def test_kl_cov_with_the_ppo_clip_kept_by_hand():
@@ -134,9 +134,9 @@ def test_with_global_scope_the_given_tokens_are_restrained():
     # the second sequence's first token instead of the first one's: its penalty 0.5 |ln 0.5|, gradient -0.5 / 4
     loss = loss_fn("kl_cov", unclipped(), cov_scope="global")
     given = torch.tensor([[0, 0, 0], [1, 0, 0]]).bool()
-    loss.plans = [Plan(given)]
+    loss.expect([Plan(given)])
     assert_loss(run(loss), (-11.5 + 0.5 * LN2) / 4, [[-0.75, 0.0, 0.0], [0.0, 0.0, -2.25]])
-    assert loss.selected is given
+    assert torch.equal(loss.record.selected, given)
 
 
 @pytest.mark.parametrize("cov_type", ["kl_cov", "clip_cov"])
@@ -144,15 +144,15 @@ def test_the_same_tokens_give_the_same_loss_in_both_scopes(cov_type):
     local = loss_fn(cov_type, PolicyLoss(1.0, 1.0))
     expected = run(local)
     loss = loss_fn(cov_type, PolicyLoss(1.0, 1.0), cov_scope="global")
-    loss.plans = local.plans
+    loss.expect(local.record.plans)
     assert run(loss)[:2] == expected[:2]
 
 
 @pytest.mark.parametrize("selected", [None, torch.zeros(2, 2).bool(), torch.zeros(3, 3).bool(), torch.zeros(6).bool()])
 def test_with_global_scope_a_missing_or_foreign_mask_stops_the_run(selected):
     loss = loss_fn("kl_cov", unclipped(), cov_scope="global")
-    loss.plans = None if selected is None else [Plan(selected)]
-    with pytest.raises(RuntimeError, match=r"cov_scope global, set `plans`, of tensors \(B, A\), before each call"):
+    loss.expect([] if selected is None else [Plan(selected)])
+    with pytest.raises(RuntimeError, match=r"cov_scope global, `expect` plans, of tensors \(B, A\), before each call"):
         run(loss)
 
 
@@ -176,7 +176,7 @@ def draws(loss, calls=2):
     selected = []
     for _ in range(calls):
         loss(log_probs, log_probs, advantages, action_mask=torch.ones(2, 100))
-        selected.append(tuple(loss.selected.flatten().nonzero().flatten().tolist()))
+        selected.append(tuple(loss.record.selected.flatten().nonzero().flatten().tolist()))
     assert all(len(picked) == 10 for picked in selected)
     return selected
 

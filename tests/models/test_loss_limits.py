@@ -92,6 +92,13 @@ def test_kl_cov_without_penalty_is_the_policy_loss_beneath_bit_for_bit(settings)
     assert_same_bits(outcome(without, batch), outcome(PolicyLoss(**settings), batch))
 
 
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+def test_without_a_method_it_is_the_policy_loss_beneath_bit_for_bit(settings):
+    loss = MethodLoss(CovConfig(), policy_loss=PolicyLoss(**settings), aggregate=aggregate_loss)
+    assert_same_bits(outcome(loss, random_batch(0)), outcome(PolicyLoss(**settings), random_batch(0)))
+    assert (loss.record.plans, loss.record.selected.any()) == ((), False)
+
+
 @pytest.mark.parametrize("make_loss", [kl_cov, clip_cov_of_all_candidates])
 @pytest.mark.parametrize("value", [50.0, -50.0, 1e-3])
 def test_masked_tokens_never_change_loss_or_gradient(make_loss, value):
@@ -103,8 +110,8 @@ def test_masked_tokens_never_change_loss_or_gradient(make_loss, value):
     clean, dirty = make_loss(), make_loss()
     expected = outcome(clean, batch)
     result = outcome(dirty, (log_probs, old, advantages, batch[3], rollout))
-    assert torch.equal(dirty.selected, clean.selected)
-    assert not (dirty.selected & ~mask).any()
+    assert torch.equal(dirty.record.selected, clean.record.selected)
+    assert not (dirty.record.selected & ~mask).any()
     assert_same_bits(result, expected)
     assert not result[-1][~mask].any()
 
@@ -115,9 +122,9 @@ def test_the_order_of_sequences_changes_nothing(make_loss, seed):
     batch = random_batch(seed, shape=(8, 16))
     order = torch.randperm(8, generator=torch.Generator().manual_seed(seed))
     loss = make_loss()
-    straight, selected = outcome(loss, batch), loss.selected
+    straight, selected = outcome(loss, batch), loss.record.selected
     permuted = outcome(loss, tuple(tensor[order] for tensor in batch))
-    assert torch.equal(loss.selected, selected[order])
+    assert torch.equal(loss.record.selected, selected[order])
     assert selected.any()
     torch.testing.assert_close(permuted[:3], straight[:3], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(permuted[-1], straight[-1][order], rtol=1e-5, atol=1e-6)
@@ -154,7 +161,8 @@ def test_selection_over_the_step_accumulates_over_micro_batches(cov_type, size):
         window = [TokenBatch(log_probs[p], old[p], advantages[p], mask[p]) for p in parts]
         keys = [token_keys(0, 0, torch.arange(8)[p], 16) for p in parts]
         planned, steps = plan_step(config, Window(window, keys, loss.ppo_clip)), []
-        for part, loss.plans in zip(parts, planned, strict=True):
+        for part, plans in zip(parts, planned, strict=True):
+            loss.expect(plans)
             steps.append(outcome(loss, tuple(t[part] for t in batch), batch_num_tokens=mask.sum()))
         assert sum(plan.tokens.sum() for (plan,) in planned) == int(0.1 * mask.sum())
         results.append((sum(step[0] for step in steps), torch.cat([step[-1] for step in steps])))
@@ -172,7 +180,7 @@ def test_selection_per_micro_batch_does_not_accumulate_by_hand():
 
     # one micro-batch: floor(0.25 * 8) = 2 tokens, the first and the last; penalty 2 |-1/2| = 1 on each
     whole = outcome(loss, batch)
-    assert loss.selected.flatten().tolist() == [True] + [False] * 6 + [True]
+    assert loss.record.selected.flatten().tolist() == [True] + [False] * 6 + [True]
     assert whole[0].item() == pytest.approx((-surrogate + 2) / 8, rel=1e-5)
     # penalty gradient 2 sign(-1/2) = -2
     assert whole[-1].flatten().tolist() == pytest.approx([(-surrogate - 2) / 8, *[0] * 6, -0.25], rel=1e-5)

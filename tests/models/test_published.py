@@ -82,7 +82,7 @@ def selecting(loss, picked):
     """The loss with the tokens ``picked`` (B, A) in place of its own selection."""
     (method,) = loss.config.methods
     loss.config = replace(loss.config, cov_scope="global")
-    loss.plans = [Plan(picked, drops=method.slot == "drop")]
+    loss.expect([Plan(picked, drops=method.slot == "drop")])
     return loss
 
 
@@ -94,12 +94,12 @@ def test_kl_cov_is_the_published_code(case):
     # the penalty adds coef * sign(log ratio) to the unclipped objective's N * gradient, -r A
     mask, log_ratio = batch.action_mask.bool(), batch.log_probs - batch.old_log_probs
     surplus = gradient * mask.sum() + log_ratio.exp() * batch.advantages
-    picked = mask & torch.where(log_ratio == 0, loss.selected, surplus.abs() > case["coef"] / 2)
+    picked = mask & torch.where(log_ratio == 0, loss.record.selected, surplus.abs() > case["coef"] / 2)
     # the published torch.topk takes equal covariances in no documented order, select_kl_cov by position
     cov = token_covariance(batch.log_probs, batch.advantages, mask)
-    assert torch.equal(cov[picked].sort().values, cov[loss.selected].sort().values)
-    above = cov > cov[loss.selected].min()
-    assert torch.equal(picked & above, loss.selected & above)
+    assert torch.equal(cov[picked].sort().values, cov[loss.record.selected].sort().values)
+    above = cov > cov[loss.record.selected].min()
+    assert torch.equal(picked & above, loss.record.selected & above)
     assert_golden(case, outcome(selecting(kl_cov_loss(case["kcr"], case["coef"]), picked), batch))
 
 
@@ -116,7 +116,7 @@ def test_clip_cov_is_the_published_code(case):
     quota = max(1, int(case["ccr"] * batch.action_mask.sum().item()))
     drawing = clip_cov_loss(*knobs)
     outcome(drawing, batch)
-    for selected in (picked, drawing.selected):
+    for selected in (picked, drawing.record.selected):
         assert not (selected & ~candidates).any()
         assert selected.sum() == min(quota, candidates.sum())
 
@@ -144,7 +144,7 @@ def test_losses_are_the_formulas_in_plain_python(case):
         loss = clip_cov_loss(*(case[knob] for knob in ("ratio", "lb", "ub", "clip_low", "clip_high")))
         loss = loss if case["ratio"] == 1.0 else selecting(loss, picked)  # the script drew by itself
     result = outcome(loss, batch)
-    assert torch.equal(loss.selected, picked)
+    assert torch.equal(loss.record.selected, picked)
     expected = (torch.tensor(case["loss"], dtype=torch.float64), torch.tensor(case["gradient"], dtype=torch.float64))
     torch.testing.assert_close(result, expected, rtol=1e-9, atol=1e-12)
 

@@ -19,7 +19,6 @@ cpu_host.install()
 import deepspeed  # noqa: E402
 import deepspeed.runtime.engine as ds_engine  # noqa: E402
 import torch  # noqa: E402
-from openrlhf.utils.deepspeed import DeepspeedStrategy  # noqa: E402
 
 from openrlhf_cov.errors import RunStopped  # noqa: E402
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS, ROLLOUTS_FILE  # noqa: E402
@@ -27,6 +26,7 @@ from openrlhf_cov.trainer.extension_locks import remove_stale_locks  # noqa: E40
 from openrlhf_cov.trainer.ray.critic_actor import CovCriticActor  # noqa: E402
 from openrlhf_cov.trainer.ray.model_actors import CheckpointedActor  # noqa: E402
 from openrlhf_cov.trainer.ray.ppo_actor import CovPolicyActor  # noqa: E402
+from openrlhf_cov.trainer.strategy import CovStrategy  # noqa: E402
 
 RANK = int(os.environ["RANK"])
 FULL = OSError(28, "No space left on device")
@@ -44,7 +44,7 @@ def make_engine(stage):
 
 def make_actor(stage, folder, kind=CovPolicyActor, with_critic=False):
     """A policy or critic actor with a new engine, whose checkpoints are in ``folder``."""
-    strategy = object.__new__(DeepspeedStrategy)
+    strategy = object.__new__(CovStrategy)
     strategy.args = SimpleNamespace(
         ckpt=SimpleNamespace(path=str(folder), max_num=3, max_mem=1000, save_hf=False, load_enable=True),
         actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2),
@@ -57,7 +57,7 @@ def make_actor(stage, folder, kind=CovPolicyActor, with_critic=False):
         strategy=strategy,
         critic=engine,
         actor=SimpleNamespace(model=engine),
-        diagnostics=SimpleNamespace(dynamics=SimpleNamespace(state_dict=dict)),
+        trainer=SimpleNamespace(diagnostics=SimpleNamespace(dynamics=SimpleNamespace(state_dict=dict))),
         disable_ds_ckpt=False,
         save_hf_ckpt=False,
     )

@@ -64,6 +64,10 @@ class StubActor(nn.Module):
     """The forward contract of upstream's ``Actor``: log-probs (B, A), with ``return_output`` also the model's output,
     which carries ``entropy`` (B, T - 1) when ``return_entropy`` asks for it. Token v has log-prob -v, entropy 10 v."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(1))
+
     def forward(
         self, sequences, action_mask=None, attention_mask=None, return_output=False, ring_attn_group=None,
         return_entropy=False, **kwargs,

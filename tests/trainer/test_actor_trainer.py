@@ -15,6 +15,7 @@ from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.ranking import token_keys
+from openrlhf_cov.models.window import ALONE
 from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -26,7 +27,7 @@ class StubPolicy(nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.tensor(1.0))
-        self.model, self.asked = SimpleNamespace(), []
+        self.model, self.asked = SimpleNamespace(global_steps=0), []
 
     def forward(self, sequences, action_mask, attention_mask, return_output=False, ring_attn_group=None, **options):
         gradient = torch.is_grad_enabled()
@@ -34,6 +35,10 @@ class StubPolicy(nn.Module):
         log_probs = -self.weight * sequences[:, -action_mask.shape[1] :] * action_mask
         entropy = (self.weight.detach() * sequences)[:, :-1]  # of the next token, grows with this one
         return (log_probs, SimpleNamespace(entropy=entropy)) if return_output else log_probs
+
+
+def baseline():
+    return MethodLoss(CovConfig(), policy_loss=PolicyLoss(), aggregate=aggregate_loss)
 
 
 def cov_loss(**settings):
@@ -73,7 +78,9 @@ def make_trainer(loss, accumulated_gradient=1, dynamic_optimizer_step=None):
             dynamic_global_batch_size=[2.0] * 9,
             items=[], sample_batch_size=2, dynamic_indices=[],
         ),
-        policy_moved=False, global_step=5, events=events,
+        ranks=ALONE, bad_updates=SimpleNamespace(check=lambda *args: None), events=events, _plans={},
+        global_step=5,
+        diagnostics=SimpleNamespace(observe=lambda ids, record: events.append("seen")),
     )  # fmt: skip
     return trainer
 
@@ -109,16 +116,16 @@ def expected_masks(window, config, log_probs=None):
 
 
 def windows_of(trainer, experiences):
-    """Sizes of the groups that got their masks at once; everything comes out once, in order, with its mask."""
-    sizes, ready = [], 0
+    """(Sizes of the groups that were planned at once, masks); everything comes out once, in order, planned."""
+    sizes = []
+    trainer._plans.clear()
     for number, experience in enumerate(trainer.plan_each_step(iter(experiences))):
         assert experience is experiences[number]
-        now = sum(hasattr(made, "plans") for made in experiences)
-        assert now > number
-        sizes += [now - ready] if now > ready else []
-        ready = now
-    assert ready == len(experiences)
-    return sizes
+        ready = len(trainer._plans)
+        assert ready > number
+        sizes += [ready - sum(sizes)] if ready > sum(sizes) else []
+    assert [*trainer._plans] == [*range(len(experiences))]
+    return sizes, [plan.tokens for (plan,) in trainer._plans.values()]
 
 
 @pytest.mark.parametrize(
@@ -126,16 +133,16 @@ def windows_of(trainer, experiences):
 )
 def test_micro_batches_of_one_update_are_selected_together(accumulated_gradient, sizes):
     loss, experiences = cov_loss(), micro_batches(6)
-    assert windows_of(make_trainer(loss, accumulated_gradient), experiences) == sizes
+    found, masks = windows_of(make_trainer(loss, accumulated_gradient), experiences)
+    assert found == sizes
     start = 0
     for size in sizes:
-        window = experiences[start : start + size]
-        for experience, mask in zip(window, expected_masks(window, loss.config), strict=True):
-            assert torch.equal(experience.plans[0].tokens, mask)
+        window = slice(start, start + size)
+        assert all(map(torch.equal, masks[window], expected_masks(experiences[window], loss.config)))
         start += size
     if accumulated_gradient > 1:  # the masks are not those of each micro-batch alone
         alone = [expected_masks([experience], loss.config)[0] for experience in experiences]
-        assert not all(torch.equal(made.plans[0].tokens, mask) for made, mask in zip(experiences, alone, strict=True))
+        assert not all(map(torch.equal, masks, alone))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +150,7 @@ def test_micro_batches_of_one_update_are_selected_together(accumulated_gradient,
 )
 def test_dynamic_micro_batches_of_one_update_are_selected_together(ends, sizes):
     trainer = make_trainer(cov_loss(), accumulated_gradient=4, dynamic_optimizer_step=ends)
-    assert windows_of(trainer, micro_batches(6)) == sizes
+    assert windows_of(trainer, micro_batches(6))[0] == sizes
 
 
 def test_no_micro_batch_nothing_to_select():
@@ -151,13 +158,9 @@ def test_no_micro_batch_nothing_to_select():
 
 
 def test_the_number_of_a_sample_decides_not_its_place():
-    loss, experiences = cov_loss(cov_type="clip_cov", clip_cov_ratio=0.3, clip_cov_lb=-99.0, clip_cov_ub=99.0), []
-    for order in ([0, 1], [1, 0]):
-        made = micro_batches(2)
-        windows_of(make_trainer(loss, 2), [made[i] for i in order])
-        experiences.append(made)
-    for first, second in zip(*experiences, strict=True):
-        assert torch.equal(first.plans[0].tokens, second.plans[0].tokens)
+    loss = cov_loss(cov_type="clip_cov", clip_cov_ratio=0.3, clip_cov_lb=-99.0, clip_cov_ub=99.0)
+    (_, masks), (_, swapped) = (windows_of(make_trainer(loss, 2), micro_batches(2)[::way]) for way in (1, -1))
+    assert all(map(torch.equal, masks, reversed(swapped)))
 
 
 def test_the_policy_is_asked_again_only_after_an_update():
@@ -191,18 +194,16 @@ def test_the_answer_of_the_moved_policy_decides():
     moved = [-3.0 * experience.action_log_probs for experience in experiences[2:]]
     current = expected_masks(experiences[2:], loss.config, log_probs=moved)
     stale = expected_masks(experiences[2:], loss.config)
-    for experience, mask in zip(experiences[2:], current, strict=True):
-        assert torch.equal(experience.plans[0].tokens, mask)
+    assert all(torch.equal(trainer._plans[number][0].tokens, mask) for number, mask in enumerate(current, start=2))
     assert not all(map(torch.equal, current, stale))
 
 
 def test_old_log_probs_never_ask_the_policy():
     loss, experiences = cov_loss(cov_log_probs="old"), micro_batches(4)
     trainer = make_trainer(loss, 2)
-    windows_of(trainer, experiences)
+    _, masks = windows_of(trainer, experiences)
     assert trainer.actor.asked == []
-    for experience, mask in zip(experiences[2:], expected_masks(experiences[2:], loss.config), strict=True):
-        assert torch.equal(experience.plans[0].tokens, mask)
+    assert all(map(torch.equal, masks[2:], expected_masks(experiences[2:], loss.config)))
 
 
 @pytest.mark.parametrize("cov_type", ["none", "kl_cov"])
@@ -218,9 +219,8 @@ def test_the_window_holds_what_the_methods_ask_for(moved, entropies, log_probs, 
     }
     trainer = make_trainer(cov_loss(**asked), 1)
     trainer.policy_moved, trainer.actor.weight.data = moved, torch.tensor(3.0)
-    trainer.old_entropies = lambda ids, width: torch.full((len(ids), width), 7.0)
     (experience,) = micro_batches(1)
-    found, entropy = trainer._policy_now(experience, trainer.old_entropies([0, 1], 5), trainer.actor_loss_fn.config)
+    found, entropy = trainer._policy_now(experience, torch.full((2, 5), 7.0), trainer.actor_loss_fn.config)
 
     old = experience.action_log_probs
     current = moved and cov_type == "kl_cov" and log_probs == "current"
@@ -243,7 +243,7 @@ def test_a_policy_that_fails_is_left_in_training_mode():
     assert trainer.actor.training
 
 
-@pytest.mark.parametrize("make_loss", [PolicyLoss, lambda: cov_loss(cov_scope="micro_batch")])
+@pytest.mark.parametrize("make_loss", [baseline, lambda: cov_loss(cov_scope="micro_batch")])
 def test_without_global_selection_micro_batches_pass_untouched(make_loss):
     trainer, experiences, taken = make_trainer(make_loss(), 2), micro_batches(3), []
     source = (taken.append(number) or experience for number, experience in enumerate(experiences))
@@ -255,30 +255,35 @@ def test_without_global_selection_micro_batches_pass_untouched(make_loss):
     assert trainer.actor.asked == []
 
 
-def test_the_step_hands_the_mask_to_the_loss():
+def test_the_step_hands_the_plans_to_the_loss_and_the_record_to_the_diagnostics():
     loss, (experience,) = cov_loss(), micro_batches(1)
-    experience.plans = [Plan(torch.zeros(2, 5, dtype=torch.bool))]
-    experience.plans[0].tokens[1, 3] = True
-    trainer = make_trainer(loss)
-    status = trainer.training_step(experience, 0.0, 0)
-    assert loss.plans is experience.plans
+    trainer, plans, seen = make_trainer(loss), [Plan(torch.zeros(2, 5, dtype=torch.bool))], []
+    trainer.actor.model.global_steps = 8
+    trainer._plans[3] = plans
+    trainer.diagnostics.observe = lambda ids, record: seen.append((ids.tolist(), record))
+    status = trainer.training_step(experience, 0.0, 3)
+    ((ids, record),) = seen
+    assert (ids, record.plans, record.update) == ([0, 1], plans, 8)
+    assert torch.equal(record.batch.log_probs, experience.action_log_probs)
+    assert not record.batch.log_probs.requires_grad
+    assert trainer._plans == {}
     assert trainer.events == ["backward", "update"]
     assert "policy_loss" in status["metrics"]
 
 
-@pytest.mark.parametrize("make_loss", [PolicyLoss, lambda: cov_loss(cov_scope="micro_batch")])
+@pytest.mark.parametrize("make_loss", [baseline, lambda: cov_loss(cov_scope="micro_batch")])
 def test_without_global_selection_the_step_needs_no_mask(make_loss):
     loss, (experience,) = make_loss(), micro_batches(1)
     make_trainer(loss).training_step(experience, 0.0, 0)
-    assert not hasattr(experience, "selected")
+    assert bool(loss.record.plans) == bool(loss.config.methods)
 
 
-@pytest.mark.parametrize("make_loss", [PolicyLoss, cov_loss])
+@pytest.mark.parametrize("make_loss", [baseline, cov_loss])
 def test_dynamic_steps_tell_deepspeed_where_they_end(make_loss):
     trainer = make_trainer(make_loss(), dynamic_optimizer_step=[0, 1, 1])
     for step, experience in enumerate(trainer.plan_each_step(iter(micro_batches(3)))):
         trainer.training_step(experience, 0.0, step, None)
-    held, ends = [("boundary", False), "backward"], [("boundary", True), "backward", "update"]
+    held, ends = [("boundary", False), "backward", "seen"], [("boundary", True), "backward", "update", "seen"]
     assert trainer.events == held + ends + ends
 
 

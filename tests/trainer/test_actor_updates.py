@@ -12,11 +12,19 @@ from torch import nn
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.loss import MethodLoss
-from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
+from openrlhf_cov.models.window import ALONE
+from openrlhf_cov.trainer.actor_trainer import CovActorTrainer, StepLoader
 
-pytestmark = pytest.mark.usefixtures("one_process")
+pytestmark = pytest.mark.usefixtures("one_process", "loader")
+
+
+@pytest.fixture
+def loader(monkeypatch):
+    monkeypatch.setattr("openrlhf.trainer.ray.ppo_actor.DataLoader", StepLoader)
+
 
 SAMPLES, VOCABULARY, LEARNING_RATE = 8, 6, 20.0
+LOGGED = {"cov/empty_update_frac": 0.0, "cov/selected_abs_log_ratio": 1.0}
 
 
 class Unigrams(nn.Module):
@@ -25,12 +33,12 @@ class Unigrams(nn.Module):
     def __init__(self):
         super().__init__()
         self.logits = nn.Parameter(torch.linspace(-1, 1, VOCABULARY))
-        self.model = SimpleNamespace(set_gradient_accumulation_boundary=self.note_boundary)
+        self.model = SimpleNamespace(set_gradient_accumulation_boundary=self.note_boundary, global_steps=0)
         self.questions = 0
 
     def forward(self, sequences, action_mask, attention_mask, return_output=False, ring_attn_group=None, **options):
         log_probs = self.logits.log_softmax(0)[sequences[:, 1:]] * action_mask
-        self.questions += not return_output
+        self.questions += not torch.is_grad_enabled()
         return (log_probs, SimpleNamespace()) if return_output else log_probs
 
     def note_boundary(self, ends):
@@ -107,8 +115,13 @@ def make_trainer(config, micro_batch, dynamic=False, epochs=2, kind=CovActorTrai
         ds=SimpleNamespace(tensor_parallel_size=1, ring_attn_size=1),
     )
     trainer, loss = object.__new__(kind), PolicyLoss(math.inf, math.inf)
-    if config is not None:
+    if kind is CovActorTrainer:
         loss = MethodLoss(config, policy_loss=loss, aggregate=aggregate_loss)
+        books = SimpleNamespace(start=lambda *_: None, observe=lambda *_: None, finish=lambda eta: LOGGED)
+        bad_updates = SimpleNamespace(total=0, check=lambda *_: None)
+        vars(trainer).update(
+            config=config, diagnostics=books, bad_updates=bad_updates, ranks=ALONE, _plans={}, warned=set()
+        )
     vars(trainer).update(
         args=args, strategy=Strategy(args, 1 if dynamic else SAMPLES // micro_batch), actor=Unigrams(),
         actor_loss_fn=loss, actor_optim=None, ema_model=None, aux_loss=False, max_epochs=epochs,
@@ -132,7 +145,7 @@ def train(trainer):
     def recording(experience, *args):
         status = step(experience, *args)
         ids = [int(number) for number in experience.info["sample_id"]]
-        restrained[-1] |= {(ids[row], t) for row, t in trainer.actor_loss_fn.selected.nonzero().tolist()}
+        restrained[-1] |= {(ids[row], t) for row, t in trainer.actor_loss_fn.record.selected.nonzero().tolist()}
         if trainer.strategy.updates - updates == len(restrained):
             restrained.append(set())
         return status
@@ -190,7 +203,7 @@ def test_old_log_probs_select_the_same_tokens_in_every_update():
 def test_the_baseline_is_upstreams(monkeypatch):
     import openrlhf.trainer.ray.ppo_actor as upstream
 
-    baseline = make_trainer(None, micro_batch=2)
+    baseline = make_trainer(CovConfig(), micro_batch=2)
     torch.manual_seed(0)
     baseline.ppo_train(0.0)
     plain = make_trainer(None, micro_batch=2, kind=CovActorTrainer.__bases__[-1])

@@ -26,7 +26,8 @@ from openrlhf_cov import models
 from openrlhf_cov.models import covariance, diagnostics, method, ranking, rollout, window
 from openrlhf_cov.models import loss as loss_module
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.diagnostics import update_metrics
+from openrlhf_cov.models.loss import LossRecord, MethodLoss
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.methods import METHODS, cispo, clip_cov, kl_cov, top_entropy
 from openrlhf_cov.models.ranking import token_keys
@@ -35,10 +36,10 @@ from openrlhf_cov.trainer import bad_updates, observation
 from openrlhf_cov.trainer import ranks as collectives
 from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
 from openrlhf_cov.trainer.bad_updates import gradient_of, gradients_are_finite
-from openrlhf_cov.trainer.observation import StepDiagnostics, observe_loss, observe_training, record_entropy
-from openrlhf_cov.trainer.sample_info import SAMPLE_ID
+from openrlhf_cov.trainer.observation import StepDiagnostics
+from openrlhf_cov.trainer.sample_info import SAMPLE_ID, sample_ids
 from openrlhf_cov.utils import masked, metrics, ordering
-from openrlhf_cov.utils.metrics import Max, MetricBuffer
+from openrlhf_cov.utils.metrics import Max
 
 MODULES = (
     *(covariance, diagnostics, loss_module, method, ranking, rollout, window),
@@ -224,19 +225,18 @@ def micro_batch_step(rules, name, scope, correction):
     """The loss of a micro-batch and its metrics, forward and backward."""
     with rules() as device:
         loss, tokens = make_loss(name, scope, **CORRECTIONS[correction]), batch(device)
-        observe_loss(loss, MetricBuffer())
         loss.start_step(loss.config.at(3), 42, 3, 0)
-        if scope == "global":
-            plans = bool(loss.config.methods[0].plan)
-            loss.plans = [Plan(torch.zeros_like(tokens.action_mask))] * plans
-        for _ in range(2):
+        planned = scope == "global" and loss.config.methods[0].plan
+        for update in range(2):
+            loss.expect([Plan(torch.zeros_like(tokens.action_mask))] if planned else [], update)
             log_probs = tokens.log_probs.clone().requires_grad_()
             value, *_ = loss(
                 log_probs, tokens.old_log_probs, tokens.advantages, action_mask=tokens.action_mask,
                 rollout_log_probs=tokens.old_log_probs, dp_size=2, batch_num_tokens=64.0, global_batch_size=8.0,
             )  # fmt: skip
             value.backward()
-            assert log_probs.grad.device == value.device == loss.seen.device == device
+            assert log_probs.grad.device == value.device == loss.record.advantages.device == device
+            update_metrics(loss.record)
 
 
 @pytest.mark.parametrize("correction", CORRECTIONS)
@@ -251,9 +251,12 @@ def test_a_micro_batch(rules, name, scope, correction):
 @pytest.mark.parametrize("kind", ["ppo", "gspo"])
 def test_upstreams_loss_is_observed(rules, kind):
     with rules() as device:
-        loss, tokens = PolicyLoss(policy_loss_type=kind), batch(device)
-        observe_loss(loss, MetricBuffer())
+        loss, tokens = (
+            MethodLoss(CovConfig(), policy_loss=PolicyLoss(policy_loss_type=kind), aggregate=None),
+            batch(device),
+        )
         loss(tokens.log_probs, tokens.old_log_probs, tokens.advantages, action_mask=tokens.action_mask)
+        update_metrics(loss.record)
 
 
 def selection_of_a_step(rules, ranks, name):
@@ -319,45 +322,36 @@ def samples(count=4, columns=5):
 
 @pytest.mark.parametrize("name", ["kl_cov", "top_entropy"])
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_window_of_the_trainer(rules, ranks, monkeypatch, moved, name):
+def test_a_window_of_the_trainer(rules, ranks, moved, name):
     """Reads the quota and nothing else, however many micro-batches and samples there are."""
-    monkeypatch.setattr("openrlhf_cov.trainer.actor_trainer.ranks_of", lambda group: ranks)
     with rules(reads=1) as device:
         trainer = object.__new__(CovActorTrainer)
-        strategy = SimpleNamespace(
-            seed=42, ring_attn_group=None, ds_device_mesh={"dp": SimpleNamespace(get_group=lambda: None)}
-        )
-        loss = make_loss(name)
+        entropies = lambda ids, width: torch.rand(len(ids), width, device=device)  # noqa: E731
         vars(trainer).update(
-            old_entropies=lambda ids, width: torch.rand(len(ids), width, device=device),
+            diagnostics=SimpleNamespace(entropies=entropies),
             actor=Policy(device),
-            actor_loss_fn=loss,
-            strategy=strategy,
+            actor_loss_fn=make_loss(name),
+            ranks=ranks,
+            strategy=SimpleNamespace(seed=42, ring_attn_group=None),
             global_step=2,
             policy_moved=moved,
         )
         step = [make_experience_batch([sample]) for sample in samples()]
-        trainer._plan(step)
-        assert {experience.plans[0].tokens.device for experience in step} == {device}
+        assert {plan.tokens.device for (plan,) in trainer._planned(step)} == {device}
 
 
 def diagnostics_of_a_step(rules, ranks, updates=2):
     """Reads: the number of prompts at the start; sums, maxima and counts of the updates at the end."""
     with rules(reads=1) as device:
-        books = StepDiagnostics(MetricBuffer(), samples_per_prompt=2, ranks=ranks)
+        books = StepDiagnostics(samples_per_prompt=2, ranks=ranks)
         books.start(samples(), device)
     with rules() as device:
-        trainer = SimpleNamespace(
-            actor=Policy(device),
-            actor_loss_fn=SimpleNamespace(selected=None),
-            training_step=lambda experience: {},
-        )
-        observe_training(trainer, books)
+        tokens = batch(device, 2, 5)
         for update in range(updates):
             for ids in (torch.arange(2, device=device), [torch.tensor(each, device=device) for each in (2, 3)]):
-                mask = torch.ones(2, 5, dtype=torch.bool, device=device)
-                trainer.actor.model.global_steps, trainer.actor_loss_fn.selected = update, mask
-                trainer.training_step(SimpleNamespace(info={SAMPLE_ID: ids}, action_mask=mask))
+                plans = [Plan(tokens.action_mask)]
+                record = LossRecord(tokens, tokens.advantages, plans, (0.2, 0.2), update=update)
+                books.observe(sample_ids({SAMPLE_ID: ids}), record)
         assert books.entropies(torch.arange(2, device=device), 5).device == device
     with rules(reads=3):
         books.metrics.add(Max("ppo/ratio_max", books.rollout.log_probs.max()))
@@ -372,11 +366,11 @@ def test_the_diagnostics_of_a_step(rules, ranks, updates):
 
 def test_entropies_of_rollouts(rules):
     with rules() as device:
+        trainer = object.__new__(CovActorTrainer)
+        trainer.actor, trainer.strategy = Policy(device), SimpleNamespace(ring_attn_group=None)
         sequences, mask = torch.ones(2, 6, device=device), torch.ones(2, 4, device=device)
-        policy = Policy(device)
-        with torch.no_grad(), record_entropy(policy, 4) as entropies:
-            policy(sequences, mask, attention_mask=None)
-        assert (entropies[0].device, entropies[0].shape) == (device, (2, 4))
+        _, entropies = trainer.score(sequences, mask, None, None, with_entropy=True)
+        assert (entropies.device, entropies.shape) == (device, (2, 4))
 
 
 def test_a_look_at_the_gradients(rules, device, monkeypatch):

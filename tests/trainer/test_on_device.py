@@ -95,7 +95,7 @@ def test_the_loss_reads_nothing(cov_config, cov_type, scope, device):
     loss = loss_of(cov_config(cov_type, 0.1, cov_scope=scope))
     tokens = batch(device)
     log_probs = tokens.log_probs.clone().requires_grad_()
-    loss.plans = [Plan(torch.zeros_like(tokens.action_mask), drops=loss.config.cov_type == "clip_cov")]
+    loss.expect([Plan(torch.zeros_like(tokens.action_mask), drops=loss.config.cov_type == "clip_cov")])
     loss.start_step(loss.config, 42, 1, 0)
     if device == "cuda":
         torch.cuda.set_sync_debug_mode("error")
@@ -175,7 +175,7 @@ def test_a_training_step_in_bf16(cov_config, cov_type, device):
         assert [each.tolist() for each in selected] == [each.tolist() for each in expected]
         assert sum(int(each.sum()) for each in selected) == 5  # floor(0.02 * 2 * 4 * 32)
         for place, tokens in enumerate(sequences):
-            loss.plans = [Plan(selected[place], drops=config.cov_type == "clip_cov")]
+            loss.expect([Plan(selected[place], drops=config.cov_type == "clip_cov")])
             value, *_ = loss(log_probs_of(policy, tokens), old[place], advantages[place], mask[place])
             (value / 2).backward()
         norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)

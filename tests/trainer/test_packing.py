@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralC
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.observation import record_entropy
-from openrlhf_cov.trainer.ray.adapters import accept_fp32
+from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
+from openrlhf_cov.trainer.strategy import convert_to_torch_dtype
 
 pytestmark = pytest.mark.skipif(not cpu_host.is_cpu_host(), reason="a GPU host packs with flash attention")
 
@@ -36,15 +36,15 @@ CONFIGS = {
 
 
 @pytest.fixture(autouse=True)
-def uncompiled():
-    """Upstream compiles its entropy, anew for every shape."""
+def uncompiled(monkeypatch):
+    """In fp32. Upstream compiles its entropy, anew for every shape."""
+    monkeypatch.setattr("openrlhf.utils.utils.convert_to_torch_dtype", convert_to_torch_dtype)
     with torch.compiler.set_stance("force_eager"):
         yield
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
 def model_folder(request, tmp_path_factory):
-    accept_fp32()
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("model")
     AutoModelForCausalLM.from_config(CONFIGS[request.param], dtype=torch.float32).save_pretrained(folder)
@@ -95,9 +95,10 @@ def test_log_probs_entropy_and_gradient_of_the_policy(model_folder, checkpointin
         log_probs, output = actor(sequences, action, attention_mask=attention, return_output=True, return_entropy=True)
         entropy = output.entropy * action
         (log_probs * weights + 0.1 * entropy).sum().backward()
-        with torch.no_grad(), record_entropy(actor.eval(), action.shape[1]) as entropies:
-            scored = actor(sequences, action, attention_mask=attention)
-        found[packing] = log_probs.detach(), entropy.detach(), gradients(actor), scored, entropies[0] * action
+        trainer = object.__new__(CovActorTrainer)
+        trainer.actor, trainer.strategy = actor, SimpleNamespace(ring_attn_group=None)
+        scored, entropies = trainer.score(sequences, action, attention, None, with_entropy=True)
+        found[packing] = log_probs.detach(), entropy.detach(), gradients(actor), scored, entropies * action
     for packed, padded in zip(found[True], found[False], strict=True):
         assert_same(packed, padded)
 

@@ -43,7 +43,7 @@ def test_so_does_clip_cov_in_the_scope_of_a_micro_batch():
         loss = MethodLoss(config, policy_loss=PolicyLoss(1.0, 1.0), aggregate=aggregate_loss)
         loss.start_step(config, 42, 7, seed_step(strategy(dp_rank, global_rank), 7))
         loss(log_probs, log_probs, advantages, action_mask=torch.ones(2, 50))
-        return loss.selected.tolist()
+        return loss.record.selected.tolist()
 
     assert selected(0, 0) == selected(0, 1)
     assert selected(0, 0) != selected(1, 2)

@@ -10,7 +10,7 @@ import sys
 import sysconfig
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +18,9 @@ from openrlhf_cov.cli.host.packages import Package, find_packages, pins
 from openrlhf_cov.trainer.cpu_host import is_cpu_host
 from openrlhf_cov.trainer.extension_locks import Locks, extensions_folder, find_locks
 from openrlhf_cov.utils.cores import cores
-from openrlhf_cov.utils.open_files import open_files
 
 PORTS = (6379, 8265)
 """Of a Ray head: its store, its dashboard."""
-
-LISTENING = "0A"
-"""State of a socket in /proc/net/tcp."""
 
 VARIABLES = (
     *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"),
@@ -174,27 +170,15 @@ def disk(path: Path) -> Disk:
     return Disk(str(path), usage.total, usage.free)
 
 
-def listeners(ports: tuple[int, ...], proc: Path = Path("/proc")) -> dict[int, Process]:
-    """Who listens on which of these ports."""
-    found = {}
-    for name in ("tcp", "tcp6"):
-        try:
-            table = (proc / "net" / name).read_text()
-        except OSError:
-            continue
-        for port, inode in listening(table):
-            if port in ports:
-                found.setdefault(port, f"socket:[{inode}]")
-    holders = open_files(proc) if found else {}
-    return {port: _process(holders.get(target), proc) for port, target in sorted(found.items())}
-
-
-def listening(table: str) -> Iterator[tuple[int, str]]:
-    """Port and inode of every listening socket of a /proc/net/tcp."""
-    for line in table.splitlines()[1:]:
-        cells = line.split()
-        if len(cells) > 9 and cells[3] == LISTENING:
-            yield int(cells[1].rpartition(":")[2], 16), cells[9]
+def listeners(ports: tuple[int, ...]) -> dict[int, Process]:
+    """Who listens on which of these ports; nobody where psutil is not there."""
+    try:
+        import psutil
+    except ImportError:  # a host without packages
+        return {}
+    sockets = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
+    found = {each.laddr.port: each.pid for each in sockets if each.laddr.port in ports}
+    return {port: _process(pid) for port, pid in sorted(found.items())}
 
 
 def limit(number: int) -> Limit:
@@ -232,15 +216,17 @@ def find_hub(url: str, timeout: float = HUB_TIMEOUT) -> Hub:
         return Hub(url, " ".join(str(error).split()) or type(error).__name__)
 
 
-def _process(pid: int | None, proc: Path) -> Process:
+def _process(pid: int | None) -> Process:
+    import psutil
+
     if pid is None:
         return Process(None, "")
     try:
-        command = (proc / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        environment = (proc / str(pid) / "environ").read_bytes().replace(b"RAY_AUTH_MODE=disabled", b"")
-    except OSError:
+        process = psutil.Process(pid)
+        command, mode = " ".join(process.cmdline()), process.environ().get("RAY_AUTH_MODE", "disabled")
+    except psutil.Error:
         return Process(pid, "")
-    return Process(pid, command, "gcs_server" in command and b"RAY_AUTH_MODE=" not in environment)
+    return Process(pid, command, "gcs_server" in command and mode == "disabled")
 
 
 def _is_there(path: Path) -> bool:

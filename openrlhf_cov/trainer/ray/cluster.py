@@ -16,7 +16,7 @@ from ray.util import placement_group, remove_placement_group
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.ray.adapters import TRUST_VARIABLE, prepare_worker, protect_worker
+from openrlhf_cov.trainer.ray.seams import TRUST_VARIABLE, prepare_worker
 from openrlhf_cov.utils.cores import cores
 from openrlhf_cov.utils.ray_here import ray_of_this_host, rays_of_this_host
 
@@ -54,8 +54,6 @@ class Needs:
     """One per GPU."""
     training_processes: int
     """Processes that train on one host, on a CPU host; they share its cores."""
-    fp32: bool
-    """Workers load models in fp32."""
     way_out: str
     """Which flags lower the need."""
 
@@ -65,7 +63,6 @@ def needs_of_training(args: SimpleNamespace) -> Needs:
     return Needs(
         required_bundles(args),
         _world_size(args.actor),
-        fp32=args.ds.param_dtype == "fp32",
         way_out="lower --actor.num_gpus_per_node, --ref.num_gpus_per_node or --vllm.num_engines, colocate "
         "(--train.colocate_all, --train.colocate_actor_ref)",
     )
@@ -119,8 +116,7 @@ def _runtime_env(needs: Needs) -> dict:
     env_vars |= {name: os.environ[name] for name in FORWARDED_IF_SET if name in os.environ}
     env_vars |= cpu_host.environment(needs.training_processes)
     runtime_env: dict = {"env_vars": {k: v for k, v in env_vars.items() if k not in _job_env_vars()}}
-    hook = prepare_worker if cpu_host.is_cpu_host() or needs.fp32 else protect_worker
-    return runtime_env | {"worker_process_setup_hook": f"{hook.__module__}.{hook.__name__}"}
+    return runtime_env | {"worker_process_setup_hook": f"{prepare_worker.__module__}.prepare_worker"}
 
 
 def _init(refusal: str, **settings: Any) -> None:

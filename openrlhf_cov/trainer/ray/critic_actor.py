@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import openrlhf.trainer.ray.ppo_critic as upstream
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ray.ppo_critic import CriticModelActor, CriticPPOTrainer
 
 from openrlhf_cov.trainer.boundaries import StepBoundaries
-from openrlhf_cov.trainer.ray.adapters import plain_class
 from openrlhf_cov.trainer.ray.model_actors import CheckpointedActor
+from openrlhf_cov.trainer.ray.seams import plain_class
 from openrlhf_cov.trainer.step_seed import seed_step
 
 
@@ -41,7 +40,3 @@ class CovCriticActor(CheckpointedActor, plain_class(CriticModelActor)):
         """Upstream's; the DeepSpeed checkpoint is whole or not there."""
         if not self.disable_ds_ckpt:
             self.save_deepspeed(tag, metric_value, metric_key, {})
-
-
-# The name that upstream's actor looks up; a seam, see docs/seams.md.
-upstream.CriticPPOTrainer = CovCriticTrainer

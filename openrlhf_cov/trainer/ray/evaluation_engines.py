@@ -4,17 +4,15 @@ from typing import Any
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.ray.adapters import VLLM_DTYPES
 from openrlhf_cov.trainer.ray.cluster import Needs
-from openrlhf_cov.trainer.ray.seams import install_engines
+from openrlhf_cov.trainer.ray.seams import VLLM_DTYPES, install_engines
 
 
-def needs_of_engines(num_engines: int, tensor_parallel_size: int, dtype: str) -> Needs:
+def needs_of_engines(num_engines: int, tensor_parallel_size: int) -> Needs:
     """What the engines ask of Ray."""
     return Needs(
         [{"GPU": 1.0, "CPU": 1.0}] * (num_engines * tensor_parallel_size),
         training_processes=1,
-        fp32=dtype == "fp32",
         way_out="lower --num_engines or --tensor_parallel_size",
     )
 

@@ -1,7 +1,5 @@
 """What the model actors have in common: a node on which DeepSpeed loads, and checkpoints."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +19,11 @@ from openrlhf_cov.trainer.checkpoints import (
     pointed_to,
     prune,
     save_whole,
-    tag_to_restore,
     uses_checkpoints,
 )
 from openrlhf_cov.trainer.cpu_adam import replay_bias_corrections
 from openrlhf_cov.trainer.extension_locks import remove_stale_locks
-from openrlhf_cov.trainer.ray.adapters import plain_class
+from openrlhf_cov.trainer.ray.seams import InstalledActor, plain_class
 from openrlhf_cov.trainer.shared_storage import check_restored, check_shared
 
 
@@ -37,7 +34,7 @@ def share_over_ranks(value: Any) -> list[Any]:
     return values
 
 
-class PreparedNode:
+class PreparedNode(InstalledActor):
     """Mixin over upstream's model actors: no lock of a killed process keeps DeepSpeed from loading."""
 
     def _setup_distributed(self, strategy) -> None:
@@ -89,11 +86,10 @@ class CheckpointedActor(PreparedNode):
 
         Raises RunStopped, on every rank alike, if they restored different checkpoints.
         """
-        with restoring(strategy) as loaded:
-            super().init_model_from_pretrained(strategy, *args, **kwargs)
+        super().init_model_from_pretrained(strategy, *args, **kwargs)
         description = None
-        if loaded:
-            self.restored, step = loaded[0]
+        if strategy.restored:
+            self.restored, step = strategy.restored
             description = f"{self.restored} (global step {step}, {self.engine.global_steps} updates)"
         if strategy.args.ckpt.load_enable:
             check_restored(Path(strategy.args.ckpt.path), description, share_over_ranks)
@@ -118,35 +114,18 @@ class CheckpointedActor(PreparedNode):
 
         def save(name: str) -> None:
             files = (engine.checkpoint_engine, "save"), (engine, "_copy_recovery_script")
-            with errors_at_the_end(*files, (strategy, "_write_ckpt_metric"), (self, "_write_rollouts")):
+            with errors_at_the_end(*files) as noting:
                 strategy.save_ckpt(
                     engine, str(folder), name, NO_LIMIT, NO_LIMIT, states, False, metric_value, metric_key
                 )
                 if first and rollouts is not None:
-                    self._write_rollouts(folder / name / ROLLOUTS_FILE, rollouts)
+                    noting(_write_rollouts)(folder / name / ROLLOUTS_FILE, rollouts)
 
         run = describe_run(strategy.args, engine.module.config, self.model_name)
         save_whole(save, folder, tag, run, first=first, share=share_over_ranks)
         if first:
             prune(folder, pointed_to(folder), ckpt.max_num, ckpt.max_mem, strategy._read_ckpt_metric)
 
-    def _write_rollouts(self, path: Path, state: Any) -> None:
-        torch.save(ray.get(state) if isinstance(state, ray.ObjectRef) else state, path)
 
-
-@contextmanager
-def restoring(strategy) -> Iterator[list[tuple]]:
-    """While open, ``strategy.load_ckpt`` takes the checkpoint that all models have; noted are its tag and step."""
-    loaded, load = [], strategy.load_ckpt
-
-    def noting(model: Any, folder: str) -> tuple:
-        path, states = load(model, folder, tag_to_restore(strategy.args, Path(folder)))
-        if path is not None:
-            loaded.append((Path(path).parent.name, states.get("global_step")))
-        return path, states
-
-    strategy.load_ckpt = noting
-    try:
-        yield loaded
-    finally:
-        del strategy.load_ckpt  # the method of its class is there again
+def _write_rollouts(path: Path, state: Any) -> None:
+    torch.save(ray.get(state) if isinstance(state, ray.ObjectRef) else state, path)

@@ -8,8 +8,8 @@ from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, Wei
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.evaluation.plan import Completion, Request
-from openrlhf_cov.trainer.ray.adapters import plain_class
 from openrlhf_cov.trainer.ray.completions import completion_of, sampling_params
+from openrlhf_cov.trainer.ray.seams import plain_class
 from openrlhf_cov.trainer.reward_executor import RewardExecutor
 
 

@@ -1,9 +1,14 @@
-"""The one place that rebinds upstream's names, and reads its main program.
+"""The one place that rebinds names of upstream and of the libraries below it, and reads upstream's main program.
 
-``docs/seams.md`` lists them and ``tests/contract`` fails when upstream changes one.
+``docs/seams.md`` lists every name and ``tests/contract`` fails when upstream changes one, or when another module of
+ours rebinds one. (What a GPU host has and a CPU host lacks is supplied by ``trainer/cpu_host.py``.)
 """
 
 import ast
+import importlib
+import os
+import sys
+from functools import cache, wraps
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, SimpleNamespace
@@ -11,7 +16,57 @@ from typing import Any
 
 import ray
 
-from openrlhf_cov.trainer.ray.adapters import VLLM_DTYPES
+from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.utils.terminal import clean_logs
+
+TRUST_VARIABLE = "OPENRLHF_COV_TRUST_REMOTE_CODE"
+"""Set in every process of a run with --trust_remote_code."""
+
+VLLM_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+"""--ds.param_dtype -> dtype of the vLLM engine. Upstream always generates in bfloat16."""
+
+REMOTE = {
+    "cli.train_ppo_ray": {
+        "PolicyModelActor": "ray.ppo_actor.CovPolicyActor",
+        "CriticModelActor": "ray.critic_actor.CovCriticActor",
+        "ReferenceModelActor": "ray.model_actors.CovReferenceActor",
+        "RewardModelActor": "ray.model_actors.CovRewardActor",
+    },
+    "trainer.ppo_trainer": {"PPOTrainer": "ppo_trainer.CovPPOTrainer"},
+    "trainer.ppo_trainer_async": {
+        "TrainingActor": "ppo_trainer.CovTrainingActor",
+        "GenerateSamplesActor": "ppo_trainer.CovGenerateSamplesActor",
+    },
+}
+"""The Ray actors that upstream's ``train(args)`` makes: module of upstream -> name -> class in our ``trainer``."""
+
+DRIVER = {"utils.deepspeed": {"DeepspeedStrategy": "strategy.CovStrategy"}}
+"""What else it makes: module of upstream -> name -> what stands in for it in our ``trainer``."""
+
+ACTOR = {
+    "trainer.ray.ppo_actor": {
+        "ActorPPOTrainer": "actor_trainer.CovActorTrainer",
+        "DataLoader": "actor_trainer.StepLoader",
+    },
+    "trainer.ray.ppo_critic": {"CriticPPOTrainer": "ray.critic_actor.CovCriticTrainer"},
+    "trainer.ppo_trainer": {
+        "RemoteExperienceMaker": "ppo_trainer.CovExperienceMaker",
+        "WandbLogger": "ppo_trainer.CovWandbLogger",
+        "PromptDataset": "prompt_dataset.CovPromptDataset",
+        "SamplesGenerator": "samples_generator.CovSamplesGenerator",
+        "balance_experiences": "rank_batches.balanced_in_parts",
+        "prepare_datasets": "ppo_trainer.prepare_datasets",
+        "compute_eval_metrics": "ppo_trainer.compute_eval_metrics",
+    },
+    "trainer.ppo_trainer_async": {
+        "SamplesGenerator": "samples_generator.CovSamplesGenerator",
+        "prepare_datasets": "ppo_trainer.prepare_datasets",
+        "compute_eval_metrics": "ppo_trainer.compute_eval_metrics",
+    },
+    "trainer.ppo_utils.experience_maker": {"get_seqlen_balanced_partitions": "micro_batches.balanced_partitions"},
+    "utils.utils": {"convert_to_torch_dtype": "strategy.convert_to_torch_dtype"},
+}
+"""The same for what those actors look up."""
 
 
 def upstream_main() -> CodeType:
@@ -26,32 +81,54 @@ def upstream_main() -> CodeType:
     return compile(ast.Module(body=main.body, type_ignores=[]), str(path), "exec")
 
 
-def install(args: SimpleNamespace) -> None:
-    """Rebind, in the driver, the classes that upstream's ``train(args)`` looks up; ours call upstream's."""
-    import openrlhf.cli.train_ppo_ray as upstream_cli
-    import openrlhf.trainer.ppo_trainer as sync_trainer
-    import openrlhf.trainer.ppo_trainer_async as async_trainer
+def install_driver(args: SimpleNamespace) -> None:
+    """Put our classes where upstream's ``train(args)`` looks its own up; ours call upstream's.
 
-    from openrlhf_cov.trainer.ppo_trainer import CovGenerateSamplesActor, CovPPOTrainer, CovTrainingActor
-    from openrlhf_cov.trainer.ray.critic_actor import CovCriticActor
-    from openrlhf_cov.trainer.ray.model_actors import CovReferenceActor, CovRewardActor
-    from openrlhf_cov.trainer.ray.ppo_actor import CovPolicyActor
-
-    upstream_cli.PolicyModelActor = ray.remote(num_gpus=1)(CovPolicyActor)
-    upstream_cli.CriticModelActor = ray.remote(num_gpus=1)(CovCriticActor)
-    upstream_cli.ReferenceModelActor = ray.remote(num_gpus=1)(CovReferenceActor)
-    upstream_cli.RewardModelActor = ray.remote(num_gpus=1)(CovRewardActor)
-    sync_trainer.PPOTrainer = ray.remote(CovPPOTrainer)
-    async_trainer.TrainingActor = ray.remote(CovTrainingActor)
-    async_trainer.GenerateSamplesActor = ray.remote(CovGenerateSamplesActor)
+    Changes nothing the second time, but for the settings of engines.
+    """
+    for table, make in ((REMOTE, _remote), (DRIVER, _ours)):
+        for path, names in table.items():
+            module = importlib.import_module(f"openrlhf.{path}")
+            for name, target in names.items():
+                setattr(module, name, make(target))
     install_engines(engine_settings(args))
+
+
+def install_actor() -> None:
+    """Put our classes and functions where those of upstream's modules look them up that this process has imported.
+
+    Every actor of ours calls it before upstream's part of it begins (``InstalledActor``).
+    """
+    for path, names in ACTOR.items():
+        if module := sys.modules.get(f"openrlhf.{path}"):
+            for name, target in names.items():
+                setattr(module, name, _ours(target))
+
+
+class InstalledActor:
+    """Mixin over upstream's Ray actors: what they make and call is ours."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        install_actor()
+        super().__init__(*args, **kwargs)
+
+
+@cache
+def _ours(target: str) -> Any:
+    module, name = target.rsplit(".", 1)
+    return getattr(importlib.import_module(f"openrlhf_cov.trainer.{module}"), name)
+
+
+@cache
+def _remote(target: str) -> Any:
+    """A class of ours as a Ray actor, with the GPUs that upstream asks for."""
+    return ray.remote(num_gpus=1)(_ours(target)) if target.startswith("ray.") else ray.remote(_ours(target))
 
 
 def install_engines(settings: dict[str, Any]) -> None:
     """Rebind the engine actor that upstream's ``create_vllm_engines`` makes, with these arguments beside its own."""
     import openrlhf.trainer.ray.vllm_engine as vllm_engine
 
-    from openrlhf_cov.trainer import cpu_host
     from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
 
     settings = settings | cpu_host.engine_settings()
@@ -81,3 +158,45 @@ def _with_engine_settings(actor_class: Any, settings: dict[str, Any]) -> SimpleN
         return SimpleNamespace(remote=lambda **kwargs: bound.remote(**(kwargs | settings)))
 
     return SimpleNamespace(options=options)
+
+
+def plain_class(actor_class: Any) -> type:
+    """The class underneath an ``@ray.remote`` actor; Ray refuses to subclass the decorated one.
+
+    It also gets a name of its own in its module. The decorated class hides it there, so pickle would ship a copy, and
+    ``super()`` in upstream's methods would then refuse our instances.
+    """
+    plain = actor_class.__ray_metadata__.modified_class.__ray_actor_class__
+    plain.__qualname__ = f"Plain{plain.__name__}"
+    setattr(sys.modules[plain.__module__], plain.__qualname__, plain)
+    return plain
+
+
+def trust_remote_code(trusted: bool) -> None:
+    """Say for this process and its workers whether code that comes with a model may run; without, transformers takes
+    its own code or refuses the model, also where upstream asks it to trust."""
+    os.environ.pop(TRUST_VARIABLE, None)
+    if trusted:
+        os.environ[TRUST_VARIABLE] = "1"
+        return
+    from transformers import dynamic_module_utils
+
+    upstream = dynamic_module_utils.resolve_trust_remote_code
+    if getattr(upstream, "trusts_nobody", False):
+        return
+
+    @wraps(upstream)
+    def resolve_trust_remote_code(trust_remote_code: bool | None, *args: Any, **kwargs: Any) -> bool:
+        return upstream(False if os.environ.get(TRUST_VARIABLE) != "1" else trust_remote_code, *args, **kwargs)
+
+    resolve_trust_remote_code.trusts_nobody = True
+    for module in list(sys.modules.values()):  # those that have imported it by name
+        if vars(module).get("resolve_trust_remote_code") is upstream:
+            module.resolve_trust_remote_code = resolve_trust_remote_code
+
+
+def prepare_worker() -> None:
+    """Ray runs this first in every worker of a run (``worker_process_setup_hook``)."""
+    clean_logs()
+    trust_remote_code(os.environ.get(TRUST_VARIABLE) == "1")
+    cpu_host.install()

@@ -1,21 +1,16 @@
 import os
 import socket
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from openrlhf_cov.cli.host import facts
 from openrlhf_cov.cli.host.facts import Gpu, Hub, Process
-
-TCP = """\
-  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 00000000:18EB 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 00000000e72c9f89
-   1: 0100007F:2049 0100007F:18EB 01 00000000:00000000 00:00000000 00000000     0        0 4712 1 00000000e72c9f89
-   2: 00000000000000000000000001000000:2049 00000000000000000000000000000000:0000 0A 0:0 0:0 0 0 0 4713 1 0
-"""
-"""0x18EB is 6379 and 0x2049 is 8265; state 0A listens, 01 is connected."""
 
 
 def test_gpus_of_nvidia_smi():
@@ -83,46 +78,55 @@ def test_the_disk_of_a_path_that_cannot_be_looked_at_is_that_of_its_parent(tmp_p
 
 
 class TestPorts:
-    def test_listening_sockets(self):
-        assert list(facts.listening(TCP)) == [(6379, "4711"), (8265, "4713")]
-
     @pytest.fixture
-    def proc(self, tmp_path):
-        (tmp_path / "net").mkdir()
-        (tmp_path / "net/tcp").write_text(TCP)
-        (tmp_path / "12/fd").mkdir(parents=True)
-        (tmp_path / "12/fd/3").symlink_to("socket:[4711]")
-        (tmp_path / "12/cmdline").write_bytes(b"redis-server\0*:6379\0")
-        (tmp_path / "12/environ").write_bytes(b"HOME=/root\0")
-        return tmp_path
+    def host(self, monkeypatch):
+        """Function (command of a process, its environment) -> nothing: that listens on 6379, one of another user on
+        8265; somebody is connected to 22."""
+
+        def make(command, environment=None):
+            sockets = [(6379, "LISTEN", 12), (6379, "LISTEN", 12), (8265, "LISTEN", None), (22, "ESTABLISHED", 13)]
+            monkeypatch.setattr(
+                psutil,
+                "net_connections",
+                lambda kind: [SimpleNamespace(laddr=SimpleNamespace(port=p), status=s, pid=i) for p, s, i in sockets],
+            )
+            process = SimpleNamespace(cmdline=command.split, environ=lambda: {"HOME": "/root"} | (environment or {}))
+            monkeypatch.setattr(psutil, "Process", {12: process}.__getitem__)
+
+        return make
 
     @pytest.mark.parametrize(
-        ("environ", "is_open"),
+        ("environment", "is_open"),
         [
-            (b"HOME=/root\0", True),
-            (b"HOME=/root\0RAY_AUTH_MODE=disabled\0", True),
-            (b"HOME=/root\0RAY_AUTH_MODE=token\0RAY_AUTH_TOKEN=abc\0", False),
+            ({}, True),
+            ({"RAY_AUTH_MODE": "disabled"}, True),
+            ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "abc"}, False),
         ],
     )
-    def test_a_ray_without_a_token(self, proc, environ, is_open):
-        (proc / "12/cmdline").write_bytes(b"/venv/gcs_server\0--gcs_server_port=6379\0")
-        (proc / "12/environ").write_bytes(environ)
-        found = facts.listeners((6379,), proc)
+    def test_a_ray_without_a_token(self, host, environment, is_open):
+        host("/venv/gcs_server --gcs_server_port=6379", environment)
+        found = facts.listeners((6379,))
         assert found == {6379: Process(12, "/venv/gcs_server --gcs_server_port=6379", is_open)}
         assert "abc" not in str(found)
 
-    def test_who_listens(self, proc):
-        # that of 8265 belongs to another user, whose open files cannot be seen
-        assert facts.listeners((6379, 8265, 22), proc) == {
+    def test_who_listens(self, host):
+        host("redis-server *:6379")
+        assert facts.listeners((6379, 8265, 22)) == {
             6379: Process(12, "redis-server *:6379"),
             8265: Process(None, ""),
         }
 
-    def test_other_ports_do_not_matter(self, proc):
-        assert facts.listeners((22,), proc) == {}
+    def test_a_process_that_is_gone_or_of_another_user_is_known_by_its_number(self, host, monkeypatch):
+        def denied(pid):
+            raise psutil.AccessDenied(pid)
 
-    def test_without_tables_nobody_listens(self, tmp_path):
-        assert facts.listeners((6379,), tmp_path) == {}
+        host("redis-server")
+        monkeypatch.setattr(psutil, "Process", denied)
+        assert facts.listeners((6379,)) == {6379: Process(12, "")}
+
+    def test_without_psutil_nobody_is_seen(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "psutil", None)
+        assert facts.listeners((6379,)) == {}
 
     def test_this_process(self):
         with socket.create_server(("127.0.0.1", 0)) as server:

@@ -1,7 +1,14 @@
+import json
+import os
+import pickle
+import subprocess
 import sys
+import textwrap
 from types import SimpleNamespace
 
 import pytest
+import ray
+import torch
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.trainer import weight_transfer
@@ -53,38 +60,72 @@ def test_our_engine_settings_win_over_upstreams():
     assert calls == [({"num_gpus": 1}, {"model": "m", "dtype": "float32"})]
 
 
-def test_install_rebinds_what_upstream_looks_up(monkeypatch):
-    import openrlhf.cli.train_ppo_ray as upstream_cli
-    import openrlhf.trainer.ppo_trainer as sync_trainer
-    import openrlhf.trainer.ppo_trainer_async as async_trainer
-    import openrlhf.trainer.ray.vllm_engine as vllm_engine
+def test_fp32_is_a_dtype_of_a_run_and_others_stay_upstreams():
+    from openrlhf_cov.trainer.strategy import convert_to_torch_dtype
 
-    places = [
-        (upstream_cli, "PolicyModelActor"),
-        (upstream_cli, "CriticModelActor"),
-        (upstream_cli, "ReferenceModelActor"),
-        (upstream_cli, "RewardModelActor"),
-        (sync_trainer, "PPOTrainer"),
-        (async_trainer, "TrainingActor"),
-        (async_trainer, "GenerateSamplesActor"),
-        (vllm_engine, "RolloutRayActor"),
-    ]
-    originals = [getattr(module, name) for module, name in places]
-    for (module, name), original in zip(places, originals, strict=True):
-        monkeypatch.setattr(module, name, original)  # remembers it for the end of the test
-    seams.install(args("fp32", "nccl"))
-    for (module, name), original in zip(places[:-1], originals[:-1], strict=True):
-        ours = getattr(module, name)
-        underneath = original.__ray_metadata__.modified_class.__ray_actor_class__
-        assert issubclass(ours.__ray_metadata__.modified_class.__ray_actor_class__, underneath)
-        assert ours._default_options == original._default_options
-    assert vars(vllm_engine.RolloutRayActor).keys() == {"options"}
+    assert [convert_to_torch_dtype(name) for name in ("fp32", "bf16")] == [torch.float32, torch.bfloat16]
+    with pytest.raises(ValueError, match="fp8"):
+        convert_to_torch_dtype("fp8")
 
 
-def test_the_policy_actor_builds_our_trainer():
-    import openrlhf.trainer.ray.ppo_actor as upstream
+class Counter:
+    def __init__(self, start):
+        self.value = start
 
-    import openrlhf_cov.trainer.ray.ppo_actor  # noqa: F401  its import rebinds
-    from openrlhf_cov.trainer.actor_trainer import CovActorTrainer, StepLoader
+    def add(self, amount):
+        self.value += amount
+        return self.value
 
-    assert (upstream.ActorPPOTrainer, upstream.DataLoader) == (CovActorTrainer, StepLoader)
+
+Plain = seams.plain_class(ray.remote(Counter))
+
+
+class Doubling(Plain):
+    def add(self, amount):
+        return super().add(2 * amount)
+
+
+def test_a_decorated_actor_can_be_subclassed():
+    assert Doubling(10).add(3) == 16  # 10 + 2 * 3
+
+
+def test_the_plain_class_is_found_by_its_name():
+    assert getattr(sys.modules[Plain.__module__], Plain.__qualname__) is Plain
+    assert pickle.loads(pickle.dumps(Plain)) is Plain
+
+
+@pytest.fixture
+def model_with_code(tmp_path):
+    """A folder whose configuration is code; the code leaves a file when it is run."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "odd", "auto_map": {"AutoConfig": "code.Odd"}}))
+    (folder / "code.py").write_text(
+        textwrap.dedent(
+            f"""
+            from pathlib import Path
+            from transformers import PretrainedConfig
+            Path({str(tmp_path / "ran")!r}).touch()
+            class Odd(PretrainedConfig):
+                model_type = "odd"
+            """
+        )
+    )
+    return folder
+
+
+@pytest.mark.parametrize("first", ["import transformers.models.auto.configuration_auto", "pass"])
+@pytest.mark.parametrize("trusted", [False, True])
+def test_code_of_a_model_runs_only_where_it_is_trusted(model_with_code, trusted, first):
+    # as upstream's actors do it: the flag of transformers is always set
+    program = f"""
+    {first}
+    from openrlhf_cov.trainer.ray import seams
+    seams.prepare_worker()
+    from transformers import AutoConfig
+    AutoConfig.from_pretrained({str(model_with_code)!r}, trust_remote_code=True)
+    """
+    env = {**os.environ, seams.TRUST_VARIABLE: "1"} if trusted else dict(os.environ)
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=env, capture_output=True, text=True)
+    assert (done.returncode == 0) is trusted, done.stderr
+    assert (model_with_code.parent / "ran").exists() is trusted
