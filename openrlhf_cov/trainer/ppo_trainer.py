@@ -34,6 +34,7 @@ from openrlhf_cov.trainer.sample_info import ENTROPY, SAMPLE_ID
 from openrlhf_cov.trainer.samples_generator import CovSamplesGenerator
 from openrlhf_cov.trainer.shared_argument import share
 from openrlhf_cov.trainer.stopping import Ending, ending, stop_requested
+from openrlhf_cov.utils.metric_table import limit
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
 from openrlhf_cov.utils.redaction import redact_arguments
 
@@ -44,9 +45,6 @@ KL_COEF, LAW = "kl_coef", "law"
 
 CLIENT_STATES = ("episode", "global_step", "total_consumed_prompts", "data_loader_state_dict")
 """Upstream's entries of the client states."""
-
-RATIO_P99_LIMIT = 2.0
-"""Above this, one token in a hundred has more than doubled its probability since the rollout."""
 
 
 class CovWandbLogger(WandbLogger):
@@ -181,7 +179,7 @@ class StepLogging:
         status.pop(SAMPLE_ID, None)
         if "entropy/mean" in status:  # from CovPolicyActor.fit, which empties the buffers
             self.untrained = 0
-        if status.get("ppo/ratio_p99", 0.0) > RATIO_P99_LIMIT:
+        if status.get("ppo/ratio_p99", 0.0) > limit("ppo/ratio_p99"):
             logger.warning(
                 f"the policy runs away from its rollouts: ppo/ratio_p99 {status['ppo/ratio_p99']:.3g}, ppo/ratio_max "
                 f"{status['ppo/ratio_max']:.3g}. Lower --actor.adam.lr, use fewer updates per rollout, or keep the "
