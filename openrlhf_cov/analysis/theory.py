@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from openrlhf_cov.analysis.regression import RESAMPLES, Design, Floats, Regression, interval_of, thinned
 from openrlhf_cov.analysis.table import Table
-from openrlhf_cov.evaluation.scores import LEVEL, SEED, Interval
-from openrlhf_cov.models.dynamics import correlation
+from openrlhf_cov.utils.estimates import LEVEL, SEED, Interval, correlation
 from openrlhf_cov.utils.metric_table import family
 
 Ranks = tuple[Floats, NDArray[np.intp]]

@@ -18,9 +18,9 @@ from openrlhf.utils.logging_utils import WandbLogger, init_logger
 from torch import Tensor
 from torch.nn.functional import pad
 
-from openrlhf_cov.analysis.law import RunningLaw
 from openrlhf_cov.config import RunConfig
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.models.dynamics import RunningLaw
 from openrlhf_cov.models.returns import sums_to_the_end
 from openrlhf_cov.trainer.benchmark_evaluation import of_benchmarks, with_benchmarks
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS, CheckpointedLoader, checkpoint_folder

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_cov.analysis.law import RunningLaw
 from openrlhf_cov.models.diagnostics import update_metrics
+from openrlhf_cov.models.dynamics import RunningLaw
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.rewards.reward_func import STATUS_METRICS
 from openrlhf_cov.trainer import cpu_host
