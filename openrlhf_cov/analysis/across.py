@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from openrlhf_cov.analysis.law import LawFit
 from openrlhf_cov.analysis.regression import Floats, interval_of
-from openrlhf_cov.evaluation.scores import LEVEL, SEED, Interval
+from openrlhf_cov.utils.estimates import LEVEL, SEED, Interval
 
 
 @dataclass(frozen=True)

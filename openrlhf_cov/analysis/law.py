@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from openrlhf_cov.analysis.regression import RESAMPLES, Design, Floats, Regression, interval_of, thinned
-from openrlhf_cov.evaluation.scores import LEVEL, SEED, Interval
+from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY, LEVEL, SEED, Interval
 
 FEWEST_POINTS = 6
 """Two coefficients, and enough residuals to say anything about their autocorrelation."""
@@ -29,12 +29,8 @@ Of 250 simulated runs (15 % fitted, autocorrelated noise) the share of later poi
 HUBER = 1.345
 """Residuals above this many standard deviations count as if they were there: 95 % efficient under normal noise."""
 HUBER_ROUNDS = 200
-HIGHEST_ENTROPY = 50.0
-"""Nats: a vocabulary of 5e21 tokens. What is above is another quantity, and its exponential is out of bounds."""
 BAND_PLACES = 65
 """Places on the exp(H) axis at which a band is computed; linear between."""
-SMALLEST_SPREAD = 1e-6
-"""Standard deviation of exp(H) in parts of its mean that is rounding, of numbers that were computed in float32."""
 
 
 @dataclass(frozen=True)
@@ -253,41 +249,3 @@ def forecast(
         in_band_frac=float(((low <= later.reward) & (later.reward <= high)).mean()),
         persistence_rmse=math.sqrt(((last - later.reward) ** 2).mean()),
     )
-
-
-class RunningLaw:
-    """The least-squares fit of all points so far, updated in constant time; for a log that grows with the run."""
-
-    def __init__(self, fewest_points: int = 20) -> None:
-        self.fewest_points = fewest_points
-        self._count = 0
-        self._means = np.zeros(2)  # of exp(H) and R
-        self._products = np.zeros((2, 2))  # of their deviations from the means
-
-    def add(self, entropy: float, reward: float) -> dict[str, float]:
-        """``law/ceiling`` and ``law/r2`` with this point, which counts if ``LawPoints`` would take it.
-
-        NaN before there are ``fewest_points``, and where exp(H) varies no more than by ``SMALLEST_SPREAD``.
-        """
-        if abs(entropy) < HIGHEST_ENTROPY and math.isfinite(reward):
-            self._count += 1
-            deviation = np.array([math.exp(entropy), reward]) - self._means
-            self._means = self._means + deviation / self._count
-            self._products = self._products + np.outer(deviation, deviation) * (1 - 1 / self._count)
-        (xx, xy), (_, yy) = self._products
-        flat = xx <= self._count * (SMALLEST_SPREAD * self._means[0]) ** 2
-        if self._count < self.fewest_points or flat or not yy:
-            return {"law/ceiling": math.nan, "law/r2": math.nan}
-        slope = xy / xx
-        ceiling = self._means[1] + slope * (1 - self._means[0])
-        return {"law/ceiling": float(ceiling), "law/r2": float(slope * xy / yy)}
-
-    def state_dict(self) -> dict[str, Any]:
-        """What the next point is added to."""
-        return {"count": self._count, "means": self._means.tolist(), "products": self._products.tolist()}
-
-    def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Continue from ``state_dict``; None starts anew."""
-        if state is not None:
-            self._count = state["count"]
-            self._means, self._products = np.array(state["means"]), np.array(state["products"])

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from openrlhf_cov.analysis.line_decoder import STEP
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.metric_table import ENTROPY, STEP_TOTAL
 
-ENTROPY = "entropy/mean"
 SHORT_NAMES = {"entropy": ENTROPY, "length": "response_length"}
 """Names that a mapping may use for ours."""
 
@@ -30,7 +30,7 @@ NAMINGS = {
     "openrlhf": Naming(
         columns={
             STEP: ("step", "train/global_step", "global_step", "_step", "Step"),
-            ENTROPY: ("train/entropy/mean", "entropy/mean", "train/entropy_loss", "entropy_loss"),
+            ENTROPY: (f"train/{ENTROPY}", ENTROPY, "train/entropy_loss", "entropy_loss"),
             "reward": ("train/reward", "reward"),
         },
         prefix="train/",
@@ -54,7 +54,7 @@ NAMINGS = {
             "actor_lr": ("actor/lr",),
             "timing/generation": ("timing_s/gen",),
             "timing/ppo_train": ("timing_s/update_actor",),
-            "timing/step_total": ("timing_s/step",),
+            STEP_TOTAL: ("timing_s/step",),
         },
         prefix="",
         evaluation=("val-core/", "val-aux/", "val/"),

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openrlhf_cov.evaluation.scores import LEVEL, SEED, Interval
+from openrlhf_cov.utils.estimates import LEVEL, SEED, Interval
 
 Floats = NDArray[np.float64]
 

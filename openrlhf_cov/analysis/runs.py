@@ -9,10 +9,10 @@ import numpy as np
 from openrlhf_cov.analysis.foreign_logs import EVENT_FILES, read_csv, read_events
 from openrlhf_cov.analysis.json_rows import JsonRows
 from openrlhf_cov.analysis.law import LawPoints
-from openrlhf_cov.analysis.naming import ENTROPY
 from openrlhf_cov.analysis.table import EMPTY, Table, missing_steps
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.command import COMMAND_FILE, UPSTREAM_DEFAULTS, read_flags, setting
+from openrlhf_cov.utils.metric_table import ENTROPY
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE
 from openrlhf_cov.utils.terminal import printable
 

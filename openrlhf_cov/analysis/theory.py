@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from openrlhf_cov.analysis.regression import RESAMPLES, Design, Floats, Regression, interval_of, thinned
 from openrlhf_cov.analysis.table import Table
-from openrlhf_cov.evaluation.scores import LEVEL, SEED, Interval
-from openrlhf_cov.models.dynamics import correlation
+from openrlhf_cov.utils.estimates import LEVEL, SEED, Interval, correlation
+from openrlhf_cov.utils.metric_table import family
 
 Ranks = tuple[Floats, NDArray[np.intp]]
 """Of values (n,): see ``_mid_ranks``."""
@@ -24,7 +24,7 @@ range of the values in one series of seven, of 20 in one of thirty."""
 PREDICTIONS = {1: ("entropy/delta_theorem1", "cov/prob_weighted_mean"), 2: ("entropy/delta_theorem2", "cov/mean")}
 """Of each theorem: the predicted change of entropy, up to a constant, and the covariance that it is made of."""
 
-BANDS = ("cov/top_2e-4", "cov/top_2e-3", "cov/top_2e-2", "cov/top_0.2", "cov/top_0.5", "cov/mean")
+BANDS = (*family("cov/top_"), "cov/mean")
 """Columns of table 1: the mean covariance of the top 0.02 %, 0.2 %, 2 %, 20 % and 50 % of the tokens, and of all."""
 PAPER_BANDS = dict(zip(BANDS, (5.654, 3.112, 1.385, 0.351, 0.152, 0.003), strict=True))
 """Table 1: Qwen2.5-7B, first step."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from openrlhf_cov.analysis.law import FEWEST_POINTS, MIN_POINTS, LawFit, LawPoints, fit_law
 from openrlhf_cov.analysis.regression import RESAMPLES, Design, Floats, Regression, thinned
-from openrlhf_cov.evaluation.scores import LEVEL, SEED
+from openrlhf_cov.utils.estimates import LEVEL, SEED
 
 HIGHEST_REWARD = 1.0
 """The best that R can be where nothing else is said: R is an accuracy."""

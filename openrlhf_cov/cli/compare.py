@@ -10,10 +10,11 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import paper
 from openrlhf_cov.evaluation.comparison import ALPHA, BenchmarkComparison, Comparison, Run, RunScore, compare
 from openrlhf_cov.evaluation.samples import read_samples
-from openrlhf_cov.evaluation.scores import LEVEL
-from openrlhf_cov.evaluation.tables import NONE, Row, aligned, percent, percent_interval
+from openrlhf_cov.evaluation.tables import percent, percent_interval
+from openrlhf_cov.utils.estimates import LEVEL
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.terminal import Parser, printable, refuse, say
+from openrlhf_cov.utils.text_table import NONE, Row, aligned
 
 
 def read_runs(folders: Sequence[Path], grader: str) -> list[Run]:

@@ -16,11 +16,11 @@ from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation import benchmarks, runner
 from openrlhf_cov.evaluation.plan import Plan, make_plan
-from openrlhf_cov.evaluation.prompts import TEMPLATES, template_text
 from openrlhf_cov.evaluation.records import Response, RunSettings, read_settings
 from openrlhf_cov.evaluation.results import REPORT_FILE, write_results
 from openrlhf_cov.evaluation.tables import table
 from openrlhf_cov.rewards.pool import shared_pool
+from openrlhf_cov.utils.prompts import TEMPLATES, template_text
 from openrlhf_cov.utils.terminal import Parser, clean_logs, refuse, say
 
 SAMPLING_FLAGS = ("samples", "temperature", "top_p", "max_tokens")

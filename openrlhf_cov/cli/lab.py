@@ -1,4 +1,4 @@
-"""Trains an embedded task in one process, without Ray, vLLM and DeepSpeed: a method in a minute, with a run's metrics."""
+"""Trains an embedded task in one process, without Ray, vLLM and DeepSpeed: a method in a minute."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import Settings
-from openrlhf_cov.utils.json_lines import parse_json, replacing
+from openrlhf_cov.utils.json_lines import read_json, replacing
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
 from openrlhf_cov.utils.terminal import Parser, say
 
@@ -67,10 +67,8 @@ def main(argv: list[str] | None = None) -> int:
     if is_complete(output, asked):
         say(f"{output} already holds this run; nothing to do\n")
         return 0
-    if (output / RUN_FILE).exists() and parse_json((output / RUN_FILE).read_bytes()) != asked:
-        parser.error(f"--output {output} holds another run; choose another folder")
-    if output.exists() and any(output.iterdir()) and not (output / RUN_FILE).exists():
-        parser.error(f"--output {output} is not empty and holds no run of this command; choose another folder")
+    if output.exists() and any(output.iterdir()) and read_json(output / RUN_FILE) != asked:
+        parser.error(f"--output {output} is not empty and does not hold this run; choose another folder")
     result = train(args, settings, config, asked)
     say(f"{output}: {', '.join(f'{name} {value:.3f}' for name, value in result.items() if '/' not in name)}\n")
     return 0
@@ -87,8 +85,7 @@ def configured(args: Any) -> CovConfig:
 
 def is_complete(output: Path, asked: dict[str, Any]) -> bool:
     """Whether ``output`` holds a complete run of what is asked for."""
-    files = output / RUN_FILE, output / RESULT_FILE
-    return all(file.is_file() for file in files) and parse_json(files[0].read_bytes()) == json.loads(json.dumps(asked))
+    return (output / RESULT_FILE).is_file() and read_json(output / RUN_FILE) == asked
 
 
 def train(args: Any, settings: Any, config: CovConfig, asked: dict[str, Any]) -> dict[str, float]:

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 from openrlhf_cov.cli.packages import require
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.tiny_task.problems import DATASOURCE, OPERANDS, split_problems
+from openrlhf_cov.rewards.addition import DATASOURCE
+from openrlhf_cov.tiny_task.problems import OPERANDS, split_problems
 from openrlhf_cov.utils.json_lines import parse_json
 from openrlhf_cov.utils.terminal import Parser, say
 

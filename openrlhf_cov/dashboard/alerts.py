@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from openrlhf_cov.analysis.naming import ENTROPY
 from openrlhf_cov.analysis.regression import Floats
 from openrlhf_cov.analysis.runs import METHOD_FLAGS
 from openrlhf_cov.analysis.table import Table
+from openrlhf_cov.utils.metric_table import ENTROPY, limit
 
 START_POINTS, LEVEL_POINTS = 5, 3
 """The entropy at the start is the median of this many steps, the one of a step that of it and those before it."""
@@ -26,21 +26,12 @@ RECENT = 10
 """Steps over which failures of the grader and empty bands are averaged."""
 SKIPS_WITHIN, RATIOS_WITHIN = 20, 5
 """Steps for which a skipped update, a large ratio, is remembered."""
-EMPTY_BAND = 0.5
-"""Share of the updates without a token in Clip-Cov's band."""
-RATIO_P99 = 2.0
-"""Above it the run warns too: one token in a hundred has more than doubled its probability since the rollout."""
 GRADER = (
-    (
-        "reward/error_frac",
-        0.0,
-        "rewards fail",
-        "see the errors of the reward function or server in the log of the run",
-    ),
-    ("reward/timeout_frac", 0.01, "grading times out", "raise --reward_timeout or --reward_workers"),
-    ("reward/unparsable_frac", 0.1, "answers cannot be read", "look at responses; check --reward_format and prompt"),
+    ("reward/error_frac", "rewards fail", "see the errors of the reward function or server in the log of the run"),
+    ("reward/timeout_frac", "grading times out", "raise --reward_timeout or --reward_workers"),
+    ("reward/unparsable_frac", "answers cannot be read", "look at responses; check --reward_format and prompt"),
 )
-"""Metric, mean share over the recent steps that is let pass, what it is, what to do."""
+"""Metric, whose limit is for the mean over the recent steps; what it is, what to do."""
 
 COLUMNS = (
     *(ENTROPY, "reward", "ppo/skipped_updates", "ppo/ratio_p99", "cov/empty_update_frac", "cov/selected_count"),
@@ -114,9 +105,9 @@ def _flat_reward(table: Table) -> Alert | None:
 
 
 def _grader(table: Table) -> Iterator[Alert | None]:
-    for name, limit, what, advice in GRADER:
+    for name, what, advice in GRADER:
         steps, (share,) = _complete(table, name)
-        holds = _recent_count(share > 0, RECENT) > 0 if limit == 0 else _recent_mean(share, RECENT) > limit
+        holds = _recent_count(share > 0, RECENT) > 0 if limit(name) == 0 else _recent_mean(share, RECENT) > limit(name)
         since = _holding(steps, holds)
         if since is not None:
             value = f"{_percent(share[-RECENT:].mean())} of the responses of the last {_steps(share[-RECENT:])}"
@@ -125,7 +116,7 @@ def _grader(table: Table) -> Iterator[Alert | None]:
 
 def _skipped_updates(table: Table) -> Alert | None:
     steps, (skipped,) = _complete(table, "ppo/skipped_updates")
-    since = _holding(steps, _recent_count(skipped > 0, SKIPS_WITHIN) > 0)
+    since = _holding(steps, _recent_count(skipped > limit("ppo/skipped_updates"), SKIPS_WITHIN) > 0)
     if since is None:
         return None
     value = f"{skipped[-SKIPS_WITHIN:].sum():.0f} in the last {_steps(skipped[-SKIPS_WITHIN:])}"
@@ -135,7 +126,7 @@ def _skipped_updates(table: Table) -> Alert | None:
 
 def _large_ratio(table: Table) -> Alert | None:
     steps, (ratio,) = _complete(table, "ppo/ratio_p99")
-    since = _holding(steps, _recent_count(ratio > RATIO_P99, RATIOS_WITHIN) > 0)
+    since = _holding(steps, _recent_count(ratio > limit("ppo/ratio_p99"), RATIOS_WITHIN) > 0)
     if since is None:
         return None
     value = f"ppo/ratio_p99 {ratio[-RATIOS_WITHIN:].max():.3g}"
@@ -150,7 +141,7 @@ def _empty_band(table: Table, settings: Mapping[str, str]) -> Alert | None:
     given = [name for value in flags for name in value.split(",") if name != "none"]
     if ("clip_cov" not in given) if flags else not np.nansum(table.column("cov/selected_count")):
         return None
-    since = _holding(steps, _recent_mean(empty, RECENT) > EMPTY_BAND)
+    since = _holding(steps, _recent_mean(empty, RECENT) > limit("cov/empty_update_frac"))
     if since is None:
         return None
     value = f"none in {empty[-RECENT:].mean():.0%} of the updates"

@@ -96,8 +96,8 @@ class Watch(App[None]):
         yield Static(id="alerts", markup=False)
         with Container(id="body"):
             with Grid(id="curves"):
-                for name in CURVES:
-                    yield CurveChart(name)
+                for metric in CURVES:
+                    yield CurveChart(metric)
             with VerticalScroll(id="side", can_focus=False):
                 yield Static(id="panels", markup=False)
         yield Footer()

@@ -8,6 +8,7 @@ from openrlhf_cov.analysis.runs import KEPT_ONLY
 from openrlhf_cov.dashboard.eta import duration
 from openrlhf_cov.dashboard.series import label, sparkline
 from openrlhf_cov.dashboard.state import Curve, RunState
+from openrlhf_cov.utils.metric_table import ENTROPY, title_and_unit
 
 BAR_WIDTH = 10
 SPARK_WIDTH = 40
@@ -86,11 +87,11 @@ def table_cells(state: RunState, now: float) -> dict[str, str]:
     """A run's line in the table of runs, by heading."""
     fit = state.law.fit if state.law else None
     ceiling = "-" if fit is None else label(fit.ceiling.estimate) + ("" if state.law.verdict.applies else "?")
-    values = {curve.name.metric: label(curve.last) for curve in state.curves}
+    values = {curve.metric: label(curve.last) for curve in state.curves}
     return {
         "step": f"{state.done}" + (f"/{state.total.steps}" if state.total else ""),
         "reward": values.get("reward", "-"),
-        "entropy": values.get("entropy/mean", "-"),
+        "entropy": values.get(ENTROPY, "-"),
         "cov": values.get("cov/mean", "-"),
         "length": values.get("response_length", "-"),
         "s/step": label(round(state.pace.mean, 2)) if math.isfinite(state.pace.mean) else "-",
@@ -109,14 +110,14 @@ def snapshot(states: Sequence[RunState], now: float) -> str:
 def chart_title(curve: Curve, note: str = "") -> str:
     """What a chart shows, in which unit, and the newest value."""
     shown = label(curve.last) if len(curve.values) else "none"
-    return f"{curve.name.title}, {curve.name.unit}: {shown}{note}"
+    return f"{title_and_unit(curve.metric)}: {shown}{note}"
 
 
 def _block(state: RunState, now: float) -> list[str]:
     lines = [headline(state, now)]
-    width = max((len(f"{curve.name.title} ({curve.name.unit})") for curve in state.curves), default=0)
+    width = max((len(title_and_unit(curve.metric)) for curve in state.curves), default=0)
     for curve in state.curves:
-        name = f"{curve.name.title} ({curve.name.unit})"
+        name = title_and_unit(curve.metric)
         if len(curve.values):
             ends = f"{label(float(curve.values[0])):>9} to {label(curve.last):<9}"
             lines.append(f"  {name:<{width}}  {ends} {sparkline(curve.values, SPARK_WIDTH)}")
@@ -157,7 +158,9 @@ def _rollouts(state: RunState) -> list[str]:
         selected = f"; {_percent(state.selected_frac)} selected" if state.selected_frac > 0 else ""
         lines.append(f"tokens/s: {_whole(generating)} generating, {_whole(overall)} over the step{selected}")
     if state.sampling:
-        lines.append("groups: " + ", ".join(f"{name} {_share(name, value)}" for name, value in state.sampling.items()))
+        lines.append(
+            "sampling: " + ", ".join(f"{name} {_share(name, value)}" for name, value in state.sampling.items())
+        )
     if state.grader:
         some = [f"{name} {_percent(value)}" for name, value in state.grader.items() if value != 0]
         zero = [name for name, value in state.grader.items() if value == 0]

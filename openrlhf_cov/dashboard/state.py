@@ -1,13 +1,13 @@
 """What is shown of a run, worked out from its table (pure)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from openrlhf_cov.analysis.law import LawPoints
-from openrlhf_cov.analysis.naming import ENTROPY
 from openrlhf_cov.analysis.regression import Floats
 from openrlhf_cov.analysis.runs import INTERVENTION_COLUMNS, Run, interventions, keeps_groups, training_points
 from openrlhf_cov.analysis.table import EMPTY, TIME, Table
@@ -15,6 +15,7 @@ from openrlhf_cov.analysis.verdict import HIGHEST_REWARD, LawResult, examine_law
 from openrlhf_cov.dashboard import alerts
 from openrlhf_cov.dashboard.alerts import Alert, find_alerts
 from openrlhf_cov.dashboard.eta import Activity, Pace, Total, activity, pace, remaining, total_steps
+from openrlhf_cov.utils.metric_table import ENTROPY, PHASES, STEP_TOTAL, family, title
 from openrlhf_cov.utils.terminal import printable
 
 LAW_RESAMPLES = 500
@@ -25,45 +26,15 @@ PHASE_STEPS = 50
 """Last steps whose times the shares of the phases are taken of."""
 
 
-@dataclass(frozen=True)
-class CurveName:
-    """A curve: the metric, what it is called, and its unit."""
-
-    metric: str
-    title: str
-    unit: str
-
-
-CURVES = (
-    CurveName("reward", "reward", "step mean"),
-    CurveName(ENTROPY, "entropy", "nats"),
-    CurveName("cov/mean", "covariance", "Cov(log π, A)"),
-    CurveName("response_length", "response length", "tokens"),
+CURVES = ("reward", ENTROPY, "cov/mean", "response_length")
+LENGTH, SAMPLES = "rollout/response_length_mean", "rollout/num_samples"
+SAMPLING = (
+    *("sampling/kept_frac", "sampling/all_right_frac", "sampling/all_wrong_frac"),
+    *("sampling/wasted_token_frac", "sampling/rounds"),
 )
-PHASES = {
-    "timing/generation": "generation",
-    "timing/make_experience": "make experience",
-    "timing/ppo_train": "ppo train",
-    "timing/broadcast": "broadcast",
-}
-STEP_TOTAL, LENGTH, SAMPLES = "timing/step_total", "rollout/response_length_mean", "rollout/num_samples"
-SAMPLING = {
-    "sampling/kept_frac": "kept",
-    "sampling/all_right_frac": "all right",
-    "sampling/all_wrong_frac": "all wrong",
-    "sampling/wasted_token_frac": "wasted tokens",
-    "sampling/rounds": "rounds",
-}
-GRADER = {
-    "reward/no_answer_frac": "no answer",
-    "reward/unparsable_frac": "unparsable",
-    "reward/timeout_frac": "timeout",
-    "reward/error_frac": "error",
-    "reward/unfinished_frac": "unfinished",
-    "truncated": "cut at the limit",
-}
+GRADER = (*family("reward/"), "truncated")
 COLUMNS = frozenset(
-    {TIME, STEP_TOTAL, LENGTH, SAMPLES, *INTERVENTION_COLUMNS, *(curve.metric for curve in CURVES)}
+    {TIME, STEP_TOTAL, LENGTH, SAMPLES, *INTERVENTION_COLUMNS, *CURVES}
     | {*PHASES, *SAMPLING, *GRADER, *alerts.COLUMNS}
 )
 """All metrics that the dashboard reads."""
@@ -82,7 +53,7 @@ class Phase:
 class Curve:
     """Points (n,) that there are of a metric."""
 
-    name: CurveName
+    metric: str
     steps: Floats
     values: Floats
 
@@ -119,7 +90,7 @@ class RunState:
     warnings: tuple[str, ...] = ()
 
     def curve(self, metric: str) -> Curve:
-        return next(curve for curve in self.curves if curve.name.metric == metric)
+        return next(curve for curve in self.curves if curve.metric == metric)
 
     def age(self, now: float) -> float:
         """Seconds since the newest step; 0 where the clock of the run is ahead of ours."""
@@ -191,27 +162,27 @@ class RunningVerdict:
         return same and new < max(1.0, LAW_GROWTH * len(fitted))
 
 
-def _curve(table: Table, name: CurveName) -> Curve:
-    values = table.column(name.metric)
+def _curve(table: Table, name: str) -> Curve:
+    values = table.column(name)
     there = np.isfinite(values)
     return Curve(name, table.steps[there].astype(np.float64), values[there])
 
 
 def _phases(table: Table) -> tuple[Phase, ...]:
     """The phases that the log has, and what their sum leaves of the step."""
-    present = {name: title for name, title in PHASES.items() if name in table.columns}
+    present = [name for name in PHASES if name in table.columns]
     total = table.column(STEP_TOTAL)[-PHASE_STEPS:]
     if not present or not np.nansum(total):
         return ()
-    recent = {title: table.column(name)[-PHASE_STEPS:] for name, title in present.items()}
+    recent = {title(name): table.column(name)[-PHASE_STEPS:] for name in present}
     recent["other"] = np.maximum(total - np.nansum(list(recent.values()), axis=0), 0.0)
     phases = [Phase(name, float(each[-1]), float(np.nansum(each) / np.nansum(total))) for name, each in recent.items()]
     return tuple(phase for phase in phases if phase.name != "other" or phase.share > 0.005)
 
 
-def _present(table: Table, names: dict[str, str]) -> dict[str, float]:
+def _present(table: Table, names: Sequence[str]) -> dict[str, float]:
     """Title -> value in the newest step, of the metrics that the log has."""
-    return {title: _last(table, name) for name, title in names.items() if name in table.columns}
+    return {title(name): _last(table, name) for name in names if name in table.columns}
 
 
 def _kept(table: Table) -> float:

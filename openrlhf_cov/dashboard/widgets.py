@@ -17,7 +17,8 @@ from textual_plotext import PlotextPlot
 from openrlhf_cov.analysis.regression import Floats
 from openrlhf_cov.dashboard.panels import TABLE_COLUMNS, chart_title, shortened, table_cells
 from openrlhf_cov.dashboard.series import labels, log_ticks, smoothed, thinned_for, ticks
-from openrlhf_cov.dashboard.state import Curve, CurveName, RunState
+from openrlhf_cov.dashboard.state import Curve, RunState
+from openrlhf_cov.utils.metric_table import title_and_unit
 
 COLORS = ((86, 180, 233), (230, 159, 0), (0, 158, 115), (204, 121, 167), (240, 228, 66), (213, 94, 0))
 """Okabe and Ito's, for eyes that do not tell all colors apart; a curve also ends in the number of its run."""
@@ -58,9 +59,9 @@ class View:
 class CurveChart(PlotextPlot):
     """A metric by step; of several runs, the first of them in the title."""
 
-    def __init__(self, name: CurveName) -> None:
+    def __init__(self, metric: str) -> None:
         super().__init__(classes="chart")
-        self.border_title = f"{name.title}, {name.unit}"
+        self.border_title = title_and_unit(metric)
         self.theme = "clear"
         self.drawn: list[Drawn] = []
         self._view, self._numbered = View(), False

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.hub import HubDataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,21 +37,6 @@ class Sampling:
             raise ValueError(
                 f"--samples {self.samples} with --temperature 0: greedy responses are all the same; use 1"
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class HubDataset:
-    """A split of a dataset on the Hugging Face hub, and its fields."""
-
-    path: str
-    split: str = "test"
-    config: str | None = None
-    problem: str = "problem"
-    answer: str = "answer"
-    id: str | None = None
-    """Field with the id of a row; None: rows are numbered."""
-    rows: int | None = None
-    """Row count where it is not that of our file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +70,7 @@ class Protocol:
 
     name: str
     template: str
-    """Key of ``openrlhf_cov.evaluation.prompts.TEMPLATES``."""
+    """Key of ``openrlhf_cov.utils.prompts.TEMPLATES``."""
     sampling: Sampling | None
     """One for all benchmarks; None: each benchmark's own."""
 

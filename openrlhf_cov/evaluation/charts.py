@@ -7,8 +7,8 @@ from html import escape
 import numpy as np
 
 from openrlhf_cov.evaluation.records import Response
-from openrlhf_cov.evaluation.scores import Interval
 from openrlhf_cov.evaluation.tables import percent, percent_interval
+from openrlhf_cov.utils.estimates import Interval
 
 WIDTH, HEIGHT = 320, 180
 LEFT, RIGHT, TOP, BOTTOM = 40, 306, 14, 152

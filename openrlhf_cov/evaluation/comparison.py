@@ -12,7 +12,6 @@ from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
 from openrlhf_cov.evaluation.records import BenchmarkSettings, RunSettings
 from openrlhf_cov.evaluation.samples import BenchmarkSamples
 from openrlhf_cov.evaluation.scores import (
-    Interval,
     PairedDifference,
     Statistic,
     avg_at_k,
@@ -20,6 +19,7 @@ from openrlhf_cov.evaluation.scores import (
     paired_difference,
     pass_at_k,
 )
+from openrlhf_cov.utils.estimates import Interval
 
 SCHEMA = 1
 """Counts up when a field changes its meaning or goes."""

@@ -8,9 +8,10 @@ from typing import Any
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.benchmarks import Benchmark, HubDataset
+from openrlhf_cov.evaluation.benchmarks import Benchmark
 from openrlhf_cov.rewards.extraction import GSM8K_MARK
 from openrlhf_cov.rewards.sources import RewardSource, source_of
+from openrlhf_cov.utils.hub import HubDataset, download
 from openrlhf_cov.utils.json_lines import parse_json
 
 
@@ -131,19 +132,6 @@ def _hub_rows(benchmark: Benchmark) -> tuple[str, Iterator[Row], int]:
         if name not in dataset.column_names:
             raise UsageError(f"{place}: field {name!r} is missing; it has {', '.join(dataset.column_names)}")
     return place, _rows_of_dataset(benchmark, hub, place, dataset), hub.rows or benchmark.rows
-
-
-def download(hub: HubDataset, place: str, instead: str) -> Any:
-    """The dataset; UsageError, with the file to give ``instead``, where it cannot be loaded."""
-    import datasets  # seconds, and only needed here
-
-    try:
-        return datasets.load_dataset(hub.path, hub.config, split=hub.split)
-    except Exception as error:  # the library raises its own, its backends' and the network's errors
-        raise UsageError(
-            f"{place}: cannot be loaded from the Hugging Face hub: {type(error).__name__}: "
-            f"{' '.join(str(error).split())}; without the hub, give --data_dir with {instead}"
-        ) from error
 
 
 def _rows_of_dataset(benchmark: Benchmark, hub: HubDataset, place: str, dataset: Any) -> Iterator[Row]:

@@ -10,8 +10,8 @@ from typing import Any
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import Benchmark, Protocol, Sampling
 from openrlhf_cov.evaluation.data import Problem, load_problems, ungradable
-from openrlhf_cov.evaluation.prompts import get_template
 from openrlhf_cov.evaluation.records import STRICT, AskedProblem, BenchmarkSettings, Count, Key
+from openrlhf_cov.utils.prompts import get_template
 from openrlhf_cov.utils.seeds import seed_of
 
 

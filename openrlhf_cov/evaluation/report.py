@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 import math
 import re
 from collections import Counter
@@ -16,8 +15,9 @@ from openrlhf_cov.evaluation import tables
 from openrlhf_cov.evaluation.charts import length_histogram, pass_curve
 from openrlhf_cov.evaluation.records import Response
 from openrlhf_cov.evaluation.samples import BenchmarkSamples
-from openrlhf_cov.evaluation.scores import LEVEL
 from openrlhf_cov.evaluation.summary import BenchmarkSummary, Summary
+from openrlhf_cov.utils.estimates import LEVEL
+from openrlhf_cov.utils.json_lines import embedded
 
 TEXT_BUDGET = 20_000_000
 """Characters of response text in one page; 7,500 responses of 8,192 tokens would be some 200 million."""
@@ -111,11 +111,6 @@ def shorten(text: str, limit: int) -> str:
         return text
     tail = limit // 2
     return f"{text[: limit - tail]}\n[... {len(text) - limit:,} characters left out ...]\n{text[len(text) - tail :]}"
-
-
-def embedded(payload: Any) -> str:
-    """JSON that can stand in a script element: without ``<`` nothing ends the element or starts a comment."""
-    return json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _payload(samples: Sequence[BenchmarkSamples], highlights: list[int], limit: int) -> dict[str, Any]:

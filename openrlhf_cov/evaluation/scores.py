@@ -10,26 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from openrlhf_cov.utils.estimates import LEVEL, SEED, Interval
+
 Statistic = Callable[[NDArray[np.bool_]], float]
 """A score of an (N, K) array that is the mean of its values on the N problems alone: ``avg_at_k``, ``pass_at_k``."""
 
 RESAMPLES = 10_000
-LEVEL = 0.95
-SEED = 0
 CHUNK_CELLS = 2**18
 """Counts drawn at once by the bootstrap: 2 MiB of int64. Has no influence on the result."""
 ROUNDING = 1e-9
 """Scores closer than this are equal: far above the rounding of float64, far below one sample among all."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A score and the percentile interval of its bootstrap, which holds the fraction ``level`` of the resamples."""
-
-    estimate: float
-    low: float
-    high: float
-    level: float
 
 
 @dataclass(frozen=True)

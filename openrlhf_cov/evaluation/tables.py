@@ -1,11 +1,13 @@
 """A summary as people read it: tables for the terminal, Markdown and the page (pure)."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from openrlhf_cov.evaluation.records import PROMPT_TOO_LONG
-from openrlhf_cov.evaluation.scores import LEVEL, RESAMPLES, Interval
+from openrlhf_cov.evaluation.scores import RESAMPLES
 from openrlhf_cov.evaluation.summary import STATUSES, BenchmarkSummary, Summary
+from openrlhf_cov.utils.estimates import LEVEL, Interval
 from openrlhf_cov.utils.terminal import printable
+from openrlhf_cov.utils.text_table import NONE, Row, aligned
 
 SCORES = (
     *("benchmark", "problems", "samples", "avg@K", f"{LEVEL:.0%} interval"),
@@ -19,7 +21,6 @@ GRADERS = (
 """Columns of ``grader_rows``."""
 COUNTS = ("benchmark", "responses", *(status.replace("_", " ") for status in STATUSES), "tokens in all", "surprisal")
 """Columns of ``count_rows``."""
-NONE = "-"
 
 FOOTNOTES = (
     "avg@K, the interval, pass@K and maj@K are in percent; K is the number of samples per problem. tokens is the mean "
@@ -33,8 +34,6 @@ FOOTNOTES = (
     "too, for comparison with published tables. differ counts the responses on which the two disagree; "
     "differences.jsonl has them.",
 )
-
-Row = tuple[str, ...]
 
 
 def score_rows(summary: Summary) -> list[Row]:
@@ -133,19 +132,6 @@ def markdown(summary: Summary) -> str:
     lines += ["## Settings", "", *_markdown_table(("setting", "value"), setting_rows(summary)), ""]
     lines += ["The prompt:", "", *(f"    {line}" for line in summary.settings.template_text.split("\n"))]
     return "\n".join([*lines, "", "## Reading the table", "", *(f"- {note}" for note in FOOTNOTES)])
-
-
-def aligned(rows: Sequence[Row], left: Collection[int] = (0,)) -> list[str]:
-    """Lines of a table whose columns ``left`` are flush left and whose others are flush right."""
-    rows = [tuple(map(printable, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if number in left else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def percent(score: float) -> str:

@@ -144,8 +144,7 @@ class Lab:
         logged = []
         for number, rows in enumerate(order.chunk(self.settings.updates)):
             logged.append(self.optimize(step, prompts, responses, rollout, rows, first=number == 0, buffer=buffer))
-            if self.loss.selected is not None:
-                chosen[rows] |= self.loss.selected & rollout.action_mask[rows]
+            chosen[rows] |= self.loss.record.selected
         buffer.add(*selection_metrics(rollout.entropy, rollout.action_mask, chosen))
         losses, norms = zip(*logged, strict=True)
         return {"policy_loss": sum(losses) / len(losses), "grad_norm": sum(norms) / len(norms)}
@@ -163,13 +162,12 @@ class Lab:
         """The loss and the norm of the gradient of one optimizer step on ``rows``; ``first`` after a rollout."""
         self.model.train()
         if self.loss.config.plans_globally:
-            self.loss.plans = self._plans(step, prompts[rows], responses[rows], rollout, rows, first)
+            self.loss.expect(self._plans(step, prompts[rows], responses[rows], rollout, rows, first))
         log_probs, entropy = log_probs_and_entropy(self.model, prompts[rows], responses[rows])
         mask, old, advantages = rollout.action_mask[rows], rollout.log_probs[rows], rollout.advantages[rows]
         tokens = mask.sum()
         loss, *_ = self.loss(log_probs, old, advantages, action_mask=mask, batch_num_tokens=tokens)
-        batch = TokenBatch(log_probs.detach(), old, advantages, mask)
-        buffer.add(*update_metrics(batch, self.loss.selected, self.loss.seen, self.loss.ppo_clip))
+        buffer.add(*update_metrics(self.loss.record))
         objective = loss
         if self.settings.entropy_coef:
             objective = objective - self.settings.entropy_coef * (entropy * mask).sum() / tokens

@@ -12,13 +12,14 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTo
 from openrlhf_cov.tiny_task import commands, problems
 from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy, make_policy
 from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
-from openrlhf_cov.utils.json_lines import parse_json
+from openrlhf_cov.utils.json_lines import read_json
 
 HELD_OUT_DIGITS, HELD_OUT_SUMS, HELD_OUT_OF_A_SKILL = 120, 256, 64
 COMMANDS_POLICY = BasePolicyConfig(
     layers=2, heads=4, hidden_size=64, intermediate_size=192, max_length=16, steps=500, rows_per_step=128, tied=False
 )
 ADDITION_POLICY = BasePolicyConfig()
+
 Made = tuple[LlamaForCausalLM, PreTrainedTokenizerBase]
 
 
@@ -58,7 +59,7 @@ class Task:
         made = {"task": self.name, "seed": seed, **asdict(self.policy)}
         kept = folder / f"{self.name}-{seed}"
         record = kept / "lab.json"
-        if not (record.is_file() and parse_json(record.read_bytes()) == made):
+        if read_json(record) != made:
             for part in self.make(seed):
                 part.save_pretrained(kept)
             record.write_text(json.dumps(made), encoding="utf-8")

@@ -7,16 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY, SMALLEST_SPREAD, correlation
+
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float:
     """Rank correlation of two series of equal length, equal values sharing their mean rank; NaN if one is constant."""
     return correlation(_centred_ranks(x), _centred_ranks(y)) if len(x) else math.nan
-
-
-def correlation(u: np.ndarray, v: np.ndarray) -> float:
-    """Pearson's correlation of two series (n,) whose means are 0; NaN if one is constant."""
-    scale = math.sqrt((u**2).sum() * (v**2).sum())
-    return float((u * v).sum() / scale) if scale else math.nan
 
 
 def _centred_ranks(values: Sequence[float]) -> np.ndarray:
@@ -75,3 +71,41 @@ class EntropyDynamics:
         if len(self._pairs) < self.MIN_PAIRS:
             return math.nan
         return spearman([pair[0] for pair in self._pairs], [pair[theorem] for pair in self._pairs])
+
+
+class RunningLaw:
+    """The least-squares fit of all points so far, updated in constant time; for a log that grows with the run."""
+
+    def __init__(self, fewest_points: int = 20) -> None:
+        self.fewest_points = fewest_points
+        self._count = 0
+        self._means = np.zeros(2)  # of exp(H) and R
+        self._products = np.zeros((2, 2))  # of their deviations from the means
+
+    def add(self, entropy: float, reward: float) -> dict[str, float]:
+        """``law/ceiling`` and ``law/r2`` with this point, which counts if ``LawPoints`` would take it.
+
+        NaN before there are ``fewest_points``, and where exp(H) varies no more than by ``SMALLEST_SPREAD``.
+        """
+        if abs(entropy) < HIGHEST_ENTROPY and math.isfinite(reward):
+            self._count += 1
+            deviation = np.array([math.exp(entropy), reward]) - self._means
+            self._means = self._means + deviation / self._count
+            self._products = self._products + np.outer(deviation, deviation) * (1 - 1 / self._count)
+        (xx, xy), (_, yy) = self._products
+        flat = xx <= self._count * (SMALLEST_SPREAD * self._means[0]) ** 2
+        if self._count < self.fewest_points or flat or not yy:
+            return {"law/ceiling": math.nan, "law/r2": math.nan}
+        slope = xy / xx
+        ceiling = self._means[1] + slope * (1 - self._means[0])
+        return {"law/ceiling": float(ceiling), "law/r2": float(slope * xy / yy)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next point is added to."""
+        return {"count": self._count, "means": self._means.tolist(), "products": self._products.tolist()}
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Continue from ``state_dict``; None starts anew."""
+        if state is not None:
+            self._count = state["count"]
+            self._means, self._products = np.array(state["means"]), np.array(state["products"])

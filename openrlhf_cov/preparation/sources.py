@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.benchmarks import HubDataset
-from openrlhf_cov.evaluation.data import download
 from openrlhf_cov.rewards.extraction import GSM8K_MARK, last_boxed
+from openrlhf_cov.utils.hub import HubDataset, download
 from openrlhf_cov.utils.json_lines import parse_object
 
 

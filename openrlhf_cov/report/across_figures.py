@@ -6,10 +6,10 @@ from collections.abc import Collection
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from openrlhf_cov.evaluation.scores import Interval
 from openrlhf_cov.report.contents import Contents, RunReport, SizeSection
 from openrlhf_cov.report.style import GREY, LINE_STYLES, new_panels, part_of, run_style, short
 from openrlhf_cov.report.text import size_text
+from openrlhf_cov.utils.estimates import Interval
 
 NAMES = ("a", "b", "ceiling")
 ROW_HEIGHT = 0.32

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from openrlhf_cov.analysis.naming import ENTROPY
 from openrlhf_cov.analysis.regression import Floats
 from openrlhf_cov.analysis.runs import KEPT_ONLY, Run, keeps_groups
 from openrlhf_cov.analysis.table import TIME, Table
@@ -33,6 +32,7 @@ from openrlhf_cov.report.law import law_points, law_section
 from openrlhf_cov.report.reading import TRAINING_METRICS, check_metric, check_names
 from openrlhf_cov.report.series import SMOOTHED, Series, spread_out, stacked, to_series
 from openrlhf_cov.report.tokens import find_token_files
+from openrlhf_cov.utils.metric_table import ENTROPY
 from openrlhf_cov.utils.redaction import redact_settings
 
 UNKNOWN_FLAGS = (

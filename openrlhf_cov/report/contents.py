@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from openrlhf_cov.analysis.across import SameCoefficients, SizeTrend
-from openrlhf_cov.analysis.law import HIGHEST_ENTROPY, Forecast, LawPoints
+from openrlhf_cov.analysis.law import Forecast, LawPoints
 from openrlhf_cov.analysis.regression import Floats
 from openrlhf_cov.analysis.theory import AccuracyCovariance, StageBands, TheoryCheck
 from openrlhf_cov.analysis.verdict import HIGHEST_REWARD, LawResult
-from openrlhf_cov.evaluation.scores import LEVEL, Interval
 from openrlhf_cov.report.curves import REWARD
 from openrlhf_cov.report.series import Series
+from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY, LEVEL, Interval
 
 
 @dataclass(frozen=True)

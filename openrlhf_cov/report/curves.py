@@ -1,10 +1,22 @@
 """Which columns the figures of curves show, for the pictures and for the page alike; names as in docs/metrics.md."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from openrlhf_cov.analysis.naming import ENTROPY
 from openrlhf_cov.analysis.runs import INTERVENTION_COLUMNS
-from openrlhf_cov.analysis.theory import BANDS
+from openrlhf_cov.analysis.theory import BANDS, PREDICTIONS
+from openrlhf_cov.utils.metric_table import (
+    ENTROPY,
+    SHARE,
+    STEP_TOTAL,
+    definition,
+    family,
+    title,
+    title_and_unit,
+)
+from openrlhf_cov.utils.metric_table import (
+    PHASES as PHASE_COLUMNS,
+)
 
 REWARD = "reward"
 
@@ -40,58 +52,33 @@ class CurveFigure:
         return tuple(panel.column for panel in self.panels)
 
 
-PROGRESS = CurveFigure(
-    "reward_and_entropy",
-    "Reward and entropy",
-    (Panel(REWARD, "mean reward"), Panel(ENTROPY, "mean token entropy (nats)")),
-)
+def _panels(*columns: str) -> tuple[Panel, ...]:
+    return tuple(Panel(column, title_and_unit(column), definition(column).unit == SHARE) for column in columns)
+
+
+PROGRESS = CurveFigure("reward_and_entropy", "Reward and entropy", _panels(REWARD, ENTROPY))
 SELECTION = CurveFigure(
     "selection",
     "Tokens that the covariance method restrains",
-    (
-        Panel("cov/selected_frac", "selected, of all trained tokens", share=True),
-        Panel("cov/selected_abs_log_ratio", "|log π − log π old| on selected tokens"),
-        Panel("cov/selected_ppo_kl", "KL to the old policy on selected tokens"),
-    ),
+    _panels("cov/selected_frac", "cov/selected_abs_log_ratio", "cov/selected_ppo_kl"),
 )
 SAMPLING = CurveFigure(
     "sampling",
     "Dynamic sampling",
-    (
-        Panel("sampling/kept_frac", "groups kept", share=True),
-        Panel("sampling/all_right_frac", "groups with right responses alone", share=True),
-        Panel("sampling/all_wrong_frac", "groups with wrong responses alone", share=True),
-    ),
+    _panels("sampling/kept_frac", "sampling/all_right_frac", "sampling/all_wrong_frac"),
 )
-LENGTH = CurveFigure(
-    "response_length",
-    "Response length",
-    (Panel("response_length", "mean tokens of a response"), Panel("truncated", "cut at the token limit", share=True)),
-)
+LENGTH = CurveFigure("response_length", "Response length", _panels("response_length", "truncated"))
 CURVE_FIGURES = (PROGRESS, SELECTION, SAMPLING, LENGTH)
 
-BAND_CURVES = tuple(
-    Curve(column, label)
-    for column, label in zip(
-        BANDS, ("top 0.02 %", "top 0.2 %", "top 2 %", "top 20 %", "top 50 %", "all tokens"), strict=True
-    )
-)
-ACCURACY_CURVES = (
-    Curve("cov/acc_low", "hard (about 1 of 8 correct)"),
-    Curve("cov/acc_mid", "medium (about half)"),
-    Curve("cov/acc_high", "easy (about 7 of 8)"),
-)
-TOKEN_ACCURACY_CURVES = tuple(
-    Curve(curve.column.replace("cov/", "cov/token_"), curve.label) for curve in ACCURACY_CURVES
-)
 
-PHASES = (
-    Curve("timing/generation", "generation"),
-    Curve("timing/make_experience", "scoring"),
-    Curve("timing/ppo_train", "updates"),
-    Curve("timing/broadcast", "weight transfer"),
-)
-STEP_TOTAL = "timing/step_total"
+def _curves(columns: Iterable[str]) -> tuple[Curve, ...]:
+    return tuple(Curve(column, title(column)) for column in columns)
+
+
+BAND_CURVES = _curves(BANDS)
+ACCURACY_CURVES = _curves(family("cov/acc_"))
+TOKEN_ACCURACY_CURVES = _curves(family("cov/token_acc_"))
+PHASES = _curves(PHASE_COLUMNS)
 OTHER_PHASE = Curve("other", "other")
 """What of ``STEP_TOTAL`` is in none of the phases."""
 
@@ -112,8 +99,7 @@ COLUMNS = (
     "score",
     *INTERVENTION_COLUMNS,
     "time",
-    "entropy/delta_theorem1",
-    "entropy/delta_theorem2",
+    *(prediction for prediction, _ in PREDICTIONS.values()),
     *(phase.column for phase in PHASES),
     STEP_TOTAL,
 )

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 
 from openrlhf_cov.analysis.law import BAND_PLACES, Forecast, LawFit, LawPoints, forecast
-from openrlhf_cov.analysis.naming import ENTROPY
 from openrlhf_cov.analysis.runs import Run, evaluation_points, interventions, training_points
 from openrlhf_cov.analysis.verdict import LawResult, Reason, Verdict, examine_law, usable_bound
 from openrlhf_cov.report.contents import LawLine, LawSection, Options
 from openrlhf_cov.report.reading import TRAINING_METRICS
 from openrlhf_cov.report.series import spread_out
 from openrlhf_cov.report.text import percent
+from openrlhf_cov.utils.metric_table import ENTROPY
 
 
 def law_section(run: Run, options: Options) -> LawSection:

@@ -9,7 +9,6 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from openrlhf_cov.evaluation.report import embedded
 from openrlhf_cov.report import sections
 from openrlhf_cov.report.charts import curve_charts, evaluation_charts, law_chart, missing_charts, run_key, size_chart
 from openrlhf_cov.report.contents import Contents, Options
@@ -19,7 +18,7 @@ from openrlhf_cov.report.run_charts import RUN_CHARTS, run_charts
 from openrlhf_cov.report.text import percent
 from openrlhf_cov.report.token_view import run_tokens, tokens_per_step
 from openrlhf_cov.report.words import share
-from openrlhf_cov.utils.json_lines import write_lines
+from openrlhf_cov.utils.json_lines import embedded, write_lines
 
 PIECES = Path(__file__).parent / "assets"
 SCRIPTS = ("charts.js", "tokens.js", "report.js")

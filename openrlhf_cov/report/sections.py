@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from html import escape
 
 from openrlhf_cov.analysis.theory import PAPER_BANDS
-from openrlhf_cov.evaluation.tables import NONE
 from openrlhf_cov.report.contents import Contents, Ends, Options, RunReport, SizeSection
 from openrlhf_cov.report.curves import BAND_CURVES
 from openrlhf_cov.report.markup import Cell, facts, folded, items, paragraphs, section, table
@@ -18,6 +17,7 @@ from openrlhf_cov.report.words import (
     same_sentence,
     theory_sentence,
 )
+from openrlhf_cov.utils.text_table import NONE
 
 OPEN_CARDS = 4
 """Runs up to which what the law says of each is not folded."""

@@ -4,9 +4,9 @@ import math
 
 from openrlhf_cov.analysis.across import Difference
 from openrlhf_cov.analysis.law import NARROW_BELOW, Forecast
-from openrlhf_cov.evaluation.scores import Interval
-from openrlhf_cov.evaluation.tables import NONE, Row, aligned
 from openrlhf_cov.report.contents import Contents, Ends, Extrapolation, RunReport, SameSection, SizeSection
+from openrlhf_cov.utils.estimates import Interval
+from openrlhf_cov.utils.text_table import NONE, Row, aligned
 
 HEAD = (
     *("run", "steps", "entropy", "reward", "a", "b", "ceiling", "dR/dH"),

@@ -4,11 +4,11 @@ import math
 
 from openrlhf_cov.analysis.law import Forecast
 from openrlhf_cov.analysis.theory import TheoryCheck
-from openrlhf_cov.evaluation.scores import Interval
-from openrlhf_cov.evaluation.tables import NONE
 from openrlhf_cov.report.contents import LawSection, Options, RunReport, SameSection, TheorySection
 from openrlhf_cov.report.curves import REWARD
 from openrlhf_cov.report.text import narrow, number, p_value, percent, with_interval
+from openrlhf_cov.utils.estimates import Interval
+from openrlhf_cov.utils.text_table import NONE
 
 SAME_P = 0.05
 """p-value below which coefficients are said to differ."""

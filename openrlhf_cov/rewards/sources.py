@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.rewards import addition
 from openrlhf_cov.rewards.extraction import GSM8K_MARK, extract_answer
 from openrlhf_cov.rewards.grading import MAX_ANSWER, Grade, grade, with_second_opinion
 from openrlhf_cov.rewards.normalization import clean
 from openrlhf_cov.rewards.numerals import numbers_equal, parse_number
 from openrlhf_cov.rewards.structure import Scalar, parse_answer
-from openrlhf_cov.tiny_task import problems
 
 CHOICE = re.compile(r"(?:\\text\s?\{)?\s?\(?(?P<letter>[A-Za-z])\)?(?P<rest>[.:)]\s?.*|\s?\})?", re.DOTALL)
 SECOND_LETTER = re.compile(r"(?<![A-Za-z])[A-Z](?:\s?[.:)]|\s?\Z)")
@@ -70,14 +70,14 @@ def check_choice_label(label: str) -> None:
 
 
 def grade_tiny_addition(response: str, label: str, config: RewardConfig) -> Grade:
-    """The embedded task's own rule, whatever the format: see ``tiny_task.problems.is_right``."""
-    answer = problems.extract_answer(response)
-    return Grade(problems.is_right(response, label), "no_answer" if answer is None else "graded", answer)
+    """The embedded task's own rule, whatever the format: see ``addition.is_right``."""
+    answer = addition.extract_answer(response)
+    return Grade(addition.is_right(response, label), "no_answer" if answer is None else "graded", answer)
 
 
 def check_tiny_addition_label(label: str) -> None:
     """Digits."""
-    if not problems.is_number(label):
+    if not addition.is_number(label):
         raise ValueError("it is no non-negative integer in digits")
 
 
@@ -85,7 +85,7 @@ SOURCES: dict[str, RewardSource] = {
     "math": RewardSource(grade_math, check_math_label),
     "gsm8k": RewardSource(grade_gsm8k, check_gsm8k_label),
     "choice": RewardSource(grade_choice, check_choice_label),
-    problems.DATASOURCE: RewardSource(grade_tiny_addition, check_tiny_addition_label),
+    addition.DATASOURCE: RewardSource(grade_tiny_addition, check_tiny_addition_label),
 }
 """--reward_source, or the field ``source`` of a row up to its first slash -> rule. A new rule is one line here."""
 

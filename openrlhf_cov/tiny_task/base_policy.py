@@ -11,7 +11,8 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from openrlhf_cov.tiny_task.problems import EOS_TOKEN, Problem, write_answer
+from openrlhf_cov.rewards.addition import EOS_TOKEN
+from openrlhf_cov.tiny_task.problems import Problem, write_answer
 from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
 
 logger = logging.getLogger(__name__)

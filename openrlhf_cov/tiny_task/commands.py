@@ -14,7 +14,7 @@ import itertools
 import random
 from dataclasses import dataclass
 
-from openrlhf_cov.tiny_task.problems import EOS_TOKEN
+from openrlhf_cov.rewards.addition import EOS_TOKEN
 
 DATASOURCE = "hidden_commands"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ@#$%&!"

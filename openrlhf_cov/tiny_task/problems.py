@@ -1,16 +1,12 @@
 """The embedded task: two-digit additions, the ways to write their answers, and the train / held-out split (pure)."""
 
 import random
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-EOS_TOKEN = "<eos>"
-"""Text of the token that ends a complete response."""
-DATASOURCE = "tiny_addition"
-OPERANDS = range(10, 100)
+from openrlhf_cov.rewards.addition import DATASOURCE
 
-_NUMBER = re.compile("[0-9]+")
+OPERANDS = range(10, 100)
 
 
 @dataclass(frozen=True)
@@ -91,27 +87,3 @@ def write_answer(problem: Problem, rng: random.Random) -> str:
     weights = [weight for weight, _ in ANSWER_STYLES.values()]
     [(_, write)] = rng.choices(list(ANSWER_STYLES.values()), weights)
     return write(problem)
-
-
-def extract_answer(response: str) -> str | None:
-    """The number after the last ``;`` of a response (all of it if it has none), without leading zeros.
-
-    One ``<eos>`` at the end is ignored. None if anything but decimal digits 0-9 stands there, or nothing.
-    """
-    final = response.removesuffix(EOS_TOKEN).rpartition(";")[2]
-    return without_leading_zeros(final) if is_number(final) else None
-
-
-def is_right(response: str, label: str) -> bool:
-    """True for a response that ends with ``<eos>`` and whose final number is ``label``."""
-    return response.endswith(EOS_TOKEN) and extract_answer(response) == without_leading_zeros(label)
-
-
-def is_number(text: str) -> bool:
-    """True if ``text`` is one or more of the digits 0-9 and nothing else."""
-    return _NUMBER.fullmatch(text) is not None
-
-
-def without_leading_zeros(digits: str) -> str:
-    """``digits`` with leading zeros dropped; equal strings are equal numbers, however long they are."""
-    return digits.lstrip("0") or "0"

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from openrlhf_cov.tiny_task.problems import EOS_TOKEN, extract_answer, is_number, is_right
+from openrlhf_cov.rewards.addition import EOS_TOKEN, extract_answer, is_number, is_right
 
 
 def reward_func(

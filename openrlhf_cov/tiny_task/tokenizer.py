@@ -3,7 +3,7 @@
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from openrlhf_cov.tiny_task.problems import EOS_TOKEN
+from openrlhf_cov.rewards.addition import EOS_TOKEN
 
 PAD_TOKEN = "<pad>"
 CHARACTERS = "0123456789+=*-() ,;"

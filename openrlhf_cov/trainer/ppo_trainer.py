@@ -17,9 +17,9 @@ from openrlhf.utils.logging_utils import WandbLogger, init_logger
 from torch import Tensor
 from torch.nn.functional import pad
 
-from openrlhf_cov.analysis.law import RunningLaw
 from openrlhf_cov.config import RunConfig
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.models.dynamics import RunningLaw
 from openrlhf_cov.models.returns import sums_to_the_end
 from openrlhf_cov.trainer.benchmark_evaluation import of_benchmarks, with_benchmarks
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS, CheckpointedLoader, checkpoint_folder
@@ -29,6 +29,7 @@ from openrlhf_cov.trainer.rollouts import check_reward_errors, complete_logs, fa
 from openrlhf_cov.trainer.sample_info import ENTROPY, SAMPLE_ID
 from openrlhf_cov.trainer.shared_argument import share
 from openrlhf_cov.trainer.stopping import Ending, ending, stop_requested
+from openrlhf_cov.utils.metric_table import limit
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
 from openrlhf_cov.utils.redaction import redact_arguments
 
@@ -39,9 +40,6 @@ KL_COEF, LAW = "kl_coef", "law"
 
 CLIENT_STATES = ("episode", "global_step", "total_consumed_prompts", "data_loader_state_dict")
 """Upstream's entries of the client states."""
-
-RATIO_P99_LIMIT = 2.0
-"""Above this, one token in a hundred has more than doubled its probability since the rollout."""
 
 
 class CovWandbLogger(WandbLogger):
@@ -176,7 +174,7 @@ class StepLogging(InstalledActor):
         status.pop(SAMPLE_ID, None)
         if "entropy/mean" in status:  # from CovPolicyActor.fit, which empties the buffers
             self.untrained = 0
-        if status.get("ppo/ratio_p99", 0.0) > RATIO_P99_LIMIT:
+        if status.get("ppo/ratio_p99", 0.0) > limit("ppo/ratio_p99"):
             logger.warning(
                 f"the policy runs away from its rollouts: ppo/ratio_p99 {status['ppo/ratio_p99']:.3g}, ppo/ratio_max "
                 f"{status['ppo/ratio_max']:.3g}. Lower --actor.adam.lr, use fewer updates per rollout, or keep the "

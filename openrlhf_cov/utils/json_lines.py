@@ -42,6 +42,14 @@ def parse_object(content: bytes) -> dict[str, Any]:
     return value
 
 
+def read_json(file: Path) -> Any:
+    """The value in a file of JSON; None where there is none that can be read."""
+    try:
+        return parse_json(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
 def valid_text(text: str) -> str:
     """The text with U+FFFD for each half of a surrogate pair: JSON may have one, a file of UTF-8 may not."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -81,3 +89,8 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
 
 def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= MOST_DIGITS else float(digits)
+
+
+def embedded(payload: Any) -> str:
+    """JSON that can stand in a script element: without ``<`` nothing ends the element or starts a comment."""
+    return json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from openrlhf_cov.analysis.law import RunningLaw, fit_law
+from openrlhf_cov.analysis.law import fit_law
+from openrlhf_cov.models.dynamics import RunningLaw
 
 
 def test_running_fit_is_the_fit_of_all_points(law_curve):

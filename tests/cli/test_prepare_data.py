@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from openrlhf_cov.cli import prepare_data
-from openrlhf_cov.evaluation.prompts import get_template
 from openrlhf_cov.preparation.normal_form import letters
 from openrlhf_cov.rewards import reward_func
+from openrlhf_cov.utils.prompts import get_template
 
 REAL = Path(__file__).parents[3] / "shared/data"
 ROWS = [

@@ -1,34 +1,48 @@
-"""``docs/metrics.md`` and the code name the same metrics."""
+"""The table of metrics, the code and ``docs/metrics.md`` name the same ones."""
 
+import ast
 import re
+import runpy
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from openrlhf_cov.analysis.law import RunningLaw
+from openrlhf_cov.models.dynamics import RunningLaw
 from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.rewards.reward_func import STATUS_METRICS
 from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.utils.metric_table import TABLE, definition, family, title, title_and_unit
+from openrlhf_cov.utils.metrics import MetricBuffer
 
 cpu_host.install()  # upstream's modules import on a CPU host only after that
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
-GROUPS = ("cov/", "ppo/", "entropy/", "gradient/", "sampling/", "reward/", "law/")
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "write_metric_docs.py"
+OURS = [
+    name for rows in ("rollout", "theory", "law", "updates", "rewards") for row in TABLE[rows] for name in row.titles
+]
+NAMES = [name for rows in TABLE.values() for row in rows for name in row.titles]
+GROUPS = {name.split("/")[0] for name in NAMES if "/" in name}
 
 
-def documented():
-    """Names in backticks in the first column of the tables, of our groups."""
-    first_columns = re.findall(r"^\|([^|]*)\|", DOCUMENT.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    names = [name for cell in first_columns for name in re.findall(r"`([^`]+)`", cell)]
-    return [name for name in names if name.startswith(GROUPS)]
+class Recording(MetricBuffer):
+    """Remembers as what each metric adds up."""
+
+    def __init__(self):
+        super().__init__()
+        self.kinds = getattr(self, "kinds", {})
+
+    def add(self, *metrics):
+        super().add(*metrics)
+        for metric in metrics:
+            self.kinds |= dict.fromkeys(metric.name.split(), type(metric).__name__.lower())
 
 
 @pytest.fixture(scope="module")
 def emitted():
-    """Every name that we add to upstream's status of one global step."""
+    """Every name that we add to upstream's status of one global step -> as what it adds up, "" for a plain number."""
     from openrlhf_cov.trainer.actor_trainer import SKIPPED_UPDATES
     from openrlhf_cov.trainer.dynamic_sampling import SamplingCounts, sampling_metrics
     from openrlhf_cov.trainer.observation import StepDiagnostics
@@ -38,17 +52,52 @@ def emitted():
     sample = dict.fromkeys(("action_log_probs", "entropy", "advantages", "action_mask"), ones)
     sample |= {"scores": None, "info": {"sample_id": torch.tensor(0)}}
     diagnostics = StepDiagnostics(samples_per_prompt=8)
+    diagnostics.metrics = Recording()
     diagnostics.start([SimpleNamespace(**sample)], "cpu")
     record = LossRecord(TokenBatch(*[torch.ones(1, 2)] * 4), torch.ones(1, 2), [], (0.2, 0.2))
     diagnostics.observe(torch.tensor([0]), record)
     names = [*diagnostics.finish(eta=1.0), *RunningLaw().add(1.0, 0.5)]
     names += [SKIPPED_UPDATES, ERROR_METRIC, *STATUS_METRICS.values(), "reward/unfinished_frac"]
-    return names + list(sampling_metrics(SamplingCounts(), [], waiting=0, number=0))
+    names += sampling_metrics(SamplingCounts(), [], waiting=0, number=0)
+    names.append("entropy/position_*")  # of the laboratory, as many as a response has places
+    return dict.fromkeys(names, "") | diagnostics.metrics.kinds
 
 
 def test_every_metric_has_one_row_and_every_row_a_metric(emitted):
-    assert sorted(documented()) == sorted(emitted)
+    assert sorted(OURS) == sorted(emitted)
 
 
-def test_every_metric_belongs_to_a_documented_group(emitted):
-    assert all(name.startswith(GROUPS) for name in emitted)
+def test_metrics_add_up_as_the_table_says(emitted):
+    assert {name: definition(name).reduction for name in OURS} == emitted
+
+
+def test_no_name_has_two_rows():
+    assert len(NAMES) == len(set(NAMES))
+
+
+def test_every_name_in_the_package_is_in_the_table(ours):
+    """Any string that looks like a metric, in whatever room; in f-strings the part that is known begins a family."""
+    looks = re.compile(rf"(?:{'|'.join(GROUPS)})/[\w.@-]+")
+    for path in ours.paths():
+        tree = ours.tree(path)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and looks.fullmatch(node.value):
+                assert node.value in NAMES or (node.value.endswith("_") and family(node.value)), (
+                    f"{path} names {node.value}, which is not in utils/metric_table.py"
+                )
+
+
+def test_a_name_may_be_a_pattern():
+    assert title("eval/aime24/pass@32") == "pass@K"
+    assert title_and_unit("eval/aime24/response_length_mean") == "response length (tokens)"
+    assert title_and_unit("sampling/kept_frac") == "groups kept"
+    with pytest.raises(KeyError):
+        title("entropy/median")
+
+
+def test_the_page_prints_the_table():
+    """``python scripts/write_metric_docs.py`` writes it."""
+    script = runpy.run_path(str(SCRIPT))
+    page = script["PAGE"].read_text(encoding="utf-8")
+    assert page == script["rewritten"](page)
+    assert set(re.findall(r"<!-- metrics (\w+) -->", page)) == TABLE.keys()

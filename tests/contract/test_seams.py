@@ -21,6 +21,9 @@ SEAMS = {
     "models/actor.py": {
         "Actor.forward": "self sequences action_mask attention_mask return_output ring_attn_group return_entropy",
     },
+    "models/utils.py": {
+        "compute_approx_kl": "log_probs log_probs_base log_probs_old kl_estimator unbiased_gradient",
+    },
     "models/loss.py": {
         "aggregate_loss": "loss loss_mask token_level_loss dp_size batch_num_tokens global_batch_size",
         "PolicyLoss.__init__": "self clip_eps_low clip_eps_high dual_clip token_level_loss policy_loss_type",

@@ -54,9 +54,9 @@ def test_what_is_on_the_screen(folder, size):
     async def steps(app, pilot):
         shown = screen(app)
         assert "demo | step 3 of 40 | ETA 6 min 8 s | last step 2.0 s ago" in shown
-        for title in ("reward, step mean: 0.03", "entropy, nats: 0.861", "response length, tokens: 53"):
+        for title in ("reward: 0.03", "entropy (nats): 0.861", "response length (tokens): 53"):
             assert title in shown
-        assert "covariance, Cov(log π, A): 0.01" in shown
+        assert "covariance, all tokens (nats): 0.01" in shown
         assert "tokens/s: 1,600 generating, 320 over" in shown
         assert "3 points, fewer than 10" in shown
         assert "generation" in shown
@@ -77,10 +77,10 @@ def test_a_run_that_grows(folder):
         assert "waiting for the first step in" in text(app, "panels")
         run.add(1, 2)
         await until(pilot, lambda: "step 2 of 40" in text(app, "status"))
-        assert titles(app)[0] == "reward, step mean: 0.02"
+        assert titles(app)[0] == "reward: 0.02"
         run.add(3, reward__error_frac=0.5)
         await until(pilot, lambda: "step 3 of 40" in text(app, "status"))
-        assert titles(app)[0] == "reward, step mean: 0.03"
+        assert titles(app)[0] == "reward: 0.03"
         assert "error 50 %" in text(app, "panels")
         assert text(app, "alerts") == "! rewards fail: 17 % of the responses of the last 3 steps, since step 3"
         assert app.query_one("#alerts").display
@@ -188,21 +188,21 @@ def test_logarithm_and_smoothing(folder):
     async def steps(app, pilot):
         await pilot.press("l")
         await pilot.pause()
-        assert titles(app)[0] == "reward, step mean: 0.03 (log)"
+        assert titles(app)[0] == "reward: 0.03 (log)"
         assert titles(app)[2].endswith("(not above 0: no log)")
         await pilot.press("s", "l")
         await pilot.pause()
-        assert titles(app)[0] == "reward, step mean: 0.03 (smoothed)"
+        assert titles(app)[0] == "reward: 0.03 (smoothed)"
 
     drive([folder().add(1, 2, 3, cov__mean=-0.01).path], (80, 24), steps)
 
 
 def test_curves_that_have_no_room_take_turns(folder):
     async def steps(app, pilot):
-        assert titles(app) == ["reward, step mean: 0.02"]
+        assert titles(app) == ["reward: 0.02"]
         await pilot.press("c")
         await pilot.pause()
-        assert titles(app) == ["entropy, nats: 0.905"]
+        assert titles(app) == ["entropy (nats): 0.905"]
 
     drive([folder().add(1, 2).path], (40, 14), steps)
 
@@ -259,6 +259,6 @@ def test_many_points_are_drawn(folder, tmp_path):
         await pilot.press("s")
         await pilot.pause()
         assert "a log of another trainer, read once" in text(app, "status")
-        assert "entropy, nats: none (smoothed)" in titles(app)
+        assert "entropy (nats): none (smoothed)" in titles(app)
 
     drive([table], (80, 24), steps)

@@ -66,9 +66,9 @@ def test_panels(state):
     )
     assert found["time of a step"] == (
         "generation        2.00 s  20% ██",
-        "make experience   1.00 s  10% █",
-        "ppo train         6.00 s  60% ██████",
-        "broadcast         0.50 s   5% ▌",
+        "scoring           1.00 s  10% █",
+        "updates           6.00 s  60% ██████",
+        "weight transfer   0.50 s   5% ▌",
         "other             0.50 s   5% ▌",
         "newest step      10.00 s",
     )
@@ -91,7 +91,7 @@ def test_the_eta_says_why_it_is_unknown(folder):
 def test_sampling_and_its_note_on_the_law(folder):
     some = {"sampling__kept_frac": 0.5, "sampling__all_right_frac": 0.0625, "sampling__rounds": 2.0}
     state = state_of(folder().add(*range(1, 9), **some))
-    assert "groups: kept 50 %, all right 6.2 %, rounds 2" in compact(state, NOW)
+    assert "sampling: groups kept 50 %, all right 6.2 %, rounds 2" in compact(state, NOW)
     (law,) = (line for line in compact(state, NOW) if line.startswith("law: "))
     assert law.endswith("; note: R is that of the groups that dynamic sampling kept")
 
@@ -148,9 +148,9 @@ def test_cells(state):
 
 
 def test_chart_title(state):
-    assert chart_title(state.curves[1]) == "entropy, nats: 0.861"
+    assert chart_title(state.curves[1]) == "entropy (nats): 0.861"
     empty = dataclasses.replace(state.curves[1], values=state.curves[1].values[:0])
-    assert chart_title(empty, " (log)") == "entropy, nats: none (log)"
+    assert chart_title(empty, " (log)") == "entropy (nats): none (log)"
 
 
 def test_shortened():
@@ -163,24 +163,24 @@ def test_snapshot(folder):
     states = [state_of(folder().add(1, 2, 3)), state_of(folder("other").add(1, **bad))]
     assert snapshot(states, NOW) == (
         "demo | step 3 of 40 | ETA 6 min 8 s | last step 2.0 s ago\n"
-        "  reward (step mean)               0.01 to 0.03      ▁▅█\n"
-        "  entropy (nats)                  0.951 to 0.861     █▄▁\n"
-        "  covariance (Cov(log π, A))       0.01 to 0.01      ▁▁▁\n"
-        "  response length (tokens)           51 to 53        ▁▅█\n"
+        "  reward                              0.01 to 0.03      ▁▅█\n"
+        "  entropy (nats)                     0.951 to 0.861     █▄▁\n"
+        "  covariance, all tokens (nats)       0.01 to 0.01      ▁▁▁\n"
+        "  response length (tokens)              51 to 53        ▁▅█\n"
         "  pace: 10 s a step, step 3 of 40 (1,280 prompts / 32 a step)\n"
-        "  time: generation 20%, make experience 10%, ppo train 60%, broadcast 5%, other 5%\n"
+        "  time: generation 20%, scoring 10%, updates 60%, weight transfer 5%, other 5%\n"
         "  tokens/s: 1,600 generating, 320 over the step\n"
         "  responses: no answer 25 %; 0 %: error, cut at the limit\n"
         "  law does not apply: 3 points, fewer than 10\n"
         "  law: no fit yet\n"
         "\n"
         "other | step 1 of 40 | ETA 6 min 8 s | last step 22 s ago\n"
-        "  reward (step mean)               0.01 to 0.01      ▁\n"
-        "  entropy (nats)                  0.951 to 0.951     ▁\n"
-        "  covariance (Cov(log π, A))       0.01 to 0.01      ▁\n"
-        "  response length (tokens)           51 to 51        ▁\n"
+        "  reward                              0.01 to 0.01      ▁\n"
+        "  entropy (nats)                     0.951 to 0.951     ▁\n"
+        "  covariance, all tokens (nats)       0.01 to 0.01      ▁\n"
+        "  response length (tokens)              51 to 51        ▁\n"
         "  pace: 10 s a step, step 1 of 40 (1,280 prompts / 32 a step)\n"
-        "  time: generation 20%, make experience 10%, ppo train 60%, broadcast 5%, other 5%\n"
+        "  time: generation 20%, scoring 10%, updates 60%, weight transfer 5%, other 5%\n"
         "  tokens/s: 1,600 generating, 320 over the step\n"
         "  responses: no answer 25 %; error 50 %; 0 %: cut at the limit\n"
         "  law does not apply: 1 points, fewer than 10\n"

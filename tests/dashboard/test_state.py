@@ -22,9 +22,9 @@ def test_numbers_of_a_run(folder):
     assert state.tokens_per_second == (1600.0, 320.0)  # 64 x 50 tokens in 2 s and in 10 s
     assert [(phase.name, phase.seconds, phase.share) for phase in state.phases] == [
         ("generation", 2.0, 0.2),
-        ("make experience", 1.0, 0.1),
-        ("ppo train", 6.0, 0.6),
-        ("broadcast", 0.5, 0.05),
+        ("scoring", 1.0, 0.1),
+        ("updates", 6.0, 0.6),
+        ("weight transfer", 0.5, 0.05),
         ("other", 0.5, 0.05),
     ]
     assert state.grader == {"no answer": 0.25, "error": 0.0, "cut at the limit": 0.0}
@@ -43,7 +43,7 @@ def test_a_value_that_is_missing_is_left_out_of_its_curve(folder):
     run = read_run(folder().add(1, 2).add(3, cov__mean=float("nan")).path, columns=COLUMNS)
     state = build(run)
     curve = state.curves[2]
-    assert (curve.name.metric, curve.steps.tolist(), curve.last) == ("cov/mean", [1, 2], 0.01)
+    assert (curve.metric, curve.steps.tolist(), curve.last) == ("cov/mean", [1, 2], 0.01)
 
 
 def test_sampling(folder):
@@ -53,7 +53,7 @@ def test_sampling(folder):
         "--data.max_samples 3200 --rollout.batch_size 8 --algo.dynamic_filtering_enable"
     )
     state = build(read_run(run.path, columns=COLUMNS))
-    assert state.sampling == {"kept": 0.25, "wasted tokens": 0.1, "rounds": 2.0}
+    assert state.sampling == {"groups kept": 0.25, "wasted tokens": 0.1, "rounds": 2.0}
     assert (state.total.steps, state.total.exact) == (150, False)  # 3,200 x 0.375 / 8
 
 

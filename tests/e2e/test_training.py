@@ -7,13 +7,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
 from openrlhf_cov.cli.local_ray import local_ray
 from openrlhf_cov.evaluation.summary import read_summary
+from openrlhf_cov.utils.metric_table import TABLE
 
 pytestmark = pytest.mark.e2e
 
@@ -29,21 +29,14 @@ GAE = ["--algo.advantage.estimator", "gae", "--critic.num_gpus_per_node", "1", "
 ALWAYS = frozenset(
     {"several samples per prompt", "scores", "the reward function of the embedded task", "a reward function"}
 )
-"""Conditions of rows in docs/metrics.md that every run here meets."""
+"""Conditions of metrics that every run here meets."""
 
 
 def documented_names(*conditions: str) -> set[str]:
-    """Names in backticks in the first column of the tables of docs/metrics.md.
-
-    Rows that say "only with X" are left out unless X begins with one of the ``conditions``.
-    """
-    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
-    names = set()
-    for first, second in re.findall(r"^\| (`[^|]*)\| ([^|]*)\|", text, flags=re.MULTILINE):
-        only = re.match("only with (.*)", second)
-        if only is None or only[1].startswith(tuple(ALWAYS.union(conditions))):
-            names |= set(re.findall(r"`([^`]+)`", first))
-    return names
+    """The metrics that need nothing, or what begins with one of the ``conditions``."""
+    rows = [row for table in TABLE.values() for row in table]
+    met = tuple(ALWAYS.union(conditions))
+    return {name for row in rows if not row.only_with or row.only_with.startswith(met) for name in row.titles}
 
 
 def assert_good_steps(run, restrains: bool, steps: int = 3, frozen: int = 0, critic: bool = False) -> None:

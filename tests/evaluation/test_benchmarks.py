@@ -16,8 +16,8 @@ from openrlhf_cov.evaluation.benchmarks import (
     select,
     table,
 )
-from openrlhf_cov.evaluation.prompts import TEMPLATES
 from openrlhf_cov.rewards.sources import SOURCES
+from openrlhf_cov.utils.prompts import TEMPLATES
 
 
 def chosen(names):

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.comparison import Run, compare, holm, incomparable, judge, parse_metric
-from openrlhf_cov.evaluation.scores import Interval, PairedDifference, avg_at_k, paired_difference
+from openrlhf_cov.evaluation.scores import PairedDifference, avg_at_k, paired_difference
+from openrlhf_cov.utils.estimates import Interval
 
 p_values = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 

@@ -16,13 +16,13 @@ from openrlhf_cov.evaluation.report import (
     PIECES,
     answer_entropy,
     choose_highlights,
-    embedded,
     report_page,
     shorten,
     text_limit,
     variance,
 )
 from openrlhf_cov.evaluation.summary import summarize
+from openrlhf_cov.utils.json_lines import embedded
 
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"><!--"
 

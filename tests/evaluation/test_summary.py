@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.scores import Interval, avg_at_k, bootstrap_interval
+from openrlhf_cov.evaluation.scores import avg_at_k, bootstrap_interval
 from openrlhf_cov.evaluation.summary import (
     SCHEMA,
     STATUSES,
@@ -19,6 +19,7 @@ from openrlhf_cov.evaluation.summary import (
     summarize,
     write_summary,
 )
+from openrlhf_cov.utils.estimates import Interval
 
 # 0.5 and \frac{1}{2} are the same answer and outvote the right one; in the second problem 1 wins with 3 of 4
 TABLES = {"aime24": [r"1 0.5 \frac{1}{2} -", "1 1 1 2"], "math500": ["1", "2", "1", "-"]}

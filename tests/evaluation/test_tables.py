@@ -6,7 +6,6 @@ from openrlhf_cov.evaluation.summary import summarize
 from openrlhf_cov.evaluation.tables import (
     COUNTS,
     SCORES,
-    aligned,
     count_rows,
     grader_rows,
     markdown,
@@ -15,6 +14,7 @@ from openrlhf_cov.evaluation.tables import (
     setting_rows,
     table,
 )
+from openrlhf_cov.utils.text_table import aligned
 
 
 def summary_of(run):

@@ -4,10 +4,10 @@ import json
 import pytest
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.prompts import BOXED
 from openrlhf_cov.preparation.output import prompt_of, training_flags, write_training_set
 from openrlhf_cov.preparation.overlap import EvaluationSet, EvaluationSets
 from openrlhf_cov.preparation.sources import Keys, open_sources
+from openrlhf_cov.utils.prompts import BOXED
 
 ROWS = [
     {"id": "p0", "problem": "Find 1+1.", "answer": "2", "source": "sums/easy"},

@@ -149,14 +149,14 @@ def test_nothing_selected_is_no_figure(make_contents, make_report_run):
 
 def test_a_panel_without_a_curve_is_left_out(make_contents, make_report_run):
     contents = make_contents(make_report_run("run", only=["reward", "response_length"]))
-    assert [axes.get_title() for axes in curve_figure(contents, LENGTH).axes] == ["mean tokens of a response"]
+    assert [axes.get_title() for axes in curve_figure(contents, LENGTH).axes] == ["response length (tokens)"]
 
 
 def test_the_evaluation_that_is_r_is_drawn_beside_the_reward(make_contents, make_report_run):
     contents = make_contents(make_report_run("run"), metric="eval/aime24/avg@32")
     titles = [axes.get_title() for axes in curve_figure(contents, PROGRESS).axes]
-    assert titles == ["mean reward", "mean token entropy (nats)", "eval/aime24/avg@32"]
-    assert Panel("reward", "mean reward") in PROGRESS.panels
+    assert titles == ["reward", "entropy (nats)", "eval/aime24/avg@32"]
+    assert Panel("reward", "reward") in PROGRESS.panels
 
 
 def test_the_law_figure_tells_a_law_from_a_line(contents):

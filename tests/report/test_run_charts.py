@@ -75,7 +75,7 @@ def test_bands_are_logarithmic_unless_one_is_not_positive(report_of):
     chart = bands_chart(run)
     assert chart.layout["yaxis"]["type"] == "log"
     assert [trace["name"] for trace in chart.traces] == [
-        *("top 0.02 %", "top 0.2 %", "top 2 %", "top 20 %", "top 50 %", "all tokens")
+        *("top 0.02 %", "top 0.2 %", "top 2 %", "top 20 %", "top 50 %", "covariance, all tokens")
     ]
     falling = replace(run.series["cov/mean"], mean=-run.series["cov/mean"].mean)
     chart = bands_chart(replace(run, series={**run.series, "cov/mean": falling}))

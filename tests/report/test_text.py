@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from openrlhf_cov.evaluation.scores import Interval
 from openrlhf_cov.report.page import asked
 from openrlhf_cov.report.text import number, percent, run_rows, size_text, summary, with_interval
+from openrlhf_cov.utils.estimates import Interval
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 
 from openrlhf_cov.analysis.across import SameCoefficients
 from openrlhf_cov.analysis.theory import TheoryCheck
-from openrlhf_cov.evaluation.scores import Interval
 from openrlhf_cov.report.contents import Options, SameSection, TheorySection
 from openrlhf_cov.report.words import (
     duration,
@@ -19,6 +18,7 @@ from openrlhf_cov.report.words import (
     share,
     theory_sentence,
 )
+from openrlhf_cov.utils.estimates import Interval
 
 
 @pytest.fixture(scope="module")

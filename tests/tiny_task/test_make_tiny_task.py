@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from openrlhf_cov.cli.make_tiny_task import TASK_FILES, TaskSettings, main, recorded_settings, write_task
+from openrlhf_cov.rewards.addition import extract_answer
 from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
-from openrlhf_cov.tiny_task.problems import extract_answer
 
 SMALL = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, steps=2, rows_per_step=4)
 SETTINGS = TaskSettings(seed=7, train_rows=40, test_rows=12)

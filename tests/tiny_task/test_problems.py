@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.tiny_task.problems import ANSWER_STYLES, Problem, extract_answer, split_problems, write_answer
+from openrlhf_cov.rewards.addition import extract_answer
+from openrlhf_cov.tiny_task.problems import ANSWER_STYLES, Problem, split_problems, write_answer
 
 ALL_PROBLEMS = {Problem(a, b) for a in range(10, 100) for b in range(10, 100)}
 

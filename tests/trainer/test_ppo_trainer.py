@@ -9,8 +9,8 @@ import pytest
 import torch
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
-from openrlhf_cov.analysis.law import RunningLaw
 from openrlhf_cov.errors import RunStopped, StoppedBySignal
+from openrlhf_cov.models.dynamics import RunningLaw
 from openrlhf_cov.trainer import ppo_trainer, shared_argument
 from openrlhf_cov.trainer.ppo_trainer import (
     CheckpointedRollouts,

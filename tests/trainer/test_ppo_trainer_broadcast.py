@@ -6,8 +6,8 @@ import pytest
 from openrlhf.trainer import ppo_trainer_async
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 
-from openrlhf_cov.analysis.law import RunningLaw
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.models.dynamics import RunningLaw
 from openrlhf_cov.trainer import ppo_trainer
 from openrlhf_cov.trainer.ppo_trainer import CovPPOTrainer, CovTrainingActor
 from openrlhf_cov.utils.metrics_log import read_metrics

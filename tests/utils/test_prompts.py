@@ -4,7 +4,7 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.prompts import TEMPLATES, get_template, template_text
+from openrlhf_cov.utils.prompts import TEMPLATES, get_template, template_text
 
 LLAMA_LIKE = (
     "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"

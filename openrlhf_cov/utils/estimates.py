@@ -1,0 +1,29 @@
+"""What the statistics of benchmarks, of runs and of a running log share (pure)."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+LEVEL = 0.95
+SEED = 0
+HIGHEST_ENTROPY = 50.0
+"""Nats: a vocabulary of 5e21 tokens. What is above is another quantity, and its exponential is out of bounds."""
+SMALLEST_SPREAD = 1e-6
+"""Standard deviation of exp(H) in parts of its mean that is rounding, of numbers that were computed in float32."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A score and the percentile interval of its bootstrap, which holds the fraction ``level`` of the resamples."""
+
+    estimate: float
+    low: float
+    high: float
+    level: float
+
+
+def correlation(u: np.ndarray, v: np.ndarray) -> float:
+    """Pearson's correlation of two series (n,) whose means are 0; NaN if one is constant."""
+    scale = math.sqrt((u**2).sum() * (v**2).sum())
+    return float((u * v).sum() / scale) if scale else math.nan

@@ -1,0 +1,34 @@
+"""Datasets of the Hugging Face hub."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from openrlhf_cov.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubDataset:
+    """A split of a dataset on the Hugging Face hub, and its fields."""
+
+    path: str
+    split: str = "test"
+    config: str | None = None
+    problem: str = "problem"
+    answer: str = "answer"
+    id: str | None = None
+    """Field with the id of a row; None: rows are numbered."""
+    rows: int | None = None
+    """Row count where it is not that of our file."""
+
+
+def download(hub: HubDataset, place: str, instead: str) -> Any:
+    """The dataset; UsageError, with the file to give ``instead``, where it cannot be loaded."""
+    import datasets  # seconds, and only needed here
+
+    try:
+        return datasets.load_dataset(hub.path, hub.config, split=hub.split)
+    except Exception as error:  # the library raises its own, its backends' and the network's errors
+        raise UsageError(
+            f"{place}: cannot be loaded from the Hugging Face hub: {type(error).__name__}: "
+            f"{' '.join(str(error).split())}; without the hub, give --data_dir with {instead}"
+        ) from error

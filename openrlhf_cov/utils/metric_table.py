@@ -1,0 +1,148 @@
+"""Every metric that a run logs, in one place: its title, unit, meaning and limit. docs/metrics.md prints this table."""
+
+# ruff: noqa: E501  a metric is a line
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+ENTROPY, STEP_TOTAL = "entropy/mean", "timing/step_total"
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What the metrics of a row are. A name may be a pattern, such as ``eval/*/pass@*``."""
+
+    titles: Mapping[str, str]
+    """Name -> title."""
+    text: str
+    unit: str = ""
+    reduction: str = ""
+    """How micro-batches and ranks add up, a class of ``utils.metrics`` in small letters; "" where one process knows."""
+    expected: str = ""
+    only_with: str = ""
+    """A run without it does not log this."""
+    limit: float | None = None
+    """A value above it is worth an alert."""
+
+
+DYNAMIC = "`--algo.dynamic_filtering_enable`"
+NATS, SHARE, TOKENS, SECONDS = "nats", "share", "tokens", "s"
+
+# fmt: off
+TABLE: dict[str, tuple[Definition, ...]] = {
+    "rollout": (
+        Definition({ENTROPY: "entropy"}, "mean entropy of all tokens", unit=NATS, reduction="mean", expected="0 to ln V; falls as the policy sharpens"),
+        Definition({"entropy/p10": "entropy, quantile 10 %", "entropy/p50": "entropy, quantile 50 %", "entropy/p90": "entropy, quantile 90 %"}, "quantiles of the entropy of all tokens, to 0.2 %; below 1.1e-7 reads as 1.1e-7", unit=NATS, reduction="distribution", expected="most tokens of a language model are near 0, so p10 and p50 lie far below the mean"),
+        Definition({"entropy/correct": "entropy, correct", "entropy/wrong": "entropy, wrong"}, "mean entropy of the tokens of correct responses, of the others; null without any, or without scores", unit=NATS, reduction="mean", expected="wrong above correct"),
+        Definition({"entropy/selected": "entropy, selected", "entropy/unselected": "entropy, not selected"}, "mean entropy, before the updates, of the tokens that an update of this step then selected, and of all other tokens; a token counts once, however many updates select it", unit=NATS, reduction="mean"),
+        Definition({"entropy/position_*": "entropy at a place"}, "mean entropy of the tokens at a place of the responses, the first is 0", unit=NATS, only_with="the laboratory"),
+        Definition({"cov/mean": "covariance, all tokens"}, "mean of `cov` over all tokens, i.e. Cov(log π, A)", unit=NATS, reduction="mean", expected="small and positive while entropy falls; paper, first step: 0.003"),
+        Definition({"cov/prob_weighted_mean": "covariance, weighted by π"}, "Cov(log π, π A) over all tokens", unit=NATS, reduction="mean"),
+        Definition({"cov/positive_frac": "covariance above 0"}, "share of all tokens with `cov` above 0", unit=SHARE, reduction="mean", expected="about one half"),
+        Definition({"cov/top_2e-4": "top 0.02 %", "cov/top_2e-3": "top 0.2 %", "cov/top_2e-2": "top 2 %", "cov/top_0.2": "top 20 %", "cov/top_0.5": "top 50 %"}, "mean of the largest `cov`: of the top 0.02 %, 0.2 %, 2 %, 20 % and 50 % of the tokens of all ranks, at least one. From a histogram with sums per bin: right to 0.8 % of the smallest value among them, exact where no bin is cut", unit=NATS, reduction="distribution", expected="paper table 1 (7B, first step): 5.654, 3.112, 1.385, 0.351, 0.152"),
+        Definition({"cov/acc_low": "hard (about 1 of 8 correct)", "cov/acc_mid": "medium (about half)", "cov/acc_high": "easy (about 7 of 8)"}, "covariance, over the K responses of a prompt, of length-normalised log-prob (paper eq. 9) and mean advantage; averaged over the prompts with a share of correct responses next to 0.125, 0.5 and 0.875 (K = 8: 1, 4 and 7 correct). All correct and all wrong are never among them; null without any such prompt, or without scores", unit=NATS, reduction="mean", expected="paper Fig. 8: positive, and larger for easier prompts"),
+        Definition({"cov/token_acc_low": "hard (about 1 of 8 correct)", "cov/token_acc_mid": "medium (about half)", "cov/token_acc_high": "easy (about 7 of 8)"}, "mean of `cov` over the tokens of the same prompts", unit=NATS, reduction="mean"),
+    ),
+    "theory": (
+        Definition({"entropy/delta": "change of entropy"}, "`entropy/mean` of this step minus that of the step before: what the updates of the step before did, plus the change of prompts", unit=NATS, expected="negative while entropy falls; null in the first step of a run"),
+        Definition({"entropy/delta_theorem1": "predicted change of entropy, theorem 1", "entropy/delta_theorem2": "predicted change of entropy, theorem 2"}, "−η `cov/prob_weighted_mean` and −η `cov/mean`: the prediction of the next step's `entropy/delta`, up to a constant", expected="negative while entropy falls"),
+        Definition({"entropy/corr_theorem1": "rank correlation with theorem 1", "entropy/corr_theorem2": "rank correlation with theorem 2"}, "Spearman rank correlation of the prediction of step t with `entropy/delta` of step t + 1, over the last 200 such pairs", expected="above 0 where the theory orders the steps; null before there are 5 pairs"),
+    ),
+    "law": (
+        Definition({"law/ceiling": "ceiling of the law"}, "b − a, the reward that the fit gives an entropy of 0", expected="settles early, where the law holds"),
+        Definition({"law/r2": "R² of the law"}, "share of the variance of `reward` that the fit describes", unit=SHARE, expected="near 1 where the law holds"),
+    ),
+    "updates": (
+        Definition({"cov/selected_count": "selected"}, "number of selected tokens", unit=TOKENS, reduction="sum", expected="0 without a method that selects"),
+        Definition({"cov/selected_frac": "selected, of all trained tokens"}, "share of trained tokens selected", unit=SHARE, reduction="mean", expected="at most the method's fraction, unless that is less than one token per quota; with 80/20 alone what it drops, 0.8"),
+        Definition({"cov/selected_mean": "covariance, selected tokens"}, "mean of `cov` over selected tokens, with the log-probs of the moment and centred over the micro-batch", unit=NATS, reduction="mean", expected="far above `cov/mean` for KL-Cov; near the band for Clip-Cov; null if none"),
+        Definition({"cov/selected_ppo_kl": "KL to the old policy on selected tokens"}, "mean of log π_old − log π over selected tokens", unit=NATS, reduction="mean", expected="rounding in the first update after a rollout; null if none"),
+        Definition({"cov/selected_abs_log_ratio": "|log π − log π old| on selected tokens"}, "mean of \\|log π − log π_old\\| over selected tokens: KL-Cov's penalty without its coefficient", unit=NATS, reduction="mean", expected="where a step makes one update it is rounding, 5e-7 in float32 and up to 1e-2 in bfloat16, and the penalty's gradient is the sign of the rounding: the run warns once, as it does below 1e-5"),
+        Definition({"cov/empty_update_frac": "updates without a selected token"}, "share of the updates in which no token of any rank was selected", unit=SHARE, expected="0; above 0 with Clip-Cov no token was in the band: the run warns once; 1 without a method that selects", limit=0.5),
+        Definition({"ppo/clip_frac": "clipped by PPO"}, "share of trained tokens whose gradient the PPO clip removes, selected tokens not counted; with `--actor.policy_loss_type gspo` by the ratio of their sequence", unit=SHARE, reduction="mean", expected="0 where the clip is open"),
+        Definition({"gradient/zero_frac": "tokens without a gradient"}, "share of trained tokens without a gradient: dropped by a method, clipped, or of an advantage of 0; penalties, the dual clip and rollout correction aside", unit=SHARE, reduction="mean"),
+        Definition({"gradient/positive_mass": "push up", "gradient/negative_mass": "push down"}, "mean, over trained tokens, of the weight with which a token's log-probability is pushed up, and down: ratio (or what replaces it) × advantage × weight, where there is a gradient", reduction="mean", expected="of one size; a negative mass that grows alone pushes the policy apart"),
+        Definition({"ppo/ratio_p99": "ratio, quantile 99 %"}, "99th percentile of the ratio π/π_old of trained tokens, to 0.2 %", reduction="distribution", expected="near 1; above 2 one token in a hundred has more than doubled its probability since the rollout: the run warns", limit=2.0),
+        Definition({"ppo/ratio_max": "largest ratio"}, "largest ratio π/π_old; the log ratio is cut at 20, so 4.9e8 means that or more", reduction="max", expected="at least 1"),
+        Definition({"ppo/skipped_updates": "skipped updates"}, "updates of the step that were skipped because their gradient was NaN or infinite (`--train.on_nan`)", expected="0", limit=0.0),
+    ),
+    "rewards": (
+        Definition({"reward/no_answer_frac": "no answer"}, "share of responses without an answer in the format asked for", unit=SHARE, expected="falls", only_with="the reward function of the embedded task or `rewards/reward_func.py`"),
+        Definition({"reward/unparsable_frac": "unparsable"}, "share of responses whose answer cannot be read", unit=SHARE, expected="near 0", only_with="`rewards/reward_func.py`", limit=0.1),
+        Definition({"reward/timeout_frac": "timeout"}, "share of responses whose grading took too long", unit=SHARE, expected="near 0", only_with="`rewards/reward_func.py`", limit=0.01),
+        Definition({"reward/error_frac": "error"}, "share of responses whose reward failed; above `--reward_max_error_frac` the run stops", unit=SHARE, expected="0", only_with="a reward function or server", limit=0.0),
+        Definition({"reward/unfinished_frac": "unfinished"}, "share of responses without an end token", unit=SHARE, only_with="the reward function of the embedded task"),
+        Definition({"sampling/kept_frac": "groups kept"}, "groups whose mean score is inside `--algo.dynamic_filtering_range`, of the groups tried since the batch before", unit=SHARE, only_with=DYNAMIC),
+        Definition({"sampling/all_right_frac": "all right", "sampling/all_wrong_frac": "all wrong"}, "groups of right responses alone, of wrong ones alone, of the groups tried", unit=SHARE, expected="the first rises", only_with=DYNAMIC),
+        Definition({"sampling/rounds": "rounds"}, "rounds of generation for this batch; the next one consists of what was asked for while it ran", expected="1 or 2, more where `--sampling_oversample_max` is below what `sampling/kept_frac` needs; 0 where the buffer held a batch", only_with=DYNAMIC),
+        Definition({"sampling/oversample": "groups tried for one missing"}, "groups tried for each group that was missing", expected="about 1 / `sampling/kept_frac`", only_with=DYNAMIC),
+        Definition({"sampling/wasted_token_frac": "wasted tokens"}, "response tokens of groups that were filtered out or dropped as stale, of all generated", unit=SHARE, only_with=DYNAMIC),
+        Definition({"sampling/groups": "groups", "sampling/buffer_groups": "groups that wait"}, "groups of this batch; kept groups that wait for the next", expected="`--rollout.batch_size`; small", only_with=DYNAMIC),
+        Definition({"sampling/staleness_mean": "staleness"}, "batches that were given out between generation and use of a group, mean over the batch", expected="below 1", only_with=DYNAMIC),
+    ),
+    "line": (
+        Definition({"step": "step"}, "number of the global step, from 1"),
+        Definition({"time": "time"}, "Unix time when the step's line was written", unit=SECONDS),
+    ),
+    "upstream": (
+        Definition({"policy_loss": "policy loss", "ppo_kl": "KL to the old policy", "ppo_clip_ratio": "clipped"}, "loss, mean of log π_old − log π, clipped share as upstream's loss reports it"),
+        Definition({"entropy_loss": "entropy during the updates"}, "upstream's entropy during the updates; weighted by micro-batch, so it differs from `entropy/mean`", unit=NATS, only_with="`--actor.entropy_coef`"),
+        Definition({"kl": "KL to the reference", "logprobs_diff": "log ratio to the reference"}, "KL estimate to the reference model and mean log ratio to it", unit=NATS),
+        Definition({"vllm_kl": "KL to vLLM", "is_filter_ratio": "filtered by rollout correction"}, "KL between trainer and vLLM, share of tokens or sequences that rollout correction filters", only_with="rollout correction"),
+        Definition({"actor_lr": "learning rate", "actor_grad_norm": "gradient norm"}, "learning rate and gradient norm of the last update"),
+        Definition({"critic_loss": "critic: loss", "critic_lr": "critic: learning rate", "critic_grad_norm": "critic: gradient norm", "values": "critic: value"}, "loss, learning rate, gradient norm and mean value of the critic", only_with="a critic"),
+        Definition({"reward": "reward", "return": "return"}, "means over the samples of the step"),
+        Definition({"score": "score"}, "mean of the scores", only_with="scores from the reward function"),
+        Definition({"group_reward_std": "deviation of rewards within a group"}, "standard deviation of a prompt's rewards, mean over the samples", only_with="several samples per prompt"),
+        Definition({"response_length": "response length", "total_length": "total length"}, "mean lengths", unit=TOKENS),
+        Definition({"truncated": "cut at the limit", "response_clip_ratio": "fills the context"}, "share of responses cut by the token limit, share that fill the context", unit=SHARE),
+        Definition({"rollout/reward_mean": "reward of the rollout", "rollout/reward_std": "deviation of rewards of the rollout", "rollout/response_length_mean": "response length of the rollout", "rollout/truncated_rate": "cut at the limit in the rollout", "rollout/num_samples": "samples of the rollout"}, "the same over the rollout as it was generated"),
+        Definition({"timing/generation": "generation", "timing/make_experience": "scoring", "timing/ppo_train": "updates", "timing/broadcast": "weight transfer", STEP_TOTAL: "step"}, "seconds per phase; `broadcast` is the weight transfer to vLLM", unit=SECONDS),
+        Definition({"dynamic_filtering_pass_rate": "groups kept in four rounds"}, "percent of groups kept in the last four rounds", unit="%", only_with=DYNAMIC),
+    ),
+    "evaluation": (
+        Definition({"eval/*/avg@*": "avg@K"}, "share of correct responses", unit=SHARE, only_with="benchmarks"),
+        Definition({"eval/*/pass@*": "pass@K"}, "share of problems with a correct response", unit=SHARE, only_with="benchmarks and K above 1"),
+        Definition({"eval/*/response_length_mean": "response length"}, "tokens per response", unit=TOKENS, only_with="benchmarks"),
+        Definition({"eval/*/truncated_frac": "cut at the limit", "eval/*/no_answer_frac": "no answer"}, "shares of responses that were cut at the token limit, that have no answer in the form asked for", unit=SHARE, only_with="benchmarks"),
+    ),
+}
+"""Table of docs/metrics.md -> its rows."""
+# fmt: on
+
+_ROWS = {name: row for rows in TABLE.values() for row in rows for name in row.titles}
+PHASES = tuple(name for name in _ROWS if name.startswith("timing/") and name != STEP_TOTAL)
+"""What a step spends its time on."""
+
+
+def family(prefix: str) -> tuple[str, ...]:
+    """The metrics whose names begin like this, in order."""
+    return tuple(name for name in _ROWS if name.startswith(prefix))
+
+
+def definition(name: str) -> Definition:
+    """The row of a metric; KeyError for one that is not in the table."""
+    return _ROWS[_key(name)]
+
+
+def title(name: str) -> str:
+    """What figures and panels call a metric."""
+    return definition(name).titles[_key(name)]
+
+
+def title_and_unit(name: str) -> str:
+    """The title with the unit in brackets; a share has none."""
+    unit = definition(name).unit
+    return title(name) + (f" ({unit})" if unit not in ("", SHARE) else "")
+
+
+def limit(name: str) -> float:
+    """The value above which a metric is worth an alert."""
+    found = definition(name).limit
+    assert found is not None, name
+    return found
+
+
+def _key(name: str) -> str:
+    return name if name in _ROWS else next((each for each in _ROWS if fnmatchcase(name, each)), name)

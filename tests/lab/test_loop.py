@@ -1,0 +1,112 @@
+import copy
+
+import pytest
+import torch
+
+from openrlhf_cov.lab.loop import Lab, LabSettings, frozen
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.methods import METHODS
+
+SMALL = dict(steps=2, prompts=8, group=4, updates=4, learning_rate=1e-2, eval_every=2, eval_samples=2)
+CHOICES = {
+    "none": CovConfig(),
+    **{
+        name: CovConfig(
+            **{"cov_type" if method.by_covariance else "method": name, "clip_cov_lb": 0.001, "clip_cov_ratio": 0.05}
+        )
+        for name, method in METHODS.items()
+    },
+}
+
+
+def weights(model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+@pytest.fixture
+def run(task, policy):
+    """Function (settings of the policy loss, settings) -> (weights after a short run, its metrics, evaluations)."""
+
+    def run_with(config=None, **settings):
+        model, tokenizer = policy
+        trained = copy.deepcopy(model)
+        lab = Lab(task, trained, tokenizer, LabSettings(**(SMALL | settings)), config or CovConfig(), frozen(model))
+        steps = list(lab.run())
+        return weights(trained), [values for _, values, _ in steps], [found for _, _, found in steps if found]
+
+    return run_with
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_run_repeats(run, name):
+    first, again = run(CHOICES[name]), run(CHOICES[name])
+    assert first[0].equal(again[0])
+    assert str(first[1:]) == str(again[1:])  # NaN where a mean is over nothing
+    assert first[0].isfinite().all()
+    assert not first[0].equal(run(CHOICES[name], seed=1)[0])
+
+
+@pytest.mark.parametrize("name", [name for name in CHOICES if name != "none"])
+def test_a_method_changes_the_policy(run, name):
+    assert not run(CHOICES[name])[0].equal(run()[0])
+
+
+def test_a_method_that_is_switched_off_inside_is_grpo_bit_for_bit(run):
+    off = CovConfig(cov_type="kl_cov", ppo_kl_coef=0.0, kl_cov_keep_ppo_clip=True)
+    assert run(off)[0].equal(run()[0])
+    # a band with nothing in it, and the clip that Clip-Cov brings
+    empty = CovConfig(cov_type="clip_cov", clip_cov_lb=1e8, clip_cov_ub=1e9)
+    assert run(empty)[0].equal(run(clip_low=1.0, clip_high=1.0)[0])
+
+
+def test_the_objective_has_an_entropy_bonus_and_a_reference(run):
+    plain, bonus, held = run()[0], run(entropy_coef=0.1)[0], run(kl_coef=0.1)[0]
+    assert not plain.equal(bonus)
+    assert not plain.equal(held)
+
+
+def test_advantages_are_about_the_group(task, policy):
+    lab = Lab(task, *policy, LabSettings(**SMALL), CovConfig())
+    prompts = torch.tensor([[20, 5, 6, 7]] * 32)
+    responses = torch.tensor([[9, 3, 1]] * 31 + [[9, 1, 0]])
+    # a group with one right response of four: mean 1/4, deviation sqrt(((3/4)^2 + 3 (1/4)^2) / 3) = 1/2
+    scores = torch.tensor([1.0, 0.0, 0.0, 0.0] + [1.0] * 4 + [0.0] * 24)
+    rollout = lab.score(prompts, responses, scores)
+    assert rollout.advantages[:4, 0].tolist() == pytest.approx([1.5, -0.5, -0.5, -0.5])
+    assert rollout.advantages[4:].abs().max() == 0.0
+    assert rollout.action_mask[-1].tolist() == [True, True, False]
+    assert rollout.log_probs[-1, 2] == 0.0
+
+
+def test_an_evaluation_leaves_the_run_alone(task, policy):
+    lab = Lab(task, *policy, LabSettings(**SMALL), CovConfig())
+    state, rng = lab.generator.get_state().clone(), torch.get_rng_state()
+    first, again = lab.evaluate(), lab.evaluate()
+    assert first == again
+    assert lab.generator.get_state().equal(state)
+    assert torch.get_rng_state().equal(rng)
+    # the mean over all letters: 14, 8, 6 and 4 of 32
+    shares = {"a": 14 / 32, "b": 8 / 32, "c": 6 / 32, "d": 4 / 32}
+    for name in ("greedy", "sampled", "pass@2"):
+        assert first[name] == pytest.approx(sum(share * first[f"{name}/{kind}"] for kind, share in shares.items()))
+
+
+def test_metrics_are_those_of_a_run(run):
+    _, metrics, evaluations = run(CHOICES["kl_cov"])
+    names = {"reward", "response_length", "policy_loss", "grad_norm", "entropy/mean", "entropy/position_0", "cov/mean"}
+    assert names | {"cov/selected_frac", "gradient/zero_frac", "entropy/delta"} <= metrics[0].keys()
+    assert len(metrics) == 2
+    assert len(evaluations) == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"steps": 0}, "--steps is at least 1, got 0"),
+        ({"group": 1}, "--group is at least 2"),
+        ({"updates": 5}, "--updates divides the 512 samples"),
+    ],
+)
+def test_settings_out_of_range_are_refused(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        LabSettings(**wrong)

@@ -1,0 +1,52 @@
+import pytest
+import torch
+
+from openrlhf_cov.lab.policy import log_probs_and_entropy, sample
+
+PROMPTS = torch.tensor([[20, 5, 6, 7], [21, 8, 3, 2], [22, 4, 5, 6]])
+
+
+def test_the_cache_changes_nothing(policy):
+    model, tokenizer = policy
+    model.eval()
+    responses = sample(model, PROMPTS, 5, None, tokenizer.eos_token_id, tokenizer.pad_token_id)
+    ids = PROMPTS
+    for place in range(responses.shape[1]):
+        expected = model(ids).logits[:, -1].argmax(-1)
+        going_on = responses[:, place] != tokenizer.pad_token_id
+        assert responses[going_on, place].equal(expected[going_on])
+        ids = torch.cat([ids, responses[:, place : place + 1]], 1)
+
+
+def test_nothing_stands_behind_the_end(policy):
+    model, tokenizer = policy
+    prompts = PROMPTS.repeat(100, 1)
+    eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    responses = sample(model, prompts, 8, torch.Generator().manual_seed(0), eos, pad)
+    for row in responses.tolist():
+        end = row.index(eos) if eos in row else len(row)
+        assert set(row[end + 1 :]) <= {pad}
+    assert any(eos in row for row in responses.tolist())
+
+
+def test_samples_follow_the_seed(policy):
+    model, tokenizer = policy
+    first, again, other = (
+        sample(model, PROMPTS, 5, torch.Generator().manual_seed(seed), tokenizer.eos_token_id, tokenizer.pad_token_id)
+        for seed in (3, 3, 4)
+    )
+    assert first.equal(again)
+    assert first.shape != other.shape or not first.equal(other)
+
+
+def test_log_probs_and_entropy_by_hand(policy):
+    model, _ = policy
+    responses = torch.tensor([[9, 3], [4, 4], [1, 0]])
+    log_probs, entropy = log_probs_and_entropy(model, PROMPTS, responses)
+    for row in range(3):
+        for place in range(2):
+            before = torch.cat([PROMPTS[row], responses[row, :place]])
+            p = model(before[None]).logits[0, -1].softmax(-1)
+            assert log_probs[row, place].item() == pytest.approx(p[responses[row, place]].log().item(), abs=1e-6)
+            assert entropy[row, place].item() == pytest.approx(-(p * p.log()).sum().item(), abs=1e-6)
+    assert log_probs.requires_grad
