@@ -11,9 +11,10 @@ from typing import Any
 from openrlhf_cov.cli.arguments import add_config_arguments
 from openrlhf_cov.cli.packages import require
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.lab.settings import LabSettings
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
-from openrlhf_cov.settings import Settings
+from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.json_lines import read_json, replacing
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
 from openrlhf_cov.utils.terminal import Parser, say
@@ -27,7 +28,7 @@ UPSTREAM_FLAGS = {"actor.loss_agg_mode": "token-mean", "actor.policy_loss_type":
 TASKS = ("commands", "addition")
 
 
-def build_parser(settings: type[Settings]) -> Parser:
+def build_parser() -> Parser:
     """The parser of this command."""
     parser = Parser(prog="lab", description=__doc__)
     parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="folder to write; new or empty")
@@ -35,7 +36,7 @@ def build_parser(settings: type[Settings]) -> Parser:
     parser.add_argument("--base_policies", metavar="DIR", type=Path, help="where base policies are kept", default=None)
     parser.add_argument("--base_seed", type=int, default=0, metavar="N", help="of the base policy (default: 0)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of PyTorch (default: 1)")
-    add_config_arguments(parser, "the run", settings)
+    add_config_arguments(parser, "the run", LabSettings)
     names = {each.name for each in fields(CovConfig) if not each.name.startswith("cov_dump")}
     shared = [name for name in names if not any(method.has(name) for method in METHODS.values())]
     add_config_arguments(parser, "policy loss", CovConfig, shared)
@@ -46,22 +47,14 @@ def build_parser(settings: type[Settings]) -> Parser:
 
 def main(argv: list[str] | None = None) -> int:
     """Exit status 0 when the run is complete, also if it was before; 2 for a refused request."""
-    try:
-        require(("torch", "transformers", "openrlhf"))
-    except UsageError as error:
-        return Parser(prog="lab").error(str(error))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    from openrlhf_cov.trainer import cpu_host
-
-    cpu_host.install()
-    from openrlhf_cov.lab.loop import LabSettings
-
-    parser = build_parser(LabSettings)
+    parser = build_parser()
     args = parser.parse_args(argv)
     try:
         settings, config = LabSettings.from_args(args), configured(args)
-    except ValueError as error:
+        require(("torch", "transformers", "openrlhf"))
+    except (ValueError, UsageError) as error:
         parser.error(str(error))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     asked = {"task": args.task, "base_seed": args.base_seed, **asdict(settings), **asdict(config)}
     output: Path = args.output
     if is_complete(output, asked):
@@ -88,8 +81,9 @@ def is_complete(output: Path, asked: dict[str, Any]) -> bool:
     return (output / RESULT_FILE).is_file() and read_json(output / RUN_FILE) == asked
 
 
-def train(args: Any, settings: Any, config: CovConfig, asked: dict[str, Any]) -> dict[str, float]:
+def train(args: Any, settings: LabSettings, config: CovConfig, asked: dict[str, Any]) -> dict[str, float]:
     """The last evaluation of a run that writes ``metrics.jsonl``, ``eval.jsonl`` and, at its end, ``result.json``."""
+    cpu_host.install()
     import torch
 
     from openrlhf_cov.lab.loop import Lab, frozen

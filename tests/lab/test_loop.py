@@ -3,7 +3,8 @@ import copy
 import pytest
 import torch
 
-from openrlhf_cov.lab.loop import Lab, LabSettings, frozen
+from openrlhf_cov.lab.loop import Lab, frozen
+from openrlhf_cov.lab.settings import LabSettings
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
 

@@ -1,0 +1,84 @@
+import json
+
+import pytest
+
+from openrlhf_cov.cli import lab
+from openrlhf_cov.lab import tasks
+from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
+from openrlhf_cov.utils.metrics_log import read_metrics
+
+SHORT = "--steps 3 --prompts 4 --group 2 --updates 2 --eval_every 2 --eval_samples 2".split()
+
+
+@pytest.fixture
+def base_policies(tmp_path, monkeypatch):
+    """Flags of a folder for base policies that are made in a moment."""
+    small = BasePolicyConfig(
+        layers=1, heads=2, hidden_size=16, intermediate_size=32, max_length=16, steps=2, tied=False
+    )
+    monkeypatch.setattr(tasks, "COMMANDS_POLICY", small)
+    return ["--base_policies", str(tmp_path / "base")]
+
+
+def test_a_run_writes_what_other_commands_read(tmp_path, base_policies, capsys):
+    output = tmp_path / "run"
+    assert lab.main(["--output", str(output), *base_policies, *SHORT]) == 0
+    assert [line["step"] for line in read_metrics(output / "metrics.jsonl")] == [1, 2, 3]
+    evaluations = read_metrics(output / "eval.jsonl")
+    assert [line["step"] for line in evaluations] == [0, 1, 2, 3]
+    result = json.loads((output / "result.json").read_text())
+    assert {name: evaluations[-1][name] for name in result} == result
+    assert "step 2: reward" in capsys.readouterr().out
+
+
+def test_a_complete_run_is_left_alone_and_a_cut_one_is_made_again(tmp_path, base_policies, capsys):
+    output = tmp_path / "run"
+    command = ["--output", str(output), *base_policies, *SHORT, "--method", "cispo"]
+    lab.main(command)
+    first = (output / "metrics.jsonl").read_bytes()
+    assert lab.main(command) == 0
+    assert (output / "metrics.jsonl").read_bytes() == first
+    assert "nothing to do" in capsys.readouterr().out
+    (output / "result.json").unlink()
+    (output / "metrics.jsonl").write_bytes(first[:100])
+    assert lab.main(command) == 0
+
+    def numbers(content):
+        return [{k: v for k, v in json.loads(line).items() if k != "time"} for line in content.splitlines()]
+
+    assert numbers((output / "metrics.jsonl").read_bytes()) == numbers(first)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--steps", "0"], "--steps is at least 1"),
+        (["--updates", "3"], "--updates divides the 512 samples"),
+        (["--cov_type", "kl_cov", "--kl_cov_ratio", "0.2"], "--kl_cov_ratio"),
+        (["--method", "nonsense"], "--method nonsense"),
+        (["--task", "sums"], "invalid choice"),
+        ([], "is not empty and does not hold this run"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, flags, said):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "lab.json").write_text('{"steps": [[')
+    with pytest.raises(SystemExit) as refused:
+        lab.main(["--output", str(tmp_path / "run"), *flags])
+    assert refused.value.code == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert (tmp_path / "run" / "lab.json").read_text() == '{"steps": [['
+
+
+def test_base_policies_are_made_once(tmp_path, monkeypatch, base_policies):
+    task = tasks.TASKS["commands"]()
+    made, again = (task.base_policy(tmp_path / "base", 0)[0] for _ in range(2))
+    other, _ = task.base_policy(tmp_path / "base", 1)
+    for first, second, third in zip(made.parameters(), again.parameters(), other.parameters(), strict=True):
+        assert first.equal(second)
+        assert first.dim() == 1 or not first.equal(third)
+    (tmp_path / "base" / "commands-0" / "lab.json").write_bytes(b"\xff[")
+    remade, _ = task.base_policy(tmp_path / "base", 0)
+    assert all(a.equal(b) for a, b in zip(made.parameters(), remade.parameters(), strict=True))
