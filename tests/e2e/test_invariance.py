@@ -11,9 +11,16 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from openrlhf_cov.models.methods import METHODS
+
 pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore")]
 
 SAMPLES = 16
+OF_METHODS = {
+    "kl_cov": ["--kl_cov_ratio", "0.04"],
+    "clip_cov": ["--clip_cov_ratio", "0.05", "--clip_cov_lb", "0.1", "--clip_cov_ub", "1e3"],
+}
+"""Settings with which a method acts on the rollouts."""
 
 
 @dataclass(frozen=True)
@@ -174,8 +181,7 @@ def make_rollouts(model_folder) -> list:
     return rollouts
 
 
-KL_COV = ("--cov_type", "kl_cov", "--kl_cov_ratio", "0.04")
-CLIP_COV = ("--cov_type", "clip_cov", "--clip_cov_ratio", "0.05", "--clip_cov_lb", "0.1", "--clip_cov_ub", "1e3")
+KL_COV, CLIP_COV = (("--cov_type", name, *OF_METHODS[name]) for name in ("kl_cov", "clip_cov"))
 
 LAYOUTS = [
     dict(micro_batch=1),
@@ -251,3 +257,53 @@ def test_selection_per_micro_batch_depends_on_its_size(take_step):
     small, large = (take_step(*KL_COV, *scope, micro_batch=size) for size in (2, 8))
     # 8 micro-batches give at least one token each and round down 8 times, 2 round down twice
     assert small.selected != large.selected
+
+
+@pytest.mark.parametrize("updates", [1, 8])
+def test_the_laboratory_makes_the_same_updates(take_step, task, updates):
+    """Of every method, from the same rollouts: what is tried in ``openrlhf_cov.lab`` is what a run trains."""
+    steady = "--actor.lr_scheduler constant --actor.lr_warmup_ratio 0 --actor.adam.lr 0.1".split()
+    methods = [[flag, name] for name, method in METHODS.items() for flag in [method.flag.split()[0]]]
+    for method in ([], *methods):
+        flags = [*method, *OF_METHODS.get(method[-1] if method else "none", [])]
+        step = take_step(*flags, *steady, updates=updates)
+        after = lab_updates(task.model, flags, updates)
+        assert relative_difference(step.after, after) < 1e-6, method
+        assert relative_difference(movement(step), {n: after[n] - step.before[n] for n in after}) < 1e-4, method
+
+
+def lab_updates(model_folder, flags: list[str], updates: int) -> dict[str, torch.Tensor]:
+    """The weights after as many optimizer steps of the laboratory on the rollouts, all samples in each."""
+    from torch.nn.utils.rnn import pad_sequence
+    from transformers import LlamaForCausalLM
+
+    from openrlhf_cov.cli import lab as command
+    from openrlhf_cov.lab.loop import Lab
+    from openrlhf_cov.lab.settings import LabSettings
+    from openrlhf_cov.models.rollout import Rollout
+    from openrlhf_cov.utils.metrics import MetricBuffer
+
+    model = LlamaForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    args = command.build_parser().parse_args(["--output", "unused", *flags])
+    settings = LabSettings(prompts=2, updates=1, learning_rate=0.1, seed=42)
+    lab = Lab(None, model, None, settings, command.configured(args))
+    lab.optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.95), eps=1.0, weight_decay=0.0)
+    lab.loss.start_step(lab.config.at(4), settings.seed, 5, rank=0)
+    rollouts = make_rollouts(model_folder)
+
+    def padded(name: str) -> torch.Tensor:
+        return pad_sequence([getattr(each, name)[0] for each in rollouts], batch_first=True)
+
+    ids, mask = padded("sequences"), padded("action_mask").bool()
+    rollout = Rollout(
+        log_probs=padded("action_log_probs"),
+        entropy=torch.ones(mask.shape),
+        advantages=padded("advantages"),
+        action_mask=mask,
+        scores=torch.zeros(SAMPLES),
+        sample_ids=torch.arange(SAMPLES),
+    )
+    for number in range(updates):
+        rows = torch.arange(SAMPLES)
+        lab.optimize(5, ids[:, :1], ids[:, 1:], rollout, rows, first=number == 0, buffer=MetricBuffer())
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
