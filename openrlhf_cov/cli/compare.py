@@ -51,7 +51,7 @@ def table(comparison: Comparison) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Print the comparison; exit status 2 with one line on stderr for a folder or flag that is not as it should be."""
-    parser = Parser(prog="compare", description=__doc__.partition(": ")[2])
+    parser = Parser(prog="compare", about=__doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of an evaluation, the base first")
     parser.add_argument("--metric", default="avg", help="avg or pass@k, for example pass@8 (default: avg)")
     parser.add_argument("--against", choices=tuple(paper.ROWS), help=f"also show the rows of {paper.SOURCE}")

@@ -119,7 +119,7 @@ def _cluster(args: SimpleNamespace, found: Findings) -> Cluster | None:
             memory = {name: size for name, (_, size) in nodes.items()}
         gpu_memory = gpu_memory or (None if cpu else _least(find_gpus() or ()))
     if args.dry_run_node_memory:
-        memory = dict.fromkeys(gpus, args.dry_run_node_memory * GIB)
+        memory = {name: args.dry_run_node_memory * GIB for name in gpus}
     logical = cpu and not args.dry_run_gpu_memory
     return Cluster(gpus=gpus, gpu_bytes=gpu_memory, memory=memory, logical=logical, source=source)
 

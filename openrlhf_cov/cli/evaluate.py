@@ -32,7 +32,7 @@ GRADING_FLAGS = ("reward_format", "reward_grader", "reward_timeout", "reward_wor
 
 def build_parser() -> Parser:
     """The command line."""
-    parser = Parser(prog="evaluate", description=__doc__.partition(": ")[2])
+    parser = Parser(prog="evaluate", about=__doc__)
     parser.add_argument("--model", help="folder of a Hugging Face model, or its name on the hub or at --base_url")
     parser.add_argument("--benchmarks", help="names from --list, groups (paper, all) or files *.jsonl, with commas")
     parser.add_argument("--output", type=Path, help="folder of the results; the same command again continues there")

@@ -49,14 +49,17 @@ class Backend(Protocol):
 
     def template(self, name: str) -> str:
         """The template that makes the text sent for --template ``name``."""
+        ...
 
     def settings(self, plan: Plan) -> dict[str, Any]:
         """The fields of ``RunSettings`` that describe the model."""
+        ...
 
     def generate(
         self, requests: Sequence[Request], settings: RunSettings
     ) -> Iterator[tuple[Request, Completion | None]]:
         """Completions as they finish."""
+        ...
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +134,7 @@ class Engines:
         wanted = self.args.max_model_len
         if wanted is not None and room is not None and wanted > room:
             raise UsageError(f"--max_model_len {wanted}: {self.args.model} has {room} positions")
-        needed = max(len(ids) for _, ids in plan.prompts) + max(each.max_tokens for each in plan.benchmarks)
+        needed = max(len(ids or ()) for _, ids in plan.prompts) + max(each.max_tokens for each in plan.benchmarks)
         return {
             "model": self.args.model,
             "model_sha256": fingerprint(Path(self.args.model)) if Path(self.args.model).is_dir() else None,
@@ -155,6 +158,7 @@ class Engines:
         on_sigterm = signal.getsignal(signal.SIGTERM)
         cluster.connect(needs)
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own one would end the process at once
+        assert settings.max_model_len is not None
         try:
             cluster.check_capacity(needs)
             engines = evaluation_engines.start_engines(

@@ -112,7 +112,7 @@ def grade_lines(rows: list[Row], grades: list[Grade], published: list[Grade] | N
 
 def main(argv: list[str] | None = None) -> int:
     """Print the summary; exit status 2 with one line on stderr for a bad file or flag."""
-    parser = Parser(prog="grade", description=__doc__.partition(": ")[2])
+    parser = Parser(prog="grade", about=__doc__)
     parser.add_argument("file", type=Path, help="JSON Lines, one response and its label per line")
     parser.add_argument("--response_key", default="response", help="key of the response (default: response)")
     parser.add_argument("--label_key", default="answer", help="key of the label (default: answer)")

@@ -125,7 +125,7 @@ def _check_plan(args: SimpleNamespace, ask_tokenizer: bool) -> None:
     args.ckpt.best_metric_key = args.ckpt.best_metric_key or best_metric(plan)
     if not ask_tokenizer:
         return
-    longest = max(len(ids) for _, ids in plan.prompts)
+    longest = max(len(ids or ()) for _, ids in plan.prompts)
     wanted = longest + max(each.max_tokens for each in plan.benchmarks)
     if wanted > args.data.max_len:
         logger.warning(
@@ -192,7 +192,7 @@ def _check_config(flag: str, model: str, refusal: str, trusted: bool) -> None:
 
 def _file_with_code(model: str) -> str | None:
     """The first file of a model that names code of its own."""
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
 
     for name in CONFIG_FILES:
         path = cached_file(

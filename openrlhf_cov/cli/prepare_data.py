@@ -23,7 +23,7 @@ KEYS = ("id", "problem", "answer", "source")
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = Parser(prog="prepare_data", description=__doc__.partition(": ")[2])
+    parser = Parser(prog="prepare_data", about=__doc__)
     names = ", ".join(TRAINING_SETS)
     parser.add_argument("--dataset", required=True, help=f"{names} or JSON Lines files, several with commas")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new or empty folder, or its own")

@@ -14,7 +14,7 @@ SLOWEST, FASTEST = 3600.0, 0.1
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    found = Parser(prog="watch", description=__doc__.partition(": ")[2])
+    found = Parser(prog="watch", about=__doc__)
     found.add_argument(
         "runs", type=Path, nargs="+", metavar="RUN", help="folder of a run; also TensorBoard events or CSV, read once"
     )
@@ -67,7 +67,7 @@ def watch(args: argparse.Namespace) -> None:
             source.update()
         except OSError as error:
             raise unreadable(error) from error
-    say(snapshot([source.state for source in sources], time.time()))
+    say(snapshot([source.state for source in sources if source.state], time.time()))
 
 
 if __name__ == "__main__":

@@ -85,8 +85,9 @@ def shortened(name: str, width: int) -> str:
 
 def table_cells(state: RunState, now: float) -> dict[str, str]:
     """A run's line in the table of runs, by heading."""
-    fit = state.law.fit if state.law else None
-    ceiling = "-" if fit is None else label(fit.ceiling.estimate) + ("" if state.law.verdict.applies else "?")
+    law, ceiling = state.law, "-"
+    if law and law.fit:
+        ceiling = label(law.fit.ceiling.estimate) + ("" if law.verdict.applies else "?")
     values = {curve.metric: label(curve.last) for curve in state.curves}
     return {
         "step": f"{state.done}" + (f"/{state.total.steps}" if state.total else ""),

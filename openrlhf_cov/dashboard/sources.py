@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from openrlhf_cov.analysis.foreign_logs import EVENT_FILES, read_events
-from openrlhf_cov.analysis.runs import TABLES, RunFollower, read_run
+from openrlhf_cov.analysis.runs import TABLES, Run, RunFollower, read_run
+from openrlhf_cov.analysis.table import EMPTY
 from openrlhf_cov.dashboard.state import COLUMNS, RunningVerdict, RunState, build
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.command import COMMAND_FILE
@@ -22,7 +23,7 @@ class Source:
     def __init__(self, path: Path, name: str, asked_steps: int | None = None) -> None:
         self.path, self.name, self.asked_steps = path, name, asked_steps
         self._follower = RunFollower(path, COLUMNS) if _is_ours(path) else None
-        self._fixed = None if self._follower else read_run(path, columns=COLUMNS)
+        self._fixed = Run("", path, EMPTY) if self._follower else read_run(path, columns=COLUMNS)
         self._law = RunningVerdict()
         self.state: RunState | None = None
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from rich.style import Style
 from rich.text import Text
-from textual.app import ComposeResult
+from textual.app import ComposeResult, RenderResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.coordinate import Coordinate
@@ -76,7 +76,7 @@ class CurveChart(PlotextPlot):
             self.border_title = chart_title(drawn[0].curve, "".join(notes))
         self.refresh()
 
-    def render(self) -> Text:
+    def render(self) -> RenderResult:
         self.plt.clear_figure()
         width, height = self.size.width, self.size.height
         lines = [(each.number, *self._points(each.curve, width)) for each in self.drawn if len(each.curve.values)]
@@ -149,7 +149,7 @@ class TextScreen(ModalScreen[None]):
 
     BINDINGS = (Binding("escape,q,question_mark,d,enter,space", "dismiss", "Close"),)
 
-    def __init__(self, title: str, text: str) -> None:
+    def __init__(self, title: str, text: str | Text) -> None:
         super().__init__()
         self._title, self._text = title, text
 

@@ -203,7 +203,7 @@ def _pair(
         if mine is None:
             continue
         reason = incomparable(mine.settings, base and base.settings, k)
-        if reason is None:
+        if base and reason is None:
             pairs[name, run.name] = paired_difference(mine.correct, base.correct, _statistic(k))
         else:
             reasons[name, run.name] = reason

@@ -1,6 +1,7 @@
 """The policy loss that replaces upstream's in a run with a method."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ class MethodLoss(nn.Module):
     def __init__(self, config: CovConfig, *, policy_loss: nn.Module, aggregate: Callable[..., Tensor]) -> None:
         super().__init__()
         self.config = config
-        self.policy_loss = policy_loss
+        self.policy_loss: Any = policy_loss
         self.aggregate = aggregate
         self.plans: Sequence[Plan] | None = None
         self.seen: Tensor | None = None
@@ -71,7 +72,8 @@ class MethodLoss(nn.Module):
         planning = [method for method in self.config.methods if method.plan]
         if self.config.cov_scope == "micro_batch":
             alone = MicroBatch(batch, self.ppo_clip, self._generator_on(log_probs.device))
-            self.plans = [plan for method in planning for plan in method.plan(self.config, alone)]
+            making = [method.plan for method in self.config.methods if method.plan]
+            self.plans = [plan for make in making for plan in make(self.config, alone)]
         elif planning and not self._planned(len(planning), action_mask.shape):
             raise RuntimeError("with cov_scope global, set `plans`, of tensors (B, A), before each call of the loss")
         self.seen = advantages
@@ -91,7 +93,7 @@ class MethodLoss(nn.Module):
     def _surrogate(self, batch: TokenBatch, advantages: Tensor) -> Tensor | float:
         """k / ratio of the run's surrogate; 1 for PPO's."""
         surrogate = self.config.surrogate
-        if surrogate is None:
+        if surrogate is None or surrogate.coefficient is None:
             return 1.0
         ratio = batch.ratio
         return surrogate.coefficient(self.config, ratio, advantages) / ratio

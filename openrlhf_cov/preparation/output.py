@@ -6,7 +6,7 @@ They follow from the inputs' content and the settings alone: the same again give
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -120,6 +120,6 @@ def _version() -> str:
         return "not installed"
 
 
-def _rows(sources: list[Source], digests: list[Digest]) -> Iterator[Row]:
+def _rows(sources: list[Source], digests: Sequence[Digest]) -> Iterator[Row]:
     for source, digest in zip(sources, digests, strict=True):
         yield from source.read(digest)

@@ -108,8 +108,8 @@ def budget(
     return Budget(tuple(rows))
 
 
-def _engine_row(engine: Engine, shape: ModelShape, sleeps: bool) -> Row:
-    if not sleeps:
+def _engine_row(engine: Engine, shape: ModelShape | None, sleeps: bool) -> Row:
+    if shape is None or not sleeps:
         return Row("engine", (engine.share,) * len(PHASES))
     asleep = float(ENGINE_ASLEEP)
     return Row("engine, asleep outside generation", (engine.share, asleep, asleep, asleep + engine.weights(shape)))

@@ -46,7 +46,7 @@ class Step:
 def model_names(args: SimpleNamespace) -> dict[str, tuple[str, str]]:
     """Role -> (flag, name) of every model that a run loads."""
     actor = ("--actor.model_name_or_path", args.actor.model_name_or_path)
-    names = {"actor": actor}
+    names: dict[str, tuple[str, str]] = {"actor": actor}
     if args.algo.kl.init_coef > 0:
         names["ref"] = actor
     if args.critic.model_name_or_path:

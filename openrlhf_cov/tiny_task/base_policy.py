@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,7 +61,7 @@ def make_base_policy(
     return model.eval(), tokenizer
 
 
-def build_model(config: BasePolicyConfig, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
+def build_model(config: BasePolicyConfig, tokenizer: Any) -> LlamaForCausalLM:
     """An untrained Llama with tied embeddings whose special tokens are those of ``tokenizer``.
 
     The initial weights come from torch's global random state.
@@ -117,9 +118,7 @@ def learning_rate_factor(step: int, config: BasePolicyConfig) -> float:
     return warmup * 0.5 * (1.0 + math.cos(math.pi * step / config.steps))
 
 
-def supervised_batch(
-    problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, rng: random.Random
-) -> tuple[Tensor, Tensor]:
+def supervised_batch(problems: Sequence[Problem], tokenizer: Any, rng: random.Random) -> tuple[Tensor, Tensor]:
     """Input ids and targets, both (B, T) int64, of one written answer per problem, padded on the right.
 
     The target of a position is the id that follows it; positions before the response and padding are ``IGNORED``.
