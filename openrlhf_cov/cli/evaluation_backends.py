@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from openrlhf_cov.cli.packages import ALLOW_OPENRLHF, OPENRLHF, check_versions, require
 from openrlhf_cov.config import ModelConfig
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.plan import Completion, Plan, Request
+from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, Request
 from openrlhf_cov.evaluation.records import RunSettings
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.ray_here import protect_own_ray
@@ -51,7 +51,7 @@ class Backend(Protocol):
         """The template that makes the text sent for --template ``name``."""
         ...
 
-    def settings(self, plan: Plan) -> dict[str, Any]:
+    def settings(self, plan: EvaluationPlan) -> dict[str, Any]:
         """The fields of ``RunSettings`` that describe the model."""
         ...
 
@@ -125,7 +125,7 @@ class Engines:
         """Itself."""
         return name
 
-    def settings(self, plan: Plan) -> dict[str, Any]:
+    def settings(self, plan: EvaluationPlan) -> dict[str, Any]:
         """Model, fingerprint, precision and length: the longest prompt and response, if the model can hold them."""
         from transformers import AutoConfig
 
@@ -200,7 +200,7 @@ class Server:
         """For ``chat`` the text of the message: the server puts its own template around it."""
         return "plain" if name == "chat" else name
 
-    def settings(self, plan: Plan) -> dict[str, Any]:
+    def settings(self, plan: EvaluationPlan) -> dict[str, Any]:
         """The model's name; prompts are cut to no length here."""
         return {"model": self.model, "max_model_len": self.endpoint.max_model_len, "packages": packages()}
 

@@ -12,7 +12,7 @@ from openrlhf_cov.cli.packages import require_grader
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import benchmarks
 from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_module
-from openrlhf_cov.sizing import limits
+from openrlhf_cov.sizing import conditions
 from openrlhf_cov.utils.json_lines import parse_object
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def check(
     Every check runs inside of an ``attempt()``; where that lets UsageError pass, as by default, the first fault ends
     them. Models in ``known`` are not looked up; ``ask_tokenizer`` False: neither is the tokenizer.
     """
-    for fault in (*check_run.number_faults(args), *limits.rollout_faults(args)):
+    for fault in (*check_run.number_faults(args), *conditions.rollout_faults(args)):
         with attempt():
             raise UsageError(fault)
     models = {

@@ -10,10 +10,10 @@ from typing import Any
 from tqdm import tqdm
 
 from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.preparation.inputs import TRAINING_SETS, Keys, Row, open_sources
 from openrlhf_cov.preparation.output import MANIFEST, TRAIN, write_training_set
 from openrlhf_cov.preparation.overlap import EvaluationSets, read_evaluation_sets
 from openrlhf_cov.preparation.selection import REASONS
-from openrlhf_cov.preparation.sources import TRAINING_SETS, Keys, Row, open_sources
 from openrlhf_cov.utils.prompts import TEMPLATES
 from openrlhf_cov.utils.terminal import Parser, refuse, say
 from openrlhf_cov.utils.text_table import aligned

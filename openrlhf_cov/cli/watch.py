@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def watch(args: argparse.Namespace) -> None:
     """The dashboard, or with ``--once`` a snapshot on stdout."""
-    from openrlhf_cov.dashboard.sources import open_sources
+    from openrlhf_cov.dashboard.watched import open_sources
 
     sources = open_sources(args.runs, args.steps)
     if not args.once:

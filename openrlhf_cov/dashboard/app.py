@@ -15,8 +15,8 @@ from textual.widgets import Footer, Static
 
 from openrlhf_cov.dashboard.layout import Layout, layout
 from openrlhf_cov.dashboard.panels import compact, headline, panels
-from openrlhf_cov.dashboard.sources import Source
 from openrlhf_cov.dashboard.state import CURVES, RunState
+from openrlhf_cov.dashboard.watched import WatchedRun
 from openrlhf_cov.dashboard.widgets import CurveChart, Drawn, RunTable, TextScreen, View
 
 TABLE_ROWS = 8
@@ -77,7 +77,7 @@ class Watch(App[None]):
             super().__init__()
             self.trouble = trouble
 
-    def __init__(self, sources: Sequence[Source], interval: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, sources: Sequence[WatchedRun], interval: float, clock: Callable[[], float] = time.time) -> None:
         super().__init__()
         self.sources, self.interval, self.clock = list(sources), interval, clock
         self.states: list[RunState | None] = [None] * len(self.sources)

@@ -15,9 +15,9 @@ from textual.widgets import DataTable, Static
 from textual_plotext import PlotextPlot
 
 from openrlhf_cov.analysis.regression import Floats
+from openrlhf_cov.dashboard.drawing import labels, log_ticks, smoothed, thinned_for, ticks
 from openrlhf_cov.dashboard.panels import TABLE_COLUMNS, chart_title, shortened, table_cells
-from openrlhf_cov.dashboard.series import labels, log_ticks, smoothed, thinned_for, ticks
-from openrlhf_cov.dashboard.state import Curve, RunState
+from openrlhf_cov.dashboard.state import RunCurve, RunState
 from openrlhf_cov.utils.metric_table import title_and_unit
 
 COLORS = ((86, 180, 233), (230, 159, 0), (0, 158, 115), (204, 121, 167), (240, 228, 66), (213, 94, 0))
@@ -45,7 +45,7 @@ class Drawn:
     """A curve of run ``number`` (from 0) in a chart."""
 
     number: int
-    curve: Curve
+    curve: RunCurve
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class CurveChart(PlotextPlot):
         self._axes(lines, is_log, width, height)
         return super().render()
 
-    def _points(self, curve: Curve, width: int) -> tuple[Floats, Floats]:
+    def _points(self, curve: RunCurve, width: int) -> tuple[Floats, Floats]:
         values = smoothed(curve.values) if self._view.smooth else curve.values
         return thinned_for(curve.steps, values, 2 * width)
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.preparation.inputs import Digest, Row, Source
 from openrlhf_cov.preparation.overlap import EvaluationSets
 from openrlhf_cov.preparation.selection import REASONS, select
-from openrlhf_cov.preparation.sources import Digest, Row, Source
 from openrlhf_cov.utils.json_lines import replacing, write_lines
 from openrlhf_cov.utils.prompts import get_template, plain
 

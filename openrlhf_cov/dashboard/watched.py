@@ -17,7 +17,7 @@ NAMED = 5
 """Runs that an error names."""
 
 
-class Source:
+class WatchedRun:
     """A run and its state; ``update`` reads what is new."""
 
     def __init__(self, path: Path, name: str, asked_steps: int | None = None) -> None:
@@ -38,14 +38,14 @@ class Source:
         return True
 
 
-def open_sources(paths: Sequence[Path], asked_steps: int | None = None) -> list[Source]:
+def open_sources(paths: Sequence[Path], asked_steps: int | None = None) -> list[WatchedRun]:
     """The runs at these paths; UsageError for one that is not there, is given twice or is no run."""
     places = [_place(path) for path in paths]
     for path, place in zip(paths, places, strict=True):
         if places.count(place) > 1:
             raise UsageError(f"{path} is given twice")
     names = _names(places)
-    return [Source(place, name, asked_steps) for place, name in zip(places, names, strict=True)]
+    return [WatchedRun(place, name, asked_steps) for place, name in zip(places, names, strict=True)]
 
 
 def _place(path: Path) -> Path:
