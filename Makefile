@@ -2,7 +2,7 @@
 # make demo-compare  the same with none, clip_cov and kl_cov from the same seeds, and one report of the three
 # make test   the whole test suite
 # make test-long  the end-to-end tests that take longer, left out by make test
-# make check  format, lint and the unit tests only
+# make check  format, lint, layers, types and the unit tests only
 # make docs   the documentation as a site, in site/
 # make smollm a real language model for this machine, SmolLM2-135M-Instruct, in runs/smollm2
 

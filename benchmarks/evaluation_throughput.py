@@ -20,7 +20,7 @@ from openrlhf_cov.trainer.ray.adapters import VLLM_DTYPES
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.evaluation import benchmarks, runner
-from openrlhf_cov.evaluation.plan import Plan, Request, make_plan
+from openrlhf_cov.evaluation.plan import EvaluationPlan, Request, make_plan
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.generation import EngineGroup
 from openrlhf_cov.trainer.ray import cluster, completions, evaluation_engines
@@ -69,7 +69,7 @@ def main() -> None:
         ray.shutdown()
 
 
-def make_the_plan(args: argparse.Namespace) -> Plan:
+def make_the_plan(args: argparse.Namespace) -> EvaluationPlan:
     """All problems sampled once at temperature 1."""
     from transformers import AutoTokenizer
 
@@ -100,7 +100,7 @@ def start_alone(args: argparse.Namespace, max_model_len: int):
     )
 
 
-def in_harness(plan: Plan, engines: list, requests: list[Request]) -> int:
+def in_harness(plan: EvaluationPlan, engines: list, requests: list[Request]) -> int:
     """Tokens that the harness generated, graded and wrote."""
     config = RewardConfig()
     with tempfile.TemporaryDirectory() as folder:

@@ -39,6 +39,10 @@ class Schedule:
         return self.start + (self.end - self.start) * progress
 
 
+Scheduled = Any
+"""A float or a ``Schedule``, which is a float in the settings of a step."""
+
+
 def setting(
     default: Any,
     help: str,

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Format check, lint, layers, unit tests, upstream's own tests. BIN names the folder of python and ruff.
+# Format check, lint, layers, types, unit tests, upstream's own tests. BIN names the folder of python and ruff.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin="${BIN:-.venv/bin}"
 "$bin/ruff" format --check .
 "$bin/ruff" check .
 "$bin/lint-imports" --no-cache --no-logo
+"$bin/basedpyright" --pythonpath "$bin/python"
 "$bin/python" -m pytest -m "not e2e and not gpu" --numprocesses 2 --dist worksteal
 "$bin/python" scripts/run_upstream_tests.py

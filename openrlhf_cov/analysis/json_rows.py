@@ -4,8 +4,9 @@ import os
 import re
 from collections.abc import Collection
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from openrlhf_cov.analysis.line_decoder import STEP, decode_file, decoder_of
 from openrlhf_cov.analysis.table import EMPTY, Rows, Table, join, to_numbers, to_table
@@ -102,7 +103,7 @@ class JsonRows:
             self._table = to_table(self._parts[0], whole_rows=True)
         return self._table
 
-    def _goes_on(self, file: BinaryIO) -> bool:
+    def _goes_on(self, file: BufferedReader) -> bool:
         """True if the file begins with what was read of it, as far as inode, size and the last bytes tell."""
         size, inode = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
         if size < self._offset or self._inode not in (None, inode):
@@ -110,7 +111,7 @@ class JsonRows:
         file.seek(self._offset - len(self._tail))
         return file.read(len(self._tail)) == self._tail
 
-    def _read_together(self, file: BinaryIO) -> bool:
+    def _read_together(self, file: BufferedReader) -> bool:
         """Take the whole lines of a large file by several processes, as far as they get; True if there are any."""
         if file.seek(0, os.SEEK_END) <= ALONE * self.chunk:
             return False
@@ -125,7 +126,7 @@ class JsonRows:
         self._tail = file.read(self._offset - file.tell())
         return taken
 
-    def _read_on(self, file: BinaryIO) -> bool:
+    def _read_on(self, file: BufferedReader) -> bool:
         """Take the lines from where the file stands; True if there are any.
 
         All chunks go through one buffer: fresh memory for each costs a fifth of the time.

@@ -160,8 +160,12 @@ def _further_residuals(residuals: Floats, regression: Regression, sd_ratio: Floa
     return chosen * size * sd_ratio
 
 
+def _line(regressors: Floats, y: Floats) -> Floats:
+    return np.asarray(np.linalg.lstsq(regressors, y)[0], dtype=np.float64)
+
+
 def _least_squares(regressors: Floats, y: Floats) -> tuple[Floats, Floats]:
-    return np.linalg.lstsq(regressors, y)[0], y
+    return _line(regressors, y), y
 
 
 def _huber(regressors: Floats, y: Floats) -> tuple[Floats, Floats]:
@@ -171,7 +175,7 @@ def _huber(regressors: Floats, y: Floats) -> tuple[Floats, Floats]:
     residuals cut at HUBER scales over the share that is not cut, is the same line and has, to first order, the same
     errors: intervals are those of a straight fit to it. Outlying entropies move the line as they do least squares'.
     """
-    line, _ = _least_squares(regressors, y)
+    line = _line(regressors, y)
     for _ in range(HUBER_ROUNDS):
         residuals = y - regressors @ line
         limit = HUBER * np.median(np.abs(residuals)) / 0.6745
@@ -179,7 +183,7 @@ def _huber(regressors: Floats, y: Floats) -> tuple[Floats, Floats]:
         inside = np.abs(residuals) <= limit
         weights = np.divide(cut, residuals, out=np.ones_like(cut), where=~inside)
         root = np.sqrt(weights)
-        updated = np.linalg.lstsq(regressors * root[:, None], y * root)[0]
+        updated = _line(regressors * root[:, None], y * root)
         if np.allclose(updated, line, rtol=1e-12, atol=1e-14):
             break
         line = updated

@@ -25,7 +25,7 @@ points with noise of autocorrelation 0.8 and white noise of 2.25 times its varia
 the truth without this, 93 % do with it; of 60 such points, which are not averaged, 85 %. Where the noise is AR(1)
 alone, intervals are a tenth to a fifth wider for it.
 """
-AUTOCORRELATIONS = np.concatenate([np.linspace(-0.9, 0.9, 73), [0.925, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99]])
+AUTOCORRELATIONS: Floats = np.concatenate([np.linspace(-0.9, 0.9, 73), [0.925, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99]])
 """Lag-1 autocorrelations for which the moments of a design are tabulated; values between are interpolated."""
 BURN_IN = 0.01
 """A resampled series is started so early that this share of its first value is left where it is used."""
@@ -125,7 +125,7 @@ class Regression:
         residuals = y - design.q @ scores
         if np.abs(residuals).max() <= ROUNDING * np.abs(y).max():
             residuals = np.zeros_like(residuals)
-        return cls(design, np.linalg.solve(design.r, scores), residuals)
+        return cls(design, np.asarray(np.linalg.solve(design.r, scores), dtype=np.float64), residuals)
 
     @cached_property
     def noise(self) -> Noise:

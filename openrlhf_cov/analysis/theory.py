@@ -228,6 +228,6 @@ def covariance_by_accuracy(
     )
 
 
-def _mean(values: Floats) -> float:
+def _mean(values: Floats | NDArray[np.bool_]) -> float:
     found = values[~np.isnan(values)]
     return float(found.mean()) if len(found) else math.nan

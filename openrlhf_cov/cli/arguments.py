@@ -85,7 +85,7 @@ class CovArgumentParser(Parser):
     def declare(self) -> None:
         """Add our flags and the defaults of this host to the flags declared so far."""
         (param_dtype,) = (action for action in self._actions if action.dest == "ds.param_dtype")
-        param_dtype.choices = [*param_dtype.choices, "fp32"]
+        param_dtype.choices = [*(param_dtype.choices or ()), "fp32"]
         self.gpu_host_defaults = {name: self.get_default(name) for name in cpu_host.FLAG_DEFAULTS}
         if cpu_host.is_cpu_host():
             self.set_defaults(**cpu_host.FLAG_DEFAULTS)

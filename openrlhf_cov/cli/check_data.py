@@ -36,7 +36,8 @@ def load_rows(args: SimpleNamespace, flag: str, names: str | None, split_flag: s
         rows = blending_datasets(names, None, strategy, max_count=args.data.max_samples, dataset_split=split)
     except Exception as error:  # the datasets library raises its own and its backends' errors for a bad file
         splits = getattr(error, "obj", None)
-        if isinstance(splits, DatasetDict):  # AttributeError: upstream takes all splits together for the rows
+        # AttributeError: upstream takes all splits together for the rows
+        if splits is not None and isinstance(splits, DatasetDict):
             raise UsageError(f"{split_flag} {split}: {names} has no such split; it has {', '.join(splits)}") from error
         while error.__cause__ is not None:  # the cause names the row
             error = error.__cause__

@@ -13,8 +13,8 @@ from transformers import AutoConfig
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.models.config import methods_of
-from openrlhf_cov.sizing.plan import process_groups
-from openrlhf_cov.sizing.report import counted
+from openrlhf_cov.sizing.flag_sizes import process_groups
+from openrlhf_cov.sizing.prose import counted
 from openrlhf_cov.sizing.updates import update_unit, usable_groups
 from openrlhf_cov.trainer import checkpoints
 from openrlhf_cov.utils.metrics_log import METRICS_FILE

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import paper
-from openrlhf_cov.evaluation.comparison import ALPHA, BenchmarkComparison, Comparison, Run, RunScore, compare
+from openrlhf_cov.evaluation.pairing import ALPHA, BenchmarkComparison, ComparedRun, Comparison, RunScore, compare
 from openrlhf_cov.evaluation.samples import read_samples
 from openrlhf_cov.evaluation.tables import percent, percent_interval
 from openrlhf_cov.utils.estimates import LEVEL
@@ -17,7 +17,7 @@ from openrlhf_cov.utils.terminal import Parser, printable, refuse, say
 from openrlhf_cov.utils.text_table import NONE, Row, aligned
 
 
-def read_runs(folders: Sequence[Path], grader: str) -> list[Run]:
+def read_runs(folders: Sequence[Path], grader: str) -> list[ComparedRun]:
     """The runs in these folders, each called as its folder, or by the whole path where two are called the same."""
     paths = [folder.resolve() for folder in folders]
     for folder, path in zip(folders, paths, strict=True):
@@ -28,7 +28,7 @@ def read_runs(folders: Sequence[Path], grader: str) -> list[Run]:
     for path, folder in zip(paths, folders, strict=True):
         settings, samples = read_samples(folder, grader)
         name = path.name if names.count(path.name) == 1 else str(path)
-        runs.append(Run(name=name, settings=settings, samples=samples))
+        runs.append(ComparedRun(name=name, settings=settings, samples=samples))
     return runs
 
 
@@ -51,7 +51,7 @@ def table(comparison: Comparison) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Print the comparison; exit status 2 with one line on stderr for a folder or flag that is not as it should be."""
-    parser = Parser(prog="compare", description=__doc__.partition(": ")[2])
+    parser = Parser(prog="compare", about=__doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of an evaluation, the base first")
     parser.add_argument("--metric", default="avg", help="avg or pass@k, for example pass@8 (default: avg)")
     parser.add_argument("--against", choices=tuple(paper.ROWS), help=f"also show the rows of {paper.SOURCE}")

@@ -132,7 +132,9 @@ def score(model: Path, task: Path) -> dict[str, float]:
 
     logging.disable_progress_bar()
     rows = [json.loads(line) for line in _lines(task / "test.jsonl")]
-    return evaluate(model, rows, seed=read_task(task)["settings"]["seed"])
+    made = read_task(task)
+    assert made is not None, task
+    return evaluate(model, rows, seed=made["settings"]["seed"])
 
 
 def _lines(path: Path) -> list[str]:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
 
 from openrlhf_cov.cli import demo
 from openrlhf_cov.report.write import write_report
@@ -27,7 +26,7 @@ def main() -> None:
 
 def parse_args() -> argparse.Namespace:
     """The flags of the comparison."""
-    parser = terminal.Parser(prog="demo_compare", description=__doc__.partition(": ")[2])
+    parser = terminal.Parser(prog="demo_compare", about=__doc__)
     parser.add_argument("--steps", type=int, default=40, help="global steps of each, 32 prompts x 8 samples")
     parser.add_argument("--task", type=Path, default=Path("runs/tiny_task"), help="folder of the embedded task")
     parser.add_argument("--output", type=Path, default=None, help="default: runs/demo-compare-<time>")
@@ -48,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
     scores = {}
     for method in demo.METHOD_FLAGS:
         demo.say(f"--cov_type {method}")
-        demo.check(SimpleNamespace(task=task, steps=args.steps, output=output / method))
+        demo.check(argparse.Namespace(task=task, steps=args.steps, output=output / method))
         scores[method] = demo.train_and_score(method, args.steps, task, output / method, kl_coef=0.0)
     page = write_report([output / method for method in scores], output / "report")
     terminal.say(table(before, scores, output, page, time.monotonic() - started))

@@ -24,7 +24,7 @@ def report(lines: list[Line]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Print what was found; exit status 1 if something fails, 2 for a flag that does not exist."""
-    parser = Parser(prog="doctor", description=__doc__.partition(": ")[2])
+    parser = Parser(prog="doctor", about=__doc__)
     parser.add_argument("--json", action="store_true", help="print a list of check, status, found and fix")
     parser.add_argument("--hub", action="store_true", help="also ask the Hugging Face hub whether it answers")
     args = parser.parse_args(argv)

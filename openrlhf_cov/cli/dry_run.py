@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_cov.cli.dry_run_placement import Findings, placement
-from openrlhf_cov.sizing import limits, report
+from openrlhf_cov.sizing import conditions, prose
+from openrlhf_cov.sizing.flag_sizes import model_names, step_of
 from openrlhf_cov.sizing.model_shape import KNOWN, ModelShape, shape_of_config
-from openrlhf_cov.sizing.plan import model_names, step_of
 from openrlhf_cov.utils.json_lines import parse_object
 from openrlhf_cov.utils.terminal import say
 
@@ -24,12 +24,12 @@ def run(args: SimpleNamespace, complain: Callable[[str], int]) -> int:
     shapes, tokenizer = _models(args, found)
     with leaves_no_folders(Path(args.ckpt.output_dir), Path(args.ckpt.path)):
         rows = _check(args, found, tokenizer)
-    found.shortfalls += limits.faults(args, shapes.get("actor"))
-    found.notes += limits.notes(args, shapes.get("actor"))
+    found.shortfalls += conditions.faults(args, shapes.get("actor"))
+    found.notes += conditions.notes(args, shapes.get("actor"))
     lines = [*_step(args, found, rows, tokenizer), *placement(args, found, shapes)]
     lines += [f"note: {note}" for note in dict.fromkeys(found.notes)]
     faults = list(dict.fromkeys(found.shortfalls))
-    lines.append(f"dry run: {report.counted(len(faults), 'shortfall')}" if faults else "dry run: it would run")
+    lines.append(f"dry run: {prose.counted(len(faults), 'shortfall')}" if faults else "dry run: it would run")
     say("\n".join(lines) + "\n")
     return max((complain(fault) for fault in faults), default=0)
 
@@ -115,7 +115,7 @@ def _step(args: SimpleNamespace, found: Findings, rows: Any, tokenizer: Any) -> 
             f"{cut} of {len(lengths)} prompts are longer than the {room} tokens that --data.max_len "
             f"{args.data.max_len} leaves beside the response: upstream cuts them"
         )
-    return ["step", *report.step_lines(step_of(args, fmean(lengths) if lengths else None))]
+    return ["step", *prose.step_lines(step_of(args, fmean(lengths) if lengths else None))]
 
 
 def _prompt_lengths(args: SimpleNamespace, rows: Any, tokenizer: Any) -> list[int]:

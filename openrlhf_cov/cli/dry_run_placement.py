@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.sizing import host, report
+from openrlhf_cov.sizing import host, prose
 from openrlhf_cov.sizing.budget import PHASES, Budget, Role, budget
+from openrlhf_cov.sizing.flag_sizes import engine_of, layout_of, roles_of
 from openrlhf_cov.sizing.memory import GIB, Engine
 from openrlhf_cov.sizing.model_shape import ModelShape
-from openrlhf_cov.sizing.placement import Plan, place
-from openrlhf_cov.sizing.plan import engine_of, layout_of, roles_of
+from openrlhf_cov.sizing.placement import Placement, place
 from openrlhf_cov.trainer import cpu_host
 
 MEND = {
@@ -74,7 +74,7 @@ class Cluster:
         gpus = f"{' or '.join(map(str, sizes)) or 'no'} {kind}{'s' * (sizes != [1])}"
         of = "" if self.gpu_bytes is None else f" of {self.gpu_bytes / GIB:g} GiB"
         memory = f", {min(self.memory.values()) / GIB:.4g} GiB of memory" if self.memory else ""
-        return f"{report.counted(len(self.gpus), 'node')} x {gpus}{of}{memory} ({self.source})"
+        return f"{prose.counted(len(self.gpus), 'node')} x {gpus}{of}{memory} ({self.source})"
 
 
 def placement(args: SimpleNamespace, found: Findings, shapes: dict[str, ModelShape]) -> list[str]:
@@ -86,14 +86,14 @@ def placement(args: SimpleNamespace, found: Findings, shapes: dict[str, ModelSha
     plan = place(groups, list(cluster.gpus.values()))
     for group in plan.unplaced:
         found.shortfalls.append(
-            f"{group.title}: no room for {report.counted(group.slots, 'GPU')} beside what comes before; the run needs "
+            f"{group.title}: no room for {prose.counted(group.slots, 'GPU')} beside what comes before; the run needs "
             f"{sum(each.slots for each in groups)}, there {'is' if there == 1 else 'are'} {there}: lower "
             "--actor.num_gpus_per_node, --ref.num_gpus_per_node or --vllm.num_engines, colocate "
             "(--train.colocate_all, --train.colocate_actor_ref), or take more GPUs"
         )
     for engine in plan.spanning_engines():
         found.notes.append(f"engine {engine} of --vllm.tensor_parallel_size spans nodes, which is slow")
-    lines = [f"cluster: {cluster.title}", "placement", *report.placement_lines(plan, list(cluster.gpus))]
+    lines = [f"cluster: {cluster.title}", "placement", *prose.placement_lines(plan, list(cluster.gpus))]
     if "actor" not in shapes:
         return [*lines, "memory: not estimated, the shape of the model is not known"]
     memory = _memory_of_nodes if cluster.logical else _memory_of_gpus
@@ -119,7 +119,7 @@ def _cluster(args: SimpleNamespace, found: Findings) -> Cluster | None:
             memory = {name: size for name, (_, size) in nodes.items()}
         gpu_memory = gpu_memory or (None if cpu else _least(find_gpus() or ()))
     if args.dry_run_node_memory:
-        memory = dict.fromkeys(gpus, args.dry_run_node_memory * GIB)
+        memory = {name: args.dry_run_node_memory * GIB for name in gpus}
     logical = cpu and not args.dry_run_gpu_memory
     return Cluster(gpus=gpus, gpu_bytes=gpu_memory, memory=memory, logical=logical, source=source)
 
@@ -163,7 +163,7 @@ Kinds = tuple[str, ...]
 """What runs on one GPU."""
 
 
-def _budgets(plan: Plan, budget_of: Callable[[Kinds], Budget]) -> dict[Kinds, tuple[str, Budget]]:
+def _budgets(plan: Placement, budget_of: Callable[[Kinds], Budget]) -> dict[Kinds, tuple[str, Budget]]:
     """Title and budget of every kind of GPU; those that found no room would need as much elsewhere."""
     placed = Counter(gpu.kinds for gpu in plan.gpus)
     room = [sum(group.slots for group in plan.unplaced)]
@@ -181,7 +181,7 @@ def _memory_of_gpus(
     shape: ModelShape,
     roles: dict[str, Role],
     cluster: Cluster,
-    plan: Plan,
+    plan: Placement,
 ) -> list[str]:
     """A table for each kind of GPU, the engines and the hosts; shortfalls where something does not fit."""
     engine = engine_of(args, cluster.gpu_bytes) if cluster.gpu_bytes else None
@@ -197,10 +197,10 @@ def _memory_of_gpus(
 
     lines = ["memory of a GPU, GiB, estimated (docs/sizing.md)"]
     for kinds, (title, table) in _budgets(plan, budget_of).items():
-        lines += report.budget_lines(title, table, cluster.gpu_bytes)
+        lines += prose.budget_lines(title, table, cluster.gpu_bytes)
         _compare(found, " + ".join(kinds), table, cluster.gpu_bytes)
     if engine:
-        lines += ["engine", report.engine_line(engine, shape, args.data.max_len)]
+        lines += ["engine", prose.engine_line(engine, shape, args.data.max_len)]
         share = f"--vllm.gpu_memory_utilization {args.vllm.gpu_memory_utilization:g}"
         _check_engine(args, found, engine, shape, share)
     else:
@@ -214,7 +214,7 @@ def _hosts(found: Findings, parts: dict[int, dict[str, float]], cluster: Cluster
     needs = {names[node]: sum(each.values()) for node, each in parts.items()}
     _compare_nodes(found, needs, cluster, "beside the GPUs, for what sleeps or is offloaded", MEND_NODE)
     fullest = max(parts.values(), key=lambda each: sum(each.values()), default={})
-    return ["host of the fullest node", report.host_line(fullest)]
+    return ["host of the fullest node", prose.host_line(fullest)]
 
 
 def _memory_of_nodes(
@@ -223,7 +223,7 @@ def _memory_of_nodes(
     shape: ModelShape,
     roles: dict[str, Role],
     cluster: Cluster,
-    plan: Plan,
+    plan: Placement,
 ) -> list[str]:
     """As ``_memory_of_gpus``, on CPU hosts: all processes of a node share its memory."""
     space = cpu_host.environment(training_processes=1)["VLLM_CPU_KVCACHE_SPACE"]
@@ -235,14 +235,14 @@ def _memory_of_nodes(
     budgets = _budgets(plan, lambda kinds: host.cpu_budget(roles, kinds, engine))
     lines = ["memory of a logical GPU, which is memory of its node, GiB, estimated (docs/sizing.md)"]
     for title, table in budgets.values():
-        lines += report.budget_lines(title, table, None)
-    lines += ["engine", report.engine_line(engine, shape, args.data.max_len)]
+        lines += prose.budget_lines(title, table, None)
+    lines += ["engine", prose.engine_line(engine, shape, args.data.max_len)]
     _check_engine(args, found, engine, shape, f"VLLM_CPU_KVCACHE_SPACE {space}")
     names = list(cluster.gpus)
     tables = {kinds: table for kinds, (_, table) in budgets.items()}
     needs = {names[node]: need for node, need in host.cpu_bytes(plan, tables).items()}
     _compare_nodes(found, needs, cluster, "for all processes together, as GPUs are logical there", MEND_CPU_NODE)
-    return [*lines, "all processes of a node, at most", *report.node_lines(needs, cluster.memory)]
+    return [*lines, "all processes of a node, at most", *prose.node_lines(needs, cluster.memory)]
 
 
 def _compare(found: Findings, kind: str, table: Budget, capacity: float | None) -> None:
@@ -269,6 +269,6 @@ def _compare_nodes(found: Findings, needs: dict[str, float], cluster: Cluster, w
 def _check_engine(args: SimpleNamespace, found: Findings, engine: Engine, shape: ModelShape, share: str) -> None:
     if engine.kv_tokens(shape) < args.data.max_len:
         found.shortfalls.append(
-            f"{share} leaves a KV cache of {report.counted(engine.kv_tokens(shape), 'token')} per engine, less than "
+            f"{share} leaves a KV cache of {prose.counted(engine.kv_tokens(shape), 'token')} per engine, less than "
             f"one sequence of --data.max_len {args.data.max_len}; raise it or --vllm.tensor_parallel_size"
         )

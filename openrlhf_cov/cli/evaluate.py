@@ -15,7 +15,7 @@ from openrlhf_cov.cli.packages import MATH_VERIFY, has_math_verify, require_grad
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation import benchmarks, runner
-from openrlhf_cov.evaluation.plan import Plan, make_plan
+from openrlhf_cov.evaluation.plan import EvaluationPlan, make_plan
 from openrlhf_cov.evaluation.records import Response, RunSettings, read_settings
 from openrlhf_cov.evaluation.results import REPORT_FILE, write_results
 from openrlhf_cov.evaluation.tables import table
@@ -32,7 +32,7 @@ GRADING_FLAGS = ("reward_format", "reward_grader", "reward_timeout", "reward_wor
 
 def build_parser() -> Parser:
     """The command line."""
-    parser = Parser(prog="evaluate", description=__doc__.partition(": ")[2])
+    parser = Parser(prog="evaluate", about=__doc__)
     parser.add_argument("--model", help="folder of a Hugging Face model, or its name on the hub or at --base_url")
     parser.add_argument("--benchmarks", help="names from --list, groups (paper, all) or files *.jsonl, with commas")
     parser.add_argument("--output", type=Path, help="folder of the results; the same command again continues there")
@@ -160,7 +160,7 @@ def _finish(folder: Path) -> int:
     return 0
 
 
-def _say_what_cannot_be_graded(plan: Plan) -> None:
+def _say_what_cannot_be_graded(plan: EvaluationPlan) -> None:
     for each in plan.benchmarks:
         if each.ungradable:
             say(

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from openrlhf_cov.cli.packages import ALLOW_OPENRLHF, OPENRLHF, check_versions, require
 from openrlhf_cov.config import ModelConfig
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.plan import Completion, Plan, Request
+from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, Request
 from openrlhf_cov.evaluation.records import RunSettings
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.ray_here import protect_own_ray
@@ -49,14 +49,17 @@ class Backend(Protocol):
 
     def template(self, name: str) -> str:
         """The template that makes the text sent for --template ``name``."""
+        ...
 
-    def settings(self, plan: Plan) -> dict[str, Any]:
+    def settings(self, plan: EvaluationPlan) -> dict[str, Any]:
         """The fields of ``RunSettings`` that describe the model."""
+        ...
 
     def generate(
         self, requests: Sequence[Request], settings: RunSettings
     ) -> Iterator[tuple[Request, Completion | None]]:
         """Completions as they finish."""
+        ...
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,7 +125,7 @@ class Engines:
         """Itself."""
         return name
 
-    def settings(self, plan: Plan) -> dict[str, Any]:
+    def settings(self, plan: EvaluationPlan) -> dict[str, Any]:
         """Model, fingerprint, precision and length: the longest prompt and response, if the model can hold them."""
         from transformers import AutoConfig
 
@@ -131,7 +134,7 @@ class Engines:
         wanted = self.args.max_model_len
         if wanted is not None and room is not None and wanted > room:
             raise UsageError(f"--max_model_len {wanted}: {self.args.model} has {room} positions")
-        needed = max(len(ids) for _, ids in plan.prompts) + max(each.max_tokens for each in plan.benchmarks)
+        needed = max(len(ids or ()) for _, ids in plan.prompts) + max(each.max_tokens for each in plan.benchmarks)
         return {
             "model": self.args.model,
             "model_sha256": fingerprint(Path(self.args.model)) if Path(self.args.model).is_dir() else None,
@@ -155,6 +158,7 @@ class Engines:
         on_sigterm = signal.getsignal(signal.SIGTERM)
         cluster.connect(needs)
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own one would end the process at once
+        assert settings.max_model_len is not None
         try:
             cluster.check_capacity(needs)
             engines = evaluation_engines.start_engines(
@@ -196,7 +200,7 @@ class Server:
         """For ``chat`` the text of the message: the server puts its own template around it."""
         return "plain" if name == "chat" else name
 
-    def settings(self, plan: Plan) -> dict[str, Any]:
+    def settings(self, plan: EvaluationPlan) -> dict[str, Any]:
         """The model's name; prompts are cut to no length here."""
         return {"model": self.model, "max_model_len": self.endpoint.max_model_len, "packages": packages()}
 

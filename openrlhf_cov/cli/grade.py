@@ -27,7 +27,7 @@ SHOWN = 20
 
 
 @dataclass(frozen=True)
-class Row:
+class GradeRow:
     """One line of the file: a response and the label it is graded against."""
 
     line: int
@@ -35,7 +35,7 @@ class Row:
     label: Any
 
 
-def read_rows(path: Path, response_key: str, label_key: str) -> list[Row]:
+def read_rows(path: Path, response_key: str, label_key: str) -> list[GradeRow]:
     """The rows of a JSON Lines file. Raises UsageError, naming the line, for one that is not as it should be."""
     rows = []
     try:
@@ -50,12 +50,12 @@ def read_rows(path: Path, response_key: str, label_key: str) -> list[Row]:
     return rows
 
 
-def grade_rows(rows: list[Row], config: RewardConfig) -> list[Grade]:
+def grade_rows(rows: list[GradeRow], config: RewardConfig) -> list[Grade]:
     """The grade of every row, in order, with a progress bar on stderr."""
     return _in_threads(lambda row: sources.grade_label(row.response, row.label, config), rows, config)
 
 
-def published_grades(rows: list[Row], grades: list[Grade], config: RewardConfig) -> list[Grade]:
+def published_grades(rows: list[GradeRow], grades: list[Grade], config: RewardConfig) -> list[Grade]:
     """The grades of the grader published for rows with the ``grades`` of strict; Math-Verify is asked about wrong ones
     only."""
     graded = list(zip(rows, grades, strict=True))
@@ -67,7 +67,7 @@ def _in_threads(grade: Callable[[Any], Grade], items: list[Any], config: RewardC
         return list(tqdm(threads.map(grade, items), total=len(items), desc="grading", unit="response"))
 
 
-def summary(rows: list[Row], grades: list[Grade]) -> str:
+def summary(rows: list[GradeRow], grades: list[Grade]) -> str:
     """Counts by status, and the slowest rows."""
     counts = Counter("correct" if grade.correct else "wrong" for grade in grades if grade.status == "graded")
     counts |= Counter(grade.status for grade in grades if grade.status != "graded")
@@ -80,7 +80,7 @@ def summary(rows: list[Row], grades: list[Grade]) -> str:
     return "\n".join(lines)
 
 
-def comparison(rows: list[Row], strict: list[Grade], published: list[Grade]) -> str:
+def comparison(rows: list[GradeRow], strict: list[Grade], published: list[Grade]) -> str:
     """What each grader accepts, and the first ``SHOWN`` rows on which they differ."""
     differing = [
         f"line {row.line}: {_shown(ours.answer)}, label {_shown(sources.split_label(row.label)[0])}"
@@ -102,7 +102,7 @@ def _shown(answer: str | None) -> str:
     return " ".join((answer or "").split())[:60]
 
 
-def grade_lines(rows: list[Row], grades: list[Grade], published: list[Grade] | None = None) -> Iterator[str]:
+def grade_lines(rows: list[GradeRow], grades: list[Grade], published: list[Grade] | None = None) -> Iterator[str]:
     """One JSON object per row: line, correct, status, answer, seconds, and what published says where it was asked."""
     for row, grade, other in zip(rows, grades, published or [None] * len(rows), strict=True):
         record = {"line": row.line, "correct": grade.correct, "status": grade.status, "answer": grade.answer}
@@ -112,7 +112,7 @@ def grade_lines(rows: list[Row], grades: list[Grade], published: list[Grade] | N
 
 def main(argv: list[str] | None = None) -> int:
     """Print the summary; exit status 2 with one line on stderr for a bad file or flag."""
-    parser = Parser(prog="grade", description=__doc__.partition(": ")[2])
+    parser = Parser(prog="grade", about=__doc__)
     parser.add_argument("file", type=Path, help="JSON Lines, one response and its label per line")
     parser.add_argument("--response_key", default="response", help="key of the response (default: response)")
     parser.add_argument("--label_key", default="answer", help="key of the label (default: answer)")
@@ -140,7 +140,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def check_labels(path: Path, rows: list[Row], config: RewardConfig) -> None:
+def check_labels(path: Path, rows: list[GradeRow], config: RewardConfig) -> None:
     """Raises UsageError for the first label that cannot be graded."""
     for row in rows:
         try:
@@ -149,7 +149,7 @@ def check_labels(path: Path, rows: list[Row], config: RewardConfig) -> None:
             raise UsageError(f"{path}, line {row.line}: the label {row.label!r}: {error}") from error
 
 
-def _row(place: str, number: int, line: bytes, response_key: str, label_key: str) -> Row:
+def _row(place: str, number: int, line: bytes, response_key: str, label_key: str) -> GradeRow:
     try:
         record = parse_object(line)
     except ValueError as error:
@@ -162,7 +162,7 @@ def _row(place: str, number: int, line: bytes, response_key: str, label_key: str
         raise UsageError(f"{place}: {response_key!r} is {type(response).__name__}, not a string")
     if "source" in record and not isinstance(label, dict):
         label = {"answer": label, "source": record["source"]}
-    return Row(number, response, label)
+    return GradeRow(number, response, label)
 
 
 if __name__ == "__main__":

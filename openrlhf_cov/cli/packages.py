@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-from openrlhf_cov.cli.host.packages import DISTRIBUTIONS, pins, version_of
+from openrlhf_cov.cli.host.installed import DISTRIBUTIONS, pins, version_of
 from openrlhf_cov.errors import UsageError
 
 logger = logging.getLogger(__name__)

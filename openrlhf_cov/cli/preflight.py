@@ -12,7 +12,7 @@ from openrlhf_cov.cli.packages import require_grader
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import benchmarks
 from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_module
-from openrlhf_cov.sizing import limits
+from openrlhf_cov.sizing import conditions
 from openrlhf_cov.utils.json_lines import parse_object
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def check(
     Every check runs inside of an ``attempt()``; where that lets UsageError pass, as by default, the first fault ends
     them. Models in ``known`` are not looked up; ``ask_tokenizer`` False: neither is the tokenizer.
     """
-    for fault in (*check_run.number_faults(args), *limits.rollout_faults(args)):
+    for fault in (*check_run.number_faults(args), *conditions.rollout_faults(args)):
         with attempt():
             raise UsageError(fault)
     models = {
@@ -125,7 +125,7 @@ def _check_plan(args: SimpleNamespace, ask_tokenizer: bool) -> None:
     args.ckpt.best_metric_key = args.ckpt.best_metric_key or best_metric(plan)
     if not ask_tokenizer:
         return
-    longest = max(len(ids) for _, ids in plan.prompts)
+    longest = max(len(ids or ()) for _, ids in plan.prompts)
     wanted = longest + max(each.max_tokens for each in plan.benchmarks)
     if wanted > args.data.max_len:
         logger.warning(
@@ -192,7 +192,7 @@ def _check_config(flag: str, model: str, refusal: str, trusted: bool) -> None:
 
 def _file_with_code(model: str) -> str | None:
     """The first file of a model that names code of its own."""
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
 
     for name in CONFIG_FILES:
         path = cached_file(

@@ -10,10 +10,10 @@ from typing import Any
 from tqdm import tqdm
 
 from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.preparation.inputs import TRAINING_SETS, Keys, Row, open_sources
 from openrlhf_cov.preparation.output import MANIFEST, TRAIN, write_training_set
 from openrlhf_cov.preparation.overlap import EvaluationSets, read_evaluation_sets
 from openrlhf_cov.preparation.selection import REASONS
-from openrlhf_cov.preparation.sources import TRAINING_SETS, Keys, Row, open_sources
 from openrlhf_cov.utils.prompts import TEMPLATES
 from openrlhf_cov.utils.terminal import Parser, refuse, say
 from openrlhf_cov.utils.text_table import aligned
@@ -23,7 +23,7 @@ KEYS = ("id", "problem", "answer", "source")
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = Parser(prog="prepare_data", description=__doc__.partition(": ")[2])
+    parser = Parser(prog="prepare_data", about=__doc__)
     names = ", ".join(TRAINING_SETS)
     parser.add_argument("--dataset", required=True, help=f"{names} or JSON Lines files, several with commas")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new or empty folder, or its own")

@@ -26,7 +26,7 @@ MOST_PROCESSES = 4
 
 def build_parser() -> argparse.ArgumentParser:
     """The flags of the report."""
-    parser = Parser(prog="report", description=__doc__.partition(": ")[2])
+    parser = Parser(prog="report", about=__doc__)
     parser.add_argument(
         "runs",
         type=Path,
@@ -122,7 +122,7 @@ def check_places(output: Path | None, export: str | None) -> None:
         path = Path(export)
         if path.is_dir():
             raise UsageError(f"--export {path} is a folder; give a file, or - for stdout")
-        if path.parent == output and not output.exists():
+        if output and path.parent == output and not output.exists():
             return  # it will be made
         if not path.parent.is_dir():
             raise UsageError(f"--export {path}: there is no folder {path.parent}; make it, or give another file")

@@ -100,7 +100,7 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
     server = GuardedServer(
         uvicorn.Config(
             make_app(make_service(config, limits, token)),
-            http=partial(GuardedProtocol, max_connections=limits.max_connections),
+            http=partial(GuardedProtocol, max_connections=limits.max_connections),  # pyright: ignore[reportArgumentType]
             log_config=None,
             log_level="warning",
             access_log=False,

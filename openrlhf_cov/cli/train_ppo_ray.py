@@ -80,7 +80,7 @@ def main() -> None:
     except RunStopped as error:
         cause = _cause_of(error)
         _one_line(str(cause))
-        sys.exit(128 + stopping.stop_requested() if isinstance(cause, StoppedBySignal) else 1)
+        sys.exit(128 + (stopping.stop_requested() or 0) if isinstance(cause, StoppedBySignal) else 1)
 
 
 def fill_in_secrets(args: SimpleNamespace) -> None:
@@ -115,8 +115,8 @@ def _write_command(folder: str) -> None:
 
 def _cause_of(error: Exception) -> Exception:
     """The error itself, out of those that Ray wraps around it on its way through actors."""
-    while isinstance(getattr(error, "cause", None), Exception):
-        error = error.cause
+    while isinstance(cause := getattr(error, "cause", None), Exception):
+        error = cause
     return error
 
 

@@ -14,7 +14,7 @@ SLOWEST, FASTEST = 3600.0, 0.1
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    found = Parser(prog="watch", description=__doc__.partition(": ")[2])
+    found = Parser(prog="watch", about=__doc__)
     found.add_argument(
         "runs", type=Path, nargs="+", metavar="RUN", help="folder of a run; also TensorBoard events or CSV, read once"
     )
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def watch(args: argparse.Namespace) -> None:
     """The dashboard, or with ``--once`` a snapshot on stdout."""
-    from openrlhf_cov.dashboard.sources import open_sources
+    from openrlhf_cov.dashboard.watched import open_sources
 
     sources = open_sources(args.runs, args.steps)
     if not args.once:
@@ -67,7 +67,7 @@ def watch(args: argparse.Namespace) -> None:
             source.update()
         except OSError as error:
             raise unreadable(error) from error
-    say(snapshot([source.state for source in sources], time.time()))
+    say(snapshot([source.state for source in sources if source.state], time.time()))
 
 
 if __name__ == "__main__":

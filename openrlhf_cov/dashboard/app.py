@@ -3,19 +3,20 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.containers import Container, Grid, VerticalScroll
 from textual.message import Message
 from textual.widgets import Footer, Static
 
 from openrlhf_cov.dashboard.layout import Layout, layout
 from openrlhf_cov.dashboard.panels import compact, headline, panels
-from openrlhf_cov.dashboard.sources import Source
 from openrlhf_cov.dashboard.state import CURVES, RunState
+from openrlhf_cov.dashboard.watched import WatchedRun
 from openrlhf_cov.dashboard.widgets import CurveChart, Drawn, RunTable, TextScreen, View
 
 TABLE_ROWS = 8
@@ -47,7 +48,7 @@ class Watch(App[None]):
     CSS_PATH = "watch.tcss"
     TITLE = "watch"
     ENABLE_COMMAND_PALETTE = False
-    BINDINGS = (
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
         Binding("tab,right", "move(1)", "Next run", priority=True, key_display="Tab"),
         Binding("shift+tab,left", "move(-1)", show=False, priority=True),
@@ -60,12 +61,12 @@ class Watch(App[None]):
         Binding("pagedown", "scroll(1)", show=False, priority=True),
         Binding("pageup", "scroll(-1)", show=False, priority=True),
         *(Binding(str(number), f"select({number - 1})", show=False) for number in range(1, 10)),
-    )
+    ]
 
     class State(Message):
         """Source ``number`` has a new state."""
 
-        def __init__(self, number: int, state: RunState) -> None:
+        def __init__(self, number: int, state: RunState | None) -> None:
             super().__init__()
             self.number, self.state = number, state
 
@@ -76,7 +77,7 @@ class Watch(App[None]):
             super().__init__()
             self.trouble = trouble
 
-    def __init__(self, sources: Sequence[Source], interval: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, sources: Sequence[WatchedRun], interval: float, clock: Callable[[], float] = time.time) -> None:
         super().__init__()
         self.sources, self.interval, self.clock = list(sources), interval, clock
         self.states: list[RunState | None] = [None] * len(self.sources)
@@ -167,7 +168,7 @@ class Watch(App[None]):
 
     def _show_curves(self) -> None:
         order = [self.selected, *(n for n in range(len(self.states)) if self.overlay and n != self.selected)]
-        shown = [(n, self.states[n]) for n in order if self.states[n] is not None and self.states[n].curves]
+        shown = [(n, state) for n in order if (state := self.states[n]) and state.curves]
         for number, chart in enumerate(self.query(CurveChart)):
             curve = (number + self.first_curve) % len(CURVES)
             chart.show([Drawn(n, state.curves[curve]) for n, state in shown], self.view, len(self.states) > 1)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openrlhf_cov.analysis.runs import KEPT_ONLY
+from openrlhf_cov.dashboard.drawing import label, sparkline
 from openrlhf_cov.dashboard.eta import duration
-from openrlhf_cov.dashboard.series import label, sparkline
-from openrlhf_cov.dashboard.state import Curve, RunState
+from openrlhf_cov.dashboard.state import RunCurve, RunState
 from openrlhf_cov.utils.metric_table import ENTROPY, title_and_unit
 
 BAR_WIDTH = 10
@@ -18,7 +18,7 @@ ABOUT = "about the file"
 
 
 @dataclass(frozen=True)
-class Panel:
+class TextPanel:
     """A titled block of lines."""
 
     title: str
@@ -48,17 +48,17 @@ def eta(state: RunState, now: float) -> str:
     return about + duration(seconds)
 
 
-def panels(state: RunState, now: float) -> list[Panel]:
+def panels(state: RunState, now: float) -> list[TextPanel]:
     """What there is to say beside the curves."""
     if not state.curves:
-        found = [Panel("run", (state.activity(now).text, f"in {state.path}")), Panel(ABOUT, state.warnings)]
+        found = [TextPanel("run", (state.activity(now).text, f"in {state.path}")), TextPanel(ABOUT, state.warnings)]
         return [panel for panel in found if panel.lines]
     found = [
-        Panel("progress", tuple(_progress(state, now))),
-        Panel("time of a step", tuple(_times(state))),
-        Panel("rollouts, newest step", tuple(_rollouts(state))),
-        Panel("law R = -a exp(H) + b", tuple(_law(state))),
-        Panel(ABOUT, state.warnings),
+        TextPanel("progress", tuple(_progress(state, now))),
+        TextPanel("time of a step", tuple(_times(state))),
+        TextPanel("rollouts, newest step", tuple(_rollouts(state))),
+        TextPanel("law R = -a exp(H) + b", tuple(_law(state))),
+        TextPanel(ABOUT, state.warnings),
     ]
     return [panel for panel in found if panel.lines]
 
@@ -85,8 +85,9 @@ def shortened(name: str, width: int) -> str:
 
 def table_cells(state: RunState, now: float) -> dict[str, str]:
     """A run's line in the table of runs, by heading."""
-    fit = state.law.fit if state.law else None
-    ceiling = "-" if fit is None else label(fit.ceiling.estimate) + ("" if state.law.verdict.applies else "?")
+    law, ceiling = state.law, "-"
+    if law and law.fit:
+        ceiling = label(law.fit.ceiling.estimate) + ("" if law.verdict.applies else "?")
     values = {curve.metric: label(curve.last) for curve in state.curves}
     return {
         "step": f"{state.done}" + (f"/{state.total.steps}" if state.total else ""),
@@ -107,7 +108,7 @@ def snapshot(states: Sequence[RunState], now: float) -> str:
     return "\n\n".join("\n".join(_block(state, now)) for state in states) + "\n"
 
 
-def chart_title(curve: Curve, note: str = "") -> str:
+def chart_title(curve: RunCurve, note: str = "") -> str:
     """What a chart shows, in which unit, and the newest value."""
     shown = label(curve.last) if len(curve.values) else "none"
     return f"{title_and_unit(curve.metric)}: {shown}{note}"

@@ -50,7 +50,7 @@ class Phase:
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class RunCurve:
     """Points (n,) that there are of a metric."""
 
     metric: str
@@ -76,7 +76,7 @@ class RunState:
     total: Total | None = None
     pace: Pace = UNKNOWN_PACE
     last_time: float = math.nan
-    curves: tuple[Curve, ...] = ()
+    curves: tuple[RunCurve, ...] = ()
     phases: tuple[Phase, ...] = ()
     step_seconds: float = math.nan
     tokens_per_second: tuple[float, float] = (math.nan, math.nan)
@@ -89,7 +89,7 @@ class RunState:
     alerts: tuple[Alert, ...] = ()
     warnings: tuple[str, ...] = ()
 
-    def curve(self, metric: str) -> Curve:
+    def curve(self, metric: str) -> RunCurve:
         return next(curve for curve in self.curves if curve.metric == metric)
 
     def age(self, now: float) -> float:
@@ -162,10 +162,10 @@ class RunningVerdict:
         return same and new < max(1.0, LAW_GROWTH * len(fitted))
 
 
-def _curve(table: Table, name: str) -> Curve:
+def _curve(table: Table, name: str) -> RunCurve:
     values = table.column(name)
     there = np.isfinite(values)
-    return Curve(name, table.steps[there].astype(np.float64), values[there])
+    return RunCurve(name, table.steps[there].astype(np.float64), values[there])
 
 
 def _phases(table: Table) -> tuple[Phase, ...]:

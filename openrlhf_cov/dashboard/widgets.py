@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from rich.style import Style
 from rich.text import Text
-from textual.app import ComposeResult
+from textual.app import ComposeResult, RenderResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.coordinate import Coordinate
@@ -15,9 +15,9 @@ from textual.widgets import DataTable, Static
 from textual_plotext import PlotextPlot
 
 from openrlhf_cov.analysis.regression import Floats
+from openrlhf_cov.dashboard.drawing import labels, log_ticks, smoothed, thinned_for, ticks
 from openrlhf_cov.dashboard.panels import TABLE_COLUMNS, chart_title, shortened, table_cells
-from openrlhf_cov.dashboard.series import labels, log_ticks, smoothed, thinned_for, ticks
-from openrlhf_cov.dashboard.state import Curve, RunState
+from openrlhf_cov.dashboard.state import RunCurve, RunState
 from openrlhf_cov.utils.metric_table import title_and_unit
 
 COLORS = ((86, 180, 233), (230, 159, 0), (0, 158, 115), (204, 121, 167), (240, 228, 66), (213, 94, 0))
@@ -45,7 +45,7 @@ class Drawn:
     """A curve of run ``number`` (from 0) in a chart."""
 
     number: int
-    curve: Curve
+    curve: RunCurve
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class CurveChart(PlotextPlot):
             self.border_title = chart_title(drawn[0].curve, "".join(notes))
         self.refresh()
 
-    def render(self) -> Text:
+    def render(self) -> RenderResult:
         self.plt.clear_figure()
         width, height = self.size.width, self.size.height
         lines = [(each.number, *self._points(each.curve, width)) for each in self.drawn if len(each.curve.values)]
@@ -92,7 +92,7 @@ class CurveChart(PlotextPlot):
         self._axes(lines, is_log, width, height)
         return super().render()
 
-    def _points(self, curve: Curve, width: int) -> tuple[Floats, Floats]:
+    def _points(self, curve: RunCurve, width: int) -> tuple[Floats, Floats]:
         values = smoothed(curve.values) if self._view.smooth else curve.values
         return thinned_for(curve.steps, values, 2 * width)
 
@@ -149,7 +149,7 @@ class TextScreen(ModalScreen[None]):
 
     BINDINGS = (Binding("escape,q,question_mark,d,enter,space", "dismiss", "Close"),)
 
-    def __init__(self, title: str, text: str) -> None:
+    def __init__(self, title: str, text: str | Text) -> None:
         super().__init__()
         self._title, self._text = title, text
 

@@ -242,7 +242,8 @@ def get_protocol(name: str) -> Protocol:
 
 def table() -> str:
     """All benchmarks with their default settings, the groups and the protocols, as text for a terminal."""
-    rows = [("name", "version", "problems", "samples", "temperature", "max tokens", "grader", "hub", "content")]
+    head = ("name", "version", "problems", "samples", "temperature", "max tokens", "grader", "hub", "content")
+    rows: list[tuple[str, ...]] = [head]
     for benchmark in BENCHMARKS.values():
         how = benchmark.sampling
         numbers = (benchmark.version, benchmark.rows, how.samples, how.temperature, how.max_tokens)

@@ -34,10 +34,10 @@ def load_problems(benchmark: Benchmark, data_dir: Path | None) -> list[Problem]:
     They come from its own file, from ``data_dir`` or, if that is None, from the hub. Raises UsageError, naming file,
     line and field.
     """
-    if data_dir is None and benchmark.path is None:
+    path = benchmark.path or (data_dir and _find_file(benchmark, data_dir))
+    if path is None:
         place, rows, expected = _hub_rows(benchmark)
     else:
-        path = benchmark.path or _find_file(benchmark, data_dir)
         place, rows, expected = str(path), _file_rows(path), benchmark.rows
     problems = _check_rows(rows)
     if expected is None and not problems:
@@ -120,7 +120,7 @@ def _problem(place: str, row: Any) -> Problem:
     return Problem(**{name: row[name] for name in FIELDS})
 
 
-def _hub_rows(benchmark: Benchmark) -> tuple[str, Iterator[Row], int]:
+def _hub_rows(benchmark: Benchmark) -> tuple[str, Iterator[Row], int | None]:
     hub = benchmark.hub
     if hub is None:
         raise UsageError(

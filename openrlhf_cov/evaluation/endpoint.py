@@ -42,7 +42,7 @@ class Endpoint:
 
         self.openai = openai
         self.model, self.chat, self.concurrency, self.max_retries = model, chat, concurrency, max_retries
-        self.server = {"base_url": base_url, "api_key": api_key}
+        self.server: dict[str, Any] = {"base_url": base_url, "api_key": api_key}
         served = self._served()
         if model not in served:
             raise UsageError(

@@ -49,7 +49,7 @@ class Completion:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """All benchmarks of a run, their problems in order, and one prompt for each."""
 
     benchmarks: tuple[BenchmarkSettings, ...]
@@ -84,7 +84,7 @@ def make_plan(
     limit: int | None,
     template: str,
     tokenizer: Any,
-) -> Plan:
+) -> EvaluationPlan:
     """The plan of a run. ``overrides`` replace fields of every benchmark's ``Sampling`` where they are not None.
 
     ``tokenizer`` None: prompts stay texts. Raises UsageError for data, template or settings that cannot be.
@@ -101,7 +101,7 @@ def make_plan(
         asked += [AskedProblem.of(benchmark.name, problem) for problem in problems]
         texts = [write(problem.problem, tokenizer) for problem in problems]
         prompts += zip(texts, _tokens(benchmark.name, texts, template, tokenizer), strict=True)
-    return Plan(tuple(settings), tuple(asked), tuple(prompts))
+    return EvaluationPlan(tuple(settings), tuple(asked), tuple(prompts))
 
 
 def tokenize(texts: list[str], template: str, tokenizer: Any) -> list[tuple[int, ...] | None]:

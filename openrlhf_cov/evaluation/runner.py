@@ -10,7 +10,7 @@ from typing import Any
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.plan import Completion, Plan, Request
+from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, Request
 from openrlhf_cov.evaluation.records import (
     PROBLEMS_FILE,
     PROMPT_TOO_LONG,
@@ -155,7 +155,7 @@ class Grader:
         }
 
     @classmethod
-    def of(cls, plan: Plan, config: RewardConfig) -> "Grader":
+    def of(cls, plan: EvaluationPlan, config: RewardConfig) -> "Grader":
         """The grader of a plan."""
         return cls(plan.problems, {each.name: each.grader for each in plan.benchmarks}, config)
 

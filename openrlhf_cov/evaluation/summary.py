@@ -128,7 +128,8 @@ def summarize_benchmark(samples: BenchmarkSamples) -> BenchmarkSummary:
 
 
 def _mean(scores: list[Interval | None]) -> float | None:
-    return None if None in scores else sum(score.estimate for score in scores) / len(scores)
+    known = [score.estimate for score in scores if score]
+    return sum(known) / len(known) if len(known) == len(scores) else None
 
 
 def mean_surprisal(responses: list[Response]) -> float | None:

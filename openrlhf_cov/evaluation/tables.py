@@ -57,7 +57,7 @@ def grader_rows(summary: Summary) -> list[Row]:
         for each in summary.benchmarks
         if each.published is not None
     ]
-    if summary.mean_published is not None:
+    if summary.mean_avg_at_k is not None and summary.mean_published is not None:
         rows.append(("mean", "", percent(summary.mean_avg_at_k), "", percent(summary.mean_published), "", ""))
     return rows
 

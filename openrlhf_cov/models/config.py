@@ -147,8 +147,8 @@ class CovConfig(*OF_METHODS):
             for method in self.methods:
                 if method.plan and not method.by_covariance:
                     yield f"{method.flag} only applies to --cov_scope global, got --cov_scope {self.cov_scope}"
-        for method in self.methods if self.surrogate else ():
-            surrogate = self.surrogate.flag
+        surrogate = self.surrogate.flag if self.surrogate else None
+        for method in self.methods if surrogate else ():
             if method.keeps_clip and getattr(self, method.keeps_clip):
                 yield f"--{method.keeps_clip} has no effect with {surrogate}, which has no PPO clip; drop it"
             if method is not self.surrogate and method.ppo_clip and not self.allow_no_trust_region:
@@ -158,7 +158,7 @@ class CovConfig(*OF_METHODS):
                     "--allow_no_trust_region if you mean it"
                 )
         asking = [method for method in self.methods if method.entropy_policy]
-        if len({getattr(self, method.entropy_policy) for method in asking}) > 1:
+        if len({getattr(self, method.entropy_policy) for method in asking if method.entropy_policy}) > 1:
             flags = " and ".join(method.flag for method in asking)
             yield f"{flags} ask for entropies of different policies; let them ask for the same"
 

@@ -44,7 +44,7 @@ class EntropyDynamics:
         ``eta`` stands for the step size of the theorems, which is known up to a constant.
         """
         delta = entropy - self._entropy
-        pair = (delta, *self._predictions)
+        pair = (delta, self._predictions[0], self._predictions[1])
         if all(map(math.isfinite, pair)):
             self._pairs.append(pair)
         self._entropy = entropy

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +56,7 @@ class MethodLoss(nn.Module):
     def __init__(self, config: CovConfig, *, policy_loss: nn.Module, aggregate: Callable[..., Tensor]) -> None:
         super().__init__()
         self.config = config
-        self.policy_loss = policy_loss
+        self.policy_loss: Any = policy_loss
         self.aggregate = aggregate
         self.record: LossRecord | None = None
         self._expected: tuple[Sequence[Plan], int] = ((), 0)
@@ -95,9 +96,10 @@ class MethodLoss(nn.Module):
         plans, update = self._plans(methods, batch)
         for plan in plans:
             advantages = plan.transformed(advantages)
-        if self.config.surrogate:
+        surrogate = self.config.surrogate
+        if surrogate and surrogate.coefficient:
             ratio = batch.ratio
-            advantages = advantages * (self.config.surrogate.coefficient(self.config, ratio, advantages) / ratio)
+            advantages = advantages * (surrogate.coefficient(self.config, ratio, advantages) / ratio)
         self.record = LossRecord(
             replace(batch, log_probs=log_probs.detach()),
             advantages,
@@ -121,7 +123,8 @@ class MethodLoss(nn.Module):
         (plans, update), self._expected = self._expected, ((), 0)
         if methods and self.config.cov_scope == "micro_batch":
             alone = MicroBatch(batch, self.ppo_clip, self._generator_on(batch.log_probs.device))
-            plans = [plan for method in methods for plan in method.plan(self.config, alone)]
+            making = [method.plan for method in methods if method.plan]
+            plans = [plan for make in making for plan in make(self.config, alone)]
         if [plan.tokens.shape for plan in plans] != [batch.action_mask.shape] * len(methods):
             raise RuntimeError(
                 "with cov_scope global, `expect` plans, of tensors (B, A), before each call of the loss"

@@ -22,8 +22,6 @@ from openrlhf_cov.settings import Settings
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from openrlhf_cov.models.window import Window
-
 UNCLIPPED = (math.inf, math.inf)
 """The range of a PPO clip that clips nothing."""
 
@@ -93,8 +91,8 @@ class Method:
     """Setting that says whose log-probs the window holds: ``current``, the policy before each update, or ``old``."""
     entropy_policy: str | None = None
     """Setting that says whose entropies the window holds: ``current``, the policy before each update, or ``old``."""
-    plan: Callable[[Any, Window], list[Plan]] | None = None
-    """What it does to each micro-batch of a window."""
+    plan: Callable[[Any, Any], list[Plan]] | None = None
+    """(settings, ``Window`` or ``MicroBatch``) -> what it does to each micro-batch."""
     coefficient: Callable[[Any, Tensor, Tensor], Tensor] | None = None
     """(settings, ratio, A') -> k (B, A) of a surrogate."""
     penalty: Callable[[Any, TokenBatch], Tensor] | None = None

@@ -6,16 +6,16 @@ They follow from the inputs' content and the settings alone: the same again give
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.preparation.inputs import Digest, Row, Source
 from openrlhf_cov.preparation.overlap import EvaluationSets
 from openrlhf_cov.preparation.selection import REASONS, select
-from openrlhf_cov.preparation.sources import Digest, Row, Source
 from openrlhf_cov.utils.json_lines import replacing, write_lines
 from openrlhf_cov.utils.prompts import get_template, plain
 
@@ -120,6 +120,6 @@ def _version() -> str:
         return "not installed"
 
 
-def _rows(sources: list[Source], digests: list[Digest]) -> Iterator[Row]:
+def _rows(sources: list[Source], digests: Sequence[Digest]) -> Iterator[Row]:
     for source, digest in zip(sources, digests, strict=True):
         yield from source.read(digest)

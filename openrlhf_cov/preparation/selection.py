@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.preparation.inputs import Row
 from openrlhf_cov.preparation.overlap import EvaluationSets
 from openrlhf_cov.preparation.repeats import Repeats
-from openrlhf_cov.preparation.sources import Row
 from openrlhf_cov.rewards.sources import check_label
 
 REASONS = {

@@ -54,7 +54,7 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Row:
+class Need:
     """Bytes of one kind, in every phase."""
 
     name: str
@@ -65,7 +65,7 @@ class Row:
 class Budget:
     """The rows of one GPU."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[Need, ...]
 
     @property
     def totals(self) -> tuple[float, ...]:
@@ -93,23 +93,23 @@ def budget(
     trained = [role for role in roles if role.training]
     if states_sleep and trained:
         trained = [max(trained, key=lambda role: role.states + role.trains)]
-    rows = [Row(f"{role.name}: weights", (role.weights,) * len(PHASES)) for role in roles]
+    rows = [Need(f"{role.name}: weights", (role.weights,) * len(PHASES)) for role in roles]
     for role in roles:
         if role.training and (role in trained or not states_sleep):
             at_rest = 0.0 if states_sleep else role.states
-            rows.append(Row(f"{role.name}: optimizer, gradients", (at_rest, at_rest, role.states, at_rest)))
+            rows.append(Need(f"{role.name}: optimizer, gradients", (at_rest, at_rest, role.states, at_rest)))
     if roles:
         scoring = max(role.scores for role in roles)
         sending = max(role.sends for role in roles)
-        rows.append(Row("micro-batch, gathered weights", (0.0, scoring, sum(r.trains for r in trained), sending)))
+        rows.append(Need("micro-batch, gathered weights", (0.0, scoring, sum(r.trains for r in trained), sending)))
     if engine:
         rows.append(_engine_row(engine, engine_shape, engine_sleeps))
-    rows.append(Row("CUDA, NCCL", (float(PROCESS * (len(roles) + bool(engine))),) * len(PHASES)))
+    rows.append(Need("CUDA, NCCL", (float(PROCESS * (len(roles) + bool(engine))),) * len(PHASES)))
     return Budget(tuple(rows))
 
 
-def _engine_row(engine: Engine, shape: ModelShape, sleeps: bool) -> Row:
-    if not sleeps:
-        return Row("engine", (engine.share,) * len(PHASES))
+def _engine_row(engine: Engine, shape: ModelShape | None, sleeps: bool) -> Need:
+    if shape is None or not sleeps:
+        return Need("engine", (engine.share,) * len(PHASES))
     asleep = float(ENGINE_ASLEEP)
-    return Row("engine, asleep outside generation", (engine.share, asleep, asleep, asleep + engine.weights(shape)))
+    return Need("engine, asleep outside generation", (engine.share, asleep, asleep, asleep + engine.weights(shape)))

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from types import SimpleNamespace
 
-from openrlhf_cov.sizing.budget import PHASES, Budget, Role, Row, budget
+from openrlhf_cov.sizing.budget import PHASES, Budget, Need, Role, budget
+from openrlhf_cov.sizing.flag_sizes import BYTES, engine_of
 from openrlhf_cov.sizing.memory import GIB, Engine
 from openrlhf_cov.sizing.model_shape import ModelShape
-from openrlhf_cov.sizing.placement import Plan
-from openrlhf_cov.sizing.plan import BYTES, engine_of
+from openrlhf_cov.sizing.placement import Placement
 
 CPU_PROCESS = 2 * GIB // 3
 """Measured on the embedded task, on a CPU host: Python, torch and Ray in one process, without model."""
@@ -20,7 +20,7 @@ RUN_PROCESSES = 3
 
 
 def off_gpu_bytes(
-    args: SimpleNamespace, roles: Mapping[str, Role], plan: Plan, engine_shape: ModelShape
+    args: SimpleNamespace, roles: Mapping[str, Role], plan: Placement, engine_shape: ModelShape
 ) -> dict[int, dict[str, float]]:
     """Node -> bytes of its memory that what sleeps or is offloaded takes, by what it is.
 
@@ -57,11 +57,11 @@ def cpu_budget(roles: Mapping[str, Role], kinds: tuple[str, ...], engine: Engine
         "offloaded, here all the same": sum(_on_host(role, sleeps=False) for role in there),
         "Python, torch": float(processes * CPU_PROCESS),
     }
-    rows += [Row(name, (value,) * len(PHASES)) for name, value in more.items() if value]
+    rows += [Need(name, (value,) * len(PHASES)) for name, value in more.items() if value]
     return Budget(tuple(rows))
 
 
-def cpu_bytes(plan: Plan, budgets: Mapping[tuple[str, ...], Budget]) -> dict[int, float]:
+def cpu_bytes(plan: Placement, budgets: Mapping[tuple[str, ...], Budget]) -> dict[int, float]:
     """Node -> bytes of all its processes in the phase that needs most, on a CPU host.
 
     ``budgets``: kinds of processes -> budget of a logical GPU with these.
@@ -73,7 +73,7 @@ def cpu_bytes(plan: Plan, budgets: Mapping[tuple[str, ...], Budget]) -> dict[int
     return needs
 
 
-def _kinds(plan: Plan) -> dict[int, list[str]]:
+def _kinds(plan: Placement) -> dict[int, list[str]]:
     """Node -> kinds of its processes."""
     nodes: dict[int, list[str]] = {}
     for gpu in plan.gpus:

@@ -16,7 +16,7 @@ class Tenant:
 
 
 @dataclass(frozen=True)
-class Group:
+class GpuGroup:
     """A Ray placement group: ``slots`` bundles of one GPU each, and who shares them."""
 
     slots: int
@@ -29,7 +29,7 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class GpuLayout:
     """Sizes, in GPUs, of what a run starts; None where it does not."""
 
     actor: int
@@ -49,7 +49,7 @@ class Layout:
         """The engines are on the actor's GPUs."""
         return self.colocate_all and not self.asynchronous
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[GpuGroup]:
         """The placement groups in the order in which upstream asks for them."""
         actor, ref, critic, reward = (
             [Tenant(name, size)] if (size := getattr(self, name)) else []
@@ -74,7 +74,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class PlacedGpu:
     """One GPU and the processes on it, such as ``actor 3`` and ``engine 0.3``."""
 
     node: int
@@ -88,11 +88,11 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Placement:
     """Every GPU that is used, node by node, and the groups for which there is no room."""
 
-    gpus: tuple[Gpu, ...]
-    unplaced: tuple[Group, ...]
+    gpus: tuple[PlacedGpu, ...]
+    unplaced: tuple[GpuGroup, ...]
 
     def spanning_engines(self) -> list[int]:
         """Numbers of the engines whose GPUs are on several nodes."""
@@ -116,7 +116,7 @@ def pack(slots: int, free: Sequence[int]) -> list[int] | None:
     return chosen if len(chosen) == slots else None
 
 
-def place(groups: Sequence[Group], nodes: Sequence[int]) -> Plan:
+def place(groups: Sequence[GpuGroup], nodes: Sequence[int]) -> Placement:
     """Put groups, in their order, on nodes with so many GPUs each. A group that finds no room stays unplaced."""
     free, used = list(nodes), Counter()
     gpus, unplaced = [], []
@@ -126,13 +126,13 @@ def place(groups: Sequence[Group], nodes: Sequence[int]) -> Plan:
             unplaced.append(group)
             continue
         for node, names in zip(where, _processes(group), strict=True):
-            gpus.append(Gpu(node, used[node], tuple(names)))
+            gpus.append(PlacedGpu(node, used[node], tuple(names)))
             used[node] += 1
             free[node] -= 1
-    return Plan(tuple(sorted(gpus, key=lambda gpu: (gpu.node, gpu.index))), tuple(unplaced))
+    return Placement(tuple(sorted(gpus, key=lambda gpu: (gpu.node, gpu.index))), tuple(unplaced))
 
 
-def _processes(group: Group) -> list[list[str]]:
+def _processes(group: GpuGroup) -> list[list[str]]:
     """Names of the processes in every slot. Slots are in the order of nodes, as upstream orders them for engines."""
     names: list[list[str]] = [[] for _ in range(group.slots)]
     for tenant in group.tenants:
@@ -147,5 +147,5 @@ def _names(tenant: Tenant) -> Iterator[str]:
         yield f"{tenant.name} {engine}.{part}" if tenant.tensor_parallel > 1 else f"{tenant.name} {number}"
 
 
-def _group(tenants: list[Tenant]) -> Group:
-    return Group(tenants[0].count, tuple(tenants))
+def _group(tenants: list[Tenant]) -> GpuGroup:
+    return GpuGroup(tenants[0].count, tuple(tenants))

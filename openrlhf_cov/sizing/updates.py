@@ -7,7 +7,7 @@ or with a remainder that shifts DeepSpeed's accumulation against all updates tha
 import math
 from types import SimpleNamespace
 
-from openrlhf_cov.sizing.plan import process_groups, ranks_of
+from openrlhf_cov.sizing.flag_sizes import process_groups, ranks_of
 
 
 def ranks_in_step(args: SimpleNamespace) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +11,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
-    PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
@@ -87,7 +87,7 @@ def _generation_config(
 
 @torch.inference_mode()
 def _generate(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: list[str], settings: GenerationConfig
+    model: Any, tokenizer: PreTrainedTokenizerBase, prompts: list[str], settings: GenerationConfig
 ) -> _Rollout:
     encoded = tokenizer(prompts, return_tensors="pt", padding=True)
     output = model.generate(**encoded, generation_config=settings)

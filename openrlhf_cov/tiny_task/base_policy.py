@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,7 +80,7 @@ def make_policy(
     return model.eval(), tokenizer
 
 
-def build_model(config: BasePolicyConfig, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
+def build_model(config: BasePolicyConfig, tokenizer: Any) -> LlamaForCausalLM:
     """An untrained Llama with tied embeddings whose special tokens are those of ``tokenizer``.
 
     The initial weights come from torch's global random state.
@@ -136,7 +137,7 @@ def learning_rate_factor(step: int, config: BasePolicyConfig) -> float:
     return warmup * 0.5 * (1.0 + math.cos(math.pi * step / config.steps))
 
 
-def supervised_batch(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase) -> tuple[Tensor, Tensor]:
+def supervised_batch(examples: Sequence[Example], tokenizer: Any) -> tuple[Tensor, Tensor]:
     """Input ids and targets, both (B, T) int64, of examples, padded on the right.
 
     The target of a position is the id that follows it; positions before the response and padding are ``IGNORED``.

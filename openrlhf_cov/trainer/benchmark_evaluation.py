@@ -18,7 +18,7 @@ from openrlhf_cov.config import EvaluationConfig, RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import benchmarks
 from openrlhf_cov.evaluation.data import load_problems
-from openrlhf_cov.evaluation.plan import Plan, make_plan
+from openrlhf_cov.evaluation.plan import EvaluationPlan, make_plan
 from openrlhf_cov.evaluation.records import Response
 from openrlhf_cov.evaluation.runner import Grader, respond, too_long
 from openrlhf_cov.evaluation.scores import avg_at_k, pass_at_k
@@ -60,7 +60,7 @@ def check_problems(args: SimpleNamespace, benchmark: benchmarks.Benchmark) -> No
 
 
 @flags_of_training()
-def plan_of(args: SimpleNamespace, tokenizer: Any) -> Plan:
+def plan_of(args: SimpleNamespace, tokenizer: Any) -> EvaluationPlan:
     """The plan that the flags of a training describe. Raises UsageError."""
     config, protocol = EvaluationConfig.from_args(args), benchmarks.get_protocol(args.eval_protocol)
     overrides = {
@@ -79,7 +79,7 @@ def plan_of(args: SimpleNamespace, tokenizer: Any) -> Plan:
     )
 
 
-def best_metric(plan: Plan) -> str:
+def best_metric(plan: EvaluationPlan) -> str:
     """The metric by which the best checkpoint is chosen unless a flag names one: avg@k of the first benchmark."""
     first = plan.benchmarks[0]
     return f"eval/{first.name}/avg@{first.samples}"
@@ -88,7 +88,7 @@ def best_metric(plan: Plan) -> str:
 class BenchmarkEvaluation:
     """Stands in for upstream's data loader of an evaluation."""
 
-    def __init__(self, plan: Plan, args: SimpleNamespace) -> None:
+    def __init__(self, plan: EvaluationPlan, args: SimpleNamespace) -> None:
         self.plan = plan
         self.requests = list(plan.requests(seed=args.train.seed, max_model_len=args.data.max_len))
         # the curve of a training is by one grader, whichever rewards; `evaluate` gives both

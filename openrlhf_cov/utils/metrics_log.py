@@ -91,4 +91,4 @@ def _step_of(line: bytes) -> float:
         step = parse_object(line).get("step")
     except ValueError:
         return math.inf
-    return step if _is_number(step) and math.isfinite(step) else math.inf
+    return step if isinstance(step, int | float) and _is_number(step) and math.isfinite(step) else math.inf

@@ -25,10 +25,10 @@ def one_line(message: object) -> str:
 
 def say(text: str, stream: TextIO | None = None) -> None:
     """Write lines to ``stream``, stdout by default; characters that its encoding lacks become "?"."""
-    stream = stream or sys.stdout
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    stream.write(_printable_lines(text).encode(encoding, "replace").decode(encoding))
-    stream.flush()
+    out = stream or sys.stdout
+    encoding = getattr(out, "encoding", None) or "utf-8"
+    out.write(_printable_lines(text).encode(encoding, "replace").decode(encoding))
+    out.flush()
 
 
 def refuse(program: str, reason: object, status: int = 2) -> int:
@@ -38,7 +38,11 @@ def refuse(program: str, reason: object, status: int = 2) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line on stderr and exit status 2."""
+    """A parser whose errors are one line on stderr and exit status 2; ``about`` is a docstring, NAME: what it does."""
+
+    def __init__(self, *, about: str | None = None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.description = about.partition(": ")[2] if about else self.description
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with status 2."""

@@ -23,7 +23,7 @@ def test_once(run, capsys):
     assert watch.main([str(run), "--once", "--steps", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("demo | step 2 of 2 | finished, last step ")
-    assert lines[1].split() == ["reward", "(step", "mean)", "0.25", "to", "0.5", "▁█"]
+    assert lines[1].split() == ["reward", "0.25", "to", "0.5", "▁█"]
     assert lines[-2:] == ["  law does not apply: 2 points, fewer than 10", "  law: no fit yet"]
 
 
@@ -93,7 +93,7 @@ def test_on_a_terminal(run):
     process = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment)
     os.close(terminal)
     drawn, deadline = b"", time.monotonic() + 60
-    wanted = (b"demo | step 2", b"entropy, nats: 0.5")
+    wanted = (b"demo | step 2", b"entropy (nats): 0.5")
     while not all(text in drawn for text in wanted) and time.monotonic() < deadline:
         drawn += os.read(controller, 65536)
     os.write(controller, b"q")

@@ -25,8 +25,8 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import records, samples, summary, tables
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
 from openrlhf_cov.evaluation.data import load_problems
+from openrlhf_cov.preparation.inputs import Keys, open_sources
 from openrlhf_cov.preparation.overlap import read_evaluation_sets
-from openrlhf_cov.preparation.sources import Keys, open_sources
 from openrlhf_cov.report.token_view import clean, passages
 from openrlhf_cov.report.tokens import read_tokens
 from openrlhf_cov.rewards.service import parse_rows
@@ -36,7 +36,7 @@ from openrlhf_cov.utils.metrics_log import MetricsLog, read_metrics
 OWN = {
     "rewards/worker.py": "what the pool writes to its worker",
     "rewards/process.py": "what a worker writes to its pool",
-    "cli/host/packages.py": "what a process that doctor starts writes",
+    "cli/host/installed.py": "what a process that doctor starts writes",
     "cli/demo.py": "the task that the demo has just made or checked",
     "trainer/ray/cluster.py": "an environment variable that Ray sets",
 }
@@ -243,7 +243,7 @@ READERS = {
         lambda folder, line: evaluation(folder, response=line),
     ),
     "file of a benchmark": (PROBLEM, "evaluation/data.py", read_problem_file),
-    "file to prepare": (PROBLEM, "preparation/sources.py", read_sources),
+    "file to prepare": (PROBLEM, "preparation/inputs.py", read_sources),
     "evaluation set": (PROBLEM, "preparation/overlap.py", read_evaluation_files),
     "cov_tokens": (TOKEN, "report/tokens.py", read_dumped_tokens),
     "grade": ({"response": "2", "answer": "2", "source": "math"}, "cli/grade.py", grade_a_file),

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from openrlhf_cov.dashboard.app import Watch
-from openrlhf_cov.dashboard.sources import open_sources
+from openrlhf_cov.dashboard.watched import open_sources
 from openrlhf_cov.dashboard.widgets import CurveChart, RunTable, TextScreen
 
 NOW = 1_700_000_032.0  # 2 s after step 3 of the folders

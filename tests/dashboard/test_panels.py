@@ -13,8 +13,8 @@ from openrlhf_cov.dashboard.panels import (
     snapshot,
     table_cells,
 )
-from openrlhf_cov.dashboard.sources import open_sources
 from openrlhf_cov.dashboard.state import COLUMNS, RunningVerdict, build
+from openrlhf_cov.dashboard.watched import open_sources
 
 START = 1_700_000_000.0  # of the folders
 

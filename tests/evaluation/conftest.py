@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.evaluation.endpoint import Endpoint
-from openrlhf_cov.evaluation.plan import Completion, Plan, Request
+from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, Request
 from openrlhf_cov.evaluation.records import AskedProblem, BenchmarkSettings, RunSettings
 from openrlhf_cov.evaluation.runner import Grader, open_run, run
 
@@ -29,7 +29,7 @@ def benchmark(name, problems, samples):
     )  # fmt: skip
 
 
-PLAN = Plan(
+PLAN = EvaluationPlan(
     benchmarks=(benchmark("p", 3, 2), benchmark("q", 2, 1)),
     problems=tuple(
         AskedProblem(benchmark=name[0], id=name, problem=f"{name}?", answer=answer, source="s")

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import GREEDY, PROTOCOLS, Benchmark, Sampling, own_benchmark
-from openrlhf_cov.evaluation.plan import Plan, make_plan
+from openrlhf_cov.evaluation.plan import EvaluationPlan, make_plan
 from openrlhf_cov.evaluation.records import AskedProblem, BenchmarkSettings
 from openrlhf_cov.utils.seeds import seed_of
 
@@ -116,7 +116,7 @@ def numbered(length, max_tokens):
         grader="math", sha256="",
     )  # fmt: skip
     problem = AskedProblem(benchmark="b", id="p", problem="?", answer="1", source="s")
-    return Plan((settings,), (problem,), (("?", tuple(range(length))),))
+    return EvaluationPlan((settings,), (problem,), (("?", tuple(range(length))),))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.preparation.sources import Keys, Source, open_sources
+from openrlhf_cov.preparation.inputs import Keys, Source, open_sources
 
 
 @pytest.fixture

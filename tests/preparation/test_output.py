@@ -4,9 +4,9 @@ import json
 import pytest
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.preparation.inputs import Keys, open_sources
 from openrlhf_cov.preparation.output import prompt_of, training_flags, write_training_set
 from openrlhf_cov.preparation.overlap import EvaluationSet, EvaluationSets
-from openrlhf_cov.preparation.sources import Keys, open_sources
 from openrlhf_cov.utils.prompts import BOXED
 
 ROWS = [

@@ -1,8 +1,8 @@
 import pytest
 
+from openrlhf_cov.preparation.inputs import Row
 from openrlhf_cov.preparation.overlap import EvaluationSets
 from openrlhf_cov.preparation.selection import REASONS, Drop, label_fault, select
-from openrlhf_cov.preparation.sources import Row
 
 WORDS = "one two three four five six seven"
 

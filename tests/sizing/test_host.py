@@ -1,10 +1,10 @@
 import pytest
 
+from openrlhf_cov.sizing.flag_sizes import layout_of, roles_of
 from openrlhf_cov.sizing.host import CPU_PROCESS, cpu_budget, cpu_bytes, cpu_engine, off_gpu_bytes
 from openrlhf_cov.sizing.memory import GIB
 from openrlhf_cov.sizing.model_shape import KNOWN
 from openrlhf_cov.sizing.placement import place
-from openrlhf_cov.sizing.plan import layout_of, roles_of
 
 QWEN_7B = KNOWN["Qwen/Qwen2.5-7B"]
 SMOLLM = KNOWN["HuggingFaceTB/SmolLM2-135M"]

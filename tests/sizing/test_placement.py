@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.sizing.placement import Gpu, Group, Layout, Tenant, pack, place
-from openrlhf_cov.sizing.plan import layout_of
+from openrlhf_cov.sizing.flag_sizes import layout_of
+from openrlhf_cov.sizing.placement import GpuGroup, GpuLayout, PlacedGpu, Tenant, pack, place
 from openrlhf_cov.trainer.ray import cluster
 
 
@@ -42,31 +42,31 @@ def test_pack_places_all_or_nothing_within_what_is_free(slots, free):
 
 
 LAYOUTS = {
-    "colocated": (Layout(actor=8, engines=8, colocate_all=True), [["actor", "engine"]]),
+    "colocated": (GpuLayout(actor=8, engines=8, colocate_all=True), [["actor", "engine"]]),
     "colocated, all models": (
-        Layout(actor=4, engines=2, tensor_parallel=2, ref=4, critic=4, reward=4, colocate_all=True),
+        GpuLayout(actor=4, engines=2, tensor_parallel=2, ref=4, critic=4, reward=4, colocate_all=True),
         [["actor", "engine", "ref", "critic", "reward"]],
     ),
-    "split": (Layout(actor=4, engines=4), [["engine"], ["actor"]]),
+    "split": (GpuLayout(actor=4, engines=4), [["engine"], ["actor"]]),
     "split with all models": (
-        Layout(actor=4, engines=4, ref=2, critic=2, reward=1),
+        GpuLayout(actor=4, engines=4, ref=2, critic=2, reward=1),
         [["engine"], ["actor"], ["ref"], ["critic"], ["reward"]],
     ),
     "actor and reference share": (
-        Layout(actor=4, engines=4, ref=4, colocate_actor_ref=True),
+        GpuLayout(actor=4, engines=4, ref=4, colocate_actor_ref=True),
         [["actor", "ref"], ["engine"]],
     ),
     "critic and reward share": (
-        Layout(actor=4, engines=4, critic=2, reward=2, colocate_critic_reward=True),
+        GpuLayout(actor=4, engines=4, critic=2, reward=2, colocate_critic_reward=True),
         [["engine"], ["actor"], ["critic", "reward"]],
     ),
     # upstream makes a group of their own even where all is colocated
     "critic and reward apart from all": (
-        Layout(actor=4, engines=4, critic=2, reward=2, colocate_all=True, colocate_critic_reward=True),
+        GpuLayout(actor=4, engines=4, critic=2, reward=2, colocate_all=True, colocate_critic_reward=True),
         [["actor", "engine"], ["critic", "reward"]],
     ),
     "asynchronous: engines apart": (
-        Layout(actor=4, engines=4, ref=4, colocate_all=True, asynchronous=True),
+        GpuLayout(actor=4, engines=4, ref=4, colocate_all=True, asynchronous=True),
         [["actor", "ref"], ["engine"]],
     ),
 }
@@ -107,14 +107,14 @@ def gpus_of(plan):
 
 
 def test_colocated_on_one_node():
-    plan = place(Layout(actor=2, engines=2, colocate_all=True).groups(), [8])
+    plan = place(GpuLayout(actor=2, engines=2, colocate_all=True).groups(), [8])
     assert gpus_of(plan) == [(0, 0, ("actor 0", "engine 0")), (0, 1, ("actor 1", "engine 1"))]
     assert plan.unplaced == ()
 
 
 def test_split_over_two_nodes():
     # engines first: they fill a node, the actor the other one
-    plan = place(Layout(actor=2, engines=1, tensor_parallel=2).groups(), [2, 2])
+    plan = place(GpuLayout(actor=2, engines=1, tensor_parallel=2).groups(), [2, 2])
     assert gpus_of(plan) == [
         (0, 0, ("engine 0.0",)),
         (0, 1, ("engine 0.1",)),
@@ -124,22 +124,22 @@ def test_split_over_two_nodes():
 
 
 def test_a_group_without_room_is_left_out_and_the_next_one_tried():
-    groups = [Group(3, (Tenant("engine", 3),)), Group(2, (Tenant("actor", 2),))]
+    groups = [GpuGroup(3, (Tenant("engine", 3),)), GpuGroup(2, (Tenant("actor", 2),))]
     plan = place(groups, [2])
     assert plan.unplaced == (groups[0],)
     assert [gpu.processes for gpu in plan.gpus] == [("actor 0",), ("actor 1",)]
 
 
 def test_an_engine_larger_than_a_node_spans_nodes():
-    assert place(Layout(actor=4, engines=1, tensor_parallel=4).groups(), [2, 2, 4]).spanning_engines() == []
-    assert place(Layout(actor=2, engines=1, tensor_parallel=4).groups(), [2, 2, 2]).spanning_engines() == [0]
+    assert place(GpuLayout(actor=4, engines=1, tensor_parallel=4).groups(), [2, 2, 4]).spanning_engines() == []
+    assert place(GpuLayout(actor=2, engines=1, tensor_parallel=4).groups(), [2, 2, 2]).spanning_engines() == [0]
     # two engines of 3 on nodes of 4: the second has one GPU on the first node
-    assert place(Layout(actor=2, engines=2, tensor_parallel=3).groups(), [4, 4]).spanning_engines() == [1]
+    assert place(GpuLayout(actor=2, engines=2, tensor_parallel=3).groups(), [4, 4]).spanning_engines() == [1]
 
 
 def test_an_engine_takes_slots_of_one_node_first():
     # 3 slots on node 1, the last one on node 0: engine 0 gets those of node 1
-    plan = place(Layout(actor=4, engines=2, tensor_parallel=2, colocate_all=True).groups(), [1, 3])
+    plan = place(GpuLayout(actor=4, engines=2, tensor_parallel=2, colocate_all=True).groups(), [1, 3])
     assert [gpu.processes for gpu in plan.gpus] == [
         ("actor 3", "engine 1.1"),
         ("actor 0", "engine 0.0"),
@@ -150,7 +150,7 @@ def test_an_engine_takes_slots_of_one_node_first():
 
 
 def test_kinds_of_a_gpu():
-    assert Gpu(0, 0, ("actor 3", "engine 0.3")).kinds == ("actor", "engine")
+    assert PlacedGpu(0, 0, ("actor 3", "engine 0.3")).kinds == ("actor", "engine")
 
 
 TENANTS = st.tuples(st.integers(1, 12), st.integers(1, 4))
@@ -159,7 +159,7 @@ TENANTS = st.tuples(st.integers(1, 12), st.integers(1, 4))
 @given(st.lists(TENANTS, max_size=4), st.lists(st.integers(0, 8), max_size=5))
 def test_no_gpu_is_used_twice_and_every_process_has_one_or_its_group_has_none(sizes, nodes):
     groups = [
-        Group(slots * shards, (Tenant("actor", slots * shards), Tenant("engine", slots * shards, shards)))
+        GpuGroup(slots * shards, (Tenant("actor", slots * shards), Tenant("engine", slots * shards, shards)))
         for slots, shards in sizes
     ]
     plan = place(groups, nodes)

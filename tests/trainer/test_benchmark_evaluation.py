@@ -5,7 +5,7 @@ import pytest
 
 from openrlhf_cov.config import EvaluationConfig, RewardConfig
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.plan import Completion, Plan
+from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan
 from openrlhf_cov.evaluation.records import Response
 from openrlhf_cov.trainer.benchmark_evaluation import (
     BenchmarkEvaluation,
@@ -140,7 +140,7 @@ def test_upstream_prepares_the_prompts_alone(make_args):
     prompts, evaluation, steps = prepare(SimpleNamespace(args=args), Tokenizer())
     assert (prompts, steps, seen) == ("prompts", 12, [None])
     assert isinstance(evaluation, BenchmarkEvaluation)
-    assert isinstance(evaluation.plan, Plan)
+    assert isinstance(evaluation.plan, EvaluationPlan)
     assert args.eval.dataset.startswith("bench:")
     other = SimpleNamespace(args=make_args(dataset="data.jsonl"))
     assert prepare(other, Tokenizer()) == ("prompts", "evaluation", 12)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_cov.cli.host.packages import Package, find_packages, pins
+from openrlhf_cov.cli.host.installed import Package, find_packages, pins
 from openrlhf_cov.trainer.cpu_host import is_cpu_host
 from openrlhf_cov.trainer.extension_locks import Locks, extensions_folder, find_locks
 from openrlhf_cov.utils.cores import cores

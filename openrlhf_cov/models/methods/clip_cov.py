@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from openrlhf_cov.models.method import Method, Plan
-from openrlhf_cov.settings import Schedule, Settings, setting
+from openrlhf_cov.settings import Scheduled, Settings, setting
 
 if TYPE_CHECKING:
     from openrlhf_cov.models.window import Window
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class ClipCovSettings(Settings):
     """Raises ValueError, naming the flag, when a value is out of range."""
 
-    clip_cov_ratio: float | Schedule = setting(
+    clip_cov_ratio: Scheduled = setting(
         2e-4, "fraction of action tokens whose gradient is dropped", scheduled=True, fraction=True
     )
     clip_cov_lb: float = setting(1.0, "lower bound of the covariance band")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from openrlhf_cov.models.method import UNCLIPPED, Method, Plan, TokenBatch
-from openrlhf_cov.settings import Schedule, Settings, extremes, setting
+from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,15 +23,13 @@ ROUNDING = 1e-5
 class KlCovSettings(Settings):
     """Raises ValueError, naming the flag, when a value is out of range."""
 
-    kl_cov_ratio: float | Schedule = setting(
+    kl_cov_ratio: Scheduled = setting(
         2e-3,
         "fraction of action tokens that get the KL penalty (7B: 2e-3, 32B: 2e-4)",
         scheduled=True,
         fraction=True,
     )
-    ppo_kl_coef: float | Schedule = setting(
-        1.0, "coefficient of the KL penalty on the selected tokens", scheduled=True
-    )
+    ppo_kl_coef: Scheduled = setting(1.0, "coefficient of the KL penalty on the selected tokens", scheduled=True)
     kl_cov_keep_ppo_clip: bool = setting(
         False, "keep the PPO clip beside the KL penalty; the published KL-Cov has none"
     )

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from openrlhf_cov.cli.host.facts import Disk, Facts, Gpu, Limit
-from openrlhf_cov.cli.host.packages import Package
+from openrlhf_cov.cli.host.installed import Package
 from openrlhf_cov.trainer.extension_locks import Locks
 
 GIB = 2**30

@@ -5,7 +5,7 @@ import pytest
 from openrlhf_cov.cli.host.checks import CHECKS, Line, examine
 from openrlhf_cov.cli.host.facts import Hub
 from openrlhf_cov.cli.host.findings import Finding, on_cpu
-from openrlhf_cov.cli.host.packages import Package
+from openrlhf_cov.cli.host.installed import Package
 
 
 @pytest.mark.parametrize("host", ["gpu_host", "cpu_host"])

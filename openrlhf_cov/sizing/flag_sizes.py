@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from openrlhf_cov.sizing.budget import Role
 from openrlhf_cov.sizing.memory import Engine, Pass, Sharding
 from openrlhf_cov.sizing.model_shape import ModelShape
-from openrlhf_cov.sizing.placement import Layout
+from openrlhf_cov.sizing.placement import GpuLayout
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 """--ds.param_dtype and --ds.grad_accum_dtype -> bytes of a number."""
@@ -46,7 +46,7 @@ class Step:
 def model_names(args: SimpleNamespace) -> dict[str, tuple[str, str]]:
     """Role -> (flag, name) of every model that a run loads."""
     actor = ("--actor.model_name_or_path", args.actor.model_name_or_path)
-    names = {"actor": actor}
+    names: dict[str, tuple[str, str]] = {"actor": actor}
     if args.algo.kl.init_coef > 0:
         names["ref"] = actor
     if args.critic.model_name_or_path:
@@ -56,9 +56,9 @@ def model_names(args: SimpleNamespace) -> dict[str, tuple[str, str]]:
     return names
 
 
-def layout_of(args: SimpleNamespace) -> Layout:
+def layout_of(args: SimpleNamespace) -> GpuLayout:
     """The GPUs of every group of processes."""
-    return Layout(
+    return GpuLayout(
         engines=args.vllm.num_engines,
         tensor_parallel=args.vllm.tensor_parallel_size,
         colocate_all=args.train.colocate_all,

@@ -1,6 +1,6 @@
 import pytest
 
-from openrlhf_cov.sizing.limits import faults, notes, rollout_faults
+from openrlhf_cov.sizing.conditions import faults, notes, rollout_faults
 from openrlhf_cov.sizing.model_shape import KNOWN
 
 QWEN_7B = KNOWN["Qwen/Qwen2.5-7B"]

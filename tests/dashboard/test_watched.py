@@ -3,7 +3,7 @@ import os
 import pytest
 
 from openrlhf_cov.dashboard.panels import compact, headline, panels
-from openrlhf_cov.dashboard.sources import open_sources
+from openrlhf_cov.dashboard.watched import open_sources
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.metrics_log import MetricsLog
 

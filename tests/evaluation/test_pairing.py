@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.comparison import Run, compare, holm, incomparable, judge, parse_metric
+from openrlhf_cov.evaluation.pairing import ComparedRun, compare, holm, incomparable, judge, parse_metric
 from openrlhf_cov.evaluation.scores import PairedDifference, avg_at_k, paired_difference
 from openrlhf_cov.utils.estimates import Interval
 
@@ -19,7 +19,7 @@ def make_run(make_evaluation):
 
     def make(name, tables, settings_of=(), **settings):
         run = make_evaluation(tables, settings_of, **settings)
-        return Run(name=name, settings=run.settings, samples=run.samples)
+        return ComparedRun(name=name, settings=run.settings, samples=run.samples)
 
     return make
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.dashboard.series import label, labels, log_ticks, smoothed, sparkline, thinned_for, ticks
+from openrlhf_cov.dashboard.drawing import label, labels, log_ticks, smoothed, sparkline, thinned_for, ticks
 
 
 def test_smoothing_by_hand():

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from openrlhf_cov.analysis.foreign_logs import EVENT_FILES, read_events
-from openrlhf_cov.analysis.runs import TABLES, RunFollower, read_run
+from openrlhf_cov.analysis.runs import TABLES, Run, RunFollower, read_run
+from openrlhf_cov.analysis.table import EMPTY
 from openrlhf_cov.dashboard.state import COLUMNS, RunningVerdict, RunState, build
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.command import COMMAND_FILE
@@ -16,13 +17,13 @@ NAMED = 5
 """Runs that an error names."""
 
 
-class Source:
+class WatchedRun:
     """A run and its state; ``update`` reads what is new."""
 
     def __init__(self, path: Path, name: str, asked_steps: int | None = None) -> None:
         self.path, self.name, self.asked_steps = path, name, asked_steps
         self._follower = RunFollower(path, COLUMNS) if _is_ours(path) else None
-        self._fixed = None if self._follower else read_run(path, columns=COLUMNS)
+        self._fixed = Run("", path, EMPTY) if self._follower else read_run(path, columns=COLUMNS)
         self._law = RunningVerdict()
         self.state: RunState | None = None
 
@@ -37,14 +38,14 @@ class Source:
         return True
 
 
-def open_sources(paths: Sequence[Path], asked_steps: int | None = None) -> list[Source]:
+def open_sources(paths: Sequence[Path], asked_steps: int | None = None) -> list[WatchedRun]:
     """The runs at these paths; UsageError for one that is not there, is given twice or is no run."""
     places = [_place(path) for path in paths]
     for path, place in zip(paths, places, strict=True):
         if places.count(place) > 1:
             raise UsageError(f"{path} is given twice")
     names = _names(places)
-    return [Source(place, name, asked_steps) for place, name in zip(places, names, strict=True)]
+    return [WatchedRun(place, name, asked_steps) for place, name in zip(places, names, strict=True)]
 
 
 def _place(path: Path) -> Path:

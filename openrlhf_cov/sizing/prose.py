@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from openrlhf_cov.sizing.budget import PHASES, Budget
+from openrlhf_cov.sizing.flag_sizes import Step
 from openrlhf_cov.sizing.memory import GIB, Engine
 from openrlhf_cov.sizing.model_shape import ModelShape
-from openrlhf_cov.sizing.placement import Gpu, Plan
-from openrlhf_cov.sizing.plan import Step
+from openrlhf_cov.sizing.placement import PlacedGpu, Placement
 
 WIDTH = 36
 
@@ -18,7 +18,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{plural * (number != 1)}"
 
 
-def placement_lines(plan: Plan, nodes: Sequence[str]) -> list[str]:
+def placement_lines(plan: Placement, nodes: Sequence[str]) -> list[str]:
     """One line for each stretch of GPUs of a node with the same kinds of processes."""
     lines = []
     for (node, kinds), stretch in groupby(plan.gpus, key=lambda gpu: (gpu.node, gpu.kinds)):
@@ -78,7 +78,7 @@ def _row(name: str, values: Sequence[float]) -> str:
     return f"  {name:<{WIDTH}}" + "".join(f"{value / GIB:>10.1f}" if value else f"{'-':>10}" for value in values)
 
 
-def _numbers(gpus: Sequence[Gpu], which: int) -> str:
+def _numbers(gpus: Sequence[PlacedGpu], which: int) -> str:
     names = [gpu.processes[which].split()[1] for gpu in gpus]
     return ", ".join(_stretches(names)) if "." not in names[0] else f"{names[0]}-{names[-1]}"
 

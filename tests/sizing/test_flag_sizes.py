@@ -1,9 +1,6 @@
 import pytest
 
-from openrlhf_cov.sizing.memory import GIB
-from openrlhf_cov.sizing.model_shape import KNOWN
-from openrlhf_cov.sizing.placement import Layout
-from openrlhf_cov.sizing.plan import (
+from openrlhf_cov.sizing.flag_sizes import (
     Step,
     engine_of,
     layout_of,
@@ -14,6 +11,9 @@ from openrlhf_cov.sizing.plan import (
     step_of,
     training_tokens,
 )
+from openrlhf_cov.sizing.memory import GIB
+from openrlhf_cov.sizing.model_shape import KNOWN
+from openrlhf_cov.sizing.placement import GpuLayout
 
 QWEN_7B = KNOWN["Qwen/Qwen2.5-7B"]
 P = QWEN_7B.parameters
@@ -36,9 +36,9 @@ def test_models_that_a_run_loads(flags):
 
 
 def test_layout(flags):
-    assert layout_of(flags()) == Layout(actor=8, engines=8, colocate_all=True)
+    assert layout_of(flags()) == GpuLayout(actor=8, engines=8, colocate_all=True)
     changes = {"actor.num_nodes": 2, "ref.num_gpus_per_node": 4, "train.async_enable": True}
-    assert layout_of(flags(ALL | changes)) == Layout(
+    assert layout_of(flags(ALL | changes)) == GpuLayout(
         actor=16, engines=8, ref=4, critic=8, reward=8, colocate_all=True, asynchronous=True
     )
 

@@ -33,7 +33,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class ComparedRun:
     """A finished run under the name that the tables give it."""
 
     name: str
@@ -46,7 +46,7 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class RunDifference:
     """Score of a run minus that of the first run, on the same problems; see ``scores.paired_difference``."""
 
     interval: Interval
@@ -66,7 +66,7 @@ class RunScore:
     samples: int
     score: Interval | None
     """None: the run has fewer samples than the metric needs."""
-    difference: Difference | None
+    difference: RunDifference | None
     """None for the first run, and where ``reason`` is given."""
     reason: str | None
     """Why there is no score or no difference."""
@@ -99,7 +99,7 @@ class Comparison:
 
 
 def compare(
-    runs: Sequence[Run], metric: str = "avg", against: str | None = None, grader: str = "strict"
+    runs: Sequence[ComparedRun], metric: str = "avg", against: str | None = None, grader: str = "strict"
 ) -> Comparison:
     """The runs on every benchmark, each against the first one, and the paper's rows named by ``against``.
 
@@ -163,11 +163,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def judge(pairs: dict[Key, PairedDifference]) -> dict[Key, Difference]:
+def judge(pairs: dict[Key, PairedDifference]) -> dict[Key, RunDifference]:
     """The differences with Holm's p-values over all of them, and which are noise."""
     corrected = holm([pair.p_value for pair in pairs.values()])
     return {
-        key: Difference(
+        key: RunDifference(
             interval=pair.difference,
             p_value=pair.p_value,
             p_holm=p_holm,
@@ -194,7 +194,7 @@ def incomparable(run: BenchmarkSettings, first: BenchmarkSettings | None, k: int
 
 
 def _pair(
-    runs: Sequence[Run], names: Sequence[str], k: int | None
+    runs: Sequence[ComparedRun], names: Sequence[str], k: int | None
 ) -> tuple[dict[Key, str], dict[Key, PairedDifference]]:
     """Each later run against the first: why not, or by how much."""
     reasons, pairs = {}, {}
@@ -203,7 +203,7 @@ def _pair(
         if mine is None:
             continue
         reason = incomparable(mine.settings, base and base.settings, k)
-        if reason is None:
+        if base and reason is None:
             pairs[name, run.name] = paired_difference(mine.correct, base.correct, _statistic(k))
         else:
             reasons[name, run.name] = reason
@@ -211,7 +211,7 @@ def _pair(
 
 
 def _score(
-    run: str, samples: BenchmarkSamples, k: int | None, difference: Difference | None, reason: str | None
+    run: str, samples: BenchmarkSamples, k: int | None, difference: RunDifference | None, reason: str | None
 ) -> RunScore:
     how = samples.settings
     few = k is not None and how.samples < k
@@ -229,7 +229,7 @@ def _statistic(k: int | None) -> Statistic:
     return avg_at_k if k is None else partial(pass_at_k, k=k)
 
 
-def _missing(run: Run, benchmarks: Iterable[str]) -> list[str]:
+def _missing(run: ComparedRun, benchmarks: Iterable[str]) -> list[str]:
     """What a run did not ask, and what it asked in part only, one line each."""
     limited = [each.settings for each in run.samples if not each.settings.complete]
     notes = [f"{run.name}: {how.name}: the first {how.problems:,} problems only" for how in limited]
@@ -238,7 +238,7 @@ def _missing(run: Run, benchmarks: Iterable[str]) -> list[str]:
     return notes
 
 
-def _other_settings(first: Run, run: Run) -> list[str]:
+def _other_settings(first: ComparedRun, run: ComparedRun) -> list[str]:
     """Settings in which a run differs from the first one and that move scores, one line each."""
     changes = []
     if run.settings.template_text != first.settings.template_text:
@@ -256,7 +256,7 @@ def _other_settings(first: Run, run: Run) -> list[str]:
     return [f"{run.name}: {what}: {value}, where {first.name} has {other}" for what, value, other in changes]
 
 
-def _paper_notes(runs: Sequence[Run], grader: str) -> list[str]:
+def _paper_notes(runs: Sequence[ComparedRun], grader: str) -> list[str]:
     notes = [
         f"paper: {paper.SOURCE}; it gives no intervals and no seeds, and its average is not the mean of its columns"
     ]
@@ -280,5 +280,5 @@ def _is_of_paper(how: BenchmarkSettings) -> bool:
     return how.name in paper.COLUMN_OF and how.version == BENCHMARKS[how.name].version
 
 
-def _is_in_paper(runs: Sequence[Run], name: str) -> bool:
+def _is_in_paper(runs: Sequence[ComparedRun], name: str) -> bool:
     return any(_is_of_paper(asked.settings) for run in runs if (asked := run.of(name)) is not None)

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from openrlhf_cov.cli.host.packages import (
+from openrlhf_cov.cli.host.installed import (
     DISTRIBUTIONS,
     Package,
     _is_present,

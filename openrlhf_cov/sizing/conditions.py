@@ -6,9 +6,9 @@ Each fault is one line: what, flag, value, what to do. Notes are lines that do n
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+from openrlhf_cov.sizing.flag_sizes import process_groups, ranks_of
 from openrlhf_cov.sizing.model_shape import ModelShape
-from openrlhf_cov.sizing.plan import process_groups, ranks_of
-from openrlhf_cov.sizing.report import counted
+from openrlhf_cov.sizing.prose import counted
 from openrlhf_cov.sizing.updates import ranks_in_step, ranks_without_chunk
 
 

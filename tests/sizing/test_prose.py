@@ -1,11 +1,11 @@
 import pytest
 
-from openrlhf_cov.sizing.budget import Budget, Row
+from openrlhf_cov.sizing.budget import Budget, Need
+from openrlhf_cov.sizing.flag_sizes import Step
 from openrlhf_cov.sizing.memory import GIB, Engine
 from openrlhf_cov.sizing.model_shape import KNOWN
-from openrlhf_cov.sizing.placement import Gpu, Layout, Plan, place
-from openrlhf_cov.sizing.plan import Step
-from openrlhf_cov.sizing.report import (
+from openrlhf_cov.sizing.placement import GpuLayout, PlacedGpu, Placement, place
+from openrlhf_cov.sizing.prose import (
     budget_lines,
     counted,
     engine_line,
@@ -21,22 +21,22 @@ def squeezed(lines):
 
 
 def test_placement_in_stretches():
-    plan = place(Layout(actor=2, engines=3).groups(), [4, 4])
+    plan = place(GpuLayout(actor=2, engines=3).groups(), [4, 4])
     assert squeezed(placement_lines(plan, ["a", "b"])) == ["a GPU 0-2 engine 0-2", "b GPU 0-1 actor 0-1"]
 
 
 def test_placement_of_engines_of_several_gpus():
-    plan = place(Layout(actor=4, engines=2, tensor_parallel=2, colocate_all=True).groups(), [4])
+    plan = place(GpuLayout(actor=4, engines=2, tensor_parallel=2, colocate_all=True).groups(), [4])
     assert squeezed(placement_lines(plan, ["node 0"])) == ["node 0 GPU 0-3 actor 0-3, engine 0.0-1.1"]
 
 
 def test_numbers_that_do_not_follow_each_other():
-    gpus = [Gpu(0, i, (f"actor {number}",)) for i, number in enumerate([3, 0, 1])]
-    assert squeezed(placement_lines(Plan(tuple(gpus), ()), ["n"])) == ["n GPU 0-2 actor 3, 0-1"]
+    gpus = [PlacedGpu(0, i, (f"actor {number}",)) for i, number in enumerate([3, 0, 1])]
+    assert squeezed(placement_lines(Placement(tuple(gpus), ()), ["n"])) == ["n GPU 0-2 actor 3, 0-1"]
 
 
 def test_a_budget_is_a_table_in_gib():
-    rows = Row("weights", (GIB, GIB, 2 * GIB, 0)), Row("engine", (64 * GIB, 0, 0, 0))
+    rows = Need("weights", (GIB, GIB, 2 * GIB, 0)), Need("engine", (64 * GIB, 0, 0, 0))
     assert squeezed(budget_lines("1 x actor", Budget(rows), 80 * GIB)) == [
         "1 x actor generate score train send",
         "weights 1.0 1.0 2.0 -",

@@ -4,7 +4,7 @@ import datasets
 import pytest
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.preparation.sources import TRAINING_SETS, Keys, Row, open_sources
+from openrlhf_cov.preparation.inputs import TRAINING_SETS, Keys, Row, open_sources
 
 ROWS = [
     {"id": "p0", "problem": " 1+1=\n", "answer": "2 ", "source": "sums/easy"},
