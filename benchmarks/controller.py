@@ -244,14 +244,13 @@ class Controller:
 
     def __init__(self, name: str, flags: list[str], model: str, ranks: list, engines: list) -> None:
         logging.disable(logging.WARNING)
-        from openrlhf_cov.trainer.ray.adapters import plain_class, prepare_worker
-
         from openrlhf_cov.cli.train_ppo_ray import parse_args
+        from openrlhf_cov.trainer.ray.seams import plain_class, prepare_worker
 
         sys.argv = ["train_ppo_ray", *flags]
         self.args = parse_args()
         prepare_worker()
-        import openrlhf.trainer.ppo_trainer as module  # upstream's process never imports ours, which rebinds its names
+        import openrlhf.trainer.ppo_trainer as module
         from openrlhf.trainer.ray.launcher import RayActorGroup
         from openrlhf.utils import get_strategy
 

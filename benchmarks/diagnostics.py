@@ -10,7 +10,6 @@ import math
 import statistics
 import sys
 import time
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import torch
@@ -24,13 +23,7 @@ from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from openrlhf_cov.models.config import CovConfig  # noqa: E402
 from openrlhf_cov.models.loss import MethodLoss  # noqa: E402
-from openrlhf_cov.trainer.observation import (  # noqa: E402
-    StepDiagnostics,
-    observe_loss,
-    observe_training,
-    record_entropy,
-)
-from openrlhf_cov.utils.metrics import MetricBuffer  # noqa: E402
+from openrlhf_cov.trainer.observation import StepDiagnostics  # noqa: E402
 
 SAMPLES, SAMPLES_PER_PROMPT, PROMPT, RESPONSE, VOCABULARY = 64, 8, 16, 112, 4096
 UPDATES, MICRO_BATCH = 4, 8
@@ -39,14 +32,15 @@ UPDATES, MICRO_BATCH = 4, 8
 class Trainer:
     """Upstream's ``training_step`` without DeepSpeed: one micro-batch forward and backward."""
 
-    def __init__(self, actor: Actor, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, actor: Actor, optimizer: torch.optim.Optimizer, diagnostics: StepDiagnostics | None) -> None:
         config = CovConfig(cov_type="kl_cov", cov_scope="micro_batch")
         loss = PolicyLoss(math.inf, math.inf)
         self.actor_loss_fn = MethodLoss(config, policy_loss=loss, aggregate=aggregate_loss)
-        self.actor, self.optimizer = actor, optimizer
+        self.actor, self.optimizer, self.diagnostics = actor, optimizer, diagnostics
 
     def training_step(self, batch: SimpleNamespace, ends_update: bool) -> dict:
         log_probs = self.actor(batch.sequences, batch.action_mask, attention_mask=batch.attention_mask)
+        self.actor_loss_fn.expect(update=self.actor.model.global_steps)
         loss, *_ = self.actor_loss_fn(
             log_probs, batch.action_log_probs, batch.advantages, action_mask=batch.action_mask
         )
@@ -55,6 +49,8 @@ class Trainer:
             self.optimizer.step()
             self.optimizer.zero_grad()
             self.actor.model.global_steps += 1
+        if self.diagnostics:
+            self.diagnostics.observe(batch.info["sample_id"], self.actor_loss_fn.record)
         return {"loss": loss.item()}
 
 
@@ -69,21 +65,20 @@ def main() -> None:
     actor = Actor(LlamaForCausalLM(config))
     actor.packing_samples, actor.model.global_steps = False, 0
     optimizer = torch.optim.AdamW(actor.parameters(), lr=1e-5)
-    plain, observed = Trainer(actor, optimizer), Trainer(actor, optimizer)
-    diagnostics = StepDiagnostics(MetricBuffer(), SAMPLES_PER_PROMPT)
-    observe_loss(observed.actor_loss_fn, diagnostics.metrics)
-    observe_training(observed, diagnostics)
+    plain = Trainer(actor, optimizer, None)
+    observed = Trainer(actor, optimizer, StepDiagnostics(SAMPLES_PER_PROMPT))
 
     seconds = []
     for seed in range(pairs + 1):
-        order = [(plain, None), (observed, diagnostics)][:: 1 if seed % 2 else -1]
-        times = {trainer: global_step(trainer, books, seed) for trainer, books in order}
+        order = [plain, observed][:: 1 if seed % 2 else -1]
+        times = {trainer: global_step(trainer, seed) for trainer in order}
         seconds.append((times[plain], times[observed]))
     sys.stdout.write(report(seconds[1:]))  # the first pair warms up
 
 
-def global_step(trainer: Trainer, diagnostics: StepDiagnostics | None, seed: int) -> tuple[float, float]:
+def global_step(trainer: Trainer, seed: int) -> tuple[float, float]:
     """CPU seconds of scoring one rollout, and of all updates on it; other load on the machine does not count."""
+    diagnostics = trainer.diagnostics
     torch.manual_seed(seed)
     batches = rollout()
     started = time.process_time()
@@ -127,10 +122,12 @@ def rollout() -> list[SimpleNamespace]:
 def score(actor: Actor, batches: list[SimpleNamespace], with_entropy: bool) -> None:
     """Give every micro-batch its log-probs, and its entropies if asked."""
     for batch in batches:
-        num_actions = batch.action_mask.shape[1]
-        with record_entropy(actor, num_actions) if with_entropy else nullcontext([None]) as entropies:
-            batch.action_log_probs = actor(batch.sequences, batch.action_mask, attention_mask=batch.attention_mask)
-        batch.entropy = entropies[0]
+        wanted = {"return_output": True, "return_entropy": True} if with_entropy else {}
+        found = actor(batch.sequences, batch.action_mask, attention_mask=batch.attention_mask, **wanted)
+        if with_entropy:
+            found, output = found
+            batch.entropy = output.entropy[:, -batch.action_mask.shape[1] :]
+        batch.action_log_probs = found
 
 
 def samples_of(batch: SimpleNamespace) -> list[SimpleNamespace]:

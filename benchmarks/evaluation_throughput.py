@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import ray
-from openrlhf_cov.trainer.ray.adapters import VLLM_DTYPES
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.evaluation import benchmarks, runner
@@ -24,6 +23,7 @@ from openrlhf_cov.evaluation.plan import EvaluationPlan, Request, make_plan
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.generation import EngineGroup
 from openrlhf_cov.trainer.ray import cluster, completions, evaluation_engines
+from openrlhf_cov.trainer.ray.seams import VLLM_DTYPES
 
 
 def main() -> None:

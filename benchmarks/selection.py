@@ -44,14 +44,9 @@ def main() -> None:
 
 def build(folder: Path):
     """(problems, trainer) around a freshly made base policy."""
-    from openrlhf.models import aggregate_loss
-
     from openrlhf_cov.cli import train_ppo_ray
-    from openrlhf_cov.models.config import CovConfig
-    from openrlhf_cov.models.loss import MethodLoss
     from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy
     from openrlhf_cov.tiny_task.problems import split_problems
-    from openrlhf_cov.trainer.ray import adapters
 
     problems = split_problems(seed=0, held_out=256).train
     model, tokenizer = make_base_policy(problems, BasePolicyConfig(), seed=0)
@@ -65,11 +60,7 @@ def build(folder: Path):
     """.split()
     sys.argv = ["train_ppo_ray", *flags]
     args = train_ppo_ray.parse_args()
-    adapters.accept_fp32()
-    trainer = make_trainer(args, folder, tokenizer)
-    config = CovConfig.from_args(args)
-    trainer.actor_loss_fn = MethodLoss(config, policy_loss=trainer.actor_loss_fn, aggregate=aggregate_loss)
-    return problems, trainer
+    return problems, make_trainer(args, folder, tokenizer)
 
 
 def make_trainer(args, folder: Path, tokenizer):
@@ -78,6 +69,9 @@ def make_trainer(args, folder: Path, tokenizer):
     from openrlhf.utils import get_strategy
 
     from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
+    from openrlhf_cov.trainer.ray.seams import install_actor
+
+    install_actor()
 
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
@@ -142,6 +136,8 @@ def fill(trainer, problems, step: int) -> None:
             info={"reward": scores.view(-1), "sample_id": torch.arange(len(chosen))},
         )
     )
+    for sample in trainer.replay_buffer.items:
+        sample.entropy = torch.zeros_like(sample.action_log_probs)  # for the diagnostics
 
 
 def train(trainer, step: int, cov_log_probs: str) -> None:
@@ -158,23 +154,23 @@ def overlap_by_update(trainer, step: int) -> list[tuple[int, float]]:
     """(number of the update, share of the ``current`` selection that ``old`` makes too); trains with ``current``."""
     from dataclasses import replace
 
-    loss, select, overlaps = trainer.actor_loss_fn, trainer._plan, []
+    loss, plan, overlaps = trainer.actor_loss_fn, trainer._planned, []
 
-    def select_both(window) -> None:
+    def plan_both(window) -> list:
         current_config = loss.config
         loss.config = replace(current_config, cov_log_probs="old")
-        select(window)
-        old = [experience.plans[0].tokens for experience in window]
+        old = plan(window)
         loss.config = current_config
-        select(window)
-        both = sum(int((a & e.plans[0].tokens).sum()) for a, e in zip(old, window, strict=True))
-        overlaps.append((len(overlaps), both / sum(int(e.plans[0].tokens.sum()) for e in window)))
+        plans = plan(window)
+        both = sum(int((a.tokens & b.tokens).sum()) for (a,), (b,) in zip(old, plans, strict=True))
+        overlaps.append((len(overlaps), both / sum(int(each.tokens.sum()) for (each,) in plans)))
+        return plans
 
-    trainer._plan = select_both
+    trainer._planned = plan_both
     try:
         train(trainer, step, cov_log_probs="current")
     finally:
-        trainer._plan = select
+        trainer._planned = plan
     return overlaps
 
 

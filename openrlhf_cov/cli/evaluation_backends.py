@@ -113,7 +113,7 @@ class Engines:
         protect_own_ray()  # before the first import of Ray
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # before the first import of vLLM, which writes to stdout
         from openrlhf_cov.cli.preflight import check_model
-        from openrlhf_cov.trainer.ray.adapters import trust_remote_code
+        from openrlhf_cov.trainer.ray.seams import trust_remote_code
 
         check_model("--model", args.model, required=True, trusted=args.trust_remote_code)
         trust_remote_code(args.trust_remote_code)

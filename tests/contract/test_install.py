@@ -23,8 +23,8 @@ REPLACED = {
 """Methods of objects that DeepSpeed makes itself, so no subclass can stand in; and of the standard library's."""
 
 PROGRAM = """
-import importlib, json, pkgutil, sys
-from types import SimpleNamespace
+import importlib, inspect, json, pkgutil, sys
+from types import FunctionType, SimpleNamespace
 from openrlhf_cov.trainer import cpu_host
 cpu_host.install()
 import openrlhf_cov.trainer
@@ -72,8 +72,27 @@ strangers = [name for (path, name), theirs in originals.items() if isinstance(pl
              and not issubclass(plain(getattr(sys.modules[f"openrlhf.{path}"], name)), plain(theirs))]
 options = [name for (path, name), theirs in originals.items() if hasattr(theirs, "_default_options")
            and getattr(sys.modules[f"openrlhf.{path}"], name)._default_options != theirs._default_options]
+
+def names(function):
+    found = [str(each).split(":")[0].split("=")[0] for each in inspect.signature(function).parameters.values()]
+    return [each for each in found if each != "_ray_trace_ctx"]  # Ray's
+
+overridden, foreign = [], []
+for (path, name), theirs in originals.items():
+    ours = plain(getattr(sys.modules[f"openrlhf.{path}"], name))
+    order = ours.__mro__ if isinstance(ours, type) else ()
+    for place, owner in enumerate(order):
+        for method, function in vars(owner).items() if owner.__module__.startswith("openrlhf_cov.") else ():
+            found = [vars(base)[method] for base in order[place + 1:]
+                     if base.__module__.startswith("openrlhf.") and method in vars(base)]
+            if found and isinstance(function, FunctionType):
+                overridden.append(f"{owner.__name__}.{method}")
+                taken, passed = names(function), names(found[0])
+                named, needed = ([each for each in some if each[0] != "*"] for some in (taken, passed))
+                if named != needed[:len(named)] or not (named == needed or {"*args", "**kwargs"} <= set(taken)):
+                    foreign.append([overridden[-1], taken, passed])
 print(json.dumps(dict(imported=imported, installed=installed, again=changed(once), strangers=strangers,
-                      options=options)))
+                      options=options, overridden=overridden, foreign=foreign)))
 """
 
 
@@ -104,6 +123,11 @@ def test_twice_is_as_good_as_once(outcome):
 
 def test_what_stands_in_for_a_class_derives_from_it_and_asks_for_the_same_gpus(outcome):
     assert outcome["strangers"] == outcome["options"] == []
+
+
+def test_overrides_take_what_upstream_passes(outcome):
+    assert {"CovPolicyActor.forward", "StepLogging.train_step", "CovStrategy.load_ckpt"} <= set(outcome["overridden"])
+    assert outcome["foreign"] == []
 
 
 def foreign_names(tree):

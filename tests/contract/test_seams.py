@@ -1,10 +1,8 @@
-"""Every name of upstream that we subclass, call or rebind is still there, with the parameters that we use."""
+"""Every name of upstream that we subclass or call is still there, with the parameters that we use."""
 
 import ast
 
 import pytest
-
-from openrlhf_cov.trainer.ray import seams
 
 # module -> class, method or function -> the parameters that we pass, override or are called with, in their order
 SEAMS = {
@@ -146,14 +144,6 @@ SEAMS = {
     },
 }
 
-# module -> name of another package that it imports at its top and that we rebind there
-REBOUND = {
-    "trainer/ppo_utils/experience_maker.py": {
-        "get_seqlen_balanced_partitions": "openrlhf.utils.seqlen_balancing",
-    },
-    "trainer/ray/ppo_actor.py": {"DataLoader": "torch.utils.data"},
-}
-
 # module -> class -> attributes that we read or set on its instances
 ATTRIBUTES = {
     "models/loss.py": {
@@ -195,67 +185,6 @@ ATTRIBUTES = {
     },
 }
 
-# module -> class -> (bases, decorators): what we subclass, and how we decorate the subclass again
-CLASSES = {
-    "trainer/ppo_trainer.py": {
-        "BasePPOTrainer": (["ABC"], []),
-        "PPOTrainer": (["BasePPOTrainer"], ["ray.remote"]),
-    },
-    "trainer/ppo_trainer_async.py": {"TrainingActor": (["BasePPOTrainer"], ["ray.remote"])},
-    "trainer/ray/ppo_actor.py": {
-        "ActorPPOTrainer": (["ABC"], []),
-        "PolicyModelActor": (["BaseModelActor"], ["ray.remote(num_gpus=1)"]),
-    },
-    "trainer/ray/ppo_critic.py": {
-        "CriticPPOTrainer": (["ABC"], []),
-        "CriticModelActor": (["BaseModelActor"], ["ray.remote(num_gpus=1)"]),
-    },
-    "trainer/ray/launcher.py": {
-        "ReferenceModelActor": (["BaseModelActor"], ["ray.remote(num_gpus=1)"]),
-        "RewardModelActor": (["BaseModelActor"], ["ray.remote(num_gpus=1)"]),
-    },
-    "trainer/ray/vllm_engine.py": {"RolloutRayActor": ([], ["ray.remote"])},
-}
-
-# our module and class -> upstream's module and class -> methods that we override with the same parameters
-OVERRIDES = {
-    ("trainer/ppo_trainer.py", "StepLogging"): {
-        ("trainer/ppo_trainer.py", "BasePPOTrainer"): [
-            "init_checkpoint_states", "train_step", "ppo_train", "save_logs_and_checkpoints", "save_best_checkpoint",
-        ],
-    },
-    ("trainer/ppo_trainer.py", "CovExperienceMaker"): {
-        ("trainer/ppo_utils/experience_maker.py", "RemoteExperienceMaker"): [
-            "make_experience", "get_cumulative_returns", "get_advantages_and_returns",
-        ],
-    },
-    ("trainer/ppo_trainer.py", "CheckedBroadcast"): {
-        ("trainer/ppo_trainer.py", "BasePPOTrainer"): ["broadcast_to_vllm"],
-    },
-    ("trainer/actor_trainer.py", "CovActorTrainer"): {
-        ("trainer/ray/ppo_actor.py", "ActorPPOTrainer"): [
-            "__init__", "ppo_train", "training_step", "_init_vllm_sync_group", "broadcast_to_vllm",
-        ],
-    },
-    ("trainer/ray/ppo_actor.py", "CovPolicyActor"): {
-        ("trainer/ray/ppo_actor.py", "PolicyModelActor"): [
-            "init_model_from_pretrained", "forward", "append", "get_checkpoint_states", "save_checkpoint",
-        ],
-    },
-    ("trainer/ray/critic_actor.py", "CovCriticTrainer"): {
-        ("trainer/ray/ppo_critic.py", "CriticPPOTrainer"): ["training_step"],
-    },
-    ("trainer/ray/critic_actor.py", "CovCriticActor"): {
-        ("trainer/ray/ppo_critic.py", "CriticModelActor"): ["save_checkpoint"],
-    },
-    ("trainer/strategy.py", "CovStrategy"): {
-        ("utils/deepspeed/deepspeed.py", "DeepspeedStrategy"): ["load_ckpt"],
-    },
-    ("trainer/ray/model_actors.py", "PreparedNode"): {
-        ("trainer/ray/launcher.py", "BaseModelActor"): ["_setup_distributed"],
-    },
-}  # fmt: skip
-
 
 def rows(table):
     return [(path, name, value) for path, names in table.items() for name, value in names.items()]
@@ -270,39 +199,11 @@ def test_upstream_still_takes_the_parameters_we_use(upstream, path, qualname, ne
     assert [name for name in parameters if name in needed.split()] == needed.split()
 
 
-@pytest.mark.parametrize(("path", "name", "source"), rows(REBOUND))
-def test_upstream_still_imports_the_names_we_rebind(upstream, path, name, source):
-    (found,) = (
-        node.module
-        for node in upstream.tree(path).body
-        if isinstance(node, ast.ImportFrom) and name in {alias.asname or alias.name for alias in node.names}
-    )
-    assert found == source
-
-
 @pytest.mark.parametrize(("path", "name", "needed"), rows(ATTRIBUTES))
 def test_upstream_still_sets_the_attributes_we_use(upstream, path, name, needed):
     targets = [node for node in ast.walk(upstream.find(path, name)) if isinstance(node, ast.Attribute)]
     stored = {node.attr for node in targets if isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"}
     assert needed <= stored
-
-
-@pytest.mark.parametrize(("path", "name", "expected"), rows(CLASSES))
-def test_upstream_still_derives_and_decorates_the_classes_we_extend(upstream, path, name, expected):
-    node = upstream.find(path, name)
-    assert ([ast.unparse(base) for base in node.bases], [ast.unparse(d) for d in node.decorator_list]) == expected
-
-
-@pytest.mark.parametrize(
-    ("own", "theirs", "method"),
-    [(own, theirs, method) for own, bases in OVERRIDES.items() for theirs in bases for method in bases[theirs]],
-)
-def test_overrides_take_what_upstream_passes(upstream, ours, own, theirs, method):
-    parameters = ours.parameters(own[0], f"{own[1]}.{method}")
-    expected = upstream.parameters(theirs[0], f"{theirs[1]}.{method}")
-    named = [name for name in parameters if not name.startswith("*")]
-    assert named == expected[: len(named)]
-    assert len(named) == len(expected) or {"*args", "**kwargs"} <= set(parameters)
 
 
 def upstream_names(tree, upstream):
@@ -343,10 +244,7 @@ def module_path(module, name, upstream):
 
 
 def test_the_table_lists_every_upstream_name_we_touch(upstream, ours):
-    listed = {(path, name.split(".")[0]) for table in (SEAMS, REBOUND) for path, name, _ in rows(table)}
+    listed = {(path, name.split(".")[0]) for path, name, _ in rows(SEAMS)}
     touched = {pair for path in ours.paths() for pair in upstream_names(ours.tree(path), upstream)}
-    rebound = ((path, name) for table in (seams.REMOTE, seams.DRIVER, seams.ACTOR) for path, name, _ in rows(table))
-    touched |= {(module_path(f"openrlhf.{path}", name, upstream), name) for path, name in rebound}
-    assert ("models/loss.py", "aggregate_loss") in touched
-    assert {("trainer/ray/ppo_actor.py", name) for name in ("PolicyModelActor", "DataLoader")} <= touched
+    assert {("models/loss.py", "aggregate_loss"), ("trainer/ray/ppo_actor.py", "PolicyModelActor")} <= touched
     assert touched <= listed
