@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from openrlhf_cov.analysis.regression import Floats
 
-TIME = "time"
+STEP, TIME = "step", "time"
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Panel:
+class CurvePanel:
     """One column of all runs, with the name of its axis."""
 
     column: str
@@ -33,7 +33,7 @@ class CurveFigure:
 
     name: str
     title: str
-    panels: tuple[Panel, ...]
+    panels: tuple[CurvePanel, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -43,30 +43,33 @@ class CurveFigure:
 PROGRESS = CurveFigure(
     "reward_and_entropy",
     "Reward and entropy",
-    (Panel(REWARD, "mean reward"), Panel(ENTROPY, "mean token entropy (nats)")),
+    (CurvePanel(REWARD, "mean reward"), CurvePanel(ENTROPY, "mean token entropy (nats)")),
 )
 SELECTION = CurveFigure(
     "selection",
     "Tokens that the covariance method restrains",
     (
-        Panel("cov/selected_frac", "selected, of all trained tokens", share=True),
-        Panel("cov/selected_abs_log_ratio", "|log π − log π old| on selected tokens"),
-        Panel("cov/selected_ppo_kl", "KL to the old policy on selected tokens"),
+        CurvePanel("cov/selected_frac", "selected, of all trained tokens", share=True),
+        CurvePanel("cov/selected_abs_log_ratio", "|log π − log π old| on selected tokens"),
+        CurvePanel("cov/selected_ppo_kl", "KL to the old policy on selected tokens"),
     ),
 )
 SAMPLING = CurveFigure(
     "sampling",
     "Dynamic sampling",
     (
-        Panel("sampling/kept_frac", "groups kept", share=True),
-        Panel("sampling/all_right_frac", "groups with right responses alone", share=True),
-        Panel("sampling/all_wrong_frac", "groups with wrong responses alone", share=True),
+        CurvePanel("sampling/kept_frac", "groups kept", share=True),
+        CurvePanel("sampling/all_right_frac", "groups with right responses alone", share=True),
+        CurvePanel("sampling/all_wrong_frac", "groups with wrong responses alone", share=True),
     ),
 )
 LENGTH = CurveFigure(
     "response_length",
     "Response length",
-    (Panel("response_length", "mean tokens of a response"), Panel("truncated", "cut at the token limit", share=True)),
+    (
+        CurvePanel("response_length", "mean tokens of a response"),
+        CurvePanel("truncated", "cut at the token limit", share=True),
+    ),
 )
 CURVE_FIGURES = (PROGRESS, SELECTION, SAMPLING, LENGTH)
 

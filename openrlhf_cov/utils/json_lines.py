@@ -13,6 +13,13 @@ MOST_DIGITS = 300
 """Of an integer that a float can hold; int() takes quadratic time, and refuses thousands."""
 
 
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= MOST_DIGITS else float(digits)
+
+
+DECODER = json.JSONDecoder(parse_int=_integer)
+
+
 def json_number(value: float) -> float | None:
     """The value, or None for NaN and infinities, which JSON does not have."""
     return value if math.isfinite(value) else None
@@ -25,7 +32,7 @@ def parse_json(content: bytes) -> Any:
     infinite, and a byte order mark is passed over. A text may hold half a surrogate pair: see ``valid_text``.
     """
     try:
-        return json.loads(content.removeprefix(BOM).decode("utf-8"), parse_int=_integer)
+        return DECODER.decode(content.removeprefix(BOM).decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start + 1} is not UTF-8") from error
     except RecursionError as error:
@@ -77,7 +84,3 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
         if isinstance(error, OSError) and error.filename == str(unfinished):
             error.filename = str(path)
         raise
-
-
-def _integer(digits: str) -> int | float:
-    return int(digits) if len(digits) <= MOST_DIGITS else float(digits)

@@ -9,7 +9,7 @@ from openrlhf_cov.models.methods import METHODS
 
 LAYERS = {
     **dict.fromkeys(("settings", "config", "errors", "utils"), 0),
-    **dict.fromkeys(("models", "rewards", "sizing", "tiny_task"), 1),
+    **dict.fromkeys(("models", "pages", "rewards", "sizing", "tiny_task"), 1),
     **dict.fromkeys(("evaluation", "analysis", "preparation", "report", "dashboard", "trainer"), 2),
     "cli": 3,
 }

@@ -1,10 +1,8 @@
-"use strict";
-// Charts, their legends and their zoom. The functions of report.js are used here, which stands last.
+// Charts, their legends and their zoom.
 
 const drawn = new Map(); // plot -> its figure
 const hiddenOf = new Map(); // plot -> legend groups that its own legend hides
 const hiddenRuns = new Set();
-const FEW_RUNS = 4;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const touch = matchMedia("(hover: none), (pointer: coarse)");
 
@@ -17,7 +15,7 @@ function themed(value) {
     return found ? color(found[1]) : value;
   }
   if (value === null || typeof value !== "object") return value;
-  if (Array.isArray(value)) return typeof value[0] === "object" ? value.map(themed) : value;
+  if (Array.isArray(value)) return typeof value[0] === "object" || value.length === 2 ? value.map(themed) : value;
   return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, themed(each)]));
 }
 
@@ -96,7 +94,7 @@ function swatch(trace) {
     return svg;
   }
   if (!/lines/.test(trace.mode)) {
-    add("circle", { cx: 15, cy: 6, r: 4.5, fill: marker.color, opacity: 0.8 });
+    add("circle", { cx: 15, cy: 6, r: 4.5, fill: Array.isArray(marker.color) ? color("--late") : marker.color });
     return svg;
   }
   const line = themed(trace.line);
@@ -137,20 +135,21 @@ function drawFigure(name, spec) {
   const plot = figure.querySelector(".plot");
   figure.hidden = !spec;
   if (!spec) return;
-  if (spec.note !== undefined) figure.querySelector("figcaption").textContent = spec.note;
-  if (spec.description) plot.setAttribute("aria-label", spec.description);
+  figure.querySelector("figcaption").textContent = spec.note;
+  plot.setAttribute("aria-label", spec.description);
   if (!plot.dataset.shared) legend(figure, plot, spec.traces);
   draw(plot, spec);
 }
 
 const pause = () => new Promise((done) => setTimeout(done));
 
-async function drawAll() {
+/** Draws the charts of the page, then what is left to do. */
+async function drawAll(rest) {
   for (const [name, spec] of Object.entries(data.charts)) {
     drawFigure(name, spec);
     await pause(); // the page answers in between
   }
-  showRun(0);
+  if (rest) rest();
   await pause();
   document.body.dataset.charts = drawn.size;
   document.body.dataset.requests = performance.getEntriesByType("resource").length;
@@ -158,34 +157,3 @@ async function drawAll() {
 }
 
 dark.addEventListener("change", () => { for (const [plot, spec] of drawn) draw(plot, spec); });
-
-function fillChips() {
-  const chips = byId("chips");
-  if (!chips) return;
-  const redraw = () => { for (const [plot, spec] of drawn) if (plot.dataset.shared) draw(plot, spec); };
-  const buttons = data.runs.map((run) => toggle(run.style, run.label, (on) => {
-    hiddenRuns[on ? "delete" : "add"](run.style.legendgroup);
-    redraw();
-  }));
-  if (buttons.length > FEW_RUNS) chips.append(...[["all", true], ["none", false]].map(([label, on]) => {
-    const button = make("button", "all", label);
-    button.type = "button";
-    button.addEventListener("click", () => {
-      for (const each of buttons) each.setAttribute("aria-pressed", on);
-      for (const run of data.runs) hiddenRuns[on ? "delete" : "add"](run.style.legendgroup);
-      redraw();
-    });
-    return button;
-  }));
-  chips.append(...buttons);
-}
-
-function fillEvaluations() {
-  const select = byId("evaluation");
-  if (!select) return;
-  const charts = data.evaluations;
-  const show = () => drawFigure("evaluations", charts[select.value]);
-  select.append(...options(charts.map((chart) => chart.title)));
-  select.addEventListener("change", show);
-  data.charts.evaluations = charts[0];
-}
