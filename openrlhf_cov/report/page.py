@@ -8,15 +8,15 @@ from openrlhf_cov.evaluation.tables import NONE
 from openrlhf_cov.pages.chart import look_of
 from openrlhf_cov.pages.page import Cell, render
 from openrlhf_cov.pages.plot import figure
-from openrlhf_cov.report.charts import RUN_CHARTS, evaluation_charts, labels, overview_charts, run_charts, run_key
-from openrlhf_cov.report.contents import Contents, Ends, Options, RunReport, SizeSection
+from openrlhf_cov.report.charts import evaluation_charts, labels, overview_charts, run_key
+from openrlhf_cov.report.contents import Contents, Ends, Options, RunReport
 from openrlhf_cov.report.curves import BAND_CURVES
+from openrlhf_cov.report.run_charts import RUN_CHARTS, run_charts
 from openrlhf_cov.report.tokens import run_tokens, tokens_per_step
 from openrlhf_cov.report.words import (
     arrow,
     duration,
     error_of,
-    extrapolation_line,
     forecast_sentence,
     law_facts,
     law_sentence,
@@ -24,7 +24,7 @@ from openrlhf_cov.report.words import (
     percent,
     same_sentence,
     share,
-    size_text,
+    size_lines,
     theory_sentence,
     with_interval,
 )
@@ -176,19 +176,6 @@ def difference_rows(contents: Contents) -> list[list[Cell]]:
         ]
         for each in same.result.differences
     ]
-
-
-def size_lines(sizes: SizeSection) -> list[str]:
-    """The trend against model size in sentences."""
-    if sizes.trend is None:
-        return [f"No trend in model size: {sizes.reason}."]
-    span = f"{len(sizes.names)} runs from {size_text(min(sizes.sizes))} to {size_text(max(sizes.sizes))}"
-    lines = [f"Against the logarithm of model size, {span}, a, b and the ceiling are fitted by a line each."]
-    if sizes.unfit:
-        lines.append(f"The law does not apply to {', '.join(sizes.unfit)}, whose coefficients mean little.")
-    if sizes.extrapolation is not None:
-        lines.append(f"Extrapolated {extrapolation_line(sizes.extrapolation)}.")
-    return lines
 
 
 def settings_table(contents: Contents) -> Table | None:

@@ -10,7 +10,6 @@ from openrlhf_cov.evaluation.tables import NONE, Row, aligned
 from openrlhf_cov.report.contents import (
     Contents,
     Ends,
-    Extrapolation,
     LawSection,
     Options,
     RunReport,
@@ -51,18 +50,10 @@ def run_rows(contents: Contents) -> list[Row]:
 
 
 def same_lines(same: SameSection) -> list[str]:
-    """The test of equal coefficients in sentences."""
-    if same.result is None:
-        return [f"same coefficients: not tested, {same.reason}"]
-    lines = [
-        f"same a and b in all {len(same.names)} runs: p {p_value(same.result.p_value)}; the common line has "
-        f"a {number(same.result.a)}, b {number(same.result.b)}"
-    ]
-    if same.unfit:
-        lines.append(f"  the law does not apply to {', '.join(same.unfit)}: the comparison is of lines, not of laws")
-    pairs = same.result.differences
-    lines += [f"  {difference_line(same, pair)}" for pair in pairs[:MOST_PAIRS]]
-    return lines + ([f"  {len(pairs) - MOST_PAIRS} more pairs with --export"] if len(pairs) > MOST_PAIRS else [])
+    """The test of equal coefficients, and the first pairs of runs."""
+    pairs = same.result.differences if same.result else ()
+    more = [f"  {len(pairs) - MOST_PAIRS} more pairs with --export"] if len(pairs) > MOST_PAIRS else []
+    return [same_sentence(same), *(f"  {difference_line(same, pair)}" for pair in pairs[:MOST_PAIRS]), *more]
 
 
 def difference_line(same: SameSection, difference: Difference) -> str:
@@ -74,19 +65,17 @@ def difference_line(same: SameSection, difference: Difference) -> str:
 def size_lines(sizes: SizeSection) -> list[str]:
     """The trend in model size in sentences."""
     if sizes.trend is None:
-        return [f"against model size: no line, {sizes.reason}"]
-    runs = f"against model size, {len(sizes.names)} runs"
+        return [f"No trend in model size: {sizes.reason}."]
+    span = f"{len(sizes.names)} runs from {size_text(min(sizes.sizes))} to {size_text(max(sizes.sizes))}"
     slopes = [f"{name} {number(getattr(sizes.trend, name).slope * math.log(10))}" for name in ("a", "b", "ceiling")]
-    lines = [f"{runs}: change for ten times the parameters: {', '.join(slopes)}"]
+    lines = [f"Against the logarithm of model size, {span}: change for ten times the parameters: {', '.join(slopes)}."]
     if sizes.unfit:
-        lines.append(f"  the law does not apply to {', '.join(sizes.unfit)}: the trend is of lines, not of laws")
-    return lines + ([f"  {extrapolation_line(sizes.extrapolation)}"] if sizes.extrapolation else [])
-
-
-def extrapolation_line(found: Extrapolation) -> str:
-    """What the trend gives at a size."""
-    parts = [f"{name} {with_interval(getattr(found, name))}" for name in ("a", "b", "ceiling")]
-    return f"at {size_text(found.size)} parameters: {', '.join(parts)}"
+        lines.append(f"The law does not apply to {', '.join(sizes.unfit)}, whose coefficients mean little.")
+    if sizes.extrapolation:
+        found = sizes.extrapolation
+        parts = [f"{name} {with_interval(getattr(found, name))}" for name in ("a", "b", "ceiling")]
+        lines.append(f"Extrapolated at {size_text(found.size)} parameters: {', '.join(parts)}.")
+    return lines
 
 
 def with_interval(interval: Interval) -> str:

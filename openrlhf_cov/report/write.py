@@ -40,11 +40,11 @@ def write_files(
 ) -> Written:
     """``output/figures/NAME.FORMAT`` of each figure with something to show, and ``output/report.html``."""
     from openrlhf_cov.pages.picture import write_pictures  # matplotlib takes a second
-    from openrlhf_cov.report.charts import PICTURES
+    from openrlhf_cov.report.charts import pictures
     from openrlhf_cov.report.page import report_page
 
     output.mkdir(parents=True, exist_ok=True)
-    charts = {name: chart_of(contents) for name, chart_of in PICTURES.items()}
+    charts = pictures(contents)
     left_out = tuple(f"{name}: {chart}" for name, chart in charts.items() if isinstance(chart, str))
     drawn = [chart for chart in charts.values() if not isinstance(chart, str)]
     figures = write_pictures(drawn, output / FIGURES, formats)

@@ -15,19 +15,16 @@ from openrlhf_cov.pages.chart import Chart, look_of
 from openrlhf_cov.pages.picture import SETTINGS, draw, save, write_pictures
 from openrlhf_cov.pages.plot import figure
 from openrlhf_cov.report.charts import (
-    PICTURES,
-    RUN_CHARTS,
-    curve,
     curve_chart,
     evaluation_charts,
     law_of_all,
     overview_charts,
-    run_charts,
-    running_means,
+    pictures,
     size_ticks,
 )
 from openrlhf_cov.report.contents import Contents, Options
 from openrlhf_cov.report.curves import LENGTH, PROGRESS, SELECTION, Curve
+from openrlhf_cov.report.run_charts import RUN_CHARTS, curve, run_charts, running_means
 from openrlhf_cov.report.series import to_series
 
 OPTIONS = Options()
@@ -84,11 +81,17 @@ def test_plotly_takes_every_chart(three):
         assert go.Figure(found["traces"], found["layout"]).data
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_matplotlib_draws_every_picture_and_clips_no_text(three, tmp_path, name):
+def test_matplotlib_draws_every_picture_and_clips_no_text(three, tmp_path):
+    assert len(pictures(three)) == 11
+    for name, chart in pictures(three).items():
+        assert chart.name == name
+        check_picture(chart, tmp_path)
+
+
+def check_picture(chart, folder):
     with rc_context(SETTINGS):
-        found = draw(PICTURES[name](three))
-        (path,) = save(found, tmp_path / name, ["png"])
+        found = draw(chart)
+        (path,) = save(found, folder / chart.name, ["png"])
         assert path.stat().st_size > 5000
         for shown in (*found.axes, *found.legends):
             box = shown.get_tightbbox()
@@ -97,12 +100,8 @@ def test_matplotlib_draws_every_picture_and_clips_no_text(three, tmp_path, name)
             assert box.y1 < found.bbox.y1 + 1, shown
 
 
-def test_pictures_have_the_names_of_their_files(three):
-    assert [chart_of(three).name for chart_of in PICTURES.values()] == list(PICTURES)
-
-
 def test_what_has_nothing_to_show_says_why(bare):
-    found = {name: chart_of(bare) for name, chart_of in PICTURES.items()}
+    found = pictures(bare)
     assert [name for name, chart in found.items() if isinstance(chart, Chart)] == ["reward_and_entropy", "law"]
     assert {name: chart for name, chart in found.items() if isinstance(chart, str)} == {
         "coefficients": "fewer than two runs have a fit",
@@ -124,14 +123,14 @@ def test_what_has_nothing_to_show_says_why(bare):
 
 def test_a_run_without_entropy_has_no_law(make_contents, make_report_run):
     contents = make_contents(make_report_run("run", only=["reward"]))
-    assert PICTURES["law"](contents) == law_of_all(contents) == "no run has entropy and reward of the same steps"
+    assert pictures(contents)["law"] == law_of_all(contents) == "no run has entropy and reward of the same steps"
     assert run_charts(contents.runs[0], OPTIONS) == []
 
 
 def test_any_name_can_be_drawn(make_contents, make_report_run, hostile, tmp_path):
     # a formula that is none, a letter that the font lacks (a warning, here an error), markup
     contents = make_contents(make_report_run(hostile, steps=60), make_report_run("$a_b^{c}$", seed=1, steps=60))
-    charts = [PICTURES[name](contents) for name in ("law", "coefficients", "reward_and_entropy")]
+    charts = [pictures(contents)[name] for name in ("law", "coefficients", "reward_and_entropy")]
     assert len(write_pictures(charts, tmp_path, ["svg", "png"])) == 6
 
 
@@ -143,7 +142,7 @@ def test_odd_values_are_drawn(make_contents, make_report_run, tmp_path, steps):
     for name in ("reward", "cov/mean", "cov/top_2e-4", "entropy/delta_theorem1"):
         columns[name] = np.zeros(steps)
     contents = make_contents(replace(run, training=replace(run.training, columns=columns)))
-    charts = [chart for chart_of in PICTURES.values() if isinstance(chart := chart_of(contents), Chart)]
+    charts = [chart for chart in pictures(contents).values() if isinstance(chart, Chart)]
     names = {path.stem for path in write_pictures(charts, tmp_path, ["png"])}
     assert {"reward_and_entropy", "covariance_bands"} <= names
     assert ("entropy_change" in names) == (steps > 1)
@@ -260,12 +259,12 @@ def test_where_the_law_does_not_apply_nothing_promises_a_ceiling(report_of):
 
 def test_runs_beyond_the_panels_are_counted(make_contents, make_report_run):
     contents = make_contents(*(make_report_run(f"run{seed}", seed=seed, steps=30) for seed in range(10)))
-    law, theory = PICTURES["law"](contents), PICTURES["entropy_change"](contents)
+    law, theory = pictures(contents)["law"], pictures(contents)["entropy_change"]
     assert (len(law.panels), law.title[-23:]) == (9, ": reward (9 of 10 runs)")
     assert (len(theory.panels), theory.columns) == (8, 2)
     assert theory.title.endswith(" (4 of 10 runs)")
     assert theory.panels[1].title == "run0, theorem 2"
-    assert len(PICTURES["coefficients"](contents).panels[0].y.ticks) == 10
+    assert len(pictures(contents)["coefficients"].panels[0].y.ticks) == 10
     assert len({panel.y.ends for panel in law.panels}) == 1  # one axis for all
 
 
@@ -273,15 +272,15 @@ def test_runs_without_the_law_are_hollow(three):
     unfit = [not run.law.result.verdict.applies for run in three.runs]
     assert unfit == [False, True, True]
     for name in ("model_size", "coefficients"):
-        chart = PICTURES[name](three)
+        chart = pictures(three)[name]
         for panel in chart.panels:
             dots = [mark.look.hollow for mark in panel.marks if mark.kind == "dots" and mark.look.marker != "star"]
             assert dots == unfit
-    assert list(PICTURES["coefficients"](three).panels[0].y.ticks.values())[1] == "clip_cov\n(does not apply)"
+    assert list(pictures(three)["coefficients"].panels[0].y.ticks.values())[1] == "clip_cov\n(does not apply)"
 
 
 def test_the_trend_in_size(three):
-    chart = PICTURES["model_size"](three)
+    chart = pictures(three)["model_size"]
     fits = [run.law.result.fit for run in three.runs]
     dots = [mark for mark in chart.panels[2].marks if mark.kind == "dots"]
     assert [mark.texts for mark in dots] == [
@@ -295,9 +294,9 @@ def test_the_trend_in_size(three):
 
 def test_two_sizes_have_no_band(make_contents, make_report_run):
     runs = [make_report_run("a"), make_report_run("b", seed=1)]
-    chart = PICTURES["model_size"](make_contents(*runs, sizes={"a": 1e9, "b": 2e9}))
+    chart = pictures(make_contents(*runs, sizes={"a": 1e9, "b": 2e9}))["model_size"]
     assert "band" not in {mark.kind for mark in marks_of(chart)}
-    assert "two different" in PICTURES["model_size"](make_contents(*runs, sizes={"a": 1e9}))
+    assert "two different" in pictures(make_contents(*runs, sizes={"a": 1e9}))["model_size"]
 
 
 def test_ticks_of_sizes():
@@ -325,7 +324,7 @@ def test_theory_has_a_dot_per_pair_and_the_trend(report_of):
 def test_a_theorem_that_cannot_be_checked_says_why_beside_the_other(report_of):
     run = report_of(only=["reward", "entropy/mean", "entropy/delta", "entropy/delta_theorem1"])
     assert "theorem2" not in [chart.name for chart in run_charts(run, OPTIONS)]
-    _, empty = PICTURES["entropy_change"](Contents("run", OPTIONS, (run,), (), None, None, ())).panels
+    _, empty = pictures(Contents("run", OPTIONS, (run,), (), None, None, ()))["entropy_change"].panels
     assert (empty.marks, empty.said) == ((), "the log has no entropy/delta_theorem2")
 
 
@@ -358,7 +357,7 @@ def test_phases_are_stacked_and_told_apart_without_color(report_of):
 def test_a_step_that_dwarfs_the_others_is_cut(make_contents, make_report_run):
     run = make_report_run("run")
     run.training.columns["timing/generation"][0] = 5000.0
-    (panel,) = PICTURES["timing"](make_contents(run)).panels
+    (panel,) = pictures(make_contents(run))["timing"].panels
     # 95 % of the steps take 100 s, so that 1.6 times as much is shown
     assert panel.y.ends == (0.0, pytest.approx(160.0, rel=1e-9))
     assert panel.said == "up to 5.03e+03 s, cut"

@@ -218,13 +218,13 @@ def test_the_comparison_names_runs_and_what_it_is_worth(make_contents, make_repo
     runs = [make_report_run("a", steps=100), make_report_run("b", steps=100, seed=1, method="kl_cov")]
     contents = make_contents(*runs, sizes={"a": 1e9, "b": 1e10}, extrapolate_to=1e11)
     text = summary(contents)
-    assert f"same a and b in all 2 runs: p {contents.same.result.p_value:.3f};" in text
-    assert "  the law does not apply to b: the comparison is of lines, not of laws\n" in text
+    assert f"one a and one b for these runs (p {contents.same.result.p_value:.3f})" in text
+    assert text.count("The law does not apply to b, whose coefficients mean little.\n") == 2
     assert "\n  a minus b: a " in text
     # of two sizes the change for ten times the parameters is the difference itself
     a = [run.law.result.fit.a.estimate for run in contents.runs]
     assert f"change for ten times the parameters: a {number(a[1] - a[0])}, b " in text
-    assert f"\n  at 100B parameters: a {number(2 * a[1] - a[0])} [no interval]" in text
+    assert f"\nExtrapolated at 100B parameters: a {number(2 * a[1] - a[0])} [no interval]" in text
 
 
 def test_a_forecast_of_few_points_says_that_its_interval_is_too_narrow(make_contents, make_report_run):
@@ -238,11 +238,11 @@ def test_lines_to_which_the_law_does_not_apply_have_no_common_numbers(make_conte
     runs = [make_report_run(name, seed=seed, method="kl_cov") for seed, name in enumerate("ab")]
     lines = summary(make_contents(*runs, sizes={"a": 1e9, "b": 1e10}, extrapolate_to=1e11)).splitlines()
     assert lines[-2:] == [
-        "same coefficients: not tested, the law applies to none of them",
-        "against model size: no line, the law applies to none of them",
+        "Whether the runs share their coefficients cannot be said: the law applies to none of them.",
+        "No trend in model size: the law applies to none of them.",
     ]
     mixed = make_contents(make_report_run("c", seed=2), runs[0], sizes={"a": 1e9, "c": 1e10})
-    said = "  the law does not apply to a: the trend is of lines, not of laws"
+    said = "The law does not apply to a, whose coefficients mean little."
     assert summary(mixed).splitlines()[-1] == said
 
 
