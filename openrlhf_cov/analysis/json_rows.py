@@ -50,8 +50,9 @@ class JsonRows:
         except FileNotFoundError:
             return False
         with file:
-            lost = not self._goes_on(file) and len(self.table) > 0
+            lost = False
             if not self._goes_on(file):
+                lost = len(self.table) > 0
                 self._restart()
             self._inode = os.fstat(file.fileno()).st_ino
             file.seek(self._offset)

@@ -27,8 +27,8 @@ from openrlhf_cov.report.curves import (
     CURVE_FIGURES,
     PROGRESS,
     SELECTION,
+    Curve,
     CurveFigure,
-    CurvePanel,
 )
 from openrlhf_cov.report.run_charts import (
     EXP_H,
@@ -71,7 +71,7 @@ def curve_chart(contents: Contents, figure: CurveFigure) -> Chart | str:
     """A panel for each column that any run has values of, a line per run in each."""
     runs, names, wanted = contents.runs, labels(contents), figure.panels
     if figure is PROGRESS and contents.options.metric not in figure.columns:
-        wanted += (CurvePanel(contents.options.metric, contents.options.metric),)
+        wanted += (Curve(contents.options.metric, contents.options.metric),)
     found = [(panel, [run.series.get(panel.column, run.evaluations.get(panel.column)) for run in runs])
              for panel in wanted]  # fmt: skip
     found = [(panel, curves) for panel, curves in found if any(curves)]
@@ -91,14 +91,14 @@ def curve_chart(contents: Contents, figure: CurveFigure) -> Chart | str:
                 series, names[place], run_key(place), look_of(place), raw, "%{y:.4~g}" if together else ""
             )
         ]
-        panels.append(Panel(tuple(marks), y=Axis(share=panel.share), title=panel.axis))
+        panels.append(Panel(tuple(marks), y=Axis(share=panel.share), title=panel.label))
     zoom = "With a mouse, drag across to zoom: all charts by step follow. A double-click goes back."
     words = [running_means([panel for panel, _ in found], runs, raw), zoom if figure is PROGRESS else ""]
     return Chart(
         name=figure.name,
         title=figure.title,
         panels=tuple(panels),
-        description=f"{figure.title} by global step, {len(runs)} runs: {', '.join(p.axis for p, _ in found)}.",
+        description=f"{figure.title} by global step, {len(runs)} runs: {', '.join(p.label for p, _ in found)}.",
         note=" ".join(filter(None, words)),
         linked=True,
         together=together,

@@ -11,20 +11,11 @@ REWARD = "reward"
 
 @dataclass(frozen=True)
 class Curve:
-    """A column and what it is called in a legend."""
+    """A column and what it is called in a legend or above a panel; a ``share`` is a fraction, shown in percent."""
 
     column: str
     label: str
-
-
-@dataclass(frozen=True)
-class CurvePanel:
-    """One column of all runs, with the name of its axis."""
-
-    column: str
-    axis: str
     share: bool = False
-    """A fraction, whose axis is in percent."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +24,7 @@ class CurveFigure:
 
     name: str
     title: str
-    panels: tuple[CurvePanel, ...]
+    panels: tuple[Curve, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -43,32 +34,32 @@ class CurveFigure:
 PROGRESS = CurveFigure(
     "reward_and_entropy",
     "Reward and entropy",
-    (CurvePanel(REWARD, "mean reward"), CurvePanel(ENTROPY, "mean token entropy (nats)")),
+    (Curve(REWARD, "mean reward"), Curve(ENTROPY, "mean token entropy (nats)")),
 )
 SELECTION = CurveFigure(
     "selection",
     "Tokens that the covariance method restrains",
     (
-        CurvePanel("cov/selected_frac", "selected, of all trained tokens", share=True),
-        CurvePanel("cov/selected_abs_log_ratio", "|log π − log π old| on selected tokens"),
-        CurvePanel("cov/selected_ppo_kl", "KL to the old policy on selected tokens"),
+        Curve("cov/selected_frac", "selected, of all trained tokens", share=True),
+        Curve("cov/selected_abs_log_ratio", "|log π − log π old| on selected tokens"),
+        Curve("cov/selected_ppo_kl", "KL to the old policy on selected tokens"),
     ),
 )
 SAMPLING = CurveFigure(
     "sampling",
     "Dynamic sampling",
     (
-        CurvePanel("sampling/kept_frac", "groups kept", share=True),
-        CurvePanel("sampling/all_right_frac", "groups with right responses alone", share=True),
-        CurvePanel("sampling/all_wrong_frac", "groups with wrong responses alone", share=True),
+        Curve("sampling/kept_frac", "groups kept", share=True),
+        Curve("sampling/all_right_frac", "groups with right responses alone", share=True),
+        Curve("sampling/all_wrong_frac", "groups with wrong responses alone", share=True),
     ),
 )
 LENGTH = CurveFigure(
     "response_length",
     "Response length",
     (
-        CurvePanel("response_length", "mean tokens of a response"),
-        CurvePanel("truncated", "cut at the token limit", share=True),
+        Curve("response_length", "mean tokens of a response"),
+        Curve("truncated", "cut at the token limit", share=True),
     ),
 )
 CURVE_FIGURES = (PROGRESS, SELECTION, SAMPLING, LENGTH)

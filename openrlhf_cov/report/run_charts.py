@@ -30,7 +30,6 @@ from openrlhf_cov.report.curves import (
     PHASES,
     TOKEN_ACCURACY_CURVES,
     Curve,
-    CurvePanel,
 )
 from openrlhf_cov.report.series import Series, spread_out
 from openrlhf_cov.report.words import ends, number, share, with_interval
@@ -67,7 +66,7 @@ def curve(series: Series, name: str, group: str, look: Look, raw: bool = True, h
     return [Mark("line", replace(look, width=1, opacity=0.3, **SOLID), series.steps, series.values, group=group), mean]
 
 
-def running_means(panels: Sequence[CurvePanel | Curve], runs: Sequence[RunReport], raw: bool) -> str:
+def running_means(panels: Sequence[Curve], runs: Sequence[RunReport], raw: bool) -> str:
     """What the lines of these columns are, in words; empty where all are the values themselves."""
     found = [run.series[each.column].window for each in panels for run in runs if each.column in run.series]
     if max(found, default=1) == 1:

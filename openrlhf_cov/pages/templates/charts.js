@@ -72,34 +72,33 @@ function follow(plot, change) {
 const SVG = "http://www.w3.org/2000/svg";
 const PATTERN = { dash: "7 4", dot: "2 3", dashdot: "7 3 2 3", longdash: "11 4" };
 
+const HATCH = {
+  "/": "M4 12L16 0M14 12L26 0", "\\": "M4 0L16 12M14 0L26 12", x: "M6 12L18 0M6 0L18 12M14 12L26 0M14 0L26 12",
+  ".": "M9 6h.1M15 6h.1M21 6h.1",
+};
+
+function svg(tag, attributes, ...children) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
 /** The line, dot or bar of a legend. */
 function swatch(trace) {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("class", "swatch");
-  svg.setAttribute("width", 30);
-  svg.setAttribute("height", 12);
-  svg.setAttribute("aria-hidden", "true");
-  const add = (tag, attributes) => {
-    const node = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-    svg.append(node);
-  };
-  const marker = themed(trace.marker || {});
-  if (trace.type === "bar") {
-    add("rect", { x: 4, y: 0, width: 22, height: 12, fill: marker.color });
-    const lines = { "/": "M4 12L16 0M14 12L26 0", "\\": "M4 0L16 12M14 0L26 12", x: "M6 12L18 0M6 0L18 12M14 12L26 0M14 0L26 12" };
-    const shape = (marker.pattern || {}).shape;
-    if (lines[shape]) add("path", { d: lines[shape], stroke: marker.pattern.fgcolor, "stroke-width": 1.5 });
-    if (shape === ".") for (const x of [9, 15, 21]) add("circle", { cx: x, cy: 6, r: 1.5, fill: marker.pattern.fgcolor });
-    return svg;
+  const { line = {}, marker = {}, type, mode } = themed(trace);
+  const parts = [];
+  if (type === "bar") {
+    const { shape, fgcolor } = marker.pattern;
+    parts.push(svg("rect", { x: 4, width: 22, height: 12, fill: marker.color }));
+    if (shape) parts.push(svg("path", { d: HATCH[shape], stroke: fgcolor, "stroke-width": shape === "." ? 3 : 1.5, "stroke-linecap": "round" }));
+  } else if (/lines/.test(mode)) {
+    parts.push(svg("line", { x2: 30, y1: 6, y2: 6, stroke: line.color, "stroke-width": 2.5, "stroke-dasharray": PATTERN[line.dash] || "none" }));
+  } else {
+    const fill = Array.isArray(marker.color) ? color("--late") : marker.color;
+    parts.push(svg("circle", { cx: 15, cy: 6, r: 4.5, fill, opacity: 0.8 }));
   }
-  if (!/lines/.test(trace.mode)) {
-    add("circle", { cx: 15, cy: 6, r: 4.5, fill: Array.isArray(marker.color) ? color("--late") : marker.color });
-    return svg;
-  }
-  const line = themed(trace.line);
-  add("line", { x1: 0, x2: 30, y1: 6, y2: 6, stroke: line.color, "stroke-width": 2.5, "stroke-dasharray": PATTERN[line.dash] || "none" });
-  return svg;
+  return svg("svg", { class: "swatch", width: 30, height: 12, "aria-hidden": "true" }, ...parts);
 }
 
 function toggle(trace, label, onToggle) {
