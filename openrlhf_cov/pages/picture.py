@@ -166,10 +166,8 @@ def _dress(axes: Axes, side: Side, axis: Axis, values: np.ndarray) -> None:
     if axis.ticks:
         side.set_ticks(list(axis.ticks), list(axis.ticks.values()))
         axes.minorticks_off()
-    elif axis.whole:
-        side.set_major_locator(MaxNLocator(6, integer=True))
-    elif axis.zero:
-        side.set_major_locator(MaxNLocator(5))
+    elif not axis.log:
+        side.set_major_locator(MaxNLocator(5, integer=axis.whole))
     if axis.share:
         side.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
     if axis.zero:
