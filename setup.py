@@ -18,8 +18,7 @@ setup(
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["openrlhf_cov*"]),
     package_data={
-        "openrlhf_cov.evaluation": ["page/*"],
-        "openrlhf_cov.report": ["assets/*"],
+        "openrlhf_cov.pages": ["templates/*"],
         "openrlhf_cov.dashboard": ["*.tcss"],
     },
     entry_points={

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from openrlhf_cov.analysis.line_decoder import STEP
 from openrlhf_cov.analysis.naming import Renaming, renaming
-from openrlhf_cov.analysis.table import EMPTY, TIME, Rows, Table, join, to_numbers, to_table
+from openrlhf_cov.analysis.table import EMPTY, STEP, TIME, Rows, Table, join, to_numbers, to_table
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.metric_table import ENTROPY
 

@@ -3,21 +3,14 @@
 import os
 import re
 from collections.abc import Collection
-from contextlib import suppress
-from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from openrlhf_cov.analysis.line_decoder import STEP, decode_file, decoder_of
-from openrlhf_cov.analysis.table import EMPTY, Rows, Table, join, to_numbers, to_table
+import numpy as np
+
+from openrlhf_cov.analysis.table import EMPTY, STEP, Rows, Table, join, to_numbers, to_table
 from openrlhf_cov.utils.json_lines import parse_object
 
-CHUNK = 8 * 2**20
-"""Bytes read at once."""
-JOINED = 32
-"""Chunks that are joined before the next is read: small arrays, freed among others, would not be reused."""
-ALONE = 32
-"""Chunks that one process reads in less time than others take to start."""
 TAIL = 64
 """Bytes before the place where reading stopped that tell whether it is still the same file."""
 LINES_NAMED = 5
@@ -30,28 +23,21 @@ class JsonRows:
     """The rows of a file; ``read`` takes what was added since, ``table`` is what there is so far.
 
     A line is an object with a number ``step``. Other values are numbers, null or, with a warning, something else; NaN
-    and infinities count as null, with a warning. ``columns`` names what to keep, None everything. Large files are
-    decoded by msgspec where that is installed (vLLM needs it), 4 to 15 times as fast as by ``json``, and by as many
-    ``processes``. They are started as multiprocessing does: above 1, guard the main module of a script.
+    and infinities count as null, with a warning. ``columns`` names what to keep, None everything.
     """
 
-    def __init__(
-        self, path: str | Path, columns: Collection[str] | None = None, *, chunk: int = CHUNK, processes: int = 1
-    ) -> None:
-        self.path, self.chunk, self.processes = Path(path), chunk, processes
-        self.columns = None if columns is None else tuple(sorted(set(columns) - {STEP}))
-        self._decode = decoder_of(self.columns)
+    def __init__(self, path: str | Path, columns: Collection[str] | None = None) -> None:
+        self.path = Path(path)
+        self.columns = None if columns is None else {*columns, STEP}
         self._restart()
 
     def _restart(self) -> None:
         self._inode: int | None = None
-        self._rest, self._tail, self._offset = b"", b"", 0
-        self._lines, self._counted = 0, 0
-        self._parts: list[Rows] = []
-        self._fresh: list[Rows] = []
+        self._offset, self._tail, self._rest = 0, b"", b""
+        self._lines, self._odd = 0, 0
         self._broken: list[int] = []
-        self._odd = 0
-        self._table: tuple[Table, list[str]] | None = (EMPTY, [])
+        self._rows = Rows(np.zeros(0), {})
+        self._merged: tuple[Table, list[str]] = (EMPTY, [])
 
     def read(self) -> bool:
         """Take what the file has got since; True if that changes the table.
@@ -64,19 +50,17 @@ class JsonRows:
         except FileNotFoundError:
             return False
         with file:
-            taken = False
+            lost = False
             if not self._goes_on(file):
-                taken = len(self.table) > 0
+                lost = len(self.table) > 0
                 self._restart()
             self._inode = os.fstat(file.fileno()).st_ino
-            if self.processes > 1 and self._decode is not None and not self._offset:
-                taken |= self._read_together(file)
             file.seek(self._offset)
-            taken |= self._read_on(file)
-        if _object(self._rest) is not None:  # whole, its newline is still to come
-            taken |= self._take(memoryview(self._rest), self._offset - len(self._rest))
-            self._rest = b""
-        return taken
+            fresh = self._read_on(file)
+        if fresh:
+            self._rows = join([self._rows, self._columns_of(fresh)])
+            self._merged = to_table(self._rows, whole_rows=True)
+        return lost or bool(fresh)
 
     @property
     def table(self) -> Table:
@@ -91,19 +75,11 @@ class JsonRows:
             found.append(f"lines that cannot be read left out, {len(self._broken)}: {named}")
         if self._odd:
             found.append(f"values that are no finite numbers taken as missing, {self._odd}")
-        if self._rest:
+        if self._rest.strip():
             found.append("the last line is cut, or is still being written")
         return [f"{self.path.name}: {warning}" for warning in found]
 
-    @property
-    def _merged(self) -> tuple[Table, list[str]]:
-        if self._table is None:
-            self._join()
-            self._parts = [join(self._parts)]
-            self._table = to_table(self._parts[0], whole_rows=True)
-        return self._table
-
-    def _goes_on(self, file: BufferedReader) -> bool:
+    def _goes_on(self, file: BinaryIO) -> bool:
         """True if the file begins with what was read of it, as far as inode, size and the last bytes tell."""
         size, inode = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
         if size < self._offset or self._inode not in (None, inode):
@@ -111,88 +87,33 @@ class JsonRows:
         file.seek(self._offset - len(self._tail))
         return file.read(len(self._tail)) == self._tail
 
-    def _read_together(self, file: BufferedReader) -> bool:
-        """Take the whole lines of a large file by several processes, as far as they get; True if there are any."""
-        if file.seek(0, os.SEEK_END) <= ALONE * self.chunk:
-            return False
-        taken = False
-        for start, end, rows in decode_file(self.path, self.columns, self.chunk, self.processes):
-            if rows is None:
-                file.seek(start)
-                rows = self._take_slowly(file.read(end - start), self._lines_before(start))
-            taken |= self._add(rows)
-            self._offset = end
-        file.seek(max(0, self._offset - TAIL))
-        self._tail = file.read(self._offset - file.tell())
-        return taken
+    def _read_on(self, file: BinaryIO) -> list[dict[str, Any]]:
+        """The rows from where the file stands. An unfinished last line is left for the next time."""
+        found: list[dict[str, Any]] = []
+        self._rest = b""
+        for line in file:
+            whole = line.endswith(b"\n")
+            row = _object(line) if line.strip() else None
+            if row is None and not whole:
+                self._rest = line
+                break
+            if row is None and line.strip():
+                self._broken.append(self._lines + 1)
+                inner = INNER_OBJECT.search(line)
+                row = _object(line[inner.start() + 1 :]) if inner else None
+            if row is not None:
+                found.append(row if self.columns is None else {k: v for k, v in row.items() if k in self.columns})
+            self._lines += whole
+            self._offset += len(line)
+            self._tail = (self._tail + line[-TAIL:])[-TAIL:]
+        return found
 
-    def _read_on(self, file: BufferedReader) -> bool:
-        """Take the lines from where the file stands; True if there are any.
-
-        All chunks go through one buffer: fresh memory for each costs a fifth of the time.
-        """
-        taken, held = False, len(self._rest)
-        buffer = bytearray(self._rest) + bytearray(self.chunk)
-        while count := file.readinto(memoryview(buffer)[held:]):
-            self._offset += count
-            filled = held + count
-            self._tail = (self._tail + buffer[max(held, filled - TAIL) : filled])[-TAIL:]
-            end = buffer.rfind(b"\n", 0, filled) + 1
-            taken |= self._take(memoryview(buffer)[:end], self._offset - filled)
-            held = filled - end
-            buffer[:held] = buffer[end:filled]
-            if len(buffer) < 2 * held:
-                buffer += bytearray(len(buffer))
-        self._rest = bytes(buffer[:held])
-        return taken
-
-    def _take(self, data: memoryview, start: int) -> bool:
-        """Add the rows of whole lines that start at a byte of the file; True if there are any."""
-        rows = None if self._decode is None else self._decode(data)
-        return self._add(self._take_slowly(bytes(data), self._lines_before(start)) if rows is None else rows)
-
-    def _add(self, rows: Rows) -> bool:
-        """Add rows that follow the others; True if there are any."""
-        if len(rows.steps):
-            self._fresh.append(rows)
-            self._table = None
-        if len(self._fresh) == JOINED:
-            self._join()
-        return len(rows.steps) > 0
-
-    def _join(self) -> None:
-        """Turn what was read since into one part."""
-        self._parts.append(join(self._fresh))
-        self._fresh = []
-
-    def _lines_before(self, end: int) -> int:
-        """Lines before a byte of the file, counted on from the last such call: most files never need it."""
-        with suppress(FileNotFoundError), self.path.open("rb") as file:
-            file.seek(self._counted)
-            while self._counted < end and (chunk := file.read(min(self.chunk, end - self._counted))):
-                self._counted += len(chunk)
-                self._lines += chunk.count(b"\n")
-        return self._lines
-
-    def _take_slowly(self, data: bytes, lines_before: int) -> Rows:
-        """The rows of lines of which some may be broken."""
-        found = []
-        for number, line in enumerate(data.split(b"\n"), start=lines_before + 1):
-            if line.strip():
-                row = _object(line)
-                if row is None:
-                    self._broken.append(number)
-                    inner = INNER_OBJECT.search(line)
-                    row = _object(line[inner.start() + 1 :]) if inner else None
-                if row is not None:
-                    found.append(row)
-        names = dict.fromkeys(name for row in found for name in row) if self.columns is None else self.columns
+    def _columns_of(self, rows: list[dict[str, Any]]) -> Rows:
         columns = {}
-        for name in names:
-            columns[name], odd = to_numbers([row.get(name) for row in found])
-            self._odd += odd if name != STEP else 0
-        steps, _ = to_numbers([row.get(STEP) for row in found])
-        return Rows(steps, {name: values for name, values in columns.items() if name != STEP})
+        for name in dict.fromkeys(name for row in rows for name in row if name != STEP):
+            columns[name], odd = to_numbers([row.get(name) for row in rows])
+            self._odd += odd
+        return Rows(to_numbers([row.get(STEP) for row in rows])[0], columns)
 
 
 def _object(line: bytes) -> dict[str, Any] | None:

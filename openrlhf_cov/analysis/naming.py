@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from openrlhf_cov.analysis.line_decoder import STEP
+from openrlhf_cov.analysis.table import STEP
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.metric_table import ENTROPY, STEP_TOTAL
 

@@ -56,9 +56,9 @@ class Run:
 class RunFollower:
     """A run folder of ours that is being written: ``poll`` reads what is new and nothing else."""
 
-    def __init__(self, folder: str | Path, columns: Collection[str] | None = None, processes: int = 1) -> None:
+    def __init__(self, folder: str | Path, columns: Collection[str] | None = None) -> None:
         self.folder = Path(folder)
-        self._metrics = JsonRows(self.folder / METRICS_FILE, columns, processes=processes)
+        self._metrics = JsonRows(self.folder / METRICS_FILE, columns)
         self._evaluations = JsonRows(self.folder / EVAL_FILE)
 
     def poll(self) -> bool:
@@ -84,13 +84,11 @@ def read_run(
     *,
     mapping: Mapping[str, str] | str | None = None,
     columns: Collection[str] | None = None,
-    processes: int = 1,
 ) -> Run:
     """Read a run folder of ours, its ``metrics.jsonl``, a folder with TensorBoard events, or a CSV file.
 
-    ``mapping`` is for the last two, see ``renaming``. ``columns`` names the training columns to keep, None all: a
-    million steps of our 70 metrics take 0.8 GB, a dozen of them 0.3 GB and a fifth of the time. ``processes`` is for
-    ours, see ``JsonRows``. UsageError for a path that is none of these or has no rows.
+    ``mapping`` is for the last two, see ``renaming``. ``columns`` names the training columns to keep, None all.
+    UsageError for a path that is none of these or has no rows.
     """
     path = Path(path)
     if not path.exists():
@@ -98,7 +96,7 @@ def read_run(
     if path.name == METRICS_FILE:
         path = path.parent
     if (path / METRICS_FILE).exists():
-        follower = RunFollower(path, columns, processes)
+        follower = RunFollower(path, columns)
         try:
             follower.poll()
         except OSError as error:

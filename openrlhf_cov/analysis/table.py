@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from openrlhf_cov.analysis.regression import Floats
 
-TIME = "time"
+STEP, TIME = "step", "time"
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,19 +40,15 @@ class Rows:
 
 
 def join(parts: Sequence[Rows]) -> Rows:
-    """All rows of all parts; a name that a part lacks is NaN there. Empties the parts' columns on the way."""
-    if len(parts) == 1:
-        return parts[0]
+    """All rows of all parts; a name that a part lacks is NaN there."""
+
+    def column(name: str) -> Floats:
+        nothing = (np.full(len(part.steps), np.nan) for part in parts)
+        return np.concatenate([part.columns.get(name, empty) for part, empty in zip(parts, nothing, strict=True)])
+
     names = dict.fromkeys(name for part in parts for name in part.columns)
-    columns = {}
-    for name in names:  # a column at a time, so that no more than one exists twice
-        columns[name] = np.concatenate([_taken(part, name) for part in parts])
-    return Rows(np.concatenate([part.steps for part in parts]) if parts else np.zeros(0), columns)
-
-
-def _taken(part: Rows, name: str) -> Floats:
-    found = part.columns.pop(name, None)
-    return np.full(len(part.steps), np.nan) if found is None else found
+    steps = np.concatenate([np.zeros(0), *(part.steps for part in parts)])
+    return Rows(steps, {name: column(name) for name in names})
 
 
 def to_table(rows: Rows, *, whole_rows: bool) -> tuple[Table, list[str]]:

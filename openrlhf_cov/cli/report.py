@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.utils.cores import cores
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.terminal import Parser, one_line, refuse, say
 
@@ -18,10 +17,6 @@ if TYPE_CHECKING:
 
 NAMINGS = ("openrlhf", "verl", "trl")
 FORMATS = ("svg", "png")
-
-
-MOST_PROCESSES = 4
-"""That read a large log and draw; more would hold more memory than they save time."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -132,21 +127,19 @@ def check_places(output: Path | None, export: str | None) -> None:
 
 def _report(args: argparse.Namespace) -> None:
     formats, options, mapping = _checked(args)
-    from openrlhf_cov.report.build import build_contents
+    from openrlhf_cov.report.build import build_contents, read_runs
     from openrlhf_cov.report.export import export_text
-    from openrlhf_cov.report.reading import read_runs
-    from openrlhf_cov.report.text import summary
+    from openrlhf_cov.report.words import summary
     from openrlhf_cov.report.write import write_files
 
-    processes = min(MOST_PROCESSES, cores())
-    contents = build_contents(read_runs(args.runs, mapping, processes=processes), options)
+    contents = build_contents(read_runs(args.runs, mapping), options)
     stream = sys.stderr if args.export == "-" else sys.stdout
     for run in contents.runs:
         for warning in run.warnings:
             say(f"report: {run.name}: {one_line(warning)}\n", sys.stderr)
     say(summary(contents), stream)
     if args.output:
-        written = write_files(contents, args.output, formats=formats, with_page=not args.no_page, processes=processes)
+        written = write_files(contents, args.output, formats=formats, with_page=not args.no_page)
         say("".join(f"no figure {line}\n" for line in written.left_out), stream)
         say(f"{len(written.figures)} figures in {args.output / 'figures'}\n", stream)
         say(f"{written.page}\n" if written.page else "", stream)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from openrlhf_cov.evaluation.page import evaluation_page
 from openrlhf_cov.evaluation.records import (
     DIFFERENCES_FILE,
     read_problems,
@@ -9,7 +10,6 @@ from openrlhf_cov.evaluation.records import (
     read_settings,
     write_records,
 )
-from openrlhf_cov.evaluation.report import report_page
 from openrlhf_cov.evaluation.samples import group_samples
 from openrlhf_cov.evaluation.summary import Summary, summarize, write_summary
 from openrlhf_cov.evaluation.tables import markdown
@@ -30,7 +30,7 @@ def write_results(folder: Path) -> Summary:
     write_summary(folder, summary)
     write_lines(folder / MARKDOWN_FILE, [markdown(summary)])
     samples = group_samples(settings, problems, responses)
-    write_lines(folder / REPORT_FILE, [report_page(summary, samples)])
+    write_lines(folder / REPORT_FILE, [evaluation_page(summary, samples)])
     if any(each.published for each in summary.benchmarks):
         write_records(folder / DIFFERENCES_FILE, [line for each in samples for line in each.differences])
     else:

@@ -1,13 +1,25 @@
-"""From runs to the contents of their report."""
+"""From the paths of runs to the contents of their report."""
 
+import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
+from openrlhf_cov.analysis.across import SizeTrend, against_size, same_coefficients
+from openrlhf_cov.analysis.law import BAND_PLACES, Forecast, LawFit, LawPoints, forecast
 from openrlhf_cov.analysis.regression import Floats
-from openrlhf_cov.analysis.runs import KEPT_ONLY, Run, keeps_groups
+from openrlhf_cov.analysis.runs import (
+    KEPT_ONLY,
+    Run,
+    evaluation_points,
+    interventions,
+    keeps_groups,
+    read_run,
+    training_points,
+)
 from openrlhf_cov.analysis.table import TIME, Table
 from openrlhf_cov.analysis.theory import (
     PREDICTIONS,
@@ -16,24 +28,241 @@ from openrlhf_cov.analysis.theory import (
     covariance_bands,
     covariance_by_accuracy,
 )
-from openrlhf_cov.analysis.verdict import usable_bound
-from openrlhf_cov.report.across import same_section, setting_differences, size_section
-from openrlhf_cov.report.contents import Contents, Ends, Options, Phases, RunReport, TheorySection
+from openrlhf_cov.analysis.verdict import LawResult, Reason, Verdict, examine_law, usable_bound
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.report.contents import (
+    Contents,
+    Ends,
+    Extrapolation,
+    LawLine,
+    LawSection,
+    Options,
+    Phases,
+    RunReport,
+    SameSection,
+    Setting,
+    SizeSection,
+    TheorySection,
+)
 from openrlhf_cov.report.curves import (
     ACCURACY_CURVES,
+    COLUMNS,
     OTHER_PHASE,
     PHASES,
+    REWARD,
     SERIES_COLUMNS,
     STEP_TOTAL,
     TOKEN_ACCURACY_CURVES,
     Curve,
 )
-from openrlhf_cov.report.law import law_points, law_section
-from openrlhf_cov.report.reading import TRAINING_METRICS, check_metric, check_names
 from openrlhf_cov.report.series import SMOOTHED, Series, spread_out, stacked, to_series
 from openrlhf_cov.report.tokens import find_token_files
+from openrlhf_cov.report.words import percent
 from openrlhf_cov.utils.metric_table import ENTROPY
 from openrlhf_cov.utils.redaction import redact_settings
+
+TRAINING_METRICS = (REWARD, "score")
+"""What R of the law can be, beside the numbers of evaluations."""
+
+
+def read_runs(paths: Sequence[Path], mapping: Mapping[str, str] | str | None = None) -> list[Run]:
+    """The runs at these paths, with the columns of a report; UsageError for what cannot be read or is given twice."""
+    places = [path.resolve() for path in paths]
+    for path, place in zip(paths, places, strict=True):
+        if places.count(place) > 1:
+            raise UsageError(f"{path} is given twice")
+    runs = [read_run(path, mapping=mapping, columns=COLUMNS) for path in paths]
+    folders = [run.path.resolve() for run in runs]
+    for run, folder in zip(runs, folders, strict=True):
+        if folders.count(folder) > 1:
+            raise UsageError(f"{run.path} is given twice")
+    names = unlike([run.name for run in runs], folders)
+    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+
+
+def unlike(names: Sequence[str], paths: Sequence[Path]) -> list[str]:
+    """The names, those that occur twice as the shortest end of their path that tells them apart."""
+    found = list(names)
+    for name in {name for name in names if names.count(name) > 1}:
+        alike = [place for place, each in enumerate(names) if each == name]
+        length = 2
+        while len({paths[place].parts[-length:] for place in alike}) < len(alike):
+            length += 1
+        for place in alike:
+            found[place] = "/".join(paths[place].parts[-length:])
+    return found
+
+
+def check_metric(metric: str, runs: Iterable[Run]) -> None:
+    """UsageError for a metric that no run has, with those that there are."""
+    columns = [name for run in runs for name in run.evaluations.columns]
+    known = list(dict.fromkeys([*TRAINING_METRICS, *columns]))
+    if metric not in known:
+        raise UsageError(f"--metric {metric}: {_near(metric, known)}")
+
+
+def check_names(flag: str, names: Iterable[str], runs: Sequence[Run]) -> None:
+    """UsageError for a name that is no run's."""
+    known = [run.name for run in runs]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"{flag} {name}: {_near(name, known)}")
+
+
+def _near(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    listed = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
+    return (f"did you mean {' or '.join(near)}? " if near else "") + f"there are {listed}"
+
+
+def law_section(run: Run, options: Options) -> LawSection:
+    """The law of this run, or why it has none."""
+    points = law_points(run, options.metric)
+    result = _result(run, points, options)
+    found, reason = _forecast(points, options)
+    return LawSection(
+        points=_shown(points),
+        point_count=len(points),
+        result=result,
+        line=law_line(result.fit, points) if result.fit else None,
+        forecast=found,
+        no_forecast=reason,
+    )
+
+
+def law_points(run: Run, metric: str) -> LawPoints:
+    """Entropy and R of each step, or of each evaluation."""
+    if metric in TRAINING_METRICS:
+        return training_points(run, metric)
+    return evaluation_points(run, metric)
+
+
+def law_line(fit: LawFit, points: LawPoints) -> LawLine:
+    """The line from exp(0) to the highest exp(H) of the points."""
+    ends = np.exp([points.entropy.min(), points.entropy.max()])
+    grid = np.linspace(min(1.0, ends[0]), ends[1], BAND_PLACES)
+    entropy = np.log(grid)
+    low, high = fit.band(entropy)
+    point_low, point_high = fit.band(entropy, further_points=True)
+    return LawLine(entropy, grid, fit.reward_at(entropy), low, high, point_low, point_high)
+
+
+def _result(run: Run, points: LawPoints, options: Options) -> LawResult:
+    missing = _missing(run, options.metric)
+    if missing:
+        return LawResult(None, None, Verdict((Reason("not_logged", f"the log has no {missing}"),)))
+    return examine_law(
+        points,
+        interventions=interventions(run),
+        highest_reward=usable_bound(points, options.highest_reward),
+        method=options.method,
+        level=options.level,
+    )
+
+
+def _missing(run: Run, metric: str) -> str:
+    """What of entropy and R the log does not have at all."""
+    table = run.training if metric in TRAINING_METRICS else run.evaluations
+    missing = ["entropy" if ENTROPY not in run.training.columns else "", metric if metric not in table.columns else ""]
+    return " and no ".join(filter(None, missing))
+
+
+def _forecast(points: LawPoints, options: Options) -> tuple[Forecast | None, str]:
+    try:
+        found = forecast(points, options.forecast_share, method=options.method, level=options.level)
+    except ValueError as error:
+        return None, f"the first {percent(options.forecast_share)}% of {len(points)} points: {error}"
+    shown = spread_out(len(found.later))
+    arrays = {name: getattr(found, name)[shown] for name in ("predicted", "low", "high")}
+    return replace(found, later=_chosen(found.later, shown), **arrays), ""
+
+
+def _shown(points: LawPoints) -> LawPoints:
+    return _chosen(points, spread_out(len(points))) if len(points) else points
+
+
+def _chosen(points: LawPoints, places: np.ndarray) -> LawPoints:
+    return LawPoints(points.steps[places], points.entropy[places], points.reward[places])
+
+
+PLACES = frozenset(
+    {
+        "--address",
+        "--runtime-env-json",
+        "--ckpt.output_dir",
+        "--ckpt.path",
+        "--logger.tensorboard_dir",
+        "--logger.wandb.run_name",
+        "--logger.wandb.key",
+    }
+)
+"""Flags that say where a run is and what it is called, not what it does."""
+NO_LAW = "the law applies to none of them"
+GRID = 33
+"""Sizes at which a trend is drawn."""
+
+
+def setting_differences(runs: Sequence[RunReport]) -> tuple[Setting, ...]:
+    """Flags that two runs whose flags are known have set differently, by name."""
+    known = [run for run in runs if run.settings]
+    flags = sorted({flag for run in known for flag in run.settings} - PLACES)
+    return tuple(
+        Setting(flag, tuple(run.settings.get(flag) for run in runs))
+        for flag in flags
+        if len({run.settings.get(flag) for run in known}) > 1
+    )
+
+
+def same_section(runs: Sequence[RunReport]) -> SameSection | None:
+    """The test of equal coefficients over all runs with a fit, if the law applies to one; None for a single run."""
+    if len(runs) < 2:
+        return None
+    fitted = [run for run in runs if run.law.result.fit]
+    names = tuple(run.name for run in fitted)
+    unfit = _unfit(fitted)
+    if fitted and len(unfit) == len(fitted):
+        return SameSection(names, unfit, None, NO_LAW)
+    try:
+        result = same_coefficients([run.law.result.fit for run in fitted])
+    except ValueError as error:
+        return SameSection(names, unfit, None, str(error))
+    return SameSection(names, unfit, result, "")
+
+
+def size_section(runs: Sequence[RunReport], options: Options) -> SizeSection | None:
+    """a, b and the ceiling against size, over the runs with a size and a fit; None where no size is given."""
+    if not options.sizes:
+        return None
+    used = [run for run in runs if run.name in options.sizes and run.law.result.fit]
+    names, sizes = tuple(run.name for run in used), tuple(options.sizes[run.name] for run in used)
+    if used and len(_unfit(used)) == len(used):
+        return SizeSection(names, _unfit(used), sizes, None, NO_LAW, (), None)
+    try:
+        trend = against_size(sizes, [run.law.result.fit for run in used])
+    except ValueError as error:
+        return SizeSection(names, _unfit(used), sizes, None, str(error), (), None)
+    wanted = options.extrapolate_to
+    ends = [*sizes, *([wanted] if wanted else [])]
+    grid = np.geomspace(min(ends), max(ends), GRID).tolist()
+    return SizeSection(
+        names=names,
+        unfit=_unfit(used),
+        sizes=sizes,
+        trend=trend,
+        reason="",
+        grid=tuple(_at(trend, size, options.level) for size in grid),
+        extrapolation=_at(trend, wanted, options.level) if wanted else None,
+    )
+
+
+def _unfit(runs: Sequence[RunReport]) -> tuple[str, ...]:
+    """Names of those to which the law does not apply."""
+    return tuple(run.name for run in runs if not run.law.result.verdict.applies)
+
+
+def _at(trend: SizeTrend, size: float, level: float) -> Extrapolation:
+    return Extrapolation(size, *(getattr(trend, name).at(size, level=level) for name in ("a", "b", "ceiling")))
+
 
 UNKNOWN_FLAGS = (
     "flags not known; if there was an entropy term or a raised clip bound, the law may not hold and the log does not "

@@ -23,20 +23,11 @@ REWARD = "reward"
 
 @dataclass(frozen=True)
 class Curve:
-    """A column and what it is called in a legend."""
+    """A column and what it is called in a legend or above a panel; a ``share`` is a fraction, shown in percent."""
 
     column: str
     label: str
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One column of all runs, with the name of its axis."""
-
-    column: str
-    axis: str
     share: bool = False
-    """A fraction, whose axis is in percent."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +36,15 @@ class CurveFigure:
 
     name: str
     title: str
-    panels: tuple[Panel, ...]
+    panels: tuple[Curve, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
         return tuple(panel.column for panel in self.panels)
 
 
-def _panels(*columns: str) -> tuple[Panel, ...]:
-    return tuple(Panel(column, title_and_unit(column), definition(column).unit == SHARE) for column in columns)
+def _panels(*columns: str) -> tuple[Curve, ...]:
+    return tuple(Curve(column, title_and_unit(column), definition(column).unit == SHARE) for column in columns)
 
 
 PROGRESS = CurveFigure("reward_and_entropy", "Reward and entropy", _panels(REWARD, ENTROPY))

@@ -1,75 +1,109 @@
 """``report.html``: one page with everything a report says, interactive, that needs neither network nor other files."""
 
-import base64
-import hashlib
-import re
-from html import escape
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from plotly.offline import get_plotlyjs
-
-from openrlhf_cov.report import sections
-from openrlhf_cov.report.charts import curve_charts, evaluation_charts, law_chart, missing_charts, run_key, size_chart
-from openrlhf_cov.report.contents import Contents, Options
-from openrlhf_cov.report.markup import chart_frame, figure_frame, paragraphs, section
-from openrlhf_cov.report.plotly_figure import Chart, Json, line_of, short_names
+from openrlhf_cov.analysis.theory import PAPER_BANDS
+from openrlhf_cov.pages.chart import look_of
+from openrlhf_cov.pages.page import Cell, render
+from openrlhf_cov.pages.plot import figure
+from openrlhf_cov.report.charts import evaluation_charts, labels, overview_charts, run_key
+from openrlhf_cov.report.contents import Contents, Ends, Options, RunReport
+from openrlhf_cov.report.curves import BAND_CURVES
 from openrlhf_cov.report.run_charts import RUN_CHARTS, run_charts
-from openrlhf_cov.report.text import percent
-from openrlhf_cov.report.token_view import run_tokens, tokens_per_step
-from openrlhf_cov.report.words import share
-from openrlhf_cov.utils.json_lines import embedded, write_lines
+from openrlhf_cov.report.tokens import run_tokens, tokens_per_step
+from openrlhf_cov.report.words import (
+    arrow,
+    duration,
+    error_of,
+    forecast_sentence,
+    law_facts,
+    law_sentence,
+    number,
+    percent,
+    same_sentence,
+    share,
+    size_lines,
+    theory_sentence,
+    with_interval,
+)
+from openrlhf_cov.utils.text_table import NONE
 
-PIECES = Path(__file__).parent / "assets"
-SCRIPTS = ("charts.js", "tokens.js", "report.js")
-"""Parts of the page's own script, in their order."""
-FULL_WIDTH = ("law",)
-"""Charts of a run that take the whole width."""
+SCRIPTS = ("tokens.js", "report.js")
+OPEN_CARDS = 4
+"""Runs up to which what the law says of each is not folded."""
+HEAD = (
+    *("run", "steps", "time", "reward", "entropy", "law", "ceiling", "dR/dH at the end", "R²", "RMSE"),
+    *("forecast RMSE", "forecast at the end", "theorem 1", "theorem 2"),
+)
+"""Columns of the table of runs."""
+NOTHING = Cell(NONE, float("nan"))
 
-
-def write_page(contents: Contents, path: Path) -> None:
-    """Write the page to a file."""
-    write_lines(path, [report_page(contents).rstrip("\n")])
+Table = tuple[Sequence[str], list[list[Cell]], str]
+"""Head, rows and caption."""
 
 
 def report_page(contents: Contents) -> str:
-    """The page as HTML.
-
-    Text of runs is escaped or stands in JSON that the page's script turns into plain text nodes; a content policy
-    allows the page's two scripts by their hashes, and no network. Plotly sets styles, which the policy has to allow.
-    """
-    plotly, script = script_text(get_plotlyjs()), script_text("".join(_piece(name) for name in SCRIPTS))
-    overview, evaluations = overview_charts(contents), evaluation_charts(contents.runs)
-    of_runs = [run_charts(run, contents.options) for run in contents.runs]
-    kinds = [name for name in RUN_CHARTS if any(chart.name == name for charts in of_runs for chart in charts)]
-    shown = [
-        ("law", "Law", sections.law_section(contents)),
-        ("runs", "Runs", sections.runs_section(contents)),
-        ("comparison", "Across runs", sections.comparison_section(contents)),
-        ("curves", "Curves", _curves(contents, overview, bool(evaluations))),
-        ("one", "One run", _one_run(contents, kinds)),
-        ("tokens", "Tokens", _tokens(contents)),
-        ("settings", "Settings", sections.settings_section(contents)),
-    ]
-    payload = {
-        "charts": {chart.name: chart.figure() for chart in overview},
-        "evaluations": [chart.figure() | _words(chart) | {"title": chart.title} for chart in evaluations],
-        "kinds": kinds,
-        "runs": _runs(contents, of_runs),
+    """The page as HTML; the law, its numbers and all tables can be read without a script."""
+    options, runs = contents.options, contents.runs
+    charts, missing = overview_charts(contents)
+    evaluations = evaluation_charts(contents)
+    of_runs = [run_charts(run, options) for run in runs]
+    kinds = {
+        name: title for name, title in RUN_CHARTS.items() if any(c.name == name for each in of_runs for c in each)
     }
-    parts = {
-        "hashes": " ".join(f"'{script_hash(each)}'" for each in (plotly, script)),
-        "title": escape(contents.title),
-        "asked": escape(asked(contents.options)),
-        "style": _piece("report.css"),
-        "nav": "".join(f'<a href="#{name}">{escape(title)}</a>' for name, title, body in shown if body),
-        "sections": "\n".join(body for _, _, body in shown),
-        "data": embedded(payload),
-        "plotly": plotly,
-        "script": script,
+    sections = {
+        "law": "Law",
+        "runs": "Runs",
+        "comparison": "Across runs" if contents.same or contents.sizes else "",
+        "curves": "Curves",
+        "one": "One run",
+        "tokens": "Tokens" if any(run.token_files for run in runs) else "",
+        "settings": "Settings",
     }
-    page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _piece("report.html"))
-    return page.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be written
+    most = tokens_per_step(runs)
+    data = {
+        "charts": {chart.name: figure(chart) for chart in charts},
+        "evaluations": list(map(figure, evaluations)),
+        "kinds": list(kinds),
+        "runs": [
+            {
+                "name": run.name,
+                "label": label,
+                "style": _style(place),
+                "charts": {chart.name: figure(chart) for chart in of_runs[place]},
+                "tokens": run_tokens(run, most),
+            }
+            for place, (run, label) in enumerate(zip(runs, labels(contents), strict=True))
+        ],
+    }
+    return render(
+        "report.html",
+        data,
+        SCRIPTS,
+        title=contents.title,
+        asked=asked(options),
+        sections={name: title for name, title in sections.items() if title},
+        notes=contents.notes,
+        cards=[_card(run, options) for run in runs],
+        folds=len(runs) > OPEN_CARDS,
+        open_cards=OPEN_CARDS,
+        run_head=HEAD,
+        run_rows=[run_row(run, options) for run in runs],
+        warnings=[f"{run.name}: {warning}" for run in runs for warning in run.warnings],
+        same=[same_sentence(contents.same)] if contents.same else [],
+        differences=difference_rows(contents),
+        sizes=size_lines(contents.sizes) if contents.sizes else [],
+        charts=charts,
+        evaluations=evaluations,
+        missing=missing + ([] if evaluations else ["Evaluations"]),
+        kinds=kinds,
+        runs=[
+            {"name": run.name, "tables": [*band_table(run), *accuracy_table(run)], "settings": _settings(run)}
+            for run in runs
+        ],
+        settings=settings_table(contents),
+    )
 
 
 def asked(options: Options) -> str:
@@ -79,79 +113,121 @@ def asked(options: Options) -> str:
     return f"R is {options.metric}; {fit}; {share(options.level)} intervals; {forecast}."
 
 
-def script_text(source: str) -> str:
-    """A script as it can stand in HTML, whose parser takes CR LF as LF and ends the element at ``</script``."""
-    source = source.replace("\r\n", "\n").replace("\r", "\n")
-    return re.sub(r"</(?=script)", r"<\\/", source, flags=re.IGNORECASE).replace("<!--", "<\\!--")
+def _style(place: int) -> dict[str, Any]:
+    """What the legend of runs shows of a run, as of a line."""
+    look = look_of(place)
+    return {"legendgroup": run_key(place), "mode": "lines", "line": {"color": look.color, "dash": look.dash}}
 
 
-def script_hash(script: str) -> str:
-    """What a content policy calls an inline script."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode()
+def _card(run: RunReport, options: Options) -> dict[str, Any]:
+    """What the law says of a run, in words and numbers."""
+    verdict = run.law.result.verdict
+    more = [forecast_sentence(run.law, options)] if verdict.applies else []
+    more += [theory_sentence(theory) for theory in run.theory if theory.check is not None]
+    if not any(theory.check for theory in run.theory):
+        more.append("Theory: not to be checked, the log has no predicted changes of entropy.")
+    return {
+        "name": run.name,
+        "applies": verdict.applies,
+        "sentence": law_sentence(run, options),
+        "facts": law_facts(run, options),
+        "reasons": [reason.text for reason in verdict.reasons],
+        "more": more,
+    }
 
 
-def overview_charts(contents: Contents) -> list[Chart]:
-    """Charts with a line per run; of a single run the law is among its own."""
-    charts = curve_charts(contents)
-    across = [law_chart(contents) if len(contents.runs) > 1 else None, size_chart(contents)]
-    return [*charts[:1], *(chart for chart in across if chart), *charts[1:]]
+def run_row(run: RunReport, options: Options) -> list[Cell]:
+    """One row of ``HEAD``; no number of the law where it does not apply."""
+    law, verdict = run.law, run.law.result.verdict
+    start = [
+        Cell(run.name),
+        Cell(f"{run.step_count:,}", run.step_count),
+        Cell(duration(run.seconds), run.seconds),
+        _ends_cell(run.reward),
+        _ends_cell(run.entropy),
+        Cell("applies", kind="yes") if verdict.applies else Cell("does not apply", kind="no"),
+    ]
+    correlations = [theory.check.correlation.estimate if theory.check else float("nan") for theory in run.theory]
+    theory = [Cell(number(each), each) for each in correlations]
+    theory += [NOTHING] * (2 - len(theory))
+    fit = law.result.fit
+    if fit is None or not verdict.applies:
+        return [*start, *[NOTHING] * 6, *theory]
+    slope = run.slope.estimate if run.slope else float("nan")
+    errors = [fit.rmse, *((law.forecast.rmse, law.forecast.final_error) if law.forecast else [float("nan")] * 2)]
+    numbers = [Cell(number(each), each) for each in (slope, fit.r2)]
+    ceiling = Cell(with_interval(fit.ceiling), fit.ceiling.estimate)
+    return [*start, ceiling, *numbers, *(Cell(error_of(error, options), error) for error in errors), *theory]
 
 
-def _words(chart: Chart) -> Json:
-    return {"note": chart.note, "description": chart.description}
+def _ends_cell(found: Ends) -> Cell:
+    return Cell(arrow(found).replace("->", "→"), found.last)
 
 
-def _runs(contents: Contents, of_runs: list[list[Chart]]) -> list[dict[str, Any]]:
-    labels = short_names([run.name for run in contents.runs])
-    most = tokens_per_step(contents.runs)
+def difference_rows(contents: Contents) -> list[list[Cell]]:
+    """Differences of the coefficients by pairs of runs; none where the law applies to none."""
+    same = contents.same
+    if same is None or same.result is None or len(same.unfit) == len(same.names):
+        return []
     return [
-        {
-            "name": run.name,
-            "label": labels[place],
-            "style": {"legendgroup": run_key(place), "mode": "lines", "line": line_of(place)},
-            "charts": {chart.name: chart.figure() | _words(chart) for chart in of_runs[place]},
-            "tokens": run_tokens(run, most),
-        }
-        for place, run in enumerate(contents.runs)
+        [
+            Cell(f"{same.names[each.first]} − {same.names[each.second]}"),
+            *(Cell(with_interval(getattr(each, name))) for name in ("a", "b", "ceiling")),
+        ]
+        for each in same.result.differences
     ]
 
 
-def _curves(contents: Contents, charts: list[Chart], evaluations: bool) -> str:
-    several = len(contents.runs) > 1
-    chips = '<div id="chips" role="group" aria-label="Show and hide runs"></div>' if several else ""
-    frames = [chart_frame(chart, shared_legend=chart.name != "size") for chart in charts]
-    if evaluations:
-        select = '<div class="controls"><label>Number <select id="evaluation"></select></label></div>'
-        frames.append(figure_frame("evaluations", "Evaluations", shared_legend=True, controls=select))
-    missing = missing_charts(contents) + ([] if evaluations else ["Evaluations"])
-    notes = [f"Without values in the logs: {', '.join(missing)}."] if missing else []
-    body = chips + f'<div class="charts">{"".join(frames)}</div>' + paragraphs(notes) + NO_SCRIPT
-    return section("curves", "Curves of all runs" if several else "Curves", body)
+def settings_table(contents: Contents) -> Table | None:
+    """Settings that differ: a row per setting, or per run where these are many."""
+    if not contents.settings:
+        return None
+    caption = "Settings that differ between the runs; – where a run leaves the default."
+    table = [
+        [each.flag, *(_shown(value, run) for value, run in zip(each.values, contents.runs, strict=True))]
+        for each in contents.settings
+    ]
+    table.insert(0, ["setting", *(run.name for run in contents.runs)])
+    if len(contents.runs) > OPEN_CARDS:
+        table = [list(column) for column in zip(*table, strict=True)]
+        table[0][0] = "run"
+    head, *rows = table
+    return head, [list(map(Cell, row)) for row in rows], caption
 
 
-def _one_run(contents: Contents, kinds: list[str]) -> str:
-    several = len(contents.runs) > 1
-    select = f'<div class="controls">{RUN_CHOICE}</div>' if several else ""
-    frames = "".join(figure_frame(name, RUN_CHARTS[name], wide=name in FULL_WIDTH) for name in kinds)
-    tables = "".join(
-        f'<div data-run="{place}">{sections.band_table(run)}{sections.accuracy_table(run)}</div>'
-        for place, run in enumerate(contents.runs)
-    )
-    body = f'{select}<div class="charts">{frames}</div>{tables}{NO_SCRIPT}'
-    return section("one", "One run in detail" if several else "In detail", body)
+def _settings(run: RunReport) -> list[tuple[str, str]]:
+    return [(flag, _shown(value, run)) for flag, value in sorted(run.settings.items())]
 
 
-def _tokens(contents: Contents) -> str:
-    """Empty where no run has token files."""
-    if not any(run.token_files for run in contents.runs):
-        return ""
-    choice = f'<div class="controls">{RUN_CHOICE}</div>' if len(contents.runs) > 1 else ""
-    return section("tokens", "Tokens of the highest covariance", choice + _piece("tokens.html") + NO_SCRIPT)
+def _shown(value: str | None, run: RunReport) -> str:
+    if not run.settings:
+        return "not known"
+    return "–" if value is None else value
 
 
-RUN_CHOICE = '<label>Run <select class="run-choice"></select></label>'
-NO_SCRIPT = '<noscript><p class="note">This part needs JavaScript.</p></noscript>'
+def band_table(run: RunReport) -> list[Table]:
+    """Table 1 of the paper over the training of a run; none without covariances."""
+    if not run.stage_bands:
+        return []
+    curves = [each for each in BAND_CURVES if each.column in run.series]
+    stages = [(_span(stage.first_step, stage.last_step), stage.means) for stage in run.stage_bands]
+    stages.append(("paper, Qwen2.5-7B, step 1", PAPER_BANDS))
+    rows = [[Cell(name), *(Cell(number(means[each.column])) for each in curves)] for name, means in stages]
+    head = ("steps", *(each.label for each in curves))
+    return [(head, rows, f"Mean covariance of the top tokens over the training of {run.name} (paper, table 1)")]
 
 
-def _piece(name: str) -> str:
-    return (PIECES / name).read_text(encoding="utf-8")
+def _span(first: int, last: int) -> str:
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+
+
+def accuracy_table(run: RunReport) -> list[Table]:
+    """Covariance by accuracy of the prompts, means over the run; none where it was not logged."""
+    rows = [
+        [Cell(f"of {kind}"), *map(Cell, map(with_interval, (*found.means.values(), found.easy_minus_hard)))]
+        for kind, found in (("responses", run.accuracy), ("tokens", run.token_accuracy))
+        if found
+    ]
+    head = ("covariance", "hard", "medium", "easy", "easy − hard")
+    caption = f"Covariance by accuracy of the prompts of {run.name}, mean over the run (paper, Fig. 8)"
+    return [(head, rows, caption)] if rows else []

@@ -1,7 +1,26 @@
-"""Charts of the page about one run, as Plotly figures (pure)."""
+"""The panels of one run: the law, the theory, its curves by step, for the page and for pictures (pure)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from openrlhf_cov.analysis.regression import Floats
+from openrlhf_cov.pages.chart import (
+    FAINT,
+    HATCHES,
+    INK,
+    STEPS,
+    Axis,
+    Chart,
+    Look,
+    Mark,
+    Panel,
+    bands,
+    color_of,
+    look_of,
+    shortened,
+)
 from openrlhf_cov.report.contents import Options, RunReport, TheorySection
 from openrlhf_cov.report.curves import (
     ACCURACY_CURVES,
@@ -11,29 +30,21 @@ from openrlhf_cov.report.curves import (
     TOKEN_ACCURACY_CURVES,
     Curve,
 )
-from openrlhf_cov.report.plotly_figure import (
-    FAINT,
-    GROUND,
-    INK,
-    PATTERNS,
-    Chart,
-    Json,
-    axis_name,
-    band,
-    color_of,
-    curve,
-    line_of,
-    numbers,
-    panels,
-    running_means,
-    step_numbers,
-)
-from openrlhf_cov.report.words import ends, number, share
+from openrlhf_cov.report.series import Series, spread_out
+from openrlhf_cov.report.words import ends, number, share, with_interval
+from openrlhf_cov.utils.estimates import Interval
 
-LAW_COLOR, FORECAST_COLOR = color_of(0), color_of(1)
 FORECAST_PLACES = 100
-FEW_DECADES = 30
-"""Ratio of largest and smallest up to which a logarithmic axis has names between the powers of ten."""
+"""Of the line of a forecast."""
+MARGIN = 0.08
+"""Around the rewards of the law, in parts of their span."""
+SHOWN, REACH = (0.005, 0.995), 1.6
+"""Quantiles between which most of a cloud lies; its axes reach no further than so many times as far."""
+ABOVE, STALL = 1.05, 1.6
+"""Height of stacks: above the highest, and at most so many times what 95 % of the steps stay below."""
+COVARIANCES = {1: "Cov(log π, π A)", 2: "Cov(log π, A)"}
+EXP_H = Axis("exp(H), H the mean token entropy in nats")
+SOLID = {"dash": "solid", "marker": ""}
 
 RUN_CHARTS = {
     "law": "R against exp(H)",
@@ -43,232 +54,227 @@ RUN_CHARTS = {
     "accuracy": "Covariance by accuracy of the prompts",
     "phases": "Time by phase",
 }
-"""Names and titles of all charts of a run, in their order."""
+"""Names and titles of the charts of a run in the page, in their order."""
+
+
+def curve(series: Series, name: str, group: str, look: Look, raw: bool = True, hover: str = "") -> list[Mark]:
+    """The values, faint, and the running mean; the values alone where that is the same, or without ``raw``."""
+    mean = Mark("line", look, series.steps, series.mean, name=name, group=group)
+    mean = replace(mean, hover=hover or "step %{x}: %{y:.4~g}")
+    if not raw or series.window == 1:
+        return [mean]
+    return [Mark("line", replace(look, width=1, opacity=0.3, **SOLID), series.steps, series.values, group=group), mean]
+
+
+def running_means(panels: Sequence[Curve], runs: Sequence[RunReport], raw: bool) -> str:
+    """What the lines of these columns are, in words; empty where all are the values themselves."""
+    found = [run.series[each.column].window for each in panels for run in runs if each.column in run.series]
+    if max(found, default=1) == 1:
+        return ""
+    return f"Lines are running means of up to {max(found)} logged steps" + (
+        ", with the values behind." if raw else "."
+    )
+
+
+def whisker(look: Look, x: Sequence[float], interval: Interval, said: str) -> Mark:
+    hover = "%{customdata}: %{y:.4~g}"
+    y, low, high = (np.array([getattr(interval, each)]) for each in ("estimate", "low", "high"))
+    return Mark("dots", look, x, y, low, high, hover=hover, texts=[said])
 
 
 def run_charts(run: RunReport, options: Options) -> list[Chart]:
     """Those that the run has numbers for."""
-    charts = [law_chart(run, options), bands_chart(run)]
-    charts += [theory_chart(theory) for theory in run.theory]
-    charts += [accuracy_chart(run), phases_chart(run)]
-    return [chart for chart in charts if chart is not None]
+    found: dict[str, tuple[list[Panel], str, str]] = {
+        "law": (law_panels(run, options), f"{options.metric} against exp(H)", _law_note(run)),
+        "bands": (bands_panels(run), "Covariance bands by step", running_means(BAND_CURVES, [run], raw=False)),
+        "accuracy": (accuracy_panels(run), "Covariance for hard, medium and easy prompts", _accuracy_note(run)),
+        "phases": (phase_panels(run), "Seconds per step by phase", _phase_note(run)),
+    }
+    for theory, panel in zip(run.theory, theory_panels(run), strict=False):
+        words = f"Measured against predicted change of entropy by theorem {theory.theorem}"
+        note = f"{theory.check.pairs:,} pairs of steps." if theory.check else ""
+        found[f"theorem{theory.theorem}"] = ([replace(panel, title="")] if panel.marks else [], words, note)
+    return [
+        Chart(
+            name,
+            title,
+            tuple(panels),
+            f"{words}. {note}",
+            note,
+            linked=panels[0].x is STEPS,
+            wide=name == "law",
+            height=420 if name == "law" else None,
+        )
+        for name, title in RUN_CHARTS.items()
+        for panels, words, note in [found.get(name, ([], "", ""))]
+        if panels
+    ]
 
 
-def law_chart(run: RunReport, options: Options) -> Chart | None:
+def law_panels(run: RunReport, options: Options) -> list[Panel]:
     """Points, and where the law applies its line with both intervals, the ceiling and the forecast."""
-    law = run.law
-    if not len(law.points):
-        return None
-    applies = law.result.fit is not None and law.line is not None and law.result.verdict.applies
-    traces = _law_band(run) if applies else []
-    traces += [_law_points(run)]
+    law, points = run.law, run.law.points
+    if not len(points):
+        return []
+    applies, x = law.result.verdict.applies and law.line is not None, np.exp(points.entropy)
+    hover, few = "step %{customdata}: exp(H) %{x:.4~g}, R %{y:.4~g}<extra></extra>", len(points) <= 200
+    look = Look(INK, marker="circle", size=6 if few else 4, opacity=0.8 if few else 0.6)
+    name = "steps, late ones strong"
+    dots = Mark("dots", look, x, points.reward, name=name, by_time=True, hover=hover, texts=points.steps.tolist())
+    marks = [*(_law_bands(run, options) if applies else []), dots]
+    shown = points.reward
     if applies:
-        traces += [*_forecast_traces(run), *_law_line(run)]
+        marks += [*_law_line(run), *_forecast(run)]
+        shown = np.concatenate([shown, law.line.reward])
     elif law.line is not None:
-        traces.append(_doubtful_line(run))
-    layout = panels([options.metric], [False], "exp(H), H the mean token entropy in nats") | {"height": 420}
-    layout["hovermode"] = "closest"
-    note = "Training goes from right to left." + (
+        # over the entropies of the run alone: no ceiling is read off it
+        inside = (law.line.exp_entropy >= x.min()) & (law.line.exp_entropy <= x.max())
+        name, line = "fit, not to be relied on", (law.line.exp_entropy[inside], law.line.reward[inside])
+        marks.append(Mark("line", Look(FAINT, "dot"), *line, name=name, group="fit"))
+    margin = MARGIN * (np.ptp(shown) or 1.0)
+    reach = Axis(options.metric, ends=(float(shown.min() - margin), float(shown.max() + margin)))
+    return [Panel(tuple(marks), EXP_H, reach, said=_law_words(run))]
+
+
+def _law_words(run: RunReport) -> str:
+    verdict, fit = run.law.result.verdict, run.law.result.fit
+    if not verdict.applies:
+        codes = dict.fromkeys(reason.code.replace("_", " ") for reason in verdict.reasons)
+        return "the law does not apply: " + shortened(", ".join(codes), 40)
+    return f"a {number(fit.a.estimate)}, b {number(fit.b.estimate)}, ceiling {with_interval(fit.ceiling)}"
+
+
+def _law_note(run: RunReport) -> str:
+    return f"{run.law.point_count:,} points; training goes from right to left." + (
         " At exp(H) = 1 no entropy is left: there the line is at its ceiling. The darker band is the interval of the "
         "line, the lighter one that of a further point."
-        if applies
+        if run.law.result.verdict.applies
         else " The law does not apply here, for the reasons above; the dotted line is what a fit gives all the same."
     )
-    found = "applies" if applies else "does not apply"
-    words = f"{options.metric} against exp(H), {law.point_count} points; the law {found}."
-    return Chart("law", RUN_CHARTS["law"], words, traces, layout, note)
 
 
-def _law_points(run: RunReport) -> Json:
-    points = run.law.points
-    few = len(points) <= 200
-    return {
-        "type": "scatter",
-        "name": "steps",
-        "legendgroup": "steps",
-        "mode": "markers",
-        "x": numbers(np.exp(points.entropy)),
-        "y": numbers(points.reward),
-        "customdata": step_numbers(points.steps),
-        "marker": {"color": INK, "size": 6 if few else 4, "opacity": 0.55 if few else 0.35},
-        "hovertemplate": "step %{customdata}: exp(H) %{x:.4~g}, R %{y:.4~g}<extra></extra>",
-    }
-
-
-def _law_band(run: RunReport) -> list[Json]:
-    line = run.law.line
-    style = {"legendgroup": "fit", "showlegend": False, "name": "interval"}
+def _law_bands(run: RunReport, options: Options) -> list[Mark]:
+    line, level = run.law.line, share(options.level)
+    style, names = {"group": "fit"}, (f"{level} interval of a further point", f"{level} interval of the line")
+    look = Look(color_of(0), opacity=0.1)
     return [
-        *band(line.exp_entropy, line.point_low, line.point_high, LAW_COLOR, style, 0.1),
-        *band(line.exp_entropy, line.low, line.high, LAW_COLOR, style, 0.25),
+        *bands(line.exp_entropy, line.point_low, line.point_high, look, name=names[0], **style),
+        *bands(line.exp_entropy, line.low, line.high, replace(look, opacity=0.25), name=names[1], **style),
     ]
 
 
-def _doubtful_line(run: RunReport) -> Json:
-    """The line where the law does not apply, over the entropies of the run alone: no ceiling is read off it."""
-    line, seen = run.law.line, np.exp(run.law.points.entropy)
-    inside = (line.exp_entropy >= seen.min()) & (line.exp_entropy <= seen.max())
-    return {
-        "type": "scatter",
-        "name": "fit, not to be relied on",
-        "legendgroup": "fit",
-        "mode": "lines",
-        "x": numbers(line.exp_entropy[inside]),
-        "y": numbers(line.reward[inside]),
-        "line": {"color": FAINT, "dash": "dot", "width": 2},
-        "hoverinfo": "skip",
-    }
-
-
-def _law_line(run: RunReport) -> list[Json]:
-    line, ceiling = run.law.line, run.law.result.fit.ceiling
-    fitted = {"x": numbers(line.exp_entropy), "y": numbers(line.reward), "mode": "lines", "line": line_of(0, 3)}
-    error = {"type": "data", "symmetric": False, "thickness": 2, "width": 6, "color": LAW_COLOR}
-    error |= {"array": numbers([ceiling.high - ceiling.estimate])}
-    error |= {"arrayminus": numbers([ceiling.estimate - ceiling.low])}
-    point = {"x": [1], "y": numbers([ceiling.estimate]), "mode": "markers", "error_y": error}
-    marker = {"color": GROUND, "size": 10, "symbol": "diamond", "line": {"color": LAW_COLOR, "width": 2.5}}
+def _law_line(run: RunReport) -> list[Mark]:
+    line, ceiling, color = run.law.line, run.law.result.fit.ceiling, color_of(0)
+    hover = "fit at exp(H) %{x:.4~g}: R %{y:.4~g}<extra></extra>"
     said = f"ceiling {number(ceiling.estimate)}, {ends(ceiling)}<extra></extra>"
-    shared = {"type": "scatter", "legendgroup": "fit"}
+    point = whisker(Look(color, marker="diamond", size=9, hollow=True), [1.0], ceiling, "")
     return [
-        shared
-        | fitted
-        | {"name": "fitted line", "hovertemplate": "fit at exp(H) %{x:.4~g}: R %{y:.4~g}<extra></extra>"},
-        shared | point | {"name": "ceiling", "marker": marker, "showlegend": False, "hovertemplate": said},
+        Mark(
+            "line", Look(color, width=2.5), line.exp_entropy, line.reward, name="fitted line", group="fit", hover=hover
+        ),
+        replace(point, name="ceiling, R at H = 0", group="fit", hover=said, texts=()),
     ]
 
 
-def _forecast_traces(run: RunReport) -> list[Json]:
+def _forecast(run: RunReport) -> list[Mark]:
     """The line of the first points over the entropies that came after, with its interval."""
     found = run.law.forecast
     if found is None or not len(found.later):
         return []
     order = np.argsort(found.later.entropy, kind="stable")
-    order = order[np.unique(np.linspace(0, len(order) - 1, FORECAST_PLACES).astype(int))]
-    x = np.exp(found.later.entropy[order])
-    style = {"legendgroup": "forecast", "showlegend": False, "name": "interval of the forecast"}
-    line = {"x": numbers(x), "y": numbers(found.predicted[order]), "mode": "lines"}
-    look = {"color": FORECAST_COLOR, "dash": "dash", "width": 2.5}
-    hover = {"hovertemplate": "forecast at exp(H) %{x:.4~g}: R %{y:.4~g}<extra></extra>"}
-    name = {"type": "scatter", "name": f"forecast of the first {found.fit.points:,} points", "legendgroup": "forecast"}
-    return [
-        *band(x, found.low[order], found.high[order], FORECAST_COLOR, style, 0.12),
-        name | line | hover | {"line": look},
-    ]
+    order = order[spread_out(len(order), FORECAST_PLACES)]
+    x, look = np.exp(found.later.entropy[order]), Look(color_of(1), "dash", width=2.5)
+    name, hover = f"forecast of the first {found.fit.points:,} points", "forecast at exp(H) %{x:.4~g}: R %{y:.4~g}"
+    area = bands(x, found.low[order], found.high[order], replace(look, opacity=0.12), group="forecast")
+    hover += "<extra></extra>"
+    return [*area, Mark("line", look, x, found.predicted[order], name=name, group="forecast", hover=hover)]
 
 
-def bands_chart(run: RunReport) -> Chart | None:
-    """Mean covariance of the top tokens, logarithmic where all of it is positive."""
-    shown = {each.column: run.series[each.column] for each in BAND_CURVES if each.column in run.series}
-    if not shown:
-        return None
-    traces = []
-    for place, each in enumerate(BAND_CURVES):
-        if each.column in shown:
-            traces += curve(shown[each.column], each.label, each.column, line_of(place), raw=False)
-    layout = panels(["mean covariance of the top tokens"], [False]) | {"hovermode": "closest"}
-    means = np.concatenate([series.mean for series in shown.values()])
-    lowest, highest = np.nanmin(means), np.nanmax(means)
-    words = [running_means(shown.values(), raw=False)]
-    if lowest > 0:
-        ticks = 1 if highest > FEW_DECADES * lowest else "D2"
-        layout["yaxis"] |= {"type": "log", "tickformat": "~g", "dtick": ticks}
-        words.append("Logarithmic.")
-    note = " ".join(filter(None, words))
-    return Chart("bands", RUN_CHARTS["bands"], "Covariance bands by step.", traces, layout, note, linked=True)
+def bands_panels(run: RunReport) -> list[Panel]:
+    """Mean covariance of the top tokens."""
+    axis = Axis("mean covariance of the top tokens", log=True)
+    return [Panel(marks, y=axis)] if (marks := _curves(run, BAND_CURVES)) else []
 
 
-def theory_chart(theory: TheorySection) -> Chart | None:
-    """Measured change of entropy against the predicted one, with the means of tenths of the steps."""
-    check = theory.check
-    if check is None:
-        return None
-    dots = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "steps",
-        "legendgroup": "steps",
-        "x": numbers(check.predicted),
-        "y": numbers(check.changes),
-        "marker": {"color": color_of(0), "size": 6 if check.pairs <= 200 else 4, "opacity": 0.65},
-        "hovertemplate": "predicted %{x:.3~g}, measured %{y:.3~g}<extra></extra>",
-    }
-    traces = [dots]
-    if len(theory.group_predicted):
-        means = {"x": numbers(theory.group_predicted), "y": numbers(theory.group_changes), "mode": "lines+markers"}
-        look = {
-            "line": {"color": color_of(1), "width": 2.5},
-            "marker": {"color": color_of(1), "symbol": "square", "size": 8},
-        }
-        hover = {"hovertemplate": "tenth of the steps: predicted %{x:.3~g}, measured %{y:.3~g}<extra></extra>"}
-        name = {"type": "scatter", "name": "means of tenths", "legendgroup": "means"}
-        traces.append(name | means | look | hover)
-    layout = panels(["ΔH measured, nats"], [False], "ΔH predicted, up to a constant") | {"hovermode": "closest"}
-    zero = {"zeroline": True, "zerolinecolor": FAINT, "zerolinewidth": 1}
-    layout["xaxis"] |= zero | {"nticks": 5, "tickangle": 0, "exponentformat": "power"}
-    layout["yaxis"] |= zero
-    name = f"theorem{theory.theorem}"
-    note = f"Rank correlation {number(check.correlation.estimate)} ({ends(check.correlation)}), {check.pairs:,} pairs."
-    words = f"Measured against predicted change of entropy by theorem {theory.theorem}. {note}"
-    return Chart(name, RUN_CHARTS[name], words, traces, layout, note)
+def _curves(run: RunReport, curves: Sequence[Curve]) -> tuple[Mark, ...]:
+    shown = [(place, each) for place, each in enumerate(curves) if each.column in run.series]
+    return tuple(
+        mark
+        for place, each in shown
+        for mark in curve(run.series[each.column], each.label, each.label, look_of(place), raw=False)
+    )
 
 
-def accuracy_chart(run: RunReport) -> Chart | None:
+def accuracy_panels(run: RunReport) -> list[Panel]:
     """Covariance of hard, medium and easy prompts: of responses, as in the paper, and of tokens."""
-    shown: list[tuple[str, tuple[Curve, ...]]] = [
-        ("covariance of responses", ACCURACY_CURVES),
-        ("covariance of tokens", TOKEN_ACCURACY_CURVES),
-    ]
-    shown = [(title, curves) for title, curves in shown if any(each.column in run.series for each in curves)]
-    if not shown:
-        return None
-    traces = []
-    for row, (_, curves) in enumerate(shown):
-        for place, each in enumerate(curves):
-            series = run.series.get(each.column)
-            if series is not None:
-                lines = curve(series, each.label, each.label, line_of(place), axis_name(row), raw=False)
-                lines[-1]["showlegend"] = each.label not in {trace["name"] for trace in traces}
-                traces += lines
-    layout = panels([title for title, _ in shown], [False] * len(shown)) | {"hovermode": "closest"}
-    drawn = [run.series[each.column] for _, curves in shown for each in curves if each.column in run.series]
-    note = f"{running_means(drawn, raw=False)} In the paper easy prompts have the higher covariance.".strip()
+    kinds = {"covariance of responses": ACCURACY_CURVES, "covariance of tokens": TOKEN_ACCURACY_CURVES}
+    found = {title: _curves(run, curves) for title, curves in kinds.items()}
+    return [Panel(marks, y=Axis(title)) for title, marks in found.items() if marks]
+
+
+def _accuracy_note(run: RunReport) -> str:
+    means = running_means((*ACCURACY_CURVES, *TOKEN_ACCURACY_CURVES), [run], raw=False)
+    note = f"{means} In the paper easy prompts have the higher covariance.".strip()
     if run.accuracy is not None:
         apart = run.accuracy.easy_minus_hard
         note += f" Easy minus hard here, of responses: {number(apart.estimate)} ({ends(apart)})."
-    words = "Covariance by step for hard, medium and easy prompts."
-    return Chart("accuracy", RUN_CHARTS["accuracy"], words, traces, layout, note, linked=True)
+    return note
 
 
-def phases_chart(run: RunReport) -> Chart | None:
-    """Seconds of a step by phase, stacked."""
-    phases = run.phases
-    if phases is None:
-        return None
-    labels = {each.column: each.label for each in (*PHASES, OTHER_PHASE)}
-    steps = step_numbers(phases.steps)
-    hatch = {"fillmode": "overlay", "size": 7, "solidity": 0.2, "fgcolor": GROUND}
-    traces = [
-        {
-            "type": "bar",
-            "name": labels[column],
-            "legendgroup": column,
-            "x": steps,
-            "y": numbers(seconds),
-            "marker": {
-                "color": color_of(place),
-                "line": {"width": 0},
-                "pattern": hatch | {"shape": PATTERNS[place]},
-            },
-            "hovertemplate": "step %{x}: %{y:.3~g} s",
-        }
-        for place, (column, seconds) in enumerate(phases.seconds.items())
+def theory_panels(run: RunReport) -> list[Panel]:
+    """Measured change of entropy against the predicted one, a panel per theorem; empty where none can be checked."""
+    return [_theory_panel(theory) for theory in run.theory] if any(theory.check for theory in run.theory) else []
+
+
+def _theory_panel(theory: TheorySection) -> Panel:
+    check, title = theory.check, f"theorem {theory.theorem}"
+    if check is None:
+        return Panel((), title=title, said=theory.reason)
+    few, hover = check.pairs <= 200, "predicted %{x:.3~g}, measured %{y:.3~g}<extra></extra>"
+    look = Look(color_of(0), size=6 if few else 4, opacity=0.65)
+    marks = [Mark("dots", look, check.predicted, check.changes, name="steps", hover=hover)]
+    if len(theory.group_predicted):
+        look, name = Look(color_of(1), marker="square", width=2.5, size=7), "means of tenths of the steps"
+        marks.append(
+            Mark("line", look, theory.group_predicted, theory.group_changes, name=name, hover="tenth: " + hover)
+        )
+    x = Axis(f"−η {COVARIANCES[theory.theorem]}, up to a constant", zero=True, ends=_reach(check.predicted))
+    y = Axis("ΔH measured, nats", zero=True, ends=_reach(check.changes))
+    return Panel(tuple(marks), x, y, title, f"rank correlation {with_interval(check.correlation)}")
+
+
+def _reach(values: Floats) -> tuple[float, float]:
+    """Ends of an axis that shows the cloud, 0 and the outliers that are not far."""
+    low, high = np.quantile(values, SHOWN)
+    middle, half = (low + high) / 2, (high - low) / 2 or abs(high) or 1.0
+    ends = max(values.min(), middle - REACH * half), min(values.max(), middle + REACH * half)
+    low, high = min(ends[0], 0.0), max(ends[1], 0.0)
+    margin = 0.05 * (high - low or 1.0)
+    return float(low - margin), float(high + margin)
+
+
+def phase_panels(run: RunReport) -> list[Panel]:
+    """Seconds of a step by phase, stacked; cut where a few steps (compilation, a stall) are far above the others."""
+    if run.phases is None:
+        return []
+    names = {each.column: each.label for each in (*PHASES, OTHER_PHASE)}
+    x, hover = run.phases.steps, "step %{x}: %{y:.3~g} s"
+    looks = (Look(color_of(place), hatch=hatch) for place, hatch in enumerate(HATCHES))
+    marks = [
+        Mark("stack", look, x, seconds, name=names[column], hover=hover)
+        for look, (column, seconds) in zip(looks, run.phases.seconds.items(), strict=False)
     ]
-    layout = panels(["seconds per step"], [False]) | {"barmode": "stack", "bargap": 0, "hovermode": "closest"}
-    sums = {labels[column]: float(seconds.sum()) for column, seconds in phases.seconds.items()}
+    totals = np.sum(list(run.phases.seconds.values()), axis=0)
+    height = float(min(ABOVE * totals.max(), STALL * np.quantile(totals, 0.95))) or 1.0
+    cut = f"up to {totals.max():.3g} s, cut" if totals.max() > height else ""
+    return [Panel(tuple(marks), y=Axis("seconds per step", ends=(0.0, height)), said=cut)]
+
+
+def _phase_note(run: RunReport) -> str:
+    if run.phases is None:
+        return ""
+    names = {each.column: each.label for each in (*PHASES, OTHER_PHASE)}
+    sums = {names[column]: float(seconds.sum()) for column, seconds in run.phases.seconds.items()}
     total = sum(sums.values())
     parts = ", ".join(f"{label} {share(part / total)}" for label, part in sums.items()) if total else "nothing logged"
-    note = f"Of all time: {parts}."
-    return Chart(
-        "phases", RUN_CHARTS["phases"], f"Seconds per step by phase. {note}", traces, layout, note, linked=True
-    )
+    return f"Of all time: {parts}."

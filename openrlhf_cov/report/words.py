@@ -1,14 +1,168 @@
-"""What a report says in words and numbers: the law, the forecast, the theory, run by run (pure)."""
+"""What a report says in words and numbers: the table for the terminal, and sentences, run by run (pure)."""
 
 import math
 
-from openrlhf_cov.analysis.law import Forecast
+from openrlhf_cov.analysis.across import Difference
+from openrlhf_cov.analysis.law import NARROW_BELOW, Forecast
 from openrlhf_cov.analysis.theory import TheoryCheck
-from openrlhf_cov.report.contents import LawSection, Options, RunReport, SameSection, TheorySection
+from openrlhf_cov.report.contents import (
+    Contents,
+    Ends,
+    LawSection,
+    Options,
+    RunReport,
+    SameSection,
+    SizeSection,
+    TheorySection,
+)
 from openrlhf_cov.report.curves import REWARD
-from openrlhf_cov.report.text import narrow, number, p_value, percent, with_interval
 from openrlhf_cov.utils.estimates import Interval
-from openrlhf_cov.utils.text_table import NONE
+from openrlhf_cov.utils.text_table import NONE, Row, aligned
+
+HEAD = (
+    *("run", "steps", "entropy", "reward", "a", "b", "ceiling", "dR/dH"),
+    *("R²", "RMSE", "forecast RMSE", "final error"),
+)
+"""Columns of ``run_rows``."""
+LEFT = (0, 2, 3)
+"""Columns that are flush left."""
+MOST_PAIRS = 6
+"""Pairs of runs whose differences are printed."""
+
+
+def summary(contents: Contents) -> str:
+    """Table of the runs, then whatever a reader of it has to know, a line each."""
+    options = contents.options
+    lines = aligned([HEAD, *run_rows(contents)], left=LEFT)
+    lines += ["", f"law R = -a exp(H) + b, R: {options.metric}, {_method(contents)}; {_intervals(contents)}"]
+    lines += [line for run in contents.runs for line in _remarks(run)]
+    lines += [*contents.notes, *(same_lines(contents.same) if contents.same else [])]
+    lines += size_lines(contents.sizes) if contents.sizes else []
+    return "\n".join(lines) + "\n"
+
+
+def run_rows(contents: Contents) -> list[Row]:
+    """One row of ``HEAD`` per run; no number of the law where it does not apply."""
+    return [
+        (run.name, f"{run.step_count:,}", arrow(run.entropy), arrow(run.reward), *_law_cells(run))
+        for run in contents.runs
+    ]
+
+
+def same_lines(same: SameSection) -> list[str]:
+    """The test of equal coefficients, and the first pairs of runs."""
+    pairs = same.result.differences if same.result else ()
+    more = [f"  {len(pairs) - MOST_PAIRS} more pairs with --export"] if len(pairs) > MOST_PAIRS else []
+    return [same_sentence(same), *(f"  {difference_line(same, pair)}" for pair in pairs[:MOST_PAIRS]), *more]
+
+
+def difference_line(same: SameSection, difference: Difference) -> str:
+    """``first minus second``: a, b and the ceiling with their intervals."""
+    parts = [f"{name} {with_interval(getattr(difference, name))}" for name in ("a", "b", "ceiling")]
+    return f"{same.names[difference.first]} minus {same.names[difference.second]}: {', '.join(parts)}"
+
+
+def size_lines(sizes: SizeSection) -> list[str]:
+    """The trend in model size in sentences."""
+    if sizes.trend is None:
+        return [f"No trend in model size: {sizes.reason}."]
+    span = f"{len(sizes.names)} runs from {size_text(min(sizes.sizes))} to {size_text(max(sizes.sizes))}"
+    slopes = [f"{name} {number(getattr(sizes.trend, name).slope * math.log(10))}" for name in ("a", "b", "ceiling")]
+    lines = [f"Against the logarithm of model size, {span}: change for ten times the parameters: {', '.join(slopes)}."]
+    if sizes.unfit:
+        lines.append(f"The law does not apply to {', '.join(sizes.unfit)}, whose coefficients mean little.")
+    if sizes.extrapolation:
+        found = sizes.extrapolation
+        parts = [f"{name} {with_interval(getattr(found, name))}" for name in ("a", "b", "ceiling")]
+        lines.append(f"Extrapolated at {size_text(found.size)} parameters: {', '.join(parts)}.")
+    return lines
+
+
+def with_interval(interval: Interval) -> str:
+    """``0.71 [0.69, 0.73]``; without an interval where there is none."""
+    if not (math.isfinite(interval.low) and math.isfinite(interval.high)):
+        return f"{number(interval.estimate)} [no interval]"
+    return f"{number(interval.estimate)} [{number(interval.low)}, {number(interval.high)}]"
+
+
+def number(value: float) -> str:
+    """Three digits behind the point from 0.1, three that count below; ``NONE`` for NaN."""
+    if not math.isfinite(value):
+        return NONE
+    if value == 0 or 0.1 <= abs(value) < 1000:
+        return f"{value:.3f}"
+    return f"{value:.3g}"
+
+
+def percent(share: float) -> str:
+    """A fraction in percent with all the digits that it was given with, without the sign."""
+    return f"{100 * share:.10g}"
+
+
+def narrow(found: Forecast) -> str:
+    """What to know of a forecast that is fitted to few points; empty for one of many."""
+    points = found.fit.points
+    too_few = f"fitted to {points} points only: below about {NARROW_BELOW} its interval is too narrow"
+    return too_few if points < NARROW_BELOW else ""
+
+
+def p_value(value: float) -> str:
+    """A p-value as people write it."""
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def size_text(size: float) -> str:
+    """7e9 as 7B."""
+    for power, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if size >= power:
+            return f"{size / power:.3g}{unit}"
+    return f"{size:g}"
+
+
+def arrow(ends: Ends) -> str:
+    """``0.40 -> 0.16``."""
+    if math.isnan(ends.first):
+        return NONE
+    return f"{number(ends.first)} -> {number(ends.last)}"
+
+
+def _law_cells(run: RunReport) -> Row:
+    law = run.law
+    if law.result.fit is None or not law.result.verdict.applies:
+        return (NONE,) * 8
+    fit, found = law.result.fit, law.forecast
+    predicted = (number(found.rmse), f"{found.final_error:+.3f}") if found else (NONE, NONE)
+    slope = number(run.slope.estimate) if run.slope else NONE
+    line = (number(fit.a.estimate), number(fit.b.estimate), with_interval(fit.ceiling), slope)
+    return (*line, number(fit.r2), number(fit.rmse), *predicted)
+
+
+def _remarks(run: RunReport) -> list[str]:
+    verdict, found = run.law.result.verdict, run.law.forecast
+    if not verdict.applies:
+        return [f"{run.name}: the law does not apply", *(f"  {reason.text}" for reason in verdict.reasons)]
+    if found is None:
+        return [f"{run.name}: no forecast, {run.law.no_forecast}"]
+    if found.rmse > found.persistence_rmse:
+        text = f"its RMSE is {number(found.rmse)}, that of the last mean going on {number(found.persistence_rmse)}"
+        return [f"{run.name}: the forecast is worth nothing, {text}"]
+    few = narrow(found)
+    return [f"{run.name}: the forecast is {few}"] if few else []
+
+
+def _method(contents: Contents) -> str:
+    return "Huber's fit" if contents.options.robust else "least squares"
+
+
+def _intervals(contents: Contents) -> str:
+    share, level = contents.options.forecast_share, contents.options.level
+    return (
+        f"{level:.0%} intervals; dR/dH at the end; forecast from the first {percent(share)}% of the points, "
+        "final error: predicted - observed"
+    )
+
+
+# --- sentences
 
 SAME_P = 0.05
 """p-value below which coefficients are said to differ."""

@@ -1,12 +1,12 @@
-"""Writes a report: the figures and the page."""
+"""Writes a report: the pictures and the page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_cov.report.build import build_contents
+from openrlhf_cov.report.build import build_contents, read_runs
 from openrlhf_cov.report.contents import Contents, Options
-from openrlhf_cov.report.reading import read_runs
+from openrlhf_cov.utils.json_lines import write_lines
 
 PAGE = "report.html"
 FIGURES = "figures"
@@ -36,18 +36,18 @@ def write_report(
 
 
 def write_files(
-    contents: Contents, output: Path, *, formats: Sequence[str] = FORMATS, with_page: bool = True, processes: int = 1
+    contents: Contents, output: Path, *, formats: Sequence[str] = FORMATS, with_page: bool = True
 ) -> Written:
-    """``output/figures/NAME.FORMAT`` of each figure with something to show, and ``output/report.html``.
-
-    ``processes`` draw the figures; above 1, guard the main module of a script (multiprocessing).
-    """
-    from openrlhf_cov.report.figures import write_figures  # matplotlib and plotly take a second each
+    """``output/figures/NAME.FORMAT`` of each figure with something to show, and ``output/report.html``."""
+    from openrlhf_cov.pages.picture import write_pictures  # matplotlib takes a second
+    from openrlhf_cov.report.charts import pictures
+    from openrlhf_cov.report.page import report_page
 
     output.mkdir(parents=True, exist_ok=True)
-    figures, left_out = write_figures(contents, output / FIGURES, formats, processes=processes)
+    charts = pictures(contents)
+    left_out = tuple(f"{name}: {chart}" for name, chart in charts.items() if isinstance(chart, str))
+    drawn = [chart for chart in charts.values() if not isinstance(chart, str)]
+    figures = write_pictures(drawn, output / FIGURES, formats)
     if with_page:
-        from openrlhf_cov.report.page import write_page
-
-        write_page(contents, output / PAGE)
+        write_lines(output / PAGE, [report_page(contents)])
     return Written(output / PAGE if with_page else None, figures, left_out)

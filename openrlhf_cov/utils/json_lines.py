@@ -89,8 +89,3 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
 
 def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= MOST_DIGITS else float(digits)
-
-
-def embedded(payload: Any) -> str:
-    """JSON that can stand in a script element: without ``<`` nothing ends the element or starts a comment."""
-    return json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from openrlhf_cov.analysis.json_rows import JsonRows
+from openrlhf_cov.analysis.table import Table
 
 LINES = [
     f'{{"step": {s}, "time": {10.0 * s}, "reward": {s / 10}, "entropy/mean": {1 / s}, "x": null}}' for s in range(1, 9)
@@ -119,21 +120,13 @@ lines = st.dictionaries(st.sampled_from(["reward", "entropy/mean", "é", "time"]
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(lines, max_size=6), st.binary(max_size=20))
-def test_both_decoders_read_the_same(tmp_path, written, rubbish):
+def test_chosen_columns_are_those_of_all(tmp_path, written, rubbish):
     path = tmp_path / "metrics.jsonl"
     content = [json.dumps({"step": step, **line}).encode() for step, line in enumerate(written)]
     path.write_bytes(b"\n".join([*content, rubbish.replace(b"\n", b"")]))
-    fast, slow = JsonRows(path), JsonRows(path)
-    slow._decode = None
-    fast.read(), slow.read()
-    same(fast.table, slow.table)
-    chosen = read(path, ["reward", "é"])
-    same(
-        chosen.table,
-        type(fast.table)(
-            fast.table.steps, {name: values for name, values in fast.table.columns.items() if name in ("reward", "é")}
-        ),
-    )
+    whole, names = read(path).table, ("reward", "é")
+    chosen = {name: values for name, values in whole.columns.items() if name in names}
+    same(read(path, names).table, Table(whole.steps, chosen))
 
 
 # --- files that grow
@@ -156,11 +149,11 @@ def test_following_a_file(file, monkeypatch):
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(cuts=st.lists(st.integers(0, 700), max_size=6), chunk=st.integers(1, 200))
-def test_reading_in_pieces_is_reading_at_once(tmp_path, cuts, chunk):
+@given(cuts=st.lists(st.integers(0, 700), max_size=6))
+def test_reading_in_pieces_is_reading_at_once(tmp_path, cuts):
     path, data = tmp_path / "metrics.jsonl", "\n".join(LINES).encode()
     path.unlink(missing_ok=True)
-    rows, written = JsonRows(path, chunk=chunk), 0
+    rows, written = JsonRows(path), 0
     for cut in [*sorted(cuts), len(data)]:
         with path.open("ab") as file:
             file.write(data[written:cut])
@@ -212,10 +205,9 @@ def test_a_file_that_is_gone_leaves_the_table(file):
     assert len(rows.table) == 8
 
 
-@pytest.mark.parametrize("chunk", [50, 1000, 2**20])
-def test_broken_lines_have_their_numbers_in_any_chunk(file, chunk):
+def test_broken_lines_have_their_numbers(file):
     path = file([*LINES[:3], "{broken", *LINES[3:6]])
-    rows = JsonRows(path, chunk=chunk)
+    rows = JsonRows(path)
     assert rows.read()
     with path.open("a") as stream:
         stream.write("\n".join([*LINES[6:], "", "{broken", '{"step": 9}']) + "\n")

@@ -27,8 +27,7 @@ from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
 from openrlhf_cov.evaluation.data import load_problems
 from openrlhf_cov.preparation.inputs import Keys, open_sources
 from openrlhf_cov.preparation.overlap import read_evaluation_sets
-from openrlhf_cov.report.token_view import clean, passages
-from openrlhf_cov.report.tokens import read_tokens
+from openrlhf_cov.report.tokens import clean, passages, read_tokens
 from openrlhf_cov.rewards.service import parse_rows
 from openrlhf_cov.trainer import checkpoints
 from openrlhf_cov.utils.metrics_log import MetricsLog, read_metrics

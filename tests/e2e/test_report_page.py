@@ -9,10 +9,12 @@ from html import unescape
 
 import pytest
 
-from openrlhf_cov.evaluation import report
+from openrlhf_cov.evaluation.page import evaluation_page
 from openrlhf_cov.evaluation.summary import summarize
+from openrlhf_cov.pages import page as pages
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not BROWSER, reason="no Chromium is installed")]
 
@@ -51,6 +53,9 @@ const steps = async () => {
   seen.scripts = document.scripts.length;
   seen.title = document.title;
   seen.overflow = document.documentElement.scrollWidth - innerWidth;
+  const shapes = (plot) => plot.querySelectorAll(".js-line, .point").length;
+  seen.charts = [...document.querySelectorAll(".plot")].map((plot) => shapes(plot) > 0);
+  seen.problems = document.body.dataset.problems || "";
   document.body.append(make("output", "", JSON.stringify(seen)));
 };
 steps();
@@ -69,13 +74,11 @@ def seen(make_evaluation, tmp_path_factory):
         return replace(response, text=special.get((response.id, response.sample), "x" * 3000), truncated=cut)
 
     run = run.having(text)
-    pieces = folder / "pieces"
-    shutil.copytree(report.PIECES, pieces)
-    (pieces / "report.js").write_text((pieces / "report.js").read_text() + DRIVER)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "PIECES", pieces)
-        page = report.report_page(summarize(run.settings, run.problems, run.responses), run.samples)
-    (folder / "report.html").write_text(page)
+        whole = pages.source
+        patch.setattr(pages, "source", lambda name: whole(name) + (DRIVER if name == "evaluation.js" else ""))
+        html = evaluation_page(summarize(run.settings, run.problems, run.responses), run.samples)
+    (folder / "report.html").write_text(html)
     command = f"{BROWSER} --headless --no-sandbox --disable-gpu --window-size=390,1800 --virtual-time-budget=20000"
     command += f" --user-data-dir={folder}/profile --dump-dom file://{folder}/report.html"
     dom = subprocess.run(command.split(), capture_output=True, text=True, timeout=120, check=True).stdout
@@ -106,9 +109,14 @@ def test_the_search_takes_the_query_as_it_is_in_any_case(seen):
 def test_responses_appear_when_they_are_opened_and_are_text(seen):
     assert seen["before"] == 0
     assert seen["text"] == HOSTILE
-    assert (seen["images"], seen["scripts"]) == (0, 2)
+    assert (seen["images"], seen["scripts"]) == (0, 3)
     assert seen["title"] == "Evaluation of models/tiny"
 
 
 def test_a_phone_needs_no_sideways_scrolling(seen):
     assert seen["overflow"] <= 0
+
+
+def test_charts_are_drawn_without_an_error(seen):
+    assert seen["charts"] == [True, True, True]  # a curve and a histogram, and a histogram of single samples
+    assert seen["problems"] == ""

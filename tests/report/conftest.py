@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from html_page import HOSTILE
 
 from openrlhf_cov.analysis.runs import Run
 from openrlhf_cov.analysis.table import EMPTY, Table
@@ -14,10 +15,6 @@ from openrlhf_cov.report.build import build_contents
 from openrlhf_cov.report.contents import Contents, Options
 from openrlhf_cov.report.curves import BAND_CURVES
 
-HOSTILE = (
-    "$\\frac{$ 模</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"><!--"
-)
-"""A name that is a formula which is none, has a letter that fonts lack, ends a script and begins others."""
 SETTINGS = {"--actor.adam.lr": "5e-7", "--logger.wandb.key": "abc123", "--algo.kl.init_coef": "0"}
 
 

@@ -8,10 +8,11 @@ from html import unescape
 
 import pytest
 
-from openrlhf_cov.report.page import write_page
-from openrlhf_cov.report.plotly_figure import short_names
+from openrlhf_cov.pages.chart import short_names
+from openrlhf_cov.report.page import report_page
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium is installed")
 
@@ -160,7 +161,7 @@ def seen(make_contents, make_report_run, write_tokens, token_records, hostile, t
         make_report_run(FOREIGN, seed=2, steps=40, only=["reward", "entropy/mean"]),
         forecast_share=0.2,
     )
-    write_page(contents, folder / "report.html")
+    (folder / "report.html").write_text(report_page(contents), encoding="utf-8")
     (folder / "driver.html").write_text(DRIVER, encoding="utf-8")
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
     command += ["--enable-logging=stderr"]
@@ -245,11 +246,11 @@ def test_selected_tokens_alone_and_another_step(seen):
 
 
 def test_another_run_in_detail(seen):
-    assert seen["used"]["law"] == ["steps", "forecast of the first 12 points", "fitted line"]
+    assert seen["used"]["law"] == ["steps, late ones strong", "fitted line", "forecast of the first 12 points"]
     second = seen["used"]["second"]
     assert second == {
         "choice": "1",
-        "law": ["steps", "fit, not to be relied on"],
+        "law": ["steps, late ones strong", "fit, not to be relied on"],
         "tokens": [True, False],
         "tables": [True, False, True],
     }

@@ -5,13 +5,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openrlhf_cov.analysis.runs import Run
+from openrlhf_cov.analysis.across import against_size, same_coefficients
+from openrlhf_cov.analysis.law import fit_law, forecast
+from openrlhf_cov.analysis.runs import Run, evaluation_points, training_points
 from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.analysis.theory import check_theorem
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.report.build import build_contents
-from openrlhf_cov.report.contents import Options
-from openrlhf_cov.report.curves import SERIES_COLUMNS
+from openrlhf_cov.report.build import (
+    build_contents,
+    check_metric,
+    check_names,
+    law_line,
+    law_section,
+    read_runs,
+    unlike,
+)
+from openrlhf_cov.report.contents import Options, Setting
+from openrlhf_cov.report.curves import COLUMNS, SERIES_COLUMNS
 from openrlhf_cov.report.export import export_text
 from openrlhf_cov.utils.redaction import HIDDEN
 
@@ -153,3 +163,210 @@ def test_options_that_do_not_fit_the_runs_are_refused(make_report_run, options):
 def test_the_title(make_contents, make_report_run):
     assert make_contents(make_report_run("one")).title == "one"
     assert make_contents(make_report_run("one"), make_report_run("two", seed=1)).title == "2 runs"
+
+
+def test_the_law_of_a_run_is_that_of_all_its_points(make_report_run):
+    run = make_report_run("run", steps=3000)
+    section = law_section(run, Options())
+    points = training_points(run)
+    assert section.point_count == 3000
+    assert len(section.points) == 1000
+    assert section.points.steps[[0, -1]].tolist() == [1, 3000]
+    whole = fit_law(points)
+    assert (section.result.fit.a, section.result.fit.ceiling) == (whole.a, whole.ceiling)
+    # R = -0.3 exp(H) + 0.9 up to noise of 0.01, a standard error of a of about 0.01 / sqrt(3000) / sd(exp(H)) = 0.0004
+    assert section.result.fit.a.estimate == pytest.approx(0.3, abs=0.003)
+    assert section.result.fit.ceiling.estimate == pytest.approx(0.6, abs=0.003)
+    assert section.result.verdict.applies
+
+
+def test_the_forecast_has_the_numbers_of_all_points(make_report_run):
+    run = make_report_run("run", steps=3000)
+    found = law_section(run, Options(forecast_share=0.2)).forecast
+    whole = forecast(training_points(run), 0.2)
+    assert (found.rmse, found.final_error, found.in_band_frac) == (whole.rmse, whole.final_error, whole.in_band_frac)
+    assert found.fit.points == 600
+    assert len(found.later) == len(found.predicted) == len(found.low) == len(found.high) == 1000
+    np.testing.assert_array_equal(found.predicted, found.fit.reward_at(found.later.entropy))
+
+
+def test_robust_is_hubers_fit(make_report_run):
+    assert law_section(make_report_run("run"), Options(robust=True)).result.fit.method == "huber"
+    assert law_section(make_report_run("run"), Options()).result.fit.method == "least_squares"
+
+
+def test_too_few_points_for_a_forecast_say_so(make_report_run):
+    section = law_section(make_report_run("run", steps=30), Options())
+    assert section.forecast is None
+    # 15 % of 30 are 4 points
+    assert section.no_forecast == (
+        "the first 15% of 30 points: a forecast needs at least 10 points with entropy and reward, got 4"
+    )
+    # of 5,000 points 0.0019 are 9, and no "0%"
+    small = law_section(make_report_run("run", steps=5000), Options(forecast_share=0.0019))
+    assert small.no_forecast.startswith("the first 0.19% of 5000 points: a forecast needs at least 10 points")
+
+
+def test_interventions_are_reasons(make_report_run):
+    verdict = law_section(make_report_run("run", method="kl_cov"), Options()).result.verdict
+    assert verdict.codes == {"intervention"}
+    assert "--cov_type kl_cov" in verdict.reasons[0].text
+
+
+def test_an_evaluation_as_reward(make_report_run):
+    run = make_report_run("run", steps=300)
+    section = law_section(run, Options(metric="eval/aime24/avg@32"))
+    whole = evaluation_points(run, "eval/aime24/avg@32")
+    assert section.point_count == 30
+    np.testing.assert_array_equal(section.points.reward, whole.reward)
+    np.testing.assert_array_equal(section.points.entropy, whole.entropy)
+
+
+@pytest.mark.parametrize(
+    ("only", "metric", "missing"),
+    [
+        (["reward"], "reward", "the log has no entropy"),
+        (["entropy/mean"], "reward", "the log has no reward"),
+        (["response_length"], "eval/x", "the log has no entropy and no eval/x"),
+    ],
+)
+def test_what_the_log_lacks(make_report_run, only, metric, missing):
+    section = law_section(make_report_run("run", only=only), Options(metric=metric))
+    (reason,) = section.result.verdict.reasons
+    assert (reason.code, reason.text) == ("not_logged", missing)
+    assert section.result.fit is section.line is section.forecast is None
+    assert len(section.points) == 0
+
+
+def test_the_line_goes_from_the_ceiling_to_the_highest_entropy(make_report_run):
+    points = training_points(make_report_run("run"))
+    fit = fit_law(points)
+    line = law_line(fit, points)
+    assert line.exp_entropy[0] == 1.0
+    assert line.exp_entropy[-1] == pytest.approx(math.exp(points.entropy.max()), rel=1e-12)
+    # at H = 0 the line and its interval are the ceiling's
+    assert (line.reward[0], line.low[0], line.high[0]) == pytest.approx(
+        (fit.ceiling.estimate, fit.ceiling.low, fit.ceiling.high), abs=1e-12
+    )
+    assert (line.point_low < line.low).all()
+    assert (line.point_high > line.high).all()
+
+
+def test_the_bound_reaches_the_verdict():
+    # R = -2 exp(H) + 2.9 has its ceiling at 0.9; the run ends at exp(0.6): its rewards are below -0.7
+    entropy = 0.6 + 0.5 * np.exp(-6 * np.arange(60) / 60)
+    reward = 2.9 - 2.0 * np.exp(entropy) + 0.01 * np.random.default_rng(0).standard_normal(60)
+    run = Run("run", Path("nowhere"), Table(np.arange(60) + 1, {"entropy/mean": entropy, "reward": reward}))
+    assert law_section(run, Options(highest_reward=0.5)).result.verdict.codes == {"ceiling_too_high"}
+    assert law_section(run, Options(highest_reward=1.0)).result.verdict.applies
+
+
+def test_settings_that_differ(make_contents, make_report_run):
+    first = make_report_run("a", settings={"--lr": "1", "--batch": "8", "--ckpt.output_dir": "x"})
+    second = make_report_run("b", settings={"--lr": "2", "--batch": "8", "--ckpt.output_dir": "y", "--new": "true"})
+    unknown = make_report_run("c", settings={})
+    assert make_contents(first, unknown, second).settings == (
+        Setting("--lr", ("1", None, "2")),
+        Setting("--new", (None, None, "true")),
+    )
+    assert make_contents(first, unknown).settings == ()
+
+
+def test_one_run_is_not_compared(make_contents, make_report_run):
+    contents = make_contents(make_report_run("a"))
+    assert contents.same is None
+    assert contents.sizes is None
+
+
+def test_the_runs_that_have_a_fit_are_compared(make_contents, make_report_run):
+    runs = [make_report_run("a"), make_report_run("b", only=["reward"]), make_report_run("c", seed=1, method="kl_cov")]
+    same = make_contents(*runs).same
+    assert same.names == ("a", "c")
+    assert same.unfit == ("c",)
+    expected = same_coefficients([fit_law(training_points(run)) for run in (runs[0], runs[2])])
+    assert same.result == expected
+
+
+def test_a_single_fit_is_compared_with_nothing(make_contents, make_report_run):
+    same = make_contents(make_report_run("a"), make_report_run("b", only=["reward"])).same
+    assert same.result is None
+    assert same.reason == "comparing coefficients needs at least two runs, got 1"
+
+
+def test_the_trend_against_size(make_contents, make_report_run):
+    runs = [make_report_run(name, seed=seed) for seed, name in enumerate("abcd")]
+    sizes = make_contents(*runs, sizes={"c": 4e9, "a": 1e9, "b": 2e9}, extrapolate_to=32e9).sizes
+    assert sizes.names == ("a", "b", "c")
+    assert sizes.sizes == (1e9, 2e9, 4e9)
+    assert sizes.unfit == ()
+    trend = against_size(sizes.sizes, [fit_law(training_points(run)) for run in runs[:3]])
+    assert sizes.extrapolation.size == 32e9
+    assert sizes.extrapolation.ceiling == trend.ceiling.at(32e9)
+    assert [sizes.grid[0].size, sizes.grid[-1].size] == pytest.approx([1e9, 32e9], rel=1e-12)
+    assert sizes.grid[0].a == trend.a.at(sizes.grid[0].size)
+
+
+def test_runs_without_the_law_are_named_in_the_trend(make_contents, make_report_run):
+    runs = [make_report_run("a"), make_report_run("b", seed=1, method="kl_cov"), make_report_run("c", method="kl_cov")]
+    assert make_contents(*runs, sizes={"a": 1e9, "b": 2e9}).sizes.unfit == ("b",)
+    assert make_contents(*runs, sizes={"b": 1e9}).sizes.unfit == ("b",)
+
+
+def test_one_size_makes_no_trend(make_contents, make_report_run):
+    runs = [make_report_run("a"), replace(make_report_run("b", seed=1), name="b")]
+    sizes = make_contents(*runs, sizes={"a": 7e9, "b": 7e9}).sizes
+    assert sizes.trend is None
+    assert "two different positive sizes" in sizes.reason
+
+
+def test_only_the_columns_of_a_report_are_read(write_run, columns_of_a_run, tmp_path):
+    columns = columns_of_a_run(20, 0, "none") | {"actor_grad_norm": [1.0] * 20}
+    (run,) = read_runs([write_run(tmp_path / "run", columns)])
+    assert "actor_grad_norm" not in run.training.columns
+    assert set(run.training.columns) <= set(COLUMNS)
+    assert len(run.training) == 20
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["/r/one", "/r/two"], ["one", "two"]),
+        (["/a/run", "/b/run", "/b/other"], ["a/run", "b/run", "other"]),
+        # the last two parts of the first and the third are the same: three are needed for all three
+        (["/x/a/run", "/x/b/run", "/y/a/run"], ["x/a/run", "x/b/run", "y/a/run"]),
+    ],
+)
+def test_equal_names_get_as_much_of_their_path_as_it_takes(paths, names):
+    paths = [Path(path) for path in paths]
+    assert unlike([path.name for path in paths], paths) == names
+
+
+def test_a_csv_and_a_folder_of_one_name_are_told_apart(write_run, tmp_path):
+    write_run(tmp_path / "run")
+    (tmp_path / "run.csv").write_text("step,entropy/mean,reward\n1,0.5,0.1\n")
+    runs = read_runs([tmp_path / "run", tmp_path / "run.csv"])
+    assert [run.name for run in runs] == [f"{tmp_path.name}/run", f"{tmp_path.name}/run.csv"]
+
+
+@pytest.mark.parametrize("second", ["run", "run/../run", "run/metrics.jsonl"])
+def test_a_run_given_twice_is_refused(write_run, tmp_path, second):
+    write_run(tmp_path / "run")
+    with pytest.raises(UsageError, match="is given twice"):
+        read_runs([tmp_path / "run", tmp_path / second])
+
+
+def test_an_unknown_metric_names_those_that_are_there(write_run, tmp_path):
+    runs = read_runs([write_run(tmp_path / "run", evaluations={"eval/math/avg@4": [0.1, 0.2]})])
+    check_metric("eval/math/avg@4", runs)
+    check_metric("score", runs)
+    with pytest.raises(UsageError) as caught:
+        check_metric("eval/math/avg@8", runs)
+    assert str(caught.value) == (
+        "--metric eval/math/avg@8: did you mean eval/math/avg@4? there are reward, score, eval/math/avg@4"
+    )
+
+
+def test_an_unknown_run_is_refused(write_run, tmp_path):
+    runs = read_runs([write_run(tmp_path / "qwen7b")])
+    with pytest.raises(UsageError, match=r"^--size qwen-7b: did you mean qwen7b\? there are qwen7b$"):
+        check_names("--size", ["qwen-7b"], runs)

@@ -1,9 +1,8 @@
 import pytest
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.report.build import build_contents
+from openrlhf_cov.report.build import build_contents, read_runs
 from openrlhf_cov.report.contents import Options
-from openrlhf_cov.report.reading import read_runs
 from openrlhf_cov.report.write import write_files, write_report
 
 

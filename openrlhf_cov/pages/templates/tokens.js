@@ -81,11 +81,7 @@ function passageNode(step, parts) {
 function showMore() {
   const step = tokens.steps[byId("step").value];
   const list = byId("passages");
-  const shown = list.children.length;
-  list.append(...shownPassages.slice(shown, shown + PAGE).map((parts) => passageNode(step, parts)));
-  const left = shownPassages.length - list.children.length;
-  byId("more").hidden = left === 0;
-  byId("more").textContent = `Show ${Math.min(left, PAGE)} more of ${left}`;
+  showPage(list, shownPassages, (parts) => passageNode(step, parts), PAGE);
   const first = list.querySelector(".token");
   if (first && !list.querySelector(".token[tabindex='0']")) first.tabIndex = 0;
 }

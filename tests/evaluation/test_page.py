@@ -1,61 +1,28 @@
-import base64
-import hashlib
-import json
 import math
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
-from hypothesis import example, given
+from html_page import HOSTILE, Page
+from hypothesis import given
 from hypothesis import strategies as st
+from plotly.offline import get_plotlyjs
 
-from openrlhf_cov.evaluation.report import (
+from openrlhf_cov.evaluation.page import (
     DISAGREEING,
     LONGEST_WRONG,
-    PIECES,
     answer_entropy,
     choose_highlights,
-    report_page,
+    evaluation_page,
     shorten,
     text_limit,
     variance,
 )
 from openrlhf_cov.evaluation.summary import summarize
-from openrlhf_cov.utils.json_lines import embedded
-
-HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"><!--"
-
-
-class Page(HTMLParser):
-    """Tags with their attributes, and the text inside of scripts."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.scripts, self.in_script = [], [], False
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag == "script":
-            self.scripts.append("")
-            self.in_script = True
-
-    def handle_endtag(self, tag):
-        self.in_script = self.in_script and tag != "script"
-
-    def handle_data(self, data):
-        if self.in_script:
-            self.scripts[-1] += data
-
-    @property
-    def data(self):
-        return json.loads(self.scripts[0])
 
 
 def page_of(run, **keywords):
-    return report_page(summarize(run.settings, run.problems, run.responses), run.samples, **keywords)
+    return evaluation_page(summarize(run.settings, run.problems, run.responses), run.samples, **keywords)
 
 
 @pytest.fixture(scope="module")
@@ -81,35 +48,21 @@ def test_the_page_holds_every_problem_and_response(run):
 
 
 def test_the_page_has_settings_scores_and_charts(run):
-    page = page_of(run)
-    assert "<h1>models/tiny</h1>" in page
-    assert "<dt>seed</dt><dd>7</dd>" in page
-    assert "<td class=main>66.7</td>" in page  # (1/3 + 1) / 2
+    text = page_of(run)
+    page = Page(text)
+    assert "<h1>models/tiny</h1>" in text
+    assert "<dt>seed</dt><dd>7</dd>" in text
+    assert '<td class="main" data-value="66.7">66.7</td>' in text  # (1/3 + 1) / 2
     # a curve for the benchmark with several samples, a histogram for each
-    assert (page.count('class="curve"'), page.count("<svg")) == (1, 3)
-    assert "shown without their middle" not in page
-    assert not re.search(r"\{\{\w+\}\}", page)
+    assert list(page.data["charts"]) == ["pass0", "lengths0", "lengths1"]
+    assert {f"chart-{name}" for name in page.data["charts"]} < set(page.ids())
+    assert "shown without their middle" not in text
+    own = text.replace(get_plotlyjs(), "").replace(page.scripts[2], "")
+    assert not re.search(r"\{\{|\{%", own)
 
 
-def test_the_page_needs_no_network(run):
-    page = Page(page_of(run))
-    for tag, attributes in page.tags:
-        assert tag not in ("link", "img", "iframe", "base", "object"), tag
-        assert not attributes.keys() & {"src", "href", "action", "background"}, (tag, attributes)
-    assert "url(" not in page_of(run)
-    assert "@import" not in page_of(run)
-
-
-def test_the_policy_allows_our_script_and_nothing_else(run):
-    page = Page(page_of(run))
-    (policy,) = (
-        attributes["content"]
-        for _, attributes in page.tags
-        if attributes.get("http-equiv") == "Content-Security-Policy"
-    )
-    digest = base64.b64encode(hashlib.sha256(page.scripts[1].encode()).digest()).decode()
-    assert policy == f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    assert "innerHTML" not in (PIECES / "report.js").read_text()
+def test_the_page_needs_no_network_and_allows_its_scripts_alone(run):
+    Page(page_of(run)).check_policy()
 
 
 def test_text_of_models_and_data_is_never_markup(run):
@@ -125,21 +78,14 @@ def test_text_of_models_and_data_is_never_markup(run):
 
 
 def test_placeholders_in_texts_stay(run):
-    page = page_of(replace(run, settings=replace(run.settings, template_text="{{problem}} {{data}}")))
-    assert "<pre>{{problem}} {{data}}</pre>" in page
+    page = page_of(replace(run, settings=replace(run.settings, template_text="{{ problem }} {% data %}")))
+    assert "<pre>{{ problem }} {% data %}</pre>" in page
 
 
 def test_half_a_surrogate_pair_does_no_harm(run):
     page = page_of(run.having(lambda response: replace(response, text="a\ud800b")))
     assert Page(page).data["problems"][0]["samples"][0]["text"] == "a?b"
     page.encode()
-
-
-@given(value=st.recursive(st.text() | st.none() | st.integers(), st.lists))
-@example(HOSTILE)
-def test_embedded_json_is_the_value_and_cannot_end_its_element(value):
-    assert json.loads(embedded(value)) == value
-    assert "<" not in embedded(value)
 
 
 # --- long responses
@@ -200,7 +146,7 @@ def test_single_samples_show_the_longest_wrong_ones(make_evaluation):
     tokens = {"aime24-0": 5, "aime24-1": 100, "aime24-2": 50, "aime24-3": 7}
     run = run.having(lambda response: replace(response, tokens=tokens[response.id]))
     assert choose_highlights(run.samples) == (LONGEST_WRONG, [2, 3, 0])
-    assert "<h2>Longest wrong responses</h2>" in page_of(run)
+    assert ">Longest wrong responses</h2>" in page_of(run)
 
 
 def test_nothing_to_show(make_evaluation):

@@ -1,14 +1,9 @@
 """``report.html``: one page with scores, charts and every problem of a run, that needs nothing else to be read."""
 
-import base64
-import hashlib
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from html import escape
-from pathlib import Path
 from typing import Any
 
 from openrlhf_cov.evaluation import tables
@@ -16,48 +11,44 @@ from openrlhf_cov.evaluation.charts import length_histogram, pass_curve
 from openrlhf_cov.evaluation.records import Response
 from openrlhf_cov.evaluation.samples import BenchmarkSamples
 from openrlhf_cov.evaluation.summary import BenchmarkSummary, Summary
-from openrlhf_cov.utils.estimates import LEVEL
-from openrlhf_cov.utils.json_lines import embedded
+from openrlhf_cov.pages.chart import Chart
+from openrlhf_cov.pages.page import Cell, render
+from openrlhf_cov.pages.plot import figure
 
 TEXT_BUDGET = 20_000_000
 """Characters of response text in one page; 7,500 responses of 8,192 tokens would be some 200 million."""
 HIGHLIGHTS = 10
-
-PIECES = Path(__file__).parent / "page"
+SCRIPTS = ("evaluation.js",)
 SAMPLE_FIELDS = ("answer", "status", "correct", "truncated", "tokens", "surprisal")
 
 
-def report_page(summary: Summary, samples: Sequence[BenchmarkSamples], budget: int = TEXT_BUDGET) -> str:
-    """The page as HTML. Long responses lose their middle where all together exceed ``budget`` characters.
-
-    Text of models and data sets is escaped or stands in JSON that the page's script turns into plain text nodes; a
-    content policy allows no other script and no network.
-    """
-    how, script = summary.settings, _piece("report.js")
+def evaluation_page(summary: Summary, samples: Sequence[BenchmarkSamples], budget: int = TEXT_BUDGET) -> str:
+    """The page as HTML. Long responses lose their middle where all together exceed ``budget`` characters."""
     kind, highlights = choose_highlights(samples)
     lengths = [len(response.text) for each in samples for response in each.responses]
     limit = text_limit(lengths, budget)
-    parts = {
-        "script_hash": "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "model": escape(how.model),
-        "asked": escape(f"protocol {how.protocol}, prompt template {how.template}, seed {how.seed}"),
-        "style": _piece("report.css"),
-        "settings": "\n".join(f"<dt>{escape(a)}</dt><dd>{escape(b)}</dd>" for a, b in tables.setting_rows(summary)),
-        "prompt": escape(how.template_text),
-        "scores": _table(tables.SCORES, tables.score_rows(summary), bold=tables.SCORES.index("avg@K")),
-        "graders": _table(tables.GRADERS, rows) if (rows := tables.grader_rows(summary)) else "",
-        "notes": _paragraphs(tables.notes(summary)),
-        "footnotes": _paragraphs(tables.FOOTNOTES),
-        "counts": _table(tables.COUNTS, tables.count_rows(summary)),
-        "cards": "\n".join(_card(scores, each) for scores, each in zip(summary.benchmarks, samples, strict=True)),
-        "highlights_title": kind,
-        "highlights_hint": _HINTS[kind] if highlights else "There are none.",
-        "budget_note": _budget_note(lengths, limit, budget),
-        "data": embedded(_payload(samples, highlights, limit)),
-        "script": script,
-    }
-    page = re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _piece("report.html"))
-    return page.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair cannot be written
+    cards = [
+        {"name": scores.name, "title": scores.title, "charts": _charts(place, scores, each)}
+        for place, (scores, each) in enumerate(zip(summary.benchmarks, samples, strict=True))
+    ]
+    charts = {chart.name: figure(chart) for card in cards for chart in card["charts"]}
+    graders = tables.grader_rows(summary)
+    return render(
+        "evaluation.html",
+        {"charts": charts} | _payload(samples, highlights, limit),
+        SCRIPTS,
+        how=summary.settings,
+        settings=tables.setting_rows(summary),
+        scores=_table(tables.SCORES, tables.score_rows(summary), "Scores in percent", main="avg@K"),
+        graders=_table(tables.GRADERS, graders, "Both graders") if graders else None,
+        counts=_table(tables.COUNTS, tables.count_rows(summary), "How grading went, and what it cost"),
+        notes=tables.notes(summary),
+        footnotes=tables.FOOTNOTES,
+        cards=cards,
+        highlights_title=kind,
+        highlights_hint=_HINTS[kind] if highlights else "There are none.",
+        budget_notes=_budget_notes(lengths, limit, budget),
+    )
 
 
 DISAGREEING = "Problems whose samples disagree most"
@@ -127,45 +118,23 @@ def _sample(response: Response, limit: int) -> dict[str, Any]:
     return values | {"text": shorten(response.text, limit)}
 
 
-def _budget_note(lengths: list[int], limit: int, budget: int) -> str:
+def _budget_notes(lengths: list[int], limit: int, budget: int) -> list[str]:
     cut = sum(length > limit for length in lengths)
-    if not cut:
-        return ""
-    return _paragraphs(
-        [
-            f"{cut:,} of {len(lengths):,} responses are longer than {limit:,} characters and shown without their "
-            f"middle, because the page holds {budget:,} characters of responses at most. The search does not see what "
-            "is left out; responses.jsonl has all of it."
-        ]
+    said = (
+        f"{cut:,} of {len(lengths):,} responses are longer than {limit:,} characters and shown without their middle, "
+        f"because the page holds {budget:,} characters of responses at most. The search does not see what is left "
+        "out; responses.jsonl has all of it."
     )
+    return [said] if cut else []
 
 
-def _card(scores: BenchmarkSummary, samples: BenchmarkSamples) -> str:
-    parts = [f'<div class="card"><h3>{escape(scores.name)}</h3><p>{escape(scores.title)}</p>']
-    if scores.samples > 1:
-        caption = f"pass@k of {scores.problems:,} problems with its {LEVEL:.0%} interval"
-        parts.append(f"<figure>{pass_curve(scores.pass_at_k)}<figcaption>{caption}</figcaption></figure>")
-    caption = f'<span class="key">responses by tokens</span>, mean {scores.mean_tokens:,.0f}'
-    if scores.truncated_frac:
-        caption += f', <span class="key cut">{scores.truncated_frac:.1%} truncated</span>'
-    histogram = length_histogram(samples.responses)
-    return "".join([*parts, f"<figure>{histogram}<figcaption>{caption}</figcaption></figure></div>"])
+def _charts(place: int, scores: BenchmarkSummary, samples: BenchmarkSamples) -> list[Chart]:
+    curve = [pass_curve(f"pass{place}", scores.pass_at_k)] if scores.samples > 1 else []
+    return [*curve, length_histogram(f"lengths{place}", samples.responses)]
 
 
-def _table(head: tables.Row, rows: Sequence[tables.Row], bold: int | None = None) -> str:
-    top = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
-    body = "\n".join(
-        "<tr>" + "".join(f"<td{' class=main' if n == bold else ''}>{escape(cell)}</td>" for n, cell in enumerate(row))
-        for row in rows
-    )
-    return (
-        f'<div class="scroll" tabindex="0"><table><thead><tr>{top}</tr></thead><tbody>\n{body}</tbody></table></div>'
-    )
-
-
-def _paragraphs(lines: Sequence[str]) -> str:
-    return "\n".join(f'<p class="note">{escape(line)}</p>' for line in lines)
-
-
-def _piece(name: str) -> str:
-    return (PIECES / name).read_text(encoding="utf-8")
+def _table(head: tables.Row, rows: Sequence[tables.Row], caption: str, main: str = "") -> tuple:
+    """Head, rows and caption of a table whose column ``main`` stands out."""
+    kinds = ["main" if name == main else "" for name in head]
+    cells = [[Cell(text, kind=kind) for text, kind in zip(row, kinds, strict=True)] for row in rows]
+    return head, cells, caption

@@ -1,19 +1,9 @@
-"use strict";
-// Model output only ever becomes the text of a node, never markup.
+// Problems and responses: the list, its search, what to look at first.
 
 const PAGE = 50;
-const data = JSON.parse(document.getElementById("data").textContent);
-const byId = (id) => document.getElementById(id);
 const number = (value) => value.toLocaleString("en");
 let pattern = null;
 let matches = [];
-
-function make(tag, className, ...children) {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  node.append(...children);
-  return node;
-}
 
 /** A <details> whose body is made when it is opened. */
 function folded(className, summary, body) {
@@ -100,13 +90,7 @@ function isChosen(problem, benchmark, kind) {
   return !kind || outcome(problem) === kind;
 }
 
-function showMore() {
-  const shown = byId("problems").children.length;
-  byId("problems").append(...matches.slice(shown, shown + PAGE).map(problemNode));
-  const left = matches.length - byId("problems").children.length;
-  byId("more").hidden = left === 0;
-  byId("more").textContent = `Show ${Math.min(left, PAGE)} more of ${number(left)}`;
-}
+const showMore = () => showPage(byId("problems"), matches, problemNode, PAGE);
 
 function update() {
   const query = byId("query").value.trim();
@@ -132,3 +116,4 @@ byId("more").addEventListener("click", showMore);
 byId("benchmark").append(...data.benchmarks.map((name) => make("option", "", name)));
 byId("highlights").append(...data.highlights.map((index) => problemNode(data.problems[index])));
 update();
+drawAll();

@@ -1,4 +1,5 @@
-// Text of runs only ever becomes the text of a node, never markup.
+"use strict";
+// What every page needs. Text of runs and models only ever becomes the text of a node, never markup.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
@@ -26,27 +27,14 @@ const options = (names) => names.map((name, place) => {
   return option;
 });
 
-// --- one run
-
-function showRun(index) {
-  const run = data.runs[index];
-  for (const name of data.kinds) drawFigure(name, run.charts[name]);
-  for (const node of document.querySelectorAll("[data-run]")) node.hidden = Number(node.dataset.run) !== index;
-  if (byId("tokens")) showTokens(run.tokens);
+/** Shows the next of many nodes, which ``node`` makes of items, and how many are left. */
+function showPage(list, items, node, most) {
+  const shown = list.children.length;
+  list.append(...items.slice(shown, shown + most).map(node));
+  const left = items.length - list.children.length;
+  byId("more").hidden = left === 0;
+  byId("more").textContent = `Show ${Math.min(left, most)} more of ${left.toLocaleString("en")}`;
 }
-
-function fillRuns() {
-  const selects = [...document.querySelectorAll(".run-choice")];
-  for (const select of selects) {
-    select.append(...options(data.runs.map((run) => run.name)));
-    select.addEventListener("change", () => {
-      for (const other of selects) other.value = select.value;
-      showRun(Number(select.value));
-    });
-  }
-}
-
-// --- tables
 
 for (const button of document.querySelectorAll("th button")) {
   button.addEventListener("click", () => {
@@ -65,9 +53,3 @@ for (const button of document.querySelectorAll("th button")) {
     body.append(...[...body.rows].sort(compare));
   });
 }
-
-fillChips();
-fillEvaluations();
-fillRuns();
-fillTokens();
-drawAll();

@@ -1,10 +1,8 @@
-"use strict";
-// Charts, their legends and their zoom. The functions of report.js are used here, which stands last.
+// Charts, their legends and their zoom.
 
 const drawn = new Map(); // plot -> its figure
 const hiddenOf = new Map(); // plot -> legend groups that its own legend hides
 const hiddenRuns = new Set();
-const FEW_RUNS = 4;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const touch = matchMedia("(hover: none), (pointer: coarse)");
 
@@ -17,7 +15,7 @@ function themed(value) {
     return found ? color(found[1]) : value;
   }
   if (value === null || typeof value !== "object") return value;
-  if (Array.isArray(value)) return typeof value[0] === "object" ? value.map(themed) : value;
+  if (Array.isArray(value)) return typeof value[0] === "object" || value.length === 2 ? value.map(themed) : value;
   return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, themed(each)]));
 }
 
@@ -74,34 +72,33 @@ function follow(plot, change) {
 const SVG = "http://www.w3.org/2000/svg";
 const PATTERN = { dash: "7 4", dot: "2 3", dashdot: "7 3 2 3", longdash: "11 4" };
 
+const HATCH = {
+  "/": "M4 12L16 0M14 12L26 0", "\\": "M4 0L16 12M14 0L26 12", x: "M6 12L18 0M6 0L18 12M14 12L26 0M14 0L26 12",
+  ".": "M9 6h.1M15 6h.1M21 6h.1",
+};
+
+function svg(tag, attributes, ...children) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
 /** The line, dot or bar of a legend. */
 function swatch(trace) {
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("class", "swatch");
-  svg.setAttribute("width", 30);
-  svg.setAttribute("height", 12);
-  svg.setAttribute("aria-hidden", "true");
-  const add = (tag, attributes) => {
-    const node = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-    svg.append(node);
-  };
-  const marker = themed(trace.marker || {});
-  if (trace.type === "bar") {
-    add("rect", { x: 4, y: 0, width: 22, height: 12, fill: marker.color });
-    const lines = { "/": "M4 12L16 0M14 12L26 0", "\\": "M4 0L16 12M14 0L26 12", x: "M6 12L18 0M6 0L18 12M14 12L26 0M14 0L26 12" };
-    const shape = (marker.pattern || {}).shape;
-    if (lines[shape]) add("path", { d: lines[shape], stroke: marker.pattern.fgcolor, "stroke-width": 1.5 });
-    if (shape === ".") for (const x of [9, 15, 21]) add("circle", { cx: x, cy: 6, r: 1.5, fill: marker.pattern.fgcolor });
-    return svg;
+  const { line = {}, marker = {}, type, mode } = themed(trace);
+  const parts = [];
+  if (type === "bar") {
+    const { shape, fgcolor } = marker.pattern;
+    parts.push(svg("rect", { x: 4, width: 22, height: 12, fill: marker.color }));
+    if (shape) parts.push(svg("path", { d: HATCH[shape], stroke: fgcolor, "stroke-width": shape === "." ? 3 : 1.5, "stroke-linecap": "round" }));
+  } else if (/lines/.test(mode)) {
+    parts.push(svg("line", { x2: 30, y1: 6, y2: 6, stroke: line.color, "stroke-width": 2.5, "stroke-dasharray": PATTERN[line.dash] || "none" }));
+  } else {
+    const fill = Array.isArray(marker.color) ? color("--late") : marker.color;
+    parts.push(svg("circle", { cx: 15, cy: 6, r: 4.5, fill, opacity: 0.8 }));
   }
-  if (!/lines/.test(trace.mode)) {
-    add("circle", { cx: 15, cy: 6, r: 4.5, fill: marker.color, opacity: 0.8 });
-    return svg;
-  }
-  const line = themed(trace.line);
-  add("line", { x1: 0, x2: 30, y1: 6, y2: 6, stroke: line.color, "stroke-width": 2.5, "stroke-dasharray": PATTERN[line.dash] || "none" });
-  return svg;
+  return svg("svg", { class: "swatch", width: 30, height: 12, "aria-hidden": "true" }, ...parts);
 }
 
 function toggle(trace, label, onToggle) {
@@ -137,20 +134,21 @@ function drawFigure(name, spec) {
   const plot = figure.querySelector(".plot");
   figure.hidden = !spec;
   if (!spec) return;
-  if (spec.note !== undefined) figure.querySelector("figcaption").textContent = spec.note;
-  if (spec.description) plot.setAttribute("aria-label", spec.description);
+  figure.querySelector("figcaption").textContent = spec.note;
+  plot.setAttribute("aria-label", spec.description);
   if (!plot.dataset.shared) legend(figure, plot, spec.traces);
   draw(plot, spec);
 }
 
 const pause = () => new Promise((done) => setTimeout(done));
 
-async function drawAll() {
+/** Draws the charts of the page, then what is left to do. */
+async function drawAll(rest) {
   for (const [name, spec] of Object.entries(data.charts)) {
     drawFigure(name, spec);
     await pause(); // the page answers in between
   }
-  showRun(0);
+  if (rest) rest();
   await pause();
   document.body.dataset.charts = drawn.size;
   document.body.dataset.requests = performance.getEntriesByType("resource").length;
@@ -158,34 +156,3 @@ async function drawAll() {
 }
 
 dark.addEventListener("change", () => { for (const [plot, spec] of drawn) draw(plot, spec); });
-
-function fillChips() {
-  const chips = byId("chips");
-  if (!chips) return;
-  const redraw = () => { for (const [plot, spec] of drawn) if (plot.dataset.shared) draw(plot, spec); };
-  const buttons = data.runs.map((run) => toggle(run.style, run.label, (on) => {
-    hiddenRuns[on ? "delete" : "add"](run.style.legendgroup);
-    redraw();
-  }));
-  if (buttons.length > FEW_RUNS) chips.append(...[["all", true], ["none", false]].map(([label, on]) => {
-    const button = make("button", "all", label);
-    button.type = "button";
-    button.addEventListener("click", () => {
-      for (const each of buttons) each.setAttribute("aria-pressed", on);
-      for (const run of data.runs) hiddenRuns[on ? "delete" : "add"](run.style.legendgroup);
-      redraw();
-    });
-    return button;
-  }));
-  chips.append(...buttons);
-}
-
-function fillEvaluations() {
-  const select = byId("evaluation");
-  if (!select) return;
-  const charts = data.evaluations;
-  const show = () => drawFigure("evaluations", charts[select.value]);
-  select.append(...options(charts.map((chart) => chart.title)));
-  select.addEventListener("change", show);
-  data.charts.evaluations = charts[0];
-}

@@ -1,0 +1,88 @@
+"""One HTML file that needs neither network nor other files, from a template of ``templates/``.
+
+Text is escaped by the templates or stands in JSON, which the page's scripts turn into plain text nodes. A content
+policy allows the page's own scripts by their hashes, and no network. Plotly sets styles, which it has to allow.
+"""
+
+import base64
+import hashlib
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+TEMPLATES = Path(__file__).parent / "templates"
+SHARED = ("page.js", "charts.js")
+"""Scripts of every page."""
+LONG_HEADING = 12
+"""Characters of a row's heading beyond which it gets more room, and breaks."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text of a table and what it is sorted by: a number, NaN last, or the text."""
+
+    text: str
+    value: float | str | None = None
+    kind: str = ""
+
+    @property
+    def key(self) -> str:
+        if isinstance(self.value, float | int):
+            return "" if math.isnan(self.value) else repr(float(self.value))
+        return self.text if self.value is None else self.value
+
+
+def render(template: str, data: Any, scripts: Sequence[str], **values: Any) -> str:
+    """The page: a template with its values, the ``data`` and the names of the scripts that show them."""
+    from plotly.offline import get_plotlyjs
+
+    texts = [script_text(get_plotlyjs()), script_text("".join(map(source, (*SHARED, *scripts))))]
+    page = _environment().get_template(template).render(
+        scripts=[Markup(text) for text in texts],
+        hashes=Markup(" ".join(f"'{script_hash(text)}'" for text in texts)),
+        style=Markup(source("page.css")),
+        data=Markup(embedded(data)),
+        **values,
+    )  # fmt: skip
+    return page.encode("utf-8", "replace").decode("utf-8").rstrip("\n")  # half a surrogate pair cannot be written
+
+
+def source(name: str) -> str:
+    """A style or script as it stands in its file."""
+    return (TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def prose(text: str) -> Markup:
+    """Text to be wrapped, escaped, in which a number stays with its percent sign."""
+    return Markup(str(escape(text)).replace(" %", "&nbsp;%"))
+
+
+def embedded(payload: Any) -> str:
+    """JSON that can stand in a script element: without ``<`` nothing ends the element or starts a comment."""
+    return json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def script_text(source: str) -> str:
+    """A script as it can stand in HTML, whose parser takes CR LF as LF and ends the element at ``</script``."""
+    source = source.replace("\r\n", "\n").replace("\r", "\n")
+    return re.sub(r"</(?=script)", r"<\\/", source, flags=re.IGNORECASE).replace("<!--", "<\\!--")
+
+
+def script_hash(script: str) -> str:
+    """What a content policy calls an inline script."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode()
+
+
+def _environment() -> Environment:
+    options = {"autoescape": True, "undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    found = Environment(loader=FileSystemLoader(TEMPLATES), **options)
+    found.filters["prose"] = prose
+    found.globals["long_heading"] = LONG_HEADING
+    return found
