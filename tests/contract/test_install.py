@@ -59,7 +59,6 @@ originals = {(p, n): getattr(sys.modules[f"openrlhf.{p}"], n) for t in tables fo
 args = SimpleNamespace(**vars(RewardConfig()), trust_remote_code=False, ds=SimpleNamespace(param_dtype="fp32"),
                        vllm=SimpleNamespace(sync_backend="nccl"))
 seams.install_driver(args)
-seams.install_actor()
 installed, once = changed(before), bindings()
 seams.install_driver(args)
 seams.install_actor()

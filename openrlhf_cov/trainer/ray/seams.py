@@ -84,13 +84,15 @@ def upstream_main() -> CodeType:
 def install_driver(args: SimpleNamespace) -> None:
     """Put our classes where upstream's ``train(args)`` looks its own up; ours call upstream's.
 
-    Changes nothing the second time, but for the settings of engines.
+    What its actors look up is put in place here, too: Ray ships methods of upstream's decorated classes as copies,
+    with the globals that they have in this process. Changes nothing the second time, but for the settings of engines.
     """
     for table, make in ((REMOTE, _remote), (DRIVER, _ours)):
         for path, names in table.items():
             module = importlib.import_module(f"openrlhf.{path}")
             for name, target in names.items():
                 setattr(module, name, make(target))
+    install_actor()
     install_engines(engine_settings(args))
 
 
