@@ -8,12 +8,13 @@ embedded tasks takes a fraction of a second.
 import copy
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from openrlhf.models.loss import PolicyLoss, aggregate_loss
 from openrlhf.models.utils import compute_approx_kl
 from torch import Tensor
-from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
+from transformers import LlamaForCausalLM
 
 from openrlhf_cov.lab.policy import log_probs_and_entropy, sample
 from openrlhf_cov.lab.settings import LabSettings
@@ -21,13 +22,16 @@ from openrlhf_cov.lab.tasks import Problem, Task
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.dynamics import EntropyDynamics
-from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.loss import LossRecord, MethodLoss
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.rollout import Rollout, group_sums, rollout_metrics, selection_metrics, token_sums
 from openrlhf_cov.models.window import Window, plan_step
+from openrlhf_cov.rewards.addition import EOS_TOKEN
+from openrlhf_cov.tiny_task.tokenizer import PAD_TOKEN
 from openrlhf_cov.utils.metrics import MetricBuffer
 
+ENDS = (EOS_TOKEN, PAD_TOKEN)
 EPSILON = 1e-9
 """Beside the standard deviation of a group's rewards, as upstream has it."""
 
@@ -39,12 +43,13 @@ class Lab:
         self,
         task: Task,
         model: LlamaForCausalLM,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Any,
         settings: LabSettings,
         config: CovConfig,
         base: LlamaForCausalLM | None = None,
     ) -> None:
         self.task, self.model, self.tokenizer, self.settings, self.config = task, model, tokenizer, settings, config
+        self.eos, self.pad = (tokenizer.convert_tokens_to_ids(token) for token in ENDS)
         self.base = base
         """The policy that ``kl_coef`` holds it to."""
         self.optimizer = torch.optim.AdamW(
@@ -74,7 +79,8 @@ class Lab:
         values = buffer.reduce(lambda tensor, op: tensor)
         eta = self.settings.learning_rate * self.settings.updates
         names = ("entropy/mean", "cov/prob_weighted_mean", "cov/mean")
-        values |= self.dynamics.step(*(values[name] for name in names), eta)
+        entropy, weighted, covariance = (values[name] for name in names)
+        values |= self.dynamics.step(entropy, weighted, covariance, eta)
         values |= {f"entropy/position_{place}": value for place, value in enumerate(_by_position(rollout))}
         lengths = rollout.action_mask.sum(1).float()
         return values | logged | {"reward": scores.mean().item(), "response_length": lengths.mean().item()}
@@ -94,7 +100,7 @@ class Lab:
         log_probs, entropy = log_probs_and_entropy(self.model, prompts, responses)
         groups = scores.view(-1, self.settings.group)
         normalised = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + EPSILON)
-        mask = responses != self.tokenizer.pad_token_id
+        mask = responses.ne(self.pad)
         return Rollout(
             log_probs=log_probs * mask,
             entropy=entropy * mask,
@@ -114,7 +120,7 @@ class Lab:
         logged = []
         for number, rows in enumerate(order.chunk(self.settings.updates)):
             logged.append(self.optimize(step, prompts, responses, rollout, rows, first=number == 0, buffer=buffer))
-            chosen[rows] |= self.loss.record.selected
+            chosen[rows] |= self.record.selected
         buffer.add(*selection_metrics(rollout.entropy, rollout.action_mask, chosen))
         losses, norms = zip(*logged, strict=True)
         return {"policy_loss": sum(losses) / len(losses), "grad_norm": sum(norms) / len(norms)}
@@ -137,7 +143,7 @@ class Lab:
         mask, old, advantages = rollout.action_mask[rows], rollout.log_probs[rows], rollout.advantages[rows]
         tokens = mask.sum()
         loss, *_ = self.loss(log_probs, old, advantages, action_mask=mask, batch_num_tokens=tokens)
-        buffer.add(*update_metrics(self.loss.record))
+        buffer.add(*update_metrics(self.record))
         objective = loss
         if self.settings.entropy_coef:
             objective = objective - self.settings.entropy_coef * (entropy * mask).sum() / tokens
@@ -148,6 +154,13 @@ class Lab:
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         return loss.item(), norm.item()
+
+    @property
+    def record(self) -> LossRecord:
+        """What the last call of the loss did."""
+        if self.loss.record is None:
+            raise RuntimeError("no update was made yet")
+        return self.loss.record
 
     @torch.no_grad()
     def _plans(
@@ -167,6 +180,8 @@ class Lab:
         return plans
 
     def _kl(self, prompts: Tensor, responses: Tensor, log_probs: Tensor, mask: Tensor) -> Tensor:
+        if self.base is None:
+            raise ValueError("kl_coef needs the base policy")
         with torch.no_grad():
             base, _ = log_probs_and_entropy(self.base, prompts, responses)
         kl = compute_approx_kl(log_probs, base, kl_estimator="k3")
@@ -195,15 +210,13 @@ class Lab:
         return _weighed(results, self.task.weights)
 
     def _sample(self, prompts: Tensor, generator: torch.Generator | None) -> Tensor:
-        ends = self.tokenizer.eos_token_id, self.tokenizer.pad_token_id
-        return sample(self.model, prompts, self.task.tokens, generator, *ends)
+        return sample(self.model, prompts, self.task.tokens, generator, self.eos, self.pad)
 
     def _ids(self, asked: Sequence[Problem]) -> Tensor:
         return torch.tensor([self.tokenizer.encode(problem.prompt) for problem in asked])
 
     def _scores(self, responses: Tensor, asked: Sequence[Problem]) -> Tensor:
-        pad = self.tokenizer.pad_token_id
-        texts = self.tokenizer.batch_decode([[t for t in row if t != pad] for row in responses.tolist()])
+        texts = self.tokenizer.batch_decode([[t for t in row if t != self.pad] for row in responses.tolist()])
         rows = zip(texts, asked, strict=True)
         return torch.tensor([float(self.task.is_right(text, problem.label)) for text, problem in rows])
 

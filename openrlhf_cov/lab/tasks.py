@@ -9,6 +9,7 @@ from typing import Protocol
 
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from openrlhf_cov.rewards import addition
 from openrlhf_cov.tiny_task import commands, problems
 from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy, make_policy
 from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
@@ -29,10 +30,12 @@ class Problem(Protocol):
     @property
     def prompt(self) -> str:
         """The text that it continues."""
+        ...
 
     @property
     def label(self) -> str:
         """What the reward compares with."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def _addition() -> Task:
         draw=lambda rng: rng.choice(split.train),
         held_out={"sum": split.held_out},
         weights={"sum": 1.0},
-        is_right=problems.is_right,
+        is_right=addition.is_right,
         policy=ADDITION_POLICY,
         make=lambda seed: make_base_policy(split.train, ADDITION_POLICY, seed),
     )

@@ -275,7 +275,7 @@ def test_the_laboratory_makes_the_same_updates(take_step, task, updates):
 def lab_updates(model_folder, flags: list[str], updates: int) -> dict[str, torch.Tensor]:
     """The weights after as many optimizer steps of the laboratory on the rollouts, all samples in each."""
     from torch.nn.utils.rnn import pad_sequence
-    from transformers import LlamaForCausalLM
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
     from openrlhf_cov.cli import lab as command
     from openrlhf_cov.lab.loop import Lab
@@ -286,7 +286,8 @@ def lab_updates(model_folder, flags: list[str], updates: int) -> dict[str, torch
     model = LlamaForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     args = command.build_parser().parse_args(["--output", "unused", *flags])
     settings = LabSettings(prompts=2, updates=1, learning_rate=0.1, seed=42)
-    lab = Lab(None, model, None, settings, command.configured(args))
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(model_folder)
+    lab = Lab(None, model, tokenizer, settings, command.configured(args))
     lab.optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.95), eps=1.0, weight_decay=0.0)
     lab.loss.start_step(lab.config.at(4), settings.seed, 5, rank=0)
     rollouts = make_rollouts(model_folder)

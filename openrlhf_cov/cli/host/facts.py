@@ -176,8 +176,8 @@ def listeners(ports: tuple[int, ...]) -> dict[int, Process]:
         import psutil
     except ImportError:  # a host without packages
         return {}
-    sockets = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
-    found = {each.laddr.port: each.pid for each in sockets if each.laddr.port in ports}
+    listening = (each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN)
+    found = {each.laddr.port: each.pid for each in listening if each.laddr and each.laddr.port in ports}
     return {port: _process(pid) for port, pid in sorted(found.items())}
 
 
