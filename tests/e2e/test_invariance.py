@@ -16,6 +16,8 @@ from openrlhf_cov.models.methods import METHODS
 pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore")]
 
 SAMPLES = 16
+DRIFT = 0.05
+"""Of log ratios, nats, where their signs must not be those of rounding: the penalty of KL-Cov is their size."""
 OF_METHODS = {
     "kl_cov": ["--kl_cov_ratio", "0.04"],
     "clip_cov": ["--clip_cov_ratio", "0.05", "--clip_cov_lb", "0.1", "--clip_cov_ub", "1e3"],
@@ -52,7 +54,7 @@ def take_step(task):
 
 def one_step(
     task, patch, rollouts, flags, *,
-    updates=1, micro_batch=8, ranks=1, packed=False, dynamic=False, zero_stage=2, dtype="fp32",
+    updates=1, micro_batch=8, ranks=1, packed=False, dynamic=False, zero_stage=2, dtype="fp32", drift=0.0,
 ) -> Step:  # fmt: skip
     import ray
 
@@ -69,6 +71,7 @@ def one_step(
     """.split()
     patch.setattr(sys, "argv", ["train_ppo_ray", *task.flags(task.model.parent / "run"), *settings, *flags])
     args = train_ppo_ray.parse_args()
+    rollouts = make_rollouts(task.model, drift) if drift else rollouts
     group = policy_group(args, ranks)
     try:
         per_rank = SAMPLES // ranks
@@ -143,8 +146,9 @@ def record_selection(actor) -> None:
     actor.trainer.training_step = recording
 
 
-def make_rollouts(model_folder) -> list:
-    """16 samples of random text and lengths, two groups of 8 with normalised rewards, old log-probs of the policy."""
+def make_rollouts(model_folder, drift: float = 0.0) -> list:
+    """16 samples of random text and lengths, two groups of 8 with normalised rewards, old log-probs of the policy, or
+    of one that differs by some ``drift``."""
     from openrlhf.trainer.ppo_utils.experience import Experience
     from transformers import AutoModelForCausalLM
 
@@ -156,6 +160,7 @@ def make_rollouts(model_folder) -> list:
         ids = torch.randint(2, 20, (1, length), generator=generator)
         with torch.no_grad():
             log_probs = model(ids).logits.log_softmax(-1)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+        log_probs += drift * torch.randn(log_probs.shape, generator=torch.Generator().manual_seed(number))
         action_mask = torch.ones_like(log_probs)
         action_mask[:, :6] = 0
         advantage = (1.2 if number % 3 == 0 else -0.7) * action_mask
@@ -266,7 +271,7 @@ def test_the_laboratory_makes_the_same_updates(take_step, task, updates):
     methods = [[flag, name] for name, method in METHODS.items() for flag in [method.flag.split()[0]]]
     for method in ([], *methods):
         flags = [*method, *OF_METHODS.get(method[-1] if method else "none", [])]
-        step = take_step(*flags, *steady, updates=updates)
+        step = take_step(*flags, *steady, updates=updates, drift=DRIFT)
         after = lab_updates(task.model, flags, updates)
         assert relative_difference(step.after, after) < 1e-6, method
         assert relative_difference(movement(step), {n: after[n] - step.before[n] for n in after}) < 1e-4, method
@@ -290,7 +295,7 @@ def lab_updates(model_folder, flags: list[str], updates: int) -> dict[str, torch
     lab = Lab(None, model, tokenizer, settings, command.configured(args))
     lab.optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.95), eps=1.0, weight_decay=0.0)
     lab.loss.start_step(lab.config.at(4), settings.seed, 5, rank=0)
-    rollouts = make_rollouts(model_folder)
+    rollouts = make_rollouts(model_folder, DRIFT)
 
     def padded(name: str) -> torch.Tensor:
         return pad_sequence([getattr(each, name)[0] for each in rollouts], batch_first=True)
