@@ -196,6 +196,7 @@ LAYOUTS = [
     dict(micro_batch=2, zero_stage=0),
     dict(micro_batch=4, zero_stage=1),
     dict(micro_batch=4, zero_stage=3),
+    dict(dynamic=True, ranks=2, zero_stage=3),
 ]
 
 
