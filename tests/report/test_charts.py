@@ -190,7 +190,7 @@ def test_running_means_in_words(report_of, steps, said):
 
 def test_a_panel_without_a_curve_is_left_out(make_contents, make_report_run):
     contents = make_contents(make_report_run("run", only=["reward", "response_length"]))
-    assert [panel.title for panel in curve_chart(contents, LENGTH).panels] == ["mean tokens of a response"]
+    assert [panel.title for panel in curve_chart(contents, LENGTH).panels] == ["response length (tokens)"]
 
 
 def test_selection_is_shown_where_something_was_selected(make_contents, make_report_run):
@@ -205,7 +205,7 @@ def test_selection_is_shown_where_something_was_selected(make_contents, make_rep
 def test_the_evaluation_that_is_r_is_drawn_beside_the_reward(make_contents, make_report_run):
     contents = make_contents(make_report_run("run"), metric="eval/aime24/avg@32")
     titles = [panel.title for panel in curve_chart(contents, PROGRESS).panels]
-    assert titles == ["mean reward", "mean token entropy (nats)", "eval/aime24/avg@32"]
+    assert titles == ["reward", "entropy (nats)", "eval/aime24/avg@32"]
 
 
 def test_scores_come_before_other_numbers_of_evaluations(make_contents, make_report_run):
@@ -332,7 +332,7 @@ def test_bands_and_their_names(report_of):
     chart = chart_named("bands", run_charts(report_of(), OPTIONS))
     assert chart.panels[0].y.log
     assert [mark.name for mark in marks_of(chart)] == [
-        *("top 0.02 %", "top 0.2 %", "top 2 %", "top 20 %", "top 50 %", "all tokens")
+        *("top 0.02 %", "top 0.2 %", "top 2 %", "top 20 %", "top 50 %", "covariance, all tokens")
     ]
 
 

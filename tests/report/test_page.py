@@ -206,7 +206,7 @@ def test_sizes_without_a_trend_say_why(page_of, make_report_run):
 def test_tables_of_a_run(page):
     none, foreign = (page.section("one").text.split(f'data-run="{place}"')[1] for place in (0, 2))
     rows = Page(none.split('data-run="1"')[0]).rows
-    assert rows[0] == ["steps", "top 0.02 %", "top 0.2 %", "top 2 %", "top 20 %", "top 50 %", "all tokens"]
+    assert rows[0] == ["steps", "top 0.02 %", "top 0.2 %", "top 2 %", "top 20 %", "top 50 %", "covariance, all tokens"]
     # 60 steps: the first, to a twelfth, to a third, to the end
     assert [row[0] for row in rows[1:6]] == ["1", "2 to 5", "6 to 20", "21 to 60", "paper, Qwen2.5-7B, step 1"]
     assert rows[1][1:3] == ["1.000", "0.500"]
