@@ -206,6 +206,9 @@ def add_config_arguments(
         help = f"{setting.metadata['help']} (default: {setting.default})"
         if isinstance(setting.default, bool):
             group.add_argument(flag, action="store_true", default=setting.default, help=_escaped(help))
+        elif isinstance(setting.default, tuple):
+            several = {"nargs": len(setting.default), "type": type(setting.default[0]), "default": setting.default}
+            group.add_argument(flag, dest=setting.name, help=_escaped(help), **several)
         else:
             group.add_argument(
                 flag,

@@ -15,6 +15,7 @@ from openrlhf_cov.lab.settings import LabSettings
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.utils.command import write_command
 from openrlhf_cov.utils.json_lines import read_json, replacing
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
 from openrlhf_cov.utils.terminal import Parser, say
@@ -55,7 +56,13 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, UsageError) as error:
         parser.error(str(error))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    asked = {"task": args.task, "base_seed": args.base_seed, **asdict(settings), **asdict(config)}
+    asked = {
+        "task": args.task,
+        "base_seed": args.base_seed,
+        **asdict(settings),
+        "clip": list(settings.clip),
+        **asdict(config),
+    }
     output: Path = args.output
     if is_complete(output, asked):
         say(f"{output} already holds this run; nothing to do\n")
@@ -91,7 +98,7 @@ def train(args: Any, settings: LabSettings, config: CovConfig, asked: dict[str, 
 
     torch.set_num_threads(args.threads)
     output: Path = args.output
-    output.mkdir(parents=True, exist_ok=True)
+    write_command(output, sys.argv)
     _write(output / RUN_FILE, asked)
     for name in (METRICS_FILE, EVAL_FILE):
         (output / name).unlink(missing_ok=True)  # of a run that was cut off: a minute's work, done again

@@ -55,7 +55,7 @@ class Lab:
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
         )
-        low, high = config.ppo_clip or (settings.clip_low, settings.clip_high)
+        low, high = config.ppo_clip or settings.clip
         self.loss = MethodLoss(config, policy_loss=PolicyLoss(low, high), aggregate=aggregate_loss)
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.problems = random.Random(f"problems {settings.seed}")

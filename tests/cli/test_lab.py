@@ -7,7 +7,10 @@ from openrlhf_cov.lab import tasks
 from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
 from openrlhf_cov.utils.metrics_log import read_metrics
 
-SHORT = "--steps 3 --prompts 4 --group 2 --updates 2 --eval_every 2 --eval_samples 2".split()
+SHORT = """
+    --steps 3 --updates 2 --rollout.batch_size 4 --rollout.n_samples_per_prompt 2
+    --eval.steps 2 --eval.n_samples_per_prompt 2
+""".split()
 
 
 @pytest.fixture

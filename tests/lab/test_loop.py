@@ -57,7 +57,7 @@ def test_a_method_that_is_switched_off_inside_is_grpo_bit_for_bit(run):
     assert run(off)[0].equal(run()[0])
     # a band with nothing in it, and the clip that Clip-Cov brings
     empty = CovConfig(cov_type="clip_cov", clip_cov_lb=1e8, clip_cov_ub=1e9)
-    assert run(empty)[0].equal(run(clip_low=1.0, clip_high=1.0)[0])
+    assert run(empty)[0].equal(run(clip=(1.0, 1.0))[0])
 
 
 def test_the_objective_has_an_entropy_bonus_and_a_reference(run):
@@ -104,7 +104,7 @@ def test_metrics_are_those_of_a_run(run):
     ("wrong", "said"),
     [
         ({"steps": 0}, "--steps is at least 1, got 0"),
-        ({"group": 1}, "--group is at least 2"),
+        ({"group": 1}, "--rollout.n_samples_per_prompt is at least 2"),
         ({"updates": 5}, "--updates divides the 512 samples"),
     ],
 )
