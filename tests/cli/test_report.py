@@ -237,11 +237,10 @@ def test_help_needs_nothing_heavy():
 
 @pytest.mark.e2e
 def test_many_steps_are_read_and_drawn():
-    # CPU time, so that a busy machine does not matter much
     benchmark = Path(__file__).parents[2] / "benchmarks" / "report_size.py"
     done = subprocess.run([sys.executable, benchmark], capture_output=True, text=True, check=True)
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if "MB" in line]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("|") and "MB" in line]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     assert [name for name, *_ in rows] == ["numbers alone", "figures", "figures and page"]
-    for _, _, cpu, memory in rows:
-        assert float(cpu) < 10
+    for *_, memory in rows:
         assert float(memory.removesuffix(" MB")) < 500
