@@ -1,8 +1,8 @@
-"""Times of day, and amounts in several units."""
+"""Numbers with a word such as million, times of day, and amounts in several units."""
 
 import re
 
-from openrlhf_cov.rewards.numerals import parse_number
+from openrlhf_cov.rewards.numerals import Number, parse_number
 from openrlhf_cov.rewards.shapes import Group, Scalar, Time
 from openrlhf_cov.rewards.units import split_unit
 
@@ -19,6 +19,15 @@ AMOUNTS = (
     ("liter", "milliliter"), ("degree", "minute", "second"),
 )  # fmt: skip
 """Units that follow one another in one amount, such as 5 hours 30 minutes."""
+MULTIPLES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+COUNTED = re.compile(rf"\A(?P<number>-?[\d.,]+)\s?(?:\\text\s?\{{)?\s?(?P<word>{'|'.join(MULTIPLES)})\s?\}}?")
+
+
+def counted_number(text: str) -> Number | None:
+    """``5 million`` as a number."""
+    counted = COUNTED.fullmatch(text)
+    number = parse_number(counted["number"]) if counted else None
+    return Number(number.value * MULTIPLES[counted["word"]], number.exact) if number else None
 
 
 def time_of_day(text: str) -> Time | None:

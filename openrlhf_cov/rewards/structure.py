@@ -1,13 +1,14 @@
 r"""The shape of an answer: scalar, list, tuple, interval, union, matrix, equation, text. Values are not looked at."""
 
 import re
+from functools import lru_cache
 
 from openrlhf_cov.rewards.brackets import outer_brackets, split
 from openrlhf_cov.rewards.intervals import REAL_LINE, as_interval, union, without
 from openrlhf_cov.rewards.names import MATH_WORDS, name_of
 from openrlhf_cov.rewards.normalization import clean, compact, without_end_mark
-from openrlhf_cov.rewards.numerals import Number, parse_number
-from openrlhf_cov.rewards.quantities import amounts, time_of_day
+from openrlhf_cov.rewards.numerals import parse_number
+from openrlhf_cov.rewards.quantities import amounts, counted_number, time_of_day
 from openrlhf_cov.rewards.shapes import Answer, Equation, Group, Noted, Scalar, Text, is_assignment
 from openrlhf_cov.rewards.units import split_percent, split_unit
 from openrlhf_cov.rewards.wording import YES_OR_NO, names_part, split_condition, split_option, text_key
@@ -42,8 +43,6 @@ SYSTEM = re.compile(
     re.DOTALL,
 )
 REALS = re.compile(r"\\mathbb\s?\{?\s?R\s?\}?|(?:\\text\s?\{)?\s?all real(?: number)?s\s?\}?")
-MULTIPLES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-COUNTED = re.compile(rf"\A(?P<number>-?[\d.,]+)\s?(?:\\text\s?\{{)?\s?(?P<word>{'|'.join(MULTIPLES)})\s?\}}?")
 CUP = re.compile(r"\\cup(?![a-z])\s?|(?<=[)\]])\s?U\s?(?=[(\[])")
 MINUS = re.compile(r"\\setminus(?![a-z])\s?")
 PLUS_MINUS = re.compile(r"\\(?P<kind>pm|mp)(?![a-z])\s?")
@@ -89,7 +88,9 @@ def _noted(text: str) -> Answer:
     return _parse(text, 0)
 
 
+@lru_cache(maxsize=1024)
 def _parse(text: str, depth: int) -> Answer:
+    """The shape of a part. What is looked at twice is remembered, else nesting would double the time at each level."""
     text = text.strip()
     if depth > MAX_DEPTH:
         return Scalar(text)
@@ -115,16 +116,10 @@ def _parse(text: str, depth: int) -> Answer:
 
 
 def _number(text: str, depth: int) -> Answer | None:
-    number = parse_number(text)
+    number = parse_number(text) or counted_number(text)
     if number is not None:
         return Scalar(text, number=number)
-    if REALS.fullmatch(text):
-        return REAL_LINE
-    counted = COUNTED.fullmatch(text)
-    number = parse_number(counted["number"]) if counted else None
-    if number is None:
-        return None
-    return Scalar(text, number=Number(number.value * MULTIPLES[counted["word"]], number.exact))
+    return REAL_LINE if REALS.fullmatch(text) else None
 
 
 def _quantity(text: str, depth: int) -> Answer | None:
@@ -183,16 +178,15 @@ def _alternatives(text: str, depth: int) -> Answer | None:
     parts = split(text, OR)
     if 1 < len(parts) <= MAX_ITEMS and all(RELATION.search(part) for part in parts):
         return union(tuple(as_interval(_parse(part, depth + 1)) for part in parts))
-    parts = [part for part in split(text, CONNECTOR) if part.strip(" ,")]
+    parts = [split(part.strip(" ,"), ",") for part in split(text, CONNECTOR) if part.strip(" ,")]
     if len(parts) < 2:
         return None
-    solutions = [_parse(part.strip(" ,"), depth + 1) for part in parts]
-    if all(is_assignment(solution) for solution in solutions):
+    solutions = [_set(items, depth) for items in parts] if len(parts) <= MAX_ITEMS else []
+    if solutions and all(map(is_assignment, solutions)):
         names = {frozenset(item.name for item in solution.items) for solution in solutions}
         if len(names) == 1:
             return Group("set", tuple(solutions))  # p = 5, q = 2; p = 7, q = 2
-    items = [item for part in parts for item in split(part.strip(" ,"), ",")]
-    return _set(items, depth)
+    return _set([item for items in parts for item in items], depth)
 
 
 def _list(text: str, depth: int) -> Answer | None:

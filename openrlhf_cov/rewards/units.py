@@ -108,6 +108,8 @@ def split_unit(text: str) -> tuple[str, str]:
     if money:
         sign = (money["text"] or money["sign"]).rstrip(".").lower()
         rest = money["minus"] + text[money.end() :]
+        if MONEY.match(rest):
+            return text, ""
         bare, unit = split_unit(rest)
         own = CURRENCIES.get(sign, "dollar")
         return (bare, own) if unit in ("", own) or unit.startswith("/ ") else (text, "")

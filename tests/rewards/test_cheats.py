@@ -1,8 +1,13 @@
 """Answers made to be right without being it: each kind with its cousins, refused in both directions."""
 
+import time
+
 import pytest
 
+from openrlhf_cov.rewards import grading
 from openrlhf_cov.rewards.grading import answers_equal
+from openrlhf_cov.rewards.normalization import clean
+from openrlhf_cov.rewards.structure import parse_clean
 
 NEAR_A_RATIONAL = [
     (r"2^{2024}+\pi", "2^{2024}+3"),
@@ -192,3 +197,35 @@ def test_what_is_right_stays_right(answer, gold):
 def test_what_keeps_them_out_leaves_right_answers_in(answer, gold):
     assert answers_equal(answer, gold, timeout=20)
     assert answers_equal(gold, answer, timeout=20)
+
+
+NESTINGS = [
+    r"\{%s;y\}", r"\{p=%s,q=2;p=3,q=1\}", r"\mathbb{R}\setminus\{%s\}", r"(1,2)\setminus\{%s\}", "(-x<%s or -x>2)",
+    r"(x\ne %s)", r"\{x|x\in %s\}", r"(%s \text{ or } 2<x<3)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("nesting", NESTINGS)
+def test_nested_answers_are_read_in_time(nesting):
+    answer = "x"
+    while len(answer) < 60:
+        answer = nesting.replace("%s", answer)
+    started = time.perf_counter()
+    parse_clean(clean(";".join([answer] * 200)[:4_000]))
+    assert time.perf_counter() - started < 0.5  # some 0.02; every level parsed twice took seconds
+
+
+@pytest.mark.parametrize(
+    "answer", [r"\$" * 1_000 + "5", "€" * 1_000 + "5", r"\text{USD}" * 300 + "5", r"\$\$5", "-" * 2_000 + r"\$5"]
+)
+def test_money_signs_do_not_pile_up(answer):
+    assert not answers_equal(answer, "5")
+    assert not answers_equal("5", answer)
+
+
+def test_what_is_too_deep_is_unparsable(monkeypatch):
+    def too_deep(text):
+        raise RecursionError
+
+    monkeypatch.setattr(grading, "parse_clean", too_deep)
+    assert grading.grade(r"\boxed{5}", "5").status == "unparsable"
