@@ -38,7 +38,7 @@ def union(items: tuple[Answer, ...]) -> Answer:
 
 def without(interval: Answer, points: tuple[Answer, ...]) -> Answer | None:
     """The interval without ``points`` inside it; None if their order is not clear. The real line has any point."""
-    if not all(isinstance(point, Scalar) and not point.unit for point in points):
+    if not all(isinstance(point, Scalar) and not point.unit and not point.percent for point in points):
         return None
     if interval != REAL_LINE:
         whole, inside = _parts(interval), [_position(point) for point in points]

@@ -1,6 +1,7 @@
 """Numbers with a word such as million, times of day, and amounts in several units."""
 
 import re
+from dataclasses import replace
 
 from openrlhf_cov.rewards.numerals import Number, parse_number
 from openrlhf_cov.rewards.shapes import Group, Scalar, Time
@@ -27,7 +28,7 @@ def counted_number(text: str) -> Number | None:
     """``5 million`` as a number."""
     counted = COUNTED.fullmatch(text)
     number = parse_number(counted["number"]) if counted else None
-    return Number(number.value * MULTIPLES[counted["word"]], number.exact) if number else None
+    return replace(number, value=number.value * MULTIPLES[counted["word"]]) if number else None
 
 
 def time_of_day(text: str) -> Time | None:

@@ -131,6 +131,8 @@ def _words(text: str, depth: int) -> Answer | None:
     whole = TEXT_GROUP.fullmatch(text)
     if whole:
         inner = whole[1].strip().rstrip(".")
+        if len(inner) == 1 and inner.isalpha():
+            return Scalar(inner)
         if WORDS.fullmatch(inner) and not CONNECTOR.search(inner):
             return Text(text_key(inner))
         return _parse(inner, depth + 1)

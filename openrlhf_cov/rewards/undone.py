@@ -21,14 +21,18 @@ JOINS = frozenset({"add", "mul"})
 def is_literal(node: Node) -> bool:
     """A plain number: integer, decimal, or one of them by an integer, with signs at most.
 
-    Half a third is one, too; what comes out whole when it is divided twice is left to do.
+    Half a third is one, too; what comes out whole when it is divided twice, or has more than a digit in both
+    denominators, is left to do.
     """
     if node.kind == "neg":
         return is_literal(node.args[0])
     if node.kind == "div":
         top, bottom = node.args
         value = exact_value(node) if is_literal(top) and _is_integer(bottom) else None
-        return value is not None and not ("div" in _kinds(top) and value.denominator == 1)
+        again = [part.args[1] for part in top.walk() if part.kind == "div"]
+        if value is None or not again:
+            return value is not None
+        return len(again) == 1 and value.denominator > 1 and 1 in (_written(bottom), _written(again[0]))
     return node.kind in ("num", "decimal")
 
 

@@ -12,7 +12,7 @@ NOT_UNITS = frozenset(
     "error incorrectly zero one two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty "
     "sixty seventy eighty ninety halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths "
     "seventh sevenths eighth eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths mil bn "
-    "kilo mega by through until at with".split()
+    "kilo mega crore crores lakh lakhs tens gross grand googol googols myriad myriads by through until at with".split()
 )
 """Words after a number that change its value or its claim."""
 
@@ -247,8 +247,10 @@ def _counts(part: str, parts: list[str], names: list[str]) -> bool:
 
 
 def _is_number(part: str) -> bool:
-    """A number in words such as twenty-one or two-thirds; two-digit is none."""
-    return "-" in part and all(word in NOT_UNITS for word in part.split("-"))
+    """A number in words such as twenty-one, two-thirds or quadrillion; two-digit is none."""
+    return part.endswith(("illion", "illions", "illiard", "illiards")) or (
+        "-" in part and all(word in NOT_UNITS for word in part.split("-"))
+    )
 
 
 def _name(part: str) -> str:
