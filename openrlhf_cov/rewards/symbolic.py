@@ -1,7 +1,7 @@
 r"""Equality of answers that have to be computed. Runs in a killable child process, see ``pool``."""
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 
 import mpmath
@@ -10,32 +10,23 @@ from openrlhf_cov.rewards.comparison import Rules, compare, exact_scalars, exact
 from openrlhf_cov.rewards.formula_value import NoValue, exact_value
 from openrlhf_cov.rewards.latex import Node, node_of, parse_formula
 from openrlhf_cov.rewards.numerals import SIGNIFICANT_DIGITS, Number, numbers_equal, rounds_to
+from openrlhf_cov.rewards.points import POINTS, Point, names_in, points, points_of, whole_names
 from openrlhf_cov.rewards.precision import Undecided, Value, difference, numeric_value
 from openrlhf_cov.rewards.shapes import Equation, Scalar
 from openrlhf_cov.rewards.structure import parse_clean
 from openrlhf_cov.rewards.tokens import Refused
-from openrlhf_cov.rewards.undone import has_arithmetic, has_decimal, is_literal, is_undone
+from openrlhf_cov.rewards.undone import has_decimal, is_left_to_do, is_literal, is_undone
 
 ROUNDED_DIGITS, MAX_ROUNDED = 60, 10**40
 """Decimal places that a rounding is compared with, and the largest value that is."""
 
 MAX_DENOMINATORS = 4
 ALL_BUT_ZERO = Fraction(1, 10**40)
-POINTS = 14
-POSITIVE = 8
-FAR = (150, 300, 450, 600, 10**6, 10**6, 10**12, 10**12)
-ALL_BUT_WHOLE = 1e-3
 MAX_INTEGER = 10**SIGNIFICANT_DIGITS
 ENOUGH = 3
 """Points at which two formulas with names have to have a value, and the same one."""
-WHOLE_NAMES = tuple("ijklmnpqKMN")
-ROUNDING = frozenset({"floor", "ceil"})
-INTEGER_ONLY = frozenset({"gcd", "lcm"})
-CIRCULAR = frozenset({"sin", "cos", "tan", "exp", "pow"})
 WIDEST = 20
 """Bits between the terms of a sum beyond which six digits say nothing of the smaller one."""
-
-Point = dict[str, Fraction]
 
 
 def compare_texts(answer: str, gold: str) -> bool | None:
@@ -71,9 +62,9 @@ def steps_agree(a: Scalar, b: Scalar) -> bool | None:
         left, right = (_fraction_of(side) for side in (a, b))
     except Refused:
         return None
-    if _names(left) != _names(right):
+    if names_in(left) != names_in(right):
         return False
-    if _names(left):
+    if names_in(left):
         return _same_function(left, right)
     if None not in (exact_value(left), exact_value(right)):
         return exact_value(left) == exact_value(right) or rounds_to(
@@ -108,9 +99,9 @@ def equations_equal(a: Equation, b: Equation) -> bool | None:
     except Refused:
         return None
     first, second = (Node("add", (left, Node("neg", (right,)))) for left, right in sides)
-    if not _names(first) or _names(first) != _names(second):
+    if not names_in(first) or names_in(first) != names_in(second):
         return False
-    if any(map(_is_left_to_do, sides[0])) != any(map(_is_left_to_do, sides[1])):
+    if any(map(_is_undone_side, sides[0])) != any(map(_is_undone_side, sides[1])):
         return False
     ratio = _ratio(first, second)
     if ratio is None:
@@ -118,13 +109,13 @@ def equations_equal(a: Equation, b: Equation) -> bool | None:
     return a.sign == "=" or (isinstance(ratio, mpmath.mpf) and ratio > 0)
 
 
-def _is_left_to_do(side: Node) -> bool:
-    return has_arithmetic(side) if exact_value(side) is None else not is_literal(side) and is_undone(side)
+def _is_undone_side(side: Node) -> bool:
+    return is_left_to_do(side) or (exact_value(side) is not None and not is_literal(side) and is_undone(side))
 
 
 def _ratio(a: Node, b: Node) -> mpmath.mpf | mpmath.mpc | None:
     """The constant that one formula is of the other; None if it is none."""
-    for point in _points(a, b):
+    for point in points(a, b):
         scales = [_at(side, point) for side in (a, b)]
         if all(map(_is_not_zero, scales)):  # f / f(p) = g / g(p), without a division
             same = _same_function(Node("mul", (a, scales[1])), Node("mul", (b, scales[0])))
@@ -152,8 +143,8 @@ def _same_without_denominators(a: Node, b: Node) -> bool:
 
 def _near_zero_of(denominator: Node, a: Node, b: Node) -> tuple[Point, Point] | None:
     """Points near and nearer to where a denominator, linear in one of its names, is zero; None if it is in none."""
-    point = next(iter(_points(a, b)))
-    for name in sorted(_names(denominator)):
+    point = next(iter(points(a, b)))
+    for name in sorted(names_in(denominator)):
         low, high = (exact_value(denominator, point | {name: Fraction(x)}) for x in (0, 1))
         if _degree(denominator, name) == 1 and None not in (low, high) and low != high:
             zero = -low / (high - low)
@@ -163,7 +154,7 @@ def _near_zero_of(denominator: Node, a: Node, b: Node) -> tuple[Point, Point] | 
 
 def _degree(node: Node, name: str) -> int:
     """The degree of a sum of products in a name, as it is written; 2 for what is none."""
-    if name not in _names(node):
+    if name not in names_in(node):
         return 0
     degrees = [_degree(arg, name) for arg in node.args]
     if node.kind in ("neg", "add") or (node.kind == "div" and degrees[1] == 0):
@@ -189,7 +180,7 @@ def _times(node: Node, factors: list[Node], powers: tuple[int, ...]) -> Node:
 
 def _denominators(node: Node) -> list[Node]:
     """The factors that the formula divides by, as far as they have names; each once."""
-    found = [part.args[1] for part in node.walk() if part.kind == "div" and _names(part.args[1])]
+    found = [part.args[1] for part in node.walk() if part.kind == "div" and names_in(part.args[1])]
     return list(dict.fromkeys(factor for part in found for factor in _factors(part)))
 
 
@@ -199,7 +190,7 @@ def _factors(node: Node) -> Iterator[Node]:
     elif node.kind == "mul":
         for arg in node.args:
             yield from _factors(arg)
-    elif _names(node):
+    elif names_in(node):
         yield node
 
 
@@ -210,11 +201,11 @@ def formulas_equal(a: Node, b: Node) -> bool:
     term, or to 6 significant digits where a decimal takes part. A computation left undone does not equal the plain
     number it leads to. Formulas with names: the same names, and the same values wherever one of them has one.
     """
-    if _names(a) != _names(b):
+    if names_in(a) != names_in(b):
         return False
-    if exact_value(a) is None is exact_value(b) and has_arithmetic(a) != has_arithmetic(b):
+    if is_left_to_do(a) != is_left_to_do(b):
         return False
-    return _same_function(a, b) if _names(a) else _same_constant(a, b)
+    return _same_function(a, b) if names_in(a) else _same_constant(a, b)
 
 
 def _same_constant(a: Node, b: Node) -> bool:
@@ -243,12 +234,12 @@ def _same_function(a: Node, b: Node) -> bool:
     Where only one side says that a name is whole, they agree for whole numbers, too: so all that it equals do.
     """
     with_i = any(part.kind == "i" for side in (a, b) for part in side.walk())
-    verdict = _agree_at_points(a, b, _points(a, b), with_i)
+    verdict = _agree_at_points(a, b, points(a, b), with_i)
     if verdict is None and not with_i:
-        verdict = _agree_at_points(a, b, _points(a, b), complex_values=True)
-    said = _whole_names(a) ^ _whole_names(b)
+        verdict = _agree_at_points(a, b, points(a, b), complex_values=True)
+    said = whole_names(a) ^ whole_names(b)
     return bool(verdict) and not (
-        said and _agree_at_points(a, b, _points_of(sorted(_names(a)), said), with_i) is False
+        said and _agree_at_points(a, b, points_of(sorted(names_in(a)), said), with_i) is False
     )
 
 
@@ -299,10 +290,10 @@ def _may_round(a: Node, b: Node) -> bool:
 
 def _is_whole(node: Node) -> bool:
     """Whether all of a formula that has no names in it is an integer."""
-    if not _names(node):
+    if not names_in(node):
         value = exact_value(node)
         return value is not None and value.denominator == 1
-    return not (node.kind == "div" and not _names(node.args[1])) and all(map(_is_whole, node.args))
+    return not (node.kind == "div" and not names_in(node.args[1])) and all(map(_is_whole, node.args))
 
 
 def _has_value(node: Node, point: Point, complex_values: bool) -> bool:
@@ -310,84 +301,6 @@ def _has_value(node: Node, point: Point, complex_values: bool) -> bool:
         return numeric_value(node, point).real or complex_values
     except (NoValue, Undecided):
         return False
-
-
-def _points(a: Node, b: Node) -> Iterator[Point]:
-    """Fixed irregular points. A name is whole where both formulas say so: no side can choose points for the other."""
-    whole = _whole_names(a) & _whole_names(b)
-    if whole and (_hides_in_whole(a, b, whole) or _hides_in_whole(b, a, whole)):
-        whole = frozenset()
-    return _points_of(sorted(_names(a)), whole)
-
-
-def _points_of(names: list[str], whole: Collection[str], count: int = POINTS + len(FAR)) -> Iterator[Point]:
-    for point in range(count):
-        yield {name: _coordinate(place, len(names), point, name in whole) for place, name in enumerate(names)}
-
-
-def _hides_in_whole(node: Node, other: Node, whole: set[str]) -> bool:
-    r"""Whether it, and not ``other``, tells whole numbers from others, as 1 - \lceil n\rceil + \lfloor n\rfloor does.
-
-    That is a rounding of what is whole already, or a part that is constant for whole numbers only.
-    """
-    common = set(other.walk())
-    points = list(_points_of(sorted(_names(node)), whole, count=4))
-    for part in node.walk():
-        if part in common or not _names(part) & whole:
-            continue
-        if not any(inner.kind in ROUNDING or _is_alternating(inner) for inner in part.walk()):
-            continue
-        try:
-            values = [numeric_value(part.args[0] if part.kind in ROUNDING else part, point).number for point in points]
-        except (NoValue, Undecided):
-            continue
-        if all(map(_is_nearly_whole, values)) if part.kind in ROUNDING else len(set(values)) == 1:
-            return True
-    return False
-
-
-def _is_nearly_whole(number: mpmath.mpf | mpmath.mpc) -> bool:
-    return abs(number - mpmath.nint(number)) < ALL_BUT_WHOLE
-
-
-def _whole_names(node: Node) -> set[str]:
-    r"""Names that stand for whole numbers: in a gcd, and by their letter in a rounding, (-1)^n or \cos n\pi."""
-    found: set[str] = set()
-    for part in node.walk():
-        names = _names(part)
-        usual = {name for name in names if name.startswith(WHOLE_NAMES)}
-        if part.kind in INTEGER_ONLY:
-            found |= names
-        elif part.kind in ROUNDING or _is_alternating(part):
-            found |= usual
-    return found
-
-
-def _is_alternating(node: Node) -> bool:
-    if node.kind not in CIRCULAR:
-        return False
-    base = exact_value(node.args[0]) if node.kind == "pow" else None
-    return (base is not None and base < 0) or any(part.kind == "pi" for part in node.args[-1].walk())
-
-
-def _coordinate(place: int, count: int, point: int, whole: bool) -> Fraction:
-    """A fixed, irregular coordinate of one of ``count`` names at one of the near points or, above 100, the far ones.
-
-    The first eight points are positive: four of medium size, two below 1, two larger. Then one name at a time (with
-    more than six names one of six) is negative: names are lengths and the like more often than not, and where two are
-    negative, ``\\sqrt{a}\\sqrt{b}`` differs from ``\\sqrt{ab}``. Every second far point is positive.
-    """
-    mixed = (place * 7919 + point * 104729 + 12345) * 2654435761 % 2**32
-    far = FAR[point - POINTS] if point >= POINTS else 0
-    if whole:
-        low = point + place if point in (1, 2) else 3 + mixed % 11 + 2 * place
-        return Fraction(low + far)
-    medium = Fraction(mixed % 99991, 37321) + Fraction(1, 3)
-    small, large = Fraction(mixed % 99991 + 1, 100_003), 3 * medium + 1
-    cycle = min(count, 6)
-    negative = point >= POSITIVE and place % cycle == point % cycle and not (far and point % 2)
-    size = medium + far if far else (medium, medium, medium, medium, small, small, large, large)[point % POSITIVE]
-    return -size if negative else size
 
 
 def _at(node: Node, point: Point) -> Node:
@@ -415,10 +328,6 @@ def _agree(x: Value, y: Value) -> bool:
         return True
     unit = mpmath.mpf(10) ** (mpmath.floor(mpmath.log10(size)) - 5)
     return abs(x.number - y.number) <= max(size / 10**6, unit / 2)
-
-
-def _names(node: Node) -> frozenset[str]:
-    return frozenset(part.name for part in node.walk() if part.kind == "sym")
 
 
 COMPUTED = Rules(scalars_equal, equations_equal, steps_agree)

@@ -169,8 +169,22 @@ DIGITS += [
     ("1000000000x+1.5", "1000000000x+2"), (r"1000000000x+1.5", r"1000000000x+\frac43"),
 ]  # fmt: skip
 UNDONE += [
-    ("1/37/43", r"\frac{1}{1591}"), ("5/36/35", r"\frac{1}{252}"), (r"\frac{\frac{12.5}{37}}{43}", r"\frac{12.5}{1591}"),
-    ("1/7/3/2", r"\frac{1}{42}"),
+    ("1/37/43", r"\frac{1}{1591}"), ("5/36/35", r"\frac{1}{252}"),
+    (r"\frac{\frac{12.5}{37}}{43}", r"\frac{12.5}{1591}"), ("1/7/3/2", r"\frac{1}{42}"),
+]  # fmt: skip
+UNDONE += [  # beside names, roots, pi and i
+    (r"\frac{37}{\frac{1}{43}}\pi", r"1591\pi"), (r"\frac{37\pi}{1/43}", r"1591\pi"), (r"\frac{37x}{1/43}", "1591x"),
+    (r"\frac{37\pi}{0.025}", r"1480\pi"), (r"43\cdot\frac{37\pi}{1}", r"1591\pi"), (r"43(37\pi+0)", r"1591\pi"),
+    (r"-(-37\pi)\cdot43", r"1591\pi"), (r"(37\sqrt2)^{1}43", r"1591\sqrt2"), (r"\sqrt[1]{37\pi}43", r"1591\pi"),
+    (r"\frac{37}{\frac{1}{43\pi}}", r"1591\pi"), (r"\frac{\frac{\pi}{37}}{43}", r"\frac{\pi}{1591}"),
+    ("30-(-12-x)", "x+42"), ("(x+12)^1+30", "x+42"), ("1(x+12)+30", "x+42"), ("(x+12+(1-1))+30", "x+42"),
+    (r"\frac{2+3i}{4-5i}", r"\frac{-7+22i}{41}"), (r"\frac{10}{1+3i}", "1-3i"), ("(2+3i)^{-1}", r"\frac{2-3i}{13}"),
+    (r"\sqrt{1369}\pi", r"37\pi"), (r"\log_2(1024)x", "10x"), (r"\gcd(1591,37)x", "37x"),
+    (r"\max(37,12)\pi", r"37\pi"),
+    (r"\frac{7!}{3!}\pi", r"840\pi"), (r"(\sin 30^\circ)x", r"\frac x2"),
+    (r"\cos 60^\circ\sqrt3", r"\frac{\sqrt3}{2}"),
+    (r"x+\lfloor 37.5\rfloor", "x+37"), (r"\ln(e^{12})x", "12x"),
+    (r"2^{37\cdot43}", "2^{1591}"), (r"e^{37\cdot43}", "e^{1591}"), (r"x^{37\cdot43}", "x^{1591}"),
 ]  # fmt: skip
 SAID_OTHERWISE = [
     *((f"5 {word}", "5") for word in "quadrillion zillion crore lakh tens gross grand googol".split()),
@@ -241,6 +255,12 @@ def test_what_is_right_stays_right(answer, gold):
         ("5=x", "x=5"), ("x=5.0", "x=5"), (r"x=\frac{10}{2}", "x=5"), ("x=2^{10}", "x=1024"), ("2x+2y=4", "x+y=2"),
         ("-x>-1", "x<1"), ("x<2-y", "y<2-x"), ("AB=10", "BA=10"), (r"x=\alpha", r"\alpha=x"), ("x = 5 m", "x=5"),
         (r"\sqrt{12}", "3.46410"), (r"\sqrt2", "1.41421"), ("6.02214e23", "6.02214076e23"), ("98765.4", "98765.432"),
+        (r"\frac{37\pi}{43}", r"\frac{37}{43}\pi"), (r"\frac{24\pi}{36}", r"\frac{2\pi}{3}"),
+        (r"12^2\cdot3\pi", r"432\pi"),
+        (r"\frac{1}{\frac{\sqrt2}{2}}", r"\sqrt2"), (r"\frac{10}{\sqrt5}", r"2\sqrt5"),
+        (r"3\cdot10^8\pi", r"300000000\pi"),
+        (r"\frac{12x}{5}\cdot\frac{10}{y}", r"\frac{24x}{y}"), (r"\frac{1}{1+i}", r"\frac{1-i}{2}"),
+        ("12-(5-x)", "x+7"),
         (r"\frac{\frac12}{3}", r"\frac16"), ("2.5x", r"\frac{5x}{2}"), (r"\frac23 \approx 0.67", "(B) 0.67"),
         (r"\frac23 \approx 0.67", r"(B) \frac23"), (r"\text{x}=5", "5"), (r"\text{Area of } ABC=5", "5"),
     ],
