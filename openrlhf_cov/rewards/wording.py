@@ -15,7 +15,10 @@ ENDS_OF_TOKENS = frozenset(">]rtm")
 MAX_END_TOKENS = 20
 MARKS = ("**", "__", "```", "`", '"', "*", "$", "'", "“”")
 MARKED = frozenset(mark[0] for mark in MARKS)
-ENDING = r"\(?(?:approximately|approx\.|exactly)\)?|is (?:the|our) (?:final |correct )?(?:answer|solution)"
+ENDING = (
+    r"\((?:a )?(?:double|triple|repeated) root\)|"
+    r"\(?(?:approximately|approx\.|exactly)\)?|is (?:the|our) (?:final |correct )?(?:answer|solution)"
+)
 QED = re.compile(
     rf"(?<=[^\s])\s?(?:{ENDING}|\\text\s?\{{\s?(?:{ENDING})\s?\}}|"
     r"\\(?:blacksquare|square|checkmark|qed|Box)(?![a-zA-Z])|[✓✔∎✅■□])\Z"
