@@ -73,11 +73,10 @@ def numbers_equal(a: Number, b: Number) -> bool:
         return False
     if difference * 10 ** (SIGNIFICANT_DIGITS - 1) > size:
         return False  # more than the larger tolerance can be, and seen without the size of the last digit
-    units = [last_digit(n.value) for n in (a, b) if not n.exact]
-    amounts = [unit for unit in units if CENT <= unit < 1]
-    if amounts and difference > (amounts[0] / 2 if len(amounts) == 1 else 0):
+    halves = [_half_unit(n) for n in (a, b) if not n.exact]
+    if len(halves) == 2 and all(CENT <= 2 * half < 1 for half in halves):
         return False
-    if min(units) >= 1 and difference >= max(units):  # E-notation is rounded as it is written
+    if difference > max(halves) >= CENT / 2:  # rounded as it is written
         return False
     return difference <= max(size / 10**SIGNIFICANT_DIGITS, half_last_digit(size))
 
@@ -99,14 +98,19 @@ def rounds_to(value: Fraction, text: str) -> bool:
     return abs(size - written) <= Fraction(1, 2) or written == size.__floor__()
 
 
-def half_last_digit(size: Fraction) -> Fraction:
-    """Half a unit of the last significant digit of ``size`` > 0, with 6 significant digits."""
+def _half_unit(number: Number) -> Fraction:
+    """Half a unit of the last digit, as far as it is known how many were written."""
+    return half_last_digit(abs(number.value), number.digits) if number.digits else last_digit(number.value) / 2
+
+
+def half_last_digit(size: Fraction, digits: int = SIGNIFICANT_DIGITS) -> Fraction:
+    """Half a unit of the last significant digit of ``size`` > 0."""
     exponent = int((size.numerator.bit_length() - size.denominator.bit_length()) * LOG10_OF_2)
     while Fraction(10) ** exponent > size:
         exponent -= 1
     while Fraction(10) ** (exponent + 1) <= size:
         exponent += 1
-    return Fraction(10) ** (exponent - SIGNIFICANT_DIGITS + 1) / 2
+    return Fraction(10) ** (exponent - digits + 1) / 2
 
 
 def last_digit(value: Fraction) -> Fraction:
