@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from openrlhf_cov.rewards.names import GREEK
 from openrlhf_cov.rewards.normalization import compact
 from openrlhf_cov.rewards.numerals import numbers_equal, rounds_to
 from openrlhf_cov.rewards.shapes import Answer, Equation, Group, Noted, Scalar, Text, Time, is_assignment
@@ -38,6 +39,8 @@ SHORT_WORDS = "am an as at be by go he hi if in is it me my no of on or re to up
 WORD = re.compile(rf"[A-Z]{{2,}}|[A-Za-z][a-z]{{2,}}|[A-Za-z]o|[Oo][a-z]|(?i:{'|'.join(SHORT_WORDS)})")
 """Letters alone: an order such as BAC, or a word. ``ab`` may be a product, ``abc`` is not one that commutes."""
 PRODUCT_SIGN = re.compile(r"\\(?:cdot|times)(?![a-z])|[*{}\s]")
+UNWRAPPED = ("condition", "choice", "rounded")
+"""Kinds of notes, the one that is set aside first before the others."""
 INFINITY = re.compile(r"(?:\+|(?P<minus>-))?\s?\\infty")
 
 
@@ -88,12 +91,30 @@ def _consistent(equation: Equation, rules: Rules) -> bool | None:
 def _compare_equations(a: Equation, b: Equation, rules: Rules) -> bool | None:
     if a.sign != b.sign:
         return False
+    solved = _is_solved(a), _is_solved(b)
     if a.name == b.name and (a.name or (a.steps and b.steps) or (a.sign != "=" and a.value and b.value)):
         values = compare(a.value, b.value, rules)
         chains = _all(_consistent(a, rules), _consistent(b, rules))
         same = chains if chains is False else _all(values, chains)
+        if all(solved) or (a.name and isinstance(a.value, Scalar) and isinstance(b.value, Scalar)):
+            return same  # what the name stands for is all that they say
         return _either(same, rules.equations, a, b)
-    return rules.equations(a, b)
+    return rules.equations(a, b) if solved[0] == solved[1] else False
+
+
+def _is_solved(equation: Equation) -> bool:
+    r"""Whether it gives a value without names for a name, as ``x = 5`` and ``x > 5`` do, and not for a quotient."""
+    if equation.sign == "=":
+        ends = (equation.value,) if equation.name and not re.match(r"\\frac|.*[/:]", equation.name) else ()
+    else:
+        ends = equation.value.items if isinstance(equation.value, Group) else ()
+    return bool(ends) and all(isinstance(end, Scalar) and not _letters(end.text) for end in ends)
+
+
+def _letters(text: str) -> set[str]:
+    """The letters of a clean text that may be names."""
+    signs = re.findall(r"\\[A-Za-z]+|[A-Za-z]", text)
+    return {sign for sign in signs if sign.removeprefix("\\") in GREEK or sign[0] not in "\\ei"}
 
 
 def _compare_noted(a: Answer, b: Answer, rules: Rules) -> bool | None:
@@ -101,7 +122,7 @@ def _compare_noted(a: Answer, b: Answer, rules: Rules) -> bool | None:
     if isinstance(a, Noted) and isinstance(b, Noted) and a.kind == b.kind:
         values = compare(a.value, b.value, rules)
         return values if a.kind == "rounded" else _all(values, compare(a.note, b.note, rules))
-    noted, other = (a, b) if isinstance(a, Noted) else (b, a)
+    noted, other = sorted((a, b), key=lambda x: UNWRAPPED.index(x.kind) if isinstance(x, Noted) else len(UNWRAPPED))
     if noted.kind == "choice" and _is_letter(other):
         return compare(noted.note, other, rules)
     value = compare(noted.value, other, rules)

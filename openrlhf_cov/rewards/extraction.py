@@ -23,6 +23,7 @@ BETWEEN_BOXES = re.compile(
     rf"{FILL}[,;]?{FILL}(?:(?:\\(?:text|mathrm|mbox)\s?\{{\s*)?,?\s?(?:and|or)(?![a-z])\s*\}}?)?{FILL}"
 )
 NAMED_BOX = re.compile(r"[A-Za-z](?:_\w|_\{\w{1,6}\})?(?:\([A-Za-z]\))?\s?=\Z")
+OPTION_BOX = re.compile(r"(?:\\[a-z]{4,8}\s?\{\s?)?\(([A-H])\)\s?\}?")
 MAX_BETWEEN = 120
 TAGS = ("<answer>", "</answer>")
 ANSWER_MARK = re.compile(
@@ -74,6 +75,9 @@ def _joined(text: str, boxes: list[tuple[int, int, str]]) -> str:
         names[-1] = name
         names.append("")
         parts.append(content)
+    option = OPTION_BOX.fullmatch(parts[-1].strip()) if len(parts) == 2 else None
+    if option:
+        return f"({option[1]}) {parts[0]}"
     if len(parts) == 1:
         return parts[0]
     if len(set(parts)) == 1:

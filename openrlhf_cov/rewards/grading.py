@@ -92,6 +92,13 @@ def with_second_opinion(grade: Grade, gold: str, *, timeout: float = DEFAULT_TIM
 
 
 def _judge(answer: str, gold: str, timeout: float) -> tuple[bool, Status]:
+    try:
+        return _verdict(answer, gold, timeout)
+    except RecursionError:  # nested deeper than any answer: hostile, and never right
+        return False, "unparsable"
+
+
+def _verdict(answer: str, gold: str, timeout: float) -> tuple[bool, Status]:
     if len(answer) > MAX_ANSWER or len(gold) > MAX_ANSWER:
         equal = answer.strip() == gold.strip()
         return equal, "graded" if equal else "unparsable"

@@ -13,12 +13,18 @@ INFINITY = re.compile(r"(?P<minus>-)?\+?\s?\\infty")
 
 
 def as_interval(answer: Answer) -> Answer:
-    """The interval that an inequality says; any other answer as it is."""
-    return answer.value if isinstance(answer, Equation) and answer.sign != "=" and answer.value else answer
+    """The interval that an inequality says, the set of the value of a named one; any other answer as it is."""
+    if not isinstance(answer, Equation) or not answer.value:
+        return answer
+    if answer.sign == "=":
+        return Group("set", (answer.value,)) if answer.name and isinstance(answer.value, Scalar) else answer
+    return answer.value
 
 
 def union(items: tuple[Answer, ...]) -> Answer:
     """The union of intervals and sets of points, joined where literal ends allow it, in no order."""
+    if all(isinstance(item, Group) and item.kind == "set" for item in items):
+        return Group("set", tuple(point for item in items for point in item.items))
     parts: list[tuple] = []
     for item in items:
         more = _parts(item)
@@ -38,7 +44,7 @@ def union(items: tuple[Answer, ...]) -> Answer:
 
 def without(interval: Answer, points: tuple[Answer, ...]) -> Answer | None:
     """The interval without ``points`` inside it; None if their order is not clear. The real line has any point."""
-    if not all(isinstance(point, Scalar) and not point.unit for point in points):
+    if not all(isinstance(point, Scalar) and not point.unit and not point.percent for point in points):
         return None
     if interval != REAL_LINE:
         whole, inside = _parts(interval), [_position(point) for point in points]

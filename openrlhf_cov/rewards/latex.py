@@ -1,10 +1,10 @@
 r"""A whitelist parser for LaTeX and plain-text formulas. What it does not know it refuses; it evaluates nothing."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
-from openrlhf_cov.rewards.numerals import MAX_DIGITS, parse_number
+from openrlhf_cov.rewards.numerals import MAX_DIGITS, Number, parse_number
 from openrlhf_cov.rewards.tokens import (
     ACCENTS,
     ALIASES,
@@ -38,12 +38,15 @@ ONE = Fraction(1)
 
 @dataclass(frozen=True)
 class Node:
-    """One operation: ``kind``, its arguments, and for leaves ``value`` (a Fraction) or ``name``."""
+    """One operation: ``kind``, its arguments, and for leaves ``value`` (a Fraction; of a decimal also its ``digits``)
+    or ``name``.
+    """
 
     kind: str
     args: tuple["Node", ...] = ()
     value: Fraction = Fraction(0)
     name: str = ""
+    digits: int = field(default=0, compare=False)
 
     def walk(self):
         """Every node of this formula."""
@@ -53,6 +56,13 @@ class Node:
 
 
 ZERO = Node("num")
+
+
+def node_of(number: Number) -> Node:
+    """A literal number as a formula."""
+    return (
+        Node("num", value=number.value) if number.exact else Node("decimal", value=number.value, digits=number.digits)
+    )
 
 
 def parse_formula(text: str) -> Node:
@@ -204,7 +214,7 @@ class _Parser:
         number = parse_number(token)
         if number is None or len(token) > MAX_DIGITS:
             raise Refused(f"number {token[:20]}")
-        return Node("num" if number.exact else "decimal", value=number.value)
+        return node_of(number)
 
     def command(self, name: str) -> Node:
         if name == "frac":

@@ -25,7 +25,7 @@ TOKEN = re.compile(r"\\(?P<command>[A-Za-z]+)|(?P<group>\x00\d+\x00)|(?P<digits>
 PLACE = re.compile(r"\x00(\d+)\x00")
 
 # Each sign of a name as one letter: A capital, a small letter, D Delta, g other Greek, d digits, c accent,
-# t \text, m \mathbb, n figure, f trigonometry, o operator, q \frac, x other command; P S B brackets.
+# t \text, m \mathbb, n figure, f trigonometry, o operator, q \frac, * \cdot, x other command; P S B brackets.
 SCRIPTS = r"(?:_[BAagdDx]|\^[BAd*x]|')*"
 LETTER = rf"(?:[AagD]|c(?:B|[Aag])|m[BA]|tB){SCRIPTS}"
 VALUE = rf"(?:D?{LETTER}(?:[PS]{SCRIPTS})?|PP{SCRIPTS})"
@@ -35,12 +35,13 @@ SIZE = r"\|(?:A|x|c[BA]|tB|_|\^|B|d|P)+\|"
 TRIG = rf"f(?:\^[dB])?d?(?:{FIGURE}|{LETTER}|P)"
 QUANTITY = rf"(?:{VALUE}|{SEGMENT}|{FIGURE}|{SIZE})"
 NAME = re.compile(
-    rf"(?:{QUANTITY}|{TRIG}|#{QUANTITY}|qBB|{QUANTITY}/{QUANTITY}|{QUANTITY}(?::{QUANTITY})+|o.+|tB.*|P)"
+    rf"(?:{QUANTITY}|{TRIG}|#{QUANTITY}|qBB|{QUANTITY}/{QUANTITY}|{QUANTITY}(?::{QUANTITY})+|o.+|tB(?![-+*/!^]).*|P)"
 )
 WORDS = re.compile(r"(?:[A-Z][a-z]+|[a-z]{4,20})(?: [A-Za-z]{1,20}){0,6}")
+ONE_LETTER = re.compile(r"\\text\s?\{\s?([A-Za-z])\s?\}")
 NEGATION = re.compile(
-    r"(?<![A-Za-z])(?:not|isn't|isnt|wrong|incorrect|false|never|except|guess|option|choice|unless|neither|nor)"
-    r"(?![A-Za-z])",
+    r"(?<![A-Za-z])(?:not|isn't|isnt|(?:wrong|incorrect|false)(?:ly)?|never|except|guess(?:es|ed)?|option|choice|unless|"
+    r"neither|nor|none|no[ -]?(?:body|one)|nothing|nowhere|hardly)(?![A-Za-z])",
     re.IGNORECASE,
 )
 PLAIN_ARGUMENTS = re.compile(r"(?<=[A-Za-z0-9}'])\((?:\\[a-z]+\s?|[a-z])(?:,(?:\\[a-z]+\s?|[a-z]))*\)")
@@ -54,7 +55,7 @@ def name_of(text: str) -> str | None:
     Names are letters with indices and arguments, function values, segments, angles, sizes, quotients and ratios of
     those, powers of those, words, and what begins with an operator such as ``\lim``. ``2x`` and ``x+y`` are none.
     """
-    text = text.strip()
+    text = ONE_LETTER.sub(r"\1", text.strip())
     if not text or len(text) > MAX_NAME or NEGATION.search(text) or POWER_WITH_NAME.search(text):
         return None
     if not (WORDS.fullmatch(text) and text not in MATH_WORDS) and not _is_name(text):
@@ -98,7 +99,7 @@ def _sign(match: re.Match, groups: list[str]) -> str:
     if name == "Delta":
         return "D"
     kinds = ((GREEK, "g"), (ACCENTS, "c"), (FIGURES, "n"), (TRIGONOMETRY, "f"), (OPERATORS, "o"))
-    single = {"text": "t", "mathbb": "m", "mathcal": "m", "frac": "q"}
+    single = {"text": "t", "mathbb": "m", "mathcal": "m", "frac": "q", "cdot": "*", "times": "*"}
     return single.get(name) or next((sign for names, sign in kinds if name in names), "x")
 
 

@@ -12,7 +12,8 @@ CHARACTERS = {
     "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "′": "'", "’": "'", "“": '"', "”": '"',
     "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
     "⅕": r"\frac{1}{5}", "⅙": r"\frac{1}{6}", "⅛": r"\frac{1}{8}", "⅜": r"\frac{3}{8}", "⅝": r"\frac{5}{8}",
-    "⅞": r"\frac{7}{8}", "、": ",", "，": ",", "。": ".", "\f": "\\f",
+    "⅞": r"\frac{7}{8}", "⅖": r"\frac{2}{5}", "⅗": r"\frac{3}{5}", "⅘": r"\frac{4}{5}", "⅚": r"\frac{5}{6}",
+    "⅐": r"\frac{1}{7}", "⅑": r"\frac{1}{9}", "⅒": r"\frac{1}{10}", "、": ",", "，": ",", "。": ".", "\f": "\\f",
     "≈": r"\approx ", "≃": r"\approx ", "≅": r"\approx ", "∼": r"\sim ", "≡": r"\equiv ", "⩽": r"\le ", "⩾": r"\ge ",
     "≦": r"\le ", "≧": r"\ge ", "∓": r"\mp ", "∠": r"\angle ", "△": r"\triangle ", "∖": r"\setminus ", "→": r"\to ",
     "⇒": r"\implies ", "∴": r"\therefore ", "∣": "|", "ℚ": r"\mathbb{Q}", "∫": r"\int ", "∑": r"\sum ", "∏": r"\prod ",
@@ -56,7 +57,8 @@ SPACING = frozenset(",;:!>/- \t\n")
 COMMAND = re.compile(r"\\(?:([a-zA-Z]+)\*?[ \t]*|(.))", re.DOTALL)
 MATH_DELIMITER = re.compile(r"(?<!\\)(?:\\[()\[\]]|\$+)")
 THOUSANDS_SPACE = re.compile(r"(?<=\d)(?:\\[,!;: ]|\{,\}|~)+(?=\d{3}(?!\d))")
-THOUSANDS_COMMA = re.compile(r"(?<=\d)(?:,|\{,\})\\!\s*(?=\d)")
+THOUSANDS_COMMA = re.compile(r"(?<=\d)(?:,\s*|\{,\})\\!\s*(?=\d)")
+BRACED_COLON = re.compile(r"(?<=\d)\{:\}(?=\d)")
 TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s?\^)")
 """A multiplication sign typed as a letter: 1.5 x 10^3."""
 COLOR = re.compile(r"\\(?:text)?color\s?\{\w{1,20}\}")
@@ -79,6 +81,7 @@ def clean(text: str) -> str:
     text = _plain_characters(text)
     if r"\begin" not in text:
         text = text.replace("\\\\", "\\")  # doubly escaped; in a matrix it separates rows
+    text = BRACED_COLON.sub(":", text)
     text = THOUSANDS_SPACE.sub("", THOUSANDS_COMMA.sub(",", text))
     text = MATH_DELIMITER.sub(" ", text).replace("~", " ")
     text = GLUED_SPACE.sub(" ", NULL_DELIMITER.sub(" ", COLOR.sub(" ", text)))

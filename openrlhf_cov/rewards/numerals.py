@@ -1,13 +1,14 @@
 r"""Numbers that are written down as such: integers, decimals, fractions, mixed numbers, E-notation. Exact values."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 MAX_DIGITS = 2_000
 MAX_EXPONENT = 2_000
 SIGNIFICANT_DIGITS = 6
 LOG10_OF_2 = 0.30103
+CENT = Fraction(1, 100)
 
 DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)"
 DECIMAL = re.compile(rf"(?P<whole>{DIGITS})?(?:\.(?P<part>\d*))?")
@@ -26,15 +27,19 @@ SLASH = re.compile(r"(?:(?P<mixed>\d+) )?(?P<n>[-+]?[\d.,]+|\([-+]?\d+\))/(?P<d>
 
 @dataclass(frozen=True)
 class Number:
-    """A literal number. ``exact`` is False for a decimal with a fractional part and for E-notation."""
+    """A literal number. ``exact`` is False for a decimal with a fractional part and for E-notation.
+
+    ``digits`` are the significant ones of a decimal as it is written, with zeros at its end.
+    """
 
     value: Fraction
     exact: bool = True
+    digits: int = field(default=0, compare=False)
 
     @property
     def scaled_from_percent(self) -> "Number":
         """The number that ``self`` percent is."""
-        return Number(self.value / 100, self.exact)
+        return replace(self, value=self.value / 100)
 
 
 def parse_number(text: str) -> Number | None:
@@ -49,15 +54,15 @@ def parse_number(text: str) -> Number | None:
     if SPACED_THOUSANDS.fullmatch(text):
         text = text.replace(" ", "")
     number = _slash(text) or _fraction(text.replace(" ", "")) or _decimal(text)
-    return None if number is None else Number(sign * number.value, number.exact)
+    return None if number is None else replace(number, value=sign * number.value)
 
 
 def numbers_equal(a: Number, b: Number) -> bool:
     """Exact equality of integers and fractions; where a decimal takes part, agreement to 6 significant digits.
 
-    Two values agree if they differ by at most 1e-6 of the larger, or half a unit of its sixth significant digit, and
-    by less than a unit of the last digit where no decimal has more than two: amounts of money are exact. An integer is
-    never equal to a decimal that differs by more than 1e-9.
+    Two values agree if they differ by at most 1e-6 of the larger, or half a unit of its sixth significant digit. What
+    has one or two digits behind the point, as an amount of money, equals no other such and is at most half a unit of
+    its last digit away. An integer is never equal to a decimal that differs by more than 1e-9.
     """
     if a.value == b.value:
         return True
@@ -68,9 +73,10 @@ def numbers_equal(a: Number, b: Number) -> bool:
         return False
     if difference * 10 ** (SIGNIFICANT_DIGITS - 1) > size:
         return False  # more than the larger tolerance can be, and seen without the size of the last digit
-    units = [last_digit(n.value) for n in (a, b) if not n.exact]
-    unit = min(units) if min(units) < 1 else max(units)  # E-notation is rounded as it is written
-    if difference >= unit >= Fraction(1, 100):
+    halves = [_half_unit(n) for n in (a, b) if not n.exact]
+    if len(halves) == 2 and all(CENT <= 2 * half < 1 for half in halves):
+        return False
+    if difference > max(halves) >= CENT / 2:  # rounded as it is written
         return False
     return difference <= max(size / 10**SIGNIFICANT_DIGITS, half_last_digit(size))
 
@@ -92,14 +98,19 @@ def rounds_to(value: Fraction, text: str) -> bool:
     return abs(size - written) <= Fraction(1, 2) or written == size.__floor__()
 
 
-def half_last_digit(size: Fraction) -> Fraction:
-    """Half a unit of the last significant digit of ``size`` > 0, with 6 significant digits."""
+def _half_unit(number: Number) -> Fraction:
+    """Half a unit of the last digit, as far as it is known how many were written."""
+    return half_last_digit(abs(number.value), number.digits) if number.digits else last_digit(number.value) / 2
+
+
+def half_last_digit(size: Fraction, digits: int = SIGNIFICANT_DIGITS) -> Fraction:
+    """Half a unit of the last significant digit of ``size`` > 0."""
     exponent = int((size.numerator.bit_length() - size.denominator.bit_length()) * LOG10_OF_2)
     while Fraction(10) ** exponent > size:
         exponent -= 1
     while Fraction(10) ** (exponent + 1) <= size:
         exponent += 1
-    return Fraction(10) ** (exponent - SIGNIFICANT_DIGITS + 1) / 2
+    return Fraction(10) ** (exponent - digits + 1) / 2
 
 
 def last_digit(value: Fraction) -> Fraction:
@@ -147,7 +158,7 @@ def _quotient(top: Number | None, bottom: Number | None, mixed: str | None) -> N
         return None  # a division by a decimal is a computation
     value = top.value / bottom.value
     if mixed is None:
-        return Number(value, top.exact)
+        return replace(top, value=value)
     if not top.exact or not 0 < value < 1 or len(mixed) > MAX_DIGITS:
         return None
     return Number(int(mixed) + value)
@@ -157,7 +168,7 @@ def _signed_decimal(text: str) -> Number | None:
     text = text.strip()
     negative = text.startswith("-")
     number = _decimal(text.lstrip("+-"))
-    return Number(-number.value, number.exact) if number and negative else number
+    return replace(number, value=-number.value) if number and negative else number
 
 
 def _decimal(text: str) -> Number | None:
@@ -175,12 +186,13 @@ def _decimal(text: str) -> Number | None:
     if not (whole or part) or len(whole) + len(part) > MAX_DIGITS or (rest and power is None):
         return None
     mantissa = Fraction(int(whole + part), 10 ** len(part))
+    digits = len((whole + part).lstrip("0"))
     if power is None:
-        return Number(mantissa, exact=not part.strip("0"))
+        return Number(mantissa, not part.strip("0"), digits)
     exponent = int(power["e"] or power["p"] or power["d"])
     if abs(exponent) > MAX_EXPONENT:
         return None
-    return Number(mantissa * Fraction(10) ** exponent, exact=False)
+    return Number(mantissa * Fraction(10) ** exponent, False, digits)
 
 
 def _and_so_on(text: str) -> Number | None:

@@ -1,8 +1,9 @@
-"""Times of day, and amounts in several units."""
+"""Numbers with a word such as million, times of day, and amounts in several units."""
 
 import re
+from dataclasses import replace
 
-from openrlhf_cov.rewards.numerals import parse_number
+from openrlhf_cov.rewards.numerals import Number, parse_number
 from openrlhf_cov.rewards.shapes import Group, Scalar, Time
 from openrlhf_cov.rewards.units import split_unit
 
@@ -12,13 +13,31 @@ TIME = re.compile(
     re.IGNORECASE,
 )
 ALONE = {"noon": (12, "pm"), "midday": (12, "pm"), "midnight": (12, "am")}
-NEXT_AMOUNT = re.compile(r"(?<=[A-Za-z.}])\s?(?:,\s?)?(?:and\s|\\text\s?\{\s*,?\s*and\s*\}\s?)?(?=\d)")
+NEXT_AMOUNT = re.compile(r"(?<=[A-Za-z.}'])\s?(?:,\s?)?(?:and\s|\\text\s?\{\s*,?\s*and\s*\}\s?)?(?=\d)")
 AMOUNTS = (
     ("week", "day", "hour", "minute", "second"), ("year", "month", "week", "day"), ("mile", "yard", "foot", "inch"),
     ("kilometer", "meter", "centimeter", "millimeter"), ("pound", "ounce"), ("kilogram", "gram"), ("dollar", "cent"),
     ("liter", "milliliter"), ("degree", "minute", "second"),
 )  # fmt: skip
 """Units that follow one another in one amount, such as 5 hours 30 minutes."""
+MULTIPLES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+COUNTED = re.compile(rf"\A(?P<number>-?[\d.,]+)\s?(?:\\text\s?\{{)?\s?(?P<word>{'|'.join(MULTIPLES)})\s?\}}?")
+
+SAID_TWICE = re.compile(r"([^()]+?)(?:(?:\\text\s?\{\s?or\s?\}|\sor\s)([^()]+)|\s\((-?[\d,]*\.\d+)\))")
+
+
+def counted_number(text: str) -> Number | None:
+    """``5 million`` as a number."""
+    counted = COUNTED.fullmatch(text)
+    number = parse_number(counted["number"]) if counted else None
+    return replace(number, value=number.value * MULTIPLES[counted["word"]]) if number else None
+
+
+def number_said_twice(text: str) -> Number | None:
+    r"""``\frac12 \text{ or } 0.5`` and ``\frac52 (2.5)``: one number in two spellings."""
+    twice = SAID_TWICE.fullmatch(text) if len(text) < 200 else None
+    first, second = (parse_number(twice[1]), parse_number(twice[2] or twice[3])) if twice else (None, None)
+    return first if first and second and first.value == second.value else None
 
 
 def time_of_day(text: str) -> Time | None:

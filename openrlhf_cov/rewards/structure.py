@@ -1,14 +1,16 @@
 r"""The shape of an answer: scalar, list, tuple, interval, union, matrix, equation, text. Values are not looked at."""
 
 import re
+from functools import lru_cache
 
 from openrlhf_cov.rewards.brackets import outer_brackets, split
 from openrlhf_cov.rewards.intervals import REAL_LINE, as_interval, union, without
 from openrlhf_cov.rewards.names import MATH_WORDS, name_of
 from openrlhf_cov.rewards.normalization import clean, compact, without_end_mark
-from openrlhf_cov.rewards.numerals import Number, parse_number
-from openrlhf_cov.rewards.quantities import amounts, time_of_day
+from openrlhf_cov.rewards.numerals import parse_number
+from openrlhf_cov.rewards.quantities import amounts, counted_number, number_said_twice, time_of_day
 from openrlhf_cov.rewards.shapes import Answer, Equation, Group, Noted, Scalar, Text, is_assignment
+from openrlhf_cov.rewards.signs import both_signs, negated
 from openrlhf_cov.rewards.units import split_percent, split_unit
 from openrlhf_cov.rewards.wording import YES_OR_NO, names_part, split_condition, split_option, text_key
 
@@ -41,19 +43,18 @@ SYSTEM = re.compile(
     r"(?P<body>.*)\\end\s?\{(?P=env)\*?\}",
     re.DOTALL,
 )
-REALS = re.compile(r"\\mathbb\s?\{?\s?R\s?\}?|(?:\\text\s?\{)?\s?all real(?: number)?s\s?\}?")
-MULTIPLES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-COUNTED = re.compile(rf"\A(?P<number>-?[\d.,]+)\s?(?:\\text\s?\{{)?\s?(?P<word>{'|'.join(MULTIPLES)})\s?\}}?")
+REALS = re.compile(
+    r"\\mathbb\s?\{?\s?R\s?\}?|(?:\\text\s?\{)?\s?all real(?:(?: number)?s\s?\}?|\s?\}?\s?[a-z](?![a-z]))"
+)
 CUP = re.compile(r"\\cup(?![a-z])\s?|(?<=[)\]])\s?U\s?(?=[(\[])")
 MINUS = re.compile(r"\\setminus(?![a-z])\s?")
-PLUS_MINUS = re.compile(r"\\(?P<kind>pm|mp)(?![a-z])\s?")
 EXCEPT = re.compile(
     r"(?:\\text\s?\{\s?all real numbers?,? except(?: for)?\s?\}|"
     rf"(?:{VARIABLE}\s?\\in\s?)?(?:{REALS.pattern})\s?(?:\\setminus(?![a-z])|-|,|\\text\s?\{{\s?,?\s?except\s?\}}|except))\s?"
     rf"(?:{VARIABLE}\s?(?:\\ne(?![a-z])|!=)\s?)?(?P<points>[^\s].*)"
 )
 BUILDER = re.compile(rf"\A{VARIABLE}\s?(?:\\in(?![a-z])\s?(?:{REALS.pattern}))?\s?")
-MEMBER = re.compile(rf"\A\s*{VARIABLE}\s?\\in(?![a-z])\s?")
+MEMBER = re.compile(rf"\A\s*(?:{VARIABLE}|\({VARIABLE}(?:,\s?{VARIABLE}){{1,5}}\))\s?\\in(?![a-z])\s?")
 WORDS = re.compile(r"[^\W\d_]+(?:['\- .:]+[^\W\d_]+)*[.!]?")
 TEXT_GROUP = re.compile(r"\\text\s?\{([^{}]*)\}")
 SHORT_WORDS = frozenset(
@@ -89,7 +90,9 @@ def _noted(text: str) -> Answer:
     return _parse(text, 0)
 
 
+@lru_cache(maxsize=1024)
 def _parse(text: str, depth: int) -> Answer:
+    """The shape of a part. What is looked at twice is remembered, else nesting would double the time at each level."""
     text = text.strip()
     if depth > MAX_DEPTH:
         return Scalar(text)
@@ -115,16 +118,10 @@ def _parse(text: str, depth: int) -> Answer:
 
 
 def _number(text: str, depth: int) -> Answer | None:
-    number = parse_number(text)
+    number = parse_number(text) or counted_number(text) or number_said_twice(text)
     if number is not None:
         return Scalar(text, number=number)
-    if REALS.fullmatch(text):
-        return REAL_LINE
-    counted = COUNTED.fullmatch(text)
-    number = parse_number(counted["number"]) if counted else None
-    if number is None:
-        return None
-    return Scalar(text, number=Number(number.value * MULTIPLES[counted["word"]], number.exact))
+    return REAL_LINE if REALS.fullmatch(text) else None
 
 
 def _quantity(text: str, depth: int) -> Answer | None:
@@ -136,6 +133,8 @@ def _words(text: str, depth: int) -> Answer | None:
     whole = TEXT_GROUP.fullmatch(text)
     if whole:
         inner = whole[1].strip().rstrip(".")
+        if len(inner) == 1 and inner.isalpha():
+            return Scalar(inner)
         if WORDS.fullmatch(inner) and not CONNECTOR.search(inner):
             return Text(text_key(inner))
         return _parse(inner, depth + 1)
@@ -181,18 +180,24 @@ def _matrix(text: str, depth: int) -> Answer | None:
 def _alternatives(text: str, depth: int) -> Answer | None:
     """``x < 1 or x > 3`` is a union; other connected answers are a set."""
     parts = split(text, OR)
-    if 1 < len(parts) <= MAX_ITEMS and all(RELATION.search(part) for part in parts):
+    sides = {side.strip() for part in parts for side in split(part, RELATION) if side != part}
+    if 1 < len(parts) <= MAX_ITEMS and sides and all(_is_about(sides, part) for part in parts):
         return union(tuple(as_interval(_parse(part, depth + 1)) for part in parts))
-    parts = [part for part in split(text, CONNECTOR) if part.strip(" ,")]
+    parts = [split(part.strip(" ,"), ",") for part in split(text, CONNECTOR) if part.strip(" ,")]
     if len(parts) < 2:
         return None
-    solutions = [_parse(part.strip(" ,"), depth + 1) for part in parts]
-    if all(is_assignment(solution) for solution in solutions):
+    solutions = [_set(items, depth) for items in parts] if len(parts) <= MAX_ITEMS else []
+    if solutions and all(map(is_assignment, solutions)):
         names = {frozenset(item.name for item in solution.items) for solution in solutions}
         if len(names) == 1:
             return Group("set", tuple(solutions))  # p = 5, q = 2; p = 7, q = 2
-    items = [item for part in parts for item in split(part.strip(" ,"), ",")]
-    return _set(items, depth)
+    return _set([item for items in parts for item in items], depth)
+
+
+def _is_about(sides: set[str], part: str) -> bool:
+    """Whether a part is a relation or gives a value for one of the sides of the others."""
+    name, equals, _ = part.partition("=")
+    return bool(RELATION.search(part) or (equals and name.strip() in sides))
 
 
 def _list(text: str, depth: int) -> Answer | None:
@@ -319,15 +324,8 @@ def _solved(parts: list[str], strict: list[bool], depth: int) -> Answer | None:
     ends = _parse(low, depth + 1), _parse(high, depth + 1)
     if not parts[place].startswith("-"):
         return Group(opening + closing, ends)
-    ends = tuple(_parse(_negated(end), depth + 1) for end in (high, low))
+    ends = tuple(_parse(negated(end), depth + 1) for end in (high, low))
     return Group(("(" if closing == ")" else "[") + (")" if opening == "(" else "]"), ends)
-
-
-def _negated(text: str) -> str:
-    text = text.strip()
-    if re.fullmatch(r"[-+]?[^-+]*", text):
-        return text[1:] if text.startswith("-") else "-" + text.removeprefix("+")
-    return f"-({text})"
 
 
 def _union(text: str, depth: int) -> Answer | None:
@@ -352,7 +350,7 @@ def _brackets(text: str, depth: int) -> Answer | None:
         return _builder(inner, depth) if "|" in inner or len(split(inner, ":")) > 1 else _set(parts, depth)
     if len(parts) == 1 and ";" in inner:
         parts = split(inner, ";")  # (0; 0)
-    both = _both_signs(text) if len(parts) > 1 else None
+    both = both_signs(text) if len(parts) > 1 else None
     if both:
         return Group("set", tuple(_parse(part, depth + 1) for part in both))
     if opening == "{" or (len(parts) == 1 and (opening == "(" or inner.startswith(r"\begin"))):
@@ -369,14 +367,6 @@ def _builder(inner: str, depth: int) -> Answer | None:
     name, _, rule = inner.partition(sign)
     answer = as_interval(_parse(rule, depth + 1)) if BUILDER.fullmatch(name.strip()) else None
     return answer if isinstance(answer, Group) and answer.kind not in ("set", "ratio") else None
-
-
-def _both_signs(text: str) -> list[str] | None:
-    """The two texts that one ``\\pm`` stands for, also with one ``\\mp`` beside it; None without or with more."""
-    kinds = [match["kind"] for match in PLUS_MINUS.finditer(text)]
-    if not kinds or len(kinds) > len(set(kinds)):
-        return None
-    return [PLUS_MINUS.sub(lambda m, s=sign: s[m["kind"] == "mp"], text) for sign in ("+-", "-+")]
 
 
 def _base(text: str, depth: int) -> Answer | None:
@@ -398,7 +388,7 @@ def _scalar(text: str, depth: int) -> Answer:
     ratio = [(part.strip(), parse_number(part)) for part in text.split(":")]
     if len(ratio) in (2, 3) and all(number for _, number in ratio):
         return Group("ratio", tuple(Scalar(part, number=number) for part, number in ratio))
-    both = _both_signs(text)
+    both = both_signs(text)
     if both:
         return Group("set", tuple(_parse(part, depth + 1) for part in both))
     return Scalar(text)

@@ -1,39 +1,32 @@
 r"""Equality of answers that have to be computed. Runs in a killable child process, see ``pool``."""
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 
 import mpmath
 
 from openrlhf_cov.rewards.comparison import Rules, compare, exact_scalars, exact_steps
 from openrlhf_cov.rewards.formula_value import NoValue, exact_value
-from openrlhf_cov.rewards.latex import Node, parse_formula
-from openrlhf_cov.rewards.numerals import Number, numbers_equal, rounds_to
+from openrlhf_cov.rewards.latex import Node, node_of, parse_formula
+from openrlhf_cov.rewards.numerals import SIGNIFICANT_DIGITS, Number, numbers_equal, rounds_to
+from openrlhf_cov.rewards.points import POINTS, Point, names_in, points, points_of, whole_names
 from openrlhf_cov.rewards.precision import Undecided, Value, difference, numeric_value
 from openrlhf_cov.rewards.shapes import Equation, Scalar
 from openrlhf_cov.rewards.structure import parse_clean
 from openrlhf_cov.rewards.tokens import Refused
-from openrlhf_cov.rewards.undone import has_arithmetic, has_decimal, is_literal, is_undone
+from openrlhf_cov.rewards.undone import has_decimal, is_left_to_do, is_literal, is_undone
 
 ROUNDED_DIGITS, MAX_ROUNDED = 60, 10**40
 """Decimal places that a rounding is compared with, and the largest value that is."""
 
 MAX_DENOMINATORS = 4
 ALL_BUT_ZERO = Fraction(1, 10**40)
-POINTS = 14
-POSITIVE = 8
-FAR = (150, 300, 450, 600, 10**6, 10**6, 10**12, 10**12)
+MAX_INTEGER = 10**SIGNIFICANT_DIGITS
 ENOUGH = 3
 """Points at which two formulas with names have to have a value, and the same one."""
-WHOLE_NAMES = tuple("ijklmnpqKMN")
-ROUNDING = frozenset({"floor", "ceil"})
-INTEGER_ONLY = frozenset({"gcd", "lcm"})
-CIRCULAR = frozenset({"sin", "cos", "tan", "exp", "pow"})
-WIDEST_CONSTANT, WIDEST_NEAR = 20, 60
-"""Bits between the terms of a sum beyond which six digits say nothing of the smaller one: a constant, and near 0."""
-
-Point = dict[str, Fraction]
+WIDEST = 20
+"""Bits between the terms of a sum beyond which six digits say nothing of the smaller one."""
 
 
 def compare_texts(answer: str, gold: str) -> bool | None:
@@ -69,9 +62,9 @@ def steps_agree(a: Scalar, b: Scalar) -> bool | None:
         left, right = (_fraction_of(side) for side in (a, b))
     except Refused:
         return None
-    if _names(left) != _names(right):
+    if names_in(left) != names_in(right):
         return False
-    if _names(left):
+    if names_in(left):
         return _same_function(left, right)
     if None not in (exact_value(left), exact_value(right)):
         return exact_value(left) == exact_value(right) or rounds_to(
@@ -96,21 +89,19 @@ def _fraction_of(scalar: Scalar) -> Node:
 
 
 def _formula(scalar: Scalar) -> Node:
-    number = scalar.number
-    return parse_formula(scalar.text) if number is None else Node(_kind(number), value=number.value)
-
-
-def _kind(number: Number) -> str:
-    return "num" if number.exact else "decimal"
+    return parse_formula(scalar.text) if scalar.number is None else node_of(scalar.number)
 
 
 def equations_equal(a: Equation, b: Equation) -> bool | None:
     """Whether two equations or inequalities are the same up to a constant, or a denominator; None: unreadable."""
     try:
-        first, second = (Node("add", (parse_formula(e.left), Node("neg", (parse_formula(e.right),)))) for e in (a, b))
+        sides = [[parse_formula(text) for text in (e.left, e.right)] for e in (a, b)]
     except Refused:
         return None
-    if not _names(first) or _names(first) != _names(second):
+    first, second = (Node("add", (left, Node("neg", (right,)))) for left, right in sides)
+    if not names_in(first) or names_in(first) != names_in(second):
+        return False
+    if any(map(_is_undone_side, sides[0])) != any(map(_is_undone_side, sides[1])):
         return False
     ratio = _ratio(first, second)
     if ratio is None:
@@ -118,9 +109,13 @@ def equations_equal(a: Equation, b: Equation) -> bool | None:
     return a.sign == "=" or (isinstance(ratio, mpmath.mpf) and ratio > 0)
 
 
+def _is_undone_side(side: Node) -> bool:
+    return is_left_to_do(side) or (exact_value(side) is not None and not is_literal(side) and is_undone(side))
+
+
 def _ratio(a: Node, b: Node) -> mpmath.mpf | mpmath.mpc | None:
     """The constant that one formula is of the other; None if it is none."""
-    for point in _points(a, b):
+    for point in points(a, b):
         scales = [_at(side, point) for side in (a, b)]
         if all(map(_is_not_zero, scales)):  # f / f(p) = g / g(p), without a division
             same = _same_function(Node("mul", (a, scales[1])), Node("mul", (b, scales[0])))
@@ -141,25 +136,37 @@ def _same_without_denominators(a: Node, b: Node) -> bool:
     for powers in itertools.product(range(3), repeat=len(own) + len(others)):
         left, right = _times(a, own, powers[: len(own)]), _times(b, others, powers[len(own) :])
         if _ratio(left, right) is not None:
-            zeros = [_near_zero_of(denominator, left, right) for denominator in own + others]
-            return all(zero is not None and not _vanishes(left, zero) for zero in zeros)
+            places = [_near_zero_of(denominator, left, right) for denominator in own + others]
+            return all(place and not (_vanishes(left, place) or _vanishes(right, place)) for place in places)
     return False
 
 
-def _near_zero_of(denominator: Node, a: Node, b: Node) -> Point | None:
-    """A point where a denominator, linear in one of its names, is all but zero; None if it is linear in none."""
-    point = next(iter(_points(a, b)))
-    for name in sorted(_names(denominator)):
-        low, middle, high = (exact_value(denominator, point | {name: Fraction(x)}) for x in (0, 1, 2))
-        if None not in (low, middle, high) and high - middle == middle - low != 0:
-            return point | {name: -low / (middle - low) + ALL_BUT_ZERO}
+def _near_zero_of(denominator: Node, a: Node, b: Node) -> tuple[Point, Point] | None:
+    """Points near and nearer to where a denominator, linear in one of its names, is zero; None if it is in none."""
+    point = next(iter(points(a, b)))
+    for name in sorted(names_in(denominator)):
+        low, high = (exact_value(denominator, point | {name: Fraction(x)}) for x in (0, 1))
+        if _degree(denominator, name) == 1 and None not in (low, high) and low != high:
+            zero = -low / (high - low)
+            return point | {name: zero + ALL_BUT_ZERO}, point | {name: zero + ALL_BUT_ZERO**2}
     return None
 
 
-def _vanishes(node: Node, point: Point) -> bool:
-    """Whether it is small, or unknown, where a denominator is all but zero."""
+def _degree(node: Node, name: str) -> int:
+    """The degree of a sum of products in a name, as it is written; 2 for what is none."""
+    if name not in names_in(node):
+        return 0
+    degrees = [_degree(arg, name) for arg in node.args]
+    if node.kind in ("neg", "add") or (node.kind == "div" and degrees[1] == 0):
+        return max(degrees)
+    return 1 if node.kind == "sym" else sum(degrees) if node.kind == "mul" else 2
+
+
+def _vanishes(node: Node, places: tuple[Point, Point]) -> bool:
+    """Whether it shrinks, or is unknown, where it comes nearer to a zero of a denominator."""
     try:
-        return abs(numeric_value(node, point).number) < mpmath.mpf(10) ** -10
+        near, nearer = (abs(numeric_value(node, place).number) for place in places)
+        return nearer <= near / 2
     except (NoValue, Undecided):
         return True
 
@@ -173,7 +180,7 @@ def _times(node: Node, factors: list[Node], powers: tuple[int, ...]) -> Node:
 
 def _denominators(node: Node) -> list[Node]:
     """The factors that the formula divides by, as far as they have names; each once."""
-    found = [part.args[1] for part in node.walk() if part.kind == "div" and _names(part.args[1])]
+    found = [part.args[1] for part in node.walk() if part.kind == "div" and names_in(part.args[1])]
     return list(dict.fromkeys(factor for part in found for factor in _factors(part)))
 
 
@@ -183,7 +190,7 @@ def _factors(node: Node) -> Iterator[Node]:
     elif node.kind == "mul":
         for arg in node.args:
             yield from _factors(arg)
-    elif _names(node):
+    elif names_in(node):
         yield node
 
 
@@ -194,11 +201,11 @@ def formulas_equal(a: Node, b: Node) -> bool:
     term, or to 6 significant digits where a decimal takes part. A computation left undone does not equal the plain
     number it leads to. Formulas with names: the same names, and the same values wherever one of them has one.
     """
-    if _names(a) != _names(b):
+    if names_in(a) != names_in(b):
         return False
-    if exact_value(a) is None is exact_value(b) and has_arithmetic(a) != has_arithmetic(b):
+    if is_left_to_do(a) != is_left_to_do(b):
         return False
-    return _same_function(a, b) if _names(a) else _same_constant(a, b)
+    return _same_function(a, b) if names_in(a) else _same_constant(a, b)
 
 
 def _same_constant(a: Node, b: Node) -> bool:
@@ -216,23 +223,31 @@ def _same_constant(a: Node, b: Node) -> bool:
         if same or not any(map(has_decimal, sides)):
             return same and exact == [None, None]  # else a computation that happens to be rational
         values = numeric_value(a), numeric_value(b)
-        return _agree(*values) and _spread(*values) <= WIDEST_CONSTANT
+        return _may_round(a, b) and _agree(*values) and _spread(*values) <= WIDEST
     except (NoValue, Undecided):
         return False
 
 
 def _same_function(a: Node, b: Node) -> bool:
-    """Equality wherever one side has a real value; wherever one has any, if ``i`` is in them or real ones are few."""
+    """Equality wherever one side has a real value; wherever one has any, if ``i`` is in them or real ones are few.
+
+    Where only one side says that a name is whole, they agree for whole numbers, too: so all that it equals do.
+    """
     with_i = any(part.kind == "i" for side in (a, b) for part in side.walk())
-    verdict = _agree_at_points(a, b, with_i)
-    return bool(_agree_at_points(a, b, complex_values=True) if verdict is None and not with_i else verdict)
+    verdict = _agree_at_points(a, b, points(a, b), with_i)
+    if verdict is None and not with_i:
+        verdict = _agree_at_points(a, b, points(a, b), complex_values=True)
+    said = whole_names(a) ^ whole_names(b)
+    return bool(verdict) and not (
+        said and _agree_at_points(a, b, points_of(sorted(names_in(a)), said), with_i) is False
+    )
 
 
-def _agree_at_points(a: Node, b: Node, complex_values: bool) -> bool | None:
+def _agree_at_points(a: Node, b: Node, points: Iterator[Point], complex_values: bool) -> bool | None:
     """False for a point at which they differ; True without one, if there are enough with values; else None."""
     agreements = 0
-    for place, point in enumerate(_points(a, b)):
-        verdict = _agree_at(a, b, point, complex_values, near=place < POINTS)
+    for place, point in enumerate(points):
+        verdict = _agree_at(a, b, point, complex_values, place < POINTS)
         if verdict is False:
             return False
         agreements += bool(verdict)
@@ -241,7 +256,7 @@ def _agree_at_points(a: Node, b: Node, complex_values: bool) -> bool | None:
 
 def _agree_at(a: Node, b: Node, point: Point, complex_values: bool, near: bool) -> bool | None:
     """Whether both have the same value at a point; None where neither has one, or none that can be computed."""
-    decimal = has_decimal(a) or has_decimal(b)
+    decimal = _may_round(a, b)
     exact = exact_value(a, point), exact_value(b, point)
     if None not in exact and (not decimal or not numbers_equal(*(Number(value, exact=False) for value in exact))):
         return exact[0] == exact[1]
@@ -252,11 +267,33 @@ def _agree_at(a: Node, b: Node, point: Point, complex_values: bool, near: bool) 
         if rest.number == 0 or not decimal:
             return rest.number == 0
         values = numeric_value(a, point), numeric_value(b, point)
-        return (None not in exact or _agree(*values)) and (not near or _spread(*values) <= WIDEST_NEAR)
+        return (None not in exact or _agree(*values)) and (not near or _spread(*values) <= WIDEST)
     except Undecided:  # nobody may choose where: that is no value; far away even plain formulas may be too long
         return False if near and any(_has_value(side, point, complex_values) for side in (a, b)) else None
     except NoValue:  # of one of them: it is wrong where the other one has a value
         return False if any(_has_value(side, point, complex_values) for side in (a, b)) else None
+
+
+def _may_round(a: Node, b: Node) -> bool:
+    """Whether the numbers of one formula may round those of the other: decimals, one with 6 digits or more.
+
+    The other has none, no number with more digits, from which a value as near as need be can be made, and is not all
+    of integers: these are exact.
+    """
+    if has_decimal(a) == has_decimal(b):
+        return False
+    rounded, other = (a, b) if has_decimal(a) else (b, a)
+    return max(part.digits for part in rounded.walk()) >= SIGNIFICANT_DIGITS and not (
+        _is_whole(other) or any(abs(part.value) >= MAX_INTEGER for part in other.walk())
+    )
+
+
+def _is_whole(node: Node) -> bool:
+    """Whether all of a formula that has no names in it is an integer."""
+    if not names_in(node):
+        value = exact_value(node)
+        return value is not None and value.denominator == 1
+    return not (node.kind == "div" and not names_in(node.args[1])) and all(map(_is_whole, node.args))
 
 
 def _has_value(node: Node, point: Point, complex_values: bool) -> bool:
@@ -266,85 +303,11 @@ def _has_value(node: Node, point: Point, complex_values: bool) -> bool:
         return False
 
 
-def _points(a: Node, b: Node) -> Iterator[Point]:
-    """Fixed irregular points. A name is whole where both formulas say so: no side can choose points for the other."""
-    whole = _whole_names(a) & _whole_names(b)
-    if whole and (_hides_in_whole(a, b, whole) or _hides_in_whole(b, a, whole)):
-        whole = frozenset()
-    return _points_of(sorted(_names(a)), whole)
-
-
-def _points_of(names: list[str], whole: Collection[str], count: int = POINTS + len(FAR)) -> Iterator[Point]:
-    for point in range(count):
-        yield {name: _coordinate(place, len(names), point, name in whole) for place, name in enumerate(names)}
-
-
-def _hides_in_whole(node: Node, other: Node, whole: set[str]) -> bool:
-    r"""Whether it, and not ``other``, tells whole numbers from others, as 1 - \lceil n\rceil + \lfloor n\rfloor does.
-
-    That is a rounding of what is whole already, or a part that is constant for whole numbers only.
-    """
-    common = set(other.walk())
-    points = list(_points_of(sorted(_names(node)), whole, count=4))
-    for part in node.walk():
-        if part in common or not _names(part) & whole:
-            continue
-        if not any(inner.kind in ROUNDING or _is_alternating(inner) for inner in part.walk()):
-            continue
-        try:
-            values = [numeric_value(part.args[0] if part.kind in ROUNDING else part, point).number for point in points]
-        except (NoValue, Undecided):
-            continue
-        if all(map(mpmath.isint, values)) if part.kind in ROUNDING else len(set(values)) == 1:
-            return True
-    return False
-
-
-def _whole_names(node: Node) -> set[str]:
-    r"""Names that stand for whole numbers: in a gcd, and by their letter in a rounding, (-1)^n or \cos n\pi."""
-    found: set[str] = set()
-    for part in node.walk():
-        names = _names(part)
-        usual = {name for name in names if name.startswith(WHOLE_NAMES)}
-        if part.kind in INTEGER_ONLY:
-            found |= names
-        elif part.kind in ROUNDING or _is_alternating(part):
-            found |= usual
-    return found
-
-
-def _is_alternating(node: Node) -> bool:
-    if node.kind not in CIRCULAR:
-        return False
-    base = exact_value(node.args[0]) if node.kind == "pow" else None
-    return (base is not None and base < 0) or any(part.kind == "pi" for part in node.args[-1].walk())
-
-
-def _coordinate(place: int, count: int, point: int, whole: bool) -> Fraction:
-    """A fixed, irregular coordinate of one of ``count`` names at one of the near points or, above 100, the far ones.
-
-    The first eight points are positive: four of medium size, two below 1, two larger. Then one name at a time (with
-    more than six names one of six) is negative: names are lengths and the like more often than not, and where two are
-    negative, ``\\sqrt{a}\\sqrt{b}`` differs from ``\\sqrt{ab}``. Every second far point is positive.
-    """
-    mixed = (place * 7919 + point * 104729 + 12345) * 2654435761 % 2**32
-    far = FAR[point - POINTS] if point >= POINTS else 0
-    if whole:
-        low = point + place if point in (1, 2) else 3 + mixed % 11 + 2 * place
-        return Fraction(low + far)
-    medium = Fraction(mixed % 99991, 37321) + Fraction(1, 3)
-    small, large = Fraction(mixed % 99991 + 1, 100_003), 3 * medium + 1
-    cycle = min(count, 6)
-    negative = point >= POSITIVE and place % cycle == point % cycle and not (far and point % 2)
-    size = medium + far if far else (medium, medium, medium, medium, small, small, large, large)[point % POSITIVE]
-    return -size if negative else size
-
-
 def _at(node: Node, point: Point) -> Node:
     """The formula with numbers for its names."""
     if node.kind == "sym":
         return Node("num", value=point[node.name])
-    return Node(node.kind, tuple(_at(arg, point) for arg in node.args), node.value, node.name)
+    return Node(node.kind, tuple(_at(arg, point) for arg in node.args), node.value, node.name, node.digits)
 
 
 def _is_not_zero(node: Node) -> bool:
@@ -365,10 +328,6 @@ def _agree(x: Value, y: Value) -> bool:
         return True
     unit = mpmath.mpf(10) ** (mpmath.floor(mpmath.log10(size)) - 5)
     return abs(x.number - y.number) <= max(size / 10**6, unit / 2)
-
-
-def _names(node: Node) -> frozenset[str]:
-    return frozenset(part.name for part in node.walk() if part.kind == "sym")
 
 
 COMPUTED = Rules(scalars_equal, equations_equal, steps_agree)

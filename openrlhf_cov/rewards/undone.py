@@ -10,25 +10,34 @@ whole at most one digit longer than its value. Everything else that has a ration
 import functools
 from fractions import Fraction
 
-from openrlhf_cov.rewards.formula_value import exact_value
+import mpmath
+
+from openrlhf_cov.rewards.formula_value import NoValue, exact_value
 from openrlhf_cov.rewards.latex import Node
+from openrlhf_cov.rewards.precision import FUNCTIONS, Undecided, numeric_value
 
 ATOMS = frozenset({"pow", "factorial", "binom"})
 PLAIN = frozenset({"num", "decimal", "neg", "div"})
 JOINS = frozenset({"add", "mul"})
+COMMON_DENOMINATOR, ALL_BUT_WHOLE = 720_720, 1e-30
+"""Of simple fractions, and how near to a whole number a multiple of them has to be."""
 
 
 def is_literal(node: Node) -> bool:
     """A plain number: integer, decimal, or one of them by an integer, with signs at most.
 
-    Half a third is one, too; what comes out whole when it is divided twice is left to do.
+    Half a third is one, too; what comes out whole when it is divided twice, or has more than a digit in both
+    denominators, is left to do.
     """
     if node.kind == "neg":
         return is_literal(node.args[0])
     if node.kind == "div":
         top, bottom = node.args
         value = exact_value(node) if is_literal(top) and _is_integer(bottom) else None
-        return value is not None and not ("div" in _kinds(top) and value.denominator == 1)
+        again = [part.args[1] for part in top.walk() if part.kind == "div"]
+        if value is None or not again:
+            return value is not None
+        return len(again) == 1 and value.denominator > 1 and 1 in (_written(bottom), _written(again[0]))
     return node.kind in ("num", "decimal")
 
 
@@ -52,30 +61,111 @@ def _has_rational_joins(node: Node) -> bool:
     )
 
 
+def is_left_to_do(node: Node) -> bool:
+    """Whether a formula has arithmetic in it that is worth doing: a rational number only in its exponents."""
+    if exact_value(node) is None:
+        return has_arithmetic(node)
+    return any(part.kind == "pow" and has_arithmetic(part.args[1]) for part in node.walk())
+
+
 def has_arithmetic(node: Node) -> bool:
     r"""Whether a formula that is no rational number has rational arithmetic in it that is worth doing.
 
-    Two operands of a sum or product with more than a digit each, as in ``37\cdot 43x`` or ``\frac{\pi}{37\cdot 43}``,
-    or a product or power of sums with ``i`` of rational numbers, as in ``(2+3i)(4+5i)``; not ``2x\cdot 4``.
+    Two operands of a sum, a product or a denominator with more than a digit each, as in ``37\cdot 43x`` or
+    ``\frac{\pi}{37\cdot 43}``, also through signs, powers of 1, zeros added and numbers divided by; a number divided
+    by a quotient or a decimal; another rational value than a notation, ``\sqrt{1369}\pi`` or ``\log_2 8x``; a product,
+    quotient or power of sums with ``i`` of rational numbers, as in ``(2+3i)(4+5i)``. Not ``2x\cdot 4``.
     """
-    return _joins_numbers(node) or any(map(has_arithmetic, node.args))
+    node = _bare(node)
+    if node.kind == "add":
+        parts, found = operands(node), _is_worth_joining("add", operands(node))
+    elif node.kind in ("mul", "div"):
+        above, below = _factors(node)
+        parts, found = [*above, *below], _has_products(above, below)
+    else:
+        parts, found = list(node.args), _is_gaussian_power(node) or _is_other_rational(node)
+    if parts == [node]:
+        parts, found = list(node.args), found or _is_rational_function(node)
+    return found or any(map(has_arithmetic, parts))
 
 
-def _joins_numbers(node: Node) -> bool:
-    if node.kind == "pow":
-        exponent = exact_value(node.args[1])
-        return _is_gaussian(node.args[0]) and exponent is not None and exponent.denominator == 1 and abs(exponent) > 1
-    if node.kind not in JOINS:
-        return False
-    parts = operands(node)
-    if node.kind == "mul" and sum(map(_is_gaussian, parts)) > 1:
+def _bare(node: Node) -> Node:
+    """A formula without signs, powers and roots of 1, factors of 1 and zeros around it."""
+    while True:
+        values = [exact_value(arg) for arg in node.args[:2]]
+        if node.kind == "neg":
+            (node,) = node.args
+        elif node.kind in ("pow", "root") and values[1] == 1:
+            node = node.args[0]
+        elif (node.kind == "add" and 0 in values) or (node.kind == "mul" and (1 in values or -1 in values)):
+            node = node.args[1 if values[0] in ((0,) if node.kind == "add" else (1, -1)) else 0]
+        elif node.kind == "div" and values[1] in (1, -1):
+            node = node.args[0]
+        else:
+            return node
+
+
+def _factors(node: Node) -> tuple[list[Node], list[Node]]:
+    """The factors of a product above and below its fraction bars, of those that have no name below."""
+    node = node if node.kind == "mul" else _bare(node)
+    if node.kind == "mul":
+        (a, b), (c, d) = map(_factors, node.args)
+        return a + c, b + d
+    if node.kind == "div" and not (is_literal(node) or node.args[1].kind == "log" or "sym" in _kinds(node.args[1])):
+        (a, b), (c, d) = map(_factors, node.args)
+        return a + d, b + c
+    return [node], []
+
+
+def _has_products(above: list[Node], below: list[Node]) -> bool:
+    gaussian = sum(map(_is_gaussian, above))
+    if gaussian > 1 or (any(map(_is_gaussian, below)) and (gaussian or _long_numbers(above))):
         return True
-    rational = [part for part in parts if exact_value(part) is not None]
-    if sum(_written(part) > 1 for part in rational) < 2:
+    inside = [
+        {kind for part in side if exact_value(part) is not None for kind in _kinds(part)} for side in (above, below)
+    ]
+    if inside[1] & {"div", "decimal"} or all(kinds & {"factorial", "binom"} for kinds in inside):
+        return True
+    return any(_is_worth_joining("mul", side) for side in (above, below))
+
+
+def _long_numbers(parts: list[Node]) -> list[Node]:
+    return [part for part in parts if exact_value(part) is not None and _written(part) > 1]
+
+
+def _is_worth_joining(kind: str, parts: list[Node]) -> bool:
+    """Whether two of the operands are numbers of more than a digit, and all numbers together no notation."""
+    if len(_long_numbers(parts)) < 2:
         return False
-    joined = functools.reduce(lambda a, b: Node(node.kind, (a, b)), rational)
+    joined = functools.reduce(lambda a, b: Node(kind, (a, b)), [p for p in parts if exact_value(p) is not None])
     value = exact_value(joined)
     return value is None or not _is_notation(joined, value)
+
+
+def _is_gaussian_power(node: Node) -> bool:
+    exponent = exact_value(node.args[1]) if node.kind == "pow" else None
+    return exponent not in (None, 0, 1) and exponent.denominator == 1 and _is_gaussian(node.args[0])
+
+
+def _is_other_rational(node: Node) -> bool:
+    r"""Whether it is a rational value by more than a notation, or a power or root of single digits."""
+    value = None if is_literal(node) else exact_value(node)
+    if value is None or _is_notation(node, value):
+        return _is_rational_function(node)
+    simple = _kinds(node) <= PLAIN | JOINS | {"pow", "root"}
+    return not simple or any(_written(part) > 1 for part in node.walk() if not part.args)
+
+
+def _is_rational_function(node: Node) -> bool:
+    r"""Whether the value of a function without names, or a quotient of logarithms, is a simple fraction."""
+    kinds = _kinds(node)
+    if "sym" in kinds or not (node.kind in FUNCTIONS or (node.kind == "div" and "log" in kinds)):
+        return False
+    try:
+        scaled = numeric_value(node).number * COMMON_DENOMINATOR
+        return bool(abs(scaled - mpmath.nint(scaled)) < ALL_BUT_WHOLE)
+    except (NoValue, Undecided):
+        return False
 
 
 def _is_gaussian(node: Node) -> bool:
@@ -108,7 +198,8 @@ def _is_plain_atom(node: Node) -> bool:
 
 def operands(node: Node) -> list[Node]:
     """The terms of a sum or the factors of a product."""
-    return [part for arg in node.args for part in (operands(arg) if arg.kind == node.kind else [arg])]
+    inner = [(arg, arg if node.kind in ("mul", arg.kind) else _bare(arg)) for arg in node.args]
+    return [part for arg, bare in inner for part in (operands(bare) if bare.kind == node.kind else [arg])]
 
 
 def has_decimal(node: Node) -> bool:

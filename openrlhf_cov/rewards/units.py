@@ -12,7 +12,7 @@ NOT_UNITS = frozenset(
     "error incorrectly zero one two three four five six seven eight nine ten eleven twelve twenty thirty forty fifty "
     "sixty seventy eighty ninety halves third thirds quarter quarters fourth fourths fifth fifths sixth sixths "
     "seventh sevenths eighth eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths mil bn "
-    "kilo mega by through until at with".split()
+    "kilo mega crore crores lakh lakhs tens gross grand googol googols myriad myriads by through until at with".split()
 )
 """Words after a number that change its value or its claim."""
 
@@ -40,7 +40,7 @@ SHORT_WORDS = frozenset(
     "cup cups day days way ways boy boys man men pie pies box bag bags egg eggs cat cats dog dogs car cars set sets "
     "row rows bit bits erg amu ohm ohms atm rpm psi yen won year men ant ants bus jar jars can cans pen pens hat hats "
     "yd oz lb lbs sec secs min mins hr hrs deg rad mph in ft mi sq cm mm km kg mg ml hz gal per old of for the at to "
-    "in mol usd eur rs sides side units unit kwh wh mwh gwh kw mw hp kph kb mb gb tb".split()
+    "th st nd rd in mol usd eur rs sides side units unit kwh wh mwh gwh kw mw hp kph kb mb gb tb".split()
 )
 """Words of up to three letters that are units where nothing marks them as text; ``5 abc`` is a product."""
 
@@ -108,6 +108,8 @@ def split_unit(text: str) -> tuple[str, str]:
     if money:
         sign = (money["text"] or money["sign"]).rstrip(".").lower()
         rest = money["minus"] + text[money.end() :]
+        if MONEY.match(rest):
+            return text, ""
         bare, unit = split_unit(rest)
         own = CURRENCIES.get(sign, "dollar")
         return (bare, own) if unit in ("", own) or unit.startswith("/ ") else (text, "")
@@ -221,7 +223,11 @@ def _key(unit: str) -> str | None:
     parts = re.findall(r"[a-z$']+(?:-[a-z]+)*|\^\s?\{?\s?-?\s?\d|/", flat.lower())
     last = max((place for place, part in enumerate(parts) if part[0].isalpha()), default=-1)
     for place, part in enumerate(parts):
-        inner = part in BEFORE_A_NOUN and place < last and (names or part in ("positive", "negative", "real"))
+        inner = (
+            part in BEFORE_A_NOUN
+            and place < last
+            and (names or part in ("positive", "negative", "real") or parts[:2] == ["of", "the"])
+        )
         if (part in NOT_UNITS and not inner and not _counts(part, parts, names)) or _is_number(part):
             return None
         if len(part) == 1 and part.isalpha() and part not in SPELLINGS:
@@ -245,8 +251,10 @@ def _counts(part: str, parts: list[str], names: list[str]) -> bool:
 
 
 def _is_number(part: str) -> bool:
-    """A number in words such as twenty-one or two-thirds; two-digit is none."""
-    return "-" in part and all(word in NOT_UNITS for word in part.split("-"))
+    """A number in words such as twenty-one, two-thirds or quadrillion; two-digit is none."""
+    return part.endswith(("illion", "illions", "illiard", "illiards")) or (
+        "-" in part and all(word in NOT_UNITS for word in part.split("-"))
+    )
 
 
 def _name(part: str) -> str:

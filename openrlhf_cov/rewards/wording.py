@@ -5,7 +5,7 @@ Only what is known to say nothing is dropped; words that change a claim ("at mos
 
 import re
 
-from openrlhf_cov.rewards.names import name_of
+from openrlhf_cov.rewards.names import NEGATION, name_of
 
 END_TOKEN = re.compile(
     r"(?:<[|｜][^<>|｜\s]{1,40}[|｜]>|</?s>|<eos>|<bos>|<end_of_turn>|<pad>|\[/?INST\]|<\|im_start\|>[a-z]{4,9})\Z"
@@ -15,7 +15,10 @@ ENDS_OF_TOKENS = frozenset(">]rtm")
 MAX_END_TOKENS = 20
 MARKS = ("**", "__", "```", "`", '"', "*", "$", "'", "“”")
 MARKED = frozenset(mark[0] for mark in MARKS)
-ENDING = r"\(?(?:approximately|approx\.|exactly)\)?|is (?:the|our) (?:final |correct )?(?:answer|solution)"
+ENDING = (
+    r"\((?:a )?(?:double|triple|repeated) root\)|"
+    r"\(?(?:approximately|approx\.|exactly)\)?|is (?:the|our) (?:final |correct )?(?:answer|solution)"
+)
 QED = re.compile(
     rf"(?<=[^\s])\s?(?:{ENDING}|\\text\s?\{{\s?(?:{ENDING})\s?\}}|"
     r"\\(?:blacksquare|square|checkmark|qed|Box)(?![a-zA-Z])|[✓✔∎✅■□])\Z"
@@ -79,11 +82,12 @@ MODULUS = re.compile(
 
 
 YES_OR_NO = re.compile(
-    r"(?P<word>yes|no)\s?[,.:;-]\s?(?!.*(?<![a-z])(?:yes|no|or|but|if)(?![a-z]))[a-z][a-z ,.'-]*", re.IGNORECASE
+    r"(?P<word>yes|no)(?:\s?[,.:;]\s|\s?\()(?!.*(?<![a-z])(?:yes|no|or|but|if)(?![a-z]))[a-z][a-z0-9 ,.'()-]*",
+    re.IGNORECASE,
 )
-"""A yes or no, repeated in a sentence behind it."""
+"""A yes or no, and a sentence behind it."""
 NO_SOLUTION = re.compile(
-    r"(?:there(?:is|are|exists?))?no(?:real|such)?(?:solutions?|roots?)(?:exists?)?|(?:the)?emptyset|none"
+    r"(?:there(?:is|are|exists?))?no(?:real|such)?(?:solutions?|roots?|integers?|numbers?|values?)(?:exists?)?|(?:the)?emptyset|none"
 )
 SAME_WORDS = {"dne": "doesnotexist"}
 HAS = re.compile(
@@ -234,7 +238,7 @@ def names_part(text: str) -> tuple[str, str] | None:
     """``Anna: 7`` or ``Anna has 7`` as name and value; None without a name before the colon or the verb."""
     has = HAS.fullmatch(text)
     if has:
-        return has["name"], has["value"].strip()
+        return None if _is_doubtful(has["name"]) else (has["name"], has["value"].strip())
     name, colon, value = text.partition(":")
     value = value.removeprefix("=").strip()
     first = re.fullmatch(r"\s*\\text\s?\{\s*([A-Za-z][A-Za-z .'-]{0,40}?):\s*\}(.*)", text, re.DOTALL)
@@ -243,8 +247,12 @@ def names_part(text: str) -> tuple[str, str] | None:
     if not colon or not value or ":" in value:
         return None
     plain = re.fullmatch(r"[A-Za-z][A-Za-z '-]{0,40}", name.strip())
-    key = name_of(name.strip()) if not plain else (None if DOUBT.search(name) else name.strip().replace(" ", ""))
+    key = name_of(name.strip()) if not plain else (None if _is_doubtful(name) else name.strip().replace(" ", ""))
     return (key, value) if key and not key.isdigit() else None
+
+
+def _is_doubtful(name: str) -> bool:
+    return bool(DOUBT.search(name) or NEGATION.search(name))
 
 
 def text_key(text: str) -> str:

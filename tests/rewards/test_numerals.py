@@ -89,6 +89,12 @@ def test_the_longest_number():
         ("1000000.55", "1000000.552", True),
         ("123456.4", "123456.3", False),
         ("12345678.5", "12345680.5", False),
+        ("1234567.301", "1234567.31", False),  # 0.009 apart, and half a cent is 0.005
+        ("1234567.309", "1234567.30", False),  # the zero is a digit
+        ("1234567.301", "1234567.30", True),
+        ("98765.4", "98765.432", True),  # half of 0.1 is 0.05
+        ("123456.7", "123456.71", False),  # amounts of money
+        ("100000e0", "10000004e-2", True),  # half a unit of the last digit is 0.5
         ("1234567.30", "1234567.31", False),
         ("12345680", "12345678.5", False),
         ("6.02214e23", "6.02214076e23", True),  # all six digits that the one has
