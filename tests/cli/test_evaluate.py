@@ -262,7 +262,7 @@ def test_the_handler_of_the_process_is_back_at_the_end(evaluate_flags, words):
         signal.signal(signal.SIGTERM, before)
 
 
-def test_help_is_quick_and_imports_nothing_heavy():
+def test_help_imports_nothing_heavy():
     code = """
 import sys
 from openrlhf_cov.cli import evaluate
@@ -273,8 +273,6 @@ except SystemExit as stop:
 heavy = {"torch", "ray", "vllm", "openrlhf", "deepspeed", "transformers", "datasets", "openai", "sympy"}
 print(*sorted(heavy & sys.modules.keys()), file=sys.stderr, end="")
 """
-    started = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert "--benchmarks" in done.stdout
-    assert time.monotonic() - started < 2
