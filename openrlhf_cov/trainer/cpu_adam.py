@@ -23,6 +23,6 @@ def replay_bias_corrections(optimizer: torch.optim.Optimizer) -> None:
     groups = optimizer.param_groups
     optimizer.param_groups = [groups[0] | {"params": [nobodys], "step": 0}]
     for _ in range(steps):
-        optimizer.step()
+        type(optimizer).step(optimizer)  # not what may stand before it on the object, such as a look for NaN
     optimizer.param_groups = groups
     optimizer.state.pop(nobodys, None)

@@ -47,9 +47,13 @@ def make_actor(stage, folder, kind=CovPolicyActor, with_critic=False):
     strategy = object.__new__(CovStrategy)
     strategy.args = SimpleNamespace(
         ckpt=SimpleNamespace(path=str(folder), max_num=3, max_mem=1000, save_hf=False, load_enable=True),
-        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2),
-        critic=SimpleNamespace(num_nodes=1, num_gpus_per_node=2, model_name_or_path="model" if with_critic else None),
-        ds=SimpleNamespace(zero_stage=stage, tensor_parallel_size=1),
+        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2, optim="adam"),
+        critic=SimpleNamespace(
+            num_nodes=1, num_gpus_per_node=2, optim="adam", model_name_or_path="model" if with_critic else None
+        ),
+        ds=SimpleNamespace(
+            zero_stage=stage, tensor_parallel_size=1, param_dtype="fp32", adam_offload=False, use_universal_ckpt=False
+        ),
         train=SimpleNamespace(enable_ema=False),
     )
     actor, engine = object.__new__(kind), make_engine(stage)
