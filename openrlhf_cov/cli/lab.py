@@ -24,9 +24,10 @@ RUN_FILE = "lab.json"
 """What a run was asked for."""
 RESULT_FILE = "result.json"
 """The last evaluation, written when a run is complete."""
-UPSTREAM_FLAGS = {"actor.loss_agg_mode": "token-mean", "actor.policy_loss_type": "ppo"}
+UPSTREAM_FLAGS = {"actor.loss_agg_mode": "token-mean"}
 """What methods may ask of upstream's flags, as the laboratory has it."""
 TASKS = ("commands", "addition")
+"""Keys of ``lab.tasks.TASKS``, which takes PyTorch to import."""
 
 
 def build_parser() -> Parser:
@@ -103,9 +104,10 @@ def train(args: Any, settings: LabSettings, config: CovConfig, asked: dict[str, 
     for name in (METRICS_FILE, EVAL_FILE):
         (output / name).unlink(missing_ok=True)  # of a run that was cut off: a minute's work, done again
     kept = args.base_policies or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openrlhf_cov"
-    model, tokenizer = TASKS[args.task]().base_policy(kept, args.base_seed)
+    task = TASKS[args.task]()
+    model, tokenizer = task.base_policy(kept, args.base_seed)
     base = frozen(model) if settings.kl_coef else None
-    lab = Lab(TASKS[args.task](), model, tokenizer, settings, config, base)
+    lab = Lab(task, model, tokenizer, settings, config, base)
     metrics, evaluations = MetricsLog(output / METRICS_FILE), MetricsLog(output / EVAL_FILE)
     evaluations.write(0, lab.evaluate())
     result: dict[str, float] = {}

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from openrlhf_cov.rewards.addition import EOS_TOKEN
 
-DATASOURCE = "hidden_commands"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ@#$%&!"
 SKILLS = {"a": (2, 1, 0), "b": (1, 2, 0), "c": (2, 0, 1), "d": (1, 0, 2)}
 """Name of a skill -> the place in the prompt from which each digit of its result comes."""
@@ -56,14 +55,6 @@ class Command:
     def carried_out(self, skill: str) -> str:
         """The response that names ``skill`` and carries it out."""
         return skill + "".join(self.digits[place] for place in SKILLS[skill])
-
-    def to_row(self) -> dict[str, str]:
-        """One line of the data files: keys ``input``, ``label``, ``datasource``."""
-        return {"input": self.prompt, "label": self.label, "datasource": DATASOURCE}
-
-    def to_benchmark_row(self) -> dict[str, str]:
-        """One line of a benchmark: keys ``id``, ``problem``, ``answer``, ``source``."""
-        return {"id": self.prompt, "problem": self.prompt, "answer": self.label, "source": DATASOURCE}
 
 
 def split_digits(held_out: int) -> tuple[list[str], list[str]]:

@@ -85,3 +85,7 @@ def test_base_policies_are_made_once(tmp_path, monkeypatch, base_policies):
     (tmp_path / "base" / "commands-0" / "lab.json").write_bytes(b"\xff[")
     remade, _ = task.base_policy(tmp_path / "base", 0)
     assert all(a.equal(b) for a, b in zip(made.parameters(), remade.parameters(), strict=True))
+
+
+def test_every_task_can_be_chosen():
+    assert set(lab.TASKS) == set(tasks.TASKS)
