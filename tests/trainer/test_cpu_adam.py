@@ -113,3 +113,24 @@ def test_an_adam_without_steps_has_nothing_to_count():
     optimizer.__class__ = type("NotDestroyed", (adam.DeepSpeedCPUAdam,), {"__del__": lambda self: None})
     replay_bias_corrections(optimizer)
     assert not optimizer.state
+
+
+def test_the_replay_asks_nobody_who_stands_before_the_step(monkeypatch):
+    class Adam(torch.optim.Adam):
+        """Stands in for DeepSpeed's, which takes a minute to compile."""
+
+    monkeypatch.setattr(cpu_adam, "DeepSpeedCPUAdam", Adam)
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = Adam([weight])
+    step(nn.Parameter(torch.ones(50)), optimizer, 0)
+    weight.grad = torch.ones(3)
+    optimizer.step()
+    before = weight.detach().clone()
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a look for NaN, among gradients that are not there yet")
+
+    optimizer.step = refuse
+    replay_bias_corrections(optimizer)
+    assert weight.detach().equal(before)
+    assert list(optimizer.state) == [weight]
