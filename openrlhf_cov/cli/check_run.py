@@ -3,6 +3,7 @@
 What is called faults gives one line for each that there is; the others raise UsageError with the first.
 """
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -198,12 +199,46 @@ def _check_resumable(args: SimpleNamespace, folder: Path, model: str) -> None:
     """The newest checkpoint is of this ``model`` and of as many ranks; half-written ones are named and passed over."""
     for name in checkpoints.partial_checkpoints(folder):
         logger.warning(f"--ckpt.path: {folder / name} was never completed and is passed over")
+    _check_pointer(folder, args.ds.use_universal_ckpt)
     path = getattr(args, model).model_name_or_path
     config = AutoConfig.from_pretrained(path, trust_remote_code=args.trust_remote_code)
     run = checkpoints.describe_run(args, config, model)
     other = checkpoints.differences(folder, run, args.ds.use_universal_ckpt)
     if other:
         raise UsageError(f"--ckpt.load_enable: {folder}: {other}; resume with the same model and sizes")
+
+
+def _check_pointer(folder: Path, universal: bool) -> None:
+    """The kind of checkpoint that the flags ask for is there, whole, and the newest."""
+    plain, converted = (checkpoints.pointed_to(folder, name) for name in (checkpoints.LATEST, checkpoints.UNIVERSAL))
+    if universal and plain and not converted:
+        raise UsageError(
+            f"--ds.use_universal_ckpt: {folder} has no {checkpoints.UNIVERSAL}; convert {plain} with DeepSpeed's "
+            "ds_to_universal, or drop the flag"
+        )
+    if converted and not plain and not universal:
+        raise UsageError(
+            f"--ckpt.load_enable: {folder} has {checkpoints.UNIVERSAL} alone; add --ds.use_universal_ckpt"
+        )
+    if not (universal and plain and converted):
+        return
+    if _step_of(plain) > _step_of(converted):
+        raise UsageError(
+            f"--ds.use_universal_ckpt: {folder} was saved to since {converted} was made; drop the flag to go on from "
+            f"{plain}, or convert that one"
+        )
+    rollouts = checkpoints.ROLLOUTS_FILE
+    if (folder / plain / rollouts).is_file() and not (folder / converted / rollouts).is_file():
+        raise UsageError(
+            f"--ds.use_universal_ckpt: {folder / converted} has no {rollouts}, which the converter leaves behind; copy "
+            f"it from {plain}"
+        )
+
+
+def _step_of(tag: str) -> int:
+    """The global step in the name of a checkpoint; 0 without one."""
+    digits = re.search(r"\d+", tag)
+    return int(digits[0]) if digits else 0
 
 
 def _or_resume(folder: Path) -> str:

@@ -147,9 +147,9 @@ def tag_to_restore(args: Any, folder: Path) -> str | None:
     return next(common, pointed_to(folder))
 
 
-def pointed_to(folder: Path) -> str | None:
-    """The checkpoint that ``latest`` names; None without that file, or if what stands there is no plain name."""
-    pointer = folder / LATEST
+def pointed_to(folder: Path, name: str = LATEST) -> str | None:
+    """The checkpoint that a pointer names; None without that file, or if what stands there is no plain name."""
+    pointer = folder / name
     tag = pointer.read_text(encoding="utf-8", errors="replace").strip() if pointer.is_file() else ""
     return tag if TAG.fullmatch(tag) else None
 
@@ -160,7 +160,7 @@ def prune(folder: Path, newest: str, max_num: int, max_mem: float, metric_of: Ca
     Of several ``best…`` checkpoints the newest stays. Of the others at most ``max_num`` stay, and as many as fit in
     ``max_mem`` GiB together with the rest: first those without a metric go, then those of the worst, then the oldest.
     """
-    kept = {newest} | {pointed_to(pointer.parent) for pointer in folder.parent.glob(f"_*/{LATEST}")}
+    kept = {newest} | {pointed_to(model, name) for model in folder.parent.glob("_*") for name in (LATEST, UNIVERSAL)}
     tags = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(PARTIAL)]
     if newest.startswith("best"):
         for path in tags:

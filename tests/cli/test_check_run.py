@@ -314,3 +314,39 @@ def test_a_half_written_checkpoint_is_named_and_passed_over(check, tmp_path, mon
     changes = checkpointed(tmp_path, {"ranks": 1}, partial=["partial-global_step4"])
     check(changes, "--ckpt.load_enable")
     assert "partial-global_step4 was never completed and is passed over" in " ".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("pointers", "flags", "said"),
+    [
+        ({"latest": "global_step3"}, ["--ds.use_universal_ckpt"], "has no latest_universal; convert global_step3"),
+        ({"latest_universal": "global_step2_universal"}, [], "add --ds.use_universal_ckpt"),
+        (
+            {"latest": "best_global_step6", "latest_universal": "global_step2_universal"},
+            ["--ds.use_universal_ckpt"],
+            "was saved to since global_step2_universal was made",
+        ),
+        (
+            {"latest": "global_step3", "latest_universal": "global_step3_universal"},
+            ["--ds.use_universal_ckpt"],
+            "global_step3_universal has no rollouts.pt, which the converter leaves behind; copy it from global_step3",
+        ),
+    ],
+)
+def test_the_kind_of_checkpoint_that_is_asked_for_is_there(refusal, tmp_path, pointers, flags, said):
+    changes = checkpointed(tmp_path, {"ranks": 1})
+    actor = tmp_path / "ck" / "_actor"
+    (actor / "latest").unlink()
+    (actor / "global_step3" / "rollouts.pt").touch()
+    for name, tag in pointers.items():
+        (actor / tag).mkdir(exist_ok=True)
+        (actor / name).write_text(tag)
+    assert said in refusal(changes, "--ckpt.load_enable", *flags)
+
+
+def test_a_whole_universal_checkpoint_of_other_ranks_is_taken(check, tmp_path):
+    changes = checkpointed(tmp_path, {"ranks": 7})
+    actor = tmp_path / "ck" / "_actor"
+    (actor / "global_step3_universal").mkdir()
+    (actor / "latest_universal").write_text("global_step3_universal")
+    check(changes, "--ckpt.load_enable", "--ds.use_universal_ckpt")

@@ -465,3 +465,13 @@ def test_a_pointer_that_is_a_link_is_replaced_and_not_followed(tmp_path):
 def test_a_pointer_that_is_no_plain_name_points_to_nothing(tmp_path, content):
     (tmp_path / "latest").write_bytes(content)
     assert pointed_to(tmp_path) is None
+
+
+def test_what_either_pointer_names_is_kept(tmp_path):
+    actor = tmp_path / "_actor"
+    for tag in ("global_step1", "global_step2_universal", "global_step3", "global_step4"):
+        (actor / tag).mkdir(parents=True)
+    (actor / "latest").write_text("global_step4")
+    (actor / "latest_universal").write_text("global_step2_universal")
+    prune(actor, "global_step4", 2, float("inf"), lambda path: None)
+    assert sorted(path.name for path in actor.iterdir() if path.is_dir()) == ["global_step2_universal", "global_step4"]
