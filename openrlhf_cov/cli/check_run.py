@@ -230,8 +230,8 @@ def _check_pointer(folder: Path, universal: bool) -> None:
     rollouts = checkpoints.ROLLOUTS_FILE
     if (folder / plain / rollouts).is_file() and not (folder / converted / rollouts).is_file():
         raise UsageError(
-            f"--ds.use_universal_ckpt: {folder / converted} has no {rollouts}, which the converter leaves behind; copy "
-            f"it from {plain}"
+            f"--ds.use_universal_ckpt: {folder / converted} has no {rollouts}, which the converter leaves behind; "
+            f"copy it from {plain}"
         )
 
 

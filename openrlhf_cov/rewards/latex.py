@@ -279,7 +279,7 @@ class _Parser:
         if base is not None:
             if name != "log":
                 raise Refused(f"a subscript at {name}")
-            node = Node("div", (node, Node("log", (base,))))
+            node = node if base.kind == "e" else Node("div", (node, Node("log", (base,))))
         return node if power is None else Node("pow", (node, power))
 
     def function_argument(self) -> Node:

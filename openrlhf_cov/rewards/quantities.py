@@ -23,7 +23,7 @@ AMOUNTS = (
 MULTIPLES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 COUNTED = re.compile(rf"\A(?P<number>-?[\d.,]+)\s?(?:\\text\s?\{{)?\s?(?P<word>{'|'.join(MULTIPLES)})\s?\}}?")
 
-SAID_TWICE = re.compile(r"([^()]+?)(?:(?:\\text\s?\{\s?or\s?\}|\sor\s)([^()]+)|\s\((-?[\d,]*\.\d+)\))")
+SAID_TWICE = re.compile(r"([^()]+?)(?:(?:\\text\s?\{\s?(?:or|OR)\s?\}|\s(?:or|OR)\s)([^()]+)|\s\((-?[\d,]*\.\d+)\))")
 
 
 def counted_number(text: str) -> Number | None:

@@ -17,8 +17,8 @@ from openrlhf_cov.rewards.wording import YES_OR_NO, names_part, split_condition,
 MAX_DEPTH = 12
 MAX_ITEMS = 100
 
-CONNECTOR = re.compile(r"\\text\s?\{\s?,?\s?(?:and|or|,)\s?\}|(?<![A-Za-z\\])(?:and|or|AND|OR)(?![A-Za-z])|;")
-OR = re.compile(r"\\text\s?\{\s?,?\s?or\s?\}|(?<![A-Za-z\\])(?:or|OR)(?![A-Za-z])")
+CONNECTOR = re.compile(r"\\text\s?\{\s?,?\s?(?:and|or|AND|OR|,)\s?\}|(?<![A-Za-z\\])(?:and|or|AND|OR)(?![A-Za-z])|;")
+OR = re.compile(r"\\text\s?\{\s?,?\s?(?:or|OR)\s?\}|(?<![A-Za-z\\])(?:or|OR)(?![A-Za-z])")
 THOUSANDS = re.compile(r"(?<![\d,])\d{1,3}(?:,\d{3})+(?!,?\d)")
 RELATION = re.compile(r"\\(?:le|ge)(?![a-z])\s?|<=|>=|<|>")
 MATRIX = re.compile(

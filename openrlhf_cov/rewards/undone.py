@@ -77,6 +77,8 @@ def has_arithmetic(node: Node) -> bool:
     quotient or power of sums with ``i`` of rational numbers, as in ``(2+3i)(4+5i)``. Not ``2x\cdot 4``.
     """
     node = _bare(node)
+    if _is_polar(node):
+        return False
     if node.kind == "add":
         parts, found = operands(node), _is_worth_joining("add", operands(node))
     elif node.kind in ("mul", "div"):
@@ -124,13 +126,14 @@ def _has_products(above: list[Node], below: list[Node]) -> bool:
     inside = [
         {kind for part in side if exact_value(part) is not None for kind in _kinds(part)} for side in (above, below)
     ]
-    if inside[1] & {"div", "decimal"} or all(kinds & {"factorial", "binom"} for kinds in inside):
+    if (inside[0] and inside[1] & {"div", "decimal"}) or all(kinds & {"factorial", "binom"} for kinds in inside):
         return True
     return any(_is_worth_joining("mul", side) for side in (above, below))
 
 
 def _long_numbers(parts: list[Node]) -> list[Node]:
-    return [part for part in parts if exact_value(part) is not None and _written(part) > 1]
+    """Those with a number of more than a digit; a half has none."""
+    return [part for part in parts if exact_value(part) is not None and _longest(part) > 1]
 
 
 def _is_worth_joining(kind: str, parts: list[Node]) -> bool:
@@ -166,6 +169,13 @@ def _is_rational_function(node: Node) -> bool:
         return bool(abs(scaled - mpmath.nint(scaled)) < ALL_BUT_WHOLE)
     except (NoValue, Undecided):
         return False
+
+
+def _is_polar(node: Node) -> bool:
+    r"""Whether it is ``\cos t + i \sin t``, which is as done as ``e^{it}``."""
+    angle = next((part.args for part in node.walk() if part.kind == "cos"), ()) if node.kind == "add" else ()
+    i, sine = Node("i"), Node("sin", angle)
+    return bool(angle) and node.args in [(Node("cos", angle), Node("mul", pair)) for pair in ((i, sine), (sine, i))]
 
 
 def _is_gaussian(node: Node) -> bool:
@@ -214,6 +224,12 @@ def _kinds(node: Node) -> set[str]:
 def _written(node: Node) -> int:
     """The digits of all numbers in a formula."""
     return sum(_digits(part.value) for part in node.walk() if part.kind in ("num", "decimal"))
+
+
+def _longest(node: Node) -> int:
+    """The digits of the longest number in a formula, numerators and denominators apart."""
+    values = [part.value for part in node.walk() if part.kind in ("num", "decimal")]
+    return max((_length(abs(each)) for value in values for each in value.as_integer_ratio() if each), default=1)
 
 
 def _digits(value: Fraction) -> int:

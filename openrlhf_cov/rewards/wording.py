@@ -82,7 +82,8 @@ MODULUS = re.compile(
 
 
 YES_OR_NO = re.compile(
-    r"(?P<word>yes|no)(?:\s?[,.:;]\s|\s?\()(?!.*(?<![a-z])(?:yes|no|or|but|if)(?![a-z]))[a-z][a-z0-9 ,.'()-]*",
+    r"(?P<word>yes|no)(?:\s?[,.:;]\s|\s-\s|\s?\()(?!.*(?<![a-z])(?:yes|no|or|but|if)(?![a-z]))"
+    r"[a-z][a-z0-9 ,.'()=<>+*/^$-]*",
     re.IGNORECASE,
 )
 """A yes or no, and a sentence behind it."""
