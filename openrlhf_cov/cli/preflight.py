@@ -192,12 +192,10 @@ def _check_config(flag: str, model: str, refusal: str, trusted: bool) -> None:
 
 def _file_with_code(model: str) -> str | None:
     """The first file of a model that names code of its own."""
-    from transformers.utils.hub import cached_file
+    from transformers.utils.hub import cached_files
 
-    for name in CONFIG_FILES:
-        path = cached_file(
-            model, name, _raise_exceptions_for_missing_entries=False, _raise_exceptions_for_connection_errors=False
-        )
-        if path and parse_object(Path(path).read_bytes()).get("auto_map"):
-            return name
+    # all at once: without a network the hub is waited for once, not for each of them
+    for path in map(Path, cached_files(model, CONFIG_FILES, _raise_exceptions_for_missing_entries=False) or ()):
+        if parse_object(path.read_bytes()).get("auto_map"):
+            return path.name
     return None
