@@ -245,4 +245,4 @@ def test_worst_inputs_are_read_in_linear_time(name, call, methods):
 )
 def test_the_worst_inputs_are_bad_enough(bad):
     pattern = re.compile(bad)
-    assert max(seconds(pattern, "match", text) for text in worst_inputs(pattern)) > SECONDS
+    assert any(seconds(pattern, "match", text) > SECONDS for text in worst_inputs(pattern))
