@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
 
-from openrlhf_cov.models.method import SLOTS, Method
+from openrlhf_cov.models.method import SHARED, SLOTS, Method
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import Schedule, Settings, extremes, setting
 
@@ -112,14 +112,17 @@ class CovConfig(*OF_METHODS):
     @property
     def asks_log_probs(self) -> bool:
         """True if the window holds the log-probs of the policy before each update."""
-        asked = [getattr(self, method.log_probs_policy) for method in self.methods if method.log_probs_policy]
-        return "current" in asked
+        return "current" in self._asked("log_probs_policy")
 
     @property
     def entropy_policy(self) -> str | None:
         """Whose entropies the window holds: ``current``, ``old`` or, where no method asks for any, None."""
-        asked = [getattr(self, method.entropy_policy) for method in self.methods if method.entropy_policy]
-        return next(iter(asked), None)
+        return next(iter(self._asked("entropy_policy")), None)
+
+    def _asked(self, what: str) -> list[str]:
+        """Whose log-probs, or entropies, each method asks for that asks for any."""
+        named = [getattr(method, what) for method in self.methods if getattr(method, what)]
+        return [getattr(self, name, name) for name in named]
 
     def at(self, step: int) -> "CovConfig":
         """The settings of global step ``step`` (from 0): every schedule replaced by its value."""
@@ -139,7 +142,7 @@ class CovConfig(*OF_METHODS):
 
     def _conflicts(self) -> Iterator[str]:
         for one, other in combinations(self.methods, 2):
-            if one.slot == other.slot:
+            if one.slot == other.slot and one.slot not in SHARED:
                 yield f"{one.flag} and {other.flag}: each {SLOTS[one.slot]}, and a run has one that does; drop one"
             if one.by_covariance and other.by_covariance:
                 yield f"{one.flag} and {other.flag} both select by covariance, each with its own PPO clip; drop one"
@@ -157,10 +160,10 @@ class CovConfig(*OF_METHODS):
                     f"{method.title} was published with a clip of its own or with none; drop one, or add "
                     "--allow_no_trust_region if you mean it"
                 )
-        asking = [method for method in self.methods if method.entropy_policy]
-        if len({getattr(self, method.entropy_policy) for method in asking if method.entropy_policy}) > 1:
-            flags = " and ".join(method.flag for method in asking)
-            yield f"{flags} ask for entropies of different policies; let them ask for the same"
+        for what, title in (("entropy_policy", "entropies"), ("log_probs_policy", "log-probs")):
+            if len(set(self._asked(what))) > 1:
+                flags = " and ".join(method.flag for method in self.methods if getattr(method, what))
+                yield f"{flags} ask for {title} of different policies; let them ask for the same"
 
     def _check_fraction(self, name: str, value: float) -> None:
         if not 0.0 < value <= 1.0:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.method import Method, Plan, TokenBatch
+from openrlhf_cov.models.method import Method, Plan, TokenBatch, transformed
 from openrlhf_cov.models.window import MicroBatch
 
 
@@ -94,8 +94,7 @@ class MethodLoss(nn.Module):
         batch = TokenBatch(log_probs, old_log_probs, advantages, action_mask)
         methods = [method for method in self.config.methods if method.plan]
         plans, update = self._plans(methods, batch)
-        for plan in plans:
-            advantages = plan.transformed(advantages)
+        advantages = transformed(advantages, plans)
         surrogate = self.config.surrogate
         if surrogate and surrogate.coefficient:
             ratio = batch.ratio
