@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from openrlhf_cov.models.control import Control
 from openrlhf_cov.settings import Settings
 
 if TYPE_CHECKING:
@@ -128,6 +129,12 @@ class Method:
     """(settings, ratio, A') -> k (B, A) of a surrogate."""
     penalty: Callable[[Any, TokenBatch], Tensor] | None = None
     """Penalty (B, A), with gradient, of the planned tokens."""
+    clip: Callable[[Any], tuple[float, float]] | None = None
+    """(settings of a step) -> range (low, high) of the PPO clip in it; instead of ``ppo_clip``."""
+    bonus: Callable[[Any], float] | None = None
+    """(settings of a step) -> coefficient of the entropy bonus in it."""
+    controls: tuple[Control, ...] = ()
+    """Settings that ``--entropy_target`` may move, the main one first."""
     ppo_clip: tuple[float, float] | None = None
     """Published range (low, high) of the PPO clip; None: that of the run's flags."""
     keeps_clip: str | None = None
@@ -150,4 +157,6 @@ class Method:
 
     def clip_of(self, settings: Any) -> tuple[float, float] | None:
         """The PPO clip that it sets, None if it leaves the run's."""
+        if self.clip:
+            return self.clip(settings)
         return None if self.keeps_clip and getattr(settings, self.keeps_clip) else self.ppo_clip

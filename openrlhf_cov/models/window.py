@@ -1,6 +1,7 @@
 """What a method can see of one optimizer step before its update: exact for any micro-batch size, rank and order.
 
-Three primitives serve every method: counts and exact sums, the k largest, the maximum. Each may be used more than once, one round of collectives after another. Nothing here carries gradient.
+Three primitives serve every method: counts and exact sums, the k largest, the maximum. Each may be used more than
+once, one round of collectives after another. Nothing here carries gradient.
 """
 
 import math
@@ -48,9 +49,9 @@ class Window:
     """The tokens of one optimizer step: micro-batches of this rank, together with those of all others.
 
     ``keys`` (``token_keys``) break ties and draw lots; ``ppo_clip`` is the (low, high) range in force. Where a method
-    asks for entropies, ``entropies`` (B, A) in nats are those of the policy it asks for, ``old_entropies`` of the one
-    that sampled, and ``rollout_entropy`` the mean of these over all tokens of the rollout, 0-d. Every rank must ask
-    for the same things in the same order.
+    asks for entropies, ``entropies`` (B, A) in nats are those of the policy it asks for, and ``old_entropies`` those
+    of the one that sampled. ``rollout_entropy`` is the mean of these over all tokens of the rollout, 0-d. Every rank
+    must ask for the same things in the same order.
     """
 
     def __init__(

@@ -94,7 +94,7 @@ def test_an_evaluation_leaves_the_run_alone(task, policy):
 
 def test_metrics_are_those_of_a_run(run):
     _, metrics, evaluations = run(CHOICES["kl_cov"])
-    names = {"reward", "response_length", "policy_loss", "grad_norm", "entropy/mean", "entropy/position_0", "cov/mean"}
+    names = {"reward", "response_length", "policy_loss", "gradient/norm", "entropy/mean", "entropy/position_0", "cov/mean"}
     assert names | {"cov/selected_frac", "gradient/zero_frac", "entropy/delta"} <= metrics[0].keys()
     assert len(metrics) == 2
     assert len(evaluations) == 2
