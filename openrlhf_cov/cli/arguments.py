@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Container
 from dataclasses import fields
+from typing import Any
 
 from openrlhf_cov.config import (
     DryRunConfig,
@@ -174,11 +175,16 @@ class CovArgumentParser(Parser):
     def _open_ppo_clip(self, args: argparse.Namespace, config: CovConfig, given: set[str]) -> None:
         """Give upstream's PPO clip the published range, unless the user set one."""
         policy_loss_type = getattr(args, "actor.policy_loss_type")
-        if policy_loss_type != "ppo":
+        on_tokens = [method for method in config.methods if method.slot != "bonus"]
+        if on_tokens and policy_loss_type != "ppo":
             self.error(
-                f"{config.methods[0].flag} needs --actor.policy_loss_type ppo, got {policy_loss_type}: it acts on "
+                f"{on_tokens[0].flag} needs --actor.policy_loss_type ppo, got {policy_loss_type}: it acts on "
                 "each token, this ratio is of a sequence and would average that away"
             )
+        for method in config.methods:
+            for name in CLIP_RANGE_FLAGS if method.clip else ():
+                if name in given:
+                    self.error(f"--{name} has no effect with {method.flag}, which sets the PPO clip; drop it")
         unclipped = [method for method in config.methods if method.clip_of(config) == UNCLIPPED]
         for method in unclipped if config.ppo_clip == UNCLIPPED else ():
             for name in (*CLIP_RANGE_FLAGS, "actor.dual_clip"):
@@ -192,6 +198,8 @@ class CovArgumentParser(Parser):
             self.error(reason)
         if config.ppo_clip and given.isdisjoint(CLIP_RANGE_FLAGS):
             setattr(args, "actor.eps_clip_low_high", config.ppo_clip)
+        if config.entropy_bonus_in_force is not None:
+            setattr(args, "actor.entropy_coef", config.entropy_bonus_in_force)  # upstream then computes the entropy
 
 
 def add_config_arguments(
@@ -203,7 +211,8 @@ def add_config_arguments(
         if only is not None and setting.name not in only:
             continue
         flag = f"--{setting.metadata['flag'] or setting.name}"
-        help = f"{setting.metadata['help']} (default: {setting.default})"
+        default = "" if setting.default is None else f" (default: {setting.default})"
+        help = f"{setting.metadata['help']}{default}"
         if isinstance(setting.default, bool):
             group.add_argument(flag, action="store_true", default=setting.default, help=_escaped(help))
         elif isinstance(setting.default, tuple):
@@ -213,12 +222,16 @@ def add_config_arguments(
             group.add_argument(
                 flag,
                 dest=setting.name,
-                type=_number_or_schedule if setting.metadata["scheduled"] else type(setting.default),
+                type=_number_or_schedule if setting.metadata["scheduled"] else _type_of(setting.default),
                 metavar="X|START:END:STEPS[:cosine]" if setting.metadata["scheduled"] else None,
                 default=setting.default,
                 choices=setting.metadata["choices"],
                 help=_escaped(help),
             )
+
+
+def _type_of(default: Any) -> type:
+    return float if default is None else type(default)
 
 
 def _number_or_schedule(text: str) -> float | Schedule:

@@ -79,7 +79,8 @@ def configured(args: Any) -> CovConfig:
     """The settings of the policy loss. ValueError for what a method refuses."""
     known = {each.name: getattr(args, each.name) for each in fields(CovConfig) if hasattr(args, each.name)}
     config = CovConfig(**known)
-    for reason in filter(None, (method.refuses(config, UPSTREAM_FLAGS) for method in config.methods)):
+    flags = UPSTREAM_FLAGS | {"actor.entropy_coef": args.entropy_coef}
+    for reason in filter(None, (method.refuses(config, flags) for method in config.methods)):
         raise ValueError(reason)
     return config
 

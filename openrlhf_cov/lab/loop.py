@@ -25,8 +25,15 @@ from openrlhf_cov.models.dynamics import EntropyDynamics
 from openrlhf_cov.models.loss import LossRecord, MethodLoss
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.ranking import token_keys
-from openrlhf_cov.models.rollout import Rollout, group_sums, rollout_metrics, selection_metrics, token_sums
-from openrlhf_cov.models.window import Window, plan_step
+from openrlhf_cov.models.rollout import (
+    Rollout,
+    group_sums,
+    mean_entropy,
+    rollout_metrics,
+    selection_metrics,
+    token_sums,
+)
+from openrlhf_cov.models.window import ALONE, Window, plan_step
 from openrlhf_cov.rewards.addition import EOS_TOKEN
 from openrlhf_cov.tiny_task.tokenizer import PAD_TOKEN
 from openrlhf_cov.utils.metrics import MetricBuffer
@@ -60,6 +67,7 @@ class Lab:
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.problems = random.Random(f"problems {settings.seed}")
         self.dynamics = EntropyDynamics()
+        self.controller = config.controller()
 
     def run(self) -> Iterator[tuple[int, dict[str, float], dict[str, float] | None]]:
         """(global step from 1, its metrics, the evaluation after it or None) of every step."""
@@ -76,6 +84,8 @@ class Lab:
         sums, groups = token_sums(rollout), group_sums(rollout, self.settings.group, self.settings.prompts)
         buffer.add(*rollout_metrics(rollout, sums, groups, self.settings.group))
         logged = self.update(step, prompts, responses, rollout, buffer)
+        if self.controller:
+            logged |= self.controller.step(mean_entropy(sums).item(), self.loss.config.entropy_target)
         values = buffer.reduce(lambda tensor, op: tensor)
         eta = self.settings.learning_rate * self.settings.updates
         names = ("entropy/mean", "cov/prob_weighted_mean", "cov/mean")
@@ -114,7 +124,7 @@ class Lab:
         self, step: int, prompts: Tensor, responses: Tensor, rollout: Rollout, buffer: MetricBuffer
     ) -> dict[str, float]:
         """All optimizer steps of a rollout, each on other samples; the means of what upstream logs, too."""
-        self.loss.start_step(self.config.at(step - 1), self.settings.seed, step, rank=0)
+        self.loss.start_step(self.config.at(step - 1, self.controller), self.settings.seed, step, rank=0)
         order = torch.randperm(len(prompts), generator=self.generator)
         chosen = torch.zeros_like(rollout.action_mask)
         logged = []
@@ -123,7 +133,7 @@ class Lab:
             chosen[rows] |= self.record.selected
         buffer.add(*selection_metrics(rollout.entropy, rollout.action_mask, chosen))
         losses, norms = zip(*logged, strict=True)
-        return {"policy_loss": sum(losses) / len(losses), "grad_norm": sum(norms) / len(norms)}
+        return {"policy_loss": sum(losses) / len(losses), "gradient/norm": sum(norms) / len(norms)}
 
     def optimize(
         self,
@@ -145,8 +155,9 @@ class Lab:
         loss, *_ = self.loss(log_probs, old, advantages, action_mask=mask, batch_num_tokens=tokens)
         buffer.add(*update_metrics(self.record))
         objective = loss
-        if self.settings.entropy_coef:
-            objective = objective - self.settings.entropy_coef * (entropy * mask).sum() / tokens
+        moved = self.loss.config.entropy_bonus_in_force
+        if bonus := self.settings.entropy_coef if moved is None else moved:
+            objective = objective - bonus * (entropy * mask).sum() / tokens
         if self.settings.kl_coef:
             objective = objective + self.settings.kl_coef * self._kl(prompts[rows], responses[rows], log_probs, mask)
         self.optimizer.zero_grad()
@@ -176,7 +187,8 @@ class Lab:
         mask = rollout.action_mask[rows]
         batch = TokenBatch(log_probs, rollout.log_probs[rows], rollout.advantages[rows], mask)
         keys = token_keys(self.settings.seed, step, rollout.sample_ids[rows], mask.shape[1])
-        [plans] = plan_step(config, Window([batch], [keys], self.loss.ppo_clip, entropies=[entropy]))
+        entropies = [entropy], [rollout.entropy[rows]], mean_entropy(token_sums(rollout))
+        [plans] = plan_step(config, Window([batch], [keys], self.loss.ppo_clip, ALONE, *entropies))
         return plans
 
     def _kl(self, prompts: Tensor, responses: Tensor, log_probs: Tensor, mask: Tensor) -> Tensor:

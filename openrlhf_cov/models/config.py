@@ -1,12 +1,15 @@
 """Every setting of the policy loss: which methods a run uses, what they share, and those of each method."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
 
-from openrlhf_cov.models.method import SLOTS, Method
+from openrlhf_cov.models.control import Control, Controller
+from openrlhf_cov.models.method import SHARED, SLOTS, Method
 from openrlhf_cov.models.methods import METHODS
-from openrlhf_cov.settings import Schedule, Settings, extremes, setting
+from openrlhf_cov.settings import Schedule, Scheduled, Settings, extremes, setting
+from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY
 
 LARGE_COV_RATIO = 0.05
 """Token fractions above this are refused without ``allow_large_cov_ratio``: published values are 2e-4 and 2e-3."""
@@ -64,6 +67,23 @@ class CovConfig(*OF_METHODS):
         "takes those of the rollout",
         choices=("current", "old"),
     )
+    entropy_target: Scheduled = setting(
+        None,
+        "mean entropy in nats at which a setting of the method holds the run: it moves once per step, by the exact "
+        "entropy of the rollouts (Skywork-OR1: 0.2; MAI, STARE: 0.3)",
+        scheduled=True,
+    )
+    entropy_control: str = setting(
+        "",
+        "the setting that --entropy_target moves; empty: the main one of the method. "
+        + "; ".join(f"{m.flag}: {', '.join(c.setting for c in m.controls)}" for m in METHODS.values() if m.controls),
+    )
+    entropy_step: float | None = setting(
+        None, "how far it moves; one that is doubled and halved: its smallest size. Without, as published"
+    )
+    entropy_low: float | None = setting(None, "its lower bound, without: as published")
+    entropy_high: float | None = setting(None, "its upper bound, without: as published")
+    entropy_band: float = setting(0.0, "nats around the target within which it stays where it is")
     allow_large_cov_ratio: bool = setting(False, f"accept token fractions above {LARGE_COV_RATIO}")
     allow_no_trust_region: bool = setting(False, "accept methods that together leave no bound on an update")
     cov_dump_every: int = setting(
@@ -83,6 +103,7 @@ class CovConfig(*OF_METHODS):
             raise ValueError(
                 f"--cov_log_probs old only applies to --cov_scope global, got --cov_scope {self.cov_scope}"
             )
+        self._check_target()
         if self.cov_dump_every < 0:
             raise ValueError(f"--cov_dump_every is a number of global steps of at least 0, got {self.cov_dump_every}")
         if self.cov_dump_tokens < 1:
@@ -112,19 +133,87 @@ class CovConfig(*OF_METHODS):
     @property
     def asks_log_probs(self) -> bool:
         """True if the window holds the log-probs of the policy before each update."""
-        asked = [getattr(self, method.log_probs_policy) for method in self.methods if method.log_probs_policy]
-        return "current" in asked
+        return "current" in self._asked("log_probs_policy")
 
     @property
     def entropy_policy(self) -> str | None:
         """Whose entropies the window holds: ``current``, ``old`` or, where no method asks for any, None."""
-        asked = [getattr(self, method.entropy_policy) for method in self.methods if method.entropy_policy]
-        return next(iter(asked), None)
+        return next(iter(self._asked("entropy_policy")), None)
 
-    def at(self, step: int) -> "CovConfig":
-        """The settings of global step ``step`` (from 0): every schedule replaced by its value."""
+    def _asked(self, what: str) -> list[str]:
+        """Whose log-probs, or entropies, each method asks for that asks for any."""
+        named = [getattr(method, what) for method in self.methods if getattr(method, what)]
+        return [getattr(self, name, name) for name in named]
+
+    def at(self, step: int, controller: Controller | None = None) -> "CovConfig":
+        """The settings of global step ``step`` (from 0): every schedule, and what is controlled, is a value."""
         scheduled = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata["scheduled"]}
-        return replace(self, **{n: v.at(step) for n, v in scheduled.items() if isinstance(v, Schedule)})
+        values = {n: v.at(step) for n, v in scheduled.items() if isinstance(v, Schedule)}
+        return replace(self, **values, **(controller.applied if controller else {}))
+
+    def controller(self) -> Controller | None:
+        """What holds a run at ``entropy_target``; None without one."""
+        if self.entropy_target is None:
+            return None
+        control = self._control()
+        return Controller(control, getattr(self, control.setting), self.entropy_band)
+
+    @property
+    def entropy_bonus_in_force(self) -> float | None:
+        """Coefficient of the entropy bonus that a method sets, None if it is the run's."""
+        return next((method.bonus(self) for method in self.methods if method.bonus), None)
+
+    def _control(self) -> Control:
+        """What ``--entropy_target`` moves, with the step and the bounds of the flags. ValueError if that is open."""
+        offered = [method for method in self.methods if method.controls]
+        named = [c for method in offered for c in method.controls if c.setting == self.entropy_control]
+        if self.entropy_control and not named:
+            known = (
+                ", ".join(c.setting for method in offered for c in method.controls) or "none of its methods has one"
+            )
+            raise ValueError(
+                f"--entropy_control {self.entropy_control} is no setting that this run can move; give one of: {known}"
+            )
+        if not named and len(offered) != 1:
+            methods = " and ".join(method.flag for method in offered)
+            raise ValueError(
+                f"--entropy_target is for {methods}; name the setting that it moves by --entropy_control"
+                if offered
+                else "--entropy_target needs a method with a setting that it can move; --help lists them at "
+                "--entropy_control"
+            )
+        given = {name: getattr(self, f"entropy_{name}") for name in ("step", "low", "high")}
+        return replace((named or offered[0].controls)[0], **{n: v for n, v in given.items() if v is not None})
+
+    def _check_target(self) -> None:
+        others = ("entropy_control", "entropy_step", "entropy_low", "entropy_high", "entropy_band")
+        if self.entropy_target is None:
+            for name in others:
+                if getattr(self, name) not in ("", None, 0.0):
+                    raise ValueError(f"--{name} only applies with --entropy_target; drop it or set --entropy_target")
+            return
+        for value in extremes(self.entropy_target):
+            if not 0.0 < value < HIGHEST_ENTROPY:
+                raise ValueError(
+                    f"--entropy_target is a mean entropy in nats, above 0 and below ln of the vocabulary, got {value}"
+                )
+        if not 0.0 <= self.entropy_band < math.inf:
+            raise ValueError(f"--entropy_band is a finite number of nats of at least 0, got {self.entropy_band}")
+        control = self._control()
+        start = getattr(self, control.setting)
+        if isinstance(start, Schedule):
+            raise ValueError(f"--{control.setting} has a schedule, and --entropy_target moves it, too; drop one")
+        if not 0.0 < control.step < math.inf:
+            raise ValueError(f"--entropy_step is a finite number above 0, got {control.step}")
+        inside = control.low <= start <= control.high or (control.gated and start == 0)
+        if not (control.low < control.high and inside):
+            raise ValueError(
+                f"--{control.setting} {start:g} is not between --entropy_low {control.low:g} and --entropy_high "
+                f"{control.high:g}, the bounds within which --entropy_target moves it"
+            )
+        fixed = dict.fromkeys(("entropy_target", "entropy_step", "entropy_low", "entropy_high"))
+        for bound in (control.low, control.high):  # each checked as if it were given
+            replace(self, **fixed, entropy_control="", entropy_band=0.0, **{control.setting: bound})
 
     def _check_methods(self) -> None:
         names = _names(self.method)
@@ -139,7 +228,7 @@ class CovConfig(*OF_METHODS):
 
     def _conflicts(self) -> Iterator[str]:
         for one, other in combinations(self.methods, 2):
-            if one.slot == other.slot:
+            if one.slot == other.slot and one.slot not in SHARED:
                 yield f"{one.flag} and {other.flag}: each {SLOTS[one.slot]}, and a run has one that does; drop one"
             if one.by_covariance and other.by_covariance:
                 yield f"{one.flag} and {other.flag} both select by covariance, each with its own PPO clip; drop one"
@@ -147,6 +236,10 @@ class CovConfig(*OF_METHODS):
             for method in self.methods:
                 if method.plan and not method.by_covariance:
                     yield f"{method.flag} only applies to --cov_scope global, got --cov_scope {self.cov_scope}"
+        moving = next((method for method in self.methods if method.clip), None)
+        for method in self.methods if moving else ():
+            if method is not moving and method.clip_of(self):
+                yield f"{moving.flag} and {method.flag}: each sets the PPO clip; drop one"
         surrogate = self.surrogate.flag if self.surrogate else None
         for method in self.methods if surrogate else ():
             if method.keeps_clip and getattr(self, method.keeps_clip):
@@ -157,10 +250,10 @@ class CovConfig(*OF_METHODS):
                     f"{method.title} was published with a clip of its own or with none; drop one, or add "
                     "--allow_no_trust_region if you mean it"
                 )
-        asking = [method for method in self.methods if method.entropy_policy]
-        if len({getattr(self, method.entropy_policy) for method in asking if method.entropy_policy}) > 1:
-            flags = " and ".join(method.flag for method in asking)
-            yield f"{flags} ask for entropies of different policies; let them ask for the same"
+        for what, title in (("entropy_policy", "entropies"), ("log_probs_policy", "log-probs")):
+            if len(set(self._asked(what))) > 1:
+                flags = " and ".join(method.flag for method in self.methods if getattr(method, what))
+                yield f"{flags} ask for {title} of different policies; let them ask for the same"
 
     def _check_fraction(self, name: str, value: float) -> None:
         if not 0.0 < value <= 1.0:

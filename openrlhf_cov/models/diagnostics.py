@@ -8,10 +8,10 @@ from torch import Tensor
 
 from openrlhf_cov.models.covariance import token_covariance
 from openrlhf_cov.models.loss import LossRecord
-from openrlhf_cov.models.method import LOG_RATIO_LIMIT
+from openrlhf_cov.models.method import LOG_RATIO_LIMIT, transformed
 from openrlhf_cov.models.window import ppo_clipped
 from openrlhf_cov.utils.masked import masked_sum
-from openrlhf_cov.utils.metrics import Distribution, LogHistogram, Max, Mean, Metric, Sum
+from openrlhf_cov.utils.metrics import Distribution, EffectiveShare, LogHistogram, Max, Mean, Metric, Sum
 
 RATIO_HISTOGRAM = LogHistogram(-8.0, 8.0)
 
@@ -33,6 +33,9 @@ def update_metrics(record: LossRecord) -> list[Metric]:
     log_ratio = batch.log_probs - batch.old_log_probs
     ratio = clipping.sequence_ratio if by_sequence else clipping.ratio
     gradient = (ratio * seen).masked_fill(clipped | ~mask, 0.0)
+    weight = transformed(torch.ones_like(seen), [replace(plan, add=None) for plan in record.plans])
+    coefficient = weight * (ratio if record.coefficient is None else record.coefficient).masked_fill(clipped, 0.0)
+    restrained = selected if record.plans and record.plans[0].restrains else torch.zeros_like(mask)
     tokens, picked = mask.sum(), selected.sum()
     return [
         Sum("cov/selected_count", picked),
@@ -40,12 +43,19 @@ def update_metrics(record: LossRecord) -> list[Metric]:
         Mean("cov/selected_mean", masked_sum(cov, selected), picked),
         Mean("cov/selected_ppo_kl", -masked_sum(log_ratio, selected), picked),
         Mean("cov/selected_abs_log_ratio", masked_sum(log_ratio.abs(), selected), picked),
+        Mean("gradient/coefficient_mean", masked_sum(coefficient.double(), mask), tokens),
+        EffectiveShare("gradient/effective_frac", weight, mask),
         Mean("gradient/zero_frac", ((gradient == 0) & mask).sum(), tokens),
         Mean("gradient/positive_mass", gradient.clamp(min=0).sum(), tokens),
         Mean("gradient/negative_mass", -gradient.clamp(max=0).sum(), tokens),
-        Mean("ppo/clip_frac", (clipped & ~selected).sum(), tokens),
+        Mean("ppo/clip_frac", (clipped & ~restrained).sum(), tokens),
         Distribution({"ppo/ratio_p99": 0.99}, RATIO_HISTOGRAM, log_ratio, mask),
         Max("ppo/ratio_max", log_ratio.masked_fill(~mask, -math.inf).max().clamp(max=LOG_RATIO_LIMIT).exp()),
+        *(
+            Mean(f"method/{name}", masked_sum(values.double(), mask), tokens)
+            for plan in record.plans
+            for name, values in plan.numbers.items()
+        ),
     ]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.method import Method, Plan, TokenBatch
+from openrlhf_cov.models.method import Method, Plan, TokenBatch, transformed
 from openrlhf_cov.models.window import MicroBatch
 
 
@@ -26,6 +26,8 @@ class LossRecord:
     """(eps_low, eps_high) of the PPO clip in force."""
     sequence_old: Tensor | None = None
     """With GSPO, the log-probs that its ratio of a sequence is to."""
+    coefficient: Tensor | None = None
+    """k of a surrogate; None: PPO's, the ratio."""
     update: int = 0
     """Number of the update that the micro-batch belongs to."""
 
@@ -66,6 +68,9 @@ class MethodLoss(nn.Module):
     def start_step(self, config: CovConfig, seed: int, global_step: int, rank: int) -> None:
         """Take the settings of one global step, and make its draws a function of (seed, global step, rank) alone."""
         self.config = config
+        for method in config.methods:
+            if method.clip:
+                self.policy_loss.clip_eps_low, self.policy_loss.clip_eps_high = method.clip(config)
         self._seed = int(np.random.SeedSequence((seed, global_step, rank)).generate_state(1, np.uint64)[0])
         self._generator = None
 
@@ -94,18 +99,19 @@ class MethodLoss(nn.Module):
         batch = TokenBatch(log_probs, old_log_probs, advantages, action_mask)
         methods = [method for method in self.config.methods if method.plan]
         plans, update = self._plans(methods, batch)
-        for plan in plans:
-            advantages = plan.transformed(advantages)
-        surrogate = self.config.surrogate
+        advantages = transformed(advantages, plans)
+        surrogate, coefficient = self.config.surrogate, None
         if surrogate and surrogate.coefficient:
             ratio = batch.ratio
-            advantages = advantages * (surrogate.coefficient(self.config, ratio, advantages) / ratio)
+            coefficient = surrogate.coefficient(self.config, ratio, advantages)
+            advantages = advantages * (coefficient / ratio)
         self.record = LossRecord(
             replace(batch, log_probs=log_probs.detach()),
             advantages,
             plans,
             self.ppo_clip,
             self._sequence_old(old_log_probs, rollout_log_probs),
+            coefficient,
             update,
         )
         loss, *rest = self.policy_loss(

@@ -3,20 +3,22 @@
 Every token-level method is one detached coefficient k per token times a transformed advantage A', beside at most one
 additive penalty:
 
-    d loss / d log_prob = -k * A' / N        A' = 0 where a token is dropped, else weight * A
+    d loss / d log_prob = -k * A' / N        A' = 0 where a token is dropped, else weight * (A + add)
 
-so a method fills one of three slots: it drops tokens, adds a penalty, or replaces the surrogate (PPO's k). Each slot
-holds at most one method. The command line needs settings and names without PyTorch, so methods call tensors' methods
-and leave what takes more to the window.
+so a method fills one slot: it drops tokens, weighs advantages, adds to them, adds a penalty, or replaces the surrogate
+(PPO's k). Two more set a number of the run, which a closed loop (``models/control.py``) moves: the PPO clip and the
+coefficient of the entropy bonus. A slot holds one method, but for weights, which multiply. The command line needs
+settings and names without PyTorch, so methods call tensors' methods and leave what takes more to the window.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from openrlhf_cov.models.control import Control
 from openrlhf_cov.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,8 +30,19 @@ UNCLIPPED = (math.inf, math.inf)
 LOG_RATIO_LIMIT = 20.0
 """Log ratios are cut here before exp, as upstream's: 4.9e8 is as good as infinite, float32 would overflow at 88."""
 
-SLOTS = {"drop": "takes the gradient of tokens", "penalty": "adds a penalty", "surrogate": "replaces PPO's surrogate"}
-"""What a method does; at most one method of a run does the same."""
+SLOTS = {
+    "drop": "takes the gradient of tokens",
+    "weight": "weighs advantages",
+    "add": "adds to advantages",
+    "penalty": "adds a penalty",
+    "surrogate": "replaces PPO's surrogate",
+    "clip": "moves the PPO clip",
+    "bonus": "moves the entropy bonus",
+}
+"""What a method does."""
+
+SHARED = ("weight",)
+"""Slots of any number of methods; of each other, at most one method of a run does the same."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +75,31 @@ class Plan:
     """Mask of those it acts on."""
     drops: bool = False
     """They give no loss and no gradient, but count in the mean."""
-    weight: Tensor | float = 1.0
+    weight: Tensor | float | None = None
     """Factor, at least 0, of the advantages."""
+    add: Tensor | None = None
+    """Summand of the advantages."""
+    numbers: Mapping[str, Tensor] = field(default_factory=dict)
+    """Name -> values whose mean over the action tokens is worth a line in the log: metric ``method/name``."""
 
-    def transformed(self, advantages: Tensor) -> Tensor:
-        """A' (B, A) from A (B, A). An advantage of 0 makes a surrogate and its gradient exactly 0."""
-        weighted = advantages if isinstance(self.weight, float) and self.weight == 1.0 else self.weight * advantages
-        return weighted.masked_fill(self.tokens, 0.0) if self.drops else weighted
+    @property
+    def restrains(self) -> bool:
+        """Tokens were picked to lose their gradient or to be penalised, not to count more or less."""
+        return self.drops or (self.weight is None and self.add is None)
+
+
+def transformed(advantages: Tensor, plans: Sequence[Plan]) -> Tensor:
+    """A' (B, A) from A (B, A): all that is added, then all weights, then 0 where a plan drops.
+
+    An advantage of 0 makes a surrogate and its gradient exactly 0. Where no plan does anything A' is A, bit for bit.
+    """
+    for plan in plans:
+        advantages = advantages if plan.add is None else advantages + plan.add
+    for plan in plans:
+        advantages = advantages if plan.weight is None else plan.weight * advantages
+    for plan in plans:
+        advantages = advantages.masked_fill(plan.tokens, 0.0) if plan.drops else advantages
+    return advantages
 
 
 @dataclass(frozen=True)
@@ -88,15 +119,22 @@ class Method:
     by_covariance: bool = False
     """It is a value of ``--cov_type``, and the settings of covariance concern it."""
     log_probs_policy: str | None = None
-    """Setting that says whose log-probs the window holds: ``current``, the policy before each update, or ``old``."""
+    """Whose log-probs the window holds, or the setting that says so: ``current``, the policy before each update, or
+    ``old``."""
     entropy_policy: str | None = None
-    """Setting that says whose entropies the window holds: ``current``, the policy before each update, or ``old``."""
+    """Whose entropies the window holds, or the setting that says so, likewise."""
     plan: Callable[[Any, Any], list[Plan]] | None = None
     """(settings, ``Window`` or ``MicroBatch``) -> what it does to each micro-batch."""
     coefficient: Callable[[Any, Tensor, Tensor], Tensor] | None = None
     """(settings, ratio, A') -> k (B, A) of a surrogate."""
     penalty: Callable[[Any, TokenBatch], Tensor] | None = None
     """Penalty (B, A), with gradient, of the planned tokens."""
+    clip: Callable[[Any], tuple[float, float]] | None = None
+    """(settings of a step) -> range (low, high) of the PPO clip in it; instead of ``ppo_clip``."""
+    bonus: Callable[[Any], float] | None = None
+    """(settings of a step) -> coefficient of the entropy bonus in it."""
+    controls: tuple[Control, ...] = ()
+    """Settings that ``--entropy_target`` may move, the main one first."""
     ppo_clip: tuple[float, float] | None = None
     """Published range (low, high) of the PPO clip; None: that of the run's flags."""
     keeps_clip: str | None = None
@@ -119,4 +157,6 @@ class Method:
 
     def clip_of(self, settings: Any) -> tuple[float, float] | None:
         """The PPO clip that it sets, None if it leaves the run's."""
+        if self.clip:
+            return self.clip(settings)
         return None if self.keeps_clip and getattr(settings, self.keeps_clip) else self.ppo_clip

@@ -48,10 +48,14 @@ def fixed_point_sums(log_probs: Tensor, advantages: Tensor, action_mask: Tensor)
 
     Integers add up to the same value in any grouping, so the means do not depend on placement.
     """
-    mask = action_mask.bool()
-    values = torch.stack([log_probs.detach().double(), advantages.detach().double()]).masked_fill(~mask, 0.0)
-    sums = (values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) * FIXED_POINT).round().long().flatten(1).sum(1)
-    return torch.cat([sums, mask.sum().view(1)])
+    sums = [fixed_point_sum(values, action_mask) for values in (log_probs, advantages)]
+    return torch.stack([*sums, action_mask.bool().sum()])
+
+
+def fixed_point_sum(values: Tensor, action_mask: Tensor) -> Tensor:
+    """Sum of the finite, unmasked ``values`` (B, A), scaled by ``FIXED_POINT``: 0-d int64."""
+    kept = values.detach().double().masked_fill(~action_mask.bool(), 0.0)
+    return (kept.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) * FIXED_POINT).round().long().sum()
 
 
 def means_of(sums: Tensor) -> TokenMeans:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from openrlhf_cov.models.covariance import TokenMeans, token_covariance
-from openrlhf_cov.models.ranking import fixed_point_sums, means_of
+from openrlhf_cov.models.ranking import FIXED_POINT, fixed_point_sum, fixed_point_sums, means_of
 from openrlhf_cov.utils.masked import masked_sum
 from openrlhf_cov.utils.metrics import Distribution, LogHistogram, Mean, Metric, TopHistogram
 
@@ -58,14 +58,23 @@ class Rollout:
 
 
 def token_sums(rollout: Rollout) -> Tensor:
-    """int64 (6,): ``fixed_point_sums`` of (log pi, A) and of (log pi, pi * A)."""
+    """int64 (7,): ``fixed_point_sums`` of (log pi, A) and of (log pi, pi * A), ``fixed_point_sum`` of the entropy."""
     mask = rollout.action_mask
     return torch.cat(
         [
             fixed_point_sums(rollout.log_probs, rollout.advantages, mask),
             fixed_point_sums(rollout.log_probs, rollout.prob_weighted, mask),
+            fixed_point_sum(rollout.entropy, mask).view(1),
         ]
     )
+
+
+def mean_entropy(sums: Tensor) -> Tensor:
+    """Mean entropy of all tokens from the added ``token_sums`` of all ranks, 0-d float64; the same for any placement.
+
+    NaN without a token.
+    """
+    return sums[6].double() / FIXED_POINT / sums[2]
 
 
 def response_means(rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
@@ -100,13 +109,13 @@ def accuracy_levels(samples_per_prompt: int) -> dict[str, int]:
 def rollout_metrics(rollout: Rollout, sums: Tensor, groups: Tensor, samples_per_prompt: int) -> list[Metric]:
     """Entropy and covariance statistics of one rank; ``docs/metrics.md`` defines each name.
 
-    ``sums`` (6,) and ``groups`` (G, 4) are ``token_sums`` and ``group_sums`` added over all ranks. The same names come
+    ``sums`` (7,) and ``groups`` (G, 4) are ``token_sums`` and ``group_sums`` added over all ranks. The same names come
     back for any data.
     """
     cov = rollout.token_covariance(sums)
     return [
         *entropy_metrics(rollout.entropy, rollout.action_mask, rollout.scores),
-        *covariance_metrics(rollout, cov, means_of(sums[3:])),
+        *covariance_metrics(rollout, cov, means_of(sums[3:6])),
         *accuracy_metrics(rollout, cov, groups, samples_per_prompt),
     ]
 

@@ -1,9 +1,10 @@
 """What a method can see of one optimizer step before its update: exact for any micro-batch size, rank and order.
 
-Three primitives serve every method: counts (and the exact sums behind the covariance), the k largest, the maximum.
-Each may be used more than once, one round of collectives after another. Nothing here carries gradient.
+Three primitives serve every method: counts and exact sums, the k largest, the maximum. Each may be used more than
+once, one round of collectives after another. Nothing here carries gradient.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,15 @@ from torch import Tensor
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.covariance import select_largest, token_covariance
 from openrlhf_cov.models.method import Plan, TokenBatch
-from openrlhf_cov.models.ranking import NOT_A_CANDIDATE, fixed_point_sums, lottery_scores, means_of, value_scores
+from openrlhf_cov.models.ranking import (
+    FIXED_POINT,
+    NOT_A_CANDIDATE,
+    fixed_point_sum,
+    fixed_point_sums,
+    lottery_scores,
+    means_of,
+    value_scores,
+)
 from openrlhf_cov.utils.ordering import quota
 
 BINS = 2**16
@@ -39,8 +48,10 @@ ALONE = Ranks(all_reduce_sum=lambda tensor: tensor, all_gather=lambda tensor: te
 class Window:
     """The tokens of one optimizer step: micro-batches of this rank, together with those of all others.
 
-    ``keys`` (``token_keys``) break ties and draw lots; ``ppo_clip`` is the (low, high) range in force; ``entropies``
-    (B, A) in nats are there where a method asks for them. Every rank must ask for the same things in the same order.
+    ``keys`` (``token_keys``) break ties and draw lots; ``ppo_clip`` is the (low, high) range in force. Where a method
+    asks for entropies, ``entropies`` (B, A) in nats are those of the policy it asks for, and ``old_entropies`` those
+    of the one that sampled. ``rollout_entropy`` is the mean of these over all tokens of the rollout, 0-d. Every rank
+    must ask for the same things in the same order.
     """
 
     def __init__(
@@ -50,9 +61,11 @@ class Window:
         ppo_clip: tuple[float, float],
         ranks: Ranks = ALONE,
         entropies: Sequence[Tensor] = (),
+        old_entropies: Sequence[Tensor] = (),
+        rollout_entropy: Tensor | None = None,
     ) -> None:
         self.batches, self.keys, self._ppo_clip, self._ranks = batches, keys, ppo_clip, ranks
-        self.entropies = entropies
+        self.entropies, self.old_entropies, self.rollout_entropy = entropies, old_entropies, rollout_entropy
         self.masks = [batch.action_mask.bool() for batch in batches]
         parts = [fixed_point_sums(batch.log_probs, batch.advantages, batch.action_mask) for batch in batches]
         self._sums = ranks.all_reduce_sum(torch.stack(parts).sum(0))  # 24 bytes of each rank
@@ -75,6 +88,12 @@ class Window:
         """Number of tokens in the masks (B, A) of all ranks, 0-d int64."""
         return self._ranks.all_reduce_sum(torch.stack([mask.sum() for mask in masks]).sum(0, keepdim=True))[0]
 
+    def mean(self, values: Sequence[Tensor]) -> Tensor:
+        """Mean of the values (B, A) over all action tokens, 0-d float64; the same in any grouping of the tokens."""
+        parts = [fixed_point_sum(v, mask) for v, mask in zip(values, self.masks, strict=True)]
+        total = self._ranks.all_reduce_sum(torch.stack(parts).sum(0, keepdim=True))[0]
+        return total.double() / FIXED_POINT / self.count.clamp(min=1)
+
     def maximum(self, values: Sequence[Tensor]) -> Tensor:
         """The largest value (B, A) of an action token, 0-d; -inf without one."""
         tops = [v.masked_fill(~mask, -torch.inf).max().view(1) for v, mask in zip(values, self.masks, strict=True)]
@@ -86,15 +105,20 @@ class Window:
         The quota is max(1, floor(fraction * count)); NaN is never among them.
         """
         scores = [value_scores(v, mask, k) for v, mask, k in zip(values, self.masks, self.keys, strict=True)]
-        return self._best(scores, fraction)
+        return self._best(scores, int(quota(self.count, fraction)))
+
+    def largest_among(self, values: Sequence[Tensor], among: Sequence[Tensor], fraction: float) -> list[Tensor]:
+        """As ``largest``, of the action tokens in the masks ``among`` (B, A) alone; their quota is rounded up."""
+        masks = [some & mask for some, mask in zip(among, self.masks, strict=True)]
+        scores = [value_scores(v, mask, k) for v, mask, k in zip(values, masks, self.keys, strict=True)]
+        return self._best(scores, max(1, math.ceil(int(self.total(masks)) * fraction)))
 
     def lottery(self, candidates: Sequence[Tensor], fraction: float) -> list[Tensor]:
         """Masks (B, A) of as many ``candidates`` (B, A), drawn uniformly; all of them if there are fewer."""
         scores = [lottery_scores(c & m, k) for c, m, k in zip(candidates, self.masks, self.keys, strict=True)]
-        return self._best(scores, fraction)
+        return self._best(scores, int(quota(self.count, fraction)))
 
-    def _best(self, scores: Sequence[Tensor], fraction: float) -> list[Tensor]:
-        count = int(quota(self.count, fraction))
+    def _best(self, scores: Sequence[Tensor], count: int) -> list[Tensor]:
         threshold = kth_largest(torch.cat([score.flatten() for score in scores]), count, self._ranks)
         return [(score >= threshold) & (score > NOT_A_CANDIDATE) for score in scores]
 

@@ -1,6 +1,7 @@
 """The training loop of one policy rank: upstream's, walked one optimizer step at a time."""
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.control import Controller
 from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.ranking import token_keys
@@ -28,7 +30,7 @@ from openrlhf_cov.trainer.weight_transfer import GlooWeightSender, transfer_weig
 
 logger = init_logger(__name__)
 
-SKIPPED_UPDATES = "ppo/skipped_updates"
+SKIPPED_UPDATES, GRADIENT_NORM = "ppo/skipped_updates", "gradient/norm"
 
 
 class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
@@ -43,11 +45,15 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
     global_step = 0
     policy_moved = False
     """There was an update since the rollout."""
+    controller: Controller | None = None
+    norms: Sequence[float] = ()
+    """Of the gradients of this step's updates, before they were clipped."""
 
     def __init__(self, strategy, actor, *args, **kwargs) -> None:
         super().__init__(strategy, actor, *args, **kwargs)
         flags = strategy.args
         self.config = CovConfig.from_args(flags)
+        self.controller = self.config.controller()
         self.actor_loss_fn = MethodLoss(self.config.at(0), policy_loss=self.actor_loss_fn, aggregate=aggregate_loss)
         kept = Path(flags.ckpt.output_dir) / "bad_updates"
         self.bad_updates = BadUpdates(actor.model, flags.on_nan, kept, strategy.get_rank())
@@ -65,19 +71,26 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         """Called before each ``ppo_train``: settings and random choices of this step follow from its number."""
         self.global_step = global_step
         rank = seed_step(self.strategy, global_step)
-        self.actor_loss_fn.start_step(self.config.at(global_step), self.strategy.seed, global_step, rank)
+        config = self.config.at(global_step, self.controller)
+        self.actor_loss_fn.start_step(config, self.strategy.seed, global_step, rank)
+        if config.entropy_bonus_in_force is not None:
+            self.args.actor.entropy_coef = config.entropy_bonus_in_force
 
     def ppo_train(self, kl_ctl: float) -> dict[str, float]:
         """All updates of one global step; upstream's status and our metrics, reduced over all ranks."""
         samples = list(self.replay_buffer.items)
         skipped_before, updates_before = self.bad_updates.total, self.actor.model.global_steps
         self.diagnostics.start(samples, self.device)
-        self.policy_moved = False
+        self.policy_moved, self.norms = False, ()
         self.replay_buffer.steps_of = self.plan_each_step
         status = super().ppo_train(kl_ctl)
         updates = self.actor.model.global_steps - updates_before
         values = {SKIPPED_UPDATES: float(self.bad_updates.total - skipped_before)}
+        values[GRADIENT_NORM] = sum(self.norms) / len(self.norms) if self.norms else math.nan
         values |= self.diagnostics.finish(eta=status.get("actor_lr", 0.0) * updates)
+        if self.controller:
+            target = self.actor_loss_fn.config.entropy_target
+            values |= self.controller.step(float(self.diagnostics.mean_entropy), target)
         for method in self.config.methods:
             self._warn(method.idle(values, updates))
         if is_due(self.config.cov_dump_every, self.global_step):
@@ -107,6 +120,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         self.actor_loss_fn.expect(self._plans.pop(step, ()), update)
         status = super().training_step(experience, kl_ctl, step, *args, **kwargs)
         if self.ends_step(step):
+            self.norms = [*self.norms, status["metrics"]["actor_grad_norm"]]
             self.bad_updates.check(self.global_step, experience)
         self.diagnostics.observe(sample_ids(experience.info), self.actor_loss_fn.record)
         return status
@@ -114,7 +128,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
     def _planned(self, window: list[Experience]) -> list[list[Plan]]:
         """For every experience of one optimizer step its plans, one of each method that makes one."""
         device, config = self.device, self.actor_loss_fn.config
-        batches, keys, entropies = [], [], []
+        batches, keys, entropies, old_entropies = [], [], [], []
         for experience in window:
             ids = sample_ids(experience.info).to(device)  # before they go there one by one
             experience.to_device(device)
@@ -123,10 +137,12 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
             old = self.diagnostics.entropies(ids, width) if config.entropy_policy else None
             log_probs, entropy = self._policy_now(experience, old, config)
             entropies.append(entropy)
+            old_entropies.append(old)
             batches.append(
                 TokenBatch(log_probs, experience.action_log_probs, experience.advantages, experience.action_mask)
             )
-        return plan_step(config, Window(batches, keys, self.actor_loss_fn.ppo_clip, self.ranks, entropies))
+        entropy = entropies, old_entropies, self.diagnostics.mean_entropy
+        return plan_step(config, Window(batches, keys, self.actor_loss_fn.ppo_clip, self.ranks, *entropy))
 
     def _policy_now(
         self, experience: Experience, old: Tensor | None, config: CovConfig

@@ -10,7 +10,14 @@ from torch.nn.utils.rnn import pad_sequence
 from openrlhf_cov.models.diagnostics import empty_update_frac, update_metrics
 from openrlhf_cov.models.dynamics import EntropyDynamics
 from openrlhf_cov.models.loss import LossRecord
-from openrlhf_cov.models.rollout import Rollout, group_sums, rollout_metrics, selection_metrics, token_sums
+from openrlhf_cov.models.rollout import (
+    Rollout,
+    group_sums,
+    mean_entropy,
+    rollout_metrics,
+    selection_metrics,
+    token_sums,
+)
 from openrlhf_cov.models.window import ALONE, Ranks
 from openrlhf_cov.trainer.sample_info import sample_ids
 from openrlhf_cov.utils.metrics import AllReduce, MetricBuffer
@@ -77,6 +84,11 @@ class StepDiagnostics:
         picked, update = record.selected, record.update
         self._selected_counts[update] = self._selected_counts.get(update, 0) + picked.sum()
         self.selected[self._rows_of(ids), : picked.shape[1]] |= picked
+
+    @property
+    def mean_entropy(self) -> Tensor:
+        """Of the policy that produced the rollouts, over the tokens of all ranks, 0-d."""
+        return mean_entropy(self.sums)
 
     def entropies(self, ids: Tensor, width: int) -> Tensor:
         """Entropies (B, width) of samples ``ids`` (B,) under the policy that produced the rollouts, 0 beyond them."""

@@ -159,7 +159,30 @@ class Distribution:
         return lambda parts: {name: histogram.read(parts, level) for name, level in levels.items()}
 
 
-Metric = Mean | Sum | Max | Distribution
+@dataclass(frozen=True)
+class EffectiveShare:
+    """(sum of w)^2 / (n * sum of w^2) over the n unmasked ``weights``: 1 where all are equal; NaN without any above 0.
+
+    It is the effective sample size, as a share of the samples.
+    """
+
+    name: str
+    weights: Tensor
+    mask: Tensor
+    op: ClassVar[str] = "sum"
+
+    def parts(self) -> Tensor:
+        """(sum of w, sum of w^2, n), float64 (3,)."""
+        mask = self.mask.bool()
+        kept = self.weights.detach().double().masked_fill(~mask, 0.0)
+        return torch.stack([kept.sum(), kept.square().sum(), mask.sum().double()])
+
+    def reader(self) -> Read:
+        """The share."""
+        return partial(_read_effective_share, self.name)
+
+
+Metric = Mean | Sum | Max | Distribution | EffectiveShare
 
 
 class MetricBuffer:
@@ -211,6 +234,11 @@ def _largest(stacked: Tensor) -> Tensor:
 def _read_mean(name: str, parts: Tensor) -> dict[str, float]:
     total, weight = parts.tolist()
     return {name: total / weight if weight else math.nan}
+
+
+def _read_effective_share(name: str, parts: Tensor) -> dict[str, float]:
+    total, squares, count = parts.tolist()
+    return {name: total**2 / (count * squares) if squares else math.nan}
 
 
 def _read_number(name: str, parts: Tensor) -> dict[str, float]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from active import active_flags
 
 from openrlhf_cov.models.methods import METHODS
 
@@ -18,11 +19,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore")]
 SAMPLES = 16
 DRIFT = 0.05
 """Of log ratios, nats, where their signs must not be those of rounding: the penalty of KL-Cov is their size."""
-OF_METHODS = {
-    "kl_cov": ["--kl_cov_ratio", "0.04"],
-    "clip_cov": ["--clip_cov_ratio", "0.05", "--clip_cov_lb", "0.1", "--clip_cov_ub", "1e3"],
-}
-"""Settings with which a method acts on the rollouts."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +182,7 @@ def make_rollouts(model_folder, drift: float = 0.0) -> list:
     return rollouts
 
 
-KL_COV, CLIP_COV = (("--cov_type", name, *OF_METHODS[name]) for name in ("kl_cov", "clip_cov"))
+KL_COV, CLIP_COV = map(active_flags, ("kl_cov", "clip_cov"))
 
 LAYOUTS = [
     dict(micro_batch=1),
@@ -269,13 +265,11 @@ def test_selection_per_micro_batch_depends_on_its_size(take_step):
 def test_the_laboratory_makes_the_same_updates(take_step, task, updates):
     """Of every method, from the same rollouts: what is tried in ``openrlhf_cov.lab`` is what a run trains."""
     steady = "--actor.lr_scheduler constant --actor.lr_warmup_ratio 0 --actor.adam.lr 0.1".split()
-    methods = [[flag, name] for name, method in METHODS.items() for flag in [method.flag.split()[0]]]
-    for method in ([], *methods):
-        flags = [*method, *OF_METHODS.get(method[-1] if method else "none", [])]
+    for flags in ([], *map(active_flags, METHODS)):
         step = take_step(*flags, *steady, updates=updates, drift=DRIFT)
         after = lab_updates(task.model, flags, updates)
-        assert relative_difference(step.after, after) < 1e-6, method
-        assert relative_difference(movement(step), {n: after[n] - step.before[n] for n in after}) < 1e-4, method
+        assert relative_difference(step.after, after) < 1e-6, flags
+        assert relative_difference(movement(step), {n: after[n] - step.before[n] for n in after}) < 1e-4, flags
 
 
 def lab_updates(model_folder, flags: list[str], updates: int) -> dict[str, torch.Tensor]:

@@ -1,19 +1,21 @@
 """Two sequences of three tokens, the last one padding: what every method's values and gradients are worked out on."""
 
 import math
+from dataclasses import replace
 
 import torch
 from openrlhf.models import PolicyLoss, aggregate_loss
 
 from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.method import TokenBatch
-from openrlhf_cov.models.window import Window, plan_step
+from openrlhf_cov.models.window import ALONE, Window, plan_step
 
 LOG_PROBS = [[-0.1, -1.2, -2.0], [-0.3, -0.9, -5.0]]
 OLD = [[-0.2, -0.7, -2.4], [-0.5, -0.5, -1.0]]
 ADVANTAGES = [[1.0, 1.0, 1.0], [-1.0, -1.0, -1.0]]
 MASK = [[1, 1, 1], [1, 1, 0]]
 ENTROPIES = [[0.5, 1.5, 2.0], [0.2, 1.0, 9.0]]
+OLD_ENTROPIES = [[0.48, 1.6, 2.0], [0.25, 1.0, 9.0]]
 # ratios: exp(0.1) = 1.105171, exp(-0.5) = 0.606531, exp(0.4) = 1.491825; exp(0.2) = 1.221403, exp(-0.4) = 0.670320
 
 
@@ -21,6 +23,13 @@ def example():
     """The example as float64 tensors; its log-probs take a gradient."""
     tensors = [torch.tensor(values, dtype=torch.float64) for values in (LOG_PROBS, OLD, ADVANTAGES)]
     return TokenBatch(tensors[0].requires_grad_(), *tensors[1:], torch.tensor(MASK))
+
+
+def window_of_example(clip=(0.2, 0.28)):
+    """The example as the window of an optimizer step. The mean entropy of the rollouts is 0.25 nats."""
+    batch, (entropies, old) = example(), (torch.tensor(h, dtype=torch.float64) for h in (ENTROPIES, OLD_ENTROPIES))
+    detached = replace(batch, log_probs=batch.log_probs.detach())
+    return Window([detached], [torch.arange(6).view(2, 3)], clip, ALONE, [entropies], [old], torch.tensor(0.25))
 
 
 def gradients(config, eps=(0.2, 0.28), token_level_loss=True):
@@ -33,10 +42,8 @@ def gradients(config, eps=(0.2, 0.28), token_level_loss=True):
     loss = MethodLoss(
         config, policy_loss=PolicyLoss(*clip, token_level_loss=token_level_loss), aggregate=aggregate_loss
     )
-    keys, entropies = torch.arange(6).view(2, 3), torch.tensor(ENTROPIES, dtype=torch.float64)
     if config.plans_globally:
-        detached = TokenBatch(batch.log_probs.detach(), batch.old_log_probs, batch.advantages, batch.action_mask)
-        loss.expect(*plan_step(config, Window([detached], [keys], clip, entropies=[entropies])))
+        loss.expect(*plan_step(config, window_of_example(clip)))
     value, *_ = loss(batch.log_probs, batch.old_log_probs, batch.advantages, action_mask=batch.action_mask)
     value.backward()
     gradient = batch.log_probs.grad.flatten()

@@ -2,6 +2,7 @@ import copy
 
 import pytest
 import torch
+from active import active
 
 from openrlhf_cov.lab.loop import Lab, frozen
 from openrlhf_cov.lab.settings import LabSettings
@@ -11,12 +12,7 @@ from openrlhf_cov.models.methods import METHODS
 SMALL = dict(steps=2, prompts=8, group=4, updates=4, learning_rate=1e-2, eval_every=2, eval_samples=2)
 CHOICES = {
     "none": CovConfig(),
-    **{
-        name: CovConfig(
-            **{"cov_type" if method.by_covariance else "method": name, "clip_cov_lb": 0.001, "clip_cov_ratio": 0.05}
-        )
-        for name, method in METHODS.items()
-    },
+    **{name: active(name) for name in METHODS},
 }
 
 
@@ -94,7 +90,15 @@ def test_an_evaluation_leaves_the_run_alone(task, policy):
 
 def test_metrics_are_those_of_a_run(run):
     _, metrics, evaluations = run(CHOICES["kl_cov"])
-    names = {"reward", "response_length", "policy_loss", "grad_norm", "entropy/mean", "entropy/position_0", "cov/mean"}
+    names = {
+        "reward",
+        "response_length",
+        "policy_loss",
+        "gradient/norm",
+        "entropy/mean",
+        "entropy/position_0",
+        "cov/mean",
+    }
     assert names | {"cov/selected_frac", "gradient/zero_frac", "entropy/delta"} <= metrics[0].keys()
     assert len(metrics) == 2
     assert len(evaluations) == 2

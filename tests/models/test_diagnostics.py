@@ -26,6 +26,8 @@ NAMES = {
     "cov/selected_mean",
     "cov/selected_ppo_kl",
     "cov/selected_abs_log_ratio",
+    "gradient/coefficient_mean",
+    "gradient/effective_frac",
     "gradient/zero_frac",
     "gradient/positive_mass",
     "gradient/negative_mass",
@@ -58,6 +60,8 @@ def test_update_metrics_by_hand():
             "cov/selected_abs_log_ratio": math.log(1.5) / 2,
             "cov/selected_frac": 0.5,  # 2 of 4
             "cov/selected_mean": 1.0,  # (2 + 0) / 2
+            "gradient/coefficient_mean": 0.25,  # the ratio 1 of the token that is not clipped
+            "gradient/effective_frac": 1.0,
             "gradient/zero_frac": 1.0,  # three are clipped, one has no advantage
             "gradient/positive_mass": 0.0,
             "gradient/negative_mass": 0.0,

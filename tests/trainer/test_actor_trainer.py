@@ -80,7 +80,7 @@ def make_trainer(loss, accumulated_gradient=1, dynamic_optimizer_step=None):
         ),
         ranks=ALONE, bad_updates=SimpleNamespace(check=lambda *args: None), events=events, _plans={},
         global_step=5,
-        diagnostics=SimpleNamespace(observe=lambda ids, record: events.append("seen")),
+        diagnostics=SimpleNamespace(observe=lambda ids, record: events.append("seen"), mean_entropy=None),
     )  # fmt: skip
     return trainer
 

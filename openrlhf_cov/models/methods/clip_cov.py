@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from openrlhf_cov.models.control import Control
 from openrlhf_cov.models.method import Method, Plan
 from openrlhf_cov.settings import Scheduled, Settings, setting
 
@@ -65,4 +66,5 @@ METHOD = Method(
     plan=plan,
     ppo_clip=(1.0, 1.0),  # as the authors' scripts open it
     idle=idle,
+    controls=(Control("clip_cov_ratio", low=2e-5, high=2e-2, step=2e-5, doubles=True),),
 )

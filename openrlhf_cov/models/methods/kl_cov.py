@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from openrlhf_cov.models.control import Control
 from openrlhf_cov.models.method import UNCLIPPED, Method, Plan, TokenBatch
 from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
 
@@ -87,4 +88,8 @@ METHOD = Method(
     one_update="it has no effect: the policy is still the one that sampled, there is no drift to penalise (the paper "
     "makes 8)",
     idle=idle,
+    controls=(
+        Control("kl_cov_ratio", low=2e-5, high=2e-2, step=2e-5, doubles=True),
+        Control("ppo_kl_coef", low=1e-2, high=1e2, step=1e-2, doubles=True),
+    ),
 )

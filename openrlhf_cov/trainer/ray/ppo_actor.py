@@ -10,8 +10,8 @@ from openrlhf_cov.trainer.ray.model_actors import CheckpointedActor, read_rollou
 from openrlhf_cov.trainer.ray.seams import plain_class
 from openrlhf_cov.trainer.sample_info import ENTROPY
 
-DYNAMICS = "entropy_dynamics"
-"""Entry of a checkpoint's client states."""
+DYNAMICS, CONTROL = "entropy_dynamics", "entropy_control"
+"""Entries of a checkpoint's client states."""
 
 
 class CovPolicyActor(CheckpointedActor, plain_class(PolicyModelActor)):
@@ -25,8 +25,10 @@ class CovPolicyActor(CheckpointedActor, plain_class(PolicyModelActor)):
         return self.actor.model
 
     def init_model_from_pretrained(self, strategy, *args, **kwargs) -> None:
-        """Upstream's; the diagnostics continue from the checkpoint."""
+        """Upstream's; the diagnostics and the closed loop continue from the checkpoint."""
         super().init_model_from_pretrained(strategy, *args, **kwargs)
+        if self.trainer.controller:
+            self.trainer.controller.load_state_dict(self.checkpoint_states.get(CONTROL))
         self.trainer.diagnostics.dynamics.load_state_dict(self.checkpoint_states.get(DYNAMICS))
         self.entropies: list[torch.Tensor] = []
 
@@ -72,6 +74,8 @@ class CovPolicyActor(CheckpointedActor, plain_class(PolicyModelActor)):
     def save_checkpoint(self, tag, client_states=None, metric_value=None, metric_key=None) -> None:
         """Upstream's; the DeepSpeed checkpoint is whole or not there, the state of the rollouts in one file of it."""
         states = (client_states or {}) | {DYNAMICS: self.trainer.diagnostics.dynamics.state_dict()}
+        if self.trainer.controller:
+            states[CONTROL] = self.trainer.controller.state_dict()
         rollouts = states.pop(ROLLOUTS, None)
         if not self.disable_ds_ckpt:
             self.save_deepspeed(tag, metric_value, metric_key, states, rollouts)

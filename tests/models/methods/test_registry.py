@@ -1,19 +1,41 @@
+import math
+
 import pytest
+from active import active
+from example import window_of_example
 
 from openrlhf_cov.models.config import BY_COVARIANCE, CovConfig, methods_of
 from openrlhf_cov.models.method import SLOTS, UNCLIPPED
 from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.models.window import plan_step
+from openrlhf_cov.settings import Settings
+from openrlhf_cov.utils.metric_table import family
 
 
 def test_every_method_is_whole():
     for name, method in METHODS.items():
         assert method.name == name
         assert method.slot in SLOTS
-        # a surrogate is a coefficient; tokens are dropped, or penalised, as planned
+        # a surrogate is a coefficient; tokens are dropped, weighed, added to or penalised as planned
         assert (method.coefficient is not None) is (method.slot == "surrogate")
-        assert (method.plan is not None) is (method.slot != "surrogate")
+        assert (method.plan is not None) is (method.slot in ("drop", "weight", "add", "penalty"))
         assert (method.penalty is not None) is (method.slot == "penalty")
-        assert all(method.has(each) for each in (method.keeps_clip, method.entropy_policy) if each)
+        assert (method.clip is not None) is (method.slot == "clip")
+        assert (method.bonus is not None) is (method.slot == "bonus")
+        assert not method.keeps_clip or method.has(method.keeps_clip)
+        for policy in filter(None, (method.entropy_policy, method.log_probs_policy)):
+            assert policy == "current" or policy in CovConfig.__dataclass_fields__
+        assert all(method.has(control.setting) for control in method.controls)
+
+
+def test_what_a_method_logs_of_its_own_is_in_the_table():
+    logged = set()
+    for name, method in METHODS.items():
+        if method.plan:
+            ((plan, *_),) = plan_step(active(name), window_of_example())
+            assert all(number.startswith(f"{name}/") for number in plan.numbers)
+            logged |= {f"method/{number}" for number in plan.numbers}
+    assert logged == set(family("method/"))
 
 
 def test_cov_type_takes_the_methods_by_covariance():
@@ -59,10 +81,19 @@ BAD = {
     "kl_cov": {"ppo_kl_coef": -1.0},
     "top_entropy": {"top_entropy_frac": 2.0},
     "cispo": {"cispo_cap": 0.2},
+    "erc": {"erc_high": 0.05},
+    "random_drop": {"random_drop_ratio": 20.0},
+    "steer": {"steer_min": 0.0},
+    "stare": {"stare_strength": 1.1},
+    "positive_weight": {"positive_weight": 2.0},
+    "entropy_advantage": {"entropy_advantage_kappa": 1.0},
+    "repo_r": {"repo_zeta": math.nan},
+    "adaptive_clip": {"adaptive_clip_eps": 1.0},
+    "adaptive_entropy": {"entropy_bonus": -1.0},
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.settings is not Settings])
 def test_every_method_checks_its_settings_in_the_common_config(name):
     with pytest.raises(ValueError, match="--"):
         CovConfig(**BAD[name])
@@ -93,6 +124,18 @@ def test_every_method_checks_its_settings_in_the_common_config(name):
         ),
         ({"cov_type": "kl_cov", "method": "cispo", "allow_no_trust_region": True}, None),
         ({"cov_type": "kl_cov", "method": "top_entropy"}, None),
+        ({"method": "random_drop,top_entropy"}, ["--method top_entropy", "--method random_drop"]),
+        ({"method": "repo_r,entropy_advantage"}, ["--method entropy_advantage", "--method repo_r"]),
+        ({"method": "steer", "cov_scope": "micro_batch"}, ["--method steer", "--cov_scope micro_batch"]),
+        ({"cov_type": "clip_cov", "method": "adaptive_clip"}, ["--method adaptive_clip", "--cov_type clip_cov"]),
+        ({"method": "adaptive_clip,cispo", "allow_no_trust_region": True}, ["--method adaptive_clip", "PPO clip"]),
+        (
+            {"cov_type": "kl_cov", "cov_log_probs": "old", "method": "steer"},
+            ["--cov_type kl_cov", "--method steer", "log-probs"],
+        ),
+        ({"method": "erc,entropy_advantage", "entropy_advantage_policy": "old"}, ["entropies of different policies"]),
+        ({"method": "steer,stare,cw_grpo,positive_weight,erc,repo_r"}, None),  # weights multiply
+        ({"cov_type": "kl_cov", "kl_cov_keep_ppo_clip": True, "method": "adaptive_clip,adaptive_entropy"}, None),
         ({"method": "top_entropy,cispo"}, None),
     ],
 )

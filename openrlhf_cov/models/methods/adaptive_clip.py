@@ -1,0 +1,48 @@
+"""Adaptive clip-high (MAI-Thinking-1, 2026; ADAPO, arXiv 2603.11682): the upper clip follows the entropy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from openrlhf_cov.models.control import Control
+from openrlhf_cov.models.method import Method
+from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveClipSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    adaptive_clip_eps: float = setting(
+        0.6, "the ratio is clipped to [1 - this, 1 / (1 - this) + --adaptive_clip_high], which is even in logarithms"
+    )
+    adaptive_clip_high: Scheduled = setting(
+        0.0, "added to the upper bound of the ratio; with --entropy_target, its start", scheduled=True
+    )
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        if not 0.0 < self.adaptive_clip_eps < 1.0:
+            raise ValueError(f"--adaptive_clip_eps is a number in (0, 1), got {self.adaptive_clip_eps}")
+        for value in extremes(self.adaptive_clip_high):
+            if not 0.0 <= value < math.inf:
+                raise ValueError(f"--adaptive_clip_high is a finite number of at least 0, got {value}")
+
+
+def clip(settings: AdaptiveClipSettings) -> tuple[float, float]:
+    """(eps_low, eps_high) of the PPO clip [1 - eps, 1 / (1 - eps) + k], k moved towards the target entropy."""
+    return settings.adaptive_clip_eps, 1 / (1 - settings.adaptive_clip_eps) - 1 + settings.adaptive_clip_high
+
+
+METHOD = Method(
+    name="adaptive_clip",
+    title="Adaptive clip-high",
+    source="MAI-Thinking-1; arXiv 2603.11682",
+    summary="the upper bound of the PPO clip follows --entropy_target",
+    slot="clip",
+    settings=AdaptiveClipSettings,
+    clip=clip,
+    one_update="its clip has no effect: the policy is still the one that sampled, so every ratio is 1",
+    controls=(Control("adaptive_clip_high", low=0.0, high=2.5, step=0.25),),
+)

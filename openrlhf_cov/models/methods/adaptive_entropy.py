@@ -1,0 +1,64 @@
+"""Adaptive entropy coefficient (Skywork-OR1, arXiv 2505.22312): an entropy bonus that is switched by the entropy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from openrlhf_cov.models.control import Control
+from openrlhf_cov.models.method import Method
+from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveEntropySettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    entropy_bonus: Scheduled = setting(
+        0.0, "coefficient of the mean entropy in the objective; with --entropy_target, its start", scheduled=True
+    )
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        for value in extremes(self.entropy_bonus):
+            if not 0.0 <= value < math.inf:
+                raise ValueError(f"--entropy_bonus is a finite number of at least 0, got {value}")
+
+
+def bonus(settings: AdaptiveEntropySettings) -> float:
+    """The coefficient c * g of upstream's own entropy term: the exact mean entropy over all tokens of the update.
+
+    After a step with the entropy h, c moves by a step towards the target and g is 1 if h was below it, else 0. Both
+    are as published; the published code measures -log_prob of the sampled tokens, here h is exact.
+    """
+    return settings.entropy_bonus
+
+
+def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
+    """A coefficient that nothing moves is upstream's own flag, and that flag is of the same number."""
+    if flags["actor.entropy_coef"]:
+        return (
+            f"--actor.entropy_coef {flags['actor.entropy_coef']:g} has no effect with --method adaptive_entropy, "
+            "which sets that number; drop it, or give it as --entropy_bonus"
+        )
+    if settings.entropy_target is None and settings.entropy_bonus == 0.0:
+        return (
+            "--method adaptive_entropy moves nothing at --entropy_bonus 0 without a target; add --entropy_target "
+            "(published: 0.2)"
+        )
+    return None
+
+
+METHOD = Method(
+    name="adaptive_entropy",
+    title="Adaptive entropy bonus",
+    source="arXiv 2505.22312",
+    summary="an entropy bonus whose coefficient follows --entropy_target, and is 0 above it",
+    slot="bonus",
+    settings=AdaptiveEntropySettings,
+    bonus=bonus,
+    refuses=refuses,
+    controls=(Control("entropy_bonus", low=0.0, high=5e-3, step=1e-4, gated=True),),
+)

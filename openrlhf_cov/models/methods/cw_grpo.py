@@ -1,0 +1,46 @@
+"""CW-GRPO (arXiv 2605.11538): tokens of extreme covariance weigh less, by a Gaussian."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.settings import Settings
+
+if TYPE_CHECKING:
+    from openrlhf_cov.models.window import Window
+
+ROUNDING = 1e-6
+"""A deviation of covariances below this is that of sums in fixed point: they are all equal."""
+
+
+def plan(settings: Settings, window: Window) -> list[Plan]:
+    """w = exp(-c^2 / 2 sigma^2), divided by its mean over all tokens; sigma is the population deviation of c.
+
+    c is the covariance of log-prob and advantage (paper eq. 10 of 2505.22617). All means run over the optimizer step:
+    the paper says batch and group in turn, and there is no code. Where all covariances are equal, weights are 1.
+    """
+    covariances = [c.double() for c in window.covariance()]
+    centre = window.mean(covariances)
+    variance = window.mean([(c - centre).square() for c in covariances])
+    exponents = [-c.square() / (2 * variance.clamp(min=ROUNDING**2)) for c in covariances]
+    highest = window.maximum(exponents)  # without it all weights may be too small to be told from 0
+    raw = [(exponent - highest).clamp(max=0.0).exp() for exponent in exponents]
+    mean, equal = window.mean(raw), variance < ROUNDING**2
+    plans = []
+    for weight, batch, mask in zip(raw, window.batches, window.masks, strict=True):
+        weight = (weight / mean).masked_fill(equal | ~mask, 1.0).to(batch.advantages.dtype)
+        plans.append(Plan(mask & (weight != 1), weight=weight))
+    return plans
+
+
+METHOD = Method(
+    name="cw_grpo",
+    title="CW-GRPO",
+    source="arXiv 2605.11538",
+    summary="tokens are weighed by a Gaussian of their covariance, the mean weight is 1",
+    slot="weight",
+    settings=Settings,
+    log_probs_policy="current",
+    plan=plan,
+)

@@ -1,0 +1,68 @@
+"""Entropy advantage (arXiv 2506.14758): a bonus on the advantage where the policy was unsure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+
+if TYPE_CHECKING:
+    from openrlhf_cov.models.window import Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropyAdvantageSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    entropy_advantage_coef: Scheduled = setting(
+        0.4, "alpha: the bonus is this times the token's entropy (0.4 for GRPO, 0.1 for PPO)", scheduled=True
+    )
+    entropy_advantage_kappa: float = setting(
+        2.0, "the bonus is at most the size of the advantage divided by this; above 1, so that no sign flips"
+    )
+    entropy_advantage_policy: str = setting(
+        "current",
+        "whose entropies: current is the policy before each update, as published, and costs one more forward; old the "
+        "one that sampled",
+        choices=("current", "old"),
+    )
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        for value in extremes(self.entropy_advantage_coef):
+            if not 0.0 <= value < math.inf:
+                raise ValueError(f"--entropy_advantage_coef is a finite number of at least 0, got {value}")
+        if not 1.0 < self.entropy_advantage_kappa < math.inf:
+            raise ValueError(
+                "--entropy_advantage_kappa is a finite number above 1, or the bonus turns wrong tokens into right "
+                f"ones, got {self.entropy_advantage_kappa}"
+            )
+
+
+def plan(settings: EntropyAdvantageSettings, window: Window) -> list[Plan]:
+    """A + min(alpha * H, |A| / kappa) for every token, the entropy without gradient.
+
+    Each update starts from the advantages of the estimator; the published snippet adds in place, so that with several
+    epochs the bonus piles up. A = 0 stays 0. The bonus of a wrong token is added, too: it is punished less.
+    """
+    plans = []
+    for batch, entropy, mask in zip(window.batches, window.entropies, window.masks, strict=True):
+        most = batch.advantages.abs() / settings.entropy_advantage_kappa
+        bonus = (settings.entropy_advantage_coef * entropy).minimum(most).masked_fill(~mask, 0.0)
+        plans.append(Plan(bonus > 0, add=bonus, numbers={"entropy_advantage/added": bonus}))
+    return plans
+
+
+METHOD = Method(
+    name="entropy_advantage",
+    title="Entropy advantage",
+    source="arXiv 2506.14758",
+    summary="advantages grow by a bonus where the policy was unsure",
+    slot="add",
+    settings=EntropyAdvantageSettings,
+    entropy_policy="entropy_advantage_policy",
+    plan=plan,
+)

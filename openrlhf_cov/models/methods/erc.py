@@ -1,0 +1,55 @@
+"""ERC (arXiv 2512.05591): tokens whose entropy moved too far since the rollout lose their gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.settings import Settings, setting
+
+if TYPE_CHECKING:
+    from openrlhf_cov.models.window import Window
+
+TINY = 1e-8
+"""Added to both entropies, as published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErcSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    erc_low: float = setting(0.95, "a token whose entropy fell below this times its old one loses its gradient")
+    erc_high: float = setting(1.05, "and one whose entropy rose above this times its old one")
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        if not 0.0 <= self.erc_low < 1.0:
+            raise ValueError(f"--erc_low is a ratio of entropies in [0, 1), got {self.erc_low}")
+        if not self.erc_high > 1.0:
+            raise ValueError(f"--erc_high is a ratio of entropies above 1, got {self.erc_high}; 0.05 is 1.05 here")
+
+
+def plan(settings: ErcSettings, window: Window) -> list[Plan]:
+    """Drops the tokens with (H + 1e-8) / (H_old + 1e-8) outside (low, high); they stay in the mean.
+
+    The published loss keeps their value; here it is 0, and the gradient is the same.
+    """
+    plans = []
+    for now, old, mask in zip(window.entropies, window.old_entropies, window.masks, strict=True):
+        ratio = (now.clamp(min=0.0) + TINY) / (old.clamp(min=0.0) + TINY)
+        plans.append(Plan(mask & ~((ratio > settings.erc_low) & (ratio < settings.erc_high)), drops=True))
+    return plans
+
+
+METHOD = Method(
+    name="erc",
+    title="ERC",
+    source="arXiv 2512.05591",
+    summary="tokens whose entropy moved too far since the rollout lose their gradient",
+    slot="drop",
+    settings=ErcSettings,
+    entropy_policy="current",
+    plan=plan,
+    one_update="it has no effect: the policy is still the one that sampled, so every ratio of entropies is 1",
+)

@@ -1,0 +1,66 @@
+"""Positive-advantage reweighting (arXiv 2511.05993): right answers count less than wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from openrlhf_cov.models.control import Control
+from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+
+if TYPE_CHECKING:
+    from openrlhf_cov.models.window import Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositiveWeightSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    positive_weight: Scheduled = setting(
+        1.0,
+        "lambda: factor of the advantages above 0: a number, a schedule such as 0:1:500 or, with --entropy_target, "
+        "its start",
+        scheduled=True,
+    )
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        for value in extremes(self.positive_weight):
+            if not 0.0 <= value <= 1.0:
+                raise ValueError(f"--positive_weight is a factor in [0, 1], got {value}")
+
+
+def plan(settings: PositiveWeightSettings, window: Window) -> list[Plan]:
+    """lambda * A where A > 0, A elsewhere."""
+    plans = []
+    for batch, mask in zip(window.batches, window.masks, strict=True):
+        positive = mask & (batch.advantages > 0)
+        ones = batch.advantages.new_ones(batch.advantages.shape)
+        weight = ones.masked_fill(positive, settings.positive_weight)
+        plans.append(Plan(positive, weight=weight))
+    return plans
+
+
+def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
+    """A factor that stays 1 is plain GRPO."""
+    if settings.positive_weight != 1.0 or settings.entropy_target is not None:
+        return None
+    return (
+        "--method positive_weight changes nothing at --positive_weight 1; give a value below it, a schedule "
+        "(0:1:500), or --entropy_target"
+    )
+
+
+METHOD = Method(
+    name="positive_weight",
+    title="Positive-advantage weight",
+    source="arXiv 2511.05993",
+    summary="advantages above 0 are scaled by a factor, which may follow --entropy_target",
+    slot="weight",
+    settings=PositiveWeightSettings,
+    plan=plan,
+    refuses=refuses,
+    controls=(Control("positive_weight", low=0.0, high=1.0, step=0.05, raises=-1),),
+)

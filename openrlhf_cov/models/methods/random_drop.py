@@ -1,0 +1,52 @@
+"""Random drop: as many tokens as another method takes, picked blindly. What does not beat it selects for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+
+if TYPE_CHECKING:
+    from openrlhf_cov.models.window import Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomDropSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    random_drop_ratio: Scheduled = setting(
+        2e-4, "fraction of action tokens, drawn at random, whose gradient is dropped", scheduled=True
+    )
+    random_drop_on: str = setting(
+        "all", "tokens among which they are drawn: all, or positive, those of advantages above 0", ("all", "positive")
+    )
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        for value in extremes(self.random_drop_ratio):
+            if not 0.0 < value < 1.0:
+                raise ValueError(f"--random_drop_ratio is a fraction of tokens in (0, 1), not percent, got {value}")
+
+
+def plan(settings: RandomDropSettings, window: Window) -> list[Plan]:
+    """The ``random_drop_ratio`` of all action tokens, at least one, by the same lots and quota as Clip-Cov's.
+
+    With ``positive`` they are drawn among the tokens of advantages above 0; all of these if there are fewer.
+    """
+    anywhere = settings.random_drop_on == "all"
+    pairs = zip(window.batches, window.masks, strict=True)
+    candidates = [mask if anywhere else mask & (batch.advantages > 0) for batch, mask in pairs]
+    return [Plan(tokens, drops=True) for tokens in window.lottery(candidates, settings.random_drop_ratio)]
+
+
+METHOD = Method(
+    name="random_drop",
+    title="Random drop",
+    source="a control: arXiv 2511.05993 compares with one",
+    summary="tokens drawn at random lose their gradient: a control for methods that select",
+    slot="drop",
+    settings=RandomDropSettings,
+    plan=plan,
+)

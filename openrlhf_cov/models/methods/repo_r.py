@@ -1,0 +1,62 @@
+"""REPO-R (arXiv 2603.11682): rare right tokens gain, rare wrong ones are spared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from openrlhf_cov.models.control import Control
+from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+
+if TYPE_CHECKING:
+    from openrlhf_cov.models.window import Window
+
+ZETA = Control("repo_zeta", low=-1.0, high=1.0, step=1e-4, doubles=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepoRSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    repo_zeta: Scheduled = setting(
+        0.01,
+        "zeta: A is scaled by 1 + zeta * surprisal where it is above 0, by 1 - zeta * surprisal below; from a "
+        "surprisal of 1 / zeta on, wrong tokens get 0",
+        scheduled=True,
+    )
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        for value in extremes(self.repo_zeta):
+            if not math.isfinite(value):
+                raise ValueError(f"--repo_zeta is a finite number, got {value}")
+
+
+def plan(settings: RepoRSettings, window: Window) -> list[Plan]:
+    """max(0, A (1 - zeta * log pi)) for A > 0 and min(0, A (1 + zeta * log pi)) for A < 0, of the current policy.
+
+    As a summand: -zeta * |A| * log pi, cut where A would change its sign.
+    """
+    plans = []
+    for batch, mask in zip(window.batches, window.masks, strict=True):
+        size = batch.advantages.abs()
+        bonus = (-settings.repo_zeta * size * batch.log_probs).masked_fill(~mask, 0.0)
+        bonus = bonus.maximum(-size).where(batch.advantages > 0, bonus.minimum(size))
+        zeroed = mask & (size > 0) & (batch.advantages + bonus == 0)
+        plans.append(Plan(bonus != 0, add=bonus, numbers={"repo_r/zeroed_frac": zeroed}))
+    return plans
+
+
+METHOD = Method(
+    name="repo_r",
+    title="REPO-R",
+    source="arXiv 2603.11682",
+    summary="advantages of improbable tokens are raised in proportion to their surprisal",
+    slot="add",
+    settings=RepoRSettings,
+    log_probs_policy="current",
+    plan=plan,
+    controls=(ZETA,),
+)

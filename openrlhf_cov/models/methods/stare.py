@@ -1,0 +1,79 @@
+"""STARE (arXiv 2606.19236): below a target entropy, the most surprising tokens weigh more, or are punished less."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from openrlhf_cov.models.control import Control
+from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+
+if TYPE_CHECKING:
+    from openrlhf_cov.models.window import Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class StareSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    stare_frac: float = setting(0.1, "fraction of the tokens of one sign, the most surprising, that are weighed")
+    stare_strength: Scheduled = setting(
+        0.1, "W = 1 + this weighs right tokens, M = 1 - this wrong ones (14B and 32B: 0.05)", scheduled=True
+    )
+    stare_on: str = setting(
+        "positive",
+        "tokens that are weighed: positive, those of advantages above 0 (O1); both (C2)",
+        ("positive", "both"),
+    )
+    stare_gate: float = setting(
+        0.3, "mean entropy in nats below which the weights act, unless --entropy_target is given"
+    )
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        if not 0.0 < self.stare_frac <= 1.0:
+            raise ValueError(f"--stare_frac is a fraction of tokens in (0, 1], not percent, got {self.stare_frac}")
+        for value in extremes(self.stare_strength):
+            if not 0.0 <= value <= 0.5:
+                raise ValueError(
+                    f"--stare_strength lies in [0, 0.5], got {value}: W is 1 plus this, M is 1 minus this (0.1 for "
+                    "1.1 and 0.9)"
+                )
+        if not self.stare_gate > 0.0:
+            raise ValueError(f"--stare_gate is an entropy in nats above 0, got {self.stare_gate}")
+
+
+def plan(settings: Any, window: Window) -> list[Plan]:
+    """W on the ceil(frac * count) tokens with A > 0 of the lowest log-prob, and with ``both`` M on those with A < 0.
+
+    Counts are of the optimizer step; the published code counts in each micro-batch, so small ones select more. The
+    gate is the entropy of the rollouts of this step, before its updates.
+    """
+    surprisals = [-batch.log_probs for batch in window.batches]
+    target = settings.stare_gate if settings.entropy_target is None else settings.entropy_target
+    opened = window.rollout_entropy < target
+    signs = (1, -1) if settings.stare_on == "both" else (1,)
+    weights = [batch.advantages.new_ones(batch.advantages.shape) for batch in window.batches]
+    for sign in signs:
+        among = [batch.advantages * sign > 0 for batch in window.batches]
+        picked = window.largest_among(surprisals, among, settings.stare_frac)
+        factor = 1 + sign * settings.stare_strength
+        weights = [weight.masked_fill(tokens & opened, factor) for weight, tokens in zip(weights, picked, strict=True)]
+    return [
+        Plan(mask & (weight != 1), weight=weight, numbers={"stare/open": mask & opened})
+        for weight, mask in zip(weights, window.masks, strict=True)
+    ]
+
+
+METHOD = Method(
+    name="stare",
+    title="STARE",
+    source="arXiv 2606.19236",
+    summary="below a target entropy, the most surprising right tokens weigh more",
+    slot="weight",
+    settings=StareSettings,
+    log_probs_policy="current",
+    plan=plan,
+    controls=(Control("stare_strength", low=0.0, high=0.5, step=0.01),),
+)

@@ -1,0 +1,86 @@
+"""STEER (arXiv 2510.10150): tokens that would change the entropy most weigh least."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.settings import Settings, setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from openrlhf_cov.models.window import Window
+
+FLOOR = 0.02
+"""The largest change counts as at least this much, as published: where all changes are small, weights are near 1."""
+PROBABLE = 1e-8
+"""Probabilities lie this far from 0 and 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteerSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    steer_form: str = setting(
+        "exponential",
+        "how the weight falls with the estimated change of entropy; linear runs from --steer_max to --steer_min",
+        choices=("exponential", "linear"),
+    )
+    steer_min: float = setting(0.8, "weight of the token with the largest change")
+    steer_max: float = setting(1.2, "with --steer_form linear, weight of the token with the smallest change")
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        if not 0.0 < self.steer_min <= 1.0:
+            raise ValueError(f"--steer_min is a weight in (0, 1], got {self.steer_min}")
+        if not 1.0 <= self.steer_max < math.inf:
+            raise ValueError(f"--steer_max is a finite weight of at least 1, got {self.steer_max}")
+
+
+def changes(window: Window) -> list[Tensor]:
+    """|Omega| (B, A), the estimated change of a token's entropy: (A / q) p (1 - p) (log p + H) with p the current and
+    q the old probability; 0 where that is not finite."""
+    found = []
+    for batch, entropy, mask in zip(window.batches, window.entropies, window.masks, strict=True):
+        p, q = (each.exp().clamp(PROBABLE, 1 - PROBABLE) for each in (batch.log_probs, batch.old_log_probs))
+        omega = batch.advantages / q * p * (1 - p) * (p.log() + entropy)
+        found.append(omega.abs().masked_fill(~(mask & omega.isfinite()), 0.0))
+    return found
+
+
+def plan(settings: SteerSettings, window: Window) -> list[Plan]:
+    """w = w_min ^ (|Omega| / max |Omega|), or linear between the smallest and the largest |Omega|.
+
+    Both extremes are of the whole optimizer step; the published code takes those of a micro-batch, where the same
+    token weighs otherwise. Tokens with A = 0 have Omega = 0.
+    """
+    omegas = changes(window)
+    largest = window.maximum(omegas)
+    if settings.steer_form == "linear":
+        smallest = -window.maximum([-omega for omega in omegas])
+        spread = (largest - smallest).clamp(min=1e-30)  # all alike: all weigh steer_max
+        weights = [
+            settings.steer_max - (o - smallest) / spread * (settings.steer_max - settings.steer_min) for o in omegas
+        ]
+    else:
+        weights = [(math.log(settings.steer_min) * o / largest.clamp(min=FLOOR)).exp() for o in omegas]
+    return [
+        Plan(mask & (weight != 1), weight=weight, numbers={"steer/weight": weight})
+        for weight, mask in zip(weights, window.masks, strict=True)
+    ]
+
+
+METHOD = Method(
+    name="steer",
+    title="STEER",
+    source="arXiv 2510.10150",
+    summary="tokens are weighed down by how much they would change the entropy",
+    slot="weight",
+    settings=SteerSettings,
+    log_probs_policy="current",
+    entropy_policy="current",
+    plan=plan,
+)

@@ -1,0 +1,42 @@
+import math
+
+import pytest
+from example import gradients
+from openrlhf.models import PolicyLoss, aggregate_loss
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.loss import MethodLoss
+
+
+def test_gradients_of_the_example():
+    # [0.8, 1 / 0.8 + 0.1] = [0.8, 1.35]: the third token is clipped at 1.35 instead of 1.28
+    config = CovConfig(method="adaptive_clip", adaptive_clip_eps=0.2, adaptive_clip_high=0.1)
+    value, gradient = gradients(config)
+    assert value == pytest.approx(-0.208060, abs=1e-6)
+    assert gradient == pytest.approx([-0.221034, -0.121306, 0, 0.244281, 0], abs=1e-6)
+
+
+def test_each_step_has_its_clip():
+    config = CovConfig(method="adaptive_clip", entropy_target=0.3)
+    loss = MethodLoss(config, policy_loss=PolicyLoss(*config.ppo_clip), aggregate=aggregate_loss)
+    controller, clips = config.controller(), []
+    for step, entropy in enumerate([0.5, 0.2, 0.2]):
+        loss.start_step(config.at(step, controller), seed=1, global_step=step, rank=0)
+        clips.append(loss.ppo_clip)
+        controller.step(entropy, 0.3)
+    assert [low for low, _ in clips] == [0.6] * 3
+    assert [high for _, high in clips] == pytest.approx([1.5, 1.5, 1.75])
+
+
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [
+        ({"adaptive_clip_eps": 0.0}, "--adaptive_clip_eps"),
+        ({"adaptive_clip_eps": 1.0}, "--adaptive_clip_eps"),
+        ({"adaptive_clip_high": -0.1}, "--adaptive_clip_high"),
+        ({"adaptive_clip_high": math.inf}, "--adaptive_clip_high"),
+    ],
+)
+def test_a_setting_out_of_range_is_named(settings, flag):
+    with pytest.raises(ValueError, match=flag):
+        CovConfig(**settings)

@@ -1,0 +1,43 @@
+import pytest
+import torch
+from active import active
+from example import gradients, window_of_example
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.methods.entropy_advantage import plan
+
+
+def test_gradients_of_the_example():
+    # min(0.4 H, |A| / 2) = 0.2, 0.5, 0.5, 0.08, 0.4, so A' = 1.2, 1.5, 1.5, -0.92, -0.6; ratio * A' / 5 where PPO does
+    # not clip: 1.105171 * 1.2 / 5 ...
+    value, gradient = gradients(CovConfig(method="entropy_advantage"))
+    assert value == pytest.approx(-0.510462, abs=1e-6)
+    assert gradient == pytest.approx([-0.265241, -0.181959, 0, 0.224738, 0], abs=1e-6)
+
+
+def test_the_bonus_is_not_of_padding_and_never_flips_a_sign():
+    window = window_of_example()
+    (found,) = plan(CovConfig(entropy_advantage_coef=1e6, entropy_advantage_kappa=1.5), window)
+    assert found.add[1, 2] == 0  # an entropy of 9 stands there
+    assert found.add.flatten()[:5].tolist() == pytest.approx([1 / 1.5] * 5)
+    assert torch.equal((window.batches[0].advantages + found.add).sign(), window.batches[0].advantages.sign())
+
+
+def test_an_advantage_of_0_stays_0():
+    window = window_of_example()
+    window.batches[0].advantages.zero_()
+    (found,) = plan(active("entropy_advantage"), window)
+    assert not found.add.any()
+    assert not found.tokens.any()
+
+
+@pytest.mark.parametrize("kappa", [1.0, 0.5, float("inf"), float("nan")])
+def test_kappa_is_above_1(kappa):
+    with pytest.raises(ValueError, match="--entropy_advantage_kappa"):
+        CovConfig(entropy_advantage_kappa=kappa)
+
+
+@pytest.mark.parametrize("coef", [-0.1, float("nan"), float("inf")])
+def test_the_coefficient_is_not_negative(coef):
+    with pytest.raises(ValueError, match="--entropy_advantage_coef"):
+        CovConfig(entropy_advantage_coef=coef)

@@ -1,0 +1,30 @@
+import pytest
+from example import gradients, window_of_example
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.methods.erc import plan
+
+
+def test_gradients_of_the_example():
+    # 0.5 / 0.48 = 1.041667, 1.5 / 1.6 = 0.9375, 1, 0.2 / 0.25 = 0.8, 1: the second and the fourth leave 0.95 ... 1.05;
+    # PPO clips the third and the fifth. Value: (-1.105171 - 1.28 + 0.8) / 5
+    value, gradient = gradients(CovConfig(method="erc"))
+    assert value == pytest.approx(-0.317034, abs=1e-6)
+    assert gradient == pytest.approx([-0.221034, 0, 0, 0, 0], abs=1e-6)
+
+
+def test_before_the_first_update_no_token_is_dropped():
+    window = window_of_example()
+    window.entropies = window.old_entropies
+    window.entropies[0][0, 0] = -1e-7  # a certain token: rounding
+    (found,) = plan(CovConfig(), window)
+    assert not found.tokens.any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [({"erc_low": 1.0}, "--erc_low"), ({"erc_low": -0.1}, "--erc_low"), ({"erc_high": 0.05}, "--erc_high .* 1.05")],
+)
+def test_a_setting_out_of_range_is_named(settings, flag):
+    with pytest.raises(ValueError, match=flag):
+        CovConfig(method="erc", **settings)

@@ -1,0 +1,175 @@
+"""What every registered method does to a step does not depend on padding, micro-batches, ranks or order."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from active import active
+from openrlhf.models import PolicyLoss, aggregate_loss
+from simulated_ranks import Simulated
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.diagnostics import update_metrics
+from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.models.ranking import token_keys
+from openrlhf_cov.models.window import ALONE, Window, plan_step
+from openrlhf_cov.utils.metrics import MetricBuffer
+
+SAMPLES, LONGEST = 8, 12
+WHOLE = [[list(range(SAMPLES))]]
+DEALS = {
+    "one by one": [[[row] for row in range(SAMPLES)]],
+    "unequal micro-batches, another order": [[[7, 1], [0], [5, 4, 2], [6, 3]]],
+    "two ranks": [[[0, 1, 2, 3]], [[4, 5, 6, 7]]],
+    "three ranks of unequal ones": [[[6], [0, 3]], [[1, 7, 2]], [[5], [4]]],
+}
+"""Name -> by rank, by micro-batch, the samples."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Tensors (T,) of one response."""
+
+    tokens: TokenBatch
+    entropy: torch.Tensor
+    old_entropy: torch.Tensor
+
+
+def samples(seed=0):
+    """Responses of unequal lengths; ratios beyond the clip, both signs of advantages and one response of A = 0."""
+    generator, made = torch.Generator().manual_seed(seed), []
+    for number in range(SAMPLES):
+        length = int(torch.randint(3, LONGEST + 1, (), generator=generator))
+        log_probs = -torch.rand(length, generator=generator) * 4
+        old = log_probs + 0.3 * torch.randn(length, generator=generator)
+        advantage = 0.0 if number == 5 else (1.2 if number % 3 == 0 else -0.7)
+        tokens = TokenBatch(log_probs, old, torch.full((length,), advantage), torch.ones(length))
+        entropy = torch.rand(length, generator=generator)
+        made.append(Sample(tokens, entropy, entropy * (1 + 0.1 * torch.randn(length, generator=generator))))
+    return made
+
+
+def padded(rows, columns):
+    """Rows (T,) as (B, columns) with what must never count behind them."""
+    return torch.stack([torch.cat([row, torch.full((columns - len(row),), -55.0)]) for row in rows])
+
+
+def micro_batch(chosen, extra):
+    """(TokenBatch, entropies, old entropies) of these samples."""
+    columns = max(len(each.entropy) for each in chosen) + extra
+    names = ("log_probs", "old_log_probs", "advantages")
+    tensors = {name: padded([getattr(each.tokens, name) for each in chosen], columns) for name in names}
+    mask = padded([each.tokens.action_mask for each in chosen], columns) > 0
+    tokens = TokenBatch(**tensors, action_mask=mask)
+    return tokens, *(padded([getattr(each, h) for each in chosen], columns) for h in ("entropy", "old_entropy"))
+
+
+def step_of(config, made, hand, ranks=ALONE, extra=0):
+    """({sample: (A', gradient) per token}, loss, metrics) of one rank in one update."""
+    clip = config.ppo_clip or (0.2, 0.28)
+    loss = MethodLoss(config, policy_loss=PolicyLoss(*clip), aggregate=aggregate_loss)
+    batches, entropies, old = zip(*(micro_batch([made[i] for i in indices], extra) for indices in hand), strict=True)
+    keys = [
+        token_keys(1, 2, torch.tensor(indices), len(b.log_probs[0])) for indices, b in zip(hand, batches, strict=True)
+    ]
+    plans = [()] * len(hand)
+    if config.plans_globally:
+        mean = torch.cat([each.old_entropy for each in made]).mean()
+        plans = plan_step(config, Window(batches, keys, clip, ranks, entropies, old, mean))
+    total, found, buffer = 0.0, {}, MetricBuffer()
+    for indices, batch, planned in zip(hand, batches, plans, strict=True):
+        loss.expect(planned)
+        log_probs = batch.log_probs.clone().requires_grad_()
+        tensors = log_probs, batch.old_log_probs, batch.advantages
+        count = torch.tensor(sum(len(each.entropy) for each in made))
+        value, *_ = loss(*tensors, action_mask=batch.action_mask, batch_num_tokens=count)
+        value.backward()
+        total += value.item()
+        buffer.add(*update_metrics(loss.record))
+        assert not log_probs.grad[~batch.action_mask].any()
+        for row, index in enumerate(indices):
+            length = len(made[index].entropy)
+            found[index] = loss.record.advantages[row, :length], log_probs.grad[row, :length]
+    reduce = {"sum": ranks.all_reduce_sum, "max": lambda t: ranks.all_gather(t).view(-1, len(t)).amax(0)}
+    return found, total, buffer.reduce(lambda tensor, op: reduce[op](tensor))
+
+
+def placed(config, made, deal, extra=0):
+    """The same over all ranks; every rank reads the same metrics."""
+    steps = Simulated(len(deal)).run(lambda hand, ranks: step_of(config, made, hand, ranks, extra), deal)
+    found = {index: tensors for step in steps for index, tensors in step[0].items()}
+    assert all(str(step[2]) == str(steps[0][2]) for step in steps)
+    return found, sum(step[1] for step in steps), steps[0][2]
+
+
+PLACEMENT = ("cov/selected_mean",)
+"""Centred over the micro-batch, as docs/metrics.md says."""
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_step_is_the_same_for_any_placement(name):
+    config, made = active(name), samples()
+    expected, loss, metrics = placed(config, made, WHOLE)
+    plain, _, without = placed(CovConfig(), made, WHOLE)
+    assert METHODS[name].bonus or any(
+        not torch.equal(expected[index][1], plain[index][1]) for index in expected
+    )  # it acts
+    assert metrics.keys() - without.keys() == {each for each in metrics if each.startswith("method/")}
+    for title, deal in {**DEALS, "more padding": WHOLE}.items():
+        found, other, read = placed(config, made, deal, extra=5 * (title == "more padding"))
+        for index, (advantages, gradient) in expected.items():
+            # the same tokens: where the weights come from sums, these are exact, and only exp may round otherwise
+            torch.testing.assert_close(found[index][0], advantages, rtol=1e-6, atol=0, msg=title)
+            torch.testing.assert_close(found[index][1], gradient, rtol=1e-6, atol=1e-9, msg=title)
+        assert other == pytest.approx(loss, rel=1e-5, abs=1e-6), title
+        same = {each: value for each, value in metrics.items() if each not in PLACEMENT}
+        assert {each: read[each] for each in same} == pytest.approx(same, rel=1e-5, nan_ok=True), title
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.plan])
+def test_a_step_without_a_token_is_one(name):
+    """All tokens of a rank are masked, or of all ranks."""
+    config, made = active(name), samples()
+    for dead in (made[:4], made):
+        for each in dead:
+            each.tokens.action_mask.zero_()
+        found, loss, _ = placed(config, made, DEALS["two ranks"])
+        assert all(gradient.isfinite().all() for _, gradient in found.values())
+        assert torch.tensor(loss).isfinite()
+
+
+NEUTRAL = {
+    "clip_cov": {"clip_cov_lb": 1e6, "clip_cov_ub": 2e6},
+    "kl_cov": {"ppo_kl_coef": 0.0},
+    "steer": {"steer_min": 1.0},
+    "stare": {"stare_strength": 0.0},
+    "positive_weight": {"positive_weight": 1.0},
+    "entropy_advantage": {"entropy_advantage_coef": 0.0},
+    "repo_r": {"repo_zeta": 0.0},
+    "erc": {"erc_low": 0.0, "erc_high": 1e9},
+    "adaptive_entropy": {"entropy_bonus": 0.0},
+}
+"""Settings in which a method is GRPO; the others have none: they always drop, cap or move something."""
+
+
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_in_its_limit_a_method_is_grpo_bit_for_bit(name):
+    config, made = replace(active(name), **NEUTRAL[name]), samples()
+    clip = config.ppo_clip or (0.2, 0.28)
+
+    def gradients(config):
+        loss = MethodLoss(config, policy_loss=PolicyLoss(*clip), aggregate=aggregate_loss)
+        batch, entropy, old = micro_batch(made, 2)
+        keys = token_keys(1, 2, torch.arange(SAMPLES), batch.log_probs.shape[1])
+        if config.plans_globally:
+            window = Window([batch], [keys], clip, ALONE, [entropy], [old], torch.tensor(0.1))
+            loss.expect(*plan_step(config, window))
+        log_probs = batch.log_probs.clone().requires_grad_()
+        value, *_ = loss(log_probs, batch.old_log_probs, batch.advantages, action_mask=batch.action_mask)
+        value.backward()
+        return value, log_probs.grad
+
+    for found, expected in zip(gradients(config), gradients(CovConfig()), strict=True):
+        assert torch.equal(found, expected)

@@ -1,0 +1,85 @@
+"""Which setting ``--entropy_target`` moves, and what it is refused for."""
+
+import pytest
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.settings import Schedule
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting"),
+    [
+        ({"cov_type": "kl_cov"}, "kl_cov_ratio"),
+        ({"cov_type": "kl_cov", "entropy_control": "ppo_kl_coef"}, "ppo_kl_coef"),
+        ({"cov_type": "clip_cov"}, "clip_cov_ratio"),
+        ({"method": "top_entropy,repo_r"}, "repo_zeta"),
+        ({"method": "adaptive_entropy,positive_weight", "entropy_control": "positive_weight"}, "positive_weight"),
+    ],
+)
+def test_the_main_setting_or_the_one_that_is_named(settings, setting):
+    config = CovConfig(entropy_target=0.3, **settings)
+    assert config.controller().applied == {setting: getattr(config, setting)}
+
+
+def test_step_and_bounds_are_published_or_given():
+    config = CovConfig(method="stare", entropy_target=0.3, entropy_step=0.02, entropy_high=0.2, entropy_band=0.01)
+    control = config.controller().control
+    assert (control.step, control.low, control.high) == (0.02, 0.0, 0.2)
+    assert config.controller().band == 0.01
+
+
+def test_a_step_has_the_value_in_force_and_the_target_of_its_schedule():
+    config = CovConfig(method="positive_weight", entropy_target=Schedule(0.6, 0.4, 10))
+    controller = config.controller()
+    assert config.at(5, controller).entropy_target == pytest.approx(0.5)
+    controller.step(0.1, 0.6)
+    assert config.at(5, controller).positive_weight == 0.95
+
+
+def test_without_a_target_nothing_is_controlled():
+    assert CovConfig(method="positive_weight", positive_weight=0.5).controller() is None
+
+
+@pytest.mark.parametrize("bound", ["low", "high"])
+@pytest.mark.parametrize(("name", "control"), [(n, c) for n, m in METHODS.items() for c in m.controls])
+def test_every_method_takes_the_bounds_of_its_settings(name, control, bound):
+    chosen = {"cov_type" if METHODS[name].by_covariance else "method": name}
+    CovConfig(**chosen, **{control.setting: getattr(control, bound)})
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"entropy_target": 0.3}, ["--entropy_target", "--entropy_control"]),
+        ({"entropy_target": 0.3, "method": "cispo"}, ["--entropy_target", "--entropy_control"]),
+        ({"entropy_target": 0.0, "method": "repo_r"}, ["--entropy_target", "got 0.0"]),
+        ({"entropy_target": -0.3, "method": "repo_r"}, ["--entropy_target", "got -0.3"]),
+        ({"entropy_target": float("nan"), "method": "repo_r"}, ["--entropy_target", "nan"]),
+        ({"entropy_target": Schedule(0.5, 0.0, 9), "method": "repo_r"}, ["--entropy_target", "got 0.0"]),
+        ({"entropy_target": 0.3, "method": "repo_r,positive_weight"}, ["--entropy_control", "--method repo_r"]),
+        (
+            {"entropy_target": 0.3, "method": "repo_r", "entropy_control": "kl_cov_ratio"},
+            ["--entropy_control kl_cov_ratio", "repo_zeta"],
+        ),
+        ({"entropy_target": 0.3, "method": "cispo", "entropy_control": "cap"}, ["--entropy_control cap"]),
+        (
+            {"entropy_target": 0.3, "method": "positive_weight", "positive_weight": Schedule(0.0, 1.0, 9)},
+            ["--positive_weight", "schedule"],
+        ),
+        ({"entropy_target": 0.3, "method": "repo_r", "entropy_band": -1.0}, ["--entropy_band"]),
+        ({"entropy_target": 0.3, "method": "repo_r", "entropy_step": 0.0}, ["--entropy_step"]),
+        (
+            {"entropy_target": 0.3, "method": "stare", "entropy_low": 0.2},
+            ["--stare_strength 0.1", "--entropy_low 0.2"],
+        ),
+        ({"entropy_target": 0.3, "cov_type": "kl_cov", "entropy_high": 0.2}, ["--kl_cov_ratio", "20.0%"]),
+        ({"entropy_target": 0.3, "method": "positive_weight", "entropy_high": 2.0}, ["--positive_weight", "2.0"]),
+        ({"method": "repo_r", "entropy_step": 0.1}, ["--entropy_step", "--entropy_target"]),
+        ({"method": "repo_r", "entropy_control": "repo_zeta"}, ["--entropy_control", "--entropy_target"]),
+    ],
+)
+def test_what_no_loop_can_do_is_refused(settings, words):
+    with pytest.raises(ValueError, match="--") as found:
+        CovConfig(**settings)
+    assert all(word in str(found.value) for word in words), found.value
