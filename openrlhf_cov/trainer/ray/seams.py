@@ -44,7 +44,9 @@ DRIVER = {"utils.deepspeed": {"DeepspeedStrategy": "strategy.CovStrategy"}}
 """What else it makes: module of upstream -> name -> what stands in for it in our ``trainer``."""
 
 ACTOR = {
+    "trainer.ray.launcher": {"Actor": "actor_model.CovActor"},
     "trainer.ray.ppo_actor": {
+        "Actor": "actor_model.CovActor",
         "ActorPPOTrainer": "actor_trainer.CovActorTrainer",
         "DataLoader": "actor_trainer.StepLoader",
     },

@@ -1,0 +1,134 @@
+"""Log-probs and entropies of tokens from hidden states, without the matrix of tokens x vocabulary.
+
+The output projection is carried out one block of the vocabulary at a time, and again in the backward pass. Blocks of
+the vocabulary rather than of tokens: each row of the weight then gets its whole gradient from one product, in the
+weight's own type, so that no second buffer of its size is needed, and the weight is read once instead of once a block.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+BLOCK = 2**25
+"""Logits that are there at once: 128 MiB in fp32, and a second tensor like it. A GPU wants large products; on the CPU
+2**21 to 2**26 take the same time."""
+LEAST_COLUMNS = 256
+"""Columns of a block, at least, however many tokens there are: narrower products are slow."""
+
+
+def token_scores(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    temperature: float = 1.0,
+    with_entropy: bool = False,
+    block: int = BLOCK,
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probs (N,) of ``targets`` (N,) and, if asked for, entropies (N,) in nats of softmax(logits / temperature).
+
+    ``hidden`` (N, D), ``weight`` (V, D) and ``bias`` (V,) give the logits in their own type, as the model would; all
+    that follows is in fp32. Gradients flow to these three from both results, each at its own cost: where nothing is
+    derived from the entropies, they cost nothing in the backward pass. At most ``block`` logits exist at a time.
+    """
+    log_probs, entropy = _TokenScores.apply(hidden, weight, bias, targets, temperature, with_entropy, block)
+    return log_probs, entropy if with_entropy else None
+
+
+class _TokenScores(torch.autograd.Function):
+    """With z = logits / temperature, p = softmax(z), H the entropy and y the target of a token:
+
+    d log p_y / dz_v = [v = y] - p_v,  dH / dz_v = -p_v (log p_v + H).
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        temperature: float,
+        with_entropy: bool,
+        block: int,
+    ) -> tuple[Tensor, Tensor]:
+        lowest = torch.finfo(torch.float32).min
+        top = hidden.new_full((len(hidden),), lowest, dtype=torch.float32)  # the largest z so far
+        mass, slope, chosen = torch.zeros_like(top), torch.zeros_like(top), torch.zeros_like(top)
+        for start, end in _blocks(len(weight), len(hidden), block):
+            z = _scaled(hidden, weight[start:end], None if bias is None else bias[start:end], temperature)
+            place, here = _places(targets, start, end)
+            chosen = torch.where(here, z.gather(1, place).squeeze(1), chosen)
+            higher = torch.maximum(top, z.amax(1))
+            # mass = sum of e^(z - top), slope = sum of e^(z - top) (z - top), over the columns so far
+            shrink = (top - higher).exp()
+            if with_entropy:
+                slope = shrink * (slope + (top - higher) * mass)
+            z.sub_(higher[:, None])
+            power = z.exp()
+            mass = shrink * mass + power.sum(1)
+            if with_entropy:
+                slope += power.mul_(z).sum(1)
+            top = higher
+        log_mass = mass.log()
+        entropy = log_mass - slope / mass
+        ctx.save_for_backward(hidden, weight, bias, targets, top, log_mass, entropy)
+        ctx.temperature, ctx.block = temperature, block
+        ctx.set_materialize_grads(False)
+        if not with_entropy:
+            ctx.mark_non_differentiable(entropy)
+        return (chosen - top) - log_mass, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_log_prob: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
+        hidden, weight, bias, targets, top, log_mass, entropy = ctx.saved_tensors
+        for_hidden, for_weight, for_bias = ctx.needs_input_grad[:3]
+        if of_log_prob is None:
+            of_log_prob = torch.zeros_like(top)
+        of_log_prob = (of_log_prob / ctx.temperature)[:, None]
+        to_hidden = torch.zeros_like(hidden, dtype=torch.float32) if for_hidden else None
+        to_weight = torch.empty_like(weight) if for_weight else None
+        to_bias = torch.empty_like(bias) if for_bias else None
+        for start, end in _blocks(len(weight), len(hidden), ctx.block):
+            rows = weight[start:end]
+            z = _scaled(hidden, rows, None if bias is None else bias[start:end], ctx.temperature)
+            log_p = z.sub_(top[:, None]).sub_(log_mass[:, None])
+            slope = log_p.exp()  # becomes the gradient of the logits
+            if of_entropy is None:
+                slope.mul_(-of_log_prob)
+            else:
+                pull = (of_entropy / ctx.temperature)[:, None]
+                slope.mul_(log_p.add_(entropy[:, None]).mul_(-pull).sub_(of_log_prob))
+            place, here = _places(targets, start, end)
+            slope.scatter_add_(1, place, of_log_prob * here[:, None])
+            slope = slope.to(weight.dtype)
+            if to_hidden is not None:
+                to_hidden += slope @ rows
+            if to_weight is not None:
+                torch.mm(slope.T, hidden, out=to_weight[start:end])
+            if to_bias is not None:
+                to_bias[start:end] = slope.sum(0)
+        return None if to_hidden is None else to_hidden.to(hidden.dtype), to_weight, to_bias, None, None, None, None
+
+
+def _blocks(vocabulary: int, tokens: int, block: int) -> Iterator[tuple[int, int]]:
+    """Columns [start, end) of every block."""
+    columns = max(LEAST_COLUMNS, block // max(1, tokens))
+    for start in range(0, vocabulary, columns):
+        yield start, min(start + columns, vocabulary)
+
+
+def _scaled(hidden: Tensor, rows: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+    """Logits / temperature (N, columns) in fp32, a tensor of its own."""
+    z = functional.linear(hidden, rows, bias).float()
+    return z if temperature == 1.0 else z.div_(temperature)
+
+
+def _places(targets: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
+    """(column (N, 1) within the block, any where the target is outside of it; whether it is inside (N,))."""
+    return (targets - start).clamp(0, end - start - 1)[:, None], (targets >= start) & (targets < end)

@@ -1,0 +1,230 @@
+"""Policy and reference without logits give what upstream's give, for padded and packed samples, and know when to let
+upstream compute."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from openrlhf.models import Actor
+from transformers import (
+    AutoModelForCausalLM,
+    Cohere2Config,
+    CohereConfig,
+    Gemma2Config,
+    GPT2Config,
+    GraniteConfig,
+    LlamaConfig,
+    PhiConfig,
+    Qwen2Config,
+    Qwen2MoeConfig,
+)
+
+from openrlhf_cov.trainer import actor_model, cpu_host
+from openrlhf_cov.trainer.actor_model import CovActor
+from openrlhf_cov.trainer.strategy import convert_to_torch_dtype
+
+LENGTHS = [(0, 2, 7), (3, 1, 3), (0, 9, 8), (1, 5, 1), (2, 1, 1)]
+"""Padding on the left, tokens of prompt and response of each sample; the rest is padding on the right."""
+ROUNDING = 1e-5
+SIZE = dict(
+    hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    vocab_size=50, initializer_range=0.2, pad_token_id=0, bos_token_id=1, eos_token_id=1,
+)  # fmt: skip
+TINY = dict(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=32, initializer_range=0.2)
+STILL = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1, eos_token_id=1)
+MOE = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16)
+
+PLAIN = {
+    "llama": LlamaConfig(**SIZE),
+    "tied": Qwen2Config(**SIZE, tie_word_embeddings=True),
+    "bias of the head": PhiConfig(**SIZE, resid_pdrop=0.0),
+    "learned positions": GPT2Config(**TINY, **STILL),
+    "experts": Qwen2MoeConfig(**SIZE, **MOE, output_router_logits=True),
+}
+CHANGING = {
+    "soft cap": Gemma2Config(**SIZE, head_dim=8, final_logit_softcapping=3.0),
+    "scaled": CohereConfig(**SIZE, logit_scale=0.3),
+    "scaled otherwise": Cohere2Config(**SIZE, logit_scale=0.3),
+    "divided": GraniteConfig(**SIZE, logits_scaling=4.0),
+}
+"""What these models do after the head must be in the log-probs."""
+
+
+@pytest.fixture(autouse=True)
+def uncompiled(monkeypatch):
+    """In fp32. Upstream compiles its entropy, anew for every shape."""
+    monkeypatch.setattr("openrlhf.utils.utils.convert_to_torch_dtype", convert_to_torch_dtype)
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory):
+    """Function: name of a config -> folder of a model with random weights."""
+    made = {}
+
+    def make(name):
+        if name not in made:
+            torch.manual_seed(0)
+            made[name] = tmp_path_factory.mktemp("model")
+            model = AutoModelForCausalLM.from_config((PLAIN | CHANGING)[name], dtype=torch.float32)
+            for parameter in model.parameters():  # biases are zeros at first
+                torch.nn.init.normal_(parameter, std=0.2) if parameter.dim() == 1 else None
+            model.save_pretrained(made[name])
+        return str(made[name])
+
+    return make
+
+
+def batch():
+    """(sequences, attention mask (B, T), action mask (B, T - 1 from the first response on)): a tool's answer inside."""
+    width = max(map(sum, LENGTHS)) + 1  # a column that no sample reaches
+    sequences = torch.randint(2, 50, (len(LENGTHS), width), generator=torch.Generator().manual_seed(1))
+    position = torch.arange(width)
+    left, prompt, length = (
+        torch.tensor(each)[:, None] for each in zip(*((a, a + p, a + p + r) for a, p, r in LENGTHS), strict=True)
+    )
+    attention = ((position >= left) & (position < length)).long()
+    action = ((position >= prompt) & (position < length)).long()
+    action[0, 4:6] = 0
+    return sequences * attention, attention, action[:, 2:]
+
+
+def results(actor, checkpointing=False, entropy_weight=0.1):
+    """(log-probs, entropies of action tokens, gradient, log-probs and entropies without gradient)."""
+    sequences, attention, action = batch()
+    weights = torch.randn(action.shape, generator=torch.Generator().manual_seed(2))
+    if checkpointing:
+        actor.gradient_checkpointing_enable()
+    actor.train()
+    log_probs, output = actor(sequences, action, attention_mask=attention, return_output=True, return_entropy=True)
+    entropy = output.entropy[:, -action.shape[1] :] * action
+    (log_probs * weights + entropy_weight * entropy).sum().backward()
+    gradient = torch.cat([param.grad.flatten() for param in actor.parameters() if param.grad is not None])
+    actor.eval()
+    with torch.no_grad():
+        scored = actor(sequences, action, attention)
+    return log_probs.detach(), entropy.detach(), gradient, scored
+
+
+def assert_same(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        scale = other.abs().max()
+        assert scale > 1e-2
+        torch.testing.assert_close(one, other, rtol=0, atol=ROUNDING * float(scale))
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Counts the calls of the head that answered with log-probs."""
+    counts = SimpleNamespace(scores=0)
+    scores = actor_model.token_scores
+
+    def counting(*args):
+        counts.scores += 1
+        return scores(*args)
+
+    monkeypatch.setattr(actor_model, "token_scores", counting)
+    return counts
+
+
+SETTINGS = dict(attn_implementation="sdpa", param_dtype="fp32", temperature=0.9)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("name", PLAIN)
+def test_as_upstream(folder_of, asked, name, checkpointing):
+    ours = results(CovActor(folder_of(name), **SETTINGS), checkpointing)
+    assert asked.scores == 2
+    assert_same(ours, results(Actor(folder_of(name), **SETTINGS), checkpointing))
+    assert asked.scores == 2
+
+
+@pytest.mark.skipif(not cpu_host.is_cpu_host(), reason="a GPU host packs with flash attention")
+@pytest.mark.parametrize("name", ["llama", "tied", "learned positions"])
+def test_packed_as_upstream(folder_of, asked, monkeypatch, name):
+    settings = SETTINGS | dict(attn_implementation=cpu_host.PACKED_ATTENTION, packing_samples=True)
+    sequences, attention, action = batch()
+    keep = torch.tensor([0, 2])  # upstream's packing wants samples without padding on the left
+    monkeypatch.setitem(globals(), "batch", lambda: (sequences[keep], attention[keep], action[keep]))
+    ours = results(CovActor(folder_of(name), **settings))
+    assert asked.scores == 2
+    assert_same(ours, results(Actor(folder_of(name), **settings)))
+    assert_same(ours, results(Actor(folder_of(name), **SETTINGS)))
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_a_model_that_changes_its_logits_is_upstreams(folder_of, asked, name):
+    actor = CovActor(folder_of(name), **SETTINGS)
+    ours = results(actor)
+    assert asked.scores == 1  # seen once, and not asked again
+    assert_same(ours, results(Actor(folder_of(name), **SETTINGS)))
+    assert not any("forward" in vars(module) for module in actor.modules())
+
+
+@pytest.mark.parametrize(("target", "scores"), [("lm_head", 0), ("q_proj", 2)])
+def test_lora(folder_of, asked, target, scores):
+    found = []
+    for kind in (CovActor, Actor):
+        torch.manual_seed(0)
+        actor = kind(folder_of("llama"), lora_rank=2, target_modules=[target], **SETTINGS)
+        for name, parameter in actor.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(parameter, std=0.1)
+        found.append(results(actor))
+    assert_same(*found)
+    assert asked.scores == scores
+
+
+def test_experts_keep_their_loss(folder_of):
+    sequences, attention, action = batch()
+    losses = []
+    for kind in (CovActor, Actor):
+        _, output = kind(folder_of("experts"), **SETTINGS)(sequences, action, attention, return_output=True)
+        losses.append(output.aux_loss.detach())
+    torch.testing.assert_close(*losses)
+
+
+def test_half_precision_as_upstream(folder_of):
+    settings = SETTINGS | dict(param_dtype="bf16")
+    sequences, attention, action = batch()
+    found = []
+    for kind in (CovActor, Actor):
+        actor = kind(folder_of("llama"), **settings).eval()
+        log_probs, output = actor(sequences, action, attention, return_output=True, return_entropy=True)
+        found.append((log_probs.detach(), output.entropy[:, -action.shape[1] :].detach() * action))
+        assert log_probs.dtype == torch.float32
+    for ours, theirs in zip(*found, strict=True):  # the logits are the same bfloat16 numbers, but for their order
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0.03)
+
+
+def test_without_an_action_mask_it_is_upstreams(folder_of, asked):
+    sequences, attention, _ = batch()
+    ours, theirs = (
+        kind(folder_of("llama"), **SETTINGS).eval()(sequences, attention_mask=attention, return_logprobs=True)
+        for kind in (CovActor, Actor)
+    )
+    torch.testing.assert_close(ours, theirs)
+    assert asked.scores == 0
+
+
+def test_samples_without_action(folder_of):
+    sequences, attention, action = batch()
+    actor = CovActor(folder_of("llama"), **SETTINGS)
+    log_probs = actor(sequences, torch.zeros_like(action), attention)
+    assert not log_probs.any()
+    log_probs.sum().backward()
+    assert all(not parameter.grad.any() for parameter in actor.parameters())
+
+
+def test_a_head_that_fails_is_a_plain_head_again(folder_of, monkeypatch):
+    sequences, attention, action = batch()
+    actor = CovActor(folder_of("llama"), **SETTINGS)
+
+    def fail(*args):
+        raise MemoryError
+
+    monkeypatch.setattr(actor_model, "token_scores", fail)
+    with pytest.raises(MemoryError):
+        actor(sequences, action, attention)
+    assert "forward" not in vars(actor.model.get_output_embeddings())
