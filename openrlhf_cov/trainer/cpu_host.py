@@ -16,6 +16,7 @@ from functools import cache, wraps
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.cores import cores
@@ -30,6 +31,9 @@ FLAG_DEFAULTS = {
     "vllm.gpu_memory_utilization": 0.2,
 }
 """Defaults of upstream flags that differ on a CPU host, where upstream's own cannot work."""
+
+ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+"""vLLM's executor of an engine that computes in the process of its scheduler."""
 
 PACKED_ATTENTION = "packed_sdpa"
 """The name by which transformers knows ``_packed_attention`` in a process where ``install`` has run."""
@@ -53,25 +57,37 @@ def environment(training_processes: int) -> dict[str, str]:
     """Environment variables for every process of a run on a CPU host; {} elsewhere. Variables already set win.
 
     ``training_processes`` share the cores while they train: more OpenMP threads than cores spin against each other.
+    Those that wait sleep: Ray, engines and actors share the cores, too, and a thread that spins keeps one of them from
+    the thread that it waits for.
     """
     if not is_cpu_host():
         return {}
     defaults = {
         "DS_ACCELERATOR": "cpu",
         "OMP_NUM_THREADS": str(max(1, cores() // max(1, training_processes))),
+        "OMP_WAIT_POLICY": "PASSIVE",
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
     return {name: os.environ.get(name, value) for name, value in defaults.items()}
 
 
-def engine_settings() -> dict[str, bool]:
-    """Arguments of a vLLM engine that only a CPU host needs; {} elsewhere.
+def engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a vLLM engine, those changed that a CPU host needs otherwise; the same elsewhere.
 
     A seeded request whose prompt vLLM reads in chunks rewinds its generator by an offset, which generators on the CPU
     do not have: vLLM 0.29 then loses the whole engine. Without chunks every prompt is read at once.
+
+    An engine of one rank computes in the process of its scheduler. For ``uni`` vLLM puts another process there on the
+    CPU, which imports everything again and for which the scheduler spins on a core that computes; by the class's full
+    name it does not. (vLLM wants that process to bind OpenMP's threads, which ``environment`` leaves to the system.)
     """
-    return {"enable_chunked_prefill": False} if is_cpu_host() else {}
+    if not is_cpu_host():
+        return arguments
+    changed: dict[str, Any] = {"enable_chunked_prefill": False}
+    if arguments.get("distributed_executor_backend") == "uni":
+        changed["distributed_executor_backend"] = ONE_PROCESS
+    return arguments | changed
 
 
 def adapt(args: SimpleNamespace) -> None:

@@ -4,6 +4,8 @@ import ast
 
 import pytest
 
+from openrlhf_cov.trainer import cpu_host
+
 RELOAD = "model_executor/model_loader/reload"
 TRANSFER = "distributed/weight_transfer"
 EMBEDDING = "model_executor/layers/vocab_parallel_embedding.py"
@@ -118,6 +120,16 @@ def test_the_output_head_keeps_the_method_that_packs_its_weight(vllm):
     head = vllm.find(EMBEDDING, "ParallelLMHead")
     assert [ast.unparse(base) for base in head.bases] == ["VocabParallelEmbedding"]
     assert "quant_method" in stored(vllm.find(EMBEDDING, "VocabParallelEmbedding.__init__"))
+
+
+def test_vllm_makes_another_process_on_the_cpu_for_the_short_name_alone(vllm):
+    module, name = cpu_host.ONE_PROCESS.removeprefix("vllm.").rsplit(".", 1)
+    assert vllm.find(f"{module.replace('.', '/')}.py", name)
+    platform = ast.unparse(vllm.find("platforms/cpu.py", "CpuPlatform.check_and_update_config"))
+    assert "and parallel_config.distributed_executor_backend == 'uni'" in platform
+    assert platform.count("distributed_executor_backend") == 2  # asked for there, and set to mp
+    chosen = ast.unparse(vllm.find("v1/executor/abstract.py", "Executor.get_class"))
+    assert "executor_class = resolve_obj_by_qualname(distributed_executor_backend)" in chosen
 
 
 ENGINE = "runtime/engine.py"

@@ -41,16 +41,25 @@ def test_a_cpu_host_is_known_by_its_vllm(monkeypatch, installed, expected):
 
 
 @pytest.mark.usefixtures("on_cpu")
-def test_prompts_are_not_read_in_chunks_on_a_cpu_host():
-    assert cpu_host.engine_settings() == {"enable_chunked_prefill": False}
+@pytest.mark.parametrize(
+    ("backend", "executor"), [("uni", cpu_host.ONE_PROCESS), ("ray", "ray"), ("mp", "mp"), (None, None)]
+)
+def test_prompts_are_not_read_in_chunks_on_a_cpu_host_and_engines_of_one_rank_are_one_process(backend, executor):
+    given = {"model": "m", "distributed_executor_backend": backend, "enable_chunked_prefill": True}
+    assert cpu_host.engine_arguments(given) == {
+        "model": "m",
+        "distributed_executor_backend": executor,
+        "enable_chunked_prefill": False,
+    }
 
 
 @pytest.mark.usefixtures("on_gpu")
 def test_engines_on_gpus_keep_their_defaults():
-    assert cpu_host.engine_settings() == {}
+    given = {"model": "m", "distributed_executor_backend": "uni"}
+    assert cpu_host.engine_arguments(given) == given
 
 
-NAMES = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
+NAMES = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
 
 
 @pytest.fixture
@@ -66,6 +75,7 @@ def test_training_processes_share_the_cores(processes, threads):
     assert cpu_host.environment(processes) == {
         "DS_ACCELERATOR": "cpu",
         "OMP_NUM_THREADS": threads,
+        "OMP_WAIT_POLICY": "PASSIVE",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }

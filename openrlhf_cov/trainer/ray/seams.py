@@ -135,7 +135,6 @@ def install_engines(settings: dict[str, Any]) -> None:
 
     from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
 
-    settings = settings | cpu_host.engine_settings()
     vllm_engine.RolloutRayActor = _with_engine_settings(ray.remote(CovRolloutActor), settings)
 
 
@@ -159,7 +158,7 @@ def _with_engine_settings(actor_class: Any, settings: dict[str, Any]) -> SimpleN
 
     def options(**actor_options) -> SimpleNamespace:
         bound = actor_class.options(**actor_options)
-        return SimpleNamespace(remote=lambda **kwargs: bound.remote(**(kwargs | settings)))
+        return SimpleNamespace(remote=lambda **kwargs: bound.remote(**cpu_host.engine_arguments(kwargs | settings)))
 
     return SimpleNamespace(options=options)
 

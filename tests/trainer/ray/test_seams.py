@@ -52,12 +52,13 @@ def test_the_gloo_engine_is_registered_with_vllm():
     assert registered is weight_transfer.GlooWeightTransferEngine
 
 
-def test_our_engine_settings_win_over_upstreams():
+def test_our_engine_settings_win_over_upstreams_and_the_host_over_both(monkeypatch):
+    monkeypatch.setattr(seams.cpu_host, "engine_arguments", lambda arguments: arguments | {"of_host": True})
     calls = []
     options = lambda **given: SimpleNamespace(remote=lambda **kwargs: calls.append((given, kwargs)))  # noqa: E731
     actor = seams._with_engine_settings(SimpleNamespace(options=options), {"dtype": "float32"})
     actor.options(num_gpus=1).remote(model="m", dtype="bfloat16")
-    assert calls == [({"num_gpus": 1}, {"model": "m", "dtype": "float32"})]
+    assert calls == [({"num_gpus": 1}, {"model": "m", "dtype": "float32", "of_host": True})]
 
 
 def test_fp32_is_a_dtype_of_a_run_and_others_stay_upstreams():
