@@ -36,6 +36,9 @@ TOOLS = frozenset(
 """Modules whose names tests may use because the program imported them. They are the tests' own, and none of them makes
 an object that equals everything."""
 
+PURE = frozenset("abs all any bin chr divmod hash hex len max min oct ord pow repr round sorted sum".split())
+"""Functions of Python that a program may hand to tests, beside classes."""
+
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 ARITHMETIC = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor")
 
@@ -100,7 +103,9 @@ class Peer:
             case {"yours": int(handle)} if 0 <= handle < len(self._objects):
                 return self._objects[handle]
             case {"builtin": str(name)} if not name.startswith("_"):
-                return getattr(builtins, name)
+                found = getattr(builtins, name)
+                if self._trusting or isinstance(found, type) or name in PURE:
+                    return found
         raise ValueError("no such reference")
 
     def _perform(self, message: Any) -> None:
@@ -109,7 +114,7 @@ class Peer:
             action = ACTIONS[message["do"]]
             operands = [wire.load(each, self.resolve) for each in message["with"]]
             if not self._trusting:
-                self._allow(message["do"], operands)
+                self._allow(message["do"], message["with"][0], operands)
             value = action(*operands)
             reply = {"value": wire.dump(value, self.refer), "changed": self._changed(message["with"], operands)}
         except BaseException as error:  # whatever foreign code raises is an answer
@@ -131,10 +136,12 @@ class Peer:
                     changed[str(place)] = after
         return changed
 
-    def _allow(self, action: str, operands: list[Any]) -> None:
-        """Raise PermissionError for what the other side may not do here."""
+    def _allow(self, action: str, packed: Any, operands: list[Any]) -> None:
+        """Raise PermissionError for what the other side may not do here. Only what was passed to it is a target."""
         target = operands[0]
-        if action == "call":
+        if not isinstance(packed, dict) or list(packed) != ["yours"]:
+            allowed = False
+        elif action == "call":
             allowed = inspect.isroutine(target) or type(target).__module__ == self._owner
         elif action in ("get", "set"):
             name = operands[1]
@@ -294,9 +301,16 @@ def names_of(namespace: dict[str, Any], peer: Peer) -> dict[str, Any]:
 
 
 def imported(names: dict[str, Any], peer: Peer) -> dict[str, Any]:
-    """The names of the program as the tests see them; modules and functions of Python are the tests' own."""
+    """The names of the program as the tests see them; modules and functions of Python are the tests' own.
+
+    A module keeps its name, so that nobody else's ``math`` is taken for it.
+    """
     values = {}
     for name, found in names.items():
+        if not name.isidentifier() or name.startswith("__"):
+            continue
+        if name in sys.stdlib_module_names and found != {"module": name}:
+            continue
         with suppress(Exception):
             match found:
                 case {"module": str(module)} if module in TOOLS:
@@ -333,3 +347,11 @@ def _error(said: Any) -> Exception:
         error = RuntimeError(text)
     vars(error)["remote_names"] = names
     return error
+
+
+def without_builtins(values: dict[str, Any], wanted: str) -> dict[str, Any]:
+    """The names but for those of Python's own functions: a program's ``abs`` is none of the tests'.
+
+    ``wanted`` is kept whatever it is called: it is what the tests test.
+    """
+    return {name: value for name, value in values.items() if name == wanted or not hasattr(builtins, name)}

@@ -124,8 +124,12 @@ MODES = {"script": script, "calls": calls, "served": served, "tests": tests}
 
 
 def _channel() -> BinaryIO:
+    """The channel; what is printed from here on goes nowhere, and so keeps nobody waiting."""
     import socket
 
+    nowhere = os.open("/dev/null", os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
     return socket.socket(fileno=CHANNEL).makefile("rwb")
 
 

@@ -25,8 +25,9 @@ def run(request: dict[str, Any], channel: BinaryIO, results: BinaryIO) -> None:
     module = ModuleType(MODULE)
     sys.modules[MODULE] = module
     values = peer.imported(names if isinstance(names, dict) else {}, side)
-    _pretend_modules(values)
-    vars(module).update(values)
+    freely = peer.without_builtins(values, request["function"])
+    _pretend_modules(values, list(freely))
+    vars(module).update(freely)
     failure: BaseException | None = None
     gathered: list[Test] = []
     try:
@@ -76,10 +77,11 @@ def _cases(function: Callable[..., Any]) -> Iterator[Test]:
         yield lambda given=given: function(**given)
 
 
-def _pretend_modules(values: dict[str, Any]) -> None:
-    """``solution`` and ``pytest``, as tests import them."""
+def _pretend_modules(values: dict[str, Any], public: list[str]) -> None:
+    """``solution``, of which ``import *`` takes what is ``public``, and ``pytest``, as tests import them."""
     solution = ModuleType("solution")
     vars(solution).update(values)
+    solution.__all__ = public
     pytest = ModuleType("pytest")
     pytest.raises, pytest.approx, pytest.fail, pytest.skip = Raises, Approximately, _fail, _fail
     pytest.mark = Marks()
@@ -102,9 +104,7 @@ class Marks:
         split = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
 
         def mark(function: Any) -> Any:
-            rows = [
-                {split[0]: value} if len(split) == 1 else dict(zip(split, value, strict=True)) for value in values
-            ]
+            rows = [{split[0]: value} if len(split) == 1 else dict(zip(split, value, strict=True)) for value in values]
             function.parameters = [*getattr(function, "parameters", []), rows]
             return function
 
@@ -146,7 +146,9 @@ def _is_of(error: Any, kind: Any) -> bool:
 class Approximately:
     """``pytest.approx`` for numbers, and lists, tuples and dicts of them."""
 
-    def __init__(self, expected: Any, rel: float | None = None, abs: float | None = None, nan_ok: bool = False) -> None:
+    def __init__(
+        self, expected: Any, rel: float | None = None, abs: float | None = None, nan_ok: bool = False
+    ) -> None:
         self.expected, self.nan_ok = expected, nan_ok
         self.rel, self.abs = 1e-6 if rel is None and abs is None else rel or 0.0, 1e-12 if abs is None else abs
 

@@ -77,7 +77,11 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "bytearray": (bytearray, lambda value: bytearray.hex(value), bytearray.fromhex),
     "range": (range, lambda value: [value.start, value.stop, value.step], lambda parts: range(*parts)),
     "decimal": (Decimal, lambda value: Decimal.__str__(value), Decimal),
-    "fraction": (fractions.Fraction, lambda value: [value.numerator, value.denominator], lambda parts: fractions.Fraction(*parts)),  # noqa: E501
+    "fraction": (
+        fractions.Fraction,
+        lambda value: [value.numerator, value.denominator],
+        lambda parts: fractions.Fraction(*parts),
+    ),  # noqa: E501
 }
 """Kind -> type, its parts (a list of values, or a text), the value of parts. Types before those they are built on."""
 
