@@ -18,9 +18,9 @@ class RewardConfig(Settings):
     )
     reward_source: str = setting(
         "math",
-        "rule that grades: math; gsm8k, plain numbers; choice, a letter; tiny_addition, the embedded task; row, "
-        "by the field source of each row, math where that names no rule",
-        choices=("math", "gsm8k", "choice", "tiny_addition", "row"),
+        "rule that grades: math; gsm8k, plain numbers; choice, a letter; code, a program by its tests; tiny_addition, "
+        "the embedded task; row, by the field source of each row, math where that names no rule",
+        choices=("math", "gsm8k", "choice", "code", "tiny_addition", "row"),
     )
     reward_grader: str = setting(
         "strict",
@@ -35,9 +35,41 @@ class RewardConfig(Settings):
     reward_workers: int = setting(2, "grading processes per vLLM engine")
     reward_skip_bad_labels: bool = setting(False, "drop rows whose label cannot be graded instead of stopping")
     reward_max_error_frac: float = setting(0.05, "share of a step's rewards that may fail before the run stops")
+    code_sandbox: str = setting(
+        "bubblewrap", "where programs run: bubblewrap, here; url:http://HOST:PORT, a SandboxFusion service"
+    )
+    code_extract: str = setting(
+        "fence",
+        "where the program stands: fence, in the last closed block of code; whole, it is the response",
+        choices=("fence", "whole"),
+    )
+    code_reward: str = setting(
+        "all",
+        "reward of a program that fails a test: all, that of a wrong response; share, between that and 1 by the share "
+        "of the tests that it passes",
+        choices=("all", "share"),
+    )
+    code_timeout: float = setting(6.0, "seconds of CPU time for a test; of wall clock twice that and one more")
+    code_budget: float = setting(60.0, "seconds of wall clock for all tests of a response")
+    code_memory_mb: int = setting(1024, "address space of a program, in MiB")
+    code_output_mb: int = setting(4, "output of a test, in MiB")
+    code_float_tolerance: float = setting(
+        0.0, "numbers in outputs may differ by this much, absolutely or relatively; 0: not at all"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.code_sandbox != "bubblewrap" and not self.code_sandbox.startswith(("url:http://", "url:https://")):
+            raise ValueError(f"--code_sandbox is bubblewrap or url:http://HOST:PORT, got {self.code_sandbox!r}")
+        for name in ("code_timeout", "code_budget"):
+            if not 0.0 < getattr(self, name) <= 3600.0:
+                raise ValueError(f"--{name} is a number of seconds in (0, 3600], got {getattr(self, name)}")
+        if not 128 <= self.code_memory_mb <= 1 << 20:
+            raise ValueError(f"--code_memory_mb is at least 128, what Python needs, got {self.code_memory_mb}")
+        if not 1 <= self.code_output_mb <= 1024:
+            raise ValueError(f"--code_output_mb lies between 1 and 1024, got {self.code_output_mb}")
+        if not 0.0 <= self.code_float_tolerance < 1.0:
+            raise ValueError(f"--code_float_tolerance is a number in [0, 1), got {self.code_float_tolerance}")
         if not 0.0 < self.reward_timeout < math.inf:
             raise ValueError(f"--reward_timeout is a number of seconds above 0, got {self.reward_timeout}")
         if self.reward_workers < 1:

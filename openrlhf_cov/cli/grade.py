@@ -107,6 +107,9 @@ def grade_lines(rows: list[GradeRow], grades: list[Grade], published: list[Grade
     for row, grade, other in zip(rows, grades, published or [None] * len(rows), strict=True):
         record = {"line": row.line, "correct": grade.correct, "status": grade.status, "answer": grade.answer}
         record |= {"published": other.correct} if other else {}
+        record |= (
+            {"verdict": grade.verdict, "tests": round(grade.share, 6), "detail": grade.detail} if grade.verdict else {}
+        )
         yield json.dumps(record | {"seconds": round(grade.seconds, 6)})
 
 
@@ -141,10 +144,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def check_labels(path: Path, rows: list[GradeRow], config: RewardConfig) -> None:
-    """Raises UsageError for the first label that cannot be graded."""
+    """Raises UsageError for the first label that cannot be graded, and where this machine cannot grade."""
+    check = sources.checker(config)
     for row in rows:
         try:
-            sources.check_label(row.label, config)
+            check(row.label)
         except ValueError as error:
             raise UsageError(f"{path}, line {row.line}: the label {row.label!r}: {error}") from error
 

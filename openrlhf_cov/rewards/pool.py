@@ -38,17 +38,25 @@ class WorkerPool:
     JSON can hold. All workers start at the first call. One that is killed or dies is replaced at once, and the call
     that takes the replacement waits for it to be ready. A process forked from this one gets workers of its own.
 
-    ``memory_bytes`` limits the address space of each worker; one that is not ready within ``startup_seconds`` counts
-    as dead. A ValueError for a target or a size that cannot be.
+    ``memory_bytes`` limits the address space of each worker, ``file_bytes`` each file that it writes; one that is not
+    ready within ``startup_seconds`` counts as dead. A ValueError for a target or a size that cannot be.
     """
 
-    def __init__(self, target: str, size: int, *, memory_bytes: int = 1 << 30, startup_seconds: float = 120.0) -> None:
+    def __init__(
+        self,
+        target: str,
+        size: int,
+        *,
+        memory_bytes: int = 1 << 30,
+        file_bytes: int = 0,
+        startup_seconds: float = 120.0,
+    ) -> None:
         if not all(target.partition(":")):
             raise ValueError(f'target must be "package.module:function", got {target!r}')
         if size < 1:
             raise ValueError(f"size must be at least 1, got {size}")
         self.size = size
-        self._workers = [WorkerProcess(target, memory_bytes, startup_seconds) for _ in range(size)]
+        self._workers = [WorkerProcess(target, memory_bytes, file_bytes, startup_seconds) for _ in range(size)]
         self._closed = False
         self._reset()
         _pools.add(self)
@@ -153,10 +161,11 @@ _shared: dict[str, WorkerPool] = {}
 _shared_lock = threading.Lock()
 
 
-def shared_pool(size: int | None = None, target: str = COMPARE_TARGET) -> WorkerPool:
+def shared_pool(size: int | None = None, target: str = COMPARE_TARGET, **limits: Any) -> WorkerPool:
     """The one pool of this process for ``target``, created at the first call with ``size`` workers.
 
-    Without a size it has as many as the pool that compares answers, or DEFAULT_WORKERS. A ValueError for a size that
+    Without a size it has as many as the pool that compares answers, or DEFAULT_WORKERS. ``limits`` are those of
+    ``WorkerPool``. A ValueError for a size that
     the pool, once created, does not have.
     """
     with _shared_lock:
@@ -164,7 +173,7 @@ def shared_pool(size: int | None = None, target: str = COMPARE_TARGET) -> Worker
         if pool is None or pool.closed:
             first = _shared.get(COMPARE_TARGET)
             default = DEFAULT_WORKERS if first is None or first.closed else first.size
-            pool = _shared[target] = WorkerPool(target, default if size is None else size)
+            pool = _shared[target] = WorkerPool(target, default if size is None else size, **limits)
         elif size not in (None, pool.size):
             raise ValueError(f"the shared pool has {pool.size} workers already, asked for {size}")
         return pool

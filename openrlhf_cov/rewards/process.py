@@ -64,9 +64,9 @@ class WorkerError(PoolError):
 class WorkerProcess:
     """One place of a pool: a process, and after its end the next one. For one thread at a time, but for ``retire``."""
 
-    def __init__(self, target: str, memory_bytes: int, startup_seconds: float) -> None:
+    def __init__(self, target: str, memory_bytes: int, file_bytes: int, startup_seconds: float) -> None:
         self._target = target
-        self._memory_bytes = memory_bytes
+        self._memory_bytes, self._file_bytes = memory_bytes, file_bytes
         self._startup_seconds = startup_seconds
         self._retired = False
         self._lock = threading.Lock()
@@ -130,7 +130,7 @@ class WorkerProcess:
         self._clear()
 
     def _spawn(self, ours: socket.socket, theirs: socket.socket) -> subprocess.Popen[bytes]:
-        arguments = (theirs.fileno(), self._target, self._memory_bytes, self._startup_seconds)
+        arguments = (theirs.fileno(), self._target, self._memory_bytes, self._file_bytes, self._startup_seconds)
         with theirs:
             return subprocess.Popen(
                 [sys.executable, str(WORKER_PROGRAM), *map(str, arguments)],

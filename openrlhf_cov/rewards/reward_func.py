@@ -10,6 +10,7 @@ import torch
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards import sources
+from openrlhf_cov.rewards.grading import Grade
 
 STATUS_METRICS = {
     "no_answer": "reward/no_answer_frac",
@@ -17,6 +18,14 @@ STATUS_METRICS = {
     "timeout": "reward/timeout_frac",
 }
 """Status of a grade -> metric that is 1 for a response with this status."""
+
+CODE_METRICS = {
+    "wrong": "reward/code_wrong_frac",
+    "error": "reward/code_error_frac",
+    "memory": "reward/code_memory_frac",
+    "output": "reward/code_output_frac",
+}
+"""Verdict about a program -> metric; those about no program, syntax and time are in ``STATUS_METRICS``."""
 
 
 def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:
@@ -30,7 +39,7 @@ def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:
         ``queries`` are prompt + response. The result has fp32 tensors (B,): ``scores`` are 1 for a right answer, else
         0; ``rewards`` are 1 or ``reward_incorrect``, plus ``reward_format_bonus`` where there is an answer at all;
         ``truncated_rewards`` are the rewards the same responses get if they were cut off; ``extra_logs`` holds
-        the metrics of ``STATUS_METRICS``. No response raises. Raises ValueError for a label that cannot be graded, and
+        the metrics of ``STATUS_METRICS``, and those of programs where there are any. No response raises. Raises ValueError for a label that cannot be graded, and
         for a query that does not contain its prompt.
         """
         rows = zip(queries, prompts, labels, strict=True)
@@ -38,6 +47,9 @@ def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:
         scores = torch.tensor([grade.correct for grade in grades], dtype=torch.float32)
         answered = torch.tensor([grade.answer is not None for grade in grades], dtype=torch.float32)
         wrong = config.reward_incorrect + config.reward_format_bonus * answered
+        if config.code_reward == "share":
+            shares = torch.tensor([grade.share for grade in grades], dtype=torch.float32)
+            wrong = wrong + shares * (1.0 - config.reward_incorrect)
         return {
             "rewards": torch.where(scores > 0, 1.0 + config.reward_format_bonus, wrong),
             "scores": scores,
@@ -45,15 +57,37 @@ def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:
             "extra_logs": {
                 metric: torch.tensor([grade.status == status for grade in grades], dtype=torch.float32)
                 for status, metric in STATUS_METRICS.items()
-            },
+            }
+            | (_code_logs(grades) if _has_programs(grades, config) else {}),
         }
 
     return reward_func
 
 
+def _has_programs(grades: Sequence[Grade], config: RewardConfig) -> bool:
+    return config.reward_source == "code" or any(grade.verdict for grade in grades)
+
+
+def _code_logs(grades: Sequence[Grade]) -> dict[str, torch.Tensor]:
+    """Metrics of programs, each (B,)."""
+    logs = {
+        metric: [(grade.verdict or "").replace("presentation", "wrong") == verdict for grade in grades]
+        for verdict, metric in CODE_METRICS.items()
+    }
+    logs |= {
+        "reward/code_test_share": [grade.share for grade in grades],
+        "reward/code_cached_frac": [grade.cached for grade in grades],
+        "reward/code_seconds": [grade.seconds for grade in grades],
+    }
+    return {metric: torch.tensor(values, dtype=torch.float32) for metric, values in logs.items()}
+
+
 def make_check_label(config: RewardConfig) -> Callable[[Any], None]:
-    """The check of one label with these settings; it raises ValueError for a label that cannot be graded."""
-    return lambda label: sources.check_label(label, config)
+    """The check of one label with these settings; it raises ValueError for a label that cannot be graded.
+
+    Before the first one it raises UsageError where this machine cannot grade by the rule of a label.
+    """
+    return sources.checker(config)
 
 
 def response_of(query: str, prompt: str) -> str:

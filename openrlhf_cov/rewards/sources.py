@@ -7,6 +7,7 @@ from typing import Any
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards import addition
+from openrlhf_cov.rewards.code.rule import check_code_label, check_code_ready, grade_code
 from openrlhf_cov.rewards.extraction import GSM8K_MARK, extract_answer
 from openrlhf_cov.rewards.grading import MAX_ANSWER, Grade, grade, with_second_opinion
 from openrlhf_cov.rewards.normalization import clean
@@ -19,10 +20,14 @@ SECOND_LETTER = re.compile(r"(?<![A-Za-z])[A-Z](?:\s?[.:)]|\s?\Z)")
 
 @dataclass(frozen=True)
 class RewardSource:
-    """One rule: ``grade(response, label, config)``, and ``check_label(label)``, which raises ValueError."""
+    """One rule: ``grade(response, label, config)``, and ``check_label(label)``, which raises ValueError.
+
+    ``check_ready(config)`` raises UsageError where this machine cannot grade by the rule.
+    """
 
     grade: Callable[[str, str, RewardConfig], Grade]
     check_label: Callable[[str], None]
+    check_ready: Callable[[RewardConfig], None] = lambda config: None
 
 
 def grade_math(response: str, label: str, config: RewardConfig) -> Grade:
@@ -85,6 +90,7 @@ SOURCES: dict[str, RewardSource] = {
     "math": RewardSource(grade_math, check_math_label),
     "gsm8k": RewardSource(grade_gsm8k, check_gsm8k_label),
     "choice": RewardSource(grade_choice, check_choice_label),
+    "code": RewardSource(grade_code, check_code_label, check_code_ready),
     addition.DATASOURCE: RewardSource(grade_tiny_addition, check_tiny_addition_label),
 }
 """--reward_source, or the field ``source`` of a row up to its first slash -> rule. A new rule is one line here."""
@@ -117,6 +123,20 @@ def check_label(label: Any, config: RewardConfig) -> None:
     """None if the label can be graded; ValueError says why not."""
     answer, source = split_label(label)
     source_of(source, config).check_label(answer)
+
+
+def checker(config: RewardConfig) -> Callable[[Any], None]:
+    """``check_label`` with these settings, which asks once for each rule whether this machine can grade by it."""
+    ready: set[int] = set()
+
+    def check(label: Any) -> None:
+        check_label(label, config)
+        rule = source_of(split_label(label)[1], config)
+        if id(rule) not in ready:
+            rule.check_ready(config)
+            ready.add(id(rule))
+
+    return check
 
 
 def grade_label(response: str, label: Any, config: RewardConfig) -> Grade:

@@ -1,4 +1,4 @@
-"""The program of one worker process of ``pool.WorkerPool``, run by its path: worker.py FD TARGET MEMORY STARTUP.
+"""The program of one worker process of ``pool.WorkerPool``, run by its path: worker.py FD TARGET MEMORY FILES STARTUP.
 
 It answers over the socket FD, in one line of JSON each: first ``{"ready": true}``, then for every request
 ``{"args": [...], "timeout": seconds}`` either ``{"value": ...}`` or ``{"error": [type, message], "last": true or
@@ -30,7 +30,7 @@ MAX_MESSAGE = 500
 
 def main() -> None:
     """Serve calls until the pool is gone."""
-    descriptor, target, memory_bytes, startup_seconds = sys.argv[1:]
+    descriptor, target, memory_bytes, file_bytes, startup_seconds = sys.argv[1:]
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # the directory of this file: its modules go by their full names
     reset_signals()
@@ -46,7 +46,7 @@ def main() -> None:
         connection.sendall(encode({"error": describe(error), "last": True}))
         return
     # not before the import, which may have to write byte code: without it every start would compile SymPy anew
-    fix_limit(resource.RLIMIT_FSIZE, 0)
+    fix_limit(resource.RLIMIT_FSIZE, int(file_bytes))
     sys.dont_write_bytecode = True
     disarm()
     connection.sendall(encode({"ready": True}))

@@ -1,0 +1,238 @@
+"""Programs judged with a sandbox service over HTTP, by SandboxFusion's protocol: POST ``/run_code``.
+
+Inputs go there and outputs are compared here, as with the sandbox of this machine. Function calls and assertions run
+beside the program in one container of the service, in a process of their own; what keeps the program from that process
+is the service's affair, and mostly nothing does (docs/security.md).
+"""
+
+import json
+import math
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from openrlhf_cov.rewards.code.comparison import compare_outputs, same_value
+from openrlhf_cov.rewards.code.inside import program as inside
+from openrlhf_cov.rewards.code.inside import wire
+from openrlhf_cov.rewards.code.judge import Budget, Failure, Status, Verdict
+from openrlhf_cov.rewards.code.sandbox import SandboxError
+from openrlhf_cov.rewards.code.tests import Tests
+
+PREFIX = "url:"
+ATTEMPTS = 3
+PAUSE_SECONDS = 1.0
+EXTRA_SECONDS = 30.0
+"""That the service may take beyond the run itself, to start it."""
+MODULES = ("wire", "peer", "testing", "program")
+DRIVER = """
+import io, json, os, socket, sys, types
+given = json.loads(GIVEN)
+for name in given["modules"]:
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(given["modules"][name], name + ".py", "exec"), vars(module))
+program, testing, wire = (sys.modules[name] for name in ("program", "testing", "wire"))
+exec(program.PRELUDE, program._prelude)
+del program._prelude["__builtins__"]
+ours, theirs = socket.socketpair()
+child = os.fork()
+if child == 0:
+    status = 1
+    try:
+        ours.close()
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        os.dup2(theirs.fileno(), 4)
+        os.dup2(os.open("/dev/null", os.O_RDWR), 1)
+        os.dup2(1, 2)
+        os.closerange(5, 256)
+        program.MODES[given["request"]["mode"]](given["request"])
+        status = 0
+    except SyntaxError:
+        status = program.NO_PROGRAM
+    except MemoryError:
+        status = program.OUT_OF_MEMORY
+    finally:
+        os._exit(status)
+theirs.close()
+replies = []
+with ours.makefile("rwb") as channel:
+    if given["tests"]:
+        results = io.BytesIO()
+        try:
+            testing.run(given["tests"], channel, results)
+        except EOFError:
+            pass
+        replies = [json.loads(line) for line in results.getvalue().splitlines()]
+    else:
+        for arguments in given["calls"]:
+            try:
+                channel.write(wire.line(arguments))
+                channel.flush()
+                reply = json.loads(channel.readline())
+            except (OSError, ValueError):
+                break
+            replies.append(reply)
+ours.close()
+_, status = os.waitpid(child, 0)
+print(json.dumps([os.waitstatus_to_exitcode(status), replies]))
+"""
+"""What the service runs for calls and assertions."""
+
+
+def judge_by_service(sandbox: str, program: str, tests: Tests, budget: Budget, tolerance: float) -> Verdict:
+    """The verdict of a program that the service ``url:http…`` runs. SandboxError where it does not."""
+    service, started = Service(sandbox.removeprefix(PREFIX), budget), time.monotonic()
+    tests = tests.with_tolerance(tolerance)
+    if tests.kind == "stdin":
+        outcomes = _by_input(service, program, tests, started)
+    elif tests.kind == "calls":
+        outcomes = _by_calls(service, program, tests)
+    else:
+        outcomes = _by_assertions(service, program, tests)
+    total = len(tests.cases) if tests.kind != "pytest" else max(1, len(outcomes))
+    first = next((outcome for outcome in outcomes if outcome), None)
+    passed = sum(outcome is None for outcome in outcomes)
+    if first is None and passed < total:
+        first = Failure("error", "not all tests were run")
+    status: Status = first.status if first else "passed"
+    detail = first.detail if first else ""
+    return Verdict(status=status, passed=passed, total=total, seconds=time.monotonic() - started, detail=detail)
+
+
+class Service:
+    """One sandbox service."""
+
+    def __init__(self, url: str, budget: Budget) -> None:
+        self._url, self.budget = url.rstrip("/") + "/run_code", budget
+
+    def run(self, code: str, seconds: float, stdin: str = "") -> str:
+        """What the program prints. Failure for one that does not end well, SandboxError without an answer."""
+        body = {
+            "code": code,
+            "language": "python",
+            "stdin": stdin,
+            "compile_timeout": math.ceil(seconds),
+            "run_timeout": seconds,
+            "memory_limit_MB": self.budget.memory_mb,
+            "files": {},
+            "fetch_files": [],
+        }
+        answer = self._post(json.dumps(body).encode(), seconds + EXTRA_SECONDS)
+        result = answer.get("run_result") or {}
+        if answer.get("status") == "SandboxError" or result.get("status") == "Error":
+            raise SandboxError(f"{self._url}: the service failed: {str(answer.get('message'))[:200]}")
+        if result.get("status") == "TimeLimitExceeded":
+            raise Failure("time")
+        stderr, stdout = str(result.get("stderr") or ""), str(result.get("stdout") or "")
+        if result.get("return_code") != 0:
+            last = stderr.strip().rpartition("\n")[2]
+            kinds: dict[str, Status] = {"SyntaxError": "syntax", "IndentationError": "syntax", "MemoryError": "memory"}
+            raise Failure(kinds.get(last.partition(":")[0], "error"), last)
+        if len(stdout) > self.budget.output_mb << 20:
+            raise Failure("output")
+        return stdout
+
+    def _post(self, body: bytes, timeout: float) -> dict[str, Any]:
+        """The answer to a request, tried again where there is none."""
+        most = (self.budget.output_mb << 20) * 8 + (1 << 20)
+        fault = ""
+        for attempt in range(ATTEMPTS):
+            request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
+            try:
+                with urllib.request.urlopen(request, timeout=timeout) as response:
+                    content = response.read(most + 1)
+                if len(content) > most:
+                    raise Failure("output")
+                answer = json.loads(content)
+                if isinstance(answer, dict) and "status" in answer:
+                    return answer
+                fault = "the answer is none of SandboxFusion's"
+            except urllib.error.HTTPError as error:
+                fault = f"status {error.code}"
+                if error.code < 500 and error.code != 429:
+                    break
+            except (OSError, ValueError) as error:
+                fault = f"{type(error).__name__}: {error}"
+            if attempt + 1 < ATTEMPTS:
+                time.sleep(PAUSE_SECONDS * (attempt + 1))
+        raise SandboxError(f"{self._url} gives no verdict: {fault}")
+
+
+def _by_input(service: Service, program: str, tests: Tests, started: float) -> list[Failure | None]:
+    """What each input led to, None for a test that passed; up to the first failure where the budget says so."""
+    outcomes: list[Failure | None] = []
+    seconds = tests.seconds or service.budget.seconds
+    for given, expected in tests.cases:
+        outcome: Failure | None = None
+        try:
+            if time.monotonic() - started > service.budget.total_seconds:
+                raise Failure("time")
+            text = service.run(f"{tests.prelude}\n{program}" if tests.prelude else program, seconds, given)
+            likeness = compare_outputs(text, expected, tests.tolerance, tests.unordered)
+            if likeness != "same":
+                raise Failure("presentation" if likeness == "presentation" else "wrong", f"printed {text[:100]!r}")
+        except Failure as failure:
+            outcome = failure
+        outcomes.append(outcome)
+        if outcome and (service.budget.stop or outcome.status == "syntax"):
+            break
+    return outcomes
+
+
+def _by_calls(service: Service, program: str, tests: Tests) -> list[Failure | None]:
+    request = {"mode": "calls", "source": program, "prelude": tests.prelude, "function": tests.function}
+    calls = [wire.dump(arguments) for arguments, _ in tests.cases]
+    try:
+        status, replies = _drive(service, request, calls, None)
+    except Failure as failure:
+        return [failure]
+    outcomes: list[Failure | None] = []
+    for reply, (_, expected) in zip(replies, tests.cases, strict=False):
+        try:
+            value = wire.load(reply["value"])
+        except (ValueError, TypeError, KeyError, RecursionError, ArithmeticError, AttributeError):
+            outcomes.append(Failure("error", str(reply.get("error"))))
+            continue
+        alone = tests.unwrap and isinstance(expected, list) and len(expected) == 1
+        wanted = [expected, *(expected if alone else [])]
+        right = any(same_value(value, each, tests.tolerance, tests.unordered) for each in wanted)
+        outcomes.append(None if right else Failure("wrong", f"returned {value!r:.100}"))
+    return outcomes if len(outcomes) == len(tests.cases) else [*outcomes, _ended(status)]
+
+
+def _by_assertions(service: Service, program: str, tests: Tests) -> list[Failure | None]:
+    request = {"mode": "served", "source": program, "prelude": tests.prelude}
+    asserts = tests.kind == "asserts"
+    checked = {
+        "setup": tests.setup if asserts else tests.cases[0],
+        "asserts": list(tests.cases) if asserts else [],
+        "function": tests.function,
+        "functions": not asserts,
+        "stop": service.budget.stop,
+    }
+    try:
+        status, replies = _drive(service, request, [], checked)
+    except Failure as failure:
+        return [failure]
+    if not replies:
+        return [_ended(status)]
+    return [None if reply["passed"] is True else Failure("wrong", reply["detail"]) for reply in replies[1:]]
+
+
+def _drive(service: Service, request: dict[str, Any], calls: list[Any], tests: Any) -> tuple[int, list[Any]]:
+    """Exit status of the program, and what came of the calls or tests."""
+    folder = Path(__file__).with_name("inside")
+    modules = {name: (folder / f"{name}.py").read_text(encoding="utf-8") for name in MODULES}
+    given = json.dumps({"modules": modules, "request": request, "calls": calls, "tests": tests})
+    text = service.run(DRIVER.replace("GIVEN", repr(given), 1), service.budget.total_seconds)
+    try:
+        status, replies = json.loads(text)
+        return int(status), list(replies)
+    except (ValueError, TypeError):
+        raise Failure("error", "the program kept its tests from reporting") from None
+
+
+def _ended(status: int) -> Failure:
+    kinds: dict[int, Status] = {inside.NO_PROGRAM: "syntax", inside.OUT_OF_MEMORY: "memory", -9: "memory"}
+    return Failure(kinds.get(status, "error"), f"the program ended with status {status}")

@@ -1,0 +1,174 @@
+"""What the process of a program does inside: the request at descriptor 3 says which of ``MODES``.
+
+A request is one object of JSON. What this process says about itself is hearsay, as the program may have taken it over:
+its exit status names a kind of failure, what it computes is compared by others.
+"""
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import random
+import sys
+import threading
+import traceback
+from types import ModuleType
+from typing import Any, BinaryIO
+
+REQUEST, CHANNEL, RESULTS = 3, 4, 5
+FAILED, OUT_OF_MEMORY, NO_PROGRAM = 1, 71, 72
+"""Exit status of a program that raised, ran out of memory, cannot be compiled."""
+FILE = "solution.py"
+
+WARM = (
+    "abc array bisect cmath collections collections.abc contextlib copy dataclasses datetime decimal enum fractions "
+    "functools heapq io itertools json math numbers operator peer pprint queue random re seccomp statistics string "
+    "struct testing textwrap threading time traceback types typing wire"
+).split()
+"""Imported before any program starts."""
+
+PRELUDE = """
+import bisect, collections, copy, functools, heapq, itertools, math, operator, random, re, string, sys, time
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from functools import cache, cmp_to_key, lru_cache, reduce
+from heapq import heapify, heappop, heappush, heappushpop, heapreplace, nlargest, nsmallest
+from itertools import accumulate, chain, combinations, groupby, permutations, product, zip_longest
+from math import ceil, comb, factorial, floor, gcd, inf, isqrt, lcm, log, log2, pi, sqrt
+from typing import *
+"""
+"""What the judges of function calls import before a program."""
+_prelude: dict[str, Any] = {}
+
+
+def warm_up() -> None:
+    """Import what programs use."""
+    for name in WARM:
+        importlib.import_module(name)
+    exec(PRELUDE, _prelude)
+    del _prelude["__builtins__"]
+
+
+def run() -> int:
+    """Do what the request says; the exit status."""
+    gc.disable()
+    with os.fdopen(REQUEST, "rb") as file:
+        request = json.load(file)
+    gc.enable()
+    random.seed()
+    sys.argv = [FILE]
+    try:
+        MODES[request["mode"]](request)
+        threading._shutdown()
+        status = 0
+    except SystemExit as end:
+        status = _status_of(end)
+    except BaseException as error:  # the program's
+        status = _report(error)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            status = status or FAILED
+    return status
+
+
+def script(request: dict[str, Any]) -> None:
+    """The program from its first line to its last, with its input at descriptor 0."""
+    _run(request, _module("__main__"))
+
+
+def calls(request: dict[str, Any]) -> None:
+    """A function of the program, for each line of arguments on the channel; its value, or what it raised, goes back."""
+    import wire
+
+    with _channel() as channel:
+        module = _module("solution")
+        vars(module).update(_prelude)
+        _run(request, module)
+        target = _function(module, request["function"])
+        for line in channel:
+            try:
+                reply = {"value": wire.dump(target(*wire.load(json.loads(line))))}
+            except (MemoryError, SystemExit):
+                raise
+            except BaseException as error:
+                reply = {"error": f"{type(error).__name__}: {error}"[:500]}
+            channel.write(wire.line(reply))
+            channel.flush()
+
+
+def served(request: dict[str, Any]) -> None:
+    """The names of the program's module on the channel, and whatever the tests then ask of them."""
+    import peer
+
+    with _channel() as channel:
+        module = _module("solution")
+        _run(request, module)
+        side = peer.Peer(channel, trusting=True, owner="solution")
+        side.say({"names": peer.names_of(vars(module), side)})
+        side.serve()
+
+
+def tests(request: dict[str, Any]) -> None:
+    """The tests of the program on the other side of the channel."""
+    import testing
+
+    with _channel() as channel, os.fdopen(RESULTS, "wb") as results:
+        testing.run(request, channel, results)
+
+
+MODES = {"script": script, "calls": calls, "served": served, "tests": tests}
+
+
+def _channel() -> BinaryIO:
+    """The channel; what is printed from here on goes nowhere, and so keeps nobody waiting."""
+    import socket
+
+    nowhere = os.open("/dev/null", os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    return socket.socket(fileno=CHANNEL).makefile("rwb")
+
+
+def _module(name: str) -> ModuleType:
+    module = ModuleType(name)
+    module.__file__ = FILE
+    sys.modules[name] = module
+    return module
+
+
+def _run(request: dict[str, Any], module: ModuleType) -> None:
+    if request.get("prelude"):
+        exec(compile(request["prelude"], "prelude.py", "exec"), vars(module))
+    try:
+        code = compile(request["source"], FILE, "exec")
+    except (SyntaxError, ValueError, RecursionError, OverflowError) as error:  # null bytes, too many brackets
+        raise SyntaxError(str(error)) from None
+    exec(code, vars(module))
+
+
+def _function(module: ModuleType, name: str) -> Any:
+    """``name`` of the class Solution, as on LeetCode, or of the module."""
+    solution = vars(module).get("Solution")
+    if isinstance(solution, type) and hasattr(solution, name):
+        return getattr(solution(), name)
+    return vars(module)[name]
+
+
+def _status_of(end: SystemExit) -> int:
+    if end.code is None:
+        return 0
+    if isinstance(end.code, int):
+        return end.code & 255
+    print(end.code, file=sys.stderr)
+    return FAILED
+
+
+def _report(error: BaseException) -> int:
+    traceback.print_exception(error, limit=-5)
+    if isinstance(error, SyntaxError) and error.__cause__ is None and error.__suppress_context__:
+        return NO_PROGRAM
+    return OUT_OF_MEMORY if isinstance(error, MemoryError) else FAILED

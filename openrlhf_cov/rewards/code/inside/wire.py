@@ -1,0 +1,102 @@
+"""Values as one line of JSON and back: plain data only, whatever class a program gave it. Safe to read from anyone.
+
+What JSON has stands for itself but for dicts; everything else is an object with one key, the kind. Objects that are no
+plain data go as a reference that the caller makes. A subclass of a plain type goes as the plain value inside, so that
+no ``__eq__`` of a program is ever asked.
+"""
+
+import fractions
+import json
+from collections import deque
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+BIG = 1 << 53
+Refer = Callable[[Any], Any]
+
+
+def no_reference(value: Any) -> Any:
+    """For places where plain data alone has a meaning."""
+    raise TypeError(f"no plain data: {type(value).__name__}")
+
+
+def dump(value: Any, refer: Refer = no_reference) -> Any:
+    """What ``json.dumps`` takes for ``value``; ``refer(object)`` gives what stands for one that is no plain data."""
+    if value is None or value is True or value is False or type(value) in (float, str):
+        return value
+    if isinstance(value, int):
+        number = int.__index__(value)
+        return number if -BIG < number < BIG else {"int": hex(number)}
+    for kind, (base, parts, _) in KINDS.items():
+        if isinstance(value, base):
+            packed = parts(value)
+            if isinstance(packed, list):
+                packed = [dump(each, refer) for each in packed]
+            return packed if kind == "list" else {kind: packed}
+    return refer(value)
+
+
+def load(value: Any, resolve: Refer = no_reference) -> Any:
+    """The value that ``dump`` made; ``resolve`` gets what its ``refer`` gave. ValueError for anything else."""
+    if isinstance(value, list):
+        return [load(each, resolve) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) != 1:
+        raise ValueError("an object on the wire has one key")
+    ((kind, packed),) = value.items()
+    if kind == "int":
+        return int(packed, 16)
+    if kind not in KINDS:
+        return resolve(value)
+    if isinstance(packed, list):
+        packed = [load(each, resolve) for each in packed]
+    return KINDS[kind][2](packed)
+
+
+def _pairs(value: Any) -> list[Any]:
+    return [part for pair in dict.items(value) for part in pair]
+
+
+def _dict(parts: list[Any]) -> dict[Any, Any]:
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "list": (list, lambda value: list(list.__iter__(value)), list),
+    "tuple": (tuple, lambda value: list(tuple.__iter__(value)), tuple),
+    "dict": (dict, _pairs, _dict),
+    "set": (set, lambda value: list(set.__iter__(value)), set),
+    "frozenset": (frozenset, lambda value: list(frozenset.__iter__(value)), frozenset),
+    "deque": (deque, lambda value: list(deque.__iter__(value)), deque),
+    "str": (str, lambda value: str.__str__(value), str),
+    "float": (float, lambda value: float.hex(value), float.fromhex),
+    "complex": (complex, lambda value: [value.real, value.imag], lambda parts: complex(*parts)),
+    "bytes": (bytes, lambda value: bytes.hex(value), bytes.fromhex),
+    "bytearray": (bytearray, lambda value: bytearray.hex(value), bytearray.fromhex),
+    "range": (range, lambda value: [value.start, value.stop, value.step], lambda parts: range(*parts)),
+    "decimal": (Decimal, lambda value: Decimal.__str__(value), Decimal),
+    "fraction": (
+        fractions.Fraction,
+        lambda value: [value.numerator, value.denominator],
+        lambda parts: fractions.Fraction(*parts),
+    ),  # noqa: E501
+}
+"""Kind -> type, its parts (a list of values, or a text), the value of parts. Types before those they are built on."""
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Equality of plain data in which a dict keeps no order; False where the comparison is too deep."""
+    try:
+        return bool(one == other)
+    except RecursionError:
+        return False
+
+
+def line(message: Any) -> bytes:
+    """One line of JSON."""
+    return json.dumps(message).encode() + b"\n"
+
+
+__all__ = ["KINDS", "dump", "equal", "line", "load", "no_reference"]

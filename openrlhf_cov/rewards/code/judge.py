@@ -1,0 +1,303 @@
+"""The verdict about a program: run on its tests in a sandbox, compared outside.
+
+What a program's process says decides nothing by itself. Outputs and values are compared here, with expectations that
+never enter the sandbox; assertions run in a sandboxed process of their own, which sees plain values of the program
+(``inside/peer.py``), and report on a pipe that the program does not have.
+"""
+
+import json
+import os
+import select
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from openrlhf_cov.rewards.code.comparison import compare_outputs, same_value
+from openrlhf_cov.rewards.code.inside import program as inside
+from openrlhf_cov.rewards.code.inside import wire
+from openrlhf_cov.rewards.code.sandbox import Ending, Limits, Process, Sandbox
+from openrlhf_cov.rewards.code.tests import Tests
+
+Status = Literal["passed", "wrong", "presentation", "error", "time", "memory", "output", "syntax", "no_code"]
+WALL_FACTOR, WALL_EXTRA = 2.0, 1.0
+"""Wall clock of a test: so many times its CPU time, and so many seconds more."""
+MESSAGE_BYTES = 1 << 24
+MOST_DETAIL = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a program may use: CPU seconds for a test, wall-clock seconds for all of them, memory and output."""
+
+    seconds: float
+    total_seconds: float
+    memory_mb: int
+    output_mb: int
+    stop: bool = True
+    """End at the first test that fails."""
+
+    def limits(self, seconds: float) -> Limits:
+        """The limits of a process that may use so much CPU time."""
+        return Limits(seconds=seconds, memory_mb=self.memory_mb, output_bytes=self.output_mb << 20)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """``status`` is that of the first test that failed; ``detail`` says more for a person."""
+
+    status: Status
+    passed: int
+    total: int
+    seconds: float = 0.0
+    """Wall clock."""
+    detail: str = ""
+
+    @property
+    def share(self) -> float:
+        """Of the tests that passed."""
+        return self.passed / self.total if self.total else 0.0
+
+
+class Failure(Exception):
+    """A test that was not passed."""
+
+    def __init__(self, status: Status, detail: str = "") -> None:
+        super().__init__(status)
+        self.status, self.detail = status, " ".join(detail.split())[-MOST_DETAIL:]
+
+
+def judge(sandbox: Sandbox, program: str, tests: Tests, budget: Budget) -> Verdict:
+    """The verdict. Raises SandboxError, never for a program."""
+    started = time.monotonic()
+    run = Run(sandbox, program, tests, budget, started + budget.total_seconds)
+    outcome = {"stdin": run.stdin, "calls": run.calls, "asserts": run.assertions, "pytest": run.assertions}[tests.kind]
+    failures, passed, total = outcome()
+    first = failures[0] if failures else None
+    return Verdict(
+        status=first.status if first else "passed",
+        passed=passed,
+        total=total,
+        seconds=time.monotonic() - started,
+        detail=first.detail if first else "",
+    )
+
+
+Outcome = tuple[list[Failure], int, int]
+"""Failures in order, tests passed, tests."""
+
+
+class Run:
+    """One program and its tests."""
+
+    def __init__(self, sandbox: Sandbox, program: str, tests: Tests, budget: Budget, deadline: float) -> None:
+        self._sandbox, self._program, self._tests, self._budget = sandbox, program, tests, budget
+        self._deadline = deadline
+        self._seconds = tests.seconds or budget.seconds
+
+    def stdin(self) -> Outcome:
+        """A process for each input."""
+        failures, passed = [], 0
+        for given, expected in self._tests.cases:
+            try:
+                self._one(given, expected)
+                passed += 1
+            except Failure as failure:
+                failures.append(failure)
+                if self._budget.stop or failure.status == "syntax" or time.monotonic() > self._deadline:
+                    break
+        return failures, passed, len(self._tests.cases)
+
+    def _one(self, given: str, expected: str) -> None:
+        process = self._sandbox.start(
+            self._request("script"), self._budget.limits(self._seconds), given.encode(errors="surrogatepass")
+        )
+        ending = process.finish(self._test_deadline())
+        raise_for(ending)
+        text = ending.stdout.decode(errors="replace")
+        match compare_outputs(text, expected, self._tests.tolerance, self._tests.unordered):
+            case "presentation":
+                raise Failure("presentation", f"the right words on other lines: {text[:100]!r}")
+            case "different":
+                raise Failure("wrong", f"printed {text[:100]!r}")
+
+    def calls(self) -> Outcome:
+        """One process that is asked for one value after the other."""
+        cases, failures, passed = self._tests.cases, [], 0
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            request = self._request("calls") | {"function": self._tests.function}
+            process = self._sandbox.start(request, self._whole_limits(), channel=theirs)
+            theirs.close()
+            lines = Lines(ours)
+            killed: Failure | None = None
+            try:
+                for arguments, expected in cases:
+                    try:
+                        self._ask(ours, lines, arguments, expected)
+                        passed += 1
+                    except Failure as failure:
+                        failures.append(failure)
+                        if self._budget.stop:
+                            break
+            except Lost as lost:
+                killed = Failure("time") if lost.late else None
+                process.kill("time") if lost.late else None
+            ending = self._ended(process, ours)
+            if len(failures) + passed < len(cases) and (not failures or not self._budget.stop):
+                failures.append(killed or failure_of(ending) or Failure("error", "the program ended early"))
+        return failures, passed, len(cases)
+
+    def _ask(self, channel: socket.socket, lines: "Lines", arguments: list[Any], expected: Any) -> None:
+        deadline = self._test_deadline()
+        lines.send(wire.line(wire.dump(arguments)), deadline)
+        try:
+            reply = json.loads(lines.next(deadline))
+            if "error" in reply:
+                raise Failure("error", str(reply["error"]))
+            value = wire.load(reply["value"])
+        except Failure:
+            raise
+        except (ValueError, TypeError, KeyError, RecursionError, ArithmeticError, AttributeError) as error:
+            raise Failure("wrong", f"the value is no plain data: {error}") from None
+        if not self._same(value, expected):
+            raise Failure("wrong", f"returned {value!r:.100}")
+
+    def _same(self, value: Any, expected: Any) -> bool:
+        tests = self._tests
+        if same_value(value, expected, tests.tolerance, tests.unordered):
+            return True
+        alone = tests.unwrap and isinstance(expected, list) and len(expected) == 1
+        return alone and same_value(value, expected[0], tests.tolerance, tests.unordered)
+
+    def assertions(self) -> Outcome:
+        """A process for the program and one for the tests, which reports each."""
+        ours, theirs = socket.socketpair()
+        reading, writing = os.pipe()
+        with ours, theirs, open(reading, "rb", buffering=0) as pipe:
+            program = self._sandbox.start(self._request("served"), self._whole_limits(), channel=ours)
+            request = {
+                "mode": "tests",
+                "setup": self._tests.setup if self._tests.kind == "asserts" else self._tests.cases[0],
+                "asserts": list(self._tests.cases) if self._tests.kind == "asserts" else [],
+                "function": self._tests.function,
+                "functions": self._tests.kind == "pytest",
+                "stop": self._budget.stop,
+            }
+            checker = self._sandbox.start(request, self._whole_limits(), channel=theirs, results=writing)
+            for end in (ours, theirs):
+                end.close()
+            os.close(writing)
+            total, outcomes, late = self._reports(pipe)
+            for process in (checker, program):
+                if late:
+                    process.kill("time")
+            checked = checker.finish(time.monotonic() + WALL_EXTRA)
+            ended = program.finish(time.monotonic() + WALL_EXTRA)
+        total = total or (len(self._tests.cases) if self._tests.kind == "asserts" else 1)
+        passed = sum(outcome["passed"] for outcome in outcomes)
+        failures = [_failed(outcome["detail"]) for outcome in outcomes if not outcome["passed"]]
+        if passed < total and (not failures or failures[0].status == "error"):
+            ending = failure_of(ended)  # the program's own end says more than that the tests did not reach it
+            if late or (ending and ending.status != "error") or not failures:
+                failures = [Failure("time") if late else ending or failure_of(checked) or Failure("error")]
+        return failures, passed, total
+
+    def _reports(self, pipe: Any) -> tuple[int, list[dict[str, Any]], bool]:
+        """Number of tests, outcome of each that was reported, whether one took too long."""
+        lines = Lines(pipe)
+        total, outcomes = 0, []
+        try:
+            total = json.loads(lines.next(self._test_deadline()))["tests"]
+            for _ in range(max(total, 1)):
+                outcomes.append(json.loads(lines.next(self._test_deadline())))
+                if self._budget.stop and not outcomes[-1]["passed"]:
+                    break
+        except Lost as lost:
+            return total, outcomes, lost.late
+        return total, outcomes, False
+
+    def _ended(self, process: Process, channel: socket.socket) -> Ending:
+        """How the process ends when nothing more is asked."""
+        channel.close()
+        return process.finish(time.monotonic() + WALL_EXTRA)
+
+    def _request(self, mode: str) -> dict[str, Any]:
+        return {"mode": mode, "source": self._program, "prelude": self._tests.prelude}
+
+    def _whole_limits(self) -> Limits:
+        """Those of a process that goes through all tests."""
+        return self._budget.limits(min(self._budget.total_seconds, self._seconds * max(len(self._tests.cases), 10)))
+
+    def _test_deadline(self) -> float:
+        return min(self._deadline, time.monotonic() + WALL_FACTOR * self._seconds + WALL_EXTRA)
+
+
+def raise_for(ending: Ending) -> None:
+    """Raise the failure that an ending is."""
+    failure = failure_of(ending)
+    if failure:
+        raise failure
+
+
+def failure_of(ending: Ending) -> Failure | None:
+    """What an ending says; None for one without a fault."""
+    if ending.reason != "exited":
+        return Failure("time" if ending.reason == "time" else "output")
+    if ending.status == 0:
+        return None
+    if ending.status in (inside.OUT_OF_MEMORY, -9):  # -9: the kernel's, where the machine has no more
+        return Failure("memory", ending.stderr)
+    return Failure("syntax" if ending.status == inside.NO_PROGRAM else "error", ending.stderr)
+
+
+def _failed(detail: str) -> Failure:
+    kinds: dict[str, Status] = {"AssertionError": "wrong", "MemoryError": "memory"}
+    return Failure(kinds.get(detail.partition(":")[0], "error"), detail)
+
+
+class Lost(Exception):
+    """No line comes any more: ``late``, or the other side has gone."""
+
+    def __init__(self, late: bool) -> None:
+        super().__init__()
+        self.late = late
+
+
+class Lines:
+    """Lines from a socket or a pipe, up to a deadline and a length."""
+
+    def __init__(self, source: Any) -> None:
+        self._source, self._rest = source, b""
+
+    def send(self, line: bytes, deadline: float) -> None:
+        """Send a line over the socket."""
+        try:
+            self._source.settimeout(max(0.01, deadline - time.monotonic()))
+            self._source.sendall(line)
+        except TimeoutError:
+            raise Lost(late=True) from None
+        except OSError:
+            raise Lost(late=False) from None
+
+    def next(self, deadline: float) -> bytes:
+        """The next line."""
+        parts = [self._rest]
+        size = len(self._rest)
+        while b"\n" not in parts[-1]:
+            chunk = self._receive(deadline)
+            if not chunk or size > MESSAGE_BYTES:
+                raise Lost(late=False)
+            parts.append(chunk)
+            size += len(chunk)
+        line, _, self._rest = b"".join(parts).partition(b"\n")
+        return line
+
+    def _receive(self, deadline: float) -> bytes:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([self._source], [], [], left)[0]:
+            raise Lost(late=True)
+        try:
+            return os.read(self._source.fileno(), 1 << 16)
+        except OSError:
+            return b""

@@ -1,0 +1,148 @@
+"""The rule ``code``: a grade for a response with a program, by the verdict of a sandbox. From any thread."""
+
+import hashlib
+import threading
+from collections import OrderedDict
+from dataclasses import asdict
+from typing import Any
+
+from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.rewards.code.extraction import EXTRACTORS
+from openrlhf_cov.rewards.code.fusion import PREFIX, judge_by_service
+from openrlhf_cov.rewards.code.judge import Budget, Verdict
+from openrlhf_cov.rewards.code.sandbox import Limits, Sandbox, SandboxError
+from openrlhf_cov.rewards.code.tests import parse_tests
+from openrlhf_cov.rewards.grading import Grade
+from openrlhf_cov.rewards.pool import WorkerCrashed, WorkerTimeout, shared_pool
+
+TARGET = "openrlhf_cov.rewards.code.worker:verdict_of"
+WORKER_BYTES = 2 << 30
+"""Address space of a worker beside what a program may use, which inherits its limit."""
+FILE_BYTES = 1 << 30
+SLACK_SECONDS = 30.0
+"""Beyond the budget of a response, after which its worker is killed: ending a killed program takes time, too."""
+MOST_PROGRAM = 200_000
+"""Characters; a longer program is none."""
+REMEMBERED = 4096
+"""Verdicts that are kept."""
+
+GRADE_STATUS = {"no_code": "no_answer", "syntax": "unparsable", "time": "timeout"}
+
+
+class Verdicts:
+    """The last verdicts, by program and tests. What took too long is not kept: the machine may have been busy."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Verdict] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> Verdict | None:
+        """The verdict of this key, if it is still there."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def put(self, key: str, verdict: Verdict) -> None:
+        """Keep a verdict."""
+        if verdict.status == "time":
+            return
+        with self._lock:
+            self._kept[key] = verdict
+            while len(self._kept) > REMEMBERED:
+                self._kept.popitem(last=False)
+
+
+_verdicts = Verdicts()
+
+
+def grade_code(response: str, label: str, config: RewardConfig) -> Grade:
+    """The grade of the program in a response: correct if it passes all tests of the label.
+
+    Raises ValueError for a label without tests, WorkerDied or SandboxError where there is no sandbox.
+    """
+    program = EXTRACTORS[config.code_extract](response)
+    if program is None or len(program) > MOST_PROGRAM:
+        return _grade(Verdict(status="no_code", passed=0, total=1), None, cached=False)
+    tests = parse_tests(label)
+    budget = budget_of(config)
+    facts = (program, tests.digest, config.code_float_tolerance, config.code_sandbox, asdict(budget))
+    key = hashlib.sha256(repr(facts).encode(errors="surrogatepass")).hexdigest()
+    verdict = _verdicts.get(key)
+    if verdict is not None:
+        return _grade(verdict, program, cached=True)
+    if config.code_sandbox.startswith(PREFIX):
+        verdict = judge_by_service(config.code_sandbox, program, tests, budget, config.code_float_tolerance)
+    else:
+        verdict = _judge_here(program, label, budget, config)
+    _verdicts.put(key, verdict)
+    return _grade(verdict, program, cached=False)
+
+
+def check_code_label(label: str) -> None:
+    """Tests that can be run."""
+    parse_tests(label)
+
+
+def check_code_ready(config: RewardConfig) -> None:
+    """UsageError, in one line, where no program can be run; for a sandbox of this machine one is started to see."""
+    if config.code_sandbox.startswith(PREFIX):
+        return
+    try:
+        with Sandbox() as sandbox:
+            request = {"mode": "script", "source": "print(6 * 7)"}
+            ending = sandbox.run(request, Limits(seconds=10, memory_mb=config.code_memory_mb), wall=20)
+    except SandboxError as error:
+        raise UsageError(f"--code_sandbox {config.code_sandbox}: {error}; {REMEDY}") from error
+    if ending.stdout != b"42\n":
+        raise UsageError(f"--code_sandbox {config.code_sandbox}: a program ends with {ending.stderr!r:.200}; {REMEDY}")
+
+
+REMEDY = "mend that, or send programs to a sandbox service with --code_sandbox url:http://HOST:PORT"
+
+
+def budget_of(config: RewardConfig) -> Budget:
+    """What a program may use by these settings."""
+    return Budget(
+        seconds=config.code_timeout,
+        total_seconds=config.code_budget,
+        memory_mb=config.code_memory_mb,
+        output_mb=config.code_output_mb,
+        stop=config.code_reward == "all",
+    )
+
+
+def _judge_here(program: str, label: str, budget: Budget, config: RewardConfig) -> Verdict:
+    pool = shared_pool(
+        config.reward_workers,
+        TARGET,
+        memory_bytes=max(WORKER_BYTES, budget.memory_mb * 2 << 20),
+        file_bytes=FILE_BYTES,
+    )
+    timeout = budget.total_seconds + SLACK_SECONDS
+    for attempt in (1, 2):
+        try:
+            fields: dict[str, Any] = pool.call(
+                program, label, asdict(budget), config.code_float_tolerance, timeout=timeout
+            )
+            return Verdict(**fields)
+        except WorkerTimeout:
+            return Verdict(status="time", passed=0, total=1, seconds=timeout)
+        except WorkerCrashed:  # of the comparing process; not by the program, which is in another one
+            if attempt == 2:
+                return Verdict(status="error", passed=0, total=1, detail="the comparing process crashed")
+    raise AssertionError
+
+
+def _grade(verdict: Verdict, program: str | None, cached: bool) -> Grade:
+    return Grade(
+        verdict.status == "passed",
+        GRADE_STATUS.get(verdict.status, "graded"),
+        program,
+        0.0 if cached else verdict.seconds,
+        verdict=verdict.status,
+        share=verdict.share,
+        cached=cached,
+        detail=verdict.detail,
+    )

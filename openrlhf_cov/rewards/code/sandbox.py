@@ -1,0 +1,330 @@
+"""A sandbox by the operating system for programs that a model wrote: started once, then a fork for each program.
+
+bubblewrap gives one process, ``inside/supervisor.py``, namespaces of its own and a read-only root with Python's
+library in it and nothing else; no network, no environment, no file of the host. The supervisor starts each program in
+further namespaces with an empty ``/tmp``, limits and a seccomp filter. Here stands what the host sees of it: programs
+go in as sealed memory files, and come out as an exit status and whatever they wrote, up to a limit.
+"""
+
+import ctypes
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from openrlhf_cov.rewards.code.inside.supervisor import ENDED, LIMITS, READY
+
+BUBBLEWRAP = "bwrap"
+INSIDE = Path(__file__).with_name("inside")
+PYTHON, MOUNTED_INSIDE = "/python", "/inside"
+"""Where Python and the supervisor are inside, wherever they are here."""
+SUPERVISOR = (f"{PYTHON}/bin/python", "-s", "-S", "-B", f"{MOUNTED_INSIDE}/supervisor.py")
+START_SECONDS = 30.0
+KILL_SECONDS = 10.0
+"""How long the end of a killed program may take; more than that is a sandbox that does not work."""
+STDERR_BYTES = 2_000
+"""The end of what a program writes there is kept for a message."""
+CHUNK = 1 << 16
+NOBODY = 65534
+"""User of programs where this process is root, so that limits hold for them; else they run as this process does."""
+CLONE_NEWUSER = 0x10000000
+SYSTEM_LIBRARIES = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+
+
+class SandboxError(Exception):
+    """There is no sandbox on this machine, or it does not work any more; the message is one line that says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one process of a program may use."""
+
+    seconds: float
+    """CPU time. Wall clock is limited by whoever waits."""
+    memory_mb: int = 1024
+    """Address space, the interpreter's own included."""
+    files_mb: int = 64
+    output_bytes: int = 1 << 22
+    """Of stdout and of stderr, each."""
+    threads: int = 64
+
+
+Reason = Literal["exited", "time", "output"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a program ended: by itself, or killed for its time or output."""
+
+    reason: Reason
+    status: int
+    """Exit status; -N for a signal N."""
+    seconds: float
+    """CPU time."""
+    stdout: bytes = b""
+    stderr: str = ""
+
+
+class Process:
+    """A program that runs. ``finish`` must be called."""
+
+    def __init__(self, answer: socket.socket, stdout: int, stderr: int, limits: Limits) -> None:
+        self._answer, self._limits = answer, limits
+        self._stdout, self._stderr = stdout, stderr
+        self._open = {stdout, stderr}
+        self._kept = {stdout: bytearray(), stderr: bytearray()}
+        self._counts = {stdout: 0, stderr: 0}
+        self._reason: Reason = "exited"
+
+    def kill(self, reason: Reason) -> None:
+        """Have it killed."""
+        if self._reason == "exited":
+            self._reason = reason
+        with suppress(OSError):
+            self._answer.shutdown(socket.SHUT_WR)
+
+    def finish(self, deadline: float) -> Ending:
+        """Wait for its end, until ``deadline`` (of ``time.monotonic``) at most; how it ended."""
+        try:
+            with self._answer:
+                status, seconds, _ = ENDED.unpack(self._wait(deadline))
+        finally:
+            for descriptor in self._open:
+                os.close(descriptor)
+        if status < 0:
+            raise SandboxError(f"no program can be started in the sandbox: {os.strerror(-status)}")
+        reason = self._reason
+        if reason == "exited" and seconds > self._limits.seconds:
+            reason = "time"
+        return Ending(
+            reason=reason,
+            status=os.waitstatus_to_exitcode(status),
+            seconds=seconds,
+            stdout=bytes(self._kept[self._stdout]),
+            stderr=self._kept[self._stderr].decode(errors="replace"),
+        )
+
+    def _wait(self, deadline: float) -> bytes:
+        """What the stage says at the end; before that, everything in the pipes is taken."""
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                if left < -KILL_SECONDS:
+                    raise SandboxError(f"a program did not end within {KILL_SECONDS:g} s after it was killed")
+                self.kill("time")
+                left += KILL_SECONDS
+            ready, _, _ = select.select([self._answer.fileno(), *self._open], [], [], left)
+            for descriptor in self._open.intersection(ready):
+                self._read(descriptor)
+            if ready == [self._answer.fileno()]:
+                ended = self._answer.recv(ENDED.size)
+                if len(ended) != ENDED.size:
+                    raise SandboxError("the sandbox ended while a program ran in it")
+                return ended
+
+    def _read(self, descriptor: int) -> None:
+        """Take what a pipe has; kill a program that writes too much."""
+        chunk = os.read(descriptor, CHUNK)
+        kept = self._kept[descriptor]
+        self._counts[descriptor] += len(chunk)
+        if not chunk:
+            os.close(descriptor)
+            self._open.remove(descriptor)
+        elif self._counts[descriptor] > self._limits.output_bytes:
+            self.kill("output")
+        else:
+            kept += chunk
+            if descriptor == self._stderr:
+                del kept[:-STDERR_BYTES]
+
+
+class Sandbox:
+    """One warm sandbox, for one thread. Raises SandboxError where this machine has none."""
+
+    def __init__(self) -> None:
+        path = shutil.which(BUBBLEWRAP)
+        if path is None:
+            raise SandboxError(f"{BUBBLEWRAP} is not installed (Debian, Ubuntu: apt install bubblewrap)")
+        self._user = NOBODY if os.getuid() == 0 else os.getuid()
+        self._control, theirs = socket.socketpair()
+        with ExitStack() as stack:
+            stack.enter_context(theirs)
+            passed, how = [theirs.fileno()], ["--unshare-user", "--uid", str(self._user), "--gid", str(self._user)]
+            if os.getuid() == 0:
+                namespace = _user_namespace()
+                stack.callback(os.close, namespace)
+                passed, how = [*passed, namespace], ["--userns", str(namespace)]
+            try:
+                self._process = subprocess.Popen(
+                    [path, *how, *_arguments(), "--", *SUPERVISOR, str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    pass_fds=passed,
+                    env={},
+                )
+            except OSError as error:
+                raise SandboxError(f"{path} cannot be started: {error.strerror}") from error
+        self._await_ready()
+
+    def start(
+        self,
+        request: dict[str, Any],
+        limits: Limits,
+        stdin: bytes = b"",
+        channel: socket.socket | None = None,
+        results: int | None = None,
+    ) -> Process:
+        """Start a program: ``request`` as ``inside/program.py`` reads it; the descriptors are not closed here."""
+        with ExitStack() as stack:
+
+            def opened(*descriptors: int) -> tuple[int, ...]:
+                for each in descriptors:
+                    stack.callback(os.close, each)
+                return descriptors
+
+            ours, theirs = socket.socketpair()
+            stack.enter_context(theirs)
+            (source,) = opened(_sealed(json.dumps(request).encode()))
+            (text,) = opened(_sealed(stdin))
+            out, out_end = os.pipe()
+            err, err_end = os.pipe()
+            opened(out_end, err_end)
+            beside = [theirs.fileno(), text, out_end, err_end, source]
+            beside += [each for each in (channel.fileno() if channel else None, results) if each is not None]
+            message = LIMITS.pack(
+                max(1, -int(-limits.seconds // 1)), limits.memory_mb, limits.files_mb, limits.threads, self._uid_inside
+            )
+            try:
+                socket.send_fds(self._control, [message], beside)
+            except OSError as error:
+                for each in (out, err):
+                    os.close(each)
+                ours.close()
+                raise SandboxError(f"the sandbox has ended: {error.strerror}") from error
+        return Process(ours, out, err, limits)
+
+    def run(self, request: dict[str, Any], limits: Limits, stdin: bytes = b"", *, wall: float) -> Ending:
+        """Start a program and wait for its end, ``wall`` seconds at most."""
+        return self.start(request, limits, stdin).finish(time.monotonic() + wall)
+
+    def close(self) -> None:
+        """Kill everything inside."""
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
+        if self._process.stderr:
+            self._process.stderr.close()
+
+    def __enter__(self) -> "Sandbox":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _uid_inside(self) -> int:
+        return INSIDE_NOBODY if self._user == NOBODY and os.getuid() == 0 else self._user
+
+    def _await_ready(self) -> None:
+        self._control.settimeout(START_SECONDS)
+        try:
+            said = self._control.recv(len(READY))
+        except TimeoutError:
+            said = b""
+        self._control.settimeout(None)
+        if said != READY:
+            self._process.kill()
+            _, errors = self._process.communicate()
+            self._control.close()
+            lines = errors.decode(errors="replace").strip().splitlines() or ["it does not answer"]
+            raise SandboxError(f"{BUBBLEWRAP} does not work here: {lines[-1][:300]}")
+
+
+INSIDE_NOBODY = 1
+"""The number of ``NOBODY`` in the namespace that root makes, where 0 is root itself."""
+
+
+def _arguments() -> list[str]:
+    """What bubblewrap is to do: namespaces, capabilities of the supervisor, the root of files."""
+    arguments = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
+    arguments += ["--as-pid-1", "--die-with-parent", "--new-session", "--hostname", "sandbox", "--cap-drop", "ALL"]
+    for capability in ("CAP_SYS_ADMIN", *(("CAP_SETUID", "CAP_SETGID", "CAP_KILL") if os.getuid() == 0 else ())):
+        arguments += ["--cap-add", capability]
+    for folder in ("/dev", "/etc", "/tmp", PYTHON, f"{PYTHON}/bin"):
+        arguments += ["--perms", "0755", "--dir", folder]
+    for library in map(Path, SYSTEM_LIBRARIES):
+        if library.is_symlink():
+            arguments += ["--symlink", os.readlink(library), str(library)]
+        elif library.is_dir():
+            arguments += ["--ro-bind", str(library), str(library)]
+    standard_library = Path(sysconfig.get_path("stdlib")).parent
+    arguments += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    arguments += ["--ro-bind", str(standard_library), f"{PYTHON}/{standard_library.name}"]
+    arguments += ["--ro-bind", os.path.realpath(sys.executable), f"{PYTHON}/bin/python"]
+    arguments += ["--ro-bind", str(INSIDE), MOUNTED_INSIDE]
+    for device in DEVICES:
+        arguments += ["--dev-bind", device, device]
+    arguments += ["--remount-ro", "/", "--chdir", "/"]
+    environment = {
+        "PYTHONHOME": PYTHON,
+        "LD_LIBRARY_PATH": f"{PYTHON}/{standard_library.name}",
+        "PYTHONHASHSEED": "0",
+        "PYTHONUTF8": "1",
+        "MALLOC_ARENA_MAX": "1",
+        "OMP_NUM_THREADS": "1",
+        "HOME": "/tmp",
+    }
+    for name, value in environment.items():
+        arguments += ["--setenv", name, value]
+    return arguments
+
+
+def _sealed(content: bytes) -> int:
+    """A file in memory that nobody can change any more, at its beginning."""
+    descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    view = memoryview(content)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+def _user_namespace() -> int:
+    """A user namespace in which 0 is root and ``INSIDE_NOBODY`` is ``NOBODY``: a program of root's would have no limit
+    of threads. Only root can make it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    here, there = os.pipe()
+    child = os.fork()
+    if child == 0:
+        failed = libc.unshare(CLONE_NEWUSER) != 0
+        os.write(there, b"\1" if failed else b"\0")
+        signal.pause()
+        os._exit(0)
+    try:
+        if os.read(here, 1) != b"\0":
+            raise SandboxError("this machine lets nobody make user namespaces (a container without them?)")
+        for name in ("uid_map", "gid_map"):
+            Path(f"/proc/{child}/{name}").write_text(f"0 0 1\n{INSIDE_NOBODY} {NOBODY} 1\n")
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise SandboxError(f"no user namespace can be made here: {error.strerror}") from error
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(here)
+        os.close(there)

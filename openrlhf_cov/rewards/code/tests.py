@@ -1,0 +1,166 @@
+"""The tests of a problem, as a label says them: one form of our own, and those of the datasets (pure).
+
+A label is JSON. Ours is an object with one of
+
+- ``stdin``: a list of [input, output] of a program,
+- ``calls``: a list of [[argument, …], output] of ``function``, of the class Solution if there is one,
+- ``asserts``: a list of statements, after ``setup``,
+- ``pytest``: a file of functions ``test_…``,
+
+and, where it needs them, ``prelude`` (Python that runs before the program), ``seconds`` (CPU time for a test),
+``unordered`` (lines, or the items of a list, in any order) and ``tolerance``. Read as well: an object with ``inputs``,
+``outputs`` and maybe ``fn_name`` (APPS, TACO, Eurus-2-RL-Code, PRIME); a list of statements (MBPP, AceCode); a list of
+objects with ``input`` and ``output`` (LiveCodeBench).
+"""
+
+import ast
+import hashlib
+import json
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+Kind = Literal["stdin", "calls", "asserts", "pytest"]
+KINDS = ("stdin", "calls", "asserts", "pytest")
+OPTIONS = {
+    "function": str,
+    "setup": str,
+    "prelude": str,
+    "seconds": (int, float),
+    "unordered": bool,
+    "tolerance": (int, float),
+    "unwrap": bool,
+}
+MOST_CASES = 10_000
+"""Tests of one problem; more are a mistake in the data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tests:
+    """The tests of one problem. ``unwrap``: an output in a list of its own is that output, too (APPS)."""
+
+    kind: Kind
+    cases: tuple[Any, ...]
+    function: str = ""
+    setup: str = ""
+    prelude: str = ""
+    seconds: float = 0.0
+    """0: the setting's."""
+    unordered: bool = False
+    tolerance: float = 0.0
+    unwrap: bool = False
+    digest: str = ""
+
+    def with_tolerance(self, tolerance: float) -> "Tests":
+        """These tests, comparing numbers with the tolerance of the settings where they have none of their own."""
+        return replace(self, tolerance=self.tolerance or tolerance)
+
+
+@lru_cache(maxsize=512)
+def parse_tests(label: str) -> Tests:
+    """The tests of a label. Raises ValueError that says what is wrong with it."""
+    try:
+        content = json.loads(label)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"tests of a program are JSON: {error}") from None
+    tests = _parse(_own_form(content))
+    return replace(tests, digest=hashlib.sha256(label.encode(errors="surrogatepass")).hexdigest())
+
+
+def _own_form(content: Any) -> dict[str, Any]:
+    """The forms of the datasets as ours."""
+    if isinstance(content, list) and content and all(isinstance(each, str) for each in content):
+        return {"asserts": content}
+    if isinstance(content, list) and content and all(isinstance(each, dict) for each in content):
+        missing = [name for each in content for name in ("input", "output") if name not in each]
+        if missing:
+            raise ValueError(f"a test has no {missing[0]!r}")
+        return {"stdin": [[each["input"], each["output"]] for each in content]}
+    if not isinstance(content, dict):
+        raise ValueError("tests are an object, a list of statements, or a list of inputs and outputs")
+    if "inputs" not in content:
+        return content
+    inputs, outputs = content["inputs"], content.get("outputs")
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
+        raise ValueError("inputs and outputs are lists of one length")
+    if content.get("fn_name"):
+        calls = [[_arguments(given), _value(output)] for given, output in zip(inputs, outputs, strict=True)]
+        return {"function": content["fn_name"], "calls": calls, "unwrap": True}
+    return {"stdin": [[_text(given), _text(output)] for given, output in zip(inputs, outputs, strict=True)]}
+
+
+def _parse(content: dict[str, Any]) -> Tests:
+    kinds = [kind for kind in KINDS if kind in content]
+    if len(kinds) != 1:
+        raise ValueError(f"tests have one of {', '.join(KINDS)}, got {', '.join(map(str, content)) or 'nothing'}")
+    (kind,) = kinds
+    for name, value in content.items():
+        if name != kind and (name not in OPTIONS or not isinstance(value, OPTIONS[name])):
+            raise ValueError(f"{name!r} is no option of tests, or its value {value!r:.60} is none")
+    for name in ("seconds", "tolerance"):
+        if not 0 <= content.get(name, 0) < math.inf:
+            raise ValueError(f"{name} is a finite number of at least 0, got {content[name]}")
+    options = {name: value for name, value in content.items() if name != kind}
+    cases = content[kind] if kind != "pytest" else [content[kind]]
+    if not isinstance(cases, list) or not cases or len(cases) > MOST_CASES:
+        raise ValueError(f"{kind} is a list of 1 to {MOST_CASES:,} tests")
+    for number, case in enumerate(cases, start=1):
+        _check_case(kind, case, number)
+    if kind == "calls" and not str(options.get("function", "")).isidentifier():
+        raise ValueError("calls need the name of a function")
+    _check_python(options.get("setup", ""), "setup")
+    _check_python(options.get("prelude", ""), "prelude")
+    return Tests(kind=kind, cases=tuple(cases), **options)
+
+
+def _check_case(kind: str, case: Any, number: int) -> None:
+    if kind in ("asserts", "pytest"):
+        if not isinstance(case, str) or not case.strip():
+            raise ValueError(f"test {number} is a text that is not empty")
+        _check_python(case, f"test {number}")
+        if kind == "pytest" and not _has_tests(case):
+            raise ValueError("the file has no function test_…")
+        return
+    if not isinstance(case, list) or len(case) != 2:
+        raise ValueError(f"test {number} is an input and an output")
+    if kind == "stdin" and not all(isinstance(each, str) for each in case):
+        raise ValueError(f"test {number}: input and output are texts")
+    if kind == "calls" and not isinstance(case[0], list):
+        raise ValueError(f"test {number}: the arguments are a list")
+
+
+def _check_python(source: str, name: str) -> None:
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{name} is no Python: {error}") from None
+
+
+def _has_tests(source: str) -> bool:
+    return any(
+        isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.lower().startswith("test")
+        for node in ast.parse(source).body
+    )
+
+
+def _text(value: Any) -> str:
+    """A text, or the lines of one."""
+    if isinstance(value, list):
+        return "\n".join(map(str, value))
+    return value if isinstance(value, str) else str(value)
+
+
+def _arguments(given: Any) -> list[Any]:
+    """A list of arguments, or a text with one of them in JSON on each line."""
+    if not isinstance(given, str):
+        return given if isinstance(given, list) else [given]
+    return [_value(line) for line in given.split("\n") if line.strip()]
+
+
+def _value(text: Any) -> Any:
+    """What a text says in JSON; itself where that is nothing."""
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        return text

@@ -1,0 +1,22 @@
+"""What a worker process of the pool runs: ``judge`` in a sandbox that it started when it was imported."""
+
+from dataclasses import asdict
+from typing import Any
+
+from openrlhf_cov.rewards.code.judge import Budget, judge
+from openrlhf_cov.rewards.code.sandbox import Sandbox, SandboxError
+from openrlhf_cov.rewards.code.tests import parse_tests
+
+_sandbox = Sandbox()
+
+
+def verdict_of(program: str, label: str, budget: dict[str, Any], tolerance: float) -> dict[str, Any]:
+    """The fields of the verdict about a program. A sandbox that has broken is replaced once."""
+    global _sandbox
+    tests, limits = parse_tests(label).with_tolerance(tolerance), Budget(**budget)
+    try:
+        return asdict(judge(_sandbox, program, tests, limits))
+    except SandboxError:
+        _sandbox.close()
+        _sandbox = Sandbox()
+        return asdict(judge(_sandbox, program, tests, limits))
