@@ -24,8 +24,6 @@ RUN_FILE = "lab.json"
 """What a run was asked for."""
 RESULT_FILE = "result.json"
 """The last evaluation, written when a run is complete."""
-UPSTREAM_FLAGS = {"actor.loss_agg_mode": "token-mean"}
-"""What methods may ask of upstream's flags, as the laboratory has it."""
 TASKS = ("commands", "addition")
 """Keys of ``lab.tasks.TASKS``, which takes PyTorch to import."""
 
@@ -76,10 +74,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def configured(args: Any) -> CovConfig:
-    """The settings of the policy loss. ValueError for what a method refuses."""
+    """The settings of the policy loss. ValueError for what a method refuses of what the laboratory has."""
     known = {each.name: getattr(args, each.name) for each in fields(CovConfig) if hasattr(args, each.name)}
     config = CovConfig(**known)
-    for reason in filter(None, (method.refuses(config, UPSTREAM_FLAGS) for method in config.methods)):
+    flags = {
+        "actor.loss_agg_mode": config.aggregation or "token-mean",
+        "rollout.n_samples_per_prompt": args.group,
+    }
+    for reason in filter(None, (method.refuses(config, flags) for method in config.methods)):
         raise ValueError(reason)
     return config
 

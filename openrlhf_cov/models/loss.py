@@ -28,6 +28,8 @@ class LossRecord:
     """With GSPO, the log-probs that its ratio of a sequence is to."""
     update: int = 0
     """Number of the update that the micro-batch belongs to."""
+    removed: Tensor | None = None
+    """Mask of the action tokens whose gradient a surrogate takes; None without one."""
 
     @property
     def selected(self) -> Tensor:
@@ -91,15 +93,16 @@ class MethodLoss(nn.Module):
 
         Tensors are (B, A); ``normalizers`` are upstream's ``dp_size``, ``batch_num_tokens``, ``global_batch_size``.
         """
-        batch = TokenBatch(log_probs, old_log_probs, advantages, action_mask)
+        batch = TokenBatch(log_probs, old_log_probs, advantages, action_mask, rollout_log_probs)
         methods = [method for method in self.config.methods if method.plan]
         plans, update = self._plans(methods, batch)
         for plan in plans:
             advantages = plan.transformed(advantages)
-        surrogate = self.config.surrogate
+        surrogate, removed = self.config.surrogate, None
         if surrogate and surrogate.coefficient:
-            ratio = batch.ratio
-            advantages = advantages * (surrogate.coefficient(self.config, ratio, advantages) / ratio)
+            k = surrogate.coefficient(self.config, replace(batch, advantages=advantages))
+            removed = (k == 0) & (advantages != 0) & action_mask.bool()
+            advantages = advantages * (k / batch.ratio)
         self.record = LossRecord(
             replace(batch, log_probs=log_probs.detach()),
             advantages,
@@ -107,16 +110,19 @@ class MethodLoss(nn.Module):
             self.ppo_clip,
             self._sequence_old(old_log_probs, rollout_log_probs),
             update,
+            removed,
         )
-        loss, *rest = self.policy_loss(
+        loss, clipped, *rest = self.policy_loss(
             log_probs, old_log_probs, advantages, action_mask, rollout_log_probs, **normalizers
         )
+        if removed is not None:  # its clip is open, so what upstream counts is 0
+            clipped = removed.sum() / action_mask.sum()
         for method, plan in zip(methods, plans, strict=True):
             if method.penalty:
                 penalty = torch.where(plan.tokens, method.penalty(self.config, batch), 0.0)
                 by_token = self.policy_loss.token_level_loss
                 loss = loss + self.aggregate(penalty, action_mask, token_level_loss=by_token, **normalizers)
-        return loss, *rest
+        return loss, clipped, *rest
 
     def _plans(self, methods: Sequence[Method], batch: TokenBatch) -> tuple[Sequence[Plan], int]:
         """The plans of this call and the number of its update."""

@@ -43,6 +43,15 @@ def check_reward_errors(failed: int, responses: int, limit: float) -> None:
         )
 
 
+def check_rollout_log_probs(samples: list) -> None:
+    """Raises RunStopped where a sample has no log-probs of the engine, as agents may leave them out."""
+    if any(sample.rollout_log_probs is None for sample in samples):
+        raise RunStopped(
+            "a response came without the log-probs of the engine, from which the method measures how far the policy "
+            "went; have the agent return rollout_log_probs, or give --dppo_anchor old"
+        )
+
+
 def of_scores(compute_eval_metrics: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """Upstream's ``compute_eval_metrics`` on scores instead of rewards, which may be shaped."""
 

@@ -1,3 +1,5 @@
+from dataclasses import fields
+
 import pytest
 
 from openrlhf_cov.models.config import BY_COVARIANCE, CovConfig, methods_of
@@ -9,9 +11,10 @@ def test_every_method_is_whole():
     for name, method in METHODS.items():
         assert method.name == name
         assert method.slot in SLOTS
-        # a surrogate is a coefficient; tokens are dropped, or penalised, as planned
+        # a surrogate is a coefficient, an estimator may leave responses out; else tokens are chosen by a plan
         assert (method.coefficient is not None) is (method.slot == "surrogate")
-        assert (method.plan is not None) is (method.slot != "surrogate")
+        assert (method.estimate is not None) is (method.slot == "estimator") is (method.stands_for is not None)
+        assert (method.plan is not None) is (method.slot != "surrogate") or method.estimate
         assert (method.penalty is not None) is (method.slot == "penalty")
         assert all(method.has(each) for each in (method.keeps_clip, method.entropy_policy) if each)
 
@@ -59,10 +62,18 @@ BAD = {
     "kl_cov": {"ppo_kl_coef": -1.0},
     "top_entropy": {"top_entropy_frac": 2.0},
     "cispo": {"cispo_cap": 0.2},
+    "gspo_token": {"gspo_token_clip": (-0.1, 0.1)},
+    "dppo": {"dppo_delta": 1.0},
+    "sapo": {"sapo_tau_neg": 0.0},
+    "cegppo": {"cegppo_beta1": -0.5},
+    "gmpo": {"gmpo_clip": 0.0},
+    "qae": {"qae_quantile": 40},
+    "passk": {"passk_k": 0},
+    "w_reinforce": {"w_reinforce_lambda": 0.0},
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if fields(method.settings)])
 def test_every_method_checks_its_settings_in_the_common_config(name):
     with pytest.raises(ValueError, match="--"):
         CovConfig(**BAD[name])
