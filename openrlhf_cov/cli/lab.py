@@ -55,13 +55,8 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, UsageError) as error:
         parser.error(str(error))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    asked = {
-        "task": args.task,
-        "base_seed": args.base_seed,
-        **asdict(settings),
-        "clip": list(settings.clip),
-        **asdict(config),
-    }
+    asked = {"task": args.task, "base_seed": args.base_seed, **asdict(settings), **asdict(config)}
+    asked |= {name: list(value) for name, value in asked.items() if isinstance(value, tuple)}  # as JSON has them
     output: Path = args.output
     if is_complete(output, asked):
         say(f"{output} already holds this run; nothing to do\n")

@@ -191,10 +191,11 @@ class CovConfig(*OF_METHODS):
                     f"{method.flag} has one advantage for all tokens of a response, and {others[0].flag} tells them "
                     "apart; drop one"
                 )
-            if method.estimate and method.plan and others:
+            dropping = [other for other in others if other.slot == "drop"]
+            if method.estimate and method.plan and dropping:
                 yield (
-                    f"{method.flag} leaves responses out, and {others[0].flag} changes which tokens the mean is over; "
-                    "drop one"
+                    f"{method.flag} leaves responses out of the mean, and {dropping[0].flag} tokens, each as if "
+                    "alone; drop one"
                 )
 
     def _check_fraction(self, name: str, value: float) -> None:

@@ -6,8 +6,8 @@ additive penalty:
     d loss / d log_prob = -k * A' / N        A' = 0 where a token is dropped, else weight * A
 
 so a method fills one of these slots: it drops tokens, adds a penalty, replaces the surrogate (PPO's k), or computes A
-from the rewards of a group of responses (estimator). Each slot holds at most one method. The command line needs settings and names without PyTorch, so methods call tensors' methods
-and leave what takes more to the window.
+from the rewards of a group of responses (estimator). Each slot holds at most one method. The command line needs
+settings and names without PyTorch, so methods call tensors' methods and leave what takes more to the window.
 """
 
 from __future__ import annotations

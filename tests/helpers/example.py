@@ -11,6 +11,7 @@ from openrlhf_cov.models.window import Window, plan_step
 
 LOG_PROBS = [[-0.1, -1.2, -2.0], [-0.3, -0.9, -5.0]]
 OLD = [[-0.2, -0.7, -2.4], [-0.5, -0.5, -1.0]]
+ROLLOUT = [[-0.3, -0.7, -2.4], [-0.5, -0.6, -1.0]]
 ADVANTAGES = [[1.0, 1.0, 1.0], [-1.0, -1.0, -1.0]]
 MASK = [[1, 1, 1], [1, 1, 0]]
 ENTROPIES = [[0.5, 1.5, 2.0], [0.2, 1.0, 9.0]]
@@ -20,7 +21,8 @@ ENTROPIES = [[0.5, 1.5, 2.0], [0.2, 1.0, 9.0]]
 def example():
     """The example as float64 tensors; its log-probs take a gradient."""
     tensors = [torch.tensor(values, dtype=torch.float64) for values in (LOG_PROBS, OLD, ADVANTAGES)]
-    return TokenBatch(tensors[0].requires_grad_(), *tensors[1:], torch.tensor(MASK))
+    rollout = torch.tensor(ROLLOUT, dtype=torch.float64)
+    return TokenBatch(tensors[0].requires_grad_(), *tensors[1:], torch.tensor(MASK), rollout)
 
 
 def gradients(config, eps=(0.2, 0.28), token_level_loss=True):
@@ -37,7 +39,8 @@ def gradients(config, eps=(0.2, 0.28), token_level_loss=True):
     if config.plans_globally:
         detached = TokenBatch(batch.log_probs.detach(), batch.old_log_probs, batch.advantages, batch.action_mask)
         loss.expect(*plan_step(config, Window([detached], [keys], clip, entropies=[entropies])))
-    value, *_ = loss(batch.log_probs, batch.old_log_probs, batch.advantages, action_mask=batch.action_mask)
+    tensors = batch.log_probs, batch.old_log_probs, batch.advantages
+    value, *_ = loss(*tensors, action_mask=batch.action_mask, rollout_log_probs=batch.rollout_log_probs)
     value.backward()
     gradient = batch.log_probs.grad.flatten()
     assert gradient[-1] == 0  # of the padding

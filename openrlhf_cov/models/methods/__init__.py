@@ -1,11 +1,37 @@
 """The methods against entropy collapse, one file each."""
 
 from openrlhf_cov.models.method import Method
-from openrlhf_cov.models.methods import cispo, clip_cov, kl_cov, top_entropy
-from openrlhf_cov.models.methods import cegppo, dppo, gmpo, gspo_token, sapo
-from openrlhf_cov.models.methods import nsr, passk, psr, qae, w_reinforce
+from openrlhf_cov.models.methods import (
+    cegppo,
+    cispo,
+    clip_cov,
+    dppo,
+    gmpo,
+    gspo_token,
+    kl_cov,
+    nsr,
+    passk,
+    psr,
+    qae,
+    sapo,
+    top_entropy,
+    w_reinforce,
+)
 
-SURROGATES = (cispo, gspo_token, dppo, sapo, cegppo, gmpo)
-ESTIMATORS = (qae, passk, psr, nsr, w_reinforce)
-MODULES = (clip_cov, kl_cov, top_entropy, *SURROGATES, *ESTIMATORS)
+MODULES = (
+    clip_cov,
+    kl_cov,
+    top_entropy,
+    cispo,
+    gspo_token,
+    dppo,
+    sapo,
+    cegppo,
+    gmpo,
+    qae,
+    passk,
+    psr,
+    nsr,
+    w_reinforce,
+)
 METHODS: dict[str, Method] = {module.METHOD.name: module.METHOD for module in MODULES}
