@@ -102,8 +102,8 @@ class Lab:
         log_probs, entropy = log_probs_and_entropy(self.model, prompts, responses)
         mask = responses.ne(self.pad)
         groups = Groups(scores.view(-1, self.settings.group), entropy[mask].mean().item())
-        method = config.estimator
-        advantages = method.estimate(config, groups).nan_to_num(0.0) if method else group_normalised(groups.rewards)
+        estimate = config.estimator and config.estimator.estimate
+        advantages = estimate(config, groups).nan_to_num(0.0) if estimate else group_normalised(groups.rewards)
         return Rollout(
             log_probs=log_probs * mask,
             entropy=entropy * mask,

@@ -109,9 +109,10 @@ class CovConfig(*OF_METHODS):
         return self.surrogate.aggregation if self.surrogate else None
 
     @property
-    def asks_rollout_log_probs(self) -> bool:
-        """True if the loss needs the log-probs of the engine that sampled."""
-        return any(m.anchor_policy and getattr(self, m.anchor_policy) == "rollout" for m in self.methods)
+    def rollout_anchor(self) -> str | None:
+        """The setting by which the loss needs the log-probs of the engine that sampled, None if it does not."""
+        anchors = [method.anchor_policy for method in self.methods if method.anchor_policy]
+        return next((anchor for anchor in anchors if getattr(self, anchor) == "rollout"), None)
 
     @property
     def ppo_clip(self) -> tuple[float, float] | None:

@@ -91,7 +91,7 @@ class CovExperienceMaker(RemoteExperienceMaker):
         where an estimator of right and wrong meets other rewards.
         """
         method = self.config.estimator if self.config else None
-        if method is None:
+        if method is None or method.estimate is None:
             return super().compute_advantages_and_returns(experiences)
         kls = [experience.kl for experience in experiences]
         entropy = _mean_entropy(experiences)
@@ -219,8 +219,8 @@ class StepLogging(InstalledActor):
         """Upstream's, after every sample got its number: selection breaks ties by it, wherever the sample goes."""
         check_reward_errors(failed_rewards(rollout_samples), len(rollout_samples), self.args.reward_max_error_frac)
         config = self.experience_maker.config = CovConfig.from_args(self.args).at(global_step)
-        if config.asks_rollout_log_probs:
-            check_rollout_log_probs(rollout_samples)
+        if config.rollout_anchor:
+            check_rollout_log_probs(rollout_samples, config.rollout_anchor)
         complete_logs(rollout_samples)
         number_samples(rollout_samples, first=self.untrained)
         self.untrained += len(rollout_samples)

@@ -43,12 +43,12 @@ def check_reward_errors(failed: int, responses: int, limit: float) -> None:
         )
 
 
-def check_rollout_log_probs(samples: list) -> None:
+def check_rollout_log_probs(samples: list, setting: str) -> None:
     """Raises RunStopped where a sample has no log-probs of the engine, as agents may leave them out."""
     if any(sample.rollout_log_probs is None for sample in samples):
         raise RunStopped(
-            "a response came without the log-probs of the engine, from which the method measures how far the policy "
-            "went; have the agent return rollout_log_probs, or give --dppo_anchor old"
+            f"--{setting} rollout: a response came without the log-probs of the engine; have the agent return "
+            f"rollout_log_probs, or give --{setting} old"
         )
 
 

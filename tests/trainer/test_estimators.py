@@ -116,6 +116,6 @@ def test_rewards_that_are_not_of_two_values_end_the_run_with_one_line(method):
 
 def test_a_response_without_log_probs_of_the_engine_ends_the_run_with_one_line():
     samples = [SimpleNamespace(rollout_log_probs=torch.zeros(1, 2)), SimpleNamespace(rollout_log_probs=None)]
-    check_rollout_log_probs(samples[:1])
-    with pytest.raises(RunStopped, match="rollout_log_probs"):
-        check_rollout_log_probs(samples)
+    check_rollout_log_probs(samples[:1], "dppo_anchor")
+    with pytest.raises(RunStopped, match=r"--dppo_anchor rollout: .* rollout_log_probs, or give --dppo_anchor old"):
+        check_rollout_log_probs(samples, "dppo_anchor")

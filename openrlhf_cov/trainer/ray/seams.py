@@ -143,7 +143,7 @@ def engine_settings(args: SimpleNamespace) -> dict[str, Any]:
     from openrlhf_cov.models.config import CovConfig
 
     settings: dict[str, Any] = {"dtype": VLLM_DTYPES[args.ds.param_dtype]}
-    if CovConfig.from_args(args).asks_rollout_log_probs:  # upstream asks for them for its rollout correction alone
+    if CovConfig.from_args(args).rollout_anchor:  # upstream asks for them for its rollout correction alone
         settings |= {"log_probs": True, "logprobs_mode": "processed_logprobs", "max_logprobs": 1}
     settings["trust_remote_code"] = args.trust_remote_code
     settings["reward_config"] = RewardConfig.from_args(args)
