@@ -44,6 +44,17 @@ COMMON = [each.name for each in fields(CovConfig) if not any(method.has(each.nam
 
 REWARD_FLAGS = ("reward.remote_url", "reward.model_name_or_path", "train.agent_func_path")
 
+WITH_UPSTREAMS_ESTIMATOR = ("algo.advantage.gamma", "algo.advantage.lambd", "algo.advantage.no_std_norm")
+"""Upstream's flags of its own estimators."""
+
+SHAPING = {
+    "reward_format_bonus": 0.0,
+    "reward.overlong_buffer_len": None,
+    "reward.stop_properly_penalty_coef": None,
+    "reward.model_name_or_path": None,
+}
+"""Flags that make rewards of more than two values -> the value that does not."""
+
 POSITIVE = (
     *(f"{model}.num_nodes" for model in ("actor", "ref", "critic", "reward")),
     *(f"{model}.num_gpus_per_node" for model in ("actor", "ref", "critic", "reward")),
@@ -112,6 +123,7 @@ class CovArgumentParser(Parser):
             self.error(str(error))
         self._reject_unused_flags(config, given)
         if config.methods:
+            self._take_published(args, config, given)
             self._open_ppo_clip(args, config, given)
         self._check_counts(args)
         self._check_sampling(args)
@@ -160,8 +172,7 @@ class CovArgumentParser(Parser):
                 flags = " or ".join(method.flag for method in owners)
                 got = " ".join(method.flag for method in config.methods) or "--cov_type none"
                 self.error(f"--{name} only applies to {flags}, got {got}; drop it or set {flags}")
-        published = [method for method in config.methods if method.ppo_clip]
-        if config.allow_no_trust_region and not (config.surrogate and len(published) > 1):
+        if config.allow_no_trust_region and not any(config.lacks_bound(method) for method in config.methods):
             self.error(
                 "--allow_no_trust_region only applies where a surrogate stands beside a method with a clip of its own"
             )
@@ -172,10 +183,36 @@ class CovArgumentParser(Parser):
                 f"--cov_log_probs only applies to --cov_scope global, got --cov_scope {config.cov_scope}; drop it"
             )
 
+    def _take_published(self, args: argparse.Namespace, config: CovConfig, given: set[str]) -> None:
+        """Give upstream the aggregation and the estimator that the methods were published with, unless given."""
+        if config.aggregation and "actor.loss_agg_mode" not in given:
+            setattr(args, "actor.loss_agg_mode", config.aggregation)
+        method = config.estimator
+        if method is None:
+            return
+        if "algo.advantage.estimator" not in given:
+            setattr(args, "algo.advantage.estimator", method.stands_for)
+        upstream = getattr(args, "algo.advantage.estimator")
+        if upstream != method.stands_for:
+            self.error(
+                f"{method.flag} computes the advantages in place of --algo.advantage.estimator {method.stands_for}, "
+                f"got {upstream}; drop one of the two"
+            )
+        for name in WITH_UPSTREAMS_ESTIMATOR:
+            if name in given:
+                self.error(f"--{name} has no effect with {method.flag}, which computes the advantages itself; drop it")
+        for name, neutral in SHAPING.items() if method.two_valued else ():
+            value = getattr(args, name)
+            if value != neutral:
+                self.error(
+                    f"{method.flag} needs one reward for right and one for wrong responses; --{name} {value} makes "
+                    "others, drop it"
+                )
+
     def _open_ppo_clip(self, args: argparse.Namespace, config: CovConfig, given: set[str]) -> None:
         """Give upstream's PPO clip the published range, unless the user set one."""
         policy_loss_type = getattr(args, "actor.policy_loss_type")
-        on_tokens = [method for method in config.methods if method.slot != "bonus"]
+        on_tokens = [method for method in config.methods if method.slot not in ("bonus", "estimator") or method.plan]
         if on_tokens and policy_loss_type != "ppo":
             self.error(
                 f"{on_tokens[0].flag} needs --actor.policy_loss_type ppo, got {policy_loss_type}: it acts on "

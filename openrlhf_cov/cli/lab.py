@@ -24,8 +24,6 @@ RUN_FILE = "lab.json"
 """What a run was asked for."""
 RESULT_FILE = "result.json"
 """The last evaluation, written when a run is complete."""
-UPSTREAM_FLAGS = {"actor.loss_agg_mode": "token-mean"}
-"""What methods may ask of upstream's flags, as the laboratory has it."""
 TASKS = ("commands", "addition")
 """Keys of ``lab.tasks.TASKS``, which takes PyTorch to import."""
 
@@ -57,13 +55,8 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, UsageError) as error:
         parser.error(str(error))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    asked = {
-        "task": args.task,
-        "base_seed": args.base_seed,
-        **asdict(settings),
-        "clip": list(settings.clip),
-        **asdict(config),
-    }
+    asked = {"task": args.task, "base_seed": args.base_seed, **asdict(settings), **asdict(config)}
+    asked |= {name: list(value) for name, value in asked.items() if isinstance(value, tuple)}  # as JSON has them
     output: Path = args.output
     if is_complete(output, asked):
         say(f"{output} already holds this run; nothing to do\n")
@@ -76,10 +69,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def configured(args: Any) -> CovConfig:
-    """The settings of the policy loss. ValueError for what a method refuses."""
+    """The settings of the policy loss. ValueError for what a method refuses of what the laboratory has."""
     known = {each.name: getattr(args, each.name) for each in fields(CovConfig) if hasattr(args, each.name)}
     config = CovConfig(**known)
-    flags = UPSTREAM_FLAGS | {"actor.entropy_coef": args.entropy_coef}
+    flags = {
+        "actor.entropy_coef": args.entropy_coef,
+        "actor.loss_agg_mode": config.aggregation or "token-mean",
+        "rollout.n_samples_per_prompt": args.group,
+    }
     for reason in filter(None, (method.refuses(config, flags) for method in config.methods)):
         raise ValueError(reason)
     return config

@@ -23,8 +23,9 @@ from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.dynamics import EntropyDynamics
 from openrlhf_cov.models.loss import LossRecord, MethodLoss
-from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.method import Groups, TokenBatch
 from openrlhf_cov.models.ranking import token_keys
+from openrlhf_cov.models.responses import group_normalised
 from openrlhf_cov.models.rollout import (
     Rollout,
     group_sums,
@@ -39,8 +40,6 @@ from openrlhf_cov.tiny_task.tokenizer import PAD_TOKEN
 from openrlhf_cov.utils.metrics import MetricBuffer
 
 ENDS = (EOS_TOKEN, PAD_TOKEN)
-EPSILON = 1e-9
-"""Beside the standard deviation of a group's rewards, as upstream has it."""
 
 
 class Lab:
@@ -63,7 +62,10 @@ class Lab:
             model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
         )
         low, high = config.ppo_clip or settings.clip
-        self.loss = MethodLoss(config, policy_loss=PolicyLoss(low, high), aggregate=aggregate_loss)
+        by_token = config.aggregation is None  # as --actor.loss_agg_mode token-mean
+        self.loss = MethodLoss(
+            config, policy_loss=PolicyLoss(low, high, token_level_loss=by_token), aggregate=aggregate_loss
+        )
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.problems = random.Random(f"problems {settings.seed}")
         self.dynamics = EntropyDynamics()
@@ -79,7 +81,7 @@ class Lab:
     def step(self, step: int) -> dict[str, float]:
         """One rollout and its updates, and what was measured on the way."""
         prompts, responses, scores = self.roll_out()
-        rollout = self.score(prompts, responses, scores)
+        rollout = self.score(prompts, responses, scores, self.config.at(step - 1))
         buffer = MetricBuffer()
         sums, groups = token_sums(rollout), group_sums(rollout, self.settings.group, self.settings.prompts)
         buffer.add(*rollout_metrics(rollout, sums, groups, self.settings.group))
@@ -104,17 +106,18 @@ class Lab:
         return prompts, responses, self._scores(responses, asked)
 
     @torch.no_grad()
-    def score(self, prompts: Tensor, responses: Tensor, scores: Tensor) -> Rollout:
-        """The samples under the policy that made them, with group-normalised advantages."""
+    def score(self, prompts: Tensor, responses: Tensor, scores: Tensor, config: CovConfig) -> Rollout:
+        """The samples under the policy that made them, with the advantages of an estimator of ``config`` or GRPO's."""
         self.model.eval()
         log_probs, entropy = log_probs_and_entropy(self.model, prompts, responses)
-        groups = scores.view(-1, self.settings.group)
-        normalised = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + EPSILON)
         mask = responses.ne(self.pad)
+        groups = Groups(scores.view(-1, self.settings.group), entropy[mask].mean().item())
+        estimate = config.estimator and config.estimator.estimate
+        advantages = estimate(config, groups).nan_to_num(0.0) if estimate else group_normalised(groups.rewards)
         return Rollout(
             log_probs=log_probs * mask,
             entropy=entropy * mask,
-            advantages=normalised.view(-1, 1) * mask,
+            advantages=advantages.view(-1, 1) * mask,
             action_mask=mask,
             scores=scores,
             sample_ids=torch.arange(len(scores)),
@@ -152,7 +155,8 @@ class Lab:
         log_probs, entropy = log_probs_and_entropy(self.model, prompts[rows], responses[rows])
         mask, old, advantages = rollout.action_mask[rows], rollout.log_probs[rows], rollout.advantages[rows]
         tokens = mask.sum()
-        loss, *_ = self.loss(log_probs, old, advantages, action_mask=mask, batch_num_tokens=tokens)
+        sizes = {"batch_num_tokens": tokens, "global_batch_size": len(rows)}
+        loss, *_ = self.loss(log_probs, old, advantages, action_mask=mask, rollout_log_probs=old, **sizes)
         buffer.add(*update_metrics(self.record))
         objective = loss
         moved = self.loss.config.entropy_bonus_in_force

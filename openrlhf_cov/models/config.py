@@ -120,6 +120,22 @@ class CovConfig(*OF_METHODS):
         return next((method for method in self.methods if method.slot == "surrogate"), None)
 
     @property
+    def estimator(self) -> Method | None:
+        """The method that computes the advantages, if one does."""
+        return next((method for method in self.methods if method.slot == "estimator"), None)
+
+    @property
+    def aggregation(self) -> str | None:
+        """The ``--actor.loss_agg_mode`` that the surrogate was published with, where it is not the default."""
+        return self.surrogate.aggregation if self.surrogate else None
+
+    @property
+    def rollout_anchor(self) -> str | None:
+        """The setting by which the loss needs the log-probs of the engine that sampled, None if it does not."""
+        anchors = [method.anchor_policy for method in self.methods if method.anchor_policy]
+        return next((anchor for anchor in anchors if getattr(self, anchor) == "rollout"), None)
+
+    @property
     def ppo_clip(self) -> tuple[float, float] | None:
         """The PPO clip that the methods set, the surrogate's or that of the one that has one; None: the run's."""
         clips = [method.clip_of(self) for method in (self.surrogate, *self.methods) if method]
@@ -240,11 +256,12 @@ class CovConfig(*OF_METHODS):
         for method in self.methods if moving else ():
             if method is not moving and method.clip_of(self):
                 yield f"{moving.flag} and {method.flag}: each sets the PPO clip; drop one"
+        yield from self._conflicts_of_responses()
         surrogate = self.surrogate.flag if self.surrogate else None
         for method in self.methods if surrogate else ():
             if method.keeps_clip and getattr(self, method.keeps_clip):
                 yield f"--{method.keeps_clip} has no effect with {surrogate}, which has no PPO clip; drop it"
-            if method is not self.surrogate and method.ppo_clip and not self.allow_no_trust_region:
+            if self.lacks_bound(method) and not self.allow_no_trust_region:
                 yield (
                     f"{method.flag} beside {surrogate} leaves no bound on an update: {surrogate} does not clip, and "
                     f"{method.title} was published with a clip of its own or with none; drop one, or add "
@@ -254,6 +271,26 @@ class CovConfig(*OF_METHODS):
             if len(set(self._asked(what))) > 1:
                 flags = " and ".join(method.flag for method in self.methods if getattr(method, what))
                 yield f"{flags} ask for {title} of different policies; let them ask for the same"
+
+    def lacks_bound(self, method: Method) -> bool:
+        """True if ``method`` brings its own clip, or none, and stands beside a surrogate that bounds nothing."""
+        surrogate = self.surrogate
+        return bool(surrogate and method is not surrogate and method.ppo_clip and not surrogate.bounded)
+
+    def _conflicts_of_responses(self) -> Iterator[str]:
+        for method in self.methods:
+            others = [other for other in self.methods if other is not method and other.plan and not other.penalty]
+            if method.by_response and others:
+                yield (
+                    f"{method.flag} has one advantage for all tokens of a response, and {others[0].flag} tells them "
+                    "apart; drop one"
+                )
+            dropping = [other for other in others if other.slot == "drop"]
+            if method.estimate and method.plan and dropping:
+                yield (
+                    f"{method.flag} leaves responses out of the mean, and {dropping[0].flag} tokens, each as if "
+                    "alone; drop one"
+                )
 
     def _check_fraction(self, name: str, value: float) -> None:
         if not 0.0 < value <= 1.0:

@@ -29,7 +29,7 @@ def update_metrics(record: LossRecord) -> list[Metric]:
     clipping = replace(
         batch, advantages=seen, old_log_probs=record.sequence_old if by_sequence else batch.old_log_probs
     )
-    clipped = ppo_clipped(clipping, *record.ppo_clip, by_sequence)
+    clipped = ppo_clipped(clipping, *record.ppo_clip, by_sequence) if record.removed is None else record.removed
     log_ratio = batch.log_probs - batch.old_log_probs
     ratio = clipping.sequence_ratio if by_sequence else clipping.ratio
     gradient = (ratio * seen).masked_fill(clipped | ~mask, 0.0)

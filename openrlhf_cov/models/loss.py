@@ -30,6 +30,8 @@ class LossRecord:
     """k of a surrogate; None: PPO's, the ratio."""
     update: int = 0
     """Number of the update that the micro-batch belongs to."""
+    removed: Tensor | None = None
+    """Mask of the action tokens whose gradient a surrogate takes; None without one."""
 
     @property
     def selected(self) -> Tensor:
@@ -96,15 +98,15 @@ class MethodLoss(nn.Module):
 
         Tensors are (B, A); ``normalizers`` are upstream's ``dp_size``, ``batch_num_tokens``, ``global_batch_size``.
         """
-        batch = TokenBatch(log_probs, old_log_probs, advantages, action_mask)
+        batch = TokenBatch(log_probs, old_log_probs, advantages, action_mask, rollout_log_probs)
         methods = [method for method in self.config.methods if method.plan]
         plans, update = self._plans(methods, batch)
         advantages = transformed(advantages, plans)
-        surrogate, coefficient = self.config.surrogate, None
+        surrogate, coefficient, removed = self.config.surrogate, None, None
         if surrogate and surrogate.coefficient:
-            ratio = batch.ratio
-            coefficient = surrogate.coefficient(self.config, ratio, advantages)
-            advantages = advantages * (coefficient / ratio)
+            coefficient = surrogate.coefficient(self.config, replace(batch, advantages=advantages))
+            removed = (coefficient == 0) & (advantages != 0) & action_mask.bool()
+            advantages = advantages * (coefficient / batch.ratio)
         self.record = LossRecord(
             replace(batch, log_probs=log_probs.detach()),
             advantages,
@@ -113,16 +115,19 @@ class MethodLoss(nn.Module):
             self._sequence_old(old_log_probs, rollout_log_probs),
             coefficient,
             update,
+            removed,
         )
-        loss, *rest = self.policy_loss(
+        loss, clipped, *rest = self.policy_loss(
             log_probs, old_log_probs, advantages, action_mask, rollout_log_probs, **normalizers
         )
+        if removed is not None:  # its clip is open, so what upstream counts is 0
+            clipped = removed.sum() / action_mask.sum()
         for method, plan in zip(methods, plans, strict=True):
             if method.penalty:
                 penalty = torch.where(plan.tokens, method.penalty(self.config, batch), 0.0)
                 by_token = self.policy_loss.token_level_loss
                 loss = loss + self.aggregate(penalty, action_mask, token_level_loss=by_token, **normalizers)
-        return loss, *rest
+        return loss, clipped, *rest
 
     def _plans(self, methods: Sequence[Method], batch: TokenBatch) -> tuple[Sequence[Plan], int]:
         """The plans of this call and the number of its update."""

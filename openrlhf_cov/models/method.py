@@ -5,9 +5,10 @@ additive penalty:
 
     d loss / d log_prob = -k * A' / N        A' = 0 where a token is dropped, else weight * (A + add)
 
-so a method fills one slot: it drops tokens, weighs advantages, adds to them, adds a penalty, or replaces the surrogate
-(PPO's k). Two more set a number of the run, which a closed loop (``models/control.py``) moves: the PPO clip and the
-coefficient of the entropy bonus. A slot holds one method, but for weights, which multiply. The command line needs
+so a method fills one slot: it drops tokens, weighs advantages, adds to them, adds a penalty, replaces the surrogate
+(PPO's k), or computes A from the rewards of a group of responses (estimator). Two more set a number of the run, which
+a closed loop (``models/control.py``) moves: the PPO clip and the coefficient of the entropy bonus. A slot holds one
+method, but for weights, which multiply. The command line needs
 settings and names without PyTorch, so methods call tensors' methods and leave what takes more to the window.
 """
 
@@ -30,7 +31,11 @@ UNCLIPPED = (math.inf, math.inf)
 LOG_RATIO_LIMIT = 20.0
 """Log ratios are cut here before exp, as upstream's: 4.9e8 is as good as infinite, float32 would overflow at 88."""
 
+CORRECT = 0.5
+"""A response with a score above this is correct."""
+
 SLOTS = {
+    "estimator": "computes the advantages",
     "drop": "takes the gradient of tokens",
     "weight": "weighs advantages",
     "add": "adds to advantages",
@@ -53,6 +58,8 @@ class TokenBatch:
     old_log_probs: Tensor
     advantages: Tensor
     action_mask: Tensor
+    rollout_log_probs: Tensor | None = None
+    """Of the engine that sampled, where it gives them."""
 
     @property
     def ratio(self) -> Tensor:
@@ -63,8 +70,23 @@ class TokenBatch:
     @property
     def sequence_ratio(self) -> Tensor:
         """GSPO's ratio (B, 1), without gradient: exp of the mean log ratio over a sequence's action tokens."""
-        log_ratio = (self.log_probs.detach() - self.old_log_probs) * self.action_mask
-        return (log_ratio.sum(1, keepdim=True) / self.action_mask.sum(1, keepdim=True).clamp(min=1)).exp()
+        return self.geometric_mean(self.log_probs.detach() - self.old_log_probs)
+
+    def geometric_mean(self, log_ratio: Tensor) -> Tensor:
+        """(B, 1): exp of the mean of ``log_ratio`` (B, A) over a sequence's action tokens, the mean cut, too."""
+        total = (log_ratio * self.action_mask).sum(1, keepdim=True)
+        mean = total / self.action_mask.sum(1, keepdim=True).clamp(min=1)
+        return mean.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The responses of one global step, which an estimator judges."""
+
+    rewards: Tensor
+    """(G, K): of the K responses to each of G prompts."""
+    entropy: float
+    """Mean entropy of their tokens under the policy that sampled, in nats."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +147,22 @@ class Method:
     """Whose entropies the window holds, or the setting that says so, likewise."""
     plan: Callable[[Any, Any], list[Plan]] | None = None
     """(settings, ``Window`` or ``MicroBatch``) -> what it does to each micro-batch."""
-    coefficient: Callable[[Any, Tensor, Tensor], Tensor] | None = None
-    """(settings, ratio, A') -> k (B, A) of a surrogate."""
+    coefficient: Callable[[Any, TokenBatch], Tensor] | None = None
+    """(settings, batch with A' as its advantages) -> k (B, A) of a surrogate, without gradient."""
+    anchor_policy: str | None = None
+    """Setting that says whose log-probs a surrogate compares with: ``rollout``, the engine's, or ``old``."""
+    bounded: bool = False
+    """A surrogate that bounds an update by itself."""
+    by_response: bool = False
+    """It is defined for one advantage per response, so no other method may tell its tokens apart."""
+    aggregation: str | None = None
+    """``--actor.loss_agg_mode`` it was published with, where that is not upstream's default."""
+    estimate: Callable[[Any, Groups], Tensor] | None = None
+    """(settings, groups) -> advantage (G, K) of each response, NaN where it is left out."""
+    stands_for: str | None = None
+    """``--algo.advantage.estimator`` of upstream that an estimator takes the place of."""
+    two_valued: bool = False
+    """An estimator for one reward of right and one of wrong responses."""
     penalty: Callable[[Any, TokenBatch], Tensor] | None = None
     """Penalty (B, A), with gradient, of the planned tokens."""
     clip: Callable[[Any], tuple[float, float]] | None = None

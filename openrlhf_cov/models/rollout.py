@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from openrlhf_cov.models.covariance import TokenMeans, token_covariance
+from openrlhf_cov.models.method import CORRECT
 from openrlhf_cov.models.ranking import FIXED_POINT, fixed_point_sum, fixed_point_sums, means_of
 from openrlhf_cov.utils.masked import masked_sum
 from openrlhf_cov.utils.metrics import Distribution, LogHistogram, Mean, Metric, TopHistogram
-
-CORRECT = 0.5
-"""A response with a score above this is correct."""
 
 ENTROPY_HISTOGRAM = LogHistogram(-16.0, 4.0)
 """Entropies from 1.1e-7 to 55 nats."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 import torch
+from openrlhf.models.utils import compute_reward
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
 from openrlhf.trainer.ppo_trainer import compute_eval_metrics as upstream_metrics
 from openrlhf.trainer.ppo_trainer import prepare_datasets as upstream_datasets
@@ -19,13 +20,22 @@ from torch.nn.functional import pad
 
 from openrlhf_cov.config import RunConfig
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.dynamics import RunningLaw
+from openrlhf_cov.models.method import CORRECT, Groups
+from openrlhf_cov.models.responses import is_two_valued
 from openrlhf_cov.models.returns import sums_to_the_end
 from openrlhf_cov.trainer.benchmark_evaluation import of_benchmarks, with_benchmarks
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS, CheckpointedLoader, checkpoint_folder
 from openrlhf_cov.trainer.engine_health import dead_engines
 from openrlhf_cov.trainer.ray.seams import InstalledActor, plain_class
-from openrlhf_cov.trainer.rollouts import check_reward_errors, complete_logs, failed_rewards, of_scores
+from openrlhf_cov.trainer.rollouts import (
+    check_reward_errors,
+    check_rollout_log_probs,
+    complete_logs,
+    failed_rewards,
+    of_scores,
+)
 from openrlhf_cov.trainer.sample_info import ENTROPY, SAMPLE_ID
 from openrlhf_cov.trainer.shared_argument import share
 from openrlhf_cov.trainer.stopping import Ending, ending, stop_requested
@@ -57,8 +67,11 @@ class CovExperienceMaker(RemoteExperienceMaker):
     """Upstream's, with the entropies of the scoring policy beside its log-probs, and without its loops over columns.
 
     Entropies travel in ``Experience.info``, one tensor per sample, so that they follow their sample to whichever rank
-    trains on it. Returns and advantages are upstream's bit for bit.
+    trains on it. Returns and advantages are upstream's bit for bit, unless a method estimates them.
     """
+
+    config: CovConfig | None = None
+    """The settings of the global step that is being made, from the controller."""
 
     @torch.no_grad()
     def make_experience(self, samples_list: list) -> list:
@@ -68,6 +81,46 @@ class CovExperienceMaker(RemoteExperienceMaker):
         copies = self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size
         for experience, entropy in zip(experiences, self._flatten_results(refs, copies), strict=True):
             experience.info[ENTROPY] = [row.clone() for row in entropy]  # a view would be pickled with its whole batch
+        return experiences
+
+    @torch.no_grad()
+    def compute_advantages_and_returns(self, experiences: list) -> list:
+        """Upstream's; with an estimator among the methods, its advantages in the place of upstream's.
+
+        Whatever upstream puts into a token's reward beside that of the response, it puts there too. Raises RunStopped
+        where an estimator of right and wrong meets other rewards.
+        """
+        method = self.config.estimator if self.config else None
+        if method is None or method.estimate is None:
+            return super().compute_advantages_and_returns(experiences)
+        kls = [experience.kl for experience in experiences]
+        entropy = _mean_entropy(experiences)
+        experiences = super().compute_advantages_and_returns(experiences)
+        places = torch.tensor([place for experience in experiences for place in experience.index])
+        rewards = torch.cat([experience.rewards for experience in experiences])
+        in_order = torch.empty_like(rewards)
+        in_order[places] = rewards
+        if method.two_valued and not is_two_valued(in_order):
+            raise RunStopped(
+                f"{method.flag} needs one reward for right responses, above {CORRECT}, and one for all others, got "
+                f"{', '.join(f'{value:g}' for value in in_order.unique()[:5])}"
+            )
+        groups = Groups(in_order.view(-1, self.args.rollout.n_samples_per_prompt), entropy)
+        advantages = method.estimate(self.config, groups).flatten()[places]
+        sizes = [len(experience.rewards) for experience in experiences]
+        for experience, kl, of_responses in zip(experiences, kls, advantages.split(sizes), strict=True):
+            left_out, mask = of_responses.isnan(), experience.action_mask
+            reward = compute_reward(
+                of_responses.masked_fill(left_out, 0.0),
+                self.kl_ctl.value,
+                kl,
+                action_mask=mask,
+                reward_clip_range=self.args.reward.clip_range,
+            )
+            reward = reward.masked_fill(left_out[:, None], 0.0)
+            experience.returns = self.get_cumulative_returns(reward, mask, 1.0)
+            experience.advantages = experience.returns.clone()
+            experience.info["return"] = reward.sum(-1)
         return experiences
 
     @torch.no_grad()
@@ -94,6 +147,14 @@ class CovExperienceMaker(RemoteExperienceMaker):
         next_values = pad(values[:, 1:], (0, 1))
         advantages = sums_to_the_end(rewards + next_values - values)
         return advantages, advantages + values
+
+
+def _mean_entropy(experiences: list) -> float:
+    """Of all action tokens, under the policy that scored them."""
+    masks = [experience.action_mask.bool() for experience in experiences]
+    entropies = [torch.stack(experience.info[ENTROPY]) for experience in experiences]
+    total = sum(entropy[mask].double().sum() for entropy, mask in zip(entropies, masks, strict=True))
+    return float(total / max(1, sum(int(mask.sum()) for mask in masks)))
 
 
 def number_samples(samples: list, first: int) -> None:
@@ -157,6 +218,9 @@ class StepLogging(InstalledActor):
     def train_step(self, rollout_samples, global_step: int) -> tuple[dict, int]:
         """Upstream's, after every sample got its number: selection breaks ties by it, wherever the sample goes."""
         check_reward_errors(failed_rewards(rollout_samples), len(rollout_samples), self.args.reward_max_error_frac)
+        config = self.experience_maker.config = CovConfig.from_args(self.args).at(global_step)
+        if config.rollout_anchor:
+            check_rollout_log_probs(rollout_samples, config.rollout_anchor)
         complete_logs(rollout_samples)
         number_samples(rollout_samples, first=self.untrained)
         self.untrained += len(rollout_samples)

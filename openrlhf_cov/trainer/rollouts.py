@@ -43,6 +43,15 @@ def check_reward_errors(failed: int, responses: int, limit: float) -> None:
         )
 
 
+def check_rollout_log_probs(samples: list, setting: str) -> None:
+    """Raises RunStopped where a sample has no log-probs of the engine, as agents may leave them out."""
+    if any(sample.rollout_log_probs is None for sample in samples):
+        raise RunStopped(
+            f"--{setting} rollout: a response came without the log-probs of the engine; have the agent return "
+            f"rollout_log_probs, or give --{setting} old"
+        )
+
+
 def of_scores(compute_eval_metrics: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """Upstream's ``compute_eval_metrics`` on scores instead of rewards, which may be shaped."""
 

@@ -8,6 +8,7 @@ from openrlhf_cov.settings import Schedule
 
 CLIP, KL = ("--cov_type", "clip_cov"), ("--cov_type", "kl_cov")
 REQUIRED = ("--reward.remote_url", "reward.py", "--vllm.num_engines", "1")
+QAE = ("--method", "qae", "--rollout.n_samples_per_prompt", "8")
 NOT_PERCENT = "fractions, not percent (0.2 % is 2e-3)"
 
 # flags -> what the one line names: the flag, the value, and the way out
@@ -56,6 +57,34 @@ REFUSED = [
         ["--method", "top_entropy", "--actor.policy_loss_type", "gspo"],
         ["--method top_entropy", "--actor.policy_loss_type", "gspo"],
     ),
+    (["--method", "gspo_token", "--actor.policy_loss_type", "gspo"], ["--method gspo_token", "gspo"]),
+    (["--method", "gspo_token", "--actor.eps_clip", "0.2"], ["--actor.eps_clip 0.2", "--method gspo_token"]),
+    (["--method", "gspo_token", "--gspo_token_clip", "0.2"], ["--gspo_token_clip"]),
+    (["--method", "sapo", "--actor.eps_clip_low_high", "0.2", "0.28"], ["--actor.eps_clip_low_high", "--method sapo"]),
+    (["--method", "dppo", "--actor.dual_clip", "3"], ["--actor.dual_clip 3.0", "--method dppo"]),
+    (["--method", "cegppo", "--actor.dual_clip", "3"], ["--actor.dual_clip 3.0", "--method cegppo"]),
+    (["--method", "cegppo", *KL], ["--cov_type kl_cov", "--method cegppo", "--allow_no_trust_region"]),
+    (["--method", "dppo", "--algo.advantage.is_correction_level", "token"], ["is_correction_level token", "twice"]),
+    (["--method", "dppo", "--dppo_delta", "1"], ["--dppo_delta", "(0, 1)", "got 1.0"]),
+    (["--method", "dppo", *KL, "--allow_no_trust_region"], ["--allow_no_trust_region", "surrogate"]),
+    (["--method", "gmpo"], ["--method gmpo", "--algo.advantage.estimator gae"]),
+    (["--method", "gmpo,top_entropy"], ["--method gmpo", "--method top_entropy", "drop one"]),
+    (["--method", "sapo,gmpo"], ["--method sapo", "--method gmpo", "drop one"]),
+    (["--method", "sapo,top_entropy"], ["--top_entropy_mean kept", "seq-mean-token-mean", "--top_entropy_mean all"]),
+    (["--method", "qae,passk"], ["--method qae", "--method passk", "drop one"]),
+    (["--method", "qae,psr"], ["--method qae", "--method psr", "drop one"]),
+    ([*QAE, "--algo.advantage.estimator", "gae"], ["--method qae", "group_norm", "got gae"]),
+    (["--method", "psr", "--algo.advantage.estimator", "group_norm"], ["--method psr", "reinforce", "got group_norm"]),
+    ([*QAE, "--algo.advantage.gamma", "0.9"], ["--algo.advantage.gamma", "--method qae", "drop it"]),
+    ([*QAE, "--reward_format_bonus", "0.1"], ["--method qae", "--reward_format_bonus 0.1", "drop it"]),
+    ([*QAE, "--reward.overlong_buffer_len", "64"], ["--method qae", "--reward.overlong_buffer_len 64.0"]),
+    ([*QAE, "--reward.stop_properly_penalty_coef", "0"], ["--method qae", "--reward.stop_properly_penalty_coef 0.0"]),
+    ([*QAE, "--reward.model_name_or_path", "m"], ["--method qae", "--reward.model_name_or_path m"]),
+    (["--method", "qae"], ["--method qae", "--rollout.n_samples_per_prompt is 1"]),
+    (["--method", "passk", "--rollout.n_samples_per_prompt", "4"], ["--passk_k 4", "got 4"]),
+    (["--method", "nsr", "--actor.loss_agg_mode", "seq-mean-token-mean"], ["--method nsr", "token-mean"]),
+    (["--method", "nsr", "--actor.policy_loss_type", "gspo"], ["--method nsr", "--actor.policy_loss_type", "gspo"]),
+    (["--qae_quantile", "0.6"], ["--qae_quantile", "--method qae", "got --cov_type none"]),
     (["--allow_large_cov_ratio"], ["--allow_large_cov_ratio", "--cov_type clip_cov or --cov_type kl_cov", "got"]),
     ([*KL, "--ppo_kl_coef", "-1"], ["--ppo_kl_coef", "got -1.0"]),
     ([*KL, "--ppo_kl_coef", "inf"], ["--ppo_kl_coef", "got inf"]),
@@ -141,6 +170,27 @@ PPO_CLIP = [
 @pytest.mark.parametrize(("flags", "low_high"), PPO_CLIP, ids=lambda value: " ".join(map(str, value or [])) or "none")
 def test_ppo_clip_range(parse, flags, low_high):
     assert getattr(parse(*flags), "actor.eps_clip_low_high") == low_high
+
+
+PUBLISHED = [
+    (["--method", "sapo"], "seq-mean-token-mean", "gae"),
+    (["--method", "gspo_token", "--actor.loss_agg_mode", "token-mean"], "token-mean", "gae"),  # asked for
+    (["--method", "cispo"], "token-mean", "gae"),
+    ([*QAE], "token-mean", "group_norm"),
+    (
+        [*QAE, "--algo.advantage.estimator", "group_norm", "--actor.policy_loss_type", "gspo"],
+        "token-mean",
+        "group_norm",
+    ),
+    (["--method", "psr"], "token-mean", "reinforce"),
+]
+
+
+@pytest.mark.parametrize(("flags", "aggregation", "estimator"), PUBLISHED, ids=lambda value: "".join(value))
+def test_aggregation_and_estimator_are_the_published_ones_unless_given(parse, flags, aggregation, estimator):
+    args = parse(*flags)
+    assert getattr(args, "actor.loss_agg_mode") == aggregation
+    assert getattr(args, "algo.advantage.estimator") == estimator
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ ACTIVE = {
     "adaptive_clip": {"adaptive_clip_eps": 0.1},
     "adaptive_entropy": {"entropy_bonus": 0.05},
     "repo_r": {"repo_zeta": 0.1},
+    "passk": {"passk_k": 2},
 }
 
 

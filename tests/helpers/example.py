@@ -12,6 +12,7 @@ from openrlhf_cov.models.window import ALONE, Window, plan_step
 
 LOG_PROBS = [[-0.1, -1.2, -2.0], [-0.3, -0.9, -5.0]]
 OLD = [[-0.2, -0.7, -2.4], [-0.5, -0.5, -1.0]]
+ROLLOUT = [[-0.3, -0.7, -2.4], [-0.5, -0.6, -1.0]]
 ADVANTAGES = [[1.0, 1.0, 1.0], [-1.0, -1.0, -1.0]]
 MASK = [[1, 1, 1], [1, 1, 0]]
 ENTROPIES = [[0.5, 1.5, 2.0], [0.2, 1.0, 9.0]]
@@ -22,7 +23,8 @@ OLD_ENTROPIES = [[0.48, 1.6, 2.0], [0.25, 1.0, 9.0]]
 def example():
     """The example as float64 tensors; its log-probs take a gradient."""
     tensors = [torch.tensor(values, dtype=torch.float64) for values in (LOG_PROBS, OLD, ADVANTAGES)]
-    return TokenBatch(tensors[0].requires_grad_(), *tensors[1:], torch.tensor(MASK))
+    rollout = torch.tensor(ROLLOUT, dtype=torch.float64)
+    return TokenBatch(tensors[0].requires_grad_(), *tensors[1:], torch.tensor(MASK), rollout)
 
 
 def window_of_example(clip=(0.2, 0.28)):
@@ -44,7 +46,8 @@ def gradients(config, eps=(0.2, 0.28), token_level_loss=True):
     )
     if config.plans_globally:
         loss.expect(*plan_step(config, window_of_example(clip)))
-    value, *_ = loss(batch.log_probs, batch.old_log_probs, batch.advantages, action_mask=batch.action_mask)
+    tensors = batch.log_probs, batch.old_log_probs, batch.advantages
+    value, *_ = loss(*tensors, action_mask=batch.action_mask, rollout_log_probs=batch.rollout_log_probs)
     value.backward()
     gradient = batch.log_probs.grad.flatten()
     assert gradient[-1] == 0  # of the padding

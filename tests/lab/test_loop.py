@@ -68,7 +68,7 @@ def test_advantages_are_about_the_group(task, policy):
     responses = torch.tensor([[9, 3, 1]] * 31 + [[9, 1, 0]])
     # a group with one right response of four: mean 1/4, deviation sqrt(((3/4)^2 + 3 (1/4)^2) / 3) = 1/2
     scores = torch.tensor([1.0, 0.0, 0.0, 0.0] + [1.0] * 4 + [0.0] * 24)
-    rollout = lab.score(prompts, responses, scores)
+    rollout = lab.score(prompts, responses, scores, CovConfig())
     assert rollout.advantages[:4, 0].tolist() == pytest.approx([1.5, -0.5, -0.5, -0.5])
     assert rollout.advantages[4:].abs().max() == 0.0
     assert rollout.action_mask[-1].tolist() == [True, True, False]

@@ -10,6 +10,7 @@ import torch
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from openrlhf_cov.errors import RunStopped, StoppedBySignal
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.dynamics import RunningLaw
 from openrlhf_cov.trainer import ppo_trainer, shared_argument
 from openrlhf_cov.trainer.ppo_trainer import (
@@ -28,7 +29,8 @@ class Upstream:
     def __init__(self, folder, restored_step=0, status=None):
         ckpt = SimpleNamespace(output_dir=str(folder), path=str(folder / "ckpt"), save_steps=float("inf"))
         ckpt.load_enable = False
-        self.args = SimpleNamespace(ckpt=ckpt, reward_max_error_frac=0.05)
+        self.args = SimpleNamespace(ckpt=ckpt, reward_max_error_frac=0.05, **vars(CovConfig()))
+        self.experience_maker = SimpleNamespace()
         self.args.on_signal, self.args.on_nan = "checkpoint", "stop"
         self.args.placement_timeout, self.args.allow_openrlhf_version = 20.0, False
         self.kl_ctl = SimpleNamespace(value=0.5)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from openrlhf_cov.models.method import UNCLIPPED, Method
+from openrlhf_cov.models.method import UNCLIPPED, Method, TokenBatch
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ class CispoSettings(Settings):
             raise ValueError(f"--cispo_floor is a ratio in [0, 1], got {self.cispo_floor}")
 
 
-def coefficient(settings: CispoSettings, ratio: Tensor, advantages: Tensor) -> Tensor:
+def coefficient(settings: CispoSettings, batch: TokenBatch) -> Tensor:
     """The ratio (B, A) between floor and cap: loss = -clip(ratio) * A * log_prob, its weight without gradient.
 
     Same gradient as published. The loss that is logged is -clip(ratio) * A, which does not contain the log-prob.
     """
-    return ratio.clamp(settings.cispo_floor, settings.cispo_cap)
+    return batch.ratio.clamp(settings.cispo_floor, settings.cispo_cap)
 
 
 METHOD = Method(

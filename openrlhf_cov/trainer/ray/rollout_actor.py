@@ -14,9 +14,23 @@ from openrlhf_cov.trainer.reward_executor import RewardExecutor
 
 
 class CovRolloutActor(plain_class(RolloutRayActor)):
-    """Upstream's engine actor with our reward executor, plus vLLM's own weight-transfer interface."""
+    """Upstream's engine actor with our reward executor, plus vLLM's own weight-transfer interface.
 
-    async def __init__(self, *args, reward_config: RewardConfig, remote_rm_url=None, agent_func_path=None, **kwargs):
+    With ``log_probs`` every response carries the log-probs of its tokens, as with upstream's rollout correction.
+    """
+
+    log_probs = False
+
+    async def __init__(
+        self,
+        *args,
+        reward_config: RewardConfig,
+        remote_rm_url=None,
+        agent_func_path=None,
+        log_probs: bool = False,
+        **kwargs,
+    ):
+        self.log_probs = log_probs
         await super().__init__(*args, agent_func_path=agent_func_path, **kwargs)
         if agent_func_path is None:
             self.executor = RewardExecutor(remote_rm_url, reward_config)
@@ -25,12 +39,14 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         self, *, sampling_params, num_samples: int = 1, seeds: list[int] | None = None, **request
     ):
         """Upstream's group of responses to one prompt; with ``seeds``, one for each sample."""
+        if self.log_probs:
+            sampling_params = _with(sampling_params, logprobs=1)
         if seeds is None:
             return await super().generate_responses(
                 sampling_params=sampling_params, num_samples=num_samples, **request
             )
         one_sample = super().generate_responses
-        groups = [one_sample(sampling_params=_seeded(sampling_params, seed), **request) for seed in seeds]
+        groups = [one_sample(sampling_params=_with(sampling_params, seed=seed), **request) for seed in seeds]
         return [response for group in await asyncio.gather(*groups) for response in group]
 
     async def complete(self, request: Request) -> Completion:
@@ -59,7 +75,8 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         await self.llm.reset_prefix_cache()
 
 
-def _seeded(sampling_params, seed: int):
-    seeded = copy(sampling_params)
-    seeded.seed = seed
-    return seeded
+def _with(sampling_params, **values):
+    changed = copy(sampling_params)
+    for name, value in values.items():
+        setattr(changed, name, value)
+    return changed

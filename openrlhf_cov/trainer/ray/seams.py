@@ -141,8 +141,11 @@ def install_engines(settings: dict[str, Any]) -> None:
 def engine_settings(args: SimpleNamespace) -> dict[str, Any]:
     """Arguments of the engine actor that upstream fixes and we set from the flags."""
     from openrlhf_cov.config import RewardConfig
+    from openrlhf_cov.models.config import CovConfig
 
     settings: dict[str, Any] = {"dtype": VLLM_DTYPES[args.ds.param_dtype]}
+    if CovConfig.from_args(args).rollout_anchor:  # upstream asks for them for its rollout correction alone
+        settings |= {"log_probs": True, "logprobs_mode": "processed_logprobs", "max_logprobs": 1}
     settings["trust_remote_code"] = args.trust_remote_code
     settings["reward_config"] = RewardConfig.from_args(args)
     if args.vllm.sync_backend == "gloo":

@@ -1,4 +1,5 @@
 import math
+from dataclasses import fields
 
 import pytest
 from active import active
@@ -8,7 +9,6 @@ from openrlhf_cov.models.config import BY_COVARIANCE, CovConfig, methods_of
 from openrlhf_cov.models.method import SLOTS, UNCLIPPED
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.window import plan_step
-from openrlhf_cov.settings import Settings
 from openrlhf_cov.utils.metric_table import family
 
 
@@ -16,9 +16,12 @@ def test_every_method_is_whole():
     for name, method in METHODS.items():
         assert method.name == name
         assert method.slot in SLOTS
-        # a surrogate is a coefficient; tokens are dropped, weighed, added to or penalised as planned
+        # a surrogate is a coefficient, an estimator may leave responses out; tokens are dropped, weighed, added to or
+        # penalised as planned
         assert (method.coefficient is not None) is (method.slot == "surrogate")
-        assert (method.plan is not None) is (method.slot in ("drop", "weight", "add", "penalty"))
+        assert (method.estimate is not None) is (method.slot == "estimator") is (method.stands_for is not None)
+        planned = method.slot in ("drop", "weight", "add", "penalty")
+        assert (method.plan is not None) is planned or method.estimate
         assert (method.penalty is not None) is (method.slot == "penalty")
         assert (method.clip is not None) is (method.slot == "clip")
         assert (method.bonus is not None) is (method.slot == "bonus")
@@ -90,10 +93,18 @@ BAD = {
     "repo_r": {"repo_zeta": math.nan},
     "adaptive_clip": {"adaptive_clip_eps": 1.0},
     "adaptive_entropy": {"entropy_bonus": -1.0},
+    "gspo_token": {"gspo_token_clip": (-0.1, 0.1)},
+    "dppo": {"dppo_delta": 1.0},
+    "sapo": {"sapo_tau_neg": 0.0},
+    "cegppo": {"cegppo_beta1": -0.5},
+    "gmpo": {"gmpo_clip": 0.0},
+    "qae": {"qae_quantile": 40},
+    "passk": {"passk_k": 0},
+    "w_reinforce": {"w_reinforce_lambda": 0.0},
 }
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.settings is not Settings])
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if fields(method.settings)])
 def test_every_method_checks_its_settings_in_the_common_config(name):
     with pytest.raises(ValueError, match="--"):
         CovConfig(**BAD[name])

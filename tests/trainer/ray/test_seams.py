@@ -11,13 +11,15 @@ import ray
 import torch
 
 from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer import weight_transfer
 from openrlhf_cov.trainer.ray import seams
 
 
-def args(param_dtype, sync_backend):
+def args(param_dtype, sync_backend, **methods):
     return SimpleNamespace(
         **vars(RewardConfig()),
+        **vars(CovConfig(**methods)),
         trust_remote_code=False,
         ds=SimpleNamespace(param_dtype=param_dtype),
         vllm=SimpleNamespace(sync_backend=sync_backend),
@@ -31,6 +33,17 @@ def test_the_engine_generates_in_the_dtype_of_the_flag(flag, dtype):
         "trust_remote_code": False,
         "reward_config": RewardConfig(),
     }
+
+
+def test_engines_give_log_probs_where_a_method_compares_with_them():
+    # beside upstream's own flag, which asks for them where it corrects for the engine
+    settings = seams.engine_settings(args("fp32", "nccl", method="dppo"))
+    assert (settings["log_probs"], settings["logprobs_mode"], settings["max_logprobs"]) == (
+        True,
+        "processed_logprobs",
+        1,
+    )
+    assert "log_probs" not in seams.engine_settings(args("fp32", "nccl", method="dppo", dppo_anchor="old"))
 
 
 def test_gloo_gives_the_engine_our_weight_transfer():

@@ -1,0 +1,60 @@
+"""CE-GPPO (arXiv 2509.20712), and GPPO: what PPO clips keeps a gradient of bounded size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from openrlhf_cov.models.method import UNCLIPPED, Method, TokenBatch
+from openrlhf_cov.settings import Settings, setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class CegppoSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    cegppo_beta1: float = setting(
+        0.75, "share of the gradient that wrong tokens below the clip keep: lowers entropy (GPPO: 1)"
+    )
+    cegppo_beta2: float = setting(
+        1.0, "share of the gradient that right tokens above the clip keep: raises entropy (GPPO: 1)"
+    )
+    cegppo_clip: tuple[float, float] = setting((0.2, 0.2), "lower and upper range of the clip")
+    cegppo_dual_clip: float = setting(10.0, "ratio above which a token with a negative advantage has no gradient")
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        for name in ("cegppo_beta1", "cegppo_beta2"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"--{name} is a finite number of at least 0, got {getattr(self, name)}")
+        low, high = self.cegppo_clip
+        if not (0.0 <= low <= 1.0 and 0.0 <= high < math.inf):
+            raise ValueError(f"--cegppo_clip takes distances from 1, LOW in [0, 1] and HIGH, got {low} and {high}")
+        if not self.cegppo_dual_clip > 1.0:
+            raise ValueError(f"--cegppo_dual_clip is a ratio above 1, got {self.cegppo_dual_clip}")
+
+
+def coefficient(settings: CegppoSettings, batch: TokenBatch) -> Tensor:
+    """The ratio (B, A), where PPO clips beta times the border instead; 0 beyond the dual clip, which comes after."""
+    low, high = settings.cegppo_clip
+    ratio, positive, negative = batch.ratio, batch.advantages > 0, batch.advantages < 0
+    k = ratio.masked_fill(negative & (ratio < 1 - low), settings.cegppo_beta1 * (1 - low))
+    k = k.masked_fill(positive & (ratio > 1 + high), settings.cegppo_beta2 * (1 + high))
+    return k.masked_fill(negative & (ratio > settings.cegppo_dual_clip), 0.0)
+
+
+METHOD = Method(
+    name="cegppo",
+    title="CE-GPPO",
+    source="arXiv 2509.20712",
+    summary="tokens that PPO clips keep a gradient of bounded size, of each sign its own",
+    slot="surrogate",
+    settings=CegppoSettings,
+    coefficient=coefficient,
+    ppo_clip=UNCLIPPED,
+    one_update="nothing is clipped: the policy is still the one that sampled, so every ratio is 1",
+)

@@ -1,0 +1,100 @@
+"""DPPO (arXiv 2602.04879): tokens lose their gradient by a divergence from the policy that sampled, not by a ratio."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from openrlhf_cov.models.method import LOG_RATIO_LIMIT, UNCLIPPED, Method, TokenBatch
+from openrlhf_cov.settings import Settings, setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PUBLISHED = {"tv": 0.2, "kl": 0.05}
+"""Limits of the two divergences."""
+
+LOG_PROBS = (-100.0, -1e-7)
+"""Log-probs are cut to these: in float32 neither p nor 1 - p is 0 between them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DppoSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    dppo_divergence: str = setting(
+        "tv",
+        "of the chosen token against all others: tv, the difference of probabilities, or kl, in nats",
+        choices=("tv", "kl"),
+    )
+    dppo_delta: float = setting(0.0, "divergence beyond which a token is dropped; 0: 0.2 for tv, 0.05 for kl")
+    dppo_cap: float = setting(20.0, "largest ratio that weighs a token")
+    dppo_anchor: str = setting(
+        "rollout",
+        "whose probabilities: rollout, those of the engine that sampled, as published; old, those of the trainer",
+        choices=("rollout", "old"),
+    )
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        highest = 1.0 if self.dppo_divergence == "tv" else math.inf
+        if not 0.0 <= self.dppo_delta < highest:
+            raise ValueError(
+                f"--dppo_delta is in (0, {highest:g}) for {self.dppo_divergence}, or 0 for the published one, got "
+                f"{self.dppo_delta}"
+            )
+        if not 1.0 <= self.dppo_cap < math.inf:
+            raise ValueError(f"--dppo_cap is a ratio of at least 1, got {self.dppo_cap}")
+
+
+def coefficient(settings: DppoSettings, batch: TokenBatch) -> Tensor:
+    """min(r, cap), r = p / q; 0 where p moved away from q in the direction of A by more than delta."""
+    anchor = batch.old_log_probs if settings.dppo_anchor == "old" else batch.rollout_log_probs
+    if anchor is None:
+        raise RuntimeError("--dppo_anchor rollout: the loss was given no log-probs of the engine")
+    log_p, log_q = batch.log_probs.detach(), anchor
+    limit = settings.dppo_delta or PUBLISHED[settings.dppo_divergence]
+    far = divergence(log_p, log_q, settings.dppo_divergence) > limit
+    dropped = far & (((batch.advantages > 0) & (log_p > log_q)) | ((batch.advantages < 0) & (log_p < log_q)))
+    ratio = (log_p - log_q).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+    return ratio.clamp(max=settings.dppo_cap).masked_fill(dropped, 0.0)
+
+
+def divergence(log_p: Tensor, log_q: Tensor, kind: str) -> Tensor:
+    """``tv``: |p - q|; ``kl``: q log(q / p) + (1 - q) log((1 - q) / (1 - p)); tensors (B, A) of log-probs."""
+    log_p, log_q = log_p.clamp(*LOG_PROBS), log_q.clamp(*LOG_PROBS)
+    q = log_q.exp()
+    if kind == "tv":
+        return (log_p.exp() - q).abs()
+    rest_p, rest_q = -log_p.expm1(), -log_q.expm1()
+    return q * (log_q - log_p) + rest_q * (rest_q.log() - rest_p.log())
+
+
+def refuses(settings: DppoSettings, flags: Mapping[str, Any]) -> str | None:
+    """The engine's log-probs count once."""
+    level = flags.get("algo.advantage.is_correction_level", "off")
+    if settings.dppo_anchor == "old" or level == "off":
+        return None
+    return (
+        f"--algo.advantage.is_correction_level {level} beside --dppo_anchor rollout would correct for the engine "
+        "twice; drop it or give --dppo_anchor old"
+    )
+
+
+METHOD = Method(
+    name="dppo",
+    title="DPPO",
+    source="arXiv 2602.04879",
+    summary="a token is dropped where its probability has moved too far, not where its ratio has",
+    slot="surrogate",
+    settings=DppoSettings,
+    coefficient=coefficient,
+    anchor_policy="dppo_anchor",
+    bounded=True,
+    ppo_clip=UNCLIPPED,
+    refuses=refuses,
+    one_update="with --dppo_anchor old it drops nothing, with rollout only tokens on which engine and trainer differ: "
+    "the policy is still the one that sampled",
+)

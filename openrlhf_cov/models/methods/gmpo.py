@@ -1,0 +1,68 @@
+"""GMPO (arXiv 2507.20673): the ratio of a sequence is the geometric mean of its tokens' ratios, each clipped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from openrlhf_cov.models.method import LOG_RATIO_LIMIT, UNCLIPPED, Method, TokenBatch
+from openrlhf_cov.settings import Settings, setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class GmpoSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    gmpo_clip: float = setting(0.4, "bound of a token's log ratio, in nats: 0.4 is a ratio in (0.67, 1.49)")
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        if not 0.0 < self.gmpo_clip <= LOG_RATIO_LIMIT:
+            raise ValueError(
+                f"--gmpo_clip is a log ratio in (0, {LOG_RATIO_LIMIT:g}], no distance of a ratio from 1, got "
+                f"{self.gmpo_clip}"
+            )
+
+
+def coefficient(settings: GmpoSettings, batch: TokenBatch) -> Tensor:
+    """exp(mean clipped log ratio) of a token's sequence; 0 where the token's own log ratio is clipped.
+
+    A log ratio is clipped on the side to which the advantage pushes it. A token that is clipped still scales the
+    others of its sequence.
+    """
+    bound, positive, negative = settings.gmpo_clip, batch.advantages > 0, batch.advantages < 0
+    log_ratio = (batch.log_probs.detach() - batch.old_log_probs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    clipped = (positive & (log_ratio > bound)) | (negative & (log_ratio < -bound))
+    ratio = batch.geometric_mean(log_ratio.clamp(-bound, bound).where(clipped, log_ratio))
+    return ratio.expand_as(log_ratio).masked_fill(clipped, 0.0)
+
+
+def refuses(settings: GmpoSettings, flags: Mapping[str, Any]) -> str | None:
+    """One advantage per response."""
+    if flags.get("algo.advantage.estimator") != "gae":
+        return None
+    return (
+        "--method gmpo has one advantage for all tokens of a response, --algo.advantage.estimator gae gives each its "
+        "own; choose group_norm or another"
+    )
+
+
+METHOD = Method(
+    name="gmpo",
+    title="GMPO",
+    source="arXiv 2507.20673",
+    summary="a sequence's ratio is the geometric mean of its tokens' ratios, each clipped in log space",
+    slot="surrogate",
+    settings=GmpoSettings,
+    coefficient=coefficient,
+    bounded=True,
+    by_response=True,
+    aggregation="seq-mean-token-mean",
+    ppo_clip=UNCLIPPED,
+    refuses=refuses,
+    one_update="its clip has no effect: the policy is still the one that sampled, so every ratio is 1",
+)

@@ -1,0 +1,75 @@
+"""Pass@k training (arXiv 2508.10751): the reward is of a set of k responses, one right among which is enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from openrlhf_cov.models.method import Groups, Method
+from openrlhf_cov.models.responses import right
+from openrlhf_cov.settings import Settings, setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EPSILON = 1e-6
+"""Beside the standard deviation, as published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PasskSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    passk_k: int = setting(4, "responses of a set; 1 is GRPO with the population's deviation")
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        if self.passk_k < 1:
+            raise ValueError(f"--passk_k is a number of responses of at least 1, got {self.passk_k}")
+
+
+def estimate(settings: PasskSettings, groups: Groups) -> Tensor:
+    """Advantages (G, K): the mean, over all sets of k responses with this one in it, of the set's advantage."""
+    is_right, n = right(groups.rewards), groups.rewards.shape[1]
+    table = [advantages(n, c, settings.passk_k) for c in range(n + 1)]
+    of_right, of_wrong = groups.rewards.new_tensor(table)[is_right.sum(1)].T[:, :, None]
+    return of_right.where(is_right, of_wrong)
+
+
+def advantages(n: int, c: int, k: int) -> tuple[float, float]:
+    """(Of a right response, of a wrong one) where c of n are right; the published closed form.
+
+    A set has the reward 1 with a right response in it, so the mean is pass@k. A right response is in such sets only, a
+    wrong one also in those of k - 1 other wrong ones.
+    """
+    mean = 1 - math.comb(n - c, k) / math.comb(n, k)
+    deviation = math.sqrt(mean * (1 - mean)) + EPSILON
+    failing = math.comb(n - c - 1, k - 1) / math.comb(n - 1, k - 1) if c < n else 0.0
+    return (1 - mean) / deviation, (1 - mean - failing) / deviation
+
+
+def refuses(settings: PasskSettings, flags: Mapping[str, Any]) -> str | None:
+    """A group has more responses than a set."""
+    n = flags["rollout.n_samples_per_prompt"]
+    if settings.passk_k < n:
+        return None
+    return (
+        f"--passk_k {settings.passk_k} is below --rollout.n_samples_per_prompt, got {n}: a group with one set in it "
+        "has no advantages"
+    )
+
+
+METHOD = Method(
+    name="passk",
+    title="Pass@k training",
+    source="arXiv 2508.10751",
+    summary="rewards sets of k responses to a prompt for one right response among them",
+    slot="estimator",
+    settings=PasskSettings,
+    estimate=estimate,
+    stands_for="group_norm",
+    two_valued=True,
+    refuses=refuses,
+)

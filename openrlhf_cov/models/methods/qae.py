@@ -1,0 +1,71 @@
+"""QAE (arXiv 2509.22611): the baseline of a group is a quantile of its rewards, not their mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from openrlhf_cov.models.method import Groups, Method
+from openrlhf_cov.models.responses import several_samples
+from openrlhf_cov.settings import Settings, setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EPSILON = 1e-6
+"""Beside the standard deviation, as published."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QaeSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    qae_quantile: float = setting(0.4, "level K of the quantile; a larger one keeps entropy higher (0.6)")
+    qae_baseline: str = setting(
+        "exact",
+        "exact: the smallest reward that K of the group do not exceed, as in the paper; linear: interpolated, as in "
+        "the released code",
+        choices=("exact", "linear"),
+    )
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        if not 0.0 < self.qae_quantile < 1.0:
+            raise ValueError(f"--qae_quantile is a level in (0, 1), not percent, got {self.qae_quantile}")
+
+
+def estimate(settings: QaeSettings, groups: Groups) -> Tensor:
+    """(reward - quantile) / (sample standard deviation + 1e-6), (G, K).
+
+    Of rewards 0 and 1 only the right responses of a group get an advantage where at most 1 - K of it are right, and
+    only the wrong ones elsewhere.
+    """
+    rewards = groups.rewards
+    if settings.qae_baseline == "linear":
+        baseline = rewards.quantile(settings.qae_quantile, dim=1, keepdim=True)
+    else:
+        place = math.ceil(settings.qae_quantile * rewards.shape[1] - 1e-9)  # 0.07 * 100 is above 7
+        baseline = rewards.sort(1).values[:, place - 1 : place]
+    return (rewards - baseline) / (rewards.std(1, keepdim=True) + EPSILON)
+
+
+def refuses(settings: QaeSettings, flags: Mapping[str, Any]) -> str | None:
+    """A group has more than one response."""
+    return several_samples("qae", flags)
+
+
+METHOD = Method(
+    name="qae",
+    title="QAE",
+    source="arXiv 2509.22611",
+    summary="a quantile is the baseline of a group: hard prompts teach by their right responses, easy ones by their "
+    "wrong ones",
+    slot="estimator",
+    settings=QaeSettings,
+    estimate=estimate,
+    stands_for="group_norm",
+    two_valued=True,
+    refuses=refuses,
+)

@@ -1,0 +1,54 @@
+"""SAPO (arXiv 2511.20347): a smooth gate on the ratio in place of PPO's clip."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from openrlhf_cov.models.method import UNCLIPPED, Method, TokenBatch
+from openrlhf_cov.settings import Settings, setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class SapoSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    sapo_tau_pos: float = setting(1.0, "steepness of the gate of tokens with a positive advantage")
+    sapo_tau_neg: float = setting(1.05, "the same with a negative one; larger, so that these fade sooner")
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        for name in ("sapo_tau_pos", "sapo_tau_neg"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise ValueError(f"--{name} is a finite number above 0, got {getattr(self, name)}")
+
+
+def coefficient(settings: SapoSettings, batch: TokenBatch) -> Tensor:
+    """4 s (1 - s) r (B, A) with s = sigmoid(tau (r - 1)): the gradient of the gate (4 / tau) s.
+
+    It is 1 at r = 1, as PPO's, and fades on both sides. The value that is logged is -k * A, not that of the gate.
+    """
+    ratio = batch.ratio
+    distance = (ratio - 1) * settings.sapo_tau_pos
+    steep = (ratio - 1) * settings.sapo_tau_neg
+    distance = distance.where(batch.advantages > 0, steep)
+    return 4 * distance.sigmoid() * (-distance).sigmoid() * ratio  # 1 - sigmoid(x) is 0 too soon
+
+
+METHOD = Method(
+    name="sapo",
+    title="SAPO",
+    source="arXiv 2511.20347",
+    summary="a smooth gate fades a token's gradient as its ratio leaves 1, in place of the clip",
+    slot="surrogate",
+    settings=SapoSettings,
+    coefficient=coefficient,
+    bounded=True,
+    aggregation="seq-mean-token-mean",
+    ppo_clip=UNCLIPPED,
+    one_update="its gate has no effect: the policy is still the one that sampled, so every ratio is 1",
+)

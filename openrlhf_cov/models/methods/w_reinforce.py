@@ -1,0 +1,47 @@
+"""W-REINFORCE (arXiv 2506.01347): REINFORCE without a baseline, right responses weighing less than wrong ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from openrlhf_cov.models.method import Groups, Method
+from openrlhf_cov.models.responses import right
+from openrlhf_cov.settings import Settings, setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class WReinforceSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    w_reinforce_lambda: float = setting(0.1, "advantage of a right response; a wrong one has -1")
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        if not 0.0 < self.w_reinforce_lambda <= 1.0:
+            raise ValueError(
+                f"--w_reinforce_lambda is a weight in (0, 1], got {self.w_reinforce_lambda}; wrong responses alone "
+                "train with --method nsr"
+            )
+
+
+def estimate(settings: WReinforceSettings, groups: Groups) -> Tensor:
+    """lambda for a right response, -1 for a wrong one (G, K); both stay in the batch."""
+    rewards = groups.rewards
+    return rewards.new_tensor(settings.w_reinforce_lambda).where(right(rewards), rewards.new_tensor(-1.0))
+
+
+METHOD = Method(
+    name="w_reinforce",
+    title="W-REINFORCE",
+    source="arXiv 2506.01347",
+    summary="right responses push a tenth as hard as wrong ones, without a baseline",
+    slot="estimator",
+    settings=WReinforceSettings,
+    estimate=estimate,
+    stands_for="reinforce",
+    two_valued=True,
+)

@@ -1,0 +1,108 @@
+import math
+
+import pytest
+import torch
+from example import gradients
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.methods.dppo import METHOD, divergence
+
+# p - q of the example, q that of old: exp(-0.1) - exp(-0.2) = 0.086107, -0.195391, 0.044617, 0.134288, -0.199961
+OLD = {"dppo_anchor": "old"}
+
+
+def dppo(**settings):
+    return CovConfig(method="dppo", **settings)
+
+
+def test_nothing_moved_far_enough():
+    # ratios -1.105171 / 5, -0.606531 / 5, ...: none is beyond 0.2
+    value, gradient = gradients(dppo(**OLD))
+    assert value == pytest.approx(-0.262361, abs=1e-6)
+    assert gradient == pytest.approx([-0.221034, -0.121306, -0.298365, 0.244281, 0.134064], abs=1e-6)
+
+
+def test_tokens_that_moved_in_the_direction_of_their_advantage_are_dropped():
+    # beyond 0.05: the first (up, A > 0) and the last (down, A < 0). The second went down with A > 0, the fourth up
+    # with A < 0, the safe sides
+    _, gradient = gradients(dppo(dppo_delta=0.05, **OLD))
+    assert gradient == pytest.approx([0, -0.121306, -0.298365, 0.244281, 0], abs=1e-6)
+
+
+def test_by_kl():
+    # 0.034936, 0.083193, 0.009462, 0.042957, 0.080929 nats; beyond 0.05 on its side is the last alone
+    _, gradient = gradients(dppo(dppo_divergence="kl", **OLD))
+    assert gradient == pytest.approx([-0.221034, -0.121306, -0.298365, 0.244281, 0], abs=1e-6)
+
+
+def test_the_engine_is_the_anchor():
+    # ratios to the engine: exp(0.2) = 1.221403, 0.606531, 1.491825, 1.221403, exp(-0.3) = 0.740818; p - q 0.164019,
+    # -0.195391, 0.044617, 0.134288, -0.142242: beyond 0.15 on its side is the first
+    _, gradient = gradients(dppo(dppo_delta=0.15))
+    assert gradient == pytest.approx([0, -0.121306, -0.298365, 0.244281, 0.148164], abs=1e-6)
+
+
+def test_above_the_cap_the_gradient_goes_on_at_the_cap():
+    # 1.2 instead of 1.491825 and 1.221403: 1.2 / 5
+    _, gradient = gradients(dppo(dppo_cap=1.2, **OLD))
+    assert gradient == pytest.approx([-0.221034, -0.121306, -0.24, 0.24, 0.134064], abs=1e-6)
+
+
+def test_divergences_of_the_example():
+    log_p = torch.tensor([-0.1, -1.2, -2.0, -0.3, -0.9], dtype=torch.float64)
+    log_q = torch.tensor([-0.2, -0.7, -2.4, -0.5, -0.5], dtype=torch.float64)
+    tv, kl = (divergence(log_p, log_q, kind).tolist() for kind in ("tv", "kl"))
+    assert tv == pytest.approx([0.086107, 0.195391, 0.044617, 0.134288, 0.199961], abs=1e-6)
+    assert kl == pytest.approx([0.034936, 0.083193, 0.009462, 0.042957, 0.080929], abs=1e-6)
+
+
+@given(st.floats(-1e4, 0.0, width=32), st.floats(-1e4, 0.0, width=32))
+def test_every_pair_of_probabilities_has_a_finite_divergence(one, other):
+    log_p, log_q = torch.tensor([one]), torch.tensor([other])
+    for kind in ("tv", "kl"):
+        assert divergence(log_p, log_q, kind).isfinite().all()
+        assert divergence(log_p, log_p, kind).item() == 0.0
+
+
+@pytest.mark.parametrize("anchor", [-math.inf, 0.0])
+@pytest.mark.parametrize("kind", ["tv", "kl"])
+def test_a_probability_of_0_or_1_gives_a_finite_coefficient(kind, anchor):
+    one, log_p = torch.ones(1, 3), torch.tensor([[0.0, -1e-9, -300.0]])
+    batch = TokenBatch(log_p, log_p, one, one, rollout_log_probs=torch.full((1, 3), anchor))
+    k = METHOD.coefficient(dppo(dppo_divergence=kind), batch)
+    assert k.isfinite().all()
+    assert k.max() <= 20.0
+
+
+def test_without_log_probs_of_the_engine_it_says_so():
+    batch = TokenBatch(*torch.zeros(4, 1, 2))
+    with pytest.raises(RuntimeError, match="--dppo_anchor rollout"):
+        METHOD.coefficient(dppo(), batch)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"dppo_delta": 1.0}, "--dppo_delta"),
+        ({"dppo_delta": 20}, "--dppo_delta"),
+        ({"dppo_delta": -0.1, "dppo_divergence": "kl"}, "--dppo_delta"),
+        ({"dppo_delta": math.nan}, "--dppo_delta"),
+        ({"dppo_cap": 0.5}, "--dppo_cap"),
+        ({"dppo_divergence": "js"}, "--dppo_divergence"),
+        ({"dppo_anchor": "new"}, "--dppo_anchor"),
+    ],
+)
+def test_a_setting_out_of_range_is_named(settings, named):
+    with pytest.raises(ValueError, match=named):
+        dppo(**settings)
+
+
+@pytest.mark.parametrize(
+    ("anchor", "level", "refused"), [("rollout", "token", 1), ("rollout", "off", 0), ("old", "seq", 0)]
+)
+def test_the_engine_is_not_corrected_for_twice(anchor, level, refused):
+    reason = METHOD.refuses(dppo(dppo_anchor=anchor), {"algo.advantage.is_correction_level": level})
+    assert bool(reason) is bool(refused)

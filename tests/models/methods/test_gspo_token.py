@@ -1,0 +1,53 @@
+import pytest
+import torch
+from example import example, gradients
+from openrlhf.models import PolicyLoss, aggregate_loss
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.loss import MethodLoss
+
+
+def gspo_token(**settings):
+    return CovConfig(method="gspo_token", **settings)
+
+
+def test_gradients_of_the_example():
+    # s = exp((0.1 - 0.5 + 0.4) / 3) = 1 and exp((0.2 - 0.4) / 2) = 0.904837, with A < 0 clipped below 1 - 3e-4; means
+    # over 3 and 2 tokens, then over 2 sequences: -1 / 6 each
+    _, gradient = gradients(gspo_token(), token_level_loss=False)
+    assert gradient == pytest.approx([-1 / 6, -1 / 6, -1 / 6, 0, 0], abs=1e-6)
+
+
+def test_gradients_of_the_example_with_a_wide_clip():
+    # 0.904837 / 4 each
+    value, gradient = gradients(gspo_token(gspo_token_clip=(0.2, 0.28)), token_level_loss=False)
+    assert gradient == pytest.approx([-1 / 6, -1 / 6, -1 / 6, 0.226209, 0.226209], abs=1e-6)
+    assert value == pytest.approx((-1 + 0.904837) / 2, abs=1e-6)  # nothing is clipped: upstream's value, too
+
+
+def test_a_token_keeps_its_own_advantage():
+    # A' = 0, 1, 1 on the first sequence and 0 on the second: upstream's GSPO gives -1 / 9 to each of the three
+    batch = example()
+    advantages = torch.tensor([[0.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
+    grads = []
+    for loss in (
+        MethodLoss(
+            gspo_token(gspo_token_clip=(0.2, 0.28)),
+            policy_loss=PolicyLoss(float("inf"), float("inf"), token_level_loss=False),
+            aggregate=aggregate_loss,
+        ),
+        PolicyLoss(0.2, 0.28, policy_loss_type="gspo"),
+    ):
+        log_probs = batch.log_probs.detach().clone().requires_grad_()
+        value, *_ = loss(log_probs, batch.old_log_probs, advantages, batch.action_mask)
+        value.backward()
+        assert value.item() == pytest.approx(-1 / 3, abs=1e-6)
+        grads.append(log_probs.grad.flatten().tolist())
+    assert grads[0] == pytest.approx([0, -1 / 6, -1 / 6, 0, 0, 0], abs=1e-6)
+    assert grads[1] == pytest.approx([-1 / 9, -1 / 9, -1 / 9, 0, 0, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize("clip", [(-1e-4, 4e-4), (3e-4, float("inf")), (1.5, 4e-4), (float("nan"), 4e-4)])
+def test_a_clip_out_of_range_is_named(clip):
+    with pytest.raises(ValueError, match="--gspo_token_clip"):
+        gspo_token(gspo_token_clip=clip)

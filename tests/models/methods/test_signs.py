@@ -1,0 +1,85 @@
+"""PSR, NSR and W-REINFORCE."""
+
+import math
+
+import pytest
+import torch
+from example import LOG_PROBS, MASK, OLD, gradients
+from openrlhf.models import PolicyLoss, aggregate_loss
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.method import Groups, TokenBatch
+from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.models.window import Window, plan_step
+
+REWARDS = [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
+
+
+def estimated(name, rewards, **settings):
+    return METHODS[name].estimate(CovConfig(method=name, **settings), Groups(torch.tensor(rewards), 0.5)).tolist()
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0])
+def test_advantages_of_right_and_wrong_responses(wrong):
+    rewards = [[value or wrong for value in row] for row in REWARDS]
+    assert estimated("w_reinforce", rewards, w_reinforce_lambda=0.5) == [[0.5, -1.0, 0.5], [-1.0] * 3]
+    left_out = math.nan
+    assert str(estimated("psr", rewards)) == str([[1.0, left_out, 1.0], [left_out] * 3])
+    assert str(estimated("nsr", rewards)) == str([[left_out, -1.0, left_out], [-1.0] * 3])
+
+
+# the example, its first sequence right: advantages 1, and the second's 0 as they are left out; and the other way round
+@pytest.mark.parametrize(
+    ("name", "advantages", "gradient"),
+    [
+        ("psr", [1.0, 0.0], [-1.105171 / 3, -0.606531 / 3, 0, 0, 0]),  # over 3 tokens; the third is above 1.28
+        ("nsr", [0.0, -1.0], [0, 0, 0, 1.221403 / 2, 0]),  # over 2 tokens; the last is below 0.8
+    ],
+)
+def test_the_mean_is_over_the_tokens_kept(name, advantages, gradient):
+    log_probs, old = (torch.tensor(values, dtype=torch.float64) for values in (LOG_PROBS, OLD))
+    batch = TokenBatch(log_probs, old, torch.tensor(advantages)[:, None].expand(2, 3).double(), torch.tensor(MASK))
+    config = CovConfig(method=name)
+    loss = MethodLoss(config, policy_loss=PolicyLoss(0.2, 0.28), aggregate=aggregate_loss)
+    loss.expect(*plan_step(config, Window([batch], [torch.arange(6).view(2, 3)], (0.2, 0.28))))
+    value, *_ = loss(log_probs.requires_grad_(), old, batch.advantages, batch.action_mask)
+    value.backward()
+    assert log_probs.grad.flatten()[:-1].tolist() == pytest.approx(gradient, abs=1e-6)
+
+
+def test_w_reinforce_keeps_all_of_them():
+    value, gradient = gradients(CovConfig(method="w_reinforce"))  # the example's advantages are given, 1 and -1
+    assert value == pytest.approx(-0.194060, abs=1e-6)
+    assert gradient == gradients(CovConfig())[1]
+
+
+def test_a_step_without_responses_of_the_kind_trains_on_none():
+    batch = TokenBatch(*torch.zeros(3, 2, 3), torch.tensor(MASK))
+    ((plan,),) = plan_step(CovConfig(method="psr"), Window([batch], [torch.arange(6).view(2, 3)], (0.2, 0.2)))
+    assert plan.tokens.tolist() == [[True, True, True], [True, True, False]]
+    assert plan.weight.isfinite()
+
+
+@pytest.mark.parametrize("name", ["psr", "nsr"])
+def test_the_mean_is_one_of_tokens(name):
+    config = CovConfig(method=name)
+    assert "--actor.loss_agg_mode" in METHODS[name].refuses(config, {"actor.loss_agg_mode": "seq-mean-token-mean"})
+    assert METHODS[name].refuses(config, {"actor.loss_agg_mode": "token-mean"}) is None
+
+
+@pytest.mark.parametrize("other", [{"cov_type": "clip_cov"}, {"method": "psr,top_entropy"}])
+def test_two_rules_of_what_the_mean_is_over_are_refused(other):
+    with pytest.raises(ValueError, match="--method psr leaves responses out"):
+        CovConfig(**({"method": "psr"} | other))
+
+
+@pytest.mark.parametrize("value", [0.0, -0.1, 1.1, 10, float("nan")])
+def test_a_weight_out_of_range_is_named(value):
+    with pytest.raises(ValueError, match="--w_reinforce_lambda"):
+        CovConfig(method="w_reinforce", w_reinforce_lambda=value)
+
+
+def test_a_run_has_one_estimator():
+    with pytest.raises(ValueError, match="--method qae and --method psr: each computes the advantages"):
+        CovConfig(method="psr,qae")
