@@ -27,6 +27,31 @@ def test_defaults_are_the_published_settings():
         "top_entropy_mean": "kept",  # its equation 6
         "cispo_cap": 5.0,  # ScaleRL; MiniMax did not publish its own
         "cispo_floor": 0.0,
+        "entropy_target": None,
+        "entropy_control": "",
+        "entropy_step": None,
+        "entropy_low": None,
+        "entropy_high": None,
+        "entropy_band": 0.0,
+        "adaptive_clip_eps": 0.6,  # MAI-Thinking-1
+        "adaptive_clip_high": 0.0,
+        "entropy_bonus": 0.0,  # arXiv 2505.22312 starts here
+        "entropy_advantage_coef": 0.4,  # arXiv 2506.14758, GRPO
+        "entropy_advantage_kappa": 2.0,
+        "entropy_advantage_policy": "current",
+        "erc_low": 0.95,  # arXiv 2512.05591, its scripts
+        "erc_high": 1.05,
+        "positive_weight": 1.0,
+        "random_drop_ratio": 2e-4,  # as Clip-Cov's
+        "random_drop_on": "all",
+        "repo_zeta": 0.01,  # arXiv 2603.11682
+        "stare_frac": 0.1,  # arXiv 2606.19236
+        "stare_strength": 0.1,
+        "stare_on": "positive",
+        "stare_gate": 0.3,
+        "steer_form": "exponential",  # arXiv 2510.10150
+        "steer_min": 0.8,
+        "steer_max": 1.2,
         "allow_large_cov_ratio": False,
         "allow_no_trust_region": False,
         "cov_dump_every": 0,
@@ -220,7 +245,9 @@ def test_without_schedules_every_step_has_the_same_settings():
 
 def test_the_scheduled_settings():
     scheduled = {field.name for field in dataclasses.fields(CovConfig) if field.metadata["scheduled"]}
-    assert scheduled == {"clip_cov_ratio", "kl_cov_ratio", "ppo_kl_coef"}
+    # what a closed loop may move, and two that are worth a schedule, can move with the steps, too
+    controlled = {control.setting for method in METHODS.values() for control in method.controls}
+    assert scheduled == controlled | {"entropy_advantage_coef", "random_drop_ratio", "entropy_target"}
 
 
 def test_every_setting_has_a_help_text():
