@@ -150,6 +150,8 @@ def test_config_of_parsed_flags_ignores_other_flags():
         ("2e-3:2e-4:100", Schedule(2e-3, 2e-4, 100)),
         ("2e-3:2e-4:100:linear", Schedule(2e-3, 2e-4, 100, "linear")),
         ("0:1:1:cosine", Schedule(0.0, 1.0, 1, "cosine")),
+        ("0:1:100-200", Schedule(0.0, 1.0, 200, begin=100)),
+        ("0:1:0-200:cosine", Schedule(0.0, 1.0, 200, "cosine")),
     ],
 )
 def test_a_number_or_a_schedule(text, value):
@@ -192,6 +194,18 @@ def test_schedules_by_hand(step, linear, cosine):
     # downwards the same, upside down
     assert Schedule(3.0, 1.0, 8).at(step) == pytest.approx(4 - linear, abs=1e-12)
     assert Schedule(3.0, 1.0, 8, "cosine").at(step) == pytest.approx(4 - cosine, abs=1e-12)
+
+
+def test_a_schedule_may_begin_later():
+    # 0 in the first half, then a line to 1
+    schedule = Schedule(0.0, 1.0, 8, begin=4)
+    assert [schedule.at(step) for step in (0, 4, 5, 6, 8, 9)] == [0, 0, 0.25, 0.5, 1, 1]
+
+
+@pytest.mark.parametrize("text", ["0:1:200-100", "0:1:5-5", "0:1:-5", "0:1:5-", "0:1:1-2-3"])
+def test_a_schedule_that_ends_before_it_begins_is_refused(text):
+    with pytest.raises(ValueError):  # noqa: PT011  whichever int() finds
+        Schedule.parse(text)
 
 
 @pytest.mark.parametrize("shape", ["linear", "cosine"])
