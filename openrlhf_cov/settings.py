@@ -9,7 +9,7 @@ Group = TypeVar("Group", bound="Settings")
 
 @dataclass(frozen=True)
 class Schedule:
-    """A value that is ``start`` until global step ``begin``, moves to ``end`` until step ``steps``, and stays there."""
+    """A value that is ``start`` until global step ``begin``, moves to ``end`` until step ``steps``, and stays."""
 
     start: float
     end: float
