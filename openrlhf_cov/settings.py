@@ -9,23 +9,25 @@ Group = TypeVar("Group", bound="Settings")
 
 @dataclass(frozen=True)
 class Schedule:
-    """A value that moves from ``start`` to ``end`` over the first ``steps`` global steps and stays there."""
+    """A value that is ``start`` until global step ``begin``, moves to ``end`` until step ``steps``, and stays."""
 
     start: float
     end: float
     steps: int
     shape: str = "linear"
+    begin: int = 0
 
     @classmethod
     def parse(cls, text: str) -> "float | Schedule":
-        """A plain number, or START:END:STEPS[:linear|cosine]; ValueError for anything else."""
+        """A plain number, or START:END:STEPS[:linear|cosine], where STEPS may be FROM-TO; ValueError for all else."""
         parts = text.split(":")
         if len(parts) == 1:
             return float(text)
         if len(parts) not in (3, 4) or parts[3:] not in ([], ["linear"], ["cosine"]):
             raise ValueError(text)
-        schedule = cls(float(parts[0]), float(parts[1]), int(parts[2]), *parts[3:])
-        if schedule.steps < 1:
+        begin, steps = map(int, parts[2].split("-")) if "-" in parts[2] else (0, int(parts[2]))
+        schedule = cls(float(parts[0]), float(parts[1]), steps, *parts[3:], begin=begin)
+        if not 0 <= begin < steps:
             raise ValueError(text)
         return schedule
 
@@ -33,7 +35,7 @@ class Schedule:
         """The value in global step ``step``, counted from 0."""
         if step >= self.steps:
             return self.end
-        progress = step / self.steps
+        progress = max(0, step - self.begin) / (self.steps - self.begin)
         if self.shape == "cosine":
             progress = (1.0 - math.cos(math.pi * progress)) / 2.0
         return self.start + (self.end - self.start) * progress

@@ -27,6 +27,31 @@ def test_defaults_are_the_published_settings():
         "top_entropy_mean": "kept",  # its equation 6
         "cispo_cap": 5.0,  # ScaleRL; MiniMax did not publish its own
         "cispo_floor": 0.0,
+        "entropy_target": None,
+        "entropy_control": "",
+        "entropy_step": None,
+        "entropy_low": None,
+        "entropy_high": None,
+        "entropy_band": 0.0,
+        "adaptive_clip_eps": 0.6,  # MAI-Thinking-1
+        "adaptive_clip_high": 0.0,
+        "entropy_bonus": 0.0,  # arXiv 2505.22312 starts here
+        "entropy_advantage_coef": 0.4,  # arXiv 2506.14758, GRPO
+        "entropy_advantage_kappa": 2.0,
+        "entropy_advantage_policy": "current",
+        "erc_low": 0.95,  # arXiv 2512.05591, its scripts
+        "erc_high": 1.05,
+        "positive_weight": 1.0,
+        "random_drop_ratio": 2e-4,  # as Clip-Cov's
+        "random_drop_on": "all",
+        "repo_zeta": 0.01,  # arXiv 2603.11682
+        "stare_frac": 0.1,  # arXiv 2606.19236
+        "stare_strength": 0.1,
+        "stare_on": "positive",
+        "stare_gate": 0.3,
+        "steer_form": "exponential",  # arXiv 2510.10150
+        "steer_min": 0.8,
+        "steer_max": 1.2,
         "allow_large_cov_ratio": False,
         "allow_no_trust_region": False,
         "cov_dump_every": 0,
@@ -125,6 +150,8 @@ def test_config_of_parsed_flags_ignores_other_flags():
         ("2e-3:2e-4:100", Schedule(2e-3, 2e-4, 100)),
         ("2e-3:2e-4:100:linear", Schedule(2e-3, 2e-4, 100, "linear")),
         ("0:1:1:cosine", Schedule(0.0, 1.0, 1, "cosine")),
+        ("0:1:100-200", Schedule(0.0, 1.0, 200, begin=100)),
+        ("0:1:0-200:cosine", Schedule(0.0, 1.0, 200, "cosine")),
     ],
 )
 def test_a_number_or_a_schedule(text, value):
@@ -167,6 +194,18 @@ def test_schedules_by_hand(step, linear, cosine):
     # downwards the same, upside down
     assert Schedule(3.0, 1.0, 8).at(step) == pytest.approx(4 - linear, abs=1e-12)
     assert Schedule(3.0, 1.0, 8, "cosine").at(step) == pytest.approx(4 - cosine, abs=1e-12)
+
+
+def test_a_schedule_may_begin_later():
+    # 0 in the first half, then a line to 1
+    schedule = Schedule(0.0, 1.0, 8, begin=4)
+    assert [schedule.at(step) for step in (0, 4, 5, 6, 8, 9)] == [0, 0, 0.25, 0.5, 1, 1]
+
+
+@pytest.mark.parametrize("text", ["0:1:200-100", "0:1:5-5", "0:1:-5", "0:1:5-", "0:1:1-2-3"])
+def test_a_schedule_that_ends_before_it_begins_is_refused(text):
+    with pytest.raises(ValueError):  # noqa: PT011  whichever int() finds
+        Schedule.parse(text)
 
 
 @pytest.mark.parametrize("shape", ["linear", "cosine"])
@@ -220,7 +259,9 @@ def test_without_schedules_every_step_has_the_same_settings():
 
 def test_the_scheduled_settings():
     scheduled = {field.name for field in dataclasses.fields(CovConfig) if field.metadata["scheduled"]}
-    assert scheduled == {"clip_cov_ratio", "kl_cov_ratio", "ppo_kl_coef"}
+    # what a closed loop may move, and two that are worth a schedule, can move with the steps, too
+    controlled = {control.setting for method in METHODS.values() for control in method.controls}
+    assert scheduled == controlled | {"entropy_advantage_coef", "random_drop_ratio", "entropy_target"}
 
 
 def test_every_setting_has_a_help_text():

@@ -13,7 +13,7 @@ from openrlhf.utils.logging_utils import init_logger
 from transformers import AutoConfig
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.models.config import methods_of
+from openrlhf_cov.models.config import check_reachable, methods_of
 from openrlhf_cov.sizing.flag_sizes import process_groups
 from openrlhf_cov.sizing.prose import counted
 from openrlhf_cov.sizing.updates import update_unit, usable_groups
@@ -23,6 +23,18 @@ from openrlhf_cov.utils.metrics_log import METRICS_FILE
 logger = init_logger(__name__)
 
 WEIGHT_FILES = ("model*.safetensors", "pytorch_model*.bin")
+
+
+def check_target(args: SimpleNamespace) -> None:
+    """``--entropy_target`` is an entropy that the policy can have."""
+    if args.entropy_target is None:
+        return
+    path = args.actor.model_name_or_path
+    config = AutoConfig.from_pretrained(path, trust_remote_code=args.trust_remote_code)
+    try:
+        check_reachable(args.entropy_target, getattr(config, "vocab_size", None))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def check_output(args: SimpleNamespace, models: dict[str, str | None]) -> None:

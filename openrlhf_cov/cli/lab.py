@@ -12,7 +12,7 @@ from openrlhf_cov.cli.arguments import add_config_arguments
 from openrlhf_cov.cli.packages import require
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.lab.settings import LabSettings
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.config import CovConfig, check_reachable
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.command import write_command
@@ -63,7 +63,12 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if output.exists() and any(output.iterdir()) and read_json(output / RUN_FILE) != asked:
         parser.error(f"--output {output} is not empty and does not hold this run; choose another folder")
-    result = train(args, settings, config, asked)
+    try:
+        result = train(args, settings, config, asked)
+    except ValueError as error:
+        if not str(error).startswith("--"):
+            raise
+        parser.error(str(error))
     say(f"{output}: {', '.join(f'{name} {value:.3f}' for name, value in result.items() if '/' not in name)}\n")
     return 0
 
@@ -97,13 +102,14 @@ def train(args: Any, settings: LabSettings, config: CovConfig, asked: dict[str, 
 
     torch.set_num_threads(args.threads)
     output: Path = args.output
+    kept = args.base_policies or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openrlhf_cov"
+    task = TASKS[args.task]()
+    model, tokenizer = task.base_policy(kept, args.base_seed)
+    check_reachable(config.entropy_target, len(tokenizer))
     write_command(output, sys.argv)
     _write(output / RUN_FILE, asked)
     for name in (METRICS_FILE, EVAL_FILE):
         (output / name).unlink(missing_ok=True)  # of a run that was cut off: a minute's work, done again
-    kept = args.base_policies or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openrlhf_cov"
-    task = TASKS[args.task]()
-    model, tokenizer = task.base_policy(kept, args.base_seed)
     base = frozen(model) if settings.kl_coef else None
     lab = Lab(task, model, tokenizer, settings, config, base)
     metrics, evaluations = MetricsLog(output / METRICS_FILE), MetricsLog(output / EVAL_FILE)

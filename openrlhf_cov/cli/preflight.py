@@ -47,6 +47,9 @@ def check(
             if path not in known:
                 check_model(flag, path, required=flag.startswith("--actor"), trusted=args.trust_remote_code)
     with attempt():
+        if args.actor.model_name_or_path not in known:
+            check_run.check_target(args)
+    with attempt():
         check_run.check_checkpoints(args)
     if not args.dry_run:
         check_data.check_strategy(args)

@@ -32,6 +32,16 @@ def methods_of(cov_type: str, method: str) -> list[Method]:
     return sorted((each for each in METHODS.values() if each.name in names), key=lambda each: not each.by_covariance)
 
 
+def check_reachable(target: float | Schedule | None, vocabulary: int | None) -> None:
+    """ValueError if no distribution over so many tokens has the entropy ``target``; None: nothing to check."""
+    if target is None or vocabulary is None or max(extremes(target)) < math.log(vocabulary):
+        return
+    raise ValueError(
+        f"--entropy_target {max(extremes(target)):g} is out of reach: a vocabulary of {vocabulary} tokens has an "
+        f"entropy of at most {math.log(vocabulary):.2f} nats"
+    )
+
+
 def _names(method: str) -> list[str]:
     return [name.strip() for name in method.split(",")]
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+from openrlhf_cov.models.config import methods_of
 from openrlhf_cov.sizing.budget import Role
 from openrlhf_cov.sizing.memory import Engine, Pass, Sharding
 from openrlhf_cov.sizing.model_shape import ModelShape
@@ -151,7 +152,7 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
     training = Pass(
         tokens=training_tokens(args),
         checkpointing=args.actor.gradient_checkpointing_enable,
-        entropy_gradient=bool(args.actor.entropy_coef) and name == "actor",
+        entropy_gradient=name == "actor" and _has_bonus(args),
         **common,
     )
     return Role(
@@ -161,6 +162,11 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
         scoring=Pass(tokens=scoring_tokens(args), **common),
         training=training if trains else None,
     )
+
+
+def _has_bonus(args: SimpleNamespace) -> bool:
+    """The entropy takes part in the gradient, in one step at least."""
+    return bool(args.actor.entropy_coef) or any(each.bonus for each in methods_of(args.cov_type, args.method))
 
 
 def _world(group: SimpleNamespace) -> int:

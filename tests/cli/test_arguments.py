@@ -51,6 +51,25 @@ REFUSED = [
     (["--cispo_cap", "5"], ["--cispo_cap", "--method cispo", "got --cov_type none"]),
     (["--top_entropy_mean", "all", *KL], ["--top_entropy_mean", "--method top_entropy", "got --cov_type kl_cov"]),
     (["--cov_scope", "global", "--method", "cispo"], ["--cov_scope", "--cov_type clip_cov", "got --method cispo"]),
+    (["--method", "random_drop,erc"], ["--method erc and --method random_drop", "drop one"]),
+    (["--method", "repo_r,entropy_advantage"], ["--method entropy_advantage and --method repo_r", "drop one"]),
+    (["--method", "adaptive_entropy"], ["--method adaptive_entropy", "--entropy_target"]),
+    (
+        ["--method", "adaptive_entropy", "--entropy_target", "0.2", "--actor.entropy_coef", "0.01"],
+        ["--actor.entropy_coef 0.01", "--method adaptive_entropy"],
+    ),
+    (["--method", "positive_weight"], ["--positive_weight 1", "--entropy_target"]),
+    (["--method", "adaptive_clip", "--actor.eps_clip", "0.3"], ["--actor.eps_clip", "--method adaptive_clip"]),
+    (["--method", "steer", "--actor.policy_loss_type", "gspo"], ["--method steer", "gspo"]),
+    (["--method", "steer", "--cov_scope", "micro_batch", *KL], ["--method steer", "--cov_scope micro_batch"]),
+    (["--entropy_target", "0.3"], ["--entropy_target", "--entropy_control"]),
+    (["--entropy_target", "0", "--method", "stare"], ["--entropy_target", "got 0.0"]),
+    (["--entropy_step", "0.1", *KL], ["--entropy_step", "--entropy_target"]),
+    (
+        ["--entropy_target", "0.3", "--entropy_control", "repo_zeta", *KL],
+        ["--entropy_control repo_zeta", "ppo_kl_coef"],
+    ),
+    (["--repo_zeta", "0.1"], ["--repo_zeta", "--method repo_r", "got --cov_type none"]),
     (["--method", "cispo", "--actor.eps_clip", "0.3"], ["--actor.eps_clip 0.3", "--method cispo", "no PPO clip"]),
     (["--method", "cispo", "--actor.dual_clip", "3"], ["--actor.dual_clip 3.0", "--method cispo"]),
     (
@@ -308,3 +327,20 @@ def test_what_a_run_cannot_do_without_is_named(parse_nested, refused, flags, mes
 @pytest.mark.parametrize("flag", ["--reward.remote_url", "--reward.model_name_or_path", "--train.agent_func_path"])
 def test_a_reward_comes_from_one_of_three_flags(parse_nested, flag):
     assert parse_nested("--vllm.num_engines", "1", flag, "reward.py").vllm.num_engines == 1
+
+
+def test_upstream_computes_the_entropy_that_a_method_weighs(parse):
+    args = parse("--method", "adaptive_entropy", "--entropy_target", "0.2", "--actor.policy_loss_type", "gspo")
+    assert (args.entropy_target, getattr(args, "actor.entropy_coef")) == (0.2, 0.0)
+    assert getattr(parse("--method", "repo_r"), "actor.entropy_coef") is None
+
+
+def test_an_adaptive_clip_begins_where_it_says(parse):
+    args = parse("--method", "adaptive_clip", "--adaptive_clip_eps", "0.2", "--adaptive_clip_high", "0.1")
+    assert getattr(args, "actor.eps_clip_low_high") == pytest.approx((0.2, 0.35))
+
+
+def test_a_target_may_have_a_schedule(parse):
+    args = parse(*KL, "--entropy_target", "0.6:0.4:100-500", "--entropy_control", "ppo_kl_coef", "--entropy_high", "9")
+    assert args.entropy_target == Schedule(0.6, 0.4, 500, begin=100)
+    assert (args.entropy_high, args.entropy_low) == (9.0, None)

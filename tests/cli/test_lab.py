@@ -89,3 +89,15 @@ def test_base_policies_are_made_once(tmp_path, monkeypatch, base_policies):
 
 def test_every_task_can_be_chosen():
     assert set(lab.TASKS) == set(tasks.TASKS)
+
+
+def test_a_run_at_a_target_entropy(tmp_path, base_policies, capsys):
+    output, target = tmp_path / "run", ["--method", "positive_weight", "--entropy_target"]
+    assert lab.main(["--output", str(output), *base_policies, *SHORT, *target, "9e-3"]) == 0
+    lines = read_metrics(output / "metrics.jsonl")
+    assert [line["control/value"] for line in lines] == [1.0] * 3  # the entropy of a fresh policy is far above it
+    assert all(line["control/gap"] == pytest.approx(9e-3 - line["entropy/mean"], abs=1e-6) for line in lines)
+    with pytest.raises(SystemExit):
+        lab.main(["--output", str(tmp_path / "other"), *base_policies, *SHORT, *target, "40"])
+    assert "--entropy_target 40 is out of reach" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()

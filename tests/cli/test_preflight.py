@@ -208,3 +208,13 @@ def test_a_model_with_code_of_its_own_is_refused_without_the_flag(refusal, check
     assert message.startswith(f"--actor.model_name_or_path {folder} brings code of its own along ({name}: auto_map)")
     assert "--trust_remote_code" in message
     check({"--actor.model_name_or_path": folder}, "--trust_remote_code")
+
+
+def test_an_entropy_that_no_distribution_has_is_refused(refusal, check, inputs):
+    config = inputs["--actor.model_name_or_path"] / "config.json"
+    config.write_text(json.dumps({"model_type": "qwen2", "vocab_size": 20}))
+    # ln 20 = 2.996
+    assert refusal((), "--method", "repo_r", "--entropy_target", "3.5:0.3:9") == (
+        "--entropy_target 3.5 is out of reach: a vocabulary of 20 tokens has an entropy of at most 3.00 nats"
+    )
+    check((), "--method", "repo_r", "--entropy_target", "2.9")

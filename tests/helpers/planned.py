@@ -6,9 +6,11 @@ from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.window import ALONE, MicroBatch, Window, plan_step
 
 
-def select_step(batches, keys, config, ppo_clip, ranks=ALONE, entropies=()):
+def select_step(batches, keys, config, ppo_clip, ranks=ALONE, *entropies, **named):
     """Masks (B, A), one per micro-batch: the tokens that the first method of ``config`` acts on in this step."""
-    return [plans[0].tokens for plans in plan_step(config, Window(batches, keys, ppo_clip, ranks, entropies))]
+    return [
+        plans[0].tokens for plans in plan_step(config, Window(batches, keys, ppo_clip, ranks, *entropies, **named))
+    ]
 
 
 class Given(MicroBatch):

@@ -24,7 +24,7 @@ FLAGS = {
     "train.micro_batch_size": 1, "train.batch_size": 256, "train.max_epochs": 1,
     "rollout.batch_size": 256, "rollout.n_samples_per_prompt": 8, "rollout.micro_batch_size": 1,
     "rollout.max_tokens_per_gpu": 20480, "rollout.max_new_tokens": 8192,
-    "data.max_len": 10240, "algo.kl.init_coef": 0.0,
+    "data.max_len": 10240, "algo.kl.init_coef": 0.0, "cov_type": "none", "method": "none",
 }  # fmt: skip
 
 

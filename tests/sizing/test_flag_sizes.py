@@ -93,6 +93,8 @@ def test_roles_follow_the_flags(flags):
     assert actor.training.checkpointing
     assert actor.training.entropy_gradient
     assert not critic.training.entropy_gradient
+    moved = roles_of(flags({"method": "adaptive_entropy"}), {"actor": QWEN_7B}, on_gpus=True)["actor"]
+    assert moved.training.entropy_gradient  # 0 in the first step only
     assert (ref.training, reward.training) == (None, None)
     assert (ref.sharding.weights_on_cpu, reward.sharding.weights_on_cpu) == (True, False)
     assert [each.scoring.head for each in roles.values()] == [True, True, False, False]

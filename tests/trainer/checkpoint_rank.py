@@ -61,7 +61,9 @@ def make_actor(stage, folder, kind=CovPolicyActor, with_critic=False):
         strategy=strategy,
         critic=engine,
         actor=SimpleNamespace(model=engine),
-        trainer=SimpleNamespace(diagnostics=SimpleNamespace(dynamics=SimpleNamespace(state_dict=dict))),
+        trainer=SimpleNamespace(
+            controller=None, diagnostics=SimpleNamespace(dynamics=SimpleNamespace(state_dict=dict))
+        ),
         disable_ds_ckpt=False,
         save_hf_ckpt=False,
     )

@@ -27,6 +27,8 @@ class StubDiagnostics:
     def __init__(self, values):
         self.values = values
 
+    mean_entropy = torch.tensor(0.1)
+
     def start(self, samples, device):
         self.started = list(samples)
 
@@ -68,6 +70,7 @@ def test_a_step_adds_our_metrics_to_upstreams_status(training):
         "cov/mean": 1.5,
         "eta": 2.0,
         "ppo/skipped_updates": 0.0,
+        "gradient/norm": pytest.approx(math.nan, nan_ok=True),  # upstream's updates are a stub here
     }
     assert trainer.diagnostics.started == ["sample"]
 
@@ -128,3 +131,30 @@ def test_kl_cov_has_no_draws_to_seed():
     before = selection(loss)
     start_step(loss, config, 8)
     assert selection(loss) == before
+
+
+def test_the_entropy_of_a_step_moves_the_setting_of_the_next(training):
+    trainer = training(CovConfig(method="positive_weight", entropy_target=Schedule(0.3, 0.05, 2)))
+    policy_loss = PolicyLoss(0.2, 0.28)
+    trainer.actor_loss_fn = MethodLoss(trainer.config, policy_loss=policy_loss, aggregate=aggregate_loss)
+    trainer.controller, seen = trainer.config.controller(), []
+    for step in range(3):
+        trainer.start_step(step)
+        values = trainer.ppo_train(0.0)
+        seen.append((values["control/value"], values["control/gap"], trainer.actor_loss_fn.config.positive_weight))
+    # entropy 0.1; targets 0.3, 0.175, 0.05: 0.05 down, 0.05 down, then it would go up
+    assert seen == [pytest.approx(row) for row in [(1, 0.2, 1), (0.95, 0.075, 0.95), (0.9, -0.05, 0.9)]]
+    assert trainer.controller.applied == pytest.approx({"positive_weight": 0.95})
+
+
+@pytest.mark.parametrize("given", [None, 0.01])
+def test_a_step_sets_upstreams_bonus_where_a_method_moves_it(given):
+    loss = MethodLoss(CovConfig(), policy_loss=PolicyLoss(0.2, 0.28), aggregate=aggregate_loss)
+    for config, expected in (
+        (CovConfig(method="repo_r"), given),
+        (CovConfig(method="adaptive_entropy", entropy_bonus=2e-3), 2e-3),
+    ):
+        trainer = trainer_of(config, actor_loss_fn=loss, args=SimpleNamespace(actor=SimpleNamespace()))
+        trainer.args.actor.entropy_coef = given
+        trainer.start_step(0)
+        assert trainer.args.actor.entropy_coef == expected

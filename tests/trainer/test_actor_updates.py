@@ -117,7 +117,9 @@ def make_trainer(config, micro_batch, dynamic=False, epochs=2, kind=CovActorTrai
     trainer, loss = object.__new__(kind), PolicyLoss(math.inf, math.inf)
     if kind is CovActorTrainer:
         loss = MethodLoss(config, policy_loss=loss, aggregate=aggregate_loss)
-        books = SimpleNamespace(start=lambda *_: None, observe=lambda *_: None, finish=lambda eta: LOGGED)
+        books = SimpleNamespace(
+            start=lambda *_: None, observe=lambda *_: None, finish=lambda eta: LOGGED, mean_entropy=None
+        )
         bad_updates = SimpleNamespace(total=0, check=lambda *_: None)
         vars(trainer).update(
             config=config, diagnostics=books, bad_updates=bad_updates, ranks=ALONE, _plans={}, warned=set()

@@ -25,11 +25,12 @@ from torch.utils._pytree import tree_leaves
 from openrlhf_cov import models
 from openrlhf_cov.models import covariance, diagnostics, method, ranking, rollout, window
 from openrlhf_cov.models import loss as loss_module
+from openrlhf_cov.models import methods as registry
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.loss import LossRecord, MethodLoss
 from openrlhf_cov.models.method import Plan, TokenBatch
-from openrlhf_cov.models.methods import METHODS, cispo, clip_cov, kl_cov, top_entropy
+from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.window import Ranks
 from openrlhf_cov.trainer import bad_updates, observation
@@ -43,12 +44,15 @@ from openrlhf_cov.utils.metrics import Max
 
 MODULES = (
     *(covariance, diagnostics, loss_module, method, ranking, rollout, window),
-    *(cispo, clip_cov, kl_cov, top_entropy),
+    *registry.MODULES,
     *(observation, collectives, masked, metrics, ordering),
 )
 """Modules whose public functions a rank calls in a step."""
 
 ON_THE_HOST = {
+    "adaptive_entropy.bonus": "of settings",
+    "adaptive_entropy.refuses": "of flags",
+    "positive_weight.refuses": "of flags",
     "clip_cov.idle": "of the values that were logged",
     "kl_cov.idle": "of the values that were logged",
     "method.Method.idle": "of the values that were logged",
@@ -243,8 +247,8 @@ def micro_batch_step(rules, name, scope, correction):
 @pytest.mark.parametrize("scope", ["global", "micro_batch"])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_micro_batch(rules, name, scope, correction):
-    if scope == "micro_batch" and name == "top_entropy":
-        scope = "global"  # its entropies are those of a window
+    if scope == "micro_batch" and METHODS[name].plan and not METHODS[name].by_covariance:
+        scope = "global"  # it is made for a window
     micro_batch_step(rules, name, scope, correction)
 
 
@@ -259,16 +263,20 @@ def test_upstreams_loss_is_observed(rules, kind):
         update_metrics(loss.record)
 
 
+QUOTAS = ("clip_cov", "kl_cov", "top_entropy", "random_drop", "stare")
+
+
 def selection_of_a_step(rules, ranks, name):
-    """The quota is read: how many scores are sent is a shape."""
-    with rules(reads=1) as device:
+    """A quota is read: how many scores are sent is a shape."""
+    with rules(reads=int(name in QUOTAS)) as device:
         loss, step = make_loss(name), [batch(device), batch(device, 2, 5), batch(device)]
         keys = [
             token_keys(42, 1, torch.arange(len(each.action_mask), device=device), each.action_mask.shape[1])
             for each in step
         ]
         entropies = [torch.rand_like(each.log_probs) for each in step]
-        masks = select_step(step, keys, loss.config, loss.ppo_clip, ranks, entropies)
+        others = entropies, entropies, torch.rand((), device=device)
+        masks = select_step(step, keys, loss.config, loss.ppo_clip, ranks, *others)
     assert [mask.device for mask in masks] == [device] * 3
     assert [mask.shape for mask in masks] == [each.action_mask.shape for each in step]
 
@@ -288,6 +296,7 @@ def test_primitives_of_a_window(rules, ranks):
         tokens = batch(device)
         step = window.Window([tokens], [tokens.action_mask.long()], (0.2, 0.2), ranks)
         assert step.maximum([tokens.advantages]).device == step.total([tokens.action_mask]).device == device
+        assert step.mean([tokens.advantages]).device == device
 
 
 class Policy(torch.nn.Module):
@@ -328,7 +337,7 @@ def test_a_window_of_the_trainer(rules, ranks, moved, name):
         trainer = object.__new__(CovActorTrainer)
         entropies = lambda ids, width: torch.rand(len(ids), width, device=device)  # noqa: E731
         vars(trainer).update(
-            diagnostics=SimpleNamespace(entropies=entropies),
+            diagnostics=SimpleNamespace(entropies=entropies, mean_entropy=torch.rand((), device=device)),
             actor=Policy(device),
             actor_loss_fn=make_loss(name),
             ranks=ranks,
@@ -352,7 +361,7 @@ def diagnostics_of_a_step(rules, ranks, updates=2):
                 plans = [Plan(tokens.action_mask)]
                 record = LossRecord(tokens, tokens.advantages, plans, (0.2, 0.2), update=update)
                 books.observe(sample_ids({SAMPLE_ID: ids}), record)
-        assert books.entropies(torch.arange(2, device=device), 5).device == device
+        assert books.entropies(torch.arange(2, device=device), 5).device == books.mean_entropy.device == device
     with rules(reads=3):
         books.metrics.add(Max("ppo/ratio_max", books.rollout.log_probs.max()))
         values = books.finish(eta=1e-6)
@@ -410,9 +419,9 @@ def public_functions():
 
 
 def test_every_module_of_models_is_there():
-    """``dynamics`` computes with numbers of the log, ``returns`` on the controller, ``config`` holds numbers only."""
+    """``dynamics``, ``control``: numbers of the log; ``returns``: on the controller; ``config`` holds numbers only."""
     names = {module.name for module in pkgutil.iter_modules(models.__path__)}
-    names -= {"dynamics", "returns", "config", "methods"}
+    names -= {"dynamics", "control", "returns", "config", "methods"}
     names |= {f"methods.{name}" for name in METHODS}
     assert {f"openrlhf_cov.models.{name}" for name in names} <= {module.__name__ for module in MODULES}
 

@@ -7,7 +7,9 @@ import torch
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
+from openrlhf_cov.trainer.observation import StepDiagnostics
 from openrlhf_cov.trainer.ray.ppo_actor import CovPolicyActor
 
 
@@ -94,3 +96,22 @@ def test_a_fresh_start_has_no_states(tmp_path):
     actor = policy_actor(checkpoint_states={})
     actor.strategy.is_rank_0 = lambda: True
     assert actor.get_checkpoint_states() == {}
+
+
+def test_the_closed_loop_is_saved_and_goes_on(monkeypatch):
+    (restoring, upstream), saved = CovPolicyActor.__bases__, {}
+    monkeypatch.setattr(upstream, "save_checkpoint", lambda self, tag, states, *others: saved.update(states))
+    monkeypatch.setattr(restoring, "init_model_from_pretrained", lambda self, strategy: None)
+    config = CovConfig(method="repo_r", entropy_target=0.3)
+
+    def actor():
+        trainer = SimpleNamespace(controller=config.controller(), diagnostics=StepDiagnostics(samples_per_prompt=8))
+        return policy_actor(trainer=trainer, disable_ds_ckpt=True)
+
+    first = actor()
+    first.trainer.controller.step(0.1, 0.3)
+    first.save_checkpoint("global_step1", {"global_step": 1})
+    second = actor()
+    second.checkpoint_states = saved
+    second.init_model_from_pretrained(second.strategy)
+    assert second.trainer.controller.applied == first.trainer.controller.applied == {"repo_zeta": 0.02}
