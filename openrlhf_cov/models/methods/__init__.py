@@ -6,6 +6,7 @@ from openrlhf_cov.models.methods import (
     cispo,
     clip_cov,
     dppo,
+    entrocraft,
     gmpo,
     gspo_token,
     kl_cov,
@@ -33,5 +34,6 @@ MODULES = (
     psr,
     nsr,
     w_reinforce,
+    entrocraft,
 )
 METHODS: dict[str, Method] = {module.METHOD.name: module.METHOD for module in MODULES}
