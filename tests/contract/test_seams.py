@@ -21,6 +21,7 @@ SEAMS = {
     },
     "models/utils.py": {
         "compute_approx_kl": "log_probs log_probs_base log_probs_old kl_estimator unbiased_gradient",
+        "compute_reward": "r kl_coef kl action_mask reward_clip_range",
     },
     "models/loss.py": {
         "aggregate_loss": "loss loss_mask token_level_loss dp_size batch_num_tokens global_batch_size",
@@ -56,6 +57,7 @@ SEAMS = {
         "RemoteExperienceMaker": None,
         "RemoteExperienceMaker.make_experience": "self samples_list",
         "RemoteExperienceMaker._flatten_results": "self refs duplicate_factor",
+        "RemoteExperienceMaker.compute_advantages_and_returns": "self experiences",
         "RemoteExperienceMaker.get_cumulative_returns": "self rewards action_mask gamma",
         "RemoteExperienceMaker.get_advantages_and_returns": "self values rewards action_mask gamma lambd",
     },

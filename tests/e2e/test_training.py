@@ -116,6 +116,35 @@ def test_only_uncertain_tokens_train_with_capped_weights(run_trainer, task, tmp_
     assert_moved(run, task, updates=12)
 
 
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("qae,dppo", []),
+        *(
+            pytest.param(method, more, marks=pytest.mark.long)
+            for method, more in (
+                ("passk,gspo_token", ["--algo.dynamic_filtering_enable"]),
+                ("psr,cegppo", ["--algo.advantage.estimator", "reinforce"]),
+                ("nsr,dppo", ["--algo.advantage.estimator", "reinforce", "--train.async_enable"]),
+                ("w_reinforce,gmpo", ["--algo.advantage.estimator", "reinforce"]),
+                ("qae,sapo", ["--ds.packing_samples"]),
+            )
+        ),
+    ],
+)
+def test_a_run_with_an_estimator_and_a_surrogate(run_trainer, task, tmp_path, method, more):
+    run = run_trainer([*task.flags(tmp_path / "run"), "--method", method, *more], tmp_path / "run")
+    assert run.status == 0
+    assert [line["step"] for line in run.metrics] == [1, 2, 3]
+    for line in run.metrics:
+        assert 0 < line["reward"] < 1  # the rewards, whatever the advantages are
+        positive, negative = line["gradient/positive_mass"], line["gradient/negative_mass"]
+        assert bool(positive > 0) is not method.startswith("nsr")
+        assert bool(negative > 0) is not method.startswith("psr")
+        assert math.isfinite(line["policy_loss"])
+    assert_moved(run, task, updates=12)
+
+
 @pytest.mark.long
 def test_kl_cov_with_a_critic_that_learns_first(run_trainer, task, tmp_path):
     frozen_once = ["--critic.freezing_steps", "0"]

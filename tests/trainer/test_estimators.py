@@ -100,16 +100,26 @@ def test_a_response_that_is_left_out_has_nothing_also_not_its_kl():
     assert [any(found[i]) for i in range(8)] == [not reward for reward in REWARDS]
 
 
+def test_an_estimator_knows_the_mean_entropy_of_the_rollouts():
+    # 0.5 everywhere: below the band of 0.6 to 0.7, within that of 0.4 to 0.6
+    below, within = (
+        advantages(maker("entrocraft", "group_norm", **band).compute_advantages_and_returns(experiences([range(8)])))
+        for band in ({}, {"entrocraft_low": 0.4, "entrocraft_high": 0.6})
+    )
+    assert [set(below[i]) for i in range(8)] == [{0.0} if reward else {-1.0} for reward in REWARDS]
+    assert within == advantages(maker("none", "group_norm").compute_advantages_and_returns(experiences([range(8)])))
+
+
 def test_without_an_estimator_they_are_upstreams():
     made = maker("none", "group_norm").compute_advantages_and_returns(experiences([range(8)]))
     # group 1: mean 1/4, deviation 1/2
     assert advantages(made)[0] == pytest.approx([1.5, 1.5])
 
 
-@pytest.mark.parametrize("method", ["qae", "passk", "psr", "nsr", "w_reinforce"])
+@pytest.mark.parametrize("method", ["qae", "passk", "psr", "nsr", "w_reinforce", "entrocraft"])
 def test_rewards_that_are_not_of_two_values_end_the_run_with_one_line(method):
     shaped = [*REWARDS[:-1], 0.1]
-    estimator = "group_norm" if method in ("qae", "passk") else "reinforce"
+    estimator = "group_norm" if method in ("qae", "passk", "entrocraft") else "reinforce"
     with pytest.raises(RunStopped, match=rf"--method {method} needs one reward .* got 0, 0\.1, 1$"):
         maker(method, estimator).compute_advantages_and_returns(experiences([range(8)], shaped))
 

@@ -9,6 +9,7 @@ from openrlhf_cov.models.methods import (
     clip_cov,
     cw_grpo,
     dppo,
+    entrocraft,
     entropy_advantage,
     erc,
     gmpo,
@@ -51,6 +52,7 @@ MODULES = (
     psr,
     nsr,
     w_reinforce,
+    entrocraft,
     adaptive_clip,
     adaptive_entropy,
 )

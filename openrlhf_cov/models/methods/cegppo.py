@@ -30,7 +30,7 @@ class CegppoSettings(Settings):
         """Called when the settings are made."""
         for name in ("cegppo_beta1", "cegppo_beta2"):
             if not 0.0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"--{name} is a finite number of at least 0, got {getattr(self, name)}")
+                raise ValueError(f"--{name} is a share of a gradient of at least 0, got {getattr(self, name)}")
         low, high = self.cegppo_clip
         if not (0.0 <= low <= 1.0 and 0.0 <= high < math.inf):
             raise ValueError(f"--cegppo_clip takes distances from 1, LOW in [0, 1] and HIGH, got {low} and {high}")

@@ -100,6 +100,7 @@ BAD = {
     "gmpo": {"gmpo_clip": 0.0},
     "qae": {"qae_quantile": 40},
     "passk": {"passk_k": 0},
+    "entrocraft": {"entrocraft_low": 0.0},
     "w_reinforce": {"w_reinforce_lambda": 0.0},
 }
 

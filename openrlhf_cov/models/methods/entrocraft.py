@@ -1,0 +1,65 @@
+"""Entrocraft (arXiv 2604.26326): responses of one sign alone train while entropy is outside a band that moves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from openrlhf_cov.models.method import Groups, Method
+from openrlhf_cov.models.responses import group_normalised, right
+from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntrocraftSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    entrocraft_low: Scheduled = setting(
+        0.6, "mean entropy, nats, below which wrong responses alone train (published: 0.6:0.4:STEPS)", scheduled=True
+    )
+    entrocraft_high: Scheduled = setting(
+        0.7, "mean entropy, nats, above which right responses alone train (published: 0.7:0.5:STEPS)", scheduled=True
+    )
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        for name in ("entrocraft_low", "entrocraft_high"):
+            for value in extremes(getattr(self, name)):
+                if not 0.0 < value < math.inf:
+                    raise ValueError(f"--{name} is an entropy above 0, in nats, got {value}")
+        for place in (0, -1):  # at the start and at the end of their schedules
+            low, high = (extremes(each)[place] for each in (self.entrocraft_low, self.entrocraft_high))
+            if not low < high:
+                raise ValueError(f"--entrocraft_low lies below --entrocraft_high, got {low} and {high}")
+
+
+def estimate(settings: EntrocraftSettings, groups: Groups) -> Tensor:
+    """Advantages (G, K): above the band 1 for right responses alone, below it -1 for wrong ones alone, else GRPO's.
+
+    The released code takes max(reward, 0) and min(reward, 0), so that with rewards 0 and 1 nothing would train below
+    the band; here right and wrong are 1 and -1 whatever their rewards.
+    """
+    signs = right(groups.rewards).to(groups.rewards.dtype) * 2 - 1
+    if groups.entropy > settings.entrocraft_high:
+        return signs.clamp(min=0)
+    if groups.entropy < settings.entrocraft_low:
+        return signs.clamp(max=0)
+    return group_normalised(groups.rewards)
+
+
+METHOD = Method(
+    name="entrocraft",
+    title="Entrocraft",
+    source="arXiv 2604.26326",
+    summary="right responses alone train above a band of entropy, wrong ones alone below it, so that entropy follows "
+    "any schedule",
+    slot="estimator",
+    settings=EntrocraftSettings,
+    estimate=estimate,
+    stands_for="group_norm",
+    two_valued=True,
+)
