@@ -7,7 +7,6 @@ never enter the sandbox; assertions run in a sandboxed process of their own, whi
 
 import json
 import os
-import select
 import socket
 import time
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any, Literal
 from openrlhf_cov.rewards.code.comparison import compare_outputs, same_value
 from openrlhf_cov.rewards.code.inside import program as inside
 from openrlhf_cov.rewards.code.inside import wire
-from openrlhf_cov.rewards.code.sandbox import Ending, Limits, Process, Sandbox
+from openrlhf_cov.rewards.code.sandbox import Ending, Limits, Process, Sandbox, readable
 from openrlhf_cov.rewards.code.tests import Tests
 
 Status = Literal["passed", "wrong", "presentation", "error", "time", "memory", "output", "syntax", "no_code"]
@@ -295,7 +294,7 @@ class Lines:
 
     def _receive(self, deadline: float) -> bytes:
         left = deadline - time.monotonic()
-        if left <= 0 or not select.select([self._source], [], [], left)[0]:
+        if left <= 0 or not readable([self._source.fileno()], left):
             raise Lost(late=True)
         try:
             return os.read(self._source.fileno(), 1 << 16)
