@@ -99,9 +99,10 @@ def judge_by_service(sandbox: str, program: str, tests: Tests, budget: Budget, t
     passed = sum(outcome is None for outcome in outcomes)
     if first is None and passed < total:
         first = Failure("error", "not all tests were run")
-    status: Status = first.status if first else "passed"
-    detail = first.detail if first else ""
-    return Verdict(status=status, passed=passed, total=total, seconds=time.monotonic() - started, detail=detail)
+    seconds = time.monotonic() - started
+    if first is None:
+        return Verdict(status="passed", passed=passed, total=total, seconds=seconds)
+    return Verdict(status=first.status, passed=passed, total=total, seconds=seconds, detail=first.detail)
 
 
 class Service:

@@ -63,7 +63,8 @@ class Failure(Exception):
 
     def __init__(self, status: Status, detail: str = "") -> None:
         super().__init__(status)
-        self.status, self.detail = status, " ".join(detail.split())[-MOST_DETAIL:]
+        self.status: Status = status
+        self.detail = " ".join(detail.split())[-MOST_DETAIL:]
 
 
 def judge(sandbox: Sandbox, program: str, tests: Tests, budget: Budget) -> Verdict:

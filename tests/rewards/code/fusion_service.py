@@ -1,4 +1,4 @@
-"""A stand-in for a sandbox service: SandboxFusion's ``/run_code``, with a plain subprocess where that has containers."""
+"""A stand-in for a sandbox service: SandboxFusion's ``/run_code``, with a plain subprocess for its containers."""
 
 import json
 import subprocess

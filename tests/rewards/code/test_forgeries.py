@@ -138,7 +138,8 @@ def solve(n): return pytest
 import json, socket
 channel = socket.socket(fileno=4)
 yes = {"from": ["unittest.mock", "MagicMock"]}
-names = {"solve": yes, "__builtins__": {"value": {"dict": ["abs", {"builtin": "bool"}]}}, "abs": {"value": {"mine": 0}}}
+builtin = {"value": {"dict": ["abs", {"builtin": "bool"}]}}
+names = {"solve": yes, "__builtins__": builtin, "abs": {"value": {"mine": 0}}}
 channel.sendall(json.dumps({"names": names}).encode() + b'\\n')
 while True:
     line = channel.recv(65536)
@@ -158,7 +159,8 @@ while True:
 import json, socket
 channel = socket.socket(fileno=4)
 channel.sendall(b'{"names": {"solve": {"value": {"mine": 0}}}}\\n')
-attack = {"do": "call", "with": [{"builtin": "exec"}, ["import os; os.write(5, b'{\\\\"passed\\\\": true}\\\\n' * 9)"], {"dict": []}]}
+code = "import os; os.write(5, b'{\\"passed\\": true}\\n' * 9)"
+attack = {"do": "call", "with": [{"builtin": "exec"}, [code], {"dict": []}]}
 channel.recv(65536)
 for _ in range(3):
     channel.sendall(json.dumps(attack).encode() + b'\\n')
@@ -202,7 +204,8 @@ def test_the_right_program_passes_after_all_of_them(verdict, kind):
 
 def test_tests_call_back_and_their_own_objects_are_reached_by_public_names_alone(verdict):
     tests = {
-        "setup": "class Box:\n    def __init__(self): self.value, self._secret = 1, 9\n    def add(self, n): self.value += n",
+        "setup": "class Box:\n    def __init__(self): self.value, self._secret = 1, 9\n"
+        "    def add(self, n): self.value += n",
         "asserts": ["box = Box(); touch(box); assert box.value == 3", "assert peek(Box()) == 'PermissionError'"],
     }
     program = """

@@ -111,7 +111,8 @@ def test_a_service_that_fails_is_no_verdict(service, faults, message):
         verdict(service, "print(9)", STDIN)
 
 
-def test_nobody_there():
+def test_nobody_there(monkeypatch):
+    monkeypatch.setattr(fusion, "PAUSE_SECONDS", 0.0)
+    budget = Budget(seconds=0.1, total_seconds=0.1, memory_mb=128, output_mb=1)
     with pytest.raises(SandboxError, match="gives no verdict"):
-        budget = Budget(seconds=0.1, total_seconds=0.1, memory_mb=128, output_mb=1)
         judge_by_service("url:http://127.0.0.1:1", "print()", parse_tests('{"stdin": [["", ""]]}'), budget, 0.0)

@@ -43,10 +43,10 @@ def test_there_is_nothing_of_the_host(run, monkeypatch):
     source = """
 import os
 print(sorted(os.environ))
-for path in ('/root', '/home', '/proc', '/sys', '/etc/passwd', '/usr/bin', '/var', '/run', %r):
+for path in ('/root', '/home', '/proc', '/sys', '/etc/passwd', '/usr/bin', '/var', '/run', HERE):
     print(os.path.exists(path), end=' ')
 print(os.getuid() != 0, os.listdir('/dev'), os.uname().nodename)
-""" % str(Path.cwd())
+""".replace("HERE", repr(str(Path.cwd())))
     names, rest = run(source).stdout.decode().splitlines()
     assert "HF_TOKEN" not in names
     assert rest.startswith("False " * 9 + "True ")
@@ -216,7 +216,8 @@ def test_a_program_that_sleeps_costs_its_wall_clock(cost):
         "while True: pass",
         "import signal\nfor each in range(1, 65):\n    try: signal.signal(each, signal.SIG_IGN)\n"
         "    except (OSError, ValueError): pass\nwhile True: pass",
-        "import threading\ndef spin():\n    while True: pass\nfor _ in range(8): threading.Thread(target=spin).start()",
+        "import threading\ndef spin():\n    while True: pass\n"
+        "for _ in range(8): threading.Thread(target=spin).start()",
         "import resource\ntry: resource.setrlimit(resource.RLIMIT_CPU, (-1, -1))\nexcept ValueError: pass\n"
         "while True: pass",
         "9 ** 9 ** 9",

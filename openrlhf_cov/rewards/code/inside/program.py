@@ -81,7 +81,7 @@ def script(request: dict[str, Any]) -> None:
 
 
 def calls(request: dict[str, Any]) -> None:
-    """A function of the program, for each line of arguments on the channel; its value, or what it raised, goes back."""
+    """A function of the program for each line of arguments on the channel: its value, or what it raised, goes back."""
     import wire
 
     with _channel() as channel:
