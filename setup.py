@@ -18,6 +18,7 @@ setup(
     python_requires=">=3.10,<3.13",
     packages=find_packages(include=["openrlhf_cov*"]),
     package_data={
+        "openrlhf_cov.evaluation": ["*.jsonl"],
         "openrlhf_cov.pages": ["templates/*"],
         "openrlhf_cov.dashboard": ["*.tcss"],
     },

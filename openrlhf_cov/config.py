@@ -125,7 +125,9 @@ class EvaluationConfig(Settings):
         flag="eval.protocol",
     )
     eval_template: str = setting(
-        "", "prompt of the benchmarks: qwen-boxed, chat, plain or none; empty for the protocol's", flag="eval.template"
+        "",
+        "prompt of the benchmarks: qwen-boxed, qwen-code, chat, plain or none; empty for the protocol's",
+        flag="eval.template",
     )
     eval_data_dir: str = setting(
         "", "folder with NAME.jsonl of every benchmark; empty for the hub", flag="eval.data_dir"

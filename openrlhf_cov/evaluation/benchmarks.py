@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.rewards.code import datasets
+from openrlhf_cov.rewards.code.datasets import Converter
 from openrlhf_cov.utils.hub import HubDataset
 
 
@@ -56,7 +58,9 @@ class Benchmark:
     file: str | None = None
     """Another file name that is read where ``<name>.jsonl`` is not there."""
     path: Path | None = None
-    """The file itself, of a benchmark that is not one of ours."""
+    """The file itself, of a benchmark that is not one of ours, or that comes with the package."""
+    convert: Converter | None = None
+    """From a row of the dataset, on the hub or in the file, to problem and answer, where they are no fields."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -187,14 +191,75 @@ BENCHMARKS: dict[str, Benchmark] = {
             grader="gsm8k",
             hub=HubDataset(path="openai/gsm8k", config="main", problem="question"),
         ),
+        Benchmark(
+            name="code_basics",
+            version=1,
+            title="20 small problems of our own, tests included",
+            rows=20,
+            sampling=GREEDY,
+            grader="code",
+            hub=None,
+            path=Path(__file__).with_name("code_basics.jsonl"),
+        ),
+        Benchmark(
+            name="humaneval",
+            version=1,
+            title="HumanEval",
+            rows=164,
+            sampling=GREEDY,
+            grader="code",
+            hub=HubDataset(path="openai/openai_humaneval", id="task_id"),
+            convert=datasets.humaneval,
+        ),
+        Benchmark(
+            name="humaneval_plus",
+            version=1,
+            title="HumanEval+",
+            rows=164,
+            sampling=GREEDY,
+            grader="code",
+            hub=HubDataset(path="evalplus/humanevalplus", id="task_id"),
+            convert=datasets.humaneval,
+        ),
+        Benchmark(
+            name="mbpp",
+            version=1,
+            title="MBPP test",
+            rows=500,
+            sampling=GREEDY,
+            grader="code",
+            hub=HubDataset(path="google-research-datasets/mbpp", config="full", id="task_id"),
+            convert=datasets.mbpp,
+        ),
+        Benchmark(
+            name="mbpp_plus",
+            version=1,
+            title="MBPP+",
+            rows=378,
+            sampling=GREEDY,
+            grader="code",
+            hub=HubDataset(path="evalplus/mbppplus", id="task_id"),
+            convert=datasets.mbpp_plus,
+        ),
+        Benchmark(
+            name="livecodebench",
+            version=1,
+            title="LiveCodeBench, the release of the file or of the hub",
+            rows=None,
+            sampling=GREEDY,
+            grader="code",
+            hub=HubDataset(path="livecodebench/code_generation_lite", id="question_id"),
+            convert=datasets.livecodebench,
+        ),
     )
 }
 """--benchmarks, by name, in the order of the tables."""
 
 _PAPER = ("aime24", "aime25", "amc23", "math500", "omni_math", "olympiadbench", "minerva_math")
-GROUPS: dict[str, tuple[str, ...]] = {"paper": _PAPER, "all": (*_PAPER, "gsm8k")}
+_CODE = ("humaneval", "humaneval_plus", "mbpp", "mbpp_plus", "livecodebench")
+GROUPS: dict[str, tuple[str, ...]] = {"paper": _PAPER, "all": (*_PAPER, "gsm8k"), "code": _CODE}
 """--benchmarks, several by one name. ``paper``: the columns of Table 2; the paper does not say which AMC and
-Omni-MATH sets these are. ``all``: everything but the two sets that share problems with another one."""
+Omni-MATH sets these are. ``all``: all mathematics but the two sets that share problems with another one."""
 
 
 PREFIX = "bench:"

@@ -9,6 +9,7 @@ from typing import Any
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import Benchmark
+from openrlhf_cov.rewards.code import datasets
 from openrlhf_cov.rewards.extraction import GSM8K_MARK
 from openrlhf_cov.rewards.sources import RewardSource, source_of
 from openrlhf_cov.utils.hub import HubDataset, download
@@ -38,7 +39,7 @@ def load_problems(benchmark: Benchmark, data_dir: Path | None) -> list[Problem]:
     if path is None:
         place, rows, expected = _hub_rows(benchmark)
     else:
-        place, rows, expected = str(path), _file_rows(path), benchmark.rows
+        place, rows, expected = str(path), _own_form(benchmark, _file_rows(path)), benchmark.rows
     problems = _check_rows(rows)
     if expected is None and not problems:
         raise UsageError(f"{place} has no problems")
@@ -94,6 +95,26 @@ def _file_rows(path: Path) -> Iterator[Row]:
                 raise UsageError(f"{place}: {error}") from error
 
 
+def _own_form(benchmark: Benchmark, rows: Iterable[Row]) -> Iterator[Row]:
+    """The rows of a file; those of the dataset itself as ours."""
+    for number, (place, row) in enumerate(rows):
+        if benchmark.convert and isinstance(row, dict) and "problem" not in row:
+            row = _converted(benchmark, place, number, row)
+        yield place, row
+
+
+def _converted(benchmark: Benchmark, place: str, number: int, row: dict[str, Any]) -> dict[str, str]:
+    """A row of a dataset with fields of its own as ours."""
+    key = benchmark.hub and benchmark.hub.id
+    try:
+        problem, answer = benchmark.convert(row)
+        name = f"{benchmark.name}-{number}" if key is None else str(row[key])
+    except datasets.FAULTS as error:
+        reason = f"has no {error}" if isinstance(error, KeyError) else f"is not as {benchmark.name} should be: {error}"
+        raise UsageError(f"{place} {reason}") from error
+    return dict(zip(FIELDS, (name, problem, answer, benchmark.name), strict=True))
+
+
 def _check_rows(rows: Iterable[Row]) -> list[Problem]:
     problems, places = [], {}
     for place, row in rows:
@@ -128,6 +149,9 @@ def _hub_rows(benchmark: Benchmark) -> tuple[str, Iterator[Row], int | None]:
         )
     place = f"{hub.path}, split {hub.split}"
     dataset = download(hub, place, benchmark.files[0])
+    if benchmark.convert:
+        rows = ((f"{place}, row {number + 1}", row) for number, row in enumerate(dataset))
+        return place, _own_form(benchmark, rows), hub.rows or benchmark.rows
     for name in filter(None, (hub.problem, hub.answer, hub.id)):
         if name not in dataset.column_names:
             raise UsageError(f"{place}: field {name!r} is missing; it has {', '.join(dataset.column_names)}")

@@ -105,6 +105,7 @@ def summarize_benchmark(samples: BenchmarkSamples) -> BenchmarkSummary:
     published = samples.published
     tokens = sum(response.tokens for response in responses)
     known = BENCHMARKS.get(how.name)
+    votes = how.samples > 1 and how.grader != "code"  # programs that do the same are not the same text
     return BenchmarkSummary(
         name=how.name,
         version=how.version,
@@ -115,7 +116,7 @@ def summarize_benchmark(samples: BenchmarkSamples) -> BenchmarkSummary:
         temperature=how.temperature,
         avg_at_k=bootstrap_interval(correct, avg_at_k),
         pass_at_k={k: bootstrap_interval(correct, partial(pass_at_k, k=k)) for k in pass_at_powers(correct)},
-        maj_at_k=maj_at_k(samples.answers, correct, answers_equal) if how.samples > 1 else None,
+        maj_at_k=maj_at_k(samples.answers, correct, answers_equal) if votes else None,
         mean_tokens=tokens / len(responses),
         total_tokens=tokens,
         truncated_frac=sum(response.truncated for response in responses) / len(responses),

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.rewards.code import datasets
+from openrlhf_cov.rewards.code.datasets import Converter
 from openrlhf_cov.rewards.extraction import GSM8K_MARK, last_boxed
 from openrlhf_cov.utils.hub import HubDataset, download
 from openrlhf_cov.utils.json_lines import parse_object
@@ -73,8 +75,10 @@ class TrainingSet:
     file: str
     """Its name in ``--data_dir``."""
     source: str
-    answer: Callable[[str], str | None]
+    answer: Callable[[str], str | None] = lambda answer: answer
     """From the answer field on the hub to the label."""
+    convert: Converter | None = None
+    """From a row, on the hub or in the file, to problem and label, where they are no fields."""
 
 
 def _as_it_is(answer: str) -> str:
@@ -107,6 +111,36 @@ TRAINING_SETS: dict[str, TrainingSet] = {
         source="gsm8k/train",
         answer=_after_mark,
     ),
+    "eurus-2-code": TrainingSet(
+        hub=HubDataset(path="PRIME-RL/Eurus-2-RL-Data", split="train"),
+        file="eurus_2_rl.jsonl",
+        source="code/Eurus-2-RL-Code",
+        convert=datasets.eurus,
+    ),
+    "acecode": TrainingSet(
+        hub=HubDataset(path="TIGER-Lab/AceCode-87K", split="train"),
+        file="acecode.jsonl",
+        source="code/AceCode",
+        convert=datasets.acecode,
+    ),
+    "kodcode": TrainingSet(
+        hub=HubDataset(path="KodCode/KodCode-V1", split="train"),
+        file="kodcode.jsonl",
+        source="code/KodCode",
+        convert=datasets.kodcode,
+    ),
+    "taco": TrainingSet(
+        hub=HubDataset(path="BAAI/TACO", split="train"),
+        file="taco.jsonl",
+        source="code/TACO",
+        convert=datasets.apps,
+    ),
+    "apps": TrainingSet(
+        hub=HubDataset(path="codeparrot/apps", split="train"),
+        file="apps.jsonl",
+        source="code/APPS",
+        convert=datasets.apps,
+    ),
 }
 """--dataset, by name."""
 
@@ -129,7 +163,7 @@ def _open(name: str, data_dir: Path | None, keys: Keys) -> Source:
         return _hub_source(name, known)
     path = data_dir / known.file if known and data_dir else Path(name)
     if path.is_file():
-        return _file_source(name if known else path.stem, path, keys)
+        return _file_source(name if known else path.stem, path, keys, known)
     if known:
         raise UsageError(f"--data_dir {data_dir}: no file {known.file}, which {name} needs")
     close = difflib.get_close_matches(name.lower(), TRAINING_SETS, n=1)
@@ -137,14 +171,20 @@ def _open(name: str, data_dir: Path | None, keys: Keys) -> Source:
     raise UsageError(f"--dataset {name}: no such file or dataset; {hint}")
 
 
-def _file_source(name: str, path: Path, keys: Keys) -> Source:
+def _file_source(name: str, path: Path, keys: Keys, known: TrainingSet | None) -> Source:
+    convert = known and known.convert
+
     def read(digest: Digest) -> Iterator[Row]:
         number = 0
         with path.open("rb") as file:
             for line_number, line in enumerate(file, start=1):
                 digest.update(line)
                 if line.strip():
-                    yield _file_row(f"{path}, line {line_number}", line, name, number, keys)
+                    place = f"{path}, line {line_number}"
+                    if known and convert:
+                        yield from _converted(place, _object(place, line), name, number, known, convert)
+                    else:
+                        yield _file_row(place, line, name, number, keys)
                     number += 1
 
     try:
@@ -156,10 +196,7 @@ def _file_source(name: str, path: Path, keys: Keys) -> Source:
 
 
 def _file_row(place: str, line: bytes, name: str, number: int, keys: Keys) -> Row:
-    try:
-        row = parse_object(line)
-    except ValueError as error:
-        raise UsageError(f"{place}: {error}") from error
+    row = _object(place, line)
     values = {}
     for field, instead in (("id", f"{name}-{number}"), ("problem", None), ("answer", None), ("source", name)):
         key = getattr(keys, field)
@@ -172,10 +209,40 @@ def _file_row(place: str, line: bytes, name: str, number: int, keys: Keys) -> Ro
     return Row(dataset=name, **values)
 
 
+def _object(place: str, line: bytes) -> dict[str, Any]:
+    try:
+        return parse_object(line)
+    except ValueError as error:
+        raise UsageError(f"{place}: {error}") from error
+
+
+def _converted(
+    place: str, row: dict[str, Any], name: str, number: int, known: TrainingSet, convert: Converter
+) -> Iterator[Row]:
+    """The row of a dataset with fields of its own, if it is one of its problems."""
+    try:
+        converted = convert(row)
+    except datasets.FAULTS as error:
+        reason = f"has no {error}" if isinstance(error, KeyError) else f"is not as {name} should be: {error}"
+        raise UsageError(f"{place} {reason}") from error
+    if converted is not None:
+        problem, answer = (_text(place, text) for text in converted)
+        yield Row(name, f"{name}-{number}", problem, answer, known.source)
+
+
 def _hub_source(name: str, known: TrainingSet) -> Source:
     hub = known.hub
     place = ", ".join(filter(None, (hub.path, hub.config, f"split {hub.split}")))
     dataset = download(hub, place, f"{known.file}, or a file")
+    if convert := known.convert:
+
+        def read_converted(digest: Digest) -> Iterator[Row]:
+            for number, row in enumerate(dataset):
+                for made in _converted(f"{place}, row {number + 1}", row, name, number, known, convert):
+                    digest.update(json.dumps([made.problem, made.answer]).encode() + b"\n")
+                    yield made
+
+        return Source(name=name, place=place, count=len(dataset), read=read_converted)
     for field in (hub.problem, hub.answer):
         if field not in dataset.column_names:
             raise UsageError(f"{place}: field {field!r} is missing; it has {', '.join(dataset.column_names)}")

@@ -21,6 +21,8 @@ REASONS = {
 }
 """Why a row is left out, in the order in which reasons are looked for."""
 
+LONG = 1_000
+"""Characters of an answer, such as tests of a program, that is not kept."""
 BY_ROW = RewardConfig(reward_source="row")
 
 
@@ -63,9 +65,14 @@ def _alone(row: Row) -> Drop | None:
     return Drop("bad_label", fault) if fault else None
 
 
-@lru_cache(maxsize=2**16)
 def label_fault(answer: str, source: str) -> str | None:
     """Why ``--reward_source row`` cannot grade this answer; None if it can."""
+    known = _label_fault if len(answer) <= LONG else _label_fault.__wrapped__
+    return known(answer, source)
+
+
+@lru_cache(maxsize=2**16)
+def _label_fault(answer: str, source: str) -> str | None:
     try:
         check_label({"answer": answer, "source": source}, BY_ROW)
     except ValueError as error:

@@ -8,6 +8,9 @@ from openrlhf_cov.errors import UsageError
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 """Asks for the form of answer that the grader reads."""
 
+CODE = "Please reason step by step, and give your whole program in one block of code: ```python … ```."
+"""Asks for the form of program that ``--code_extract fence`` reads."""
+
 Template = Callable[[str, Any], str]
 """``(problem, tokenizer or None) -> prompt``."""
 
@@ -18,6 +21,11 @@ def qwen_boxed(problem: str, tokenizer: Any = None) -> str:
     simpleRL-reason calls another text ``qwen-boxed``: there the instruction follows the problem.
     """
     return f"<|im_start|>system\n{BOXED}<|im_end|>\n<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def qwen_code(problem: str, tokenizer: Any = None) -> str:
+    """ChatML with the instruction for programs as its system message."""
+    return f"<|im_start|>system\n{CODE}<|im_end|>\n<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n"
 
 
 def chat(problem: str, tokenizer: Any = None) -> str:
@@ -42,8 +50,16 @@ def none(problem: str, tokenizer: Any = None) -> str:
     return problem
 
 
-TEMPLATES: dict[str, Template] = {"qwen-boxed": qwen_boxed, "chat": chat, "plain": plain, "none": none}
+TEMPLATES: dict[str, Template] = {
+    "qwen-boxed": qwen_boxed,
+    "qwen-code": qwen_code,
+    "chat": chat,
+    "plain": plain,
+    "none": none,
+}
 """--template."""
+FOR_PROGRAMS = ("qwen-code", "none")
+"""Templates that do not ask for an answer in a box."""
 
 
 def get_template(name: str) -> Template:

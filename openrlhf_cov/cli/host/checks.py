@@ -47,6 +47,7 @@ CHECKS: dict[str, Check] = {
     "processes": machine.check_processes,
     "locked memory": machine.check_locked_memory,
     "extensions": machine.check_extension_locks,
+    "code sandbox": machine.check_sandbox,
     "hub": machine.check_hub,
 }
 """All checks, in the order of the report."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_cov.cli.host.installed import Package, find_packages, pins
+from openrlhf_cov.rewards.code.sandbox import Limits, Sandbox, SandboxError
 from openrlhf_cov.trainer.cpu_host import is_cpu_host
 from openrlhf_cov.trainer.extension_locks import Locks, extensions_folder, find_locks
 from openrlhf_cov.utils.cores import cores
@@ -105,6 +106,8 @@ class Facts:
     """Names of network interfaces."""
     locks: Locks
     """Of torch's compiled extensions, those that nobody here holds."""
+    sandbox_fault: str | None
+    """Why no program that a model wrote can be run here; None if one can."""
     hub: Hub | None = None
     """None: it was not to be asked."""
 
@@ -139,6 +142,7 @@ def gather(ask_hub: bool) -> Facts:
         environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
         interfaces=tuple(sorted(name for _, name in socket.if_nameindex())),
         locks=find_locks(extensions_folder()),
+        sandbox_fault=sandbox_fault(),
         hub=find_hub(os.environ.get("HF_ENDPOINT") or "https://huggingface.co") if ask_hub else None,
     )
 
@@ -214,6 +218,17 @@ def find_hub(url: str, timeout: float = HUB_TIMEOUT) -> Hub:
         return Hub(url, None)
     except (OSError, ValueError) as error:
         return Hub(url, " ".join(str(error).split()) or type(error).__name__)
+
+
+def sandbox_fault() -> str | None:
+    """Why there is no sandbox for programs on this machine; None where one was started and ran one."""
+    try:
+        with Sandbox() as sandbox:
+            request = {"mode": "script", "source": "print(6 * 7)"}
+            ending = sandbox.run(request, Limits(seconds=COMMAND_TIMEOUT), wall=COMMAND_TIMEOUT)
+    except SandboxError as error:
+        return str(error)
+    return None if ending.stdout == b"42\n" else f"a program ended with {ending.stderr!r:.200}"
 
 
 def _process(pid: int | None) -> Process:

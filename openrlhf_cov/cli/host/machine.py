@@ -150,6 +150,17 @@ def check_extension_locks(facts: Facts) -> Finding:
     return Finding("warn", "; ".join(parts), fix + ("  # if nothing compiles" if unclear else ""))
 
 
+def check_sandbox(facts: Facts) -> Finding:
+    if facts.sandbox_fault is None:
+        return Finding("ok", "bubblewrap, with a program that ran in it")
+    fix = "--code_sandbox url:http://HOST:PORT  # a sandbox service"
+    if "not installed" in facts.sandbox_fault:
+        fix = "sudo apt install bubblewrap"
+    elif "user namespace" in facts.sandbox_fault or "namespace" in facts.sandbox_fault:
+        fix = "sudo sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0"
+    return Finding("warn", f"none, so no --reward_source code here: {facts.sandbox_fault}", fix)
+
+
 def check_hub(facts: Facts) -> Finding | None:
     hub = facts.hub
     if hub is None:

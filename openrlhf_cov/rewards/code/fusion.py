@@ -56,7 +56,8 @@ if child == 0:
         os._exit(status)
 theirs.close()
 replies = []
-with ours.makefile("rwb") as channel:
+channel = ours.makefile("rwb")
+try:
     if given["tests"]:
         results = io.BytesIO()
         try:
@@ -73,7 +74,10 @@ with ours.makefile("rwb") as channel:
             except (OSError, ValueError):
                 break
             replies.append(reply)
-ours.close()
+    channel.close()
+except OSError:  # what it could not send any more
+    pass
+ours.shutdown(socket.SHUT_RDWR)
 _, status = os.waitpid(child, 0)
 print(json.dumps([os.waitstatus_to_exitcode(status), replies]))
 """
@@ -95,9 +99,10 @@ def judge_by_service(sandbox: str, program: str, tests: Tests, budget: Budget, t
     passed = sum(outcome is None for outcome in outcomes)
     if first is None and passed < total:
         first = Failure("error", "not all tests were run")
-    status: Status = first.status if first else "passed"
-    detail = first.detail if first else ""
-    return Verdict(status=status, passed=passed, total=total, seconds=time.monotonic() - started, detail=detail)
+    seconds = time.monotonic() - started
+    if first is None:
+        return Verdict(status="passed", passed=passed, total=total, seconds=seconds)
+    return Verdict(status=first.status, passed=passed, total=total, seconds=seconds, detail=first.detail)
 
 
 class Service:

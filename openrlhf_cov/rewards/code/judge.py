@@ -7,7 +7,6 @@ never enter the sandbox; assertions run in a sandboxed process of their own, whi
 
 import json
 import os
-import select
 import socket
 import time
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any, Literal
 from openrlhf_cov.rewards.code.comparison import compare_outputs, same_value
 from openrlhf_cov.rewards.code.inside import program as inside
 from openrlhf_cov.rewards.code.inside import wire
-from openrlhf_cov.rewards.code.sandbox import Ending, Limits, Process, Sandbox
+from openrlhf_cov.rewards.code.sandbox import Ending, Limits, Process, Sandbox, readable
 from openrlhf_cov.rewards.code.tests import Tests
 
 Status = Literal["passed", "wrong", "presentation", "error", "time", "memory", "output", "syntax", "no_code"]
@@ -64,7 +63,8 @@ class Failure(Exception):
 
     def __init__(self, status: Status, detail: str = "") -> None:
         super().__init__(status)
-        self.status, self.detail = status, " ".join(detail.split())[-MOST_DETAIL:]
+        self.status: Status = status
+        self.detail = " ".join(detail.split())[-MOST_DETAIL:]
 
 
 def judge(sandbox: Sandbox, program: str, tests: Tests, budget: Budget) -> Verdict:
@@ -295,7 +295,7 @@ class Lines:
 
     def _receive(self, deadline: float) -> bytes:
         left = deadline - time.monotonic()
-        if left <= 0 or not select.select([self._source], [], [], left)[0]:
+        if left <= 0 or not readable([self._source.fileno()], left):
             raise Lost(late=True)
         try:
             return os.read(self._source.fileno(), 1 << 16)

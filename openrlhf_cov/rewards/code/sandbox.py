@@ -125,7 +125,7 @@ class Process:
                     raise SandboxError(f"a program did not end within {KILL_SECONDS:g} s after it was killed")
                 self.kill("time")
                 left += KILL_SECONDS
-            ready, _, _ = select.select([self._answer.fileno(), *self._open], [], [], left)
+            ready = readable([self._answer.fileno(), *self._open], left)
             for descriptor in self._open.intersection(ready):
                 self._read(descriptor)
             if ready == [self._answer.fileno()]:
@@ -151,7 +151,7 @@ class Process:
 
 
 class Sandbox:
-    """One warm sandbox, for one thread. Raises SandboxError where this machine has none."""
+    """One warm sandbox, for one thread, with which it ends. Raises SandboxError where this machine has none."""
 
     def __init__(self) -> None:
         path = shutil.which(BUBBLEWRAP)
@@ -290,6 +290,14 @@ def _arguments() -> list[str]:
     for name, value in environment.items():
         arguments += ["--setenv", name, value]
     return arguments
+
+
+def readable(descriptors: list[int], seconds: float) -> list[int]:
+    """Those of the descriptors that can be read, or have ended, within so many seconds."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poll.poll(max(0.0, seconds) * 1000)]
 
 
 def _sealed(content: bytes) -> int:

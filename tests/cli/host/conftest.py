@@ -52,6 +52,7 @@ def gpu_host() -> Facts:
         environment={},
         interfaces=("eth0", "ib0", "lo"),
         locks=Locks(),
+        sandbox_fault=None,
     )
 
 

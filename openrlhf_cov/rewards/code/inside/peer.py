@@ -260,6 +260,11 @@ def _call(target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return target(*args, **kwargs)
 
 
+def _reflected(name: str) -> Any:
+    compute = getattr(operator, name)
+    return lambda one, other: compute(other, one)
+
+
 ACTIONS: dict[str, Any] = {
     "call": _call,
     "get": getattr,
@@ -276,7 +281,7 @@ ACTIONS: dict[str, Any] = {
     "hash": hash,
     "is_class_of": lambda kind, instance: isinstance(instance, kind),
     **{name: getattr(operator, name) for name in (*COMPARISONS, *ARITHMETIC)},
-    **{f"r{name}": lambda one, other, do=getattr(operator, name): do(other, one) for name in ARITHMETIC},
+    **{f"r{name}": _reflected(name) for name in ARITHMETIC},
 }
 READ_ONLY = frozenset(("iterate", "next", "length", "truth", "item", "text", "shown", "hash", *COMPARISONS))
 

@@ -81,11 +81,11 @@ def script(request: dict[str, Any]) -> None:
 
 
 def calls(request: dict[str, Any]) -> None:
-    """A function of the program, for each line of arguments on the channel; its value, or what it raised, goes back."""
+    """A function of the program for each line of arguments on the channel: its value, or what it raised, goes back."""
     import wire
 
     with _channel() as channel:
-        module = _module("solution")
+        module = _module(wire.OWNER)
         vars(module).update(_prelude)
         _run(request, module)
         target = _function(module, request["function"])
@@ -103,11 +103,12 @@ def calls(request: dict[str, Any]) -> None:
 def served(request: dict[str, Any]) -> None:
     """The names of the program's module on the channel, and whatever the tests then ask of them."""
     import peer
+    import wire
 
     with _channel() as channel:
-        module = _module("solution")
+        module = _module(wire.OWNER)
         _run(request, module)
-        side = peer.Peer(channel, trusting=True, owner="solution")
+        side = peer.Peer(channel, trusting=True, owner=wire.OWNER)
         side.say({"names": peer.names_of(vars(module), side)})
         side.serve()
 

@@ -1,9 +1,9 @@
 """The first process of a sandbox, warm: it starts each program in namespaces of its own and tells how it ended.
 
-Run by bubblewrap as ``supervisor.py FD``. Over the socket FD come messages of a fixed size, ``LIMITS`` with descriptors
-beside them: a socket to answer on, then what the program gets as 0, 1, 2, the request at 3 and, where there are any, a
-channel at 4 and a pipe for results at 5. Nothing that belongs to a program is ever read here, so that no program finds another one's in the memory
-that it inherits.
+Run by bubblewrap as ``supervisor.py FD``. Over the socket FD come messages of a fixed size, ``LIMITS``, with
+descriptors beside them: a socket to answer on, then what the program gets as 0, 1, 2, the request at 3 and, where
+there are any, a channel at 4 and a pipe for results at 5. Nothing that belongs to a program is ever read here, so that
+no program finds another one's in the memory that it inherits.
 
 For each message a stage process makes a mount namespace with an empty ``/tmp`` and a PID namespace, starts the program
 there as its first process, and stays outside. It kills the program when the other end of the socket is closed, else

@@ -86,7 +86,26 @@ def _pretend_modules(values: dict[str, Any], public: list[str]) -> None:
     pytest.raises, pytest.approx, pytest.fail, pytest.skip = Raises, Approximately, _fail, _fail
     pytest.mark = Marks()
     pytest.param = lambda *values, **_: values
-    sys.modules.update(solution=solution, pytest=pytest)
+    sys.modules.update(solution=solution, pytest=pytest, numpy=_numpy())
+
+
+def _numpy() -> ModuleType:
+    """As much of numpy as the tests of HumanEval+ and MBPP+ use; no value of a program is an array."""
+    numpy = ModuleType("numpy")
+    numpy.ndarray, numpy.float32, numpy.float64 = (type(name, (), {}) for name in ("ndarray", "float32", "float64"))
+    numpy.allclose = _all_close
+    return numpy
+
+
+def _all_close(values: Any, expected: Any, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
+    """Whether all numbers are near each other, ``atol + rtol * |expected|`` at most; a shape must be the same."""
+    if isinstance(values, list | tuple) and isinstance(expected, list | tuple):
+        return len(values) == len(expected) and all(
+            _all_close(one, other, rtol, atol) for one, other in zip(values, expected, strict=True)
+        )
+    if not all(isinstance(each, int | float | complex) for each in (values, expected)):
+        raise TypeError("allclose compares plain numbers")
+    return values == expected or abs(values - expected) <= atol + rtol * abs(expected)
 
 
 def _fail(reason: str = "", **_: Any) -> None:
@@ -178,4 +197,5 @@ class Approximately:
             return not math.isinf(expected) and abs(expected - value) <= max(self.abs, self.rel * abs(expected))
         return bool(expected == value)
 
-    __hash__ = None
+    def __hash__(self) -> int:
+        raise TypeError("an approximate value has no hash")

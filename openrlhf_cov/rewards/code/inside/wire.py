@@ -2,7 +2,8 @@
 
 What JSON has stands for itself but for dicts; everything else is an object with one key, the kind. Objects that are no
 plain data go as a reference that the caller makes. A subclass of a plain type goes as the plain value inside, so that
-no ``__eq__`` of a program is ever asked.
+no ``__eq__`` of a program is ever asked; but a container of a program's own class is an object like others, where
+there are references.
 """
 
 import fractions
@@ -13,6 +14,9 @@ from decimal import Decimal
 from typing import Any
 
 BIG = 1 << 53
+OWNER = "solution"
+"""The module of a program that others ask."""
+MUTABLE = frozenset(("list", "dict", "set", "deque", "bytearray"))
 Refer = Callable[[Any], Any]
 
 
@@ -28,8 +32,9 @@ def dump(value: Any, refer: Refer = no_reference) -> Any:
     if isinstance(value, int):
         number = int.__index__(value)
         return number if -BIG < number < BIG else {"int": hex(number)}
+    own = refer is not no_reference and type(value).__module__ == OWNER
     for kind, (base, parts, _) in KINDS.items():
-        if isinstance(value, base):
+        if isinstance(value, base) and not (own and kind in MUTABLE):
             packed = parts(value)
             if isinstance(packed, list):
                 packed = [dump(each, refer) for each in packed]
@@ -81,7 +86,7 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
         fractions.Fraction,
         lambda value: [value.numerator, value.denominator],
         lambda parts: fractions.Fraction(*parts),
-    ),  # noqa: E501
+    ),
 }
 """Kind -> type, its parts (a list of values, or a text), the value of parts. Types before those they are built on."""
 

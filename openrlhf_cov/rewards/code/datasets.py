@@ -1,0 +1,144 @@
+"""Rows of public datasets of programming problems as a problem and a label (pure).
+
+The fields are those that public code reads; they could not be tried here, on a host without the hub. Each converter
+gives None for a row that is none of its problems, and raises one of ``FAULTS`` for one that is not as it should be.
+"""
+
+import ast
+import base64
+import json
+import pickletools
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+Converted = tuple[str, str]
+"""Problem and label."""
+
+FAULTS = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError)
+"""What a converter raises for a row of another form."""
+
+MOST_UNPACKED = 1 << 28
+"""Bytes of tests that a row may hold when unpacked."""
+TEXT_OPCODES = frozenset(
+    ("PROTO", "FRAME", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "MEMOIZE", "BINPUT", "STOP")
+)
+
+
+def apps(row: dict[str, Any]) -> Converted | None:
+    """APPS and TACO: ``input_output`` is JSON with inputs, outputs and maybe fn_name."""
+    problem = row["question"]
+    if starter := (row.get("starter_code") or "").strip():
+        problem = f"{problem}\n\nBegin with this code:\n```python\n{starter}\n```"
+    return problem, row["input_output"]
+
+
+def eurus(row: dict[str, Any]) -> Converted | None:
+    """Eurus-2-RL-Data: messages, of which the last one asks, and tests as JSON; rows of mathematics are left out."""
+    if row["ability"] != "code":
+        return None
+    return row["prompt"][-1]["content"], row["reward_model"]["ground_truth"]
+
+
+def acecode(row: dict[str, Any]) -> Converted | None:
+    """AceCode-87K: a list of assertions."""
+    return row["question"], json.dumps(list(row["test_cases"]))
+
+
+def kodcode(row: dict[str, Any]) -> Converted | None:
+    """KodCode: a file for pytest, which imports from ``solution``. The prompt says how functions are called."""
+    problem = row["question"]
+    declared = [each["function_declaration"] for each in row.get("test_info") or [] if "function_declaration" in each]
+    if declared:
+        problem += "\n\nWrite:\n```python\n" + "\n".join(declared) + "\n```"
+    return problem, json.dumps({"pytest": row["test"]})
+
+
+def humaneval(row: dict[str, Any]) -> Converted | None:
+    """HumanEval and HumanEval+: ``check`` is called with the function; what stands before it serves both sides."""
+    prompt, name = row["prompt"], row["entry_point"]
+    before = _before(prompt, name)
+    label = {
+        "asserts": [f"check({name})"],
+        "setup": f"{before}\n{row['test']}",
+        "function": name,
+        "prelude": before,
+    }
+    return f"Complete this function; repeat it as a whole.\n```python\n{prompt.rstrip()}\n```", json.dumps(label)
+
+
+def mbpp(row: dict[str, Any]) -> Converted | None:
+    """MBPP, whole or sanitized: the assertions are part of the problem, as they say how the function is called."""
+    imports = "\n".join(row.get("test_imports") or [row.get("test_setup_code") or ""])
+    problem = row.get("prompt") or row["text"]
+    shown = "\n".join(row["test_list"])
+    text = f"{problem}\nYour function should pass:\n```python\n{shown}\n```"
+    return text, json.dumps({"asserts": list(row["test_list"]), "setup": imports})
+
+
+def mbpp_plus(row: dict[str, Any]) -> Converted | None:
+    """MBPP+: one script of many assertions."""
+    problem, _ = mbpp(row) or ("", "")
+    return problem, json.dumps({"asserts": [row["test"]]})
+
+
+def livecodebench(row: dict[str, Any]) -> Converted | None:
+    """LiveCodeBench: public and private tests together, of standard input or of a function."""
+    cases = _cases(row["public_test_cases"]) + _cases(row["private_test_cases"])
+    problem = row["question_content"]
+    if starter := (row.get("starter_code") or "").strip():
+        problem = f"{problem}\n\nBegin with this code:\n```python\n{starter}\n```"
+    function = json.loads(row.get("metadata") or "{}").get("func_name")
+    pairs = [(case["input"], case["output"]) for case in cases]
+    if not function:
+        return problem, json.dumps({"stdin": pairs})
+    calls = [
+        [[json.loads(line) for line in given.split("\n") if line.strip()], json.loads(out)] for given, out in pairs
+    ]
+    return problem, json.dumps({"calls": calls, "function": function.split(".")[-1]})
+
+
+def pickled_text(content: bytes) -> str:
+    """The one text in a pickle, which is read and never executed. ValueError for a pickle of anything else."""
+    text = None
+    try:
+        for opcode, argument, _ in pickletools.genops(content):
+            if opcode.name not in TEXT_OPCODES:
+                raise ValueError(f"a pickle with {opcode.name}, which may run code")
+            if isinstance(argument, str):
+                if text is not None:
+                    raise ValueError("a pickle of more than one text")
+                text = argument
+    except UnicodeDecodeError as error:
+        raise ValueError(f"a pickle of no text: {error}") from None
+    if text is None:
+        raise ValueError("a pickle without a text")
+    return text
+
+
+def _cases(packed: str) -> list[dict[str, Any]]:
+    """Tests as JSON, or as JSON that was pickled, compressed and encoded."""
+    try:
+        return json.loads(packed)
+    except ValueError:
+        pass
+    unpack = zlib.decompressobj()
+    try:
+        content = unpack.decompress(base64.b64decode(packed, validate=True), MOST_UNPACKED)
+    except zlib.error as error:
+        raise ValueError(f"tests that cannot be unpacked: {error}") from None
+    if unpack.unconsumed_tail:
+        raise ValueError(f"tests of more than {MOST_UNPACKED:,} bytes")
+    return json.loads(pickled_text(content))
+
+
+def _before(prompt: str, name: str) -> str:
+    """The imports and functions of a prompt that stand before the one that is asked for."""
+    tree = ast.parse(prompt)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return "".join(prompt.splitlines(keepends=True)[: node.lineno - 1 - len(node.decorator_list)]).strip()
+    return ""
+
+
+Converter = Callable[[dict[str, Any]], Converted | None]
