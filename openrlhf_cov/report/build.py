@@ -24,6 +24,7 @@ from openrlhf_cov.analysis.table import TIME, Table
 from openrlhf_cov.analysis.theory import (
     PREDICTIONS,
     AccuracyCovariance,
+    check_group_covariance,
     check_theorem,
     covariance_bands,
     covariance_by_accuracy,
@@ -52,8 +53,6 @@ from openrlhf_cov.report.curves import (
     REWARD,
     SERIES_COLUMNS,
     STEP_TOTAL,
-    TOKEN_ACCURACY_CURVES,
-    Curve,
 )
 from openrlhf_cov.report.series import SMOOTHED, Series, spread_out, stacked, to_series
 from openrlhf_cov.report.tokens import find_token_files
@@ -310,8 +309,8 @@ def _run_report(run: Run, options: Options) -> RunReport:
         law=law_section(run, options),
         theory=tuple(_theory_section(table, theorem, options) for theorem in PREDICTIONS),
         stage_bands=tuple(covariance_bands(table)),
-        accuracy=_accuracy(table, ACCURACY_CURVES, options),
-        token_accuracy=_accuracy(table, TOKEN_ACCURACY_CURVES, options),
+        accuracy=_accuracy(table, options),
+        group_correlation=check_group_covariance(table, level=options.level),
         phases=_phases(table),
         token_files=find_token_files(run.path),
     )
@@ -348,10 +347,12 @@ def _theory_section(table: Table, theorem: int, options: Options) -> TheorySecti
     return TheorySection(theorem, check, "", means[:, 0], means[:, 1])
 
 
-def _accuracy(table: Table, curves: Sequence[Curve], options: Options) -> AccuracyCovariance | None:
-    if not any(curve.column in table.columns for curve in curves):
-        return None
-    return covariance_by_accuracy(table, tokens=curves is TOKEN_ACCURACY_CURVES, level=options.level)
+def _accuracy(table: Table, options: Options) -> dict[str, AccuracyCovariance]:
+    return {
+        title: covariance_by_accuracy(table, curves[0].column.removesuffix("low"), level=options.level)
+        for title, curves in ACCURACY_CURVES.items()
+        if any(curve.column in table.columns for curve in curves)
+    }
 
 
 def _phases(table: Table) -> Phases | None:

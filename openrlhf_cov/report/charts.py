@@ -20,9 +20,9 @@ from openrlhf_cov.pages.chart import (
     short_names,
     shortened,
 )
+from openrlhf_cov.analysis.theory import GROUP_COVARIANCE
 from openrlhf_cov.report.contents import Contents, RunReport
 from openrlhf_cov.report.curves import (
-    ACCURACY_CURVES,
     BAND_CURVES,
     CURVE_FIGURES,
     PROGRESS,
@@ -36,6 +36,7 @@ from openrlhf_cov.report.run_charts import (
     accuracy_panels,
     bands_panels,
     curve,
+    fall_panels,
     law_panels,
     phase_panels,
     running_means,
@@ -262,9 +263,10 @@ def pictures(contents: Contents) -> dict[str, Chart | str]:
         "law": (law, partial(law_panels, options=contents.options), _no_law(contents), "xy"),
         "covariance_bands": ("Covariance of the tokens, by band", bands_panels, lacks(BAND_CURVES[0].column), "y"),
         "entropy_change": ("Change of entropy against its prediction", theory_panels, no_theory, ""),
+        "entropy_fall": ("Fall of entropy and covariance", fall_panels, lacks(GROUP_COVARIANCE), ""),
         "timing": ("Time of a step, by phase", phase_panels, "no run has the time of its phases", "y"),
         "covariance_by_accuracy": (
-            *("Covariance by the accuracy of the prompt", accuracy_panels, lacks(ACCURACY_CURVES[0].column), "y"),
+            *("Covariance by the accuracy of the prompt", accuracy_panels, lacks("cov/group_weighted_acc_low"), ""),
         ),
     }
     of_runs = {name: runs_beside(contents, name, *how) for name, how in how_of.items()}

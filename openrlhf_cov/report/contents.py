@@ -126,8 +126,8 @@ class RunReport:
     without a clock.
     ``series`` has a curve for each of ``curves.SERIES_COLUMNS`` that was logged; a missing one is not there.
     ``evaluations`` are the curves of all numbers of evaluations. ``stage_bands`` is table 1 over training, empty
-    without covariances. ``accuracy`` is the covariance by accuracy of the prompts, of responses as in the paper,
-    ``token_accuracy`` that of tokens; None where it was not logged. ``phases`` is None where no time was logged.
+    without covariances. ``accuracy`` is the covariance by accuracy of the prompts, by title of ``curves.ACCURACY_CURVES``,
+    as far as it was logged. ``group_correlation`` is that of eq. 8 with -dH over the steps, None without. ``phases`` is None where no time was logged.
     """
 
     name: str
@@ -144,8 +144,8 @@ class RunReport:
     law: LawSection
     theory: tuple[TheorySection, ...]
     stage_bands: tuple[StageBands, ...]
-    accuracy: AccuracyCovariance | None
-    token_accuracy: AccuracyCovariance | None
+    accuracy: Mapping[str, AccuracyCovariance]
+    group_correlation: Interval | None
     phases: Phases | None
     token_files: tuple[TokenFile, ...]
 

@@ -224,9 +224,8 @@ def _span(first: int, last: int) -> str:
 def accuracy_table(run: RunReport) -> list[Table]:
     """Covariance by accuracy of the prompts, means over the run; none where it was not logged."""
     rows = [
-        [Cell(f"of {kind}"), *map(Cell, map(with_interval, (*found.means.values(), found.easy_minus_hard)))]
-        for kind, found in (("responses", run.accuracy), ("tokens", run.token_accuracy))
-        if found
+        [Cell(title), *map(Cell, map(with_interval, (*found.means.values(), found.easy_minus_hard)))]
+        for title, found in run.accuracy.items()
     ]
     head = ("covariance", "hard", "medium", "easy", "easy − hard")
     caption = f"Covariance by accuracy of the prompts of {run.name}, mean over the run (paper, Fig. 8)"

@@ -55,7 +55,8 @@ def test_a_run_of_two_columns_has_reasons_for_the_rest(make_contents):
         (2, None, "the log has no entropy/delta_theorem2 and no entropy/delta"),
     ]
     assert run.stage_bands == ()
-    assert run.accuracy is run.token_accuracy is run.phases is None
+    assert run.accuracy == {}
+    assert run.group_correlation is run.phases is None
     assert run.token_files == ()
 
 
@@ -119,9 +120,10 @@ def test_phases_and_what_is_in_none(make_contents):
 def test_covariance_by_accuracy_of_responses_and_of_tokens(make_contents):
     table = table_of(cov__acc_low=[0.1, 0.3], cov__acc_high=[0.5, 0.5], cov__token_acc_low=[0.7, 0.9])
     run = report_of(make_contents, table)
-    assert run.accuracy.means["low"].estimate == pytest.approx(0.2, abs=1e-12)
-    assert run.accuracy.easy_minus_hard.estimate == pytest.approx(0.3, abs=1e-12)
-    assert run.token_accuracy.means["low"].estimate == pytest.approx(0.8, abs=1e-12)
+    of_responses, of_tokens = run.accuracy.values()
+    assert of_responses.means["low"].estimate == pytest.approx(0.2, abs=1e-12)
+    assert of_responses.easy_minus_hard.estimate == pytest.approx(0.3, abs=1e-12)
+    assert of_tokens.means["low"].estimate == pytest.approx(0.8, abs=1e-12)
 
 
 def test_rewards_above_their_bound_are_noted_and_the_bound_is_not_used(make_contents, make_report_run):
