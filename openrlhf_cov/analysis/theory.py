@@ -235,7 +235,7 @@ def covariance_by_accuracy(
     level: float = LEVEL,
     seed: int = SEED,
 ) -> AccuracyCovariance:
-    """Of the columns ``<prefix>low``, ``<prefix>mid`` and ``<prefix>high``; by default eq. 8, which the paper shows."""
+    """Of the columns ``<prefix>low``, ``<prefix>mid``, ``<prefix>high``; by default eq. 8, which the paper shows."""
     columns = {group: table.column(prefix + group) for group in ACCURACY_GROUPS}
     series = {group: values[~np.isnan(values)] for group, values in columns.items()}
     apart = columns["high"] - columns["low"]

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from openrlhf_cov.analysis.theory import GROUP_COVARIANCE
 from openrlhf_cov.pages.chart import (
     FAINT,
     Axis,
@@ -20,7 +21,6 @@ from openrlhf_cov.pages.chart import (
     short_names,
     shortened,
 )
-from openrlhf_cov.analysis.theory import GROUP_COVARIANCE
 from openrlhf_cov.report.contents import Contents, RunReport
 from openrlhf_cov.report.curves import (
     BAND_CURVES,
@@ -72,7 +72,7 @@ def curve_chart(contents: Contents, figure: CurveFigure) -> Chart | str:
     """A panel for each column that any run has values of, a line per run in each."""
     runs, names, wanted = contents.runs, labels(contents), figure.panels
     if figure is PROGRESS and contents.options.metric not in figure.columns:
-        wanted += (Curve(contents.options.metric, contents.options.metric),)
+        wanted += (Curve(contents.options.metric, shortened(contents.options.metric)),)
     found = [(panel, [run.series.get(panel.column, run.evaluations.get(panel.column)) for run in runs])
              for panel in wanted]  # fmt: skip
     found = [(panel, curves) for panel, curves in found if any(curves)]
@@ -130,7 +130,7 @@ def law_of_all(contents: Contents) -> Chart | str:
     return Chart(
         "law_of_all",
         "The law, all runs",
-        (Panel(tuple(marks), EXP_H, Axis(metric)),),
+        (Panel(tuple(marks), EXP_H, Axis(shortened(metric))),),
         f"{metric} against exp(H) of {len(contents.runs)} runs; {applies} have a fitted line.",
         "Training goes from right to left. A line ends at exp(H) = 1, where no entropy is left: its ceiling. "
         "Runs to which the law does not apply have dots only.",
@@ -255,7 +255,7 @@ def pictures(contents: Contents) -> dict[str, Chart | str]:
     """By the name of the file: what there is to draw, or why there is nothing."""
     curves = {figure.name: curve_chart(contents, figure) for figure in CURVE_FIGURES}
     law, lacks = (
-        f"The entropy law R = −a exp(H) + b, R: {contents.options.metric}",
+        f"The entropy law R = −a exp(H) + b, R: {shortened(contents.options.metric)}",
         "no run has {} and the like".format,
     )
     no_theory = contents.runs[0].theory[0].reason

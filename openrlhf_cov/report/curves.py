@@ -26,6 +26,8 @@ from openrlhf_cov.utils.metric_table import (
 )
 
 REWARD = "reward"
+RESPONSE_ENTROPY = "entropy/response_mean"
+"""H of the paper's eq. 5."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ SERIES_COLUMNS = tuple(
 COLUMNS = (
     *SERIES_COLUMNS,
     "score",
+    RESPONSE_ENTROPY,
     *INTERVENTION_COLUMNS,
     "time",
     *(prediction for prediction, _ in PREDICTIONS.values()),

@@ -28,6 +28,7 @@ def record(contents: Contents) -> dict[str, Any]:
         "schema": SCHEMA,
         "options": {
             "metric": options.metric,
+            "entropy": options.entropy,
             "method": options.method,
             "forecast_share": options.forecast_share,
             "highest_reward": options.highest_reward,
@@ -72,6 +73,7 @@ def _law(run: RunReport) -> dict[str, Any]:
         **law.result.record(),
         "slope": {"entropy": run.entropy.last, **asdict(run.slope)} if run.slope else None,
         "points": law.point_count,
+        "early": asdict(law.early),
         "forecast": _forecast(law.forecast) if law.forecast else None,
         "no_forecast": law.no_forecast or None,
     }

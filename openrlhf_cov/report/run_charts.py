@@ -45,9 +45,9 @@ ABOVE, STALL = 1.05, 1.6
 COVARIANCES = {1: "Cov(log π, π A)", 2: "Cov(log π, A)"}
 EXP_H = Axis("exp(H), H the mean token entropy in nats")
 FALL_NOTE = (
-    "−ΔH is what the updates of a step took; the covariance, over the responses of a prompt and then over all prompts, is "
-    "that before them. Both are running means in parts of their largest. Theorem 1 is about one update per rollout: with "
-    "several, what comes after the first is in −ΔH alone."
+    "−ΔH is what the updates of a step took; the covariance, over the responses of a prompt and then over all "
+    "prompts, is that before them. Both are running means in parts of their largest. Theorem 1 is about one update per "
+    "rollout: with several, what comes after the first is in −ΔH alone."
 )
 SOLID = {"dash": "solid", "marker": ""}
 
@@ -139,7 +139,7 @@ def law_panels(run: RunReport, options: Options) -> list[Panel]:
         name, line = "fit, not to be relied on", (law.line.exp_entropy[inside], law.line.reward[inside])
         marks.append(Mark("line", Look(FAINT, "dot"), *line, name=name, group="fit"))
     margin = MARGIN * (np.ptp(shown) or 1.0)
-    reach = Axis(options.metric, ends=(float(shown.min() - margin), float(shown.max() + margin)))
+    reach = Axis(shortened(options.metric), ends=(float(shown.min() - margin), float(shown.max() + margin)))
     return [Panel(tuple(marks), EXP_H, reach, said=_law_words(run))]
 
 

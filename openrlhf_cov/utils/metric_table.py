@@ -107,6 +107,7 @@ TABLE: dict[str, tuple[Definition, ...]] = {
     ),
     "evaluation": (
         Definition({"eval/*/avg@*": "avg@K"}, "share of correct responses", unit=SHARE, only_with="benchmarks"),
+        Definition({"eval/mean/avg": "avg@K, mean"}, "mean of avg@K over the benchmarks of the evaluation, each of the same weight: R of the paper's law with `bench:law`", unit=SHARE, only_with="benchmarks"),
         Definition({"eval/*/pass@*": "pass@K"}, "share of problems with a correct response", unit=SHARE, only_with="benchmarks and K above 1"),
         Definition({"eval/*/response_length_mean": "response length"}, "tokens per response", unit=TOKENS, only_with="benchmarks"),
         Definition({"eval/*/truncated_frac": "cut at the limit", "eval/*/no_answer_frac": "no answer"}, "shares of responses that were cut at the token limit, that have no answer in the form asked for", unit=SHARE, only_with="benchmarks"),

@@ -96,7 +96,9 @@ def test_equation_8_by_hand():
     log_probs = torch.tensor([[0.0, 0.0], [-math.log(2), -math.log(2)], [-1.0, 9.0], [-1.0, 9.0]])
     advantages = torch.tensor([[1.0, 1.0], [-2.0, -2.0], [0.0, 9.0], [0.0, 9.0]])
     mask = torch.tensor([[1, 1], [1, 1], [1, 0], [1, 0]])
-    values = logged(Rollout(log_probs, ENTROPY[:, :2], advantages, mask, torch.tensor([1.0, 0, 1, 1]), torch.arange(4)))
+    values = logged(
+        Rollout(log_probs, ENTROPY[:, :2], advantages, mask, torch.tensor([1.0, 0, 1, 1]), torch.arange(4))
+    )
     assert values["cov/group_weighted_mean"] == pytest.approx(math.log(2) / 2 / 2)
     assert values["cov/group_mean"] == pytest.approx(1.5 * math.log(2) / 2 / 2)
     # of 1 of 2 right there is the first prompt alone
