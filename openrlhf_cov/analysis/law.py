@@ -229,8 +229,8 @@ def forecast(
 ) -> Forecast:
     """Fit the first ``share`` of the points, rounded down, and predict the others (paper, section 2.3: 15 %).
 
-    ValueError where that leaves fewer than ``FEWEST_POINTS`` to fit. The paper fits 36 rollout steps, evaluated every 4,
-    i.e. 9 points: below ``NARROW_BELOW`` the reader is to be warned.
+    ValueError where that leaves fewer than ``FEWEST_POINTS`` to fit. The paper fits 36 steps, evaluated every 4, i.e.
+    9 points: below ``NARROW_BELOW`` the reader is to be warned.
     """
     if not 0.0 < share < 1.0:
         raise ValueError(f"the share of points to fit is a fraction in (0, 1), got {share}")

@@ -46,8 +46,8 @@ COVARIANCES = {1: "Cov(log π, π A)", 2: "Cov(log π, A)"}
 EXP_H = Axis("exp(H), H the mean token entropy in nats")
 FALL_NOTE = (
     "−ΔH is what the updates of a step took; the covariance, over the responses of a prompt and then over all "
-    "prompts, is that before them. Both are running means in parts of their largest. Theorem 1 is about one update per "
-    "rollout: with several, what comes after the first is in −ΔH alone."
+    "prompts, is that before them. Both are running means in parts of their largest. Theorem 1 is about one update "
+    "per rollout: with several, what comes after the first is in −ΔH alone."
 )
 SOLID = {"dash": "solid", "marker": ""}
 
