@@ -194,7 +194,7 @@ def test_a_run_that_follows_the_law_has_its_numbers(make_contents, make_report_r
         *(", ".join(f"{each:.0%}".replace("%", " %") for each in values) for values in (early.drop, early.gain)),
     )
     # H is near 0.05 + exp(-6 t). Levels of 4 of 200 points: 0.956 of exp(-6 t) at the start, at 1/12 0.647, at 1/3
-    # 0.144, 0 at the end; so of the fall 0.32 and 0.85. R goes with exp(H): 2.735, 2.008, 1.214, 1.054, so 0.43 and 0.90
+    # 0.144, 0 at the end; so of the fall 0.32 and 0.85. R goes with exp(H): 2.735, 2.008, 1.214, 1.054; 0.43 and 0.90
     assert (*early.drop, *early.gain) == pytest.approx((0.32, 0.85, 0.43, 0.90), abs=0.03)
     assert "does not apply" not in summary(contents)
 
