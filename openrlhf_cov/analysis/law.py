@@ -19,7 +19,7 @@ from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY, LEVEL, SEED, Interval
 FEWEST_POINTS = 6
 """Two coefficients, and enough residuals to say anything about their autocorrelation."""
 MIN_POINTS = 10
-"""Points below which neither a verdict nor a forecast is worth its name."""
+"""Points below which a verdict is not worth its name."""
 NARROW_BELOW = 30
 """Points below which a forecast's interval is too narrow.
 
@@ -229,13 +229,14 @@ def forecast(
 ) -> Forecast:
     """Fit the first ``share`` of the points, rounded down, and predict the others (paper, section 2.3: 15 %).
 
-    ValueError where that leaves fewer than ``MIN_POINTS`` to fit.
+    ValueError where that leaves fewer than ``FEWEST_POINTS`` to fit. The paper fits 36 steps, evaluated every 4, i.e.
+    9 points: below ``NARROW_BELOW`` the reader is to be warned.
     """
     if not 0.0 < share < 1.0:
         raise ValueError(f"the share of points to fit is a fraction in (0, 1), got {share}")
     count = int(share * len(points) + 1e-9)
-    if count < MIN_POINTS:
-        raise ValueError(f"a forecast needs at least {MIN_POINTS} points with entropy and reward, got {count}")
+    if count < FEWEST_POINTS:
+        raise ValueError(f"a forecast needs at least {FEWEST_POINTS} points with entropy and reward, got {count}")
     known, later = points[:count], points[count:]
     fit = fit_law(known, method=method, resamples=resamples, level=level, seed=seed)
     predicted = fit.reward_at(later.entropy)

@@ -1,7 +1,7 @@
 """A training run as the analysis sees it, read from our folders, TensorBoard events or a table."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -160,16 +160,30 @@ def keeps_groups(training: Table) -> bool:
     return "sampling/kept_frac" in training.columns
 
 
-def training_points(run: Run, reward: str = "reward") -> LawPoints:
+def with_mean(run: Run, metric: str) -> Run:
+    """The run with a column ``metric``, names with commas, that is the mean of theirs; NaN where one is missing.
+
+    The paper's R is the mean over its validation sets. A single name is there already.
+    """
+    names = metric.split(",")
+    found = {"training": run.training, "evaluations": run.evaluations}
+    for part, table in found.items():
+        if len(names) > 1 and all(name in table.columns for name in names):
+            columns = {**table.columns, metric: np.mean([table.columns[name] for name in names], axis=0)}
+            return replace(run, **{part: Table(table.steps, columns)})
+    return run
+
+
+def training_points(run: Run, reward: str = "reward", entropy: str = ENTROPY) -> LawPoints:
     """Entropy and reward of each step's rollouts, which one policy made.
 
     Where groups of equal rewards are filtered out (dynamic sampling), the reward is that of what is left, and the law
     is better asked of evaluations.
     """
-    return LawPoints.of(run.training.steps, run.training.column(ENTROPY), run.training.column(reward))
+    return LawPoints.of(run.training.steps, run.training.column(entropy), run.training.column(reward))
 
 
-def evaluation_points(run: Run, metric: str) -> LawPoints:
+def evaluation_points(run: Run, metric: str, entropy: str = ENTROPY) -> LawPoints:
     """Score of each evaluation, with the entropy of the policy that was evaluated.
 
     An evaluation of step s comes after the updates of s, and ``entropy/mean`` is measured before those of its step:
@@ -177,15 +191,15 @@ def evaluation_points(run: Run, metric: str) -> LawPoints:
     of the last evaluation of a run is the last one logged. Evaluations further than ``NEAREST_ENTROPY`` steps from
     any logged entropy are left out. The paper takes the entropy of the same step, early in a run a higher one.
     """
-    entropy = run.training.column(ENTROPY)
-    logged = np.flatnonzero(~np.isnan(entropy))
+    entropies = run.training.column(entropy)
+    logged = np.flatnonzero(~np.isnan(entropies))
     if not len(logged):
         return LawPoints.of([], [], [])
     steps, measured = run.evaluations.steps, run.training.steps[logged]
     after = np.clip(np.searchsorted(measured, steps + 1), 0, len(measured) - 1)
     distance = np.minimum(abs(measured[after] - steps - 1), abs(measured[np.maximum(after - 1, 0)] - steps - 1))
     near = distance <= NEAREST_ENTROPY
-    matched = np.interp(steps + 1, measured, entropy[logged])
+    matched = np.interp(steps + 1, measured, entropies[logged])
     return LawPoints.of(steps[near], matched[near], run.evaluations.column(metric)[near])
 
 

@@ -33,6 +33,11 @@ STAGES = (1 / 12, 1 / 3, 1.0)
 
 ACCURACY_GROUPS = ("low", "mid", "high")
 """Prompts with a share of correct responses next to 0.125, 0.5 and 0.875."""
+WEIGHTED_ACCURACY, RESPONSE_ACCURACY, TOKEN_ACCURACY = "cov/group_weighted_acc_", "cov/acc_", "cov/token_acc_"
+"""Beginnings of the columns of these groups: covariance of (log pi, pi A) and of (log pi, A) within a prompt, response
+by response, and ``cov`` of its tokens."""
+GROUP_COVARIANCE = "cov/group_weighted_mean"
+"""Eq. 8, over all prompts."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,16 @@ def check_theorem(
         predicted=predicted,
         changes=changes,
     )
+
+
+def check_group_covariance(
+    table: Table, *, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = SEED
+) -> Interval | None:
+    """Rank correlation of eq. 8 of a step with -dH of the step after it (paper, Fig. 8); None without such a pair."""
+    covariances, changes = pairs_of(table, GROUP_COVARIANCE, "entropy/delta")
+    if not len(changes):
+        return None
+    return rank_correlation(covariances, -changes, resamples=resamples, level=level, seed=seed)
 
 
 def pairs_of(table: Table, first: str, second: str) -> tuple[Floats, Floats]:
@@ -213,10 +228,14 @@ class AccuracyCovariance:
 
 
 def covariance_by_accuracy(
-    table: Table, *, tokens: bool = False, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = SEED
+    table: Table,
+    prefix: str = WEIGHTED_ACCURACY,
+    *,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+    seed: int = SEED,
 ) -> AccuracyCovariance:
-    """Of responses (``cov/acc_low``, ...), as in the paper, or of ``tokens`` (``cov/token_acc_low``, ...)."""
-    prefix = "cov/token_acc_" if tokens else "cov/acc_"
+    """Of the columns ``<prefix>low``, ``<prefix>mid``, ``<prefix>high``; by default eq. 8, which the paper shows."""
     columns = {group: table.column(prefix + group) for group in ACCURACY_GROUPS}
     series = {group: values[~np.isnan(values)] for group, values in columns.items()}
     apart = columns["high"] - columns["low"]

@@ -89,6 +89,17 @@ def number_faults(args: SimpleNamespace) -> Iterator[str]:
     yield from _colocation_faults(args)
     yield from _length_faults(args)
     yield from _batch_faults(args)
+    yield from _kl_faults(args)
+
+
+def _kl_faults(args: SimpleNamespace) -> Iterator[str]:
+    """k1, log pi - log pi_ref, has the score as its gradient, whose mean over samples of pi is 0: noise, no pull."""
+    kl = args.algo.kl
+    if kl.use_loss and kl.init_coef > 0 and kl.estimator == "k1" and not kl.unbiased_gradient:
+        yield (
+            "--algo.kl.estimator k1 as a loss (--algo.kl.use_loss) has a gradient of 0 in expectation; choose k3, or "
+            "add --algo.kl.unbiased_gradient"
+        )
 
 
 def _colocation_faults(args: SimpleNamespace) -> Iterator[str]:

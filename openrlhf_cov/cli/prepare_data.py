@@ -14,6 +14,7 @@ from openrlhf_cov.preparation.inputs import TRAINING_SETS, Keys, Row, open_sourc
 from openrlhf_cov.preparation.output import MANIFEST, TRAIN, write_training_set
 from openrlhf_cov.preparation.overlap import EvaluationSets, read_evaluation_sets
 from openrlhf_cov.preparation.selection import REASONS
+from openrlhf_cov.rewards.sources import SOURCES
 from openrlhf_cov.utils.prompts import TEMPLATES
 from openrlhf_cov.utils.terminal import Parser, refuse, say
 from openrlhf_cov.utils.text_table import aligned
@@ -41,6 +42,11 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="also leave out what shares N words in a row with one of them; 20 is sensible (default: 0, off)",
     )
+    parser.add_argument(
+        "--rule",
+        choices=tuple(SOURCES),
+        help="grades the rows of files whose source names no rule (default: refuse such rows)",
+    )
     for name in KEYS:
         default = getattr(Keys, name)
         parser.add_argument(f"--{name}_key", default=default, help=f"key of the {name} in files (default: {default})")
@@ -62,9 +68,11 @@ def prepare(args: argparse.Namespace) -> dict[str, Any]:
     """Write the training set; its manifest."""
     _check(args)
     keys = {f"{name}_key": getattr(args, f"{name}_key") for name in KEYS}
-    sources = open_sources(args.dataset, args.data_dir, Keys(**{name: keys[f"{name}_key"] for name in KEYS}))
+    sources = open_sources(
+        args.dataset, args.data_dir, Keys(**{name: keys[f"{name}_key"] for name in KEYS}), args.rule
+    )
     evaluation = read_evaluation_sets(args.eval_dir, args.eval_ngram) if args.eval_dir else EvaluationSets()
-    settings = {"template": args.template, "eval_ngram": args.eval_ngram} | keys
+    settings = {"template": args.template, "eval_ngram": args.eval_ngram, "rule": args.rule} | keys
     args.output.mkdir(parents=True, exist_ok=True)
     return write_training_set(args.output, sources, evaluation, settings, _watch)
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 NAMINGS = ("openrlhf", "verl", "trl")
 FORMATS = ("svg", "png")
+ENTROPIES = {"token": "entropy/mean", "response": "entropy/response_mean"}
+"""--entropy -> column."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -40,7 +42,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     law = parser.add_argument_group("the law")
     law.add_argument(
-        "--metric", default="reward", help="R: reward, score or a number of evaluations (default: reward)"
+        "--metric",
+        default="reward",
+        help="R: reward, score or a number of evaluations, several with commas for their mean (default: reward)",
+    )
+    law.add_argument(
+        "--entropy",
+        choices=tuple(ENTROPIES),
+        default="token",
+        help="H: mean over all tokens, or over the tokens of a response first as in the paper (default: token)",
     )
     law.add_argument("--forecast", type=float, default=0.15, metavar="SHARE", help="share fitted to forecast the rest")
     law.add_argument("--robust", action="store_true", help="Huber's fit, which outlying rewards hardly move")
@@ -165,6 +175,7 @@ def _checked(args: argparse.Namespace) -> tuple[tuple[str, ...], "Options", Mapp
         raise UsageError(f"--extrapolate {args.extrapolate:g} needs the sizes of the runs: --size RUN=N ...")
     options = Options(
         metric=args.metric,
+        entropy=ENTROPIES[args.entropy],
         forecast_share=args.forecast,
         robust=args.robust,
         highest_reward=args.reward_max,

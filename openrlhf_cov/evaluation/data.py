@@ -41,6 +41,8 @@ def load_problems(benchmark: Benchmark, data_dir: Path | None) -> list[Problem]:
     else:
         place, rows, expected = str(path), _own_form(benchmark, _file_rows(path)), benchmark.rows
     problems = _check_rows(rows)
+    if benchmark.grader == "row":
+        _check_rules(place, problems)
     if expected is None and not problems:
         raise UsageError(f"{place} has no problems")
     if expected is not None and len(problems) != expected:
@@ -49,6 +51,15 @@ def load_problems(benchmark: Benchmark, data_dir: Path | None) -> list[Problem]:
             "get the complete set, and use --limit for a part of it"
         )
     return problems
+
+
+def _check_rules(place: str, problems: Iterable[Problem]) -> None:
+    """Every problem names the rule that grades it. Raises UsageError."""
+    for problem in problems:
+        try:
+            source_of(problem.source, RewardConfig(reward_source="row"))
+        except ValueError as error:
+            raise UsageError(f"{place}: problem {problem.id}: {error}") from error
 
 
 def ungradable(benchmark: Benchmark, problems: Iterable[Problem]) -> list[str]:

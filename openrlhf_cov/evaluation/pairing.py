@@ -270,7 +270,9 @@ def _paper_notes(runs: Sequence[ComparedRun], grader: str) -> list[str]:
                 )
     if grader == "strict":
         notes.append("paper: it was graded more leniently than by the grader strict; add --grader published")
-    asked = {paper.COLUMN_OF.get(each.settings.name) for run in runs for each in run.samples}
+    names = {each.settings.name for run in runs for each in run.samples}
+    asked = {paper.COLUMN_OF.get(name) for name in names}
+    notes += [f"paper: {note}" for name, note in paper.OTHER.items() if name in names]
     notes += [f"paper: it does not say which problems its {name} are" for name in paper.UNCERTAIN if name in asked]
     return notes
 

@@ -75,20 +75,36 @@ def mean_entropy(sums: Tensor) -> Tensor:
     return sums[6].double() / FIXED_POINT / sums[2]
 
 
-def response_means(rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
-    """Per response, float64 (B,): length-normalised log-prob (paper eq. 9), mean advantage, 1 if it has a token."""
-    mask = rollout.action_mask.bool()
-    tokens = mask.sum(1)
-    values = torch.stack([rollout.log_probs, rollout.advantages]).double().masked_fill(~mask, 0.0)
-    log_prob, advantage = values.sum(2) / tokens.clamp(min=1)
-    return log_prob, advantage, (tokens > 0).double()
+@dataclass(frozen=True)
+class Responses:
+    """Means over the tokens of each response, float64 (B,); 0 where it has none."""
+
+    log_prob: Tensor
+    """Length-normalised log pi(y|x), paper eq. 9."""
+    advantage: Tensor
+    entropy: Tensor
+    counted: Tensor
+    """1 where the response has a token, else 0."""
+
+    @classmethod
+    def of(cls, rollout: Rollout) -> "Responses":
+        mask = rollout.action_mask.bool()
+        tokens = mask.sum(1)
+        values = torch.stack([rollout.log_probs, rollout.advantages, rollout.entropy]).double().masked_fill(~mask, 0.0)
+        return cls(*(values.sum(2) / tokens.clamp(min=1)), (tokens > 0).double())
+
+    @property
+    def prob_weighted(self) -> Tensor:
+        """pi(y|x) A(y|x) of paper eq. 8, pi = exp of the length-normalised log pi."""
+        return self.log_prob.exp() * self.advantage * self.counted
 
 
 def group_sums(rollout: Rollout, samples_per_prompt: int, groups: int) -> Tensor:
-    """float64 (groups, 4) per prompt: responses with a token, sums of their log-probs and advantages, correct ones."""
-    log_prob, advantage, counted = response_means(rollout)
-    rows = torch.stack([counted, log_prob, advantage, (rollout.scores > CORRECT).double()], dim=1)
-    sums = torch.zeros(groups, 4, dtype=torch.float64, device=rows.device)
+    """float64 (groups, 5) per prompt: responses with a token, sums of their log pi, A and pi A, correct ones."""
+    means = Responses.of(rollout)
+    columns = (means.counted, means.log_prob, means.advantage, means.prob_weighted, rollout.scores > CORRECT)
+    rows = torch.stack([column.double() for column in columns], dim=1)
+    sums = torch.zeros(groups, len(columns), dtype=torch.float64, device=rows.device)
     return sums.index_add_(0, rollout.sample_ids // samples_per_prompt, rows)
 
 
@@ -107,14 +123,14 @@ def accuracy_levels(samples_per_prompt: int) -> dict[str, int]:
 def rollout_metrics(rollout: Rollout, sums: Tensor, groups: Tensor, samples_per_prompt: int) -> list[Metric]:
     """Entropy and covariance statistics of one rank; ``docs/metrics.md`` defines each name.
 
-    ``sums`` (7,) and ``groups`` (G, 4) are ``token_sums`` and ``group_sums`` added over all ranks. The same names come
+    ``sums`` (7,) and ``groups`` (G, 5) are ``token_sums`` and ``group_sums`` added over all ranks. The same names come
     back for any data.
     """
     cov = rollout.token_covariance(sums)
     return [
         *entropy_metrics(rollout.entropy, rollout.action_mask, rollout.scores),
         *covariance_metrics(rollout, cov, means_of(sums[3:6])),
-        *accuracy_metrics(rollout, cov, groups, samples_per_prompt),
+        *prompt_metrics(rollout, cov, groups, samples_per_prompt),
     ]
 
 
@@ -154,22 +170,32 @@ def covariance_metrics(rollout: Rollout, cov: Tensor, weighted_means: TokenMeans
     ]
 
 
-def accuracy_metrics(rollout: Rollout, cov: Tensor, groups: Tensor, samples_per_prompt: int) -> list[Metric]:
-    """Covariance of the prompts of three accuracies, response by response and token by token.
+def prompt_metrics(rollout: Rollout, cov: Tensor, groups: Tensor, samples_per_prompt: int) -> list[Metric]:
+    """What is averaged over responses or prompts: H of paper eq. 5, and covariance within a prompt, of (log pi, A)
+    and of (log pi, pi A) (eq. 8), over all prompts and over those of three accuracies; there token by token, too.
 
-    ``groups`` (G, 4) are the ``group_sums`` of all ranks. A response weighs 1 / n of its prompt's n, so that the
-    weights of a prompt add up to one wherever its responses lie.
+    ``groups`` (G, 5) are the ``group_sums`` of all ranks. A response weighs 1 / n of its prompt's n, so that the
+    weights of a prompt add up to one wherever its responses lie. One sample per prompt has no covariance.
     """
-    log_prob, advantage, counted = response_means(rollout)
-    count, log_prob_sum, advantage_sum, correct = groups[rollout.sample_ids // samples_per_prompt].T
+    means = Responses.of(rollout)
+    counted = means.counted
+    count, log_prob, advantage, weighted, correct = groups[rollout.sample_ids // samples_per_prompt].T
     count = count.clamp(min=1)
-    within = (log_prob - log_prob_sum / count) * (advantage - advantage_sum / count)
+    apart = means.log_prob - log_prob / count
+    within = apart * (means.advantage - advantage / count)
+    prob_weighted = apart * (means.prob_weighted - weighted / count)
+    share = counted / count * (samples_per_prompt > 1)
+    metrics: list[Metric] = [
+        Mean("entropy/response_mean", means.entropy.sum(), counted.sum()),
+        Mean("cov/group_mean", (share * within).sum(), share.sum()),
+        Mean("cov/group_weighted_mean", (share * prob_weighted).sum(), share.sum()),
+    ]
     mask = rollout.action_mask.bool()
-    metrics: list[Metric] = []
     for level, number in accuracy_levels(samples_per_prompt).items():
         member = correct == number
-        weight = counted * member / count
+        weight = share * member
         tokens = mask & member[:, None]
         metrics.append(Mean(f"cov/acc_{level}", (weight * within).sum(), weight.sum()))
+        metrics.append(Mean(f"cov/group_weighted_acc_{level}", (weight * prob_weighted).sum(), weight.sum()))
         metrics.append(Mean(f"cov/token_acc_{level}", masked_sum(cov.double(), tokens), tokens.sum()))
     return metrics

@@ -16,8 +16,12 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.code import datasets
 from openrlhf_cov.rewards.code.datasets import Converter
 from openrlhf_cov.rewards.extraction import GSM8K_MARK, last_boxed
+from openrlhf_cov.rewards.sources import SOURCES
 from openrlhf_cov.utils.hub import HubDataset, download
 from openrlhf_cov.utils.json_lines import parse_object
+
+EURUS_FORM = "Present the answer in LaTex format: \\boxed{Your answer}"
+"""How a problem of Eurus-2-RL-Math ends on the hub."""
 
 
 class Digest(Protocol):
@@ -75,18 +79,31 @@ class TrainingSet:
     file: str
     """Its name in ``--data_dir``."""
     source: str
-    answer: Callable[[str], str | None] = lambda answer: answer
-    """From the answer field on the hub to the label."""
+    """Of rows on the hub. It begins with the rule that grades them, as do those of the file where they name none."""
+    answer: Callable[[Any], Any] = lambda answer: answer
+    """From the answer field on the hub to the label; None for none."""
+    problem: Callable[[Any], Any] = lambda problem: problem
+    """From the problem field on the hub to its text."""
+    only: tuple[str, str] | None = None
+    """A field on the hub, and its value in the rows that belong to the set; None: all do."""
     convert: Converter | None = None
     """From a row, on the hub or in the file, to problem and label, where they are no fields."""
 
 
-def _as_it_is(answer: str) -> str:
-    return answer
-
-
 def _after_mark(solution: str) -> str:
     return solution.rpartition(GSM8K_MARK)[2]
+
+
+def _last_message(messages: Any) -> Any:
+    """What the user says last, without the form of answer that is asked for there: templates ask for theirs."""
+    if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
+        return messages
+    said = messages[-1].get("content")
+    return said.strip().removesuffix(EURUS_FORM) if isinstance(said, str) else said
+
+
+def _ground_truth(reward: Any) -> Any:
+    return reward.get("ground_truth") if isinstance(reward, dict) else reward
 
 
 TRAINING_SETS: dict[str, TrainingSet] = {
@@ -96,13 +113,21 @@ TRAINING_SETS: dict[str, TrainingSet] = {
             path="open-r1/DAPO-Math-17k-Processed", config="all", split="train", problem="prompt", answer="solution"
         ),
         file="dapo_math_17k.jsonl",
-        source="DAPO-Math-17k",
-        answer=_as_it_is,
+        source="math/DAPO-Math-17k",
+    ),
+    "eurus-2-rl-math": TrainingSet(
+        # mathematics and programs in one set, told apart by a field; problems are chats, labels lie in reward_model
+        hub=HubDataset(path="PRIME-RL/Eurus-2-RL-Data", split="train", problem="prompt", answer="reward_model"),
+        file="eurus_2_rl_math.jsonl",
+        source="math/Eurus-2-RL-Math",
+        problem=_last_message,
+        answer=_ground_truth,
+        only=("ability", "math"),
     ),
     "math": TrainingSet(
         hub=HubDataset(path="DigitalLearningGmbH/MATH-lighteval", split="train", answer="solution"),
         file="math_train.jsonl",
-        source="MATH",
+        source="math/MATH",
         answer=last_boxed,
     ),
     "gsm8k": TrainingSet(
@@ -145,11 +170,14 @@ TRAINING_SETS: dict[str, TrainingSet] = {
 """--dataset, by name."""
 
 
-def open_sources(datasets: str, data_dir: Path | None, keys: Keys) -> list[Source]:
+def open_sources(datasets: str, data_dir: Path | None, keys: Keys, rule: str | None = None) -> list[Source]:
     """The sources of a comma-separated list of names and files. Raises UsageError for one that is not there, and for
-    two that are called the same, by which their rows could not be told apart."""
+    two that are called the same, by which their rows could not be told apart.
+
+    ``rule`` grades the rows of files whose source names no rule; None refuses them.
+    """
     names = [datasets] if Path(datasets).is_file() else [name.strip() for name in datasets.split(",")]
-    sources = [_open(name, data_dir, keys) for name in names]
+    sources = [_open(name, data_dir, keys, rule) for name in names]
     called = [source.name for source in sources]
     for name in called:
         if called.count(name) > 1:
@@ -157,13 +185,14 @@ def open_sources(datasets: str, data_dir: Path | None, keys: Keys) -> list[Sourc
     return sources
 
 
-def _open(name: str, data_dir: Path | None, keys: Keys) -> Source:
+def _open(name: str, data_dir: Path | None, keys: Keys, rule: str | None) -> Source:
     known = TRAINING_SETS.get(name)
     if known and data_dir is None:
         return _hub_source(name, known)
     path = data_dir / known.file if known and data_dir else Path(name)
     if path.is_file():
-        return _file_source(name if known else path.stem, path, keys, known)
+        rule = rule or (known.source.partition("/")[0] if known else None)
+        return _file_source(name if known else path.stem, path, keys, rule, known)
     if known:
         raise UsageError(f"--data_dir {data_dir}: no file {known.file}, which {name} needs")
     close = difflib.get_close_matches(name.lower(), TRAINING_SETS, n=1)
@@ -171,7 +200,7 @@ def _open(name: str, data_dir: Path | None, keys: Keys) -> Source:
     raise UsageError(f"--dataset {name}: no such file or dataset; {hint}")
 
 
-def _file_source(name: str, path: Path, keys: Keys, known: TrainingSet | None) -> Source:
+def _file_source(name: str, path: Path, keys: Keys, rule: str | None, known: TrainingSet | None) -> Source:
     convert = known and known.convert
 
     def read(digest: Digest) -> Iterator[Row]:
@@ -184,7 +213,7 @@ def _file_source(name: str, path: Path, keys: Keys, known: TrainingSet | None) -
                     if known and convert:
                         yield from _converted(place, _object(place, line), name, number, known, convert)
                     else:
-                        yield _file_row(place, line, name, number, keys)
+                        yield _file_row(place, line, name, number, keys, rule)
                     number += 1
 
     try:
@@ -195,10 +224,15 @@ def _file_source(name: str, path: Path, keys: Keys, known: TrainingSet | None) -
     return Source(name=name, place=path.name, count=count, read=read)
 
 
-def _file_row(place: str, line: bytes, name: str, number: int, keys: Keys) -> Row:
+def _file_row(place: str, line: bytes, name: str, number: int, keys: Keys, rule: str | None) -> Row:
     row = _object(place, line)
     values = {}
-    for field, instead in (("id", f"{name}-{number}"), ("problem", None), ("answer", None), ("source", name)):
+    for field, instead in (
+        ("id", f"{name}-{number}"),
+        ("problem", None),
+        ("answer", None),
+        ("source", f"{rule or 'math'}/{name}"),
+    ):
         key = getattr(keys, field)
         if key in row:
             values[field] = _text(f"{place}: {key!r}", row[key])
@@ -206,6 +240,7 @@ def _file_row(place: str, line: bytes, name: str, number: int, keys: Keys) -> Ro
             values[field] = instead
         else:
             raise UsageError(f"{place} has no key {key!r}, but {', '.join(row) or 'none'}; name it with --{field}_key")
+    values["source"] = _with_rule(place, values["source"], rule)
     return Row(dataset=name, **values)
 
 
@@ -230,6 +265,17 @@ def _converted(
         yield Row(name, f"{name}-{number}", problem, answer, known.source)
 
 
+def _with_rule(place: str, source: str, rule: str | None) -> str:
+    """The source as it is if it names a rule, else after ``rule`` and a slash."""
+    if source.partition("/")[0].lower() in SOURCES:
+        return source
+    if rule is None:
+        raise UsageError(
+            f"{place}: source {source!r} names no rule; name the rule of such rows with --rule: {', '.join(SOURCES)}"
+        )
+    return f"{rule}/{source}"
+
+
 def _hub_source(name: str, known: TrainingSet) -> Source:
     hub = known.hub
     place = ", ".join(filter(None, (hub.path, hub.config, f"split {hub.split}")))
@@ -243,19 +289,28 @@ def _hub_source(name: str, known: TrainingSet) -> Source:
                     yield made
 
         return Source(name=name, place=place, count=len(dataset), read=read_converted)
-    for field in (hub.problem, hub.answer):
+    for field in filter(None, (hub.problem, hub.answer, known.only and known.only[0])):
         if field not in dataset.column_names:
             raise UsageError(f"{place}: field {field!r} is missing; it has {', '.join(dataset.column_names)}")
+
+    if known.only:
+        field, value = known.only
+        dataset = dataset.filter(lambda row: row[field] == value)
 
     def read(digest: Digest) -> Iterator[Row]:
         for number, row in enumerate(dataset.select_columns([hub.problem, hub.answer])):
             at = f"{place}, row {number + 1}"
-            problem, answer = _text(f"{at}: {hub.problem!r}", row[hub.problem]), _text(at, row[hub.answer])
+            problem = _text(f"{at}: {hub.problem!r}", known.problem(row[hub.problem]))
+            answer = _text(f"{at}: {hub.answer!r}", _label(known, row[hub.answer]))
             digest.update(json.dumps([problem, answer]).encode() + b"\n")
-            answer = (known.answer(answer) or "").strip()
             yield Row(name, f"{name}-{number}", problem, answer, known.source)
 
     return Source(name=name, place=place, count=len(dataset), read=read)
+
+
+def _label(known: TrainingSet, answer: Any) -> Any:
+    found = known.answer(answer)
+    return "" if found is None else found
 
 
 def _text(place: str, value: Any) -> str:

@@ -19,11 +19,14 @@ from openrlhf_cov.analysis.runs import (
     keeps_groups,
     read_run,
     training_points,
+    with_mean,
 )
+from openrlhf_cov.analysis.stages import early_shares
 from openrlhf_cov.analysis.table import TIME, Table
 from openrlhf_cov.analysis.theory import (
     PREDICTIONS,
     AccuracyCovariance,
+    check_group_covariance,
     check_theorem,
     covariance_bands,
     covariance_by_accuracy,
@@ -52,8 +55,6 @@ from openrlhf_cov.report.curves import (
     REWARD,
     SERIES_COLUMNS,
     STEP_TOTAL,
-    TOKEN_ACCURACY_CURVES,
-    Curve,
 )
 from openrlhf_cov.report.series import SMOOTHED, Series, spread_out, stacked, to_series
 from openrlhf_cov.report.tokens import find_token_files
@@ -94,11 +95,16 @@ def unlike(names: Sequence[str], paths: Sequence[Path]) -> list[str]:
 
 
 def check_metric(metric: str, runs: Iterable[Run]) -> None:
-    """UsageError for a metric that no run has, with those that there are."""
+    """UsageError for a metric that no run has, with those that there are; and for a mean of what has no mean."""
     columns = [name for run in runs for name in run.evaluations.columns]
     known = list(dict.fromkeys([*TRAINING_METRICS, *columns]))
-    if metric not in known:
-        raise UsageError(f"--metric {metric}: {_near(metric, known)}")
+    names = metric.split(",")
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--metric {name}: {_near(name, known)}")
+    of_training = set(names) & set(TRAINING_METRICS)
+    if len(set(names)) < len(names) or (of_training and len(of_training) < len(names)):
+        raise UsageError(f"--metric {metric}: a mean is of different numbers of evaluations, or of reward and score")
 
 
 def check_names(flag: str, names: Iterable[str], runs: Sequence[Run]) -> None:
@@ -117,7 +123,7 @@ def _near(name: str, known: list[str]) -> str:
 
 def law_section(run: Run, options: Options) -> LawSection:
     """The law of this run, or why it has none."""
-    points = law_points(run, options.metric)
+    points = law_points(run, options)
     result = _result(run, points, options)
     found, reason = _forecast(points, options)
     return LawSection(
@@ -127,14 +133,19 @@ def law_section(run: Run, options: Options) -> LawSection:
         line=law_line(result.fit, points) if result.fit else None,
         forecast=found,
         no_forecast=reason,
+        early=early_shares(points),
     )
 
 
-def law_points(run: Run, metric: str) -> LawPoints:
+def law_points(run: Run, options: Options) -> LawPoints:
     """Entropy and R of each step, or of each evaluation."""
-    if metric in TRAINING_METRICS:
-        return training_points(run, metric)
-    return evaluation_points(run, metric)
+    find = training_points if of_training(options.metric) else evaluation_points
+    return find(run, options.metric, options.entropy)
+
+
+def of_training(metric: str) -> bool:
+    """R is measured on the rollouts, not by evaluations."""
+    return metric.split(",")[0] in TRAINING_METRICS
 
 
 def law_line(fit: LawFit, points: LawPoints) -> LawLine:
@@ -148,7 +159,7 @@ def law_line(fit: LawFit, points: LawPoints) -> LawLine:
 
 
 def _result(run: Run, points: LawPoints, options: Options) -> LawResult:
-    missing = _missing(run, options.metric)
+    missing = _missing(run, options)
     if missing:
         return LawResult(None, None, Verdict((Reason("not_logged", f"the log has no {missing}"),)))
     return examine_law(
@@ -160,10 +171,12 @@ def _result(run: Run, points: LawPoints, options: Options) -> LawResult:
     )
 
 
-def _missing(run: Run, metric: str) -> str:
+def _missing(run: Run, options: Options) -> str:
     """What of entropy and R the log does not have at all."""
-    table = run.training if metric in TRAINING_METRICS else run.evaluations
-    missing = ["entropy" if ENTROPY not in run.training.columns else "", metric if metric not in table.columns else ""]
+    metric, entropy = options.metric, options.entropy
+    table = run.training if of_training(metric) else run.evaluations
+    lacks = "entropy" if entropy == ENTROPY else entropy
+    missing = [lacks if entropy not in run.training.columns else "", metric if metric not in table.columns else ""]
     return " and no ".join(filter(None, missing))
 
 
@@ -279,6 +292,7 @@ def build_contents(runs: Sequence[Run], options: Options) -> Contents:
     """All that a report says about these runs, whose names differ; UsageError for options that do not fit them."""
     check_metric(options.metric, runs)
     check_names("--size", options.sizes, runs)
+    runs = [with_mean(run, options.metric) for run in runs]
     reports = tuple(_run_report(run, options) for run in runs)
     return Contents(
         title=reports[0].name if len(reports) == 1 else f"{len(reports)} runs",
@@ -303,15 +317,15 @@ def _run_report(run: Run, options: Options) -> RunReport:
         step_count=len(table),
         last_step=int(table.steps[-1]),
         seconds=float(times[-1] - times[0]) if len(times) else math.nan,
-        entropy=_ends(table.column(ENTROPY)),
+        entropy=_ends(table.column(options.entropy)),
         reward=_ends(table.column("reward")),
         series=_curves(table, SERIES_COLUMNS),
         evaluations=_curves(run.evaluations, run.evaluations.columns, smoothed=0.0),
         law=law_section(run, options),
         theory=tuple(_theory_section(table, theorem, options) for theorem in PREDICTIONS),
         stage_bands=tuple(covariance_bands(table)),
-        accuracy=_accuracy(table, ACCURACY_CURVES, options),
-        token_accuracy=_accuracy(table, TOKEN_ACCURACY_CURVES, options),
+        accuracy=_accuracy(table, options),
+        group_correlation=check_group_covariance(table, level=options.level),
         phases=_phases(table),
         token_files=find_token_files(run.path),
     )
@@ -348,10 +362,12 @@ def _theory_section(table: Table, theorem: int, options: Options) -> TheorySecti
     return TheorySection(theorem, check, "", means[:, 0], means[:, 1])
 
 
-def _accuracy(table: Table, curves: Sequence[Curve], options: Options) -> AccuracyCovariance | None:
-    if not any(curve.column in table.columns for curve in curves):
-        return None
-    return covariance_by_accuracy(table, tokens=curves is TOKEN_ACCURACY_CURVES, level=options.level)
+def _accuracy(table: Table, options: Options) -> dict[str, AccuracyCovariance]:
+    return {
+        title: covariance_by_accuracy(table, curves[0].column.removesuffix("low"), level=options.level)
+        for title, curves in ACCURACY_CURVES.items()
+        if any(curve.column in table.columns for curve in curves)
+    }
 
 
 def _phases(table: Table) -> Phases | None:
@@ -369,7 +385,7 @@ def _notes(runs: Sequence[Run], options: Options) -> list[str]:
     """Where R is above the highest that it is said to be or is that of a part of the groups, and flags not known."""
     bound, notes = options.highest_reward, []
     for run in runs:
-        points = law_points(run, options.metric)
+        points = law_points(run, options)
         if usable_bound(points, bound) != bound:
             highest = f"{options.metric} reaches {points.reward.max():.3g}"
             notes.append(f"{run.name}: {highest}, above --reward_max {bound:g}, which is not used for this run")
@@ -377,6 +393,6 @@ def _notes(runs: Sequence[Run], options: Options) -> list[str]:
     if unknown:
         notes.append(f"{', '.join(unknown)}: {UNKNOWN_FLAGS}")
     kept = [run.name for run in runs if keeps_groups(run.training)]
-    if kept and options.metric in TRAINING_METRICS:
+    if kept and of_training(options.metric):
         notes.append(f"{', '.join(kept)}: {KEPT_ONLY}")
     return notes

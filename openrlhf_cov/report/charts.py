@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from openrlhf_cov.analysis.theory import GROUP_COVARIANCE
 from openrlhf_cov.pages.chart import (
     FAINT,
     Axis,
@@ -22,7 +23,6 @@ from openrlhf_cov.pages.chart import (
 )
 from openrlhf_cov.report.contents import Contents, RunReport
 from openrlhf_cov.report.curves import (
-    ACCURACY_CURVES,
     BAND_CURVES,
     CURVE_FIGURES,
     PROGRESS,
@@ -36,6 +36,7 @@ from openrlhf_cov.report.run_charts import (
     accuracy_panels,
     bands_panels,
     curve,
+    fall_panels,
     law_panels,
     phase_panels,
     running_means,
@@ -71,7 +72,7 @@ def curve_chart(contents: Contents, figure: CurveFigure) -> Chart | str:
     """A panel for each column that any run has values of, a line per run in each."""
     runs, names, wanted = contents.runs, labels(contents), figure.panels
     if figure is PROGRESS and contents.options.metric not in figure.columns:
-        wanted += (Curve(contents.options.metric, contents.options.metric),)
+        wanted += (Curve(contents.options.metric, shortened(contents.options.metric)),)
     found = [(panel, [run.series.get(panel.column, run.evaluations.get(panel.column)) for run in runs])
              for panel in wanted]  # fmt: skip
     found = [(panel, curves) for panel, curves in found if any(curves)]
@@ -129,7 +130,7 @@ def law_of_all(contents: Contents) -> Chart | str:
     return Chart(
         "law_of_all",
         "The law, all runs",
-        (Panel(tuple(marks), EXP_H, Axis(metric)),),
+        (Panel(tuple(marks), EXP_H, Axis(shortened(metric))),),
         f"{metric} against exp(H) of {len(contents.runs)} runs; {applies} have a fitted line.",
         "Training goes from right to left. A line ends at exp(H) = 1, where no entropy is left: its ceiling. "
         "Runs to which the law does not apply have dots only.",
@@ -254,7 +255,7 @@ def pictures(contents: Contents) -> dict[str, Chart | str]:
     """By the name of the file: what there is to draw, or why there is nothing."""
     curves = {figure.name: curve_chart(contents, figure) for figure in CURVE_FIGURES}
     law, lacks = (
-        f"The entropy law R = −a exp(H) + b, R: {contents.options.metric}",
+        f"The entropy law R = −a exp(H) + b, R: {shortened(contents.options.metric)}",
         "no run has {} and the like".format,
     )
     no_theory = contents.runs[0].theory[0].reason
@@ -262,9 +263,10 @@ def pictures(contents: Contents) -> dict[str, Chart | str]:
         "law": (law, partial(law_panels, options=contents.options), _no_law(contents), "xy"),
         "covariance_bands": ("Covariance of the tokens, by band", bands_panels, lacks(BAND_CURVES[0].column), "y"),
         "entropy_change": ("Change of entropy against its prediction", theory_panels, no_theory, ""),
+        "entropy_fall": ("Fall of entropy and covariance", fall_panels, lacks(GROUP_COVARIANCE), ""),
         "timing": ("Time of a step, by phase", phase_panels, "no run has the time of its phases", "y"),
         "covariance_by_accuracy": (
-            *("Covariance by the accuracy of the prompt", accuracy_panels, lacks(ACCURACY_CURVES[0].column), "y"),
+            *("Covariance by the accuracy of the prompt", accuracy_panels, lacks("cov/group_weighted_acc_low"), ""),
         ),
     }
     of_runs = {name: runs_beside(contents, name, *how) for name, how in how_of.items()}

@@ -7,23 +7,27 @@ from pathlib import Path
 from openrlhf_cov.analysis.across import SameCoefficients, SizeTrend
 from openrlhf_cov.analysis.law import Forecast, LawPoints
 from openrlhf_cov.analysis.regression import Floats
+from openrlhf_cov.analysis.stages import EarlyShares
 from openrlhf_cov.analysis.theory import AccuracyCovariance, StageBands, TheoryCheck
 from openrlhf_cov.analysis.verdict import HIGHEST_REWARD, LawResult
 from openrlhf_cov.report.curves import REWARD
 from openrlhf_cov.report.series import Series
 from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY, LEVEL, Interval
+from openrlhf_cov.utils.metric_table import ENTROPY
 
 
 @dataclass(frozen=True)
 class Options:
     """What the user chose.
 
-    ``metric`` is R of the law: ``reward`` or ``score`` of training, or the name of an evaluation's number.
+    ``metric`` is R of the law: ``reward`` or ``score`` of training, or the name of an evaluation's number; several
+    with commas are one, their mean. ``entropy`` is the column of H.
     ``forecast_share`` is the share of the points that the forecast is fitted to. ``highest_reward`` is the best that
     R can be. ``sizes`` are non-embedding parameters by run name, ``extrapolate_to`` a size to go to, or None.
     """
 
     metric: str = REWARD
+    entropy: str = ENTROPY
     forecast_share: float = 0.15
     robust: bool = False
     highest_reward: float | None = HIGHEST_REWARD
@@ -69,7 +73,7 @@ class LawSection:
     ``result.verdict.applies`` before showing a number of ``result.fit`` with confidence; ``result.verdict.reasons``
     are sentences that say why not. ``line`` is None without a fit. ``forecast`` has its numbers from all points
     (``later``, ``predicted``, ``low``, ``high`` are those to draw, at most 1000); where it is None,
-    ``no_forecast`` says why.
+    ``no_forecast`` says why. ``early`` is how much of the fall and of the gain came early, of all points.
     """
 
     points: LawPoints
@@ -78,6 +82,7 @@ class LawSection:
     line: LawLine | None
     forecast: Forecast | None
     no_forecast: str
+    early: EarlyShares
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,8 +131,9 @@ class RunReport:
     without a clock.
     ``series`` has a curve for each of ``curves.SERIES_COLUMNS`` that was logged; a missing one is not there.
     ``evaluations`` are the curves of all numbers of evaluations. ``stage_bands`` is table 1 over training, empty
-    without covariances. ``accuracy`` is the covariance by accuracy of the prompts, of responses as in the paper,
-    ``token_accuracy`` that of tokens; None where it was not logged. ``phases`` is None where no time was logged.
+    without covariances. ``accuracy`` is the covariance by accuracy of the prompts, by title of
+    ``curves.ACCURACY_CURVES``, as far as it was logged. ``group_correlation`` is that of eq. 8 with -dH over the
+    steps, None without. ``phases`` is None where no time was logged.
     """
 
     name: str
@@ -144,8 +150,8 @@ class RunReport:
     law: LawSection
     theory: tuple[TheorySection, ...]
     stage_bands: tuple[StageBands, ...]
-    accuracy: AccuracyCovariance | None
-    token_accuracy: AccuracyCovariance | None
+    accuracy: Mapping[str, AccuracyCovariance]
+    group_correlation: Interval | None
     phases: Phases | None
     token_files: tuple[TokenFile, ...]
 

@@ -4,7 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from openrlhf_cov.analysis.runs import INTERVENTION_COLUMNS
-from openrlhf_cov.analysis.theory import BANDS, PREDICTIONS
+from openrlhf_cov.analysis.theory import (
+    BANDS,
+    GROUP_COVARIANCE,
+    PREDICTIONS,
+    RESPONSE_ACCURACY,
+    TOKEN_ACCURACY,
+    WEIGHTED_ACCURACY,
+)
 from openrlhf_cov.utils.metric_table import (
     ENTROPY,
     SHARE,
@@ -19,6 +26,8 @@ from openrlhf_cov.utils.metric_table import (
 )
 
 REWARD = "reward"
+RESPONSE_ENTROPY = "entropy/response_mean"
+"""H of the paper's eq. 5."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +76,15 @@ def _curves(columns: Iterable[str]) -> tuple[Curve, ...]:
 
 
 BAND_CURVES = _curves(BANDS)
-ACCURACY_CURVES = _curves(family("cov/acc_"))
-TOKEN_ACCURACY_CURVES = _curves(family("cov/token_acc_"))
+ACCURACY_CURVES = {
+    title: _curves(family(prefix))
+    for title, prefix in (
+        ("Cov(log π, π A) of responses", WEIGHTED_ACCURACY),
+        ("Cov(log π, A) of responses", RESPONSE_ACCURACY),
+        ("Cov(log π, A) of tokens", TOKEN_ACCURACY),
+    )
+}
+"""Title of a panel -> its curves, first what the paper shows."""
 PHASES = _curves(PHASE_COLUMNS)
 OTHER_PHASE = Curve("other", "other")
 """What of ``STEP_TOTAL`` is in none of the phases."""
@@ -77,8 +93,9 @@ SERIES_COLUMNS = tuple(
     dict.fromkeys(
         [
             *(column for figure in CURVE_FIGURES for column in figure.columns),
-            *(curve.column for curve in (*BAND_CURVES, *ACCURACY_CURVES, *TOKEN_ACCURACY_CURVES)),
+            *(curve.column for curves in (BAND_CURVES, *ACCURACY_CURVES.values()) for curve in curves),
             "cov/prob_weighted_mean",
+            GROUP_COVARIANCE,
             "entropy/delta",
         ]
     )
@@ -88,6 +105,7 @@ SERIES_COLUMNS = tuple(
 COLUMNS = (
     *SERIES_COLUMNS,
     "score",
+    RESPONSE_ENTROPY,
     *INTERVENTION_COLUMNS,
     "time",
     *(prediction for prediction, _ in PREDICTIONS.values()),

@@ -8,9 +8,12 @@ from typing import Any
 from openrlhf_cov.analysis.law import Forecast
 from openrlhf_cov.analysis.theory import AccuracyCovariance
 from openrlhf_cov.report.contents import Contents, RunReport, SameSection, SizeSection, TheorySection
+from openrlhf_cov.report.curves import ACCURACY_CURVES
 
 SCHEMA = 1
 """Counts up when a field changes its meaning or goes."""
+ACCURACY_FIELDS = ("weighted_covariance_by_accuracy", "covariance_by_accuracy", "token_covariance_by_accuracy")
+"""In the order of ``ACCURACY_CURVES``."""
 
 
 def export_text(contents: Contents) -> str:
@@ -25,6 +28,7 @@ def record(contents: Contents) -> dict[str, Any]:
         "schema": SCHEMA,
         "options": {
             "metric": options.metric,
+            "entropy": options.entropy,
             "method": options.method,
             "forecast_share": options.forecast_share,
             "highest_reward": options.highest_reward,
@@ -53,8 +57,11 @@ def _run(run: RunReport) -> dict[str, Any]:
         "law": _law(run),
         "theory": [_theory(section) for section in run.theory],
         "covariance_bands": [asdict(stage) for stage in run.stage_bands],
-        "covariance_by_accuracy": _accuracy(run.accuracy),
-        "token_covariance_by_accuracy": _accuracy(run.token_accuracy),
+        "group_correlation": asdict(run.group_correlation) if run.group_correlation else None,
+        **{
+            name: _accuracy(run.accuracy.get(title))
+            for name, title in zip(ACCURACY_FIELDS, ACCURACY_CURVES, strict=True)
+        },
         "settings": dict(run.settings),
         "warnings": list(run.warnings),
     }
@@ -66,6 +73,7 @@ def _law(run: RunReport) -> dict[str, Any]:
         **law.result.record(),
         "slope": {"entropy": run.entropy.last, **asdict(run.slope)} if run.slope else None,
         "points": law.point_count,
+        "early": asdict(law.early),
         "forecast": _forecast(law.forecast) if law.forecast else None,
         "no_forecast": law.no_forecast or None,
     }

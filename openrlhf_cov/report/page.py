@@ -13,14 +13,17 @@ from openrlhf_cov.report.curves import BAND_CURVES
 from openrlhf_cov.report.run_charts import RUN_CHARTS, run_charts
 from openrlhf_cov.report.tokens import run_tokens, tokens_per_step
 from openrlhf_cov.report.words import (
+    EARLY_HEADS,
     arrow,
     duration,
+    early_cells,
     error_of,
     forecast_sentence,
     law_facts,
     law_sentence,
     number,
     percent,
+    r_and_h,
     same_sentence,
     share,
     size_lines,
@@ -34,7 +37,7 @@ OPEN_CARDS = 4
 """Runs up to which what the law says of each is not folded."""
 HEAD = (
     *("run", "steps", "time", "reward", "entropy", "law", "ceiling", "dR/dH at the end", "R²", "RMSE"),
-    *("forecast RMSE", "forecast at the end", "theorem 1", "theorem 2"),
+    *("forecast RMSE", "forecast at the end", "theorem 1", "theorem 2", *EARLY_HEADS),
 )
 """Columns of the table of runs."""
 NOTHING = Cell(NONE, float("nan"))
@@ -110,7 +113,7 @@ def asked(options: Options) -> str:
     """What the report was asked for."""
     fit = "Huber's robust fit" if options.robust else "least squares"
     forecast = f"forecast from the first {percent(options.forecast_share)} % of the points"
-    return f"R is {options.metric}; {fit}; {share(options.level)} intervals; {forecast}."
+    return f"R is {r_and_h(options)}; {fit}; {share(options.level)} intervals; {forecast}."
 
 
 def _style(place: int) -> dict[str, Any]:
@@ -150,6 +153,9 @@ def run_row(run: RunReport, options: Options) -> list[Cell]:
     correlations = [theory.check.correlation.estimate if theory.check else float("nan") for theory in run.theory]
     theory = [Cell(number(each), each) for each in correlations]
     theory += [NOTHING] * (2 - len(theory))
+    theory += [
+        Cell(text, each[0]) for text, each in zip(early_cells(run), (law.early.drop, law.early.gain), strict=True)
+    ]
     fit = law.result.fit
     if fit is None or not verdict.applies:
         return [*start, *[NOTHING] * 6, *theory]
@@ -224,9 +230,8 @@ def _span(first: int, last: int) -> str:
 def accuracy_table(run: RunReport) -> list[Table]:
     """Covariance by accuracy of the prompts, means over the run; none where it was not logged."""
     rows = [
-        [Cell(f"of {kind}"), *map(Cell, map(with_interval, (*found.means.values(), found.easy_minus_hard)))]
-        for kind, found in (("responses", run.accuracy), ("tokens", run.token_accuracy))
-        if found
+        [Cell(title), *map(Cell, map(with_interval, (*found.means.values(), found.easy_minus_hard)))]
+        for title, found in run.accuracy.items()
     ]
     head = ("covariance", "hard", "medium", "easy", "easy − hard")
     caption = f"Covariance by accuracy of the prompts of {run.name}, mean over the run (paper, Fig. 8)"

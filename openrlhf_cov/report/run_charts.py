@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from openrlhf_cov.analysis.regression import Floats
+from openrlhf_cov.analysis.theory import GROUP_COVARIANCE
 from openrlhf_cov.pages.chart import (
     FAINT,
     HATCHES,
@@ -27,7 +28,6 @@ from openrlhf_cov.report.curves import (
     BAND_CURVES,
     OTHER_PHASE,
     PHASES,
-    TOKEN_ACCURACY_CURVES,
     Curve,
 )
 from openrlhf_cov.report.series import Series, spread_out
@@ -44,6 +44,11 @@ ABOVE, STALL = 1.05, 1.6
 """Height of stacks: above the highest, and at most so many times what 95 % of the steps stay below."""
 COVARIANCES = {1: "Cov(log π, π A)", 2: "Cov(log π, A)"}
 EXP_H = Axis("exp(H), H the mean token entropy in nats")
+FALL_NOTE = (
+    "−ΔH is what the updates of a step took; the covariance, over the responses of a prompt and then over all "
+    "prompts, is that before them. Both are running means in parts of their largest. Theorem 1 is about one update "
+    "per rollout: with several, what comes after the first is in −ΔH alone."
+)
 SOLID = {"dash": "solid", "marker": ""}
 
 RUN_CHARTS = {
@@ -51,6 +56,7 @@ RUN_CHARTS = {
     "bands": "Covariance bands",
     "theorem1": "Theorem 1: ΔH against its prediction",
     "theorem2": "Theorem 2: ΔH against its prediction",
+    "fall": "Fall of entropy and covariance",
     "accuracy": "Covariance by accuracy of the prompts",
     "phases": "Time by phase",
 }
@@ -87,6 +93,7 @@ def run_charts(run: RunReport, options: Options) -> list[Chart]:
     found: dict[str, tuple[list[Panel], str, str]] = {
         "law": (law_panels(run, options), f"{options.metric} against exp(H)", _law_note(run)),
         "bands": (bands_panels(run), "Covariance bands by step", running_means(BAND_CURVES, [run], raw=False)),
+        "fall": (fall_panels(run), "Fall of entropy and covariance of paper eq. 8 by step", FALL_NOTE),
         "accuracy": (accuracy_panels(run), "Covariance for hard, medium and easy prompts", _accuracy_note(run)),
         "phases": (phase_panels(run), "Seconds per step by phase", _phase_note(run)),
     }
@@ -132,7 +139,7 @@ def law_panels(run: RunReport, options: Options) -> list[Panel]:
         name, line = "fit, not to be relied on", (law.line.exp_entropy[inside], law.line.reward[inside])
         marks.append(Mark("line", Look(FAINT, "dot"), *line, name=name, group="fit"))
     margin = MARGIN * (np.ptp(shown) or 1.0)
-    reach = Axis(options.metric, ends=(float(shown.min() - margin), float(shown.max() + margin)))
+    reach = Axis(shortened(options.metric), ends=(float(shown.min() - margin), float(shown.max() + margin)))
     return [Panel(tuple(marks), EXP_H, reach, said=_law_words(run))]
 
 
@@ -206,18 +213,40 @@ def _curves(run: RunReport, curves: Sequence[Curve]) -> tuple[Mark, ...]:
 
 
 def accuracy_panels(run: RunReport) -> list[Panel]:
-    """Covariance of hard, medium and easy prompts: of responses, as in the paper, and of tokens."""
-    kinds = {"covariance of responses": ACCURACY_CURVES, "covariance of tokens": TOKEN_ACCURACY_CURVES}
-    found = {title: _curves(run, curves) for title, curves in kinds.items()}
+    """Covariance of hard, medium and easy prompts: of responses, first as in the paper, and of tokens."""
+    found = {title: _curves(run, curves) for title, curves in ACCURACY_CURVES.items()}
     return [Panel(marks, y=Axis(title)) for title, marks in found.items() if marks]
 
 
+def fall_panels(run: RunReport) -> list[Panel]:
+    """-dH of a step's updates and eq. 8 before them, by step, each in parts of its largest (paper, Fig. 8)."""
+    changes, covariance = run.series.get("entropy/delta"), run.series.get(GROUP_COVARIANCE)
+    if changes is None or covariance is None:
+        return []
+    # the change that step t + 1 measures is that of the updates of step t
+    falls = replace(changes, steps=changes.steps - 1, values=-changes.values, mean=-changes.mean)
+    shown = {"−ΔH": falls, "Cov(log π, π A), paper eq. 8": covariance}
+    marks = [
+        mark
+        for place, (name, series) in enumerate(shown.items())
+        for mark in curve(_in_parts(series), name, name, look_of(place), raw=False)
+    ]
+    said = f"rank correlation {with_interval(run.group_correlation)}" if run.group_correlation else ""
+    return [Panel(tuple(marks), y=Axis("parts of the largest", zero=True), said=said)]
+
+
+def _in_parts(series: Series) -> Series:
+    """The series over the largest of its running mean."""
+    size = float(np.nanmax(np.abs(series.mean))) or 1.0
+    return replace(series, values=series.values / size, mean=series.mean / size)
+
+
 def _accuracy_note(run: RunReport) -> str:
-    means = running_means((*ACCURACY_CURVES, *TOKEN_ACCURACY_CURVES), [run], raw=False)
+    means = running_means([each for curves in ACCURACY_CURVES.values() for each in curves], [run], raw=False)
     note = f"{means} In the paper easy prompts have the higher covariance.".strip()
-    if run.accuracy is not None:
-        apart = run.accuracy.easy_minus_hard
-        note += f" Easy minus hard here, of responses: {number(apart.estimate)} ({ends(apart)})."
+    for title, found in list(run.accuracy.items())[:1]:
+        apart = found.easy_minus_hard
+        note += f" Easy minus hard here, {title}: {number(apart.estimate)} ({ends(apart)})."
     return note
 
 

@@ -112,11 +112,13 @@ def split_label(label: Any) -> tuple[str, str | None]:
 
 
 def source_of(source: str | None, config: RewardConfig) -> RewardSource:
-    """The rule for a row of this ``source``."""
+    """The rule for a row of this ``source``; ``math`` for a row without one. ValueError for one that names no rule."""
     name = config.reward_source
     if name == "row":
-        name = (source or "").partition("/")[0].lower()
-    return SOURCES.get(name, SOURCES["math"])
+        name = (source or "math").partition("/")[0].lower()
+    if name not in SOURCES:
+        raise ValueError(f"its source {source!r} names no rule; begin it with one, {', '.join(SOURCES)}, and a slash")
+    return SOURCES[name]
 
 
 def check_label(label: Any, config: RewardConfig) -> None:

@@ -118,6 +118,21 @@ def _qwen(hidden, layers, heads, kv_heads, intermediate, vocab, tied, max_positi
     )
 
 
+def _llama(hidden, layers, heads, kv_heads, intermediate, vocab, tied, max_positions) -> ModelShape:
+    """Llama, and what is built like it, with heads of 128 numbers."""
+    return ModelShape(
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=128,
+        intermediate=intermediate,
+        vocab=vocab,
+        tied=tied,
+        max_positions=max_positions,
+    )
+
+
 _SMOLLM2_135M = ModelShape(
     hidden=576,
     layers=30,
@@ -137,6 +152,15 @@ KNOWN: dict[str, ModelShape] = {
     "Qwen/Qwen2.5-7B": _qwen(3584, 28, 28, 4, 18944, 152064, False, 131072),
     "Qwen/Qwen2.5-14B": _qwen(5120, 48, 40, 8, 13824, 152064, False, 131072),
     "Qwen/Qwen2.5-32B": _qwen(5120, 64, 40, 8, 27648, 152064, False, 131072),
+    "Qwen/Qwen2.5-1.5B-Instruct": _qwen(1536, 28, 12, 2, 8960, 151936, True, 32768),
+    "Qwen/Qwen2.5-3B-Instruct": _qwen(2048, 36, 16, 2, 11008, 151936, True, 32768),
+    "Qwen/Qwen2.5-7B-Instruct": _qwen(3584, 28, 28, 4, 18944, 152064, False, 32768),
+    "mistralai/Mistral-7B-v0.3": _llama(4096, 32, 32, 8, 14336, 32768, False, 32768),
+    "mistralai/Mistral-Nemo-Base-2407": _llama(5120, 40, 32, 8, 14336, 131072, False, 131072),
+    "mistralai/Mistral-Small-24B-Base-2501": _llama(5120, 40, 32, 8, 32768, 131072, False, 32768),
+    "meta-llama/Llama-3.2-3B": _llama(3072, 28, 24, 8, 8192, 128256, True, 131072),
+    "meta-llama/Llama-3.1-8B": _llama(4096, 32, 32, 8, 14336, 128256, False, 131072),
+    "deepseek-ai/deepseek-math-7b-base": _llama(4096, 30, 32, 32, 11008, 102400, False, 4096),
     "HuggingFaceTB/SmolLM2-135M": _SMOLLM2_135M,
     "HuggingFaceTB/SmolLM2-135M-Instruct": _SMOLLM2_135M,
 }

@@ -38,6 +38,9 @@ FLAGS = {
 """Flag of ``cli.evaluate`` in a message -> what stands for it in a training."""
 
 
+MEAN_SCORE = "eval/mean/avg"
+
+
 @contextmanager
 def flags_of_training() -> Iterator[None]:
     """UsageErrors of the evaluation harness name the training's flags."""
@@ -107,12 +110,15 @@ class BenchmarkEvaluation:
         return unfit + list(respond(fitting, self.grader, generate, self.config.reward_workers))
 
     def metrics(self, responses: list[Response]) -> dict[str, float]:
-        """Scores and shares of every benchmark, under ``eval/NAME/``; see docs/metrics.md."""
-        return {
+        """Scores and shares of every benchmark, under ``eval/NAME/``, and the mean of avg@k over all benchmarks, R of
+        the paper's law; see docs/metrics.md."""
+        values = {
             f"eval/{each.name}/{name}": value
             for each in self.plan.benchmarks
             for name, value in _metrics([r for r in responses if r.benchmark == each.name], each.samples).items()
         }
+        scores = [values[f"eval/{each.name}/avg@{each.samples}"] for each in self.plan.benchmarks]
+        return values | {MEAN_SCORE: sum(scores) / len(scores)}
 
 
 def _data_dir(args: SimpleNamespace) -> Path | None:

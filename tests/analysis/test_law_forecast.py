@@ -35,10 +35,10 @@ def test_share_is_a_fraction(law_curve, share):
 
 
 def test_too_small_a_share_is_refused(law_curve):
-    # 15 % of 66 are 9 points, of 67 are 10
-    with pytest.raises(ValueError, match="a forecast needs at least 10 points with entropy and reward, got 9"):
-        forecast(law_curve(66, 0.5, 0), 0.15)
-    assert forecast(law_curve(67, 0.5, 0), 0.15).fit.points == 10
+    # 15 % of 39 are 5 points; of 60, a run of 240 steps evaluated every 4, the 9 of the paper
+    with pytest.raises(ValueError, match="a forecast needs at least 6 points with entropy and reward, got 5"):
+        forecast(law_curve(39, 0.5, 0), 0.15)
+    assert forecast(law_curve(60, 0.5, 0), 0.15).fit.points == 9
 
 
 def test_forecasts_are_calibrated(law_curve):

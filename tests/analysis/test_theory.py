@@ -8,6 +8,7 @@ from openrlhf_cov.analysis.theory import (
     BANDS,
     _influence,
     _mid_ranks,
+    check_group_covariance,
     check_theorem,
     covariance_bands,
     covariance_by_accuracy,
@@ -210,17 +211,27 @@ def test_bands_leave_out_steps_without_covariance():
     assert covariance_bands(table([1, 2], reward=[0, 1])) == []
 
 
+# --- equation 8
+
+
+def test_covariance_is_about_the_fall_of_the_next_step():
+    # covariances 3, 1, 2 and, a step later, falls 0.3, 0.1, 0.2: the same order; the last covariance has no fall
+    log = table([1, 2, 3, 4], cov__group_weighted_mean=[3, 1, 2, 9], entropy__delta=[NAN, -0.3, -0.1, -0.2])
+    assert check_group_covariance(log).estimate == pytest.approx(1.0)
+    assert check_group_covariance(table([1, 2], entropy__delta=[NAN, -0.1])) is None
+
+
 # --- accuracy groups
 
 
 def test_covariance_by_accuracy():
     low, high = [0.1, -0.1, NAN, 0.3] * 7, [0.3, 0.3, 0.9, 0.5] * 7
-    found = covariance_by_accuracy(table(range(28), cov__acc_low=low, cov__acc_high=high))
+    found = covariance_by_accuracy(table(range(28), cov__acc_low=low, cov__acc_high=high), "cov/acc_")
     assert found.means["low"].estimate == pytest.approx(0.1)
     assert found.positive_frac["low"] == pytest.approx(2 / 3)
     assert found.easy_minus_hard.estimate == pytest.approx((0.2 + 0.4 + 0.2) / 3)
     assert found.easy_minus_hard.low > 0
     assert math.isnan(found.means["mid"].estimate)
     assert math.isnan(found.positive_frac["mid"])
-    tokens = covariance_by_accuracy(table(range(20), cov__token_acc_mid=high), tokens=True)
+    tokens = covariance_by_accuracy(table(range(20), cov__token_acc_mid=high), "cov/token_acc_")
     assert tokens.means["mid"].estimate == pytest.approx(0.5)

@@ -350,3 +350,13 @@ def test_a_whole_universal_checkpoint_of_other_ranks_is_taken(check, tmp_path):
     (actor / "global_step3_universal").mkdir()
     (actor / "latest_universal").write_text("global_step3_universal")
     check(changes, "--ckpt.load_enable", "--ds.use_universal_ckpt")
+
+
+def test_k1_as_a_loss_is_refused(refusal, check):
+    # the gradient of log pi - log pi_ref is that of log pi, whose mean over samples of pi is 0
+    message = refusal({}, "--algo.kl.use_loss", "--algo.kl.init_coef", "1e-3")
+    assert message.startswith("--algo.kl.estimator k1 as a loss (--algo.kl.use_loss) has a gradient of 0")
+    check({}, "--algo.kl.use_loss", "--algo.kl.init_coef", "1e-3", "--algo.kl.estimator", "k3")
+    check({}, "--algo.kl.use_loss", "--algo.kl.init_coef", "1e-3", "--algo.kl.unbiased_gradient")
+    check({}, "--algo.kl.use_loss", "--algo.kl.init_coef", "0")
+    check({}, "--algo.kl.init_coef", "1e-3")  # in the reward, where k1 is right

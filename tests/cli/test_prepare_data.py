@@ -14,8 +14,8 @@ from openrlhf_cov.utils.prompts import get_template
 
 REAL = Path(__file__).parents[3] / "shared/data"
 ROWS = [
-    {"id": "p0", "problem": "Find 1+1.", "answer": "2", "source": "sums"},
-    {"id": "p1", "problem": "find $1+1$", "answer": "2", "source": "sums"},
+    {"id": "p0", "problem": "Find 1+1.", "answer": "2", "source": "math/sums"},
+    {"id": "p1", "problem": "find $1+1$", "answer": "2", "source": "math/sums"},
     {"id": "p2", "problem": "Find 2+2.", "answer": "4", "source": "gsm8k/train"},
 ]
 

@@ -101,7 +101,14 @@ def test_flags_of_the_law(run, tmp_path):
     flags = ["--robust", "--forecast", "0.5", "--reward_max", "0.4", "--metric", "reward", "--export", str(path)]
     assert report.main([run, *flags]) == 0
     written = exported(path)
-    options = {"metric": "reward", "method": "huber", "forecast_share": 0.5, "highest_reward": 0.4, "level": 0.95}
+    options = {
+        "metric": "reward",
+        "entropy": "entropy/mean",
+        "method": "huber",
+        "forecast_share": 0.5,
+        "highest_reward": 0.4,
+        "level": 0.95,
+    }
     assert written["options"] == options
     assert written["runs"][0]["law"]["forecast"]["fit"]["points"] == 50
     assert written["notes"][0].endswith("above --reward_max 0.4, which is not used for this run")

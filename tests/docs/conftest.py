@@ -34,11 +34,11 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 FILES = {
     "responses.jsonl": [{"response": "\\boxed{2}", "answer": "2"}],
-    "train/dapo_math_8k.jsonl": [{"problem": "1+1?", "answer": "2", "id": "1", "source": "dapo"}],
+    "train/dapo_math_8k.jsonl": [{"problem": "1+1?", "answer": "2", "id": "1", "source": "math/dapo"}],
     "train/math_train.jsonl": [{"problem": "1+2?", "answer": "3", "id": "1", "source": "math"}],
     "eval/math500.jsonl": [{"problem": "What is 1+2?", "answer": "3", "id": "1", "source": "math500"}],
     "data/gsm8k/train.jsonl": [
-        {"prompt": f"What is 1 + {n}?", "answer": f"{n + 1}", "source": "m"} for n in range(90)
+        {"prompt": f"What is 1 + {n}?", "answer": f"{n + 1}", "source": "math"} for n in range(90)
     ],
     "verl_run.csv": "step,critic/score/mean,actor/entropy\n1,0.2,1.1\n2,0.3,0.9\n3,0.4,0.8\n",
     "their_run.csv": "iteration,score/mean,policy/H\n1,0.2,1.1\n2,0.3,0.9\n3,0.4,0.8\n",

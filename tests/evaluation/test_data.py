@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from openrlhf_cov.evaluation.data import Problem, load_problems, ungradable
 
 REAL = Path(__file__).parents[3] / "shared/data/eval"
 MATH = replace(BENCHMARKS["math500"], rows=3)
-ROWS = [{"id": f"p{n}", "problem": f"{n}+{n}=", "answer": str(2 * n), "source": "sums/easy"} for n in range(3)]
+ROWS = [{"id": f"p{n}", "problem": f"{n}+{n}=", "answer": str(2 * n), "source": "math/easy"} for n in range(3)]
 
 
 def write(folder, lines, name="math500.jsonl"):
@@ -53,9 +54,9 @@ class TestRealFiles:
 def test_the_order_is_that_of_the_file(tmp_path):
     write(tmp_path, ROWS[::-1])
     assert load_problems(MATH, tmp_path) == [
-        Problem("p2", "2+2=", "4", "sums/easy"),
-        Problem("p1", "1+1=", "2", "sums/easy"),
-        Problem("p0", "0+0=", "0", "sums/easy"),
+        Problem("p2", "2+2=", "4", "math/easy"),
+        Problem("p1", "1+1=", "2", "math/easy"),
+        Problem("p0", "0+0=", "0", "math/easy"),
     ]
 
 
@@ -172,10 +173,17 @@ class TestOwnFile:
         path.mkdir()
         assert refusal(own_benchmark(path), None) == f"{path} cannot be read: Is a directory"
 
+    def test_a_source_that_names_no_rule_is_refused(self, tmp_path):
+        path = write(tmp_path, [ROWS[0], ROWS[1] | {"source": "taco"}], "sums.jsonl")
+        with pytest.raises(
+            UsageError, match=rf"^{re.escape(str(path))}: problem p1: its source 'taco' names no rule;"
+        ):
+            load_problems(own_benchmark(path), None)
+
     def test_every_row_has_the_rule_of_its_source(self):
         # 1,234 is a number, but no letter and not digits alone; B is a letter and a formula; 34+57 is a formula alone
         golds = ["1,234", "B", "34+57", "\\frac{1}{2"]
-        sources = ["math", "gsm8k", "choice/x", "tiny_addition", "somewhere"]
+        sources = ["math", "gsm8k", "choice/x", "tiny_addition", "math/somewhere"]
         problems = [Problem(f"{gold} {source}", "?", gold, source) for gold in golds for source in sources]
         assert ungradable(own_benchmark(Path("sums.jsonl")), problems) == [
             *("1,234 choice/x", "1,234 tiny_addition"),

@@ -207,7 +207,7 @@ def test_what_differs_from_the_paper_is_named(make_run):
     assert notes[:1] + notes[2:] == (
         "a: amc23: the first 1 problems only",
         "a: aime24: 2 samples at temperature 0.6, the paper has 32 at 0.6",
-        "paper: it does not say which problems its AMC are",
+        "paper: its AMC are the 83 problems of 2022 and 2023, amc_2022_2023, of which amc23 has 40",
     )
 
 

@@ -72,7 +72,7 @@ class TestRegrade:
 
 
 ROWS = [("math", "s", "1/2"), ("gsm8k", "s", "1,234"), ("choice", "s", "B"), ("row", "tiny_addition", "91"),
-        ("row", "gsm8k/main", "5"), ("row", "aime", "x+1")]  # fmt: skip
+        ("row", "gsm8k/main", "5"), ("row", "math/aime", "x+1")]  # fmt: skip
 RESPONSES = [r"\boxed{0.5}", r"\boxed{1234}", r"\boxed{(B)}", "34+57;91<eos>", r"\boxed{5 apples}", r"\boxed{1+x}",
              r"\boxed{\dot{x}}", "", "5", r"\boxed{5}"]  # fmt: skip
 

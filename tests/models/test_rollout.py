@@ -89,6 +89,28 @@ def test_covariance_within_a_prompt_by_hand():
     assert values["cov/acc_low"] == values["cov/acc_mid"] == values["cov/acc_high"]  # with 2 samples all are 1 of 2
 
 
+def test_equation_8_by_hand():
+    # One prompt of two responses, all of whose tokens have one log-prob: length-normalised log pi 0 and -log 2, pi 1
+    # and 1/2, A 1 and -2, so pi A 1 and -1. Deviations of log pi: +-log(2) / 2; of pi A: +-1; of A: +-1.5.
+    # A second prompt of equal responses has covariance 0 and counts as a prompt.
+    log_probs = torch.tensor([[0.0, 0.0], [-math.log(2), -math.log(2)], [-1.0, 9.0], [-1.0, 9.0]])
+    advantages = torch.tensor([[1.0, 1.0], [-2.0, -2.0], [0.0, 9.0], [0.0, 9.0]])
+    mask = torch.tensor([[1, 1], [1, 1], [1, 0], [1, 0]])
+    values = logged(
+        Rollout(log_probs, ENTROPY[:, :2], advantages, mask, torch.tensor([1.0, 0, 1, 1]), torch.arange(4))
+    )
+    assert values["cov/group_weighted_mean"] == pytest.approx(math.log(2) / 2 / 2)
+    assert values["cov/group_mean"] == pytest.approx(1.5 * math.log(2) / 2 / 2)
+    # of 1 of 2 right there is the first prompt alone
+    assert values["cov/group_weighted_acc_mid"] == pytest.approx(math.log(2) / 2)
+    assert values["cov/acc_mid"] == pytest.approx(1.5 * math.log(2) / 2)
+
+
+def test_entropy_of_equation_5_by_hand():
+    # 0.75, 2 and 1.75 / 3 are the means of the responses; the one without a token does not count
+    assert logged(ROLLOUT)["entropy/response_mean"] == pytest.approx((0.75 + 2 + 1.75 / 3) / 3)
+
+
 @pytest.mark.parametrize(
     ("samples", "low", "mid", "high"),
     [(2, 1, 1, 1), (3, 1, 1, 2), (4, 1, 2, 3), (8, 1, 4, 7), (12, 1, 6, 11), (16, 2, 8, 14), (32, 4, 16, 28)],
@@ -117,8 +139,10 @@ def test_prompts_are_told_apart_by_their_accuracy():
     assert values["cov/token_acc_high"] == pytest.approx(1.0)
 
 
-def test_one_sample_per_prompt_has_no_accuracy():
+def test_one_sample_per_prompt_has_no_covariance_and_no_accuracy():
     values = logged(ROLLOUT, samples_per_prompt=1)
+    assert math.isnan(values["cov/group_mean"])
+    assert math.isnan(values["cov/group_weighted_mean"])
     assert all(math.isnan(values[f"cov/{kind}_{level}"]) for kind in ("acc", "token_acc") for level in ("low", "high"))
 
 
@@ -127,6 +151,7 @@ def test_without_scores_nothing_is_right_or_wrong():
     assert {name for name, value in values.items() if math.isnan(value)} == {
         "entropy/correct", "entropy/wrong",
         "cov/acc_low", "cov/acc_mid", "cov/acc_high",
+        "cov/group_weighted_acc_low", "cov/group_weighted_acc_mid", "cov/group_weighted_acc_high",
         "cov/token_acc_low", "cov/token_acc_mid", "cov/token_acc_high",
     }  # fmt: skip
 
@@ -188,15 +213,23 @@ def by_loops(samples, samples_per_prompt):
         "entropy/correct": mean(token[3] for token in kept if samples[token[0]][1]),
         "entropy/wrong": mean(token[3] for token in kept if not samples[token[0]][1]),
     }
+    by_response = [[token for token in kept if token[0] == n] for n in range(len(samples))]
+    result["entropy/response_mean"] = mean(mean(t[3] for t in response) for response in by_response if response)
+    within = []  # of each prompt with a token: its covariance with A, with pi A, and its correct responses
+    for first in range(0, len(samples), samples_per_prompt):
+        members = range(first, min(first + samples_per_prompt, len(samples)))
+        pairs = [(mean(t[1] for t in by_response[n]), mean(t[2] for t in by_response[n]))
+                 for n in members if by_response[n]]  # fmt: skip
+        of_tokens = [c for c, token in zip(cov, kept, strict=True) if token[0] in members]
+        if pairs:
+            weighted = [(lp, math.exp(lp) * adv) for lp, adv in pairs]
+            right = sum(samples[n][1] for n in members)
+            within.append((mean(covariance(pairs)), mean(covariance(weighted)), right, of_tokens))
+    of_all = within if samples_per_prompt > 1 else []
+    result |= {"cov/group_mean": mean(p[0] for p in of_all), "cov/group_weighted_mean": mean(p[1] for p in of_all)}
     for level, number in accuracy_levels(samples_per_prompt).items():
-        prompts, of_tokens = [], []
-        for first in range(0, len(samples), samples_per_prompt):
-            members = range(first, min(first + samples_per_prompt, len(samples)))
-            if sum(samples[n][1] for n in members) != number:
-                continue
-            responses = [[token for token in kept if token[0] == n] for n in members]
-            pairs = [(mean(t[1] for t in r), mean(t[2] for t in r)) for r in responses if r]
-            prompts += [mean(covariance(pairs))] if pairs else []
-            of_tokens += [c for c, token in zip(cov, kept, strict=True) if token[0] in members]
-        result |= {f"cov/acc_{level}": mean(prompts), f"cov/token_acc_{level}": mean(of_tokens)}
+        prompts = [prompt for prompt in within if prompt[2] == number]
+        result[f"cov/acc_{level}"] = mean(prompt[0] for prompt in prompts)
+        result[f"cov/group_weighted_acc_{level}"] = mean(prompt[1] for prompt in prompts)
+        result[f"cov/token_acc_{level}"] = mean(c for prompt in prompts for c in prompt[3])
     return result

@@ -1,14 +1,16 @@
 import hashlib
+import json
 
 import datasets
 import pytest
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.preparation.inputs import TRAINING_SETS, Keys, Row, open_sources
+from openrlhf_cov.rewards.sources import SOURCES
 
 ROWS = [
-    {"id": "p0", "problem": " 1+1=\n", "answer": "2 ", "source": "sums/easy"},
-    {"id": 7, "problem": "1/4=", "answer": 0.25, "source": "sums/hard", "level": 3},
+    {"id": "p0", "problem": " 1+1=\n", "answer": "2 ", "source": "math/easy"},
+    {"id": 7, "problem": "1/4=", "answer": 0.25, "source": "math/hard", "level": 3},
 ]
 
 
@@ -26,8 +28,8 @@ def refusal(*arguments):
 class TestFiles:
     def test_rows_have_texts_without_white_space_around_them(self, open_rows):
         assert read(open_rows(ROWS)) == [
-            Row("own", "p0", "1+1=", "2", "sums/easy"),
-            Row("own", "7", "1/4=", "0.25", "sums/hard"),
+            Row("own", "p0", "1+1=", "2", "math/easy"),
+            Row("own", "7", "1/4=", "0.25", "math/hard"),
         ]
 
     def test_a_row_is_called_by_its_dataset_and_id(self):
@@ -41,9 +43,25 @@ class TestFiles:
     def test_a_row_without_id_and_source_has_its_number_and_its_dataset(self, open_rows):
         rows = [{"problem": "?", "answer": "5"}, "", {"problem": "!", "answer": "6"}]
         assert [(row.id, row.source) for row in read(open_rows(rows, "sums.jsonl"))] == [
-            ("sums-0", "sums"),
-            ("sums-1", "sums"),
+            ("sums-0", "math/sums"),
+            ("sums-1", "math/sums"),
         ]
+
+    def test_a_source_that_names_no_rule_is_refused_unless_one_is_given(self, tmp_path):
+        path = tmp_path / "own.jsonl"
+        rows = [ROWS[0] | {"source": "choice/x"}, ROWS[1] | {"source": "taco"}]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        assert refusal(str(path), None, Keys()) == (
+            f"{path}, line 2: source 'taco' names no rule; name the rule of such rows with --rule: "
+            f"{', '.join(SOURCES)}"
+        )
+        (source,) = open_sources(str(path), None, Keys(), "gsm8k")
+        assert [row.source for row in read(source)] == ["choice/x", "gsm8k/taco"]
+
+    def test_the_file_of_a_named_set_has_the_rule_of_the_set(self, tmp_path):
+        (tmp_path / "dapo_math_17k.jsonl").write_text(json.dumps(ROWS[0] | {"source": "AoPS"}) + "\n")
+        (source,) = open_sources("dapo-math-17k", tmp_path, Keys())
+        assert read(source)[0].source == "math/AoPS"
 
     def test_the_digest_is_that_of_the_file(self, open_rows, tmp_path):
         source, digest = open_rows([*ROWS, ""]), hashlib.sha256()
@@ -101,7 +119,7 @@ class TestNames:
         [
             ("gsm8", "did you mean gsm8k?"),
             ("DAPO-Math-17K", "did you mean dapo-math-17k?"),
-            ("no/such.jsonl", "give a file, or one of dapo-math-17k, math, gsm8k"),
+            ("no/such.jsonl", "give a file, or one of dapo-math-17k, eurus-2-rl-math, math, gsm8k"),
         ],
     )
     def test_an_unknown_one_is_refused(self, name, hint):
@@ -133,16 +151,25 @@ def hub(monkeypatch):
     return serve
 
 
+CHAT = [
+    {"role": "system", "content": "Think."},
+    {"role": "user", "content": "Find it.\n\nPresent the answer in LaTex format: \\boxed{Your answer}"},
+]
 HUB = {
+    "eurus-2-rl-math": (
+        {"prompt": CHAT, "reward_model": {"ground_truth": "34", "style": "rule"}, "ability": "math"},
+        ("PRIME-RL/Eurus-2-RL-Data", None, "train"),
+        Row("eurus-2-rl-math", "eurus-2-rl-math-0", "Find it.", "34", "math/Eurus-2-RL-Math"),
+    ),
     "dapo-math-17k": (
         {"prompt": "Find it.", "solution": "34", "ability": "MATH"},
         ("open-r1/DAPO-Math-17k-Processed", "all", "train"),
-        Row("dapo-math-17k", "dapo-math-17k-0", "Find it.", "34", "DAPO-Math-17k"),
+        Row("dapo-math-17k", "dapo-math-17k-0", "Find it.", "34", "math/DAPO-Math-17k"),
     ),
     "math": (
         {"problem": "Find it.", "solution": "It is \\boxed{\\frac{1}{2}}.", "type": "Algebra"},
         ("DigitalLearningGmbH/MATH-lighteval", None, "train"),
-        Row("math", "math-0", "Find it.", "\\frac{1}{2}", "MATH"),
+        Row("math", "math-0", "Find it.", "\\frac{1}{2}", "math/MATH"),
     ),
     "gsm8k": (
         {"question": "How many?", "answer": "#### is the mark\n#### 1,018"},
@@ -161,6 +188,12 @@ class TestHub:
         assert read(source) == read(source) == [expected]
         assert calls == [call]
         assert source.count == 1
+
+    def test_programs_of_eurus_are_not_mathematics(self, hub):
+        row, *_ = HUB["eurus-2-rl-math"]
+        hub([row | {"ability": "code"}, row])
+        (source,) = open_sources("eurus-2-rl-math", None, Keys())
+        assert (source.count, len(read(source))) == (1, 1)
 
     def test_a_solution_without_a_box_has_no_answer(self, hub):
         hub([{"problem": "?", "solution": "It is 5."}])

@@ -10,8 +10,8 @@ from openrlhf_cov.preparation.overlap import EvaluationSet, EvaluationSets
 from openrlhf_cov.utils.prompts import BOXED
 
 ROWS = [
-    {"id": "p0", "problem": "Find 1+1.", "answer": "2", "source": "sums/easy"},
-    {"id": "p1", "problem": "Find 2+2.", "answer": "", "source": "sums/easy"},
+    {"id": "p0", "problem": "Find 1+1.", "answer": "2", "source": "math/easy"},
+    {"id": "p1", "problem": "Find 2+2.", "answer": "", "source": "math/easy"},
     {"id": "p2", "problem": "设 x=1", "answer": "1", "source": "gsm8k"},
 ]
 SETTINGS = {"template": "plain", "eval_ngram": 0}
@@ -41,7 +41,7 @@ def lines(path):
 def test_rows_that_train(prepare, open_rows):
     folder, _ = prepare([open_rows(ROWS)])
     assert lines(folder / "train.jsonl") == [
-        {"dataset": "own", "id": "p0", "prompt": f"Find 1+1.\n{BOXED}", "answer": "2", "source": "sums/easy"},
+        {"dataset": "own", "id": "p0", "prompt": f"Find 1+1.\n{BOXED}", "answer": "2", "source": "math/easy"},
         {"dataset": "own", "id": "p2", "prompt": f"设 x=1\n{BOXED}", "answer": "1", "source": "gsm8k"},
     ]
     assert "设 x=1" in (folder / "train.jsonl").read_text(encoding="utf-8")  # for people to read

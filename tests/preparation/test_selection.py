@@ -21,19 +21,19 @@ def sets(ngram=0):
 def test_one_reason_for_every_row_that_is_left_out():
     selection = select(
         rows(
-            ("Find 1+1.", "2", "sums"),
-            ("", "2", "sums"),
-            ("Find 2+2.", "", "sums"),
-            ("Find 3+3.", "\\frac{6}{1", "sums"),
-            (f"say {WORDS} 8.", "3", "sums"),
-            ("find $1+1$", "2", "sums"),
-            ("Find 4+4.", "8", "sums"),
-            ("Find $4+4$.", "9", "sums"),
-            (f"Write {WORDS} 9", "4", "sums"),
+            ("Find 1+1.", "2", "math"),
+            ("", "2", "math"),
+            ("Find 2+2.", "", "math"),
+            ("Find 3+3.", "\\frac{6}{1", "math"),
+            (f"say {WORDS} 8.", "3", "math"),
+            ("find $1+1$", "2", "math"),
+            ("Find 4+4.", "8", "math"),
+            ("Find $4+4$.", "9", "math"),
+            (f"Write {WORDS} 9", "4", "math"),
         ),
         sets(ngram=7),
     )
-    fault = label_fault("\\frac{6}{1", "sums")
+    fault = label_fault("\\frac{6}{1", "math")
     assert selection.drops == {
         1: Drop("empty", "no problem"),
         2: Drop("empty", "no answer"),
@@ -51,25 +51,25 @@ def test_one_reason_for_every_row_that_is_left_out():
 def test_a_row_counts_once_for_each_evaluation_set():
     found = sets()
     found.add("aime/9", f"say {WORDS} 8")
-    selection = select(rows((f"say {WORDS} 8", "3", "sums"), ("say 9", "3", "sums")), found)
+    selection = select(rows((f"say {WORDS} 8", "3", "math"), ("say 9", "3", "math")), found)
     assert selection.overlaps == {"aime": 1, "amc": 1}
 
 
 def test_the_first_reason_counts():
     # an evaluation problem with a bad label is no overlap that is to be reported
-    selection = select(rows((f"say {WORDS} 8", "\\frac{1}{", "sums")), sets())
+    selection = select(rows((f"say {WORDS} 8", "\\frac{1}{", "math")), sets())
     assert [drop.reason for drop in selection.drops.values()] == ["bad_label"]
     assert selection.overlaps == {}
 
 
 def test_a_row_with_a_bad_label_takes_no_part_in_repeats_and_conflicts():
     # the second one stays: the first has no answer that could be right
-    selection = select(rows(("Find it.", "\\frac{1}{", "sums"), ("Find it.", "1", "sums")), EvaluationSets())
+    selection = select(rows(("Find it.", "\\frac{1}{", "math"), ("Find it.", "1", "math")), EvaluationSets())
     assert [drop.reason for drop in selection.drops.values()] == ["bad_label"]
 
 
 def test_a_conflict_goes_before_a_repeat():
-    given = ("Find it.", "1", "sums"), ("Find it.", "1", "sums"), ("Find it.", "2", "sums")
+    given = ("Find it.", "1", "math"), ("Find it.", "1", "math"), ("Find it.", "2", "math")
     selection = select(rows(*given), EvaluationSets())
     assert {number: drop.reason for number, drop in selection.drops.items()} == dict.fromkeys(range(3), "conflict")
 

@@ -32,6 +32,7 @@ def columns_of(steps: int, seed: int, method: str) -> dict[str, np.ndarray]:
         "entropy/delta_theorem1": predicted,
         "entropy/delta_theorem2": -predicted,
         "cov/prob_weighted_mean": np.full(steps, 0.01),
+        "cov/group_weighted_mean": -predicted,
         "response_length": 100.0 + t,
         "truncated": np.zeros(steps),
         "sampling/kept_frac": np.linspace(0.6, 0.4, steps),

@@ -55,7 +55,8 @@ def test_a_run_of_two_columns_has_reasons_for_the_rest(make_contents):
         (2, None, "the log has no entropy/delta_theorem2 and no entropy/delta"),
     ]
     assert run.stage_bands == ()
-    assert run.accuracy is run.token_accuracy is run.phases is None
+    assert run.accuracy == {}
+    assert run.group_correlation is run.phases is None
     assert run.token_files == ()
 
 
@@ -119,9 +120,10 @@ def test_phases_and_what_is_in_none(make_contents):
 def test_covariance_by_accuracy_of_responses_and_of_tokens(make_contents):
     table = table_of(cov__acc_low=[0.1, 0.3], cov__acc_high=[0.5, 0.5], cov__token_acc_low=[0.7, 0.9])
     run = report_of(make_contents, table)
-    assert run.accuracy.means["low"].estimate == pytest.approx(0.2, abs=1e-12)
-    assert run.accuracy.easy_minus_hard.estimate == pytest.approx(0.3, abs=1e-12)
-    assert run.token_accuracy.means["low"].estimate == pytest.approx(0.8, abs=1e-12)
+    of_responses, of_tokens = run.accuracy.values()
+    assert of_responses.means["low"].estimate == pytest.approx(0.2, abs=1e-12)
+    assert of_responses.easy_minus_hard.estimate == pytest.approx(0.3, abs=1e-12)
+    assert of_tokens.means["low"].estimate == pytest.approx(0.8, abs=1e-12)
 
 
 def test_rewards_above_their_bound_are_noted_and_the_bound_is_not_used(make_contents, make_report_run):
@@ -200,17 +202,48 @@ def test_too_few_points_for_a_forecast_say_so(make_report_run):
     assert section.forecast is None
     # 15 % of 30 are 4 points
     assert section.no_forecast == (
-        "the first 15% of 30 points: a forecast needs at least 10 points with entropy and reward, got 4"
+        "the first 15% of 30 points: a forecast needs at least 6 points with entropy and reward, got 4"
     )
-    # of 5,000 points 0.0019 are 9, and no "0%"
-    small = law_section(make_report_run("run", steps=5000), Options(forecast_share=0.0019))
-    assert small.no_forecast.startswith("the first 0.19% of 5000 points: a forecast needs at least 10 points")
+    # of 5,000 points 0.0011 are 5, and no "0%"
+    small = law_section(make_report_run("run", steps=5000), Options(forecast_share=0.0011))
+    assert small.no_forecast.startswith("the first 0.11% of 5000 points: a forecast needs at least 6 points")
 
 
 def test_interventions_are_reasons(make_report_run):
     verdict = law_section(make_report_run("run", method="kl_cov"), Options()).result.verdict
     assert verdict.codes == {"intervention"}
     assert "--cov_type kl_cov" in verdict.reasons[0].text
+
+
+def test_the_mean_of_several_evaluations_as_reward(make_contents, make_report_run):
+    # R of the two benchmarks are 0.1 and 0.5 at step 10, 0.2 and NaN at 20, 0.3 and 0.7 at 30
+    table = Table(
+        np.array([10, 20, 30]), {"eval/a/avg@1": np.array([0.1, 0.2, 0.3]), "eval/b/avg@1": np.array([0.5, NAN, 0.7])}
+    )
+    metric = "eval/a/avg@1,eval/b/avg@1"
+    contents = make_contents(make_report_run("run", steps=40, evaluations=table), metric=metric)
+    run = contents.runs[0]
+    assert run.law.point_count == 2
+    np.testing.assert_allclose(run.law.points.reward, [0.3, 0.5])
+    assert list(run.evaluations) == ["eval/a/avg@1", "eval/b/avg@1", metric]
+
+
+@pytest.mark.parametrize(
+    "metric", ["reward,eval/aime24/avg@32", "reward,reward", "eval/aime24/avg@32,eval/aime24/avg@32"]
+)
+def test_a_mean_is_of_numbers_of_one_kind(make_report_run, metric):
+    with pytest.raises(UsageError, match="a mean is of different numbers of evaluations"):
+        check_metric(metric, [make_report_run("run")])
+
+
+def test_entropy_per_response(make_report_run):
+    run = make_report_run("run", steps=40)
+    halved = {"entropy/response_mean": run.training.columns["entropy/mean"] / 2}
+    both = replace(run, training=Table(run.training.steps, run.training.columns | halved))
+    section = law_section(both, Options(entropy="entropy/response_mean"))
+    np.testing.assert_allclose(section.points.entropy, halved["entropy/response_mean"])
+    missing = law_section(run, Options(entropy="entropy/response_mean")).result.verdict.reasons[0].text
+    assert missing == "the log has no entropy/response_mean"
 
 
 def test_an_evaluation_as_reward(make_report_run):

@@ -82,7 +82,7 @@ def test_plotly_takes_every_chart(three):
 
 
 def test_matplotlib_draws_every_picture_and_clips_no_text(three, tmp_path):
-    assert len(pictures(three)) == 11
+    assert len(pictures(three)) == 12
     for name, chart in pictures(three).items():
         assert chart.name == name
         check_picture(chart, tmp_path)
@@ -112,7 +112,8 @@ def test_what_has_nothing_to_show_says_why(bare):
         "sampling": "no run has sampling/kept_frac or sampling/all_right_frac or sampling/all_wrong_frac",
         "response_length": "no run has response_length or truncated",
         "timing": "no run has the time of its phases",
-        "covariance_by_accuracy": "no run has cov/acc_low and the like",
+        "covariance_by_accuracy": "no run has cov/group_weighted_acc_low and the like",
+        "entropy_fall": "no run has cov/group_weighted_mean and the like",
     }
     charts, missing = overview_charts(bare)
     assert [chart.name for chart in charts] == ["reward_and_entropy"]
@@ -341,7 +342,18 @@ def test_accuracy_has_a_panel_for_responses_and_no_empty_one(report_of):
     assert [[mark.name for mark in panel.marks] for panel in chart.panels] == [
         ["hard (about 1 of 8 correct)", "easy (about 7 of 8)"]
     ]
-    assert "Easy minus hard here, of responses: 0.0" in chart.note  # 0.08 - 0.02
+    assert "Easy minus hard here, Cov(log π, A) of responses: 0.0" in chart.note  # 0.08 - 0.02
+
+
+def test_the_fall_of_entropy_lies_over_its_covariance(report_of):
+    # the covariance of the fixture is a hundredth of the fall that the next step measures
+    [panel] = chart_named("fall", run_charts(report_of(), OPTIONS)).panels
+    fall, covariance = panel.marks
+    assert (fall.name, covariance.name) == ("−ΔH", "Cov(log π, π A), paper eq. 8")
+    np.testing.assert_allclose(fall.y, covariance.y, atol=1e-12)
+    np.testing.assert_array_equal(fall.x, covariance.x)
+    assert np.abs(fall.y).max() == 1.0
+    assert panel.said.startswith("rank correlation 1.000")
 
 
 def test_phases_are_stacked_and_told_apart_without_color(report_of):

@@ -76,7 +76,9 @@ def test_theory_and_covariance(contents):
     # columns 2^0 ... 2^-5, the same in every step
     assert list(holds["covariance_bands"][0]["means"].values()) == [1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125]
     accuracy = holds["covariance_by_accuracy"]
-    assert accuracy["means"]["high"]["estimate"] == contents.runs[0].accuracy.means["high"].estimate
+    assert accuracy["means"]["high"]["estimate"] == pytest.approx(0.08, abs=1e-3)
+    assert holds["weighted_covariance_by_accuracy"] is None
+    assert holds["group_correlation"]["estimate"] == pytest.approx(1.0)
     assert accuracy["means"]["mid"]["estimate"] is None
     assert bare["covariance_by_accuracy"] is None
 

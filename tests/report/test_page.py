@@ -50,7 +50,7 @@ def test_the_page_holds_all_sections_and_charts(page):
     assert {"law", "runs", "comparison", "curves", "one", "tokens", "settings"} <= set(ids)
     charts = [name.removeprefix("chart-") for name in ids if name.startswith("chart-")]
     overview = ["reward_and_entropy", "law_of_all", "model_size", "selection", "sampling", "response_length"]
-    assert charts == [*overview, "evaluations", "law", "bands", "theorem1", "theorem2", "accuracy", "phases"]
+    assert charts == [*overview, "evaluations", "law", "bands", "theorem1", "theorem2", "fall", "accuracy", "phases"]
     data = page.data
     assert [*data["charts"], "evaluations", *data["kinds"]] == charts
     assert [sorted(run["charts"]) for run in data["runs"]] == [sorted(data["kinds"])] * 2 + [["law"]]
@@ -212,6 +212,6 @@ def test_tables_of_a_run(page):
     assert rows[1][1:3] == ["1.000", "0.500"]
     assert rows[5][1:] == ["5.654", "3.112", "1.385", "0.351", "0.152", "0.003"]
     assert rows[6] == ["covariance", "hard", "medium", "easy", "easy − hard"]
-    assert (rows[7][0], rows[7][2]) == ("of responses", "- [no interval]")
+    assert (rows[7][0], rows[7][2]) == ("Cov(log π, A) of responses", "- [no interval]")
     assert rows[7][1].startswith(("0.02", "0.019"))
     assert Page(foreign).rows == []

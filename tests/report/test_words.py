@@ -110,7 +110,8 @@ def test_the_forecast_as_the_paper_reports_it(run):
     law = replace(run.law, forecast=found)
     assert forecast_sentence(law, Options()) == (
         "Fitted to the first 15 % (30 of 200 points), the law misses the rest by an RMSE of 1.2 % and the last "
-        "point by 0.4 % (paper, math: 0.9 % and 0.5 %); 93 % of the later points lie in its 95 % interval. Repeating "
+        "point by 0.4 % (paper: 0.9 % and 0.5 % in math, 1.2 % and 1.9 % in code); 93 % of the later points lie in "
+        "its 95 % interval. Repeating "
         "the last level known would have missed by 20.0 %."
     )
     few = replace(found, fit=replace(found.fit, points=29))
@@ -183,20 +184,25 @@ def test_a_run_that_follows_the_law_has_its_numbers(make_contents, make_report_r
     contents = make_contents(make_report_run("holds", steps=200))
     fit, found = contents.runs[0].law.result.fit, contents.runs[0].law.forecast
     (row,) = run_rows(contents)
+    early = contents.runs[0].law.early
     assert row[0:2] == ("holds", "200")
     assert row[4:] == (
         *(f"{fit.a.estimate:.3f}", f"{fit.b.estimate:.3f}"),
         f"{fit.ceiling.estimate:.3f} [{fit.ceiling.low:.3f}, {fit.ceiling.high:.3f}]",
         number(fit.slope_at(contents.runs[0].entropy.last).estimate),
         *(f"{fit.r2:.3f}", number(fit.rmse), number(found.rmse), f"{found.final_error:+.3f}"),
+        *(", ".join(f"{each:.0%}".replace("%", " %") for each in values) for values in (early.drop, early.gain)),
     )
+    # H is near 0.05 + exp(-6 t). Levels of 4 of 200 points: 0.956 of exp(-6 t) at the start, at 1/12 0.647, at 1/3
+    # 0.144, 0 at the end; so of the fall 0.32 and 0.85. R goes with exp(H): 2.735, 2.008, 1.214, 1.054; 0.43 and 0.90
+    assert (*early.drop, *early.gain) == pytest.approx((0.32, 0.85, 0.43, 0.90), abs=0.03)
     assert "does not apply" not in summary(contents)
 
 
 def test_a_run_that_does_not_has_reasons_instead(make_contents, make_report_run):
     contents = make_contents(make_report_run("kl", steps=200, method="kl_cov"))
     (row,) = run_rows(contents)
-    assert row[4:] == ("-",) * 8
+    assert row[4:12] == ("-",) * 8
     lines = summary(contents).splitlines()
     place = lines.index("kl: the law does not apply")
     assert lines[place + 1] == "  --cov_type kl_cov acts on the entropy; the law is stated without"
@@ -205,7 +211,7 @@ def test_a_run_that_does_not_has_reasons_instead(make_contents, make_report_run)
 
 def test_no_forecast_and_a_worthless_one_are_said(make_contents, make_report_run):
     short = summary(make_contents(make_report_run("short", steps=30)))
-    assert "short: no forecast, the first 15% of 30 points: a forecast needs at least 10 points" in short
+    assert "short: no forecast, the first 15% of 30 points: a forecast needs at least 6 points" in short
     contents = make_contents(make_report_run("run", steps=100))
     assert "worth nothing" not in summary(contents)
     law = contents.runs[0].law

@@ -41,12 +41,19 @@ def test_what_is_no_label(label):
         ("row", "gsm8k", "gsm8k"),
         ("row", "GSM8K/train", "gsm8k"),  # up to the first slash
         ("row", "choice", "choice"),
-        ("row", "unknown", "math"),
         ("row", None, "math"),
     ],
 )
 def test_the_rule_of_a_row(flag, source, rule):
     assert source_of(source, RewardConfig(reward_source=flag)) is SOURCES[rule]
+
+
+@pytest.mark.parametrize("source", ["taco", "unknown/math", "DAPO-Math-17k"])
+def test_a_source_that_names_no_rule_is_refused(source):
+    for work in (source_of, lambda source, config: check_label({"answer": "5", "source": source}, config)):
+        with pytest.raises(ValueError, match=f"its source '{source}' names no rule; begin it with one, math, gsm8k"):
+            work(source, ROW)
+    assert source_of(source, RewardConfig(reward_source="math")) is SOURCES["math"]
 
 
 def test_the_flag_knows_every_rule():

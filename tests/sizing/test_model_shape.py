@@ -57,6 +57,12 @@ def test_parameters_are_those_that_transformers_builds(kind, change):
         ("Qwen/Qwen2.5-7B", 7_615_616_512),
         ("Qwen/Qwen2.5-14B", 14_770_033_664),
         ("Qwen/Qwen2.5-32B", 32_763_876_352),
+        ("mistralai/Mistral-7B-v0.3", 7_248_023_552),
+        ("mistralai/Mistral-Nemo-Base-2407", 12_247_782_400),
+        ("mistralai/Mistral-Small-24B-Base-2501", 23_572_403_200),
+        ("meta-llama/Llama-3.2-3B", 3_212_749_824),
+        ("meta-llama/Llama-3.1-8B", 8_030_261_248),
+        ("deepseek-ai/deepseek-math-7b-base", 6_910_365_696),
         ("HuggingFaceTB/SmolLM2-135M", 134_515_008),
         ("HuggingFaceTB/SmolLM2-135M-Instruct", 134_515_008),
     ],
@@ -67,7 +73,11 @@ def test_the_models_of_the_recipes_have_the_published_sizes(name, published):
 
 
 def test_every_built_in_shape_is_tested():
-    assert len(KNOWN) == 8
+    instruct = {name for name in KNOWN if name.startswith("Qwen/") and name.endswith("-Instruct")}
+    assert len(KNOWN) == 14 + len(instruct)
+    for name in instruct:  # the base model's, but for the context
+        base = KNOWN[name.removesuffix("-Instruct")]
+        assert replace(KNOWN[name], max_positions=base.max_positions) == base
 
 
 def test_a_layer_by_hand(tiny):

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -96,7 +97,22 @@ def test_metrics_by_hand(make_args):
         "eval/sums/response_length_mean": pytest.approx(110 / 6),
         "eval/sums/truncated_frac": pytest.approx(2 / 6),
         "eval/sums/no_answer_frac": pytest.approx(2 / 6),
+        "eval/mean/avg": 0.5,
     }
+
+
+def test_the_mean_over_benchmarks_weighs_each_the_same(make_args, tmp_path):
+    # one of the three sums right, and the only difference right
+    other = tmp_path / "differences.jsonl"
+    other.write_text('{"id": "0", "problem": "2-1", "answer": "1", "source": "math"}\n')
+    args = make_args()
+    args.eval.dataset += f",{other}"
+    evaluation = BenchmarkEvaluation(plan_of(args, Tokenizer()), args)
+    responses = [response(n, 0, correct=n == 0) for n in range(3)]
+    responses.append(replace(response(0, 0, correct=True), benchmark="differences"))
+    metrics = evaluation.metrics(responses)
+    assert (metrics["eval/sums/avg@1"], metrics["eval/differences/avg@1"]) == (pytest.approx(1 / 3), 1.0)
+    assert metrics["eval/mean/avg"] == pytest.approx(2 / 3)
 
 
 def test_responses_come_from_the_engines_and_are_graded(make_args, monkeypatch):

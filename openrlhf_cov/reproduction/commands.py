@@ -1,0 +1,95 @@
+"""The command lines of an exhibit, as words: data, runs, evaluations, report."""
+
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.reproduction.exhibits import Exhibit, Recipe, Run
+
+PRINTED = 'ray() { printf "%s\\0" ray "$@"; }; export -f ray; exec "$0" "$@"'
+"""Bash: a script that submits by ``ray`` prints its words instead, with NUL between them."""
+VARIABLES = ("MODEL", "TEMPLATE", "DATA", "EVAL_DATA", "DATA_DIR", "BENCHMARKS", "SIZE", "LAYOUT", "OUTPUT")
+"""What a script must not take from the shell that asks for its command."""
+PYTHON = ("python", "-m")
+
+
+def module(name: str, *words: str) -> list[str]:
+    """A command of the package."""
+    return [*PYTHON, f"openrlhf_cov.cli.{name}", *words]
+
+
+def prepared(data: Path, recipe: Recipe) -> Path:
+    """Folder of the training set of a recipe."""
+    return data / f"{Path(recipe.data).stem}-{recipe.template}"
+
+
+def preparations(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:
+    """What makes the training sets of an exhibit, each once."""
+    recipes = {prepared(data, run.recipe): run.recipe for run in exhibit.runs if run.recipe}
+    for folder, recipe in recipes.items():
+        how = ("--template", recipe.template, "--eval_dir", str(data / "eval"), "--eval_ngram", "20")
+        yield module("prepare_data", "--dataset", _below(recipe.data, data), *how, "--output", str(folder))
+
+
+def submission(scripts: Path, script: str, variables: Mapping[str, str], flags: Sequence[str]) -> list[str]:
+    """The words of the ``ray job submit`` that a script makes of these variables and flags; nothing is submitted."""
+    path = scripts / script
+    if not path.is_file():
+        raise UsageError(f"{path} is not there: the paper's scale takes the recipes of a clone; run it in one")
+    known = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    done = subprocess.run(
+        ["bash", "-c", PRINTED, str(path.resolve()), *flags],
+        env=known | dict(variables),
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise UsageError(f"{path}: status {done.returncode}: {done.stderr.strip()[-300:]}")
+    return done.stdout.rstrip("\0").split("\0")
+
+
+def training(run: Run, scripts: Path, data: Path, output: Path) -> list[str]:
+    """The ``ray job submit`` of a run at the paper's scale."""
+    recipe = run.recipe
+    assert recipe is not None
+    places = {"DATA": prepared(data, recipe) / "train.jsonl", "EVAL_DATA": data / "eval", "OUTPUT": output / run.name}
+    given = {name: _below(value, data) for name, value in recipe.variables.items()}
+    variables = given | {name: str(place.absolute()) for name, place in places.items()}
+    return submission(scripts, recipe.script, variables, recipe.flags)
+
+
+def _below(value: str, data: Path) -> str:
+    """A path of the exhibits in the folder that the reader keeps data in."""
+    return value.replace("/data/", f"{data.absolute()}/")
+
+
+def laboratory(run: Run, output: Path, steps: int, more: Sequence[str] = ()) -> list[str]:
+    """A run at the tiny scale, in one process."""
+    return module("lab", "--output", str(output / run.tiny_name), "--steps", str(steps), *(run.lab or ()), *more)
+
+
+def evaluations(exhibit: Exhibit, scripts: Path, data: Path, output: Path) -> Iterator[list[str]]:
+    """Of the trained models of an exhibit that is a table of scores, and the comparisons with the paper's rows."""
+    for against in exhibit.tables:
+        size = against.removeprefix("paper-")
+        runs = [output / run.name for run in exhibit.runs if run.recipe and run.recipe.size == size]
+        for run in runs:
+            places = {"MODEL": run, "DATA_DIR": data / "eval", "OUTPUT": run / "evaluation"}
+            variables = {name: str(place.absolute()) for name, place in places.items()}
+            yield submission(scripts, f"eval_qwen2.5_{size}.sh", variables, ())
+        yield module(
+            "compare", *(str(run / "evaluation") for run in runs), "--against", against, "--grader", "published"
+        )
+
+
+def report(runs: Sequence[Path], output: Path, *flags: str) -> list[str]:
+    """The report of an exhibit's runs."""
+    return module("report", *map(str, runs), "--output", str(output), *flags)
+
+
+def line(words: Sequence[str]) -> str:
+    """A command as a shell takes it."""
+    return shlex.join(words)

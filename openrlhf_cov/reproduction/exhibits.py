@@ -1,0 +1,278 @@
+"""The figures and tables of arXiv 2505.22617v1, each with its runs, at the paper's scale and on one host (pure).
+
+At the paper's scale a run is a recipe of ``scripts/`` with variables and flags. The tiny scale is that of the embedded
+tasks: a run of ``cli.lab``, or of the whole trainer where the laboratory lacks what the figure is about. Its numbers
+are not the paper's; its commands, metrics and figures are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+EURUS, GSM8K, DAPO = "eurus-2-rl-math", "gsm8k", "dapo-math-17k"
+"""Training sets, names of ``prepare_data --dataset``."""
+DIFFICULT, CODE = "/data/eurus-difficult.jsonl", "/data/eurus-2-rl-code.jsonl"
+"""Files that the reader has to bring: the paper does not say which rows of Eurus are difficult, nor which programs of
+AceCode, Eurus-2-RL-Code and KodCode it kept."""
+MEAN = ("--metric", "eval/mean/avg")
+"""R of the paper: the mean over the benchmarks of an evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A script of ``scripts/`` and what it is given; ``data`` is a training set prepared with ``template``."""
+
+    script: str
+    data: str
+    template: str = "qwen-boxed"
+    variables: Mapping[str, str] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    size: str = "7b"
+    """Layout in ``scripts/layouts``: 7b is one node of 8 GPUs, 32b four."""
+
+    @property
+    def nodes(self) -> int:
+        """Of 8 GPUs."""
+        return 4 if self.size == "32b" else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A training run; ``name`` is that of its folder, the same in every exhibit that shows it.
+
+    ``lab`` are the laboratory's flags at the tiny scale, ``trainer`` those of a small run through Ray; None: the run
+    has no meaning there.
+    """
+
+    name: str
+    recipe: Recipe | None = None
+    lab: tuple[str, ...] | None = None
+    trainer: tuple[str, ...] | None = None
+
+    @property
+    def is_tiny(self) -> bool:
+        return self.lab is not None or self.trainer is not None
+
+    @property
+    def tiny_name(self) -> str:
+        """Of the folder at the tiny scale, where no Qwen trains."""
+        return self.name.replace("qwen2.5_7b_", "").replace("-qwen2.5-7b", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exhibit:
+    """What a figure or table of the paper shows, its runs, and the pictures of the report that draw it.
+
+    ``report`` are flags of the report; ``tables`` halves of Table 2 that the evaluated runs stand beside. ``not_tiny``
+    says why there is no tiny scale.
+    """
+
+    title: str
+    runs: tuple[Run, ...]
+    pictures: tuple[str, ...]
+    report: tuple[str, ...] = ()
+    with_sizes: bool = False
+    tables: tuple[str, ...] = ()
+    not_tiny: str = ""
+
+
+def _law(name: str, model: str, data: str = EURUS, template: str = "qwen-boxed", size: str = "7b", **of_run) -> Run:
+    """GRPO without intervention; ``of_run``: its tiny scale."""
+    variables = {"MODEL": model, "TEMPLATE": template, "SIZE": size}
+    return Run(
+        name=f"law-{name}",
+        recipe=Recipe(script="train_law.sh", data=data, template=template, variables=variables, size=size),
+        **of_run,
+    )
+
+
+def _with(run: Run, name: str, *flags: str, **tiny) -> Run:
+    """The same recipe with more flags."""
+    recipe = run.recipe
+    assert recipe is not None
+    fields = {each: getattr(recipe, each) for each in ("script", "data", "template", "variables", "size")}
+    return Run(name=name, recipe=Recipe(**fields, flags=(*recipe.flags, *flags)), **tiny)
+
+
+QWEN = {size: f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B", "32B")}
+ADDITION = ("--task", "addition", "--rollout.batch_size", "32", "--algo.kl.init_coef", "0")
+"""The laboratory on the sums, as the demo asks them, where entropy falls as learning goes on."""
+BASE = (*ADDITION, "--cov_type", "none")
+QWEN_LAW = tuple(
+    _law(f"qwen2.5-{size.lower()}", model, size="32b" if size == "32B" else "7b", lab=BASE if size == "7B" else None)
+    for size, model in QWEN.items()
+)
+OTHERS = (
+    _law("mistral-7b-v0.3", "mistralai/Mistral-7B-v0.3", GSM8K, "plain"),
+    _law("mistral-nemo", "mistralai/Mistral-Nemo-Base-2407", GSM8K, "plain"),
+    _law("mistral-small-24b", "mistralai/Mistral-Small-24B-Base-2501", EURUS, "plain", "32b"),
+    _law("llama-3.2-3b", "meta-llama/Llama-3.2-3B", GSM8K, "plain"),
+    _law("llama-3.1-8b", "meta-llama/Llama-3.1-8B", GSM8K, "plain"),
+    _law("deepseek-math-7b", "deepseek-ai/deepseek-math-7b-base", GSM8K, "plain"),
+)
+BASE_POLICIES = tuple(
+    Run(name=f"law-base-policy-{seed}", lab=(*BASE, "--base_seed", str(seed), "--train.seed", str(seed)))
+    for seed in (1, 2)
+)
+"""At the tiny scale other base policies stand for other models."""
+LAW_7B = next(run for run in QWEN_LAW if run.name == "law-qwen2.5-7b")
+
+
+def _programs(run: Run) -> Run:
+    """The same model on programs, scored on held-out ones in a file of one's own: the paper split its data sets."""
+    recipe = run.recipe
+    assert recipe is not None
+    variables = {**recipe.variables, "BENCHMARKS": "/data/eval/code.jsonl"}
+    fields = {"script": recipe.script, "template": recipe.template, "size": recipe.size}
+    return Run(name=run.name.replace("law-", "law-code-"), recipe=Recipe(data=CODE, variables=variables, **fields))
+
+
+CODE_LAW = tuple(map(_programs, (*QWEN_LAW, *OTHERS)))
+
+
+def _method(size: str, method: str, *flags: str, lab: tuple[str, ...] | None = None, name: str = "") -> Run:
+    script = f"train_qwen2.5_{size}_{method}.sh"
+    recipe = Recipe(script=script, data=DAPO, flags=flags, size=size)
+    return Run(name=name or f"qwen2.5_{size}_{method}", recipe=recipe, lab=lab)
+
+
+CLIP_COV = (*ADDITION, "--cov_type", "clip_cov", "--clip_cov_lb", "0.5", "--clip_cov_ratio")
+KL_COV = (*ADDITION, "--cov_type", "kl_cov", "--kl_cov_ratio", "2e-2", "--ppo_kl_coef")
+TINY_METHODS = {
+    "grpo": BASE,
+    "clip_higher": (*BASE, "--actor.eps_clip_low_high", "0.2", "0.28"),
+    "clip_cov": (*CLIP_COV, "2e-2"),
+    "kl_cov": (*KL_COV, "1"),
+}
+"""A hundred times the paper's shares, of which a batch of some thousand tokens would give less than one token."""
+METHODS = {
+    "7b": {method: _method("7b", method, lab=lab) for method, lab in TINY_METHODS.items()},
+    "32b": {method: _method("32b", method) for method in TINY_METHODS},
+}
+ALL_METHODS = tuple(run for of_size in METHODS.values() for run in of_size.values())
+GRPO = METHODS["7b"]["grpo"]
+ON_POLICY = _method("7b", "on_policy", lab=(*BASE, "--updates", "1"))
+ENTROPY_COEFS, KL_COEFS = ("1e-4", "1e-3", "5e-3", "1e-2"), ("1e-3", "1e-2", "5e-2", "1e-1")
+CLIP_RATIOS, KL_PENALTIES = ("2", "4", "5", "7"), ("0", "0.05", "0.1", "0.5")
+"""Figs. 9, 10 and 12; what is 0 or 1 there is a run of Fig. 11. Fig. 12 says "ratio" 2 to 7: parts of ten thousand."""
+REFERENCE = ("--algo.kl.use_loss", "--algo.kl.estimator", "k3", "--ref.num_nodes", "1", "--ref.num_gpus_per_node", "8")
+"""k3: as a loss, k1 has a gradient of 0 in expectation."""
+
+
+def _entropy(coef: str) -> Run:
+    flags = ("--actor.entropy_coef", coef)
+    return _with(GRPO, f"qwen2.5_7b_entropy_{coef}", *flags, lab=(*BASE, *flags))
+
+
+def _reference(coef: str) -> Run:
+    flags = ("--algo.kl.init_coef", coef)
+    return _with(GRPO, f"qwen2.5_7b_reference_{coef}", *REFERENCE, *flags, lab=(*BASE, *flags))
+
+
+def _ratio(parts: str) -> Run:
+    run = METHODS["7b"]["clip_cov"]
+    name = f"qwen2.5_7b_clip_cov_{parts}e-4"
+    return _with(run, name, "--clip_cov_ratio", f"{parts}e-4", lab=(*CLIP_COV, f"{parts}e-2"))
+
+
+def _penalty(coef: str) -> Run:
+    run = METHODS["7b"]["kl_cov"]
+    return _with(run, f"qwen2.5_7b_kl_cov_{coef}", "--ppo_kl_coef", coef, lab=(*KL_COV, coef))
+
+
+ESTIMATORS = {
+    "grpo": "group_norm",
+    "rloo": "rloo",
+    "reinforce++": "reinforce",
+    "reinforce++-baseline": "reinforce_baseline",
+}
+"""The paper's name -> upstream's; upstream normalises the advantages of ``reinforce`` over the batch."""
+
+
+def _estimator(name: str, estimator: str) -> Run:
+    flags = ("--algo.advantage.estimator", estimator)
+    return _with(LAW_7B, f"law-qwen2.5-7b-{name}", *flags, trainer=flags)
+
+
+LAW_PICTURES = ("law", "coefficients")
+METHOD_PICTURES = ("reward_and_entropy", "response_length")
+
+FIGURES: dict[int, Exhibit] = {
+    1: Exhibit(
+        title="entropy collapses early, and what is left of it says what reward is left",
+        runs=(LAW_7B, *BASE_POLICIES), pictures=("reward_and_entropy", "law"), report=MEAN,
+    ),
+    2: Exhibit(
+        title="shares of the fall of entropy and of the gain by 1/12 and 1/3 of a run",
+        runs=(*QWEN_LAW, *OTHERS, *BASE_POLICIES), pictures=("reward_and_entropy",), report=MEAN,
+    ),
+    3: Exhibit(
+        title="R = -a exp(H) + b of eleven base models, mathematics",
+        runs=(*QWEN_LAW, *OTHERS, *BASE_POLICIES), pictures=LAW_PICTURES, report=MEAN,
+    ),
+    4: Exhibit(
+        title="the same, programs", runs=CODE_LAW, pictures=LAW_PICTURES, report=MEAN,
+        not_tiny="the embedded tasks have no programs",
+    ),
+    5: Exhibit(
+        title="the law of the first 15 % forecasts the rest",
+        runs=(*QWEN_LAW[1:], *BASE_POLICIES), pictures=("law",), report=(*MEAN, "--forecast", "0.15"),
+    ),
+    6: Exhibit(
+        title="one a and one b for GRPO, RLOO and REINFORCE++; PRIME is not here",
+        runs=tuple(_estimator(*each) for each in ESTIMATORS.items()), pictures=LAW_PICTURES, report=MEAN,
+    ),
+    7: Exhibit(
+        title="a and b against model size", runs=QWEN_LAW, pictures=("model_size",), report=MEAN, with_sizes=True,
+        not_tiny="the embedded tasks have one size of model",
+    ),
+    8: Exhibit(
+        title="fall of entropy and covariance, and covariance by accuracy of the prompt",
+        runs=(ON_POLICY,), pictures=("entropy_fall", "covariance_by_accuracy"),
+    ),
+    9: Exhibit(
+        title="entropy loss", runs=(GRPO, *map(_entropy, ENTROPY_COEFS)), pictures=METHOD_PICTURES[:1], report=MEAN,
+    ),
+    10: Exhibit(
+        title="KL penalty to a reference", runs=(GRPO, *map(_reference, KL_COEFS)), pictures=METHOD_PICTURES[:1],
+        report=MEAN,
+    ),
+    11: Exhibit(
+        title="entropy, length and score of GRPO, clip-higher, Clip-Cov and KL-Cov",
+        runs=ALL_METHODS, pictures=METHOD_PICTURES, report=MEAN,
+    ),
+    12: Exhibit(
+        title="entropy by ratio of Clip-Cov and coefficient of KL-Cov",
+        runs=(GRPO, *map(_ratio, CLIP_RATIOS), *map(_penalty, KL_PENALTIES), METHODS["7b"]["kl_cov"]),
+        pictures=METHOD_PICTURES[:1], report=MEAN,
+    ),
+    13: Exhibit(
+        title="the law by training data",
+        runs=(
+            LAW_7B,
+            _law("data-dapo", QWEN["7B"], DAPO),
+            _law("data-gsm8k", QWEN["7B"], GSM8K),
+            _law("data-eurus-difficult", QWEN["7B"], DIFFICULT),
+        ),
+        pictures=LAW_PICTURES, report=MEAN, not_tiny="an embedded task has one set of problems",
+    ),
+    14: Exhibit(
+        title="the law of instruct models",
+        runs=tuple(_law(f"{QWEN[size].split('/')[1].lower()}-instruct", f"{QWEN[size]}-Instruct", template="chat")
+                   for size in ("1.5B", "3B", "7B")),
+        pictures=LAW_PICTURES, report=MEAN, not_tiny="no embedded policy follows instructions",
+    ),
+}  # fmt: skip
+TABLES: dict[int, Exhibit] = {
+    1: Exhibit(title="mean covariance of the top tokens, first step", runs=(GRPO,), pictures=("covariance_bands",)),
+    2: Exhibit(
+        title="scores on seven benchmarks",
+        runs=ALL_METHODS,
+        pictures=METHOD_PICTURES,
+        tables=("paper-7b", "paper-32b"),
+    ),
+}
+
+
+def exhibit(figure: int | None, table: int | None) -> Exhibit:
+    """The figure of this number, or the table."""
+    return FIGURES[figure] if figure is not None else TABLES[table or 0]

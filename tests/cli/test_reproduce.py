@@ -1,0 +1,99 @@
+"""Every exhibit of the paper as commands, each of which would run; two run whole in tests/e2e."""
+
+import json
+import shlex
+
+import pytest
+
+from openrlhf_cov.cli import reproduce
+from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS
+from openrlhf_cov.reproduction import commands
+from openrlhf_cov.reproduction.exhibits import FIGURES, TABLES
+from openrlhf_cov.trainer import cpu_host
+
+ALL = [*(("--figure", n) for n in FIGURES), *(("--table", n) for n in TABLES)]
+TINY = [(kind, n) for kind, n in ALL if not (FIGURES if kind == "--figure" else TABLES)[n].not_tiny]
+cpu_host.install()
+
+
+def exhibit_of(kind, number):
+    return (FIGURES if kind == "--figure" else TABLES)[number]
+
+
+def words_of(printed: str) -> list[list[str]]:
+    return [shlex.split(line) for line in printed.splitlines() if not line.startswith("#")]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Training sets and benchmarks, made up."""
+    folder = tmp_path_factory.mktemp("data")
+    for kind, number in ALL:
+        for run in exhibit_of(kind, number).runs:
+            if run.recipe:
+                path = commands.prepared(folder, run.recipe)
+                path.mkdir(exist_ok=True)
+                rows = [{"prompt": f"What is {n} + 1?", "answer": str(n + 1), "source": "math"} for n in range(600)]
+                (path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "eval").mkdir()
+    for name in {*GROUPS["paper"], *GROUPS["law"], "code"}:
+        count = BENCHMARKS[name].rows if name in BENCHMARKS else 2
+        rows = [{"id": str(n), "problem": f"{n} + 1?", "answer": str(n + 1), "source": "math"} for n in range(count)]
+        (folder / "eval" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.mark.parametrize(("kind", "number"), ALL)
+def test_a_command_for_every_run_and_a_report_of_them(capsys, tmp_path, kind, number):
+    assert reproduce.main([kind, str(number), "--output", str(tmp_path)]) == 0
+    lines = words_of(capsys.readouterr().out)
+    trained = [words for words in lines if "openrlhf_cov.cli.train_ppo_ray" in words]
+    names = [run.name for run in exhibit_of(kind, number).runs if run.recipe]
+    assert all(words[:3] == ["ray", "job", "submit"] for words in trained)
+    assert [words[words.index("--ckpt.output_dir") + 1] for words in trained] == [str(tmp_path / n) for n in names]
+    assert lines[-1][2] == "openrlhf_cov.cli.report"
+    assert lines[-1][3 : 3 + len(names)] == [str(tmp_path / name) for name in names]
+
+
+@pytest.mark.parametrize(("kind", "number"), ALL)
+def test_every_command_would_run(capsys, tmp_path, data, kind, number):
+    flags = [kind, str(number), "--dry_run", "--data_dir", str(data), "--output", str(tmp_path / "out")]
+    status = reproduce.main(flags)
+    printed = capsys.readouterr()
+    assert (status, printed.err) == (0, "")
+    assert "would not" not in printed.out
+    assert printed.out.count("it would run") >= 2 + sum(
+        run.recipe is not None for run in exhibit_of(kind, number).runs
+    )
+
+
+@pytest.mark.parametrize(("kind", "number"), TINY)
+def test_every_command_of_the_tiny_scale_would_run(capsys, tmp_path, kind, number):
+    assert reproduce.main([kind, str(number), "--scale", "tiny", "--dry_run", "--output", str(tmp_path)]) == 0
+    assert "would not" not in capsys.readouterr().out
+
+
+def test_a_dry_run_names_what_would_not_run(capsys, tmp_path):
+    assert reproduce.main(["--figure", "8", "--dry_run", "--data_dir", str(tmp_path), "--output", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert "qwen2.5_7b_on_policy: it would not run" in printed.out
+    assert f"--data.prompt_dataset {tmp_path}" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--figure", "4", "--scale", "tiny"], "--scale tiny: figure 4 has none: the embedded tasks have no programs"),
+        (["--figure", "8", "--steps", "1"], "--steps is at least 2, got 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(capsys, flags, said):
+    assert reproduce.main(flags) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [[], ["--figure", "15"], ["--table", "3"], ["--figure", "1", "--table", "1"]])
+def test_one_exhibit_is_named(flags):
+    with pytest.raises(SystemExit) as end:
+        reproduce.main(flags)
+    assert end.value.code == 2

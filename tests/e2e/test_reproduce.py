@@ -1,0 +1,52 @@
+"""Two figures of the paper at the tiny scale, whole: trained, reported, drawn."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from openrlhf_cov.reproduction.exhibits import FIGURES
+from openrlhf_cov.utils.metrics_log import read_metrics
+
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
+
+
+@pytest.fixture(scope="module")
+def reproduce(tmp_path_factory):
+    """Function (words) -> what `openrlhf-cov reproduce` prints; runs of all calls lie in one folder."""
+    folder = tmp_path_factory.mktemp("reproduce")
+    env = os.environ | {"XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+
+    def run(*words):
+        command = [sys.executable, "-m", "openrlhf_cov.cli.main", "reproduce", *words, "--scale", "tiny", "--run"]
+        command += ["--output", str(folder / "out")]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1200)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return done.stdout
+
+    run.output = folder / "out"
+    return run
+
+
+@pytest.mark.parametrize("number", [8, 12])
+def test_a_figure_of_the_laboratory(reproduce, number):
+    figure = FIGURES[number]
+    printed = reproduce("--figure", str(number), "--steps", "3")
+    for run in figure.runs:
+        metrics = read_metrics(reproduce.output / run.tiny_name / "metrics.jsonl")
+        assert [line["step"] for line in metrics] == [1, 2, 3]
+        assert all(line["cov/group_weighted_mean"] is not None for line in metrics)
+    drawn = reproduce.output / f"figure{number}" / "figures"
+    assert all((drawn / f"{name}.svg").is_file() for name in figure.pictures)
+    assert str(drawn) in printed
+    again = reproduce("--figure", str(number), "--steps", "3")
+    assert again.count("already holds this run; nothing to do") == len(figure.runs)
+
+
+def test_the_estimators_of_figure_6_through_ray(reproduce):
+    """GRPO, RLOO, REINFORCE++ and REINFORCE++-baseline; the report says why it cannot compare runs of two steps."""
+    printed = reproduce("--figure", "6", "--steps", "2")
+    for run in FIGURES[6].runs:
+        assert len(read_metrics(reproduce.output / run.tiny_name / "metrics.jsonl")) == 2
+    assert "Whether the runs share their coefficients cannot be said" in printed
