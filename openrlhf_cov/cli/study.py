@@ -14,13 +14,17 @@ from typing import Any
 from openrlhf_cov.cli import lab
 from openrlhf_cov.cli.packages import require
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.study.plan import Run, Score, Scores, all_runs, number_of_runs, runs_due
-from openrlhf_cov.study.results import read_score
+from openrlhf_cov.pages.picture import write_pictures
+from openrlhf_cov.study.document import document, markdown, page
+from openrlhf_cov.study.plan import Run, Score, all_runs, number_of_runs, runs_due
+from openrlhf_cov.study.results import pack, read_result, read_results, score_of
 from openrlhf_cov.study.spec import ENGINES, Spec, read_spec
 from openrlhf_cov.utils.cores import cores
+from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.orphans import die_with_parent
 from openrlhf_cov.utils.terminal import Parser, refuse, say
 
+PAGE_FILE, TABLE_FILE = "study.html", "study.md"
 TIMED_STEPS = 3
 
 
@@ -34,6 +38,8 @@ def build_parser() -> Parser:
         "--jobs", type=int, default=cores(), metavar="N", help=f"runs side by side, a thread each (default: {cores()})"
     )
     parser.add_argument("--base_policies", type=Path, metavar="DIR", help="where base policies are kept")
+    parser.add_argument("--page", action="store_true", help="write page and table from what is finished, run nothing")
+    parser.add_argument("--pack", type=Path, metavar="FILE", help="write the finished runs to one file (.jsonl.xz)")
     parser.add_argument("--dry_run", action="store_true", help="say what would run and how long, and run nothing")
     return parser
 
@@ -51,7 +57,10 @@ def main(argv: list[str] | None = None) -> int:
         require(("torch", "transformers", "openrlhf"))
         if args.dry_run:
             return dry_run(study, args.jobs)
-        return run(study, args.jobs)
+        if not args.page:
+            run(study, args.jobs)
+        write(study, args.pack)
+        return 0
     except (UsageError, OSError) as error:
         return refuse("study", error)
 
@@ -103,7 +112,8 @@ class Study:
                 f"{request.args.output} holds a run of other settings than {self.spec.title!r} asks for; give another "
                 "--output, or delete it"
             )
-        return read_score(self.output, run) if request.is_complete() else None
+        result = read_result(self.output, run) if request.is_complete() else None
+        return score_of(result) if result else None
 
 
 class _Strict:
@@ -117,13 +127,13 @@ class _Strict:
         raise UsageError(message)
 
 
-def run(study: Study, jobs: int) -> int:
-    """Make every missing run, ``jobs`` side by side; exit status."""
+def run(study: Study, jobs: int) -> None:
+    """Make every missing run, ``jobs`` side by side."""
     scores, started = study.scores(), time.monotonic()
     total, before = number_of_runs(study.spec), len(scores)
     say(f"{study.output}: {before} of {total} runs are finished\n")
     if not runs_due(study.spec, scores):
-        return 0
+        return
     with workers(jobs) as pool:
         pool.submit(make_base_policy, study.words(runs_due(study.spec, scores)[0])).result()
         running: dict[Future, Run] = {}
@@ -132,7 +142,7 @@ def run(study: Study, jobs: int) -> int:
                 if len(running) < jobs and due not in running.values():
                     running[pool.submit(train, study.words(due))] = due
             if not running:
-                return 0
+                return
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
                 done = running.pop(future)
@@ -144,6 +154,20 @@ def run(study: Study, jobs: int) -> int:
                 made, left = len(scores) - before, total - len(scores)
                 minutes = (time.monotonic() - started) / made * left / 60
                 say(f"{len(scores)}/{total} {done.folder}: {score.last:.3f}; about {minutes:.0f} min left\n")
+
+
+def write(study: Study, pack_to: Path | None = None) -> None:
+    """``study.html``, ``study.md`` and ``figures/`` of the finished runs, in the folder of the study."""
+    results = read_results(study.output, all_runs(study.spec, study.scores()))
+    content = document(study.spec, results)
+    study.output.mkdir(parents=True, exist_ok=True)
+    write_lines(study.output / PAGE_FILE, page(content).split("\n"))
+    write_lines(study.output / TABLE_FILE, markdown(content).split("\n"))
+    write_pictures(content.charts, study.output / "figures", ("svg",))
+    if pack_to:
+        pack_to.parent.mkdir(parents=True, exist_ok=True)
+        pack(results, pack_to)
+    say(f"{len(results)} of {number_of_runs(study.spec)} runs: {study.output / PAGE_FILE}\n")
 
 
 @contextmanager
@@ -193,7 +217,9 @@ def dry_run(study: Study, jobs: int) -> int:
             steps = lab.Request.of(lab.build_parser(), words).settings.steps
             found = pool.submit(seconds_of, words).result()
             lengths.append(steps * found["step"] + found["rest"])
-            say(f"  {arm.name}: {len(arm.cells)} cells, {steps} steps of {found['step']:.2f} s, a run {lengths[-1]:.0f} s\n")
+            say(
+                f"  {arm.name}: {len(arm.cells)} cells, {steps} steps of {found['step']:.2f} s, a run {lengths[-1]:.0f} s\n"
+            )
     minutes = left * sum(lengths) / len(lengths) / jobs / 60
     say(f"about {minutes:.0f} min with --jobs {jobs}; a step was timed on this machine as it is now\n")
     return 0

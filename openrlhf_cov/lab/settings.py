@@ -14,7 +14,8 @@ class LabSettings(Settings):
     group: int = setting(8, "responses to a prompt", flag="rollout.n_samples_per_prompt")
     updates: int = setting(8, "optimizer steps of a rollout")
     micro_batch: int = setting(
-        0, "samples of a micro-batch, 0: all of an optimizer step; --cov_scope micro_batch selects among them",
+        0,
+        "samples of a micro-batch, 0: all of an optimizer step; --cov_scope micro_batch selects among them",
         flag="train.micro_batch_size",
     )
     learning_rate: float = setting(1e-4, "of AdamW", flag="actor.adam.lr")

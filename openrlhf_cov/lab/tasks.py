@@ -79,7 +79,9 @@ def _commands() -> Task:
 
     def split(name: str, digits: list[str]) -> list[Problem]:
         rng = random.Random(f"{name} commands")
-        return [commands.Command(each, triple) for each in commands.LETTERS for triple in rng.sample(digits, OF_A_LETTER)]
+        return [
+            commands.Command(each, triple) for each in commands.LETTERS for triple in rng.sample(digits, OF_A_LETTER)
+        ]
 
     def examples(rng: random.Random) -> list[tuple[str, str, bool]]:
         return [commands.practice(train, rng, row % 2 == 0) for row in range(COMMANDS_POLICY.rows_per_step)]

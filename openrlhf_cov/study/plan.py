@@ -114,4 +114,3 @@ def _runs(spec: Spec, arm: Arm, scores: Scores) -> Iterator[Run]:
     point = chosen(spec, arm, scores)
     if point is not None:
         yield from (Run(arm.name, REPORT, point, seed) for seed in arm.seeds)
-

@@ -120,7 +120,9 @@ def spec_of(content: Any) -> Spec:
                 raise ValueError(f"arm {arm.name}: grid has {len(arm.cells)} cells and tuning.seeds is empty")
     about = " ".join(_text(found.get("about", ""), "about").split())
     words = _words(found.get("flags", ""), "flags")
-    return Spec(_text(found["title"], "title"), about, _text(found["task"], "task"), engine, words, tuning, tuple(arms))
+    return Spec(
+        _text(found["title"], "title"), about, _text(found["task"], "task"), engine, words, tuning, tuple(arms)
+    )
 
 
 def slug(text: str) -> str:
@@ -146,7 +148,9 @@ def _arm(content: Any, place: str, before: Sequence[Arm], common: Mapping[str, A
         return Arm(name, words, cells, tier=tier, seeds=of_arm)
     model = next((arm for arm in before if arm.name == found["at"] and arm.at is None), None)
     if model is None:
-        raise ValueError(f"{place}: at is the name of an arm above it that has a point of its own, got {found['at']!r}")
+        raise ValueError(
+            f"{place}: at is the name of an arm above it that has a point of its own, got {found['at']!r}"
+        )
     if "grid" in found:
         raise ValueError(f"{place}: it takes the point of {model.name}, so a grid has no effect; drop one of the two")
     return Arm(name, (*model.words, *words), model.cells, model.name, max(tier, model.tier), of_arm)
