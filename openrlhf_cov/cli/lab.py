@@ -19,6 +19,7 @@ from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.command import write_command
 from openrlhf_cov.utils.json_lines import read_json, replacing
+from openrlhf_cov.utils.metric_table import CPU_TIME, STEP_TOTAL
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
 from openrlhf_cov.utils.terminal import Parser, say
 
@@ -135,7 +136,7 @@ def prepare(request: Request) -> Any:
 
 
 def measure(request: Request, steps: int) -> dict[str, float]:
-    """Seconds of a ``step``, the mean after a first one, and of the ``rest`` of a run: its evaluations and its test."""
+    """Seconds of a ``step``, the mean after a first one, and of the ``rest`` of a run, its evaluations and test."""
     lab = prepare(request)
     lab.step(1)
     clock = time.monotonic()
@@ -152,7 +153,7 @@ def measure(request: Request, steps: int) -> dict[str, float]:
 
 
 def train(request: Request) -> dict[str, float]:
-    """The result of a run that writes ``metrics.jsonl``, ``eval.jsonl``, ``test.json`` and, at its end, ``result.json``."""
+    """The result of a run that writes ``metrics.jsonl``, ``eval.jsonl``, ``test.json`` and, last, ``result.json``."""
     lab, output = prepare(request), request.args.output
     output.mkdir(parents=True, exist_ok=True)
     _write(output / RUN_FILE, request.record)
@@ -165,7 +166,7 @@ def train(request: Request) -> dict[str, float]:
     clocks = time.monotonic(), time.process_time()
     for step, values, evaluation in lab.run():
         now = time.monotonic(), time.process_time()
-        metrics.write(step, values | {"timing/step_total": now[0] - clocks[0], "timing/cpu": now[1] - clocks[1]})
+        metrics.write(step, values | {STEP_TOTAL: now[0] - clocks[0], CPU_TIME: now[1] - clocks[1]})
         if evaluation is not None:
             evaluations.write(step, evaluation)
             result = evaluation

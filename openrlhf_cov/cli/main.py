@@ -20,6 +20,7 @@ COMMANDS = {
     "demo": ("demo", "train a small model on this machine, from nothing to a table"),
     "demo-compare": ("demo_compare", "the same with three methods, and one report of them"),
     "lab": ("lab", "train an embedded task in one process: a minute for a method"),
+    "study": ("study", "methods, settings and seeds as one resumable command: table, intervals, figures, a page"),
     "tiny-task": ("make_tiny_task", "make the embedded task: a small model and its problems"),
 }
 """Command -> (module of ``openrlhf_cov.cli``, what it does)."""

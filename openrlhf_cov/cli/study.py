@@ -14,8 +14,6 @@ from typing import Any
 from openrlhf_cov.cli import lab
 from openrlhf_cov.cli.packages import require
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.pages.picture import write_pictures
-from openrlhf_cov.study.document import document, markdown, page
 from openrlhf_cov.study.plan import Run, Score, all_runs, number_of_runs, runs_due
 from openrlhf_cov.study.results import pack, read_result, read_results, score_of
 from openrlhf_cov.study.spec import ENGINES, Spec, read_spec
@@ -158,6 +156,9 @@ def run(study: Study, jobs: int) -> None:
 
 def write(study: Study, pack_to: Path | None = None) -> None:
     """``study.html``, ``study.md`` and ``figures/`` of the finished runs, in the folder of the study."""
+    from openrlhf_cov.pages.picture import write_pictures
+    from openrlhf_cov.study.document import document, markdown, page
+
     results = read_results(study.output, all_runs(study.spec, study.scores()))
     content = document(study.spec, results)
     study.output.mkdir(parents=True, exist_ok=True)
@@ -217,9 +218,8 @@ def dry_run(study: Study, jobs: int) -> int:
             steps = lab.Request.of(lab.build_parser(), words).settings.steps
             found = pool.submit(seconds_of, words).result()
             lengths.append(steps * found["step"] + found["rest"])
-            say(
-                f"  {arm.name}: {len(arm.cells)} cells, {steps} steps of {found['step']:.2f} s, a run {lengths[-1]:.0f} s\n"
-            )
+            one = f"{steps} steps of {found['step']:.2f} s, a run {lengths[-1]:.0f} s"
+            say(f"  {arm.name}: {len(arm.cells)} cells, {one}\n")
     minutes = left * sum(lengths) / len(lengths) / jobs / 60
     say(f"about {minutes:.0f} min with --jobs {jobs}; a step was timed on this machine as it is now\n")
     return 0

@@ -5,6 +5,7 @@ models of this size: most of a small tensor's time is what is done around it.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -74,7 +75,7 @@ def logits_of(model: LlamaForCausalLM, ids: Tensor, last: int, cache: Cache) -> 
     """
     start, (batch, length) = cache[0][0].shape[2] if cache else 0, ids.shape
     cos, sin = _rotations(model, start, start + length)
-    layers = model.model.layers
+    layers: Any = model.model.layers  # their attributes are what nn.Module finds
     x = model.model.embed_tokens(ids)
     for number, layer in enumerate(layers):
         attention, mlp, size = layer.self_attn, layer.mlp, layer.self_attn.head_dim
@@ -105,7 +106,7 @@ def _causal(queries: int, keys: int) -> Tensor | None:
     return None if queries == 1 else torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
 
 
-def _normed(x: Tensor, norm: nn.Module) -> Tensor:
+def _normed(x: Tensor, norm: Any) -> Tensor:
     return norm.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon))
 
 

@@ -42,8 +42,8 @@ Scores = Mapping[Run, Score]
 def runs_due(spec: Spec, scores: Scores) -> list[Run]:
     """The runs that can start and are not finished, the most urgent first.
 
-    Tier by tier; in a tier the tuning of all arms, cell by cell, then the fresh seeds of all, seed by seed: at any time
-    every arm of a tier is about as far as the others. A tier waits for those before it.
+    Tier by tier; in a tier the tuning of all arms, cell by cell, then the fresh seeds of all, seed by seed: at any
+    time every arm of a tier is about as far as the others. A tier waits for those before it.
     """
     for tier in sorted({arm.tier for arm in spec.arms}):
         of_tier = [arm for arm in spec.arms if arm.tier == tier]

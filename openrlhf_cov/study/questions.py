@@ -1,4 +1,4 @@
-"""The questions that a study answers, each with intervals from the runs; "no" and "not enough data" are answers (pure)."""
+"""The questions that a study answers, with intervals from its runs; "no" and "not enough data" are answers (pure)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -67,7 +67,7 @@ def cost_of_collapse(runs: Runs) -> Answer:
     rows, said = [], []
     for name in ("accuracy", f"pass@{PASS_AT[-1]}"):
         groups = [[NUMBERS[name](each) for each in group] for group in (lost, kept)]
-        apart = difference_of_means(*groups)
+        apart = difference_of_means(groups[0], groups[1])
         rows.append((name, *(shown(mean_over_seeds(group)) for group in groups), shown(apart, signed=True)))
         said.append(f"{name} {verdict(apart, 'lower', 'higher')}")
     text = f"{counts}. Against the others, {' and '.join(said)}. This compares runs, it is no experiment on collapse."
@@ -104,7 +104,7 @@ def who_ends_higher(rows: Sequence[Row]) -> Answer:
 def scope(spec: Spec, runs: Runs) -> Answer:
     """Arms that differ from the one whose point they take in nothing but their flags."""
     question = (
-        "Does exact global selection differ from selection by micro-batch, and what do other changes of one arm do?"
+        "Does exact global selection differ from selection by micro-batch? And other changes of one arm?"
     )
     rows, said = [], []
     for arm in (each for each in spec.arms if each.at is not None):
@@ -122,9 +122,9 @@ def scope(spec: Spec, runs: Runs) -> Answer:
 
 
 def law(spec: Spec, runs: Runs) -> Answer:
-    """R = -a exp(H) + b of each run; how far its first part forecasts the rest; and whose line an arm's points lie on."""
+    """R = -a exp(H) + b of each run, how far its first part forecasts the rest, and whose line its points lie on."""
     question = (
-        "Does R = −a·exp(H) + b hold, with which forecast error, and does a method move the line or the point on it?"
+        "Does R = −a·exp(H) + b hold, with which forecast error, and do methods move the line or the point?"
     )
     base = {seed: fitted(each) for seed, each in runs[spec.arms[0].name].items()}
     base = {seed: fit for seed, fit in base.items() if fit}
@@ -152,8 +152,8 @@ def law(spec: Spec, runs: Runs) -> Answer:
     slope = mean_over_seeds([fit.a.estimate for fit in base.values()])
     holds = "reward rises as entropy is spent" if slope.low > 0 else "reward does not rise as entropy is spent"
     text = (
-        f"On {spec.arms[0].name} a is {shown(slope)} ({holds}) and the law describes {r2.estimate:.0%} of the variance of "
-        f"the reward. Off its line, at equal entropy: {listed(moved)}; elsewhere on it: {listed(along)}."
+        f"On {spec.arms[0].name} a is {shown(slope)} ({holds}) and the law describes {r2.estimate:.0%} of the "
+        f"variance of the reward. Off its line, at equal entropy: {listed(moved)}; elsewhere on it: {listed(along)}."
     )
     head = (
         "arm",
@@ -217,7 +217,7 @@ def theory(runs: Runs) -> Answer:
     if not rows:
         return Answer(question, f"{NOT_ENOUGH}: no arm has two finished seeds.")
     text = (
-        f"Step by step it does, with an interval above 0: {listed(follows)}; it goes the other way: {listed(against)}. "
+        f"Step by step it does, with an interval above 0: {listed(follows)}; the other way: {listed(against)}. "
         "Single steps count, in which other prompts are most of the change."
     )
     return Answer(question, text, ("arm", "runs", "correlation, theorem 1", "correlation, theorem 2"), tuple(rows))
@@ -276,9 +276,7 @@ def verdict(apart: Interval, below: str, above: str) -> str:
     if not math.isfinite(apart.low):
         return "cannot be told"
     word = below if apart.high < 0 else above if apart.low > 0 else "shows no difference"
-    return (
-        f"{word} ({shown(apart, signed=True)})" if word in (below, above) else f"{word} ({shown(apart, signed=True)})"
-    )
+    return f"{word} ({shown(apart, signed=True)})"
 
 
 def shown(value: Interval, digits: int = 2, signed: bool = False) -> str:

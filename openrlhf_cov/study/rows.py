@@ -11,9 +11,9 @@ from openrlhf_cov.study.plan import REPORT, Run, Score, chosen
 from openrlhf_cov.study.results import Floats, Result, area, score_of
 from openrlhf_cov.study.spec import Arm, Cell, Spec
 from openrlhf_cov.utils.estimates import Interval
+from openrlhf_cov.utils.metric_table import CPU_TIME
 
 PASS_AT = (1, 2, 4, 8, 16, 32)
-COST = "timing/cpu"
 Number = Callable[[Result], float]
 """One number of a run."""
 
@@ -54,7 +54,7 @@ NUMBERS: dict[str, Number] = {
     "positive mass": mean_of("gradient/positive_mass"),
     "negative mass": mean_of("gradient/negative_mass"),
     "norm": mean_of("grad_norm"),
-    "seconds": lambda result: float(np.nanmedian(result.metrics.column(COST))),
+    "seconds": lambda result: float(np.nanmedian(result.metrics.column(CPU_TIME))),
 }
 """What a row has of each run; "accuracy" and pass@k are of the test, "area" is of the validation curve."""
 

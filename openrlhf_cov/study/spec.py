@@ -12,12 +12,12 @@
     arms:
       - name: GRPO
         grid: {--actor.eps_clip_low_high: [0.1 0.1, 0.2 0.2, 0.4 0.4]}
-      - name: KL-Cov
-        flags: --cov_type kl_cov
-        grid: {--kl_cov_ratio: [5e-3, 2e-2, 5e-2]}
-      - name: KL-Cov by micro-batch
-        flags: --cov_scope micro_batch
-        at: KL-Cov                     # its flags and its point, not tuned anew
+      - name: wide clip
+        flags: --actor.eps_clip_low_high 0.3 0.3
+        grid: {--actor.entropy_coef: [0, 1e-2]}
+      - name: wide clip in small micro-batches
+        flags: --train.micro_batch_size 16
+        at: wide clip                  # its flags and its point, not tuned anew
         tier: 2                        # runs when all of tier 1 have
 
 A cell is one value of every entry of an arm's grid and the common one. The first arm is what others are compared with.
@@ -60,7 +60,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Tuning:
-    """How an arm's point is chosen: every cell with ``seeds``, then the best ``finalists`` with ``final_seeds``, too."""
+    """How an arm's point is chosen: every cell with ``seeds``, then the ``finalists`` with ``final_seeds``, too."""
 
     seeds: tuple[int, ...] = ()
     finalists: int = 1
