@@ -4,7 +4,9 @@ import json
 import logging
 import os
 import sys
-from dataclasses import asdict, fields
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,16 @@ from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.command import write_command
 from openrlhf_cov.utils.json_lines import read_json, replacing
+from openrlhf_cov.utils.metric_table import CPU_TIME, STEP_TOTAL
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
 from openrlhf_cov.utils.terminal import Parser, say
 
 RUN_FILE = "lab.json"
 """What a run was asked for."""
 RESULT_FILE = "result.json"
-"""The last evaluation, written when a run is complete."""
+"""The last evaluation and the test, written when a run is complete."""
+TEST_FILE = "test.json"
+"""Problem by problem, what was right in the test."""
 TASKS = ("commands", "addition")
 """Keys of ``lab.tasks.TASKS``, which takes PyTorch to import."""
 
@@ -47,30 +52,64 @@ def build_parser() -> Parser:
 
 def main(argv: list[str] | None = None) -> int:
     """Exit status 0 when the run is complete, also if it was before; 2 for a refused request."""
+    words = sys.argv[1:] if argv is None else argv
     parser = build_parser()
-    args = parser.parse_args(argv)
     try:
-        settings, config = LabSettings.from_args(args), configured(args)
+        request = Request.of(parser, words)
         require(("torch", "transformers", "openrlhf"))
     except (ValueError, UsageError) as error:
         parser.error(str(error))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    asked = {"task": args.task, "base_seed": args.base_seed, **asdict(settings), **asdict(config)}
-    asked |= {name: list(value) for name, value in asked.items() if isinstance(value, tuple)}  # as JSON has them
-    output: Path = args.output
-    if is_complete(output, asked):
+    output: Path = request.args.output
+    if request.is_complete():
         say(f"{output} already holds this run; nothing to do\n")
         return 0
-    if output.exists() and any(output.iterdir()) and read_json(output / RUN_FILE) != asked:
+    if request.is_another():
         parser.error(f"--output {output} is not empty and does not hold this run; choose another folder")
     try:
-        result = train(args, settings, config, asked)
+        result = train(request)
     except ValueError as error:
         if not str(error).startswith("--"):
             raise
         parser.error(str(error))
-    say(f"{output}: {', '.join(f'{name} {value:.3f}' for name, value in result.items() if '/' not in name)}\n")
+    shown = {name: value for name, value in result.items() if "/" not in name or name.startswith("test/")}
+    say(f"{output}: {', '.join(f'{name} {value:.3f}' for name, value in shown.items())}\n")
     return 0
+
+
+@dataclass(frozen=True)
+class Request:
+    """One run, as its flags ask for it."""
+
+    words: Sequence[str]
+    args: Any
+    settings: LabSettings
+    config: CovConfig
+
+    @classmethod
+    def of(cls, parser: Parser, words: Sequence[str]) -> "Request":
+        """ValueError for settings that are refused; the parser refuses words that are no flags."""
+        args = parser.parse_args(list(words))
+        return cls(words, args, LabSettings.from_args(args), configured(args))
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Everything that the numbers of the run depend on."""
+        named = {"task": self.args.task, "base_seed": self.args.base_seed}
+        return {**named, **asdict(self.settings), **asdict(self.config)}
+
+    def is_complete(self) -> bool:
+        """Whether its folder holds the complete run."""
+        output: Path = self.args.output
+        return (output / RESULT_FILE).is_file() and self._is_of_this_run()
+
+    def is_another(self) -> bool:
+        """Whether its folder holds anything else than this run or a part of it."""
+        output: Path = self.args.output
+        return output.exists() and any(output.iterdir()) and not self._is_of_this_run()
+
+    def _is_of_this_run(self) -> bool:
+        return read_json(self.args.output / RUN_FILE) == json.loads(json.dumps(self.record))
 
 
 def configured(args: Any) -> CovConfig:
@@ -87,44 +126,82 @@ def configured(args: Any) -> CovConfig:
     return config
 
 
-def is_complete(output: Path, asked: dict[str, Any]) -> bool:
-    """Whether ``output`` holds a complete run of what is asked for."""
-    return (output / RESULT_FILE).is_file() and read_json(output / RUN_FILE) == asked
-
-
-def train(args: Any, settings: LabSettings, config: CovConfig, asked: dict[str, Any]) -> dict[str, float]:
-    """The last evaluation of a run that writes ``metrics.jsonl``, ``eval.jsonl`` and, at its end, ``result.json``."""
+def prepare(request: Request) -> Any:
+    """The ``Lab`` of a run, with the base policy made or read. Nothing is written to the run's folder."""
     cpu_host.install()
     import torch
 
     from openrlhf_cov.lab.loop import Lab, frozen
+    from openrlhf_cov.lab.memory import keep_freed_memory
     from openrlhf_cov.lab.tasks import TASKS
 
-    torch.set_num_threads(args.threads)
-    output: Path = args.output
-    kept = args.base_policies or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openrlhf_cov"
-    task = TASKS[args.task]()
-    model, tokenizer = task.base_policy(kept, args.base_seed)
-    check_reachable(config.entropy_target, len(tokenizer))
-    write_command(output, sys.argv)
-    _write(output / RUN_FILE, asked)
-    for name in (METRICS_FILE, EVAL_FILE):
+    torch.set_num_threads(request.args.threads)
+    keep_freed_memory()
+    task = TASKS[request.args.task]()
+    model, tokenizer = task.base_policy(request.args.base_policies or base_policies(), request.args.base_seed)
+    check_reachable(request.config.entropy_target, len(tokenizer))
+    base = frozen(model) if request.settings.kl_coef else None
+    return Lab(task, model, tokenizer, request.settings, request.config, base)
+
+
+def measure(request: Request, steps: int) -> dict[str, float]:
+    """Seconds of a ``step``, the mean after a first one, and of the ``rest`` of a run, its evaluations and test."""
+    lab = prepare(request)
+    lab.step(1)
+    clock = time.monotonic()
+    for step in range(2, steps + 2):
+        lab.step(step)
+    a_step = (time.monotonic() - clock) / steps
+    clock = time.monotonic()
+    lab.evaluate()
+    evaluation = time.monotonic() - clock
+    clock = time.monotonic()
+    lab.test()
+    evaluations = request.settings.steps // request.settings.eval_every + 2
+    return {"step": a_step, "rest": evaluations * evaluation + time.monotonic() - clock}
+
+
+def train(request: Request) -> dict[str, float]:
+    """The result of a run that writes ``metrics.jsonl``, ``eval.jsonl``, ``test.json`` and, last, ``result.json``."""
+    lab, output = prepare(request), request.args.output
+    output.mkdir(parents=True, exist_ok=True)
+    _write(output / RUN_FILE, request.record)
+    write_command(output, ["lab", *request.words])
+    for name in (METRICS_FILE, EVAL_FILE, RESULT_FILE):
         (output / name).unlink(missing_ok=True)  # of a run that was cut off: a minute's work, done again
-    base = frozen(model) if settings.kl_coef else None
-    lab = Lab(task, model, tokenizer, settings, config, base)
     metrics, evaluations = MetricsLog(output / METRICS_FILE), MetricsLog(output / EVAL_FILE)
     evaluations.write(0, lab.evaluate())
     result: dict[str, float] = {}
+    clocks = time.monotonic(), time.process_time()
     for step, values, evaluation in lab.run():
-        metrics.write(step, values)
+        now = time.monotonic(), time.process_time()
+        metrics.write(step, values | {STEP_TOTAL: now[0] - clocks[0], CPU_TIME: now[1] - clocks[1]})
         if evaluation is not None:
             evaluations.write(step, evaluation)
             result = evaluation
             shown = {name: value for name, value in evaluation.items() if "/" not in name}
             line = " ".join(f"{name} {value:.3f}" for name, value in shown.items())
             say(f"step {step}: reward {values['reward']:.3f} entropy {values['entropy/mean']:.3f} {line}\n")
+        clocks = time.monotonic(), time.process_time()
+    greedy, drawn = lab.test()
+    _write(
+        output / TEST_FILE,
+        {
+            "prompts": [problem.prompt for problem in lab.task.test],
+            "kinds": [lab.task.kind(problem) for problem in lab.task.test],
+            "samples": drawn.shape[1],
+            "greedy": greedy.int().tolist(),
+            "right": drawn.sum(1).tolist(),
+        },
+    )
+    result |= {"test/greedy": greedy.float().mean().item(), "test/sampled": drawn.float().mean().item()}
     _write(output / RESULT_FILE, result)
     return result
+
+
+def base_policies() -> Path:
+    """Where base policies are kept unless a flag says otherwise."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openrlhf_cov"
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ COMMANDS = {
     "demo-compare": ("demo_compare", "the same with three methods, and one report of them"),
     "lab": ("lab", "train an embedded task in one process: a minute for a method"),
     "reproduce": ("reproduce", "the paper's figures and tables as commands, at its scale or on this machine"),
+    "study": ("study", "methods, settings and seeds as one resumable command: table, intervals, figures, a page"),
     "tiny-task": ("make_tiny_task", "make the embedded task: a small model and its problems"),
 }
 """Command -> (module of ``openrlhf_cov.cli``, what it does)."""

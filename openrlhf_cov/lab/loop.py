@@ -7,7 +7,7 @@ embedded tasks takes a fraction of a second.
 
 import copy
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,14 +16,14 @@ from openrlhf.models.utils import compute_approx_kl
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from openrlhf_cov.lab.policy import log_probs_and_entropy, sample
+from openrlhf_cov.lab.policy import Samples, log_probs_and_entropy, sample
 from openrlhf_cov.lab.settings import LabSettings
 from openrlhf_cov.lab.tasks import Problem, Task
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.dynamics import EntropyDynamics
 from openrlhf_cov.models.loss import LossRecord, MethodLoss
-from openrlhf_cov.models.method import Groups, TokenBatch
+from openrlhf_cov.models.method import Groups, Plan, TokenBatch
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.responses import group_normalised
 from openrlhf_cov.models.rollout import (
@@ -56,10 +56,11 @@ class Lab:
     ) -> None:
         self.task, self.model, self.tokenizer, self.settings, self.config = task, model, tokenizer, settings, config
         self.eos, self.pad = (tokenizer.convert_tokens_to_ids(token) for token in ENDS)
+        self.words: list[str] = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
         self.base = base
         """The policy that ``kl_coef`` holds it to."""
         self.optimizer = torch.optim.AdamW(
-            model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
+            model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
         )
         low, high = config.ppo_clip or settings.clip
         by_token = config.aggregation is None  # as --actor.loss_agg_mode token-mean
@@ -68,6 +69,7 @@ class Lab:
         )
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.problems = random.Random(f"problems {settings.seed}")
+        self.coin = random.Random(f"coin {settings.seed}")
         self.dynamics = EntropyDynamics()
         self.controller = config.controller()
 
@@ -80,12 +82,12 @@ class Lab:
 
     def step(self, step: int) -> dict[str, float]:
         """One rollout and its updates, and what was measured on the way."""
-        prompts, responses, scores = self.roll_out()
-        rollout = self.score(prompts, responses, scores, self.config.at(step - 1))
+        prompts, samples, scores = self.roll_out()
+        rollout = self.score(samples, scores, self.config.at(step - 1))
         buffer = MetricBuffer()
         sums, groups = token_sums(rollout), group_sums(rollout, self.settings.group, self.settings.prompts)
         buffer.add(*rollout_metrics(rollout, sums, groups, self.settings.group))
-        logged = self.update(step, prompts, responses, rollout, buffer)
+        logged = self.update(step, prompts, samples.responses, rollout, buffer)
         if self.controller:
             logged |= self.controller.step(mean_entropy(sums).item(), self.loss.config.entropy_target)
         values = buffer.reduce(lambda tensor, op: tensor)
@@ -97,26 +99,25 @@ class Lab:
         lengths = rollout.action_mask.sum(1).float()
         return values | logged | {"reward": scores.mean().item(), "response_length": lengths.mean().item()}
 
-    def roll_out(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Prompts (B, P), responses (B, A) and scores (B,), the samples of a group one after another."""
-        drawn = [self.task.draw(self.problems) for _ in range(self.settings.prompts)]
-        asked = [problem for problem in drawn for _ in range(self.settings.group)]
-        prompts = self._ids(asked)
-        responses = self._sample(prompts, self.generator)
-        return prompts, responses, self._scores(responses, asked)
+    def roll_out(self) -> tuple[Tensor, Samples, Tensor]:
+        """Prompts (B, P), samples (B, A) and scores (B,), the samples of a group one after another."""
+        asked = [self.task.draw(self.problems) for _ in range(self.settings.prompts)]
+        prompts, samples = self._ask(asked, self.settings.group, self.generator)
+        scores = self._right(samples, asked, self.settings.group).flatten().float()
+        if self.settings.random_reward:
+            scores = torch.tensor([float(self.coin.random() < 0.5) for _ in scores])
+        return prompts.repeat_interleave(self.settings.group, 0), samples, scores
 
-    @torch.no_grad()
-    def score(self, prompts: Tensor, responses: Tensor, scores: Tensor, config: CovConfig) -> Rollout:
-        """The samples under the policy that made them, with the advantages of an estimator of ``config`` or GRPO's."""
-        self.model.eval()
-        log_probs, entropy = log_probs_and_entropy(self.model, prompts, responses)
-        mask = responses.ne(self.pad)
-        groups = Groups(scores.view(-1, self.settings.group), entropy[mask].mean().item())
+    def score(self, samples: Samples, scores: Tensor, config: CovConfig) -> Rollout:
+        """The samples with the advantages of an estimator of ``config`` or GRPO's; log-probs and entropies are those
+        that the sampler saw."""
+        mask = samples.responses.ne(self.pad)
+        groups = Groups(scores.view(-1, self.settings.group), samples.entropy[mask].mean().item())
         estimate = config.estimator and config.estimator.estimate
         advantages = estimate(config, groups).nan_to_num(0.0) if estimate else group_normalised(groups.rewards)
         return Rollout(
-            log_probs=log_probs * mask,
-            entropy=entropy * mask,
+            log_probs=samples.log_probs * mask,
+            entropy=samples.entropy * mask,
             advantages=advantages.view(-1, 1) * mask,
             action_mask=mask,
             scores=scores,
@@ -132,8 +133,9 @@ class Lab:
         chosen = torch.zeros_like(rollout.action_mask)
         logged = []
         for number, rows in enumerate(order.chunk(self.settings.updates)):
-            logged.append(self.optimize(step, prompts, responses, rollout, rows, first=number == 0, buffer=buffer))
-            chosen[rows] |= self.record.selected
+            *values, selected = self.optimize(step, prompts, responses, rollout, rows, number == 0, buffer)
+            logged.append(values)
+            chosen[rows] = selected
         buffer.add(*selection_metrics(rollout.entropy, rollout.action_mask, chosen))
         losses, norms = zip(*logged, strict=True)
         return {"policy_loss": sum(losses) / len(losses), "gradient/norm": sum(norms) / len(norms)}
@@ -147,28 +149,38 @@ class Lab:
         rows: Tensor,
         first: bool,
         buffer: MetricBuffer,
-    ) -> tuple[float, float]:
-        """The loss and the norm of the gradient of one optimizer step on ``rows``; ``first`` after a rollout."""
-        self.model.train()
-        if self.loss.config.plans_globally:
-            self.loss.expect(self._plans(step, prompts[rows], responses[rows], rollout, rows, first))
-        log_probs, entropy = log_probs_and_entropy(self.model, prompts[rows], responses[rows])
-        mask, old, advantages = rollout.action_mask[rows], rollout.log_probs[rows], rollout.advantages[rows]
-        tokens = mask.sum()
+    ) -> tuple[float, float, Tensor]:
+        """Loss, norm of the gradient and selected tokens (rows, A) of one optimizer step on ``rows``.
+
+        ``first`` after a rollout. Micro-batches add up to the step: each loss is over the tokens of all of them.
+        """
+        parts = rows.split(self.settings.micro_batch or len(rows))
+        global_plans = self.loss.config.plans_globally
+        plans = self._plans(step, prompts, responses, rollout, parts, first) if global_plans else []
+        tokens = rollout.action_mask[rows].sum()
         sizes = {"batch_num_tokens": tokens, "global_batch_size": len(rows)}
-        loss, *_ = self.loss(log_probs, old, advantages, action_mask=mask, rollout_log_probs=old, **sizes)
-        buffer.add(*update_metrics(self.record))
-        objective = loss
         moved = self.loss.config.entropy_bonus_in_force
-        if bonus := self.settings.entropy_coef if moved is None else moved:
-            objective = objective - bonus * (entropy * mask).sum() / tokens
-        if self.settings.kl_coef:
-            objective = objective + self.settings.kl_coef * self._kl(prompts[rows], responses[rows], log_probs, mask)
+        bonus = self.settings.entropy_coef if moved is None else moved
         self.optimizer.zero_grad()
-        objective.backward()
+        losses, selected = [], []
+        for number, part in enumerate(parts):
+            if global_plans:
+                self.loss.expect(plans[number])
+            log_probs, entropy = log_probs_and_entropy(self.model, prompts[part], responses[part])
+            mask, old, advantages = rollout.action_mask[part], rollout.log_probs[part], rollout.advantages[part]
+            loss, *_ = self.loss(log_probs, old, advantages, action_mask=mask, rollout_log_probs=old, **sizes)
+            buffer.add(*update_metrics(self.record))
+            losses.append(loss.item())
+            selected.append(self.record.selected)
+            if bonus:
+                loss = loss - bonus * (entropy * mask).sum() / tokens
+            if self.settings.kl_coef:
+                kl = self._kl(prompts[part], responses[part], log_probs)
+                loss = loss + self.settings.kl_coef * aggregate_loss(kl, mask, batch_num_tokens=tokens)
+            loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
-        return loss.item(), norm.item()
+        return sum(losses), norm.item(), torch.cat(selected)
 
     @property
     def record(self) -> LossRecord:
@@ -179,77 +191,93 @@ class Lab:
 
     @torch.no_grad()
     def _plans(
-        self, step: int, prompts: Tensor, responses: Tensor, rollout: Rollout, rows: Tensor, first: bool
-    ) -> Sequence:
-        """What each method does to the tokens of one optimizer step, seen as a whole before it."""
+        self,
+        step: int,
+        prompts: Tensor,
+        responses: Tensor,
+        rollout: Rollout,
+        parts: Sequence[Tensor],
+        first: bool,
+    ) -> Sequence[Sequence[Plan]]:
+        """What each method does to the tokens of each micro-batch of an optimizer step, seen as a whole before it."""
         config = self.loss.config
-        log_probs, entropy = rollout.log_probs[rows], rollout.entropy[rows]
-        if not first and (config.asks_log_probs or config.entropy_policy == "current"):
-            now, entropy_now = log_probs_and_entropy(self.model, prompts, responses)
-            log_probs = now if config.asks_log_probs else log_probs
-            entropy = entropy_now if config.entropy_policy == "current" else entropy
-        mask = rollout.action_mask[rows]
-        batch = TokenBatch(log_probs, rollout.log_probs[rows], rollout.advantages[rows], mask)
-        keys = token_keys(self.settings.seed, step, rollout.sample_ids[rows], mask.shape[1])
-        entropies = [entropy], [rollout.entropy[rows]], mean_entropy(token_sums(rollout))
-        [plans] = plan_step(config, Window([batch], [keys], self.loss.ppo_clip, ALONE, *entropies))
-        return plans
+        current = not first and (config.asks_log_probs or config.entropy_policy == "current")
+        batches, keys, entropies, old_entropies = [], [], [], []
+        for rows in parts:
+            log_probs, entropy = rollout.log_probs[rows], rollout.entropy[rows]
+            if current:
+                now, entropy_now = log_probs_and_entropy(self.model, prompts[rows], responses[rows])
+                log_probs = now if config.asks_log_probs else log_probs
+                entropy = entropy_now if config.entropy_policy == "current" else entropy
+            mask = rollout.action_mask[rows]
+            batches.append(TokenBatch(log_probs, rollout.log_probs[rows], rollout.advantages[rows], mask))
+            keys.append(token_keys(self.settings.seed, step, rollout.sample_ids[rows], mask.shape[1]))
+            entropies.append(entropy)
+            old_entropies.append(rollout.entropy[rows])
+        mean = mean_entropy(token_sums(rollout))
+        return plan_step(config, Window(batches, keys, self.loss.ppo_clip, ALONE, entropies, old_entropies, mean))
 
-    def _kl(self, prompts: Tensor, responses: Tensor, log_probs: Tensor, mask: Tensor) -> Tensor:
+    def _kl(self, prompts: Tensor, responses: Tensor, log_probs: Tensor) -> Tensor:
+        """Estimates (k3) of the KL divergence to the base policy (B, A)."""
         if self.base is None:
             raise ValueError("kl_coef needs the base policy")
         with torch.no_grad():
             base, _ = log_probs_and_entropy(self.base, prompts, responses)
-        kl = compute_approx_kl(log_probs, base, kl_estimator="k3")
-        return aggregate_loss(kl, mask, batch_num_tokens=mask.sum())
+        return compute_approx_kl(log_probs, base, kl_estimator="k3")
 
-    @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Greedy accuracy, accuracy at temperature 1 and pass@k on problems held out; over all and by kind.
+        """Greedy accuracy, and at temperature 1 accuracy, pass@k, entropy and length, on the validation split.
 
-        The same random numbers every time: the state of the run is not touched.
+        Accuracy and pass@k of each kind of problem, too. The prompts and random numbers are the same every time, and
+        the state of the run is not touched.
         """
-        self.model.eval()
-        settings, results = self.settings, {}
-        for kind, held_out in self.task.held_out.items():
-            prompts = self._ids(held_out)
-            greedy = self._scores(self._sample(prompts, None), held_out)
-            asked = [problem for problem in held_out for _ in range(settings.eval_samples)]
-            generator = torch.Generator().manual_seed(1)
-            drawn = self._sample(prompts.repeat_interleave(settings.eval_samples, 0), generator)
-            right = self._scores(drawn, asked).view(-1, settings.eval_samples)
-            results[kind] = {
-                "greedy": greedy.mean().item(),
-                "sampled": right.mean().item(),
-                f"pass@{settings.eval_samples}": right.amax(1).mean().item(),
-            }
-        return _weighed(results, self.task.weights)
+        settings, asked = self.settings, self.task.validation
+        greedy = self._greedy(asked)
+        _, samples = self._ask(asked, settings.eval_samples, torch.Generator().manual_seed(1))
+        right = self._right(samples, asked, settings.eval_samples)
+        mask = samples.responses.ne(self.pad)
+        scores = {
+            "greedy": greedy.float(),
+            "sampled": right.float().mean(1),
+            f"pass@{settings.eval_samples}": right.any(1).float(),
+        }
+        kinds = [self.task.kind(problem) for problem in asked]
+        values = {name: each.mean().item() for name, each in scores.items()}
+        for kind in sorted(set(kinds) - {""}):
+            of_kind = torch.tensor([each == kind for each in kinds])
+            values |= {f"{name}/{kind}": each[of_kind].mean().item() for name, each in scores.items()}
+        entropy = samples.entropy * mask
+        tokens = mask.sum(0)
+        values |= {"entropy": (entropy.sum() / mask.sum()).item(), "length": mask.sum(1).float().mean().item()}
+        return values | {f"entropy/position_{p}": value for p, value in enumerate((entropy.sum(0) / tokens).tolist())}
 
-    def _sample(self, prompts: Tensor, generator: torch.Generator | None) -> Tensor:
-        return sample(self.model, prompts, self.task.tokens, generator, self.eos, self.pad)
+    def test(self) -> tuple[Tensor, Tensor]:
+        """Which problems (N,) of the test split are answered right greedily, and which samples (N, K) of each."""
+        samples = self.settings.test_samples
+        greedy = self._greedy(self.task.test)
+        _, drawn = self._ask(self.task.test, samples, torch.Generator().manual_seed(2))
+        return greedy, self._right(drawn, self.task.test, samples)
 
-    def _ids(self, asked: Sequence[Problem]) -> Tensor:
-        return torch.tensor([self.tokenizer.encode(problem.prompt) for problem in asked])
+    def _greedy(self, asked: Sequence[Problem]) -> Tensor:
+        return self._right(self._ask(asked, 1, None)[1], asked, 1)[:, 0]
 
-    def _scores(self, responses: Tensor, asked: Sequence[Problem]) -> Tensor:
-        texts = self.tokenizer.batch_decode([[t for t in row if t != self.pad] for row in responses.tolist()])
-        rows = zip(texts, asked, strict=True)
-        return torch.tensor([float(self.task.is_right(text, problem.label)) for text, problem in rows])
+    def _ask(self, asked: Sequence[Problem], each: int, generator: torch.Generator | None) -> tuple[Tensor, Samples]:
+        """Prompts (N, P) and ``each`` samples of every one (N * each, A), greedy ones without a generator."""
+        prompts = torch.tensor([self.tokenizer.encode(problem.prompt) for problem in asked])
+        return prompts, sample(self.model, prompts, self.task.tokens, generator, self.eos, self.pad, each)
+
+    def _right(self, samples: Samples, asked: Sequence[Problem], each: int) -> Tensor:
+        """Booleans (N, each)."""
+        rows = samples.responses.tolist()
+        texts = ["".join(self.words[token] for token in row if token != self.pad) for row in rows]
+        found = [self.task.is_right(text, asked[place // each].label) for place, text in enumerate(texts)]
+        return torch.tensor(found).view(-1, each)
 
 
 def _by_position(rollout: Rollout) -> list[float]:
     """Mean entropy (nats) of the tokens at each place of a response."""
     totals = (rollout.entropy * rollout.action_mask).sum(0)
     return (totals / rollout.action_mask.sum(0).clamp(min=1)).tolist()
-
-
-def _weighed(by_kind: Mapping[str, Mapping[str, float]], weights: Mapping[str, float]) -> dict[str, float]:
-    """Each value over all kinds as they are drawn, and that of each kind where there are several."""
-    names = next(iter(by_kind.values()))
-    values = {name: sum(weights[kind] * of_kind[name] for kind, of_kind in by_kind.items()) for name in names}
-    if len(by_kind) > 1:
-        values |= {f"{name}/{kind}": of_kind[name] for kind, of_kind in by_kind.items() for name in names}
-    return values
 
 
 def frozen(model: LlamaForCausalLM) -> LlamaForCausalLM:

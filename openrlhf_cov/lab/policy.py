@@ -1,32 +1,59 @@
-"""What the laboratory asks of a small Llama: samples, log-probs and entropies, each of the policy at temperature 1."""
+"""What the laboratory asks of a small Llama: samples, log-probs and entropies, each of the policy at temperature 1.
+
+The forward pass is written out here over the weights of transformers' module, whose own takes a third longer on
+models of this size: most of a small tensor's time is what is done around it.
+"""
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import DynamicCache, LlamaForCausalLM
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import LlamaForCausalLM
+
+Cache = list[tuple[Tensor, Tensor]]
+"""Of each layer the rotated keys and the values so far, (B, heads, T, size) each; empty before the first call."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Responses (B, A) with padding behind their end; log-probs and entropies (B, A) in nats, without gradient."""
+
+    responses: Tensor
+    log_probs: Tensor
+    entropy: Tensor
 
 
 @torch.no_grad()
 def sample(
-    model: LlamaForCausalLM, prompts: Tensor, tokens: int, generator: torch.Generator | None, eos: int, pad: int
-) -> Tensor:
-    """Responses (B, A) to prompts (B, P) of equal length, with ``pad`` behind their end; A is at most ``tokens``.
+    model: LlamaForCausalLM,
+    prompts: Tensor,
+    tokens: int,
+    generator: torch.Generator | None,
+    eos: int,
+    pad: int,
+    each: int = 1,
+) -> Samples:
+    """``each`` responses to every prompt (N, P), one prompt's one after another; A is at most ``tokens``.
 
-    Drawn from the full vocabulary; without a generator the most probable token is taken.
+    Drawn from the full vocabulary; without a generator the most probable token is taken. A prompt is read once.
     """
-    cache, ids, out = DynamicCache(config=model.config), prompts, []
-    ended = torch.zeros(len(prompts), dtype=torch.bool)
-    for _ in range(tokens):
-        logits = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
-        if generator is None:
-            token = logits.argmax(-1)
-        else:
-            token = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
-        out.append(token.masked_fill(ended, pad))
+    cache: Cache = []
+    logits = logits_of(model, prompts, 1, cache)[:, -1].repeat_interleave(each, 0)
+    cache[:] = [(k.repeat_interleave(each, 0), v.repeat_interleave(each, 0)) for k, v in cache]
+    ended = torch.zeros(len(logits), dtype=torch.bool)
+    steps: list[tuple[Tensor, Tensor, Tensor]] = []
+    while True:
+        log_p = logits.log_softmax(-1)
+        p = log_p.exp()
+        drawn = log_p.argmax(-1) if generator is None else torch.multinomial(p, 1, generator=generator)[:, 0]
+        token = drawn.masked_fill(ended, pad)
+        steps.append((token, log_p.gather(-1, token[:, None])[:, 0], -(p * log_p).sum(-1)))
         ended |= token == eos
-        if ended.all():
-            break
-        ids = token[:, None]
-    return torch.stack(out, 1)
+        if len(steps) == tokens or ended.all():
+            return Samples(*(torch.stack(parts, 1) for parts in zip(*steps, strict=True)))
+        logits = logits_of(model, token[:, None], 1, cache)[:, -1]
 
 
 def log_probs_and_entropy(model: LlamaForCausalLM, prompts: Tensor, responses: Tensor) -> tuple[Tensor, Tensor]:
@@ -35,6 +62,60 @@ def log_probs_and_entropy(model: LlamaForCausalLM, prompts: Tensor, responses: T
     Padding stands behind what counts, so that no attention mask is needed.
     """
     ids = torch.cat([prompts, responses[:, :-1]], 1)
-    log_p = model(ids, use_cache=False, logits_to_keep=responses.shape[1]).logits.log_softmax(-1)
+    log_p = logits_of(model, ids, responses.shape[1], []).log_softmax(-1)
     entropy = -(log_p.exp() * log_p).sum(-1)
     return log_p.gather(-1, responses[..., None])[..., 0], entropy
+
+
+def logits_of(model: LlamaForCausalLM, ids: Tensor, last: int, cache: Cache) -> Tensor:
+    """Logits (B, last, V) at the ``last`` of the tokens ``ids`` (B, T), which follow those in ``cache``.
+
+    ``cache`` grows by these tokens. What transformers' forward gives, to rounding; its last layer is left out where
+    nothing is asked.
+    """
+    start, (batch, length) = cache[0][0].shape[2] if cache else 0, ids.shape
+    cos, sin = _rotations(model, start, start + length)
+    layers: Any = model.model.layers  # their attributes are what nn.Module finds
+    x = model.model.embed_tokens(ids)
+    for number, layer in enumerate(layers):
+        attention, mlp, size = layer.self_attn, layer.mlp, layer.self_attn.head_dim
+
+        def heads(h: Tensor, linear: nn.Linear, size: int = size) -> Tensor:
+            return F.linear(h, linear.weight).view(batch, h.shape[1], -1, size).transpose(1, 2)
+
+        h = _normed(x, layer.input_layernorm)
+        k, v = _rotated(heads(h, attention.k_proj), cos, sin), heads(h, attention.v_proj)
+        if start:
+            k, v = torch.cat([cache[number][0], k], 2), torch.cat([cache[number][1], v], 2)
+            cache[number] = k, v
+        else:
+            cache.append((k, v))
+        if number == len(layers) - 1:
+            x, h = x[:, -last:], h[:, -last:]
+        q = _rotated(heads(h, attention.q_proj), cos[-x.shape[1] :], sin[-x.shape[1] :])
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=_causal(x.shape[1], start + length))
+        x = x + F.linear(attended.transpose(1, 2).flatten(2), attention.o_proj.weight)
+        h = _normed(x, layer.post_attention_layernorm)
+        gated = F.silu(F.linear(h, mlp.gate_proj.weight)) * F.linear(h, mlp.up_proj.weight)
+        x = x + F.linear(gated, mlp.down_proj.weight)
+    return F.linear(_normed(x, model.model.norm), model.lm_head.weight)
+
+
+def _causal(queries: int, keys: int) -> Tensor | None:
+    """Which keys each of the last ``queries`` tokens sees; None where that is all of them."""
+    return None if queries == 1 else torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+
+
+def _normed(x: Tensor, norm: Any) -> Tensor:
+    return norm.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon))
+
+
+def _rotations(model: LlamaForCausalLM, start: int, end: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (end - start, size) of the places of tokens."""
+    angles = torch.outer(torch.arange(start, end).float(), model.model.rotary_emb.inv_freq)
+    return angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat([-second, first], -1) * sin

@@ -13,6 +13,11 @@ class LabSettings(Settings):
     prompts: int = setting(64, "prompts of a rollout", flag="rollout.batch_size")
     group: int = setting(8, "responses to a prompt", flag="rollout.n_samples_per_prompt")
     updates: int = setting(8, "optimizer steps of a rollout")
+    micro_batch: int = setting(
+        0,
+        "samples of a micro-batch, 0: all of an optimizer step; --cov_scope micro_batch selects among them",
+        flag="train.micro_batch_size",
+    )
     learning_rate: float = setting(1e-4, "of AdamW", flag="actor.adam.lr")
     clip: tuple[float, float] = setting(
         (0.2, 0.2),
@@ -28,17 +33,21 @@ class LabSettings(Settings):
     seed: int = setting(
         0, "of prompts, responses and the order of samples; the base policy has a seed of its own", flag="train.seed"
     )
-    eval_every: int = setting(25, "global steps between two evaluations on problems held out", flag="eval.steps")
+    random_reward: bool = setting(False, "train on the toss of a coin instead of the task's reward")
+    eval_every: int = setting(25, "global steps between two evaluations on the validation split", flag="eval.steps")
     eval_samples: int = setting(
         8, "responses to a problem at temperature 1 in an evaluation, for pass@k", flag="eval.n_samples_per_prompt"
     )
+    test_samples: int = setting(64, "the same in the test at the end, on problems that no evaluation has seen")
 
     def check(self) -> None:
         """Called when the settings are made."""
         flags = {each.name: each.metadata["flag"] or each.name for each in fields(self)}
-        for name in ("steps", "prompts", "updates", "eval_every", "eval_samples"):
+        for name in ("steps", "prompts", "updates", "eval_every", "eval_samples", "test_samples"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{flags[name]} is at least 1, got {getattr(self, name)}")
+        if self.micro_batch < 0:
+            raise ValueError(f"--{flags['micro_batch']} is at least 0, got {self.micro_batch}")
         if self.group < 2:
             raise ValueError(
                 f"--{flags['group']} is at least 2, got {self.group}: advantages are about the mean of a group"

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,7 +15,9 @@ from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_polic
 from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
 from openrlhf_cov.utils.json_lines import read_json
 
-HELD_OUT_DIGITS, HELD_OUT_SUMS, HELD_OUT_OF_A_SKILL = 120, 256, 64
+HELD_OUT_DIGITS, HELD_OUT_SUMS = 120, 512
+OF_A_LETTER = 8
+"""Commands of each letter in a split, so that it has the letters as they are drawn."""
 COMMANDS_POLICY = BasePolicyConfig(
     layers=2, heads=4, hidden_size=64, intermediate_size=192, max_length=16, steps=500, rows_per_step=128, tied=False
 )
@@ -47,10 +49,12 @@ class Task:
     """Limit of a response."""
     draw: Callable[[random.Random], Problem]
     """A problem to train on."""
-    held_out: Mapping[str, Sequence[Problem]]
-    """Problems of each kind that no policy trains on."""
-    weights: Mapping[str, float]
-    """Share of each kind among the problems that are drawn."""
+    validation: Sequence[Problem]
+    """Problems that no policy trains on, with the kinds as they are drawn: of curves, and of every choice."""
+    test: Sequence[Problem]
+    """Others like these, which decide nothing."""
+    kind: Callable[[Problem], str]
+    """What a problem is counted under, "" where all are alike."""
     is_right: Callable[[str, str], bool]
     """(response with its end, label)."""
     policy: BasePolicyConfig
@@ -71,11 +75,13 @@ class Task:
 
 def _commands() -> Task:
     train, held_out = commands.split_digits(HELD_OUT_DIGITS)
-    rng = random.Random("held out commands")
+    half = len(held_out) // 2
 
-    def of_skill(skill: str) -> list[Problem]:
-        letters = [letter for letter, name in commands.SKILL_OF.items() if name == skill]
-        return [commands.Command(rng.choice(letters), rng.choice(held_out)) for _ in range(HELD_OUT_OF_A_SKILL)]
+    def split(name: str, digits: list[str]) -> list[Problem]:
+        rng = random.Random(f"{name} commands")
+        return [
+            commands.Command(each, triple) for each in commands.LETTERS for triple in rng.sample(digits, OF_A_LETTER)
+        ]
 
     def examples(rng: random.Random) -> list[tuple[str, str, bool]]:
         return [commands.practice(train, rng, row % 2 == 0) for row in range(COMMANDS_POLICY.rows_per_step)]
@@ -88,8 +94,9 @@ def _commands() -> Task:
         name="commands",
         tokens=commands.RESPONSE_TOKENS,
         draw=lambda rng: commands.draw(train, rng),
-        held_out={skill: of_skill(skill) for skill in commands.SKILLS},
-        weights={skill: count / len(commands.LETTERS) for skill, count in commands.LETTERS_OF.items()},
+        validation=split("validation", held_out[:half]),
+        test=split("test", held_out[half:]),
+        kind=lambda problem: commands.SKILL_OF[problem.prompt[0]],
         is_right=commands.is_right,
         policy=COMMANDS_POLICY,
         make=make,
@@ -102,8 +109,9 @@ def _addition() -> Task:
         name="addition",
         tokens=24,
         draw=lambda rng: rng.choice(split.train),
-        held_out={"sum": split.held_out},
-        weights={"sum": 1.0},
+        validation=split.held_out[: HELD_OUT_SUMS // 2],
+        test=split.held_out[HELD_OUT_SUMS // 2 :],
+        kind=lambda problem: "",
         is_right=addition.is_right,
         policy=ADDITION_POLICY,
         make=lambda seed: make_base_policy(split.train, ADDITION_POLICY, seed),

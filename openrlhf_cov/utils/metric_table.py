@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-ENTROPY, STEP_TOTAL = "entropy/mean", "timing/step_total"
+ENTROPY, STEP_TOTAL, CPU_TIME = "entropy/mean", "timing/step_total", "timing/cpu"
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,7 @@ TABLE: dict[str, tuple[Definition, ...]] = {
         Definition({"response_length": "response length", "total_length": "total length"}, "mean lengths", unit=TOKENS),
         Definition({"truncated": "cut at the limit", "response_clip_ratio": "fills the context"}, "share of responses cut by the token limit, share that fill the context", unit=SHARE),
         Definition({"rollout/reward_mean": "reward of the rollout", "rollout/reward_std": "deviation of rewards of the rollout", "rollout/response_length_mean": "response length of the rollout", "rollout/truncated_rate": "cut at the limit in the rollout", "rollout/num_samples": "samples of the rollout"}, "the same over the rollout as it was generated"),
+        Definition({CPU_TIME: "CPU time of a step"}, "seconds that a step and its evaluation kept the processor busy: others on the machine disturb it less than those of a clock", unit=SECONDS, only_with="the laboratory"),
         Definition({"timing/generation": "generation", "timing/make_experience": "scoring", "timing/ppo_train": "updates", "timing/broadcast": "weight transfer", STEP_TOTAL: "step"}, "seconds per phase; `broadcast` is the weight transfer to vLLM", unit=SECONDS),
         Definition({"dynamic_filtering_pass_rate": "groups kept in four rounds"}, "percent of groups kept in the last four rounds", unit="%", only_with=DYNAMIC),
     ),
@@ -132,7 +133,7 @@ TABLE: dict[str, tuple[Definition, ...]] = {
 # fmt: on
 
 _ROWS = {name: row for rows in TABLE.values() for row in rows for name in row.titles}
-PHASES = tuple(name for name in _ROWS if name.startswith("timing/") and name != STEP_TOTAL)
+PHASES = tuple(name for name in _ROWS if name.startswith("timing/") and name not in (STEP_TOTAL, CPU_TIME))
 """What a step spends its time on."""
 
 

@@ -30,7 +30,13 @@ def test_a_run_writes_what_other_commands_read(tmp_path, base_policies, capsys):
     evaluations = read_metrics(output / "eval.jsonl")
     assert [line["step"] for line in evaluations] == [0, 1, 2, 3]
     result = json.loads((output / "result.json").read_text())
-    assert {name: evaluations[-1][name] for name in result} == result
+    assert {name: evaluations[-1].get(name) for name in result if not name.startswith("test/")} == {
+        name: value for name, value in result.items() if not name.startswith("test/")
+    }
+    test = json.loads((output / "test.json").read_text())
+    assert len(test["right"]) == len(test["greedy"]) == len(test["prompts"]) == 256
+    assert result["test/greedy"] == pytest.approx(sum(test["greedy"]) / 256)
+    assert result["test/sampled"] == pytest.approx(sum(test["right"]) / 256 / test["samples"])
     assert "step 2: reward" in capsys.readouterr().out
 
 
@@ -47,7 +53,8 @@ def test_a_complete_run_is_left_alone_and_a_cut_one_is_made_again(tmp_path, base
     assert lab.main(command) == 0
 
     def numbers(content):
-        return [{k: v for k, v in json.loads(line).items() if k != "time"} for line in content.splitlines()]
+        lines = [json.loads(line) for line in content.splitlines()]
+        return [{k: v for k, v in line.items() if k != "time" and not k.startswith("timing/")} for line in lines]
 
     assert numbers((output / "metrics.jsonl").read_bytes()) == numbers(first)
 

@@ -1,15 +1,18 @@
 import copy
+import random
 
 import pytest
 import torch
 from active import active
 
 from openrlhf_cov.lab.loop import Lab, frozen
+from openrlhf_cov.lab.policy import Samples
 from openrlhf_cov.lab.settings import LabSettings
+from openrlhf_cov.lab.tasks import TASKS
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
 
-SMALL = dict(steps=2, prompts=8, group=4, updates=4, learning_rate=1e-2, eval_every=2, eval_samples=2)
+SMALL = dict(steps=2, prompts=8, group=4, updates=4, learning_rate=1e-2, eval_every=2, eval_samples=2, test_samples=4)
 CHOICES = {
     "none": CovConfig(),
     **{name: active(name) for name in METHODS},
@@ -64,15 +67,16 @@ def test_the_objective_has_an_entropy_bonus_and_a_reference(run):
 
 def test_advantages_are_about_the_group(task, policy):
     lab = Lab(task, *policy, LabSettings(**SMALL), CovConfig())
-    prompts = torch.tensor([[20, 5, 6, 7]] * 32)
     responses = torch.tensor([[9, 3, 1]] * 31 + [[9, 1, 0]])
     # a group with one right response of four: mean 1/4, deviation sqrt(((3/4)^2 + 3 (1/4)^2) / 3) = 1/2
     scores = torch.tensor([1.0, 0.0, 0.0, 0.0] + [1.0] * 4 + [0.0] * 24)
-    rollout = lab.score(prompts, responses, scores, CovConfig())
+    seen = torch.full((32, 3), -0.5)
+    rollout = lab.score(Samples(responses, seen, -seen), scores, CovConfig())
     assert rollout.advantages[:4, 0].tolist() == pytest.approx([1.5, -0.5, -0.5, -0.5])
     assert rollout.advantages[4:].abs().max() == 0.0
     assert rollout.action_mask[-1].tolist() == [True, True, False]
-    assert rollout.log_probs[-1, 2] == 0.0
+    assert rollout.log_probs[-1].tolist() == [-0.5, -0.5, 0.0]
+    assert rollout.entropy[-1].tolist() == [0.5, 0.5, 0.0]
 
 
 def test_an_evaluation_leaves_the_run_alone(task, policy):
@@ -80,6 +84,8 @@ def test_an_evaluation_leaves_the_run_alone(task, policy):
     state, rng = lab.generator.get_state().clone(), torch.get_rng_state()
     first, again = lab.evaluate(), lab.evaluate()
     assert first == again
+    for ours, theirs in zip(lab.test(), lab.test(), strict=True):
+        assert ours.equal(theirs)
     assert lab.generator.get_state().equal(state)
     assert torch.get_rng_state().equal(rng)
     # the mean over all letters: 14, 8, 6 and 4 of 32
@@ -115,3 +121,40 @@ def test_metrics_are_those_of_a_run(run):
 def test_settings_out_of_range_are_refused(wrong, said):
     with pytest.raises(ValueError, match=said):
         LabSettings(**wrong)
+
+
+@pytest.mark.parametrize("name", ["none", "kl_cov", "top_entropy"])
+def test_micro_batches_add_up_to_an_optimizer_step(run, name):
+    whole, parts = run(CHOICES[name]), run(CHOICES[name], micro_batch=2)
+    # the gradients of one step are sums of 8 samples in another order; Adam's first steps go by their signs
+    torch.testing.assert_close(parts[0], whole[0], rtol=0, atol=5e-3)
+    for ours, theirs in zip(parts[1], whole[1], strict=True):
+        for value in ("policy_loss", "grad_norm", "cov/selected_count", "reward"):
+            assert ours[value] == pytest.approx(theirs[value], rel=1e-3, abs=1e-5)
+
+
+def test_selection_by_micro_batch_depends_on_its_size(run):
+    config = CovConfig(cov_type="kl_cov", cov_scope="micro_batch", kl_cov_ratio=0.02)
+    small, large = (run(config, micro_batch=size)[1][0]["cov/selected_count"] for size in (1, 8))
+    # 4 updates of 8 samples of at most 5 tokens: at least one token of each of the 32 samples; of each update else
+    assert small == 32.0
+    assert large == 4.0
+
+
+def test_a_random_reward_does_not_look_at_the_response(run):
+    weights_, metrics, _ = run(random_reward=True)
+    assert not weights_.equal(run()[0])
+    assert 0.0 < metrics[0]["reward"] < 1.0
+    assert weights_.equal(run(random_reward=True)[0])
+
+
+def test_the_test_is_about_other_problems_than_the_evaluations(task):
+    for name in TASKS:
+        built = TASKS[name]()
+        sets = [{problem.prompt for problem in split} for split in (built.validation, built.test)]
+        drawn = {built.draw(random.Random(seed)).prompt for seed in range(2000)}
+        assert not sets[0] & sets[1]
+        assert not drawn & (sets[0] | sets[1])
+        assert len(built.validation) == len(built.test) == 256
+    shares = [task.kind(problem) for problem in task.test]
+    assert {kind: shares.count(kind) for kind in "abcd"} == {"a": 112, "b": 64, "c": 48, "d": 32}  # 14, 8, 6, 4 of 32

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from openrlhf_cov.lab.policy import log_probs_and_entropy, sample
+from openrlhf_cov.lab.policy import log_probs_and_entropy, logits_of, sample
 
 PROMPTS = torch.tensor([[20, 5, 6, 7], [21, 8, 3, 2], [22, 4, 5, 6]])
 
@@ -9,7 +9,7 @@ PROMPTS = torch.tensor([[20, 5, 6, 7], [21, 8, 3, 2], [22, 4, 5, 6]])
 def test_the_cache_changes_nothing(policy):
     model, tokenizer = policy
     model.eval()
-    responses = sample(model, PROMPTS, 5, None, tokenizer.eos_token_id, tokenizer.pad_token_id)
+    responses = sample(model, PROMPTS, 5, None, tokenizer.eos_token_id, tokenizer.pad_token_id).responses
     ids = PROMPTS
     for place in range(responses.shape[1]):
         expected = model(ids).logits[:, -1].argmax(-1)
@@ -22,7 +22,7 @@ def test_nothing_stands_behind_the_end(policy):
     model, tokenizer = policy
     prompts = PROMPTS.repeat(100, 1)
     eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
-    responses = sample(model, prompts, 8, torch.Generator().manual_seed(0), eos, pad)
+    responses = sample(model, prompts, 8, torch.Generator().manual_seed(0), eos, pad).responses
     for row in responses.tolist():
         end = row.index(eos) if eos in row else len(row)
         assert set(row[end + 1 :]) <= {pad}
@@ -31,9 +31,9 @@ def test_nothing_stands_behind_the_end(policy):
 
 def test_samples_follow_the_seed(policy):
     model, tokenizer = policy
+    eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
     first, again, other = (
-        sample(model, PROMPTS, 5, torch.Generator().manual_seed(seed), tokenizer.eos_token_id, tokenizer.pad_token_id)
-        for seed in (3, 3, 4)
+        sample(model, PROMPTS, 5, torch.Generator().manual_seed(seed), eos, pad).responses for seed in (3, 3, 4)
     )
     assert first.equal(again)
     assert first.shape != other.shape or not first.equal(other)
@@ -50,3 +50,29 @@ def test_log_probs_and_entropy_by_hand(policy):
             assert log_probs[row, place].item() == pytest.approx(p[responses[row, place]].log().item(), abs=1e-6)
             assert entropy[row, place].item() == pytest.approx(-(p * p.log()).sum().item(), abs=1e-6)
     assert log_probs.requires_grad
+
+
+def test_the_forward_pass_is_that_of_transformers(policy):
+    model, _ = policy
+    ids = torch.randint(0, 20, (6, 9), generator=torch.Generator().manual_seed(0))
+    expected = model(ids).logits
+    found = logits_of(model, ids, 4, [])
+    torch.testing.assert_close(found, expected[:, -4:], rtol=0, atol=1e-6)
+    cache = []
+    logits_of(model, ids[:, :5], 1, cache)
+    torch.testing.assert_close(logits_of(model, ids[:, 5:], 4, cache), expected[:, -4:], rtol=0, atol=1e-6)
+    gradients = [torch.autograd.grad(each.square().sum(), model.parameters()) for each in (found, expected[:, -4:])]
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_samples_say_what_the_policy_thought_of_them(policy):
+    model, tokenizer = policy
+    eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    found = sample(model, PROMPTS, 5, torch.Generator().manual_seed(0), eos, pad, each=20)
+    assert found.responses.shape[0] == 60
+    asked = PROMPTS.repeat_interleave(20, 0)
+    log_probs, entropy = log_probs_and_entropy(model, asked, found.responses)
+    counts = found.responses != pad
+    torch.testing.assert_close(found.log_probs[counts], log_probs[counts], rtol=0, atol=1e-5)
+    torch.testing.assert_close(found.entropy[counts], entropy[counts], rtol=0, atol=1e-5)

@@ -1,0 +1,18 @@
+"""Memory of a process that makes and drops the same tensors over and over."""
+
+import ctypes
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+LARGEST_KEPT = 2**25
+"""Bytes: glibc takes no more."""
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep what is freed: a tensor of a megabyte is otherwise mapped and zeroed anew each time it is made.
+
+    A third of the time of a forward pass over 512 samples. Nothing happens with other C libraries.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
+        library.mallopt(M_TRIM_THRESHOLD, 2**30)

@@ -1,0 +1,3 @@
+// Charts of a study.
+
+drawAll();

@@ -1,0 +1,158 @@
+"""A study in words and tables, as a page of HTML and as Markdown (pure); every number comes from the runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openrlhf_cov.pages.chart import Chart
+from openrlhf_cov.pages.page import Cell, render
+from openrlhf_cov.pages.plot import figure
+from openrlhf_cov.study.charts import charts
+from openrlhf_cov.study.plan import chosen, number_of_runs
+from openrlhf_cov.study.questions import Runs, answers, shown
+from openrlhf_cov.study.results import Result, score_of
+from openrlhf_cov.study.rows import Row, main_rows, report_runs, tuning_rows
+from openrlhf_cov.study.spec import Spec
+
+MAIN = {
+    "accuracy": "accuracy",
+    "pass@8": "pass@8",
+    "pass@32": "pass@32",
+    "area": "area",
+    "deciding entropy": "deciding entropy",
+    "entropy": "entropy",
+    "length": "length",
+    "seconds": "CPU s",
+}
+"""Number of a row -> heading of the main table."""
+HOW = (
+    "Accuracy is greedy, pass@k unbiased from all samples of a question; both are of a test split that no choice has "
+    "seen, after the last step. The area is that under the validation curve. Entropies are means over the run, in "
+    "nats: of all tokens of a batch, and of the first token of a response, which decides.",
+    "Brackets are 95 % intervals over seeds (Student's t), differences are paired by seed. They are about other seeds "
+    "of the same task and base policy, and are not corrected for the number of arms: of twenty true ties one shows a "
+    "difference. The interval over questions resamples the questions of the test for the same runs.",
+    "Every arm was tuned alike: all cells of its grid with the same seeds, the best of them again with others, by "
+    "validation accuracy in the last step. No checkpoint was picked.",
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Paragraphs and a table."""
+
+    title: str
+    paragraphs: tuple[str, ...] = ()
+    head: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Document:
+    """All of a study that is shown."""
+
+    title: str
+    about: str
+    sections: tuple[Section, ...]
+    charts: tuple[Chart, ...]
+
+
+def document(spec: Spec, results: Sequence[Result]) -> Document:
+    """What the finished runs say, however many there are."""
+    rows = main_rows(spec, results)
+    scores = {each.run: score_of(each) for each in results}
+    runs: Runs = {arm.name: report_runs(arm, chosen(spec, arm, scores), results) for arm in spec.arms}
+    sections = [
+        Section("Results", (progress(spec, results), *HOW), main_head(), tuple(map(main_cells, rows))),
+        Section(
+            "Against the baseline",
+            (f"Each arm minus {rows[0].arm}, on the seeds that both have.",),
+            ("arm", "seeds", *(MAIN[name] for name in DIFFERENCES)),
+            tuple(map(difference_cells, rows[1:])),
+        ),
+        *(Section(each.question, (each.text,), each.head, each.rows) for each in answers(spec, results)),
+        Section(
+            "Tuning",
+            ("Validation accuracy after the last step, a number for each seed of tuning; * is the chosen point.",),
+            ("arm", "cell", "accuracy", "mean area"),
+            tuple(tuning_cells(spec, results)),
+        ),
+    ]
+    return Document(spec.title, spec.about, tuple(sections), tuple(charts(rows, runs)))
+
+
+DIFFERENCES = ("accuracy", "pass@8", "pass@32", "area", "deciding entropy")
+
+
+def progress(spec: Spec, results: Sequence[Result]) -> str:
+    """How much of the study is there."""
+    total = number_of_runs(spec)
+    rest = "" if len(results) >= total else "; what is missing is left out, and each row says how many seeds it has"
+    return f"{len(results)} of {total} runs are finished{rest}. Flags of all runs: {' '.join(spec.words) or 'none'}."
+
+
+def main_head() -> tuple[str, ...]:
+    """Headings of the main table."""
+    return ("arm", "seeds", "point", *MAIN.values(), "accuracy over questions")
+
+
+def main_cells(row: Row) -> tuple[str, ...]:
+    """One arm as a row of the main table."""
+    point = "not chosen yet" if row.point is None else " ".join(row.point)
+    numbers = (shown(row.numbers[name]) for name in MAIN)
+    return (row.arm, str(len(row.seeds)), point, *numbers, shown(row.questions))
+
+
+def difference_cells(row: Row) -> tuple[str, ...]:
+    """One arm as a row of differences."""
+    return (row.arm, str(row.pairs), *(shown(row.differences[name], signed=True) for name in DIFFERENCES))
+
+
+def tuning_cells(spec: Spec, results: Sequence[Result]) -> list[tuple[str, ...]]:
+    """One row for each cell with a finished run."""
+    cells = []
+    for row in tuning_rows(spec, results):
+        if row.scores:
+            ends = ", ".join(f"{each.last:.2f}" for each in row.scores.values())
+            mean = sum(each.area for each in row.scores.values()) / len(row.scores)
+            cells.append((row.arm, " ".join(row.cell) + (" *" if row.is_chosen else ""), ends, f"{mean:.2f}"))
+    return cells
+
+
+def page(content: Document) -> str:
+    """The study as one file of HTML."""
+    sections = [
+        {
+            "title": section.title,
+            "name": f"part-{number}",
+            "paragraphs": section.paragraphs,
+            "head": section.head,
+            "rows": [[Cell(text) for text in row] for row in section.rows],
+        }
+        for number, section in enumerate(content.sections)
+    ]
+    drawn = {chart.name: figure(chart) for chart in content.charts}
+    return render(
+        "study.html",
+        {"charts": drawn},
+        ("study.js",),
+        title=content.title,
+        about=content.about,
+        sections=sections,
+        charts=content.charts,
+    )
+
+
+def markdown(content: Document) -> str:
+    """The study as a part of a page of Markdown, without charts; its title is a heading of the second level."""
+    lines = [f"## {content.title}", "", content.about, ""] if content.about else [f"## {content.title}", ""]
+    for section in content.sections:
+        lines += [f"### {section.title}", ""]
+        lines += [line for paragraph in section.paragraphs for line in (paragraph, "")]
+        if section.rows:
+            table = [section.head, ["---"] * len(section.head), *section.rows]
+            lines += ["| " + " | ".join(_escaped(cell) or " " for cell in row) + " |" for row in table] + [""]
+    return "\n".join(lines)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")

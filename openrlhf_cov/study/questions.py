@@ -1,0 +1,290 @@
+"""The questions that a study answers, with intervals from its runs; "no" and "not enough data" are answers (pure)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from openrlhf_cov.analysis.law import LawFit, LawPoints, fit_law, forecast
+from openrlhf_cov.analysis.theory import check_theorem
+from openrlhf_cov.study.estimates import difference_of_means, mean_over_seeds
+from openrlhf_cov.study.plan import chosen
+from openrlhf_cov.study.results import Result, score_of
+from openrlhf_cov.study.rows import NUMBERS, PASS_AT, Row, main_rows, paired, report_runs, tuning_rows
+from openrlhf_cov.study.spec import Spec
+from openrlhf_cov.utils.estimates import Interval
+
+COLLAPSED_BELOW = 0.1
+"""Share of its first entropy on the frozen prompts below which a run has collapsed."""
+FORECAST_FROM = 0.15
+RESAMPLES = 400
+"""Of a run's fit, whose own interval is not used: what counts here is the spread over seeds."""
+LEARNING_RATE = "--actor.adam.lr"
+NOT_ENOUGH = "Not enough data"
+
+Runs = Mapping[str, dict[int, Result]]
+"""The finished runs of each arm's point with fresh seeds, by seed."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question, what the runs say in a sentence or some, and the numbers behind it as rows of a table."""
+
+    question: str
+    text: str
+    head: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+def answers(spec: Spec, results: Sequence[Result]) -> list[Answer]:
+    """All of them, in the order in which they are asked."""
+    scores = {each.run: score_of(each) for each in results}
+    runs = {arm.name: report_runs(arm, chosen(spec, arm, scores), results) for arm in spec.arms}
+    rows = main_rows(spec, results)
+    return [
+        cost_of_collapse(runs),
+        who_ends_higher(rows),
+        scope(spec, runs),
+        law(spec, runs),
+        theory(runs),
+        learning_rates(spec, results),
+        cost(rows),
+    ]
+
+
+def cost_of_collapse(runs: Runs) -> Answer:
+    """Runs that lost their entropy against those that kept it, of all arms, whatever made them do so."""
+    question = "Does collapse cost accuracy or pass@k?"
+    everyone = [each for of_arm in runs.values() for each in of_arm.values()]
+    lost = [each for each in everyone if has_collapsed(each)]
+    kept = [each for each in everyone if not has_collapsed(each)]
+    counts = (
+        f"{len(lost)} of {len(everyone)} runs of all arms collapsed (below {COLLAPSED_BELOW:.0%} of the first entropy)"
+    )
+    if min(len(lost), len(kept)) < 2:
+        return Answer(question, f"{NOT_ENOUGH}: {counts}; a comparison needs two of either kind.")
+    rows, said = [], []
+    for name in ("accuracy", f"pass@{PASS_AT[-1]}"):
+        groups = [[NUMBERS[name](each) for each in group] for group in (lost, kept)]
+        apart = difference_of_means(groups[0], groups[1])
+        rows.append((name, *(shown(mean_over_seeds(group)) for group in groups), shown(apart, signed=True)))
+        said.append(f"{name} {verdict(apart, 'lower', 'higher')}")
+    text = f"{counts}. Against the others, {' and '.join(said)}. This compares runs, it is no experiment on collapse."
+    return Answer(question, text, ("", "collapsed", "others", "difference"), tuple(rows))
+
+
+def has_collapsed(result: Result) -> bool:
+    """True if the entropy on the frozen prompts ends below ``COLLAPSED_BELOW`` of where it began."""
+    entropy = result.evaluations.column("entropy")
+    return bool(entropy[-1] < COLLAPSED_BELOW * entropy[0])
+
+
+def who_ends_higher(rows: Sequence[Row]) -> Answer:
+    """Each arm against the first on the same seeds: entropy over the run, accuracy and pass@k at its end."""
+    question = "Which methods keep entropy, and do they end higher at equal tuning?"
+    names = ("deciding entropy", "accuracy", f"pass@{PASS_AT[-1]}")
+    others = [row for row in rows[1:] if row.pairs >= 2]
+    if not others:
+        return Answer(question, f"{NOT_ENOUGH}: no arm shares two finished seeds with {rows[0].arm}.")
+    said = []
+    for name, words in zip(
+        names, ("more entropy of the first token", "higher accuracy", f"higher {names[2]}"), strict=True
+    ):
+        above = [row.arm for row in others if row.differences[name].low > 0]
+        below = [row.arm for row in others if row.differences[name].high < 0]
+        said.append(f"{words} than {rows[0].arm}: {listed(above)}; less: {listed(below)}")
+    table = [
+        (row.arm, str(row.pairs), *(shown(row.differences[name], signed=True) for name in names)) for row in others
+    ]
+    text = ". ".join(each[0].upper() + each[1:] for each in said) + ". All others: no difference that the seeds show."
+    return Answer(question, text, ("arm", "seeds", *names), tuple(table))
+
+
+def scope(spec: Spec, runs: Runs) -> Answer:
+    """Arms that differ from the one whose point they take in nothing but their flags."""
+    question = "Does exact global selection differ from selection by micro-batch? And other changes of one arm?"
+    rows, said = [], []
+    for arm in (each for each in spec.arms if each.at is not None):
+        first, second = runs[arm.name], runs[arm.at or ""]
+        found = {name: paired(NUMBERS[name], first, second) for name in ("deciding entropy", "accuracy", "pass@8")}
+        if not math.isfinite(found["accuracy"].low):
+            continue
+        pairs = len(set(first) & set(second))
+        rows.append((arm.name, arm.at or "", str(pairs), *(shown(each, signed=True) for each in found.values())))
+        said.append(f"{arm.name} against {arm.at}: accuracy {verdict(found['accuracy'], 'lower', 'higher')}")
+    if not rows:
+        return Answer(question, f"{NOT_ENOUGH}: no such pair of arms has two finished seeds.")
+    head = ("arm", "against", "seeds", "deciding entropy", "accuracy", "pass@8")
+    return Answer(question, "; ".join(said) + ".", head, tuple(rows))
+
+
+def law(spec: Spec, runs: Runs) -> Answer:
+    """R = -a exp(H) + b of each run, how far its first part forecasts the rest, and whose line its points lie on."""
+    question = "Does R = −a·exp(H) + b hold, with which forecast error, and do methods move the line or the point?"
+    base = {seed: fitted(each) for seed, each in runs[spec.arms[0].name].items()}
+    base = {seed: fit for seed, fit in base.items() if fit}
+    if len(base) < 2:
+        return Answer(question, f"{NOT_ENOUGH}: fewer than two finished runs of {spec.arms[0].name}.")
+    rows, moved, along = [], [], []
+    for arm in spec.arms:
+        fits = [fit for each in runs[arm.name].values() if (fit := fitted(each))]
+        if len(fits) < 2:
+            continue
+        errors = [ahead for each in runs[arm.name].values() if (ahead := forecast_errors(each))]
+        shift = mean_over_seeds([off_line(each, base[s]) for s, each in runs[arm.name].items() if s in base])
+        entropy = paired(NUMBERS["entropy"], runs[arm.name], runs[spec.arms[0].name])
+        r2 = mean_over_seeds([fit.r2 for fit in fits])
+        ends = [mean_over_seeds([pair[place] for pair in errors]) for place in (0, 1)]
+        is_first = arm is spec.arms[0]
+        rows.append(
+            (arm.name, str(len(fits)), shown(r2), *(map(shown, ends)), "" if is_first else shown(shift, signed=True))
+        )
+        if not is_first and shift.low * shift.high > 0:
+            moved.append(arm.name)
+        elif not is_first and entropy.low * entropy.high > 0:
+            along.append(arm.name)
+    r2 = mean_over_seeds([fit.r2 for fit in base.values()])
+    slope = mean_over_seeds([fit.a.estimate for fit in base.values()])
+    holds = "reward rises as entropy is spent" if slope.low > 0 else "reward does not rise as entropy is spent"
+    text = (
+        f"On {spec.arms[0].name} a is {shown(slope)} ({holds}) and the law describes {r2.estimate:.0%} of the "
+        f"variance of the reward. Off its line, at equal entropy: {listed(moved)}; elsewhere on it: {listed(along)}."
+    )
+    head = (
+        "arm",
+        "runs",
+        "R²",
+        f"forecast error from {FORECAST_FROM:.0%}",
+        "of repeating the last reward",
+        "off the line",
+    )
+    return Answer(question, text, head, tuple(rows))
+
+
+def points(result: Result) -> LawPoints:
+    """Entropy and reward of the training batches."""
+    table = result.metrics
+    return LawPoints.of(table.steps, table.column("entropy/mean"), table.column("reward"))
+
+
+def fitted(result: Result) -> LawFit | None:
+    """The law of a run; None where it has too few points or an entropy that does not vary."""
+    try:
+        return fit_law(points(result), resamples=RESAMPLES)
+    except ValueError:
+        return None
+
+
+def forecast_errors(result: Result) -> tuple[float, float] | None:
+    """Errors (root mean square) of the forecast and of repeating the last reward; None with too few points."""
+    try:
+        ahead = forecast(points(result), FORECAST_FROM, resamples=RESAMPLES)
+    except ValueError:
+        return None
+    return ahead.rmse, ahead.persistence_rmse
+
+
+def off_line(result: Result, line: LawFit) -> float:
+    """Mean distance of a run's rewards from another run's line at their entropies."""
+    found = points(result)
+    return float((found.reward - line.reward_at(found.entropy)).mean())
+
+
+def theory(runs: Runs) -> Answer:
+    """Spearman's correlation of predicted and measured change of entropy, step by step."""
+    question = "Does −ΔH follow the covariance (theorems 1 and 2)?"
+    rows, follows, against = [], [], []
+    for name, of_arm in runs.items():
+        found = [
+            mean_over_seeds(
+                [
+                    check_theorem(each.metrics, number, resamples=RESAMPLES).correlation.estimate
+                    for each in of_arm.values()
+                ]
+            )
+            for number in (1, 2)
+        ]
+        if not math.isfinite(found[0].low):
+            continue
+        rows.append((name, str(len(of_arm)), *map(shown, found)))
+        for number, each in enumerate(found, 1):
+            (follows if each.low > 0 else against if each.high < 0 else []).append(f"{name} (theorem {number})")
+    if not rows:
+        return Answer(question, f"{NOT_ENOUGH}: no arm has two finished seeds.")
+    text = (
+        f"Step by step it does, with an interval above 0: {listed(follows)}; the other way: {listed(against)}. "
+        "Single steps count, in which other prompts are most of the change."
+    )
+    return Answer(question, text, ("arm", "runs", "correlation, theorem 1", "correlation, theorem 2"), tuple(rows))
+
+
+def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
+    """Validation accuracy of every learning rate of tuning, over the cells that have it."""
+    question = "At which learning rate does each method diverge?"
+    starts = [each.evaluations.column("greedy")[0] for each in results]
+    cells = [row for row in tuning_rows(spec, results) if LEARNING_RATE in row.cell and row.scores]
+    if not cells:
+        return Answer(question, f"{NOT_ENOUGH}: no run of tuning is finished.")
+    rates = sorted({rate_of(row.cell) for row in cells})
+    start = float(np.mean(starts))
+    rows, worst = [], []
+    for arm in dict.fromkeys(row.arm for row in cells):
+        shares = []
+        for rate in rates:
+            ends = [
+                s.last for row in cells if row.arm == arm and rate_of(row.cell) == rate for s in row.scores.values()
+            ]
+            failed = sum(end < start - 0.02 for end in ends)
+            shares.append(f"{np.mean(ends):.2f} ({failed} of {len(ends)})" if ends else "")
+            if failed:
+                worst.append(f"{arm} at {rate:g}")
+        rows.append((arm, *shares))
+    text = (
+        f"A run that ends below the {start:.2f} of its base policy has diverged; in brackets how many. "
+        f"That happened: {listed(worst)}."
+    )
+    return Answer(question, text, ("arm", *(f"{rate:g}" for rate in rates)), tuple(rows))
+
+
+def rate_of(cell: Sequence[str]) -> float:
+    """The learning rate of a cell that has one."""
+    return float(cell[list(cell).index(LEARNING_RATE) + 1])
+
+
+def cost(rows: Sequence[Row]) -> Answer:
+    """CPU seconds of a step, which others on the machine disturb less than those of a clock."""
+    question = "What does each method cost?"
+    known = [row for row in rows if row.seeds]
+    if not known:
+        return Answer(question, f"{NOT_ENOUGH}: no run is finished.")
+    table = [
+        (row.arm, str(len(row.seeds)), shown(row.numbers["seconds"], 3), shown(row.differences["seconds"], 3, True))
+        for row in known
+    ]
+    dear = [row.arm for row in known[1:] if row.differences["seconds"].low > 0]
+    text = f"More CPU time for a step than {rows[0].arm}: {listed(dear)}."
+    return Answer(question, text, ("arm", "runs", "CPU seconds of a step", "difference"), tuple(table))
+
+
+def verdict(apart: Interval, below: str, above: str) -> str:
+    """In words what an interval of a difference says."""
+    if not math.isfinite(apart.low):
+        return "cannot be told"
+    word = below if apart.high < 0 else above if apart.low > 0 else "shows no difference"
+    return f"{word} ({shown(apart, signed=True)})"
+
+
+def shown(value: Interval, digits: int = 2, signed: bool = False) -> str:
+    """0.80 [0.71, 0.89]; without an interval the estimate alone, "-" without an estimate."""
+    sign = "+" if signed else ""
+    if not math.isfinite(value.estimate):
+        return "-"
+    if not math.isfinite(value.low):
+        return f"{value.estimate:{sign}.{digits}f}"
+    return f"{value.estimate:{sign}.{digits}f} [{value.low:{sign}.{digits}f}, {value.high:{sign}.{digits}f}]"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names with commas, or none."""
+    return ", ".join(names) or "none"

@@ -1,0 +1,136 @@
+"""The main table of a study: what each arm reached, against the first one on the same seeds (pure)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from openrlhf_cov.evaluation.scores import avg_at_k, pass_at_k, problem_scores
+from openrlhf_cov.study.estimates import mean_over_questions, mean_over_seeds
+from openrlhf_cov.study.plan import REPORT, Run, Score, chosen
+from openrlhf_cov.study.results import Floats, Result, area, score_of
+from openrlhf_cov.study.spec import Arm, Cell, Spec
+from openrlhf_cov.utils.estimates import Interval
+from openrlhf_cov.utils.metric_table import CPU_TIME
+
+PASS_AT = (1, 2, 4, 8, 16, 32)
+Number = Callable[[Result], float]
+"""One number of a run."""
+
+
+def passed(k: int) -> Number:
+    """pass@k of the test, unbiased; NaN of a run with fewer samples."""
+    return lambda result: pass_at_k(result.sampled, k) if k <= result.samples else float("nan")
+
+
+def mean_of(name: str) -> Number:
+    """Mean of a metric over the steps of a run."""
+    return lambda result: float(np.nanmean(result.metrics.column(name))) if len(result.metrics) else float("nan")
+
+
+def end_of(name: str) -> Number:
+    """A number of the last evaluation."""
+    return lambda result: float(result.evaluations.column(name)[-1])
+
+
+def curve_area(name: str) -> Number:
+    """Area under the curve of an evaluation's number, as a mean over the steps."""
+    return lambda result: area(result.evaluations.steps, result.evaluations.column(name))
+
+
+def accuracy(result: Result) -> float:
+    """Greedy accuracy in the test."""
+    return float(result.greedy.mean())
+
+
+NUMBERS: dict[str, Number] = {
+    "accuracy": accuracy,
+    **{f"pass@{k}": passed(k) for k in PASS_AT},
+    "area": curve_area("greedy"),
+    "entropy": mean_of("entropy/mean"),
+    "frozen entropy": end_of("entropy"),
+    "deciding entropy": mean_of("entropy/position_0"),
+    "length": end_of("length"),
+    "positive mass": mean_of("gradient/positive_mass"),
+    "negative mass": mean_of("gradient/negative_mass"),
+    "norm": mean_of("grad_norm"),
+    "seconds": lambda result: float(np.nanmedian(result.metrics.column(CPU_TIME))),
+}
+"""What a row has of each run; "accuracy" and pass@k are of the test, "area" is of the validation curve."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One arm. ``numbers`` are over its seeds, ``differences`` from the first arm over the seeds that both have."""
+
+    arm: str
+    point: Cell | None
+    """None while it is not chosen."""
+    seeds: tuple[int, ...]
+    numbers: dict[str, Interval]
+    differences: dict[str, Interval]
+    pairs: int
+    questions: Interval
+    """Accuracy over questions, of the same runs."""
+
+
+def main_rows(spec: Spec, results: Sequence[Result]) -> list[Row]:
+    """A row for each arm, in the order of the spec; arms without a finished run have no seeds."""
+    scores = {each.run: score_of(each) for each in results}
+    found = {arm.name: report_runs(arm, chosen(spec, arm, scores), results) for arm in spec.arms}
+    first = found[spec.arms[0].name]
+    return [_row(arm, chosen(spec, arm, scores), found[arm.name], first) for arm in spec.arms]
+
+
+def report_runs(arm: Arm, point: Cell | None, results: Sequence[Result]) -> dict[int, Result]:
+    """The finished runs of an arm's point with fresh seeds, by seed."""
+    wanted = {Run(arm.name, REPORT, point, seed) for seed in arm.seeds} if point is not None else set()
+    return {each.run.seed: each for each in sorted(results, key=lambda each: each.run.seed) if each.run in wanted}
+
+
+def paired(number: Number, first: dict[int, Result], second: dict[int, Result]) -> Interval:
+    """``number`` of ``first`` minus that of ``second``, over the seeds that both have."""
+    return mean_over_seeds([number(first[seed]) - number(second[seed]) for seed in first if seed in second])
+
+
+def _row(arm: Arm, point: Cell | None, runs: dict[int, Result], first: dict[int, Result]) -> Row:
+    return Row(
+        arm=arm.name,
+        point=point,
+        seeds=tuple(runs),
+        numbers={name: mean_over_seeds([number(each) for each in runs.values()]) for name, number in NUMBERS.items()},
+        differences={name: paired(number, runs, first) for name, number in NUMBERS.items()},
+        pairs=len(set(runs) & set(first)),
+        questions=mean_over_questions([problem_scores(each.greedy[:, None], avg_at_k) for each in runs.values()]),
+    )
+
+
+@dataclass(frozen=True)
+class CellRow:
+    """One cell of an arm's grid: validation accuracy of each seed of tuning that is finished."""
+
+    arm: str
+    cell: Cell
+    scores: dict[int, Score]
+    is_chosen: bool
+
+
+def tuning_rows(spec: Spec, results: Sequence[Result]) -> list[CellRow]:
+    """Every cell of every arm that is tuned."""
+    scores = {each.run: score_of(each) for each in results}
+    rows = []
+    for arm in spec.arms:
+        if arm.at is not None or len(arm.cells) == 1:
+            continue
+        point = chosen(spec, arm, scores)
+        for cell in arm.cells:
+            of_cell = [run for run in scores if (run.arm, run.cell) == (arm.name, cell) and run.stage != REPORT]
+            rows.append(CellRow(arm.name, cell, {run.seed: scores[run] for run in of_cell}, cell == point))
+    return rows
+
+
+def pass_curve(runs: dict[int, Result]) -> tuple[Floats, list[Interval]]:
+    """k, and pass@k over the seeds."""
+    return np.array(PASS_AT, dtype=np.float64), [
+        mean_over_seeds([passed(k)(each) for each in runs.values()]) for k in PASS_AT
+    ]

@@ -1,0 +1,238 @@
+"""What a study asks: a readable file of YAML, checked field by field before anything runs (pure).
+
+    title: Which methods pay where exploration decides?
+    task: commands                     # an embedded task
+    flags: --steps 200 --updates 8     # of every run
+    seeds: [0, 1, 2, 3, 4, 5, 6, 7]    # of what is reported
+    tuning:
+      seeds: [100]                     # of every cell of an arm's grid
+      finalists: 3                     # the best cells ...
+      final_seeds: [101]               # ... run again with these; the best of them is the arm's point
+      grid: {--actor.adam.lr: [3e-5, 1e-4, 3e-4]}
+    arms:
+      - name: GRPO
+        grid: {--actor.eps_clip_low_high: [0.1 0.1, 0.2 0.2, 0.4 0.4]}
+      - name: wide clip
+        flags: --actor.eps_clip_low_high 0.3 0.3
+        grid: {--actor.entropy_coef: [0, 1e-2]}
+      - name: wide clip in small micro-batches
+        flags: --train.micro_batch_size 16
+        at: wide clip                  # its flags and its point, not tuned anew
+        tier: 2                        # runs when all of tier 1 have
+
+A cell is one value of every entry of an arm's grid and the common one. The first arm is what others are compared with.
+"""
+
+import itertools
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from openrlhf_cov.errors import UsageError
+
+ENGINES = ("lab", "ray")
+SPEC_FIELDS = ("title", "about", "task", "engine", "flags", "seeds", "tuning", "arms")
+TUNING_FIELDS = ("seeds", "finalists", "final_seeds", "grid")
+ARM_FIELDS = ("name", "flags", "grid", "at", "tier", "seeds")
+
+Cell = tuple[str, ...]
+"""Flags and values of one point of a grid, as words of a command line; () without a grid."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One method with its settings, and the cells among which its point is chosen (one: nothing to choose)."""
+
+    name: str
+    words: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    at: str | None = None
+    """The arm whose point it takes."""
+    tier: int = 1
+    seeds: tuple[int, ...] = ()
+    """Of what is reported."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How an arm's point is chosen: every cell with ``seeds``, then the ``finalists`` with ``final_seeds``, too."""
+
+    seeds: tuple[int, ...] = ()
+    finalists: int = 1
+    final_seeds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A study, read by ``read_spec``."""
+
+    title: str
+    about: str
+    task: str
+    engine: str
+    words: tuple[str, ...]
+    tuning: Tuning
+    arms: tuple[Arm, ...]
+
+    def arm(self, name: str) -> Arm:
+        """The arm of this name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+
+def read_spec(path: Path) -> Spec:
+    """The study in a file; UsageError with one line that names the file, the field and the value."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return spec_of(content)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: byte {error.start + 1} is not UTF-8") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise UsageError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def spec_of(content: Any) -> Spec:
+    """The study that parsed YAML describes; ValueError naming the field and the value."""
+    found = _fields(content, "the study", SPEC_FIELDS, required=("title", "task", "seeds", "arms"))
+    engine = found.get("engine", ENGINES[0])
+    if engine not in ENGINES:
+        raise ValueError(f"engine is one of {', '.join(ENGINES)}, got {engine!r}")
+    tuning, grid = _tuning(found.get("tuning"))
+    seeds = _seeds(found["seeds"], "seeds")
+    if repeated := set(seeds) & {*tuning.seeds, *tuning.final_seeds}:
+        raise ValueError(f"seeds: {min(repeated)} is one of the tuning's; what is reported needs fresh ones")
+    if not isinstance(found["arms"], list) or not found["arms"]:
+        raise ValueError(f"arms is a list of at least one, got {found['arms']!r}")
+    arms: list[Arm] = []
+    for number, each in enumerate(found["arms"], 1):
+        arms.append(_arm(each, f"arm {number}", arms, grid, seeds))
+    if not tuning.seeds:
+        for arm in arms:
+            if len(arm.cells) > 1 and arm.at is None:
+                raise ValueError(f"arm {arm.name}: grid has {len(arm.cells)} cells and tuning.seeds is empty")
+    about = " ".join(_text(found.get("about", ""), "about").split())
+    words = _words(found.get("flags", ""), "flags")
+    return Spec(
+        _text(found["title"], "title"), about, _text(found["task"], "task"), engine, words, tuning, tuple(arms)
+    )
+
+
+def slug(text: str) -> str:
+    """Text as a part of a path: letters, digits, dots, hyphens and underscores."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", text.replace("--", "")).strip("_.")
+
+
+def _arm(content: Any, place: str, before: Sequence[Arm], common: Mapping[str, Any], seeds: tuple[int, ...]) -> Arm:
+    found = _fields(content, place, ARM_FIELDS, required=("name",))
+    name = _text(found["name"], f"{place}: name")
+    if not slug(name) or not name.isprintable():
+        raise ValueError(f"{place}: name has letters or digits, got {name!r}")
+    place = f"arm {name}"
+    if slug(name).lower() in (slug(arm.name).lower() for arm in before):
+        raise ValueError(f"{place}: another arm has this name, as a folder is called")
+    tier = found.get("tier", 1)
+    if not _is_count(tier):
+        raise ValueError(f"{place}: tier is a number from 1, got {tier!r}")
+    of_arm = _seeds(found["seeds"], f"{place}: seeds") if "seeds" in found else seeds
+    words = _words(found.get("flags", ""), f"{place}: flags")
+    if "at" not in found:
+        cells = _cells({**common, **_grid(found.get("grid"), place)}, place)
+        return Arm(name, words, cells, tier=tier, seeds=of_arm)
+    model = next((arm for arm in before if arm.name == found["at"] and arm.at is None), None)
+    if model is None:
+        raise ValueError(
+            f"{place}: at is the name of an arm above it that has a point of its own, got {found['at']!r}"
+        )
+    if "grid" in found:
+        raise ValueError(f"{place}: it takes the point of {model.name}, so a grid has no effect; drop one of the two")
+    return Arm(name, (*model.words, *words), model.cells, model.name, max(tier, model.tier), of_arm)
+
+
+def _tuning(content: Any) -> tuple[Tuning, Mapping[str, Any]]:
+    found = _fields({} if content is None else content, "tuning", TUNING_FIELDS)
+    seeds = _seeds(found.get("seeds", []), "tuning.seeds", fewest=0)
+    final = _seeds(found.get("final_seeds", []), "tuning.final_seeds", fewest=0)
+    finalists = found.get("finalists", 1)
+    if not _is_count(finalists):
+        raise ValueError(f"tuning.finalists is a number from 1, got {finalists!r}")
+    if set(seeds) & set(final):
+        raise ValueError(f"tuning.final_seeds: {min(set(seeds) & set(final))} is one of tuning.seeds")
+    return Tuning(seeds, finalists, final), _grid(found.get("grid"), "tuning")
+
+
+def _grid(content: Any, place: str) -> dict[str, list[str]]:
+    """Flag -> its values, each as it stands on a command line."""
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ValueError(f"{place}: grid is a list of values for each flag, got {content!r}")
+    for flag, values in content.items():
+        if not isinstance(flag, str) or not flag.startswith("--") or " " in flag:
+            raise ValueError(f"{place}: grid has values of flags such as --actor.adam.lr, got {flag!r}")
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"{place}: grid: {flag} has a list of values, got {values!r}")
+    return {flag: [_word(value, f"{place}: grid: {flag}") for value in values] for flag, values in content.items()}
+
+
+def _cells(grid: Mapping[str, Sequence[str]], place: str) -> tuple[Cell, ...]:
+    cells = [
+        tuple(word for flag, value in zip(grid, values, strict=True) for word in (flag, *shlex.split(value)))
+        for values in itertools.product(*grid.values())
+    ]
+    if len(set(cells)) < len(cells):
+        raise ValueError(f"{place}: grid has a value twice")
+    return tuple(cells)
+
+
+def _fields(content: Any, place: str, known: Sequence[str], required: Sequence[str] = ()) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise ValueError(f"{place} is a list of fields ({', '.join(known)}), got {content!r}")
+    for name in content:
+        if name not in known:
+            raise ValueError(f"{place} has no field {name!r}; choose of {', '.join(known)}")
+    for name in required:
+        if name not in content:
+            raise ValueError(f"{place} lacks the field {name}")
+    return content
+
+
+def _seeds(content: Any, place: str, fewest: int = 1) -> tuple[int, ...]:
+    if not isinstance(content, list) or len(content) < fewest:
+        raise ValueError(f"{place} is a list of {'at least one ' if fewest else ''}whole numbers, got {content!r}")
+    for seed in content:
+        if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**31:
+            raise ValueError(f"{place} are whole numbers from 0, got {seed!r}")
+    if len(set(content)) < len(content):
+        raise ValueError(f"{place} has a number twice, got {content!r}")
+    return tuple(content)
+
+
+def _words(content: Any, place: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(_text(content, place)))
+    except ValueError as error:
+        raise ValueError(f"{place} is a line of flags as a shell takes it, got {content!r}") from error
+
+
+def _text(content: Any, place: str) -> str:
+    if not isinstance(content, str):
+        raise ValueError(f"{place} is text, got {content!r}")
+    return content
+
+
+def _word(value: Any, place: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
+        raise ValueError(f"{place} has numbers or words, got {value!r}")
+    return str(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -1,0 +1,44 @@
+"""Writes the results in docs/study.md and its figures, from ``studies/results/NAME.jsonl.xz`` of ``studies/NAME.yaml``.
+
+What stands between ``<!-- results NAME -->`` and ``<!-- end of NAME -->`` is replaced.
+"""
+
+import re
+from pathlib import Path
+
+from openrlhf_cov.pages.picture import write_pictures
+from openrlhf_cov.study.document import Document, document, markdown
+from openrlhf_cov.study.results import unpack
+from openrlhf_cov.study.spec import read_spec
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, FIGURES = ROOT / "docs" / "study.md", ROOT / "docs" / "assets" / "study"
+PLACE = re.compile(r"(?<=<!-- results )(\w+) -->\n.*?(?=<!-- end of \1 -->)", re.DOTALL)
+SHOWN = ("test", "deciding_entropy", "pass_at_k")
+"""Charts that the page shows."""
+
+
+def content_of(name: str) -> Document:
+    """What the published results of a study say."""
+    results = list(unpack(ROOT / "studies" / "results" / f"{name}.jsonl.xz"))
+    return document(read_spec(ROOT / "studies" / f"{name}.yaml"), results)
+
+
+def written(name: str, content: Document) -> str:
+    """The part of the page about one study."""
+    charts = [chart for chart in content.charts if chart.name in SHOWN]
+    pictures = "".join(f"![{chart.title}](assets/study/{name}/{chart.name}.svg)\n\n" for chart in charts)
+    return f"{name} -->\n\n{markdown(content)}\n{pictures}"
+
+
+def rewritten(page: str) -> str:
+    """The page with its results as they should be."""
+    return PLACE.sub(lambda match: written(match[1], content_of(match[1])), page)
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text(encoding="utf-8")
+    for each in PLACE.findall(text):
+        shown = [chart for chart in content_of(each).charts if chart.name in SHOWN]
+        write_pictures(shown, FIGURES / each, ("svg",))
+    PAGE.write_text(rewritten(text), encoding="utf-8")
