@@ -11,6 +11,7 @@ from openrlhf_cov.evaluation.plan import Completion, Request
 from openrlhf_cov.trainer.ray.completions import completion_of, sampling_params
 from openrlhf_cov.trainer.ray.seams import plain_class
 from openrlhf_cov.trainer.reward_executor import RewardExecutor
+from openrlhf_cov.utils import collector
 
 
 class CovRolloutActor(plain_class(RolloutRayActor)):
@@ -20,6 +21,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         await super().__init__(*args, agent_func_path=agent_func_path, **kwargs)
         if agent_func_path is None:
             self.executor = RewardExecutor(remote_rm_url, reward_config)
+        collector.resume()
 
     async def generate_responses(
         self, *, sampling_params, num_samples: int = 1, seeds: list[int] | None = None, **request
