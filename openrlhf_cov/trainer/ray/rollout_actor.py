@@ -5,6 +5,7 @@ from copy import copy
 
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
+from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.evaluation.plan import Completion, Request
@@ -26,13 +27,17 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
     async def generate_responses(
         self, *, sampling_params, num_samples: int = 1, seeds: list[int] | None = None, **request
     ):
-        """Upstream's group of responses to one prompt; with ``seeds``, one for each sample."""
+        """Upstream's group of responses to one prompt; with ``seeds``, one for each sample.
+
+        vLLM hands over each response once it is whole, and not with every token, which nobody reads.
+        """
+        sampling_params = _changed(sampling_params, output_kind=RequestOutputKind.FINAL_ONLY)
         if seeds is None:
             return await super().generate_responses(
                 sampling_params=sampling_params, num_samples=num_samples, **request
             )
         one_sample = super().generate_responses
-        groups = [one_sample(sampling_params=_seeded(sampling_params, seed), **request) for seed in seeds]
+        groups = [one_sample(sampling_params=_changed(sampling_params, seed=seed), **request) for seed in seeds]
         return [response for group in await asyncio.gather(*groups) for response in group]
 
     async def complete(self, request: Request) -> Completion:
@@ -61,7 +66,8 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         await self.llm.reset_prefix_cache()
 
 
-def _seeded(sampling_params, seed: int):
-    seeded = copy(sampling_params)
-    seeded.seed = seed
-    return seeded
+def _changed(sampling_params, **values):
+    changed = copy(sampling_params)
+    for name, value in values.items():
+        setattr(changed, name, value)
+    return changed
