@@ -55,6 +55,7 @@ SEAMS = {
     "trainer/ppo_utils/experience_maker.py": {
         "RemoteExperienceMaker": None,
         "RemoteExperienceMaker.make_experience": "self samples_list",
+        "RemoteExperienceMaker._dispatch_forward": "self group sync_condition **kwargs",
         "RemoteExperienceMaker._flatten_results": "self refs duplicate_factor",
         "RemoteExperienceMaker.get_cumulative_returns": "self rewards action_mask gamma",
         "RemoteExperienceMaker.get_advantages_and_returns": "self values rewards action_mask gamma lambd",
