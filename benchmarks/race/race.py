@@ -172,7 +172,7 @@ def measure(name: str, args: argparse.Namespace, output: Path) -> dict:
         while len(ends) < len(STEP.findall(text)):
             ends.append((now, sum(used.values())))
         time.sleep(0.1)
-    steps = [ast.literal_eval(re.sub(r"\bnan\b", "None", found)) for found in STEP.findall(log_path.read_text())]
+    steps = steps_of(log_path.read_text(errors="replace"))
     if process.returncode or len(steps) <= WARM_UP + 1:
         sys.exit(f"race: {name} ended with status {process.returncode} after {len(steps)} steps; see {log_path}")
     (begin, cpu), (end, cpu_end) = ends[WARM_UP - 1], ends[-1]
@@ -187,6 +187,11 @@ def measure(name: str, args: argparse.Namespace, output: Path) -> dict:
         "memory": memory / 2**30,
         "reward": statistics.mean(step["rollout/reward_mean"] for step in steps[-3:]),
     }
+
+
+def steps_of(log: str) -> list[dict]:
+    """The metrics of every global step."""
+    return [ast.literal_eval(re.sub(r"\b(nan|inf)\b", "None", found)) for found in STEP.findall(log)]
 
 
 def look(pid: int, used: dict[int, float]) -> float:
