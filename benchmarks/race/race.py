@@ -143,7 +143,7 @@ def command(name: str, args: argparse.Namespace, output: Path) -> tuple[list[str
         --rollout.n_samples_per_prompt {task.samples} --rollout.micro_batch_size {2 * task.micro_batch}
         --train.batch_size {task.train_batch} --train.micro_batch_size {task.micro_batch}
         --data.max_len {task.max_len} --rollout.max_new_tokens {task.new_tokens} --actor.adam.lr {task.lr}
-        --actor.lr_scheduler constant --ds.zero_stage 2 --ds.param_dtype fp32 --ds.attn_implementation sdpa
+        --actor.lr_scheduler constant --ds.zero_stage 2 --ds.attn_implementation sdpa
         --ckpt.output_dir {output} --ckpt.path {output}/checkpoints {task.upstream}
     """
     if name in OURS:

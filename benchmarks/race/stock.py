@@ -21,11 +21,12 @@ def prepare() -> None:
 
 
 def parse_args() -> SimpleNamespace:
-    """Upstream's flags, parsed and checked by upstream's main block."""
+    """Upstream's flags, parsed and checked by upstream's main block; in fp32, which is no choice of theirs."""
     from openrlhf_cov.trainer.ray.seams import upstream_main
 
     parsed: list[SimpleNamespace] = []
     exec(upstream_main(), {"__name__": "__main__", "argparse": argparse, "datetime": datetime, "train": parsed.append})
+    parsed[0].ds.param_dtype = "fp32"
     return parsed[0]
 
 
