@@ -42,14 +42,15 @@ def main() -> None:
     sys.stdout.write(report(seconds, overlaps))
 
 
-def build(folder: Path):
-    """(problems, trainer) around a freshly made base policy."""
+def build(folder: Path, training_steps: int | None = None):
+    """(problems, trainer) around a freshly made base policy, by default a trained one."""
     from openrlhf_cov.cli import train_ppo_ray
     from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy
     from openrlhf_cov.tiny_task.problems import split_problems
 
     problems = split_problems(seed=0, held_out=256).train
-    model, tokenizer = make_base_policy(problems, BasePolicyConfig(), seed=0)
+    config = BasePolicyConfig() if training_steps is None else BasePolicyConfig(steps=training_steps)
+    model, tokenizer = make_base_policy(problems, config, seed=0)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     flags = f"""

@@ -15,6 +15,7 @@ from openrlhf_cov.cli.packages import ALLOW_OPENRLHF, check_versions
 from openrlhf_cov.errors import RunStopped, StoppedBySignal, UsageError
 from openrlhf_cov.rewards.limits import REWARD_TOKEN
 from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.utils import collector
 from openrlhf_cov.utils.command import COMMAND_FILE, write_command
 from openrlhf_cov.utils.ray_here import protect_own_ray
 from openrlhf_cov.utils.redaction import HIDDEN
@@ -45,6 +46,7 @@ def main() -> None:
     """Train, or with --dry_run say what would happen. Exit status 2 with one line on stderr for anything the user can
     mend before training starts, 1 for a run that stopped itself, 128 + signal after SIGTERM and Ctrl-C."""
     clean_logs()
+    collector.pause()
     try:
         protect_own_ray()  # before the first import of Ray
         check_versions(allow_other=ALLOW_OPENRLHF in sys.argv)  # what follows reads upstream's source
@@ -69,6 +71,8 @@ def main() -> None:
         seams.install_driver(args)
         _write_command(args.ckpt.output_dir)
         from openrlhf.cli.train_ppo_ray import train
+
+        collector.resume()
     except UsageError as error:
         sys.exit(_one_line(str(error)))
     except ImportError as error:

@@ -90,6 +90,17 @@ def engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments | changed
 
 
+def leave_out_shared_memory() -> None:
+    """On a CPU host DeepSpeed neither compiles nor loads its all-reduce over shared memory.
+
+    Only tensor parallelism in inference uses it, and takes torch's without it. To compile it takes 70 CPU seconds.
+    """
+    if is_cpu_host():
+        import deepspeed
+
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+
+
 def adapt(args: SimpleNamespace) -> None:
     """Give a run with packed samples, on a CPU host, attention that works there; changes ``args``.
 

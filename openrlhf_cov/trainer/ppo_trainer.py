@@ -25,6 +25,7 @@ from openrlhf_cov.models.dynamics import RunningLaw
 from openrlhf_cov.models.method import CORRECT, Groups
 from openrlhf_cov.models.responses import is_two_valued
 from openrlhf_cov.models.returns import sums_to_the_end
+from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.benchmark_evaluation import of_benchmarks, with_benchmarks
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS, CheckpointedLoader, checkpoint_folder
 from openrlhf_cov.trainer.engine_health import dead_engines
@@ -82,6 +83,10 @@ class CovExperienceMaker(RemoteExperienceMaker):
         for experience, entropy in zip(experiences, self._flatten_results(refs, copies), strict=True):
             experience.info[ENTROPY] = [row.clone() for row in entropy]  # a view would be pickled with its whole batch
         return experiences
+
+    def _dispatch_forward(self, group: Any, sync_condition: bool, **kwargs: Any) -> list:
+        """Upstream's, where models that share a GPU score one after the other; on a CPU host they do side by side."""
+        return super()._dispatch_forward(group, sync_condition and not cpu_host.is_cpu_host(), **kwargs)
 
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences: list) -> list:

@@ -217,3 +217,14 @@ def test_deepspeed_writes_checkpoints_by_the_methods_that_we_watch(deepspeed):
     assert len(deepspeed.calls(ENGINE, "DeepSpeedEngine._save_zero_checkpoint", "self._copy_recovery_script")) == 1
     save = deepspeed.find(ENGINE, "DeepSpeedEngine.save_checkpoint")
     assert [ast.unparse(node) for node in save.body[-2:]] == ["dist.barrier()", "return True"]
+
+
+def test_deepspeed_asks_for_the_shared_memory_op_where_we_answer(deepspeed):
+    build = ast.unparse(deepspeed.find("comm/torch.py", "build_shm_op"))
+    assert "builder is None or not deepspeed.ops.__compatible_ops__.get(builder.NAME, False)" in build
+    assert "NAME = 'deepspeed_shm_comm'" in ast.unparse(
+        deepspeed.find("ops/op_builder/cpu/comm.py", "ShareMemCommBuilder")
+    )
+    instead = ast.unparse(deepspeed.find("comm/torch.py", "TorchBackend.inference_all_reduce"))
+    assert "if not use_ds_op:" in instead
+    assert "torch.distributed.all_reduce(tensor=tensor" in instead

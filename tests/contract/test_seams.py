@@ -56,6 +56,7 @@ SEAMS = {
     "trainer/ppo_utils/experience_maker.py": {
         "RemoteExperienceMaker": None,
         "RemoteExperienceMaker.make_experience": "self samples_list",
+        "RemoteExperienceMaker._dispatch_forward": "self group sync_condition **kwargs",
         "RemoteExperienceMaker._flatten_results": "self refs duplicate_factor",
         "RemoteExperienceMaker.compute_advantages_and_returns": "self experiences",
         "RemoteExperienceMaker.get_cumulative_returns": "self rewards action_mask gamma",

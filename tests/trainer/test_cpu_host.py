@@ -1,6 +1,7 @@
 import os
 import sys
 from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -57,6 +58,15 @@ def test_prompts_are_not_read_in_chunks_on_a_cpu_host_and_engines_of_one_rank_ar
 def test_engines_on_gpus_keep_their_defaults():
     given = {"model": "m", "distributed_executor_backend": "uni"}
     assert cpu_host.engine_arguments(given) == given
+
+
+@pytest.mark.parametrize(("host", "kept"), [("on_cpu", False), ("on_gpu", True)])
+def test_a_cpu_host_does_without_the_all_reduce_that_deepspeed_compiles(monkeypatch, request, host, kept):
+    ops = SimpleNamespace(__compatible_ops__={"deepspeed_shm_comm": True, "fused_adam": True})
+    monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(ops=ops))
+    request.getfixturevalue(host)
+    cpu_host.leave_out_shared_memory()
+    assert ops.__compatible_ops__ == {"deepspeed_shm_comm": kept, "fused_adam": True}
 
 
 NAMES = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")

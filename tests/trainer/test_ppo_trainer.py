@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from openrlhf.trainer.ppo_utils import experience_maker as upstream_maker
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from openrlhf_cov.errors import RunStopped, StoppedBySignal
@@ -455,3 +456,25 @@ def test_a_signal_does_not_stop_a_run_that_is_over(tmp_path, monkeypatch):
     monkeypatch.setattr(ppo_trainer, "stop_requested", lambda: 15)
     trainer.save_logs_and_checkpoints(4, {"loss": 1.0}, states(4, is_over=True))  # upstream's loop ends by itself
     assert [call[0] for call in trainer.calls] == ["save_logs_and_checkpoints"]
+
+
+@pytest.mark.parametrize(
+    ("on_cpu_host", "shared", "waits"), [(True, True, False), (False, True, True), (False, False, False)]
+)
+def test_models_score_side_by_side_unless_they_share_a_gpu(monkeypatch, on_cpu_host, shared, waits):
+    monkeypatch.setattr(ppo_trainer.cpu_host, "is_cpu_host", lambda: on_cpu_host)
+    asked = []
+
+    class Group:
+        def async_run_method_batch(self, method_name, **kwargs):
+            asked.append((method_name, kwargs))
+            return ["log-probs"]
+
+        def async_run_method(self, method_name):
+            asked.append((method_name, {}))
+
+    monkeypatch.setattr(upstream_maker, "ray", SimpleNamespace(get=lambda refs: asked.append("waits")))
+    maker = object.__new__(CovExperienceMaker)
+    assert maker._dispatch_forward(Group(), shared, sequences=[1]) == ["log-probs"]
+    after = ["waits", ("empty_cache", {}), "waits"] if waits else []
+    assert asked == [("forward", {"sequences": [1]}), *after]

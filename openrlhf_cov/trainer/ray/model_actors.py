@@ -8,6 +8,7 @@ import torch
 from openrlhf.trainer.ray.launcher import ReferenceModelActor, RewardModelActor
 
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.checkpoints import (
     LATEST,
     NO_LIMIT,
@@ -38,6 +39,7 @@ class PreparedNode(InstalledActor):
     """Mixin over upstream's model actors: no lock of a killed process keeps DeepSpeed from loading."""
 
     def _setup_distributed(self, strategy) -> None:
+        cpu_host.leave_out_shared_memory()
         remove_stale_locks()
         super()._setup_distributed(strategy)
 

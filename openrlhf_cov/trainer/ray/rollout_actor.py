@@ -5,12 +5,14 @@ from copy import copy
 
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
+from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.evaluation.plan import Completion, Request
 from openrlhf_cov.trainer.ray.completions import completion_of, sampling_params
 from openrlhf_cov.trainer.ray.seams import plain_class
 from openrlhf_cov.trainer.reward_executor import RewardExecutor
+from openrlhf_cov.utils import collector
 
 
 class CovRolloutActor(plain_class(RolloutRayActor)):
@@ -34,19 +36,32 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         await super().__init__(*args, agent_func_path=agent_func_path, **kwargs)
         if agent_func_path is None:
             self.executor = RewardExecutor(remote_rm_url, reward_config)
+        collector.resume()
 
     async def generate_responses(
         self, *, sampling_params, num_samples: int = 1, seeds: list[int] | None = None, **request
     ):
+<<<<<<< HEAD
         """Upstream's group of responses to one prompt; with ``seeds``, one for each sample."""
         if self.log_probs:
             sampling_params = _with(sampling_params, logprobs=1)
+=======
+        """Upstream's group of responses to one prompt; with ``seeds``, one for each sample.
+
+        vLLM hands over each response once it is whole, and not with every token, which nobody reads.
+        """
+        sampling_params = _changed(sampling_params, output_kind=RequestOutputKind.FINAL_ONLY)
+>>>>>>> perf
         if seeds is None:
             return await super().generate_responses(
                 sampling_params=sampling_params, num_samples=num_samples, **request
             )
         one_sample = super().generate_responses
+<<<<<<< HEAD
         groups = [one_sample(sampling_params=_with(sampling_params, seed=seed), **request) for seed in seeds]
+=======
+        groups = [one_sample(sampling_params=_changed(sampling_params, seed=seed), **request) for seed in seeds]
+>>>>>>> perf
         return [response for group in await asyncio.gather(*groups) for response in group]
 
     async def complete(self, request: Request) -> Completion:
@@ -75,7 +90,11 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         await self.llm.reset_prefix_cache()
 
 
+<<<<<<< HEAD
 def _with(sampling_params, **values):
+=======
+def _changed(sampling_params, **values):
+>>>>>>> perf
     changed = copy(sampling_params)
     for name, value in values.items():
         setattr(changed, name, value)

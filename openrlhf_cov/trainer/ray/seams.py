@@ -17,6 +17,7 @@ from typing import Any
 import ray
 
 from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.utils import collector
 from openrlhf_cov.utils.terminal import clean_logs
 
 TRUST_VARIABLE = "OPENRLHF_COV_TRUST_REMOTE_CODE"
@@ -114,6 +115,7 @@ class InstalledActor:
 
     def __init__(self, *args, **kwargs) -> None:
         install_actor()
+        collector.resume()
         super().__init__(*args, **kwargs)
 
 
@@ -203,6 +205,7 @@ def trust_remote_code(trusted: bool) -> None:
 
 def prepare_worker() -> None:
     """Ray runs this first in every worker of a run (``worker_process_setup_hook``)."""
+    collector.pause()
     clean_logs()
     trust_remote_code(os.environ.get(TRUST_VARIABLE) == "1")
     cpu_host.install()

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 import ray
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_cov.evaluation.endpoint import VLLM
 from openrlhf_cov.evaluation.plan import Completion, Request
@@ -151,3 +153,23 @@ def test_the_actor_generates_from_the_tokens_of_the_prompt():
     completion = asyncio.run(Actor().complete(GREEDY))
     assert completion == Completion("7<eos>", 2, 3, truncated=False, surprisal=1.0)
     assert calls == [([5, 6, 7], params(GREEDY))]
+
+
+@pytest.mark.parametrize(("seeds", "expected"), [(None, [(None, 2)]), ([7, 8], [(7, 1), (8, 1)])])
+def test_a_group_of_rollouts_comes_whole_and_leaves_the_callers_parameters_alone(monkeypatch, seeds, expected):
+    calls = []
+
+    async def upstream(self, *, sampling_params, num_samples=1, **request):
+        calls.append((sampling_params.seed, num_samples, sampling_params.output_kind, request))
+        return [f"{sampling_params.seed}-{sample}" for sample in range(num_samples)]
+
+    monkeypatch.setattr(CovRolloutActor.__mro__[1], "generate_responses", upstream)
+    actor = object.__new__(CovRolloutActor)
+    given = SamplingParams(temperature=1.0)
+    responses = asyncio.run(
+        actor.generate_responses(sampling_params=given, num_samples=2, seeds=seeds, prompt="3+4=", label="7")
+    )
+    whole, request = RequestOutputKind.FINAL_ONLY, {"prompt": "3+4=", "label": "7"}
+    assert calls == [(seed, count, whole, request) for seed, count in expected]
+    assert responses == [f"{seed}-{sample}" for seed, count in expected for sample in range(count)]
+    assert (given.output_kind, given.seed) == (RequestOutputKind.CUMULATIVE, None)

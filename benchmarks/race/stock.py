@@ -1,0 +1,71 @@
+"""One run of stock OpenRLHF 0.11.2 on a host without a GPU, with upstream's flags; a contestant of ``race.py``.
+
+Engines and OpenMP are as vLLM and OpenRLHF leave them, with ``RACE_TUNED=1`` as our CPU host module has them.
+"""
+
+import argparse
+import os
+from datetime import datetime
+from types import SimpleNamespace
+
+from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.utils.cores import cores
+
+NEEDED = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
+"""Of the host module's variables, those without which a run does not start or its threads fight."""
+
+
+def prepare() -> None:
+    """Ray runs this first in every worker."""
+    cpu_host.install()
+
+
+def parse_args() -> SimpleNamespace:
+    """Upstream's flags, parsed and checked by upstream's main block; in fp32, which is no choice of theirs."""
+    from openrlhf_cov.trainer.ray.seams import upstream_main
+
+    parsed: list[SimpleNamespace] = []
+    exec(upstream_main(), {"__name__": "__main__", "argparse": argparse, "datetime": datetime, "train": parsed.append})
+    parsed[0].ds.param_dtype = "fp32"
+    return parsed[0]
+
+
+def main() -> None:
+    """Train."""
+    args = parse_args()
+    tuned = os.environ.get("RACE_TUNED") == "1"
+    cpu_host.install()
+    import ray
+
+    variables = cpu_host.environment(training_processes=1)
+    variables = variables if tuned else {name: variables[name] for name in NEEDED}
+    runtime_env = {"env_vars": variables, "worker_process_setup_hook": "stock.prepare"}
+    ray.init(address="local", include_dashboard=False, num_gpus=2, num_cpus=max(8, cores()), runtime_env=runtime_env)
+
+    import openrlhf.trainer.ray.ppo_actor as ppo_actor
+    import openrlhf.trainer.ray.vllm_engine as vllm_engine
+    import stock_parts
+
+    from openrlhf_cov.trainer import weight_transfer
+
+    ppo_actor.ActorPPOTrainer = stock_parts.StockTrainer
+    settings = {
+        "dtype": "float32",
+        "worker_extension_cls": f"{weight_transfer.__name__}.GlooWorkerExtension",
+        "weight_transfer_config": {"backend": weight_transfer.BACKEND},
+    }
+    make = ray.remote(stock_parts.StockEngine)
+
+    def options(**actor_options) -> SimpleNamespace:
+        bound = make.options(**actor_options)
+        change = cpu_host.engine_arguments if tuned else dict
+        return SimpleNamespace(remote=lambda **kwargs: bound.remote(**change(kwargs | settings)))
+
+    vllm_engine.RolloutRayActor = SimpleNamespace(options=options)
+    from openrlhf.cli.train_ppo_ray import train
+
+    train(args)
+
+
+if __name__ == "__main__":
+    main()

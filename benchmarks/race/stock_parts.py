@@ -1,0 +1,37 @@
+"""What stock OpenRLHF lacks without a GPU, beside the stand-ins of ``trainer/cpu_host.py``: fp32, weights to engines.
+
+None of the project's actors, trainers or generators; the engine borrows four calls that take weights.
+"""
+
+import torch
+from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
+from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
+from openrlhf.utils import utils
+
+from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
+from openrlhf_cov.trainer.ray.seams import plain_class
+from openrlhf_cov.trainer.strategy import convert_to_torch_dtype
+from openrlhf_cov.trainer.weight_transfer import GlooWeightSender, transfer_weights
+
+utils.convert_to_torch_dtype = convert_to_torch_dtype
+
+
+class StockEngine(plain_class(RolloutRayActor)):
+    """Upstream's engine."""
+
+    init_weight_transfer = CovRolloutActor.init_weight_transfer
+    start_weight_update = CovRolloutActor.start_weight_update
+    update_weights = CovRolloutActor.update_weights
+    finish_weight_update = CovRolloutActor.finish_weight_update
+
+
+class StockTrainer(ActorPPOTrainer):
+    """Upstream's trainer; upstream's broadcast needs NCCL."""
+
+    def _init_vllm_sync_group(self, backend: str) -> None:
+        self.sender = GlooWeightSender(self.vllm_engines, self.args.vllm.tensor_parallel_size)
+
+    def broadcast_to_vllm(self) -> None:
+        """Send the current weights to every engine."""
+        transfer_weights(self.actor.model.module, self.sender, self.args.ds.zero_stage)
+        torch.distributed.barrier()

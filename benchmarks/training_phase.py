@@ -1,0 +1,92 @@
+"""The training phase of a step against the arithmetic in it: the same micro-batches through the bare model.
+
+One policy rank without Ray, as in ``selection.py``, on the embedded task's model with random weights, so that every
+response has its full length. CPU seconds of this process, medians over alternating steps. Prints Markdown.
+
+    OMP_NUM_THREADS=1 python benchmarks/training_phase.py guard     # under a minute; status 1 above the limit
+    OMP_NUM_THREADS=1 python benchmarks/training_phase.py growth    # prompts x 1, 2, 4, 8
+"""
+
+import argparse
+import copy
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import selection
+import torch
+
+from openrlhf_cov.trainer import cpu_host
+
+MEASURED = 1.14
+"""Training phase with KL-Cov on the rollout's log-probs, over the bare model; see docs/performance.md."""
+LIMIT = 1.5 * MEASURED
+SETTINGS = ("old", "current")
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("guard", "growth"))
+    parser.add_argument("--steps", type=int, default=5)
+    args = parser.parse_args()
+    cpu_host.install()
+    with tempfile.TemporaryDirectory() as folder:
+        problems, trainer = selection.build(Path(folder), training_steps=1)
+        base = selection.PROMPTS
+        factors = (1,) if args.what == "guard" else (1, 2, 4, 8)
+        sys.stdout.write("| prompts | tokens | bare | old | current | old, µs/token | old / bare | current / bare |\n")
+        sys.stdout.write("|---:|---:|---:|---:|---:|---:|---:|---:|\n")
+        for factor in factors:
+            selection.PROMPTS = factor * base
+            ratio = measure(trainer, problems, args.steps)
+    if args.what == "guard" and ratio > LIMIT:
+        sys.exit(f"the training phase takes {ratio:.2f} times the bare model, more than {LIMIT:.2f}")
+
+
+def measure(trainer, problems, steps: int) -> float:
+    """Writes a row; the ratio of the phase with ``old`` to the bare model."""
+    seconds: dict[str, list[float]] = {name: [] for name in ("bare", *SETTINGS)}
+    for step in range(steps + 1):  # the first one warms up
+        for setting in SETTINGS:
+            selection.fill(trainer, problems, step)
+            if setting == "old":
+                seconds["bare"].append(cpu_seconds(bare, trainer))
+            seconds[setting].append(cpu_seconds(selection.train, trainer, step, setting))
+    tokens = sum(len(sample.sequences) for sample in trainer.replay_buffer.items)
+    medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
+    ratios = [medians[name] / medians["bare"] for name in SETTINGS]
+    cells = [f"{value:.2f}" for value in medians.values()]
+    cells += [f"{1e6 * medians['old'] / tokens:.0f}", *(f"{ratio:.2f}" for ratio in ratios)]
+    sys.stdout.write(f"| {selection.PROMPTS} | {tokens} | {' | '.join(cells)} |\n")
+    sys.stdout.flush()
+    return ratios[0]
+
+
+def bare(trainer) -> None:
+    """Forward, backward and AdamW of the micro-batches of a step, by torch and transformers alone."""
+    model = copy.deepcopy(trainer.actor.model.module)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-5, betas=(0.9, 0.95), weight_decay=0.0)
+    buffer = trainer.replay_buffer
+    micro, update = buffer.sample_batch_size, trainer.strategy.accumulated_gradient
+    for number, first in enumerate(range(0, len(buffer.items), micro)):
+        batch = buffer.collate_fn(buffer.items[first : first + micro])
+        logits = model(input_ids=batch.sequences, attention_mask=batch.attention_mask).logits[:, :-1]
+        log_probs = logits.log_softmax(-1).gather(-1, batch.sequences[:, 1:, None])
+        log_probs.mean().backward()
+        if (number + 1) % update == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def cpu_seconds(function, *arguments) -> float:
+    """Of all threads."""
+    started = time.process_time()
+    function(*arguments)
+    return time.process_time() - started
+
+
+if __name__ == "__main__":
+    main()

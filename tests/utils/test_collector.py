@@ -1,0 +1,52 @@
+"""The collector rests while a process imports, and never for good."""
+
+import gc
+
+import pytest
+
+from openrlhf_cov.utils import collector
+
+
+@pytest.fixture(autouse=True)
+def collects_afterwards():
+    yield
+    gc.enable()
+    gc.unfreeze()
+
+
+def test_nothing_is_collected_between_pause_and_resume(monkeypatch):
+    monkeypatch.setattr(collector, "LONGEST", 3600.0)
+    collector.pause()
+    assert not gc.isenabled()
+    collector.resume()
+    assert gc.isenabled()
+
+
+def test_what_was_there_is_not_looked_at_again():
+    before = gc.get_freeze_count()
+    collector.pause()
+    collector.resume()
+    assert gc.get_freeze_count() > before + 10_000  # pytest alone has more
+
+
+def test_a_process_that_never_paused_keeps_its_objects_in_sight():
+    collector.resume()
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_process_that_is_not_told_collects_again(monkeypatch):
+    timers = []
+
+    class Timer:
+        def __init__(self, seconds, function):
+            timers.append((seconds, function, self))
+
+        def start(self):
+            self.started = True
+
+    monkeypatch.setattr(collector.threading, "Timer", Timer)
+    collector.pause()
+    ((seconds, function, timer),) = timers
+    assert (seconds, timer.daemon, timer.started) == (collector.LONGEST, True, True)
+    function()
+    assert gc.isenabled()
