@@ -38,7 +38,7 @@ class CovActor(Actor):
         return_entropy: bool = False,
         **others: Any,
     ) -> Tensor | tuple[Tensor, Any]:
-        """Upstream's log-probs (B, A) of the action tokens, 0 elsewhere; with ``return_output`` the model's output too.
+        """Upstream's log-probs (B, A) of the action tokens, 0 elsewhere; with ``return_output`` the output too.
 
         That has no logits, and the entropies (B, A) as ``entropy`` if ``return_entropy`` asks for them, 0 where there
         is no action; upstream's are (B, T - 1), of all tokens.
@@ -122,7 +122,7 @@ class HeadScores:
             del self.head.forward
 
     def came_back(self, logits: Any) -> bool:
-        """True if the model returns what the head answered, untouched: the same memory, in which nobody has written."""
+        """True if the model returns what the head answered, untouched: the same memory, not written to."""
         answer = self.log_probs
         return (
             answer is not None
