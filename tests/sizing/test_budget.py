@@ -29,8 +29,8 @@ def table(roles, **settings):
 def test_colocated_7b_by_hand():
     rows = table([role("actor")], engine=ENGINE, engine_shape=QWEN_7B, engine_sleeps=True, states_sleep=True)
     weights, states = 2 * P / 8, (12 + 2) * P / 8 + 2 * 5e8
-    # forward and backward of 20,480 tokens and a tenth for the allocator, beside 1e9 gathered weights: the outputs of 28
-    # layers, what one layer keeps and what its backward adds; without gradient five outputs and three of the MLP
+    # forward and backward of 20,480 tokens and a tenth for the allocator, beside 1e9 gathered weights: the outputs of
+    # 28 layers, what one layer keeps and what its backward adds; without gradient five outputs and three of the MLP
     layer = 2 * 8 * 3584 + 2 * 2 * (3584 + 512) + 4 * 2 * 18_944
     training = 2e9 + 1.1 * 20_480 * (28 * 3584 * 2 + layer + (2 * 18_944 + 2 * 3584) * 2)
     scoring = 2e9 + 1.1 * 20_480 * (3 * 18_944 + 5 * 3584) * 2

@@ -44,9 +44,7 @@ def on_two_ranks(folder, stage, out):
     return [torch.load(out / f"{rank}.pt") for rank in range(2)]
 
 
-@pytest.mark.parametrize(
-    ("name", "stage"), [("plain", 0), ("tied", 1), ("plain", 2), ("tied", 3), ("soft cap", 3)]
-)
+@pytest.mark.parametrize(("name", "stage"), [("plain", 0), ("tied", 1), ("plain", 2), ("tied", 3), ("soft cap", 3)])
 def test_an_update_is_that_of_upstreams_model(tmp_path, monkeypatch, name, stage):
     folder = tmp_path / "model"
     torch.manual_seed(0)
