@@ -1,6 +1,7 @@
 """The training loop of one policy rank: upstream's, walked one optimizer step at a time."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -29,6 +30,9 @@ from openrlhf_cov.trainer.weight_transfer import GlooWeightSender, transfer_weig
 logger = init_logger(__name__)
 
 SKIPPED_UPDATES = "ppo/skipped_updates"
+
+OVERLAP_EVERY = 50
+"""Global steps from one comparison of the selections by ``old`` and by ``current`` log-probs to the next."""
 
 
 class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
@@ -126,7 +130,32 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
             batches.append(
                 TokenBatch(log_probs, experience.action_log_probs, experience.advantages, experience.action_mask)
             )
-        return plan_step(config, Window(batches, keys, self.actor_loss_fn.ppo_clip, self.ranks, entropies))
+
+        def plans_of(batches: list[TokenBatch]) -> list[list[Plan]]:
+            return plan_step(config, Window(batches, keys, self.actor_loss_fn.ppo_clip, self.ranks, entropies))
+
+        plans = plans_of(batches)
+        if self.policy_moved and self._compares_selections(config):
+            others = self._other_log_probs(window, config)
+            by_others = plans_of(
+                [replace(batch, log_probs=other) for batch, other in zip(batches, others, strict=True)]
+            )
+            current, old = (plans, by_others) if config.asks_log_probs else (by_others, plans)
+            self.diagnostics.compare(_by_log_probs(config, current), _by_log_probs(config, old))
+        return plans
+
+    def _compares_selections(self, config: CovConfig) -> bool:
+        """True in the first global step and every ``OVERLAP_EVERY`` after it, for methods that look at log-probs."""
+        return self.global_step % OVERLAP_EVERY == 0 and any(each.log_probs_policy for each in config.methods)
+
+    def _other_log_probs(self, window: list[Experience], config: CovConfig) -> list[Tensor]:
+        """Of every experience the log-probs (B, A) that the methods do not see: of the rollout, or of the policy."""
+        if config.asks_log_probs:
+            return [each.action_log_probs for each in window]
+        return [
+            self.score(each.sequences, each.action_mask, each.attention_mask, each.mm_train_inputs, False)[0]
+            for each in window
+        ]
 
     def _policy_now(
         self, experience: Experience, old: Tensor | None, config: CovConfig
@@ -196,6 +225,14 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
             torch.distributed.barrier()
         else:
             super().broadcast_to_vllm()
+
+
+def _by_log_probs(config: CovConfig, plans: list[list[Plan]]) -> list[Tensor]:
+    """Masks (B, A) of what the methods that look at log-probs act on, micro-batch by micro-batch."""
+    planning = [method for method in config.methods if method.plan]
+    return [
+        plan.tokens for each in plans for method, plan in zip(planning, each, strict=True) if method.log_probs_policy
+    ]
 
 
 class StepLoader(DataLoader):

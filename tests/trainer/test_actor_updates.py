@@ -200,6 +200,34 @@ def test_old_log_probs_select_the_same_tokens_in_every_update():
     assert first == train(make_trainer(CONFIGS["kl_cov"], micro_batch=2))[0]
 
 
+@pytest.mark.parametrize("setting", ["current", "old"])
+def test_every_fifty_steps_the_selections_by_both_policies_are_compared(setting):
+    config = CovConfig(cov_type="kl_cov", cov_log_probs=setting, kl_cov_ratio=0.2, allow_large_cov_ratio=True)
+    quota, passes = (
+        int(0.2 * TOKENS),
+        {"current": 2, "old": 0}[setting],
+    )  # one for each micro-batch of the second epoch
+    for step, compared in (0, 1), (1, 0), (49, 0), (50, 1):
+        trainer, pairs = make_trainer(config, micro_batch=4), []
+        trainer.global_step = step
+        trainer.diagnostics.compare = lambda current, old, pairs=pairs: pairs.append((current, old))
+        first, second = train(trainer)
+        assert len(pairs) == compared  # the first update has the rollout's policy
+        assert trainer.actor.questions == (2 if compared else passes)
+        for current, old in pairs:
+            both = sum(int((one & other).sum()) for one, other in zip(current, old, strict=True))
+            assert [sum(int(mask.sum()) for mask in masks) for masks in (current, old)] == [quota, quota]
+            # the rollout's log-probs select in every update what the first one selects
+            by_current = second if setting == "current" else train(make_trainer(CONFIGS["kl_cov"], micro_batch=4))[1]
+            assert both == len(first & by_current) < quota
+
+
+def test_methods_that_do_not_look_at_log_probs_are_not_compared():
+    trainer = make_trainer(CovConfig(method="top_entropy"), micro_batch=4)
+    trainer.global_step = 0
+    assert not trainer._compares_selections(trainer.config)
+
+
 def test_the_baseline_is_upstreams(monkeypatch):
     import openrlhf.trainer.ray.ppo_actor as upstream
 
