@@ -31,7 +31,8 @@ def main() -> None:
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
-        sys.stdout.write(json.dumps(measure(*args.measure, args.tokens)) + "\n")
+        kind, folder = args.measure
+        sys.stdout.write(json.dumps(measure(kind, folder, args.tokens)) + "\n")
         return
     with tempfile.TemporaryDirectory() as folder:
         make_model(folder, args.vocabulary, args.width)

@@ -9,11 +9,12 @@ from openrlhf.models import PolicyLoss, aggregate_loss
 from openrlhf.trainer.ppo_utils.experience import Experience, balance_experiences
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 from torch import nn
+from transformers import GPT2Config, LlamaConfig, MixtralConfig
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.window import ALONE
-from openrlhf_cov.trainer.actor_trainer import CovActorTrainer, StepLoader
+from openrlhf_cov.trainer.actor_trainer import CovActorTrainer, StepLoader, draws_in_training
 
 pytestmark = pytest.mark.usefixtures("one_process", "loader")
 
@@ -120,7 +121,13 @@ def make_trainer(config, micro_batch, dynamic=False, epochs=2, kind=CovActorTrai
         books = SimpleNamespace(start=lambda *_: None, observe=lambda *_: None, finish=lambda eta: LOGGED)
         bad_updates = SimpleNamespace(total=0, check=lambda *_: None)
         vars(trainer).update(
-            config=config, diagnostics=books, bad_updates=bad_updates, ranks=ALONE, _plans={}, warned=set()
+            config=config,
+            diagnostics=books,
+            bad_updates=bad_updates,
+            ranks=ALONE,
+            _plans={},
+            _draws_in_training=False,
+            warned=set(),
         )
     vars(trainer).update(
         args=args, strategy=Strategy(args, 1 if dynamic else SAMPLES // micro_batch), actor=Unigrams(),
@@ -191,6 +198,42 @@ def test_the_policy_is_asked_from_the_second_update_on():
     for asked in (2, 4):  # the next global step starts anew
         train(trainer)
         assert trainer.actor.questions == asked
+
+
+def test_one_micro_batch_is_planned_by_the_forward_pass_that_trains_it():
+    config = CONFIGS["clip_cov"]
+    trainer, asking = make_trainer(config, micro_batch=SAMPLES), make_trainer(config, micro_batch=SAMPLES)
+    asking._draws_in_training = True  # then another pass it is, without what is drawn
+    assert train(trainer) == train(asking)
+    assert (trainer.actor.questions, asking.actor.questions) == (0, 1)
+    assert torch.equal(trainer.actor.logits, asking.actor.logits)
+
+
+@pytest.mark.parametrize(
+    ("module", "draws"),
+    [
+        (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0)), False),
+        (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)), True),
+    ],
+)
+def test_dropout_is_seen(module, draws):
+    assert draws_in_training(nn.ModuleList([module])) is draws
+
+
+@pytest.mark.parametrize(
+    ("config", "draws"),
+    [
+        (LlamaConfig(), False),
+        (LlamaConfig(attention_dropout=0.1), True),
+        (GPT2Config(), True),
+        (MixtralConfig(router_jitter_noise=0.01), True),
+        ({"attention_dropout": 0.1}, False),  # DeepSpeed's, of its engine
+    ],
+)
+def test_dropout_in_the_config_is_seen(config, draws):
+    module = nn.Linear(2, 2)
+    module.config = config
+    assert draws_in_training(nn.Sequential(module)) is draws
 
 
 def test_old_log_probs_select_the_same_tokens_in_every_update():
