@@ -12,6 +12,9 @@ from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.method import Method, Plan, TokenBatch, transformed
 from openrlhf_cov.models.window import MicroBatch
 
+MakePlans = Callable[[Tensor], Sequence[Plan]]
+"""Log-probs (B, A) of an update's only micro-batch -> its plans."""
+
 
 @dataclass(frozen=True)
 class LossRecord:
@@ -63,7 +66,7 @@ class MethodLoss(nn.Module):
         self.policy_loss: Any = policy_loss
         self.aggregate = aggregate
         self.record: LossRecord | None = None
-        self._expected: tuple[Sequence[Plan], int] = ((), 0)
+        self._expected: tuple[Sequence[Plan] | MakePlans, int] = ((), 0)
         self._seed = 0
         self._generator: torch.Generator | None = None
 
@@ -81,8 +84,9 @@ class MethodLoss(nn.Module):
         """(eps_low, eps_high) of the PPO clip in force."""
         return self.policy_loss.clip_eps_low, self.policy_loss.clip_eps_high
 
-    def expect(self, plans: Sequence[Plan] = (), update: int = 0) -> None:
-        """The next call is about a micro-batch of this update; with ``cov_scope global`` these are its plans."""
+    def expect(self, plans: Sequence[Plan] | MakePlans = (), update: int = 0) -> None:
+        """The next call is about a micro-batch of this update; with ``cov_scope global`` these are its plans, or a
+        function that makes them of the log-probs (B, A) of the call, where the step has no other micro-batch."""
         self._expected = plans, update
 
     def forward(
@@ -132,6 +136,8 @@ class MethodLoss(nn.Module):
     def _plans(self, methods: Sequence[Method], batch: TokenBatch) -> tuple[Sequence[Plan], int]:
         """The plans of this call and the number of its update."""
         (plans, update), self._expected = self._expected, ((), 0)
+        if callable(plans):
+            plans = plans(batch.log_probs.detach())
         if methods and self.config.cov_scope == "micro_batch":
             alone = MicroBatch(batch, self.ppo_clip, self._generator_on(batch.log_probs.device))
             making = [method.plan for method in methods if method.plan]

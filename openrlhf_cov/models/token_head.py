@@ -88,9 +88,8 @@ class _TokenScores(torch.autograd.Function):
     def backward(ctx: Any, of_log_prob: Tensor | None, of_entropy: Tensor | None) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, top, log_mass, entropy = ctx.saved_tensors
         for_hidden, for_weight, for_bias = ctx.needs_input_grad[:3]
-        if of_log_prob is None:
-            of_log_prob = torch.zeros_like(top)
-        of_log_prob = (of_log_prob / ctx.temperature)[:, None]
+        push = torch.zeros_like(top) if of_log_prob is None else of_log_prob / ctx.temperature
+        push = push[:, None]
         to_hidden = torch.zeros_like(hidden, dtype=torch.float32) if for_hidden else None
         to_weight = torch.empty_like(weight) if for_weight else None
         to_bias = torch.empty_like(bias) if for_bias else None
@@ -100,12 +99,12 @@ class _TokenScores(torch.autograd.Function):
             log_p = z.sub_(top[:, None]).sub_(log_mass[:, None])
             slope = log_p.exp()  # becomes the gradient of the logits
             if of_entropy is None:
-                slope.mul_(-of_log_prob)
+                slope.mul_(-push)
             else:
                 pull = (of_entropy / ctx.temperature)[:, None]
-                slope.mul_(log_p.add_(entropy[:, None]).mul_(-pull).sub_(of_log_prob))
+                slope.mul_(log_p.add_(entropy[:, None]).mul_(-pull).sub_(push))
             place, here = _places(targets, start, end)
-            slope.scatter_add_(1, place, of_log_prob * here[:, None])
+            slope.scatter_add_(1, place, push * here[:, None])
             slope = slope.to(weight.dtype)
             if to_hidden is not None:
                 to_hidden += slope @ rows

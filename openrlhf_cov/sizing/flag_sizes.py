@@ -138,6 +138,7 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
     element, trains = BYTES[args.ds.param_dtype], name in ("actor", "critic")
     longest = args.data.max_len if args.ds.attn_implementation == "eager" else 0
     common = {"element": element, "fused_loss": on_gpus, "score_length": longest, "head": name in ("actor", "ref")}
+    common["whole_logits"] = _upstream_computes(args)
     sharding = Sharding(
         world=_world(getattr(args, name)),
         stage=args.ds.zero_stage if trains or args.ds.zero_stage == 3 else 0,
@@ -167,6 +168,12 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
 def _has_bonus(args: SimpleNamespace) -> bool:
     """The entropy takes part in the gradient, in one step at least."""
     return bool(args.actor.entropy_coef) or any(each.bonus for each in methods_of(args.cov_type, args.method))
+
+
+def _upstream_computes(args: SimpleNamespace) -> bool:
+    """True where ``CovActor`` leaves log-probs to upstream, whatever the model."""
+    changed_head = args.ds.lora.rank > 0 and "lm_head" in (args.ds.lora.target_modules or ())
+    return args.ds.ring_attn_size > 1 or args.ds.tensor_parallel_size > 1 or args.ds.deepcompile or changed_head
 
 
 def _world(group: SimpleNamespace) -> int:

@@ -30,6 +30,10 @@ ENGINE_WORKSPACE = 3 * GIB
 ENGINE_ASLEEP = 1 * GIB
 """Assumed: what a sleeping engine keeps beside its process, mainly CUDA graphs."""
 
+HEAD_BLOCK = 2**25
+HEAD_COLUMNS = 256
+"""``BLOCK`` and ``LEAST_COLUMNS`` of ``models/token_head.py``: logits that are there at once."""
+
 ENGINE_SEQUENCES = 128
 """vLLM's default of max_num_seqs for engines made as upstream makes them; upstream has no flag for it."""
 
@@ -101,10 +105,13 @@ class Pass:
     element: int = 2
     checkpointing: bool = False
     head: bool = True
-    """It ends in logits over the vocabulary; critics and reward models do not."""
+    """It ends in an output head over the vocabulary; critics and reward models do not."""
+    whole_logits: bool = False
+    """All logits stand side by side, as upstream has them; ours come in blocks (``trainer/actor_model.py``)."""
     fused_loss: bool = True
-    """flash-attn's cross entropy is there."""
+    """With ``whole_logits``: flash-attn's cross entropy is there."""
     entropy_gradient: bool = False
+    """With ``whole_logits``: the loss has a part in the entropies."""
     score_length: int = 0
     """Longest sequence, where attention scores are written out (``eager``); 0 where they are not."""
 
@@ -117,15 +124,30 @@ class Pass:
 
     def logits(self, shape: ModelShape, factor: float, cast: int = 1) -> float:
         """``factor`` tensors in fp32 and ``cast`` of the model's type, if that is another one, per token."""
-        if not self.head:
+        if not (self.head and self.whole_logits):
             return 0.0
         return (4 * factor + (self.element * cast if self.element < 4 else 0)) * shape.vocab
+
+    def head_in_blocks(self, shape: ModelShape, training: bool) -> float:
+        """What the output head takes that gives log-probs: the tokens it answers for, and a block of logits, twice.
+
+        In the backward pass a third of them in the model's type, the gradient of the head's weight, and that of the
+        tokens, in fp32 and once more in the model's type.
+        """
+        if not self.head or self.whole_logits:
+            return 0.0
+        block, cast = max(HEAD_BLOCK, HEAD_COLUMNS * self.tokens), self.element if self.element < 4 else 0
+        forward = self.tokens * self.element * shape.hidden + 8 * block
+        if not training:
+            return forward
+        tokens = self.tokens * (4 + self.element) * shape.hidden
+        return forward + cast * block + self.element * shape.embedding + tokens
 
     def training(self, shape: ModelShape) -> float:
         """Bytes at the peak of forward and backward.
 
-        Either at the loss, where the fp32 logits, their gradient and its cast stand side by side, or in the backward
-        of a layer, with the fp32 logits still held by upstream's ``output``.
+        Either at the head and the loss, where whole fp32 logits, their gradient and its cast would stand side by side,
+        or in the backward of a layer, with whole fp32 logits still held by upstream's ``output``.
         """
         one, backward = self.kept(shape), (2 * shape.intermediate + 2 * shape.hidden) * self.element
         outputs = shape.layers * shape.hidden * self.element
@@ -134,13 +156,14 @@ class Pass:
         tensors = (2 if self.fused_loss else 3.5) + self.entropy_gradient
         at_loss = self.logits(shape, tensors) + last_norm
         in_layer = self.logits(shape, 1, 0) + backward + (one if self.checkpointing else 0.0)
-        return self.tokens * (kept + max(at_loss, in_layer))
+        at_head = self.tokens * at_loss + self.head_in_blocks(shape, training=True)
+        return self.tokens * kept + max(at_head, self.tokens * in_layer)
 
     def scoring(self, shape: ModelShape) -> float:
         """Bytes at the peak of a forward pass without gradient."""
         layer = (3 * shape.intermediate + 5 * shape.hidden) * self.element
         layer += (4 + self.element) * shape.heads * self.score_length
-        return self.tokens * max(self.logits(shape, 1), layer)
+        return max(self.tokens * max(self.logits(shape, 1), layer), self.head_in_blocks(shape, training=False))
 
 
 @dataclass(frozen=True, kw_only=True)

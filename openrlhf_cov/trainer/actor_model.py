@@ -34,30 +34,35 @@ class CovActor(Actor):
         action_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         return_output: bool = False,
+        allgather_logits: bool = False,
+        return_logprobs: bool = False,
         ring_attn_group: Any = None,
+        packed_seq_lens: list[int] | None = None,
         return_entropy: bool = False,
-        **others: Any,
-    ) -> Tensor | tuple[Tensor, Any]:
-        """Upstream's log-probs (B, A) of the action tokens, 0 elsewhere; with ``return_output`` the model's output too.
+        **mm_inputs: Any,
+    ) -> Any:
+        """Upstream's log-probs (B, A) of the action tokens, 0 elsewhere; with ``return_output`` the output, too.
 
         That has no logits, and the entropies (B, A) as ``entropy`` if ``return_entropy`` asks for them, 0 where there
-        is no action; upstream's are (B, T - 1), of all tokens.
+        is no action; upstream's are (B, T - 1), of all tokens. Without ``action_mask`` it is upstream's result.
         """
         head = None if action_mask is None or ring_attn_group is not None else self._plain_head()
-        result = None
         if head is not None:
             result = self._with_scores(head, sequences, action_mask, attention_mask, return_entropy)
-        if result is None:
-            return super().forward(
-                sequences,
-                action_mask,
-                attention_mask,
-                return_output=return_output,
-                ring_attn_group=ring_attn_group,
-                return_entropy=return_entropy,
-                **others,
-            )
-        return result if return_output else result[0]
+            if result is not None:
+                return result if return_output else result[0]
+        return super().forward(
+            sequences,
+            action_mask,
+            attention_mask,
+            return_output,
+            allgather_logits,
+            return_logprobs,
+            ring_attn_group,
+            packed_seq_lens,
+            return_entropy,
+            **mm_inputs,
+        )
 
     def _plain_head(self) -> nn.Linear | None:
         """The output head, if it can answer for the model."""
@@ -122,7 +127,7 @@ class HeadScores:
             del self.head.forward
 
     def came_back(self, logits: Any) -> bool:
-        """True if the model returns what the head answered, untouched: the same memory, in which nobody has written."""
+        """True if the model returns what the head answered, untouched: the same memory, not written to."""
         answer = self.log_probs
         return (
             answer is not None

@@ -1,8 +1,12 @@
 """The training loop of one policy rank: upstream's, walked one optimizer step at a time."""
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from openrlhf.models import aggregate_loss
@@ -12,10 +16,11 @@ from openrlhf.utils.logging_utils import init_logger
 from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from torch import Tensor
 from torch.utils.data import DataLoader
+from transformers import PretrainedConfig
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.control import Controller
-from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.loss import MakePlans, MethodLoss
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.window import Window, plan_step
@@ -31,6 +36,9 @@ from openrlhf_cov.trainer.weight_transfer import GlooWeightSender, transfer_weig
 logger = init_logger(__name__)
 
 SKIPPED_UPDATES, GRADIENT_NORM = "ppo/skipped_updates", "gradient/norm"
+
+OVERLAP_EVERY = 50
+"""Global steps from one comparison of the selections by ``old`` and by ``current`` log-probs to the next."""
 
 
 class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
@@ -60,7 +68,8 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         self.ranks = ranks_of(strategy.ds_device_mesh["dp"].get_group())
         self.diagnostics = StepDiagnostics(flags.rollout.n_samples_per_prompt, self.ranks)
         self.warned: set[str] = set()
-        self._plans: dict[int, list[Plan]] = {}
+        self._plans: dict[int, Sequence[Plan] | MakePlans] = {}
+        self._draws_in_training = draws_in_training(actor)
 
     @property
     def device(self) -> torch.device:
@@ -107,8 +116,11 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         for number, experience in enumerate(micro_batches):
             window.append(experience)
             if self.ends_step(number):
-                plans = self._planned(window)
-                self._plans |= zip(range(number + 1 - len(window), number + 1), plans, strict=True)
+                if self._plans_while_training(window):
+                    self._plans[number] = partial(self._planned_alone, window[0])
+                else:
+                    plans = self._planned(window)
+                    self._plans |= zip(range(number + 1 - len(window), number + 1), plans, strict=True)
                 yield from window
                 self.policy_moved = True
                 window = []
@@ -125,8 +137,25 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         self.diagnostics.observe(sample_ids(experience.info), self.actor_loss_fn.record)
         return status
 
-    def _planned(self, window: list[Experience]) -> list[list[Plan]]:
-        """For every experience of one optimizer step its plans, one of each method that makes one."""
+    def _plans_while_training(self, window: list[Experience]) -> bool:
+        """True if the forward pass of the update itself shows the policy before it to the methods.
+
+        So it does where each rank has one micro-batch: all log-probs of the step are there before any gradient is.
+        """
+        config = self.actor_loss_fn.config
+        asks = self.policy_moved and config.asks_log_probs and config.entropy_policy != "current"
+        return asks and len(window) == 1 and not self._draws_in_training
+
+    def _planned_alone(self, experience: Experience, log_probs: Tensor) -> list[Plan]:
+        with torch.no_grad():
+            (plans,) = self._planned([experience], log_probs)
+        return plans
+
+    def _planned(self, window: list[Experience], now: Tensor | None = None) -> list[list[Plan]]:
+        """For every experience of one optimizer step its plans, one of each method that makes one.
+
+        ``now`` (B, A) are the policy's log-probs of the only one, where they are known.
+        """
         device, config = self.device, self.actor_loss_fn.config
         batches, keys, entropies, old_entropies = [], [], [], []
         for experience in window:
@@ -135,14 +164,39 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
             width = experience.action_mask.shape[1]
             keys.append(token_keys(self.strategy.seed, self.global_step, ids, width))
             old = self.diagnostics.entropies(ids, width) if config.entropy_policy else None
-            log_probs, entropy = self._policy_now(experience, old, config)
+            log_probs, entropy = self._policy_now(experience, old, config) if now is None else (now, old)
             entropies.append(entropy)
             old_entropies.append(old)
             batches.append(
                 TokenBatch(log_probs, experience.action_log_probs, experience.advantages, experience.action_mask)
             )
         entropy = entropies, old_entropies, self.diagnostics.mean_entropy
-        return plan_step(config, Window(batches, keys, self.actor_loss_fn.ppo_clip, self.ranks, *entropy))
+
+        def plans_of(batches: list[TokenBatch]) -> list[list[Plan]]:
+            return plan_step(config, Window(batches, keys, self.actor_loss_fn.ppo_clip, self.ranks, *entropy))
+
+        plans = plans_of(batches)
+        if self.policy_moved and self._compares_selections(config):
+            others = self._other_log_probs(window, config)
+            by_others = plans_of(
+                [replace(batch, log_probs=other) for batch, other in zip(batches, others, strict=True)]
+            )
+            current, old = (plans, by_others) if config.asks_log_probs else (by_others, plans)
+            self.diagnostics.compare(_by_log_probs(config, current), _by_log_probs(config, old))
+        return plans
+
+    def _compares_selections(self, config: CovConfig) -> bool:
+        """True in the first global step and every ``OVERLAP_EVERY`` after it, for methods that look at log-probs."""
+        return self.global_step % OVERLAP_EVERY == 0 and any(each.log_probs_policy for each in config.methods)
+
+    def _other_log_probs(self, window: list[Experience], config: CovConfig) -> list[Tensor]:
+        """Of every experience the log-probs (B, A) that the methods do not see: of the rollout, or of the policy."""
+        if config.asks_log_probs:
+            return [each.action_log_probs for each in window]
+        return [
+            self.score(each.sequences, each.action_mask, each.attention_mask, each.mm_train_inputs, False)[0]
+            for each in window
+        ]
 
     def _policy_now(
         self, experience: Experience, old: Tensor | None, config: CovConfig
@@ -212,6 +266,23 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
             torch.distributed.barrier()
         else:
             super().broadcast_to_vllm()
+
+
+def draws_in_training(model: torch.nn.Module) -> bool:
+    """True if the model or its config has dropout or noise, with which a pass in training gives other log-probs."""
+    rates: list[Any] = [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)]
+    for config in (getattr(module, "config", None) for module in model.modules()):
+        if isinstance(config, PretrainedConfig):
+            rates += [value for name, value in config.to_dict().items() if re.search("drop|noise|jitter", name)]
+    return any(isinstance(rate, int | float) and rate > 0 for rate in rates)
+
+
+def _by_log_probs(config: CovConfig, plans: list[list[Plan]]) -> list[Tensor]:
+    """Masks (B, A) of what the methods that look at log-probs act on, micro-batch by micro-batch."""
+    planning = [method for method in config.methods if method.plan]
+    return [
+        plan.tokens for each in plans for method, plan in zip(planning, each, strict=True) if method.log_probs_policy
+    ]
 
 
 class StepLoader(DataLoader):

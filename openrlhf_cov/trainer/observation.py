@@ -20,7 +20,9 @@ from openrlhf_cov.models.rollout import (
 )
 from openrlhf_cov.models.window import ALONE, Ranks
 from openrlhf_cov.trainer.sample_info import sample_ids
-from openrlhf_cov.utils.metrics import AllReduce, MetricBuffer
+from openrlhf_cov.utils.metrics import AllReduce, Mean, MetricBuffer
+
+OLD_OVERLAP = "cov/old_overlap"
 
 
 def rollout_of(items: Sequence[Any], device: torch.device | str) -> Rollout:
@@ -76,6 +78,7 @@ class StepDiagnostics:
         totals = self.ranks.all_reduce_sum(group_sums(rollout, self.samples_per_prompt, groups))
         self.sums = self.ranks.all_reduce_sum(token_sums(rollout))
         self.metrics.add(*rollout_metrics(rollout, self.sums, totals, self.samples_per_prompt))
+        self.metrics.add(Mean(OLD_OVERLAP, self.sums.new_zeros(()), self.sums.new_zeros(())))  # null unless compared
 
     @torch.no_grad()
     def observe(self, ids: Tensor, record: LossRecord) -> None:
@@ -89,6 +92,12 @@ class StepDiagnostics:
     def mean_entropy(self) -> Tensor:
         """Of the policy that produced the rollouts, over the tokens of all ranks, 0-d."""
         return mean_entropy(self.sums)
+
+    @torch.no_grad()
+    def compare(self, current: Sequence[Tensor], old: Sequence[Tensor]) -> None:
+        """Note what an update selects by the log-probs of the policy before it, and by those of the rollout; masks."""
+        both = torch.stack([(one & other).sum() for one, other in zip(current, old, strict=True)]).sum()
+        self.metrics.add(Mean(OLD_OVERLAP, both, torch.stack([one.sum() for one in current]).sum()))
 
     def entropies(self, ids: Tensor, width: int) -> Tensor:
         """Entropies (B, width) of samples ``ids`` (B,) under the policy that produced the rollouts, 0 beyond them."""

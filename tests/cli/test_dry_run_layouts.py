@@ -10,31 +10,31 @@ COLOCATED_FLAGS = "--train.colocate_all --vllm.enable_sleep --ds.enable_sleep --
 LAYOUTS = {
     "7b colocated": (
         "Qwen/Qwen2.5-7B",
-        "--actor.num_nodes 1 --actor.num_gpus_per_node 8 --vllm.num_engines 8 --train.max_tokens_per_gpu 20480 "
+        "--actor.num_nodes 1 --actor.num_gpus_per_node 8 --vllm.num_engines 8 --train.max_tokens_per_gpu 40960 "
         + COLOCATED_FLAGS,
         1,
-        ["67.8", "42.5", "56.7", "21.0"],
+        ["67.8", "18.4", "41.6", "21.0"],
     ),
     "7b split": (
         "Qwen/Qwen2.5-7B",
-        "--actor.num_nodes 1 --actor.num_gpus_per_node 4 --vllm.num_engines 4 --train.max_tokens_per_gpu 20480 "
+        "--actor.num_nodes 1 --actor.num_gpus_per_node 4 --vllm.num_engines 4 --train.max_tokens_per_gpu 40960 "
         "--vllm.gpu_memory_utilization 0.9",
         1,
-        ["30.3", "65.7", "68.9", "32.3"],
+        ["30.3", "43.1", "53.8", "32.3"],
     ),
     "32b colocated": (
         "Qwen/Qwen2.5-32B",
         "--actor.num_nodes 4 --actor.num_gpus_per_node 8 --vllm.num_engines 8 --vllm.tensor_parallel_size 4 "
-        "--train.max_tokens_per_gpu 20480 " + COLOCATED_FLAGS,
+        "--train.max_tokens_per_gpu 40960 " + COLOCATED_FLAGS,
         4,
-        ["67.9", "44.5", "67.6", "23.1"],
+        ["67.9", "24.7", "67.8", "23.1"],
     ),
     "32b split": (
         "Qwen/Qwen2.5-32B",
         "--actor.num_nodes 2 --actor.num_gpus_per_node 8 --vllm.num_engines 4 --vllm.tensor_parallel_size 4 "
-        "--train.max_tokens_per_gpu 16384 --vllm.gpu_memory_utilization 0.9",
+        "--train.max_tokens_per_gpu 32768 --vllm.gpu_memory_utilization 0.9",
         4,
-        ["32.4", "64.0", "71.5", "35.3"],
+        ["32.4", "48.4", "71.7", "35.3"],
     ),
 }
 """Model, flags, nodes of 8 GPUs, and the sums of the actor's GPUs as docs/sizing.md has them."""
@@ -64,5 +64,5 @@ def test_the_layouts_of_the_recipes_fit_without_a_network(
         f"note: --actor.model_name_or_path {name}: shape from the built-in table, config.json not read; tokenizer not"
     )
     assert f"{note} checked" in lines
-    (shown,) = [block for block in DOCUMENTED if sums[2] in block.split()]
+    (shown,) = [block for block in DOCUMENTED if set(sums) <= set(block.split())]
     assert [line for line in shown.splitlines() if line not in lines] == []

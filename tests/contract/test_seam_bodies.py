@@ -226,6 +226,22 @@ def test_the_actor_returns_log_probs_and_an_output_with_entropy(upstream):
     assert ast.unparse(forward.body[-1]) == "return (action_log_probs, output) if return_output else action_log_probs"
 
 
+@pytest.mark.parametrize(
+    ("path", "name"), [(ACTOR, "PolicyModelActor"), ("trainer/ray/launcher.py", "ReferenceModelActor")]
+)
+def test_the_language_model_is_made_by_a_global_name(upstream, path, name):
+    method = f"{name}.init_model_from_pretrained"
+    assert upstream.calls(path, method, "Actor")
+    assert "Actor" not in names(upstream.find(path, method), ast.Store)
+
+
+def test_an_update_takes_the_entropies_of_the_last_columns(upstream):
+    code = ast.unparse(upstream.find(ACTOR, "ActorPPOTrainer.training_step"))
+    assert code.count("output.entropy") == code.count("output.entropy[:, -experience.action_mask.shape[1]:]") == 1
+    assert "output.logits" not in code
+    assert "output['logits']" not in code
+
+
 def test_weights_are_synchronised_through_the_methods_we_override(upstream):
     assert len(upstream.calls(ACTOR, "PolicyModelActor.broadcast_to_vllm", "self.trainer.broadcast_to_vllm")) == 1
     (call,) = upstream.calls(ACTOR, "ActorPPOTrainer.__init__", "self._init_vllm_sync_group")

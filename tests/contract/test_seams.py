@@ -17,7 +17,11 @@ SEAMS = {
         "blending_datasets": "datasets probabilities strategy max_count dataset_split",
     },
     "models/actor.py": {
-        "Actor.forward": "self sequences action_mask attention_mask return_output ring_attn_group return_entropy",
+        "Actor.forward": "self sequences action_mask attention_mask return_output allgather_logits return_logprobs "
+        "ring_attn_group packed_seq_lens return_entropy **mm_inputs",
+    },
+    "models/ring_attn_utils.py": {
+        "unpad_and_slice_tensor": "sequences attention_mask ring_attn_group",
     },
     "models/utils.py": {
         "compute_approx_kl": "log_probs log_probs_base log_probs_old kl_estimator unbiased_gradient",
@@ -149,6 +153,7 @@ SEAMS = {
 
 # module -> class -> attributes that we read or set on its instances
 ATTRIBUTES = {
+    "models/actor.py": {"Actor": {"is_vlm", "model", "packing_samples", "temperature"}},
     "models/loss.py": {
         "PolicyLoss": {
             "clip_eps_low",

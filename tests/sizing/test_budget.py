@@ -8,14 +8,14 @@ QWEN_7B = KNOWN["Qwen/Qwen2.5-7B"]
 P = QWEN_7B.parameters
 
 
-def role(name, trains=True, tokens=20_480, head=True):
+def role(name, trains=True, tokens=20_480, head=True, whole_logits=False):
     """A 7B model on 8 GPUs with ZeRO-3."""
     return Role(
         name=name,
         shape=QWEN_7B,
         sharding=Sharding(world=8, stage=3),
-        scoring=Pass(tokens=tokens, head=head),
-        training=Pass(tokens=tokens, checkpointing=True, head=head) if trains else None,
+        scoring=Pass(tokens=tokens, head=head, whole_logits=whole_logits),
+        training=Pass(tokens=tokens, checkpointing=True, head=head, whole_logits=whole_logits) if trains else None,
     )
 
 
@@ -29,9 +29,11 @@ def table(roles, **settings):
 def test_colocated_7b_by_hand():
     rows = table([role("actor")], engine=ENGINE, engine_shape=QWEN_7B, engine_sleeps=True, states_sleep=True)
     weights, states = 2 * P / 8, (12 + 2) * P / 8 + 2 * 5e8
-    # forward and backward of 20,480 tokens and a tenth for the allocator, beside 1e9 gathered weights
-    training = 2e9 + 1.1 * 20_480 * (28 * 3584 * 2 + 8 * 3584 + 10 * 152_064)
-    scoring = 2e9 + 1.1 * 20_480 * 6 * 152_064
+    # forward and backward of 20,480 tokens and a tenth for the allocator, beside 1e9 gathered weights: the outputs of
+    # 28 layers, what one layer keeps and what its backward adds; without gradient five outputs and three of the MLP
+    layer = 2 * 8 * 3584 + 2 * 2 * (3584 + 512) + 4 * 2 * 18_944
+    training = 2e9 + 1.1 * 20_480 * (28 * 3584 * 2 + layer + (2 * 18_944 + 2 * 3584) * 2)
+    scoring = 2e9 + 1.1 * 20_480 * (3 * 18_944 + 5 * 3584) * 2
     assert rows == {
         "actor: weights": (weights,) * 4,
         "actor: optimizer, gradients": (0, 0, states, 0),
@@ -69,7 +71,7 @@ def test_models_that_share_a_gpu_score_one_after_the_other():
 
 
 def test_policy_and_critic_train_together_unless_their_states_sleep():
-    actor, critic = role("actor"), role("critic", head=False)
+    actor, critic = role("actor", whole_logits=True), role("critic", head=False)
     together = table([actor, critic])
     assert together["micro-batch, gathered weights"][2] == actor.trains + critic.trains
     in_turn = table([actor, critic], states_sleep=True)

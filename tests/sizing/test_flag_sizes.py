@@ -100,6 +100,24 @@ def test_roles_follow_the_flags(flags):
     assert [each.scoring.head for each in roles.values()] == [True, True, False, False]
 
 
+@pytest.mark.parametrize(
+    ("changes", "whole"),
+    [
+        ({}, False),
+        ({"ds.lora.rank": 8, "ds.lora.target_modules": ["q_proj"]}, False),
+        ({"ds.lora.rank": 8, "ds.lora.target_modules": ["q_proj", "lm_head"]}, True),
+        ({"ds.lora.target_modules": ["lm_head"]}, False),
+        ({"ds.ring_attn_size": 2}, True),
+        ({"ds.tensor_parallel_size": 2}, True),
+        ({"ds.deepcompile": True}, True),
+    ],
+)
+def test_logits_stand_side_by_side_where_upstream_computes(flags, changes, whole):
+    roles = roles_of(flags(changes), {"actor": QWEN_7B, "ref": QWEN_7B}, on_gpus=True)
+    passes = roles["actor"].scoring, roles["actor"].training, roles["ref"].scoring
+    assert [each.whole_logits for each in passes] == [whole] * 3
+
+
 def test_models_that_do_not_train_are_whole_below_stage_3(flags):
     roles = roles_of(flags(ALL | {"ds.zero_stage": 2}), {"actor": QWEN_7B, "ref": QWEN_7B}, on_gpus=True)
     assert roles["ref"].weights == roles["actor"].weights == 2 * P

@@ -7,8 +7,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, Qwen2Config
 
+from openrlhf_cov.models import token_head
+from openrlhf_cov.sizing import memory
 from openrlhf_cov.sizing.memory import ENGINE_WORKSPACE, GIB, Engine, Pass, Sharding
 from openrlhf_cov.sizing.model_shape import KNOWN, shape_of_config
+from openrlhf_cov.trainer import cpu_host
+
+cpu_host.install()  # before upstream's modules are imported
+from openrlhf_cov.trainer.actor_model import HeadScores  # noqa: E402
 
 QWEN_7B = KNOWN["Qwen/Qwen2.5-7B"]
 P = 7_615_616_512
@@ -67,16 +73,37 @@ def test_adam_keeps_twelve_bytes_per_parameter(tiny):
 
 def test_logits_by_hand():
     # one token of a vocabulary of 152,064: fp32 logits, their gradient in fp32 and in bf16: 4 + 4 + 2 bytes
-    one = Pass(tokens=1)
+    one = Pass(tokens=1, whole_logits=True)
     assert one.logits(QWEN_7B, 2) == 10 * 152_064
-    assert Pass(tokens=1, element=4).logits(QWEN_7B, 2) == 8 * 152_064
-    assert Pass(tokens=1, head=False).logits(QWEN_7B, 2) == 0
+    assert Pass(tokens=1, whole_logits=True, element=4).logits(QWEN_7B, 2) == 8 * 152_064
+    assert Pass(tokens=1, whole_logits=True, head=False).logits(QWEN_7B, 2) == 0
+    assert Pass(tokens=1).logits(QWEN_7B, 2) == 0
 
 
 def test_a_checkpointed_micro_batch_by_hand():
     # outputs of 28 layers of 3,584 numbers in bf16, the last norm with 8 bytes per number, the logits
     expected = 20_480 * (28 * 3584 * 2 + 8 * 3584 + 10 * 152_064)
+    assert Pass(tokens=20_480, checkpointing=True, whole_logits=True).training(QWEN_7B) == expected
+    # without them the peak is in the backward of a layer: what it keeps, and two of its widest tensors and outputs
+    one = 2 * 8 * 3584 + 2 * 2 * (3584 + 512) + 4 * 2 * 18_944
+    expected = 20_480 * (28 * 3584 * 2 + one + (2 * 18_944 + 2 * 3584) * 2)
     assert Pass(tokens=20_480, checkpointing=True).training(QWEN_7B) == expected
+
+
+def test_a_head_in_blocks_by_hand():
+    # of 100 tokens a copy (2 bytes per number) and two blocks of 2^25 logits in fp32; in the backward pass a block in
+    # bf16, the gradient of the weight of 152,064 x 3,584, and that of the tokens, in fp32 and bf16
+    scoring = 100 * 2 * 3584 + 8 * 2**25
+    batch = Pass(tokens=100)
+    assert batch.head_in_blocks(QWEN_7B, training=False) == scoring
+    training = scoring + 2 * 2**25 + 2 * 152_064 * 3584 + 100 * 6 * 3584
+    assert batch.head_in_blocks(QWEN_7B, training=True) == training
+    # a block has 256 columns at least: 200,000 tokens make 51.2 million
+    many = Pass(tokens=200_000)
+    assert many.head_in_blocks(QWEN_7B, training=False) == 200_000 * 2 * 3584 + 8 * 256 * 200_000
+    assert Pass(tokens=100, head=False).head_in_blocks(QWEN_7B, training=True) == 0
+    assert Pass(tokens=100, whole_logits=True).head_in_blocks(QWEN_7B, training=True) == 0
+    assert (memory.HEAD_BLOCK, memory.HEAD_COLUMNS) == (token_head.BLOCK, token_head.LEAST_COLUMNS)
 
 
 def test_a_layer_by_hand():
@@ -86,7 +113,7 @@ def test_a_layer_by_hand():
     assert Pass(tokens=1, score_length=100).kept(QWEN_7B) == one + 6 * 28 * 100
     # without checkpointing all 28 stay
     expected = 28 * one + 8 * 3584 + 10 * 152_064
-    assert Pass(tokens=1).training(QWEN_7B) == expected
+    assert Pass(tokens=1, whole_logits=True).training(QWEN_7B) == expected
 
 
 def test_without_a_head_a_layer_is_the_peak():
@@ -97,8 +124,11 @@ def test_without_a_head_a_layer_is_the_peak():
 
 
 def test_an_entropy_bonus_adds_a_gradient_of_the_logits():
-    plain, bonus = (Pass(tokens=1, checkpointing=True, entropy_gradient=on) for on in (False, True))
+    common = {"tokens": 1, "checkpointing": True}
+    plain, bonus = (Pass(**common, whole_logits=True, entropy_gradient=on) for on in (False, True))
     assert bonus.training(QWEN_7B) - plain.training(QWEN_7B) == 4 * 152_064
+    plain, bonus = (Pass(**common, entropy_gradient=on) for on in (False, True))
+    assert bonus.training(QWEN_7B) == plain.training(QWEN_7B)
 
 
 class LiveBytes(TorchDispatchMode):
@@ -150,8 +180,8 @@ def without_a_mask(module, query, key, value, attention_mask, **settings):
 TOKENS = 20_480
 
 
-def measured_peak(vocab, layers, checkpointing, training):
-    """Bytes per token at the peak of upstream's forward and backward, of layers as wide as those of the 7B model."""
+def measured_peak(vocab, layers, checkpointing, training, whole_logits):
+    """Bytes at the peak of forward and backward, of layers as wide as those of the 7B model; upstream's or ours."""
     config = Qwen2Config(
         hidden_size=3584, intermediate_size=18_944, num_attention_heads=28, num_key_value_heads=28, vocab_size=vocab,
         num_hidden_layers=layers, tie_word_embeddings=False, use_cache=False,
@@ -167,12 +197,19 @@ def measured_peak(vocab, layers, checkpointing, training):
             parameter.grad = torch.empty_like(parameter)
         ids = torch.zeros((1, TOKENS), dtype=torch.long)
         outside = [ids, *model.parameters(), *(parameter.grad for parameter in model.parameters())]
+        scores = HeadScores(model.get_output_embeddings(), torch.arange(TOKENS), ids[0], 1.0, with_entropy=True)
         with LiveBytes(outside) as live, torch.set_grad_enabled(training):
-            output = model(ids)
-            output["logits"] = output["logits"].to(torch.float32)
+            if whole_logits:
+                output = model(ids)
+                output["logits"] = output["logits"].to(torch.float32)
+                results = [FusedCrossEntropy.apply(output["logits"].flatten(0, 1))] if training else []
+            else:
+                with scores.asked():
+                    output = model(ids)
+                results = [output["logits"], scores.entropy]
             if training:  # upstream holds ``output`` until the step is over
-                FusedCrossEntropy.apply(output["logits"].flatten(0, 1)).sum().backward()
-    return live.peak / TOKENS, shape_of_config({**config.to_dict(), "model_type": "qwen2"})
+                sum(result.sum() for result in results).backward()
+    return live.peak, shape_of_config({**config.to_dict(), "model_type": "qwen2"})
 
 
 @pytest.mark.parametrize("vocab", [128, 40_000, 152_064], ids=["no logits", "layer", "logits"])
@@ -181,12 +218,37 @@ def measured_peak(vocab, layers, checkpointing, training):
     [(True, True), (False, True), (False, False)],
     ids=["checkpointed", "whole", "scoring"],
 )
-def test_the_estimate_is_the_peak_of_a_real_model(vocab, checkpointing, training):
+@pytest.mark.parametrize("whole_logits", [True, False], ids=["upstream", "ours"])
+def test_the_estimate_is_the_peak_of_a_real_model(vocab, checkpointing, training, whole_logits):
     """On fake tensors: the sizes and lifetimes are those of the real run, the numbers are not computed."""
-    peak, shape = measured_peak(vocab, 3, checkpointing, training)
-    one = Pass(tokens=1, checkpointing=checkpointing)
-    estimate = one.training(shape) if training else one.scoring(shape)
+    peak, shape = measured_peak(vocab, 3, checkpointing, training, whole_logits)
+    batch = Pass(tokens=TOKENS, checkpointing=checkpointing, whole_logits=whole_logits)
+    estimate = batch.training(shape) if training else batch.scoring(shape)
     assert estimate == pytest.approx(peak, rel=0.05)
+
+
+@pytest.mark.parametrize("width", [896, 3584])
+def test_the_head_takes_less_than_an_eighth_of_upstreams(width):
+    """Of forward and backward of the output head, with entropies and their gradient; upstream's without either."""
+    peaks = {}
+    for whole_logits in (True, False):
+        with FakeTensorMode():
+            head = torch.nn.Linear(width, 151_936, bias=False, dtype=torch.bfloat16)
+            head.weight.grad = torch.empty_like(head.weight)
+            hidden = torch.empty(1, TOKENS, width, dtype=torch.bfloat16, requires_grad=True)
+            rows, targets = torch.arange(TOKENS), torch.zeros(TOKENS, dtype=torch.long)
+            scores = HeadScores(head, rows, targets, 0.9, with_entropy=True)
+            with LiveBytes([hidden, head.weight, head.weight.grad, rows, targets]) as live:
+                if whole_logits:
+                    logits = head(hidden).to(torch.float32)
+                    FusedCrossEntropy.apply(logits.flatten(0, 1)).sum().backward()
+                else:
+                    with scores.asked():
+                        log_probs = head(hidden)
+                    (log_probs.sum() + scores.entropy.sum()).backward()
+        peaks[whole_logits] = live.peak
+    assert peaks[True] > 10 * 151_936 * TOKENS * 0.99  # logits in fp32 and their gradient, in fp32 and bf16
+    assert peaks[False] <= peaks[True] / 8
 
 
 def test_an_engine_by_hand():

@@ -77,7 +77,7 @@ def folder_of(tmp_path_factory):
 
 
 def batch():
-    """(sequences, attention mask (B, T), action mask (B, T - 1 from the first response on)): a tool's answer inside."""
+    """(sequences, attention mask (B, T), action mask (B, T - 1 from the first response on))."""
     width = max(map(sum, LENGTHS)) + 1  # a column that no sample reaches
     sequences = torch.randint(2, 50, (len(LENGTHS), width), generator=torch.Generator().manual_seed(1))
     position = torch.arange(width)

@@ -79,6 +79,7 @@ def make_trainer(loss, accumulated_gradient=1, dynamic_optimizer_step=None):
             items=[], sample_batch_size=2, dynamic_indices=[],
         ),
         ranks=ALONE, bad_updates=SimpleNamespace(check=lambda *args: None), events=events, _plans={},
+        _draws_in_training=True,  # so that one micro-batch, too, is planned before it is trained on
         global_step=5,
         diagnostics=SimpleNamespace(observe=lambda ids, record: events.append("seen"), mean_entropy=None),
     )  # fmt: skip

@@ -9,11 +9,12 @@ from openrlhf.models import PolicyLoss, aggregate_loss
 from openrlhf.trainer.ppo_utils.experience import Experience, balance_experiences
 from openrlhf.trainer.ppo_utils.replay_buffer import NaiveReplayBuffer
 from torch import nn
+from transformers import GPT2Config, LlamaConfig, MixtralConfig
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.window import ALONE
-from openrlhf_cov.trainer.actor_trainer import CovActorTrainer, StepLoader
+from openrlhf_cov.trainer.actor_trainer import CovActorTrainer, StepLoader, draws_in_training
 
 pytestmark = pytest.mark.usefixtures("one_process", "loader")
 
@@ -122,7 +123,13 @@ def make_trainer(config, micro_batch, dynamic=False, epochs=2, kind=CovActorTrai
         )
         bad_updates = SimpleNamespace(total=0, check=lambda *_: None)
         vars(trainer).update(
-            config=config, diagnostics=books, bad_updates=bad_updates, ranks=ALONE, _plans={}, warned=set()
+            config=config,
+            diagnostics=books,
+            bad_updates=bad_updates,
+            ranks=ALONE,
+            _plans={},
+            _draws_in_training=False,
+            warned=set(),
         )
     vars(trainer).update(
         args=args, strategy=Strategy(args, 1 if dynamic else SAMPLES // micro_batch), actor=Unigrams(),
@@ -195,11 +202,75 @@ def test_the_policy_is_asked_from_the_second_update_on():
         assert trainer.actor.questions == asked
 
 
+def test_one_micro_batch_is_planned_by_the_forward_pass_that_trains_it():
+    config = CONFIGS["clip_cov"]
+    trainer, asking = make_trainer(config, micro_batch=SAMPLES), make_trainer(config, micro_batch=SAMPLES)
+    asking._draws_in_training = True  # then another pass it is, without what is drawn
+    assert train(trainer) == train(asking)
+    assert (trainer.actor.questions, asking.actor.questions) == (0, 1)
+    assert torch.equal(trainer.actor.logits, asking.actor.logits)
+
+
+@pytest.mark.parametrize(
+    ("module", "draws"),
+    [
+        (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0)), False),
+        (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)), True),
+    ],
+)
+def test_dropout_is_seen(module, draws):
+    assert draws_in_training(nn.ModuleList([module])) is draws
+
+
+@pytest.mark.parametrize(
+    ("config", "draws"),
+    [
+        (LlamaConfig(), False),
+        (LlamaConfig(attention_dropout=0.1), True),
+        (GPT2Config(), True),
+        (MixtralConfig(router_jitter_noise=0.01), True),
+        ({"attention_dropout": 0.1}, False),  # DeepSpeed's, of its engine
+    ],
+)
+def test_dropout_in_the_config_is_seen(config, draws):
+    module = nn.Linear(2, 2)
+    module.config = config
+    assert draws_in_training(nn.Sequential(module)) is draws
+
+
 def test_old_log_probs_select_the_same_tokens_in_every_update():
     config = CovConfig(cov_type="kl_cov", cov_log_probs="old", kl_cov_ratio=0.2, allow_large_cov_ratio=True)
     first, second = train(make_trainer(config, micro_batch=2))
     assert first == second
     assert first == train(make_trainer(CONFIGS["kl_cov"], micro_batch=2))[0]
+
+
+@pytest.mark.parametrize("setting", ["current", "old"])
+def test_every_fifty_steps_the_selections_by_both_policies_are_compared(setting):
+    config = CovConfig(cov_type="kl_cov", cov_log_probs=setting, kl_cov_ratio=0.2, allow_large_cov_ratio=True)
+    quota, passes = (
+        int(0.2 * TOKENS),
+        {"current": 2, "old": 0}[setting],
+    )  # one for each micro-batch of the second epoch
+    for step, compared in (0, 1), (1, 0), (49, 0), (50, 1):
+        trainer, pairs = make_trainer(config, micro_batch=4), []
+        trainer.global_step = step
+        trainer.diagnostics.compare = lambda current, old, pairs=pairs: pairs.append((current, old))
+        first, second = train(trainer)
+        assert len(pairs) == compared  # the first update has the rollout's policy
+        assert trainer.actor.questions == (2 if compared else passes)
+        for current, old in pairs:
+            both = sum(int((one & other).sum()) for one, other in zip(current, old, strict=True))
+            assert [sum(int(mask.sum()) for mask in masks) for masks in (current, old)] == [quota, quota]
+            # the rollout's log-probs select in every update what the first one selects
+            by_current = second if setting == "current" else train(make_trainer(CONFIGS["kl_cov"], micro_batch=4))[1]
+            assert both == len(first & by_current) < quota
+
+
+def test_methods_that_do_not_look_at_log_probs_are_not_compared():
+    trainer = make_trainer(CovConfig(method="top_entropy"), micro_batch=4)
+    trainer.global_step = 0
+    assert not trainer._compares_selections(trainer.config)
 
 
 def test_the_baseline_is_upstreams(monkeypatch):

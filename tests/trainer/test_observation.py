@@ -54,6 +54,20 @@ def record(update, mask, selected=None):
     return LossRecord(TokenBatch(zeros, zeros, zeros, mask), zeros, plans, (0.2, 0.2), update=update)
 
 
+def test_the_overlap_of_two_selections():
+    diagnostics = StepDiagnostics(samples_per_prompt=2)
+    diagnostics.start(ITEMS, "cpu")
+    # of 3 tokens that the policy before the updates selects, the rollout's log-probs select 1 and 1
+    one, other, none = (torch.tensor([row]).bool() for row in ([1, 1, 0], [0, 1, 1], [0, 0, 0]))
+    diagnostics.compare([one, none], [other, none])
+    diagnostics.compare([none, other[:, 1:2]], [one, other[:, 1:2]])
+    diagnostics.observe(torch.tensor([0]), record(0, torch.ones(1, 1, dtype=torch.long)))
+    assert diagnostics.finish(eta=0.1)["cov/old_overlap"] == pytest.approx(2 / 3)
+    diagnostics.start(ITEMS, "cpu")
+    diagnostics.observe(torch.tensor([0]), record(0, torch.ones(1, 1, dtype=torch.long)))
+    assert math.isnan(diagnostics.finish(eta=0.1)["cov/old_overlap"])  # nothing was compared
+
+
 def test_a_step_from_start_to_finish():
     diagnostics = StepDiagnostics(samples_per_prompt=2)
     diagnostics.start(ITEMS, "cpu")

@@ -41,27 +41,19 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
     async def generate_responses(
         self, *, sampling_params, num_samples: int = 1, seeds: list[int] | None = None, **request
     ):
-<<<<<<< HEAD
-        """Upstream's group of responses to one prompt; with ``seeds``, one for each sample."""
-        if self.log_probs:
-            sampling_params = _with(sampling_params, logprobs=1)
-=======
         """Upstream's group of responses to one prompt; with ``seeds``, one for each sample.
 
         vLLM hands over each response once it is whole, and not with every token, which nobody reads.
         """
         sampling_params = _changed(sampling_params, output_kind=RequestOutputKind.FINAL_ONLY)
->>>>>>> perf
+        if self.log_probs:
+            sampling_params = _changed(sampling_params, logprobs=1)
         if seeds is None:
             return await super().generate_responses(
                 sampling_params=sampling_params, num_samples=num_samples, **request
             )
         one_sample = super().generate_responses
-<<<<<<< HEAD
-        groups = [one_sample(sampling_params=_with(sampling_params, seed=seed), **request) for seed in seeds]
-=======
         groups = [one_sample(sampling_params=_changed(sampling_params, seed=seed), **request) for seed in seeds]
->>>>>>> perf
         return [response for group in await asyncio.gather(*groups) for response in group]
 
     async def complete(self, request: Request) -> Completion:
@@ -90,11 +82,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         await self.llm.reset_prefix_cache()
 
 
-<<<<<<< HEAD
-def _with(sampling_params, **values):
-=======
 def _changed(sampling_params, **values):
->>>>>>> perf
     changed = copy(sampling_params)
     for name, value in values.items():
         setattr(changed, name, value)
