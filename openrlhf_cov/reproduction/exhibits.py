@@ -171,7 +171,7 @@ def _reference(coef: str) -> Run:
 def _ratio(parts: str) -> Run:
     run = METHODS["7b"]["clip_cov"]
     name = f"qwen2.5_7b_clip_cov_{parts}e-4"
-    return _with(run, name, "--clip_cov_ratio", f"{parts}e-4", lab=(*CLIP_COV, f"{parts}e-2"))
+    return _with(run, name, "--clip_cov_ratio", f"{parts}e-4", lab=(*CLIP_COV, f"{5 * int(parts)}e-3"))
 
 
 def _penalty(coef: str) -> Run:
