@@ -16,6 +16,7 @@ ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" --working-dir
   --cov_type none --actor.eps_clip_low_high 0.2 0.2 \
   --actor.model_name_or_path "${MODEL:-Qwen/Qwen2.5-7B}" \
   --data.prompt_dataset "${DATA:-/data/eurus-$TEMPLATE/train.jsonl}" --data.input_key prompt --data.label_key answer \
+  $([ "$TEMPLATE" = chat ] && echo --data.apply_chat_template) \
   --reward.remote_url openrlhf_cov/rewards/reward_func.py --reward_format boxed --reward_source row \
   --algo.advantage.estimator group_norm --algo.kl.init_coef 0 --actor.loss_agg_mode token-mean \
   --algo.dynamic_filtering_enable --algo.dynamic_filtering_range 0 1 --sampling_max_rounds 10 --sampling_oversample_max 6 \

@@ -49,8 +49,8 @@ def table(comparison: Comparison) -> str:
     return "\n".join([*lines, *map(printable, comparison.notes)]).rstrip()
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Print the comparison; exit status 2 with one line on stderr for a folder or flag that is not as it should be."""
+def build_parser() -> Parser:
+    """The command line."""
     parser = Parser(prog="compare", about=__doc__)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of an evaluation, the base first")
     parser.add_argument("--metric", default="avg", help="avg or pass@k, for example pass@8 (default: avg)")
@@ -59,7 +59,12 @@ def main(argv: list[str] | None = None) -> int:
         "--grader", default="strict", choices=("strict", "published"), help="who says what is right (default: strict)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the comparison to this file")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the comparison; exit status 2 with one line on stderr for a folder or flag that is not as it should be."""
+    args = build_parser().parse_args(argv)
     try:
         comparison = compare(read_runs(args.runs, args.grader), args.metric, args.against, args.grader)
         if args.json:

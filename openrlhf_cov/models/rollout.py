@@ -91,7 +91,8 @@ class Responses:
         mask = rollout.action_mask.bool()
         tokens = mask.sum(1)
         values = torch.stack([rollout.log_probs, rollout.advantages, rollout.entropy]).double().masked_fill(~mask, 0.0)
-        return cls(*(values.sum(2) / tokens.clamp(min=1)), (tokens > 0).double())
+        log_prob, advantage, entropy = values.sum(2) / tokens.clamp(min=1)
+        return cls(log_prob, advantage, entropy, (tokens > 0).double())
 
     @property
     def prob_weighted(self) -> Tensor:

@@ -6,7 +6,7 @@ are not the paper's; its commands, metrics and figures are.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 EURUS, GSM8K, DAPO = "eurus-2-rl-math", "gsm8k", "dapo-math-17k"
 """Training sets, names of ``prepare_data --dataset``."""
@@ -89,8 +89,7 @@ def _with(run: Run, name: str, *flags: str, **tiny) -> Run:
     """The same recipe with more flags."""
     recipe = run.recipe
     assert recipe is not None
-    fields = {each: getattr(recipe, each) for each in ("script", "data", "template", "variables", "size")}
-    return Run(name=name, recipe=Recipe(**fields, flags=(*recipe.flags, *flags)), **tiny)
+    return Run(name=name, recipe=replace(recipe, flags=(*recipe.flags, *flags)), **tiny)
 
 
 QWEN = {size: f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B", "32B")}
@@ -122,8 +121,7 @@ def _programs(run: Run) -> Run:
     recipe = run.recipe
     assert recipe is not None
     variables = {**recipe.variables, "BENCHMARKS": "/data/eval/code.jsonl"}
-    fields = {"script": recipe.script, "template": recipe.template, "size": recipe.size}
-    return Run(name=run.name.replace("law-", "law-code-"), recipe=Recipe(data=CODE, variables=variables, **fields))
+    return Run(name=run.name.replace("law-", "law-code-"), recipe=replace(recipe, data=CODE, variables=variables))
 
 
 CODE_LAW = tuple(map(_programs, (*QWEN_LAW, *OTHERS)))
@@ -171,7 +169,7 @@ def _reference(coef: str) -> Run:
 def _ratio(parts: str) -> Run:
     run = METHODS["7b"]["clip_cov"]
     name = f"qwen2.5_7b_clip_cov_{parts}e-4"
-    return _with(run, name, "--clip_cov_ratio", f"{parts}e-4", lab=(*CLIP_COV, f"{parts}e-2"))
+    return _with(run, name, "--clip_cov_ratio", f"{parts}e-4", lab=(*CLIP_COV, f"{5 * int(parts)}e-3"))
 
 
 def _penalty(coef: str) -> Run:

@@ -87,7 +87,11 @@ def test_everything_is_said_in_one_place(ours):
             assert not calls & {"print", "sys.stdout.write", "sys.stderr.write", "argparse.ArgumentParser"}, path
 
 
-NAMES_METHODS = {"cli/demo.py": "how the demo shows each", "dashboard/alerts.py": "an alert on Clip-Cov's band"}
+NAMES_METHODS = {
+    "cli/demo.py": "how the demo shows each",
+    "dashboard/alerts.py": "an alert on Clip-Cov's band",
+    "reproduction/exhibits.py": "the paper's runs",
+}
 """Modules outside of ``models/methods`` that know a method by its name -> what for."""
 
 

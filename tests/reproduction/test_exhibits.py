@@ -23,7 +23,7 @@ def test_the_paper_has_fourteen_figures_and_two_tables():
 def test_an_exhibit_has_runs_at_both_scales_or_says_why_not(name):
     runs = ALL[name].runs
     assert any(run.recipe for run in runs)
-    assert any(run.is_tiny for run in runs) == (not ALL[name].not_tiny)
+    assert ALL[name].not_tiny or any(run.is_tiny for run in runs)
 
 
 def test_a_name_is_one_run():

@@ -33,7 +33,7 @@ def data(tmp_path_factory) -> Path:
 def eval_data(tmp_path_factory) -> Path:
     """A folder with made-up problems, as many as each benchmark of the paper has."""
     folder = tmp_path_factory.mktemp("eval")
-    for name in GROUPS["paper"]:
+    for name in dict.fromkeys((*GROUPS["paper"], *GROUPS["law"])):
         rows = [
             {"id": f"{name}-{n}", "problem": f"What is {n} + 1?", "answer": str(n + 1), "source": "math"}
             for n in range(BENCHMARKS[name].rows)
@@ -203,3 +203,38 @@ def test_every_script_is_readable_by_bash_and_may_be_started(path):
 
 def test_a_recipe_passes_on_what_is_added(flags_of):
     assert flags_of("train_qwen2.5_7b_grpo.sh", "--train.seed", "7")[-2:] == ["--train.seed", "7"]
+
+
+LAW_SETTINGS = {
+    # section 2.2: 512 prompts x 8 responses, updates of 256 prompts, lr 5e-7, epsilon 0.2, no reference
+    "--rollout.batch_size": "512",
+    "--rollout.n_samples_per_prompt": "8",
+    "--train.batch_size": "2048",  # 256 prompts x 8
+    "--actor.adam.lr": "5e-7",
+    "--actor.eps_clip_low_high": "0.2 0.2",
+    "--algo.kl.init_coef": "0",
+    "--algo.dynamic_filtering_range": "0 1",
+    "--cov_type": "none",
+    "--eval.dataset": "bench:law",
+    "--eval.steps": "4",
+}
+
+
+def test_the_runs_of_the_law_have_the_settings_of_section_2(flags_of):
+    flags = flags_of("train_law.sh", TEMPLATE="plain", MODEL="meta-llama/Llama-3.2-3B")
+    assert {
+        flag: " ".join(value(flags, flag, len(each.split()))) for flag, each in LAW_SETTINGS.items()
+    } == LAW_SETTINGS
+    assert "--actor.entropy_coef" not in flags
+    assert (value(flags, "--eval.template"), value(flags, "--actor.model_name_or_path")) == (
+        ["plain"],
+        ["meta-llama/Llama-3.2-3B"],
+    )
+    assert "--data.apply_chat_template" not in flags
+    assert "--data.apply_chat_template" in flags_of("train_law.sh", TEMPLATE="chat")
+
+
+def test_on_policy_is_one_update_with_the_whole_rollout(monkeypatch, capfd, flags_of):
+    cluster = ["--dry_run", "--dry_run_nodes", "1", "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80"]
+    assert dry_run(monkeypatch, flags_of("train_qwen2.5_7b_on_policy.sh", *cluster)) == 0
+    assert "2,048 samples, updates: 1" in capfd.readouterr().out
