@@ -103,7 +103,7 @@ def test_a_flag_has_the_default_of_its_field(our_flags, field):
         if field.metadata["scheduled"]:
             assert [flag["type"](text) for text in ("0.5", "1:2:3")] == [0.5, Schedule(1.0, 2.0, 3)]
         else:
-            assert flag["type"] is type(field.default)
+            assert flag["type"] is (float if field.default is None else type(field.default))
         assert flag["choices"] == field.metadata["choices"]
 
 
