@@ -73,10 +73,7 @@ TABLE: dict[str, tuple[Definition, ...]] = {
     "methods": (
         Definition({"control/value": "value of what is controlled"}, "the setting that `--entropy_target` moves, as it was in the updates of this step", expected="between `--entropy_low` and `--entropy_high`; at a bound the target is out of reach", only_with="`--entropy_target`"),
         Definition({"control/gap": "entropy missing to the target"}, "`--entropy_target` less the entropy of this step's rollouts, which moves the value for the next", unit=NATS, expected="small, of changing sign", only_with="`--entropy_target`"),
-        Definition({"method/repo_r/zeroed_frac": "REPO-R: advantages that became 0"}, "share of trained tokens whose advantage REPO-R brought to exactly 0", unit=SHARE, reduction="mean", expected="near 0; grows with `--repo_zeta`", only_with="`--method repo_r`"),
-        Definition({"method/steer/weight": "STEER: weight"}, "mean weight of trained tokens", reduction="mean", expected="between `--steer_min` and 1, near 1", only_with="`--method steer`"),
-        Definition({"method/stare/open": "STARE: gate"}, "1 where the entropy of the rollouts was below the target, so that the weights act, else 0", reduction="mean", expected="0 or 1", only_with="`--method stare`"),
-        Definition({"method/entropy_advantage/added": "entropy advantage: added"}, "mean of what is added to the advantages", reduction="mean", expected="above 0, falls with the entropy", only_with="`--method entropy_advantage`"),
+        Definition({"method/*/*": "number of one method"}, "a number that only this method has, mean over trained tokens; its page says what it is", reduction="mean", only_with="a method that has any"),
     ),
     "rewards": (
         Definition({"reward/no_answer_frac": "no answer"}, "share of responses without an answer in the format asked for", unit=SHARE, expected="falls", only_with="the reward function of the embedded task or `rewards/reward_func.py`"),
