@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -50,3 +52,16 @@ def test_log_probs_and_entropy_by_hand(policy):
             assert log_probs[row, place].item() == pytest.approx(p[responses[row, place]].log().item(), abs=1e-6)
             assert entropy[row, place].item() == pytest.approx(-(p * p.log()).sum().item(), abs=1e-6)
     assert log_probs.requires_grad
+
+
+def test_the_gradient_of_an_entropy_bonus_by_hand():
+    # p = (1/2, 1/4, 1/4): H = 1.5 ln 2 = 1.039721, dH / d logit = -p (ln p + H) = -0.173287, 0.086643, 0.086643
+    logits = torch.tensor([[[0.5, 0.25, 0.25]]]).log().requires_grad_()
+
+    def model(ids, **options):
+        return SimpleNamespace(logits=logits)
+
+    _, entropy = log_probs_and_entropy(model, torch.zeros(1, 1).long(), torch.zeros(1, 1).long())
+    entropy.sum().backward()
+    assert entropy.item() == pytest.approx(1.039721, abs=1e-6)
+    assert logits.grad.flatten().tolist() == pytest.approx([-0.173287, 0.086643, 0.086643], abs=1e-6)
