@@ -23,7 +23,8 @@ class JsonRows:
     """The rows of a file; ``read`` takes what was added since, ``table`` is what there is so far.
 
     A line is an object with a number ``step``. Other values are numbers, null or, with a warning, something else; NaN
-    and infinities count as null, with a warning. ``columns`` names what to keep, None everything.
+    and infinities count as null, with a warning. ``columns`` names what to keep, or with a slash at its end the
+    family, None everything.
     """
 
     def __init__(self, path: str | Path, columns: Collection[str] | None = None) -> None:
@@ -102,11 +103,14 @@ class JsonRows:
                 inner = INNER_OBJECT.search(line)
                 row = _object(line[inner.start() + 1 :]) if inner else None
             if row is not None:
-                found.append(row if self.columns is None else {k: v for k, v in row.items() if k in self.columns})
+                found.append({name: value for name, value in row.items() if self._keeps(name)})
             self._lines += whole
             self._offset += len(line)
             self._tail = (self._tail + line[-TAIL:])[-TAIL:]
         return found
+
+    def _keeps(self, name: str) -> bool:
+        return self.columns is None or name in self.columns or f"{name.partition('/')[0]}/" in self.columns
 
     def _columns_of(self, rows: list[dict[str, Any]]) -> Rows:
         columns = {}

@@ -162,6 +162,8 @@ def _rollouts(state: RunState) -> list[str]:
         lines.append(
             "sampling: " + ", ".join(f"{name} {_share(name, value)}" for name, value in state.sampling.items())
         )
+    if state.own:
+        lines.append("method: " + ", ".join(f"{name} {label(value)}" for name, value in state.own.items()))
     if state.grader:
         some = [f"{name} {_percent(value)}" for name, value in state.grader.items() if value != 0]
         zero = [name for name, value in state.grader.items() if value == 0]

@@ -33,9 +33,11 @@ SAMPLING = (
     *("sampling/wasted_token_frac", "sampling/rounds"),
 )
 GRADER = (*family("reward/"), "truncated")
+OWN = ("control/", "method/")
+"""Families of numbers that a method has for itself, whichever they are."""
 COLUMNS = frozenset(
     {TIME, STEP_TOTAL, LENGTH, SAMPLES, *INTERVENTION_COLUMNS, *CURVES}
-    | {*PHASES, *SAMPLING, *GRADER, *alerts.COLUMNS}
+    | {*PHASES, *SAMPLING, *GRADER, *OWN, *alerts.COLUMNS}
 )
 """All metrics that the dashboard reads."""
 
@@ -82,6 +84,7 @@ class RunState:
     tokens_per_second: tuple[float, float] = (math.nan, math.nan)
     sampling: dict[str, float] = field(default_factory=dict)
     grader: dict[str, float] = field(default_factory=dict)
+    own: dict[str, float] = field(default_factory=dict)
     method: str | None = None
     selected_frac: float = math.nan
     law: LawResult | None = None
@@ -129,6 +132,7 @@ def build(run: Run, *, follows: bool = True, asked_steps: int | None = None, law
         tokens_per_second=tuple(_ratio(tokens, _last(table, name)) for name in ("timing/generation", STEP_TOTAL)),
         sampling=_present(table, SAMPLING),
         grader=_present(table, GRADER),
+        own={_own_title(name): _last(table, name) for name in sorted(table.columns) if name.startswith(OWN)},
         selected_frac=_last(table, "cov/selected_frac"),
         law=law,
         keeps_groups=keeps_groups(table),
@@ -183,6 +187,10 @@ def _phases(table: Table) -> tuple[Phase, ...]:
 def _present(table: Table, names: Sequence[str]) -> dict[str, float]:
     """Title -> value in the newest step, of the metrics that the log has."""
     return {title(name): _last(table, name) for name in names if name in table.columns}
+
+
+def _own_title(name: str) -> str:
+    return name.removeprefix("method/") if name.startswith("method/") else title(name)
 
 
 def _kept(table: Table) -> float:

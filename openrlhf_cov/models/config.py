@@ -262,10 +262,10 @@ class CovConfig(*OF_METHODS):
             for method in self.methods:
                 if method.plan and not method.by_covariance:
                     yield f"{method.flag} only applies to --cov_scope global, got --cov_scope {self.cov_scope}"
-        moving = next((method for method in self.methods if method.clip), None)
-        for method in self.methods if moving else ():
-            if method is not moving and method.clip_of(self):
-                yield f"{moving.flag} and {method.flag}: each sets the PPO clip; drop one"
+        for moving in [method for method in self.methods if method.clip]:
+            for method in self.methods:
+                if method is not moving and method.clip_of(self):
+                    yield f"{moving.flag} and {method.flag}: each sets the PPO clip; drop one"
         yield from self._conflicts_of_responses()
         surrogate = self.surrogate.flag if self.surrogate else None
         for method in self.methods if surrogate else ():

@@ -44,7 +44,7 @@ class Recording(MetricBuffer):
 @pytest.fixture(scope="module")
 def emitted():
     """Every name that we add to upstream's status of one global step -> as what it adds up, "" for a plain number."""
-    from openrlhf_cov.trainer.actor_trainer import SKIPPED_UPDATES
+    from openrlhf_cov.trainer.actor_trainer import GRADIENT_NORM, SKIPPED_UPDATES
     from openrlhf_cov.trainer.dynamic_sampling import SamplingCounts, sampling_metrics
     from openrlhf_cov.trainer.observation import StepDiagnostics
     from openrlhf_cov.trainer.reward_executor import ERROR_METRIC
@@ -58,7 +58,7 @@ def emitted():
     record = LossRecord(TokenBatch(*[torch.ones(1, 2)] * 4), torch.ones(1, 2), [], (0.2, 0.2))
     diagnostics.observe(torch.tensor([0]), record)
     names = [*diagnostics.finish(eta=1.0), *RunningLaw().add(1.0, 0.5)]
-    names += [SKIPPED_UPDATES, ERROR_METRIC, *STATUS_METRICS.values(), "reward/unfinished_frac"]
+    names += [SKIPPED_UPDATES, GRADIENT_NORM, ERROR_METRIC, *STATUS_METRICS.values(), "reward/unfinished_frac"]
     names += sampling_metrics(SamplingCounts(), [], waiting=0, number=0)
     names.append("entropy/position_*")  # of the laboratory, as many as a response has places
     return dict.fromkeys(names, "") | diagnostics.metrics.kinds

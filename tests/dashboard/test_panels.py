@@ -188,3 +188,12 @@ def test_snapshot(folder):
         "  ALERT rewards fail: 50 % of the responses of the last step, since step 1; see the errors of the reward"
         " function or server in the log of the run\n"
     )
+
+
+def test_what_a_method_has_to_say_is_shown_whatever_it_is(folder):
+    some = {"control__value": 0.95, "control__gap": -0.02, "method__unheard_of/share": 0.125}
+    state = state_of(folder().add(*range(1, 4), **some))
+    assert (
+        "method: entropy missing to the target -0.02, value of what is controlled 0.95, unheard_of/share 0.125"
+        in compact(state, NOW)
+    )

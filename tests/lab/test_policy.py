@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+import openrlhf_cov.lab.policy
 from openrlhf_cov.lab.policy import log_probs_and_entropy, logits_of, sample
 
 PROMPTS = torch.tensor([[20, 5, 6, 7], [21, 8, 3, 2], [22, 4, 5, 6]])
@@ -76,3 +77,13 @@ def test_samples_say_what_the_policy_thought_of_them(policy):
     counts = found.responses != pad
     torch.testing.assert_close(found.log_probs[counts], log_probs[counts], rtol=0, atol=1e-5)
     torch.testing.assert_close(found.entropy[counts], entropy[counts], rtol=0, atol=1e-5)
+
+
+def test_the_gradient_of_an_entropy_bonus_by_hand(policy, monkeypatch):
+    # p = (1/2, 1/4, 1/4): H = 1.5 ln 2 = 1.039721, dH / d logit = -p (ln p + H) = -0.173287, 0.086643, 0.086643
+    logits = torch.tensor([[[0.5, 0.25, 0.25]]]).log().requires_grad_()
+    monkeypatch.setattr(openrlhf_cov.lab.policy, "logits_of", lambda *arguments: logits)
+    _, entropy = log_probs_and_entropy(policy[0], torch.zeros(1, 1).long(), torch.zeros(1, 1).long())
+    entropy.sum().backward()
+    assert entropy.item() == pytest.approx(1.039721, abs=1e-6)
+    assert logits.grad.flatten().tolist() == pytest.approx([-0.173287, 0.086643, 0.086643], abs=1e-6)

@@ -1,5 +1,6 @@
 import math
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from active import active
@@ -9,7 +10,7 @@ from openrlhf_cov.models.config import BY_COVARIANCE, CovConfig, methods_of
 from openrlhf_cov.models.method import SLOTS, UNCLIPPED
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.window import plan_step
-from openrlhf_cov.utils.metric_table import family
+from openrlhf_cov.utils.metric_table import definition
 
 
 def test_every_method_is_whole():
@@ -31,14 +32,20 @@ def test_every_method_is_whole():
         assert all(method.has(control.setting) for control in method.controls)
 
 
-def test_what_a_method_logs_of_its_own_is_in_the_table():
-    logged = set()
-    for name, method in METHODS.items():
-        if method.plan:
-            ((plan, *_),) = plan_step(active(name), window_of_example())
-            assert all(number.startswith(f"{name}/") for number in plan.numbers)
-            logged |= {f"method/{number}" for number in plan.numbers}
-    assert logged == set(family("method/"))
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.plan])
+def test_what_a_method_logs_of_its_own_is_on_its_page(name):
+    ((plan, *_),) = plan_step(active(name), window_of_example())
+    page = (Path(__file__).parents[3] / "docs" / "methods" / f"{name}.md").read_text(encoding="utf-8")
+    for number in plan.numbers:
+        assert number.startswith(f"{name}/")
+        assert definition(f"method/{number}").reduction == "mean"
+        assert f"`method/{number}`" in page
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_in_the_table_of_all(name):
+    page = (Path(__file__).parents[3] / "docs" / "methods" / "index.md").read_text(encoding="utf-8")
+    assert f"({name}.md) `{name}` |" in page
 
 
 def test_cov_type_takes_the_methods_by_covariance():
