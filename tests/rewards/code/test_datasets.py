@@ -134,7 +134,7 @@ def test_rows_of_mathematics_in_eurus_are_left_out():
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_a_pickled_text_is_read(protocol):
     if protocol == 0:  # other opcodes; nobody writes them
-        with pytest.raises(ValueError, match="a pickle that is not one text: .*UNICODE"):
+        with pytest.raises(ValueError, match=r"a pickle that is not one text: .*UNICODE"):
             datasets.pickled_text(pickle.dumps("tests", protocol))
     else:
         assert datasets.pickled_text(pickle.dumps("täsks" * 100, protocol)) == "täsks" * 100
