@@ -34,6 +34,12 @@ from openrlhf_cov.utils.metrics_log import MetricsLog, read_metrics
 
 OWN = {
     "rewards/worker.py": "what the pool writes to its worker",
+    "rewards/code/inside/program.py": "requests of ours, and calls that carry what JSON holds",
+    "rewards/code/inside/peer.py": "messages of a program, in a sandboxed process whose fault is the program's",
+    "rewards/code/judge.py": "messages of a sandbox; what cannot be read is a wrong value",
+    "rewards/code/fusion.py": "answers of a service; test_fusion.py",
+    "rewards/code/tests.py": "labels; test_tests.py",
+    "rewards/code/datasets.py": "rows of data sets; test_datasets.py",
     "rewards/process.py": "what a worker writes to its pool",
     "cli/host/installed.py": "what a process that doctor starts writes",
     "cli/demo.py": "the task that the demo has just made or checked",

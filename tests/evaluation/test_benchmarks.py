@@ -25,8 +25,12 @@ def chosen(names):
 
 
 def test_the_names_are_those_that_users_know():
-    assert list(BENCHMARKS) == (
-        "aime24 aime25 amc23 amc_2022_2023 math500 minerva_math olympiadbench omni_math omni_math_500 gsm8k".split()
+    assert (
+        list(BENCHMARKS)
+        == (
+            "aime24 aime25 amc23 amc_2022_2023 math500 minerva_math olympiadbench omni_math omni_math_500 gsm8k "
+            "code_basics humaneval humaneval_plus mbpp mbpp_plus livecodebench"
+        ).split()
     )
     assert all(name == benchmark.name for name, benchmark in BENCHMARKS.items())
     assert not BENCHMARKS.keys() & GROUPS.keys()
@@ -35,7 +39,7 @@ def test_the_names_are_those_that_users_know():
 def test_the_records_are_whole():
     for benchmark in BENCHMARKS.values():
         assert benchmark.version >= 1, benchmark.name
-        assert benchmark.rows > 0, benchmark.name
+        assert benchmark.rows is None or benchmark.rows > 0, benchmark.name
         assert benchmark.grader in SOURCES, benchmark.name
         assert benchmark.hub is None or benchmark.hub.path.count("/") == 1, benchmark.name
     files = [file for benchmark in BENCHMARKS.values() for file in benchmark.files]
@@ -54,7 +58,9 @@ def test_groups():
     assert set(GROUPS["paper"]) == set(
         "aime24 aime25 amc_2022_2023 math500 omni_math olympiadbench minerva_math".split()
     )
-    assert set(GROUPS["all"]) == BENCHMARKS.keys() - {"amc23", "omni_math_500"}
+    programs = {name for name, benchmark in BENCHMARKS.items() if benchmark.grader == "code"}
+    assert set(GROUPS["all"]) == BENCHMARKS.keys() - {"amc23", "omni_math_500"} - programs
+    assert set(GROUPS["code"]) == programs - {"code_basics"}
     assert set(GROUPS["law"]) == set("math500 aime24 amc_2022_2023 olympiadbench omni_math".split())
 
 
@@ -185,6 +191,12 @@ def test_versions_count_up_with_the_record():
         ("omni_math", 1, 2816, 1, "math"),
         ("omni_math_500", 1, 500, 1, "math"),
         ("gsm8k", 1, 1319, 1, "gsm8k"),
+        ("code_basics", 1, 20, 1, "code"),
+        ("humaneval", 1, 164, 1, "code"),
+        ("humaneval_plus", 1, 164, 1, "code"),
+        ("mbpp", 1, 500, 1, "code"),
+        ("mbpp_plus", 1, 378, 1, "code"),
+        ("livecodebench", 1, None, 1, "code"),
     }
 
 

@@ -119,7 +119,11 @@ class TestNames:
         [
             ("gsm8", "did you mean gsm8k?"),
             ("DAPO-Math-17K", "did you mean dapo-math-17k?"),
-            ("no/such.jsonl", "give a file, or one of dapo-math-17k, eurus-2-rl-math, math, gsm8k"),
+            (
+                "no/such.jsonl",
+                "give a file, or one of dapo-math-17k, eurus-2-rl-math, math, gsm8k, eurus-2-code, acecode, kodcode, "
+                "taco, apps",
+            ),
         ],
     )
     def test_an_unknown_one_is_refused(self, name, hint):
@@ -176,6 +180,35 @@ HUB = {
         ("openai/gsm8k", "main", "train"),
         Row("gsm8k", "gsm8k-0", "How many?", "1,018", "gsm8k/train"),
     ),
+    "eurus-2-code": (
+        {
+            "ability": "code",
+            "prompt": [{"role": "user", "content": "Add."}],
+            "reward_model": {"ground_truth": STDIN, "style": "rule"},
+        },
+        ("PRIME-RL/Eurus-2-RL-Data", None, "train"),
+        Row("eurus-2-code", "eurus-2-code-0", "Add.", STDIN, "code/Eurus-2-RL-Code"),
+    ),
+    "acecode": (
+        {"question": "Add.", "test_cases": ["assert add(1, 2) == 3"]},
+        ("TIGER-Lab/AceCode-87K", None, "train"),
+        Row("acecode", "acecode-0", "Add.", '["assert add(1, 2) == 3"]', "code/AceCode"),
+    ),
+    "kodcode": (
+        {"question": "Add.", "test": "def test_add():\n    pass\n", "test_info": []},
+        ("KodCode/KodCode-V1", None, "train"),
+        Row("kodcode", "kodcode-0", "Add.", '{"pytest": "def test_add():\\n    pass\\n"}', "code/KodCode"),
+    ),
+    "taco": (
+        {"question": "Add.", "input_output": STDIN, "starter_code": ""},
+        ("BAAI/TACO", None, "train"),
+        Row("taco", "taco-0", "Add.", STDIN, "code/TACO"),
+    ),
+    "apps": (
+        {"question": "Add.", "input_output": STDIN, "starter_code": ""},
+        ("codeparrot/apps", None, "train"),
+        Row("apps", "apps-0", "Add.", STDIN, "code/APPS"),
+    ),
 }
 
 
@@ -208,6 +241,20 @@ class TestHub:
             list(source.read(digest := hashlib.sha256()))
             digests.append(digest.hexdigest())
         assert digests[0] == digests[1] != digests[2]
+
+    def test_a_file_in_the_form_of_the_hub_is_read_and_what_is_no_program_left_out(self, write, tmp_path):
+        row = HUB["eurus-2-code"][0]
+        write([row, row | {"ability": "math"}, row], "eurus_2_rl.jsonl")
+        (source,) = open_sources("eurus-2-code", tmp_path, Keys())
+        assert [each.id for each in read(source)] == ["eurus-2-code-0", "eurus-2-code-2"]
+
+    @pytest.mark.parametrize(
+        ("row", "message"),
+        [({}, "has no 'ability'"), ({"ability": "code", "prompt": []}, "is not as eurus-2-code should be")],
+    )
+    def test_a_row_of_another_form_is_refused_by_its_line(self, write, tmp_path, row, message):
+        write([row], "eurus_2_rl.jsonl")
+        assert f"eurus_2_rl.jsonl, line 1 {message}" in refusal("eurus-2-code", tmp_path, Keys())
 
     def test_a_missing_field_is_refused(self, hub):
         hub([{"question": "?", "solution": "5"}])

@@ -100,20 +100,15 @@ def livecodebench(row: dict[str, Any]) -> Converted | None:
 
 def pickled_text(content: bytes) -> str:
     """The one text in a pickle, which is read and never executed. ValueError for a pickle of anything else."""
-    text = None
     try:
-        for opcode, argument, _ in pickletools.genops(content):
-            if opcode.name not in TEXT_OPCODES:
-                raise ValueError(f"a pickle with {opcode.name}, which may run code")
-            if isinstance(argument, str):
-                if text is not None:
-                    raise ValueError("a pickle of more than one text")
-                text = argument
-    except UnicodeDecodeError as error:
-        raise ValueError(f"a pickle of no text: {error}") from None
-    if text is None:
-        raise ValueError("a pickle without a text")
-    return text
+        opcodes = [(opcode.name, argument) for opcode, argument, _ in pickletools.genops(content)]
+    except ValueError as error:
+        raise ValueError(f"a pickle that cannot be read: {error}") from None
+    unknown = {name for name, _ in opcodes} - TEXT_OPCODES
+    texts = [argument for _, argument in opcodes if isinstance(argument, str)]
+    if unknown or len(texts) != 1:
+        raise ValueError(f"a pickle that is not one text: {', '.join(sorted(unknown)) or len(texts)}")
+    return texts[0]
 
 
 def _cases(packed: str) -> list[dict[str, Any]]:

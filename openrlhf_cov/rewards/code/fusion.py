@@ -27,7 +27,7 @@ EXTRA_SECONDS = 30.0
 """That the service may take beyond the run itself, to start it."""
 MODULES = ("wire", "peer", "testing", "program")
 DRIVER = """
-import io, json, os, socket, sys, types
+import io, json, os, resource, socket, sys, types
 given = json.loads(GIVEN)
 for name in given["modules"]:
     module = sys.modules[name] = types.ModuleType(name)
@@ -41,6 +41,7 @@ if child == 0:
     status = 1
     try:
         ours.close()
+        resource.setrlimit(resource.RLIMIT_CPU, (given["seconds"],) * 2)
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         os.dup2(theirs.fileno(), 4)
         os.dup2(os.open("/dev/null", os.O_RDWR), 1)
@@ -228,8 +229,9 @@ def _by_assertions(service: Service, program: str, tests: Tests) -> list[Failure
 def _drive(service: Service, request: dict[str, Any], calls: list[Any], tests: Any) -> tuple[int, list[Any]]:
     """Exit status of the program, and what came of the calls or tests."""
     folder = Path(__file__).with_name("inside")
+    seconds = math.ceil(service.budget.total_seconds) + 1  # of a program that outlives its container's time
     modules = {name: (folder / f"{name}.py").read_text(encoding="utf-8") for name in MODULES}
-    given = json.dumps({"modules": modules, "request": request, "calls": calls, "tests": tests})
+    given = json.dumps({"modules": modules, "request": request, "calls": calls, "tests": tests, "seconds": seconds})
     text = service.run(DRIVER.replace("GIVEN", repr(given), 1), service.budget.total_seconds)
     try:
         status, replies = json.loads(text)

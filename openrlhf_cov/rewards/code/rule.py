@@ -94,12 +94,12 @@ def check_code_ready(config: RewardConfig) -> None:
             request = {"mode": "script", "source": "print(6 * 7)"}
             ending = sandbox.run(request, Limits(seconds=10, memory_mb=config.code_memory_mb), wall=20)
     except SandboxError as error:
-        raise UsageError(f"--code_sandbox {config.code_sandbox}: {error}; {REMEDY}") from error
+        raise UsageError(
+            f"--code_sandbox {config.code_sandbox}: {error}; mend that, or send programs to a sandbox service with "
+            "--code_sandbox url:http://HOST:PORT"
+        ) from error
     if ending.stdout != b"42\n":
-        raise UsageError(f"--code_sandbox {config.code_sandbox}: a program ends with {ending.stderr!r:.200}; {REMEDY}")
-
-
-REMEDY = "mend that, or send programs to a sandbox service with --code_sandbox url:http://HOST:PORT"
+        raise UsageError(f"--code_sandbox {config.code_sandbox}: a program ends with {ending.stderr!r:.200}")
 
 
 def budget_of(config: RewardConfig) -> Budget:

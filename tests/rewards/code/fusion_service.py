@@ -1,11 +1,13 @@
 """A stand-in for a sandbox service: SandboxFusion's ``/run_code``, with a plain subprocess for its containers."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -35,18 +37,23 @@ def answer(body):
     with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
         file.write(body["code"])
         file.flush()
-        try:
-            done = subprocess.run(
-                [sys.executable, "-I", file.name],
-                input=body["stdin"],
-                capture_output=True,
-                text=True,
-                timeout=body["run_timeout"],
-                check=False,
-            )
-            result |= {"return_code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
-        except subprocess.TimeoutExpired:
-            result["status"] = "TimeLimitExceeded"
+        process = subprocess.Popen(
+            [sys.executable, "-I", file.name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        with process:
+            try:
+                stdout, stderr = process.communicate(body["stdin"], timeout=body["run_timeout"])
+                result |= {"return_code": process.returncode, "stdout": stdout, "stderr": stderr}
+            except subprocess.TimeoutExpired:
+                result["status"] = "TimeLimitExceeded"
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # as the end of a container
     status = "Success" if result["return_code"] == 0 else "Failed"
     return {"status": status, "message": "", "compile_result": None, "run_result": result, "files": {}}
 
