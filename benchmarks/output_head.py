@@ -1,4 +1,4 @@
-"""Time and peak memory of log-probs and entropies: upstream's model against ours, on the same tokens.
+"""CPU time and peak memory of log-probs and entropies: upstream's model against ours, on the same tokens.
 
 A model of one layer, so that the output head is nearly all of it; a process of each in turns. Peak is what the process
 holds beyond what it held before. Prints Markdown.
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 HEAD = """\
-| action tokens of 128 | pass | upstream, s | ours, s | ours / upstream | upstream, MiB | ours, MiB |
+| action tokens of 128 | pass | upstream, CPU s | ours, CPU s | ours / upstream | upstream, MiB | ours, MiB |
 |---|---|---|---|---|---|---|"""
 
 
@@ -110,9 +110,9 @@ def measure(kind: str, folder: str, tokens: int) -> dict:
     for actions in ACTIONS:
         for run in (score, train):
             Path("/proc/self/clear_refs").write_text("5")  # the peak is now what there is
-            before, started = resident("VmRSS"), time.perf_counter()
+            before, started = resident("VmRSS"), time.process_time()
             run(torch.ones_like(sequences[:, -actions:]))
-            seconds = time.perf_counter() - started
+            seconds = time.process_time() - started
             results[f"{run.__name__} {actions}"] = {"seconds": seconds, "mebibytes": resident("VmHWM") - before}
     return results
 

@@ -55,7 +55,7 @@ def main(folder, stage, out):
     parameters = dict(actor.model.module.named_parameters())
     with deepspeed.zero.GatheredParameters(list(parameters.values())):
         after = {name: parameter.detach().clone() for name, parameter in parameters.items()}
-    torch.save((log_probs.detach(), scored, after, actor.head_ends_the_model), Path(out) / f"{RANK}.pt")
+    torch.save((log_probs.detach(), scored, after, actor._plain_head() is not None), Path(out) / f"{RANK}.pt")
 
 
 if __name__ == "__main__":

@@ -61,8 +61,8 @@ def test_an_update_is_that_of_upstreams_model(tmp_path, monkeypatch, name, stage
         before = {name: parameter.detach().clone() for name, parameter in actor.model.named_parameters()}
         torch.optim.SGD(actor.parameters(), lr=0.1).step()
         scored = [actor_model_rank.loss_of(actor, *actor_model_rank.batch(rank))[0].detach() for rank in range(2)]
-    for rank, (ours, ours_after, weights, head_ends_the_model) in enumerate(found):
-        assert head_ends_the_model is (name != "soft cap")
+    for rank, (ours, ours_after, weights, head_answers) in enumerate(found):
+        assert head_answers is (name != "soft cap")
         torch.testing.assert_close(ours, log_probs[rank].detach(), rtol=0, atol=1e-5)
         torch.testing.assert_close(ours_after, scored[rank], rtol=0, atol=1e-3)  # lr 1 makes large steps
         for parameter, theirs in actor.model.named_parameters():
