@@ -23,13 +23,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from openrlhf_cov import models
-from openrlhf_cov.models import covariance, diagnostics, method, ranking, rollout, window
+from openrlhf_cov.models import covariance, diagnostics, method, ranking, responses, rollout, window
 from openrlhf_cov.models import loss as loss_module
+from openrlhf_cov.models import methods as registry
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.loss import LossRecord, MethodLoss
 from openrlhf_cov.models.method import Plan, TokenBatch
-from openrlhf_cov.models.methods import METHODS, cispo, clip_cov, kl_cov, top_entropy
+from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.window import Ranks
 from openrlhf_cov.trainer import bad_updates, observation
@@ -42,8 +43,8 @@ from openrlhf_cov.utils import masked, metrics, ordering
 from openrlhf_cov.utils.metrics import Max
 
 MODULES = (
-    *(covariance, diagnostics, loss_module, method, ranking, rollout, window),
-    *(cispo, clip_cov, kl_cov, top_entropy),
+    *(covariance, diagnostics, loss_module, method, ranking, responses, rollout, window),
+    *registry.MODULES,
     *(observation, collectives, masked, metrics, ordering),
 )
 """Modules whose public functions a rank calls in a step."""
@@ -55,6 +56,24 @@ ON_THE_HOST = {
     "method.Method.has": "of flags",
     "method.Method.refuses": "of flags",
     "top_entropy.refuses": "of flags",
+    "dppo.refuses": "of flags",
+    "gmpo.refuses": "of flags",
+    "nsr.refuses": "of flags",
+    "passk.refuses": "of flags",
+    "psr.refuses": "of flags",
+    "qae.refuses": "of flags",
+    "entrocraft.estimate": "on the controller",
+    "nsr.estimate": "on the controller",
+    "passk.estimate": "on the controller",
+    "psr.estimate": "on the controller",
+    "qae.estimate": "on the controller",
+    "w_reinforce.estimate": "on the controller",
+    "passk.advantages": "on the controller",
+    "responses.group_normalised": "on the controller",
+    "responses.right": "on the controller",
+    "responses.is_two_valued": "on the controller",
+    "responses.several_samples": "of flags",
+    "responses.mean_of_tokens": "of flags",
     "method.Method.clip_of": "of flags",
     "ranks.ranks_of": "the collectives of torch.distributed, which take what the rules check in `ranks`",
 }
@@ -243,8 +262,8 @@ def micro_batch_step(rules, name, scope, correction):
 @pytest.mark.parametrize("scope", ["global", "micro_batch"])
 @pytest.mark.parametrize("name", METHODS)
 def test_a_micro_batch(rules, name, scope, correction):
-    if scope == "micro_batch" and name == "top_entropy":
-        scope = "global"  # its entropies are those of a window
+    if scope == "micro_batch" and METHODS[name].plan and not METHODS[name].by_covariance:
+        scope = "global"  # it is made for a window
     micro_batch_step(rules, name, scope, correction)
 
 
@@ -259,9 +278,12 @@ def test_upstreams_loss_is_observed(rules, kind):
         update_metrics(loss.record)
 
 
+QUOTAS = ("clip_cov", "kl_cov", "top_entropy")
+
+
 def selection_of_a_step(rules, ranks, name):
-    """The quota is read: how many scores are sent is a shape."""
-    with rules(reads=1) as device:
+    """A quota is read: how many scores are sent is a shape."""
+    with rules(reads=int(name in QUOTAS)) as device:
         loss, step = make_loss(name), [batch(device), batch(device, 2, 5), batch(device)]
         keys = [
             token_keys(42, 1, torch.arange(len(each.action_mask), device=device), each.action_mask.shape[1])
