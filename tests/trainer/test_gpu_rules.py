@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from openrlhf_cov import models
-from openrlhf_cov.models import covariance, diagnostics, method, ranking, rollout, window
+from openrlhf_cov.models import covariance, diagnostics, method, ranking, responses, rollout, window
 from openrlhf_cov.models import loss as loss_module
 from openrlhf_cov.models import methods as registry
 from openrlhf_cov.models.config import CovConfig
@@ -43,7 +43,7 @@ from openrlhf_cov.utils import masked, metrics, ordering
 from openrlhf_cov.utils.metrics import Max
 
 MODULES = (
-    *(covariance, diagnostics, loss_module, method, ranking, rollout, window),
+    *(covariance, diagnostics, loss_module, method, ranking, responses, rollout, window),
     *registry.MODULES,
     *(observation, collectives, masked, metrics, ordering),
 )
@@ -59,6 +59,24 @@ ON_THE_HOST = {
     "method.Method.has": "of flags",
     "method.Method.refuses": "of flags",
     "top_entropy.refuses": "of flags",
+    "dppo.refuses": "of flags",
+    "gmpo.refuses": "of flags",
+    "nsr.refuses": "of flags",
+    "passk.refuses": "of flags",
+    "psr.refuses": "of flags",
+    "qae.refuses": "of flags",
+    "entrocraft.estimate": "on the controller",
+    "nsr.estimate": "on the controller",
+    "passk.estimate": "on the controller",
+    "psr.estimate": "on the controller",
+    "qae.estimate": "on the controller",
+    "w_reinforce.estimate": "on the controller",
+    "passk.advantages": "on the controller",
+    "responses.group_normalised": "on the controller",
+    "responses.right": "on the controller",
+    "responses.is_two_valued": "on the controller",
+    "responses.several_samples": "of flags",
+    "responses.mean_of_tokens": "of flags",
     "method.Method.clip_of": "of flags",
     "ranks.ranks_of": "the collectives of torch.distributed, which take what the rules check in `ranks`",
 }
