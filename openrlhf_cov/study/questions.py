@@ -103,9 +103,7 @@ def who_ends_higher(rows: Sequence[Row]) -> Answer:
 
 def scope(spec: Spec, runs: Runs) -> Answer:
     """Arms that differ from the one whose point they take in nothing but their flags."""
-    question = (
-        "Does exact global selection differ from selection by micro-batch? And other changes of one arm?"
-    )
+    question = "Does exact global selection differ from selection by micro-batch? And other changes of one arm?"
     rows, said = [], []
     for arm in (each for each in spec.arms if each.at is not None):
         first, second = runs[arm.name], runs[arm.at or ""]
@@ -123,9 +121,7 @@ def scope(spec: Spec, runs: Runs) -> Answer:
 
 def law(spec: Spec, runs: Runs) -> Answer:
     """R = -a exp(H) + b of each run, how far its first part forecasts the rest, and whose line its points lie on."""
-    question = (
-        "Does R = −a·exp(H) + b hold, with which forecast error, and do methods move the line or the point?"
-    )
+    question = "Does R = −a·exp(H) + b hold, with which forecast error, and do methods move the line or the point?"
     base = {seed: fitted(each) for seed, each in runs[spec.arms[0].name].items()}
     base = {seed: fit for seed, fit in base.items() if fit}
     if len(base) < 2:

@@ -216,8 +216,9 @@ def _seeds(content: Any, place: str, fewest: int = 1) -> tuple[int, ...]:
 
 
 def _words(content: Any, place: str) -> tuple[str, ...]:
+    text = _text(content, place)
     try:
-        return tuple(shlex.split(_text(content, place)))
+        return tuple(shlex.split(text))
     except ValueError as error:
         raise ValueError(f"{place} is a line of flags as a shell takes it, got {content!r}") from error
 

@@ -85,9 +85,7 @@ def test_every_name_in_the_package_is_in_the_table(ours):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and looks.fullmatch(node.value):
                 assert any(fnmatchcase(node.value, name) for name in NAMES) or (
                     node.value.endswith("_") and family(node.value)
-                ), (
-                    f"{path} names {node.value}, which is not in utils/metric_table.py"
-                )
+                ), f"{path} names {node.value}, which is not in utils/metric_table.py"
 
 
 def test_a_name_may_be_a_pattern():
