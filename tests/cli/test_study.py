@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from openrlhf_cov.cli import study
+from openrlhf_cov.cli import lab, study
 from openrlhf_cov.study.plan import all_runs, number_of_runs
 from openrlhf_cov.study.results import unpack
 from openrlhf_cov.study.spec import read_spec
@@ -125,7 +125,11 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, spec_file, chan
 @pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_specs_of_the_repository_can_run(path, tmp_path, capsys):
     spec = read_spec(path)
-    if spec.engine == "lab":
+    lacking = [flag for flag in spec.needs if flag not in lab.build_parser().format_help()]
+    if lacking:
+        assert study.main([str(path), "--dry_run"]) == 2
+        assert f"needs {lacking[0]}, which the laboratory" in capsys.readouterr().err
+    elif spec.engine == "lab":
         study.Study(spec, tmp_path, tmp_path).check(path)
         assert len(all_runs(spec, {})) <= number_of_runs(spec)
     else:

@@ -1,3 +1,4 @@
+import lzma
 import math
 
 import numpy as np
@@ -36,11 +37,11 @@ def test_packed_results_are_the_same_to_five_digits(tmp_path, make_result):
 def test_a_file_that_was_cut_off_is_refused(tmp_path, make_result):
     path = tmp_path / "x.jsonl.xz"
     pack([make_result(Run("GRPO", REPORT, (), seed), 0.5) for seed in range(3)], path)
-    for content in (path.read_bytes()[:-40], b"", b"{}"):
+    others = (b"7\n", b'{"run": 7}\n', b'{"run": {}, "metrics": []}\n', b"[" * 9000)
+    for content in (path.read_bytes()[:-40], b"{}", *map(lzma.compress, others)):
         path.write_bytes(content)
-        if content:
-            with pytest.raises(UsageError, match="holds no results of a study"):
-                list(unpack(path))
+        with pytest.raises(UsageError, match="holds no results of a study"):
+            list(unpack(path))
 
 
 def test_a_folder_without_its_last_file_is_unfinished(tmp_path):
