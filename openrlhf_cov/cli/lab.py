@@ -107,7 +107,11 @@ class Request:
         return output.exists() and any(output.iterdir()) and not self._is_of_this_run()
 
     def _is_of_this_run(self) -> bool:
-        return read_json(self.args.output / RUN_FILE) == self.record
+        """A setting that did not exist yet when a run was made had what is its default now."""
+        recorded = read_json(self.args.output / RUN_FILE)
+        if not isinstance(recorded, dict):
+            return False
+        return {**Request.of(build_parser(), ["--output", "unused"]).record, **recorded} == self.record
 
 
 def configured(args: Any) -> CovConfig:
