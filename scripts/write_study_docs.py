@@ -1,4 +1,4 @@
-"""Writes the results in docs/study.md and its figures, from ``studies/results/NAME.jsonl.xz`` of ``studies/NAME.yaml``.
+"""Writes the results in docs/study.md and its figures, from ``studies/results/`` and the specs beside it.
 
 What stands between ``<!-- results NAME -->`` and ``<!-- end of NAME -->`` is replaced.
 """

@@ -96,7 +96,8 @@ class Request:
     def record(self) -> dict[str, Any]:
         """Everything that the numbers of the run depend on."""
         named = {"task": self.args.task, "base_seed": self.args.base_seed}
-        return {**named, **asdict(self.settings), **asdict(self.config)}
+        values = {**named, **asdict(self.settings), **asdict(self.config)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def is_complete(self) -> bool:
         """Whether its folder holds the complete run."""
@@ -109,7 +110,11 @@ class Request:
         return output.exists() and any(output.iterdir()) and not self._is_of_this_run()
 
     def _is_of_this_run(self) -> bool:
-        return read_json(self.args.output / RUN_FILE) == json.loads(json.dumps(self.record))
+        """A setting that did not exist yet when a run was made had what is its default now."""
+        recorded = read_json(self.args.output / RUN_FILE)
+        if not isinstance(recorded, dict):
+            return False
+        return {**Request.of(build_parser(), ["--output", "unused"]).record, **recorded} == self.record
 
 
 def configured(args: Any) -> CovConfig:

@@ -11,12 +11,12 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.cli import lab
+from openrlhf_cov.cli import lab, study_ray
 from openrlhf_cov.cli.packages import require
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.study.plan import Run, Score, all_runs, number_of_runs, runs_due
 from openrlhf_cov.study.results import pack, read_result, read_results, score_of
-from openrlhf_cov.study.spec import ENGINES, Spec, read_spec
+from openrlhf_cov.study.spec import Spec, read_spec
 from openrlhf_cov.utils.cores import cores
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.orphans import die_with_parent
@@ -31,7 +31,6 @@ def build_parser() -> Parser:
     parser = Parser(prog="study", about=__doc__)
     parser.add_argument("spec", type=Path, metavar="SPEC", help="file of studies/, or one like these")
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder of the study (default: runs/study/NAME)")
-    parser.add_argument("--engine", choices=ENGINES, help="what trains; the spec says it otherwise")
     parser.add_argument(
         "--jobs", type=int, default=cores(), metavar="N", help=f"runs side by side, a thread each (default: {cores()})"
     )
@@ -50,6 +49,14 @@ def main(argv: list[str] | None = None) -> int:
             raise UsageError(f"--jobs is at least 1, got {args.jobs}")
         spec = read_spec(args.spec)
         output: Path = args.output or Path("runs/study") / args.spec.stem
+        if spec.engine == "ray":
+            study_ray.check(spec, args.spec, output)
+            if not args.dry_run:
+                raise UsageError(
+                    f"{args.spec}: a study of engine ray is not run here; --dry_run prints the command of each run"
+                )
+            study_ray.dry_run(spec, output, {})
+            return 0
         study = Study(spec, output, args.base_policies or lab.base_policies())
         study.check(args.spec)
         require(("torch", "transformers", "openrlhf"))
@@ -85,6 +92,10 @@ class Study:
 
     def check(self, path: Path) -> None:
         """Every cell of every arm is a run that can be made; UsageError names the file, the arm and what is wrong."""
+        known = lab.build_parser().format_help()
+        for flag in self.spec.needs:
+            if f" {flag} " not in known:
+                raise UsageError(f"{path} needs {flag}, which the laboratory of this version does not have")
         for arm in self.spec.arms:
             for cell in arm.cells:
                 try:

@@ -63,8 +63,8 @@ def _curve(name: str, title: str, number: str, share: bool, runs: Runs) -> Chart
         steps, values = _together(list(of_arm.values()), number)
         found = [mean_over_seeds(column) for column in values.T]
         if place == 0 and len(of_arm) > 1:
-            ends = [[getattr(each, end) for each in found] for end in ("low", "high")]
-            marks += bands(steps, *ends, Look(look_of(0).color, opacity=0.15), group=arm)
+            low, high = ([getattr(each, end) for each in found] for end in ("low", "high"))
+            marks += bands(steps, low, high, Look(look_of(0).color, opacity=0.15), group=arm)
         hover = f"{arm}, step %{{x}}: %{{y:.3f}}<extra></extra>"
         marks.append(Mark("line", look_of(place), steps, [each.estimate for each in found], name=arm, hover=hover))
     note = f"Means over the seeds of each arm; the band is the 95 % interval of {next(iter(runs))}."

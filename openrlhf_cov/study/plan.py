@@ -51,7 +51,8 @@ def runs_due(spec: Spec, scores: Scores) -> list[Run]:
         due = [
             (STAGES.index(run.stage), place, number, run)
             for number, runs in enumerate(known)
-            for place, run in enumerate(runs)
+            for stage in STAGES
+            for place, run in enumerate([each for each in runs if each.stage == stage])
             if run not in scores
         ]
         if due:

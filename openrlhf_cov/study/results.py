@@ -73,7 +73,7 @@ def read_results(folder: Path, runs: Iterable[Run]) -> list[Result]:
 
 def pack(results: Sequence[Result], path: Path) -> None:
     """One file of all results, a line of JSON each, compressed; numbers have ``DIGITS`` digits."""
-    with replacing(path) as file, lzma.open(file, "wt", encoding="utf-8", preset=9) as lines:
+    with replacing(path) as file, lzma.LZMAFile(file, "w", preset=9) as lines:
         for each in results:
             test = {"kinds": each.kinds, "greedy": each.greedy.astype(int).tolist(), "right": each.right.tolist()}
             record = {
@@ -82,7 +82,7 @@ def pack(results: Sequence[Result], path: Path) -> None:
                 "evaluations": _columns(each.evaluations),
                 "test": test | {"samples": each.samples},
             }
-            lines.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
+            lines.write(json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n")
 
 
 def unpack(path: Path) -> Iterator[Result]:
@@ -92,9 +92,10 @@ def unpack(path: Path) -> Iterator[Result]:
             for line in lines:
                 record = parse_object(line)
                 run = record["run"]
-                tables = (_unpacked(record[name]) for name in ("metrics", "evaluations"))
-                yield _result(Run(run["arm"], run["stage"], tuple(run["cell"]), run["seed"]), *tables, record["test"])
-    except (OSError, EOFError, lzma.LZMAError, ValueError, KeyError, TypeError) as error:
+                metrics, evaluations = (_unpacked(record[name]) for name in ("metrics", "evaluations"))
+                made = Run(run["arm"], run["stage"], tuple(run["cell"]), run["seed"])
+                yield _result(made, metrics, evaluations, record["test"])
+    except (OSError, EOFError, lzma.LZMAError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} holds no results of a study: {' '.join(str(error).split())}") from error
 
 

@@ -36,7 +36,7 @@ import yaml
 from openrlhf_cov.errors import UsageError
 
 ENGINES = ("lab", "ray")
-SPEC_FIELDS = ("title", "about", "task", "engine", "flags", "seeds", "tuning", "arms")
+SPEC_FIELDS = ("title", "about", "task", "engine", "needs", "flags", "seeds", "tuning", "arms")
 TUNING_FIELDS = ("seeds", "finalists", "final_seeds", "grid")
 ARM_FIELDS = ("name", "flags", "grid", "at", "tier", "seeds")
 
@@ -75,6 +75,8 @@ class Spec:
     about: str
     task: str
     engine: str
+    needs: tuple[str, ...]
+    """Flags without which the study means nothing."""
     words: tuple[str, ...]
     tuning: Tuning
     arms: tuple[Arm, ...]
@@ -118,10 +120,15 @@ def spec_of(content: Any) -> Spec:
         for arm in arms:
             if len(arm.cells) > 1 and arm.at is None:
                 raise ValueError(f"arm {arm.name}: grid has {len(arm.cells)} cells and tuning.seeds is empty")
-    about = " ".join(_text(found.get("about", ""), "about").split())
-    words = _words(found.get("flags", ""), "flags")
     return Spec(
-        _text(found["title"], "title"), about, _text(found["task"], "task"), engine, words, tuning, tuple(arms)
+        title=_text(found["title"], "title"),
+        about=" ".join(_text(found.get("about", ""), "about").split()),
+        task=_text(found["task"], "task"),
+        engine=engine,
+        needs=_words(found.get("needs", ""), "needs"),
+        words=_words(found.get("flags", ""), "flags"),
+        tuning=tuning,
+        arms=tuple(arms),
     )
 
 
@@ -216,8 +223,9 @@ def _seeds(content: Any, place: str, fewest: int = 1) -> tuple[int, ...]:
 
 
 def _words(content: Any, place: str) -> tuple[str, ...]:
+    text = _text(content, place)
     try:
-        return tuple(shlex.split(_text(content, place)))
+        return tuple(shlex.split(text))
     except ValueError as error:
         raise ValueError(f"{place} is a line of flags as a shell takes it, got {content!r}") from error
 

@@ -59,6 +59,20 @@ def test_a_complete_run_is_left_alone_and_a_cut_one_is_made_again(tmp_path, base
     assert numbers((output / "metrics.jsonl").read_bytes()) == numbers(first)
 
 
+def test_a_run_that_was_made_before_a_setting_existed_counts(tmp_path, base_policies, capsys):
+    output = tmp_path / "run"
+    command = ["--output", str(output), *base_policies, *SHORT]
+    lab.main(command)
+    record = json.loads((output / "lab.json").read_text())
+    del record["cispo_cap"], record["random_reward"]
+    (output / "lab.json").write_text(json.dumps(record))
+    assert lab.main(command) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        lab.main([*command, "--random_reward"])
+    assert "does not hold this run" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

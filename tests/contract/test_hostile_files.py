@@ -43,6 +43,7 @@ OWN = {
     "rewards/process.py": "what a worker writes to its pool",
     "cli/host/installed.py": "what a process that doctor starts writes",
     "cli/demo.py": "the task that the demo has just made or checked",
+    "study/results.py": "what a study packed",
     "trainer/ray/cluster.py": "an environment variable that Ray sets",
 }
 

@@ -1,0 +1,151 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from openrlhf_cov.cli import lab, study
+from openrlhf_cov.study.plan import all_runs, number_of_runs
+from openrlhf_cov.study.results import unpack
+from openrlhf_cov.study.spec import read_spec
+
+STUDIES = Path(__file__).resolve().parents[2] / "studies"
+SHORT = (
+    "--steps 2 --updates 2 --rollout.batch_size 4 --rollout.n_samples_per_prompt 2 --eval.n_samples_per_prompt 2 "
+    "--test_samples 2"
+)
+
+
+@pytest.fixture
+def base_policies(tmp_path):
+    """A folder with a policy that nothing has trained, kept as the one that runs begin with."""
+    from dataclasses import asdict, replace
+
+    from openrlhf_cov.trainer import cpu_host
+
+    cpu_host.install()
+    import torch
+
+    from openrlhf_cov.lab.tasks import COMMANDS_POLICY
+    from openrlhf_cov.tiny_task import commands
+    from openrlhf_cov.tiny_task.base_policy import build_model
+    from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
+
+    folder = tmp_path / "base" / "commands-0"
+    tokenizer = build_tokenizer(COMMANDS_POLICY.max_length, commands.CHARACTERS)
+    torch.manual_seed(0)
+    for part in (build_model(replace(COMMANDS_POLICY, layers=1, hidden_size=16), tokenizer), tokenizer):
+        part.save_pretrained(folder)
+    (folder / "lab.json").write_text(json.dumps({"task": "commands", "seed": 0, **asdict(COMMANDS_POLICY)}))
+    return folder.parent
+
+
+@pytest.fixture
+def spec_file(tmp_path):
+    """Function (changes) -> a study of four runs in a file."""
+
+    def write(**changes):
+        arms = [{"name": "GRPO"}, {"name": "KL-Cov", "flags": "--cov_type kl_cov"}]
+        path = tmp_path / "short.yaml"
+        path.write_text(
+            yaml.safe_dump({"title": "t", "task": "commands", "flags": SHORT, "seeds": [0, 1], "arms": arms} | changes)
+        )
+        return path
+
+    return write
+
+
+@pytest.mark.e2e
+def test_a_study_is_cut_off_and_goes_on(tmp_path, base_policies, spec_file, capsys):
+    spec, output = spec_file(flags=f"{SHORT} --steps 30"), tmp_path / "out"
+    words = [str(spec), "--output", str(output), "--base_policies", str(base_policies), "--jobs", "1"]
+    command = [sys.executable, "-m", "openrlhf_cov.cli.study", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True) as first:
+        lines = iter(first.stdout.readline, b"")
+        assert any(line.startswith(b"1/4 ") for line in lines)
+        time.sleep(0.5)  # the second run is under way
+        os.kill(first.pid, signal.SIGKILL)
+    finished = list(output.rglob("result.json"))
+    assert 1 <= len(finished) < 4
+    before = {path: path.stat().st_mtime_ns for path in finished}
+    assert study.main(words) == 0
+    said = capsys.readouterr().out
+    assert f"{len(finished)} of 4 runs are finished" in said
+    assert {path: path.stat().st_mtime_ns for path in finished} == before
+    for folder in (path.parent for path in output.rglob("result.json")):
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["step"] for line in lines] == list(range(1, 31))
+    assert len(list(output.rglob("result.json"))) == 4
+    # again: nothing to do but the page
+    assert study.main([*words, "--pack", str(tmp_path / "all.jsonl.xz")]) == 0
+    assert "4 of 4 runs are finished" in capsys.readouterr().out
+    assert len(list(unpack(tmp_path / "all.jsonl.xz"))) == 4
+    assert {"study.html", "study.md", "figures"} <= {path.name for path in output.iterdir()}
+    assert "4 of 4 runs are finished" in (output / "study.md").read_text()
+    # other settings in the same place
+    spec_file(flags=f"{SHORT} --steps 31")
+    assert study.main(words) == 2
+    assert "holds a run of other settings" in capsys.readouterr().err
+
+
+def test_a_dry_run_says_how_long_and_makes_nothing(tmp_path, base_policies, spec_file, capsys):
+    words = [str(spec_file()), "--output", str(tmp_path / "out"), "--base_policies", str(base_policies), "--dry_run"]
+    assert study.main(words) == 0
+    said = capsys.readouterr().out
+    assert "t: 4 runs, 0 of them finished" in said
+    assert "about 0 min with --jobs" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags", "said"),
+    [
+        ({"flags": "--steps 0"}, [], "arm GRPO: --steps is at least 1, got 0"),
+        ({"flags": "--stepps 3"}, [], "arm GRPO: unrecognized arguments: --stepps 3"),
+        ({"task": "sums"}, [], "arm GRPO: argument --task: invalid choice: 'sums'"),
+        ({"arms": [{"name": "x", "flags": "--method none,nothing"}]}, [], "arm x: --method none,nothing"),
+        ({"arms": [{"name": "x", "flags": "--cov_type kl_cov --kl_cov_ratio 0.5"}]}, [], "arm x: --kl_cov_ratio 0.5"),
+        ({"colour": 1}, [], "the study has no field 'colour'"),
+        ({}, ["--jobs", "0"], "--jobs is at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, spec_file, changes, flags, said):
+    assert study.main([str(spec_file(**changes)), "--output", str(tmp_path / "out"), *flags]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_specs_of_the_repository_can_run(path, tmp_path, capsys):
+    spec = read_spec(path)
+    lacking = [flag for flag in spec.needs if flag not in lab.build_parser().format_help()]
+    if lacking:
+        assert study.main([str(path), "--dry_run"]) == 2
+        assert f"needs {lacking[0]}, which the laboratory" in capsys.readouterr().err
+    elif spec.engine == "lab":
+        study.Study(spec, tmp_path, tmp_path).check(path)
+        assert len(all_runs(spec, {})) <= number_of_runs(spec)
+    else:
+        assert study.main([str(path), "--output", str(tmp_path / "out"), "--dry_run"]) == 0
+        commands = capsys.readouterr().out.splitlines()[:-1]
+        assert len(commands) == len(set(commands)) == len(all_runs(spec, {}))
+        assert all(line.startswith("python -m openrlhf_cov.cli.train_ppo_ray --") for line in commands)
+
+
+def test_runs_of_a_cluster_are_checked_and_not_started(tmp_path, capsys, spec_file):
+    flags = "--actor.model_name_or_path m --data.prompt_dataset d --reward.remote_url r --vllm.num_engines 1"
+    arms = [{"name": "GRPO"}, {"name": "x", "flags": "--cov_type kl_cov --kl_cov_ratio 2"}]
+    path = spec_file(engine="ray", flags=flags, arms=arms)
+    assert study.main([str(path), "--dry_run"]) == 2
+    error = capsys.readouterr().err
+    assert f"{path}: arm x: --kl_cov_ratio is a fraction" in error
+    assert error.count("\n") == 1
+    assert study.main([str(spec_file(engine="ray", flags=flags, arms=arms[:1]))]) == 2
+    assert "a study of engine ray is not run here; --dry_run prints" in capsys.readouterr().err

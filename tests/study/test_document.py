@@ -1,0 +1,63 @@
+import pytest
+from html_page import Page
+
+from openrlhf_cov.study.document import document, markdown, page
+from openrlhf_cov.study.plan import FINAL, REPORT, SCREEN, Run
+
+
+@pytest.fixture
+def results(spec, make_result):
+    """A whole study; the second arm is better."""
+    runs = []
+    for arm in spec.arms:
+        for cell in arm.cells if arm.at is None else ():
+            runs.append(make_result(Run(arm.name, SCREEN, cell, 100), 0.6 if cell == arm.cells[0] else 0.5))
+            if cell in arm.cells[:2]:
+                runs.append(make_result(Run(arm.name, FINAL, cell, 101), 0.6 if cell == arm.cells[0] else 0.5))
+        better = 0.0 if arm.name == "GRPO" else 0.2
+        runs += [
+            make_result(Run(arm.name, REPORT, arm.cells[0], seed), 0.6 + better + 0.1 * (seed > 1))
+            for seed in (0, 1, 2)
+        ]
+    return runs
+
+
+def test_the_page_has_tables_answers_and_charts(spec, results):
+    text = page(document(spec, results))
+    found = Page(text)
+    assert "19 of 19 runs are finished. Flags of all runs: --steps 40" in text
+    assert "<h1>Two arms</h1>" in text
+    assert set(found.data["charts"]) == {"test", "differences", "accuracy", "deciding_entropy", "entropy", "pass_at_k"}
+    assert {f"chart-{name}" for name in found.data["charts"]} < set(found.ids())
+    # 0.6, 0.6, 0.7: mean 0.6333, s 0.057735, half width 4.302653 / 30 = 0.143422
+    assert "0.63 [0.49, 0.78]" in text
+
+
+def test_a_part_of_a_study_says_how_much_there_is(spec, results):
+    for some in ([], results[:5], results[:-4]):
+        text = markdown(document(spec, some))
+        assert f"{len(some)} of 19 runs are finished; what is missing is left out" in text
+        page(document(spec, some))
+    assert "| GRPO | 0 | not chosen yet |" in markdown(document(spec, []))
+
+
+def test_markdown_holds_the_same_rows(spec, results):
+    content = document(spec, results)
+    lines = markdown(content).splitlines()
+    assert lines[0] == "## Two arms"
+    for section in content.sections:
+        assert f"### {section.title}" in lines
+        assert all(len(row) == len(section.head) for row in section.rows)
+    assert "| GRPO | 3 | --actor.adam.lr 0.0001 --actor.eps_clip_low_high 0.1 0.1 | 0.63 [0.49, 0.78] |" in markdown(
+        content
+    )
+
+
+def test_names_cannot_break_the_page(content, results):
+    from openrlhf_cov.study.spec import spec_of
+
+    content["title"] = "</script><script>alert(1)</script>"
+    content["arms"][0]["name"] = "<b>|*"
+    text = page(document(spec_of(content), results))
+    assert "<script>alert" not in text
+    assert "\\|" in markdown(document(spec_of(content), results))

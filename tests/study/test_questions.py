@@ -1,0 +1,103 @@
+import pytest
+
+from openrlhf_cov.study.plan import REPORT, Run
+from openrlhf_cov.study.questions import (
+    NOT_ENOUGH,
+    answers,
+    cost_of_collapse,
+    forecast_errors,
+    has_collapsed,
+    law,
+    learning_rates,
+    off_line,
+    scope,
+    theory,
+    who_ends_higher,
+)
+from openrlhf_cov.study.questions import fitted as fitted_law
+from openrlhf_cov.study.rows import main_rows
+
+CELLS = {"GRPO": ("--actor.adam.lr", "3e-4"), "KL-Cov": ("--actor.adam.lr", "3e-4")}
+
+
+@pytest.fixture
+def arms(make_result):
+    """Function (name -> settings of its three runs) -> the runs by arm and seed."""
+
+    def make(**of_arm):
+        return {
+            arm: {seed: make_result(Run(arm, REPORT, (), seed), **settings) for seed, settings in enumerate(runs)}
+            for arm, runs in of_arm.items()
+        }
+
+    return make
+
+
+def test_without_runs_every_question_says_so(spec):
+    for answer in answers(spec, []):
+        assert answer.text.startswith(NOT_ENOUGH)
+        assert answer.rows == ()
+
+
+def test_collapsed_runs_are_compared_with_the_others(arms):
+    # 0.05 of 1.0 is below a tenth; accuracies .4 .5 .45 against .9 .8 1.0: -0.45, far outside of what chance does
+    lost = [dict(accuracy=a, entropy=0.05) for a in (0.4, 0.5, 0.5)]
+    kept = [dict(accuracy=a, entropy=0.5) for a in (0.9, 0.8, 1.0)]
+    runs = arms(GRPO=lost, other=kept)
+    assert [has_collapsed(each) for each in runs["GRPO"].values()] == [True] * 3
+    answer = cost_of_collapse(runs)
+    assert "3 of 6 runs" in answer.text
+    assert "accuracy lower (-0.43 [" in answer.text
+    assert cost_of_collapse(arms(GRPO=lost, other=lost)).text.startswith(NOT_ENOUGH)
+    same = cost_of_collapse(arms(GRPO=lost, other=[each | {"entropy": 0.5} for each in lost]))
+    assert "accuracy shows no difference (+0.00 [" in same.text
+
+
+def test_a_method_that_ends_higher_is_named(spec, make_result):
+    runs = []
+    for arm, better in (("GRPO", 0.0), ("KL-Cov", 0.3)):
+        cell = spec.arm(arm).cells[0]
+        for seed in (100, 101):
+            stage = "screen" if seed == 100 else "final"
+            runs += [make_result(Run(arm, stage, each, seed), 0.9 - 0.1 * (each != cell))
+                     for each in spec.arm(arm).cells]  # fmt: skip
+        runs += [make_result(Run(arm, REPORT, cell, seed), 0.5 + better + 0.1 * (seed == 2), entropy=0.3 + better)
+                 for seed in range(3)]  # fmt: skip
+    answer = who_ends_higher(main_rows(spec, runs))
+    assert "Higher accuracy than GRPO: KL-Cov; less: none" in answer.text
+    assert "More entropy of the first token than GRPO: KL-Cov" in answer.text
+    by_flag = scope(spec, {"GRPO": {}, "KL-Cov": {}, "by micro-batch": {}})
+    assert by_flag.text.startswith(NOT_ENOUGH)
+
+
+def test_the_law_is_found_and_its_line_moved_or_not(spec, arms):
+    steady = [dict(accuracy=0.5, entropy=0.2)] * 3
+    runs = arms(GRPO=steady, **{"KL-Cov": [dict(accuracy=0.5, entropy=0.6)] * 3, "by micro-batch": []})
+    # the rewards lie on 0.9 - 0.2 exp(H), apart from noise of 1e-3
+    fit = fitted_law(runs["GRPO"][0])
+    assert fit.a.estimate == pytest.approx(0.2, abs=0.005)
+    assert fit.b.estimate == pytest.approx(0.9, abs=0.01)
+    assert off_line(runs["KL-Cov"][0], fit) == pytest.approx(0.0, abs=0.005)
+    answer = law(spec, runs)
+    assert "Off its line, at equal entropy: none; elsewhere on it: KL-Cov" in answer.text
+    runs |= arms(**{"KL-Cov": [dict(accuracy=0.5, entropy=0.6, off=0.1)] * 3})
+    assert "Off its line, at equal entropy: KL-Cov; elsewhere on it: none" in law(spec, runs).text
+    assert off_line(runs["KL-Cov"][0], fit) == pytest.approx(0.1, abs=0.005)
+    assert forecast_errors(runs["GRPO"][0]) is None  # 15 % of 40 steps are six points
+
+
+def test_a_change_that_follows_its_prediction_is_said(arms):
+    # predictions of theorem 1 rise with the change that follows, those of theorem 2 fall: the noise is one step early
+    answer = theory(arms(GRPO=[dict(accuracy=0.5)] * 3))
+    assert [row[0] for row in answer.rows] == ["GRPO"]
+    assert theory(arms(GRPO=[dict(accuracy=0.5)])).text.startswith(NOT_ENOUGH)
+
+
+def test_a_rate_at_which_runs_end_below_their_start_is_named(spec, make_result):
+    runs = [
+        make_result(Run("KL-Cov", "screen", cell, 100), 0.9 if cell[1] == "0.0001" else 0.1)
+        for cell in spec.arms[1].cells
+    ]
+    answer = learning_rates(spec, runs)
+    assert "That happened: KL-Cov at 0.0003." in answer.text
+    assert answer.rows == (("KL-Cov", "0.90 (0 of 1)", "0.10 (1 of 1)"),)

@@ -1,0 +1,51 @@
+import lzma
+import math
+
+import numpy as np
+import pytest
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.evaluation.scores import pass_at_k
+from openrlhf_cov.study.plan import REPORT, Run, Score
+from openrlhf_cov.study.results import area, pack, read_result, score_of, unpack
+
+
+def test_an_area_by_hand():
+    # 0.2 to 0.4 over 10 steps (mean 0.3), 0.4 over 30: (3 + 12) / 40
+    assert area([0, 10, 40], [0.2, 0.4, 0.4]) == pytest.approx(0.375)
+    assert math.isnan(area([5], [1.0]))
+
+
+def test_a_score_is_the_last_accuracy_and_the_area(make_result):
+    # 0.4 to 0.8 over 20 steps, 0.8 over 20
+    assert score_of(make_result(Run("GRPO", REPORT, (), 0), 0.8)) == Score(0.8, pytest.approx(0.7))
+
+
+def test_packed_results_are_the_same_to_five_digits(tmp_path, make_result):
+    runs = [make_result(Run("GRPO", REPORT, ("--x", "1"), seed), 0.1 * seed) for seed in range(4)]
+    pack(runs, tmp_path / "x.jsonl.xz")
+    for before, after in zip(runs, unpack(tmp_path / "x.jsonl.xz"), strict=True):
+        assert after.run == before.run
+        assert after.greedy.tolist() == before.greedy.tolist()
+        assert pass_at_k(after.sampled, 8) == pass_at_k(before.sampled, 8)
+        assert (after.samples, after.kinds) == (64, before.kinds)
+        for name, values in before.metrics.columns.items():
+            np.testing.assert_allclose(after.metrics.column(name), values, rtol=5.1e-5)
+        np.testing.assert_allclose(after.evaluations.column("greedy"), before.evaluations.column("greedy"), rtol=1e-4)
+
+
+def test_a_file_that_was_cut_off_is_refused(tmp_path, make_result):
+    path = tmp_path / "x.jsonl.xz"
+    pack([make_result(Run("GRPO", REPORT, (), seed), 0.5) for seed in range(3)], path)
+    others = (b"7\n", b'{"run": 7}\n', b'{"run": {}, "metrics": []}\n', b"[" * 9000)
+    for content in (path.read_bytes()[:-40], b"{}", *map(lzma.compress, others)):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match="holds no results of a study"):
+            list(unpack(path))
+
+
+def test_a_folder_without_its_last_file_is_unfinished(tmp_path):
+    run = Run("GRPO", REPORT, (), 0)
+    (tmp_path / run.folder).mkdir(parents=True)
+    (tmp_path / run.folder / "test.json").write_text("{}")
+    assert read_result(tmp_path, run) is None
