@@ -198,7 +198,7 @@ def _file_with_code(model: str) -> str | None:
     from transformers.utils.hub import cached_files
 
     # all at once: without a network the hub is waited for once, not for each of them
-    for path in map(Path, cached_files(model, CONFIG_FILES, _raise_exceptions_for_missing_entries=False) or ()):
+    for path in map(Path, cached_files(model, list(CONFIG_FILES), _raise_exceptions_for_missing_entries=False) or ()):
         if parse_object(path.read_bytes()).get("auto_map"):
             return path.name
     return None
