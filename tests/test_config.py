@@ -27,6 +27,24 @@ def test_defaults_are_the_published_settings():
         "top_entropy_mean": "kept",  # its equation 6
         "cispo_cap": 5.0,  # ScaleRL; MiniMax did not publish its own
         "cispo_floor": 0.0,
+        "gspo_token_clip": (3e-4, 4e-4),  # arXiv 2507.18071
+        "dppo_divergence": "tv",  # arXiv 2602.04879
+        "dppo_delta": 0.0,  # that of the divergence: 0.2, 0.05
+        "dppo_cap": 20.0,
+        "dppo_anchor": "rollout",
+        "sapo_tau_pos": 1.0,  # arXiv 2511.20347
+        "sapo_tau_neg": 1.05,
+        "cegppo_beta1": 0.75,  # arXiv 2509.20712, 7B
+        "cegppo_beta2": 1.0,
+        "cegppo_clip": (0.2, 0.2),
+        "cegppo_dual_clip": 10.0,
+        "gmpo_clip": 0.4,  # arXiv 2507.20673, a log ratio
+        "qae_quantile": 0.4,  # arXiv 2509.22611
+        "qae_baseline": "exact",
+        "passk_k": 4,  # arXiv 2508.10751
+        "w_reinforce_lambda": 0.1,  # arXiv 2506.01347
+        "entrocraft_low": 0.6,  # arXiv 2604.26326
+        "entrocraft_high": 0.7,
         "entropy_target": None,
         "entropy_control": "",
         "entropy_step": None,
@@ -259,9 +277,10 @@ def test_without_schedules_every_step_has_the_same_settings():
 
 def test_the_scheduled_settings():
     scheduled = {field.name for field in dataclasses.fields(CovConfig) if field.metadata["scheduled"]}
-    # what a closed loop may move, and two that are worth a schedule, can move with the steps, too
+    # what a closed loop may move can move with the steps, too; the band of Entrocraft is published as a schedule
     controlled = {control.setting for method in METHODS.values() for control in method.controls}
-    assert scheduled == controlled | {"entropy_advantage_coef", "random_drop_ratio", "entropy_target"}
+    others = {"entropy_advantage_coef", "random_drop_ratio", "entropy_target", "entrocraft_low", "entrocraft_high"}
+    assert scheduled == controlled | others
 
 
 def test_every_setting_has_a_help_text():

@@ -110,20 +110,24 @@ def _own_form(benchmark: Benchmark, rows: Iterable[Row]) -> Iterator[Row]:
     """The rows of a file; those of the dataset itself as ours."""
     for number, (place, row) in enumerate(rows):
         if benchmark.convert and isinstance(row, dict) and "problem" not in row:
-            row = _converted(benchmark, place, number, row)
+            row = _converted(benchmark, benchmark.convert, place, number, row)
         yield place, row
 
 
-def _converted(benchmark: Benchmark, place: str, number: int, row: dict[str, Any]) -> dict[str, str]:
+def _converted(
+    benchmark: Benchmark, convert: datasets.Converter, place: str, number: int, row: dict[str, Any]
+) -> dict[str, str]:
     """A row of a dataset with fields of its own as ours."""
     key = benchmark.hub and benchmark.hub.id
     try:
-        problem, answer = benchmark.convert(row)
+        converted = convert(row)
         name = f"{benchmark.name}-{number}" if key is None else str(row[key])
     except datasets.FAULTS as error:
         reason = f"has no {error}" if isinstance(error, KeyError) else f"is not as {benchmark.name} should be: {error}"
         raise UsageError(f"{place} {reason}") from error
-    return dict(zip(FIELDS, (name, problem, answer, benchmark.name), strict=True))
+    if converted is None:
+        raise UsageError(f"{place} is not as {benchmark.name} should be: it has no tests")
+    return dict(zip(FIELDS, (name, *converted, benchmark.name), strict=True))
 
 
 def _check_rows(rows: Iterable[Row]) -> list[Problem]:

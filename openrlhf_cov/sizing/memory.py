@@ -136,7 +136,8 @@ class Pass:
         """
         if not self.head or self.whole_logits:
             return 0.0
-        block, cast = max(HEAD_BLOCK, HEAD_COLUMNS * self.tokens), self.element if self.element < 4 else 0
+        block = min(max(HEAD_BLOCK, HEAD_COLUMNS * self.tokens), shape.vocab * self.tokens)
+        cast = self.element if self.element < 4 else 0
         forward = self.tokens * self.element * shape.hidden + 8 * block
         if not training:
             return forward

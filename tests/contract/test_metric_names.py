@@ -10,10 +10,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.models.dynamics import RunningLaw
 from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.method import TokenBatch
-from openrlhf_cov.rewards.reward_func import STATUS_METRICS
+from openrlhf_cov.rewards.reward_func import make_reward_func
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.metric_table import TABLE, definition, family, title, title_and_unit
 from openrlhf_cov.utils.metrics import MetricBuffer
@@ -58,7 +59,8 @@ def emitted():
     record = LossRecord(TokenBatch(*[torch.ones(1, 2)] * 4), torch.ones(1, 2), [], (0.2, 0.2))
     diagnostics.observe(torch.tensor([0]), record)
     names = [*diagnostics.finish(eta=1.0), *RunningLaw().add(1.0, 0.5)]
-    names += [SKIPPED_UPDATES, GRADIENT_NORM, ERROR_METRIC, *STATUS_METRICS.values(), "reward/unfinished_frac"]
+    names += [SKIPPED_UPDATES, GRADIENT_NORM, ERROR_METRIC, "reward/unfinished_frac"]
+    names += make_reward_func(RewardConfig(reward_source="code"))([], [], [])["extra_logs"]  # of programs, too
     names += sampling_metrics(SamplingCounts(), [], waiting=0, number=0)
     names.append("entropy/position_*")  # of the laboratory, as many as a response has places
     return dict.fromkeys(names, "") | diagnostics.metrics.kinds

@@ -11,6 +11,8 @@ from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, own_benchmark
 from openrlhf_cov.evaluation.data import Problem, load_problems, ungradable
 
 REAL = Path(__file__).parents[3] / "shared/data/eval"
+MATHEMATICS = [name for name, benchmark in BENCHMARKS.items() if benchmark.grader != "code"]
+"""Those whose real files are there; programs are tested in ``rewards/code``."""
 MATH = replace(BENCHMARKS["math500"], rows=3)
 ROWS = [{"id": f"p{n}", "problem": f"{n}+{n}=", "answer": str(2 * n), "source": "math/easy"} for n in range(3)]
 
@@ -30,7 +32,7 @@ def refusal(*arguments, **keywords):
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"the benchmarks are not at {REAL}")
 class TestRealFiles:
-    @pytest.mark.parametrize("name", BENCHMARKS)
+    @pytest.mark.parametrize("name", MATHEMATICS)
     def test_every_benchmark_loads_whole(self, name):
         problems = load_problems(BENCHMARKS[name], REAL)
         assert len(problems) == len({problem.id for problem in problems}) == BENCHMARKS[name].rows
@@ -39,7 +41,7 @@ class TestRealFiles:
         known = {file for benchmark in BENCHMARKS.values() for file in benchmark.files}
         assert {path.name for path in REAL.glob("*.jsonl")} <= known
 
-    @pytest.mark.parametrize("name", BENCHMARKS)
+    @pytest.mark.parametrize("name", MATHEMATICS)
     def test_answers_that_cannot_be_graded_are_counted_and_kept(self, name):
         # four golds of Omni-MATH-Rule lack a brace; a fifth, omni-rule-981, is a sentence with a box and is read well
         broken = {"omni_math": ["omni-rule-183", "omni-rule-682", "omni-rule-710", "omni-rule-1469"]}

@@ -129,7 +129,7 @@ def test_micro_batches_add_up_to_an_optimizer_step(run, name):
     # the gradients of one step are sums of 8 samples in another order; Adam's first steps go by their signs
     torch.testing.assert_close(parts[0], whole[0], rtol=0, atol=5e-3)
     for ours, theirs in zip(parts[1], whole[1], strict=True):
-        for value in ("policy_loss", "grad_norm", "cov/selected_count", "reward"):
+        for value in ("policy_loss", "gradient/norm", "cov/selected_count", "reward"):
             assert ours[value] == pytest.approx(theirs[value], rel=1e-3, abs=1e-5)
 
 

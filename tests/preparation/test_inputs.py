@@ -155,6 +155,7 @@ def hub(monkeypatch):
     return serve
 
 
+STDIN = '{"inputs": ["1 2"], "outputs": ["3"]}'
 CHAT = [
     {"role": "system", "content": "Think."},
     {"role": "user", "content": "Find it.\n\nPresent the answer in LaTex format: \\boxed{Your answer}"},

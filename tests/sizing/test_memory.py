@@ -91,13 +91,15 @@ def test_a_checkpointed_micro_batch_by_hand():
 
 
 def test_a_head_in_blocks_by_hand():
-    # of 100 tokens a copy (2 bytes per number) and two blocks of 2^25 logits in fp32; in the backward pass a block in
-    # bf16, the gradient of the weight of 152,064 x 3,584, and that of the tokens, in fp32 and bf16
-    scoring = 100 * 2 * 3584 + 8 * 2**25
-    batch = Pass(tokens=100)
+    # of 1,000 tokens a copy (2 bytes per number) and two blocks of 2^25 logits in fp32; in the backward pass a block
+    # in bf16, the gradient of the weight of 152,064 x 3,584, and that of the tokens, in fp32 and bf16
+    scoring = 1000 * 2 * 3584 + 8 * 2**25
+    batch = Pass(tokens=1000)
     assert batch.head_in_blocks(QWEN_7B, training=False) == scoring
-    training = scoring + 2 * 2**25 + 2 * 152_064 * 3584 + 100 * 6 * 3584
+    training = scoring + 2 * 2**25 + 2 * 152_064 * 3584 + 1000 * 6 * 3584
     assert batch.head_in_blocks(QWEN_7B, training=True) == training
+    # 100 tokens have 15.2 million logits, less than a block
+    assert Pass(tokens=100).head_in_blocks(QWEN_7B, training=False) == 100 * 2 * 3584 + 8 * 100 * 152_064
     # a block has 256 columns at least: 200,000 tokens make 51.2 million
     many = Pass(tokens=200_000)
     assert many.head_in_blocks(QWEN_7B, training=False) == 200_000 * 2 * 3584 + 8 * 256 * 200_000

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from openrlhf_cov import models
-from openrlhf_cov.models import covariance, diagnostics, method, ranking, responses, rollout, window
+from openrlhf_cov.models import covariance, diagnostics, method, ranking, responses, rollout, token_head, window
 from openrlhf_cov.models import loss as loss_module
 from openrlhf_cov.models import methods as registry
 from openrlhf_cov.models.config import CovConfig
@@ -43,7 +43,7 @@ from openrlhf_cov.utils import masked, metrics, ordering
 from openrlhf_cov.utils.metrics import Max
 
 MODULES = (
-    *(covariance, diagnostics, loss_module, method, ranking, responses, rollout, window),
+    *(covariance, diagnostics, loss_module, method, ranking, responses, rollout, token_head, window),
     *registry.MODULES,
     *(observation, collectives, masked, metrics, ordering),
 )
@@ -379,6 +379,7 @@ def diagnostics_of_a_step(rules, ranks, updates=2):
                 plans = [Plan(tokens.action_mask)]
                 record = LossRecord(tokens, tokens.advantages, plans, (0.2, 0.2), update=update)
                 books.observe(sample_ids({SAMPLE_ID: ids}), record)
+        books.compare([tokens.action_mask.bool()], [tokens.action_mask.bool()])
         assert books.entropies(torch.arange(2, device=device), 5).device == books.mean_entropy.device == device
     with rules(reads=3):
         books.metrics.add(Max("ppo/ratio_max", books.rollout.log_probs.max()))
@@ -398,6 +399,15 @@ def test_entropies_of_rollouts(rules):
         sequences, mask = torch.ones(2, 6, device=device), torch.ones(2, 4, device=device)
         _, entropies = trainer.score(sequences, mask, None, None, with_entropy=True)
         assert (entropies.device, entropies.shape) == (device, (2, 4))
+
+
+def test_log_probs_and_entropies_of_a_head(rules):
+    with rules() as device:
+        hidden, weight = (torch.ones(size, device=device, requires_grad=True) for size in ((4, 3), (7, 3)))
+        targets = torch.ones(4, dtype=torch.long, device=device)
+        log_probs, entropies = token_head.token_scores(hidden, weight, None, targets, 0.7, with_entropy=True)
+        (log_probs.sum() + entropies.sum()).backward()
+        assert hidden.grad.device == weight.grad.device == device
 
 
 def test_a_look_at_the_gradients(rules, device, monkeypatch):
@@ -456,6 +466,7 @@ def test_every_public_function_runs_under_the_rules(rules, ranks):
         test_primitives_of_a_window(rules, ranks)
         diagnostics_of_a_step(rules, ranks)
         test_entropies_of_rollouts(rules)
+        test_log_probs_and_entropies_of_a_head(rules)
     finally:
         sys.setprofile(None)
     functions = public_functions()
