@@ -135,6 +135,7 @@ def prepare(request: Request) -> Any:
     """The ``Lab`` of a run, with the base policy made or read. Nothing is written to the run's folder."""
     cpu_host.install()
     import torch
+    from transformers.utils.logging import disable_progress_bar
 
     from openrlhf_cov.lab.loop import Lab, frozen
     from openrlhf_cov.lab.memory import keep_freed_memory
@@ -142,6 +143,7 @@ def prepare(request: Request) -> Any:
 
     torch.set_num_threads(request.args.threads)
     keep_freed_memory()
+    disable_progress_bar()
     task = TASKS[request.args.task]()
     model, tokenizer = task.base_policy(request.args.base_policies or base_policies(), request.args.base_seed)
     check_reachable(request.config.entropy_target, len(tokenizer))
