@@ -49,6 +49,7 @@ WITH_UPSTREAMS_ESTIMATOR = ("algo.advantage.gamma", "algo.advantage.lambd", "alg
 
 SHAPING = {
     "reward_format_bonus": 0.0,
+    "code_reward": "all",
     "reward.overlong_buffer_len": None,
     "reward.stop_properly_penalty_coef": None,
     "reward.model_name_or_path": None,
@@ -222,8 +223,9 @@ class CovArgumentParser(Parser):
             for name in CLIP_RANGE_FLAGS if method.clip else ():
                 if name in given:
                     self.error(f"--{name} has no effect with {method.flag}, which sets the PPO clip; drop it")
-        unclipped = [method for method in config.methods if method.clip_of(config) == UNCLIPPED]
-        for method in unclipped if config.ppo_clip == UNCLIPPED else ():
+        first = config.at(0)  # schedules give numbers step by step, and each step sets its own
+        unclipped = [method for method in config.methods if method.clip_of(first) == UNCLIPPED]
+        for method in unclipped if first.ppo_clip == UNCLIPPED else ():
             for name in (*CLIP_RANGE_FLAGS, "actor.dual_clip"):
                 if name in given:
                     keep = f" or add --{method.keeps_clip}" if method.keeps_clip else ""
@@ -233,10 +235,10 @@ class CovArgumentParser(Parser):
                     )
         for reason in filter(None, (method.refuses(config, vars(args)) for method in config.methods)):
             self.error(reason)
-        if config.ppo_clip and given.isdisjoint(CLIP_RANGE_FLAGS):
-            setattr(args, "actor.eps_clip_low_high", config.ppo_clip)
-        if config.entropy_bonus_in_force is not None:
-            setattr(args, "actor.entropy_coef", config.entropy_bonus_in_force)  # upstream then computes the entropy
+        if first.ppo_clip and given.isdisjoint(CLIP_RANGE_FLAGS):
+            setattr(args, "actor.eps_clip_low_high", first.ppo_clip)
+        if first.entropy_bonus_in_force is not None:
+            setattr(args, "actor.entropy_coef", first.entropy_bonus_in_force)  # upstream then computes the entropy
 
 
 def add_config_arguments(

@@ -62,7 +62,7 @@ class Lab:
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
         )
-        low, high = config.ppo_clip or settings.clip
+        low, high = config.at(0).ppo_clip or settings.clip
         by_token = config.aggregation is None  # as --actor.loss_agg_mode token-mean
         self.loss = MethodLoss(
             config, policy_loss=PolicyLoss(low, high, token_level_loss=by_token), aggregate=aggregate_loss

@@ -185,6 +185,11 @@ class CovConfig(*OF_METHODS):
         return Controller(control, getattr(self, control.setting), self.entropy_band)
 
     @property
+    def controlled(self) -> str | None:
+        """The setting that ``entropy_target`` moves; None without a target."""
+        return None if self.entropy_target is None else self._control().setting
+
+    @property
     def entropy_bonus_in_force(self) -> float | None:
         """Coefficient of the entropy bonus that a method sets, None if it is the run's."""
         return next((method.bonus(self) for method in self.methods if method.bonus), None)

@@ -161,6 +161,8 @@ class Method:
     """(settings, groups) -> advantage (G, K) of each response, NaN where it is left out."""
     stands_for: str | None = None
     """``--algo.advantage.estimator`` of upstream that an estimator takes the place of."""
+    one_sided: bool = False
+    """An estimator that gives some groups positive advantages alone."""
     two_valued: bool = False
     """An estimator for one reward of right and one of wrong responses."""
     penalty: Callable[[Any, TokenBatch], Tensor] | None = None

@@ -53,7 +53,7 @@ NUMBERS: dict[str, Number] = {
     "length": end_of("length"),
     "positive mass": mean_of("gradient/positive_mass"),
     "negative mass": mean_of("gradient/negative_mass"),
-    "norm": mean_of("grad_norm"),
+    "norm": mean_of("gradient/norm"),
     "seconds": lambda result: float(np.nanmedian(result.metrics.column(CPU_TIME))),
 }
 """What a row has of each run; "accuracy" and pass@k are of the test, "area" is of the validation curve."""

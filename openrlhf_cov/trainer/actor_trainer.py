@@ -187,7 +187,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
 
     def _compares_selections(self, config: CovConfig) -> bool:
         """True in the first global step and every ``OVERLAP_EVERY`` after it, for methods that look at log-probs."""
-        return self.global_step % OVERLAP_EVERY == 0 and any(each.log_probs_policy for each in config.methods)
+        return self.global_step % OVERLAP_EVERY == 0 and any(each.by_covariance for each in config.methods)
 
     def _other_log_probs(self, window: list[Experience], config: CovConfig) -> list[Tensor]:
         """Of every experience the log-probs (B, A) that the methods do not see: of the rollout, or of the policy."""
@@ -280,9 +280,7 @@ def draws_in_training(model: torch.nn.Module) -> bool:
 def _by_log_probs(config: CovConfig, plans: list[list[Plan]]) -> list[Tensor]:
     """Masks (B, A) of what the methods that look at log-probs act on, micro-batch by micro-batch."""
     planning = [method for method in config.methods if method.plan]
-    return [
-        plan.tokens for each in plans for method, plan in zip(planning, each, strict=True) if method.log_probs_policy
-    ]
+    return [plan.tokens for each in plans for method, plan in zip(planning, each, strict=True) if method.by_covariance]
 
 
 class StepLoader(DataLoader):

@@ -59,6 +59,12 @@ REFUSED = [
         ["--actor.entropy_coef 0.01", "--method adaptive_entropy"],
     ),
     (["--method", "positive_weight"], ["--positive_weight 1", "--entropy_target"]),
+    (["--method", "qae,positive_weight", "--positive_weight", "0"], ["--positive_weight 0", "--method qae"]),
+    (["--method", "qae", "--code_reward", "share"], ["--method qae", "--code_reward share"]),
+    (
+        [*KL, "--method", "positive_weight", "--entropy_target", "0.3", "--entropy_control", "ppo_kl_coef"],
+        ["--positive_weight 1", "--entropy_target"],
+    ),
     (["--method", "adaptive_clip", "--actor.eps_clip", "0.3"], ["--actor.eps_clip", "--method adaptive_clip"]),
     (["--method", "steer", "--actor.policy_loss_type", "gspo"], ["--method steer", "gspo"]),
     (["--method", "steer", "--cov_scope", "micro_batch", *KL], ["--method steer", "--cov_scope micro_batch"]),

@@ -27,6 +27,7 @@ VOLATILE = (
     "processes",
     "locked",
     "extensions",
+    "code",
 )
 """First words of checks that say something else on the next machine."""
 

@@ -53,7 +53,7 @@ def make_result():
             "cov/mean": np.full(STEPS, 1e-3),
             "gradient/positive_mass": np.ones(STEPS),
             "gradient/negative_mass": np.ones(STEPS),
-            "grad_norm": np.ones(STEPS),
+            "gradient/norm": np.ones(STEPS),
             "timing/cpu": np.full(STEPS, cpu),
         }
         curve = {

@@ -43,7 +43,7 @@ def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
             f"--actor.entropy_coef {flags['actor.entropy_coef']:g} has no effect with --method adaptive_entropy, "
             "which sets that number; drop it, or give it as --entropy_bonus"
         )
-    if settings.entropy_target is None and settings.entropy_bonus == 0.0:
+    if settings.controlled != "entropy_bonus" and settings.entropy_bonus == 0.0:
         return (
             "--method adaptive_entropy moves nothing at --entropy_bonus 0 without a target; add --entropy_target "
             "(published: 0.2)"

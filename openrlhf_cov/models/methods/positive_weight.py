@@ -44,8 +44,15 @@ def plan(settings: PositiveWeightSettings, window: Window) -> list[Plan]:
 
 
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
-    """A factor that stays 1 is plain GRPO."""
-    if settings.positive_weight != 1.0 or settings.entropy_target is not None:
+    """A factor that stays 1 is plain GRPO, one that stays 0 takes all that some estimators leave."""
+    if settings.controlled == "positive_weight":
+        return None
+    if max(extremes(settings.positive_weight)) == 0.0 and settings.estimator and settings.estimator.one_sided:
+        return (
+            f"--positive_weight 0 beside --method {settings.estimator.name} leaves groups without any gradient: that "
+            "estimator gives them positive advantages alone; give a value above 0, or a schedule"
+        )
+    if settings.positive_weight != 1.0:
         return None
     return (
         "--method positive_weight changes nothing at --positive_weight 1; give a value below it, a schedule "

@@ -41,6 +41,7 @@ METHOD = Method(
     estimate=estimate,
     plan=plan,
     stands_for="reinforce",
+    one_sided=True,
     two_valued=True,
     refuses=refuses,
 )

@@ -66,6 +66,7 @@ METHOD = Method(
     settings=QaeSettings,
     estimate=estimate,
     stands_for="group_norm",
+    one_sided=True,
     two_valued=True,
     refuses=refuses,
 )

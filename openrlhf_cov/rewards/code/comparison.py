@@ -1,6 +1,7 @@
 """Whether an output, or a value, is the one that a test expects (pure): as the usual judges of programs compare."""
 
 import math
+import reprlib
 from typing import Any, Literal
 
 Likeness = Literal["same", "presentation", "different"]
@@ -63,6 +64,21 @@ def _near(one: float, other: float, tolerance: float) -> bool:
         return False
 
 
+def shown(value: Any) -> str:
+    """A value that a program gave, for a message; large ones are cut before they are written out."""
+    try:
+        return reprlib.repr(value)[:100]
+    except ValueError:  # a whole number of more digits than Python writes
+        return "a number of too many digits"
+
+
+def _text(key: Any) -> Any:
+    try:
+        return str(key)
+    except ValueError:  # likewise; no key of JSON
+        return key
+
+
 def _listed(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_listed(each) for each in value]
@@ -80,7 +96,7 @@ def _same(value: Any, expected: Any, tolerance: float) -> bool:
         )
     if isinstance(value, dict) and isinstance(expected, dict):
         if all(isinstance(key, str) for key in expected):  # JSON has no other keys
-            value = {str(key): each for key, each in value.items()}
+            value = {_text(key): each for key, each in value.items()}
         return value.keys() == expected.keys() and all(
             _same(each, expected[key], tolerance) for key, each in value.items()
         )

@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.rewards.code.comparison import compare_outputs, same_value
+from openrlhf_cov.rewards.code.comparison import compare_outputs, same_value, shown
 from openrlhf_cov.rewards.code.inside import program as inside
 from openrlhf_cov.rewards.code.inside import wire
 from openrlhf_cov.rewards.code.judge import Budget, Failure, Status, Verdict
@@ -203,7 +203,7 @@ def _by_calls(service: Service, program: str, tests: Tests) -> list[Failure | No
         alone = tests.unwrap and isinstance(expected, list) and len(expected) == 1
         wanted = [expected, *(expected if alone else [])]
         right = any(same_value(value, each, tests.tolerance, tests.unordered) for each in wanted)
-        outcomes.append(None if right else Failure("wrong", f"returned {value!r:.100}"))
+        outcomes.append(None if right else Failure("wrong", f"returned {shown(value)}"))
     return outcomes if len(outcomes) == len(tests.cases) else [*outcomes, _ended(status)]
 
 

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from openrlhf_cov.rewards.code.comparison import compare_outputs, same_value
+from openrlhf_cov.rewards.code.comparison import compare_outputs, same_value, shown
 from openrlhf_cov.rewards.code.inside import program as inside
 from openrlhf_cov.rewards.code.inside import wire
 from openrlhf_cov.rewards.code.sandbox import Ending, Limits, Process, Sandbox, readable
@@ -161,7 +161,7 @@ class Run:
         except (ValueError, TypeError, KeyError, RecursionError, ArithmeticError, AttributeError) as error:
             raise Failure("wrong", f"the value is no plain data: {error}") from None
         if not self._same(value, expected):
-            raise Failure("wrong", f"returned {value!r:.100}")
+            raise Failure("wrong", f"returned {shown(value)}")
 
     def _same(self, value: Any, expected: Any) -> bool:
         tests = self._tests

@@ -263,7 +263,7 @@ def _arguments() -> list[str]:
     arguments += ["--as-pid-1", "--die-with-parent", "--new-session", "--hostname", "sandbox", "--cap-drop", "ALL"]
     for capability in ("CAP_SYS_ADMIN", *(("CAP_SETUID", "CAP_SETGID", "CAP_KILL") if os.getuid() == 0 else ())):
         arguments += ["--cap-add", capability]
-    for folder in ("/dev", "/etc", "/tmp", PYTHON, f"{PYTHON}/bin"):
+    for folder in ("/dev", "/etc", "/tmp", "/usr", PYTHON, f"{PYTHON}/bin"):
         arguments += ["--perms", "0755", "--dir", folder]
     for library in map(Path, SYSTEM_LIBRARIES):
         if library.is_symlink():

@@ -5,6 +5,7 @@ its exit status names a kind of failure, what it computes is compared by others.
 """
 
 import atexit
+import builtins
 import gc
 import importlib
 import json
@@ -13,6 +14,7 @@ import random
 import sys
 import threading
 import traceback
+from _sitebuiltins import Quitter
 from types import ModuleType
 from typing import Any, BinaryIO
 
@@ -46,6 +48,8 @@ def warm_up() -> None:
     """Import what programs use."""
     for name in WARM:
         importlib.import_module(name)
+    for name in ("exit", "quit"):  # Python's site, which is left out, adds them
+        setattr(builtins, name, Quitter(name, "Ctrl-D"))
     exec(PRELUDE, _prelude)
     del _prelude["__builtins__"]
 

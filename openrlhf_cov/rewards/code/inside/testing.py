@@ -4,6 +4,7 @@ One line of JSON for each test goes to the results, which the program's process 
 "detail": …}``; before them ``{"tests": how many}``.
 """
 
+import ast
 import itertools
 import math
 import sys
@@ -26,13 +27,16 @@ def run(request: dict[str, Any], channel: BinaryIO, results: BinaryIO) -> None:
     sys.modules[MODULE] = module
     values = peer.imported(names if isinstance(names, dict) else {}, side)
     freely = peer.without_builtins(values, request["function"])
+    # a program that calls something as the tests call a helper of theirs would be asked what it thinks of itself
+    freely = {name: value for name, value in freely.items() if name not in _bound(request["setup"])}
     _pretend_modules(values, list(freely))
-    vars(module).update(freely)
+    if not request["functions"]:  # a file of tests imports what it wants
+        vars(module).update(freely, np=sys.modules["numpy"], numpy=sys.modules["numpy"], pytest=sys.modules["pytest"])
     failure: BaseException | None = None
     gathered: list[Test] = []
     try:
         exec(compile(request["setup"], "tests.py", "exec"), vars(module))
-        gathered = list(_tests(request, module))
+        gathered = list(_tests(request, module, values))
     except BaseException as error:
         failure = error
     results.write(wire.line({"tests": len(gathered)}))
@@ -56,13 +60,29 @@ def _tell(results: BinaryIO, error: BaseException | None) -> None:
     results.flush()
 
 
-def _tests(request: dict[str, Any], module: ModuleType) -> Iterator[Test]:
+def _bound(source: str) -> set[str]:
+    """Names that tests bind themselves, outside of functions, and those of the modules that stand in for libraries."""
+    names = {"np", "numpy", "pytest"}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom) and getattr(node, "module", None) != "solution":
+            names |= {(each.asname or each.name).partition(".")[0] for each in node.names}
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+def _tests(request: dict[str, Any], module: ModuleType, values: dict[str, Any]) -> Iterator[Test]:
+    """What the tests define; a name that a program's ``values`` brought is no test, whatever it is called."""
     for number, source in enumerate(request["asserts"]):
         code = compile(source, f"assert_{number + 1}.py", "exec")
         yield lambda code=code: exec(code, vars(module))
     for name, value in list(vars(module).items()):
         if not request["functions"]:
             break
+        if values.get(name) is value:
+            continue
         if name.startswith("test") and callable(value) and not isinstance(value, type | peer.Remote):
             yield from _cases(value)
         elif name.startswith("Test") and isinstance(value, type):
