@@ -84,9 +84,12 @@ def best_cells(spec: Spec, arm: Arm, scores: Scores) -> list[Cell]:
 
 
 def merit(scores: Scores, runs: list[Run]) -> tuple[float, float]:
-    """Mean accuracy of the last step, equal ones by the mean area under the curve: the greater the better."""
+    """Mean accuracy of the last step, equal ones by the mean area under the curve: the greater the better.
+
+    Accuracies are the same to four digits, as packed numbers have five.
+    """
     found = [scores[run] for run in runs]
-    return round(sum(each.last for each in found) / len(found), 9), sum(each.area for each in found) / len(found)
+    return round(sum(each.last for each in found) / len(found), 4), sum(each.area for each in found) / len(found)
 
 
 def tuning_run(spec: Spec, arm: Arm, cell: Cell, seed: int) -> Run:
