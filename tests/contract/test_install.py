@@ -22,6 +22,7 @@ REPLACED = {
     ("rewards/code/inside/testing.py", "pytest.param"),
     ("rewards/code/inside/testing.py", "numpy.allclose"),
     ("rewards/code/inside/peer.py", "setattr(Remote, ...)"),
+    ("rewards/code/inside/program.py", "setattr(builtins, ...)"),
 }
 """Methods of objects that DeepSpeed makes itself, so no subclass can stand in; of the standard library's; and, inside
 of the sandbox for programs, modules that are ours by other names, as tests of programs import them."""

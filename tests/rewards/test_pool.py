@@ -30,7 +30,8 @@ def test_the_value_comes_back(pool):
 def test_eight_threads_share_two_workers():
     with WorkerPool("pool_targets:run", 2) as pool, ThreadPoolExecutor(8) as threads:
         values = list(threads.map(lambda i: pool.call("echo", i, timeout=5), range(200)))
-        assert len(psutil.Process().children()) == 2
+        children = [each for each in psutil.Process().children() if each.name() != "bwrap"]  # of other tests
+        assert len(children) == 2
     assert values == list(range(200))
 
 
