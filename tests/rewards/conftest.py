@@ -1,5 +1,7 @@
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from openrlhf_cov.rewards.pool import SECOND_OPINION_TARGET, WorkerPool, shared_pool
@@ -10,6 +12,14 @@ def no_shared_pool() -> None:
     """The pools that other tests share are closed, so that the processes of this one are all there are."""
     shared_pool().close()
     shared_pool(target=SECOND_OPINION_TARGET).close()
+
+
+@pytest.fixture
+def workers() -> Callable[[], list[psutil.Process]]:
+    """Gives the processes that this test has started. What other tests left (a sandbox, Python's resource tracker) is
+    not counted."""
+    before = set(psutil.Process().children())
+    return lambda: [child for child in psutil.Process().children() if child not in before]
 
 
 @pytest.fixture(scope="module")

@@ -27,11 +27,10 @@ def test_the_value_comes_back(pool):
         assert pool.call("echo", value, timeout=5) == value
 
 
-def test_eight_threads_share_two_workers():
+def test_eight_threads_share_two_workers(workers):
     with WorkerPool("pool_targets:run", 2) as pool, ThreadPoolExecutor(8) as threads:
         values = list(threads.map(lambda i: pool.call("echo", i, timeout=5), range(200)))
-        children = [each for each in psutil.Process().children() if each.name() != "bwrap"]  # of other tests
-        assert len(children) == 2
+        assert len(workers()) == 2
     assert values == list(range(200))
 
 
@@ -54,16 +53,16 @@ def test_a_call_that_hangs_is_killed_in_time_and_the_next_one_is_answered(pool, 
     assert pool.call("echo", 1, timeout=5) == 1
 
 
-def test_while_one_worker_is_stuck_the_other_one_answers():
+def test_while_one_worker_is_stuck_the_other_one_answers(workers):
     with WorkerPool("pool_targets:run", 2) as pool, ThreadPoolExecutor(1) as thread:
         pool.call("pid", timeout=5)
-        workers = {worker.pid for worker in psutil.Process().children()}
+        started = {worker.pid for worker in workers()}
         stuck = thread.submit(pool.call, "nap", 60, timeout=1.0)
         time.sleep(0.2)
         pids = {pool.call("pid", timeout=5) for _ in range(20)}
         assert not stuck.done()
         assert len(pids) == 1
-        assert pids < workers
+        assert pids < started
         with pytest.raises(WorkerTimeout):
             stuck.result()
 

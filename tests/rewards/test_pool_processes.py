@@ -92,10 +92,10 @@ def test_a_replacement_may_stay_unused_for_longer_than_a_start_may_take():
         assert pool.call("echo", 1, timeout=5) == 1
 
 
-def test_the_replacement_starts_at_once():
+def test_the_replacement_starts_at_once(workers):
     with WorkerPool("slow_target:answer", 1) as pool:
         pool.call(timeout=5)
-        (worker,) = psutil.Process().children()
+        (worker,) = workers()
         worker.suspend()
         with pytest.raises(WorkerTimeout):
             pool.call(timeout=0.1)
@@ -116,20 +116,20 @@ def test_a_worker_that_is_ready_goes_before_one_that_starts():
         assert time.monotonic() - started < 0.4
 
 
-def test_workers_start_with_the_first_call_and_close_leaves_none():
+def test_workers_start_with_the_first_call_and_close_leaves_none(workers):
     pool = WorkerPool("pool_targets:run", 3)
-    assert psutil.Process().children() == []
+    assert workers() == []
     pool.call("pid", timeout=5)
-    workers = psutil.Process().children()
-    assert len(workers) == 3
+    started = workers()
+    assert len(started) == 3
     pool.close()
     pool.close()
-    assert all(gone(worker.pid) for worker in workers)
+    assert all(gone(worker.pid) for worker in started)
     with pytest.raises(RuntimeError, match="closed"):
         pool.call("pid", timeout=5)
 
 
-def test_close_ends_the_call_in_progress_and_those_that_wait():
+def test_close_ends_the_call_in_progress_and_those_that_wait(workers):
     pool = WorkerPool("pool_targets:run", 1)
     pool.call("pid", timeout=5)
     with ThreadPoolExecutor(2) as threads:
@@ -142,7 +142,7 @@ def test_close_ends_the_call_in_progress_and_those_that_wait():
             busy.result(timeout=SLACK)
         with pytest.raises(RuntimeError):
             waiting.result(timeout=SLACK)
-    assert psutil.Process().children() == []
+    assert workers() == []
 
 
 def test_a_forked_process_has_workers_of_its_own(tmp_path):
