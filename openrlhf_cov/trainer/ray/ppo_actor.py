@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 
+from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS, ClientStates, checkpoint_folder
-from openrlhf_cov.trainer.ray.model_actors import CheckpointedActor, read_rollouts
+from openrlhf_cov.trainer.ray.model_actors import CheckpointedActor, read_rollouts, scoring_models
 from openrlhf_cov.trainer.ray.seams import plain_class
 from openrlhf_cov.trainer.sample_info import ENTROPY
 
@@ -41,7 +42,8 @@ class CovPolicyActor(CheckpointedActor, plain_class(PolicyModelActor)):
     ) -> torch.Tensor:
         """Log-probs (B, A) of the rollouts as upstream's; the entropies of the policy that scores them are kept."""
         tensors = (each.to(self.trainer.device) for each in (sequences, action_mask, attention_mask))
-        log_probs, entropies = self.trainer.score(*tensors, mm_train_inputs_list, with_entropy=True)
+        with cpu_host.share_of_threads(scoring_models(self.strategy.args)):
+            log_probs, entropies = self.trainer.score(*tensors, mm_train_inputs_list, with_entropy=True)
         self.entropies.append(entropies.float().cpu())
         return log_probs.cpu()
 
