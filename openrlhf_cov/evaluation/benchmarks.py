@@ -13,6 +13,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.code import datasets
 from openrlhf_cov.rewards.code.datasets import Converter
 from openrlhf_cov.utils.hub import HubDataset
+from openrlhf_cov.utils.text_table import aligned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,8 +276,7 @@ def table() -> str:
         numbers = (benchmark.version, benchmark.rows, how.samples, how.temperature, how.max_tokens)
         hub = benchmark.hub.path if benchmark.hub else "-"
         rows.append((benchmark.name, *map(str, numbers), benchmark.grader, hub, benchmark.title))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = aligned(rows, left=range(len(head)))
     lines += ["", *(f"group {name}: {', '.join(members)}" for name, members in GROUPS.items())]
     return "\n".join([*lines, *map(_protocol_line, PROTOCOLS.values())])
 
