@@ -36,6 +36,21 @@ def ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture
+def hub(monkeypatch) -> Callable[[list[dict]], list[tuple]]:
+    """Function (rows) -> the calls of ``load_dataset``, which returns these rows of the hub."""
+    import datasets
+
+    calls: list[tuple] = []
+
+    def serve(rows: list[dict]) -> list[tuple]:
+        found = datasets.Dataset.from_list(rows)
+        monkeypatch.setattr(datasets, "load_dataset", lambda *asked, split: calls.append((*asked, split)) or found)
+        return calls
+
+    return serve
+
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 RAY = """#!{python}
 import json, sys

@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.errors import UsageError
+from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.evaluation.benchmarks import Benchmark, Protocol, Sampling
 from openrlhf_cov.evaluation.data import Problem, load_problems, ungradable
 from openrlhf_cov.evaluation.records import STRICT, AskedProblem, BenchmarkSettings, Count, Key
@@ -123,10 +123,9 @@ def _tokens(benchmark: str, texts: list[str], template: str, tokenizer: Any) -> 
     try:
         return tokenize(texts, template, tokenizer)
     except Exception as error:  # a tokenizer raises what it likes
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UsageError(
-            f"{benchmark}: the tokenizer of the model cannot write its problems ({reason}); take another model, or "
-            "benchmarks that it can"
+            f"{benchmark}: the tokenizer of the model cannot write its problems ({reason_of(error)}); take another "
+            "model, or benchmarks that it can"
         ) from error
 
 
