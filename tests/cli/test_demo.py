@@ -48,7 +48,7 @@ def run_main(monkeypatch, capsys):
 def test_a_bad_output_is_one_line(run_main, tmp_path, output, message):
     (tmp_path / "file").touch()
     (tmp_path / "full" / "run").mkdir(parents=True)
-    status, line = run_main("--output", tmp_path / output, "--task", tmp_path / "task")
+    status, line = run_main("--output", tmp_path / output, "--folder", tmp_path / "task")
     assert status == 2
     assert line.startswith(f"demo: error: --output {tmp_path / output} {message}")
     assert len(line.splitlines()) == 1
@@ -57,29 +57,29 @@ def test_a_bad_output_is_one_line(run_main, tmp_path, output, message):
 @pytest.mark.parametrize("missing", ["model/model.safetensors", "test.jsonl", "task.json"])
 def test_an_unfinished_task_is_one_line(run_main, tmp_path, missing):
     (put_task(tmp_path / "task", train_rows=64) / missing).unlink()
-    status, line = run_main("--output", tmp_path / "run", "--task", tmp_path / "task")
+    status, line = run_main("--output", tmp_path / "run", "--folder", tmp_path / "task")
     assert (status, len(line.splitlines())) == (2, 1)
-    assert f"--task {tmp_path / 'task'} is not empty and holds no finished task; choose another folder" in line
+    assert f"--folder {tmp_path / 'task'} is not empty and holds no finished task 'addition'; choose another folder" in line
     assert not (tmp_path / "run").exists()
 
 
 def test_a_task_that_is_a_file_is_one_line(run_main, tmp_path):
     (tmp_path / "task").touch()
-    status, line = run_main("--output", tmp_path / "run", "--task", tmp_path / "task")
+    status, line = run_main("--output", tmp_path / "run", "--folder", tmp_path / "task")
     assert status == 2
-    assert f"--task {tmp_path / 'task'} is not empty" in line
+    assert f"--folder {tmp_path / 'task'} is not empty" in line
 
 
 def settings(tmp_path, *flags):
     with pytest.MonkeyPatch.context() as patch:
-        folders = ["--output", str(tmp_path / "run"), "--task", str(tmp_path / "task")]
+        folders = ["--output", str(tmp_path / "run"), "--folder", str(tmp_path / "task")]
         patch.setattr(sys, "argv", ["demo", *folders, *flags])
         return demo.parse_args()
 
 
 def test_more_steps_than_the_task_gives_are_refused(run_main, tmp_path):
     put_task(tmp_path / "task", train_rows=95)  # 2 steps of 32 and a rest
-    status, line = run_main("--output", tmp_path / "run", "--task", tmp_path / "task", "--steps", 3)
+    status, line = run_main("--output", tmp_path / "run", "--folder", tmp_path / "task", "--steps", 3)
     assert status == 2
     assert "--steps 3 is more than the task gives: 95 training problems are 2 steps of 32 prompts" in line
     demo.check(settings(tmp_path, "--steps", "2"))
@@ -105,8 +105,8 @@ def test_a_failed_training_is_no_bad_setting(run_main, monkeypatch, error, statu
 @pytest.mark.parametrize(("status", "error"), [(2, UsageError), (1, RunStopped), (130, RunStopped)])
 def test_a_task_that_cannot_be_made(monkeypatch, tmp_path, status, error):
     monkeypatch.setattr(demo.subprocess, "run", lambda command: demo.subprocess.CompletedProcess(command, status))
-    with pytest.raises(error, match=f"could not be made in {tmp_path / 'task'}; name another folder with --task"):
-        demo.make_task(tmp_path / "task")
+    with pytest.raises(error, match=f"could not be made in {tmp_path / 'task'}; name another folder with --folder"):
+        demo.make_task(tmp_path / "task", "addition")
 
 
 def test_scores_are_those_that_the_task_reports(tmp_path):
@@ -167,7 +167,7 @@ def test_a_null_stops_neither_line_nor_table(tmp_path, name):
     assert ("nan" in shown) == (name != "timing/generation")
     (tmp_path / "metrics.jsonl").write_text(json.dumps(LINE | {name: None}) + "\n")
     scores = {"accuracy_greedy": 0.5, "accuracy_sampled": 0.25}
-    assert ("nan" in demo.table("kl_cov", scores, scores, tmp_path, tmp_path / "r.html", 9.0)) == (
+    assert ("nan" in demo.table("addition", "kl_cov", scores, scores, tmp_path, tmp_path / "r.html", 9.0)) == (
         name != "cov/selected_frac"
     )
 
@@ -177,10 +177,10 @@ def test_the_table_by_hand(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(json.dumps(LINE) + "\n" + json.dumps(last) + "\n")
     before = {"accuracy_greedy": 0.5, "accuracy_sampled": 0.25}
     after = {"accuracy_greedy": 1.0, "accuracy_sampled": 0.75}
-    table = demo.table("clip_cov", before, after, tmp_path, tmp_path / "report.html", 99.6)
+    table = demo.table("code", "clip_cov", before, after, tmp_path, tmp_path / "report.html", 99.6)
     rows = [" ".join(line.split()) for line in table.splitlines()]
     assert [row for row in rows if row] == [
-        "--cov_type clip_cov on the embedded task: 2 steps of 32 prompts x 8 samples",
+        "--cov_type clip_cov on the embedded task 'code': 2 steps of 32 prompts x 8 samples",
         "before after",
         "held-out accuracy, greedy 50.0% 100.0%",
         "held-out accuracy, temperature 1 25.0% 75.0%",
