@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
     before = score(task / "model", task)
     after = train_and_score(args.cov_type, args.steps, task, output)
     page = write_report([output], output / "report")
-    terminal.say(table(args.task, args.cov_type, before, after, output, page, time.monotonic() - started))
+    terminal.say(table(args.cov_type, before, after, output, page, time.monotonic() - started))
 
 
 def train_and_score(
@@ -107,8 +107,8 @@ def train_and_score(
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse folders in use, more steps than the task gives, missing packages and a machine that cannot grade the task;
-    make the output folder."""
+    """Refuse folders in use, more steps than the task gives, missing packages, and a machine that cannot grade the
+    task; make the output folder."""
     require()
     TINY_TASKS[args.task].check_ready()
     has_task = read_task(args.folder, args.task) is not None
@@ -242,7 +242,7 @@ def step_line(line: dict) -> str:
     )
 
 
-def table(task: str, cov_type: str, before: dict, after: dict, output: Path, page: Path, seconds: float) -> str:
+def table(cov_type: str, before: dict, after: dict, output: Path, page: Path, seconds: float) -> str:
     """What the run did, for a person."""
     lines = read_metrics(output / METRICS_FILE)
     entropy, reward = (
@@ -251,7 +251,7 @@ def table(task: str, cov_type: str, before: dict, after: dict, output: Path, pag
     generated, generating = sum(map(tokens, lines)), sum(number(line, "timing/generation") for line in lines)
     total = sum(number(line, "timing/step_total") for line in lines)
     return f"""
---cov_type {cov_type} on the embedded task {task!r}: {len(lines)} steps of {PROMPTS} prompts x {SAMPLES} samples
+--cov_type {cov_type} on the embedded task: {len(lines)} steps of {PROMPTS} prompts x {SAMPLES} samples
                                     before     after
 held-out accuracy, greedy          {before["accuracy_greedy"]:7.1%}   {after["accuracy_greedy"]:7.1%}
 held-out accuracy, temperature 1   {before["accuracy_sampled"]:7.1%}   {after["accuracy_sampled"]:7.1%}

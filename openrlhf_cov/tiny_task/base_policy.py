@@ -67,7 +67,17 @@ def make_base_policy(
     return make_policy(examples, build_tokenizer(config.max_length), config, seed)
 
 
-PROGRAMS_POLICY = BasePolicyConfig(layers=3, heads=4, hidden_size=128, intermediate_size=384, max_length=64, steps=400)
+PROGRAMS_POLICY = BasePolicyConfig(
+    layers=2,
+    heads=4,
+    hidden_size=128,
+    intermediate_size=384,
+    max_length=64,
+    steps=160,
+    rows_per_step=64,
+    learning_rate=3e-3,
+    warmup_steps=30,
+)
 """That of the one-line programs. vLLM on a CPU wants heads of at least 32 numbers."""
 
 

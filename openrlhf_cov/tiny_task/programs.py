@@ -4,9 +4,9 @@ A prompt says in three words and numbers what a function of a list does: which n
 what it gives of the result, such as ``above 3, times 4, first 2:``. A response is the program ``f``, such as
 ``f=lambda x:[v*4 for v in x if v>3][:2]``. It is right if it passes all tests of the exercise.
 
-The base policy has learnt from careless programmers. It knows the language, but takes ``>=`` for ``>``, slices from the
-wrong end and forgets a bracket, some of it more often than not; one program in three is right. Reinforcement learning
-has to find out which habits the tests do not forgive.
+The base policy has learnt from careless programmers, of whose programs one in three is right. It knows the language,
+but takes ``>=`` for ``>``, slices from the wrong end and forgets a bracket, some of it more often than not.
+Reinforcement learning has to find out which habits the tests do not forgive.
 """
 
 import itertools
@@ -60,7 +60,9 @@ CHANGE = {
 GIVE = {
     "first": _part(lambda y, k: y[:k], ["{y}[:{k}]"], ["{y}[{k}]"], 0.15),
     "last": _part(lambda y, k: y[-k:], ["{y}[-{k}:]"], ["{y}[{k}:]", "{y}[:-{k}]"], 0.6),
-    "largest": _part(lambda y, k: sorted(y)[-k:], ["sorted({y})[-{k}:]"], ["sorted({y})[:{k}]", "max({y})[:{k}]"], 0.3),
+    "largest": _part(
+        lambda y, k: sorted(y)[-k:], ["sorted({y})[-{k}:]"], ["sorted({y})[:{k}]", "max({y})[:{k}]"], 0.3
+    ),
     "smallest": _part(lambda y, k: sorted(y)[:k], ["sorted({y})[:{k}]"], ["sorted({y})[-{k}:]", "min({y})"], 0.2),
     "every": _part(lambda y, k: y[::k], ["{y}[::{k}]"], ["{y}[:{k}]"], 0.35),
     "total modulo": _part(lambda y, k: sum(y) % k, ["sum({y})%{k}"], ["sum({y})//{k}", "sum({y}%{k})"], 0.25),
@@ -136,13 +138,18 @@ def split_exercises(seed: int, held_out: int) -> tuple[list[Exercise], list[Exer
 def write_program(exercise: Exercise, rng: random.Random, careless: bool = True) -> str:
     """A program for the exercise, without the end of a response, as a careless or a careful programmer writes it."""
 
-    def written(part: Part, **values: object) -> str:
+    def chosen(part: Part) -> str:
         slipped = careless and rng.random() < part.carelessness
-        return rng.choice(part.slips if slipped else part.right).format(**values)
+        return rng.choice(part.slips if slipped else part.right)
 
-    (keep, k), (change, c), (give, g) = exercise.keep, exercise.change, exercise.give
-    changed, condition = written(CHANGE[change], k=c), written(KEEP[keep], k=k)
-    body = written(GIVE[give], y=f"[{changed} for v in x if {condition}]", k=g)
-    if careless and body[-1] in "])" and rng.random() < FORGOTTEN_BRACKET:
-        body = body[:-1]
-    return rng.choice(BEGINNINGS) + body
+    (keep, _), (change, _), (give, _) = exercise.keep, exercise.change, exercise.give
+    text = assemble(exercise, chosen(KEEP[keep]), chosen(CHANGE[change]), chosen(GIVE[give]), rng.choice(BEGINNINGS))
+    forgotten = careless and text[-1] in "])" and rng.random() < FORGOTTEN_BRACKET
+    return text[:-1] if forgotten else text
+
+
+def assemble(exercise: Exercise, keep: str, change: str, give: str, beginning: str = BEGINNINGS[0]) -> str:
+    """The program whose parts are written as these templates say, with the numbers of the exercise."""
+    (_, k), (_, c), (_, g) = exercise.keep, exercise.change, exercise.give
+    numbers = f"[{change.format(k=c)} for v in x if {keep.format(k=k)}]"
+    return beginning + give.format(y=numbers, k=g)

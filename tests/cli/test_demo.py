@@ -9,6 +9,7 @@ import pytest
 
 from openrlhf_cov.cli import demo
 from openrlhf_cov.cli.make_tiny_task import TASK_FILES, TaskSettings, write_task
+from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
 from openrlhf_cov.errors import RunStopped, UsageError
 
 
@@ -59,7 +60,22 @@ def test_an_unfinished_task_is_one_line(run_main, tmp_path, missing):
     (put_task(tmp_path / "task", train_rows=64) / missing).unlink()
     status, line = run_main("--output", tmp_path / "run", "--folder", tmp_path / "task")
     assert (status, len(line.splitlines())) == (2, 1)
-    assert f"--folder {tmp_path / 'task'} is not empty and holds no finished task 'addition'; choose another folder" in line
+    assert f"--folder {tmp_path / 'task'} is not empty and holds no finished task 'addition'" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_with_the_other_task_is_one_line(run_main, tmp_path):
+    put_task(tmp_path / "task", train_rows=64)
+    status, line = run_main("--output", tmp_path / "run", "--task", "code", "--folder", tmp_path / "task")
+    assert (status, len(line.splitlines())) == (2, 1)
+    assert "holds no finished task 'code'" in line
+
+
+def test_programs_without_a_sandbox_are_one_line_with_what_to_install(run_main, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status, line = run_main("--output", tmp_path / "run", "--task", "code", "--folder", tmp_path / "task")
+    assert (status, len(line.splitlines())) == (2, 1)
+    assert "apt install bubblewrap" in line
     assert not (tmp_path / "run").exists()
 
 
@@ -167,7 +183,7 @@ def test_a_null_stops_neither_line_nor_table(tmp_path, name):
     assert ("nan" in shown) == (name != "timing/generation")
     (tmp_path / "metrics.jsonl").write_text(json.dumps(LINE | {name: None}) + "\n")
     scores = {"accuracy_greedy": 0.5, "accuracy_sampled": 0.25}
-    assert ("nan" in demo.table("addition", "kl_cov", scores, scores, tmp_path, tmp_path / "r.html", 9.0)) == (
+    assert ("nan" in demo.table("kl_cov", scores, scores, tmp_path, tmp_path / "r.html", 9.0)) == (
         name != "cov/selected_frac"
     )
 
@@ -177,10 +193,10 @@ def test_the_table_by_hand(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(json.dumps(LINE) + "\n" + json.dumps(last) + "\n")
     before = {"accuracy_greedy": 0.5, "accuracy_sampled": 0.25}
     after = {"accuracy_greedy": 1.0, "accuracy_sampled": 0.75}
-    table = demo.table("code", "clip_cov", before, after, tmp_path, tmp_path / "report.html", 99.6)
+    table = demo.table("clip_cov", before, after, tmp_path, tmp_path / "report.html", 99.6)
     rows = [" ".join(line.split()) for line in table.splitlines()]
     assert [row for row in rows if row] == [
-        "--cov_type clip_cov on the embedded task 'code': 2 steps of 32 prompts x 8 samples",
+        "--cov_type clip_cov on the embedded task: 2 steps of 32 prompts x 8 samples",
         "before after",
         "held-out accuracy, greedy 50.0% 100.0%",
         "held-out accuracy, temperature 1 25.0% 75.0%",
@@ -203,3 +219,12 @@ def test_the_command_trains_on_the_prompts_of_its_steps(tmp_path):
     assert flags["--address"] == "http://127.0.0.1:1"
     assert flags["--cov_type"] == "kl_cov"
     assert flags["--ckpt.output_dir"] == str(tmp_path / "run")
+    assert flags["--reward.remote_url"].endswith("openrlhf_cov/tiny_task/reward_func.py")
+
+
+def test_the_command_of_programs_grades_with_the_sandbox(tmp_path):
+    folders = tmp_path / "task", tmp_path / "run"
+    command = demo.training_command("none", 3, *folders, "http://127.0.0.1:1", kind=TINY_TASKS["code"])
+    flags = dict(pairwise(command))
+    assert flags["--reward.remote_url"].endswith("openrlhf_cov/rewards/reward_func.py")
+    assert (flags["--reward_source"], flags["--code_extract"]) == ("code", "whole")
