@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -63,7 +64,9 @@ def build_parser() -> Parser:
     parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="folder to write; new or empty")
     for setting in fields(TaskSettings):
         text = f"{HELP[setting.name]} (default: {setting.default})"
-        values = {"choices": tuple(TINY_TASKS)} if setting.name == "task" else {"type": int, "metavar": "N"}
+        values: dict[str, Any] = {"type": int, "metavar": "N"}
+        if setting.name == "task":
+            values = {"choices": tuple(TINY_TASKS)}
         parser.add_argument(f"--{setting.name}", default=setting.default, help=text, **values)
     return parser
 
@@ -115,10 +118,9 @@ def evaluate(model_dir: Path, rows: list[dict[str, str]], seed: int, task: TinyT
     from openrlhf_cov.tiny_task.accuracy import evaluate_policy
 
     logger.info("evaluating the policy in %s on %d held-out problems", model_dir, len(rows))
-    settings = {"seed": seed, "batch_size": EVALUATION_BATCH_SIZE, "max_new_tokens": task.evaluation_tokens}
-    settings |= {"reward": task.reward()}
-    greedy = evaluate_policy(model_dir, rows, temperature=0.0, **settings)
-    sampled = evaluate_policy(model_dir, rows, temperature=1.0, **settings)
+    bounds = {"batch_size": EVALUATION_BATCH_SIZE, "max_new_tokens": task.evaluation_tokens}
+    score = partial(evaluate_policy, model_dir, rows, seed=seed, reward=task.reward(), **bounds)
+    greedy, sampled = score(temperature=0.0), score(temperature=1.0)
     return {
         "accuracy_greedy": greedy.accuracy,
         "accuracy_sampled": sampled.accuracy,
