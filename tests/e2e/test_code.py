@@ -32,7 +32,7 @@ def code_task(needs_sandbox, task, tmp_path_factory):
     """``task`` with 24 exercises and a base policy for them: three steps of 8."""
     folder, made = tmp_path_factory.mktemp("code"), TINY_TASKS["code"]
     exercises, _ = made.split(0, 1)
-    model, tokenizer = made.make_policy(exercises, replace(made.policy(), steps=120, rows_per_step=32), 0)
+    model, tokenizer = made.make_policy(exercises, replace(made.policy(), rows_per_step=48), 0)
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     rows = [exercise.to_row() for exercise in exercises[:24]]
@@ -58,7 +58,9 @@ def test_a_resumed_run_on_programs_is_the_straight_one(run_trainer, code_task, t
         assert [line["step"] for line in run.metrics] == [1, 2, 3]
         for line in run.metrics:
             shares = [line[name] for name in (*CODE_METRICS.values(), *STATUS_METRICS.values())]
-            assert sum(shares) + line["rollout/reward_mean"] == pytest.approx(1.0)  # every program has one verdict
+            # every program has one verdict; a right one that was cut off has no reward
+            cut = line["rollout/truncated_rate"] + 1e-6
+            assert sum(shares) + line["rollout/reward_mean"] == pytest.approx(1.0, abs=cut)
             assert 0.0 < line["rollout/reward_mean"] < 1.0
             assert line["rollout/reward_mean"] <= line["reward/code_test_share"] < 1.0
             assert line["reward/code_seconds"] > 0.0
