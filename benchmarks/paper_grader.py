@@ -29,11 +29,12 @@ from functools import cache
 from pathlib import Path
 
 from openrlhf_cov.rewards.grading import grade, with_second_opinion
-from openrlhf_cov.rewards.pool import PoolError, WorkerPool
+from openrlhf_cov.rewards.pool import WorkerError, WorkerPool, WorkerTimeout
 
 GRADER = "verl/utils/reward_score/prime_math/__init__.py"
-LIMIT = 60.0
-"""Seconds for one verdict of theirs; they wait five minutes. After that it is wrong, as there."""
+LIMIT = 300.0
+"""Seconds for a verdict of theirs, after which a response is wrong, as there. Ours get as many: a busy machine is no
+verdict."""
 MEMORY = 4 << 30
 
 
@@ -63,7 +64,7 @@ def main() -> None:
     pairs = [pair for path in args.cases for pair in cases(path, args.without)]
     pairs += [pair for path in args.labels for pair in labels(path, args.limit)]
     with (
-        WorkerPool("paper_grader:accepts", args.threads, memory_bytes=MEMORY) as pool,
+        WorkerPool("paper_grader:accepts", args.threads, memory_bytes=MEMORY, startup_seconds=900) as pool,
         ThreadPoolExecutor(args.threads) as threads,
     ):
         verdicts = list(threads.map(lambda pair: judged(pair, pool, file), pairs))
@@ -107,11 +108,11 @@ def boxed(answer: str) -> str:
 
 def judged(pair: Pair, pool: WorkerPool, file: Path) -> tuple[bool, bool, bool]:
     """Verdicts of strict, of published and of the paper's grader, whose errors are a wrong answer, as there."""
-    ours = grade(pair.response, pair.gold)
-    lenient = with_second_opinion(ours, pair.gold)
+    ours = grade(pair.response, pair.gold, timeout=LIMIT)
+    lenient = with_second_opinion(ours, pair.gold, timeout=LIMIT)
     try:
         theirs = pool.call(str(file), pair.response, pair.gold, timeout=LIMIT)
-    except PoolError:
+    except (WorkerError, WorkerTimeout):
         theirs = False
     return ours.correct, lenient.correct, theirs
 
