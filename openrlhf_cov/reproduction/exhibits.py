@@ -96,7 +96,7 @@ def _with(run: Run, name: str, *flags: str, **tiny) -> Run:
 
 QWEN = {size: f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B", "32B")}
 ADDITION = ("--task", "addition", "--rollout.batch_size", "32", "--algo.kl.init_coef", "0", "--test_samples", "8")
-"""The laboratory on the sums, as the demo asks them, where entropy falls as learning goes on. No figure shows the test."""
+"""The laboratory on the sums, as the demo asks them; entropy falls as learning goes on. No figure has the test."""
 BASE = (*ADDITION, "--cov_type", "none")
 QWEN_LAW = tuple(
     _law(f"qwen2.5-{size.lower()}", model, size="32b" if size == "32B" else "7b", lab=BASE if size == "7B" else None)

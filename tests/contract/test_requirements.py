@@ -53,7 +53,9 @@ def test_every_import_is_of_a_stated_package():
     # programs of the sandbox import one another by the names of their files
     own = {"openrlhf_cov"} | {file.stem for file in files if file.parent.name == "inside"}
     foreign = set().union(*map(imported, files)) - set(sys.stdlib_module_names) - own
-    stated = {each.name.lower() for name in ("requirements-tools.txt", "requirements.txt") for each in requirements(name)}
+    stated = {
+        each.name.lower() for name in ("requirements-tools.txt", "requirements.txt") for each in requirements(name)
+    }
     stated |= {CPU_BUILDS.get(name, name) for name in stated}
     known = packages_distributions()
     missing = {name for name in foreign if not {each.lower() for each in known.get(name, [])} & stated}

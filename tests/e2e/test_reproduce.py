@@ -1,4 +1,4 @@
-"""Two figures of the paper at the tiny scale, whole, trained, reported, drawn: one in the laboratory, one through Ray."""
+"""Two figures of the paper at the tiny scale: trained, reported, drawn; one in the laboratory, one through Ray."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def test_figure_8_in_the_laboratory(reproduce):
 
 
 def test_figure_6_through_ray(reproduce):
-    """GRPO, RLOO, REINFORCE++ and REINFORCE++-baseline; two steps have no law, so that no coefficients are compared."""
+    """GRPO, RLOO, REINFORCE++ and REINFORCE++-baseline; two steps have no law, and no coefficients to compare."""
     from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
 
     write_task(reproduce.output / "tiny_task", TaskSettings(train_rows=64, test_rows=16), BasePolicyConfig(steps=30))

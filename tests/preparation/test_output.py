@@ -66,7 +66,9 @@ def test_a_template_that_asks_for_something_else_is_refused(prepare, open_rows, 
         folder, _ = prepare(rows, settings={"template": template})
         assert [line["id"] for line in lines(folder / "train.jsonl")] == ["p0"]
         return
-    with pytest.raises(UsageError, match=rf"--template {template} does not ask for what the source {source} of own/p0"):
+    with pytest.raises(
+        UsageError, match=rf"--template {template} does not ask for what the source {source} of own/p0"
+    ):
         prepare(rows, settings={"template": template})
 
 
