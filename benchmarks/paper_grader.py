@@ -6,8 +6,8 @@ That grader is a file of the authors' repository, which is not a part of this on
     python benchmarks/paper_grader.py Entropy-Mechanism-of-RL --cases tests/rewards/cases.jsonl --labels D/*.jsonl
 
 Each response is "The answer is \\boxed{...}." and is graded by all three. Of a case file (answer, gold, equal) it
-boxes the answers; of problems (answer) it boxes the label itself, the label of the next problem of the file, and the label
-with its last digit changed by one. Prints Markdown; --output FILE gets the pairs on which graders differ.
+boxes the answers; of problems (answer) it boxes the label itself, the label of the next problem of the file, and the
+label with its last digit changed by one. Prints Markdown; --output FILE gets the pairs on which graders differ.
 
 The file executes what it is given (SymPy's parser evaluates text): name no pairs that you would not execute. Its time
 limits, 1 and 5 seconds, count CPU time here, so that a busy machine changes no verdict.
