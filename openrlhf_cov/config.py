@@ -112,7 +112,7 @@ class EvaluationConfig(Settings):
     )
     eval_template: str = setting(
         "",
-        "prompt of the benchmarks: qwen-boxed, qwen-code, chat, plain or none; empty for the protocol's",
+        "prompt of the benchmarks: qwen-boxed, qwen-code, chat, plain, plain-code or none; empty for the protocol's",
         flag="eval.template",
     )
     eval_data_dir: str = setting(

@@ -115,8 +115,11 @@ def tiny_plan(shown: Exhibit, number: str, args: argparse.Namespace) -> Iterator
 
 
 def report_of(runs: Sequence[Run], number: str, args: argparse.Namespace, flags: Words) -> list[str]:
-    """The report of these runs, in the exhibit's own folder."""
-    return commands.report([folder_of(run, args) for run in runs], args.output / number.replace(" ", ""), *flags)
+    """The report of these runs, in the exhibit's own folder, with its numbers in law.json."""
+    folder = args.output / number.replace(" ", "")
+    return commands.report(
+        [folder_of(run, args) for run in runs], folder, "--export", str(folder / "law.json"), *flags
+    )
 
 
 def folder_of(run: Run, args: argparse.Namespace) -> Path:
