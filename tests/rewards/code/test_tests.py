@@ -17,9 +17,9 @@ def test_inputs_and_outputs_of_apps_taco_and_eurus():
 
 
 def test_calls_of_apps_and_eurus_with_values_or_lines_of_json():
-    tests = parsed({"fn_name": "add", "inputs": [[1, 2], "3\n[4]"], "outputs": [[3], "7"]})
+    tests = parsed({"fn_name": "add", "inputs": [[1, 2], "3\n[4]"], "outputs": [[3], "[7]"]})
     assert (tests.kind, tests.function, tests.unwrap) == ("calls", "add", True)
-    assert tests.cases == ([[1, 2], [3]], [[3, [4]], 7])
+    assert tests.cases == ([[1, 2], [3]], [[3, [4]], [7]])
 
 
 def test_inputs_of_live_code_bench():
