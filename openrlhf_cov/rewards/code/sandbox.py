@@ -35,6 +35,8 @@ KILL_SECONDS = 60.0
 """How long the end of a killed program may take; more than that is a sandbox that does not work."""
 MOST_WAITED = 120.0
 """Seconds, at most, by which a deadline is later on a machine that keeps programs waiting for a processor."""
+LOOK_SECONDS = 0.1
+"""How often at most that is looked at."""
 STDERR_BYTES = 2_000
 """The end of what a program writes there is kept for a message."""
 CHUNK = 1 << 16
@@ -228,7 +230,10 @@ class Sandbox:
     def left(self, deadline: float) -> float:
         """Seconds until a deadline (of ``time.monotonic``), which is later by what programs waited for a processor."""
         left = deadline - time.monotonic()
-        return left if left > 0 else left + min(MOST_WAITED, self._waited())
+        if left > 0:
+            return left
+        left += min(MOST_WAITED, self._waited())
+        return max(left, LOOK_SECONDS) if left > 0 else left
 
     def _waited(self) -> float:
         """Seconds that the processes of programs have waited for a processor until now; 0 where nobody counts them."""

@@ -153,6 +153,11 @@ def _true(test: ast.expr) -> bool:
     return _always(test) or (isinstance(test, ast.Constant) and bool(test.value))
 
 
+def _false(test: ast.expr) -> bool:
+    """``assert False``, where a program should not come to."""
+    return isinstance(test, ast.Constant) and not test.value
+
+
 def _checkers(nodes: list[ast.AST]) -> set[str]:
     """Names of functions that assert something, also by calling one of them."""
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
@@ -168,7 +173,7 @@ def _asserts(body: list[ast.stmt], checkers: set[str]) -> bool:
         match node:
             case ast.Raise():
                 return True
-            case ast.Assert() if any(isinstance(each, ast.Name) for each in ast.walk(node.test)):
+            case ast.Assert() if any(isinstance(each, ast.Name) for each in ast.walk(node.test)) or _false(node.test):
                 return True
             case ast.Call():
                 called = _last_name(node.func)
@@ -227,8 +232,8 @@ def _parameters(decorator: ast.expr, name: str) -> list[str]:
         found = ast.literal_eval(names) if names else ""
     except ValueError:
         found = ""
-    split = [each.strip() for each in found.split(",")] if isinstance(found, str) else list(found)
-    if not all(isinstance(each, str) and each for each in split):
+    split = [each.strip() for each in found.split(",") if each.strip()] if isinstance(found, str) else list(found)
+    if not split or not all(isinstance(each, str) for each in split):
         raise ValueError(f"{name}: parametrize needs the names that it gives")
     return split
 

@@ -160,12 +160,12 @@ import json, socket
 channel = socket.socket(fileno=4)
 channel.sendall(b'{"names": {"solve": {"value": {"mine": 0}}}}\\n')
 code = "import os; os.write(5, b'{\\"passed\\": true}\\n' * 9)"
-attack = {"do": "call", "with": [{"builtin": "exec"}, [code], {"dict": []}]}
 channel.recv(65536)
-for _ in range(3):
+for target in ({"builtin": "exec"}, {"yours": 0}, {"mine": 0}):
+    attack = {"do": "call", "to": target, "with": [[code, {"shared": ["tests 0", [9]]}], {}], "changed": {"tests 0": [9]}}
     channel.sendall(json.dumps(attack).encode() + b'\\n')
     channel.recv(65536)
-channel.sendall(b'{"value": 9, "changed": {"0": 1, "1": 2}}\\n')
+channel.sendall(b'{"value": 8, "changed": {"tests 0": 1, "tests 1": {"set": [9]}}}\\n')
 """,
     "references that are not its own": """
 import json, socket

@@ -8,6 +8,7 @@ import atexit
 import builtins
 import gc
 import importlib
+import io
 import json
 import linecache
 import os
@@ -25,6 +26,8 @@ FAILED, OUT_OF_MEMORY, NO_PROGRAM = 1, 71, 72
 """Exit status of a program that raised, ran out of memory, cannot be compiled."""
 FILE = "solution.py"
 MOST_MESSAGE = 500
+FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+"""What may hold text that was written and not closed."""
 
 WARM = (
     "abc array bisect cmath collections collections.abc contextlib copy dataclasses datetime decimal enum fractions "
@@ -37,13 +40,15 @@ PRELUDE = """
 import bisect, collections, copy, functools, heapq, itertools, math, operator, random, re, string, sys, time
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from decimal import Decimal
+from fractions import Fraction
 from functools import cache, cmp_to_key, lru_cache, reduce
 from heapq import heapify, heappop, heappush, heappushpop, heapreplace, nlargest, nsmallest
-from itertools import accumulate, chain, combinations, groupby, permutations, product, zip_longest
-from math import ceil, comb, factorial, floor, gcd, inf, isqrt, lcm, log, log2, pi, sqrt
+from itertools import accumulate, chain, combinations, groupby, islice, permutations, product, zip_longest
+from math import ceil, comb, factorial, floor, gcd, inf, isclose, isinf, isnan, isqrt, lcm, log, log2, pi, sqrt
 from typing import *
 """
-"""What the judges of function calls import before a program."""
+"""What the judges of function calls import before a program, and what statements may use."""
 _prelude: dict[str, Any] = {}
 
 
@@ -80,14 +85,15 @@ def _finish() -> int:
     """What Python does at the end of a program: wait for threads, call what waits for the end, write what is left."""
     threading._shutdown()
     atexit._run_exitfuncs()
-    failed = _flush(sys.stdout, sys.stderr)
+    failed = _flush(sys.__stdout__, sys.stdout, sys.stderr)
+    _flush(*(each for each in gc.get_objects() if type(each) in FILES))
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     sys.modules.pop("__main__", None)
-    gc.collect()  # which closes the files of the program's module, and ends its objects
+    gc.collect()  # which ends the objects of the program's module
     return _flush(sys.stdout, sys.stderr) or failed
 
 
-def _flush(*streams: TextIO | None) -> int:
+def _flush(*streams: TextIO | io.IOBase | None) -> int:
     """Write what the streams still hold; an exit status."""
     status = 0
     for stream in streams:

@@ -62,15 +62,21 @@ def run(request: dict[str, Any], channel: BinaryIO, results: BinaryIO, common: d
 
 
 def _tested(request: dict[str, Any], python: set[str]) -> set[str]:
-    """Names that Python has and the tests mean the program's: those in statements that name nothing else of it."""
-    found, setup = {request["function"]}, _bound(request["setup"])
+    """Names that Python has and the tests mean the program's.
+
+    Those in statements that name nothing else of the program, if none that does needs them: with ``gcd(4, 6) == 2``
+    it is the program's ``gcd``, with ``abs(f(3) - 9) < 1e-6`` it is Python's ``abs``.
+    """
+    alone, beside, setup = set(), set(), _bound(request["setup"])
     for source in request["asserts"] or [request["setup"]]:
         tree = ast.parse(source)
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - setup - _bound(source)
         names -= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
         if names <= python:  # of Python's functions, those that are always there only where there are no others
-            found |= names - vars(builtins).keys() or names
-    return found
+            alone |= names - vars(builtins).keys() or names
+        else:
+            beside |= names
+    return (alone - beside) | {request["function"]}
 
 
 def _tell(results: BinaryIO, error: BaseException | None) -> None:
@@ -251,13 +257,14 @@ class Marks:
 
     def parametrize(self, names: Any, values: Any, **_: Any) -> Any:
         """A decorator that gives a function one more list of parameters."""
-        split = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+        split = [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else list(names)
+        single = isinstance(names, str) and len(split) == 1
 
         def mark(function: Any) -> Any:
             rows = []
             for value in values:
-                single = len(split) == 1 and not isinstance(value, Parameters)
-                rows.append(dict(zip(split, [value] if single else value, strict=True)))
+                alone = single and not isinstance(value, Parameters)
+                rows.append(dict(zip(split, [value] if alone else value, strict=True)))
             function.parameters = [*getattr(function, "parameters", []), rows]
             return function
 
