@@ -84,9 +84,7 @@ class Ending:
 class Process:
     """A program that runs. ``finish`` must be called."""
 
-    def __init__(
-        self, sandbox: "Sandbox", answer: socket.socket, stdout: int, stderr: int, limits: Limits
-    ) -> None:
+    def __init__(self, sandbox: "Sandbox", answer: socket.socket, stdout: int, stderr: int, limits: Limits) -> None:
         self._sandbox, self._answer, self._limits = sandbox, answer, limits
         self._stdout, self._stderr = stdout, stderr
         self._open = {stdout, stderr}

@@ -59,7 +59,17 @@ def test_outputs_in_any_order():
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(3, 3), ((1, [2, (3,)]), [1, [2, [3]]]), (True, 1), (2.0, 2), (Decimal("1.5"), 1.5), (Fraction(1, 2), 0.5), (math.nan, math.nan), (None, None), ("x", "x")],
+    [
+        (3, 3),
+        ((1, [2, (3,)]), [1, [2, [3]]]),
+        (True, 1),
+        (2.0, 2),
+        (Decimal("1.5"), 1.5),
+        (Fraction(1, 2), 0.5),
+        (math.nan, math.nan),
+        (None, None),
+        ("x", "x"),
+    ],
 )
 def test_values_that_are_the_same(value, expected):
     assert same_value(value, expected)

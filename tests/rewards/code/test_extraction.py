@@ -26,7 +26,10 @@ from openrlhf_cov.rewards.code.extraction import last_fence, whole
         ("\t```python\n\tx\n\t```", "x\n"),
         ("```python\r\nx\r\ny\r\n```\r\n", "x\ny\n"),
         ("``` {.python .numberLines}\nx\n```", "x\n"),
-        ('```python\ndef f():\n    """\n    ```\n    a\n    ```\n    """\n```', 'def f():\n    """\n    ```\n    a\n    ```\n    """\n'),
+        (
+            '```python\ndef f():\n    """\n    ```\n    a\n    ```\n    """\n```',
+            'def f():\n    """\n    ```\n    a\n    ```\n    """\n',
+        ),
         ("```python\nold\n```python\nnew\n```", "new\n"),
         ("```\nleft open\n```python\nx\n```", "x\n"),
         ("```python\nx\n```\n```python\nbroken off", "x\n"),

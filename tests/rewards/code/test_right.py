@@ -15,7 +15,9 @@ def test_there_are_enough_and_each_has_a_name():
     assert len({name for name, _, _ in table.RIGHT}) == len(table.RIGHT)
 
 
-@pytest.mark.parametrize(("program", "tests"), [each[1:] for each in table.RIGHT], ids=[each[0] for each in table.RIGHT])
+@pytest.mark.parametrize(
+    ("program", "tests"), [each[1:] for each in table.RIGHT], ids=[each[0] for each in table.RIGHT]
+)
 def test_a_right_program_passes(verdict, program, tests):
     found = verdict(program, tests)
     assert found.status == "passed", found

@@ -74,10 +74,16 @@ def test_statements_that_are_taken(statement):
         ("@pytest.mark.parametrize('a', [1], indirect=True)\ndef test_a(a): assert f(a)", "indirect"),
         ("@pytest.mark.parametrize('b', [1])\ndef test_a(a): assert f(a)", "'a', which is no parameter"),
         ("@pytest.mark.parametrize(names(), [1])\ndef test_a(a): assert f(a)", "needs the names"),
-        ("@pytest.mark.parametrize('a', [pytest.param(1, marks=pytest.mark.skip)])\ndef test_a(a): assert f(a)", "skip"),
+        (
+            "@pytest.mark.parametrize('a', [pytest.param(1, marks=pytest.mark.skip)])\ndef test_a(a): assert f(a)",
+            "skip",
+        ),
         ("@pytest.mark.skip\ndef test_a(): assert f(1)", "skip is not supported"),
         ("@pytest.mark.xfail(strict=True)\ndef test_a(): assert f(1)", "xfail"),
-        ("import unittest\nclass A(TestCase):\n    @unittest.skip('x')\n    def test_a(self): self.assertEqual(f(1), 2)", "skip"),
+        (
+            "import unittest\nclass A(TestCase):\n    @unittest.skip('x')\n    def test_a(self): self.assertEqual(f(1), 2)",
+            "skip",
+        ),
         ("pytestmark = pytest.mark.skip\ndef test_a(): assert f(1)", "skip"),
         ("def test_a():\n    pytest.skip()\n    assert f(1)", "pytest.skip is not supported"),
         ("from pytest import importorskip\ndef test_a(): assert f(1)", "importorskip is not supported"),

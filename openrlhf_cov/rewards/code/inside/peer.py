@@ -17,6 +17,7 @@ import inspect
 import itertools
 import json
 import sys
+import traceback
 from contextlib import suppress
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -180,7 +181,9 @@ class Peer:
             packed, named = message["with"]
             operands = [self.take(each) for each in packed]
             keywords = {name: self.take(each) for name, each in named.items()}
-            brought = [each["shared"][0] for each in (*packed, *named.values()) if isinstance(each, dict) and "shared" in each]
+            brought = [
+                each["shared"][0] for each in (*packed, *named.values()) if isinstance(each, dict) and "shared" in each
+            ]
             if not self._trusting:
                 self._allow(message["do"], message["to"], target, operands)
             value = action(target, operands, keywords) if message["do"] == "call" else action(target, *operands)
@@ -232,6 +235,11 @@ class Peer:
     def _said(self, error: BaseException) -> dict[str, Any]:
         """An exception on the wire, with those of its values that are plain."""
         said: dict[str, Any] = {"names": self._names(type(error)), "text": "", "args": [], "values": {}}
+        lines = [
+            each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == f"{wire.OWNER}.py"
+        ]
+        if lines:
+            BaseException.add_note(error, f"line {lines[-1]} of the program")
         with suppress(Exception):
             said["text"] = str(error)[:500]
         with suppress(Exception):
@@ -321,4 +329,3 @@ def _replace(mine: Any, value: Any) -> None:
     elif type(mine) is type(value):  # sets and deques
         mine.clear()
         (mine.extend if hasattr(mine, "extend") else mine.update)(value)
-

@@ -226,6 +226,19 @@ ACTIONS: dict[str, Any] = {
     **{f"r{name}": _reflected(name) for name in ARITHMETIC},
 }
 READ_ONLY = frozenset(
-    ("iterate", "next", "length", "truth", "item", "text", "shown", "hash", "contains", *COMPARISONS, *ARITHMETIC, *UNARY)
+    (
+        "iterate",
+        "next",
+        "length",
+        "truth",
+        "item",
+        "text",
+        "shown",
+        "hash",
+        "contains",
+        *COMPARISONS,
+        *ARITHMETIC,
+        *UNARY,
+    )
 )
 """What a program may do with an object of a class of the tests, beside calls of what has a public name."""

@@ -8,9 +8,11 @@ import ast
 import builtins
 import inspect
 import itertools
+import linecache
 import math
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -41,7 +43,7 @@ def run(request: dict[str, Any], channel: BinaryIO, results: BinaryIO, common: d
     failure: BaseException | None = None
     gathered: list[Test] = []
     try:
-        exec(compile(request["setup"], "tests.py", "exec"), vars(module))
+        exec(_compiled(request["setup"], "tests.py"), vars(module))
         gathered = list(_tests(request, module, values))
     except BaseException as error:
         failure = error
@@ -80,9 +82,21 @@ def _tested(request: dict[str, Any], python: set[str]) -> set[str]:
 
 
 def _tell(results: BinaryIO, error: BaseException | None) -> None:
-    detail = "" if error is None else f"{type(error).__name__}: {error}"[:300]
-    results.write(wire.line({"passed": error is None, "detail": detail}))
+    """Report a test. What is said beside that it failed is for a person."""
+    detail = ""
+    if error is not None:
+        told = [str(error), *map(str, getattr(error, "__notes__", []))]
+        frames = [each.line for each in traceback.extract_tb(error.__traceback__) if each.filename.startswith("test")]
+        detail = f"{type(error).__name__}: {', '.join(filter(None, told))}"[:200]
+        detail += f" in {frames[-1]}" if frames else ""
+    results.write(wire.line({"passed": error is None, "detail": detail[:300]}))
     results.flush()
+
+
+def _compiled(source: str, name: str) -> Any:
+    """Code whose lines are found for a message."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    return compile(source, name, "exec")
 
 
 def _bound(source: str) -> set[str]:
@@ -101,7 +115,7 @@ def _bound(source: str) -> set[str]:
 def _tests(request: dict[str, Any], module: ModuleType, values: dict[str, Any]) -> Iterator[Test]:
     """What the tests define; a name that a program's ``values`` brought is no test, whatever it is called."""
     for number, source in enumerate(request["asserts"]):
-        code = compile(source, f"assert_{number + 1}.py", "exec")
+        code = _compiled(source, f"test_{number + 1}.py")
         yield lambda code=code: exec(code, vars(module))
     if not request["functions"]:
         return
@@ -162,7 +176,9 @@ def _combinations(*marked: Any) -> Iterator[dict[str, Any]]:
 class _Case:
     """One test: what stands before it, the function with all that it takes, and what stands after it."""
 
-    def __init__(self, function: Any, given: dict[str, Any], fixtures: Any, around: Any, first: Any = _nothing) -> None:
+    def __init__(
+        self, function: Any, given: dict[str, Any], fixtures: Any, around: Any, first: Any = _nothing
+    ) -> None:
         self._function, self._given, self._fixtures = function, given, fixtures
         self._before, self._after, self._first = *around, first
 

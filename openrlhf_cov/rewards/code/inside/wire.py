@@ -130,8 +130,11 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "namedtuple": (NamedTuple, _named_parts, _named_tuple),
     "tuple": (tuple, lambda value: list(tuple.__iter__(value)), tuple),
     "counter": (Counter, _pairs, _counter),
-    "ordered": (OrderedDict, lambda value: [part for pair in value.items() for part in pair],
-                lambda parts: OrderedDict(_dict(parts))),
+    "ordered": (
+        OrderedDict,
+        lambda value: [part for pair in value.items() for part in pair],
+        lambda parts: OrderedDict(_dict(parts)),
+    ),
     "default": (defaultdict, _default_parts, lambda parts: defaultdict(FACTORIES.get(parts[0]), _dict(parts[1:]))),
     "dict": (dict, _pairs, _dict),
     "set": (set, lambda value: list(set.__iter__(value)), set),
@@ -165,4 +168,3 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
 def line(message: Any) -> bytes:
     """One line of JSON."""
     return json.dumps(message).encode() + b"\n"
-
