@@ -17,8 +17,8 @@ MOST_INDENT = 3
 def last_fence(response: str) -> str | None:
     """What stands in the last closed fence that is Python's or, where there is none, in the last one of no language.
 
-    Where no fence is closed, what follows the one that was opened. None if there is none, or it is empty. What is indented as
-    a whole, as in a list, is moved to the left.
+    Where no fence is closed, what follows the one that was opened. None if there is none, or it is empty. What is
+    indented as a whole, as in a list, is moved to the left.
     """
     text = response[-MAX_RESPONSE:].replace("\r\n", "\n")
     python, plain, opened = None, None, None
@@ -30,9 +30,9 @@ def last_fence(response: str) -> str | None:
             elif not opened["language"]:
                 plain = opened.end() + 1, line.start()
             opened = None
-        elif ours and (opened is None or line["mark"] == opened["mark"]):  # a fence that was left open ends here
-            opened = line
-        elif opened is None and not line["before"].strip():
+        elif (ours and (opened is None or line["mark"] == opened["mark"])) or (
+            opened is None and not line["before"].strip()
+        ):  # also within a fence that was left open
             opened = line
     found = python or plain
     if found:

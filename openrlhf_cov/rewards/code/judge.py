@@ -20,7 +20,7 @@ from openrlhf_cov.rewards.code.tests import Tests
 
 Status = Literal["passed", "wrong", "presentation", "error", "time", "memory", "output", "syntax", "no_code"]
 WALL_FACTOR, WALL_EXTRA = 2.0, 1.0
-"""Wall clock of a test: so many times its CPU time, and so many seconds more, beside what the machine kept it waiting."""
+"""Wall clock of a test: so many times its CPU time, so many seconds more, and what a busy machine kept it waiting."""
 MOST_DETAIL = 300
 
 

@@ -1,7 +1,7 @@
 """Whether tests that are written in Python can fail, and can run beside a program in another process (pure).
 
-A row whose tests pass whatever the program does would reward anything, and one whose tests need what is not there would
-reward nothing; ValueError says which it is.
+A row whose tests pass whatever the program does would reward anything, and one whose tests need what is not there
+would reward nothing; ValueError says which it is.
 """
 
 import ast

@@ -1,6 +1,7 @@
 """Programs that do not solve the problem and want to be told that they did. None of them is."""
 
 import pytest
+
 from openrlhf_cov.rewards.code.judge import Budget
 
 SHARE = Budget(seconds=1.0, total_seconds=20.0, memory_mb=256, output_mb=1, stop=False)
@@ -182,7 +183,8 @@ channel.sendall(b'{"names": {"solve": {"value": {"mine": 0}}}}\\n')
 code = "import os; os.write(5, b'{\\"passed\\": true}\\n' * 9)"
 channel.recv(65536)
 for target in ({"builtin": "exec"}, {"yours": 0}, {"mine": 0}):
-    attack = {"do": "call", "to": target, "with": [[code, {"shared": ["tests 0", [9]]}], {}], "changed": {"tests 0": [9]}}
+    attack = {"do": "call", "to": target, "with": [[code, {"shared": ["tests 0", [9]]}], {}]}
+    attack["changed"] = {"tests 0": [9]}
     channel.sendall(json.dumps(attack).encode() + b'\\n')
     channel.recv(65536)
 channel.sendall(b'{"value": 8, "changed": {"tests 0": 1, "tests 1": {"set": [9]}}}\\n')

@@ -48,8 +48,8 @@ def test_what_is_written_beside_a_call_keeps_nobody_waiting(verdict, stream, tes
     ("program", "statuses"),
     [
         ("import sys\nsys.setrecursionlimit(10**9)\ndef g(n): return g(n + 1)\ng(0)", ("time", "memory", "error")),
-        ("import sys\nfrom functools import cache\nsys.setrecursionlimit(10**9)\n@cache\ndef g(n): return g(n + 1)\ng(0)",
-         ("time", "memory", "error")),
+        ("import sys\nfrom functools import cache\nsys.setrecursionlimit(10**9)\n@cache\n"
+         "def g(n): return g(n + 1)\ng(0)", ("time", "memory", "error")),
         ("def g(n): return g(n + 1)\ng(0)", ("error",)),
     ],
 )  # fmt: skip
@@ -59,15 +59,15 @@ def test_recursion_without_an_end_costs_its_own_budget(verdict, program, statuse
 
 
 @pytest.mark.parametrize(
-    ("program", "status"),
+    "program",
     [
-        ("def f(a): return {(2**61 - 1) * each for each in range(10**5)}", "time"),
-        ("def f(a): return 'x' * (1 << 21)", "output"),
-        ("def f(a): return [[]] * 300_000", "output"),
+        "def f(a): return {(2**61 - 1) * each for each in range(10**5)}",
+        "def f(a): return 'x' * (1 << 21)",
+        "def f(a): return [[]] * 10**6",
     ],
 )
-def test_values_that_are_costly_to_compare_cost_the_program_alone(verdict, program, status):
-    assert verdict(program, CALL, SHORT).status == status
+def test_values_that_are_costly_to_compare_cost_the_program_alone(verdict, program):
+    assert verdict(program, CALL, SHORT).status in ("time", "output")
 
 
 @pytest.mark.parametrize("tests", [ONE, CALL, ["assert f(1) == 1"]])

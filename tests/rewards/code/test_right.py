@@ -1,23 +1,19 @@
-"""No right program fails: over every form of tests, what programs and tests may do."""
+"""No right program fails: over every form of tests, what programs and tests may do that is easily mistaken."""
 
-import importlib.util
+import json
 from pathlib import Path
 
 import pytest
 
-spec = importlib.util.spec_from_file_location("right_programs", Path(__file__).with_name("right.py"))
-table = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(table)
+RIGHT = [json.loads(line) for line in Path(__file__).with_name("right.jsonl").read_text("utf-8").splitlines()]
 
 
 def test_there_are_enough_and_each_has_a_name():
-    assert len(table.RIGHT) >= 100
-    assert len({name for name, _, _ in table.RIGHT}) == len(table.RIGHT)
+    assert len(RIGHT) >= 100
+    assert len({each["case"] for each in RIGHT}) == len(RIGHT)
 
 
-@pytest.mark.parametrize(
-    ("program", "tests"), [each[1:] for each in table.RIGHT], ids=[each[0] for each in table.RIGHT]
-)
-def test_a_right_program_passes(verdict, program, tests):
-    found = verdict(program, tests)
+@pytest.mark.parametrize("case", RIGHT, ids=lambda case: case["case"])
+def test_a_right_program_passes(verdict, case):
+    found = verdict(case["program"], case["tests"])
     assert found.status == "passed", found

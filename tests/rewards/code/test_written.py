@@ -81,7 +81,7 @@ def test_statements_that_are_taken(statement):
         ("@pytest.mark.skip\ndef test_a(): assert f(1)", "skip is not supported"),
         ("@pytest.mark.xfail(strict=True)\ndef test_a(): assert f(1)", "xfail"),
         (
-            "import unittest\nclass A(TestCase):\n    @unittest.skip('x')\n    def test_a(self): self.assertEqual(f(1), 2)",
+            "from unittest import skip\nclass A(TestCase):\n    @skip('x')\n    def test_a(self): self.assertEqual(f(1), 2)",
             "skip",
         ),
         ("pytestmark = pytest.mark.skip\ndef test_a(): assert f(1)", "skip"),

@@ -319,7 +319,7 @@ def _size(packed: Any) -> int:
 
 
 def _replace(mine: Any, value: Any) -> None:
-    """Give a container what another one of its kind holds; a dict that keeps its keys can be gone through meanwhile."""
+    """Give a container what another one holds; a dict that keeps its keys can be gone through meanwhile."""
     if isinstance(mine, list | bytearray) and type(mine) is type(value):
         mine[:] = value
     elif isinstance(mine, dict) and isinstance(value, dict):

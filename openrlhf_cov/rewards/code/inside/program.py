@@ -31,8 +31,8 @@ FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 WARM = (
     "abc array bisect cmath collections collections.abc contextlib copy dataclasses datetime decimal enum fractions "
-    "functools heapq io itertools json math numbers operator peer pprint queue random re remote seccomp statistics string "
-    "struct testing textwrap threading time traceback types typing unittest wire"
+    "functools heapq io itertools json math numbers operator peer pprint queue random re remote seccomp statistics "
+    "string struct testing textwrap threading time traceback types typing unittest wire"
 ).split()
 """Imported before any program starts."""
 

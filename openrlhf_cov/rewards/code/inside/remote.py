@@ -1,7 +1,7 @@
 """An object of the other side, as one side holds it: what is done to it is asked there (``peer.py``).
 
-It equals nothing that is plain, has no order beside it, and is no number, whatever the object itself says. But an object
-that a test itself makes, by calling a class, is what is tested: it ``answers`` for itself.
+It equals nothing that is plain, has no order beside it, and is no number, whatever the object itself says. But an
+object that a test itself makes, by calling a class, is what is tested: it ``answers`` for itself.
 """
 
 import copy

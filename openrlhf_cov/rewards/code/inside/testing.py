@@ -153,7 +153,7 @@ def _nothing() -> None:
 
 
 def _hook(owner: Any, *names: str) -> Callable[[], Any]:
-    """A function of a class, an object or a namespace that stands before or after tests; nothing where there is none."""
+    """What a class, an object or a namespace has to run before or after tests; nothing where there is none."""
     for name in names:
         found = owner.get(name) if isinstance(owner, dict) else getattr(owner, name, None)
         if found is not None:
