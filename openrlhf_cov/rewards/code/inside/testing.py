@@ -232,9 +232,9 @@ def _pretend_modules(values: dict[str, Any], public: list[str]) -> None:
     vars(solution).update(values)
     solution.__all__ = public
     pytest = ModuleType("pytest")
-    pytest.raises, pytest.approx, pytest.fail = Raises, Approximately, _fail
+    pytest.raises, pytest.approx, pytest.fail, pytest.fixture = Raises, Approximately, _fail, Fixture
     pytest.mark = Marks()
-    pytest.param, pytest.fixture = lambda *values, **_: Parameters(values), Fixture
+    pytest.param = lambda *values, **_: Parameters(values)
     sys.modules.update(solution=solution, pytest=pytest, numpy=_numpy())
 
 
