@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from openrlhf_cov.cli.tiny_tasks import check_sandbox
+from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.records import (
     PROBLEMS_FILE,
     RESPONSES_FILE,
@@ -34,6 +36,15 @@ def ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session")
+def needs_sandbox() -> None:
+    """Skips a test that runs programs where this machine has no sandbox, and says why."""
+    try:
+        check_sandbox()
+    except UsageError as error:
+        pytest.skip(str(error))
 
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"

@@ -177,8 +177,8 @@ def _train_tiny(run: Run, args: argparse.Namespace) -> None:
     from openrlhf_cov.cli.local_ray import local_ray
 
     output = folder_of(run, args).resolve()
-    demo.check(argparse.Namespace(task=task_of(args), steps=args.steps, output=output))
-    demo.make_task(task_of(args))
+    demo.check(argparse.Namespace(task="addition", folder=task_of(args), steps=args.steps, output=output))
+    demo.make_task(task_of(args), "addition")
     with local_ray(num_gpus=2, num_cpus=8, log=output / "ray.log") as address:
         demo.train(trainer_command(run, args, address.dashboard), address.token, output, args.steps)
 

@@ -1,13 +1,15 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
-from openrlhf_cov.cli.make_tiny_task import TASK_FILES, TaskSettings, main, recorded_settings, write_task
+from openrlhf_cov.cli.make_tiny_task import TASK_FILES, TaskSettings, main, read_task, recorded_settings, write_task
 from openrlhf_cov.rewards.addition import extract_answer
 from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
+from openrlhf_cov.tiny_task.commands_policy import COMMANDS_POLICY
 
 SMALL = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, steps=2, rows_per_step=4)
 SETTINGS = TaskSettings(seed=7, train_rows=40, test_rows=12)
@@ -63,6 +65,30 @@ def test_rows_are_disjoint_and_labelled_with_the_sum(tmp_path):
         assert row["datasource"] == "tiny_addition"
         a, b = row["input"].removesuffix("=").split("+")
         assert extract_answer(row["label"]) == str(int(a) + int(b))
+
+
+def test_the_commands_are_those_of_the_laboratory(tmp_path):
+    settings = TaskSettings(task="commands", train_rows=40, test_rows=12)
+    task = write_task(tmp_path / "task", settings, replace(COMMANDS_POLICY, steps=2, rows_per_step=4))
+    assert task["task"] == "hidden_commands"
+    assert 1 <= task["mean_length"] <= 5
+    rows = [json.loads(line) for line in (tmp_path / "task" / "train.jsonl").read_text().splitlines()]
+    assert len(rows) == 40
+    config = json.loads((tmp_path / "task" / "model" / "config.json").read_text())
+    assert (config["head_dim"], config["num_attention_heads"], config["hidden_size"]) == (32, 4, 64)
+
+
+def test_the_code_task_is_graded_by_the_sandbox(needs_sandbox, tmp_path):
+    settings = TaskSettings(task="code", train_rows=40, test_rows=4)
+    policy = replace(SMALL, max_length=64)
+    task = write_task(tmp_path / "task", settings, policy)
+    assert task["task"] == "tiny_programs"
+    assert 0.0 <= task["accuracy_greedy"] <= 1.0
+    rows = [json.loads(line) for line in (tmp_path / "task" / "train.jsonl").read_text().splitlines()]
+    assert len({row["input"] for row in rows}) == 40
+    assert json.loads(rows[0]["label"])["function"] == "f"
+    assert read_task(tmp_path / "task", "code") == read_task(tmp_path / "task") == task
+    assert read_task(tmp_path / "task", "addition") is None
 
 
 def test_same_settings_give_identical_files(tmp_path):
