@@ -239,7 +239,8 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
         return Answer(question, f"{NOT_ENOUGH}: no run of tuning is finished.")
     rates = sorted({rate_of(row.cell) for row in cells})
     start = float(np.mean(starts))
-    rows, worst = [], []
+    rows, worst, apart = [], [], []
+    of_first: dict[float, list[float]] = {}
     for arm in dict.fromkeys(row.arm for row in cells):
         shares = []
         for rate in rates:
@@ -250,10 +251,14 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
             shares.append(f"{np.mean(ends):.2f} ({failed} of {len(ends)})" if ends else "")
             if failed:
                 worst.append(f"{arm} at {rate:g}")
+            difference = difference_of_means(ends, of_first.setdefault(rate, ends))
+            if difference.low * difference.high > 0:
+                apart.append(f"{arm} at {rate:g} ({shown(difference, signed=True)})")
         rows.append((arm, *shares))
     text = (
         f"A run that ends below the {start:.2f} of its base policy has diverged; in brackets how many. "
-        f"That happened: {listed(worst)}."
+        f"That happened: {listed(worst)}. Other than {cells[0].arm} at the same rate, over the few runs of tuning: "
+        f"{listed(apart)}."
     )
     return Answer(question, text, ("arm", *(f"{rate:g}" for rate in rates)), tuple(rows))
 

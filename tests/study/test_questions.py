@@ -116,3 +116,17 @@ def test_a_rate_at_which_runs_end_below_their_start_is_named(spec, make_result):
     answer = learning_rates(spec, runs)
     assert "That happened: KL-Cov at 0.0003." in answer.text
     assert answer.rows == (("KL-Cov", "0.90 (0 of 1)", "0.10 (1 of 1)"),)
+
+
+def test_an_arm_that_stands_another_rate_than_the_first_does_is_named(spec, make_result):
+    # at 3e-4 the cells of GRPO end at .1 and .2, those of KL-Cov at .8 and .9: +0.70; at 1e-4 all end alike
+    ends = {"GRPO": (0.1, 0.2), "KL-Cov": (0.8, 0.9)}
+    runs = []
+    for arm, values in ends.items():
+        for cell in spec.arm(arm).cells:
+            for seed, value in zip((100, 101), values, strict=True):
+                stage = "screen" if seed == 100 else "final"
+                runs.append(make_result(Run(arm, stage, cell, seed), value if rate_of(cell) == 3e-4 else 0.5))
+    text = learning_rates(spec, runs).text
+    assert "tuning: KL-Cov at 0.0003 (+0.70 [" in text
+    assert "at 0.0001 (" not in text
