@@ -35,7 +35,8 @@ def in_wider_heads(model: LlamaForCausalLM, size: int) -> LlamaForCausalLM:
     Adam moves them that much less.
     """
     config = copy.deepcopy(model.config)
-    old, heads = config.head_dim, config.num_attention_heads
+    heads = config.num_attention_heads
+    old = config.hidden_size // heads
     if size % old or config.num_key_value_heads != heads:
         raise ValueError(f"heads of {old} numbers, each with keys of its own, become heads of a multiple, not {size}")
     config.head_dim = size
