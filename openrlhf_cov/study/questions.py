@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -79,7 +80,10 @@ def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
             said.append(f"at {place} {name} {verdict(apart, 'is lower', 'is higher')}")
     if not rows:
         return Answer(question, f"{NOT_ENOUGH}: {counts.lower()}; a comparison needs two of either kind at one rate.")
-    text = f"{counts}. Against the others {', '.join(said)}. This compares runs, it is no experiment on collapse."
+    arms = Counter(each.run.arm for lost, _ in by_rate.values() for each in lost)
+    of_arms = ", ".join(f"{arm} {count}" for arm, count in arms.items())
+    said_of = f"Against the others {', '.join(said)}"
+    text = f"{counts} ({of_arms}). {said_of}. This compares runs, it is no experiment on collapse."
     return Answer(question, text, ("learning rate", "", "collapsed", "others", "difference"), tuple(rows))
 
 

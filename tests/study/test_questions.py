@@ -52,6 +52,7 @@ def test_collapsed_runs_are_compared_with_the_others_of_their_learning_rate(spec
     assert [has_collapsed(each) for each in (*lost, *kept)] == [True] * 3 + [False] * 3
     answer = cost_of_collapse(spec, [*lost, *kept])
     assert "3 of 6 runs" in answer.text
+    assert "(GRPO 3)" in answer.text
     assert "at 0.0003 accuracy is lower (-0.43 [" in answer.text
     assert cost_of_collapse(spec, lost).text.startswith(NOT_ENOUGH)
     assert cost_of_collapse(spec, [*lost, *runs((0.9, 0.8, 1.0), 0.5, slow)]).text.startswith(NOT_ENOUGH)
