@@ -8,7 +8,7 @@ import pytest
 
 from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
 def test_three_steps_of_hidden_commands(run_trainer, task, tmp_path):
