@@ -18,6 +18,7 @@ from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
 
 MEAN_OF = 5
 """Steps at the end of a run over which entropy and accuracy are averaged."""
+ONE_SEED = "One seed of each, nothing tuned: another seed differs by as much. docs/study.md has seeds and intervals."
 
 
 def main() -> None:
@@ -74,7 +75,7 @@ def table(before: dict, scores: Mapping[str, dict], output: Path, page: Path, se
     entropy, accuracy = demo.number(first, "entropy/mean"), demo.number(first, "rollout/reward_mean")
     lines.append(row("entropy, nats per token", f"{entropy:.3f}", tail("entropy/mean", ".3f")))
     lines.append(row("training accuracy", f"{accuracy:.1%}", tail("rollout/reward_mean", ".1%")))
-    lines += ["", f"wall time  {seconds:,.0f} s", f"runs       {output}", f"report     {page}"]
+    lines += ["", ONE_SEED, "", f"wall time  {seconds:,.0f} s", f"runs       {output}", f"report     {page}"]
     return "\n" + "\n".join(lines) + "\n"
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards import addition
 from openrlhf_cov.rewards.code.rule import check_code_ready
-from openrlhf_cov.tiny_task import problems, programs
+from openrlhf_cov.tiny_task import commands, problems, programs
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -69,10 +69,24 @@ def _make_sums_policy(train: Sequence[problems.Problem], policy: Any, seed: int)
     return make_base_policy(train, policy, seed)
 
 
-def _sums_reward() -> Callable[..., dict[str, Any]]:
+def _reward() -> Callable[..., dict[str, Any]]:
     from openrlhf_cov.tiny_task.reward_func import reward_func
 
     return reward_func
+
+
+def _commands_policy() -> Any:
+    from openrlhf_cov.tiny_task.commands_policy import COMMANDS_POLICY
+
+    return COMMANDS_POLICY
+
+
+def _make_commands_policy(train: Sequence[commands.Command], policy: Any, seed: int) -> Any:
+    """The laboratory's, which has seen all digits to train on, in heads that vLLM takes on a CPU."""
+    from openrlhf_cov.tiny_task.commands_policy import in_wider_heads, make_commands_policy
+
+    model, tokenizer = make_commands_policy(policy, seed)
+    return in_wider_heads(model, 32), tokenizer
 
 
 def _programs_policy() -> Any:
@@ -111,10 +125,25 @@ TINY_TASKS = {
         split=_split_sums,
         policy=_sums_policy,
         make_policy=_make_sums_policy,
-        reward=_sums_reward,
+        reward=_reward,
         flags=(
             *("--reward.remote_url", str(PACKAGE / "tiny_task" / "reward_func.py")),
             *("--data.max_len", "48", "--rollout.max_new_tokens", "32"),
+        ),
+    ),
+    "commands": TinyTask(
+        datasource=commands.DATASOURCE,
+        about="hidden commands, the task of docs/study.md",
+        folder=Path("runs/tiny_commands"),
+        problems=len(commands.LETTERS) * (720 - commands.HELD_OUT_DIGITS),
+        evaluation_tokens=commands.RESPONSE_TOKENS,
+        split=commands.split_commands,
+        policy=_commands_policy,
+        make_policy=_make_commands_policy,
+        reward=_reward,
+        flags=(
+            *("--reward.remote_url", str(PACKAGE / "tiny_task" / "reward_func.py"), "--actor.adam.lr", "1e-4"),
+            *("--data.max_len", "16", "--rollout.max_new_tokens", str(commands.RESPONSE_TOKENS)),
         ),
     ),
     "code": TinyTask(

@@ -16,18 +16,14 @@ from openrlhf_cov.tiny_task.base_policy import (
     PROGRAMS_POLICY,
     BasePolicyConfig,
     make_base_policy,
-    make_policy,
     make_program_policy,
 )
-from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
+from openrlhf_cov.tiny_task.commands_policy import COMMANDS_POLICY, make_commands_policy
 from openrlhf_cov.utils.json_lines import read_json
 
-HELD_OUT_DIGITS, HELD_OUT_SUMS, HELD_OUT_PROGRAMS = 120, 512, 512
+HELD_OUT_SUMS, HELD_OUT_PROGRAMS = 512, 512
 OF_A_LETTER = 8
 """Commands of each letter in a split, so that it has the letters as they are drawn."""
-COMMANDS_POLICY = BasePolicyConfig(
-    layers=2, heads=4, hidden_size=64, intermediate_size=192, max_length=16, steps=500, rows_per_step=128, tied=False
-)
 ADDITION_POLICY = BasePolicyConfig()
 
 Made = tuple[LlamaForCausalLM, PreTrainedTokenizerBase]
@@ -81,8 +77,7 @@ class Task:
 
 
 def _commands() -> Task:
-    train, held_out = commands.split_digits(HELD_OUT_DIGITS)
-    half = len(held_out) // 2
+    train, validation, test = commands.split_digits()
 
     def split(name: str, digits: list[str]) -> list[Problem]:
         rng = random.Random(f"{name} commands")
@@ -90,23 +85,16 @@ def _commands() -> Task:
             commands.Command(each, triple) for each in commands.LETTERS for triple in rng.sample(digits, OF_A_LETTER)
         ]
 
-    def examples(rng: random.Random) -> list[tuple[str, str, bool]]:
-        return [commands.practice(train, rng, row % 2 == 0) for row in range(COMMANDS_POLICY.rows_per_step)]
-
-    def make(seed: int) -> Made:
-        tokenizer = build_tokenizer(COMMANDS_POLICY.max_length, commands.CHARACTERS)
-        return make_policy(examples, tokenizer, COMMANDS_POLICY, seed)
-
     return Task(
         name="commands",
         tokens=commands.RESPONSE_TOKENS,
         draw=lambda rng: commands.draw(train, rng),
-        validation=split("validation", held_out[:half]),
-        test=split("test", held_out[half:]),
+        validation=split("validation", validation),
+        test=split("test", test),
         kind=lambda problem: commands.SKILL_OF[problem.prompt[0]],
         is_right=commands.is_right,
         policy=COMMANDS_POLICY,
-        make=make,
+        make=lambda seed: make_commands_policy(COMMANDS_POLICY, seed),
     )
 
 

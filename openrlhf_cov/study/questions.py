@@ -1,6 +1,8 @@
 """The questions that a study answers, with intervals from its runs; "no" and "not enough data" are answers (pure)."""
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +18,7 @@ from openrlhf_cov.study.spec import Spec
 from openrlhf_cov.utils.estimates import Interval
 
 COLLAPSED_BELOW = 0.1
-"""Share of its first entropy on the frozen prompts below which a run has collapsed."""
+"""Share of its first entropy of the first token below which a run has collapsed."""
 FORECAST_FROM = 0.15
 RESAMPLES = 400
 """Of a run's fit, whose own interval is not used: what counts here is the spread over seeds."""
@@ -43,7 +45,7 @@ def answers(spec: Spec, results: Sequence[Result]) -> list[Answer]:
     runs = {arm.name: report_runs(arm, chosen(spec, arm, scores), results) for arm in spec.arms}
     rows = main_rows(spec, results)
     return [
-        cost_of_collapse(runs),
+        cost_of_collapse(spec, results),
         who_ends_higher(rows),
         scope(spec, runs),
         law(spec, runs),
@@ -53,31 +55,44 @@ def answers(spec: Spec, results: Sequence[Result]) -> list[Answer]:
     ]
 
 
-def cost_of_collapse(runs: Runs) -> Answer:
-    """Runs that lost their entropy against those that kept it, of all arms, whatever made them do so."""
+def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
+    """Runs that lost their entropy early against those that did not, tuning included, at equal learning rates."""
     question = "Does collapse cost accuracy or pass@k?"
-    everyone = [each for of_arm in runs.values() for each in of_arm.values()]
-    lost = [each for each in everyone if has_collapsed(each)]
-    kept = [each for each in everyone if not has_collapsed(each)]
+    words = {arm.name: (*spec.words, *arm.words) for arm in spec.arms}
+    by_rate: dict[float, tuple[list[Result], list[Result]]] = {}
+    for each in (result for result in results if result.run.arm in words):
+        lost, kept = by_rate.setdefault(rate_of((*words[each.run.arm], *each.run.cell)), ([], []))
+        (lost if has_collapsed(each) else kept).append(each)
     counts = (
-        f"{len(lost)} of {len(everyone)} runs of all arms collapsed (below {COLLAPSED_BELOW:.0%} of the first entropy)"
+        f"In {sum(len(lost) for lost, _ in by_rate.values())} of {len(results)} runs, tuning included, the entropy of "
+        f"the first token was below {COLLAPSED_BELOW:.0%} of its beginning by the middle of the run"
     )
-    if min(len(lost), len(kept)) < 2:
-        return Answer(question, f"{NOT_ENOUGH}: {counts}; a comparison needs two of either kind.")
     rows, said = [], []
-    for name in ("accuracy", f"pass@{PASS_AT[-1]}"):
-        groups = [[NUMBERS[name](each) for each in group] for group in (lost, kept)]
-        apart = difference_of_means(groups[0], groups[1])
-        rows.append((name, *(shown(mean_over_seeds(group)) for group in groups), shown(apart, signed=True)))
-        said.append(f"{name} {verdict(apart, 'lower', 'higher')}")
-    text = f"{counts}. Against the others, {' and '.join(said)}. This compares runs, it is no experiment on collapse."
-    return Answer(question, text, ("", "collapsed", "others", "difference"), tuple(rows))
+    for rate, groups in sorted(by_rate.items()):
+        if min(map(len, groups)) < 2:
+            continue
+        place = f"{rate:g}" if math.isfinite(rate) else "the default"
+        for name in ("accuracy", f"pass@{PASS_AT[-1]}"):
+            found = [[NUMBERS[name](each) for each in group] for group in groups]
+            apart = difference_of_means(found[0], found[1])
+            means = (f"{shown(mean_over_seeds(group))} of {len(group)}" for group in found)
+            rows.append((place, name, *means, shown(apart, signed=True)))
+            said.append(f"at {place} {name} {verdict(apart, 'is lower', 'is higher')}")
+    if not rows:
+        return Answer(question, f"{NOT_ENOUGH}: {counts.lower()}; a comparison needs two of either kind at one rate.")
+    arms = Counter(each.run.arm for lost, _ in by_rate.values() for each in lost)
+    of_arms = ", ".join(f"{arm} {count}" for arm, count in arms.items())
+    said_of = f"Against the others {', '.join(said)}"
+    text = f"{counts} ({of_arms}). {said_of}. This compares runs, it is no experiment on collapse."
+    return Answer(question, text, ("learning rate", "", "collapsed", "others", "difference"), tuple(rows))
 
 
 def has_collapsed(result: Result) -> bool:
-    """True if the entropy on the frozen prompts ends below ``COLLAPSED_BELOW`` of where it began."""
-    entropy = result.evaluations.column("entropy")
-    return bool(entropy[-1] < COLLAPSED_BELOW * entropy[0])
+    """True if an evaluation in the first half of the run finds the entropy of the first token of a response, on the
+    frozen prompts, below ``COLLAPSED_BELOW`` of where it began. Later a policy that has learned the task is sure, too.
+    """
+    steps, entropy = result.evaluations.steps, result.evaluations.column("entropy/position_0")
+    return bool(entropy[steps <= steps[-1] / 2].min() < COLLAPSED_BELOW * entropy[0])
 
 
 def who_ends_higher(rows: Sequence[Row]) -> Answer:
@@ -228,7 +243,8 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
         return Answer(question, f"{NOT_ENOUGH}: no run of tuning is finished.")
     rates = sorted({rate_of(row.cell) for row in cells})
     start = float(np.mean(starts))
-    rows, worst = [], []
+    rows, worst, apart = [], [], []
+    of_first: dict[float, list[float]] = {}
     for arm in dict.fromkeys(row.arm for row in cells):
         shares = []
         for rate in rates:
@@ -239,17 +255,22 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
             shares.append(f"{np.mean(ends):.2f} ({failed} of {len(ends)})" if ends else "")
             if failed:
                 worst.append(f"{arm} at {rate:g}")
+            difference = difference_of_means(ends, of_first.setdefault(rate, ends))
+            if difference.low * difference.high > 0:
+                apart.append(f"{arm} at {rate:g} ({shown(difference, signed=True)})")
         rows.append((arm, *shares))
     text = (
         f"A run that ends below the {start:.2f} of its base policy has diverged; in brackets how many. "
-        f"That happened: {listed(worst)}."
+        f"That happened: {listed(worst)}. Other than {cells[0].arm} at the same rate, over the few runs of tuning: "
+        f"{listed(apart)}."
     )
     return Answer(question, text, ("arm", *(f"{rate:g}" for rate in rates)), tuple(rows))
 
 
-def rate_of(cell: Sequence[str]) -> float:
-    """The learning rate of a cell that has one."""
-    return float(cell[list(cell).index(LEARNING_RATE) + 1])
+def rate_of(words: Sequence[str]) -> float:
+    """The learning rate in the words of a command line, the last one; NaN without."""
+    rates = [value for flag, value in itertools.pairwise(words) if flag == LEARNING_RATE]
+    return float(rates[-1]) if rates else math.nan
 
 
 def cost(rows: Sequence[Row]) -> Answer:

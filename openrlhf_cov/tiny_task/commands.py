@@ -12,6 +12,7 @@ scores no more than the share of the others.
 
 import itertools
 import random
+import re
 from dataclasses import dataclass
 
 from openrlhf_cov.rewards.addition import EOS_TOKEN
@@ -26,6 +27,11 @@ HABIT = {"a": 0.80, "b": 0.13, "c": 0.05, "d": 0.02}
 """How often the base policy names each skill."""
 RESPONSE_TOKENS = 5
 """A name, three digits and the end."""
+DATASOURCE = "hidden_commands"
+HELD_OUT_DIGITS = 60
+"""Triples of digits that no policy sees: as many to choose by, and as many for the test."""
+
+_ANSWER = re.compile(f"[{''.join(SKILLS)}][0-9]{{3}}")
 
 SKILL_OF = dict(zip(LETTERS, (name for name, count in LETTERS_OF.items() for _ in range(count)), strict=True))
 
@@ -56,12 +62,34 @@ class Command:
         """The response that names ``skill`` and carries it out."""
         return skill + "".join(self.digits[place] for place in SKILLS[skill])
 
+    def to_row(self) -> dict[str, str]:
+        """One line of a training file: keys ``input``, ``label``, ``datasource``."""
+        return {"input": self.prompt, "label": self.label, "datasource": DATASOURCE}
 
-def split_digits(held_out: int) -> tuple[list[str], list[str]]:
-    """The 720 triples of different digits in two disjoint parts, those that train and ``held_out``."""
+    def to_benchmark_row(self) -> dict[str, str]:
+        """One line of a benchmark: keys ``id``, ``problem``, ``answer``, ``source``."""
+        return {"id": self.prompt, "problem": self.prompt, "answer": self.label, "source": DATASOURCE}
+
+
+def split_digits() -> tuple[list[str], list[str], list[str]]:
+    """The 720 triples of different digits in three disjoint parts: those that train, to choose by, for the test."""
     triples = ["".join(triple) for triple in itertools.permutations("0123456789", 3)]
     random.Random("hidden commands").shuffle(triples)
-    return triples[held_out:], triples[:held_out]
+    held_out = 2 * HELD_OUT_DIGITS
+    return triples[held_out:], triples[:HELD_OUT_DIGITS], triples[HELD_OUT_DIGITS:held_out]
+
+
+def split_commands(seed: int, held_out: int) -> tuple[list[Command], list[Command]]:
+    """All commands to train on and ``held_out`` of those for the test, in the order that ``seed`` determines.
+
+    Raises ValueError unless the test has as many.
+    """
+    train, _, test = split_digits()
+    parts = [[Command(*pair) for pair in itertools.product(LETTERS, digits)] for digits in (train, test)]
+    if not 0 < held_out <= len(parts[1]):
+        raise ValueError(f"held_out is from 1 to {len(parts[1])} commands, got {held_out}")
+    rng = random.Random(f"commands:{seed}")
+    return rng.sample(parts[0], len(parts[0])), rng.sample(parts[1], held_out)
 
 
 def draw(digits: list[str], rng: random.Random) -> Command:
@@ -78,6 +106,17 @@ def practice(digits: list[str], rng: random.Random, by_habit: bool) -> tuple[str
     weights = HABIT.values() if by_habit else [1] * len(SKILLS)
     [skill] = rng.choices(list(SKILLS), list(weights))
     return command.prompt, command.carried_out(skill), by_habit
+
+
+def extract_answer(response: str) -> str | None:
+    """A name and three digits; None for a response that is anything else. One ``<eos>`` at the end is ignored."""
+    answer = response.removesuffix(EOS_TOKEN)
+    return answer if is_answer(answer) else None
+
+
+def is_answer(text: str) -> bool:
+    """True for a name and three digits."""
+    return _ANSWER.fullmatch(text) is not None
 
 
 def is_right(response: str, label: str) -> bool:

@@ -1,4 +1,4 @@
-"""Rule-based reward of the embedded task, for ``--reward.remote_url openrlhf_cov/tiny_task/reward_func.py``.
+"""Rule-based reward of the embedded tasks, for ``--reward.remote_url openrlhf_cov/tiny_task/reward_func.py``.
 
 Upstream loads this file by its path, so it imports by absolute names only.
 """
@@ -8,26 +8,30 @@ from typing import Any
 
 import torch
 
-from openrlhf_cov.rewards.addition import EOS_TOKEN, extract_answer, is_number, is_right
+from openrlhf_cov.rewards import addition
+from openrlhf_cov.rewards.addition import EOS_TOKEN
+from openrlhf_cov.tiny_task import commands
 
 
 def reward_func(
     queries: Sequence[str], prompts: Sequence[str], labels: Sequence[str], **kwargs: Any
 ) -> dict[str, Any]:
-    """Reward 1 for every response that ends with ``<eos>`` and whose final number equals the label, else 0.
+    """Reward 1 for every response that ends with ``<eos>`` and whose answer equals the label, else 0.
 
-    ``queries`` are prompt + response with special tokens kept. The result has ``rewards`` and ``scores`` (equal here)
-    and, under ``extra_logs``, ``reward/no_answer_frac`` and ``reward/unfinished_frac``, which are 1 for a response
-    without a final number or without ``<eos>``; all are fp32 tensors (B,). No response text raises. Raises ValueError
-    for a label that is not a number, for a query that does not start with its prompt, and for lists of unequal length.
+    The label says which task it is: a sum such as "91" wants a final number, a command such as "a704" that and nothing
+    else. ``queries`` are prompt + response with special tokens kept. The result has ``rewards`` and ``scores`` (equal
+    here) and, under ``extra_logs``, ``reward/no_answer_frac`` and ``reward/unfinished_frac``, which are 1 for a
+    response without an answer or without ``<eos>``; all are fp32 tensors (B,). No response text raises. Raises
+    ValueError for a label of no task, a query that does not start with its prompt, and lists of unequal length.
     """
     rows = list(zip(queries, prompts, labels, strict=True))
     for label in labels:
         check_label(label)
     responses = [_response_of(query, prompt) for query, prompt, _ in rows]
-    answers = [extract_answer(response) for response in responses]
+    tasks = [commands if commands.is_answer(label) else addition for label in labels]
+    answers = [task.extract_answer(response) for task, response in zip(tasks, responses, strict=True)]
     finished = [response.endswith(EOS_TOKEN) for response in responses]
-    correct = [is_right(response, label) for response, label in zip(responses, labels, strict=True)]
+    correct = [task.is_right(*pair) for task, *pair in zip(tasks, responses, labels, strict=True)]
     return {
         "rewards": _indicator(correct),
         "scores": _indicator(correct),
@@ -39,11 +43,14 @@ def reward_func(
 
 
 def check_label(label: Any) -> None:
-    """None if ``label`` is a non-negative integer as a string of digits 0-9; raises ValueError otherwise."""
+    """None if ``label`` is a string of digits 0-9 or the answer to a command; raises ValueError otherwise."""
     if not isinstance(label, str):
         raise ValueError(f"a label is a string of digits such as '91', got {label!r} of type {type(label).__name__}")
-    if not is_number(label):
-        raise ValueError(f"a label is a non-negative integer written with the digits 0-9, such as '91', got {label!r}")
+    if not (addition.is_number(label) or commands.is_answer(label)):
+        raise ValueError(
+            "a label is a non-negative integer written with the digits 0-9, such as '91', or the answer to a hidden "
+            f"command, such as 'a704', got {label!r}"
+        )
 
 
 def _response_of(query: str, prompt: str) -> str:

@@ -33,6 +33,7 @@ def test_the_table_by_hand(tmp_path):
         # the last five steps of the first run: (0.5 + 0.4 + 0.3 + 0.2 + 0.1) / 5; both of the second: (0.8 + 0.4) / 2
         "entropy, nats per token 0.800 0.300 0.600",
         "training accuracy 25.0% 50.0% 50.0%",
+        demo_compare.ONE_SEED,
         "wall time 61 s",
         f"runs {tmp_path}",
         f"report {tmp_path / 'report.html'}",

@@ -59,7 +59,7 @@ def make_result():
         curve = {
             "greedy": np.array([0.4, accuracy, accuracy]),
             "entropy": np.array([1.0, 0.7, entropy]),
-            "entropy/position_0": np.array([2.0, 1.4, 2 * entropy]),
+            "entropy/position_0": np.array([2.0, 2 * entropy, 2 * entropy]),
             "length": np.full(3, 5.0),
         }
         right = round(10 * accuracy)

@@ -10,6 +10,7 @@ from openrlhf_cov.study.questions import (
     law,
     learning_rates,
     off_line,
+    rate_of,
     scope,
     theory,
     who_ends_higher,
@@ -39,18 +40,32 @@ def test_without_runs_every_question_says_so(spec):
         assert answer.rows == ()
 
 
-def test_collapsed_runs_are_compared_with_the_others(arms):
-    # 0.05 of 1.0 is below a tenth; accuracies .4 .5 .45 against .9 .8 1.0: -0.45, far outside of what chance does
-    lost = [dict(accuracy=a, entropy=0.05) for a in (0.4, 0.5, 0.5)]
-    kept = [dict(accuracy=a, entropy=0.5) for a in (0.9, 0.8, 1.0)]
-    runs = arms(GRPO=lost, other=kept)
-    assert [has_collapsed(each) for each in runs["GRPO"].values()] == [True] * 3
-    answer = cost_of_collapse(runs)
+def test_collapsed_runs_are_compared_with_the_others_of_their_learning_rate(spec, make_result):
+    # 0.05 of 1.0 is below a tenth; accuracies .4 .5 .5 against .9 .8 1.0: -0.43, far outside of what chance does
+    fast, slow = (next(c for c in spec.arm("GRPO").cells if rate_of(c) == rate) for rate in (3e-4, 1e-4))
+
+    def runs(values, entropy, cell=fast):
+        return [make_result(Run("GRPO", "report", cell, i + round(20 * entropy)), a, entropy)
+                for i, a in enumerate(values)]  # fmt: skip
+
+    lost, kept = runs((0.4, 0.5, 0.5), 0.05), runs((0.9, 0.8, 1.0), 0.5)
+    assert [has_collapsed(each) for each in (*lost, *kept)] == [True] * 3 + [False] * 3
+    answer = cost_of_collapse(spec, [*lost, *kept])
     assert "3 of 6 runs" in answer.text
-    assert "accuracy lower (-0.43 [" in answer.text
-    assert cost_of_collapse(arms(GRPO=lost, other=lost)).text.startswith(NOT_ENOUGH)
-    same = cost_of_collapse(arms(GRPO=lost, other=[each | {"entropy": 0.5} for each in lost]))
+    assert "(GRPO 3)" in answer.text
+    assert "at 0.0003 accuracy is lower (-0.43 [" in answer.text
+    assert cost_of_collapse(spec, lost).text.startswith(NOT_ENOUGH)
+    assert cost_of_collapse(spec, [*lost, *runs((0.9, 0.8, 1.0), 0.5, slow)]).text.startswith(NOT_ENOUGH)
+    same = cost_of_collapse(spec, [*lost, *runs((0.4, 0.5, 0.5), 0.5)])
     assert "accuracy shows no difference (+0.00 [" in same.text
+
+
+def test_entropy_that_is_gone_only_at_the_end_is_no_collapse(make_result):
+    result = make_result(Run("GRPO", "report", (), 0), 1.0, entropy=0.5)
+    result.evaluations.columns["entropy/position_0"][-1] = 0.01
+    assert not has_collapsed(result)
+    result.evaluations.columns["entropy/position_0"][1] = 0.01
+    assert has_collapsed(result)
 
 
 def test_a_method_that_ends_higher_is_named(spec, make_result):
@@ -102,3 +117,17 @@ def test_a_rate_at_which_runs_end_below_their_start_is_named(spec, make_result):
     answer = learning_rates(spec, runs)
     assert "That happened: KL-Cov at 0.0003." in answer.text
     assert answer.rows == (("KL-Cov", "0.90 (0 of 1)", "0.10 (1 of 1)"),)
+
+
+def test_an_arm_that_stands_another_rate_than_the_first_does_is_named(spec, make_result):
+    # at 3e-4 the cells of GRPO end at .1 and .2, those of KL-Cov at .8 and .9: +0.70; at 1e-4 all end alike
+    ends = {"GRPO": (0.1, 0.2), "KL-Cov": (0.8, 0.9)}
+    runs = []
+    for arm, values in ends.items():
+        for cell in spec.arm(arm).cells:
+            for seed, value in zip((100, 101), values, strict=True):
+                stage = "screen" if seed == 100 else "final"
+                runs.append(make_result(Run(arm, stage, cell, seed), value if rate_of(cell) == 3e-4 else 0.5))
+    text = learning_rates(spec, runs).text
+    assert "tuning: KL-Cov at 0.0003 (+0.70 [" in text
+    assert "at 0.0001 (" not in text

@@ -2,7 +2,18 @@ import random
 
 import pytest
 
-from openrlhf_cov.tiny_task.commands import HABIT, LETTERS, SKILL_OF, Command, draw, is_right, practice, split_digits
+from openrlhf_cov.tiny_task.commands import (
+    HABIT,
+    LETTERS,
+    SKILL_OF,
+    Command,
+    draw,
+    extract_answer,
+    is_right,
+    practice,
+    split_commands,
+    split_digits,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,12 +39,39 @@ def test_letters_are_shared_out():
 
 
 def test_held_out_digits_train_nobody():
-    train, held_out = split_digits(120)
-    assert len(train) == 600
-    assert len({*train, *held_out}) == 720
-    assert split_digits(120) == (train, held_out)
+    train, validation, test = split_digits()
+    assert [len(train), len(validation), len(test)] == [600, 60, 60]
+    assert len({*train, *validation, *test}) == 720
+    assert split_digits() == (train, validation, test)
     rng = random.Random(0)
-    assert {draw(train, rng).digits for _ in range(2000)}.isdisjoint(held_out)
+    assert {draw(train, rng).digits for _ in range(2000)} <= set(train)
+
+
+def test_commands_for_files():
+    train, held_out = split_commands(seed=3, held_out=200)
+    assert [len(train), len(held_out)] == [32 * 600, 200]
+    assert len({command.prompt for command in (*train, *held_out)}) == 32 * 600 + 200
+    assert {command.digits for command in held_out} <= set(split_digits()[2])
+    assert split_commands(3, 200) == (train, held_out)
+    assert split_commands(4, 200)[0] != train
+    for wrong in (0, 32 * 60 + 1):
+        with pytest.raises(ValueError, match="from 1 to 1920"):
+            split_commands(3, wrong)
+
+
+def test_rows_by_hand():
+    command = Command("W", "407")
+    assert command.to_row() == {"input": "W407", "label": "c740", "datasource": "hidden_commands"}
+    benchmark = {"id": "W407", "problem": "W407", "answer": "c740", "source": "hidden_commands"}
+    assert command.to_benchmark_row() == benchmark
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [("c740<eos>", "c740"), ("c740", "c740"), ("e740<eos>", None), ("c74<eos>", None), ("c7401", None), ("", None)],
+)
+def test_answers(response, answer):
+    assert extract_answer(response) == answer
 
 
 def test_the_habit_ignores_the_letter():

@@ -9,6 +9,7 @@ import torch
 from openrlhf_cov.cli.make_tiny_task import TASK_FILES, TaskSettings, main, read_task, recorded_settings, write_task
 from openrlhf_cov.rewards.addition import extract_answer
 from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
+from openrlhf_cov.tiny_task.commands_policy import COMMANDS_POLICY
 
 SMALL = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, steps=2, rows_per_step=4)
 SETTINGS = TaskSettings(seed=7, train_rows=40, test_rows=12)
@@ -64,6 +65,17 @@ def test_rows_are_disjoint_and_labelled_with_the_sum(tmp_path):
         assert row["datasource"] == "tiny_addition"
         a, b = row["input"].removesuffix("=").split("+")
         assert extract_answer(row["label"]) == str(int(a) + int(b))
+
+
+def test_the_commands_are_those_of_the_laboratory(tmp_path):
+    settings = TaskSettings(task="commands", train_rows=40, test_rows=12)
+    task = write_task(tmp_path / "task", settings, replace(COMMANDS_POLICY, steps=2, rows_per_step=4))
+    assert task["task"] == "hidden_commands"
+    assert 1 <= task["mean_length"] <= 5
+    rows = [json.loads(line) for line in (tmp_path / "task" / "train.jsonl").read_text().splitlines()]
+    assert len(rows) == 40
+    config = json.loads((tmp_path / "task" / "model" / "config.json").read_text())
+    assert (config["head_dim"], config["num_attention_heads"], config["hidden_size"]) == (32, 4, 64)
 
 
 def test_the_code_task_is_graded_by_the_sandbox(needs_sandbox, tmp_path):

@@ -70,13 +70,24 @@ def test_upstream_can_load_the_file_by_path():
     loaded.check_label("91")
 
 
-@pytest.mark.parametrize("label", ["0", "91", "007", "9" * 10_000])
+@pytest.mark.parametrize(
+    ("response", "correct", "no_answer", "unfinished"),
+    [("c740<eos>", 1, 0, 0), ("c740", 0, 0, 1), ("a740<eos>", 0, 0, 0), ("c704<eos>", 0, 0, 0), ("c74<eos>", 0, 1, 0)],
+)
+def test_outcome_of_one_hidden_command(response, correct, no_answer, unfinished):
+    outcome = reward_func(["W407" + response, PROMPT + "91<eos>"], ["W407", PROMPT], ["c740", "91"])
+    assert outcome["rewards"].tolist() == [correct, 1]  # each by the rule of its own label
+    assert outcome["extra_logs"]["reward/no_answer_frac"].tolist() == [no_answer, 0]
+    assert outcome["extra_logs"]["reward/unfinished_frac"].tolist() == [unfinished, 0]
+
+
+@pytest.mark.parametrize("label", ["0", "91", "007", "9" * 10_000, "a704"])
 def test_check_label_accepts_non_negative_integers_as_text(label):
     check_label(label)
 
 
 @pytest.mark.parametrize(
-    "label", ["", "-1", "+1", "1.0", " 1", "1\n", "1e3", "x", "٣", "²", 91, 91.0, None, True, ["91"]]
+    "label", ["", "-1", "+1", "1.0", " 1", "1\n", "1e3", "x", "e704", "a70", "٣", "²", 91, 91.0, None, True, ["91"]]
 )
 def test_check_label_refuses_everything_else(label):
     with pytest.raises(ValueError, match=r"a label is .*got "):
