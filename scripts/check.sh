@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Format check, lint, layers, types, unit tests, upstream's own tests. BIN names the folder of python and ruff.
+# Format check, lint, layers, types, unit tests, upstream's own tests. With --quick only what `pytest --quick` runs of
+# the unit tests, and none of upstream's. BIN names the folder of python and ruff.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin="${BIN:-.venv/bin}"
@@ -7,5 +8,5 @@ bin="${BIN:-.venv/bin}"
 "$bin/ruff" check .
 "$bin/lint-imports" --no-cache --no-logo
 "$bin/basedpyright" --pythonpath "$bin/python"
-"$bin/python" -m pytest -m "not e2e and not gpu" --numprocesses 2 --dist worksteal
-"$bin/python" scripts/run_upstream_tests.py
+"$bin/python" -m pytest -m "not e2e and not gpu" --numprocesses 2 --dist worksteal "$@"
+[[ "${1:-}" == --quick ]] || "$bin/python" scripts/run_upstream_tests.py

@@ -65,6 +65,7 @@ def test_rows_are_disjoint_and_labelled_with_the_sum(tmp_path):
         assert extract_answer(row["label"]) == str(int(a) + int(b))
 
 
+@pytest.mark.slow
 def test_same_settings_give_identical_files(tmp_path):
     first, second = (write_task(tmp_path / name, SETTINGS, SMALL) for name in ("first", "second"))
     assert {**first, "seconds": 0} == {**second, "seconds": 0}
