@@ -56,6 +56,14 @@ def task(tmp_path_factory) -> Task:
     return Task(folder / "model", folder / "train.jsonl", folder / "sums.jsonl")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_idle_workers():
+    """A Ray that is started here makes no workers before they are asked for: those of our runs have another setup."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_prestart_worker_first_driver", "0")
+        yield
+
+
 @pytest.fixture(scope="session")
 def ray(tmp_path_factory):
     """Environment of one Ray for all runs that need none of their own."""
