@@ -7,6 +7,9 @@ bin="${BIN:-.venv/bin}"
 "$bin/ruff" format --check .
 "$bin/ruff" check .
 "$bin/lint-imports" --no-cache --no-logo
-"$bin/basedpyright" --pythonpath "$bin/python"
+"$bin/basedpyright" --pythonpath "$bin/python" & # on one core, beside the tests
+types=$!
+trap 'kill "$types" 2>/dev/null || true' EXIT
 "$bin/python" -m pytest -m "not e2e and not gpu" --numprocesses 2 --dist worksteal "$@"
+wait "$types"
 [[ "${1:-}" == --quick ]] || "$bin/python" scripts/run_upstream_tests.py
