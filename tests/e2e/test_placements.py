@@ -47,7 +47,7 @@ def back_to_the_first_checkpoint(straight: Path, folder: Path) -> None:
 
 
 TELLING = [(2, 0, "static", "short"), (2, 3, "dynamic", "short")]
-"""Nothing and everything over the ranks; test_resume.py has the stage between, ``make test-long`` all."""
+"""Nothing and everything over the ranks; test_resume.py has the stage between, ``make test-long`` the others."""
 TWO_RANKS = [(2, z, b, last) for z in (0, 2, 3) for b in ("static", "dynamic") for last in ("full", "short")]
 OTHERS = [(2, 1, "static", "short"), *((1, z, "static", "short") for z in (0, 1, 2, 3))]
 LAYOUTS = [
