@@ -3,7 +3,7 @@
 # make demo-compare  the same with none, clip_cov and kl_cov from the same seeds, and one report of the three
 # make test   the whole test suite
 # make test-long  the end-to-end tests that take longer, left out by make test
-# make check  format, lint, layers, types and the unit tests only
+# make check  format, lint, layers, types and the quick part of the unit tests
 # make docs   the documentation as a site, in site/
 # make smollm a real language model for this machine, SmolLM2-135M-Instruct, in runs/smollm2
 
@@ -38,7 +38,7 @@ docs: $(READY) $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 check: $(READY)
-	BIN=$(BIN) scripts/check.sh
+	BIN=$(BIN) scripts/check.sh --quick
 
 smollm: $(SMOLLM)
 	$(BIN)/python -m openrlhf_cov.cli.fetch_smollm2 --output runs/smollm2

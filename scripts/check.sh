@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# Format check, lint, layers, types, unit tests, upstream's own tests. BIN names the folder of python and ruff.
+# Format check, lint, layers, types, unit tests, upstream's own tests. With --quick only what `pytest --quick` runs of
+# the unit tests, and none of upstream's. BIN names the folder of python and ruff.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin="${BIN:-.venv/bin}"
 "$bin/ruff" format --check .
 "$bin/ruff" check .
 "$bin/lint-imports" --no-cache --no-logo
-"$bin/basedpyright" --pythonpath "$bin/python"
-"$bin/python" -m pytest -m "not e2e and not gpu" --numprocesses 2 --dist worksteal
-"$bin/python" scripts/run_upstream_tests.py
+"$bin/basedpyright" --pythonpath "$bin/python" & # on one core, beside the tests
+types=$!
+trap 'kill "$types" 2>/dev/null || true' EXIT
+"$bin/python" -m pytest -m "not e2e and not gpu" --numprocesses 2 --dist worksteal "$@"
+wait "$types"
+[[ "${1:-}" == --quick ]] || "$bin/python" scripts/run_upstream_tests.py

@@ -1,4 +1,4 @@
-"""Finished evaluations, made from a table of answers; and a server that speaks OpenAI's protocol."""
+"""What ``--quick`` runs; evaluations made from a table of answers; and a server that speaks OpenAI's protocol."""
 
 import hashlib
 import json
@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from openrlhf_cov.cli.tiny_tasks import check_sandbox
@@ -28,6 +29,39 @@ from openrlhf_cov.evaluation.records import (
     write_settings,
 )
 from openrlhf_cov.evaluation.samples import BenchmarkSamples, group_samples
+
+WHOLE = {"contract", "docs"}
+"""Folders whose every case is another thing: a flag, a message, a page."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    about = "leave out slow tests; at most three cases of a parametrised test, ten examples of a property"
+    parser.addoption("--quick", action="store_true", help=about)
+
+
+@pytest.hookimpl(trylast=True)  # hypothesis has loaded the profile of its flag
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--quick"):
+        profiles = hypothesis.settings
+        profiles.register_profile("quick", profiles.get_profile("ci"), max_examples=10)
+        profiles.load_profile("quick")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of ``--quick``; of more than three cases the first, the middle one and the last."""
+    if not config.getoption("--quick"):
+        return
+    families: dict[tuple[pytest.Collector | None, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("slow") is None:
+            families.setdefault((item.parent, getattr(item, "originalname", item.name)), []).append(item)
+    kept = set()
+    for family in families.values():
+        whole = family[0].path.relative_to(Path(__file__).parent).parts[0] in WHOLE
+        places = range(len(family)) if whole else {0, len(family) // 2, len(family) - 1}
+        kept |= {family[n].nodeid for n in places}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+    items[:] = [item for item in items if item.nodeid in kept]
 
 
 @pytest.fixture

@@ -148,6 +148,7 @@ def coverage(law_curve, simulations, points, autocorrelation, method="least_squa
     return hits / simulations
 
 
+@pytest.mark.slow
 def test_intervals_cover_in_95_percent_of_500_simulations(law_curve):
     # 0.95 in 500 has a standard error of 0.01; intervals that ignore the autocorrelation cover in 0.75
     found = coverage(law_curve, 500, 60, 0.5)

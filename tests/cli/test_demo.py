@@ -125,6 +125,7 @@ def test_a_task_that_cannot_be_made(monkeypatch, tmp_path, status, error):
         demo.make_task(tmp_path / "task", "addition")
 
 
+@pytest.mark.slow
 def test_scores_are_those_that_the_task_reports(tmp_path):
     from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
 

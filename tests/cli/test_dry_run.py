@@ -227,6 +227,7 @@ def run_command(flags):
     )
 
 
+@pytest.mark.slow
 def test_the_command_line_with_a_planned_cluster_touches_neither_ray_nor_engines(run_flags, tmp_path):
     done = run_command([*run_flags(), *ONE_NODE, *GPUS])
     assert done.returncode == 0, done.stderr
@@ -235,6 +236,7 @@ def test_the_command_line_with_a_planned_cluster_touches_neither_ray_nor_engines
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_command_line_lists_shortfalls_on_stderr(run_flags, tmp_path):
     changes = {"--data.prompt_dataset": tmp_path / "nowhere.jsonl", "--vllm.tensor_parallel_size": 4}
     done = run_command([*run_flags(changes), *ONE_NODE, *GPUS])

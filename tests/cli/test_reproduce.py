@@ -66,6 +66,7 @@ def test_a_command_for_every_run_and_a_report_of_them(capsys, tmp_path, kind, nu
     assert lines[-1][3 : 3 + len(names)] == [str(tmp_path / name) for name in names]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "number"), ALL)
 def test_every_command_would_run(capsys, tmp_path, data, kind, number):
     flags = [kind, str(number), "--dry_run", "--data_dir", str(data), "--output", str(tmp_path / "out")]

@@ -93,6 +93,7 @@ def test_a_study_is_cut_off_and_goes_on(tmp_path, base_policies, spec_file, caps
     assert "holds a run of other settings" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_how_long_and_makes_nothing(tmp_path, base_policies, spec_file, capsys):
     words = [str(spec_file()), "--output", str(tmp_path / "out"), "--base_policies", str(base_policies), "--dry_run"]
     assert study.main(words) == 0
@@ -122,6 +123,7 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, spec_file, chan
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_specs_of_the_repository_can_run(path, tmp_path, capsys):
     spec = read_spec(path)

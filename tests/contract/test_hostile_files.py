@@ -281,6 +281,7 @@ def refuses_well(reader, folder, line):
     assert "\n" not in refusal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("content", HOSTILE)
 def test_hostile_content(tmp_path, name, content):

@@ -109,11 +109,13 @@ def outcome():
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_imports_rebind_nothing(outcome):
     # the name of a class under Ray's decorator is ``plain_class``'s; its module gets another name for it
     assert [name for name in outcome["imported"] if not name.endswith(".__qualname__")] == []
 
 
+@pytest.mark.slow
 def test_what_is_installed_is_the_tables(outcome):
     expected = {
         f"openrlhf.{path}.{name}" for table in (REMOTE, DRIVER, ACTOR) for path in table for name in table[path]
@@ -123,14 +125,17 @@ def test_what_is_installed_is_the_tables(outcome):
     assert set(outcome["installed"]) - parts_of_classes == expected
 
 
+@pytest.mark.slow
 def test_twice_is_as_good_as_once(outcome):
     assert outcome["again"] == ["openrlhf.trainer.ray.vllm_engine.RolloutRayActor"]  # with the latest settings
 
 
+@pytest.mark.slow
 def test_what_stands_in_for_a_class_derives_from_it_and_asks_for_the_same_gpus(outcome):
     assert outcome["strangers"] == outcome["options"] == []
 
 
+@pytest.mark.slow
 def test_overrides_take_what_upstream_passes(outcome):
     assert {"CovPolicyActor.forward", "StepLogging.train_step", "CovStrategy.load_ckpt"} <= set(outcome["overridden"])
     assert outcome["foreign"] == []

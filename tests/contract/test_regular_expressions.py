@@ -19,6 +19,8 @@ import pytest
 
 import openrlhf_cov
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(openrlhf_cov.__file__).parent
 LENGTH = 10_000
 GIVE_UP = 0.5

@@ -316,6 +316,7 @@ GPU_ONLY = {"trainer/ray/utils.py": {"get_device_properties"}}
 """Reached through CUDA IPC alone."""
 
 
+@pytest.mark.slow
 def test_a_cpu_host_supplies_every_cuda_function_upstream_calls(upstream):
     for path in upstream.paths():
         attributes = [node for node in ast.walk(upstream.tree(path)) if isinstance(node, ast.Attribute)]

@@ -184,6 +184,7 @@ def test_one_run_has_no_keys_of_several(folder):
     drive([folder().add(1).path], (80, 24), steps)
 
 
+@pytest.mark.slow
 def test_logarithm_and_smoothing(folder):
     async def steps(app, pilot):
         await pilot.press("l")
@@ -224,6 +225,7 @@ def test_help_and_quit(folder):
     drive([run.path], (80, 24), steps)
 
 
+@pytest.mark.slow
 def test_sizes(folder):
     runs = [folder("one").add(*range(1, 30)).path, folder("two").add(1).path, folder("three").path]
 
@@ -251,6 +253,7 @@ def test_a_file_that_cannot_be_read_is_named(folder, monkeypatch):
     drive([run.path], (80, 24), steps)
 
 
+@pytest.mark.slow
 def test_many_points_are_drawn(folder, tmp_path):
     table = tmp_path / "long.csv"
     table.write_text("step,reward\n" + "".join(f"{step},{step % 7}\n" for step in range(1, 100_001)))

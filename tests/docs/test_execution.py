@@ -13,6 +13,8 @@ import pytest
 from openrlhf_cov.cli import train_ppo_ray
 from openrlhf_cov.trainer import cpu_host
 
+pytestmark = pytest.mark.slow
+
 ONE_GPU = "--dry_run --dry_run_nodes 1 --dry_run_gpus 1 --dry_run_gpu_memory 80".split()
 
 

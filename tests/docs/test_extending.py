@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PARSE = """
 import sys
 from openrlhf_cov.cli import train_ppo_ray

@@ -11,7 +11,7 @@ FLAG = re.compile(r"(?<![\w-])--([a-z][\w.-]*[\w]|[a-z])")
 
 FOREIGN_FLAGS = {
     *("address", "runtime-env-json", "num-gpus", "node-ip-address"),  # ray
-    *("no-deps", "extra-index-url", "no-build-isolation", "editable", "durations"),  # pip, pytest
+    *("no-deps", "extra-index-url", "no-build-isolation", "editable", "durations", "quick"),  # pip, pytest
     *("shm-size", "strict", "help"),
 }
 

@@ -64,6 +64,7 @@ def test_flags_and_words_in_code_do_not_break(hooks):
     assert hooks.on_page_content(html) == expected + "</p><pre><code>--c</code></pre>"
 
 
+@pytest.mark.slow
 def test_every_page_is_built(site, pages, repository):
     expected = {page.path.relative_to(repository / "docs") for page in pages if page.name.startswith("docs/")}
     assert {path.relative_to(site).with_suffix(".md") for path in site.rglob("*.html")} - expected == {
@@ -72,6 +73,7 @@ def test_every_page_is_built(site, pages, repository):
     assert not list(site.rglob("*.py"))
 
 
+@pytest.mark.slow
 def test_a_browser_loads_nothing_from_elsewhere(site):
     for path in site.rglob("*.html"):
         resources = Resources()
@@ -84,6 +86,7 @@ def test_a_browser_loads_nothing_from_elsewhere(site):
         assert not found, f"{path.name} loads {found}"
 
 
+@pytest.mark.slow
 def test_the_guide_for_contributors_is_on_the_site(site, repository):
     guide = repository / "CONTRIBUTING.md"
     if guide.is_file():

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from openrlhf_cov.cli.local_ray import local_ray
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
 
 REPOSITORY = Path(__file__).parents[2]
@@ -55,6 +56,21 @@ def task(tmp_path_factory) -> Task:
     return Task(folder / "model", folder / "train.jsonl", folder / "sums.jsonl")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_idle_workers():
+    """A Ray that is started here makes no workers before they are asked for: those of our runs have another setup."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_prestart_worker_first_driver", "0")
+        yield
+
+
+@pytest.fixture(scope="session")
+def ray(tmp_path_factory):
+    """Environment of one Ray for all runs that need none of their own."""
+    with local_ray(num_gpus=3, num_cpus=8, log=tmp_path_factory.mktemp("ray") / "ray.log") as address:
+        yield {"RAY_ADDRESS": address.gcs} | address.token
+
+
 @pytest.fixture(scope="session")
 def kill_tree():
     """The function that sends SIGKILL to a process and everything it started."""
@@ -74,7 +90,6 @@ def _kill_tree(process: subprocess.Popen) -> None:
 class Run:
     """A finished run of the command line."""
 
-    status: int
     stderr: str
     folder: Path
 
@@ -90,11 +105,15 @@ def run_trainer():
     return _run_trainer
 
 
-def _run_trainer(flags: list[str], folder: Path, ray: dict[str, str] | None = None, timeout: float = 600) -> Run:
-    """Run ``python -m openrlhf_cov.cli.train_ppo_ray`` in a process of its own; on failure its output is printed."""
+def _run_trainer(
+    flags: list[str], folder: Path, ray: dict[str, str] | None = None, timeout: float = 600, status: int = 0
+) -> Run:
+    """Run ``python -m openrlhf_cov.cli.train_ppo_ray`` in a process of its own, which is to end with that status."""
     env = os.environ | {"PYTHONWARNINGS": "ignore", "RAY_ADDRESS": "local"} | (ray or {})
     command = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray", *flags]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout, cwd=folder.parent)
-    if done.returncode:
-        sys.stdout.write(done.stdout[-20_000:] + done.stderr[-20_000:])
-    return Run(done.returncode, done.stderr, folder)
+    assert done.returncode == status, (
+        f"expected of the run: to end with status {status}, not {done.returncode}\n"
+        f"{done.stdout[-20_000:]}{done.stderr[-20_000:]}"
+    )
+    return Run(done.stderr, folder)

@@ -33,26 +33,30 @@ class Step:
 
 @pytest.fixture(scope="module")
 def take_step(task):
-    """Function (cov flags, layout of the step) -> Step, on one Ray for all calls."""
+    """Function (cov flags, layout of the step) -> Step, on one Ray and the same actors for all calls.
+
+    Every call loads the model anew and makes engine, optimizer and loss of its own settings in them.
+    """
     import ray
 
     from openrlhf_cov.trainer import cpu_host
 
     cpu_host.install()
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import a test module
-    rollouts = make_rollouts(task.model)
+    rollouts, groups = make_rollouts(task.model), {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_ADDRESS", "local")
         patch.setenv("OMP_NUM_THREADS", "1")  # sums inside a kernel then run in one order
-        yield lambda *flags, **layout: one_step(task, patch, rollouts, flags, **layout)
+        yield lambda *flags, **layout: one_step(task, patch, groups, rollouts, flags, **layout)
     ray.shutdown()
 
 
 def one_step(
-    task, patch, rollouts, flags, *,
+    task, patch, groups, rollouts, flags, *,
     updates=1, micro_batch=8, ranks=1, packed=False, dynamic=False, zero_stage=2, dtype="fp32", drift=0.0,
 ) -> Step:  # fmt: skip
     import ray
+    from openrlhf.utils import get_strategy
 
     from openrlhf_cov.cli import train_ppo_ray
 
@@ -68,52 +72,38 @@ def one_step(
     patch.setattr(sys, "argv", ["train_ppo_ray", *task.flags(task.model.parent / "run"), *settings, *flags])
     args = train_ppo_ray.parse_args()
     rollouts = make_rollouts(task.model, drift) if drift else rollouts
-    group = policy_group(args, ranks)
-    try:
-        per_rank = SAMPLES // ranks
-        for rank, actor in enumerate(group._actor_handlers):
-            for rollout in rollouts[rank * per_rank : (rank + 1) * per_rank]:
-                ray.get(actor.append.remote(rollout))
-        before, *_ = ray.get([actor.__ray_call__.remote(weights) for actor in group._actor_handlers])
-        ray.get([actor.__ray_call__.remote(record_selection) for actor in group._actor_handlers])
-        ray.get(group.async_run_method("start_step", global_step=5))
-        metrics, *_ = ray.get(group.async_run_method("fit", kl_ctl=0.0))
-        selected = ray.get([actor.__ray_call__.remote(lambda self: self.recorded) for actor in group._actor_handlers])
-        after, *_ = ray.get([actor.__ray_call__.remote(weights) for actor in group._actor_handlers])
-    finally:
-        for actor in group._actor_handlers:
-            ray.kill(actor)
-        give_back_placement_groups()
+    if ranks not in groups:
+        groups[ranks] = policy_group(args, ranks)
+    group = groups[ranks]
+    ray.get(group.async_init_model_from_pretrained(get_strategy(args), args.actor.model_name_or_path, 10, None))
+    per_rank = SAMPLES // ranks
+    for rank, actor in enumerate(group._actor_handlers):
+        for rollout in rollouts[rank * per_rank : (rank + 1) * per_rank]:
+            ray.get(actor.append.remote(rollout))
+    before, *_ = ray.get([actor.__ray_call__.remote(weights) for actor in group._actor_handlers])
+    ray.get([actor.__ray_call__.remote(record_selection) for actor in group._actor_handlers])
+    ray.get(group.async_run_method("start_step", global_step=5))
+    metrics, *_ = ray.get(group.async_run_method("fit", kl_ctl=0.0))
+    selected = ray.get([actor.__ray_call__.remote(lambda self: self.recorded) for actor in group._actor_handlers])
+    after, *_ = ray.get([actor.__ray_call__.remote(weights) for actor in group._actor_handlers])
     return Step(frozenset().union(*selected), before, after, metrics)
 
 
-def give_back_placement_groups() -> None:
-    """Upstream keeps that of a two-rank group for itself."""
-    import ray
-    from ray.util.placement_group import PlacementGroup
-
-    for hex_id, entry in ray.util.placement_group_table().items():
-        if entry["state"] != "REMOVED":
-            ray.util.remove_placement_group(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(hex_id))))
-
-
 def policy_group(args, ranks: int):
+    """Actors without a model, each in a process of its own."""
     import ray
     from openrlhf.trainer.ray.launcher import RayActorGroup
-    from openrlhf.utils import get_strategy
 
     from openrlhf_cov.trainer.ray import cluster, seams
 
     if not ray.is_initialized():
-        args.actor.num_gpus_per_node = 2  # as many as the largest group
+        args.actor.num_gpus_per_node = 3  # a group of one rank, and one of two
         cluster.connect(cluster.needs_of_training(args))
         args.actor.num_gpus_per_node = ranks
     seams.install_driver(args)
     import openrlhf.cli.train_ppo_ray as upstream
 
-    group = RayActorGroup(1, ranks, upstream.PolicyModelActor)
-    ray.get(group.async_init_model_from_pretrained(get_strategy(args), args.actor.model_name_or_path, 10, None))
-    return group
+    return RayActorGroup(1, ranks, upstream.PolicyModelActor)
 
 
 def weights(actor) -> dict[str, torch.Tensor]:

@@ -5,7 +5,6 @@ import math
 import pytest
 from active import active_flags
 
-from openrlhf_cov.cli.local_ray import local_ray
 from openrlhf_cov.models.methods import METHODS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -18,19 +17,11 @@ TARGET = 0.5
 """Nats; what a policy of the embedded task has is of this size."""
 
 
-@pytest.fixture(scope="module")
-def ray(tmp_path_factory):
-    """One Ray for all runs."""
-    with local_ray(num_gpus=3, num_cpus=8, log=tmp_path_factory.mktemp("ray") / "ray.log") as started:
-        yield {"RAY_ADDRESS": started.gcs, **started.token}
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_three_steps(run_trainer, task, tmp_path, ray, name):
     method, folder = METHODS[name], tmp_path / "run"
     controlled = [*method.flag.split(), "--entropy_target", str(TARGET)] if method.controls else []
     run = run_trainer([*task.flags(folder), *SMALL, *(controlled or active_flags(name))], folder, ray)
-    assert run.status == 0
     assert [line["step"] for line in run.metrics] == [1, 2, 3]
     for line in run.metrics:
         assert 0.0 < line["entropy/mean"] < math.log(21)  # 21 symbols

@@ -14,7 +14,6 @@ import psutil
 import pytest
 from safetensors.torch import load_file
 
-from openrlhf_cov.cli.local_ray import local_ray
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS_FILE, partial_checkpoints
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, read_metrics
 
@@ -75,9 +74,15 @@ def start(kill_tree):
 def wait_for_steps(process: subprocess.Popen, folder: Path, steps: int, file: str = METRICS_FILE) -> None:
     deadline = time.monotonic() + 400
     while steps_of(folder, file) < steps:
-        assert process.poll() is None, log_of(folder)
-        assert time.monotonic() < deadline
+        missing = f"expected of the run {folder.name}: {steps} lines of {file}\n"
+        assert process.poll() is None, missing + log_of(folder)
+        assert time.monotonic() < deadline, missing + log_of(folder)
         time.sleep(0.1)
+
+
+def wait_for_end(process: subprocess.Popen, folder: Path, status: int, timeout: float = 600) -> None:
+    ended = process.wait(timeout=timeout)
+    assert ended == status, f"expected of the run {folder.name}: to end with {status}, not {ended}\n{log_of(folder)}"
 
 
 def log_of(folder: Path) -> str:
@@ -93,58 +98,56 @@ def lines(folder: Path, file: str = METRICS_FILE) -> list[dict]:
     return [{k: v for k, v in line.items() if not k.startswith(CLOCK)} for line in read_metrics(folder / file)]
 
 
-def test_a_run_survives_what_clusters_do(start, flags, tmp_path):
+def test_a_run_survives_what_clusters_do(start, flags, tmp_path, ray):
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     checkpoints = Path(value(flags(broken), "--ckpt.path")) / "_actor"
     every = int(value(flags(broken), "--ckpt.save_steps"))
-    with local_ray(num_gpus=3, num_cpus=8, log=tmp_path / "ray.log") as head:
-        ray = {"RAY_ADDRESS": head.gcs} | head.token
-        process = start(flags(straight), straight, ray)
-        assert process.wait(timeout=600) == 0, log_of(straight)
-        expected = lines(straight)
-        sizes = [line["sampling/groups"] for line in expected]
-        assert len(expected) >= 5
-        assert sizes[:-1] == [16.0] * (len(sizes) - 1)  # full batches over the end of an episode, then what is left
-        # some nine of ten groups pass: a short batch at the end, unless a host's rounding makes them come out even;
-        # test_placements.py has rollouts that are short for certain
-        assert sizes[-1] <= 16.0
+    process = start(flags(straight), straight, ray)
+    wait_for_end(process, straight, 0)
+    expected = lines(straight)
+    sizes = [line["sampling/groups"] for line in expected]
+    assert len(expected) >= 5
+    assert sizes[:-1] == [16.0] * (len(sizes) - 1)  # full batches over the end of an episode, then what is left
+    # some nine of ten groups pass: a short batch at the end, unless a host's rounding makes them come out even;
+    # test_placements.py has rollouts that are short for certain
+    assert sizes[-1] <= 16.0
 
-        killed = start(flags(broken), broken, ray)
-        wait_for_steps(killed, broken, every + 1)  # the next step is being made
-        killed.kill()
-        killed.wait()
-        done = lines(broken)
-        assert done == expected[: len(done)]
-        saved = int(re.search(r"\d+$", (checkpoints / "latest").read_text())[0])  # of global_step or best_global_step
-        assert saved % every == 0
-        (checkpoints / "partial-global_step99").mkdir(exist_ok=True)
-        half_written = partial_checkpoints(checkpoints)
+    killed = start(flags(broken), broken, ray)
+    wait_for_steps(killed, broken, every + 1)  # the next step is being made
+    killed.kill()
+    killed.wait()
+    done = lines(broken)
+    assert done == expected[: len(done)]
+    saved = int(re.search(r"\d+$", (checkpoints / "latest").read_text())[0])  # of global_step or best_global_step
+    assert saved % every == 0
+    (checkpoints / "partial-global_step99").mkdir(exist_ok=True)
+    half_written = partial_checkpoints(checkpoints)
 
-        resumed = start([*flags(broken), "--ckpt.load_enable"], broken, ray)
-        wait_for_steps(resumed, broken, max(saved + 2, len(done) + 1))
-        resumed.send_signal(signal.SIGTERM)
-        assert resumed.wait(timeout=200) == 128 + signal.SIGTERM, log_of(broken)
-        steps = steps_of(broken)
-        assert lines(broken) == expected[:steps]  # without a gap, without a step twice
-        log = broken.with_suffix(".log").read_text()
-        assert f"SIGTERM: stopped after global step {steps}; continue with --ckpt.load_enable" in log
-        assert (checkpoints / "latest").read_text() == f"global_step{steps}"
-        assert (checkpoints / f"global_step{steps}" / ROLLOUTS_FILE).is_file()
-        for name in half_written:
-            assert f"{name} was never completed and is passed over" in log
-        states = [line for line in log.splitlines() if "checkpoint_states: " in line]
-        assert states
-        assert max(map(len, states)) < 1000  # and not the tensors of the groups that wait
-        assert lines(broken, EVAL_FILE) == lines(straight, EVAL_FILE)[: steps - 1]  # the last step was not evaluated
+    resumed = start([*flags(broken), "--ckpt.load_enable"], broken, ray)
+    wait_for_steps(resumed, broken, max(saved + 2, len(done) + 1))
+    resumed.send_signal(signal.SIGTERM)
+    wait_for_end(resumed, broken, 128 + signal.SIGTERM, timeout=200)
+    steps = steps_of(broken)
+    assert lines(broken) == expected[:steps]  # without a gap, without a step twice
+    log = broken.with_suffix(".log").read_text()
+    assert f"SIGTERM: stopped after global step {steps}; continue with --ckpt.load_enable" in log
+    assert (checkpoints / "latest").read_text() == f"global_step{steps}"
+    assert (checkpoints / f"global_step{steps}" / ROLLOUTS_FILE).is_file()
+    for name in half_written:
+        assert f"{name} was never completed and is passed over" in log
+    states = [line for line in log.splitlines() if "checkpoint_states: " in line]
+    assert states
+    assert max(map(len, states)) < 1000  # and not the tensors of the groups that wait
+    assert lines(broken, EVAL_FILE) == lines(straight, EVAL_FILE)[: steps - 1]  # the last step was not evaluated
 
-        for attempt in ("to the end", "after the end"):
-            finishing = start([*flags(broken), "--ckpt.load_enable"], broken, ray)
-            if attempt == "to the end":
-                wait_for_steps(finishing, broken, len(expected) - 1, EVAL_FILE)  # the next step is the last
-                finishing.send_signal(signal.SIGTERM)  # a run that is over is not stopped
-            assert finishing.wait(timeout=600) == 0, (attempt, log_of(broken))
-            assert lines(broken) == expected
-            assert lines(broken, EVAL_FILE) == lines(straight, EVAL_FILE)
+    for attempt in ("to the end", "after the end"):
+        finishing = start([*flags(broken), "--ckpt.load_enable"], broken, ray)
+        if attempt == "to the end":
+            wait_for_steps(finishing, broken, len(expected) - 1, EVAL_FILE)  # the next step is the last
+            finishing.send_signal(signal.SIGTERM)  # a run that is over is not stopped
+        wait_for_end(finishing, broken, 0)
+        assert lines(broken) == expected
+        assert lines(broken, EVAL_FILE) == lines(straight, EVAL_FILE)
     assert len(lines(straight, EVAL_FILE)) == len(expected)
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (broken, straight))
     assert ours.keys() == theirs.keys()
@@ -167,7 +170,7 @@ def test_an_engine_that_dies_costs_no_step(start, task, tmp_path):
         engines = [p for p in psutil.Process(run.pid).children(recursive=True) if name in " ".join(p.cmdline())]
         assert len(engines) == 2
         engines[-1].kill()
-        assert run.wait(timeout=300) == 1, log_of(folder)
+        wait_for_end(run, folder, 1, timeout=300)
         steps = steps_of(folder)
         assert [line["step"] for line in lines(folder)] == list(range(1, steps + 1))
         *_, ending = (line for line in log_of(folder).splitlines() if line.startswith("train_ppo_ray: error: "))

@@ -1,11 +1,12 @@
 """One of two ranks with our policy model in a DeepSpeed engine; ``test_actor_model_of_ranks.py`` starts them.
 
-Arguments: folder of the model, ZeRO stage, folder for what this rank has computed.
+A task: folder of the model, ZeRO stage, folder for what this rank has computed.
 """
 
 import os
-import sys
 from pathlib import Path
+
+from rank_group import serve
 
 from openrlhf_cov.trainer import cpu_host
 
@@ -38,7 +39,7 @@ def loss_of(actor, sequences, attention, action, weights):
 
 
 def main(folder, stage, out):
-    zero = {"stage": int(stage), "stage3_param_persistence_threshold": 0}
+    zero = {"stage": stage, "stage3_param_persistence_threshold": 0}
     config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2, "zero_optimization": zero}
     config |= {"gradient_clipping": 0.0, "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
     actor = CovActor(folder, attn_implementation="sdpa", param_dtype="fp32", temperature=0.9, ds_config=config)
@@ -61,4 +62,4 @@ def main(folder, stage, out):
 if __name__ == "__main__":
     remove_stale_locks()
     deepspeed.init_distributed("gloo")
-    main(*sys.argv[1:])
+    serve(main)

@@ -37,6 +37,7 @@ def run(task, policy):
     return run_with
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHOICES)
 def test_a_run_repeats(run, name):
     first, again = run(CHOICES[name]), run(CHOICES[name])

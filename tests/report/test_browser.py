@@ -14,7 +14,7 @@ from openrlhf_cov.report.page import report_page
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 
-pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium is installed")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not BROWSER, reason="no Chromium is installed")]
 
 FOREIGN = "foreign_" + 200 * "n"
 """A name without a place to break it."""

@@ -81,6 +81,7 @@ def test_plotly_takes_every_chart(three):
         assert go.Figure(found["traces"], found["layout"]).data
 
 
+@pytest.mark.slow
 def test_matplotlib_draws_every_picture_and_clips_no_text(three, tmp_path):
     assert len(pictures(three)) == 12
     for name, chart in pictures(three).items():
@@ -128,6 +129,7 @@ def test_a_run_without_entropy_has_no_law(make_contents, make_report_run):
     assert run_charts(contents.runs[0], OPTIONS) == []
 
 
+@pytest.mark.slow
 def test_any_name_can_be_drawn(make_contents, make_report_run, hostile, tmp_path):
     # a formula that is none, a letter that the font lacks (a warning, here an error), markup
     contents = make_contents(make_report_run(hostile, steps=60), make_report_run("$a_b^{c}$", seed=1, steps=60))
@@ -135,6 +137,7 @@ def test_any_name_can_be_drawn(make_contents, make_report_run, hostile, tmp_path
     assert len(write_pictures(charts, tmp_path, ["svg", "png"])) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 80])
 def test_odd_values_are_drawn(make_contents, make_report_run, tmp_path, steps):
     # a constant reward, covariances that are 0, and a prediction that never changes; a run of one step
@@ -164,6 +167,7 @@ def test_a_line_per_run_and_panel(three):
     np.testing.assert_array_equal(lines[0][1].y, series.mean)
 
 
+@pytest.mark.slow
 def test_few_runs_have_one_label_and_their_single_values(make_contents, make_report_run):
     runs = [make_report_run(f"r{n}", steps=90, seed=n) for n in range(6)]
     charts = [curve_chart(make_contents(*runs[:count]), PROGRESS) for count in (1, 2, 4, 5, 6)]

@@ -6,6 +6,7 @@ from openrlhf_cov.report.contents import Options
 from openrlhf_cov.report.write import write_files, write_report
 
 
+@pytest.mark.slow
 def test_figures_and_page_of_run_folders(write_run, tmp_path):
     runs = [write_run(tmp_path / "first"), write_run(tmp_path / "second", flags="--cov_type kl_cov")]
     page = write_report(runs, tmp_path / "out" / "deep")

@@ -130,18 +130,21 @@ def check_amounts(data):
 MANY = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
+@pytest.mark.slow
 @settings(max_examples=1_500, **MANY)
 @given(PAIRS)
 def test_a_pair_is_graded_in_time_and_both_ways_alike(pair):
     check_pair(pair)
 
 
+@pytest.mark.slow
 @settings(max_examples=500, **MANY)
 @given(st.data())
 def test_different_rationals_are_different(data):
     check_rationals(data)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, **MANY)
 @given(st.data())
 def test_different_amounts_are_different(data):

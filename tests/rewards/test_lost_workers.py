@@ -97,6 +97,7 @@ def kill_busy_workers(times: int) -> threading.Thread:
     return thread
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_once_is_replaced_and_the_answer_graded():
     assert answers_equal(r"\sqrt{8}", r"2\sqrt{2}")  # start-up is over
     killer = kill_busy_workers(1)
@@ -106,6 +107,7 @@ def test_a_worker_that_is_killed_once_is_replaced_and_the_answer_graded():
     assert grade(*RIGHT).correct
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_twice_gives_no_grade():
     assert answers_equal(r"\sqrt{8}", r"2\sqrt{2}")
     killer = kill_busy_workers(2)

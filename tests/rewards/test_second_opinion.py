@@ -84,6 +84,7 @@ def test_many_threads_ask_at_once():
 HANGING = ["9^{9^{9^{9}}}", "(((((9!)!)!)!)!)!", r"\binom{10^{9}}{5\cdot 10^{8}}", "|" * 3_999, "x" + "^2" * 1_900]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", HANGING, ids=lambda answer: answer[:12])
 def test_an_answer_that_hangs_math_verify_is_wrong_in_time(answer):
     started = time.perf_counter()

@@ -95,6 +95,7 @@ def test_the_slurm_script_starts_ray_on_all_nodes_and_then_the_recipe(slurm, tmp
     assert recipe == [f"recipe --dry_run --train.seed 7 {at}", f"recipe --train.seed 7 {at}"]
 
 
+@pytest.mark.slow
 def test_the_slurm_script_gives_up_on_a_node_that_does_not_join(slurm, tmp_path):
     done = slurm(joined=1)
     assert done.returncode == 1

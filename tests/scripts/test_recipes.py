@@ -68,6 +68,7 @@ def value(flags: list[str], flag: str, count: int = 1) -> list[str]:
     return flags[place + 1 : place + 1 + count]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["colocated", "split"])
 @pytest.mark.parametrize(("size", "method"), QWEN)
 def test_a_recipe_would_run_on_its_cluster(monkeypatch, capfd, flags_of, size, method, layout):

@@ -214,6 +214,7 @@ def measured_peak(vocab, layers, checkpointing, training, whole_logits):
     return live.peak, shape_of_config({**config.to_dict(), "model_type": "qwen2"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vocab", [128, 40_000, 152_064], ids=["no logits", "layer", "logits"])
 @pytest.mark.parametrize(
     ("checkpointing", "training"),

@@ -91,6 +91,7 @@ def test_the_code_task_is_graded_by_the_sandbox(needs_sandbox, tmp_path):
     assert read_task(tmp_path / "task", "addition") is None
 
 
+@pytest.mark.slow
 def test_same_settings_give_identical_files(tmp_path):
     first, second = (write_task(tmp_path / name, SETTINGS, SMALL) for name in ("first", "second"))
     assert {**first, "seconds": 0} == {**second, "seconds": 0}

@@ -1,17 +1,18 @@
 """One of two ranks with a real DeepSpeed engine and our policy actor; ``test_checkpoints_of_ranks.py`` starts them.
 
-Arguments: what to do, ZeRO stage, folder, and how.
+A task: what to do, ZeRO stage, folder, and how.
 """
 
 import json
 import os
 import pickle
 import shutil
-import sys
 import time
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+
+from rank_group import serve
 
 from openrlhf_cov.trainer import cpu_host
 
@@ -176,6 +177,5 @@ def critic(stage, folder, _):
 if __name__ == "__main__":
     remove_stale_locks()
     deepspeed.init_distributed("gloo", timeout=timedelta(seconds=60))
-    {"full": full, "groups": groups, "mixed": mixed, "critic": critic}[sys.argv[1]](
-        int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
-    )
+    tasks = {"full": full, "groups": groups, "mixed": mixed, "critic": critic}
+    serve(lambda name, stage, folder, how: tasks[name](stage, Path(folder), how))

@@ -1,14 +1,12 @@
 """The policy model without logits on two ranks of DeepSpeed, for every ZeRO stage (``actor_model_rank.py``)."""
 
-import os
-import socket
-import subprocess
 import sys
 
 import actor_model_rank
 import pytest
 import torch
 from openrlhf.models import Actor
+from rank_group import RankGroup
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig
 
 pytestmark = pytest.mark.e2e
@@ -24,28 +22,21 @@ CONFIGS = {
 }
 
 
-def on_two_ranks(folder, stage, out):
-    """What ``actor_model_rank.py`` saved on each rank."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    env = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": "0"}
-    env |= {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, actor_model_rank.__file__, str(folder), str(stage), str(out)]
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    running = [subprocess.Popen(command, env=env | {"RANK": str(rank)}, **pipes) for rank in range(2)]
-    try:
-        for process in running:
-            _, stderr = process.communicate(timeout=180)
-            assert process.returncode == 0, stderr[-3000:]
-    finally:
-        for process in running:
-            process.kill()
-    return [torch.load(out / f"{rank}.pt") for rank in range(2)]
+@pytest.fixture(scope="module")
+def on_two_ranks(tmp_path_factory):
+    """Function (folder of the model, stage, folder) -> what ``actor_model_rank.py`` saved on each rank."""
+    group = RankGroup([sys.executable, actor_model_rank.__file__], ranks=2, folder=tmp_path_factory.mktemp("ranks"))
+
+    def run(folder, stage, out):
+        group(str(folder), stage, str(out))
+        return [torch.load(out / f"{rank}.pt") for rank in range(2)]
+
+    yield run
+    group.end()
 
 
 @pytest.mark.parametrize(("name", "stage"), [("plain", 0), ("tied", 1), ("plain", 2), ("tied", 3), ("soft cap", 3)])
-def test_an_update_is_that_of_upstreams_model(tmp_path, monkeypatch, name, stage):
+def test_an_update_is_that_of_upstreams_model(on_two_ranks, tmp_path, monkeypatch, name, stage):
     folder = tmp_path / "model"
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(CONFIGS[name], dtype=torch.float32).save_pretrained(folder)

@@ -1,40 +1,27 @@
 """Checkpoints of real DeepSpeed engines on two ranks, in processes of their own (``checkpoint_rank.py``)."""
 
-import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rank_group import RankGroup
 
 pytestmark = pytest.mark.e2e
 
 
+@pytest.fixture(scope="module")
+def group(tmp_path_factory):
+    command = [sys.executable, str(Path(__file__).with_name("checkpoint_rank.py"))]
+    group = RankGroup(command, ranks=2, folder=tmp_path_factory.mktemp("ranks"))
+    yield group
+    group.end()
+
+
 @pytest.fixture
-def ranks(tmp_path):
+def ranks(group, tmp_path):
     """Function (what to do, stage, how) -> what both ranks printed, line by line."""
-    running = []
-
-    def run(task, stage, how):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        env = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": "0"}
-        env |= {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-        code = Path(__file__).with_name("checkpoint_rank.py")
-        command = [sys.executable, str(code), task, str(stage), str(tmp_path), how]
-        pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for rank in range(2):
-            running.append(subprocess.Popen(command, env=env | {"RANK": str(rank)}, **pipes))
-        outputs = [process.communicate(timeout=180) for process in running]
-        for process, (_, stderr) in zip(running, outputs, strict=True):
-            assert process.returncode == 0, stderr[-3000:]
-        return [line for stdout, _ in outputs for line in stdout.splitlines()]
-
-    yield run
-    for process in running:
-        process.kill()
+    return lambda task, stage, how: group(task, stage, str(tmp_path), how)
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,7 @@ def test_a_young_lock_that_somebody_takes_is_left_to_him(folder):
     os.close(*handles)
 
 
+@pytest.mark.slow
 def test_a_lock_from_the_future_is_not_waited_for_for_ever(folder, warnings):
     lock = make_lock(folder, age=-1e6)
     assert remove_stale_locks(Clock(lock)) == []

@@ -454,6 +454,7 @@ def test_every_module_of_models_is_there():
     assert {f"openrlhf_cov.models.{name}" for name in names} <= {module.__name__ for module in MODULES}
 
 
+@pytest.mark.slow
 def test_every_public_function_runs_under_the_rules(rules, ranks):
     called = set()
     sys.setprofile(lambda frame, event, arg: called.add(frame.f_code) if event == "call" else None)

@@ -35,6 +35,7 @@ def runs(draw) -> dict:
     return run
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(run=runs())
 def test_every_rollout_is_whole_updates_and_no_sample_is_lost_or_trained_twice(make_generator, prompts_of, run):

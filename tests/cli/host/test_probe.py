@@ -10,7 +10,10 @@ import vllm
 
 from openrlhf_cov.trainer.cpu_host import is_cpu_host
 
-pytestmark = pytest.mark.skipif(not is_cpu_host(), reason="the libraries are those of vLLM's build for CPUs")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not is_cpu_host(), reason="the libraries are those of vLLM's build for CPUs"),
+]
 
 CPUS = {
     "_C_AVX2.abi3.so": (False, False),

@@ -128,6 +128,7 @@ def model_with_code(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["import transformers.models.auto.configuration_auto", "pass"])
 @pytest.mark.parametrize("trusted", [False, True])
 def test_code_of_a_model_runs_only_where_it_is_trusted(model_with_code, trusted, first):
