@@ -166,6 +166,12 @@ class CovConfig(*OF_METHODS):
         """Whose entropies the window holds: ``current``, ``old`` or, where no method asks for any, None."""
         return next(iter(self._asked("entropy_policy")), None)
 
+    @property
+    def proxy_min_p(self) -> float | None:
+        """What decides which tokens the window's proxy log-probs are among; None where no method asks for them."""
+        settings = [method.proxy_min_p for method in self.methods if method.proxy_min_p]
+        return next((getattr(self, name) for name in settings), None)
+
     def _asked(self, what: str) -> list[str]:
         """Whose log-probs, or entropies, each method asks for that asks for any."""
         named = [getattr(method, what) for method in self.methods if getattr(method, what)]
@@ -300,11 +306,11 @@ class CovConfig(*OF_METHODS):
                     f"{method.flag} has one advantage for all tokens of a response, and {others[0].flag} tells them "
                     "apart; drop one"
                 )
-            dropping = [other for other in others if other.slot == "drop"]
-            if method.estimate and method.plan and dropping:
+            beside = [each for each in self.methods if each.slot in ("drop", "penalty") or each.of_all_tokens]
+            if method.estimate and method.plan and beside:
                 yield (
-                    f"{method.flag} leaves responses out of the mean, and {dropping[0].flag} tokens, each as if "
-                    "alone; drop one"
+                    f"{method.flag} leaves responses out of the mean, and {beside[0].flag} picks or measures tokens of "
+                    "these, too; drop one"
                 )
 
     def _check_fraction(self, name: str, value: float) -> None:

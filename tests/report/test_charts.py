@@ -23,7 +23,7 @@ from openrlhf_cov.report.charts import (
     size_ticks,
 )
 from openrlhf_cov.report.contents import Contents, Options
-from openrlhf_cov.report.curves import LENGTH, PROGRESS, SELECTION, Curve
+from openrlhf_cov.report.curves import GRADIENT, LENGTH, METHODS, PROGRESS, SELECTION, Curve
 from openrlhf_cov.report.run_charts import RUN_CHARTS, curve, run_charts, running_means
 from openrlhf_cov.report.series import to_series
 
@@ -201,6 +201,23 @@ def test_selection_is_shown_where_something_was_selected(make_contents, make_rep
     panels = curve_chart(make_contents(none, kl_cov), SELECTION).panels
     assert [[mark.name for mark in panel.marks if mark.name] for panel in panels] == [["none", "kl_cov"], ["kl_cov"]]
     assert [panel.y.share for panel in panels] == [True, False]
+
+
+def test_numbers_of_methods_are_drawn_whatever_their_names(make_contents, make_report_run):
+    plain = make_report_run("plain")
+    assert curve_chart(make_contents(plain), METHODS) == "no run has control/ or method/"
+    runs = []
+    for name, own in (("one", ["control/value", "method/yet_unknown/share"]), ("other", ["control/value"])):
+        table = make_report_run(name).training
+        numbers = {each: np.linspace(0.0, 1.0, len(table)) for each in (*own, "gradient/norm")}
+        runs.append(replace(plain, name=name, training=Table(table.steps, {**table.columns, **numbers})))
+    contents = make_contents(*runs)
+    found = {
+        panel.title: [mark.name for mark in panel.marks if mark.name]
+        for panel in curve_chart(contents, METHODS).panels
+    }
+    assert found == {"value of what is controlled": ["one", "other"], "yet_unknown/share": ["one"]}
+    assert [panel.title for panel in curve_chart(contents, GRADIENT).panels] == ["norm of the gradient"]
 
 
 def test_the_evaluation_that_is_r_is_drawn_beside_the_reward(make_contents, make_report_run):
