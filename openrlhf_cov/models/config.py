@@ -32,16 +32,6 @@ def methods_of(cov_type: str, method: str) -> list[Method]:
     return sorted((each for each in METHODS.values() if each.name in names), key=lambda each: not each.by_covariance)
 
 
-def check_reachable(target: float | Schedule | None, vocabulary: int | None) -> None:
-    """ValueError if no distribution over so many tokens has the entropy ``target``; None: nothing to check."""
-    if target is None or vocabulary is None or max(extremes(target)) < math.log(vocabulary):
-        return
-    raise ValueError(
-        f"--entropy_target {max(extremes(target)):g} is out of reach: a vocabulary of {vocabulary} tokens has an "
-        f"entropy of at most {math.log(vocabulary):.2f} nats"
-    )
-
-
 def _names(method: str) -> list[str]:
     return [name.strip() for name in method.split(",")]
 
@@ -171,6 +161,22 @@ class CovConfig(*OF_METHODS):
         """What decides which tokens the window's proxy log-probs are among; None where no method asks for them."""
         settings = [method.proxy_min_p for method in self.methods if method.proxy_min_p]
         return next((getattr(self, name) for name in settings), None)
+
+    @property
+    def entropies(self) -> dict[str, float]:
+        """Setting that is a mean entropy, in nats -> the highest that it takes."""
+        names = ["entropy_target", *(name for method in self.methods for name in method.entropies)]
+        values = {name: getattr(self, name) for name in names}
+        return {name: max(extremes(value)) for name, value in values.items() if value is not None}
+
+    def check_reachable(self, vocabulary: int) -> None:
+        """ValueError if no distribution over so many tokens has an entropy that a setting asks for."""
+        for name, highest in self.entropies.items():
+            if highest >= math.log(vocabulary):
+                raise ValueError(
+                    f"--{name} {highest:g} is out of reach: a vocabulary of {vocabulary} tokens has an entropy of at "
+                    f"most {math.log(vocabulary):.2f} nats"
+                )
 
     def _asked(self, what: str) -> list[str]:
         """Whose log-probs, or entropies, each method asks for that asks for any."""

@@ -178,6 +178,8 @@ class Method:
     """(settings of a step) -> range (low, high) of the PPO clip in it; instead of ``ppo_clip``."""
     bonus: Callable[[Any], float] | None = None
     """(settings of a step) -> coefficient of the entropy bonus in it."""
+    entropies: tuple[str, ...] = ()
+    """Settings that are mean entropies, in nats."""
     controls: tuple[Control, ...] = ()
     """Settings that ``--entropy_target`` may move, the main one first."""
     ppo_clip: tuple[float, float] | None = None

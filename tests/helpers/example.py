@@ -37,16 +37,16 @@ def window_of_example(clip=(0.2, 0.28)):
     return Window([detached], [torch.arange(6).view(2, 3)], clip, ALONE, *of_policies)
 
 
-def gradients(config, eps=(0.2, 0.28), token_level_loss=True):
+def gradients(config, eps=(0.2, 0.28), token_level_loss=True, **policy):
     """(loss, d loss / d log-prob of the five tokens) of the methods of ``config``, planned over the whole example.
 
-    ``eps`` is the PPO clip of the run; where a method was published with another one, it is that one's.
+    ``eps`` is the PPO clip of the run; where a method was published with another one, it is that one's. ``policy`` are
+    further arguments of upstream's loss.
     """
     batch = example()
     clip = config.ppo_clip or eps
-    loss = MethodLoss(
-        config, policy_loss=PolicyLoss(*clip, token_level_loss=token_level_loss), aggregate=aggregate_loss
-    )
+    policy_loss = PolicyLoss(*clip, token_level_loss=token_level_loss, **policy)
+    loss = MethodLoss(config, policy_loss=policy_loss, aggregate=aggregate_loss)
     if config.plans_globally:
         loss.expect(*plan_step(config, window_of_example(clip)))
     tensors = batch.log_probs, batch.old_log_probs, batch.advantages

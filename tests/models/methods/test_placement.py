@@ -157,7 +157,18 @@ NEUTRAL = {
     "erc": {"erc_low": 0.0, "erc_high": 1e9},
     "adaptive_entropy": {"entropy_bonus": 0.0},
 }
-"""Settings in which a method is GRPO; the others have none: they always drop, cap or move something."""
+"""Settings in which a method is GRPO."""
+ELSEWHERE = {name for name, method in METHODS.items() if method.coefficient} | {
+    *("cw_grpo", "adaptive_clip"),  # where all covariances are equal; with the clip of the run: their own tests
+    *("passk", "entrocraft"),  # with k = 1, in the band: GRPO's advantages
+}
+"""Their limits are tested with the surrogates, or in the tests of their own."""
+WITHOUT = {"top_entropy", "random_drop", "qae", "psr", "nsr", "w_reinforce"}
+"""They always drop tokens, or have another baseline."""
+
+
+def test_every_method_has_its_limit():
+    assert sorted([*NEUTRAL, *ELSEWHERE, *WITHOUT]) == sorted(METHODS)
 
 
 @pytest.mark.parametrize("name", NEUTRAL)
