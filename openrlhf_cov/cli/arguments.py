@@ -129,8 +129,8 @@ class CovArgumentParser(Parser):
         if getattr(args, "actor.policy_loss_type") == "gspo" and given.isdisjoint(CLIP_RANGE_FLAGS):
             self.error(
                 f"--actor.policy_loss_type gspo clips the ratio of a sequence, and --actor.eps_clip "
-                f"{getattr(args, 'actor.eps_clip')} is for that of a token; add --actor.eps_clip_low_high 3e-4 4e-4, as "
-                "published, or your own"
+                f"{getattr(args, 'actor.eps_clip')} is for that of a token; add --actor.eps_clip_low_high 3e-4 4e-4, "
+                "as published, or your own"
             )
         self._check_counts(args)
         self._check_sampling(args)

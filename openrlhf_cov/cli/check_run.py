@@ -185,8 +185,8 @@ def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
     low, high = args.actor.eps_clip_low_high
     if updates == 1 and low != high and settings.ppo_clip is None:
         logger.warning(
-            f"--actor.eps_clip_low_high {low:g} {high:g} with one update per rollout: nothing is clipped, the policy is "
-            "still the one that sampled. Lower --train.batch_size or raise --rollout.batch_size"
+            f"--actor.eps_clip_low_high {low:g} {high:g} with one update per rollout: nothing is clipped, the policy "
+            "is still the one that sampled. Lower --train.batch_size or raise --rollout.batch_size"
         )
     for method in settings.methods:
         if method.one_update and updates == 1:

@@ -315,8 +315,8 @@ class CovConfig(*OF_METHODS):
             beside = [each for each in self.methods if each.slot in ("drop", "penalty") or each.of_all_tokens]
             if method.estimate and method.plan and beside:
                 yield (
-                    f"{method.flag} leaves responses out of the mean, and {beside[0].flag} picks or measures tokens of "
-                    "these, too; drop one"
+                    f"{method.flag} leaves responses out of the mean, and {beside[0].flag} picks or measures tokens "
+                    "of these, too; drop one"
                 )
 
     def _check_fraction(self, name: str, value: float) -> None:

@@ -198,7 +198,9 @@ def test_clip_higher_with_one_update_per_rollout_warns(check, caplog, flags, war
         check({"--train.batch_size": 8}, "--actor.eps_clip_low_high", *flags)
     finally:
         check_run.logger.removeHandler(caplog.handler)
-    found = [each for each in caplog.records if each.getMessage().startswith("--actor.eps_clip_low_high 0.2 0.28 with one")]
+    found = [
+        each for each in caplog.records if each.getMessage().startswith("--actor.eps_clip_low_high 0.2 0.28 with one")
+    ]
     assert len(found) == warns
 
 
