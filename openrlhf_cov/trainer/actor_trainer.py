@@ -178,7 +178,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
             log_probs, entropy = self._policy_now(experience, old, config) if now is None else (now, old)
             entropies.append(entropy)
             old_entropies.append(old)
-            proxies.append(self.diagnostics.proxies(ids, width))
+            proxies.append(self.diagnostics.proxies(ids, width) if config.proxy_min_p else None)
             batches.append(
                 TokenBatch(log_probs, experience.action_log_probs, experience.advantages, experience.action_mask)
             )
@@ -244,7 +244,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
 
         Raises RunStopped if this model cannot say that.
         """
-        self.actor.proxy_min_p = self.config.proxy_min_p if with_proxy else None
+        min_p = self.actor.proxy_min_p = self.config.proxy_min_p if with_proxy else None
         merged = {}
         if images and getattr(self.actor, "is_vlm", False):
             merged = merge_mm_train_inputs(images, sequences.device)
@@ -265,7 +265,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
             return Scores(result)
         log_probs, output = result
         proxy = getattr(output, "proxy", None)
-        if self.actor.proxy_min_p is not None and proxy is None:
+        if min_p is not None and proxy is None:
             flags = " and ".join(method.flag for method in self.config.methods if method.proxy_min_p)
             raise RunStopped(
                 f"{flags} needs a policy whose log-probs are those of a plain output head, which this model's are not "

@@ -20,6 +20,7 @@ SMALL = """
 TARGET = 0.5
 """Nats; what a policy of the embedded task has is of this size."""
 
+SETTINGS = ACTIVE | {"stare": {"stare_gate": 3.0}}  # an entropy that 21 symbols can have
 RUNS = {
     "clip_cov qae steer cw_grpo entropy_advantage": "clip_cov_ratio",
     "kl_cov top_entropy passk repo_r stare": "repo_zeta",
@@ -50,7 +51,7 @@ def ray(tmp_path_factory):
 def test_three_steps(run_trainer, task, tmp_path, ray, names):
     methods, controlled = [METHODS[name] for name in names.split()], RUNS[names]
     flags = ["--method", ",".join(names.split())]
-    for name, value in (setting for each in methods for setting in ACTIVE.get(each.name, {}).items()):
+    for name, value in (setting for each in methods for setting in SETTINGS.get(each.name, {}).items()):
         flags += [f"--{name}", str(value)] if name != controlled else []
     flags += ["--entropy_target", str(TARGET), "--entropy_control", controlled] if controlled else []
     estimators = [method.stands_for for method in methods if method.stands_for]

@@ -8,7 +8,7 @@ ACTIVE = {
     "lp_reg": {"lp_reg_frac": 0.2},
     "clip_cov": {"clip_cov_ratio": 0.05, "clip_cov_lb": 0.1, "clip_cov_ub": 1e3},
     "random_drop": {"random_drop_ratio": 0.05},
-    "stare": {"stare_gate": 3.0},
+    "stare": {"stare_gate": 9.0},
     "erc": {"erc_low": 0.9999, "erc_high": 1.0001},
     "positive_weight": {"positive_weight": 0.5},
     "adaptive_clip": {"adaptive_clip_eps": 0.1},

@@ -57,11 +57,11 @@ def test_log_probs_and_entropy_by_hand(policy):
 def test_samples_have_their_log_probs_among_the_probable_tokens(policy):
     model, tokenizer = policy
     eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
-    found = sample(model, PROMPTS, 3, torch.Generator().manual_seed(0), eos, pad, min_p=0.5)
+    found = sample(model, PROMPTS, 3, torch.Generator().manual_seed(0), eos, pad, min_p=0.99)
     ids = torch.cat([PROMPTS, found.responses[:, :-1]], 1)
     logits = logits_of(model, ids, found.responses.shape[1], [])
     weight = torch.eye(logits.shape[-1])
-    expected = min_p_scores(logits.flatten(0, 1), weight, None, found.responses.flatten(), 1.0, 0.5)
+    expected = min_p_scores(logits.flatten(0, 1), weight, None, found.responses.flatten(), 1.0, 0.99)
     torch.testing.assert_close(found.proxy.flatten(), expected, rtol=1e-5, atol=1e-5)
     assert 0 < (found.proxy == EXCLUDED).sum() < found.proxy.numel()
     assert sample(model, PROMPTS, 3, torch.Generator().manual_seed(0), eos, pad).proxy is None

@@ -70,7 +70,8 @@ def named(chart, name):
 def test_plotly_takes_every_chart(three):
     charts, missing = overview_charts(three)
     assert [chart.name for chart in charts] == [
-        *("reward_and_entropy", "law_of_all", "model_size", "selection", "sampling", "response_length")
+        *("reward_and_entropy", "law_of_all", "model_size", "selection", "methods", "gradient"),
+        *("sampling", "response_length"),
     ]
     assert missing == []
     of_a_run = run_charts(three.runs[0], OPTIONS)
@@ -82,7 +83,7 @@ def test_plotly_takes_every_chart(three):
 
 
 def test_matplotlib_draws_every_picture_and_clips_no_text(three, tmp_path):
-    assert len(pictures(three)) == 12
+    assert len(pictures(three)) == 14
     for name, chart in pictures(three).items():
         assert chart.name == name
         check_picture(chart, tmp_path)
@@ -109,6 +110,8 @@ def test_what_has_nothing_to_show_says_why(bare):
         "covariance_bands": "no run has cov/top_2e-4 and the like",
         "entropy_change": "the log has no entropy/delta_theorem1 and no entropy/delta",
         "selection": "no run has cov/selected_frac or cov/selected_abs_log_ratio or cov/selected_ppo_kl",
+        "methods": "no run has control/ or method/",
+        "gradient": f"no run has {' or '.join(GRADIENT.columns)}",
         "sampling": "no run has sampling/kept_frac or sampling/all_right_frac or sampling/all_wrong_frac",
         "response_length": "no run has response_length or truncated",
         "timing": "no run has the time of its phases",
@@ -117,7 +120,10 @@ def test_what_has_nothing_to_show_says_why(bare):
     }
     charts, missing = overview_charts(bare)
     assert [chart.name for chart in charts] == ["reward_and_entropy"]
-    assert missing == ["Tokens that the covariance method restrains", "Dynamic sampling", "Response length"]
+    assert missing == [
+        *("Tokens that the covariance method restrains", "Numbers of the methods themselves"),
+        *("Gradients of the tokens", "Dynamic sampling", "Response length"),
+    ]
     assert evaluation_charts(bare) == []
     assert [chart.name for chart in run_charts(bare.runs[0], OPTIONS)] == ["law"]
 
@@ -204,20 +210,18 @@ def test_selection_is_shown_where_something_was_selected(make_contents, make_rep
 
 
 def test_numbers_of_methods_are_drawn_whatever_their_names(make_contents, make_report_run):
-    plain = make_report_run("plain")
-    assert curve_chart(make_contents(plain), METHODS) == "no run has control/ or method/"
-    runs = []
-    for name, own in (("one", ["control/value", "method/yet_unknown/share"]), ("other", ["control/value"])):
-        table = make_report_run(name).training
-        numbers = {each: np.linspace(0.0, 1.0, len(table)) for each in (*own, "gradient/norm")}
-        runs.append(replace(plain, name=name, training=Table(table.steps, {**table.columns, **numbers})))
-    contents = make_contents(*runs)
-    found = {
-        panel.title: [mark.name for mark in panel.marks if mark.name]
-        for panel in curve_chart(contents, METHODS).panels
+    own = ["control/value", "method/one/share"]
+    one, other = make_report_run("one", only=["reward", *own]), make_report_run("other", only=["reward", own[0]])
+    contents = make_contents(one, other)
+    panels = curve_chart(contents, METHODS).panels
+    assert {panel.title: [mark.name for mark in panel.marks if mark.name] for panel in panels} == {
+        "value of what is controlled": ["one", "other"],
+        "one/share": ["one"],
     }
-    assert found == {"value of what is controlled": ["one", "other"], "yet_unknown/share": ["one"]}
-    assert [panel.title for panel in curve_chart(contents, GRADIENT).panels] == ["norm of the gradient"]
+    assert curve_chart(contents, GRADIENT) == f"no run has {' or '.join(GRADIENT.columns)}"
+    logged = make_contents(make_report_run("run", only=["reward", "gradient/norm", "gradient/zero_frac"]))
+    shown = [(panel.title, panel.y.share) for panel in curve_chart(logged, GRADIENT).panels]
+    assert shown == [("norm of the gradient", False), ("tokens without a gradient", True)]
 
 
 def test_the_evaluation_that_is_r_is_drawn_beside_the_reward(make_contents, make_report_run):

@@ -19,7 +19,7 @@ def test_gradients_of_the_example():
 
 def picked(frac, proxies):
     window = window_of_example()
-    window.proxies = [torch.tensor(proxies)]
+    window.proxies = [torch.tensor(proxies, dtype=torch.float64)]
     (found,) = plan(CovConfig(method="lp_reg", lp_reg_frac=frac), window)
     return found.tokens.tolist()
 
