@@ -223,7 +223,7 @@ class CovArgumentParser(Parser):
         if on_tokens and policy_loss_type != "ppo":
             self.error(
                 f"{on_tokens[0].flag} needs --actor.policy_loss_type ppo, got {policy_loss_type}: it acts on "
-                "each token, this ratio is of a sequence and would average that away; --method gspo_token does not"
+                "each token, this ratio is of a sequence and would average that away"
             )
         for method in config.methods:
             for name in CLIP_RANGE_FLAGS if method.clip else ():
