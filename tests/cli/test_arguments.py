@@ -206,7 +206,15 @@ PUBLISHED = [
     (["--method", "cispo"], "token-mean", "gae"),
     ([*QAE], "token-mean", "group_norm"),
     (
-        [*QAE, "--algo.advantage.estimator", "group_norm", "--actor.policy_loss_type", "gspo"],
+        [
+            *QAE,
+            "--algo.advantage.estimator",
+            "group_norm",
+            "--actor.policy_loss_type",
+            "gspo",
+            "--actor.eps_clip",
+            "0.2",
+        ],
         "token-mean",
         "group_norm",
     ),

@@ -55,6 +55,8 @@ def plan(settings: LpRegSettings, window: Window) -> list[Plan]:
 
 def penalty(settings: LpRegSettings, batch: TokenBatch, plan: Plan) -> Tensor:
     """coef * (e^d - d - 1), d = log proxy - log pi (B, A): the published code's k3; the paper says forward KL."""
+    if plan.reference is None:
+        raise RuntimeError("a plan of --method lp_reg has the proxies as its reference")
     distance = (plan.reference - batch.log_probs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     return settings.lp_reg_coef * (distance.exp() - distance - 1)
 
