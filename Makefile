@@ -1,4 +1,5 @@
 # make demo   train the embedded task with KL-Cov on this machine (COV_TYPE=clip_cov or none for the others)
+#             TASK=code: one-line programs, run in a sandbox, instead of sums
 # make demo-compare  the same with none, clip_cov and kl_cov from the same seeds, and one report of the three
 # make test   the whole test suite
 # make test-long  the end-to-end tests that take longer, left out by make test
@@ -9,6 +10,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 COV_TYPE ?= kl_cov
+TASK ?= addition
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -20,10 +22,10 @@ INSTALL := $(BIN)/pip install --disable-pip-version-check --no-deps
 .DELETE_ON_ERROR:
 
 demo: $(READY)
-	$(BIN)/python -m openrlhf_cov.cli.demo --cov_type $(COV_TYPE) $(DEMO_ARGS)
+	$(BIN)/python -m openrlhf_cov.cli.demo --task $(TASK) --cov_type $(COV_TYPE) $(DEMO_ARGS)
 
 demo-compare: $(READY)
-	$(BIN)/python -m openrlhf_cov.cli.demo_compare $(DEMO_ARGS)
+	$(BIN)/python -m openrlhf_cov.cli.demo_compare --task $(TASK) $(DEMO_ARGS)
 
 test: $(READY) $(SMOLLM) $(DOCS)
 	BIN=$(BIN) scripts/check.sh

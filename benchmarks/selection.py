@@ -42,8 +42,8 @@ def main() -> None:
     sys.stdout.write(report(seconds, overlaps))
 
 
-def build(folder: Path, training_steps: int | None = None):
-    """(problems, trainer) around a freshly made base policy, by default a trained one."""
+def build(folder: Path, training_steps: int | None = None, update: int = 32):
+    """(problems, trainer) around a new base policy, a trained one by default; ``update`` samples in an update."""
     from openrlhf_cov.cli import train_ppo_ray
     from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy
     from openrlhf_cov.tiny_task.problems import split_problems
@@ -57,7 +57,7 @@ def build(folder: Path, training_steps: int | None = None):
         --actor.model_name_or_path {folder} --reward.remote_url reward_func.py --vllm.num_engines 1
         --algo.advantage.estimator group_norm --algo.kl.init_coef 0 --rollout.n_samples_per_prompt {SAMPLES}
         --rollout.batch_size {PROMPTS} --rollout.micro_batch_size 64 --actor.num_gpus_per_node 1
-        --train.batch_size 32 --train.micro_batch_size 16 --cov_type kl_cov --kl_cov_ratio 2e-2
+        --train.batch_size {update} --train.micro_batch_size 16 --cov_type kl_cov --kl_cov_ratio 2e-2
     """.split()
     sys.argv = ["train_ppo_ray", *flags]
     args = train_ppo_ray.parse_args()
@@ -65,7 +65,7 @@ def build(folder: Path, training_steps: int | None = None):
 
 
 def make_trainer(args, folder: Path, tokenizer):
-    """The policy in ``folder`` in DeepSpeed, in a process group of one, inside our trainer."""
+    """The policy in ``folder`` in DeepSpeed inside our trainer, in torchrun's process group or in a group of one."""
     from openrlhf.models import Actor
     from openrlhf.utils import get_strategy
 
@@ -74,13 +74,8 @@ def make_trainer(args, folder: Path, tokenizer):
 
     install_actor()
 
-    os.environ |= {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29511",
-        "RANK": "0",
-        "WORLD_SIZE": "1",
-        "LOCAL_RANK": "0",
-    }
+    alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    os.environ |= alone | os.environ
     strategy = get_strategy(args)
     strategy.setup_distributed()
     actor = Actor(

@@ -1,10 +1,11 @@
 """The training phase of a step against the arithmetic in it: the same micro-batches through the bare model.
 
-One policy rank without Ray, as in ``selection.py``, on the embedded task's model with random weights, so that every
-response has its full length. CPU seconds of this process, medians over alternating steps. Prints Markdown.
+Policy ranks without Ray, as in ``selection.py``, on the embedded task's model with random weights, so that every
+response has its full length. CPU seconds of all ranks, medians over alternating steps. Prints Markdown.
 
     OMP_NUM_THREADS=1 python benchmarks/training_phase.py guard     # under a minute; status 1 above the limit
     OMP_NUM_THREADS=1 python benchmarks/training_phase.py growth    # prompts x 1, 2, 4, 8
+    OMP_NUM_THREADS=1 torchrun --nproc-per-node 4 benchmarks/training_phase.py growth    # the same on 4 ranks
 """
 
 import argparse
@@ -34,13 +35,13 @@ def main() -> None:
     args = parser.parse_args()
     cpu_host.install()
     with tempfile.TemporaryDirectory() as folder:
-        problems, trainer = selection.build(Path(folder), training_steps=1)
-        base = selection.PROMPTS
-        factors = (1,) if args.what == "guard" else (1, 2, 4, 8)
-        sys.stdout.write("| prompts | tokens | bare | old | current | old, µs/token | old / bare | current / bare |\n")
-        sys.stdout.write("|---:|---:|---:|---:|---:|---:|---:|---:|\n")
-        for factor in factors:
-            selection.PROMPTS = factor * base
+        guard = args.what == "guard"
+        problems, trainer = selection.build(Path(folder), training_steps=1, update=32 if guard else 64)
+        base, ranks = selection.PROMPTS, torch.distributed.get_world_size()
+        write("| ranks | prompts | tokens | bare | old | current | old, µs/token | old / bare | current / bare |")
+        write("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+        for factor in (1,) if guard else (1, 2, 4, 8):
+            selection.PROMPTS = factor * base // ranks
             ratio = measure(trainer, problems, args.steps)
     if args.what == "guard" and ratio > LIMIT:
         sys.exit(f"the training phase takes {ratio:.2f} times the bare model, more than {LIMIT:.2f}")
@@ -49,20 +50,34 @@ def main() -> None:
 def measure(trainer, problems, steps: int) -> float:
     """Writes a row; the ratio of the phase with ``old`` to the bare model."""
     seconds: dict[str, list[float]] = {name: [] for name in ("bare", *SETTINGS)}
+    ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     for step in range(steps + 1):  # the first one warms up
         for setting in SETTINGS:
-            selection.fill(trainer, problems, step)
+            selection.fill(trainer, problems, step * ranks + rank)
             if setting == "old":
                 seconds["bare"].append(cpu_seconds(bare, trainer))
             seconds[setting].append(cpu_seconds(selection.train, trainer, step, setting))
-    tokens = sum(len(sample.sequences) for sample in trainer.replay_buffer.items)
+    tokens = int(over_ranks(sum(len(sample.sequences) for sample in trainer.replay_buffer.items)))
     medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
     ratios = [medians[name] / medians["bare"] for name in SETTINGS]
     cells = [f"{value:.2f}" for value in medians.values()]
     cells += [f"{1e6 * medians['old'] / tokens:.0f}", *(f"{ratio:.2f}" for ratio in ratios)]
-    sys.stdout.write(f"| {selection.PROMPTS} | {tokens} | {' | '.join(cells)} |\n")
-    sys.stdout.flush()
+    write(f"| {ranks} | {ranks * selection.PROMPTS} | {tokens} | {' | '.join(cells)} |")
     return ratios[0]
+
+
+def write(line: str) -> None:
+    """On the first rank."""
+    if torch.distributed.get_rank() == 0:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+
+def over_ranks(value: float) -> float:
+    """Its sum."""
+    total = torch.tensor(value, dtype=torch.float64)
+    torch.distributed.all_reduce(total)
+    return float(total)
 
 
 def bare(trainer) -> None:
@@ -82,10 +97,11 @@ def bare(trainer) -> None:
 
 
 def cpu_seconds(function, *arguments) -> float:
-    """Of all threads."""
+    """Of all threads and ranks."""
+    torch.distributed.barrier()
     started = time.process_time()
     function(*arguments)
-    return time.process_time() - started
+    return over_ranks(time.process_time() - started)
 
 
 if __name__ == "__main__":

@@ -57,30 +57,20 @@ class RewardConfig(Settings):
         0.0, "numbers in outputs may differ by this much, absolutely or relatively; 0: not at all"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         if self.code_sandbox != "bubblewrap" and not self.code_sandbox.startswith(("url:http://", "url:https://")):
             raise ValueError(f"--code_sandbox is bubblewrap or url:http://HOST:PORT, got {self.code_sandbox!r}")
         for name in ("code_timeout", "code_budget"):
-            if not 0.0 < getattr(self, name) <= 3600.0:
-                raise ValueError(f"--{name} is a number of seconds in (0, 3600], got {getattr(self, name)}")
-        if not 128 <= self.code_memory_mb <= 1 << 20:
-            raise ValueError(f"--code_memory_mb is at least 128, what Python needs, got {self.code_memory_mb}")
-        if not 1 <= self.code_output_mb <= 1024:
-            raise ValueError(f"--code_output_mb lies between 1 and 1024, got {self.code_output_mb}")
-        if not 0.0 <= self.code_float_tolerance < 1.0:
-            raise ValueError(f"--code_float_tolerance is a number in [0, 1), got {self.code_float_tolerance}")
-        if not 0.0 < self.reward_timeout < math.inf:
-            raise ValueError(f"--reward_timeout is a number of seconds above 0, got {self.reward_timeout}")
-        if self.reward_workers < 1:
-            raise ValueError(f"--reward_workers is at least 1, got {self.reward_workers}")
-        if not 0.0 <= self.reward_max_error_frac <= 1.0:
-            raise ValueError(f"--reward_max_error_frac is a fraction in [0, 1], got {self.reward_max_error_frac}")
+            self.require(name, lambda seconds: 0.0 < seconds <= 3600.0, "is a number of seconds in (0, 3600]")
+        self.require("code_memory_mb", lambda mib: 128 <= mib <= 1 << 20, "is at least 128, what Python needs")
+        self.require("code_output_mb", lambda mib: 1 <= mib <= 1024, "lies between 1 and 1024")
+        self.require("code_float_tolerance", lambda part: 0.0 <= part < 1.0, "is a number in [0, 1)")
+        self.require("reward_timeout", lambda seconds: 0.0 < seconds < math.inf, "is a number of seconds above 0")
+        self.require("reward_workers", lambda count: count >= 1, "is at least 1")
+        self.require("reward_max_error_frac", lambda share: 0.0 <= share <= 1.0, "is a fraction in [0, 1]")
         for name in ("reward_incorrect", "reward_format_bonus"):
-            if not math.isfinite(getattr(self, name)):
-                raise ValueError(f"--{name} is a finite number, got {getattr(self, name)}")
-        if not self.reward_incorrect < 1.0:
-            raise ValueError(f"--reward_incorrect lies below 1, the reward of right ones, got {self.reward_incorrect}")
+            self.require(name, math.isfinite, "is a finite number")
+        self.require("reward_incorrect", lambda reward: reward < 1.0, "lies below 1, the reward of right ones")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,14 +93,10 @@ class SamplingConfig(Settings):
         False, "seed every sample by run, prompt and number, so that rollouts repeat whatever engine makes them"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1.0 <= self.sampling_oversample_max < math.inf:
-            raise ValueError(f"--sampling_oversample_max is at least 1, got {self.sampling_oversample_max}")
-        if self.sampling_max_staleness < 0:
-            raise ValueError(f"--sampling_max_staleness is at least 0, got {self.sampling_max_staleness}")
-        if self.sampling_max_rounds < 1:
-            raise ValueError(f"--sampling_max_rounds is at least 1, got {self.sampling_max_rounds}")
+    def check(self) -> None:
+        self.require("sampling_oversample_max", lambda factor: 1.0 <= factor < math.inf, "is at least 1")
+        self.require("sampling_max_staleness", lambda steps: steps >= 0, "is at least 0")
+        self.require("sampling_max_rounds", lambda rounds: rounds >= 1, "is at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +112,7 @@ class EvaluationConfig(Settings):
     )
     eval_template: str = setting(
         "",
-        "prompt of the benchmarks: qwen-boxed, qwen-code, chat, plain or none; empty for the protocol's",
+        "prompt of the benchmarks: qwen-boxed, qwen-code, chat, plain, plain-code or none; empty for the protocol's",
         flag="eval.template",
     )
     eval_data_dir: str = setting(
@@ -135,8 +121,7 @@ class EvaluationConfig(Settings):
     eval_max_tokens: int = setting(0, "longest response; 0 for the protocol's", flag="eval.max_tokens")
     eval_limit: int = setting(0, "ask the first N problems of each benchmark only; 0 for all", flag="eval.limit")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         for name in ("max_tokens", "limit"):
             if getattr(self, f"eval_{name}") < 0:
                 raise ValueError(f"--eval.{name} is at least 0, got {getattr(self, f'eval_{name}')}")
@@ -167,8 +152,7 @@ class RunConfig(Settings):
     )
     allow_openrlhf_version: bool = setting(False, "try a version of openrlhf that this package was not made for")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         if not 0.0 <= self.placement_timeout < math.inf:
             raise ValueError(
                 f"--ray.placement_timeout is a number of seconds of at least 0, got {self.placement_timeout}"
@@ -202,13 +186,10 @@ class DryRunConfig(Settings):
         0.0, "plan for nodes of so many GiB beside the GPUs; 0: what they have, not compared with --dry_run_nodes"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         for name in ("dry_run_nodes", "dry_run_gpus", "dry_run_gpu_memory", "dry_run_node_memory"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise ValueError(f"--{name} is a finite number of at least 0, got {value}")
-            if value and not self.dry_run:
+            self.require(name, lambda value: 0 <= value < math.inf, "is a finite number of at least 0")
+            if (value := getattr(self, name)) and not self.dry_run:
                 raise ValueError(f"--{name} {value:g} only applies with --dry_run; add --dry_run or drop it")
         if (gpus := self.dry_run_nodes * self.dry_run_gpus) > LARGEST_CLUSTER:
             raise ValueError(

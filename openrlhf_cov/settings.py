@@ -1,6 +1,7 @@
 """How a setting is written down: a dataclass field that carries its flag; a value that moves with the steps."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -83,6 +84,12 @@ class Settings:
         for group in reversed(type(self).__mro__):  # each its own, which none of them can forget to pass on
             if "check" in vars(group):
                 group.check(self)
+
+    def require(self, name: str, fits: Callable[[Any], bool], what: str, then: str = "") -> None:
+        """Raises ValueError, naming the flag, for a value, or an end of a schedule, that does not fit."""
+        for value in extremes(getattr(self, name)):
+            if not fits(value):
+                raise ValueError(f"--{name} {what}, got {value}{then}")
 
     @classmethod
     def from_args(cls: type[Group], args: Any) -> Group:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # GRPO without any intervention on entropy: the runs behind the law R = -a exp(H) + b (arXiv 2505.22617, section 2.2).
-# MODEL, TEMPLATE (of the evaluation: qwen-boxed, plain for base models without ChatML, chat for instruct models) and DATA,
-# prepared with the same template, name one of the paper's runs; `openrlhf-cov reproduce --figure 3` has all of them.
+# MODEL, TEMPLATE (of the evaluation: qwen-boxed, plain for base models without ChatML, chat for instruct models; for programs
+# qwen-code and plain-code) and DATA, prepared with the same template, name one of the paper's runs; `openrlhf-cov reproduce --figure 3` has all of them.
 # 512 prompts x 8 responses, updates of 256 prompts, i.e. 2,048 samples, lr 5e-7, no reference KL, R on the benchmarks of the
 # group law every 4 steps. Ours, not the paper's: 4,096 tokens for prompt and response, what the smallest context has.
 # Needs 8 GPUs of 80 GB up to 14B, 32 with SIZE=32b (scripts/layouts, LAYOUT as in the other recipes); paths are absolute.

@@ -5,7 +5,7 @@
 # each has its own (scripts/layouts; memory in docs/sizing.md). NODES, ENGINES: training nodes and vLLM engines, if not the layout's. Data and variables: docs/recipes.md; paths are absolute.
 # Differs from the authors' scripts: groups that dynamic sampling keeps beyond a batch train in the next step instead of
 # being dropped; covariance is ranked over the whole update (--cov_scope micro_batch: over each micro-batch, as there);
-# micro-batches hold 20,480 tokens or less, theirs 20,480 or 30,720. Add --dry_run to see whether it would run.
+# micro-batches hold 40,960 tokens or less (scripts/layouts), theirs 10,240 to 30,720. Add --dry_run to see whether it would run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" --working-dir . \

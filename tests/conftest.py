@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from openrlhf_cov.cli.tiny_tasks import check_sandbox
+from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.records import (
     PROBLEMS_FILE,
     RESPONSES_FILE,
@@ -34,6 +36,30 @@ def ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def hub(monkeypatch) -> Callable[[list[dict]], list[tuple]]:
+    """Function (rows) -> the calls of ``load_dataset``, which returns these rows of the hub."""
+    import datasets
+
+    calls: list[tuple] = []
+
+    def serve(rows: list[dict]) -> list[tuple]:
+        found = datasets.Dataset.from_list(rows)
+        monkeypatch.setattr(datasets, "load_dataset", lambda *asked, split: calls.append((*asked, split)) or found)
+        return calls
+
+    return serve
+
+
+@pytest.fixture(scope="session")
+def needs_sandbox() -> None:
+    """Skips a test that runs programs where this machine has no sandbox, and says why."""
+    try:
+        check_sandbox()
+    except UsageError as error:
+        pytest.skip(str(error))
 
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"

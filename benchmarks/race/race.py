@@ -105,7 +105,8 @@ def main() -> None:
         for name in args.only:
             if any((row["name"], row["round"]) == (name, number) for row in read(results)):
                 continue
-            row = {"name": name, "round": number} | measure(name, args, args.output / f"{args.task}-{number}-{name}")
+            folder = args.output / f"{args.task}-{number}-{name.replace(', ', '-')}"
+            row = {"name": name, "round": number} | measure(name, args, folder)
             with results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(json.dumps(row), file=sys.stderr, flush=True)

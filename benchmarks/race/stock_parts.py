@@ -1,4 +1,4 @@
-"""What stock OpenRLHF lacks without a GPU, beside the stand-ins of ``trainer/cpu_host.py``: fp32, weights to engines.
+"""What stock OpenRLHF lacks without a GPU, beside the stand-ins of ``trainer/cpu_host.py``: weights to engines.
 
 None of the project's actors, trainers or generators; the engine borrows four calls that take weights.
 """
@@ -6,14 +6,10 @@ None of the project's actors, trainers or generators; the engine borrows four ca
 import torch
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
-from openrlhf.utils import utils
 
 from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
 from openrlhf_cov.trainer.ray.seams import plain_class
-from openrlhf_cov.trainer.strategy import convert_to_torch_dtype
 from openrlhf_cov.trainer.weight_transfer import GlooWeightSender, transfer_weights
-
-utils.convert_to_torch_dtype = convert_to_torch_dtype
 
 
 class StockEngine(plain_class(RolloutRayActor)):

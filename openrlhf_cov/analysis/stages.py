@@ -10,8 +10,6 @@ from openrlhf_cov.analysis.regression import Floats
 
 EARLY = (1 / 12, 1 / 3)
 """Shares of a run: the paper's 200 and 800 of 2400 gradient steps."""
-PAPER_DROP, PAPER_GAIN = (0.73, 0.94), (0.76, 0.93)
-"""Mean over the 11 runs of the paper; of the gain by 1/3 it says "more than 93 %"."""
 AVERAGED = 1 / 50
 """Share of the points whose mean is the level at a place; one point at least."""
 

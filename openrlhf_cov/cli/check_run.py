@@ -14,7 +14,7 @@ from transformers import AutoConfig
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.sizing.flag_sizes import process_groups
+from openrlhf_cov.sizing.flag_sizes import process_groups, processes
 from openrlhf_cov.sizing.prose import counted
 from openrlhf_cov.sizing.updates import update_unit, usable_groups
 from openrlhf_cov.trainer import checkpoints
@@ -194,11 +194,6 @@ def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
                 f"{method.flag} with one update per rollout: {method.one_update}. Lower --train.batch_size or raise "
                 "--rollout.batch_size"
             )
-
-
-def processes(group: SimpleNamespace) -> int:
-    """Processes, one per GPU, of a group of training actors."""
-    return group.num_nodes * group.num_gpus_per_node
 
 
 def _size_faults(flag: str, args: SimpleNamespace, first: str, second: str) -> Iterator[str]:

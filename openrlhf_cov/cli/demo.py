@@ -1,6 +1,6 @@
 """``make demo``: see a covariance method train, from nothing to a table, on this machine.
 
-Makes the embedded task, starts a Ray of its own, trains through ``ray job submit``, and scores the policy on held-out
+Makes an embedded task, starts a Ray of its own, trains through ``ray job submit``, and scores the policy on held-out
 problems before and after. Everything it writes lies under ``--output``.
 """
 
@@ -15,12 +15,14 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from openrlhf_cov.cli.local_ray import environment, local_ray, stop
 from openrlhf_cov.cli.make_tiny_task import TaskSettings, evaluate, is_occupied, read_task
 from openrlhf_cov.cli.packages import require
+from openrlhf_cov.cli.tiny_tasks import TINY_TASKS, TinyTask
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.report.write import write_report
 from openrlhf_cov.utils import terminal
@@ -60,21 +62,30 @@ def parse_args() -> argparse.Namespace:
     parser = terminal.Parser(prog="demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--cov_type", choices=tuple(METHOD_FLAGS), default="kl_cov")
     parser.add_argument("--steps", type=int, default=40, help="global steps, each 32 prompts x 8 samples")
-    parser.add_argument("--task", type=Path, default=Path("runs/tiny_task"), help="folder of the embedded task")
+    add_task_arguments(parser)
     parser.add_argument("--output", type=Path, default=None, help="default: runs/demo-<cov_type>-<time>")
     args = parser.parse_args()
+    args.folder = args.folder or TINY_TASKS[args.task].folder
     if args.steps < 1:
         parser.error(f"--steps is at least 1, got {args.steps}")
     args.output = args.output or Path("runs") / f"demo-{args.cov_type}-{datetime.now():%Y%m%d-%H%M%S}"
     return args
 
 
+def add_task_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which embedded task, and where it is kept."""
+    about = "\n".join(f"{name}: {task.about}" for name, task in TINY_TASKS.items())
+    parser.add_argument("--task", choices=tuple(TINY_TASKS), default="addition", help=about)
+    folders = ", ".join(str(task.folder) for task in TINY_TASKS.values())
+    parser.add_argument("--folder", type=Path, default=None, help=f"of the task; default: {folders}")
+
+
 def run(args: argparse.Namespace) -> None:
     """Task, scores before, training, scores after, table."""
     started = time.monotonic()
     check(args)
-    task, output = args.task.resolve(), args.output.resolve()
-    make_task(task)
+    task, output = args.folder.resolve(), args.output.resolve()
+    make_task(task, args.task)
     say("scoring the untrained policy on the held-out problems")
     before = score(task / "model", task)
     after = train_and_score(args.cov_type, args.steps, task, output)
@@ -85,22 +96,27 @@ def run(args: argparse.Namespace) -> None:
 def train_and_score(
     cov_type: str, steps: int, task: Path, output: Path, kl_coef: float = REFERENCE_KL
 ) -> dict[str, float]:
-    """Train into the folder ``output`` with a Ray of its own, and score the result on the held-out problems."""
+    """Train on the task in a folder, into the folder ``output``, with a Ray of its own, and score the result on the
+    held-out problems."""
     say(f"starting Ray and the actors; their output goes to {output / 'train.log'}")
     with local_ray(num_gpus=2, num_cpus=8, log=output / "ray.log") as address:
-        command = training_command(cov_type, steps, task, output, address.dashboard, kl_coef)
+        command = training_command(cov_type, steps, task, output, address.dashboard, kl_coef, task_in(task)[0])
         train(command, address.token, output, steps)
     say("scoring the trained policy")
     return score(output, task)
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse folders in use, more steps than the task gives and missing packages; make the output folder."""
+    """Refuse folders in use, more steps than the task gives, missing packages, and a machine that cannot grade the
+    task; make the output folder."""
     require()
-    has_task = read_task(args.task) is not None
-    if not has_task and is_occupied(args.task):
-        raise UsageError(f"--task {args.task} is not empty and holds no finished task; choose another folder")
-    rows = len(_lines(args.task / "train.jsonl")) if has_task else TaskSettings().train_rows
+    TINY_TASKS[args.task].check_ready()
+    has_task = read_task(args.folder, args.task) is not None
+    if not has_task and is_occupied(args.folder):
+        raise UsageError(
+            f"--folder {args.folder} is not empty and holds no finished task {args.task!r}; choose another folder"
+        )
+    rows = len(_lines(args.folder / "train.jsonl")) if has_task else TaskSettings().train_rows
     if args.steps > rows // PROMPTS:
         raise UsageError(
             f"--steps {args.steps} is more than the task gives: {rows} training problems are {rows // PROMPTS} steps "
@@ -114,16 +130,16 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(f"--output {args.output} cannot be written: {error.strerror}") from error
 
 
-def make_task(folder: Path) -> None:
-    """Make the embedded task, unless the folder holds one."""
-    if read_task(folder) is not None:
+def make_task(folder: Path, name: str) -> None:
+    """Make an embedded task, unless the folder holds it."""
+    if read_task(folder, name) is not None:
         say(f"using the task in {folder}")
         return
-    command = [sys.executable, "-m", "openrlhf_cov.cli.make_tiny_task", "--output", str(folder)]
+    command = [sys.executable, "-m", "openrlhf_cov.cli.make_tiny_task", "--task", name, "--output", str(folder)]
     status = subprocess.run(command).returncode
     if status:
         refused = UsageError if status == 2 else RunStopped
-        raise refused(f"the embedded task could not be made in {folder}; name another folder with --task")
+        raise refused(f"the embedded task could not be made in {folder}; name another folder with --folder")
 
 
 def score(model: Path, task: Path) -> dict[str, float]:
@@ -132,9 +148,15 @@ def score(model: Path, task: Path) -> dict[str, float]:
 
     logging.disable_progress_bar()
     rows = [json.loads(line) for line in _lines(task / "test.jsonl")]
-    made = read_task(task)
-    assert made is not None, task
-    return evaluate(model, rows, seed=made["settings"]["seed"])
+    made, content = task_in(task)
+    return evaluate(model, rows, content["settings"]["seed"], made)
+
+
+def task_in(folder: Path) -> tuple[TinyTask, dict[str, Any]]:
+    """The task that a folder holds, and its ``task.json``."""
+    content = read_task(folder)
+    assert content is not None, folder
+    return next(task for task in TINY_TASKS.values() if task.datasource == content["task"]), content
 
 
 def _lines(path: Path) -> list[str]:
@@ -142,17 +164,22 @@ def _lines(path: Path) -> list[str]:
 
 
 def training_command(
-    cov_type: str, steps: int, task: Path, output: Path, address: str, kl_coef: float = REFERENCE_KL
+    cov_type: str,
+    steps: int,
+    task: Path,
+    output: Path,
+    address: str,
+    kl_coef: float = REFERENCE_KL,
+    kind: TinyTask = TINY_TASKS["addition"],
 ) -> list[str]:
     """The ``ray job submit`` command of the demo: GRPO, 8 updates per rollout, ZeRO-2; ``kl_coef`` 0: no reference."""
     flags = f"""
         --actor.model_name_or_path {task}/model --data.prompt_dataset {task}/train.jsonl
         --data.input_key input --data.label_key label --data.max_samples {steps * PROMPTS}
-        --reward.remote_url {Path(__file__).parents[1]}/tiny_task/reward_func.py
         --actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --train.colocate_actor_ref --vllm.num_engines 1
         --algo.advantage.estimator group_norm --algo.kl.use_loss --algo.kl.estimator k3 --algo.kl.init_coef {kl_coef}
         --rollout.batch_size {PROMPTS} --rollout.n_samples_per_prompt {SAMPLES} --rollout.micro_batch_size 64
-        --train.batch_size 32 --train.micro_batch_size 32 --data.max_len 48 --rollout.max_new_tokens 32
+        --train.batch_size 32 --train.micro_batch_size 32
         --actor.adam.lr 3e-5 --actor.lr_scheduler constant --ds.zero_stage 2
         --ckpt.output_dir {output} --ckpt.path {output}/checkpoints --logger.tensorboard_dir {output}/tensorboard
         --cov_type {cov_type} --rollout_seeded --cov_dump_every 10
@@ -160,7 +187,7 @@ def training_command(
     submit = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", address]
     submit += ["--runtime-env-json", json.dumps({"env_vars": {"PYTHONWARNINGS": "ignore"}})]
     trainer = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray"]
-    return [*submit, "--", *trainer, *shlex.split(flags), *METHOD_FLAGS[cov_type]]
+    return [*submit, "--", *trainer, *shlex.split(flags), *kind.flags, *METHOD_FLAGS[cov_type]]
 
 
 def train(command: list[str], token: dict[str, str], output: Path, steps: int) -> None:

@@ -1,4 +1,4 @@
-"""``make demo-compare``: the embedded task with plain GRPO, Clip-Cov and KL-Cov from the same seeds, and one report.
+"""``make demo-compare``: an embedded task with plain GRPO, Clip-Cov and KL-Cov from the same seeds, and one report.
 
 As ``make demo``, one method after the other, without the KL term to the untrained policy: the entropy law of the
 baseline is stated without. The runs lie in folders of their own under ``--output``.
@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from openrlhf_cov.cli import demo
+from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
 from openrlhf_cov.report.write import write_report
 from openrlhf_cov.utils import terminal
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
@@ -28,11 +29,12 @@ def parse_args() -> argparse.Namespace:
     """The flags of the comparison."""
     parser = terminal.Parser(prog="demo_compare", about=__doc__)
     parser.add_argument("--steps", type=int, default=40, help="global steps of each, 32 prompts x 8 samples")
-    parser.add_argument("--task", type=Path, default=Path("runs/tiny_task"), help="folder of the embedded task")
+    demo.add_task_arguments(parser)
     parser.add_argument("--output", type=Path, default=None, help="default: runs/demo-compare-<time>")
     args = parser.parse_args()
     if args.steps < 1:
         parser.error(f"--steps is at least 1, got {args.steps}")
+    args.folder = args.folder or TINY_TASKS[args.task].folder
     args.output = args.output or Path("runs") / f"demo-compare-{datetime.now():%Y%m%d-%H%M%S}"
     return args
 
@@ -41,13 +43,13 @@ def run(args: argparse.Namespace) -> None:
     """Task, score before, one training after the other, report, table."""
     started = time.monotonic()
     demo.check(args)
-    task, output = args.task.resolve(), args.output.resolve()
-    demo.make_task(task)
+    task, output = args.folder.resolve(), args.output.resolve()
+    demo.make_task(task, args.task)
     before = demo.score(task / "model", task)
     scores = {}
     for method in demo.METHOD_FLAGS:
         demo.say(f"--cov_type {method}")
-        demo.check(argparse.Namespace(task=task, steps=args.steps, output=output / method))
+        demo.check(argparse.Namespace(task=args.task, folder=task, steps=args.steps, output=output / method))
         scores[method] = demo.train_and_score(method, args.steps, task, output / method, kl_coef=0.0)
     page = write_report([output / method for method in scores], output / "report")
     terminal.say(table(before, scores, output, page, time.monotonic() - started))

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_cov.cli.dry_run_placement import Findings, placement
+from openrlhf_cov.errors import reason_of
 from openrlhf_cov.sizing import conditions, prose
 from openrlhf_cov.sizing.flag_sizes import model_names, step_of
 from openrlhf_cov.sizing.model_shape import KNOWN, ModelShape, shape_of_config
@@ -91,9 +92,9 @@ def _load_tokenizer(args: SimpleNamespace, name: str, found: Findings) -> Any:
             name, trust_remote_code=args.trust_remote_code, use_fast=not args.data.disable_fast_tokenizer
         )
     except Exception as error:  # as above
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         found.shortfalls.append(
-            f"--actor.model_name_or_path {name}: its tokenizer cannot be loaded ({reason}); copy or download it again"
+            f"--actor.model_name_or_path {name}: its tokenizer cannot be loaded ({reason_of(error)}); copy or "
+            "download it again"
         )
         return None
 

@@ -26,7 +26,7 @@ from openrlhf_cov.utils.terminal import Parser, clean_logs, refuse, say
 SAMPLING_FLAGS = ("samples", "temperature", "top_p", "max_tokens")
 """Flags that replace a field of every benchmark's ``Sampling``."""
 
-GRADING_FLAGS = ("reward_format", "reward_grader", "reward_timeout", "reward_workers")
+GRADING_FLAGS = ("reward_format", "reward_grader", "reward_timeout", "reward_workers", "code_extract")
 """Settings of the rewards that grading takes."""
 
 

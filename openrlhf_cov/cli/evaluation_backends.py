@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from openrlhf_cov.cli.packages import ALLOW_OPENRLHF, OPENRLHF, check_versions, require
 from openrlhf_cov.config import ModelConfig
-from openrlhf_cov.errors import UsageError
+from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, Request
 from openrlhf_cov.evaluation.records import RunSettings
 from openrlhf_cov.trainer import cpu_host
@@ -41,27 +41,6 @@ EDGE = 64 * 1024
 """Bytes at each end of a file that its fingerprint reads."""
 
 
-class Backend(Protocol):
-    """A source of completions."""
-
-    tokenizer: Any
-    """None: prompts are sent as text."""
-
-    def template(self, name: str) -> str:
-        """The template that makes the text sent for --template ``name``."""
-        ...
-
-    def settings(self, plan: EvaluationPlan) -> dict[str, Any]:
-        """The fields of ``RunSettings`` that describe the model."""
-        ...
-
-    def generate(
-        self, requests: Sequence[Request], settings: RunSettings
-    ) -> Iterator[tuple[Request, Completion | None]]:
-        """Completions as they finish."""
-        ...
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of both kinds."""
     engines = parser.add_argument_group("engines started here")
@@ -85,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server.add_argument("--max_retries", type=int, default=5, help="repetitions of a failed request (default: 5)")
 
 
-def open_backend(args: argparse.Namespace) -> Backend:
+def open_backend(args: argparse.Namespace) -> "Engines | Server":
     """The backend that the flags ask for. Raises UsageError."""
     for name in ("num_engines", "tensor_parallel_size", "max_model_len", "concurrency", "limit"):
         value = getattr(args, name)
@@ -104,7 +83,7 @@ def open_backend(args: argparse.Namespace) -> Backend:
     return Server(args) if args.base_url else Engines(args)
 
 
-class Engines:
+class Engines:  # ``Server`` has the same methods
     """vLLM engines in placement groups, one by default; on a host without a Ray they start one."""
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -119,14 +98,15 @@ class Engines:
         trust_remote_code(args.trust_remote_code)
         self.args = args
         self.dtype = args.dtype or ("fp32" if cpu_host.is_cpu_host() else "bf16")
-        self.tokenizer = _tokenizer(args.model, args.trust_remote_code)
+        self.tokenizer: Any = _tokenizer(args.model, args.trust_remote_code)
 
     def template(self, name: str) -> str:
-        """Itself."""
+        """The template that makes the text sent for --template ``name``: itself."""
         return name
 
     def settings(self, plan: EvaluationPlan) -> dict[str, Any]:
-        """Model, fingerprint, precision and length: the longest prompt and response, if the model can hold them."""
+        """The fields of ``RunSettings`` that describe the model, with room for the longest prompt and response, if the
+        model can hold them."""
         from transformers import AutoConfig
 
         config = AutoConfig.from_pretrained(self.args.model, trust_remote_code=self.args.trust_remote_code)
@@ -181,6 +161,7 @@ class Server:
     """A server that somebody else runs."""
 
     tokenizer = None
+    """Prompts are sent as text."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         from openrlhf_cov.evaluation.endpoint import Endpoint
@@ -242,5 +223,4 @@ def _tokenizer(model: str, trusted: bool) -> Any:
     try:
         return AutoTokenizer.from_pretrained(model, trust_remote_code=trusted)
     except Exception as error:  # files of any content, and the model's own code may run
-        reason = str(error).strip() or type(error).__name__
-        raise UsageError(f"--model {model}: its tokenizer cannot be loaded ({reason.splitlines()[0]})") from error
+        raise UsageError(f"--model {model}: its tokenizer cannot be loaded ({reason_of(error)})") from error

@@ -12,6 +12,7 @@ from typing import Any
 
 from openrlhf_cov.cli.arguments import add_config_arguments
 from openrlhf_cov.cli.packages import require
+from openrlhf_cov.cli.tiny_tasks import check_sandbox
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.lab.settings import LabSettings
 from openrlhf_cov.models.config import CovConfig
@@ -29,7 +30,7 @@ RESULT_FILE = "result.json"
 """The last evaluation and the test, written when a run is complete."""
 TEST_FILE = "test.json"
 """Problem by problem, what was right in the test."""
-TASKS = ("commands", "addition")
+TASKS = ("commands", "addition", "code")
 """Keys of ``lab.tasks.TASKS``, which takes PyTorch to import."""
 
 
@@ -57,6 +58,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         request = Request.of(parser, words)
         require(("torch", "transformers", "openrlhf"))
+        if request.args.task == "code":
+            check_sandbox()
     except (ValueError, UsageError) as error:
         parser.error(str(error))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

@@ -1,4 +1,4 @@
-"""Writes the embedded task to a folder: a base policy, training and test problems, and what the policy can do."""
+"""Writes an embedded task to a folder: a base policy, training and test problems, and what the policy can do."""
 
 import json
 import logging
@@ -7,21 +7,18 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from openrlhf_cov.cli.packages import require
+from openrlhf_cov.cli.tiny_tasks import TINY_TASKS, TinyTask
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.rewards.addition import DATASOURCE
-from openrlhf_cov.tiny_task.problems import OPERANDS, split_problems
 from openrlhf_cov.utils.json_lines import parse_json
 from openrlhf_cov.utils.terminal import Parser, say
 
 logger = logging.getLogger(__name__)
 
-PROBLEMS = len(OPERANDS) ** 2
-MAX_NEW_TOKENS = 40
-"""Bound on a response in the evaluation: the longest written answer has 18 tokens with its ``<eos>``."""
 EVALUATION_BATCH_SIZE = 256
 MODEL_FILES = ("model/model.safetensors", "model/config.json", "model/tokenizer.json")
 TASK_FILES = (*MODEL_FILES, "train.jsonl", "test.jsonl")
@@ -31,6 +28,7 @@ TASK_FILES = (*MODEL_FILES, "train.jsonl", "test.jsonl")
 class TaskSettings:
     """What the command line chooses; raises ValueError, naming the flag, for a value out of range."""
 
+    task: str = "addition"
     seed: int = 0
     train_rows: int = 4096
     test_rows: int = 256
@@ -41,14 +39,16 @@ class TaskSettings:
         for name in ("train_rows", "test_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} is at least 1, got {getattr(self, name)}")
-        if self.train_rows + self.test_rows > PROBLEMS:
+        problems = TINY_TASKS[self.task].problems
+        if self.train_rows + self.test_rows > problems:
             raise ValueError(
-                f"--train_rows and --test_rows are at most {PROBLEMS} together, as there are no more problems; "
+                f"--train_rows and --test_rows are at most {problems} together, as there are no more problems; "
                 f"got {self.train_rows} and {self.test_rows}"
             )
 
 
 HELP = {
+    "task": "; ".join(f"{name}: {task.about}" for name, task in TINY_TASKS.items()),
     "seed": "determines the data, the base policy's weights and the sampled evaluation",
     "train_rows": "problems in train.jsonl",
     "test_rows": "problems in test.jsonl; none of them is in train.jsonl or was seen by the base policy",
@@ -59,18 +59,23 @@ def build_parser() -> Parser:
     """The parser of this command; its defaults are those of ``TaskSettings``."""
     parser = Parser(
         prog="make_tiny_task",
-        description="Write the embedded task (two-digit addition) and a mediocre base policy for it to a folder.",
+        description="Write an embedded task and a mediocre base policy for it to a folder.",
     )
     parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="folder to write; new or empty")
     for setting in fields(TaskSettings):
         text = f"{HELP[setting.name]} (default: {setting.default})"
-        parser.add_argument(f"--{setting.name}", type=int, default=setting.default, metavar="N", help=text)
+        values: dict[str, Any] = {"type": int, "metavar": "N"}
+        if setting.name == "task":
+            values = {"choices": tuple(TINY_TASKS)}
+        parser.add_argument(f"--{setting.name}", default=setting.default, help=text, **values)
     return parser
 
 
 def recorded_settings(settings: TaskSettings, policy: Any) -> dict[str, Any]:
     """Everything that determines a task, as written to ``task.json``; ``policy`` is a ``BasePolicyConfig``."""
-    return {**asdict(settings), "max_new_tokens": MAX_NEW_TOKENS, "base_policy": asdict(policy)}
+    named = {name: value for name, value in asdict(settings).items() if name != "task"}  # stands beside the settings
+    tokens = TINY_TASKS[settings.task].evaluation_tokens
+    return {**named, "max_new_tokens": tokens, "base_policy": asdict(policy)}
 
 
 def write_task(output: Path, settings: TaskSettings, policy: Any) -> dict[str, Any]:
@@ -79,25 +84,25 @@ def write_task(output: Path, settings: TaskSettings, policy: Any) -> dict[str, A
     All files are written to a temporary folder beside ``output`` which is renamed at the end. ``policy`` is a
     ``BasePolicyConfig``. Raises OSError when the folder cannot be written.
     """
-    from openrlhf_cov.tiny_task.base_policy import make_base_policy
-
     started = time.monotonic()
-    split = split_problems(settings.seed, settings.test_rows)
+    made = TINY_TASKS[settings.task]
+    train, held_out = made.split(settings.seed, settings.test_rows)
+    test = [problem.to_row() for problem in held_out]
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as scratch:
         folder = Path(scratch, "task")
         folder.mkdir()
-        write_rows(folder / "train.jsonl", [problem.to_row() for problem in split.train[: settings.train_rows]])
-        write_rows(folder / "test.jsonl", [problem.to_row() for problem in split.held_out])
-        write_rows(folder / "benchmark.jsonl", [problem.to_benchmark_row() for problem in split.held_out])
-        model, tokenizer = make_base_policy(split.train, policy, settings.seed)
+        write_rows(folder / "train.jsonl", [problem.to_row() for problem in train[: settings.train_rows]])
+        write_rows(folder / "test.jsonl", test)
+        write_rows(folder / "benchmark.jsonl", [problem.to_benchmark_row() for problem in held_out])
+        model, tokenizer = made.make_policy(train, policy, settings.seed)
         model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
         task = {
-            "task": DATASOURCE,
+            "task": made.datasource,
             "settings": recorded_settings(settings, policy),
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            **evaluate(folder / "model", [problem.to_row() for problem in split.held_out], settings.seed),
+            **evaluate(folder / "model", test, settings.seed, made),
             "seconds": round(time.monotonic() - started, 1),
         }
         (folder / "task.json").write_text(json.dumps(task, indent=2) + "\n", encoding="utf-8")
@@ -105,17 +110,17 @@ def write_task(output: Path, settings: TaskSettings, policy: Any) -> dict[str, A
     return task
 
 
-def evaluate(model_dir: Path, rows: list[dict[str, str]], seed: int) -> dict[str, float]:
+def evaluate(model_dir: Path, rows: list[dict[str, str]], seed: int, task: TinyTask) -> dict[str, float]:
     """Accuracy greedy and at temperature 1, and, at temperature 1, entropy (nats per token) and length (tokens).
 
-    ``rows`` are those of ``test.jsonl``, ``seed`` is that of the task.
+    ``rows`` are those of ``test.jsonl``, ``seed`` is that of the folder's ``task.json``.
     """
     from openrlhf_cov.tiny_task.accuracy import evaluate_policy
 
     logger.info("evaluating the policy in %s on %d held-out problems", model_dir, len(rows))
-    settings = {"seed": seed, "batch_size": EVALUATION_BATCH_SIZE, "max_new_tokens": MAX_NEW_TOKENS}
-    greedy = evaluate_policy(model_dir, rows, temperature=0.0, **settings)
-    sampled = evaluate_policy(model_dir, rows, temperature=1.0, **settings)
+    bounds = {"batch_size": EVALUATION_BATCH_SIZE, "max_new_tokens": task.evaluation_tokens}
+    score = partial(evaluate_policy, model_dir, rows, seed=seed, reward=task.reward(), **bounds)
+    greedy, sampled = score(temperature=0.0), score(temperature=1.0)
     return {
         "accuracy_greedy": greedy.accuracy,
         "accuracy_sampled": sampled.accuracy,
@@ -134,13 +139,16 @@ def is_occupied(output: Path) -> bool:
     return output.exists() and not (output.is_dir() and not any(output.iterdir()))
 
 
-def read_task(output: Path) -> dict[str, Any] | None:
-    """The content of ``task.json`` if ``output`` holds a finished task with all its files, else None."""
+def read_task(output: Path, *names: str) -> dict[str, Any] | None:
+    """The content of ``task.json`` if ``output`` holds one of these tasks (of all, if none is named), finished and
+    with all its files, else None."""
     try:
         task = parse_json((output / "task.json").read_bytes())
     except (OSError, ValueError):
         return None
-    is_task = isinstance(task, dict) and task.get("task") == DATASOURCE and isinstance(task.get("settings"), dict)
+    known = [TINY_TASKS[name].datasource for name in names or TINY_TASKS]
+    is_task = isinstance(task, dict) and task.get("task") in known
+    is_task = is_task and isinstance(task.get("settings"), dict)
     return task if is_task and all((output / name).is_file() for name in TASK_FILES) else None
 
 
@@ -164,19 +172,19 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         refuse(str(error))
     output = args.output.resolve()
-    found = read_task(output)
+    found = read_task(output, settings.task)
     if found is None and is_occupied(output):
         refuse(f"{output} is not empty and holds no finished task; choose another --output")
 
+    made = TINY_TASKS[settings.task]
     try:
         require()
+        made.check_ready()
     except UsageError as error:
         refuse(str(error))
     from transformers.utils.logging import disable_progress_bar
 
-    from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
-
-    policy = BasePolicyConfig()
+    policy = made.policy()
     if found is not None:
         difference = settings_difference(found["settings"], recorded_settings(settings, policy))
         if difference:

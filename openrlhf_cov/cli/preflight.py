@@ -9,7 +9,7 @@ from typing import Any
 
 from openrlhf_cov.cli import check_data, check_run
 from openrlhf_cov.cli.packages import require_grader
-from openrlhf_cov.errors import UsageError
+from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.evaluation import benchmarks
 from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_module
 from openrlhf_cov.sizing import conditions
@@ -189,8 +189,7 @@ def _check_config(flag: str, model: str, refusal: str, trusted: bool) -> None:
     except UsageError:
         raise
     except Exception as error:  # a config of any shape; the model's own code may run
-        reason = str(error).strip() or type(error).__name__
-        raise UsageError(f"{flag} {model}: {refusal} ({reason.splitlines()[0]})") from error
+        raise UsageError(f"{flag} {model}: {refusal} ({reason_of(error)})") from error
 
 
 def _file_with_code(model: str) -> str | None:

@@ -115,8 +115,11 @@ def tiny_plan(shown: Exhibit, number: str, args: argparse.Namespace) -> Iterator
 
 
 def report_of(runs: Sequence[Run], number: str, args: argparse.Namespace, flags: Words) -> list[str]:
-    """The report of these runs, in the exhibit's own folder."""
-    return commands.report([folder_of(run, args) for run in runs], args.output / number.replace(" ", ""), *flags)
+    """The report of these runs, in the exhibit's own folder, with its numbers in law.json."""
+    folder = args.output / number.replace(" ", "")
+    return commands.report(
+        [folder_of(run, args) for run in runs], folder, "--export", str(folder / "law.json"), *flags
+    )
 
 
 def folder_of(run: Run, args: argparse.Namespace) -> Path:
@@ -177,8 +180,8 @@ def _train_tiny(run: Run, args: argparse.Namespace) -> None:
     from openrlhf_cov.cli.local_ray import local_ray
 
     output = folder_of(run, args).resolve()
-    demo.check(argparse.Namespace(task=task_of(args), steps=args.steps, output=output))
-    demo.make_task(task_of(args))
+    demo.check(argparse.Namespace(task="addition", folder=task_of(args), steps=args.steps, output=output))
+    demo.make_task(task_of(args), "addition")
     with local_ray(num_gpus=2, num_cpus=8, log=output / "ray.log") as address:
         demo.train(trainer_command(run, args, address.dashboard), address.token, output, args.steps)
 

@@ -107,7 +107,7 @@ def _flat_reward(table: Table) -> Alert | None:
 def _grader(table: Table) -> Iterator[Alert | None]:
     for name, what, advice in GRADER:
         steps, (share,) = _complete(table, name)
-        holds = _recent_count(share > 0, RECENT) > 0 if limit(name) == 0 else _recent_mean(share, RECENT) > limit(name)
+        holds = _recent_mean(share > 0 if limit(name) == 0 else share, RECENT) > limit(name)
         since = _holding(steps, holds)
         if since is not None:
             value = f"{_percent(share[-RECENT:].mean())} of the responses of the last {_steps(share[-RECENT:])}"
@@ -116,7 +116,7 @@ def _grader(table: Table) -> Iterator[Alert | None]:
 
 def _skipped_updates(table: Table) -> Alert | None:
     steps, (skipped,) = _complete(table, "ppo/skipped_updates")
-    since = _holding(steps, _recent_count(skipped > limit("ppo/skipped_updates"), SKIPS_WITHIN) > 0)
+    since = _holding(steps, _recent_mean(skipped > limit("ppo/skipped_updates"), SKIPS_WITHIN) > 0)
     if since is None:
         return None
     value = f"{skipped[-SKIPS_WITHIN:].sum():.0f} in the last {_steps(skipped[-SKIPS_WITHIN:])}"
@@ -126,7 +126,7 @@ def _skipped_updates(table: Table) -> Alert | None:
 
 def _large_ratio(table: Table) -> Alert | None:
     steps, (ratio,) = _complete(table, "ppo/ratio_p99")
-    since = _holding(steps, _recent_count(ratio > limit("ppo/ratio_p99"), RATIOS_WITHIN) > 0)
+    since = _holding(steps, _recent_mean(ratio > limit("ppo/ratio_p99"), RATIOS_WITHIN) > 0)
     if since is None:
         return None
     value = f"ppo/ratio_p99 {ratio[-RATIOS_WITHIN:].max():.3g}"
@@ -164,13 +164,7 @@ def _holding(steps: NDArray[np.int64], holds: NDArray[np.bool_]) -> int | None:
     return int(steps[broken[-1] + 1 if len(broken) else 0])
 
 
-def _recent_count(holds: NDArray[np.bool_], window: int) -> NDArray[np.int64]:
-    """How many of the last ``window`` are True, at each place."""
-    total = np.concatenate([[0], np.cumsum(holds)])
-    return total[1:] - total[np.maximum(np.arange(len(holds)) + 1 - window, 0)]
-
-
-def _recent_mean(values: Floats, window: int) -> Floats:
+def _recent_mean(values: Floats | NDArray[np.bool_], window: int) -> Floats:
     """Mean of the last ``window`` values, of fewer at the start."""
     total = np.concatenate([[0.0], np.cumsum(values)])
     first = np.maximum(np.arange(len(values)) + 1 - window, 0)

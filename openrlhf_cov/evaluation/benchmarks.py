@@ -13,6 +13,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.code import datasets
 from openrlhf_cov.rewards.code.datasets import Converter
 from openrlhf_cov.utils.hub import HubDataset
+from openrlhf_cov.utils.text_table import aligned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,19 +42,23 @@ class Sampling:
             )
 
 
+AVG_AT_32 = Sampling(samples=32, temperature=0.6, top_p=1.0, max_tokens=8192)
+GREEDY = Sampling(samples=1, temperature=0.0, top_p=1.0, max_tokens=8192)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
     """One set of problems with the rule that grades it and its default sampling, which is the paper's."""
 
     name: str
-    version: int
+    version: int = 1
     title: str
-    rows: int | None
+    rows: int | None = None
     """Problems in ``<name>.jsonl``; None: however many the file has."""
-    sampling: Sampling
-    grader: str
+    sampling: Sampling = GREEDY
+    grader: str = "math"
     """Key of ``openrlhf_cov.rewards.sources.SOURCES``, or ``row``: the field ``source`` of each problem names it."""
-    hub: HubDataset | None
+    hub: HubDataset | None = None
     """None: the set is not on the hub."""
     file: str | None = None
     """Another file name that is read where ``<name>.jsonl`` is not there."""
@@ -83,9 +88,6 @@ class Protocol:
         return self.sampling or benchmark.sampling
 
 
-AVG_AT_32 = Sampling(samples=32, temperature=0.6, top_p=1.0, max_tokens=8192)
-GREEDY = Sampling(samples=1, temperature=0.0, top_p=1.0, max_tokens=8192)
-
 PROTOCOLS: dict[str, Protocol] = {
     "paper": Protocol(name="paper", template="qwen-boxed", sampling=None),
     "quick": Protocol(
@@ -102,151 +104,106 @@ BENCHMARKS: dict[str, Benchmark] = {
     for benchmark in (
         Benchmark(
             name="aime24",
-            version=1,
             title="AIME 2024 I and II",
             rows=30,
             sampling=AVG_AT_32,
-            grader="math",
             hub=HubDataset(path="Maxwell-Jia/AIME_2024", split="train", problem="Problem", answer="Answer", id="ID"),
         ),
         Benchmark(
             name="aime25",
-            version=1,
             title="AIME 2025 I and II",
             rows=30,
             sampling=AVG_AT_32,
-            grader="math",
             hub=HubDataset(path="math-ai/aime25", id="id"),
         ),
         Benchmark(
             name="amc23",
-            version=1,
             title="AMC 12A and 12B of 2023, integer answers",
             rows=40,
             sampling=AVG_AT_32,
-            grader="math",
             hub=HubDataset(path="math-ai/amc23", problem="question", id="id"),
         ),
         Benchmark(
             name="amc_2022_2023",
-            version=1,
             title="AMC 12A and 12B of 2022 and 2023; contains amc23",
             rows=83,
             sampling=AVG_AT_32,
-            grader="math",
             hub=HubDataset(path="AI-MO/aimo-validation-amc", split="train", id="id"),
         ),
         Benchmark(
-            name="math500",
-            version=1,
-            title="MATH-500",
-            rows=500,
-            sampling=GREEDY,
-            grader="math",
-            hub=HubDataset(path="HuggingFaceH4/MATH-500", id="unique_id"),
+            name="math500", title="MATH-500", rows=500, hub=HubDataset(path="HuggingFaceH4/MATH-500", id="unique_id")
         ),
         Benchmark(
             name="minerva_math",
-            version=1,
             title="Minerva math: MIT OpenCourseWare",
             rows=272,
-            sampling=GREEDY,
-            grader="math",
             hub=HubDataset(path="math-ai/minervamath", problem="question"),
         ),
         Benchmark(
             name="olympiadbench",
-            version=1,
             title="OlympiadBench: English mathematics, text only, open-ended",
             rows=675,
-            sampling=GREEDY,
-            grader="math",
             hub=HubDataset(path="math-ai/olympiadbench", problem="question", answer="final_answer", id="id", rows=674),
         ),
         Benchmark(
             name="omni_math",
-            version=1,
             title="Omni-MATH-Rule: the problems of Omni-MATH that rules can grade",
             rows=2816,
-            sampling=GREEDY,
-            grader="math",
-            hub=None,  # KbsdJames/Omni-MATH is all 4,428 problems, many of which need a judge
+            # KbsdJames/Omni-MATH is all 4,428 problems, many of which need a judge
             file="omni_math_rule.jsonl",
         ),
         Benchmark(
-            name="omni_math_500",
-            version=1,
-            title="500 Omni-MATH problems with numeric answers; 476 are in omni_math",
-            rows=500,
-            sampling=GREEDY,
-            grader="math",
-            hub=None,
+            name="omni_math_500", title="500 Omni-MATH problems with numeric answers; 476 are in omni_math", rows=500
         ),
         Benchmark(
             name="gsm8k",
-            version=1,
             title="GSM8K test",
             rows=1319,
-            sampling=GREEDY,
             grader="gsm8k",
             hub=HubDataset(path="openai/gsm8k", config="main", problem="question"),
         ),
         Benchmark(
             name="code_basics",
-            version=1,
             title="20 small problems of our own, tests included",
             rows=20,
-            sampling=GREEDY,
             grader="code",
-            hub=None,
             path=Path(__file__).with_name("code_basics.jsonl"),
         ),
         Benchmark(
             name="humaneval",
-            version=1,
             title="HumanEval",
             rows=164,
-            sampling=GREEDY,
             grader="code",
             hub=HubDataset(path="openai/openai_humaneval", id="task_id"),
             convert=datasets.humaneval,
         ),
         Benchmark(
             name="humaneval_plus",
-            version=1,
             title="HumanEval+",
             rows=164,
-            sampling=GREEDY,
             grader="code",
             hub=HubDataset(path="evalplus/humanevalplus", id="task_id"),
             convert=datasets.humaneval,
         ),
         Benchmark(
             name="mbpp",
-            version=1,
             title="MBPP test",
             rows=500,
-            sampling=GREEDY,
             grader="code",
             hub=HubDataset(path="google-research-datasets/mbpp", config="full", id="task_id"),
             convert=datasets.mbpp,
         ),
         Benchmark(
             name="mbpp_plus",
-            version=1,
             title="MBPP+",
             rows=378,
-            sampling=GREEDY,
             grader="code",
             hub=HubDataset(path="evalplus/mbppplus", id="task_id"),
             convert=datasets.mbpp_plus,
         ),
         Benchmark(
             name="livecodebench",
-            version=1,
             title="LiveCodeBench, the release of the file or of the hub",
-            rows=None,
-            sampling=GREEDY,
             grader="code",
             hub=HubDataset(path="livecodebench/code_generation_lite", id="question_id"),
             convert=datasets.livecodebench,
@@ -300,9 +257,7 @@ def names_in(dataset: str | None) -> str | None:
 
 def own_benchmark(path: Path) -> Benchmark:
     """A benchmark of one's own: a file of problems, greedy by default, each graded by the rule its source names."""
-    return Benchmark(
-        name=path.stem, version=0, title=path.name, rows=None, sampling=GREEDY, grader="row", hub=None, path=path
-    )
+    return Benchmark(name=path.stem, version=0, title=path.name, grader="row", path=path)
 
 
 def get_protocol(name: str) -> Protocol:
@@ -321,8 +276,7 @@ def table() -> str:
         numbers = (benchmark.version, benchmark.rows, how.samples, how.temperature, how.max_tokens)
         hub = benchmark.hub.path if benchmark.hub else "-"
         rows.append((benchmark.name, *map(str, numbers), benchmark.grader, hub, benchmark.title))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = aligned(rows, left=range(len(head)))
     lines += ["", *(f"group {name}: {', '.join(members)}" for name, members in GROUPS.items())]
     return "\n".join([*lines, *map(_protocol_line, PROTOCOLS.values())])
 

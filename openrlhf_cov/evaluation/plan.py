@@ -7,11 +7,11 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.errors import UsageError
+from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.evaluation.benchmarks import Benchmark, Protocol, Sampling
 from openrlhf_cov.evaluation.data import Problem, load_problems, ungradable
 from openrlhf_cov.evaluation.records import STRICT, AskedProblem, BenchmarkSettings, Count, Key
-from openrlhf_cov.utils.prompts import FOR_PROGRAMS, get_template
+from openrlhf_cov.utils.prompts import check_asks, get_template
 from openrlhf_cov.utils.seeds import seed_of
 
 
@@ -94,13 +94,8 @@ def make_plan(
     if limit is not None and limit < 1:
         raise UsageError(f"--limit is at least 1, got {limit}")
     for benchmark in benchmarks:
-        if (
-            template != "none"
-            and benchmark.path is None
-            and (benchmark.grader == "code") != (template in FOR_PROGRAMS)
-        ):
-            fit = " or ".join(FOR_PROGRAMS) if benchmark.grader == "code" else "another template"
-            raise UsageError(f"--template {template} does not ask for what {benchmark.name} grades; use {fit}")
+        if benchmark.grader != "row":
+            check_asks(template, program=benchmark.grader == "code", what=benchmark.name)
         whole = load_problems(benchmark, data_dir)
         problems = whole[:limit]
         complete = len(problems) == len(whole)
@@ -123,10 +118,9 @@ def _tokens(benchmark: str, texts: list[str], template: str, tokenizer: Any) -> 
     try:
         return tokenize(texts, template, tokenizer)
     except Exception as error:  # a tokenizer raises what it likes
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UsageError(
-            f"{benchmark}: the tokenizer of the model cannot write its problems ({reason}); take another model, or "
-            "benchmarks that it can"
+            f"{benchmark}: the tokenizer of the model cannot write its problems ({reason_of(error)}); take another "
+            "model, or benchmarks that it can"
         ) from error
 
 

@@ -10,12 +10,19 @@ from typing import Protocol
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from openrlhf_cov.rewards import addition
-from openrlhf_cov.tiny_task import commands, problems
-from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy, make_policy
+from openrlhf_cov.rewards.code.rule import grade_code
+from openrlhf_cov.tiny_task import commands, problems, programs
+from openrlhf_cov.tiny_task.base_policy import (
+    PROGRAMS_POLICY,
+    BasePolicyConfig,
+    make_base_policy,
+    make_policy,
+    make_program_policy,
+)
 from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
 from openrlhf_cov.utils.json_lines import read_json
 
-HELD_OUT_DIGITS, HELD_OUT_SUMS = 120, 512
+HELD_OUT_DIGITS, HELD_OUT_SUMS, HELD_OUT_PROGRAMS = 120, 512, 512
 OF_A_LETTER = 8
 """Commands of each letter in a split, so that it has the letters as they are drawn."""
 COMMANDS_POLICY = BasePolicyConfig(
@@ -118,4 +125,23 @@ def _addition() -> Task:
     )
 
 
-TASKS = {"commands": _commands, "addition": _addition}
+def _code() -> Task:
+    train, held_out = programs.split_exercises(seed=0, held_out=HELD_OUT_PROGRAMS)
+
+    def is_right(response: str, label: str) -> bool:
+        return response.endswith(addition.EOS_TOKEN) and grade_code(response, label, programs.REWARD).correct
+
+    return Task(
+        name="code",
+        tokens=programs.RESPONSE_TOKENS,
+        draw=lambda rng: rng.choice(train),
+        validation=held_out[: HELD_OUT_PROGRAMS // 2],
+        test=held_out[HELD_OUT_PROGRAMS // 2 :],
+        kind=lambda problem: "",
+        is_right=is_right,
+        policy=PROGRAMS_POLICY,
+        make=lambda seed: make_program_policy(train, PROGRAMS_POLICY, seed),
+    )
+
+
+TASKS = {"commands": _commands, "addition": _addition, "code": _code}

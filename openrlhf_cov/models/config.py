@@ -104,10 +104,8 @@ class CovConfig(*OF_METHODS):
                 f"--cov_log_probs old only applies to --cov_scope global, got --cov_scope {self.cov_scope}"
             )
         self._check_target()
-        if self.cov_dump_every < 0:
-            raise ValueError(f"--cov_dump_every is a number of global steps of at least 0, got {self.cov_dump_every}")
-        if self.cov_dump_tokens < 1:
-            raise ValueError(f"--cov_dump_tokens is a number of tokens of at least 1, got {self.cov_dump_tokens}")
+        self.require("cov_dump_every", lambda steps: steps >= 0, "is a number of global steps of at least 0")
+        self.require("cov_dump_tokens", lambda tokens: tokens >= 1, "is a number of tokens of at least 1")
 
     @property
     def methods(self) -> list[Method]:
@@ -235,13 +233,12 @@ class CovConfig(*OF_METHODS):
                 if getattr(self, name) not in ("", None, 0.0):
                     raise ValueError(f"--{name} only applies with --entropy_target; drop it or set --entropy_target")
             return
-        for value in extremes(self.entropy_target):
-            if not 0.0 < value < HIGHEST_ENTROPY:
-                raise ValueError(
-                    f"--entropy_target is a mean entropy in nats, above 0 and below ln of the vocabulary, got {value}"
-                )
-        if not 0.0 <= self.entropy_band < math.inf:
-            raise ValueError(f"--entropy_band is a finite number of nats of at least 0, got {self.entropy_band}")
+        self.require(
+            "entropy_target",
+            lambda nats: 0.0 < nats < HIGHEST_ENTROPY,
+            "is a mean entropy in nats, above 0 and below ln of the vocabulary",
+        )
+        self.require("entropy_band", lambda nats: 0.0 <= nats < math.inf, "is a finite number of nats of at least 0")
         control = self._control()
         start = getattr(self, control.setting)
         if isinstance(start, Schedule):

@@ -155,10 +155,7 @@ TRAINING_SETS: dict[str, TrainingSet] = {
         convert=datasets.kodcode,
     ),
     "taco": TrainingSet(
-        hub=HubDataset(path="BAAI/TACO", split="train"),
-        file="taco.jsonl",
-        source="code/TACO",
-        convert=datasets.apps,
+        hub=HubDataset(path="BAAI/TACO", split="train"), file="taco.jsonl", source="code/TACO", convert=datasets.apps
     ),
     "apps": TrainingSet(
         hub=HubDataset(path="codeparrot/apps", split="train"),

@@ -17,7 +17,7 @@ from openrlhf_cov.preparation.inputs import Digest, Row, Source
 from openrlhf_cov.preparation.overlap import EvaluationSets
 from openrlhf_cov.preparation.selection import REASONS, select
 from openrlhf_cov.utils.json_lines import replacing, write_lines
-from openrlhf_cov.utils.prompts import get_template, plain
+from openrlhf_cov.utils.prompts import check_asks, get_template, plain
 
 TRAIN, DROPPED, MANIFEST = "train.jsonl", "dropped.jsonl", "manifest.json"
 
@@ -41,12 +41,12 @@ def write_training_set(
 ) -> dict[str, Any]:
     """Read the sources twice, to decide and to write; the manifest. ``settings`` has the ``template`` among others.
 
-    Every file appears whole or not at all. Raises UsageError for sources that change meanwhile, and where no row is
-    left.
+    Every file appears whole or not at all. Raises UsageError for sources that change meanwhile, for rows that the
+    template does not fit, and where no row is left.
     """
     lines = sum(source.count for source in sources)
     before = [hashlib.sha256() for _ in sources]
-    selection = select(watch(_rows(sources, before), lines, "reading"), evaluation)
+    selection = select(_fitting(watch(_rows(sources, before), lines, "reading"), settings["template"]), evaluation)
     after = [hashlib.sha256() for _ in sources]
     counts = {source.name: Counter() for source in sources}
     with LinesFile(folder / TRAIN) as train, LinesFile(folder / DROPPED) as dropped:
@@ -101,6 +101,14 @@ class LinesFile:
 
     def __exit__(self, *error: Any) -> None:
         self._writing.__exit__(*error)
+
+
+def _fitting(rows: Iterable[Row], template: str) -> Iterator[Row]:
+    """The same rows. UsageError at a program where the template asks for a box, and the reverse."""
+    for row in rows:
+        rule = row.source.partition("/")[0]
+        check_asks(template, program=rule == "code", what=f"the source {row.source} of {row.name}")
+        yield row
 
 
 def _training_row(row: Row, template: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from openrlhf_cov.analysis.theory import PAPER_BANDS
-from openrlhf_cov.pages.chart import look_of
+from openrlhf_cov.pages.chart import Chart, look_of
 from openrlhf_cov.pages.page import Cell, render
 from openrlhf_cov.pages.plot import figure
 from openrlhf_cov.report.charts import evaluation_charts, labels, overview_charts, run_key
@@ -52,9 +52,8 @@ def report_page(contents: Contents) -> str:
     charts, missing = overview_charts(contents)
     evaluations = evaluation_charts(contents)
     of_runs = [run_charts(run, options) for run in runs]
-    kinds = {
-        name: title for name, title in RUN_CHARTS.items() if any(c.name == name for each in of_runs for c in each)
-    }
+    drawn = {chart.name for each in of_runs for chart in each}
+    kinds = {name: title for name, title in RUN_CHARTS.items() if name in drawn}
     sections = {
         "law": "Law",
         "runs": "Runs",
@@ -64,21 +63,11 @@ def report_page(contents: Contents) -> str:
         "tokens": "Tokens" if any(run.token_files for run in runs) else "",
         "settings": "Settings",
     }
-    most = tokens_per_step(runs)
     data = {
         "charts": {chart.name: figure(chart) for chart in charts},
         "evaluations": list(map(figure, evaluations)),
         "kinds": list(kinds),
-        "runs": [
-            {
-                "name": run.name,
-                "label": label,
-                "style": _style(place),
-                "charts": {chart.name: figure(chart) for chart in of_runs[place]},
-                "tokens": run_tokens(run, most),
-            }
-            for place, (run, label) in enumerate(zip(runs, labels(contents), strict=True))
-        ],
+        "runs": _drawn_runs(contents, of_runs),
     }
     return render(
         "report.html",
@@ -107,6 +96,21 @@ def report_page(contents: Contents) -> str:
         ],
         settings=settings_table(contents),
     )
+
+
+def _drawn_runs(contents: Contents, charts: Sequence[Sequence[Chart]]) -> list[dict[str, Any]]:
+    """What the scripts of the page draw of each run."""
+    most = tokens_per_step(contents.runs)
+    return [
+        {
+            "name": run.name,
+            "label": label,
+            "style": _style(place),
+            "charts": {chart.name: figure(chart) for chart in charts[place]},
+            "tokens": run_tokens(run, most),
+        }
+        for place, (run, label) in enumerate(zip(contents.runs, labels(contents), strict=True))
+    ]
 
 
 def asked(options: Options) -> str:

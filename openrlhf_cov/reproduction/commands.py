@@ -23,7 +23,7 @@ def module(name: str, *words: str) -> list[str]:
 
 def prepared(data: Path, recipe: Recipe) -> Path:
     """Folder of the training set of a recipe."""
-    return data / f"{Path(recipe.data).stem}-{recipe.template}"
+    return data / f"{Path(recipe.data).stem.replace(',', '-')}-{recipe.template}"
 
 
 def preparations(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:

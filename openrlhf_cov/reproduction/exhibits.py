@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 
 EURUS, GSM8K, DAPO = "eurus-2-rl-math", "gsm8k", "dapo-math-17k"
 """Training sets, names of ``prepare_data --dataset``."""
-DIFFICULT, CODE = "/data/eurus-difficult.jsonl", "/data/eurus-2-rl-code.jsonl"
-"""Files that the reader has to bring: the paper does not say which rows of Eurus are difficult, nor which programs of
-AceCode, Eurus-2-RL-Code and KodCode it kept."""
+CODE = "eurus-2-code,acecode,kodcode"
+"""All three whole: the paper does not say which of their programs it kept."""
+DIFFICULT, HELD_OUT = "/data/eurus-difficult.jsonl", "/data/eval/code.jsonl"
+"""Files that the reader has to bring: the paper says neither which rows of Eurus are difficult, nor which programs it
+held out."""
 MEAN = ("--metric", "eval/mean/avg")
 """R of the paper: the mean over the benchmarks of an evaluation."""
 
@@ -93,8 +95,8 @@ def _with(run: Run, name: str, *flags: str, **tiny) -> Run:
 
 
 QWEN = {size: f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B", "32B")}
-ADDITION = ("--task", "addition", "--rollout.batch_size", "32", "--algo.kl.init_coef", "0")
-"""The laboratory on the sums, as the demo asks them, where entropy falls as learning goes on."""
+ADDITION = ("--task", "addition", "--rollout.batch_size", "32", "--algo.kl.init_coef", "0", "--test_samples", "8")
+"""The laboratory on the sums, as the demo asks them; entropy falls as learning goes on. No figure has the test."""
 BASE = (*ADDITION, "--cov_type", "none")
 QWEN_LAW = tuple(
     _law(f"qwen2.5-{size.lower()}", model, size="32b" if size == "32B" else "7b", lab=BASE if size == "7B" else None)
@@ -117,11 +119,13 @@ LAW_7B = next(run for run in QWEN_LAW if run.name == "law-qwen2.5-7b")
 
 
 def _programs(run: Run) -> Run:
-    """The same model on programs, scored on held-out ones in a file of one's own: the paper split its data sets."""
+    """The same model on programs, scored on held-out ones."""
     recipe = run.recipe
     assert recipe is not None
-    variables = {**recipe.variables, "BENCHMARKS": "/data/eval/code.jsonl"}
-    return Run(name=run.name.replace("law-", "law-code-"), recipe=replace(recipe, data=CODE, variables=variables))
+    template = {"qwen-boxed": "qwen-code", "plain": "plain-code"}[recipe.template]
+    variables = {**recipe.variables, "TEMPLATE": template, "BENCHMARKS": HELD_OUT}
+    recipe = replace(recipe, data=CODE, template=template, variables=variables)
+    return Run(name=run.name.replace("law-", "law-code-"), recipe=recipe)
 
 
 CODE_LAW = tuple(map(_programs, (*QWEN_LAW, *OTHERS)))

@@ -27,15 +27,12 @@ class ServiceLimits(Settings):
     )
     max_requests_per_second: float = setting(0.0, "requests per second on average; more are refused with 429; 0: any")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         for name in ("max_request_mb", "max_total_mb", "max_connections", "max_queries", "max_concurrent"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} is at least 1, got {getattr(self, name)}")
-        if not 0.0 <= self.max_requests_per_second < math.inf:
-            raise ValueError(
-                f"--max_requests_per_second is a finite number of at least 0, got {self.max_requests_per_second}"
-            )
+            self.require(name, lambda count: count >= 1, "is at least 1")
+        self.require(
+            "max_requests_per_second", lambda rate: 0.0 <= rate < math.inf, "is a finite number of at least 0"
+        )
 
 
 class TokenBucket:

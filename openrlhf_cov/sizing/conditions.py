@@ -6,7 +6,7 @@ Each fault is one line: what, flag, value, what to do. Notes are lines that do n
 from collections.abc import Iterator
 from types import SimpleNamespace
 
-from openrlhf_cov.sizing.flag_sizes import process_groups, ranks_of
+from openrlhf_cov.sizing.flag_sizes import process_groups, processes, ranks_of
 from openrlhf_cov.sizing.model_shape import ModelShape
 from openrlhf_cov.sizing.prose import counted
 from openrlhf_cov.sizing.updates import ranks_in_step, ranks_without_chunk
@@ -87,12 +87,12 @@ def notes(args: SimpleNamespace, shape: ModelShape | None) -> Iterator[str]:
 def _colocation_faults(args: SimpleNamespace) -> Iterator[str]:
     if not args.train.colocate_all:
         return
-    actor = args.actor.num_nodes * args.actor.num_gpus_per_node
+    actor = processes(args.actor)
     apart = args.critic.model_name_or_path and args.train.colocate_critic_reward
     there = {"critic": args.critic.model_name_or_path, "reward": not args.reward.remote_url}
     for name in there:
         group = getattr(args, name)
-        size = group.num_nodes * group.num_gpus_per_node
+        size = processes(group)
         if there[name] and not apart and size > actor:
             yield (
                 f"--train.colocate_all: --{name}.num_nodes {group.num_nodes} x --{name}.num_gpus_per_node "

@@ -66,8 +66,13 @@ def layout_of(args: SimpleNamespace) -> GpuLayout:
         colocate_actor_ref=args.train.colocate_actor_ref,
         colocate_critic_reward=args.train.colocate_critic_reward,
         asynchronous=args.train.async_enable,
-        **{name: _world(group) for name, group in process_groups(args).items()},
+        **{name: processes(group) for name, group in process_groups(args).items()},
     )
+
+
+def processes(group: SimpleNamespace) -> int:
+    """Processes, one per GPU, of a group of training actors."""
+    return group.num_nodes * group.num_gpus_per_node
 
 
 def process_groups(args: SimpleNamespace) -> dict[str, SimpleNamespace]:
@@ -83,7 +88,7 @@ def process_groups(args: SimpleNamespace) -> dict[str, SimpleNamespace]:
 
 def ranks_of(args: SimpleNamespace, name: str = "actor") -> int:
     """Data-parallel ranks of a model, at least 1."""
-    return max(1, _world(getattr(args, name)) // (args.ds.ring_attn_size * args.ds.tensor_parallel_size))
+    return max(1, processes(getattr(args, name)) // (args.ds.ring_attn_size * args.ds.tensor_parallel_size))
 
 
 def roles_of(args: SimpleNamespace, shapes: Mapping[str, ModelShape], on_gpus: bool) -> dict[str, Role]:
@@ -140,7 +145,7 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
     common = {"element": element, "fused_loss": on_gpus, "score_length": longest, "head": name in ("actor", "ref")}
     common["whole_logits"] = _upstream_computes(args)
     sharding = Sharding(
-        world=_world(getattr(args, name)),
+        world=processes(getattr(args, name)),
         stage=args.ds.zero_stage if trains or args.ds.zero_stage == 3 else 0,
         tensor_parallel=args.ds.tensor_parallel_size,
         element=element,
@@ -174,10 +179,6 @@ def _upstream_computes(args: SimpleNamespace) -> bool:
     """True where ``CovActor`` leaves log-probs to upstream, whatever the model."""
     changed_head = args.ds.lora.rank > 0 and "lm_head" in (args.ds.lora.target_modules or ())
     return args.ds.ring_attn_size > 1 or args.ds.tensor_parallel_size > 1 or args.ds.deepcompile or changed_head
-
-
-def _world(group: SimpleNamespace) -> int:
-    return group.num_nodes * group.num_gpus_per_node
 
 
 def _per_gpu(args: SimpleNamespace, tokens: int) -> int:

@@ -103,65 +103,30 @@ def _positive(config: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def _qwen(hidden, layers, heads, kv_heads, intermediate, vocab, tied, max_positions) -> ModelShape:
-    return ModelShape(
-        hidden=hidden,
-        layers=layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=hidden // heads,
-        intermediate=intermediate,
-        vocab=vocab,
-        tied=tied,
-        qkv_bias=True,
-        max_positions=max_positions,
-    )
+_COLUMNS = ("hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate", "vocab", "tied", "max_positions")
 
 
-def _llama(hidden, layers, heads, kv_heads, intermediate, vocab, tied, max_positions) -> ModelShape:
-    """Llama, and what is built like it, with heads of 128 numbers."""
-    return ModelShape(
-        hidden=hidden,
-        layers=layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=128,
-        intermediate=intermediate,
-        vocab=vocab,
-        tied=tied,
-        max_positions=max_positions,
-    )
+def _known(*row: Any, qkv_bias: bool = False) -> ModelShape:
+    return ModelShape(**dict(zip(_COLUMNS, row, strict=True)), qkv_bias=qkv_bias)
 
-
-_SMOLLM2_135M = ModelShape(
-    hidden=576,
-    layers=30,
-    heads=9,
-    kv_heads=3,
-    head_dim=64,
-    intermediate=1536,
-    vocab=49152,
-    tied=True,
-    max_positions=8192,
-)
 
 KNOWN: dict[str, ModelShape] = {
-    "Qwen/Qwen2.5-0.5B": _qwen(896, 24, 14, 2, 4864, 151936, True, 32768),
-    "Qwen/Qwen2.5-1.5B": _qwen(1536, 28, 12, 2, 8960, 151936, True, 131072),
-    "Qwen/Qwen2.5-3B": _qwen(2048, 36, 16, 2, 11008, 151936, True, 32768),
-    "Qwen/Qwen2.5-7B": _qwen(3584, 28, 28, 4, 18944, 152064, False, 131072),
-    "Qwen/Qwen2.5-14B": _qwen(5120, 48, 40, 8, 13824, 152064, False, 131072),
-    "Qwen/Qwen2.5-32B": _qwen(5120, 64, 40, 8, 27648, 152064, False, 131072),
-    "Qwen/Qwen2.5-1.5B-Instruct": _qwen(1536, 28, 12, 2, 8960, 151936, True, 32768),
-    "Qwen/Qwen2.5-3B-Instruct": _qwen(2048, 36, 16, 2, 11008, 151936, True, 32768),
-    "Qwen/Qwen2.5-7B-Instruct": _qwen(3584, 28, 28, 4, 18944, 152064, False, 32768),
-    "mistralai/Mistral-7B-v0.3": _llama(4096, 32, 32, 8, 14336, 32768, False, 32768),
-    "mistralai/Mistral-Nemo-Base-2407": _llama(5120, 40, 32, 8, 14336, 131072, False, 131072),
-    "mistralai/Mistral-Small-24B-Base-2501": _llama(5120, 40, 32, 8, 32768, 131072, False, 32768),
-    "meta-llama/Llama-3.2-3B": _llama(3072, 28, 24, 8, 8192, 128256, True, 131072),
-    "meta-llama/Llama-3.1-8B": _llama(4096, 32, 32, 8, 14336, 128256, False, 131072),
-    "deepseek-ai/deepseek-math-7b-base": _llama(4096, 30, 32, 32, 11008, 102400, False, 4096),
-    "HuggingFaceTB/SmolLM2-135M": _SMOLLM2_135M,
-    "HuggingFaceTB/SmolLM2-135M-Instruct": _SMOLLM2_135M,
+    "Qwen/Qwen2.5-0.5B": _known(896, 24, 14, 2, 64, 4864, 151936, True, 32768, qkv_bias=True),
+    "Qwen/Qwen2.5-1.5B": _known(1536, 28, 12, 2, 128, 8960, 151936, True, 131072, qkv_bias=True),
+    "Qwen/Qwen2.5-3B": _known(2048, 36, 16, 2, 128, 11008, 151936, True, 32768, qkv_bias=True),
+    "Qwen/Qwen2.5-7B": _known(3584, 28, 28, 4, 128, 18944, 152064, False, 131072, qkv_bias=True),
+    "Qwen/Qwen2.5-14B": _known(5120, 48, 40, 8, 128, 13824, 152064, False, 131072, qkv_bias=True),
+    "Qwen/Qwen2.5-32B": _known(5120, 64, 40, 8, 128, 27648, 152064, False, 131072, qkv_bias=True),
+    "Qwen/Qwen2.5-1.5B-Instruct": _known(1536, 28, 12, 2, 128, 8960, 151936, True, 32768, qkv_bias=True),
+    "Qwen/Qwen2.5-3B-Instruct": _known(2048, 36, 16, 2, 128, 11008, 151936, True, 32768, qkv_bias=True),
+    "Qwen/Qwen2.5-7B-Instruct": _known(3584, 28, 28, 4, 128, 18944, 152064, False, 32768, qkv_bias=True),
+    "mistralai/Mistral-7B-v0.3": _known(4096, 32, 32, 8, 128, 14336, 32768, False, 32768),
+    "mistralai/Mistral-Nemo-Base-2407": _known(5120, 40, 32, 8, 128, 14336, 131072, False, 131072),
+    "mistralai/Mistral-Small-24B-Base-2501": _known(5120, 40, 32, 8, 128, 32768, 131072, False, 32768),
+    "meta-llama/Llama-3.2-3B": _known(3072, 28, 24, 8, 128, 8192, 128256, True, 131072),
+    "meta-llama/Llama-3.1-8B": _known(4096, 32, 32, 8, 128, 14336, 128256, False, 131072),
+    "deepseek-ai/deepseek-math-7b-base": _known(4096, 30, 32, 32, 128, 11008, 102400, False, 4096),
+    "HuggingFaceTB/SmolLM2-135M": _known(576, 30, 9, 3, 64, 1536, 49152, True, 8192),
+    "HuggingFaceTB/SmolLM2-135M-Instruct": _known(576, 30, 9, 3, 64, 1536, 49152, True, 8192),
 }
 """Hub name -> shape of the models of the recipes, for hosts without a network."""

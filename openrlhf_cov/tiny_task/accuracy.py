@@ -1,6 +1,6 @@
-"""Score of a policy on the embedded task: one response per row, judged by the reward of the training."""
+"""Score of a policy on an embedded task: one response per row, judged by the reward of the training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,22 +14,18 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from openrlhf_cov.tiny_task.reward_func import reward_func
-
 
 @dataclass(frozen=True)
 class PolicyScore:
-    """Outcome of one evaluation; every ``..._frac`` and the accuracy is a fraction of the responses."""
+    """Outcome of one evaluation; the accuracy is a fraction of the responses."""
 
     responses: int
     accuracy: float
-    """Mean score of the training reward: the response ends with ``<eos>`` and its final number is right."""
+    """Mean score of the training reward."""
     entropy: float
     """Nats per token: mean over all response tokens of the entropy of the policy at temperature 1."""
     mean_length: float
     """Tokens per response, ``<eos>`` included."""
-    no_answer_frac: float
-    unfinished_frac: float
 
 
 @dataclass(frozen=True)
@@ -49,11 +45,13 @@ def evaluate_policy(
     seed: int,
     batch_size: int,
     max_new_tokens: int,
+    reward: Callable[..., Mapping[str, Any]],
 ) -> PolicyScore:
     """Score of the HF folder ``model_dir`` on ``rows`` (keys ``input`` and ``label``), in fp32 on the CPU.
 
     ``temperature`` 0 takes the most probable token; above 0 it samples from the full vocabulary, and then ``seed`` and
-    ``batch_size`` determine the responses. ``max_new_tokens`` bounds each response. The global random state of torch
+    ``batch_size`` determine the responses. ``max_new_tokens`` bounds each response, ``reward`` has upstream's
+    signature and gives ``scores``. The global random state of torch
     is left as it was. Raises ValueError for an empty ``rows`` or a negative temperature.
     """
     if not rows:
@@ -68,7 +66,10 @@ def evaluate_policy(
         torch.manual_seed(seed)
         rollouts = [_generate(model, tokenizer, [row["input"] for row in batch], settings) for batch in batches]
     responses = [text for rollout in rollouts for text in _decode(tokenizer, rollout)]
-    return _summarize(rows, responses, rollouts)
+    prompts = [row["input"] for row in rows]
+    queries = [prompt + response for prompt, response in zip(prompts, responses, strict=True)]
+    scores = reward(queries, prompts, [row["label"] for row in rows])["scores"]
+    return _summarize(scores, rollouts)
 
 
 def _generation_config(
@@ -104,16 +105,11 @@ def _decode(tokenizer: PreTrainedTokenizerBase, rollout: _Rollout) -> list[str]:
     return tokenizer.batch_decode(ids, skip_special_tokens=False)
 
 
-def _summarize(rows: Sequence[Mapping[str, str]], responses: list[str], rollouts: list[_Rollout]) -> PolicyScore:
-    prompts = [row["input"] for row in rows]
-    queries = [prompt + response for prompt, response in zip(prompts, responses, strict=True)]
-    outcome = reward_func(queries, prompts, [row["label"] for row in rows])
+def _summarize(scores: Tensor, rollouts: list[_Rollout]) -> PolicyScore:
     entropies = torch.cat([rollout.entropy[rollout.action_mask] for rollout in rollouts])  # one per response token
     return PolicyScore(
-        responses=len(responses),
-        accuracy=outcome["scores"].mean().item(),
+        responses=len(scores),
+        accuracy=scores.mean().item(),
         entropy=entropies.double().mean().item(),
-        mean_length=entropies.numel() / len(responses),
-        no_answer_frac=outcome["extra_logs"]["reward/no_answer_frac"].mean().item(),
-        unfinished_frac=outcome["extra_logs"]["reward/unfinished_frac"].mean().item(),
+        mean_length=entropies.numel() / len(scores),
     )

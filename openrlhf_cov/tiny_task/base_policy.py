@@ -1,4 +1,4 @@
-"""The base policy of the embedded task: a small Llama after a short supervised training, mediocre on purpose."""
+"""The base policies of the embedded tasks: a small Llama after a short supervised training, mediocre on purpose."""
 
 import logging
 import math
@@ -13,6 +13,7 @@ from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from openrlhf_cov.rewards.addition import EOS_TOKEN
+from openrlhf_cov.tiny_task import programs
 from openrlhf_cov.tiny_task.problems import Problem, write_answer
 from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
 
@@ -64,6 +65,32 @@ def make_base_policy(
         return [(problem.prompt, write_answer(problem, rng), True) for problem in drawn]
 
     return make_policy(examples, build_tokenizer(config.max_length), config, seed)
+
+
+PROGRAMS_POLICY = BasePolicyConfig(
+    layers=2,
+    heads=4,
+    hidden_size=128,
+    intermediate_size=384,
+    max_length=64,
+    steps=160,
+    rows_per_step=64,
+    learning_rate=3e-3,
+    warmup_steps=30,
+)
+"""That of the one-line programs. vLLM on a CPU wants heads of at least 32 numbers."""
+
+
+def make_program_policy(
+    exercises: Sequence[programs.Exercise], config: BasePolicyConfig, seed: int
+) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
+    """``make_base_policy`` for one-line programs: it learns from careless programmers."""
+
+    def examples(rng: random.Random) -> list[Example]:
+        drawn = rng.choices(exercises, k=config.rows_per_step)
+        return [(exercise.prompt, programs.write_program(exercise, rng), True) for exercise in drawn]
+
+    return make_policy(examples, build_tokenizer(config.max_length, programs.WORDS), config, seed)
 
 
 def make_policy(

@@ -1,4 +1,7 @@
-"""The tokenizer of the embedded task: one token per character."""
+"""The tokenizer of the embedded tasks: one token per character, or per word of a list."""
+
+import re
+from collections.abc import Sequence
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -10,15 +13,17 @@ CHARACTERS = "0123456789+=*-() ,;"
 """More than the four answer styles need, so that a policy can leave their format and be marked wrong for it."""
 
 
-def build_tokenizer(max_length: int, characters: str = CHARACTERS) -> PreTrainedTokenizerFast:
-    """A fast tokenizer with ``<pad>`` (id 0), ``<eos>`` (id 1) and one id for each of ``characters``.
+def build_tokenizer(max_length: int, words: Sequence[str] = CHARACTERS) -> PreTrainedTokenizerFast:
+    """A fast tokenizer with ``<pad>`` (id 0), ``<eos>`` (id 1) and one id for each of ``words``.
 
-    It adds no token of its own, pads on the left, and decodes to exactly the characters that were encoded.
-    ``max_length`` is the model's context in tokens. Encoding a character outside the vocabulary raises.
+    It adds no token of its own, pads on the left, and decodes to exactly the text that was encoded. The longest word
+    that fits is taken. ``max_length`` is the model's context in tokens. Encoding what is no word raises.
     """
-    vocabulary = {token: index for index, token in enumerate((PAD_TOKEN, EOS_TOKEN, *characters))}
+    vocabulary = {token: index for index, token in enumerate((PAD_TOKEN, EOS_TOKEN, *words))}
+    longer = sorted((word for word in words if len(word) > 1), key=len, reverse=True)
     tokenizer = Tokenizer(models.WordLevel(vocabulary))  # no unknown token: it would hide characters of a prompt
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    pattern = "|".join([*map(re.escape, longer), r"[\s\S]"])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -11,7 +11,8 @@ import logging
 import os
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, wraps
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
@@ -35,6 +36,9 @@ FLAG_DEFAULTS = {
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """vLLM's executor of an engine that computes in the process of its scheduler."""
 
+SPIN_COUNT = "10000"
+"""Rounds for which a waiting thread of OpenMP spins before it sleeps; libgomp's own default is 300,000."""
+
 PACKED_ATTENTION = "packed_sdpa"
 """The name by which transformers knows ``_packed_attention`` in a process where ``install`` has run."""
 
@@ -57,18 +61,19 @@ def environment(training_processes: int) -> dict[str, str]:
     """Environment variables for every process of a run on a CPU host; {} elsewhere. Variables already set win.
 
     ``training_processes`` share the cores while they train: more OpenMP threads than cores spin against each other.
-    Those that wait sleep: Ray, engines and actors share the cores, too, and a thread that spins keeps one of them from
-    the thread that it waits for.
+    Those that wait spin for some 0.1 ms, from one operation of a small model to the next, and then sleep: Ray, engines
+    and actors share the cores, too, and a thread that spins keeps one of them from the thread that it waits for.
     """
     if not is_cpu_host():
         return {}
     defaults = {
         "DS_ACCELERATOR": "cpu",
         "OMP_NUM_THREADS": str(max(1, cores() // max(1, training_processes))),
-        "OMP_WAIT_POLICY": "PASSIVE",
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
+    # the number of rounds would overrule a policy of the user's
+    defaults |= {"OMP_WAIT_POLICY": ""} if "OMP_WAIT_POLICY" in os.environ else {"GOMP_SPINCOUNT": SPIN_COUNT}
     return {name: os.environ.get(name, value) for name, value in defaults.items()}
 
 
@@ -88,6 +93,25 @@ def engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     if arguments.get("distributed_executor_backend") == "uni":
         changed["distributed_executor_backend"] = ONE_PROCESS
     return arguments | changed
+
+
+@contextmanager
+def share_of_threads(computing: int) -> Iterator[None]:
+    """While the body runs, this process is one of several ``computing`` at once, with its part of the threads.
+
+    Nothing changes on a GPU host.
+    """
+    if not is_cpu_host():
+        yield
+        return
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads // computing))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def leave_out_shared_memory() -> None:

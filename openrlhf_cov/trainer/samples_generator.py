@@ -31,7 +31,7 @@ from openrlhf_cov.trainer.rollouts import check_reward_errors, failed_rewards, s
 logger = init_logger(__name__)
 
 
-class Rollout(list):
+class StepSamples(list):
     """The samples of one global step, and the ``sampling/*`` metrics of how they came about."""
 
     def __init__(self, samples: list, metrics: dict[str, float]) -> None:
@@ -39,7 +39,7 @@ class Rollout(list):
         self.metrics = metrics
 
     def __reduce__(self):
-        return Rollout, (list(self), self.metrics)
+        return StepSamples, (list(self), self.metrics)
 
 
 class CovSamplesGenerator(SamplesGenerator):
@@ -238,7 +238,7 @@ class CovSamplesGenerator(SamplesGenerator):
         metrics = sampling_metrics(self.counts, groups, len(self.buffer), self.batches) if self.filters else {}
         self.counts = SamplingCounts()
         self.batches += 1
-        return Rollout([sample for group in groups for sample in group.samples], metrics)
+        return StepSamples([sample for group in groups for sample in group.samples], metrics)
 
     def _smaller_batch(self, exhausted: bool) -> int:
         """How many groups train although a batch is not full: whole updates on every rank, the rest waits.

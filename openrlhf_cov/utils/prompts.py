@@ -45,6 +45,11 @@ def plain(problem: str, tokenizer: Any = None) -> str:
     return f"{problem}\n{BOXED}"
 
 
+def plain_code(problem: str, tokenizer: Any = None) -> str:
+    """The problem, a newline, the instruction for programs."""
+    return f"{problem}\n{CODE}"
+
+
 def none(problem: str, tokenizer: Any = None) -> str:
     """The problem as it is, for models that know their task, such as that of the embedded one."""
     return problem
@@ -55,10 +60,11 @@ TEMPLATES: dict[str, Template] = {
     "qwen-code": qwen_code,
     "chat": chat,
     "plain": plain,
+    "plain-code": plain_code,
     "none": none,
 }
 """--template."""
-FOR_PROGRAMS = ("qwen-code", "none")
+FOR_PROGRAMS = ("qwen-code", "plain-code", "none")
 """Templates that do not ask for an answer in a box."""
 
 
@@ -67,6 +73,13 @@ def get_template(name: str) -> Template:
     if name not in TEMPLATES:
         raise UsageError(f"--template {name}: no such prompt template; choose one of {', '.join(TEMPLATES)}")
     return TEMPLATES[name]
+
+
+def check_asks(template: str, *, program: bool, what: str) -> None:
+    """UsageError for a template that does not ask for what is graded; ``none`` asks for nothing and is the user's."""
+    if template != "none" and program != (template in FOR_PROGRAMS):
+        fit = " or ".join(FOR_PROGRAMS) if program else "another template"
+        raise UsageError(f"--template {template} does not ask for what {what} grades; use {fit}")
 
 
 def template_text(name: str, tokenizer: Any = None) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from openrlhf_cov.cli import demo
 from openrlhf_cov.cli.make_tiny_task import TASK_FILES, TaskSettings, write_task
+from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
 from openrlhf_cov.errors import RunStopped, UsageError
 
 
@@ -48,7 +49,7 @@ def run_main(monkeypatch, capsys):
 def test_a_bad_output_is_one_line(run_main, tmp_path, output, message):
     (tmp_path / "file").touch()
     (tmp_path / "full" / "run").mkdir(parents=True)
-    status, line = run_main("--output", tmp_path / output, "--task", tmp_path / "task")
+    status, line = run_main("--output", tmp_path / output, "--folder", tmp_path / "task")
     assert status == 2
     assert line.startswith(f"demo: error: --output {tmp_path / output} {message}")
     assert len(line.splitlines()) == 1
@@ -57,29 +58,44 @@ def test_a_bad_output_is_one_line(run_main, tmp_path, output, message):
 @pytest.mark.parametrize("missing", ["model/model.safetensors", "test.jsonl", "task.json"])
 def test_an_unfinished_task_is_one_line(run_main, tmp_path, missing):
     (put_task(tmp_path / "task", train_rows=64) / missing).unlink()
-    status, line = run_main("--output", tmp_path / "run", "--task", tmp_path / "task")
+    status, line = run_main("--output", tmp_path / "run", "--folder", tmp_path / "task")
     assert (status, len(line.splitlines())) == (2, 1)
-    assert f"--task {tmp_path / 'task'} is not empty and holds no finished task; choose another folder" in line
+    assert f"--folder {tmp_path / 'task'} is not empty and holds no finished task 'addition'" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_with_the_other_task_is_one_line(run_main, tmp_path):
+    put_task(tmp_path / "task", train_rows=64)
+    status, line = run_main("--output", tmp_path / "run", "--task", "code", "--folder", tmp_path / "task")
+    assert (status, len(line.splitlines())) == (2, 1)
+    assert "holds no finished task 'code'" in line
+
+
+def test_programs_without_a_sandbox_are_one_line_with_what_to_install(run_main, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    status, line = run_main("--output", tmp_path / "run", "--task", "code", "--folder", tmp_path / "task")
+    assert (status, len(line.splitlines())) == (2, 1)
+    assert "apt install bubblewrap" in line
     assert not (tmp_path / "run").exists()
 
 
 def test_a_task_that_is_a_file_is_one_line(run_main, tmp_path):
     (tmp_path / "task").touch()
-    status, line = run_main("--output", tmp_path / "run", "--task", tmp_path / "task")
+    status, line = run_main("--output", tmp_path / "run", "--folder", tmp_path / "task")
     assert status == 2
-    assert f"--task {tmp_path / 'task'} is not empty" in line
+    assert f"--folder {tmp_path / 'task'} is not empty" in line
 
 
 def settings(tmp_path, *flags):
     with pytest.MonkeyPatch.context() as patch:
-        folders = ["--output", str(tmp_path / "run"), "--task", str(tmp_path / "task")]
+        folders = ["--output", str(tmp_path / "run"), "--folder", str(tmp_path / "task")]
         patch.setattr(sys, "argv", ["demo", *folders, *flags])
         return demo.parse_args()
 
 
 def test_more_steps_than_the_task_gives_are_refused(run_main, tmp_path):
     put_task(tmp_path / "task", train_rows=95)  # 2 steps of 32 and a rest
-    status, line = run_main("--output", tmp_path / "run", "--task", tmp_path / "task", "--steps", 3)
+    status, line = run_main("--output", tmp_path / "run", "--folder", tmp_path / "task", "--steps", 3)
     assert status == 2
     assert "--steps 3 is more than the task gives: 95 training problems are 2 steps of 32 prompts" in line
     demo.check(settings(tmp_path, "--steps", "2"))
@@ -105,8 +121,8 @@ def test_a_failed_training_is_no_bad_setting(run_main, monkeypatch, error, statu
 @pytest.mark.parametrize(("status", "error"), [(2, UsageError), (1, RunStopped), (130, RunStopped)])
 def test_a_task_that_cannot_be_made(monkeypatch, tmp_path, status, error):
     monkeypatch.setattr(demo.subprocess, "run", lambda command: demo.subprocess.CompletedProcess(command, status))
-    with pytest.raises(error, match=f"could not be made in {tmp_path / 'task'}; name another folder with --task"):
-        demo.make_task(tmp_path / "task")
+    with pytest.raises(error, match=f"could not be made in {tmp_path / 'task'}; name another folder with --folder"):
+        demo.make_task(tmp_path / "task", "addition")
 
 
 def test_scores_are_those_that_the_task_reports(tmp_path):
@@ -203,3 +219,12 @@ def test_the_command_trains_on_the_prompts_of_its_steps(tmp_path):
     assert flags["--address"] == "http://127.0.0.1:1"
     assert flags["--cov_type"] == "kl_cov"
     assert flags["--ckpt.output_dir"] == str(tmp_path / "run")
+    assert flags["--reward.remote_url"].endswith("openrlhf_cov/tiny_task/reward_func.py")
+
+
+def test_the_command_of_programs_grades_with_the_sandbox(tmp_path):
+    folders = tmp_path / "task", tmp_path / "run"
+    command = demo.training_command("none", 3, *folders, "http://127.0.0.1:1", kind=TINY_TASKS["code"])
+    flags = dict(pairwise(command))
+    assert flags["--reward.remote_url"].endswith("openrlhf_cov/rewards/reward_func.py")
+    assert (flags["--reward_source"], flags["--code_extract"]) == ("code", "whole")

@@ -49,7 +49,7 @@ def trained(monkeypatch, tmp_path):
         put_run(output, [0.5 - 0.01 * step for step in range(steps)], [0.1] * steps)
         return {"accuracy_greedy": 0.5, "accuracy_sampled": 0.5}
 
-    monkeypatch.setattr(demo, "make_task", lambda folder: None)
+    monkeypatch.setattr(demo, "make_task", lambda folder, name: None)
     monkeypatch.setattr(demo, "score", lambda *_: {"accuracy_greedy": 0.5, "accuracy_sampled": 0.5})
     monkeypatch.setattr(demo, "train_and_score", train_and_score)
     monkeypatch.setattr(demo.signal, "signal", lambda *_: None)
@@ -62,7 +62,7 @@ def run_main(monkeypatch, *flags):
 
 
 def test_three_methods_are_trained_alike_and_reported_together(monkeypatch, trained, tmp_path, capsys):
-    run_main(monkeypatch, "--steps", 6, "--task", tmp_path / "task", "--output", tmp_path / "out")
+    run_main(monkeypatch, "--steps", 6, "--folder", tmp_path / "task", "--output", tmp_path / "out")
     assert trained == [(method, tmp_path / "out" / method, 0.0) for method in ("none", "clip_cov", "kl_cov")]
     page = tmp_path / "out" / "report" / "report.html"
     assert f"report     {page}" in capsys.readouterr().out
@@ -72,7 +72,7 @@ def test_three_methods_are_trained_alike_and_reported_together(monkeypatch, trai
 def test_an_output_in_use_is_one_line(monkeypatch, trained, tmp_path, capsys):
     (tmp_path / "out" / "none").mkdir(parents=True)
     with pytest.raises(SystemExit) as end:
-        run_main(monkeypatch, "--task", tmp_path / "task", "--output", tmp_path / "out")
+        run_main(monkeypatch, "--folder", tmp_path / "task", "--output", tmp_path / "out")
     error = capsys.readouterr().err
     assert end.value.code == 2
     assert error.startswith(f"demo_compare: error: --output {tmp_path / 'out'} is not empty")

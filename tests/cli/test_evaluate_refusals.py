@@ -41,7 +41,8 @@ def test_a_missing_flag_is_refused(refusal, flag):
         ({"--protocol": "papr"}, "--protocol papr: no such protocol; choose one of paper, quick"),
         (
             {"--template": "qwen"},
-            "--template qwen: no such prompt template; choose one of qwen-boxed, qwen-code, chat, plain, none",
+            "--template qwen: no such prompt template; choose one of "
+            "qwen-boxed, qwen-code, chat, plain, plain-code, none",
         ),
         ({"--limit": "0"}, "--limit is at least 1, got 0"),
         ({"--limit": "x"}, "argument --limit: invalid int value: 'x'"),

@@ -10,6 +10,7 @@ from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS
 from openrlhf_cov.reproduction import commands
 from openrlhf_cov.reproduction.exhibits import FIGURES, TABLES
 from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.utils.prompts import FOR_PROGRAMS
 
 ALL = [*(("--figure", n) for n in FIGURES), *(("--table", n) for n in TABLES)]
 TINY = [(kind, n) for kind, n in ALL if not (FIGURES if kind == "--figure" else TABLES)[n].not_tiny]
@@ -24,6 +25,14 @@ def words_of(printed: str) -> list[list[str]]:
     return [shlex.split(line) for line in printed.splitlines() if not line.startswith("#")]
 
 
+def problem(n: int) -> dict[str, str]:
+    return {"answer": str(n + 1), "source": "math"}
+
+
+def program(n: int) -> dict[str, str]:
+    return {"answer": json.dumps({"stdin": [[f"{n}\n", f"{n + 1}\n"]]}), "source": "code/made up"}
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Training sets and benchmarks, made up."""
@@ -33,12 +42,14 @@ def data(tmp_path_factory):
             if run.recipe:
                 path = commands.prepared(folder, run.recipe)
                 path.mkdir(exist_ok=True)
-                rows = [{"prompt": f"What is {n} + 1?", "answer": str(n + 1), "source": "math"} for n in range(600)]
+                made = program if run.recipe.template in FOR_PROGRAMS else problem
+                rows = [{"prompt": f"What is {n} + 1?", **made(n)} for n in range(600)]
                 (path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "eval").mkdir()
     for name in {*GROUPS["paper"], *GROUPS["law"], "code"}:
         count = BENCHMARKS[name].rows if name in BENCHMARKS else 2
-        rows = [{"id": str(n), "problem": f"{n} + 1?", "answer": str(n + 1), "source": "math"} for n in range(count)]
+        made = program if name == "code" else problem
+        rows = [{"id": str(n), "problem": f"{n} + 1?", **made(n)} for n in range(count)]
         (folder / "eval" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 

@@ -21,7 +21,7 @@ REPLACED = {
     ("utils/terminal.py", "sys.excepthook"),
     ("rewards/code/inside/testing.py", "pytest.param"),
     ("rewards/code/inside/testing.py", "numpy.allclose"),
-    ("rewards/code/inside/peer.py", "setattr(Remote, ...)"),
+    ("rewards/code/inside/remote.py", "setattr(Remote, ...)"),
     ("rewards/code/inside/program.py", "setattr(builtins, ...)"),
 }
 """Methods of objects that DeepSpeed makes itself, so no subclass can stand in; of the standard library's; and, inside

@@ -40,11 +40,19 @@ def collapsed(text: str) -> str:
     return re.sub(rf"{PLACE}(?:\s*{PLACE})+", PLACE, " ".join(text.split()))
 
 
+def message_of(call: ast.Call) -> str:
+    """What a call says; ``Settings.require(name, fits, what, then)`` puts it together."""
+    if ast.unparse(call.func).endswith(".require") and len(call.args) > 2:
+        name, what, *then = (template(call.args[place]) for place in (0, *range(2, len(call.args))))
+        return f"--{name} {what}, got {PLACE}{''.join(then)}"
+    return template(call.args[0])
+
+
 def is_for_users(path: str, call: ast.Call, text: str) -> bool:
     name = ast.unparse(call.func).split(".")[-1]
     if name == "write":
         return re.match(PROGRAM, template(call.args[0])) is not None
-    if name == "ValueError":
+    if name in ("ValueError", "require"):
         return text.startswith("--") or path in QUOTED
     return name in FOR_USERS | ALSO_RAISED_AS or (name == "error" and isinstance(call.func, ast.Attribute))
 
@@ -53,7 +61,7 @@ def messages_of(path: str, tree: ast.Module) -> Iterator[str]:
     """Messages of a module that say something themselves; the others pass on what another one says."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node.args:
-            text = re.sub(PROGRAM, "", collapsed(template(node.args[0])))
+            text = re.sub(PROGRAM, "", collapsed(message_of(node)))
             words = re.findall(r"[A-Za-z]{2,}", re.sub(r"--[\w.]+", "", text))
             if len(words) >= 2 and is_for_users(path, node, text):
                 yield text
@@ -97,6 +105,8 @@ def test_a_message_is_read_from_source():
     for passed_on in ('raise UsageError(f"{path}: {error}")', 'raise UsageError(f"--model {x}: {y}")'):
         assert list(messages_of("x.py", ast.parse(passed_on))) == []
     assert list(messages_of("x.py", ast.parse('raise ValueError("for programmers")'))) == []
+    required = 'self.require("mib", lambda mib: mib > 0, "is a size above 0", "; 8 will do")'
+    assert list(messages_of("x.py", ast.parse(required))) == ["--mib is a size above 0, got …; 8 will do"]
     assert list(messages_of("x.py", ast.parse('sys.stderr.write(f"x: error: no yard {z}\\n")'))) == ["no yard …"]
     assert list(messages_of("x.py", ast.parse('sys.stderr.write(f"x: {y} of {z} done")'))) == []
     assert list(messages_of("rewards/sources.py", ast.parse('raise ValueError("no such label")'))) == ["no such label"]

@@ -47,7 +47,7 @@ def demo(task_folder: Path, output: Path, steps: int = 2) -> dict:
     """Arguments of ``subprocess`` for a demo that is marked with its output folder."""
     command = [sys.executable, "-m", "openrlhf_cov.cli.demo", "--steps", str(steps)]
     environment = os.environ | {MARK: str(output)}
-    return dict(args=[*command, "--task", str(task_folder), "--output", str(output)], env=environment, text=True)
+    return dict(args=[*command, "--folder", str(task_folder), "--output", str(output)], env=environment, text=True)
 
 
 def test_demo_prints_a_table(demo_task, tmp_path):

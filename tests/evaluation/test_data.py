@@ -202,23 +202,6 @@ def test_what_the_rule_of_the_benchmark_cannot_read_is_ungradable():
     assert ungradable(BENCHMARKS["math500"], problems) == ["c"]
 
 
-@pytest.fixture
-def hub(monkeypatch):
-    """Makes the hub serve these rows; the calls it got."""
-
-    def serve(rows):
-        calls = []
-
-        def load_dataset(path, name, split):
-            calls.append((path, name, split))
-            return datasets.Dataset.from_list(rows)
-
-        monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-        return calls
-
-    return serve
-
-
 HUB_ROWS = [
     ("aime24", {"ID": "2024-I-1", "Problem": "?", "Answer": 25}, ("Maxwell-Jia/AIME_2024", None, "train")),
     ("amc_2022_2023", {"id": 0, "problem": "?", "answer": 142.0}, ("AI-MO/aimo-validation-amc", None, "train")),

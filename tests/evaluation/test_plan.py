@@ -11,7 +11,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.benchmarks import GREEDY, PROTOCOLS, Benchmark, Sampling, own_benchmark
+from openrlhf_cov.evaluation.benchmarks import GREEDY, PROTOCOLS, Benchmark, Sampling, own_benchmark, select
 from openrlhf_cov.evaluation.plan import EvaluationPlan, make_plan
 from openrlhf_cov.evaluation.records import AskedProblem, BenchmarkSettings
 from openrlhf_cov.utils.seeds import seed_of
@@ -103,6 +103,16 @@ def test_seeds_follow_from_run_benchmark_problem_and_sample_alone(sums):
     ):
         assert {r.key: r.seed for r in requests_of(plan, seed=7, max_model_len=50)}.items() <= seeds.items()
     assert not {r.seed for r in requests_of(plan_of(sums()), seed=8)} & set(seeds.values())
+
+
+def test_problems_of_the_package_are_asked_for_programs_too():
+    """Its benchmark has a file, as those of a user have, whose rows say themselves what grades them."""
+    (benchmark,) = select("code_basics")
+    for template in ("qwen-boxed", "plain"):
+        with pytest.raises(UsageError, match=f"--template {template} does not ask for what code_basics grades; use"):
+            plan_of(benchmark, template=template)
+    for template in ("qwen-code", "plain-code", "none"):
+        assert len(plan_of(benchmark, template=template).problems) == 20
 
 
 def test_greedy_has_no_seed(sums):

@@ -138,23 +138,6 @@ class TestNames:
         )
 
 
-@pytest.fixture
-def hub(monkeypatch):
-    """Function (rows) -> the calls of ``load_dataset``, which returns these rows."""
-
-    def serve(rows):
-        calls = []
-
-        def load_dataset(path, name, split):
-            calls.append((path, name, split))
-            return datasets.Dataset.from_list(rows)
-
-        monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-        return calls
-
-    return serve
-
-
 STDIN = '{"inputs": ["1 2"], "outputs": ["3"]}'
 CHAT = [
     {"role": "system", "content": "Think."},

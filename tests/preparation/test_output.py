@@ -47,6 +47,31 @@ def test_rows_that_train(prepare, open_rows):
     assert "设 x=1" in (folder / "train.jsonl").read_text(encoding="utf-8")  # for people to read
 
 
+@pytest.mark.parametrize(
+    ("template", "source", "fits"),
+    [
+        ("plain", "code/x", False),
+        ("qwen-boxed", "code/x", False),
+        ("qwen-code", "math/easy", False),
+        ("plain-code", "gsm8k", False),
+        ("none", "code/x", True),
+        ("qwen-code", "code/x", True),
+        ("plain-code", "code/x", True),
+    ],
+)
+def test_a_template_that_asks_for_something_else_is_refused(prepare, open_rows, template, source, fits):
+    answer = json.dumps({"stdin": [["1\n", "2\n"]]}) if source.startswith("code") else "2"
+    rows = [open_rows([{"id": "p0", "problem": "Add 1.", "answer": answer, "source": source}])]
+    if fits:
+        folder, _ = prepare(rows, settings={"template": template})
+        assert [line["id"] for line in lines(folder / "train.jsonl")] == ["p0"]
+        return
+    with pytest.raises(
+        UsageError, match=rf"--template {template} does not ask for what the source {source} of own/p0"
+    ):
+        prepare(rows, settings={"template": template})
+
+
 def test_rows_that_are_left_out(prepare, open_rows):
     folder, _ = prepare([open_rows(ROWS)])
     assert lines(folder / "dropped.jsonl") == [

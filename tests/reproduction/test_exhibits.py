@@ -49,6 +49,17 @@ def test_the_models_of_section_2_2_and_of_appendix_d():
     assert eurus == {model for model in models(3) if "Qwen" in model or "24B" in model}
 
 
+def test_programs_are_asked_for_programs():
+    recipes = {run.recipe.variables["MODEL"]: run.recipe for run in FIGURES[4].runs if run.recipe}
+    assert {recipe.data for recipe in recipes.values()} == {"eurus-2-code,acecode,kodcode"}
+    assert all(recipe.template == recipe.variables["TEMPLATE"] for recipe in recipes.values())
+    # ChatML for Qwen alone
+    assert {model for model, recipe in recipes.items() if recipe.template == "qwen-code"} == models(3) & {
+        f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B", "32B")
+    }
+    assert {recipe.template for recipe in recipes.values()} == {"qwen-code", "plain-code"}
+
+
 def test_the_swept_values():
     flags = {run.name: run.recipe.flags for n in (9, 10, 12) for run in FIGURES[n].runs if run.recipe}
     swept = [(each, value) for each in flags.values() for value in each[-1:]]

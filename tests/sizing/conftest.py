@@ -4,6 +4,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
+from nested import nested
 
 from openrlhf_cov.sizing.model_shape import ModelShape
 
@@ -33,19 +34,7 @@ FLAGS = {
 def flags() -> Callable[..., SimpleNamespace]:
     """Function (changed flags) -> ``args``: 7B-like, colocated on 8 GPUs, dynamic batches of 20,480 tokens."""
 
-    def nest(changes=()) -> SimpleNamespace:
-        root = SimpleNamespace()
-        for flag, value in (FLAGS | dict(changes)).items():
-            *path, last = flag.split(".")
-            node = root
-            for part in path:
-                if not hasattr(node, part):
-                    setattr(node, part, SimpleNamespace())
-                node = getattr(node, part)
-            setattr(node, last, value)
-        return root
-
-    return nest
+    return lambda changes=(): nested(FLAGS | dict(changes))
 
 
 @pytest.fixture

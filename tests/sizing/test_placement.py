@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.sizing.flag_sizes import layout_of
 from openrlhf_cov.sizing.placement import GpuGroup, GpuLayout, PlacedGpu, Tenant, pack, place
-from openrlhf_cov.trainer.ray import cluster
 
 
 @pytest.mark.parametrize(
@@ -75,31 +73,6 @@ LAYOUTS = {
 @pytest.mark.parametrize(("layout", "names"), LAYOUTS.values(), ids=LAYOUTS)
 def test_groups_are_those_that_upstream_asks_for_in_its_order(layout, names):
     assert [[tenant.name for tenant in group.tenants] for group in layout.groups()] == names
-
-
-SIZES = st.sampled_from([1, 2, 4])
-
-
-COLOCATION = ("colocate_all", "colocate_actor_ref", "colocate_critic_reward", "async_enable")
-MODELS = {
-    "ref": {"algo.kl.init_coef": 0.1},
-    "critic": {"critic.model_name_or_path": "critic"},
-    "reward": {"reward.remote_url": None, "reward.model_name_or_path": "reward"},
-}
-GROUPS = ("actor", "ref", "critic", "reward")
-
-
-@given(
-    st.fixed_dictionaries({f"train.{name}": st.booleans() for name in COLOCATION}),
-    st.sets(st.sampled_from(sorted(MODELS))),
-    st.fixed_dictionaries({f"{name}.num_gpus_per_node": SIZES for name in GROUPS}),
-    st.fixed_dictionaries({"vllm.num_engines": SIZES, "vllm.tensor_parallel_size": SIZES}),
-)
-def test_groups_take_the_gpus_that_a_run_reserves(flags, colocation, models, sizes, engines):
-    # the other reading of upstream's placement, in trainer/ray/cluster.py
-    there = {flag: value for name in models for flag, value in MODELS[name].items()}
-    args = flags(colocation | there | sizes | engines)
-    assert sum(group.slots for group in layout_of(args).groups()) == len(cluster.required_bundles(args))
 
 
 def gpus_of(plan):

@@ -1,11 +1,12 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
-from openrlhf_cov.cli.make_tiny_task import TASK_FILES, TaskSettings, main, recorded_settings, write_task
+from openrlhf_cov.cli.make_tiny_task import TASK_FILES, TaskSettings, main, read_task, recorded_settings, write_task
 from openrlhf_cov.rewards.addition import extract_answer
 from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
 
@@ -63,6 +64,19 @@ def test_rows_are_disjoint_and_labelled_with_the_sum(tmp_path):
         assert row["datasource"] == "tiny_addition"
         a, b = row["input"].removesuffix("=").split("+")
         assert extract_answer(row["label"]) == str(int(a) + int(b))
+
+
+def test_the_code_task_is_graded_by_the_sandbox(needs_sandbox, tmp_path):
+    settings = TaskSettings(task="code", train_rows=40, test_rows=4)
+    policy = replace(SMALL, max_length=64)
+    task = write_task(tmp_path / "task", settings, policy)
+    assert task["task"] == "tiny_programs"
+    assert 0.0 <= task["accuracy_greedy"] <= 1.0
+    rows = [json.loads(line) for line in (tmp_path / "task" / "train.jsonl").read_text().splitlines()]
+    assert len({row["input"] for row in rows}) == 40
+    assert json.loads(rows[0]["label"])["function"] == "f"
+    assert read_task(tmp_path / "task", "code") == read_task(tmp_path / "task") == task
+    assert read_task(tmp_path / "task", "addition") is None
 
 
 def test_same_settings_give_identical_files(tmp_path):

@@ -69,13 +69,13 @@ def test_a_cpu_host_does_without_the_all_reduce_that_deepspeed_compiles(monkeypa
     assert ops.__compatible_ops__ == {"deepspeed_shm_comm": kept, "fused_adam": True}
 
 
-NAMES = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
+NAMES = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "GOMP_SPINCOUNT", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
 
 
 @pytest.fixture
 def eight_cores(monkeypatch):
     monkeypatch.setattr(cpu_host, "cores", lambda: 8)
-    for name in NAMES:
+    for name in (*NAMES, "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -85,7 +85,7 @@ def test_training_processes_share_the_cores(processes, threads):
     assert cpu_host.environment(processes) == {
         "DS_ACCELERATOR": "cpu",
         "OMP_NUM_THREADS": threads,
-        "OMP_WAIT_POLICY": "PASSIVE",
+        "GOMP_SPINCOUNT": cpu_host.SPIN_COUNT,
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
@@ -97,6 +97,28 @@ def test_variables_already_set_win(monkeypatch, name):
     expected = cpu_host.environment(2) | {name: "mine"}
     monkeypatch.setenv(name, "mine")
     assert cpu_host.environment(2) == expected
+
+
+@pytest.mark.usefixtures("on_cpu", "eight_cores")
+def test_a_policy_of_the_user_for_waiting_threads_is_not_overruled(monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    variables = cpu_host.environment(2)
+    assert variables["OMP_WAIT_POLICY"] == "ACTIVE"
+    assert "GOMP_SPINCOUNT" not in variables
+
+
+# models that compute at once, threads of each of 4: one alone keeps all of them, a fifth one still gets a thread
+@pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(("computing", "expected"), [(1, 4), (2, 2), (3, 1), (5, 1)])
+def test_models_that_compute_at_once_share_the_threads(computing, expected):
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        with cpu_host.share_of_threads(computing):
+            assert torch.get_num_threads() == expected
+        assert torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("on_gpu")

@@ -7,79 +7,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from controller import OWN_STATES, Store, Trainer, Upstream, started, states
 from openrlhf.trainer.ppo_utils import experience_maker as upstream_maker
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from openrlhf_cov.errors import RunStopped, StoppedBySignal
-from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.dynamics import RunningLaw
 from openrlhf_cov.trainer import ppo_trainer, shared_argument
 from openrlhf_cov.trainer.ppo_trainer import (
     CheckpointedRollouts,
     CovExperienceMaker,
     CovPPOTrainer,
     CovTrainingActor,
-    StepLogging,
 )
 from openrlhf_cov.utils.metrics_log import read_metrics
-
-
-class Upstream:
-    """The methods of upstream's ``BasePPOTrainer`` that we extend; each notes its call and what was on disk then."""
-
-    def __init__(self, folder, restored_step=0, status=None):
-        ckpt = SimpleNamespace(output_dir=str(folder), path=str(folder / "ckpt"), save_steps=float("inf"))
-        ckpt.load_enable = False
-        self.args = SimpleNamespace(ckpt=ckpt, reward_max_error_frac=0.05, **vars(CovConfig()))
-        self.experience_maker = SimpleNamespace()
-        self.args.on_signal, self.args.on_nan = "checkpoint", "stop"
-        self.args.placement_timeout, self.args.allow_openrlhf_version = 20.0, False
-        self.kl_ctl = SimpleNamespace(value=0.5)
-        self.wandb_logger = self.tensorboard_logger = None
-        self.actor_model_group = SimpleNamespace(async_run_method=self.run_on_actors)
-        self.critic_model_group = None
-        self.restored_step, self.status, self.calls = restored_step, status or {}, []
-
-    def lines_on_disk(self):
-        return sum(len(file.read_text().splitlines()) for file in self.folder.glob("*.jsonl"))
-
-    @property
-    def folder(self):
-        return self.metrics_log.path.parent
-
-    def run_on_actors(self, method_name, **kwargs):
-        self.calls.append((method_name, kwargs))
-
-    def init_checkpoint_states(self):
-        return states(self.restored_step)
-
-    def train_step(self, rollout_samples, global_step):
-        self.calls.append(("train_step", [sample.info for sample in rollout_samples], global_step))
-        return self.ppo_train(global_step), global_step + 1
-
-    def ppo_train(self, global_steps):
-        self.calls.append(("ppo_train", global_steps))
-        return self.status
-
-    def save_logs_and_checkpoints(self, global_step, logs_dict=None, client_states=None):
-        self.calls.append(("save_logs_and_checkpoints", global_step, logs_dict, client_states, self.lines_on_disk()))
-
-    def save_best_checkpoint(self, eval_metrics, global_step, client_states=None):
-        self.calls.append(("save_best_checkpoint", eval_metrics, global_step, client_states, self.lines_on_disk()))
-
-
-def states(step=0, is_over=False):
-    """Upstream's client states after a step, as our data loader fills them."""
-    data = {"loader": {}, "generator": {"is_over": is_over}}
-    return {"episode": 0, "global_step": step, "total_consumed_prompts": 0, "data_loader_state_dict": data}
-
-
-OWN_STATES = {"kl_coef": 0.5, "law": RunningLaw().state_dict()}
-"""What we add to upstream's client states before the first step."""
-
-
-class Trainer(StepLogging, Upstream):
-    pass
 
 
 @pytest.fixture(autouse=True)
@@ -93,12 +33,6 @@ def warnings(caplog):
     ppo_trainer.logger.addHandler(caplog.handler)  # upstream's loggers do not propagate
     yield caplog
     ppo_trainer.logger.removeHandler(caplog.handler)
-
-
-def started(folder, **kwargs):
-    trainer = Trainer(folder, **kwargs)
-    assert trainer.init_checkpoint_states() == states(kwargs.get("restored_step", 0))
-    return trainer
 
 
 def test_a_step_is_on_disk_before_upstream_logs_and_saves(tmp_path):
@@ -316,139 +250,6 @@ def test_a_disk_that_is_full_stops_the_run_with_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer.metrics_log, "write", lambda *_: (_ for _ in ()).throw(full))
     with pytest.raises(RunStopped, match="cannot be written at global step 4: No space left on device"):
         trainer.save_logs_and_checkpoints(4, {"loss": 1.0}, states(4))
-
-
-class Store:
-    """Ray's store, and the bytes that went into it."""
-
-    def __init__(self):
-        self.put_bytes = 0
-
-    def put(self, value):
-        self.put_bytes += len(pickle.dumps(value))
-        return "reference"
-
-    def get(self, value):
-        return value
-
-
-class Saving(Upstream):
-    """What upstream does with the client states: they go to each of two actors, in a call of its own."""
-
-    actors, sent = 2, 0
-
-    def save_logs_and_checkpoints(self, global_step, logs_dict=None, client_states=None):
-        if global_step % self.args.ckpt.save_steps == 0:
-            self.save(client_states)
-
-    def save_best_checkpoint(self, eval_metrics, global_step, client_states=None):
-        if eval_metrics:
-            self.save(client_states)
-
-    def save(self, client_states):
-        calls = [pickle.dumps(client_states) for _ in range(self.actors)]
-        self.sent += sum(map(len, calls))
-        self.received = pickle.loads(calls[0])
-
-
-class SavingTrainer(StepLogging, Saving):
-    pass
-
-
-def save_a_step(trainer, client_states):
-    trainer.args.ckpt.save_steps = 2
-    trainer.save_logs_and_checkpoints(4, {"loss": 1.0}, client_states)
-
-
-def save_the_best(trainer, client_states):
-    trainer.save_best_checkpoint({"eval_task_pass1": 0.5}, 4, client_states)
-
-
-def stop_by_a_signal(trainer, client_states):
-    trainer.dead_engines = [0]
-    with pytest.raises(RunStopped):
-        trainer.save_logs_and_checkpoints(4, {"loss": 1.0}, client_states)
-
-
-@pytest.mark.parametrize("save", [save_a_step, save_the_best, stop_by_a_signal])
-def test_groups_that_wait_go_into_the_store_once_and_to_the_actors_as_a_reference(tmp_path, monkeypatch, save):
-    store = Store()
-    monkeypatch.setattr(ppo_trainer, "ray", store)
-    trainer = SavingTrainer(tmp_path)
-    trainer.init_checkpoint_states()
-    trainer.args.ckpt.disable_ds = False
-    client_states = states(4)
-    client_states["data_loader_state_dict"]["generator"]["groups"] = [torch.zeros(2**18)]  # 1 MiB
-    save(trainer, client_states)
-    assert 2**20 < store.put_bytes < 1.1 * 2**20
-    assert trainer.sent < 2 * 2000
-    assert trainer.received["data_loader_state_dict"] == "reference"
-    assert trainer.received["global_step"] == 4
-    assert client_states["data_loader_state_dict"]["generator"]["groups"]  # upstream's own is as it was
-
-
-def test_a_step_without_a_checkpoint_puts_nothing_into_the_store(tmp_path, monkeypatch):
-    store = Store()
-    trainer = SavingTrainer(tmp_path)
-    trainer.init_checkpoint_states()
-    monkeypatch.setattr(ppo_trainer, "ray", store)
-    trainer.save_logs_and_checkpoints(4, {"loss": 1.0}, states(4))
-    assert store.put_bytes == trainer.sent == 0
-
-
-@pytest.fixture
-def resuming(tmp_path):
-    """Function (policy's tag, critic's tag, is the folder there) -> a controller that resumes; no tag, no critic."""
-
-    def make(policy, critic=None, folder=True, has_critic=False):
-        trainer = Trainer(tmp_path, restored_step=4 if policy and folder else 0)
-        trainer.args.ckpt.load_enable = True
-        if folder:
-            (tmp_path / "ckpt" / "_actor").mkdir(parents=True)
-        tags = {"get_restored": [policy, policy]}
-        trainer.actor_model_group = SimpleNamespace(async_run_method=lambda method_name: tags[method_name])
-        if has_critic:
-            trainer.critic_model_group = SimpleNamespace(async_run_method=lambda method_name: [critic])
-        return trainer
-
-    return make
-
-
-@pytest.mark.parametrize(
-    ("policy", "settings"),
-    [
-        ("global_step4", {}),
-        ("global_step4", {"has_critic": True, "critic": "global_step4"}),
-        (None, {"folder": False}),  # the first start of a command that also resumes
-        (None, {"folder": False, "has_critic": True}),
-    ],
-)
-def test_a_run_goes_on_where_all_continue_from_the_same_checkpoint(resuming, policy, settings):
-    trainer = resuming(policy, **settings)
-    assert trainer.init_checkpoint_states()["global_step"] == (4 if policy else 0)
-
-
-@pytest.mark.parametrize(
-    ("policy", "settings", "message"),
-    [
-        ("global_step4", {"folder": False}, "from global_step4, but .*_actor is missing on host"),
-        (None, {"folder": True}, "from no checkpoint, but .*_actor is there on host"),
-        (
-            "global_step4",
-            {"has_critic": True, "critic": "global_step2"},
-            "from global_step4, the critic from global_step2",
-        ),
-        ("global_step4", {"has_critic": True}, "from global_step4, the critic from none"),
-        (
-            None,
-            {"folder": False, "has_critic": True, "critic": "best_global_step2"},
-            "the critic from best_global_step2",
-        ),
-    ],
-)
-def test_a_mixture_of_checkpoints_ends_the_run(resuming, policy, settings, message):
-    with pytest.raises(RunStopped, match=message):
-        resuming(policy, **settings).init_checkpoint_states()
 
 
 def test_a_signal_does_not_stop_a_run_that_is_over(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import ray
 import torch
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.samples_generator import Rollout
+from openrlhf_cov.trainer.samples_generator import StepSamples
 
 SAMPLES = 2  # of each prompt, as make_generator has it
 
@@ -149,7 +149,7 @@ def test_evaluation_takes_all_prompts_in_order_and_leaves_the_training_data_alon
 def test_a_rollout_keeps_its_metrics_when_it_travels():
     import pickle
 
-    rollout = pickle.loads(pickle.dumps(Rollout([torch.tensor(1)], {"sampling/rounds": 1.0})))
+    rollout = pickle.loads(pickle.dumps(StepSamples([torch.tensor(1)], {"sampling/rounds": 1.0})))
     assert (len(rollout), rollout.metrics) == (1, {"sampling/rounds": 1.0})
 
 

@@ -104,5 +104,5 @@ def test_an_unknown_template_is_refused():
     with pytest.raises(UsageError) as refused:
         get_template("qwen")
     assert str(refused.value) == (
-        "--template qwen: no such prompt template; choose one of qwen-boxed, qwen-code, chat, plain, none"
+        "--template qwen: no such prompt template; choose one of qwen-boxed, qwen-code, chat, plain, plain-code, none"
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from openrlhf_cov.models.control import Control
 from openrlhf_cov.models.method import Method
-from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+from openrlhf_cov.settings import Scheduled, Settings, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +23,8 @@ class AdaptiveClipSettings(Settings):
 
     def check(self) -> None:
         """Called when the settings are made."""
-        if not 0.0 < self.adaptive_clip_eps < 1.0:
-            raise ValueError(f"--adaptive_clip_eps is a number in (0, 1), got {self.adaptive_clip_eps}")
-        for value in extremes(self.adaptive_clip_high):
-            if not 0.0 <= value < math.inf:
-                raise ValueError(f"--adaptive_clip_high is a finite number of at least 0, got {value}")
+        self.require("adaptive_clip_eps", lambda eps: 0.0 < eps < 1.0, "is a number in (0, 1)")
+        self.require("adaptive_clip_high", lambda high: 0.0 <= high < math.inf, "is a finite number of at least 0")
 
 
 def clip(settings: AdaptiveClipSettings) -> tuple[float, float]:

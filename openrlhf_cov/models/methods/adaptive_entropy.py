@@ -9,7 +9,7 @@ from typing import Any
 
 from openrlhf_cov.models.control import Control
 from openrlhf_cov.models.method import Method
-from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+from openrlhf_cov.settings import Scheduled, Settings, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,9 +22,7 @@ class AdaptiveEntropySettings(Settings):
 
     def check(self) -> None:
         """Called when the settings are made."""
-        for value in extremes(self.entropy_bonus):
-            if not 0.0 <= value < math.inf:
-                raise ValueError(f"--entropy_bonus is a finite number of at least 0, got {value}")
+        self.require("entropy_bonus", lambda bonus: 0.0 <= bonus < math.inf, "is a finite number of at least 0")
 
 
 def bonus(settings: AdaptiveEntropySettings) -> float:

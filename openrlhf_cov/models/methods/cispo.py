@@ -24,12 +24,13 @@ class CispoSettings(Settings):
 
     def check(self) -> None:
         """Called when the settings are made."""
-        if not 1.0 <= self.cispo_cap < math.inf:
-            raise ValueError(
-                f"--cispo_cap is a ratio of at least 1, got {self.cispo_cap}; where others take 0.28, this is 1.28"
-            )
-        if not 0.0 <= self.cispo_floor <= 1.0:
-            raise ValueError(f"--cispo_floor is a ratio in [0, 1], got {self.cispo_floor}")
+        self.require(
+            "cispo_cap",
+            lambda ratio: 1.0 <= ratio < math.inf,
+            "is a ratio of at least 1",
+            "; where others take 0.28, this is 1.28",
+        )
+        self.require("cispo_floor", lambda ratio: 0.0 <= ratio <= 1.0, "is a ratio in [0, 1]")
 
 
 def coefficient(settings: CispoSettings, batch: TokenBatch) -> Tensor:

@@ -45,8 +45,7 @@ class DppoSettings(Settings):
                 f"--dppo_delta is in (0, {highest:g}) for {self.dppo_divergence}, or 0 for the published one, got "
                 f"{self.dppo_delta}"
             )
-        if not 1.0 <= self.dppo_cap < math.inf:
-            raise ValueError(f"--dppo_cap is a ratio of at least 1, got {self.dppo_cap}")
+        self.require("dppo_cap", lambda ratio: 1.0 <= ratio < math.inf, "is a ratio of at least 1")
 
 
 def coefficient(settings: DppoSettings, batch: TokenBatch) -> Tensor:

@@ -28,9 +28,7 @@ class EntrocraftSettings(Settings):
     def check(self) -> None:
         """Called when the settings are made."""
         for name in ("entrocraft_low", "entrocraft_high"):
-            for value in extremes(getattr(self, name)):
-                if not 0.0 < value < math.inf:
-                    raise ValueError(f"--{name} is an entropy above 0, in nats, got {value}")
+            self.require(name, lambda nats: 0.0 < nats < math.inf, "is an entropy above 0, in nats")
         for place in (0, -1):  # at the start and at the end of their schedules
             low, high = (extremes(each)[place] for each in (self.entrocraft_low, self.entrocraft_high))
             if not low < high:

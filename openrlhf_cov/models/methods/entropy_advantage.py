@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from openrlhf_cov.models.method import Method, Plan
-from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+from openrlhf_cov.settings import Scheduled, Settings, setting
 
 if TYPE_CHECKING:
     from openrlhf_cov.models.window import Window
@@ -32,14 +32,12 @@ class EntropyAdvantageSettings(Settings):
 
     def check(self) -> None:
         """Called when the settings are made."""
-        for value in extremes(self.entropy_advantage_coef):
-            if not 0.0 <= value < math.inf:
-                raise ValueError(f"--entropy_advantage_coef is a finite number of at least 0, got {value}")
-        if not 1.0 < self.entropy_advantage_kappa < math.inf:
-            raise ValueError(
-                "--entropy_advantage_kappa is a finite number above 1, or the bonus turns wrong tokens into right "
-                f"ones, got {self.entropy_advantage_kappa}"
-            )
+        self.require("entropy_advantage_coef", lambda a: 0.0 <= a < math.inf, "is a finite number of at least 0")
+        self.require(
+            "entropy_advantage_kappa",
+            lambda kappa: 1.0 < kappa < math.inf,
+            "is a finite number above 1, or the bonus turns wrong tokens into right ones",
+        )
 
 
 def plan(settings: EntropyAdvantageSettings, window: Window) -> list[Plan]:

@@ -24,10 +24,8 @@ class ErcSettings(Settings):
 
     def check(self) -> None:
         """Called when the settings are made."""
-        if not 0.0 <= self.erc_low < 1.0:
-            raise ValueError(f"--erc_low is a ratio of entropies in [0, 1), got {self.erc_low}")
-        if not self.erc_high > 1.0:
-            raise ValueError(f"--erc_high is a ratio of entropies above 1, got {self.erc_high}; 0.05 is 1.05 here")
+        self.require("erc_low", lambda ratio: 0.0 <= ratio < 1.0, "is a ratio of entropies in [0, 1)")
+        self.require("erc_high", lambda ratio: ratio > 1.0, "is a ratio of entropies above 1", "; 0.05 is 1.05 here")
 
 
 def plan(settings: ErcSettings, window: Window) -> list[Plan]:

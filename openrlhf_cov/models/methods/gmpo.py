@@ -21,11 +21,11 @@ class GmpoSettings(Settings):
 
     def check(self) -> None:
         """Called when the settings are made."""
-        if not 0.0 < self.gmpo_clip <= LOG_RATIO_LIMIT:
-            raise ValueError(
-                f"--gmpo_clip is a log ratio in (0, {LOG_RATIO_LIMIT:g}], no distance of a ratio from 1, got "
-                f"{self.gmpo_clip}"
-            )
+        self.require(
+            "gmpo_clip",
+            lambda clip: 0.0 < clip <= LOG_RATIO_LIMIT,
+            f"is a log ratio in (0, {LOG_RATIO_LIMIT:g}], no distance of a ratio from 1",
+        )
 
 
 def coefficient(settings: GmpoSettings, batch: TokenBatch) -> Tensor:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from openrlhf_cov.models.control import Control
 from openrlhf_cov.models.method import UNCLIPPED, Method, Plan, TokenBatch
-from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+from openrlhf_cov.settings import Scheduled, Settings, setting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,9 +37,7 @@ class KlCovSettings(Settings):
 
     def check(self) -> None:
         """Called when the settings are made."""
-        for value in extremes(self.ppo_kl_coef):
-            if not 0.0 <= value < math.inf:
-                raise ValueError(f"--ppo_kl_coef is a finite number of at least 0, got {value}")
+        self.require("ppo_kl_coef", lambda coef: 0.0 <= coef < math.inf, "is a finite number of at least 0")
 
 
 def plan(settings: KlCovSettings, window: Window) -> list[Plan]:

@@ -26,8 +26,7 @@ class PasskSettings(Settings):
 
     def check(self) -> None:
         """Called when the settings are made."""
-        if self.passk_k < 1:
-            raise ValueError(f"--passk_k is a number of responses of at least 1, got {self.passk_k}")
+        self.require("passk_k", lambda k: k >= 1, "is a number of responses of at least 1")
 
 
 def estimate(settings: PasskSettings, groups: Groups) -> Tensor:

@@ -27,9 +27,7 @@ class PositiveWeightSettings(Settings):
 
     def check(self) -> None:
         """Called when the settings are made."""
-        for value in extremes(self.positive_weight):
-            if not 0.0 <= value <= 1.0:
-                raise ValueError(f"--positive_weight is a factor in [0, 1], got {value}")
+        self.require("positive_weight", lambda factor: 0.0 <= factor <= 1.0, "is a factor in [0, 1]")
 
 
 def plan(settings: PositiveWeightSettings, window: Window) -> list[Plan]:

@@ -32,8 +32,7 @@ class QaeSettings(Settings):
 
     def check(self) -> None:
         """Called when the settings are made."""
-        if not 0.0 < self.qae_quantile < 1.0:
-            raise ValueError(f"--qae_quantile is a level in (0, 1), not percent, got {self.qae_quantile}")
+        self.require("qae_quantile", lambda level: 0.0 < level < 1.0, "is a level in (0, 1), not percent")
 
 
 def estimate(settings: QaeSettings, groups: Groups) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from openrlhf_cov.models.method import Method, Plan
-from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+from openrlhf_cov.settings import Scheduled, Settings, setting
 
 if TYPE_CHECKING:
     from openrlhf_cov.models.window import Window
@@ -25,9 +25,7 @@ class RandomDropSettings(Settings):
 
     def check(self) -> None:
         """Called when the settings are made."""
-        for value in extremes(self.random_drop_ratio):
-            if not 0.0 < value < 1.0:
-                raise ValueError(f"--random_drop_ratio is a fraction of tokens in (0, 1), not percent, got {value}")
+        self.require("random_drop_ratio", lambda p: 0.0 < p < 1.0, "is a fraction of tokens in (0, 1), not percent")
 
 
 def plan(settings: RandomDropSettings, window: Window) -> list[Plan]:

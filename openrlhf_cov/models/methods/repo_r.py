@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from openrlhf_cov.models.control import Control
 from openrlhf_cov.models.method import Method, Plan
-from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+from openrlhf_cov.settings import Scheduled, Settings, setting
 
 if TYPE_CHECKING:
     from openrlhf_cov.models.window import Window
@@ -29,9 +29,7 @@ class RepoRSettings(Settings):
 
     def check(self) -> None:
         """Called when the settings are made."""
-        for value in extremes(self.repo_zeta):
-            if not math.isfinite(value):
-                raise ValueError(f"--repo_zeta is a finite number, got {value}")
+        self.require("repo_zeta", math.isfinite, "is a finite number")
 
 
 def plan(settings: RepoRSettings, window: Window) -> list[Plan]:

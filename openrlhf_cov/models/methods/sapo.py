@@ -23,8 +23,7 @@ class SapoSettings(Settings):
     def check(self) -> None:
         """Called when the settings are made."""
         for name in ("sapo_tau_pos", "sapo_tau_neg"):
-            if not 0.0 < getattr(self, name) < math.inf:
-                raise ValueError(f"--{name} is a finite number above 0, got {getattr(self, name)}")
+            self.require(name, lambda tau: 0.0 < tau < math.inf, "is a finite number above 0")
 
 
 def coefficient(settings: SapoSettings, batch: TokenBatch) -> Tensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.control import Control
 from openrlhf_cov.models.method import Method, Plan
-from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+from openrlhf_cov.settings import Scheduled, Settings, setting
 
 if TYPE_CHECKING:
     from openrlhf_cov.models.window import Window
@@ -32,16 +32,14 @@ class StareSettings(Settings):
 
     def check(self) -> None:
         """Called when the settings are made."""
-        if not 0.0 < self.stare_frac <= 1.0:
-            raise ValueError(f"--stare_frac is a fraction of tokens in (0, 1], not percent, got {self.stare_frac}")
-        for value in extremes(self.stare_strength):
-            if not 0.0 <= value <= 0.5:
-                raise ValueError(
-                    f"--stare_strength lies in [0, 0.5], got {value}: W is 1 plus this, M is 1 minus this (0.1 for "
-                    "1.1 and 0.9)"
-                )
-        if not self.stare_gate > 0.0:
-            raise ValueError(f"--stare_gate is an entropy in nats above 0, got {self.stare_gate}")
+        self.require("stare_frac", lambda part: 0.0 < part <= 1.0, "is a fraction of tokens in (0, 1], not percent")
+        self.require(
+            "stare_strength",
+            lambda weight: 0.0 <= weight <= 0.5,
+            "lies in [0, 0.5]",
+            ": W is 1 plus this, M is 1 minus this (0.1 for 1.1 and 0.9)",
+        )
+        self.require("stare_gate", lambda nats: nats > 0.0, "is an entropy in nats above 0")
 
 
 def plan(settings: Any, window: Window) -> list[Plan]:

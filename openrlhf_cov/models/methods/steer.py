@@ -34,10 +34,8 @@ class SteerSettings(Settings):
 
     def check(self) -> None:
         """Called when the settings are made."""
-        if not 0.0 < self.steer_min <= 1.0:
-            raise ValueError(f"--steer_min is a weight in (0, 1], got {self.steer_min}")
-        if not 1.0 <= self.steer_max < math.inf:
-            raise ValueError(f"--steer_max is a finite weight of at least 1, got {self.steer_max}")
+        self.require("steer_min", lambda weight: 0.0 < weight <= 1.0, "is a weight in (0, 1]")
+        self.require("steer_max", lambda weight: 1.0 <= weight < math.inf, "is a finite weight of at least 1")
 
 
 def changes(window: Window) -> list[Tensor]:

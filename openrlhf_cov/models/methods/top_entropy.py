@@ -32,11 +32,12 @@ class TopEntropySettings(Settings):
 
     def check(self) -> None:
         """Called when the settings are made."""
-        if not 0.0 < self.top_entropy_frac < 1.0:
-            raise ValueError(
-                f"--top_entropy_frac is a fraction of tokens in (0, 1), not percent, got {self.top_entropy_frac}; "
-                "at 1 all tokens train, as without the method"
-            )
+        self.require(
+            "top_entropy_frac",
+            lambda part: 0.0 < part < 1.0,
+            "is a fraction of tokens in (0, 1), not percent",
+            "; at 1 all tokens train, as without the method",
+        )
 
 
 def plan(settings: TopEntropySettings, window: Window) -> list[Plan]:

@@ -21,11 +21,12 @@ class WReinforceSettings(Settings):
 
     def check(self) -> None:
         """Called when the settings are made."""
-        if not 0.0 < self.w_reinforce_lambda <= 1.0:
-            raise ValueError(
-                f"--w_reinforce_lambda is a weight in (0, 1], got {self.w_reinforce_lambda}; wrong responses alone "
-                "train with --method nsr"
-            )
+        self.require(
+            "w_reinforce_lambda",
+            lambda weight: 0.0 < weight <= 1.0,
+            "is a weight in (0, 1]",
+            "; wrong responses alone train with --method nsr",
+        )
 
 
 def estimate(settings: WReinforceSettings, groups: Groups) -> Tensor:

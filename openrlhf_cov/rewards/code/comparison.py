@@ -1,10 +1,21 @@
 """Whether an output, or a value, is the one that a test expects (pure): as the usual judges of programs compare."""
 
+import json
 import math
 import reprlib
+from collections import Counter
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Literal
 
+from openrlhf_cov.rewards.code.inside import wire
+
 Likeness = Literal["same", "presentation", "different"]
+NUMBERS = (int, float, Decimal, Fraction)
+MOST_FRACTION = 4096
+"""Digits of a numerator or denominator; reducing larger ones takes long."""
+MOST_PAIRED = 2000
+"""Values in any order that are compared with each other, beside those whose texts are the same."""
 
 
 def compare_outputs(output: str, expected: str, tolerance: float = 0.0, unordered: bool = False) -> Likeness:
@@ -28,13 +39,12 @@ def compare_outputs(output: str, expected: str, tolerance: float = 0.0, unordere
 
 
 def same_value(value: Any, expected: Any, tolerance: float = 0.0, unordered: bool = False) -> bool:
-    """Whether a function returned what is expected, plain data both; a tuple is a list. False if too deep to tell."""
+    """Whether a function returned what is expected, data of JSON both. False if too deep to tell."""
     try:
-        value, expected = _listed(value), _listed(expected)
         if unordered and isinstance(value, list) and isinstance(expected, list):
             return len(value) == len(expected) and _same_multiset(value, expected, tolerance)
         return _same(value, expected, tolerance)
-    except RecursionError:
+    except (RecursionError, ArithmeticError, ValueError):  # too deep, a number beyond any float, of too many digits
         return False
 
 
@@ -72,31 +82,59 @@ def shown(value: Any) -> str:
         return "a number of too many digits"
 
 
-def _text(key: Any) -> Any:
-    try:
-        return str(key)
-    except ValueError:  # likewise; no key of JSON
-        return key
+class Unlike:
+    """A value that no JSON has: it is nothing that is expected."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __repr__(self) -> str:
+        return f"a {self.kind}"
 
 
-def _listed(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_listed(each) for each in value]
-    if isinstance(value, dict):
-        return {key: _listed(each) for key, each in value.items()}
-    return value
+def read_value(packed: Any) -> Any:
+    """What ``inside/wire.py`` packed, as JSON would have it, for ``same_value``; ValueError and the like for nonsense.
+
+    Nothing that a program chose is hashed but texts, so that no set or dict of colliding keys takes for ever.
+    """
+    if isinstance(packed, list):
+        return [read_value(each) for each in packed]
+    if not isinstance(packed, dict):
+        return packed
+    ((kind, inner),) = packed.items()
+    if kind == "namedtuple":
+        return read_value(inner[2:])
+    if kind == "tuple":
+        return read_value(inner)
+    if kind in ("dict", "counter", "ordered", "default"):
+        inner = inner[1:] if kind == "default" else inner
+        pairs = [(_key(read_value(key)), read_value(each)) for key, each in zip(inner[::2], inner[1::2], strict=True)]
+        found = dict(pairs)
+        return found if len(found) == len(pairs) else Unlike("dict with keys that JSON does not tell apart")
+    if kind == "fraction" and max(len(str(each)) for each in inner) > MOST_FRACTION:
+        return Unlike("fraction of too many digits")
+    if kind in ("int", "float", "str", "decimal", "fraction"):
+        return wire.load(packed)
+    return Unlike(str(kind))
+
+
+def _key(key: Any) -> str:
+    """A key as JSON writes it."""
+    if key is None or isinstance(key, bool):
+        return json.dumps(key)
+    return key if isinstance(key, str) else str(key)
 
 
 def _same(value: Any, expected: Any, tolerance: float) -> bool:
-    if isinstance(value, int | float) and isinstance(expected, int | float):
-        return value == expected or (tolerance > 0 and _near(value, expected, tolerance))
-    if isinstance(value, list) and isinstance(expected, list):
+    if isinstance(value, NUMBERS) and isinstance(expected, int | float):
+        if value != value:
+            return expected != expected
+        return value == expected or (tolerance > 0 and _near(float(value), float(expected), tolerance))
+    if isinstance(value, list | tuple) and isinstance(expected, list):
         return len(value) == len(expected) and all(
             _same(one, other, tolerance) for one, other in zip(value, expected, strict=True)
         )
     if isinstance(value, dict) and isinstance(expected, dict):
-        if all(isinstance(key, str) for key in expected):  # JSON has no other keys
-            value = {_text(key): each for key, each in value.items()}
         return value.keys() == expected.keys() and all(
             _same(each, expected[key], tolerance) for key, each in value.items()
         )
@@ -104,10 +142,33 @@ def _same(value: Any, expected: Any, tolerance: float) -> bool:
 
 
 def _same_multiset(values: list[Any], expected: list[Any], tolerance: float) -> bool:
-    left = list(expected)
+    """Whether each value is one of those expected; the same texts are matched first, as all pairs would take long."""
+    left = Counter(map(_canonical, expected))
+    others = []
     for value in values:
-        place = next((place for place, other in enumerate(left) if _same(value, other, tolerance)), None)
+        text = _canonical(value)
+        if left[text] > 0:
+            left[text] -= 1
+        else:
+            others.append(value)
+    wanted = []
+    for each in expected:
+        text = _canonical(each)
+        if left[text] > 0:
+            left[text] -= 1
+            wanted.append(each)
+    if all(isinstance(each, NUMBERS) for each in [*others, *wanted]):
+        return _same(sorted(others), sorted(wanted), tolerance)
+    if len(others) > MOST_PAIRED:
+        return False
+    for value in others:
+        place = next((place for place, other in enumerate(wanted) if _same(value, other, tolerance)), None)
         if place is None:
             return False
-        del left[place]
+        del wanted[place]
     return True
+
+
+def _canonical(value: Any) -> str:
+    """A text that only the same values have, though maybe not all of them."""
+    return json.dumps(value, sort_keys=True, default=repr)

@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.rewards.code.comparison import compare_outputs, same_value, shown
+from openrlhf_cov.rewards.code.comparison import compare_outputs, read_value, same_value, shown
 from openrlhf_cov.rewards.code.inside import program as inside
 from openrlhf_cov.rewards.code.inside import wire
 from openrlhf_cov.rewards.code.judge import Budget, Failure, Status, Verdict
@@ -25,7 +25,7 @@ ATTEMPTS = 3
 PAUSE_SECONDS = 1.0
 EXTRA_SECONDS = 30.0
 """That the service may take beyond the run itself, to start it."""
-MODULES = ("wire", "peer", "testing", "program")
+MODULES = ("wire", "remote", "peer", "testing", "program")
 DRIVER = """
 import io, json, os, resource, socket, sys, types
 given = json.loads(GIVEN)
@@ -62,7 +62,7 @@ try:
     if given["tests"]:
         results = io.BytesIO()
         try:
-            testing.run(given["tests"], channel, results)
+            testing.run(given["tests"], channel, results, program._prelude)
         except EOFError:
             pass
         replies = [json.loads(line) for line in results.getvalue().splitlines()]
@@ -196,7 +196,7 @@ def _by_calls(service: Service, program: str, tests: Tests) -> list[Failure | No
     outcomes: list[Failure | None] = []
     for reply, (_, expected) in zip(replies, tests.cases, strict=False):
         try:
-            value = wire.load(reply["value"])
+            value = read_value(reply["value"])
         except (ValueError, TypeError, KeyError, RecursionError, ArithmeticError, AttributeError):
             outcomes.append(Failure("error", str(reply.get("error"))))
             continue

@@ -12,16 +12,15 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from openrlhf_cov.rewards.code.comparison import compare_outputs, same_value, shown
+from openrlhf_cov.rewards.code.comparison import compare_outputs, read_value, same_value, shown
 from openrlhf_cov.rewards.code.inside import program as inside
 from openrlhf_cov.rewards.code.inside import wire
-from openrlhf_cov.rewards.code.sandbox import Ending, Limits, Process, Sandbox, readable
+from openrlhf_cov.rewards.code.sandbox import MOST_WAITED, Ending, Limits, Process, Sandbox, readable
 from openrlhf_cov.rewards.code.tests import Tests
 
 Status = Literal["passed", "wrong", "presentation", "error", "time", "memory", "output", "syntax", "no_code"]
 WALL_FACTOR, WALL_EXTRA = 2.0, 1.0
-"""Wall clock of a test: so many times its CPU time, and so many seconds more."""
-MESSAGE_BYTES = 1 << 24
+"""Wall clock of a test: so many times its CPU time, so many seconds more, and what a busy machine kept it waiting."""
 MOST_DETAIL = 300
 
 
@@ -92,7 +91,7 @@ class Run:
 
     def __init__(self, sandbox: Sandbox, program: str, tests: Tests, budget: Budget, deadline: float) -> None:
         self._sandbox, self._program, self._tests, self._budget = sandbox, program, tests, budget
-        self._deadline = deadline
+        self._deadline, self._latest = deadline, deadline + MOST_WAITED
         self._seconds = tests.seconds or budget.seconds
 
     def stdin(self) -> Outcome:
@@ -109,11 +108,14 @@ class Run:
         return failures, passed, len(self._tests.cases)
 
     def _one(self, given: str, expected: str) -> None:
+        started = time.monotonic()
         process = self._sandbox.start(
             self._request("script"), self._budget.limits(self._seconds), given.encode(errors="surrogatepass")
         )
         ending = process.finish(self._test_deadline())
         raise_for(ending)
+        waited = max(0.0, time.monotonic() - started - ending.seconds)
+        self._deadline = min(self._latest, self._deadline + waited)  # it was no time of the program's
         text = ending.stdout.decode(errors="replace")
         match compare_outputs(text, expected, self._tests.tolerance, self._tests.unordered):
             case "presentation":
@@ -129,7 +131,7 @@ class Run:
             request = self._request("calls") | {"function": self._tests.function}
             process = self._sandbox.start(request, self._whole_limits(), channel=theirs)
             theirs.close()
-            lines = Lines(ours)
+            lines = Lines(ours, self._sandbox, self._budget.output_mb << 20)
             killed: Failure | None = None
             try:
                 for arguments, expected in cases:
@@ -141,8 +143,8 @@ class Run:
                         if self._budget.stop:
                             break
             except Lost as lost:
-                killed = Failure("time") if lost.late else None
-                process.kill("time") if lost.late else None
+                killed = lost.failure()
+                process.kill("time") if killed else None
             ending = self._ended(process, ours)
             if len(failures) + passed < len(cases) and (not failures or not self._budget.stop):
                 failures.append(killed or failure_of(ending) or Failure("error", "the program ended early"))
@@ -155,7 +157,7 @@ class Run:
             reply = json.loads(lines.next(deadline))
             if "error" in reply:
                 raise Failure("error", str(reply["error"]))
-            value = wire.load(reply["value"])
+            value = read_value(reply["value"])
         except Failure:
             raise
         except (ValueError, TypeError, KeyError, RecursionError, ArithmeticError, AttributeError) as error:
@@ -188,9 +190,9 @@ class Run:
             for end in (ours, theirs):
                 end.close()
             os.close(writing)
-            total, outcomes, late = self._reports(pipe)
+            total, outcomes, lost = self._reports(pipe)
             for process in (checker, program):
-                if late:
+                if lost:
                     process.kill("time")
             checked = checker.finish(time.monotonic() + WALL_EXTRA)
             ended = program.finish(time.monotonic() + WALL_EXTRA)
@@ -199,13 +201,13 @@ class Run:
         failures = [_failed(outcome["detail"]) for outcome in outcomes if not outcome["passed"]]
         if passed < total and (not failures or failures[0].status == "error"):
             ending = failure_of(ended)  # the program's own end says more than that the tests did not reach it
-            if late or (ending and ending.status != "error") or not failures:
-                failures = [Failure("time") if late else ending or failure_of(checked) or Failure("error")]
+            if lost or (ending and ending.status != "error") or not failures:
+                failures = [lost or ending or failure_of(checked) or Failure("error")]
         return failures, passed, total
 
-    def _reports(self, pipe: Any) -> tuple[int, list[dict[str, Any]], bool]:
-        """Number of tests, outcome of each that was reported, whether one took too long."""
-        lines = Lines(pipe)
+    def _reports(self, pipe: Any) -> tuple[int, list[dict[str, Any]], Failure | None]:
+        """Number of tests, outcome of each that was reported, what kept the others from it."""
+        lines = Lines(pipe, self._sandbox, self._budget.output_mb << 20)
         total, outcomes = 0, []
         try:
             total = json.loads(lines.next(self._test_deadline()))["tests"]
@@ -214,8 +216,8 @@ class Run:
                 if self._budget.stop and not outcomes[-1]["passed"]:
                     break
         except Lost as lost:
-            return total, outcomes, lost.late
-        return total, outcomes, False
+            return total, outcomes, lost.failure()
+        return total, outcomes, None
 
     def _ended(self, process: Process, channel: socket.socket) -> Ending:
         """How the process ends when nothing more is asked."""
@@ -257,28 +259,37 @@ def _failed(detail: str) -> Failure:
 
 
 class Lost(Exception):
-    """No line comes any more: ``late``, or the other side has gone."""
+    """No line comes any more: for its time or length, or the other side has gone."""
 
-    def __init__(self, late: bool) -> None:
+    def __init__(self, reason: Literal["time", "output", "gone"]) -> None:
         super().__init__()
-        self.late = late
+        self.reason = reason
+
+    def failure(self) -> Failure | None:
+        """What it says about the program, if it says something."""
+        return None if self.reason == "gone" else Failure(self.reason)
 
 
 class Lines:
-    """Lines from a socket or a pipe, up to a deadline and a length."""
+    """Lines from a socket or a pipe of a sandbox, up to a deadline and a length."""
 
-    def __init__(self, source: Any) -> None:
-        self._source, self._rest = source, b""
+    def __init__(self, source: Any, sandbox: Sandbox, most_bytes: int) -> None:
+        self._source, self._sandbox, self._most_bytes, self._rest = source, sandbox, most_bytes, b""
 
     def send(self, line: bytes, deadline: float) -> None:
         """Send a line over the socket."""
-        try:
-            self._source.settimeout(max(0.01, deadline - time.monotonic()))
-            self._source.sendall(line)
-        except TimeoutError:
-            raise Lost(late=True) from None
-        except OSError:
-            raise Lost(late=False) from None
+        view = memoryview(line)
+        while view:
+            left = self._sandbox.left(deadline)
+            if left <= 0:
+                raise Lost("time")
+            try:
+                self._source.settimeout(left)
+                view = view[self._source.send(view) :]
+            except TimeoutError:
+                continue
+            except OSError:
+                raise Lost("gone") from None
 
     def next(self, deadline: float) -> bytes:
         """The next line."""
@@ -286,18 +297,20 @@ class Lines:
         size = len(self._rest)
         while b"\n" not in parts[-1]:
             chunk = self._receive(deadline)
-            if not chunk or size > MESSAGE_BYTES:
-                raise Lost(late=False)
+            if not chunk:
+                raise Lost("gone")
+            if size > self._most_bytes:
+                raise Lost("output")
             parts.append(chunk)
             size += len(chunk)
         line, _, self._rest = b"".join(parts).partition(b"\n")
         return line
 
     def _receive(self, deadline: float) -> bytes:
-        left = deadline - time.monotonic()
-        if left <= 0 or not readable([self._source.fileno()], left):
-            raise Lost(late=True)
-        try:
-            return os.read(self._source.fileno(), 1 << 16)
-        except OSError:
-            return b""
+        while (left := self._sandbox.left(deadline)) > 0:
+            if readable([self._source.fileno()], left):
+                try:
+                    return os.read(self._source.fileno(), 1 << 16)
+                except OSError:
+                    return b""
+        raise Lost("time")

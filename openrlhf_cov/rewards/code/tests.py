@@ -13,13 +13,14 @@ and, where it needs them, ``prelude`` (Python that runs before the program), ``s
 objects with ``input`` and ``output`` (LiveCodeBench).
 """
 
-import ast
 import hashlib
 import json
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
+
+from openrlhf_cov.rewards.code.written import check_file, check_prelude, check_statements
 
 Kind = Literal["stdin", "calls", "asserts", "pytest"]
 KINDS = ("stdin", "calls", "asserts", "pytest")
@@ -78,18 +79,22 @@ def _own_form(content: Any) -> dict[str, Any]:
         missing = [name for each in content for name in ("input", "output") if name not in each]
         if missing:
             raise ValueError(f"a test has no {missing[0]!r}")
+        if any(each.get("testtype", "stdin") != "stdin" for each in content):
+            raise ValueError("tests of a function need its name: calls and function, or fn_name")
         return {"stdin": [[each["input"], each["output"]] for each in content]}
     if not isinstance(content, dict):
         raise ValueError("tests are an object, a list of statements, or a list of inputs and outputs")
     if "inputs" not in content:
         return content
+    options = {name: value for name, value in content.items() if name not in ("inputs", "outputs", "fn_name")}
     inputs, outputs = content["inputs"], content.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise ValueError("inputs and outputs are lists of one length")
-    if content.get("fn_name"):
-        calls = [[_arguments(given), _value(output)] for given, output in zip(inputs, outputs, strict=True)]
-        return {"function": content["fn_name"], "calls": calls, "unwrap": True}
-    return {"stdin": [[_text(given), _text(output)] for given, output in zip(inputs, outputs, strict=True)]}
+    if not content.get("fn_name"):
+        return options | {"stdin": [[_text(given), _text(out)] for given, out in zip(inputs, outputs, strict=True)]}
+    calls = [_call(given, output) for given, output in zip(inputs, outputs, strict=True)]
+    unwrap = all(isinstance(output, list) and len(output) == 1 for _, output in calls)
+    return options | {"function": content["fn_name"], "calls": calls, "unwrap": unwrap}
 
 
 def _parse(content: dict[str, Any]) -> Tests:
@@ -113,8 +118,15 @@ def _parse(content: dict[str, Any]) -> Tests:
         _check_case(kind, case, number)
     if kind == "calls" and not str(options.get("function", "")).isidentifier():
         raise ValueError("calls need the name of a function")
-    _check_python(options.get("setup", ""), "setup")
-    _check_python(options.get("prelude", ""), "prelude")
+    if kind in ("stdin", "calls"):
+        nothing = "" if kind == "stdin" else None
+        if all((case[1].strip() if kind == "stdin" else case[1]) == nothing for case in cases):
+            raise ValueError("no test expects anything, so a program that does nothing passes")
+    elif kind == "asserts":
+        check_statements(cases, options.get("setup", ""))
+    else:
+        check_file(cases[0])
+    check_prelude(options.get("prelude", ""))
     return Tests(kind=kind, cases=tuple(cases), **options)
 
 
@@ -122,9 +134,6 @@ def _check_case(kind: str, case: Any, number: int) -> None:
     if kind in ("asserts", "pytest"):
         if not isinstance(case, str) or not case.strip():
             raise ValueError(f"test {number} is a text that is not empty")
-        _check_python(case, f"test {number}")
-        if kind == "pytest" and not _has_tests(case):
-            raise ValueError("the file has no function test_…")
         return
     if not isinstance(case, list) or len(case) != 2:
         raise ValueError(f"test {number} is an input and an output")
@@ -134,20 +143,6 @@ def _check_case(kind: str, case: Any, number: int) -> None:
         raise ValueError(f"test {number}: the arguments are a list")
 
 
-def _check_python(source: str, name: str) -> None:
-    try:
-        ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{name} is no Python: {error}") from None
-
-
-def _has_tests(source: str) -> bool:
-    return any(
-        isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.lower().startswith("test")
-        for node in ast.parse(source).body
-    )
-
-
 def _text(value: Any) -> str:
     """A text, or the lines of one."""
     if isinstance(value, list):
@@ -155,16 +150,12 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-def _arguments(given: Any) -> list[Any]:
-    """A list of arguments, or a text with one of them in JSON on each line."""
+def _call(given: Any, output: Any) -> list[Any]:
+    """Arguments and output: as they are (APPS), or as texts with one value in JSON on each line (Eurus, PRIME)."""
     if not isinstance(given, str):
-        return given if isinstance(given, list) else [given]
-    return [_value(line) for line in given.split("\n") if line.strip()]
-
-
-def _value(text: Any) -> Any:
-    """What a text says in JSON; itself where that is nothing."""
+        return [given if isinstance(given, list) else [given], output]
     try:
-        return json.loads(text) if isinstance(text, str) else text
+        arguments = [json.loads(line) for line in given.split("\n") if line.strip()]
+        return [arguments, json.loads(output) if isinstance(output, str) else output]
     except ValueError:
-        return text
+        raise ValueError(f"inputs that are texts have JSON on each line, and their outputs: {given!r:.60}") from None

@@ -14,7 +14,8 @@ from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
 from ray.exceptions import GetTimeoutError
 from ray.util import placement_group, remove_placement_group
 
-from openrlhf_cov.errors import UsageError
+from openrlhf_cov.errors import UsageError, reason_of
+from openrlhf_cov.sizing.flag_sizes import layout_of, processes
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray.seams import TRUST_VARIABLE, prepare_worker
 from openrlhf_cov.utils.cores import cores
@@ -60,9 +61,10 @@ class Needs:
 
 def needs_of_training(args: SimpleNamespace) -> Needs:
     """The needs of upstream's ``train(args)``."""
+    slots = sum(group.slots for group in layout_of(args).groups())
     return Needs(
-        required_bundles(args),
-        _world_size(args.actor),
+        [{"GPU": 1.0, "CPU": 1.0}] * slots,
+        processes(args.actor),
         way_out="lower --actor.num_gpus_per_node, --ref.num_gpus_per_node or --vllm.num_engines, colocate "
         "(--train.colocate_all, --train.colocate_actor_ref)",
     )
@@ -125,29 +127,7 @@ def _init(refusal: str, **settings: Any) -> None:
             warnings.simplefilter("ignore", FutureWarning)  # about Ray's own plans
             ray.init(**settings)
     except Exception as error:  # Ray raises a bare one where a node starts too slowly
-        raise UsageError(f"{refusal} ({(str(error).strip() or type(error).__name__).splitlines()[0]})") from error
-
-
-def required_bundles(args: SimpleNamespace) -> list[dict[str, float]]:
-    """The GPU slots that upstream's ``train(args)`` will ask for, one bundle per GPU.
-
-    Colocated models share their slots; the reference model exists with ``--algo.kl.init_coef`` above 0, the reward
-    model without ``--reward.remote_url``, the critic with ``--algo.advantage.estimator gae``.
-    """
-    train = args.train
-    engines = (args.vllm.num_engines or 0) * args.vllm.tensor_parallel_size
-    gpus = _world_size(args.actor)
-    if not (train.colocate_all and not train.async_enable):
-        gpus += engines
-    if args.algo.kl.init_coef > 0 and not (train.colocate_all or train.colocate_actor_ref):
-        gpus += _world_size(args.ref)
-    has_critic = bool(args.critic.model_name_or_path)
-    apart = has_critic and train.colocate_critic_reward  # slots of their own, even with --train.colocate_all
-    if has_critic and (apart or not train.colocate_all):
-        gpus += _world_size(args.critic)
-    if not args.reward.remote_url and not (apart or train.colocate_all):
-        gpus += _world_size(args.reward)
-    return [{"GPU": 1.0, "CPU": 1.0}] * gpus
+        raise UsageError(f"{refusal} ({reason_of(error)})") from error
 
 
 def check_capacity(needs: Needs, timeout: float = 0.0, may_scale: bool = True) -> None:
@@ -244,10 +224,6 @@ def _is_web_server(connection: socket.socket) -> bool:
         return connection.recv(5) == b"HTTP/"
     except OSError:
         return False
-
-
-def _world_size(group: SimpleNamespace) -> int:
-    return group.num_nodes * group.num_gpus_per_node
 
 
 def _job_env_vars() -> dict[str, str]:

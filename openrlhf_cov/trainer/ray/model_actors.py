@@ -1,6 +1,7 @@
 """What the model actors have in common: a node on which DeepSpeed loads, and checkpoints."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -36,12 +37,24 @@ def share_over_ranks(value: Any) -> list[Any]:
 
 
 class PreparedNode(InstalledActor):
-    """Mixin over upstream's model actors: no lock of a killed process keeps DeepSpeed from loading."""
+    """Mixin over upstream's model actors: no lock of a killed process keeps DeepSpeed from loading; on a CPU host the
+    models that score the rollouts share its cores."""
 
     def _setup_distributed(self, strategy) -> None:
         cpu_host.leave_out_shared_memory()
         remove_stale_locks()
         super()._setup_distributed(strategy)
+
+    def forward(self, *args, **kwargs) -> torch.Tensor:
+        """Upstream's."""
+        with cpu_host.share_of_threads(scoring_models(self.strategy.args)):
+            return super().forward(*args, **kwargs)
+
+
+def scoring_models(args: SimpleNamespace) -> int:
+    """How many models of a run look at its rollouts side by side."""
+    others = args.algo.kl.init_coef > 0, bool(args.critic.model_name_or_path), not args.reward.remote_url
+    return 1 + sum(others)
 
 
 class CovReferenceActor(PreparedNode, plain_class(ReferenceModelActor)):

@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 
+from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS, ClientStates, checkpoint_folder
-from openrlhf_cov.trainer.ray.model_actors import CheckpointedActor, read_rollouts
+from openrlhf_cov.trainer.ray.model_actors import CheckpointedActor, read_rollouts, scoring_models
 from openrlhf_cov.trainer.ray.seams import plain_class
 from openrlhf_cov.trainer.sample_info import ENTROPY, PROXY
 
@@ -42,7 +43,8 @@ class CovPolicyActor(CheckpointedActor, plain_class(PolicyModelActor)):
         """Log-probs (B, A) of the rollouts as upstream's; the entropies of the policy that scores them are kept, and
         what a method asks for beside them."""
         tensors = (each.to(self.trainer.device) for each in (sequences, action_mask, attention_mask))
-        scores = self.trainer.score(*tensors, mm_train_inputs_list, with_entropy=True, with_proxy=True)
+        with cpu_host.share_of_threads(scoring_models(self.strategy.args)):
+            scores = self.trainer.score(*tensors, mm_train_inputs_list, with_entropy=True, with_proxy=True)
         named = {ENTROPY: scores.entropy, PROXY: scores.proxy}
         self.scored.append({name: each.float().cpu() for name, each in named.items() if each is not None})
         return scores.log_probs.cpu()

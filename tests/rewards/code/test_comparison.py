@@ -1,12 +1,16 @@
 """Which outputs and values are the ones that a test expects."""
 
 import math
+from collections import Counter, namedtuple
+from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.rewards.code.comparison import compare_outputs, same_value
+from openrlhf_cov.rewards.code.comparison import Unlike, compare_outputs, read_value, same_value
+from openrlhf_cov.rewards.code.inside import wire
 
 
 @pytest.mark.parametrize(
@@ -55,7 +59,17 @@ def test_outputs_in_any_order():
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(3, 3), ((1, [2, (3,)]), [1, [2, [3]]]), (True, 1), (2.0, 2), ({1: "a"}, {"1": "a"}), (None, None), ("x", "x")],
+    [
+        (3, 3),
+        ((1, [2, (3,)]), [1, [2, [3]]]),
+        (True, 1),
+        (2.0, 2),
+        (Decimal("1.5"), 1.5),
+        (Fraction(1, 2), 0.5),
+        (math.nan, math.nan),
+        (None, None),
+        ("x", "x"),
+    ],
 )
 def test_values_that_are_the_same(value, expected):
     assert same_value(value, expected)
@@ -73,6 +87,8 @@ def test_values_that_are_the_same(value, expected):
         ([], None),
         (math.nan, 1.0),
         ({"a": 1}, {}),
+        (Decimal("sNaN"), 1.0),
+        (Decimal("1e999999999"), 1.0),
     ],
 )
 def test_values_that_are_not(value, expected):
@@ -92,6 +108,39 @@ def test_a_value_that_is_too_deep_is_none():
     for _ in range(100_000):
         deep = [deep]
     assert not same_value(deep, [])
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({1: "a", None: 2, False: 3, 1.5: 4}, {"1": "a", "null": 2, "false": 3, "1.5": 4}),
+        (Counter("aab"), {"a": 2, "b": 1}),
+        ((1, (2,)), [1, [2]]),
+        (namedtuple("Point", "x y")(1, 2), [1, 2]),
+        (2**70, 2**70),
+    ],
+)
+def test_values_as_json_has_them(value, expected):
+    assert same_value(read_value(wire.dump(value)), expected)
+
+
+@pytest.mark.parametrize("value", [{1, 2}, frozenset([1]), b"a", range(3), 1j, {1: 2, "1": 3}, Fraction(1, 10**9999)])
+def test_values_that_no_json_has(value):
+    assert isinstance(read_value(wire.dump(value)), Unlike)
+
+
+def test_keys_that_collide_take_no_time():
+    colliding = [(2**61 - 1) * each for each in range(200_000)]  # all of hash 0
+    packed = [wire.dump(each) for each in colliding]
+    assert isinstance(read_value({"set": packed}), Unlike)
+    assert len(read_value({"dict": [part for each in packed for part in (each, 0)]})) == 200_000
+
+
+def test_many_values_in_any_order():
+    values = [[each, each + 1] for each in range(100_000)]
+    assert same_value(values[::-1], values, unordered=True)
+    assert not same_value([[-1, -1], *values[1:]], values, unordered=True)
+    assert same_value([each + 1e-9 for each in range(5000)], list(range(5000))[::-1], tolerance=1e-6, unordered=True)
 
 
 plain = st.recursive(

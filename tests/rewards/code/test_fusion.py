@@ -115,4 +115,4 @@ def test_nobody_there(monkeypatch):
     monkeypatch.setattr(fusion, "PAUSE_SECONDS", 0.0)
     budget = Budget(seconds=0.1, total_seconds=0.1, memory_mb=128, output_mb=1)
     with pytest.raises(SandboxError, match="gives no verdict"):
-        judge_by_service("url:http://127.0.0.1:1", "print()", parse_tests('{"stdin": [["", ""]]}'), budget, 0.0)
+        judge_by_service("url:http://127.0.0.1:1", "print()", parse_tests('{"stdin": [["", "1"]]}'), budget, 0.0)

@@ -17,9 +17,9 @@ def test_inputs_and_outputs_of_apps_taco_and_eurus():
 
 
 def test_calls_of_apps_and_eurus_with_values_or_lines_of_json():
-    tests = parsed({"fn_name": "add", "inputs": [[1, 2], "3\n[4]"], "outputs": [[3], "7"]})
+    tests = parsed({"fn_name": "add", "inputs": [[1, 2], "3\n[4]"], "outputs": [[3], "[7]"]})
     assert (tests.kind, tests.function, tests.unwrap) == ("calls", "add", True)
-    assert tests.cases == ([[1, 2], [3]], [[3, [4]], 7])
+    assert tests.cases == ([[1, 2], [3]], [[3, [4]], [7]])
 
 
 def test_inputs_of_live_code_bench():
@@ -67,8 +67,32 @@ def test_the_settings_tolerance_is_for_rows_that_have_none():
         ('{"asserts": ["f()"], "seconds": "1"}', "no option of tests"),
         ('{"asserts": ["f()"], "timeout": 1}', "no option of tests"),
         ('[{"input": "1"}]', "has no 'output'"),
+        ('[{"input": "1", "output": "2", "testtype": "functional"}]', "need its name"),
+        ('{"inputs": ["1"], "outputs": ["2"], "checker": "x"}', "no option of tests"),
+        ('{"inputs": ["a b"], "outputs": ["2"], "fn_name": "f"}', "JSON on each line"),
+        ('{"inputs": [], "outputs": []}', "1 to 10,000"),
+        ('{"stdin": [["1", ""], ["2", " "]]}', "does nothing"),
+        ('{"calls": [[[1], null]], "function": "f"}', "does nothing"),
+        ('{"stdin": [["1", "2"]], "prelude": "import numpy"}', "not there"),
     ],
 )
 def test_a_label_without_tests_says_what_is_wrong(label, fault):
     with pytest.raises(ValueError, match=fault):
         parse_tests(label)
+
+
+def test_what_apps_gives_as_a_text_is_one_and_what_eurus_gives_is_json():
+    assert parsed({"fn_name": "f", "inputs": [["1"], ["a"]], "outputs": ["1", "[1]"]}).cases == (
+        [["1"], "1"],
+        [["a"], "[1]"],
+    )
+    assert parsed({"fn_name": "f", "inputs": ['"1"'], "outputs": ['"1"']}).cases == ([["1"], "1"],)
+
+
+def test_an_output_is_taken_out_of_its_list_only_where_all_are_in_one():
+    assert not parsed({"fn_name": "f", "inputs": [[1], [2]], "outputs": [[1], [1, 2]]}).unwrap
+
+
+def test_options_of_inputs_and_outputs_are_kept():
+    tests = parsed({"inputs": ["1"], "outputs": ["2"], "fn_name": None, "unordered": True, "seconds": 2})
+    assert (tests.unordered, tests.seconds) == (True, 2)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from nested import nested
 
 from openrlhf_cov.trainer.ray import cluster
 
@@ -21,16 +22,7 @@ def arguments(changes):
         "train.colocate_all": False, "train.colocate_actor_ref": False, "train.colocate_critic_reward": False,
         "train.async_enable": False,
     }  # fmt: skip
-    root = SimpleNamespace()
-    for flag, value in (flags | changes).items():
-        *path, last = flag.split(".")
-        node = root
-        for part in path:
-            if not hasattr(node, part):
-                setattr(node, part, SimpleNamespace())
-            node = getattr(node, part)
-        setattr(node, last, value)
-    return root
+    return nested(flags | changes)
 
 
 @pytest.fixture(scope="session")

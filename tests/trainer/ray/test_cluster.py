@@ -38,8 +38,8 @@ COLOCATE_CRITIC_REWARD = {"train.colocate_critic_reward": True}
         (COLOCATE_ALL | CRITIC | REWARD_MODEL | COLOCATE_CRITIC_REWARD, 3),
     ],
 )
-def test_required_bundles_follow_upstreams_placement(run_args, changes, gpus):
-    assert cluster.required_bundles(run_args(changes)) == [{"GPU": 1.0, "CPU": 1.0}] * gpus
+def test_a_run_needs_a_bundle_for_each_gpu_of_upstreams_placement(run_args, changes, gpus):
+    assert cluster.needs_of_training(run_args(changes)).bundles == [{"GPU": 1.0, "CPU": 1.0}] * gpus
 
 
 def test_variables_of_the_job_are_not_named_twice(monkeypatch):

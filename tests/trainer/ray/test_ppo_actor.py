@@ -15,7 +15,12 @@ from openrlhf_cov.trainer.ray.ppo_actor import CovPolicyActor
 
 def policy_actor(**attributes):
     actor = object.__new__(CovPolicyActor)
-    vars(actor).update(strategy=SimpleNamespace(ring_attn_group=None), **attributes)
+    args = SimpleNamespace(
+        algo=SimpleNamespace(kl=SimpleNamespace(init_coef=0.0)),
+        critic=SimpleNamespace(model_name_or_path=None),
+        reward=SimpleNamespace(remote_url=["reward.py"]),
+    )
+    vars(actor).update(strategy=SimpleNamespace(ring_attn_group=None, args=args), **attributes)
     return actor
 
 

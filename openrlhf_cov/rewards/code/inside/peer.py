@@ -1,9 +1,11 @@
 """Two processes that call each other's functions: the tests in one, the program that is tested in the other.
 
 The tests see the program's functions, classes and objects as ``Remote``, and what these return as plain data
-(``wire``). So no class of the program is ever part of an assertion: a ``Remote`` equals nothing that is plain, has no
-order beside it, is no number, and is searched by going through it. What a program says of its own objects among
-themselves is believed: a test that compares two of them asks the program, as it must.
+(``wire``). So no class of the program is ever part of an assertion (``remote.py``). What a program says of its own
+objects among themselves is believed: a test that compares two of them asks the program, as it must.
+
+Lists, dicts and sets that one side gets from the other are ``shared`` for a while: each message brings what has become
+of them, so that both sides change one thing. The program's exceptions are classes of the same names among the tests.
 
 In the other direction the program reaches what tests pass to it: functions, to call them, and objects of classes that
 the tests define, but for names that begin with an underscore.
@@ -12,35 +14,29 @@ the tests define, but for names that begin with an underscore.
 import builtins
 import importlib
 import inspect
+import itertools
 import json
-import operator
 import sys
-from collections.abc import Iterator
+import traceback
 from contextlib import suppress
 from types import ModuleType
 from typing import Any, BinaryIO
 
 import wire
+from remote import ACTIONS, READ_ONLY, Remote
 
 MOST_BYTES = 1 << 24
 """Of one message."""
-PREDICATES = frozenset(
-    name for kind in (str, bytes, set) for name in dir(kind) if name.startswith("is") or name.endswith("swith")
-)
-"""Questions to a text or a set that tests ask with the expected answer in hand: no object of a program answers."""
-
+MOST_SHARED, MOST_ITEMS = 8, 100
+"""Containers that stay shared after the message that brought them, and what each may hold; others cost too much."""
 TOOLS = frozenset(
     "bisect cmath collections copy datetime decimal fractions heapq itertools json math random re statistics string "
     "typing".split()
 )
 """Modules whose names tests may use because the program imported them. They are the tests' own, and none of them makes
 an object that equals everything."""
-
 PURE = frozenset("abs all any bin chr divmod hash hex len max min oct ord pow repr round sorted sum".split())
 """Functions of Python that a program may hand to tests, beside classes."""
-
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-ARITHMETIC = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor")
 
 
 class Peer:
@@ -50,6 +46,11 @@ class Peer:
         self._channel, self._trusting, self._owner = channel, trusting, owner
         self._objects: list[Any] = []
         self._handles: dict[int, int] = {}
+        self._remotes: dict[int, Remote] = {}
+        self._shared: dict[str, list[Any]] = {}
+        self._keys: dict[int, str] = {}
+        self._errors: dict[tuple[str, ...], type[BaseException]] = {}
+        self._numbers, self._depth = itertools.count(), 0
 
     def say(self, message: Any) -> None:
         """Send a message."""
@@ -71,17 +72,74 @@ class Peer:
 
     def ask(self, action: str, *operands: Any) -> Any:
         """What the other side gives for an action, or raises."""
-        self.say({"do": action, "with": [wire.dump(each, self.refer) for each in operands]})
-        while True:
-            message = self.hear()
-            if "do" in message:
-                self._perform(message)
-            elif "error" in message:
-                raise _error(message["error"])
-            else:
-                for place, packed in message.get("changed", {}).items():
-                    _update(operands, place, wire.load(packed, self.resolve))
-                return wire.load(message["value"], self.resolve)
+        target, *rest = operands
+        if action == "call":
+            given = [self.give(each) for each in rest[0]], {name: self.give(each) for name, each in rest[1].items()}
+        else:
+            given = [self.give(each) for each in rest], {}
+        self.say({"do": action, "to": self.refer(target), "with": given, "changed": self._changes()})
+        self._depth += 1
+        try:
+            while True:
+                message = self.hear()
+                if "do" in message:
+                    self._perform(message)
+                    continue
+                self._change(message.get("changed", {}))
+                if "error" in message:
+                    raise self._raised(message["error"])
+                return self.take(message["value"])
+        finally:
+            self._depth -= 1
+            self._forget()
+
+    def give(self, value: Any) -> Any:
+        """What stands for an operand or a result on the wire."""
+        if wire.kind_of(value) not in wire.MUTABLE:
+            return wire.dump(value, self.refer)
+        key = self._keys.get(id(value)) or f"{self._owner} {next(self._numbers)}"
+        packed = wire.dump(value, self.refer)
+        self._share(key, value, packed)
+        return {"shared": [key, packed]}
+
+    def take(self, packed: Any) -> Any:
+        """The operand or result that ``give`` of the other side stands for."""
+        if not isinstance(packed, dict) or list(packed) != ["shared"]:
+            return wire.load(packed, self.resolve)
+        key, inner = packed["shared"]
+        self._change({key: inner})
+        if key not in self._shared:
+            self._share(key, wire.load(inner, self.resolve), inner)
+        return self._shared[key][0]
+
+    def _share(self, key: str, value: Any, packed: Any) -> None:
+        self._shared.pop(key, None)
+        self._shared[key] = [value, packed, _size(packed) <= MOST_ITEMS]  # the last one is the newest
+        self._keys[id(value)] = key
+
+    def _changes(self, brought: Any = ()) -> dict[str, Any]:
+        """Containers that are not what the other side believes, as they are now: small ones, and those ``brought``."""
+        changes = {}
+        for key, (value, before, small) in self._shared.items():
+            if small or key in brought:
+                after = wire.dump(value, self.refer)
+                if after != before:
+                    changes[key] = self._shared[key][1] = after
+        return changes
+
+    def _change(self, changes: dict[str, Any]) -> None:
+        """Bring containers to what the other side made of them."""
+        for key, packed in changes.items():
+            if key in self._shared and self._shared[key][1] != packed:
+                _replace(self._shared[key][0], wire.load(packed, self.resolve))
+                self._shared[key][1] = packed
+
+    def _forget(self) -> None:
+        """When nothing is asked any more, go on sharing only the newest containers that are small."""
+        if self._depth == 0:
+            small = [key for key, each in self._shared.items() if each[2]]
+            for key in self._shared.keys() - small[-MOST_SHARED:]:
+                self._keys.pop(id(self._shared.pop(key)[0]), None)
 
     def refer(self, value: Any) -> Any:
         """What stands for an object on the wire."""
@@ -90,6 +148,8 @@ class Peer:
         name = getattr(value, "__name__", None)
         if isinstance(name, str) and vars(builtins).get(name) is value:
             return {"builtin": name}
+        if isinstance(value, type) and issubclass(value, BaseException):
+            return {"error": self._names(value)}
         handle = self._handles.setdefault(id(value), len(self._objects))
         if handle == len(self._objects):
             self._objects.append(value)
@@ -99,9 +159,13 @@ class Peer:
         """The object that ``refer`` of the other side stands for."""
         match packed:
             case {"mine": int(handle)}:
-                return Remote(self, handle)
+                remote = self._remotes.setdefault(handle, Remote(self, handle))
+                object.__setattr__(remote, "_answers", False)  # until whoever made it says so
+                return remote
             case {"yours": int(handle)} if 0 <= handle < len(self._objects):
                 return self._objects[handle]
+            case {"error": list(names)}:
+                return self._error(names)
             case {"builtin": str(name)} if not name.startswith("_"):
                 found = getattr(builtins, name)
                 if self._trusting or isinstance(found, type) or name in PURE:
@@ -109,181 +173,95 @@ class Peer:
         raise ValueError("no such reference")
 
     def _perform(self, message: Any) -> None:
-        operands: list[Any] = []
+        brought: list[str] = []
+        self._depth += 1
         try:
-            action = ACTIONS[message["do"]]
-            operands = [wire.load(each, self.resolve) for each in message["with"]]
+            self._change(message["changed"])
+            target, action = wire.load(message["to"], self.resolve), ACTIONS[message["do"]]
+            packed, named = message["with"]
+            operands = [self.take(each) for each in packed]
+            keywords = {name: self.take(each) for name, each in named.items()}
+            brought = [
+                each["shared"][0] for each in (*packed, *named.values()) if isinstance(each, dict) and "shared" in each
+            ]
             if not self._trusting:
-                self._allow(message["do"], message["with"][0], operands)
-            value = action(*operands)
-            reply = {"value": wire.dump(value, self.refer), "changed": self._changed(message["with"], operands)}
+                self._allow(message["do"], message["to"], target, operands)
+            value = action(target, operands, keywords) if message["do"] == "call" else action(target, *operands)
+            reply = {"value": self.give(value)}
         except BaseException as error:  # whatever foreign code raises is an answer
-            names = [kind.__name__ for kind in type(error).__mro__]
-            try:
-                text = str(error)[:500]
-            except Exception:
-                text = ""
-            reply = {"error": [names, text]}
+            reply = {"error": self._said(error)}
+        with suppress(Exception):
+            reply["changed"] = self._changes(brought)
+        self._depth -= 1
+        self._forget()
         self.say(reply)
 
-    def _changed(self, packed: list[Any], operands: list[Any]) -> dict[str, Any]:
-        """Lists, dicts and sets among the arguments of a call that are not what they were."""
-        changed = {}
-        for place, before in enumerate(packed[1]) if len(packed) > 1 and isinstance(packed[1], list) else ():
-            if isinstance(operands[1][place], list | dict | set):
-                after = wire.dump(operands[1][place], self.refer)
-                if after != before:
-                    changed[str(place)] = after
-        return changed
-
-    def _allow(self, action: str, packed: Any, operands: list[Any]) -> None:
+    def _allow(self, action: str, packed: Any, target: Any, operands: list[Any]) -> None:
         """Raise PermissionError for what the other side may not do here. Only what was passed to it is a target."""
-        target = operands[0]
+        own = type(target).__module__ == self._owner
         if not isinstance(packed, dict) or list(packed) != ["yours"]:
             allowed = False
         elif action == "call":
-            allowed = inspect.isroutine(target) or type(target).__module__ == self._owner
+            allowed = inspect.isroutine(target) or own
         elif action in ("get", "set"):
-            name = operands[1]
-            allowed = isinstance(name, str) and not name.startswith("_") and type(target).__module__ == self._owner
+            allowed = own and isinstance(operands[0], str) and not operands[0].startswith("_")
         else:
-            allowed = action in READ_ONLY and type(target).__module__ == self._owner
+            allowed = own and action in READ_ONLY
         if not allowed:
             raise PermissionError(f"tests do not let a program {action} this")
 
+    def _names(self, kind: type[BaseException]) -> list[str]:
+        """A class of exceptions by the names of its bases, from the first of its own to the first of Python's."""
+        names: list[str] = []
+        for each in kind.__mro__:
+            names.append(f"{each.__module__}:{each.__name__}")
+            if each.__module__.partition(".")[0] in sys.stdlib_module_names:
+                break
+        self._errors.setdefault(tuple(names), kind)
+        return names
 
-class Remote:
-    """An object of the other side."""
+    def _error(self, names: list[str]) -> type[BaseException]:
+        """The class of these names; one of its own for each that is not Python's."""
+        known = self._errors.get(tuple(names))
+        if known is None:
+            module, _, name = names[0].partition(":")
+            python = module.partition(".")[0] in sys.stdlib_module_names
+            known = getattr(sys.modules.get(module), name, None) if python else None
+            if not (isinstance(known, type) and issubclass(known, BaseException)):
+                known = type(name, (self._error(names[1:]) if names[1:] else Exception,), {"__module__": self._owner})
+            self._errors[tuple(names)] = known
+        return known
 
-    def __init__(self, peer: Peer, handle: int) -> None:
-        object.__setattr__(self, "_peer", peer)
-        object.__setattr__(self, "_handle", handle)
+    def _said(self, error: BaseException) -> dict[str, Any]:
+        """An exception on the wire, with those of its values that are plain."""
+        said: dict[str, Any] = {"names": self._names(type(error)), "text": "", "args": [], "values": {}}
+        lines = [
+            each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == f"{wire.OWNER}.py"
+        ]
+        if lines:
+            BaseException.add_note(error, f"line {lines[-1]} of the program")
+        with suppress(Exception):
+            said["text"] = str(error)[:500]
+        with suppress(Exception):
+            said["args"] = [wire.dump(each) for each in error.args]
+        for name, value in list(getattr(error, "__dict__", {}).items()):
+            with suppress(Exception):
+                said["values"][name] = wire.dump(value)
+        return said
 
-    def _ask(self, action: str, *operands: Any) -> Any:
-        return object.__getattribute__(self, "_peer").ask(action, self, *operands)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in PREDICATES:
-            raise AttributeError(f"{name} is asked of plain values alone")
-        return self._ask("get", name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._ask("set", name, value)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._ask("call", list(args), kwargs)
-
-    def __iter__(self) -> Iterator[Any]:
-        steps = self._ask("iterate")
-        while True:
-            found, value = steps._ask("next")
-            if not found:
-                return
-            yield value
-
-    def __next__(self) -> Any:
-        found, value = self._ask("next")
-        if not found:
-            raise StopIteration
-        return value
-
-    def __contains__(self, item: Any) -> bool:
-        return any(item is each or item == each for each in self)
-
-    def __len__(self) -> int:
-        return self._ask("length")
-
-    def __bool__(self) -> bool:
-        return self._ask("truth") is True
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._ask("item", key)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._ask("set_item", key, value)
-
-    def __delitem__(self, key: Any) -> None:
-        self._ask("delete_item", key)
-
-    def __str__(self) -> str:
-        return self._ask("text")
-
-    def __repr__(self) -> str:
-        return self._ask("shown")
-
-    def __hash__(self) -> int:
-        return self._ask("hash")
-
-    def __instancecheck__(self, instance: Any) -> bool:
-        return isinstance(instance, Remote) and self._ask("is_class_of", instance) is True
-
-    def __enter__(self) -> Any:
-        return self._ask("get", "__enter__")()
-
-    def __exit__(self, *error: Any) -> None:
-        self._ask("get", "__exit__")(None, None, None)
-
-
-def _comparison(name: str) -> Any:
-    def compare(self: Remote, other: Any) -> Any:
-        if isinstance(other, Remote):
-            return self._ask(name, other) is True
-        return {"eq": False, "ne": True}.get(name, NotImplemented)
-
-    return compare
-
-
-def _arithmetic(name: str, reflected: bool) -> Any:
-    def compute(self: Remote, other: Any) -> Any:
-        result = self._ask(f"r{name}" if reflected else name, other)
-        if not isinstance(other, Remote) and not isinstance(result, Remote):
-            raise TypeError("what a program's object makes of a plain value is no plain value")
-        return result
-
-    return compute
-
-
-for _name in COMPARISONS:
-    setattr(Remote, f"__{_name}__", _comparison(_name))
-for _name in ARITHMETIC:
-    setattr(Remote, f"__{_name.strip('_')}__", _arithmetic(_name, False))
-    setattr(Remote, f"__r{_name.strip('_')}__", _arithmetic(_name, True))
-
-
-def _next(iterator: Any) -> tuple[bool, Any]:
-    for value in iterator:
-        return True, value
-    return False, None
-
-
-def _call(target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return target(*args, **kwargs)
-
-
-def _reflected(name: str) -> Any:
-    compute = getattr(operator, name)
-    return lambda one, other: compute(other, one)
-
-
-ACTIONS: dict[str, Any] = {
-    "call": _call,
-    "get": getattr,
-    "set": setattr,
-    "iterate": iter,
-    "next": _next,
-    "length": len,
-    "truth": bool,
-    "item": operator.getitem,
-    "set_item": operator.setitem,
-    "delete_item": operator.delitem,
-    "text": str,
-    "shown": repr,
-    "hash": hash,
-    "is_class_of": lambda kind, instance: isinstance(instance, kind),
-    **{name: getattr(operator, name) for name in (*COMPARISONS, *ARITHMETIC)},
-    **{f"r{name}": _reflected(name) for name in ARITHMETIC},
-}
-READ_ONLY = frozenset(("iterate", "next", "length", "truth", "item", "text", "shown", "hash", *COMPARISONS))
+    def _raised(self, said: dict[str, Any]) -> BaseException:
+        """The exception that was raised on the other side."""
+        kind, text = self._error(list(said["names"])), str(said["text"])
+        args = [wire.load(each) for each in said["args"]] or ([text] if text else [])
+        try:
+            error = kind(*args)
+            if str(error) != text:  # a text of its own class's making
+                raise ValueError
+        except Exception:  # a class that takes other arguments than it keeps
+            shown = type(kind.__name__, (kind,), {"__str__": lambda _: text, "__init__": lambda *_: None})
+            error = shown(*args)
+        vars(error).update((str(name), wire.load(each)) for name, each in said["values"].items())
+        return error
 
 
 def names_of(namespace: dict[str, Any], peer: Peer) -> dict[str, Any]:
@@ -301,14 +279,15 @@ def names_of(namespace: dict[str, Any], peer: Peer) -> dict[str, Any]:
             names[name] = {"from": [module, called]}  # from math import sqrt
             continue
         with suppress(Exception):
-            names[name] = {"value": wire.dump(value, peer.refer)}
+            names[name] = {"value": peer.give(value)}
     return names
 
 
 def imported(names: dict[str, Any], peer: Peer) -> dict[str, Any]:
     """The names of the program as the tests see them; modules and functions of Python are the tests' own.
 
-    A module keeps its name, so that nobody else's ``math`` is taken for it.
+    A module keeps its name, so that nobody else's ``math`` is taken for it. What has the name of a class makes objects
+    that answer for themselves.
     """
     values = {}
     for name, found in names.items():
@@ -323,40 +302,30 @@ def imported(names: dict[str, Any], peer: Peer) -> dict[str, Any]:
                 case {"from": [str(module), str(called)]} if module in TOOLS:
                     values[name] = getattr(importlib.import_module(module), called)
                 case {"value": packed}:
-                    values[name] = wire.load(packed, peer.resolve)
+                    values[name] = peer.take(packed)
+        if isinstance(values.get(name), Remote) and name[0].isupper() and name != "Solution":
+            object.__setattr__(values[name], "_makes", True)
     return values
 
 
-def _update(operands: tuple[Any, ...], place: str, value: Any) -> None:
-    """Bring an argument of a call to what the other side made of it."""
-    mine = operands[1][int(place)]
-    if isinstance(mine, list) and isinstance(value, list):
+def _size(packed: Any) -> int:
+    """Scalars and containers in packed data, as far as it matters."""
+    left, size = [packed], 0
+    while left and size <= MOST_ITEMS:
+        each = left.pop()
+        size += 1
+        left += each if isinstance(each, list) else each.values() if isinstance(each, dict) else []
+    return size
+
+
+def _replace(mine: Any, value: Any) -> None:
+    """Give a container what another one holds; a dict that keeps its keys can be gone through meanwhile."""
+    if isinstance(mine, list | bytearray) and type(mine) is type(value):
         mine[:] = value
-    elif (isinstance(mine, dict) and isinstance(value, dict)) or (isinstance(mine, set) and isinstance(value, set)):
+    elif isinstance(mine, dict) and isinstance(value, dict):
+        if list(mine) != list(value):
+            mine.clear()
+        mine.update(value) if type(mine) is dict else dict.update(mine, value)
+    elif type(mine) is type(value):  # sets and deques
         mine.clear()
-        mine.update(value)
-
-
-def _error(said: Any) -> Exception:
-    """The nearest exception of Python to the one that was raised on the other side."""
-    names, text = said
-    for name in names:
-        kind = vars(builtins).get(name) if isinstance(name, str) else None
-        if isinstance(kind, type) and issubclass(kind, Exception):
-            try:
-                error = kind(text)
-            except TypeError:  # UnicodeDecodeError and the like take more
-                error = ValueError(text)
-            break
-    else:
-        error = RuntimeError(text)
-    vars(error)["remote_names"] = names
-    return error
-
-
-def without_builtins(values: dict[str, Any], wanted: str) -> dict[str, Any]:
-    """The names but for those of Python's own functions: a program's ``abs`` is none of the tests'.
-
-    ``wanted`` is kept whatever it is called: it is what the tests test.
-    """
-    return {name: value for name, value in values.items() if name == wanted or not hasattr(builtins, name)}
+        (mine.extend if hasattr(mine, "extend") else mine.update)(value)

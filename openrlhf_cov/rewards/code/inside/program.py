@@ -8,25 +8,31 @@ import atexit
 import builtins
 import gc
 import importlib
+import io
 import json
+import linecache
 import os
 import random
 import sys
 import threading
 import traceback
 from _sitebuiltins import Quitter
+from contextlib import suppress
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 REQUEST, CHANNEL, RESULTS = 3, 4, 5
 FAILED, OUT_OF_MEMORY, NO_PROGRAM = 1, 71, 72
 """Exit status of a program that raised, ran out of memory, cannot be compiled."""
 FILE = "solution.py"
+MOST_MESSAGE = 500
+FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+"""What may hold text that was written and not closed."""
 
 WARM = (
     "abc array bisect cmath collections collections.abc contextlib copy dataclasses datetime decimal enum fractions "
-    "functools heapq io itertools json math numbers operator peer pprint queue random re seccomp statistics string "
-    "struct testing textwrap threading time traceback types typing wire"
+    "functools heapq io itertools json math numbers operator peer pprint queue random re remote seccomp statistics "
+    "string struct testing textwrap threading time traceback types typing unittest wire"
 ).split()
 """Imported before any program starts."""
 
@@ -34,13 +40,15 @@ PRELUDE = """
 import bisect, collections, copy, functools, heapq, itertools, math, operator, random, re, string, sys, time
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from decimal import Decimal
+from fractions import Fraction
 from functools import cache, cmp_to_key, lru_cache, reduce
 from heapq import heapify, heappop, heappush, heappushpop, heapreplace, nlargest, nsmallest
-from itertools import accumulate, chain, combinations, groupby, permutations, product, zip_longest
-from math import ceil, comb, factorial, floor, gcd, inf, isqrt, lcm, log, log2, pi, sqrt
+from itertools import accumulate, chain, combinations, groupby, islice, permutations, product, zip_longest
+from math import ceil, comb, factorial, floor, gcd, inf, isclose, isinf, isnan, isqrt, lcm, log, log2, pi, sqrt
 from typing import *
 """
-"""What the judges of function calls import before a program."""
+"""What the judges of function calls import before a program, and what statements may use."""
 _prelude: dict[str, Any] = {}
 
 
@@ -62,20 +70,38 @@ def run() -> int:
     gc.enable()
     random.seed()
     sys.argv = [FILE]
+    status = 0
     try:
         MODES[request["mode"]](request)
-        threading._shutdown()
-        status = 0
     except SystemExit as end:
         status = _status_of(end)
     except BaseException as error:  # the program's
         status = _report(error)
+    failed = _finish() if request["mode"] == "script" else 0
+    return status or failed
+
+
+def _finish() -> int:
+    """What Python does at the end of a program: wait for threads, call what waits for the end, write what is left."""
+    threading._shutdown()
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
+    failed = _flush(sys.__stdout__, sys.stdout, sys.stderr)
+    _flush(*(each for each in gc.get_objects() if type(each) in FILES))
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+    sys.modules.pop("__main__", None)
+    gc.collect()  # which ends the objects of the program's module
+    return _flush(sys.stdout, sys.stderr) or failed
+
+
+def _flush(*streams: TextIO | io.IOBase | None) -> int:
+    """Write what the streams still hold; an exit status."""
+    status = 0
+    for stream in streams:
         try:
-            stream.flush()
-        except (OSError, ValueError, AttributeError):
-            status = status or FAILED
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
+        except Exception:  # also of a stream that the program made
+            status = FAILED
     return status
 
 
@@ -99,7 +125,7 @@ def calls(request: dict[str, Any]) -> None:
             except (MemoryError, SystemExit):
                 raise
             except BaseException as error:
-                reply = {"error": f"{type(error).__name__}: {error}"[:500]}
+                reply = {"error": _described(error)}
             channel.write(wire.line(reply))
             channel.flush()
 
@@ -122,7 +148,7 @@ def tests(request: dict[str, Any]) -> None:
     import testing
 
     with _channel() as channel, os.fdopen(RESULTS, "wb") as results:
-        testing.run(request, channel, results)
+        testing.run(request, channel, results, _prelude)
 
 
 MODES = {"script": script, "calls": calls, "served": served, "tests": tests}
@@ -132,10 +158,17 @@ def _channel() -> BinaryIO:
     """The channel; what is printed from here on goes nowhere, and so keeps nobody waiting."""
     import socket
 
+    global _messages
+    _messages = os.dup(2)
     nowhere = os.open("/dev/null", os.O_WRONLY)
     os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
     os.close(nowhere)
     return socket.socket(fileno=CHANNEL).makefile("rwb")
+
+
+_messages = 2
+"""Where the last words of a program go."""
 
 
 def _module(name: str) -> ModuleType:
@@ -152,6 +185,8 @@ def _run(request: dict[str, Any], module: ModuleType) -> None:
         code = compile(request["source"], FILE, "exec")
     except (SyntaxError, ValueError, RecursionError, OverflowError) as error:  # null bytes, too many brackets
         raise SyntaxError(str(error)) from None
+    lines = request["source"].splitlines(keepends=True)
+    linecache.cache[FILE] = (len(request["source"]), None, lines, FILE)
     exec(code, vars(module))
 
 
@@ -173,7 +208,20 @@ def _status_of(end: SystemExit) -> int:
 
 
 def _report(error: BaseException) -> int:
-    traceback.print_exception(error, limit=-5)
+    with suppress(OSError):
+        os.write(_messages, _described(error).encode(errors="replace"))
     if isinstance(error, SyntaxError) and error.__cause__ is None and error.__suppress_context__:
         return NO_PROGRAM
     return OUT_OF_MEMORY if isinstance(error, MemoryError) else FAILED
+
+
+def _described(error: BaseException) -> str:
+    """The end of a traceback, from the first line of the program on."""
+    frame = error.__traceback__
+    while frame and frame.tb_frame.f_code.co_filename != FILE:
+        frame = frame.tb_next
+    try:
+        lines = traceback.format_exception(type(error), error, frame, limit=-3, chain=False)
+    except Exception:  # the error's own text fails
+        lines = [type(error).__name__]
+    return "".join(lines).removeprefix("Traceback (most recent call last):\n")[-MOST_MESSAGE:]

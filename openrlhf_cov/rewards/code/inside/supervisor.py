@@ -145,7 +145,8 @@ def restrict(seconds: int, memory: int, files: int, threads: int, user: int) -> 
     ):
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (value, value))
+        # programs with deep recursion ask for more stack, which the memory limits as well
+        resource.setrlimit(kind, (value, hard if kind == resource.RLIMIT_STACK else value))
     if os.getuid() != user:
         os.setgroups([])
         os.setresgid(user, user, user)

@@ -5,9 +5,14 @@ One line of JSON for each test goes to the results, which the program's process 
 """
 
 import ast
+import builtins
+import inspect
 import itertools
+import linecache
 import math
+import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, BinaryIO
@@ -19,23 +24,26 @@ MODULE = "tests"
 Test = Callable[[], Any]
 
 
-def run(request: dict[str, Any], channel: BinaryIO, results: BinaryIO) -> None:
-    """Run all tests of the request, or those up to the first that fails."""
+def run(request: dict[str, Any], channel: BinaryIO, results: BinaryIO, common: dict[str, Any]) -> None:
+    """Run all tests of the request, or those up to the first that fails. ``common``: names that any test may use."""
     side = peer.Peer(channel, trusting=False, owner=MODULE)
     names = side.hear().get("names", {})
     module = ModuleType(MODULE)
     sys.modules[MODULE] = module
     values = peer.imported(names if isinstance(names, dict) else {}, side)
-    freely = peer.without_builtins(values, request["function"])
+    tested = _tested(request, common.keys() | vars(builtins).keys())
+    helpers = {name: value for name, value in common.items() if name not in tested}
     # a program that calls something as the tests call a helper of theirs would be asked what it thinks of itself
-    freely = {name: value for name, value in freely.items() if name not in _bound(request["setup"])}
+    own = _bound(request["setup"]) | helpers.keys() | (vars(builtins).keys() - tested)
+    freely = {name: value for name, value in values.items() if name not in own}
     _pretend_modules(values, list(freely))
+    vars(module).update(helpers)
     if not request["functions"]:  # a file of tests imports what it wants
         vars(module).update(freely, np=sys.modules["numpy"], numpy=sys.modules["numpy"], pytest=sys.modules["pytest"])
     failure: BaseException | None = None
     gathered: list[Test] = []
     try:
-        exec(compile(request["setup"], "tests.py", "exec"), vars(module))
+        exec(_compiled(request["setup"], "tests.py"), vars(module))
         gathered = list(_tests(request, module, values))
     except BaseException as error:
         failure = error
@@ -46,7 +54,8 @@ def run(request: dict[str, Any], channel: BinaryIO, results: BinaryIO) -> None:
     for test in gathered:
         outcome: BaseException | None = None
         try:
-            test()
+            if test() is not None:
+                raise TypeError("a test returns nothing")
         except BaseException as error:  # also SystemExit: a test that does not come to its end has failed
             outcome = error
         _tell(results, outcome)
@@ -54,10 +63,40 @@ def run(request: dict[str, Any], channel: BinaryIO, results: BinaryIO) -> None:
             return
 
 
+def _tested(request: dict[str, Any], python: set[str]) -> set[str]:
+    """Names that Python has and the tests mean the program's.
+
+    Those in statements that name nothing else of the program, if none that does needs them: with ``gcd(4, 6) == 2``
+    it is the program's ``gcd``, with ``abs(f(3) - 9) < 1e-6`` it is Python's ``abs``.
+    """
+    alone, beside, setup = set(), set(), _bound(request["setup"])
+    for source in request["asserts"] or [request["setup"]]:
+        tree = ast.parse(source)
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - setup - _bound(source)
+        names -= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        if names <= python:  # of Python's functions, those that are always there only where there are no others
+            alone |= names - vars(builtins).keys() or names
+        else:
+            beside |= names
+    return (alone - beside) | {request["function"]}
+
+
 def _tell(results: BinaryIO, error: BaseException | None) -> None:
-    detail = "" if error is None else f"{type(error).__name__}: {error}"[:300]
-    results.write(wire.line({"passed": error is None, "detail": detail}))
+    """Report a test. What is said beside that it failed is for a person."""
+    detail = ""
+    if error is not None:
+        told = [str(error), *map(str, getattr(error, "__notes__", []))]
+        frames = [each.line for each in traceback.extract_tb(error.__traceback__) if each.filename.startswith("test")]
+        detail = f"{type(error).__name__}: {', '.join(filter(None, told))}"[:200]
+        detail += f" in {frames[-1]}" if frames else ""
+    results.write(wire.line({"passed": error is None, "detail": detail[:300]}))
     results.flush()
+
+
+def _compiled(source: str, name: str) -> Any:
+    """Code whose lines are found for a message."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    return compile(source, name, "exec")
 
 
 def _bound(source: str) -> set[str]:
@@ -76,25 +115,115 @@ def _bound(source: str) -> set[str]:
 def _tests(request: dict[str, Any], module: ModuleType, values: dict[str, Any]) -> Iterator[Test]:
     """What the tests define; a name that a program's ``values`` brought is no test, whatever it is called."""
     for number, source in enumerate(request["asserts"]):
-        code = compile(source, f"assert_{number + 1}.py", "exec")
+        code = _compiled(source, f"test_{number + 1}.py")
         yield lambda code=code: exec(code, vars(module))
-    for name, value in list(vars(module).items()):
-        if not request["functions"]:
-            break
-        if values.get(name) is value:
-            continue
-        if name.startswith("test") and callable(value) and not isinstance(value, type | peer.Remote):
-            yield from _cases(value)
-        elif name.startswith("Test") and isinstance(value, type):
-            for method in [method for method in vars(value) if method.startswith("test")]:
-                yield from _cases(getattr(value(), method))
+    if not request["functions"]:
+        return
+    owned = {name: value for name, value in vars(module).items() if values.get(name) is not value}
+    fixtures = {name: value for name, value in owned.items() if isinstance(value, Fixture)}
+    around = _hook(owned, "setup_function"), _hook(owned, "teardown_function")
+    _hook(owned, "setup_module", "setUpModule")()
+    for name, value in owned.items():
+        if name.startswith("test") and inspect.isfunction(value):
+            for given in _combinations(value):
+                yield _Case(value, given, fixtures, around)
+        elif isinstance(value, type) and (name.startswith("Test") or hasattr(value, "assertEqual")):
+            yield from _methods(value, fixtures)
 
 
-def _cases(function: Callable[..., Any]) -> Iterator[Test]:
-    """A test for each combination of the parameters that ``parametrize`` gave."""
-    for combination in itertools.product(*getattr(function, "parameters", [])):
-        given = {name: value for part in combination for name, value in part.items()}
-        yield lambda given=given: function(**given)
+def _methods(suite: type, fixtures: dict[str, "Fixture"]) -> Iterator[Test]:
+    """The tests of a class, each with an object of its own."""
+    before = _hook(suite, "setup_class", "setUpClass")
+    for name in [name for name in _members(suite) if name.startswith("test")]:
+        for given in _combinations(getattr(suite, name), suite):
+            one = suite()
+            own = {each: getattr(one, each) for each in _members(suite) if isinstance(getattr(suite, each), Fixture)}
+            around = _hook(one, "setup_method", "setUp"), _hook(one, "teardown_method", "tearDown")
+            yield _Case(getattr(one, name), given, fixtures | own, around, before)
+            before = _nothing
+
+
+def _members(suite: type) -> list[str]:
+    """Names of a class and its bases, in the order in which they are written."""
+    return list({name: None for each in reversed(suite.__mro__) for name in vars(each)})
+
+
+def _nothing() -> None:
+    """Where there is no hook."""
+
+
+def _hook(owner: Any, *names: str) -> Callable[[], Any]:
+    """What a class, an object or a namespace has to run before or after tests; nothing where there is none."""
+    for name in names:
+        found = owner.get(name) if isinstance(owner, dict) else getattr(owner, name, None)
+        if found is not None:
+            return lambda: found(*[None] * _required(found))
+    return _nothing
+
+
+def _required(function: Callable[..., Any]) -> int:
+    """The arguments that it must have: pytest offers a hook the test, or its module."""
+    return sum(each.default is each.empty for each in inspect.signature(function).parameters.values())
+
+
+def _combinations(*marked: Any) -> Iterator[dict[str, Any]]:
+    """The parameters of each test that ``parametrize`` makes of a function, and of its class."""
+    lists = [each for mark in marked for each in getattr(mark, "parameters", [])]
+    for combination in itertools.product(*lists):
+        yield {name: value for part in combination for name, value in part.items()}
+
+
+class _Case:
+    """One test: what stands before it, the function with all that it takes, and what stands after it."""
+
+    def __init__(
+        self, function: Any, given: dict[str, Any], fixtures: Any, around: Any, first: Any = _nothing
+    ) -> None:
+        self._function, self._given, self._fixtures = function, given, fixtures
+        self._before, self._after, self._first = *around, first
+
+    def __call__(self) -> Any:
+        made: dict[str, Any] = dict(self._given)
+        steps: list[Iterator[Any]] = []
+        self._first()
+        for name, fixture in self._fixtures.items():
+            if fixture.autouse:
+                self._make(name, made, steps)
+        self._before()
+        try:
+            return self._function(**self._arguments(self._function, made, steps))
+        finally:
+            self._after()
+            for each in reversed(steps):
+                next(each, None)
+
+    def _arguments(self, function: Any, made: dict[str, Any], steps: list[Iterator[Any]]) -> dict[str, Any]:
+        names = [name for name in inspect.signature(function).parameters if name in made or name in self._fixtures]
+        return {name: self._make(name, made, steps) for name in names}
+
+    def _make(self, name: str, made: dict[str, Any], steps: list[Iterator[Any]]) -> Any:
+        if name not in made:
+            function = self._fixtures[name].function
+            value = function(**self._arguments(function, made, steps))
+            if inspect.isgenerator(value):
+                steps.append(value)
+                value = next(value)
+            made[name] = value
+        return made[name]
+
+
+class Fixture:
+    """What ``pytest.fixture`` makes of a function; each test gets a value of its own."""
+
+    def __init__(self, function: Any = None, scope: str = "function", autouse: bool = False) -> None:
+        self.function, self.autouse = function, autouse
+
+    def __call__(self, function: Any) -> "Fixture":
+        self.function = function
+        return self
+
+    def __get__(self, owner: Any, kind: Any = None) -> "Fixture":
+        return self if owner is None else Fixture(self.function.__get__(owner, kind), autouse=self.autouse)
 
 
 def _pretend_modules(values: dict[str, Any], public: list[str]) -> None:
@@ -103,9 +232,9 @@ def _pretend_modules(values: dict[str, Any], public: list[str]) -> None:
     vars(solution).update(values)
     solution.__all__ = public
     pytest = ModuleType("pytest")
-    pytest.raises, pytest.approx, pytest.fail, pytest.skip = Raises, Approximately, _fail, _fail
+    pytest.raises, pytest.approx, pytest.fail, pytest.fixture = Raises, Approximately, _fail, Fixture
     pytest.mark = Marks()
-    pytest.param = lambda *values, **_: values
+    pytest.param = lambda *values, **_: Parameters(values)
     sys.modules.update(solution=solution, pytest=pytest, numpy=_numpy())
 
 
@@ -132,6 +261,10 @@ def _fail(reason: str = "", **_: Any) -> None:
     raise AssertionError(reason)
 
 
+class Parameters(tuple):
+    """``pytest.param``."""
+
+
 class Marks:
     """``pytest.mark``: ``parametrize``, and others that change nothing."""
 
@@ -140,10 +273,14 @@ class Marks:
 
     def parametrize(self, names: Any, values: Any, **_: Any) -> Any:
         """A decorator that gives a function one more list of parameters."""
-        split = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+        split = [name.strip() for name in names.split(",") if name.strip()] if isinstance(names, str) else list(names)
+        single = isinstance(names, str) and len(split) == 1
 
         def mark(function: Any) -> Any:
-            rows = [{split[0]: value} if len(split) == 1 else dict(zip(split, value, strict=True)) for value in values]
+            rows = []
+            for value in values:
+                alone = single and not isinstance(value, Parameters)
+                rows.append(dict(zip(split, [value] if alone else value, strict=True)))
             function.parameters = [*getattr(function, "parameters", []), rows]
             return function
 
@@ -166,20 +303,12 @@ class Raises:
     def __exit__(self, kind: Any, error: Any, _: Any) -> bool:
         if error is None:
             raise AssertionError("nothing was raised")
-        if not any(_is_of(error, each) for each in self.kinds):
+        if not isinstance(error, self.kinds):
             return False
         self.value, self.type = error, kind
-        import re
-
         if self.match is not None and not re.search(self.match, str(error)):
             raise AssertionError(f"{error} does not match {self.match}")
         return True
-
-
-def _is_of(error: Any, kind: Any) -> bool:
-    if isinstance(kind, peer.Remote):  # the program's own exception, which came as its nearest relative
-        return str(kind.__name__) in getattr(error, "remote_names", ())
-    return isinstance(error, kind)
 
 
 class Approximately:

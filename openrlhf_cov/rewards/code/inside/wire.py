@@ -6,9 +6,10 @@ no ``__eq__`` of a program is ever asked; but a container of a program's own cla
 there are references.
 """
 
+import datetime
 import fractions
 import json
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 BIG = 1 << 53
 OWNER = "solution"
 """The module of a program that others ask."""
-MUTABLE = frozenset(("list", "dict", "set", "deque", "bytearray"))
+MUTABLE = frozenset(("list", "dict", "counter", "ordered", "default", "set", "deque", "bytearray"))
 Refer = Callable[[Any], Any]
 
 
@@ -38,6 +39,8 @@ def dump(value: Any, refer: Refer = no_reference) -> Any:
             packed = parts(value)
             if isinstance(packed, list):
                 packed = [dump(each, refer) for each in packed]
+            if kind in ("set", "frozenset"):  # in one order, whatever they were made from
+                packed.sort(key=json.dumps)
             return packed if kind == "list" else {kind: packed}
     return refer(value)
 
@@ -60,6 +63,41 @@ def load(value: Any, resolve: Refer = no_reference) -> Any:
     return KINDS[kind][2](packed)
 
 
+def kind_of(value: Any) -> str:
+    """The kind of a value that is no scalar; empty for an object of a program's own."""
+    found = next((kind for kind, (base, _, _) in KINDS.items() if isinstance(value, base)), "")
+    return "" if found in MUTABLE and type(value).__module__ == OWNER else found
+
+
+class Named(type):
+    """Of tuples: those whose places have names."""
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, tuple) and isinstance(getattr(type(value), "_fields", None), tuple)
+
+
+class NamedTuple(metaclass=Named):
+    """Stands in ``KINDS`` for what ``namedtuple`` makes."""
+
+
+_named: dict[tuple[str, ...], Any] = {}
+"""Name and names of places -> class, so that one that came back is of the class that it had."""
+
+
+def _named_parts(value: Any) -> list[Any]:
+    kind = type(value)
+    _named.setdefault((kind.__name__, *kind._fields), kind)
+    return [kind.__name__, list(kind._fields), *tuple.__iter__(value)]
+
+
+def _named_tuple(parts: list[Any]) -> Any:
+    name, fields, *values = parts
+    key = (name, *fields)
+    if key not in _named:
+        _named[key] = namedtuple(name, fields)
+    return tuple.__new__(_named[key], values)
+
+
 def _pairs(value: Any) -> list[Any]:
     return [part for pair in dict.items(value) for part in pair]
 
@@ -68,9 +106,36 @@ def _dict(parts: list[Any]) -> dict[Any, Any]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
+def _counter(parts: list[Any]) -> Any:
+    made: Any = Counter()
+    dict.update(made, _dict(parts))
+    return made
+
+
+FACTORIES = {kind.__name__: kind for kind in (int, float, str, bool, list, tuple, dict, set)}
+"""What a ``defaultdict`` may make on the other side."""
+
+
+def _default_parts(value: Any) -> list[Any]:
+    name = getattr(value.default_factory, "__name__", "")
+    return [name if FACTORIES.get(name) is value.default_factory else "", *_pairs(value)]
+
+
+def _interval(value: datetime.timedelta) -> list[int]:
+    return [value.days, value.seconds, value.microseconds]
+
+
 KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "list": (list, lambda value: list(list.__iter__(value)), list),
+    "namedtuple": (NamedTuple, _named_parts, _named_tuple),
     "tuple": (tuple, lambda value: list(tuple.__iter__(value)), tuple),
+    "counter": (Counter, _pairs, _counter),
+    "ordered": (
+        OrderedDict,
+        lambda value: [part for pair in value.items() for part in pair],
+        lambda parts: OrderedDict(_dict(parts)),
+    ),
+    "default": (defaultdict, _default_parts, lambda parts: defaultdict(FACTORIES.get(parts[0]), _dict(parts[1:]))),
     "dict": (dict, _pairs, _dict),
     "set": (set, lambda value: list(set.__iter__(value)), set),
     "frozenset": (frozenset, lambda value: list(frozenset.__iter__(value)), frozenset),
@@ -87,21 +152,19 @@ KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
         lambda value: [value.numerator, value.denominator],
         lambda parts: fractions.Fraction(*parts),
     ),
+    "datetime": (datetime.datetime, datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    "date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
+    "time": (datetime.time, datetime.time.isoformat, datetime.time.fromisoformat),
+    "timedelta": (datetime.timedelta, _interval, lambda parts: datetime.timedelta(*parts)),
+    "timezone": (
+        datetime.timezone,
+        lambda value: _interval(value.utcoffset(None)),
+        lambda parts: datetime.timezone(datetime.timedelta(*parts)),
+    ),
 }
 """Kind -> type, its parts (a list of values, or a text), the value of parts. Types before those they are built on."""
-
-
-def equal(one: Any, other: Any) -> bool:
-    """Equality of plain data in which a dict keeps no order; False where the comparison is too deep."""
-    try:
-        return bool(one == other)
-    except RecursionError:
-        return False
 
 
 def line(message: Any) -> bytes:
     """One line of JSON."""
     return json.dumps(message).encode() + b"\n"
-
-
-__all__ = ["KINDS", "dump", "equal", "line", "load", "no_reference"]

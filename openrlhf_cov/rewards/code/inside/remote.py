@@ -1,0 +1,244 @@
+"""An object of the other side, as one side holds it: what is done to it is asked there (``peer.py``).
+
+It equals nothing that is plain, has no order beside it, and is no number, whatever the object itself says. But an
+object that a test itself makes, by calling a class, is what is tested: it ``answers`` for itself.
+"""
+
+import copy
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+PREDICATES = frozenset(
+    name for kind in (str, bytes, set) for name in dir(kind) if name.startswith("is") or name.endswith("swith")
+)
+"""Questions to a text or a set that tests ask with the expected answer in hand: no object of a program answers."""
+
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+ARITHMETIC = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor")
+UNARY: dict[str, Any] = {
+    "abs": abs, "neg": operator.neg, "pos": operator.pos, "invert": operator.invert, "int": int, "float": float,
+    "complex": complex, "index": operator.index, "round": round, "trunc": int,
+}  # fmt: skip
+
+
+class Remote:
+    """An object of the other side."""
+
+    def __init__(self, peer: Any, handle: int) -> None:
+        object.__setattr__(self, "_peer", peer)
+        object.__setattr__(self, "_handle", handle)
+        object.__setattr__(self, "_makes", False)
+        object.__setattr__(self, "_answers", False)
+
+    def _ask(self, action: str, *operands: Any) -> Any:
+        return object.__getattribute__(self, "_peer").ask(action, self, *operands)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in PREDICATES and not self._answers:
+            raise AttributeError(f"{name} is asked of plain values alone")
+        return self._ask("get", name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._ask("set", name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._ask("delete", name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        made = self._ask("call", args, kwargs)
+        return answering(made) if self._makes else made
+
+    def __iter__(self) -> Iterator[Any]:
+        steps = self._ask("iterate")
+        while True:
+            found, value = steps._ask("next")
+            if not found:
+                return
+            yield value
+
+    def __next__(self) -> Any:
+        found, value = self._ask("next")
+        if not found:
+            raise StopIteration
+        return value
+
+    def __contains__(self, item: Any) -> bool:
+        if self._answers:
+            return self._ask("contains", item) is True
+        return any(item is each or item == each for each in self)
+
+    def __len__(self) -> int:
+        return self._ask("length")
+
+    def __bool__(self) -> bool:
+        return self._ask("truth") is True
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._ask("item", key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._ask("set_item", key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self._ask("delete_item", key)
+
+    def __reversed__(self) -> Any:
+        return self._ask("reversed")
+
+    def __str__(self) -> str:
+        return self._ask("text")
+
+    def __repr__(self) -> str:
+        return self._ask("shown")
+
+    def __format__(self, form: str) -> str:
+        return self._ask("formatted", form)
+
+    def __hash__(self) -> int:
+        return self._ask("hash")
+
+    def __copy__(self) -> Any:
+        return self._ask("copied")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self._ask("deeply_copied")
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return isinstance(instance, Remote) and self._ask("is_class_of", instance) is True
+
+    def __subclasscheck__(self, kind: Any) -> bool:
+        return isinstance(kind, Remote) and self._ask("is_base_of", kind) is True
+
+    def __enter__(self) -> Any:
+        return self._ask("get", "__enter__")()
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._ask("leave", *error[:2])
+
+
+def answering(value: Any) -> Any:
+    """The same, and if it is an object of the other side, one that answers for itself."""
+    if isinstance(value, Remote):
+        object.__setattr__(value, "_answers", True)
+    return value
+
+
+def _comparison(name: str) -> Any:
+    def compare(self: Remote, other: Any) -> Any:
+        if self._answers or isinstance(other, Remote):
+            return self._ask(name, other) is True
+        if name in ("eq", "ne") and isinstance(other, list | dict | set | bytearray):
+            return getattr(operator, name)(self._ask("contents"), other)
+        return {"eq": False, "ne": True}.get(name, NotImplemented)
+
+    return compare
+
+
+def _arithmetic(name: str, reflected: bool) -> Any:
+    def compute(self: Remote, other: Any) -> Any:
+        result = self._ask(f"r{name}" if reflected else name, other)
+        if self._answers:
+            return answering(result)
+        if not isinstance(other, Remote) and not isinstance(result, Remote):
+            raise TypeError("what a program's object makes of a plain value is no plain value")
+        return result
+
+    return compute
+
+
+def _unary(name: str) -> Any:
+    def compute(self: Remote, *places: Any) -> Any:
+        result = self._ask(name, *places)
+        if self._answers:
+            return answering(result)
+        if not isinstance(result, Remote):
+            raise TypeError("a program's object is no number")
+        return result
+
+    return compute
+
+
+for _name in COMPARISONS:
+    setattr(Remote, f"__{_name}__", _comparison(_name))
+for _name in ARITHMETIC:
+    setattr(Remote, f"__{_name.strip('_')}__", _arithmetic(_name, False))
+    setattr(Remote, f"__r{_name.strip('_')}__", _arithmetic(_name, True))
+for _name in UNARY:
+    setattr(Remote, f"__{_name}__", _unary(_name))
+
+
+def _next(iterator: Any) -> tuple[bool, Any]:
+    for value in iterator:
+        return True, value
+    return False, None
+
+
+def _call(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return target(*args, **kwargs)
+
+
+def _leave(target: Any, kind: Any, error: Any) -> Any:
+    return target.__exit__(kind, error, None)
+
+
+def _contents(value: Any) -> Any:
+    """What a container of a program's own class holds, whatever the class says; None of any other object."""
+    for kind in (list, dict, set, bytearray):
+        if isinstance(value, kind):
+            made: Any = kind()
+            (kind.extend if kind in (list, bytearray) else kind.update)(made, kind.copy(value))
+            return made
+    return None
+
+
+def _reflected(name: str) -> Any:
+    compute = getattr(operator, name)
+    return lambda one, other: compute(other, one)
+
+
+ACTIONS: dict[str, Any] = {
+    "call": _call,
+    "get": getattr,
+    "set": setattr,
+    "delete": delattr,
+    "iterate": iter,
+    "next": _next,
+    "reversed": reversed,
+    "length": len,
+    "truth": bool,
+    "contains": operator.contains,
+    "contents": _contents,
+    "item": operator.getitem,
+    "set_item": operator.setitem,
+    "delete_item": operator.delitem,
+    "text": str,
+    "shown": repr,
+    "formatted": format,
+    "hash": hash,
+    "copied": copy.copy,
+    "deeply_copied": copy.deepcopy,
+    "leave": _leave,
+    "is_class_of": lambda kind, instance: isinstance(instance, kind),
+    "is_base_of": lambda kind, other: issubclass(other, kind),
+    **UNARY,
+    **{name: getattr(operator, name) for name in (*COMPARISONS, *ARITHMETIC)},
+    **{f"r{name}": _reflected(name) for name in ARITHMETIC},
+}
+READ_ONLY = frozenset(
+    (
+        "iterate",
+        "next",
+        "length",
+        "truth",
+        "item",
+        "text",
+        "shown",
+        "hash",
+        "contains",
+        *COMPARISONS,
+        *ARITHMETIC,
+        *UNARY,
+    )
+)
+"""What a program may do with an object of a class of the tests, beside calls of what has a public name."""

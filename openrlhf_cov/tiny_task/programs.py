@@ -1,0 +1,155 @@
+"""One-line programs: an embedded task whose reward is the sandbox (pure).
+
+A prompt says in three words and numbers what a function of a list does: which numbers it keeps, how it changes them,
+what it gives of the result, such as ``above 3, times 4, first 2:``. A response is the program ``f``, such as
+``f=lambda x:[v*4 for v in x if v>3][:2]``. It is right if it passes all tests of the exercise.
+
+The base policy has learnt from careless programmers, of whose programs one in three is right. It knows the language,
+but takes ``>=`` for ``>``, slices from the wrong end and forgets a bracket, some of it more often than not.
+Reinforcement learning has to find out which habits the tests do not forgive.
+"""
+
+import itertools
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from openrlhf_cov.config import RewardConfig
+
+DATASOURCE = "tiny_programs"
+SOURCE = f"code/{DATASOURCE}"
+"""Source of a row that is graded by the rule of its row."""
+REWARD = RewardConfig(reward_source="code", code_extract="whole")
+"""A response is a program, without a fence around it."""
+FUNCTION = "f"
+CONSTANTS = range(2, 10)
+TESTS = 5
+"""Of an exercise; each is a list of ``NUMBERS`` numbers."""
+NUMBERS = 12
+SMALLEST, LARGEST = -20, 60
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one word of a prompt means, how it is written, and how careless programmers write it."""
+
+    meaning: Callable
+    right: tuple[str, ...]
+    slips: tuple[str, ...]
+    carelessness: float
+    """How often the base policy's teachers write a slip."""
+
+
+def _part(meaning: Callable, right: Sequence[str], slips: Sequence[str], carelessness: float) -> Part:
+    return Part(meaning, tuple(right), tuple(slips), carelessness)
+
+
+KEEP = {
+    "above": _part(lambda v, k: v > k, ["v>{k}"], ["v>={k}"], 0.6),
+    "below": _part(lambda v, k: v < k, ["v<{k}"], ["v<={k}"], 0.25),
+    "multiples of": _part(lambda v, k: v % k == 0, ["v%{k}==0"], ["v%{k}", "v//{k}==0"], 0.3),
+    "except": _part(lambda v, k: v != k, ["v!={k}"], ["v>{k}"], 0.2),
+}
+CHANGE = {
+    "plus": _part(lambda v, k: v + k, ["v+{k}", "{k}+v"], ["v*{k}"], 0.1),
+    "minus": _part(lambda v, k: v - k, ["v-{k}"], ["{k}-v"], 0.55),
+    "times": _part(lambda v, k: v * k, ["v*{k}", "{k}*v"], ["v+{k}"], 0.15),
+    "modulo": _part(lambda v, k: v % k, ["v%{k}"], ["v//{k}"], 0.3),
+}
+GIVE = {
+    "first": _part(lambda y, k: y[:k], ["{y}[:{k}]"], ["{y}[{k}]"], 0.15),
+    "last": _part(lambda y, k: y[-k:], ["{y}[-{k}:]"], ["{y}[{k}:]", "{y}[:-{k}]"], 0.6),
+    "largest": _part(
+        lambda y, k: sorted(y)[-k:], ["sorted({y})[-{k}:]"], ["sorted({y})[:{k}]", "max({y})[:{k}]"], 0.3
+    ),
+    "smallest": _part(lambda y, k: sorted(y)[:k], ["sorted({y})[:{k}]"], ["sorted({y})[-{k}:]", "min({y})"], 0.2),
+    "every": _part(lambda y, k: y[::k], ["{y}[::{k}]"], ["{y}[:{k}]"], 0.35),
+    "total modulo": _part(lambda y, k: sum(y) % k, ["sum({y})%{k}"], ["sum({y})//{k}", "sum({y}%{k})"], 0.25),
+}
+BEGINNINGS = (f"{FUNCTION}=lambda x:", f"def {FUNCTION}(x):return ")
+FORGOTTEN_BRACKET = 0.04
+"""How often the last one is."""
+
+WORDS = (
+    *(str(digit) for digit in range(10)),
+    *(f"{word} " for parts in (KEEP, CHANGE, GIVE) for word in parts),
+    *(", ", *BEGINNINGS, "x", "v", " for v in ", " if ", "sorted", "sum", "max", "min"),
+    *"[]():+-*/%<>=!",
+)
+"""Tokens. Many a text of them is no program."""
+EXERCISES = len(KEEP) * len(CHANGE) * len(GIVE) * len(CONSTANTS) ** 3
+PROMPT_TOKENS = 9
+RESPONSE_TOKENS = 32
+"""Bound on a response; the longest written program has 28 tokens with its end."""
+
+Choice = tuple[str, int]
+"""A word and its number."""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """The function of a list that keeps some numbers, changes them, and gives something of the result."""
+
+    keep: Choice
+    change: Choice
+    give: Choice
+
+    @property
+    def prompt(self) -> str:
+        """The text that the policy continues."""
+        return ", ".join(f"{word} {number}" for word, number in (self.keep, self.change, self.give)) + ":"
+
+    @property
+    def label(self) -> str:
+        """The tests, as the rule ``code`` reads them. Every list has the number to keep by, and multiples of it."""
+        rng, (_, number) = random.Random(self.prompt), self.keep
+        calls = []
+        for _ in range(TESTS):
+            numbers = [number, number, *(number * rng.randint(-3, 9) for _ in range(5))]
+            numbers += [rng.randint(SMALLEST, LARGEST) for _ in range(NUMBERS - len(numbers))]
+            rng.shuffle(numbers)
+            calls.append([[numbers], self.value(numbers)])
+        return json.dumps({"function": FUNCTION, "calls": calls}, separators=(",", ":"))
+
+    def value(self, numbers: Sequence[int]) -> list[int] | int:
+        """What the function gives for a list."""
+        (keep, k), (change, c), (give, g) = self.keep, self.change, self.give
+        kept = [v for v in numbers if KEEP[keep].meaning(v, k)]
+        return GIVE[give].meaning([CHANGE[change].meaning(v, c) for v in kept], g)
+
+    def to_row(self) -> dict[str, str]:
+        """One line of the data files: keys ``input``, ``label``, ``datasource``."""
+        return {"input": self.prompt, "label": self.label, "datasource": DATASOURCE}
+
+    def to_benchmark_row(self) -> dict[str, str]:
+        """One line of a benchmark: keys ``id``, ``problem``, ``answer``, ``source``."""
+        return {"id": self.prompt, "problem": self.prompt, "answer": self.label, "source": SOURCE}
+
+
+def split_exercises(seed: int, held_out: int) -> tuple[list[Exercise], list[Exercise]]:
+    """All exercises in two disjoint parts, each in random order: those that train, and ``held_out``."""
+    choices = [[(word, number) for word in parts for number in CONSTANTS] for parts in (KEEP, CHANGE, GIVE)]
+    exercises = [Exercise(*chosen) for chosen in itertools.product(*choices)]
+    random.Random(f"programs:{seed}").shuffle(exercises)
+    return exercises[held_out:], exercises[:held_out]
+
+
+def write_program(exercise: Exercise, rng: random.Random, careless: bool = True) -> str:
+    """A program for the exercise, without the end of a response, as a careless or a careful programmer writes it."""
+
+    def chosen(part: Part) -> str:
+        slipped = careless and rng.random() < part.carelessness
+        return rng.choice(part.slips if slipped else part.right)
+
+    (keep, _), (change, _), (give, _) = exercise.keep, exercise.change, exercise.give
+    text = assemble(exercise, chosen(KEEP[keep]), chosen(CHANGE[change]), chosen(GIVE[give]), rng.choice(BEGINNINGS))
+    forgotten = careless and text[-1] in "])" and rng.random() < FORGOTTEN_BRACKET
+    return text[:-1] if forgotten else text
+
+
+def assemble(exercise: Exercise, keep: str, change: str, give: str, beginning: str = BEGINNINGS[0]) -> str:
+    """The program whose parts are written as these templates say, with the numbers of the exercise."""
+    (_, k), (_, c), (_, g) = exercise.keep, exercise.change, exercise.give
+    numbers = f"[{change.format(k=c)} for v in x if {keep.format(k=k)}]"
+    return beginning + give.format(y=numbers, k=g)

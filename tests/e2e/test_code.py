@@ -1,0 +1,76 @@
+"""Programs as rewards, with the real command line and the real sandbox: two engines whose programs are judged at once,
+three steps, and the same run resumed after its first."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from openrlhf_cov.cli.local_ray import local_ray
+from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
+from openrlhf_cov.rewards.reward_func import CODE_METRICS, STATUS_METRICS
+from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
+
+pytestmark = pytest.mark.e2e
+
+FLAGS = """
+    --algo.kl.init_coef 0 --rollout_seeded --cov_type kl_cov --kl_cov_ratio 0.04 --vllm.num_engines 2
+    --rollout.batch_size 8 --rollout.n_samples_per_prompt 4 --rollout.micro_batch_size 16
+    --train.batch_size 16 --train.micro_batch_size 16 --ckpt.save_steps 1 --ckpt.max_num 9
+    --reward_workers 2
+""".split()
+NOT_REPEATED = ("time", "reward/code_seconds", "reward/code_cached_frac")
+"""Metrics of the clock, and of verdicts that only the straight run has already."""
+
+
+@pytest.fixture(scope="module")
+def code_task(needs_sandbox, task, tmp_path_factory):
+    """``task`` with 24 exercises and a base policy for them: three steps of 8."""
+    folder, made = tmp_path_factory.mktemp("code"), TINY_TASKS["code"]
+    exercises, _ = made.split(0, 1)
+    model, tokenizer = made.make_policy(exercises, replace(made.policy(), rows_per_step=48), 0)
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    rows = [exercise.to_row() for exercise in exercises[:24]]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return replace(task, model=folder / "model", train=folder / "train.jsonl")
+
+
+def lines(folder: Path) -> list[dict]:
+    found = read_metrics(folder / METRICS_FILE)
+    return [{name: v for name, v in line.items() if not name.startswith(NOT_REPEATED)} for line in found]
+
+
+def test_a_resumed_run_on_programs_is_the_straight_one(run_trainer, code_task, tmp_path):
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+
+    def flags(folder: Path) -> list[str]:
+        return [*code_task.flags(folder), *FLAGS, *TINY_TASKS["code"].flags]
+
+    with local_ray(num_gpus=3, num_cpus=8, log=tmp_path / "ray.log") as address:
+        ray = {"RAY_ADDRESS": address.gcs} | address.token
+        run = run_trainer(flags(straight), straight, ray)
+        assert run.status == 0
+        assert [line["step"] for line in run.metrics] == [1, 2, 3]
+        for line in run.metrics:
+            shares = [line[name] for name in (*CODE_METRICS.values(), *STATUS_METRICS.values())]
+            # every program has one verdict; a right one that was cut off has no reward
+            cut = line["rollout/truncated_rate"] + 1e-6
+            assert sum(shares) + line["rollout/reward_mean"] == pytest.approx(1.0, abs=cut)
+            assert 0.0 < line["rollout/reward_mean"] < 1.0
+            assert line["rollout/reward_mean"] <= line["reward/code_test_share"] < 1.0
+            assert line["reward/code_seconds"] > 0.0
+            assert math.isfinite(line["policy_loss"])
+
+        # as if it had been killed after its first step
+        left_out = shutil.ignore_patterns("model.safetensors", "global_step[2-9]")
+        shutil.copytree(straight, resumed, ignore=left_out)
+        (resumed / "checkpoints" / "_actor" / "latest").write_text("global_step1")
+        assert run_trainer([*flags(resumed), "--ckpt.load_enable"], resumed, ray).status == 0
+    assert lines(resumed) == lines(straight)
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (resumed, straight))
+    assert all(ours[name].equal(theirs[name]) for name in theirs)

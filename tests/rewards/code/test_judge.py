@@ -1,0 +1,95 @@
+"""What a verdict says, and what costs a program its budget and nothing else."""
+
+import time
+
+import pytest
+
+from openrlhf_cov.rewards.code.judge import Budget
+from openrlhf_cov.rewards.code.sandbox import Sandbox
+
+ONE = {"stdin": [["", "1"]]}
+CALL = {"function": "f", "calls": [[[1], 1]]}
+SHORT = Budget(seconds=0.2, total_seconds=0.3, memory_mb=256, output_mb=1)
+
+
+@pytest.mark.parametrize(
+    ("program", "tests", "lines"),
+    [
+        ("x = 1\ndef g():\n    return int('q')\n\ng()", ONE, ["line 5", "g()", "line 3", "ValueError: invalid"]),
+        ("\ndef f(a):\n    return int('q')", CALL, ["line 3", "return int('q')", "ValueError: invalid"]),
+        (
+            "\ndef f(a):\n    return int('q')",
+            ["assert f(1)"],
+            ["ValueError: invalid", "line 3 of the program", "assert f(1)"],
+        ),
+        ("def f(a): return 2", ["assert f(1) == 1"], ["AssertionError", "assert f(1) == 1"]),
+        ("x = 1\ny = )", ONE, ["SyntaxError", "line 2"]),
+        ("raise RuntimeError('x' * 10_000)", ONE, ["xxx"]),
+        ("import sys\nsys.exit('no')", ONE, ["no"]),
+    ],
+)
+def test_what_is_said_about_an_error_is_about_the_program(verdict, program, tests, lines):
+    detail = verdict(program, tests).detail
+    assert not [line for line in lines if line not in detail], detail
+    assert "program.py" not in detail
+    assert "supervisor" not in detail
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize(
+    "tests", [CALL, ["assert f(1) == 1"], {"pytest": "from solution import f\ndef test_f(): assert f(1) == 1"}]
+)
+def test_what_is_written_beside_a_call_keeps_nobody_waiting(verdict, stream, tests):
+    program = f"import sys\ndef f(a):\n    for _ in range(99): sys.{stream}.write('x' * 10_000)\n    return a\nf(1)"
+    assert verdict(program, tests).status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("program", "statuses"),
+    [
+        ("import sys\nsys.setrecursionlimit(10**9)\ndef g(n): return g(n + 1)\ng(0)", ("time", "memory", "error")),
+        ("import sys\nfrom functools import cache\nsys.setrecursionlimit(10**9)\n@cache\n"
+         "def g(n): return g(n + 1)\ng(0)", ("time", "memory", "error")),
+        ("def g(n): return g(n + 1)\ng(0)", ("error",)),
+    ],
+)  # fmt: skip
+def test_recursion_without_an_end_costs_its_own_budget(verdict, program, statuses):
+    assert verdict(program, ONE).status in statuses
+    assert verdict("print(1)", ONE).status == "passed"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "def f(a): return {(2**61 - 1) * each for each in range(10**5)}",
+        "def f(a): return 'x' * (1 << 21)",
+        "def f(a): return [[]] * 10**6",
+    ],
+)
+def test_values_that_are_costly_to_compare_cost_the_program_alone(verdict, program):
+    assert verdict(program, CALL, SHORT).status in ("time", "output")
+
+
+@pytest.mark.parametrize("tests", [ONE, CALL, ["assert f(1) == 1"]])
+def test_time_for_which_a_busy_machine_keeps_a_program_waiting_is_not_its_own(verdict, monkeypatch, tests):
+    program = "import time\ndef f(a):\n    time.sleep(2)\n    return 1\nif __name__ == '__main__': print(f(1))"
+    monkeypatch.setattr(Sandbox, "_waited", lambda sandbox: 0.0)
+    assert verdict(program, tests, SHORT).status == "time"
+    monkeypatch.setattr(Sandbox, "_waited", lambda sandbox: 9.0)
+    assert verdict(program, tests, SHORT).status == "passed"
+
+
+def test_many_inputs_are_not_lost_to_a_busy_machine(verdict):
+    program = "import time\ntime.sleep(0.2)\nprint(1)"
+    assert verdict(program, {"stdin": [["", "1"]] * 4}, SHORT).passed == 4
+
+
+def test_waiting_is_counted_while_a_program_runs(sandbox):
+    from openrlhf_cov.rewards.code.sandbox import Limits
+
+    process = sandbox.start({"mode": "script", "source": "while True: pass"}, Limits(seconds=5))
+    time.sleep(0.3)
+    waited = sandbox._waited()
+    process.kill("time")
+    process.finish(time.monotonic() + 20)
+    assert waited > 0
