@@ -126,6 +126,12 @@ class CovArgumentParser(Parser):
         if config.methods:
             self._take_published(args, config, given)
             self._open_ppo_clip(args, config, given)
+        if getattr(args, "actor.policy_loss_type") == "gspo" and given.isdisjoint(CLIP_RANGE_FLAGS):
+            self.error(
+                f"--actor.policy_loss_type gspo clips the ratio of a sequence, and --actor.eps_clip "
+                f"{getattr(args, 'actor.eps_clip')} is for that of a token; add --actor.eps_clip_low_high 3e-4 4e-4, "
+                "as published, or your own"
+            )
         self._check_counts(args)
         self._check_sampling(args)
         self._check_evaluation(args, given)

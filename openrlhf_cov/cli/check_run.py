@@ -13,7 +13,7 @@ from openrlhf.utils.logging_utils import init_logger
 from transformers import AutoConfig
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.models.config import check_reachable, methods_of
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.sizing.flag_sizes import process_groups, processes
 from openrlhf_cov.sizing.prose import counted
 from openrlhf_cov.sizing.updates import update_unit, usable_groups
@@ -25,14 +25,16 @@ logger = init_logger(__name__)
 WEIGHT_FILES = ("model*.safetensors", "pytorch_model*.bin")
 
 
-def check_target(args: SimpleNamespace) -> None:
-    """``--entropy_target`` is an entropy that the policy can have."""
-    if args.entropy_target is None:
+def check_entropies(args: SimpleNamespace) -> None:
+    """``--entropy_target`` and the like are entropies that the policy can have."""
+    settings = CovConfig.from_args(args)
+    if not settings.entropies:
         return
     path = args.actor.model_name_or_path
     config = AutoConfig.from_pretrained(path, trust_remote_code=args.trust_remote_code)
     try:
-        check_reachable(args.entropy_target, getattr(config, "vocab_size", None))
+        if vocabulary := getattr(config, "vocab_size", None):
+            settings.check_reachable(vocabulary)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -179,7 +181,14 @@ def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
             f"{counted(whole % batch, 'sample')} of every rollout would have no update; change one of them"
         )
     updates = samples // args.train.batch_size * args.train.max_epochs
-    for method in methods_of(args.cov_type, args.method):
+    settings = CovConfig.from_args(args)
+    low, high = args.actor.eps_clip_low_high
+    if updates == 1 and low != high and settings.ppo_clip is None:
+        logger.warning(
+            f"--actor.eps_clip_low_high {low:g} {high:g} with one update per rollout: nothing is clipped, the policy "
+            "is still the one that sampled. Lower --train.batch_size or raise --rollout.batch_size"
+        )
+    for method in settings.methods:
         if method.one_update and updates == 1:
             logger.warning(
                 f"{method.flag} with one update per rollout: {method.one_update}. Lower --train.batch_size or raise "

@@ -15,7 +15,7 @@ from openrlhf_cov.cli.packages import require
 from openrlhf_cov.cli.tiny_tasks import check_sandbox
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.lab.settings import LabSettings
-from openrlhf_cov.models.config import CovConfig, check_reachable
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.command import write_command
@@ -149,7 +149,7 @@ def prepare(request: Request) -> Any:
     disable_progress_bar()
     task = TASKS[request.args.task]()
     model, tokenizer = task.base_policy(request.args.base_policies or base_policies(), request.args.base_seed)
-    check_reachable(request.config.entropy_target, len(tokenizer))
+    request.config.check_reachable(len(tokenizer))
     base = frozen(model) if request.settings.kl_coef else None
     return Lab(task, model, tokenizer, request.settings, request.config, base)
 

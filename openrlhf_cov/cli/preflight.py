@@ -48,7 +48,7 @@ def check(
                 check_model(flag, path, required=flag.startswith("--actor"), trusted=args.trust_remote_code)
     with attempt():
         if args.actor.model_name_or_path not in known:
-            check_run.check_target(args)
+            check_run.check_entropies(args)
     with attempt():
         check_run.check_checkpoints(args)
     if not args.dry_run:

@@ -162,8 +162,9 @@ def _rollouts(state: RunState) -> list[str]:
         lines.append(
             "sampling: " + ", ".join(f"{name} {_share(name, value)}" for name, value in state.sampling.items())
         )
-    if state.own:
-        lines.append("method: " + ", ".join(f"{name} {label(value)}" for name, value in state.own.items()))
+    for name, numbers in (("gradient", state.gradient), ("method", state.own)):
+        if numbers:
+            lines.append(f"{name}: " + ", ".join(f"{title} {label(value)}" for title, value in numbers.items()))
     if state.grader:
         some = [f"{name} {_percent(value)}" for name, value in state.grader.items() if value != 0]
         zero = [name for name, value in state.grader.items() if value == 0]

@@ -15,7 +15,7 @@ from openrlhf_cov.analysis.verdict import HIGHEST_REWARD, LawResult, examine_law
 from openrlhf_cov.dashboard import alerts
 from openrlhf_cov.dashboard.alerts import Alert, find_alerts
 from openrlhf_cov.dashboard.eta import Activity, Pace, Total, activity, pace, remaining, total_steps
-from openrlhf_cov.utils.metric_table import ENTROPY, PHASES, STEP_TOTAL, family, title
+from openrlhf_cov.utils.metric_table import ENTROPY, OWN, PHASES, STEP_TOTAL, family, title
 from openrlhf_cov.utils.terminal import printable
 
 LAW_RESAMPLES = 500
@@ -33,11 +33,10 @@ SAMPLING = (
     *("sampling/wasted_token_frac", "sampling/rounds"),
 )
 GRADER = (*family("reward/"), "truncated")
-OWN = ("control/", "method/")
-"""Families of numbers that a method has for itself, whichever they are."""
+GRADIENT = ("gradient/positive_mass", "gradient/negative_mass", "gradient/zero_frac")
 COLUMNS = frozenset(
     {TIME, STEP_TOTAL, LENGTH, SAMPLES, *INTERVENTION_COLUMNS, *CURVES}
-    | {*PHASES, *SAMPLING, *GRADER, *OWN, *alerts.COLUMNS}
+    | {*PHASES, *SAMPLING, *GRADER, *GRADIENT, *OWN, *alerts.COLUMNS}
 )
 """All metrics that the dashboard reads."""
 
@@ -84,6 +83,7 @@ class RunState:
     tokens_per_second: tuple[float, float] = (math.nan, math.nan)
     sampling: dict[str, float] = field(default_factory=dict)
     grader: dict[str, float] = field(default_factory=dict)
+    gradient: dict[str, float] = field(default_factory=dict)
     own: dict[str, float] = field(default_factory=dict)
     method: str | None = None
     selected_frac: float = math.nan
@@ -132,7 +132,8 @@ def build(run: Run, *, follows: bool = True, asked_steps: int | None = None, law
         tokens_per_second=tuple(_ratio(tokens, _last(table, name)) for name in ("timing/generation", STEP_TOTAL)),
         sampling=_present(table, SAMPLING),
         grader=_present(table, GRADER),
-        own={_own_title(name): _last(table, name) for name in sorted(table.columns) if name.startswith(OWN)},
+        gradient=_present(table, GRADIENT),
+        own={title(name): _last(table, name) for name in sorted(table.columns) if name.startswith(OWN)},
         selected_frac=_last(table, "cov/selected_frac"),
         law=law,
         keeps_groups=keeps_groups(table),
@@ -187,10 +188,6 @@ def _phases(table: Table) -> tuple[Phase, ...]:
 def _present(table: Table, names: Sequence[str]) -> dict[str, float]:
     """Title -> value in the newest step, of the metrics that the log has."""
     return {title(name): _last(table, name) for name in names if name in table.columns}
-
-
-def _own_title(name: str) -> str:
-    return name.removeprefix("method/") if name.startswith("method/") else title(name)
 
 
 def _kept(table: Table) -> float:

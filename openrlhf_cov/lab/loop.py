@@ -102,7 +102,7 @@ class Lab:
     def roll_out(self) -> tuple[Tensor, Samples, Tensor]:
         """Prompts (B, P), samples (B, A) and scores (B,), the samples of a group one after another."""
         asked = [self.task.draw(self.problems) for _ in range(self.settings.prompts)]
-        prompts, samples = self._ask(asked, self.settings.group, self.generator)
+        prompts, samples = self._ask(asked, self.settings.group, self.generator, self.config.proxy_min_p)
         scores = self._right(samples, asked, self.settings.group).flatten().float()
         if self.settings.random_reward:
             scores = torch.tensor([float(self.coin.random() < 0.5) for _ in scores])
@@ -122,6 +122,7 @@ class Lab:
             action_mask=mask,
             scores=scores,
             sample_ids=torch.arange(len(scores)),
+            proxy=samples.proxy,
         )
 
     def update(
@@ -202,7 +203,7 @@ class Lab:
         """What each method does to the tokens of each micro-batch of an optimizer step, seen as a whole before it."""
         config = self.loss.config
         current = not first and (config.asks_log_probs or config.entropy_policy == "current")
-        batches, keys, entropies, old_entropies = [], [], [], []
+        batches, keys, entropies, old_entropies, proxies = [], [], [], [], []
         for rows in parts:
             log_probs, entropy = rollout.log_probs[rows], rollout.entropy[rows]
             if current:
@@ -214,8 +215,9 @@ class Lab:
             keys.append(token_keys(self.settings.seed, step, rollout.sample_ids[rows], mask.shape[1]))
             entropies.append(entropy)
             old_entropies.append(rollout.entropy[rows])
-        mean = mean_entropy(token_sums(rollout))
-        return plan_step(config, Window(batches, keys, self.loss.ppo_clip, ALONE, entropies, old_entropies, mean))
+            proxies.append(None if rollout.proxy is None else rollout.proxy[rows])
+        others = entropies, old_entropies, mean_entropy(token_sums(rollout)), proxies
+        return plan_step(config, Window(batches, keys, self.loss.ppo_clip, ALONE, *others))
 
     def _kl(self, prompts: Tensor, responses: Tensor, log_probs: Tensor) -> Tensor:
         """Estimates (k3) of the KL divergence to the base policy (B, A)."""
@@ -261,10 +263,12 @@ class Lab:
     def _greedy(self, asked: Sequence[Problem]) -> Tensor:
         return self._right(self._ask(asked, 1, None)[1], asked, 1)[:, 0]
 
-    def _ask(self, asked: Sequence[Problem], each: int, generator: torch.Generator | None) -> tuple[Tensor, Samples]:
+    def _ask(
+        self, asked: Sequence[Problem], each: int, generator: torch.Generator | None, min_p: float | None = None
+    ) -> tuple[Tensor, Samples]:
         """Prompts (N, P) and ``each`` samples of every one (N * each, A), greedy ones without a generator."""
         prompts = torch.tensor([self.tokenizer.encode(problem.prompt) for problem in asked])
-        return prompts, sample(self.model, prompts, self.task.tokens, generator, self.eos, self.pad, each)
+        return prompts, sample(self.model, prompts, self.task.tokens, generator, self.eos, self.pad, each, min_p)
 
     def _right(self, samples: Samples, asked: Sequence[Problem], each: int) -> Tensor:
         """Booleans (N, each)."""

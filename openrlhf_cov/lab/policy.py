@@ -4,6 +4,7 @@ The forward pass is written out here over the weights of transformers' module, w
 models of this size: most of a small tensor's time is what is done around it.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +13,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
+from openrlhf_cov.models.token_head import EXCLUDED
+
 Cache = list[tuple[Tensor, Tensor]]
 """Of each layer the rotated keys and the values so far, (B, heads, T, size) each; empty before the first call."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Responses (B, A) with padding behind their end; log-probs and entropies (B, A) in nats, without gradient."""
+    """Responses (B, A) with padding behind their end; log-probs and entropies (B, A) in nats, without gradient.
+
+    ``proxy`` (B, A): log-probs among the probable tokens, if asked for.
+    """
 
     responses: Tensor
     log_probs: Tensor
     entropy: Tensor
+    proxy: Tensor | None = None
 
 
 @torch.no_grad()
@@ -34,26 +41,40 @@ def sample(
     eos: int,
     pad: int,
     each: int = 1,
+    min_p: float | None = None,
 ) -> Samples:
     """``each`` responses to every prompt (N, P), one prompt's one after another; A is at most ``tokens``.
 
-    Drawn from the full vocabulary; without a generator the most probable token is taken. A prompt is read once.
+    Drawn from the full vocabulary; without a generator the most probable token is taken. A prompt is read once. With
+    ``min_p`` the samples have their ``proxy``, as of ``token_head.min_p_scores``.
     """
     cache: Cache = []
     logits = logits_of(model, prompts, 1, cache)[:, -1].repeat_interleave(each, 0)
     cache[:] = [(k.repeat_interleave(each, 0), v.repeat_interleave(each, 0)) for k, v in cache]
     ended = torch.zeros(len(logits), dtype=torch.bool)
-    steps: list[tuple[Tensor, Tensor, Tensor]] = []
+    steps: list[tuple[Tensor, ...]] = []
     while True:
         log_p = logits.log_softmax(-1)
         p = log_p.exp()
         drawn = log_p.argmax(-1) if generator is None else torch.multinomial(p, 1, generator=generator)[:, 0]
         token = drawn.masked_fill(ended, pad)
         steps.append((token, log_p.gather(-1, token[:, None])[:, 0], -(p * log_p).sum(-1)))
+        if min_p is not None:
+            steps[-1] += (among_probable(log_p, token, min_p),)
         ended |= token == eos
         if len(steps) == tokens or ended.all():
             return Samples(*(torch.stack(parts, 1) for parts in zip(*steps, strict=True)))
         logits = logits_of(model, token[:, None], 1, cache)[:, -1]
+
+
+def among_probable(log_p: Tensor, tokens: Tensor, min_p: float) -> Tensor:
+    """Log-probs (B,) of ``tokens`` (B,) among those at least ``min_p`` times as probable as the most probable one.
+
+    ``log_p`` is (B, V); a token that is none of them has ``EXCLUDED``.
+    """
+    log_p = log_p.masked_fill(log_p < log_p.amax(-1, keepdim=True) + math.log(min_p), -math.inf)
+    chosen = log_p.gather(-1, tokens[:, None])[:, 0] - log_p.logsumexp(-1)
+    return chosen.masked_fill(chosen.isinf(), EXCLUDED)
 
 
 def log_probs_and_entropy(model: LlamaForCausalLM, prompts: Tensor, responses: Tensor) -> tuple[Tensor, Tensor]:

@@ -32,16 +32,6 @@ def methods_of(cov_type: str, method: str) -> list[Method]:
     return sorted((each for each in METHODS.values() if each.name in names), key=lambda each: not each.by_covariance)
 
 
-def check_reachable(target: float | Schedule | None, vocabulary: int | None) -> None:
-    """ValueError if no distribution over so many tokens has the entropy ``target``; None: nothing to check."""
-    if target is None or vocabulary is None or max(extremes(target)) < math.log(vocabulary):
-        return
-    raise ValueError(
-        f"--entropy_target {max(extremes(target)):g} is out of reach: a vocabulary of {vocabulary} tokens has an "
-        f"entropy of at most {math.log(vocabulary):.2f} nats"
-    )
-
-
 def _names(method: str) -> list[str]:
     return [name.strip() for name in method.split(",")]
 
@@ -163,6 +153,28 @@ class CovConfig(*OF_METHODS):
     def entropy_policy(self) -> str | None:
         """Whose entropies the window holds: ``current``, ``old`` or, where no method asks for any, None."""
         return next(iter(self._asked("entropy_policy")), None)
+
+    @property
+    def proxy_min_p(self) -> float | None:
+        """What decides which tokens the window's proxy log-probs are among; None where no method asks for them."""
+        settings = [method.proxy_min_p for method in self.methods if method.proxy_min_p]
+        return next((getattr(self, name) for name in settings), None)
+
+    @property
+    def entropies(self) -> dict[str, float]:
+        """Setting that is a mean entropy, in nats -> the highest that it takes."""
+        names = ["entropy_target", *(name for method in self.methods for name in method.entropies)]
+        values = {name: getattr(self, name) for name in names}
+        return {name: max(extremes(value)) for name, value in values.items() if value is not None}
+
+    def check_reachable(self, vocabulary: int) -> None:
+        """ValueError if no distribution over so many tokens has an entropy that a setting asks for."""
+        for name, highest in self.entropies.items():
+            if highest >= math.log(vocabulary):
+                raise ValueError(
+                    f"--{name} {highest:g} is out of reach: a vocabulary of {vocabulary} tokens has an entropy of at "
+                    f"most {math.log(vocabulary):.2f} nats"
+                )
 
     def _asked(self, what: str) -> list[str]:
         """Whose log-probs, or entropies, each method asks for that asks for any."""
@@ -297,11 +309,11 @@ class CovConfig(*OF_METHODS):
                     f"{method.flag} has one advantage for all tokens of a response, and {others[0].flag} tells them "
                     "apart; drop one"
                 )
-            dropping = [other for other in others if other.slot == "drop"]
-            if method.estimate and method.plan and dropping:
+            beside = [each for each in self.methods if each.slot in ("drop", "penalty") or each.of_all_tokens]
+            if method.estimate and method.plan and beside:
                 yield (
-                    f"{method.flag} leaves responses out of the mean, and {dropping[0].flag} tokens, each as if "
-                    "alone; drop one"
+                    f"{method.flag} leaves responses out of the mean, and {beside[0].flag} picks or measures tokens "
+                    "of these, too; drop one"
                 )
 
     def _check_fraction(self, name: str, value: float) -> None:

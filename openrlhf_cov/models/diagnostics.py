@@ -32,9 +32,11 @@ def update_metrics(record: LossRecord) -> list[Metric]:
     clipped = ppo_clipped(clipping, *record.ppo_clip, by_sequence) if record.removed is None else record.removed
     log_ratio = batch.log_probs - batch.old_log_probs
     ratio = clipping.sequence_ratio if by_sequence else clipping.ratio
-    gradient = (ratio * seen).masked_fill(clipped | ~mask, 0.0)
+    limit = math.inf if record.dual_clip is None else record.dual_clip
+    still = clipped | ((seen < 0) & (ratio > limit))
+    gradient = (ratio * seen).masked_fill(still | ~mask, 0.0)
     weight = transformed(torch.ones_like(seen), [replace(plan, add=None) for plan in record.plans])
-    coefficient = weight * (ratio if record.coefficient is None else record.coefficient).masked_fill(clipped, 0.0)
+    coefficient = weight * (ratio if record.coefficient is None else record.coefficient).masked_fill(still, 0.0)
     restrained = selected if record.plans and record.plans[0].restrains else torch.zeros_like(mask)
     tokens, picked = mask.sum(), selected.sum()
     return [

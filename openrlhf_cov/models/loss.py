@@ -35,6 +35,8 @@ class LossRecord:
     """Number of the update that the micro-batch belongs to."""
     removed: Tensor | None = None
     """Mask of the action tokens whose gradient a surrogate takes; None without one."""
+    dual_clip: float | None = None
+    """Ratio above which tokens of negative advantages have no gradient, None without it."""
 
     @property
     def selected(self) -> Tensor:
@@ -120,6 +122,7 @@ class MethodLoss(nn.Module):
             coefficient,
             update,
             removed,
+            self.policy_loss.dual_clip,
         )
         loss, clipped, *rest = self.policy_loss(
             log_probs, old_log_probs, advantages, action_mask, rollout_log_probs, **normalizers
@@ -128,7 +131,7 @@ class MethodLoss(nn.Module):
             clipped = removed.sum() / action_mask.sum()
         for method, plan in zip(methods, plans, strict=True):
             if method.penalty:
-                penalty = torch.where(plan.tokens, method.penalty(self.config, batch), 0.0)
+                penalty = torch.where(plan.tokens, method.penalty(self.config, batch, plan), 0.0)
                 by_token = self.policy_loss.token_level_loss
                 loss = loss + self.aggregate(penalty, action_mask, token_level_loss=by_token, **normalizers)
         return loss, clipped, *rest

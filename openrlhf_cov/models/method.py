@@ -101,6 +101,8 @@ class Plan:
     """Factor, at least 0, of the advantages."""
     add: Tensor | None = None
     """Summand of the advantages."""
+    reference: Tensor | None = None
+    """Log-probs that a penalty draws the tokens to."""
     numbers: Mapping[str, Tensor] = field(default_factory=dict)
     """Name -> values whose mean over the action tokens is worth a line in the log: metric ``method/name``."""
 
@@ -165,12 +167,19 @@ class Method:
     """An estimator that gives some groups positive advantages alone."""
     two_valued: bool = False
     """An estimator for one reward of right and one of wrong responses."""
-    penalty: Callable[[Any, TokenBatch], Tensor] | None = None
-    """Penalty (B, A), with gradient, of the planned tokens."""
+    penalty: Callable[[Any, TokenBatch, Plan], Tensor] | None = None
+    """(settings, batch, its plan) -> penalty (B, A), with gradient, of the planned tokens."""
+    proxy_min_p: str | None = None
+    """Setting that says which tokens of the policy that sampled the window's proxy log-probs are among: those at
+    least so many times as probable as the most probable one."""
+    of_all_tokens: bool = False
+    """It weighs tokens by statistics of all of them, so none may be left out of the mean beside it."""
     clip: Callable[[Any], tuple[float, float]] | None = None
     """(settings of a step) -> range (low, high) of the PPO clip in it; instead of ``ppo_clip``."""
     bonus: Callable[[Any], float] | None = None
     """(settings of a step) -> coefficient of the entropy bonus in it."""
+    entropies: tuple[str, ...] = ()
+    """Settings that are mean entropies, in nats."""
     controls: tuple[Control, ...] = ()
     """Settings that ``--entropy_target`` may move, the main one first."""
     ppo_clip: tuple[float, float] | None = None

@@ -44,6 +44,8 @@ class Rollout:
     """(B,), NaN where a response has no score."""
     sample_ids: Tensor
     """(B,) int64; the K responses to prompt p are numbered p * K ... p * K + K - 1."""
+    proxy: Tensor | None = None
+    """Log-probs among the probable tokens, where a method asks for them."""
 
     @property
     def prob_weighted(self) -> Tensor:

@@ -5,6 +5,7 @@ the vocabulary rather than of tokens: each row of the weight then gets its whole
 weight's own type, so that no second buffer of its size is needed, and the weight is read once instead of once a block.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,8 @@ from torch.nn import functional
 BLOCK = 2**25
 """Logits that are there at once: 128 MiB in fp32, and a second tensor like it. A GPU wants large products; on the CPU
 2**21 to 2**26 take the same time."""
+EXCLUDED = -1e4
+"""Log-prob of a token that a distribution of the probable ones leaves out."""
 LEAST_COLUMNS = 256
 """Columns of a block, at least, however many tokens there are: narrower products are slow."""
 
@@ -37,6 +40,39 @@ def token_scores(
     """
     log_probs, entropy = _TokenScores.apply(hidden, weight, bias, targets, temperature, with_entropy, block)
     return log_probs, entropy if with_entropy else None
+
+
+@torch.no_grad()
+def min_p_scores(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    temperature: float,
+    min_p: float,
+    block: int = BLOCK,
+) -> Tensor:
+    """Log-probs (N,) of ``targets`` among the tokens at least ``min_p`` times as probable as the most probable one.
+
+    These alone share all probability; a target that is none of them has ``EXCLUDED``. Arguments are those of
+    ``token_scores``. The projection is carried out twice: which tokens stay is known after the last block.
+    """
+    top = hidden.new_full((len(hidden),), torch.finfo(torch.float32).min, dtype=torch.float32)
+    chosen, mass = torch.zeros_like(top), torch.zeros_like(top)
+
+    def logits() -> Iterator[tuple[Tensor, int, int]]:
+        for start, end in _blocks(len(weight), len(hidden), block):
+            rows = weight[start:end], None if bias is None else bias[start:end]
+            yield _scaled(hidden, *rows, temperature), start, end
+
+    for z, start, end in logits():
+        place, here = _places(targets, start, end)
+        chosen = torch.where(here, z.gather(1, place).squeeze(1), chosen)
+        top = torch.maximum(top, z.amax(1))
+    least = top + math.log(min_p)
+    for z, _, _ in logits():
+        mass += (z - top[:, None]).exp().masked_fill(z < least[:, None], 0.0).sum(1)
+    return (chosen - top - mass.log()).masked_fill(chosen < least, EXCLUDED)
 
 
 class _TokenScores(torch.autograd.Function):

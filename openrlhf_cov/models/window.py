@@ -7,6 +7,7 @@ once, one round of collectives after another. Nothing here carries gradient.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,8 +51,9 @@ class Window:
 
     ``keys`` (``token_keys``) break ties and draw lots; ``ppo_clip`` is the (low, high) range in force. Where a method
     asks for entropies, ``entropies`` (B, A) in nats are those of the policy it asks for, and ``old_entropies`` those
-    of the one that sampled. ``rollout_entropy`` is the mean of these over all tokens of the rollout, 0-d. Every rank
-    must ask for the same things in the same order.
+    of the one that sampled. ``rollout_entropy`` is the mean of these over all tokens of the rollout, 0-d; ``proxies``
+    (B, A) are the log-probs that a method asks for by ``proxy_min_p``. Every rank must ask for the same things in the
+    same order.
     """
 
     def __init__(
@@ -63,9 +65,11 @@ class Window:
         entropies: Sequence[Tensor] = (),
         old_entropies: Sequence[Tensor] = (),
         rollout_entropy: Tensor | None = None,
+        proxies: Sequence[Any] = (),
     ) -> None:
         self.batches, self.keys, self._ppo_clip, self._ranks = batches, keys, ppo_clip, ranks
         self.entropies, self.old_entropies, self.rollout_entropy = entropies, old_entropies, rollout_entropy
+        self.proxies = proxies
         self.masks = [batch.action_mask.bool() for batch in batches]
         parts = [fixed_point_sums(batch.log_probs, batch.advantages, batch.action_mask) for batch in batches]
         self._sums = ranks.all_reduce_sum(torch.stack(parts).sum(0))  # 24 bytes of each rank
@@ -107,11 +111,17 @@ class Window:
         scores = [value_scores(v, mask, k) for v, mask, k in zip(values, self.masks, self.keys, strict=True)]
         return self._best(scores, int(quota(self.count, fraction)))
 
-    def largest_among(self, values: Sequence[Tensor], among: Sequence[Tensor], fraction: float) -> list[Tensor]:
+    def largest_among(
+        self,
+        values: Sequence[Tensor],
+        among: Sequence[Tensor],
+        fraction: float,
+        rounded: Callable[[float], int] = math.ceil,
+    ) -> list[Tensor]:
         """As ``largest``, of the action tokens in the masks ``among`` (B, A) alone; their quota is rounded up."""
         masks = [some & mask for some, mask in zip(among, self.masks, strict=True)]
         scores = [value_scores(v, mask, k) for v, mask, k in zip(values, masks, self.keys, strict=True)]
-        return self._best(scores, max(1, math.ceil(int(self.total(masks)) * fraction)))
+        return self._best(scores, max(1, rounded(int(self.total(masks)) * fraction)))
 
     def lottery(self, candidates: Sequence[Tensor], fraction: float) -> list[Tensor]:
         """Masks (B, A) of as many ``candidates`` (B, A), drawn uniformly; all of them if there are fewer."""

@@ -340,7 +340,9 @@ def _ends(values: Floats) -> Ends:
 
 
 def _curves(table: Table, names: Iterable[str], *, smoothed: float = SMOOTHED) -> dict[str, Series]:
-    logged = [name for name in names if name in table.columns]
+    wanted = tuple(names)
+    families = tuple(name for name in wanted if name.endswith("/"))
+    logged = [name for name in table.columns if name in wanted or name.startswith(families)]
     curves = {name: to_series(table.steps, table.columns[name], smoothed=smoothed) for name in logged}
     return {name: curve for name, curve in curves.items() if curve is not None}
 

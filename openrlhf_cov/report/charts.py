@@ -70,7 +70,8 @@ def labels(contents: Contents) -> list[str]:
 
 def curve_chart(contents: Contents, figure: CurveFigure) -> Chart | str:
     """A panel for each column that any run has values of, a line per run in each."""
-    runs, names, wanted = contents.runs, labels(contents), figure.panels
+    runs, names = contents.runs, labels(contents)
+    wanted = figure.panels_of(column for run in runs for column in run.series)
     if figure is PROGRESS and contents.options.metric not in figure.columns:
         wanted += (Curve(contents.options.metric, shortened(contents.options.metric)),)
     found = [(panel, [run.series.get(panel.column, run.evaluations.get(panel.column)) for run in runs])

@@ -14,6 +14,7 @@ from openrlhf_cov.analysis.theory import (
 )
 from openrlhf_cov.utils.metric_table import (
     ENTROPY,
+    OWN,
     SHARE,
     STEP_TOTAL,
     definition,
@@ -41,15 +42,23 @@ class Curve:
 
 @dataclass(frozen=True)
 class CurveFigure:
-    """Panels side by side, a line per run in each; ``name`` is that of its file."""
+    """Panels side by side, a line per run in each; ``name`` is that of its file.
+
+    ``families`` are the beginnings of further columns, ``control/`` and the like: whatever a log has of them.
+    """
 
     name: str
     title: str
-    panels: tuple[Curve, ...]
+    panels: tuple[Curve, ...] = ()
+    families: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return tuple(panel.column for panel in self.panels)
+        return (*(panel.column for panel in self.panels), *self.families)
+
+    def panels_of(self, logged: Iterable[str]) -> tuple[Curve, ...]:
+        """Its panels for runs that have ``logged`` these columns."""
+        return self.panels + _panels(*sorted({name for name in logged if name.startswith(self.families)}))
 
 
 def _panels(*columns: str) -> tuple[Curve, ...]:
@@ -62,13 +71,15 @@ SELECTION = CurveFigure(
     "Tokens that the covariance method restrains",
     _panels("cov/selected_frac", "cov/selected_abs_log_ratio", "cov/selected_ppo_kl"),
 )
+GRADIENT = CurveFigure("gradient", "Gradients of the tokens", _panels(*family("gradient/")))
+METHODS = CurveFigure("methods", "Numbers of the methods themselves", families=OWN)
 SAMPLING = CurveFigure(
     "sampling",
     "Dynamic sampling",
     _panels("sampling/kept_frac", "sampling/all_right_frac", "sampling/all_wrong_frac"),
 )
 LENGTH = CurveFigure("response_length", "Response length", _panels("response_length", "truncated"))
-CURVE_FIGURES = (PROGRESS, SELECTION, SAMPLING, LENGTH)
+CURVE_FIGURES = (PROGRESS, SELECTION, METHODS, GRADIENT, SAMPLING, LENGTH)
 
 
 def _curves(columns: Iterable[str]) -> tuple[Curve, ...]:
@@ -100,7 +111,7 @@ SERIES_COLUMNS = tuple(
         ]
     )
 )
-"""Columns of which ``RunReport.series`` has a curve, where the run has them."""
+"""Columns, and families of them, of which ``RunReport.series`` has a curve, where the run has them."""
 
 COLUMNS = (
     *SERIES_COLUMNS,

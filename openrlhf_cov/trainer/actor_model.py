@@ -10,7 +10,7 @@ from openrlhf.models.ring_attn_utils import unpad_and_slice_tensor
 from openrlhf.utils.logging_utils import init_logger
 from torch import Tensor, nn
 
-from openrlhf_cov.models.token_head import token_scores
+from openrlhf_cov.models.token_head import min_p_scores, token_scores
 
 logger = init_logger(__name__)
 
@@ -27,6 +27,8 @@ class CovActor(Actor):
 
     head_ends_the_model = True
     """False once the model has been seen to change what its head gives."""
+    proxy_min_p: float | None = None
+    """With a number, the output of ``forward`` has log-probs by ``min_p_scores`` as ``proxy`` (B, A), too."""
 
     def forward(
         self,
@@ -86,7 +88,7 @@ class CovActor(Actor):
             tokens, targets, rows, mask = sequences, sequences.roll(-1, 1), before.flatten(), attention_mask
             positions = (attention_mask.long().cumsum(1) - 1).masked_fill(attention_mask == 0, 1)
         rows = rows.nonzero().squeeze(1)
-        scores = HeadScores(head, rows, targets.flatten()[rows], self.temperature, with_entropy)
+        scores = HeadScores(head, rows, targets.flatten()[rows], self.temperature, with_entropy, self.proxy_min_p)
         with scores.asked():
             output = self.model(tokens, attention_mask=mask, position_ids=positions)
         if not scores.came_back(output["logits"]):
@@ -101,21 +103,32 @@ class CovActor(Actor):
         output["logits"] = None
         if with_entropy:
             output.entropy = placed(scores.entropy)
+        if self.proxy_min_p is not None:
+            output.proxy = placed(scores.proxy)
         return log_probs, output
 
 
 class HeadScores:
     """Log-probs (N,) of ``targets`` (N,) that an output head gives in place of logits, for ``rows`` (N,) of its input.
 
-    ``entropy`` (N,) is there after the call if it was asked for.
+    ``entropy`` and ``proxy`` (N,) are there after the call if they were asked for.
     """
 
     log_probs: Tensor | None = None
     entropy: Tensor
+    proxy: Tensor
 
-    def __init__(self, head: nn.Linear, rows: Tensor, targets: Tensor, temperature: float, with_entropy: bool) -> None:
+    def __init__(
+        self,
+        head: nn.Linear,
+        rows: Tensor,
+        targets: Tensor,
+        temperature: float,
+        with_entropy: bool,
+        min_p: float | None = None,
+    ) -> None:
         self.head, self.rows, self.targets = head, rows, targets
-        self.temperature, self.with_entropy = temperature, with_entropy
+        self.temperature, self.with_entropy, self.min_p = temperature, with_entropy, min_p
 
     @contextmanager
     def asked(self) -> Iterator[None]:
@@ -140,9 +153,10 @@ class HeadScores:
 
     def _answer(self, hidden: Tensor) -> Tensor:
         head = self.head
-        self.log_probs, entropy = token_scores(
-            hidden.flatten(0, -2)[self.rows], head.weight, head.bias, self.targets, self.temperature, self.with_entropy
-        )
+        of_tokens = hidden.flatten(0, -2)[self.rows], head.weight, head.bias, self.targets, self.temperature
+        self.log_probs, entropy = token_scores(*of_tokens, self.with_entropy)
+        if self.min_p is not None:
+            self.proxy = min_p_scores(*of_tokens, self.min_p)
         if entropy is not None:
             self.entropy = entropy
         self._version = self.log_probs._version

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from openrlhf.models import aggregate_loss
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import PretrainedConfig
 
+from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.control import Controller
 from openrlhf_cov.models.loss import MakePlans, MethodLoss
@@ -39,6 +40,16 @@ SKIPPED_UPDATES, GRADIENT_NORM = "ppo/skipped_updates", "gradient/norm"
 
 OVERLAP_EVERY = 50
 """Global steps from one comparison of the selections by ``old`` and by ``current`` log-probs to the next."""
+
+
+class Scores(NamedTuple):
+    """What the policy says of action tokens, (B, A); None is what was not asked for."""
+
+    log_probs: Tensor
+    entropy: Tensor | None = None
+    """Upstream's: over the full vocabulary, of the temperature-scaled policy, in nats."""
+    proxy: Tensor | None = None
+    """Log-probs among the probable tokens, for a method with ``proxy_min_p``."""
 
 
 class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
@@ -157,7 +168,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         ``now`` (B, A) are the policy's log-probs of the only one, where they are known.
         """
         device, config = self.device, self.actor_loss_fn.config
-        batches, keys, entropies, old_entropies = [], [], [], []
+        batches, keys, entropies, old_entropies, proxies = [], [], [], [], []
         for experience in window:
             ids = sample_ids(experience.info).to(device)  # before they go there one by one
             experience.to_device(device)
@@ -167,19 +178,20 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
             log_probs, entropy = self._policy_now(experience, old, config) if now is None else (now, old)
             entropies.append(entropy)
             old_entropies.append(old)
+            proxies.append(self.diagnostics.proxies(ids, width) if config.proxy_min_p else None)
             batches.append(
                 TokenBatch(log_probs, experience.action_log_probs, experience.advantages, experience.action_mask)
             )
-        entropy = entropies, old_entropies, self.diagnostics.mean_entropy
+        others = entropies, old_entropies, self.diagnostics.mean_entropy, proxies
 
         def plans_of(batches: list[TokenBatch]) -> list[list[Plan]]:
-            return plan_step(config, Window(batches, keys, self.actor_loss_fn.ppo_clip, self.ranks, *entropy))
+            return plan_step(config, Window(batches, keys, self.actor_loss_fn.ppo_clip, self.ranks, *others))
 
         plans = plans_of(batches)
         if self.policy_moved and self._compares_selections(config):
-            others = self._other_log_probs(window, config)
+            log_probs = self._other_log_probs(window, config)
             by_others = plans_of(
-                [replace(batch, log_probs=other) for batch, other in zip(batches, others, strict=True)]
+                [replace(batch, log_probs=other) for batch, other in zip(batches, log_probs, strict=True)]
             )
             current, old = (plans, by_others) if config.asks_log_probs else (by_others, plans)
             self.diagnostics.compare(_by_log_probs(config, current), _by_log_probs(config, old))
@@ -209,23 +221,30 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         log_probs, with_entropy = experience.action_log_probs, config.entropy_policy == "current"
         if not self.policy_moved or not (config.asks_log_probs or with_entropy):
             return log_probs, old
-        current, entropy = self.score(
+        now = self.score(
             experience.sequences,
             experience.action_mask,
             experience.attention_mask,
             experience.mm_train_inputs,
             with_entropy,
         )
-        return current if config.asks_log_probs else log_probs, entropy if with_entropy else old
+        return now.log_probs if config.asks_log_probs else log_probs, now.entropy if with_entropy else old
 
     @torch.no_grad()
     def score(
-        self, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, images: list | None, with_entropy: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Log-probs and, if asked for, entropies (B, A) of the policy as it is now.
+        self,
+        sequences: Tensor,
+        action_mask: Tensor,
+        attention_mask: Tensor,
+        images: list | None,
+        with_entropy: bool,
+        with_proxy: bool = False,
+    ) -> Scores:
+        """Of the policy as it is now. ``with_proxy``: what a method of the run asks for.
 
-        Entropy is upstream's: over the full vocabulary, of the temperature-scaled policy, in nats.
+        Raises RunStopped if this model cannot say that.
         """
+        min_p = self.actor.proxy_min_p = self.config.proxy_min_p if with_proxy else None
         merged = {}
         if images and getattr(self.actor, "is_vlm", False):
             merged = merge_mm_train_inputs(images, sequences.device)
@@ -243,9 +262,16 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         finally:
             self.actor.train()
         if not with_entropy:
-            return result, None
+            return Scores(result)
         log_probs, output = result
-        return log_probs, output.entropy[:, -action_mask.shape[1] :]
+        proxy = getattr(output, "proxy", None)
+        if min_p is not None and proxy is None:
+            flags = " and ".join(method.flag for method in self.config.methods if method.proxy_min_p)
+            raise RunStopped(
+                f"{flags} needs a policy whose log-probs are those of a plain output head, which this model's are not "
+                "(docs/performance.md); choose another method"
+            )
+        return Scores(log_probs, output.entropy[:, -action_mask.shape[1] :], proxy)
 
     def _warn(self, message: str | None) -> None:
         """Log a warning on rank 0, once per run."""

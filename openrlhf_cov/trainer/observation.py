@@ -19,14 +19,14 @@ from openrlhf_cov.models.rollout import (
     token_sums,
 )
 from openrlhf_cov.models.window import ALONE, Ranks
-from openrlhf_cov.trainer.sample_info import sample_ids
+from openrlhf_cov.trainer.sample_info import PROXY, sample_ids
 from openrlhf_cov.utils.metrics import AllReduce, Mean, MetricBuffer
 
 OLD_OVERLAP = "cov/old_overlap"
 
 
 def rollout_of(items: Sequence[Any], device: torch.device | str) -> Rollout:
-    """The samples of upstream's replay buffer, each with its ``entropy``, as padded tensors."""
+    """The samples of upstream's replay buffer, each with its ``entropy``, and ``proxy`` if any, as padded tensors."""
 
     def padded(name: str) -> Tensor:
         return pad_sequence([getattr(item, name) for item in items], batch_first=True).to(device)
@@ -39,6 +39,7 @@ def rollout_of(items: Sequence[Any], device: torch.device | str) -> Rollout:
         action_mask=padded("action_mask").bool(),
         scores=torch.tensor(scores, device=device),
         sample_ids=torch.cat([sample_ids(item.info) for item in items]).to(device),
+        proxy=padded(PROXY) if hasattr(items[0], PROXY) else None,
     )
 
 
@@ -102,6 +103,10 @@ class StepDiagnostics:
     def entropies(self, ids: Tensor, width: int) -> Tensor:
         """Entropies (B, width) of samples ``ids`` (B,) under the policy that produced the rollouts, 0 beyond them."""
         return self.rollout.entropy[self._rows_of(ids), :width]
+
+    def proxies(self, ids: Tensor, width: int) -> Tensor | None:
+        """Likewise the log-probs that a method with ``proxy_min_p`` asks for, None without one."""
+        return None if self.rollout.proxy is None else self.rollout.proxy[self._rows_of(ids), :width]
 
     def _rows_of(self, ids: Tensor) -> Tensor:
         return self._rows[torch.searchsorted(self._sorted_ids, ids)]

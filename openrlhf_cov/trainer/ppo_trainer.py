@@ -78,10 +78,11 @@ class CovExperienceMaker(RemoteExperienceMaker):
     def make_experience(self, samples_list: list) -> list:
         """Upstream's, which has every policy rank score its share of the samples, in order."""
         experiences = super().make_experience(samples_list)
-        refs = self.actor_model_group.async_run_method(method_name="take_entropies")
+        refs = self.actor_model_group.async_run_method(method_name="take_scored")
         copies = self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size
-        for experience, entropy in zip(experiences, self._flatten_results(refs, copies), strict=True):
-            experience.info[ENTROPY] = [row.clone() for row in entropy]  # a view would be pickled with its whole batch
+        for experience, scored in zip(experiences, self._flatten_results(refs, copies), strict=True):
+            for name, rows in scored.items():
+                experience.info[name] = [row.clone() for row in rows]  # a view would be pickled with its whole batch
         return experiences
 
     def _dispatch_forward(self, group: Any, sync_condition: bool, **kwargs: Any) -> list:

@@ -10,6 +10,9 @@ SAMPLE_ID = "sample_id"
 ENTROPY = "entropy"
 """Entropies of a sample's tokens under the policy that scored it."""
 
+PROXY = "proxy"
+"""Log-probs of a sample's tokens among the probable ones of that policy; there if a method asks for them."""
+
 
 def sample_ids(info: dict[str, Any]) -> Tensor:
     """(B,) int64; upstream batches entries of ``info`` into a tensor or a list of tensors."""

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+OF_METHODS = "method/"
+"""Before the numbers that one method has for itself."""
+OWN = ("control/", OF_METHODS)
+"""Families of numbers that methods have for themselves, whichever they are."""
 ENTROPY, STEP_TOTAL, CPU_TIME = "entropy/mean", "timing/step_total", "timing/cpu"
 
 
@@ -69,7 +73,7 @@ TABLE: dict[str, tuple[Definition, ...]] = {
         Definition({"gradient/coefficient_mean": "coefficient k"}, "mean, over trained tokens, of what a token's advantage is multiplied with in the gradient: ratio (or what replaces it) × weight, 0 where it is clipped or dropped", reduction="mean", expected="about 1 less the share of tokens without a gradient; above 1 the method takes larger steps"),
         Definition({"gradient/effective_frac": "effective share of tokens"}, "effective sample size of the weights that methods give tokens (0 where dropped), as a share of trained tokens: (Σ w)² / (n Σ w²)", unit=SHARE, reduction="effectiveshare", expected="1 without a method that weighs or drops"),
         Definition({"gradient/norm": "norm of the gradient"}, "norm of the gradient before it is clipped, mean over the updates of the step; upstream's `actor_grad_norm` is that of the last one", expected="steady; a method that weighs or drops tokens changes the size of steps by it, Adam hides that, gradient clipping and weight decay do not"),
-        Definition({"gradient/zero_frac": "tokens without a gradient"}, "share of trained tokens without a gradient: dropped by a method, clipped, or of an advantage of 0; penalties, the dual clip and rollout correction aside", unit=SHARE, reduction="mean"),
+        Definition({"gradient/zero_frac": "tokens without a gradient"}, "share of trained tokens without a gradient: dropped by a method, clipped, by the dual clip, too, or of an advantage of 0; penalties and rollout correction aside", unit=SHARE, reduction="mean"),
         Definition({"gradient/positive_mass": "push up", "gradient/negative_mass": "push down"}, "mean, over trained tokens, of the weight with which a token's log-probability is pushed up, and down: ratio (or what replaces it) × advantage × weight, where there is a gradient", reduction="mean", expected="of one size; a negative mass that grows alone pushes the policy apart"),
         Definition({"ppo/ratio_p99": "ratio, quantile 99 %"}, "99th percentile of the ratio π/π_old of trained tokens, to 0.2 %", reduction="distribution", expected="near 1; above 2 one token in a hundred has more than doubled its probability since the rollout: the run warns", limit=2.0),
         Definition({"ppo/ratio_max": "largest ratio"}, "largest ratio π/π_old; the log ratio is cut at 20, so 4.9e8 means that or more", reduction="max", expected="at least 1"),
@@ -146,8 +150,8 @@ def definition(name: str) -> Definition:
 
 
 def title(name: str) -> str:
-    """What figures and panels call a metric."""
-    return definition(name).titles[_key(name)]
+    """What figures and panels call a metric; a number that one method has for itself goes by its name."""
+    return name.removeprefix(OF_METHODS) if name.startswith(OF_METHODS) else definition(name).titles[_key(name)]
 
 
 def title_and_unit(name: str) -> str:

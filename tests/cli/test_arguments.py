@@ -85,6 +85,9 @@ REFUSED = [
     (["--method", "gspo_token", "--actor.policy_loss_type", "gspo"], ["--method gspo_token", "gspo"]),
     (["--method", "gspo_token", "--actor.eps_clip", "0.2"], ["--actor.eps_clip 0.2", "--method gspo_token"]),
     (["--method", "gspo_token", "--gspo_token_clip", "0.2"], ["--gspo_token_clip"]),
+    (["--actor.policy_loss_type", "gspo"], ["--actor.policy_loss_type gspo", "--actor.eps_clip 0.2", "3e-4 4e-4"]),
+    (["--method", "lp_reg", "--ds.ring_attn_size", "2"], ["--method lp_reg", "--ds.ring_attn_size 2"]),
+    (["--method", "psr", *KL], ["--method psr", "--cov_type kl_cov", "drop one"]),
     (["--method", "sapo", "--actor.eps_clip_low_high", "0.2", "0.28"], ["--actor.eps_clip_low_high", "--method sapo"]),
     (["--method", "dppo", "--actor.dual_clip", "3"], ["--actor.dual_clip 3.0", "--method dppo"]),
     (["--method", "cegppo", "--actor.dual_clip", "3"], ["--actor.dual_clip 3.0", "--method cegppo"]),
@@ -203,7 +206,15 @@ PUBLISHED = [
     (["--method", "cispo"], "token-mean", "gae"),
     ([*QAE], "token-mean", "group_norm"),
     (
-        [*QAE, "--algo.advantage.estimator", "group_norm", "--actor.policy_loss_type", "gspo"],
+        [
+            *QAE,
+            "--algo.advantage.estimator",
+            "group_norm",
+            "--actor.policy_loss_type",
+            "gspo",
+            "--actor.eps_clip",
+            "0.2",
+        ],
         "token-mean",
         "group_norm",
     ),
@@ -336,7 +347,8 @@ def test_a_reward_comes_from_one_of_three_flags(parse_nested, flag):
 
 
 def test_upstream_computes_the_entropy_that_a_method_weighs(parse):
-    args = parse("--method", "adaptive_entropy", "--entropy_target", "0.2", "--actor.policy_loss_type", "gspo")
+    gspo = "--actor.policy_loss_type", "gspo", "--actor.eps_clip_low_high", "3e-4", "4e-4"
+    args = parse("--method", "adaptive_entropy", "--entropy_target", "0.2", *gspo)
     assert (args.entropy_target, getattr(args, "actor.entropy_coef")) == (0.2, 0.0)
     assert getattr(parse("--method", "repo_r"), "actor.entropy_coef") is None
 

@@ -183,6 +183,27 @@ def test_kl_cov_with_one_update_per_rollout_warns(check, caplog, cov_type, chang
     ] * warns
 
 
+@pytest.mark.parametrize(
+    ("flags", "warns"),
+    [
+        (["0.2", "0.28"], True),
+        (["0.2", "0.28", "--train.batch_size", "4"], False),
+        (["0.2", "0.2"], False),
+        (["0.2", "0.28", "--cov_type", "clip_cov"], False),  # which has a clip of its own and does not need it
+    ],
+)
+def test_clip_higher_with_one_update_per_rollout_warns(check, caplog, flags, warns):
+    check_run.logger.addHandler(caplog.handler)
+    try:
+        check({"--train.batch_size": 8}, "--actor.eps_clip_low_high", *flags)
+    finally:
+        check_run.logger.removeHandler(caplog.handler)
+    found = [
+        each for each in caplog.records if each.getMessage().startswith("--actor.eps_clip_low_high 0.2 0.28 with one")
+    ]
+    assert len(found) == warns
+
+
 TWO_ACTORS = {"--actor.num_gpus_per_node": 2}
 COLOCATED = [
     ("actor_ref", TWO_ACTORS, "--actor.num_nodes 1 x --actor.num_gpus_per_node 2 and --ref.num_nodes 1"),

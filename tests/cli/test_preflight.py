@@ -218,3 +218,7 @@ def test_an_entropy_that_no_distribution_has_is_refused(refusal, check, inputs):
         "--entropy_target 3.5 is out of reach: a vocabulary of 20 tokens has an entropy of at most 3.00 nats"
     )
     check((), "--method", "repo_r", "--entropy_target", "2.9")
+    assert refusal((), "--method", "stare", "--stare_gate", "3").startswith("--stare_gate 3 is out of reach")
+    assert refusal((), "--method", "entrocraft", "--entrocraft_high", "0.7:4:9", "--entrocraft_low", "0.6").startswith(
+        "--entrocraft_high 4 is out of reach"
+    )

@@ -5,6 +5,7 @@ import pytest
 
 from openrlhf_cov.analysis.runs import Run, read_run
 from openrlhf_cov.analysis.table import EMPTY, Table
+from openrlhf_cov.dashboard.panels import compact
 from openrlhf_cov.dashboard.state import COLUMNS, CURVES, RunningVerdict, build
 
 START = 1_700_000_000.0  # of the folders
@@ -55,6 +56,23 @@ def test_sampling(folder):
     state = build(read_run(run.path, columns=COLUMNS))
     assert state.sampling == {"groups kept": 0.25, "wasted tokens": 0.1, "rounds": 2.0}
     assert (state.total.steps, state.total.exact) == (150, False)  # 3,200 x 0.375 / 8
+
+
+def test_numbers_of_a_method_are_shown_whatever_its_name(folder):
+    logged = {"control/value": 0.1, "control/gap": -0.05, "method/yet_unknown/share": 0.25, "gradient/norm": 0.7}
+    logged |= {"gradient/positive_mass": 0.4, "gradient/zero_frac": 0.2}
+    state = build(read_run(folder().add(1, **logged).path, columns=COLUMNS))
+    assert state.own == {
+        "value of what is controlled": 0.1,
+        "entropy missing to the target": -0.05,
+        "yet_unknown/share": 0.25,
+    }
+    assert state.gradient == {"push up": 0.4, "tokens without a gradient": 0.2}
+    shown = "\n".join(compact(state, START))
+    assert (
+        "method: entropy missing to the target -0.05, value of what is controlled 0.1, yet_unknown/share 0.25" in shown
+    )
+    assert "gradient: push up 0.4, tokens without a gradient 0.2" in shown
 
 
 def test_before_the_first_step():

@@ -167,6 +167,7 @@ def make_rollouts(model_folder, drift: float = 0.0) -> list:
                     "reward": torch.tensor([1.0]),
                     "sample_id": torch.tensor([number]),
                     "entropy": [torch.ones(length - 1)],
+                    "proxy": [torch.zeros(length - 1)],
                 },
             )
         )
@@ -298,6 +299,7 @@ def lab_updates(model_folder, flags: list[str], updates: int) -> dict[str, torch
         action_mask=mask,
         scores=torch.zeros(SAMPLES),
         sample_ids=torch.arange(SAMPLES),
+        proxy=torch.zeros(mask.shape),
     )
     for number in range(updates):
         rows = torch.arange(SAMPLES)

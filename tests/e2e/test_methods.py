@@ -1,27 +1,55 @@
-"""Three real steps of every registered method through the command line: Ray, vLLM, DeepSpeed."""
+"""Three real steps of every registered method through the command line: Ray, vLLM, DeepSpeed.
+
+A run costs its start, so each is of several methods, of other slots; together they are all.
+"""
 
 import math
 
 import pytest
-from active import active_flags
+from active import ACTIVE
 
 from openrlhf_cov.models.methods import METHODS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 SMALL = """
-    --rollout.batch_size 8 --rollout.n_samples_per_prompt 4 --train.batch_size 16 --train.micro_batch_size 16
-    --data.max_samples 24 --algo.kl.init_coef 0
+    --rollout.batch_size 8 --rollout.n_samples_per_prompt 4 --rollout.micro_batch_size 32 --train.batch_size 16
+    --train.micro_batch_size 16 --data.max_samples 24 --algo.kl.init_coef 0
 """.split()
 TARGET = 0.5
 """Nats; what a policy of the embedded task has is of this size."""
 
+SETTINGS = ACTIVE | {"stare": {"stare_gate": 3.0}}  # an entropy that 21 symbols can have
+RUNS = {
+    "clip_cov qae steer cw_grpo entropy_advantage": "clip_cov_ratio",
+    "kl_cov top_entropy passk repo_r stare": "repo_zeta",
+    "lp_reg erc entrocraft positive_weight": "positive_weight",
+    "dppo random_drop w_reinforce": "",
+    "psr adaptive_clip": "adaptive_clip_high",
+    "nsr cispo": "",
+    "cegppo adaptive_entropy": "entropy_bonus",
+    "sapo kl_cov": "kl_cov_ratio",
+    "gspo_token stare": "stare_strength",
+    "gmpo": "",
+}
+"""Names of the methods -> the setting that a target entropy moves in this run."""
 
-@pytest.mark.parametrize("name", METHODS)
-def test_three_steps(run_trainer, task, tmp_path, ray, name):
-    method, folder = METHODS[name], tmp_path / "run"
-    controlled = [*method.flag.split(), "--entropy_target", str(TARGET)] if method.controls else []
-    run = run_trainer([*task.flags(folder), *SMALL, *(controlled or active_flags(name))], folder, ray)
+
+def test_every_method_has_a_run():
+    assert {name for names in RUNS for name in names.split()} == set(METHODS)
+
+
+@pytest.mark.parametrize("names", RUNS)
+def test_three_steps(run_trainer, task, tmp_path, ray, names):
+    methods, controlled = [METHODS[name] for name in names.split()], RUNS[names]
+    flags = ["--method", ",".join(names.split())]
+    for name, value in (setting for each in methods for setting in SETTINGS.get(each.name, {}).items()):
+        flags += [f"--{name}", str(value)] if name != controlled else []
+    flags += ["--entropy_target", str(TARGET), "--entropy_control", controlled] if controlled else []
+    estimators = [method.stands_for for method in methods if method.stands_for]
+    flags += ["--algo.advantage.estimator", *(estimators or ["group_norm"])]
+    run = run_trainer([*task.flags(tmp_path / "run"), *SMALL, *flags], tmp_path / "run", ray)
+    assert run.status == 0
     assert [line["step"] for line in run.metrics] == [1, 2, 3]
     for line in run.metrics:
         assert 0.0 < line["entropy/mean"] < math.log(21)  # 21 symbols

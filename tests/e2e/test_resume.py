@@ -22,7 +22,9 @@ pytestmark = pytest.mark.e2e
 ONE_RANK = """
     --algo.dynamic_filtering_enable --rollout_seeded --ckpt.save_steps 1 --cov_type kl_cov --kl_cov_ratio 2e-2
     --rollout.batch_size 16 --eval.steps 1 --eval.n_samples_per_prompt 2
+    --entropy_target 0.1 --entropy_control kl_cov_ratio
 """.split()
+"""The closed loop halves the ratio step by step: the policy starts well above the target."""
 TOY = """
     --actor.num_gpus_per_node 2 --vllm.num_engines 1 --vllm.gpu_memory_utilization 0.2
     --data.input_key input --data.label_key label --reward_source tiny_addition
@@ -105,6 +107,8 @@ def test_a_run_survives_what_clusters_do(start, flags, tmp_path, ray):
     process = start(flags(straight), straight, ray)
     wait_for_end(process, straight, 0)
     expected = lines(straight)
+    moved = {line.get("control/value") for line in expected}
+    assert len(moved) == (len(expected) if "--entropy_target" in flags(straight) else 1)
     sizes = [line["sampling/groups"] for line in expected]
     assert len(expected) >= 5
     assert sizes[:-1] == [16.0] * (len(sizes) - 1)  # full batches over the end of an episode, then what is left

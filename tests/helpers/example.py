@@ -16,6 +16,7 @@ ROLLOUT = [[-0.3, -0.7, -2.4], [-0.5, -0.6, -1.0]]
 ADVANTAGES = [[1.0, 1.0, 1.0], [-1.0, -1.0, -1.0]]
 MASK = [[1, 1, 1], [1, 1, 0]]
 ENTROPIES = [[0.5, 1.5, 2.0], [0.2, 1.0, 9.0]]
+PROXIES = [[-1e4, -1e4, -1e4], [-1e4, -0.6, -0.5]]
 OLD_ENTROPIES = [[0.48, 1.6, 2.0], [0.25, 1.0, 9.0]]
 # ratios: exp(0.1) = 1.105171, exp(-0.5) = 0.606531, exp(0.4) = 1.491825; exp(0.2) = 1.221403, exp(-0.4) = 0.670320
 
@@ -29,21 +30,23 @@ def example():
 
 def window_of_example(clip=(0.2, 0.28)):
     """The example as the window of an optimizer step. The mean entropy of the rollouts is 0.25 nats."""
-    batch, (entropies, old) = example(), (torch.tensor(h, dtype=torch.float64) for h in (ENTROPIES, OLD_ENTROPIES))
+    tables = ENTROPIES, OLD_ENTROPIES, PROXIES
+    batch, (entropies, old, proxies) = example(), (torch.tensor(each, dtype=torch.float64) for each in tables)
     detached = replace(batch, log_probs=batch.log_probs.detach())
-    return Window([detached], [torch.arange(6).view(2, 3)], clip, ALONE, [entropies], [old], torch.tensor(0.25))
+    of_policies = [entropies], [old], torch.tensor(0.25), [proxies]
+    return Window([detached], [torch.arange(6).view(2, 3)], clip, ALONE, *of_policies)
 
 
-def gradients(config, eps=(0.2, 0.28), token_level_loss=True):
+def gradients(config, eps=(0.2, 0.28), token_level_loss=True, **policy):
     """(loss, d loss / d log-prob of the five tokens) of the methods of ``config``, planned over the whole example.
 
-    ``eps`` is the PPO clip of the run; where a method was published with another one, it is that one's.
+    ``eps`` is the PPO clip of the run; where a method was published with another one, it is that one's. ``policy`` are
+    further arguments of upstream's loss.
     """
     batch = example()
     clip = config.ppo_clip or eps
-    loss = MethodLoss(
-        config, policy_loss=PolicyLoss(*clip, token_level_loss=token_level_loss), aggregate=aggregate_loss
-    )
+    policy_loss = PolicyLoss(*clip, token_level_loss=token_level_loss, **policy)
+    loss = MethodLoss(config, policy_loss=policy_loss, aggregate=aggregate_loss)
     if config.plans_globally:
         loss.expect(*plan_step(config, window_of_example(clip)))
     tensors = batch.log_probs, batch.old_log_probs, batch.advantages

@@ -3,6 +3,7 @@ import torch
 
 import openrlhf_cov.lab.policy
 from openrlhf_cov.lab.policy import log_probs_and_entropy, logits_of, sample
+from openrlhf_cov.models.token_head import EXCLUDED, min_p_scores
 
 PROMPTS = torch.tensor([[20, 5, 6, 7], [21, 8, 3, 2], [22, 4, 5, 6]])
 
@@ -51,6 +52,19 @@ def test_log_probs_and_entropy_by_hand(policy):
             assert log_probs[row, place].item() == pytest.approx(p[responses[row, place]].log().item(), abs=1e-6)
             assert entropy[row, place].item() == pytest.approx(-(p * p.log()).sum().item(), abs=1e-6)
     assert log_probs.requires_grad
+
+
+def test_samples_have_their_log_probs_among_the_probable_tokens(policy):
+    model, tokenizer = policy
+    eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    found = sample(model, PROMPTS, 3, torch.Generator().manual_seed(0), eos, pad, min_p=0.99)
+    ids = torch.cat([PROMPTS, found.responses[:, :-1]], 1)
+    logits = logits_of(model, ids, found.responses.shape[1], [])
+    weight = torch.eye(logits.shape[-1])
+    expected = min_p_scores(logits.flatten(0, 1), weight, None, found.responses.flatten(), 1.0, 0.99)
+    torch.testing.assert_close(found.proxy.flatten(), expected, rtol=1e-5, atol=1e-5)
+    assert 0 < (found.proxy == EXCLUDED).sum() < found.proxy.numel()
+    assert sample(model, PROMPTS, 3, torch.Generator().manual_seed(0), eos, pad).proxy is None
 
 
 def test_the_forward_pass_is_that_of_transformers(policy):

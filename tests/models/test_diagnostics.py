@@ -72,6 +72,22 @@ def test_update_metrics_by_hand():
     )
 
 
+@pytest.mark.parametrize(("dual_clip", "zero", "mass"), [(None, 0.0, 1.75), (2.5, 0.5, 0.25)])
+def test_the_dual_clip_takes_the_gradient_of_wrong_tokens_alone(dual_clip, zero, mass):
+    # ratios 3 and 0.5 of wrong tokens, (3 + 0.5) / 2 without a dual clip; 3 is above 2.5
+    log_probs = torch.tensor([[3.0, 0.5]]).log()
+    batch = TokenBatch(log_probs, torch.zeros(1, 2), torch.tensor([[-1.0, -1.0]]), torch.ones(1, 2))
+    policy_loss = PolicyLoss(math.inf, math.inf, dual_clip=dual_clip)
+    loss, buffer = MethodLoss(CovConfig(), policy_loss=policy_loss, aggregate=aggregate_loss), MetricBuffer()
+    given = log_probs.requires_grad_()
+    loss(given, batch.old_log_probs, batch.advantages, action_mask=batch.action_mask)[0].backward()
+    buffer.add(*update_metrics(loss.record))
+    values = buffer.reduce(lambda tensor, op: tensor)
+    assert values["gradient/zero_frac"] == (given.grad == 0).float().mean() == zero
+    assert values["gradient/negative_mass"] == pytest.approx(given.grad.sum().item()) == pytest.approx(mass)
+    assert values["gradient/coefficient_mean"] == pytest.approx(mass)
+
+
 def test_gradient_masses_by_hand():
     # a clip of 1 / 1 clips the ratio of 3 alone; ratio times what the loss saw: 1.5 * 2, 0.5 * -1, 1 * 0
     values = logged(clip=(1.0, 1.0))

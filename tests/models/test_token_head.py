@@ -10,7 +10,7 @@ from openrlhf.models.utils import compute_entropy, log_probs_from_logits
 from torch.nn import functional
 
 from openrlhf_cov.models import token_head
-from openrlhf_cov.models.token_head import token_scores
+from openrlhf_cov.models.token_head import EXCLUDED, min_p_scores, token_scores
 
 ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 1e-2}
 """Of gradients, as a part of the largest term that goes into one; in bfloat16 a number has 8 bits, and parts of ours
@@ -33,6 +33,23 @@ def upstreams(hidden, weight, bias, targets, temperature):
 
 def largest(tensor):
     return float(tensor.detach().abs().max()) if tensor.numel() else 0.0
+
+
+def test_the_probable_tokens_by_hand():
+    # probabilities (0.1, 0.3, 0.6): at 0.4 of the largest, 0.24, the last two stay and share all, 1/3 and 2/3; at 0.6
+    # the last alone; in blocks of one token and all at once
+    hidden, weight = torch.tensor([[1.0]]).expand(3, 1), torch.tensor([[1.0], [3.0], [6.0]]).log()
+    targets = torch.tensor([0, 1, 2])
+    for block in (3, 100):
+        found = min_p_scores(hidden, weight, None, targets, 1.0, 0.4, block)
+        assert found.tolist() == pytest.approx([EXCLUDED, math.log(1 / 3), math.log(2 / 3)])
+        found = min_p_scores(hidden, weight, None, targets, 1.0, 0.6, block)
+        assert found.tolist() == pytest.approx([EXCLUDED, EXCLUDED, 0.0], abs=1e-6)
+    # at temperature 0.5 they are as their squares, 1 : 9 : 36, and 9 is below 0.4 of 36
+    found = min_p_scores(hidden, weight, torch.zeros(3), targets, 0.5, 0.4)
+    assert found.tolist() == pytest.approx([EXCLUDED, EXCLUDED, 0.0], abs=1e-6)
+    found = min_p_scores(hidden, weight, None, targets, 1.0, 1e-9)  # nothing is left out
+    assert found.tolist() == pytest.approx([math.log(0.1), math.log(0.3), math.log(0.6)])
 
 
 def test_by_hand():

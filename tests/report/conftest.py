@@ -41,6 +41,10 @@ def columns_of(steps: int, seed: int, method: str) -> dict[str, np.ndarray]:
         "timing/step_total": np.full(steps, 100.0),
         "cov/selected_frac": np.full(steps, 0.0 if method == "none" else 2e-3),
         "cov/selected_ppo_kl": np.full(steps, np.nan if method == "none" else 0.01),
+        "control/value": np.linspace(0.0, 1.0, steps),
+        "method/one/share": np.full(steps, 0.25),
+        "gradient/norm": np.full(steps, 0.5),
+        "gradient/zero_frac": np.full(steps, 0.1),
         "cov/acc_low": np.full(steps, 0.02) + 1e-3 * rng.standard_normal(steps),
         "cov/acc_high": np.full(steps, 0.08) + 1e-3 * rng.standard_normal(steps),
     }

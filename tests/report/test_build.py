@@ -20,6 +20,7 @@ from openrlhf_cov.report.build import (
 from openrlhf_cov.report.contents import Options, Setting
 from openrlhf_cov.report.curves import SERIES_COLUMNS
 from openrlhf_cov.report.export import export_text
+from openrlhf_cov.utils.metric_table import OWN
 from openrlhf_cov.utils.redaction import HIDDEN
 
 NAN = float("nan")
@@ -66,7 +67,8 @@ def test_a_run_without_rewards_can_be_shown(make_contents):
 def test_every_column_has_its_curve(make_contents, make_report_run):
     run = make_contents(make_report_run("run", method="kl_cov")).runs[0]
     logged = set(make_report_run("run").training.columns)
-    assert set(run.series) == {name for name in SERIES_COLUMNS if name in logged}
+    assert set(run.series) == {name for name in logged if name in SERIES_COLUMNS or name.startswith(OWN)}
+    assert {"control/value", "method/one/share"} <= run.series.keys()
     assert list(run.evaluations) == ["eval/aime24/avg@32"]
     assert run.evaluations["eval/aime24/avg@32"].steps.tolist() == [10, 20, 30, 40, 50, 60]
 

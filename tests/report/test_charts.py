@@ -23,7 +23,7 @@ from openrlhf_cov.report.charts import (
     size_ticks,
 )
 from openrlhf_cov.report.contents import Contents, Options
-from openrlhf_cov.report.curves import LENGTH, PROGRESS, SELECTION, Curve
+from openrlhf_cov.report.curves import GRADIENT, LENGTH, METHODS, PROGRESS, SELECTION, Curve
 from openrlhf_cov.report.run_charts import RUN_CHARTS, curve, run_charts, running_means
 from openrlhf_cov.report.series import to_series
 
@@ -70,7 +70,8 @@ def named(chart, name):
 def test_plotly_takes_every_chart(three):
     charts, missing = overview_charts(three)
     assert [chart.name for chart in charts] == [
-        *("reward_and_entropy", "law_of_all", "model_size", "selection", "sampling", "response_length")
+        *("reward_and_entropy", "law_of_all", "model_size", "selection", "methods", "gradient"),
+        *("sampling", "response_length"),
     ]
     assert missing == []
     of_a_run = run_charts(three.runs[0], OPTIONS)
@@ -83,7 +84,7 @@ def test_plotly_takes_every_chart(three):
 
 @pytest.mark.slow
 def test_matplotlib_draws_every_picture_and_clips_no_text(three, tmp_path):
-    assert len(pictures(three)) == 12
+    assert len(pictures(three)) == 14
     for name, chart in pictures(three).items():
         assert chart.name == name
         check_picture(chart, tmp_path)
@@ -110,6 +111,8 @@ def test_what_has_nothing_to_show_says_why(bare):
         "covariance_bands": "no run has cov/top_2e-4 and the like",
         "entropy_change": "the log has no entropy/delta_theorem1 and no entropy/delta",
         "selection": "no run has cov/selected_frac or cov/selected_abs_log_ratio or cov/selected_ppo_kl",
+        "methods": "no run has control/ or method/",
+        "gradient": f"no run has {' or '.join(GRADIENT.columns)}",
         "sampling": "no run has sampling/kept_frac or sampling/all_right_frac or sampling/all_wrong_frac",
         "response_length": "no run has response_length or truncated",
         "timing": "no run has the time of its phases",
@@ -118,7 +121,10 @@ def test_what_has_nothing_to_show_says_why(bare):
     }
     charts, missing = overview_charts(bare)
     assert [chart.name for chart in charts] == ["reward_and_entropy"]
-    assert missing == ["Tokens that the covariance method restrains", "Dynamic sampling", "Response length"]
+    assert missing == [
+        *("Tokens that the covariance method restrains", "Numbers of the methods themselves"),
+        *("Gradients of the tokens", "Dynamic sampling", "Response length"),
+    ]
     assert evaluation_charts(bare) == []
     assert [chart.name for chart in run_charts(bare.runs[0], OPTIONS)] == ["law"]
 
@@ -205,6 +211,21 @@ def test_selection_is_shown_where_something_was_selected(make_contents, make_rep
     panels = curve_chart(make_contents(none, kl_cov), SELECTION).panels
     assert [[mark.name for mark in panel.marks if mark.name] for panel in panels] == [["none", "kl_cov"], ["kl_cov"]]
     assert [panel.y.share for panel in panels] == [True, False]
+
+
+def test_numbers_of_methods_are_drawn_whatever_their_names(make_contents, make_report_run):
+    own = ["control/value", "method/one/share"]
+    one, other = make_report_run("one", only=["reward", *own]), make_report_run("other", only=["reward", own[0]])
+    contents = make_contents(one, other)
+    panels = curve_chart(contents, METHODS).panels
+    assert {panel.title: [mark.name for mark in panel.marks if mark.name] for panel in panels} == {
+        "value of what is controlled": ["one", "other"],
+        "one/share": ["one"],
+    }
+    assert curve_chart(contents, GRADIENT) == f"no run has {' or '.join(GRADIENT.columns)}"
+    logged = make_contents(make_report_run("run", only=["reward", "gradient/norm", "gradient/zero_frac"]))
+    shown = [(panel.title, panel.y.share) for panel in curve_chart(logged, GRADIENT).panels]
+    assert shown == [("norm of the gradient", False), ("tokens without a gradient", True)]
 
 
 def test_the_evaluation_that_is_r_is_drawn_beside_the_reward(make_contents, make_report_run):

@@ -1,6 +1,7 @@
 """Policy and reference without logits give what upstream's give, for padded and packed samples, and know when to let
 upstream compute."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,7 @@ from transformers import (
     Qwen2MoeConfig,
 )
 
+from openrlhf_cov.models.token_head import EXCLUDED
 from openrlhf_cov.trainer import actor_model, cpu_host
 from openrlhf_cov.trainer.actor_model import CovActor
 from openrlhf_cov.trainer.strategy import convert_to_torch_dtype
@@ -174,6 +176,29 @@ def test_lora(folder_of, asked, target, scores):
         found.append(results(actor))
     assert_same(*found)
     assert asked.scores == scores
+
+
+@pytest.mark.parametrize("name", ["llama", "bias of the head"])
+def test_log_probs_among_the_probable_tokens(folder_of, name):
+    sequences, attention, action = batch()
+    actor = CovActor(folder_of(name), **SETTINGS).eval()
+    actor.proxy_min_p = 0.3
+    with torch.no_grad():
+        _, output = actor(sequences, action, attention, return_output=True)
+        positions = (attention.cumsum(1) - 1).clamp(min=0)
+        logits = actor.model(sequences, attention_mask=attention, position_ids=positions).logits
+    log_p = (logits[:, :-1] / SETTINGS["temperature"]).log_softmax(-1)[:, -action.shape[1] :]
+    targets = sequences[:, -action.shape[1] :]
+    for row, column in action.nonzero().tolist():
+        p = log_p[row, column].exp()
+        kept = p >= 0.3 * p.max()
+        target = int(targets[row, column])
+        expected = math.log(p[target] / p[kept].sum()) if kept[target] else EXCLUDED
+        assert output.proxy[row, column].item() == pytest.approx(expected, abs=1e-4)
+    assert not output.proxy[action == 0].any()
+    assert 0 < (output.proxy == EXCLUDED).sum() < action.sum()
+    actor.proxy_min_p = None
+    assert not hasattr(actor(sequences, action, attention, return_output=True)[1], "proxy")
 
 
 def test_experts_keep_their_loss(folder_of):

@@ -34,7 +34,7 @@ def test_entropies_follow_their_sample_to_the_rank_that_trains_on_it(monkeypatch
     entropies = [batch.sequences[:, 1:] / 10 for batch in micro_batches]
     monkeypatch.setattr(RemoteExperienceMaker, "make_experience", lambda self, samples: samples)
     monkeypatch.setattr("openrlhf.trainer.ppo_utils.experience_maker.ray.get", lambda refs: refs)
-    taken = [[entropies[0]], [entropies[1]]]
+    taken = [[{"entropy": each, "proxy": -each}] for each in entropies]
     maker = object.__new__(CovExperienceMaker)
     maker.args = SimpleNamespace(
         ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
@@ -52,13 +52,15 @@ def test_entropies_follow_their_sample_to_the_rank_that_trains_on_it(monkeypatch
         for sample in actor.trainer.replay_buffer.items:
             ids.append(int(sample.sequences[0]))
             assert sample.entropy.tolist() == (sample.sequences[1:] / 10).tolist()
+            assert sample.proxy.tolist() == (-sample.entropy).tolist()
             assert "entropy" not in sample.info
+            assert "proxy" not in sample.info
     assert sorted(ids) == [0, 1, 2, 3]
     assert (ids == [0, 1, 2, 3]) is not balanced
 
 
 def test_every_scored_micro_batch_is_taken_once():
     actor = object.__new__(CovPolicyActor)
-    actor.entropies = ["first", "second"]
-    assert actor.take_entropies() == ["first", "second"]
-    assert actor.take_entropies() == []
+    actor.scored = ["first", "second"]
+    assert actor.take_scored() == ["first", "second"]
+    assert actor.take_scored() == []

@@ -61,6 +61,7 @@ ON_THE_HOST = {
     "top_entropy.refuses": "of flags",
     "dppo.refuses": "of flags",
     "gmpo.refuses": "of flags",
+    "lp_reg.refuses": "of flags",
     "nsr.refuses": "of flags",
     "passk.refuses": "of flags",
     "psr.refuses": "of flags",
@@ -250,7 +251,8 @@ def micro_batch_step(rules, name, scope, correction):
         loss.start_step(loss.config.at(3), 42, 3, 0)
         planned = scope == "global" and loss.config.methods[0].plan
         for update in range(2):
-            loss.expect([Plan(torch.zeros_like(tokens.action_mask))] if planned else [], update)
+            plan = Plan(torch.zeros_like(tokens.action_mask), reference=tokens.old_log_probs)
+            loss.expect([plan] if planned else [], update)
             log_probs = tokens.log_probs.clone().requires_grad_()
             value, *_ = loss(
                 log_probs, tokens.old_log_probs, tokens.advantages, action_mask=tokens.action_mask,
@@ -281,7 +283,7 @@ def test_upstreams_loss_is_observed(rules, kind):
         update_metrics(loss.record)
 
 
-QUOTAS = ("clip_cov", "kl_cov", "top_entropy", "random_drop", "stare")
+QUOTAS = ("clip_cov", "kl_cov", "top_entropy", "random_drop", "stare", "lp_reg")
 
 
 def selection_of_a_step(rules, ranks, name):
@@ -293,7 +295,7 @@ def selection_of_a_step(rules, ranks, name):
             for each in step
         ]
         entropies = [torch.rand_like(each.log_probs) for each in step]
-        others = entropies, entropies, torch.rand((), device=device)
+        others = entropies, entropies, torch.rand((), device=device), entropies
         masks = select_step(step, keys, loss.config, loss.ppo_clip, ranks, *others)
     assert [mask.device for mask in masks] == [device] * 3
     assert [mask.shape for mask in masks] == [each.action_mask.shape for each in step]
@@ -342,7 +344,7 @@ def samples(count=4, columns=5):
             action_mask=mask, scores=None if number == 1 else torch.ones(()),
             info={SAMPLE_ID: torch.tensor(number)}, **floats,
         )  # fmt: skip
-        sample.entropy = torch.rand(len(mask))
+        sample.entropy = sample.proxy = torch.rand(len(mask))
         found.append(sample)
     return found
 
@@ -381,6 +383,7 @@ def diagnostics_of_a_step(rules, ranks, updates=2):
                 books.observe(sample_ids({SAMPLE_ID: ids}), record)
         books.compare([tokens.action_mask.bool()], [tokens.action_mask.bool()])
         assert books.entropies(torch.arange(2, device=device), 5).device == books.mean_entropy.device == device
+        assert books.proxies(torch.arange(2, device=device), 5).device == device
     with rules(reads=3):
         books.metrics.add(Max("ppo/ratio_max", books.rollout.log_probs.max()))
         values = books.finish(eta=1e-6)
@@ -397,8 +400,8 @@ def test_entropies_of_rollouts(rules):
         trainer = object.__new__(CovActorTrainer)
         trainer.actor, trainer.strategy = Policy(device), SimpleNamespace(ring_attn_group=None)
         sequences, mask = torch.ones(2, 6, device=device), torch.ones(2, 4, device=device)
-        _, entropies = trainer.score(sequences, mask, None, None, with_entropy=True)
-        assert (entropies.device, entropies.shape) == (device, (2, 4))
+        scores = trainer.score(sequences, mask, None, None, with_entropy=True)
+        assert (scores.entropy.device, scores.entropy.shape) == (device, (2, 4))
 
 
 def test_log_probs_and_entropies_of_a_head(rules):
@@ -408,6 +411,7 @@ def test_log_probs_and_entropies_of_a_head(rules):
         log_probs, entropies = token_head.token_scores(hidden, weight, None, targets, 0.7, with_entropy=True)
         (log_probs.sum() + entropies.sum()).backward()
         assert hidden.grad.device == weight.grad.device == device
+        assert token_head.min_p_scores(hidden, weight, None, targets, 0.7, 0.1).device == device
 
 
 def test_a_look_at_the_gradients(rules, device, monkeypatch):

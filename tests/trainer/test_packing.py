@@ -97,8 +97,9 @@ def test_log_probs_entropy_and_gradient_of_the_policy(model_folder, checkpointin
         (log_probs * weights + 0.1 * entropy).sum().backward()
         trainer = object.__new__(CovActorTrainer)
         trainer.actor, trainer.strategy = actor, SimpleNamespace(ring_attn_group=None)
-        scored, entropies = trainer.score(sequences, action, attention, None, with_entropy=True)
-        found[packing] = log_probs.detach(), entropy.detach(), gradients(actor), scored, entropies * action
+        scores = trainer.score(sequences, action, attention, None, with_entropy=True)
+        scored = scores.log_probs, scores.entropy * action
+        found[packing] = log_probs.detach(), entropy.detach(), gradients(actor), *scored
     for packed, padded in zip(found[True], found[False], strict=True):
         assert_same(packed, padded)
 

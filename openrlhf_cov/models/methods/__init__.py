@@ -15,6 +15,7 @@ from openrlhf_cov.models.methods import (
     gmpo,
     gspo_token,
     kl_cov,
+    lp_reg,
     nsr,
     passk,
     positive_weight,
@@ -32,6 +33,7 @@ from openrlhf_cov.models.methods import (
 MODULES = (
     clip_cov,
     kl_cov,
+    lp_reg,
     top_entropy,
     erc,
     random_drop,

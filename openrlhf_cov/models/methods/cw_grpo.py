@@ -43,4 +43,5 @@ METHOD = Method(
     settings=Settings,
     log_probs_policy="current",
     plan=plan,
+    of_all_tokens=True,
 )

@@ -60,4 +60,5 @@ METHOD = Method(
     estimate=estimate,
     stands_for="group_norm",
     two_valued=True,
+    entropies=("entrocraft_low", "entrocraft_high"),
 )

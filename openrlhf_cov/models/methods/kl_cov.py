@@ -45,7 +45,7 @@ def plan(settings: KlCovSettings, window: Window) -> list[Plan]:
     return [Plan(tokens) for tokens in window.largest(window.covariance(), settings.kl_cov_ratio)]
 
 
-def penalty(settings: KlCovSettings, batch: TokenBatch) -> Tensor:
+def penalty(settings: KlCovSettings, batch: TokenBatch, plan: Plan) -> Tensor:
     """``ppo_kl_coef * |log_probs - old_log_probs|`` (B, A).
 
     The absolute log ratio is the published code's estimate of KL(pi_old || pi). Its gradient is 0 where both log-probs

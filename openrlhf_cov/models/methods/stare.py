@@ -73,5 +73,6 @@ METHOD = Method(
     settings=StareSettings,
     log_probs_policy="current",
     plan=plan,
+    entropies=("stare_gate",),
     controls=(Control("stare_strength", low=0.0, high=0.5, step=0.01),),
 )

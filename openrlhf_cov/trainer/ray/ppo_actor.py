@@ -9,7 +9,7 @@ from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS, ClientStates, checkpoint_folder
 from openrlhf_cov.trainer.ray.model_actors import CheckpointedActor, read_rollouts, scoring_models
 from openrlhf_cov.trainer.ray.seams import plain_class
-from openrlhf_cov.trainer.sample_info import ENTROPY
+from openrlhf_cov.trainer.sample_info import ENTROPY, PROXY
 
 DYNAMICS, CONTROL = "entropy_dynamics", "entropy_control"
 """Entries of a checkpoint's client states."""
@@ -31,7 +31,7 @@ class CovPolicyActor(CheckpointedActor, plain_class(PolicyModelActor)):
         if self.trainer.controller:
             self.trainer.controller.load_state_dict(self.checkpoint_states.get(CONTROL))
         self.trainer.diagnostics.dynamics.load_state_dict(self.checkpoint_states.get(DYNAMICS))
-        self.entropies: list[torch.Tensor] = []
+        self.scored: list[dict[str, torch.Tensor]] = []
 
     def start_step(self, global_step: int) -> None:
         """Called before each ``fit``."""
@@ -40,25 +40,27 @@ class CovPolicyActor(CheckpointedActor, plain_class(PolicyModelActor)):
     def forward(
         self, sequences, action_mask=None, attention_mask=None, packed_seq_lens=None, mm_train_inputs_list=None
     ) -> torch.Tensor:
-        """Log-probs (B, A) of the rollouts as upstream's; the entropies of the policy that scores them are kept."""
+        """Log-probs (B, A) of the rollouts as upstream's; the entropies of the policy that scores them are kept, and
+        what a method asks for beside them."""
         tensors = (each.to(self.trainer.device) for each in (sequences, action_mask, attention_mask))
         with cpu_host.share_of_threads(scoring_models(self.strategy.args)):
-            log_probs, entropies = self.trainer.score(*tensors, mm_train_inputs_list, with_entropy=True)
-        self.entropies.append(entropies.float().cpu())
-        return log_probs.cpu()
+            scores = self.trainer.score(*tensors, mm_train_inputs_list, with_entropy=True, with_proxy=True)
+        named = {ENTROPY: scores.entropy, PROXY: scores.proxy}
+        self.scored.append({name: each.float().cpu() for name, each in named.items() if each is not None})
+        return scores.log_probs.cpu()
 
-    def take_entropies(self) -> list[torch.Tensor]:
-        """Entropies (B, A) of every ``forward`` since the last call, in order; the controller hands them on."""
-        taken, self.entropies = self.entropies, []
+    def take_scored(self) -> list[dict[str, torch.Tensor]]:
+        """Name -> (B, A) of every ``forward`` since the last call, in order; the controller hands them on."""
+        taken, self.scored = self.scored, []
         return taken
 
     def append(self, experience) -> None:
-        """Upstream's; each sample keeps its entropies, which are no metric of upstream's to log."""
-        entropies = experience.info.pop(ENTROPY)
+        """Upstream's; each sample keeps its entropies and the like, which are no metrics of upstream's to log."""
+        named = {name: experience.info.pop(name) for name in (ENTROPY, PROXY) if name in experience.info}
         super().append(experience)
-        samples = self.trainer.replay_buffer.items[-len(entropies) :]
-        for sample, entropy in zip(samples, entropies, strict=True):
-            sample.entropy = entropy[: len(sample.action_mask)]  # the buffer has cut the padding
+        for name, rows in named.items():
+            for sample, row in zip(self.trainer.replay_buffer.items[-len(rows) :], rows, strict=True):
+                setattr(sample, name, row[: len(sample.action_mask)])  # the buffer has cut the padding
 
     def get_checkpoint_states(self) -> ClientStates:
         """Upstream's, short in its log; the first rank adds the state of the rollouts, which its controller takes.

@@ -6,7 +6,7 @@ from example import gradients
 from planned import select_given
 
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.methods.kl_cov import idle, penalty
 
 ROUNDING_IN_FLOAT32 = 4.8e-7
@@ -25,7 +25,9 @@ def test_gradients_of_the_example():
 def test_the_penalty_by_hand():
     old = torch.full((1, 3), -1.0)
     log_probs = (old + torch.tensor([[0.5, -0.25, 0.0]])).requires_grad_()
-    found = penalty(CovConfig(cov_type="kl_cov", ppo_kl_coef=2.0), TokenBatch(log_probs, old, old, torch.ones(1, 3)))
+    mask = torch.ones(1, 3)
+    config = CovConfig(cov_type="kl_cov", ppo_kl_coef=2.0)
+    found = penalty(config, TokenBatch(log_probs, old, old, mask), Plan(mask.bool()))
     # 2 |0.5| = 1, 2 |-0.25| = 0.5, 2 |0| = 0; every number is exact in binary
     assert found.tolist() == [[1.0, 0.5, 0.0]]
     found.sum().backward()

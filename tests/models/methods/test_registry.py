@@ -27,6 +27,7 @@ def test_every_method_is_whole():
         assert (method.clip is not None) is (method.slot == "clip")
         assert (method.bonus is not None) is (method.slot == "bonus")
         assert not method.keeps_clip or method.has(method.keeps_clip)
+        assert method.proxy_min_p is None or method.has(method.proxy_min_p)
         for policy in filter(None, (method.entropy_policy, method.log_probs_policy)):
             assert policy == "current" or policy in CovConfig.__dataclass_fields__
         assert all(method.has(control.setting) for control in method.controls)
@@ -89,6 +90,7 @@ def test_the_clip_is_the_surrogates_or_that_of_the_method_that_has_one(settings,
 BAD = {
     "clip_cov": {"clip_cov_lb": 9.0},
     "kl_cov": {"ppo_kl_coef": -1.0},
+    "lp_reg": {"lp_reg_frac": 1.0},
     "top_entropy": {"top_entropy_frac": 2.0},
     "cispo": {"cispo_cap": 0.2},
     "erc": {"erc_high": 0.05},

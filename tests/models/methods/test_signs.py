@@ -13,6 +13,7 @@ from openrlhf_cov.models.method import Groups, TokenBatch
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.window import Window, plan_step
 
+BESIDE = ("top_entropy", "random_drop", "lp_reg", "cw_grpo")
 REWARDS = [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
 
 
@@ -68,8 +69,10 @@ def test_the_mean_is_one_of_tokens(name):
     assert METHODS[name].refuses(config, {"actor.loss_agg_mode": "token-mean"}) is None
 
 
-@pytest.mark.parametrize("other", [{"cov_type": "clip_cov"}, {"method": "psr,top_entropy"}])
-def test_two_rules_of_what_the_mean_is_over_are_refused(other):
+@pytest.mark.parametrize(
+    "other", [{"cov_type": name} for name in ("clip_cov", "kl_cov")] + [{"method": f"psr,{name}"} for name in BESIDE]
+)
+def test_what_would_count_the_responses_that_are_left_out_is_refused(other):
     with pytest.raises(ValueError, match="--method psr leaves responses out"):
         CovConfig(**({"method": "psr"} | other))
 

@@ -15,13 +15,18 @@ from openrlhf_cov.trainer.ray.ppo_actor import CovPolicyActor
 
 def policy_actor(**attributes):
     actor = object.__new__(CovPolicyActor)
-    vars(actor).update(strategy=SimpleNamespace(ring_attn_group=None), **attributes)
+    args = SimpleNamespace(
+        algo=SimpleNamespace(kl=SimpleNamespace(init_coef=0.0)),
+        critic=SimpleNamespace(model_name_or_path=None),
+        reward=SimpleNamespace(remote_url=["reward.py"]),
+    )
+    vars(actor).update(strategy=SimpleNamespace(ring_attn_group=None, args=args), **attributes)
     return actor
 
 
 def scoring_actor(policy):
-    actor = policy_actor(actor=policy, entropies=[], trainer=object.__new__(CovActorTrainer))
-    vars(actor.trainer).update(actor=policy, strategy=actor.strategy)
+    actor = policy_actor(actor=policy, scored=[], trainer=object.__new__(CovActorTrainer))
+    vars(actor.trainer).update(actor=policy, strategy=actor.strategy, config=CovConfig())
     return actor
 
 
@@ -31,9 +36,17 @@ def test_scoring_rollouts_keeps_their_entropies_until_they_are_taken(stub_actor)
     log_probs = actor.forward(torch.arange(5).expand(2, 5), action_mask, attention_mask=torch.ones(2, 5))
     assert log_probs.tolist() == [[-2.0, -3.0, 0.0], [-2.0, 0.0, 0.0]]
     # positions 0..3 carry entropy 0, 10, 20, 30; the last three of them are actions
-    (entropies,) = actor.take_entropies()
-    assert entropies.tolist() == [[10.0, 20.0, 30.0]] * 2
-    assert actor.take_entropies() == []
+    (scored,) = actor.take_scored()
+    assert {name: rows.tolist() for name, rows in scored.items()} == {"entropy": [[10.0, 20.0, 30.0]] * 2}
+    assert actor.take_scored() == []
+
+
+def test_a_model_that_cannot_say_what_a_method_asks_for_ends_the_run(stub_actor):
+    actor = scoring_actor(stub_actor())
+    actor.trainer.config = CovConfig(method="lp_reg", lp_reg_min_p=0.05)
+    with pytest.raises(RunStopped, match="--method lp_reg"):
+        actor.forward(torch.arange(5).expand(2, 5), torch.ones(2, 3), attention_mask=torch.ones(2, 5))
+    assert actor.trainer.actor.proxy_min_p == 0.05
 
 
 @pytest.mark.parametrize("images", [None, [{"pixel_values": torch.ones(1, 3)}, {"pixel_values": torch.zeros(1, 3)}]])

@@ -1,0 +1,86 @@
+"""Lp-Reg (arXiv 2510.03222): improbable wrong tokens that are no noise are held to the probable part of the policy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from openrlhf_cov.models.control import Control
+from openrlhf_cov.models.method import LOG_RATIO_LIMIT, Method, Plan, TokenBatch
+from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from openrlhf_cov.models.window import Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class LpRegSettings(Settings):
+    """Raises ValueError, naming the flag, when a value is out of range."""
+
+    lp_reg_frac: float = setting(
+        0.01, "fraction of the tokens of negative advantages, the least probable, that may be held (32B: 0.005)"
+    )
+    lp_reg_coef: Scheduled = setting(1.0, "coefficient of the penalty that holds them", scheduled=True)
+    lp_reg_min_p: float = setting(0.02, "tokens below this times the largest probability are noise, which is not held")
+
+    def check(self) -> None:
+        """Called when the settings are made."""
+        for name in ("lp_reg_frac", "lp_reg_min_p"):
+            if not 0.0 < getattr(self, name) < 1.0:
+                raise ValueError(f"--{name} is a fraction in (0, 1), not percent, got {getattr(self, name)}")
+        for value in extremes(self.lp_reg_coef):
+            if not 0.0 <= value < math.inf:
+                raise ValueError(f"--lp_reg_coef is a finite number of at least 0, got {value}")
+
+
+def plan(settings: LpRegSettings, window: Window) -> list[Plan]:
+    """Of the floor(frac * count) tokens with A < 0 of the lowest log-prob, at least one, those below their proxy.
+
+    The proxy is the policy that sampled, without its improbable tokens and renormalised. Counts are of the optimizer
+    step; the published code counts in each micro-batch, and a quota of one token does nothing there.
+    """
+    wrong = [batch.advantages < 0 for batch in window.batches]
+    surprisals = [-batch.log_probs for batch in window.batches]
+    lowest = window.largest_among(surprisals, wrong, settings.lp_reg_frac, math.floor)
+    return [
+        Plan(tokens & (proxy > batch.log_probs), reference=proxy)
+        for tokens, proxy, batch in zip(lowest, window.proxies, window.batches, strict=True)
+    ]
+
+
+def penalty(settings: LpRegSettings, batch: TokenBatch, plan: Plan) -> Tensor:
+    """coef * (e^d - d - 1), d = log proxy - log pi (B, A): the published code's k3; the paper says forward KL."""
+    if plan.reference is None:
+        raise RuntimeError("a plan of --method lp_reg has the proxies as its reference")
+    distance = (plan.reference - batch.log_probs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return settings.lp_reg_coef * (distance.exp() - distance - 1)
+
+
+def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
+    """A rank has whole rows of logits."""
+    for name in ("ds.ring_attn_size", "ds.tensor_parallel_size"):
+        if flags.get(name, 1) != 1:
+            return f"--method lp_reg compares all tokens of a row, which --{name} {flags[name]} splits; drop it"
+    return None
+
+
+METHOD = Method(
+    name="lp_reg",
+    title="Lp-Reg",
+    source="arXiv 2510.03222",
+    summary="the least probable wrong tokens are held to the policy without its noise",
+    slot="penalty",
+    settings=LpRegSettings,
+    log_probs_policy="current",
+    proxy_min_p="lp_reg_min_p",
+    plan=plan,
+    penalty=penalty,
+    ppo_clip=(1.0, 9.0),  # as the authors' scripts open it: no wrong token is clipped
+    refuses=refuses,
+    controls=(Control("lp_reg_coef", low=1e-2, high=1e2, step=1e-2, doubles=True),),
+)
