@@ -45,6 +45,9 @@ def test_defaults_are_the_published_settings():
         "w_reinforce_lambda": 0.1,  # arXiv 2506.01347
         "entrocraft_low": 0.6,  # arXiv 2604.26326
         "entrocraft_high": 0.7,
+        "lp_reg_coef": 1.0,  # arXiv 2510.03222
+        "lp_reg_frac": 0.01,
+        "lp_reg_min_p": 0.02,
         "entropy_target": None,
         "entropy_control": "",
         "entropy_step": None,

@@ -42,7 +42,8 @@ def logged(*rollouts, samples_per_prompt=2):
 
 def rows(rollout, *index):
     index = list(index)
-    return Rollout(*(getattr(rollout, name)[index] for name in Rollout.__dataclass_fields__))
+    tensors = {name: each[index] for name, each in vars(rollout).items() if each is not None}
+    return Rollout(**tensors)
 
 
 def test_entropy_by_hand():

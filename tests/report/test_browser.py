@@ -177,8 +177,8 @@ def seen(make_contents, make_report_run, write_tokens, token_records, hostile, t
 def test_everything_is_drawn_without_an_error_or_a_request(seen, width):
     found = seen[width]
     assert "problems" not in found
-    assert (found["empty"], found["plots"]) == ([], 13)
-    assert (found["charts"], found["requests"]) == ("13", "0")
+    assert (found["empty"], found["plots"]) == ([], 15)
+    assert (found["charts"], found["requests"]) == ("15", "0")
 
 
 @pytest.mark.parametrize("width", ["phone", "desk"])

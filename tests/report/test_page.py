@@ -49,8 +49,9 @@ def test_the_page_holds_all_sections_and_charts(page):
     assert len(set(ids)) == len(ids)
     assert {"law", "runs", "comparison", "curves", "one", "tokens", "settings"} <= set(ids)
     charts = [name.removeprefix("chart-") for name in ids if name.startswith("chart-")]
-    overview = ["reward_and_entropy", "law_of_all", "model_size", "selection", "sampling", "response_length"]
-    assert charts == [*overview, "evaluations", "law", "bands", "theorem1", "theorem2", "fall", "accuracy", "phases"]
+    overview = ["reward_and_entropy", "law_of_all", "model_size", "selection", "methods", "gradient", "sampling"]
+    overview += ["response_length", "evaluations"]
+    assert charts == [*overview, "law", "bands", "theorem1", "theorem2", "fall", "accuracy", "phases"]
     data = page.data
     assert [*data["charts"], "evaluations", *data["kinds"]] == charts
     assert [sorted(run["charts"]) for run in data["runs"]] == [sorted(data["kinds"])] * 2 + [["law"]]

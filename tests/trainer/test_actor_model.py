@@ -182,21 +182,25 @@ def test_lora(folder_of, asked, target, scores):
 def test_log_probs_among_the_probable_tokens(folder_of, name):
     sequences, attention, action = batch()
     actor = CovActor(folder_of(name), **SETTINGS).eval()
-    actor.proxy_min_p = 0.3
     with torch.no_grad():
-        _, output = actor(sequences, action, attention, return_output=True)
         positions = (attention.cumsum(1) - 1).clamp(min=0)
         logits = actor.model(sequences, attention_mask=attention, position_ids=positions).logits
     log_p = (logits[:, :-1] / SETTINGS["temperature"]).log_softmax(-1)[:, -action.shape[1] :]
     targets = sequences[:, -action.shape[1] :]
+    of_target = log_p.gather(-1, targets[..., None]).squeeze(-1) - log_p.amax(-1)
+    of_target = of_target[action == 1].exp().sort().values
+    min_p = float(of_target[5] + of_target[6]) / 2  # so that six are left out
+    actor.proxy_min_p = min_p
+    with torch.no_grad():
+        _, output = actor(sequences, action, attention, return_output=True)
     for row, column in action.nonzero().tolist():
         p = log_p[row, column].exp()
-        kept = p >= 0.3 * p.max()
+        kept = p >= min_p * p.max()
         target = int(targets[row, column])
         expected = math.log(p[target] / p[kept].sum()) if kept[target] else EXCLUDED
         assert output.proxy[row, column].item() == pytest.approx(expected, abs=1e-4)
     assert not output.proxy[action == 0].any()
-    assert 0 < (output.proxy == EXCLUDED).sum() < action.sum()
+    assert (output.proxy == EXCLUDED).sum() == 6 < action.sum()
     actor.proxy_min_p = None
     assert not hasattr(actor(sequences, action, attention, return_output=True)[1], "proxy")
 

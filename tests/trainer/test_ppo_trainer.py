@@ -168,7 +168,7 @@ def test_the_mean_of_the_numbers_is_no_metric(tmp_path):
 def test_a_sample_travels_with_its_own_entropies_only(monkeypatch):
     entropies = torch.rand(64, 1000)
     monkeypatch.setattr(RemoteExperienceMaker, "make_experience", lambda self, samples: samples)
-    monkeypatch.setattr(RemoteExperienceMaker, "_flatten_results", lambda self, refs, copies: [entropies])
+    monkeypatch.setattr(RemoteExperienceMaker, "_flatten_results", lambda self, refs, copies: [{"entropy": entropies}])
     maker = object.__new__(CovExperienceMaker)
     maker.args = SimpleNamespace(ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1))
     maker.actor_model_group = SimpleNamespace(async_run_method=lambda method_name: None)
