@@ -50,7 +50,9 @@ class RewardConfig(Settings):
         choices=("all", "share"),
     )
     code_timeout: float = setting(6.0, "seconds of CPU time for a test; of wall clock twice that and one more")
-    code_budget: float = setting(60.0, "seconds of wall clock for all tests of a response; waiting for a busy machine is not counted")
+    code_budget: float = setting(
+        60.0, "seconds of wall clock for all tests of a response; waiting for a busy machine is not counted"
+    )
     code_memory_mb: int = setting(1024, "address space of a program, in MiB")
     code_output_mb: int = setting(4, "output of a test, in MiB")
     code_float_tolerance: float = setting(

@@ -15,7 +15,7 @@ from openrlhf_cov.analysis.verdict import HIGHEST_REWARD, LawResult, examine_law
 from openrlhf_cov.dashboard import alerts
 from openrlhf_cov.dashboard.alerts import Alert, find_alerts
 from openrlhf_cov.dashboard.eta import Activity, Pace, Total, activity, pace, remaining, total_steps
-from openrlhf_cov.utils.metric_table import ENTROPY, OWN, PHASES, STEP_TOTAL, family, title
+from openrlhf_cov.utils.metric_table import ENTROPY, OWN, PHASES, STEP_TOTAL, family, is_known, title
 from openrlhf_cov.utils.terminal import printable
 
 LAW_RESAMPLES = 500
@@ -133,7 +133,11 @@ def build(run: Run, *, follows: bool = True, asked_steps: int | None = None, law
         sampling=_present(table, SAMPLING),
         grader=_present(table, GRADER),
         gradient=_present(table, GRADIENT),
-        own={title(name): _last(table, name) for name in sorted(table.columns) if name.startswith(OWN)},
+        own={
+            title(name): _last(table, name)
+            for name in sorted(table.columns)
+            if name.startswith(OWN) and is_known(name)
+        },
         selected_frac=_last(table, "cov/selected_frac"),
         law=law,
         keeps_groups=keeps_groups(table),

@@ -19,6 +19,7 @@ from openrlhf_cov.utils.metric_table import (
     STEP_TOTAL,
     definition,
     family,
+    is_known,
     title,
     title_and_unit,
 )
@@ -44,7 +45,8 @@ class Curve:
 class CurveFigure:
     """Panels side by side, a line per run in each; ``name`` is that of its file.
 
-    ``families`` are the beginnings of further columns, ``control/`` and the like: whatever a log has of them.
+    ``families`` are the beginnings of further columns, ``control/`` and the like: whatever a log has of them that is
+    described.
     """
 
     name: str
@@ -58,7 +60,8 @@ class CurveFigure:
 
     def panels_of(self, logged: Iterable[str]) -> tuple[Curve, ...]:
         """Its panels for runs that have ``logged`` these columns."""
-        return self.panels + _panels(*sorted({name for name in logged if name.startswith(self.families)}))
+        further = {name for name in logged if name.startswith(self.families) and is_known(name)}
+        return self.panels + _panels(*sorted(further))
 
 
 def _panels(*columns: str) -> tuple[Curve, ...]:

@@ -144,6 +144,11 @@ def family(prefix: str) -> tuple[str, ...]:
     return tuple(name for name in _ROWS if name.startswith(prefix))
 
 
+def is_known(name: str) -> bool:
+    """True for a metric of the table; a log of somebody else may have others."""
+    return _key(name) in _ROWS
+
+
 def definition(name: str) -> Definition:
     """The row of a metric; KeyError for one that is not in the table."""
     return _ROWS[_key(name)]

@@ -60,7 +60,7 @@ def test_sampling(folder):
 
 def test_numbers_of_a_method_are_shown_whatever_its_name(folder):
     logged = {"control/value": 0.1, "control/gap": -0.05, "method/yet_unknown/share": 0.25, "gradient/norm": 0.7}
-    logged |= {"gradient/positive_mass": 0.4, "gradient/zero_frac": 0.2}
+    logged |= {"gradient/positive_mass": 0.4, "gradient/zero_frac": 0.2, "control/": 1.0, "control/of_another": 1.0}
     state = build(read_run(folder().add(1, **logged).path, columns=COLUMNS))
     assert state.own == {
         "value of what is controlled": 0.1,

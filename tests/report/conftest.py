@@ -42,6 +42,8 @@ def columns_of(steps: int, seed: int, method: str) -> dict[str, np.ndarray]:
         "cov/selected_frac": np.full(steps, 0.0 if method == "none" else 2e-3),
         "cov/selected_ppo_kl": np.full(steps, np.nan if method == "none" else 0.01),
         "control/value": np.linspace(0.0, 1.0, steps),
+        "control/": np.full(steps, 0.5),  # these two are not ours
+        "control/of_somebody_else": np.full(steps, 0.5),
         "method/one/share": np.full(steps, 0.25),
         "gradient/norm": np.full(steps, 0.5),
         "gradient/zero_frac": np.full(steps, 0.1),

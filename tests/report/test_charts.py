@@ -214,8 +214,11 @@ def test_selection_is_shown_where_something_was_selected(make_contents, make_rep
 
 
 def test_numbers_of_methods_are_drawn_whatever_their_names(make_contents, make_report_run):
-    own = ["control/value", "method/one/share"]
-    one, other = make_report_run("one", only=["reward", *own]), make_report_run("other", only=["reward", own[0]])
+    own, unknown = ["control/value", "method/one/share"], ["control/", "control/of_somebody_else"]
+    one, other = (
+        make_report_run("one", only=["reward", *own, *unknown]),
+        make_report_run("other", only=["reward", own[0]]),
+    )
     contents = make_contents(one, other)
     panels = curve_chart(contents, METHODS).panels
     assert {panel.title: [mark.name for mark in panel.marks if mark.name] for panel in panels} == {
