@@ -39,6 +39,9 @@ ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 SPIN_COUNT = "10000"
 """Rounds for which a waiting thread of OpenMP spins before it sleeps; libgomp's own default is 300,000."""
 
+GATHERS = ("all_gather", "all_gather_into_tensor")
+"""Collectives of DeepSpeed's backend with which ZeRO-3 makes whole parameters of their parts."""
+
 PACKED_ATTENTION = "packed_sdpa"
 """The name by which transformers knows ``_packed_attention`` in a process where ``install`` has run."""
 
@@ -114,15 +117,40 @@ def share_of_threads(computing: int) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def leave_out_shared_memory() -> None:
-    """On a CPU host DeepSpeed neither compiles nor loads its all-reduce over shared memory.
+def adapt_deepspeed() -> None:
+    """What DeepSpeed does otherwise on a CPU host; to be called before its process groups are made.
 
-    Only tensor parallelism in inference uses it, and takes torch's without it. To compile it takes 70 CPU seconds.
+    It neither compiles nor loads its all-reduce over shared memory: only tensor parallelism in inference uses it, and
+    takes torch's without it. To compile it takes 70 CPU seconds.
+
+    A gather that it starts is complete before it starts the next one. ZeRO-3 starts one for each parameter and waits
+    for the last one only, which is enough with NCCL, whose collectives are carried out in order. The threads of gloo
+    carry them out side by side, and parameters were read before all of their ranks' parts were there.
     """
-    if is_cpu_host():
-        import deepspeed
+    if not is_cpu_host():
+        return
+    import deepspeed
+    from deepspeed.comm.torch import TorchBackend
 
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    for name in GATHERS:
+        setattr(TorchBackend, name, _finished(getattr(TorchBackend, name)))
+
+
+def _finished(collective: Callable) -> Callable:
+    """The collective, over when it returns; the handle of an asynchronous call may still be waited for."""
+    if getattr(collective, "finished", False):
+        return collective
+
+    @wraps(collective)
+    def finish(*args: Any, **kwargs: Any) -> Any:
+        work = collective(*args, **kwargs)
+        if work is not None:
+            work.wait()
+        return work
+
+    finish.finished = True  # type: ignore[attr-defined]
+    return finish
 
 
 def adapt(args: SimpleNamespace) -> None:

@@ -61,5 +61,6 @@ def main(folder, stage, out):
 
 if __name__ == "__main__":
     remove_stale_locks()
+    cpu_host.adapt_deepspeed()
     deepspeed.init_distributed("gloo")
     serve(main)

@@ -176,6 +176,7 @@ def critic(stage, folder, _):
 
 if __name__ == "__main__":
     remove_stale_locks()
+    cpu_host.adapt_deepspeed()
     deepspeed.init_distributed("gloo", timeout=timedelta(seconds=60))
     tasks = {"full": full, "groups": groups, "mixed": mixed, "critic": critic}
     serve(lambda name, stage, folder, how: tasks[name](stage, Path(folder), how))

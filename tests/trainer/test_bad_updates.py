@@ -125,6 +125,7 @@ from openrlhf_cov.trainer.extension_locks import remove_stale_locks
 from rank_group import serve
 
 remove_stale_locks()
+cpu_host.adapt_deepspeed()
 deepspeed.init_distributed("gloo")
 
 def skips(stage, dtype, optimizer, folder):

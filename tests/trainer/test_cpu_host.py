@@ -64,9 +64,45 @@ def test_engines_on_gpus_keep_their_defaults():
 def test_a_cpu_host_does_without_the_all_reduce_that_deepspeed_compiles(monkeypatch, request, host, kept):
     ops = SimpleNamespace(__compatible_ops__={"deepspeed_shm_comm": True, "fused_adam": True})
     monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(ops=ops))
+    monkeypatch.setitem(sys.modules, "deepspeed.comm.torch", SimpleNamespace(TorchBackend=backend()))
     request.getfixturevalue(host)
-    cpu_host.leave_out_shared_memory()
+    cpu_host.adapt_deepspeed()
     assert ops.__compatible_ops__ == {"deepspeed_shm_comm": kept, "fused_adam": True}
+
+
+class Work:
+    """A collective under way."""
+
+    waited = 0
+
+    def wait(self):
+        self.waited += 1
+
+
+def backend():
+    """A class like DeepSpeed's backend."""
+
+    def gather(self, *tensors, async_op=False):
+        return Work() if async_op else None
+
+    return type("TorchBackend", (), {"all_gather": gather, "all_gather_into_tensor": gather, "all_reduce": gather})
+
+
+# gloo's threads do not carry collectives out in order: a gather is over before the next one starts, and once only,
+# however often a process adapts; what is no gather, and a GPU host, is left alone
+@pytest.mark.parametrize(("host", "waited"), [("on_cpu", 1), ("on_gpu", 0)])
+def test_a_gather_is_over_when_its_handle_is_there(monkeypatch, request, host, waited):
+    monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(ops=SimpleNamespace(__compatible_ops__={})))
+    torch_backend = backend()
+    monkeypatch.setitem(sys.modules, "deepspeed.comm.torch", SimpleNamespace(TorchBackend=torch_backend))
+    request.getfixturevalue(host)
+    cpu_host.adapt_deepspeed()
+    cpu_host.adapt_deepspeed()
+    found = torch_backend()
+    for gather in (found.all_gather, found.all_gather_into_tensor):
+        assert gather("output", "part", async_op=True).waited == waited
+        assert gather("output", "part") is None
+    assert found.all_reduce("whole", async_op=True).waited == 0
 
 
 NAMES = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "GOMP_SPINCOUNT", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")

@@ -41,7 +41,7 @@ class PreparedNode(InstalledActor):
     models that score the rollouts share its cores."""
 
     def _setup_distributed(self, strategy) -> None:
-        cpu_host.leave_out_shared_memory()
+        cpu_host.adapt_deepspeed()
         remove_stale_locks()
         super()._setup_distributed(strategy)
 
