@@ -120,6 +120,7 @@ def test_fp16_is_left_to_its_loss_scale(one_process, tmp_path, fp16, moved):
 ON_DEEPSPEED = """
 from pathlib import Path
 import deepspeed, torch
+from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.bad_updates import BadUpdates
 from openrlhf_cov.trainer.extension_locks import remove_stale_locks
 from rank_group import serve
