@@ -11,7 +11,7 @@ pytestmark = pytest.mark.e2e
 
 def test_the_last_gather_is_over_after_all_others(tmp_path):
     group = RankGroup([sys.executable, gather_rank.__file__], ranks=2, folder=tmp_path)
-    try:  # without ``adapt_deepspeed`` some 40 of 300 were wrong
+    try:  # some 40 without ``adapt_deepspeed``
         assert group(300) == ["0", "0"]
     finally:
         group.end()
