@@ -15,7 +15,7 @@ from openrlhf_cov.cli import lab, study_ray
 from openrlhf_cov.cli.packages import require
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.study.plan import Run, Score, all_runs, number_of_runs, runs_due
-from openrlhf_cov.study.results import pack, read_result, read_results, score_of
+from openrlhf_cov.study.results import Result, pack, read_result, score_of, unpack
 from openrlhf_cov.study.spec import Spec, read_spec
 from openrlhf_cov.utils.cores import cores
 from openrlhf_cov.utils.json_lines import write_lines
@@ -37,6 +37,9 @@ def build_parser() -> Parser:
     parser.add_argument("--base_policies", type=Path, metavar="DIR", help="where base policies are kept")
     parser.add_argument("--page", action="store_true", help="write page and table from what is finished, run nothing")
     parser.add_argument("--pack", type=Path, metavar="FILE", help="write the finished runs to one file (.jsonl.xz)")
+    parser.add_argument(
+        "--unpack", type=Path, metavar="FILE", help="take the runs of a file of --pack as finished; go on from there"
+    )
     parser.add_argument("--dry_run", action="store_true", help="say what would run and how long, and run nothing")
     return parser
 
@@ -59,6 +62,8 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         study = Study(spec, output, args.base_policies or lab.base_policies())
         study.check(args.spec)
+        if args.unpack:
+            study.take(args.unpack)
         require(("torch", "transformers", "openrlhf"))
         if args.dry_run:
             return dry_run(study, args.jobs)
@@ -75,13 +80,26 @@ class Study:
 
     def __init__(self, spec: Spec, output: Path, base_policies: Path) -> None:
         self.spec, self.output, self.base_policies = spec, output, base_policies
+        self.given: dict[Run, Result] = {}
+        """Results of other machines, which count as those of the same runs."""
+
+    def take(self, packed: Path) -> None:
+        """Count the runs of a file as finished; UsageError where none of them is the spec's."""
+        self.given = {result.run: result for result in unpack(packed, self.asked)}
+        if not self.given:
+            raise UsageError(f"--unpack {packed} has no run that {self.spec.title!r} asks for")
 
     def words(self, run: Run) -> list[str]:
         """The run as a command line of the laboratory."""
-        arm = self.spec.arm(run.arm)
         place = ["--output", str(self.output / run.folder), "--base_policies", str(self.base_policies)]
-        asked = [*self.spec.words, *arm.words, *run.cell, "--train.seed", str(run.seed)]
-        return [*place, "--task", self.spec.task, *asked]
+        return [*place, *self.asked(run)]
+
+    def asked(self, run: Run) -> list[str]:
+        """Its flags but for folders; none for an arm that the spec does not have."""
+        arm = next((arm for arm in self.spec.arms if arm.name == run.arm), None)
+        if arm is None:
+            return []
+        return ["--task", self.spec.task, *self.spec.words, *arm.words, *run.cell, "--train.seed", str(run.seed)]
 
     def request(self, run: Run) -> lab.Request:
         """UsageError for flags that the laboratory refuses."""
@@ -115,6 +133,8 @@ class Study:
 
     def score(self, run: Run) -> Score | None:
         """None where the run is not finished."""
+        if run in self.given:
+            return score_of(self.given[run])
         request = self.request(run)
         if request.is_another():
             raise UsageError(
@@ -123,6 +143,13 @@ class Study:
             )
         result = read_result(self.output, run) if request.is_complete() else None
         return score_of(result) if result else None
+
+
+    def results(self) -> list[Result]:
+        """Of all finished runs, in the order of the spec."""
+        runs = all_runs(self.spec, self.scores())
+        found = (self.given.get(run) or read_result(self.output, run) for run in runs)
+        return [result for result in found if result]
 
 
 class _Strict:
@@ -170,7 +197,7 @@ def write(study: Study, pack_to: Path | None = None) -> None:
     from openrlhf_cov.pages.picture import write_pictures
     from openrlhf_cov.study.document import document, markdown, page
 
-    results = read_results(study.output, all_runs(study.spec, study.scores()))
+    results = study.results()
     content = document(study.spec, results)
     study.output.mkdir(parents=True, exist_ok=True)
     write_lines(study.output / PAGE_FILE, page(content).split("\n"))
@@ -178,7 +205,7 @@ def write(study: Study, pack_to: Path | None = None) -> None:
     write_pictures(content.charts, study.output / "figures", ("svg",))
     if pack_to:
         pack_to.parent.mkdir(parents=True, exist_ok=True)
-        pack(results, pack_to)
+        pack(results, pack_to, study.asked)
     say(f"{len(results)} of {number_of_runs(study.spec)} runs: {study.output / PAGE_FILE}\n")
 
 

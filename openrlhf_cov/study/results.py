@@ -2,7 +2,7 @@
 
 import json
 import lzma
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -66,18 +66,17 @@ def read_result(folder: Path, run: Run) -> Result | None:
     return _result(run, _table(read_metrics(place / METRICS_FILE)), _table(read_metrics(place / EVAL_FILE)), test)
 
 
-def read_results(folder: Path, runs: Iterable[Run]) -> list[Result]:
-    """The finished ones, in their order."""
-    return [result for run in runs if (result := read_result(folder, run)) is not None]
+def pack(results: Sequence[Result], path: Path, asked: Callable[[Run], Sequence[str]]) -> None:
+    """One file of all results, a line of JSON each, compressed; numbers have ``DIGITS`` digits.
 
-
-def pack(results: Sequence[Result], path: Path) -> None:
-    """One file of all results, a line of JSON each, compressed; numbers have ``DIGITS`` digits."""
+    ``asked``: the flags of a run, by which ``unpack`` knows those of another study.
+    """
     with replacing(path) as file, lzma.LZMAFile(file, "w", preset=9) as lines:
         for each in results:
             test = {"kinds": each.kinds, "greedy": each.greedy.astype(int).tolist(), "right": each.right.tolist()}
             record = {
                 "run": asdict(each.run),
+                "asked": asked(each.run),
                 "metrics": _columns(each.metrics),
                 "evaluations": _columns(each.evaluations),
                 "test": test | {"samples": each.samples},
@@ -85,8 +84,8 @@ def pack(results: Sequence[Result], path: Path) -> None:
             lines.write(json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n")
 
 
-def unpack(path: Path) -> Iterator[Result]:
-    """The results in a file of ``pack``; UsageError with one line for another file."""
+def unpack(path: Path, asked: Callable[[Run], Sequence[str]] | None = None) -> Iterator[Result]:
+    """The results in a file of ``pack``, with ``asked`` those whose flags are these; UsageError for another file."""
     try:
         with lzma.open(path, "rb") as lines:
             for line in lines:
@@ -94,7 +93,8 @@ def unpack(path: Path) -> Iterator[Result]:
                 run = record["run"]
                 metrics, evaluations = (_unpacked(record[name]) for name in ("metrics", "evaluations"))
                 made = Run(run["arm"], run["stage"], tuple(run["cell"]), run["seed"])
-                yield _result(made, metrics, evaluations, record["test"])
+                if asked is None or record["asked"] == asked(made):
+                    yield _result(made, metrics, evaluations, record["test"])
     except (OSError, EOFError, lzma.LZMAError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} holds no results of a study: {' '.join(str(error).split())}") from error
 

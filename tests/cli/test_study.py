@@ -87,6 +87,15 @@ def test_a_study_is_cut_off_and_goes_on(tmp_path, base_policies, spec_file, caps
     assert len(list(unpack(tmp_path / "all.jsonl.xz"))) == 4
     assert {"study.html", "study.md", "figures"} <= {path.name for path in output.iterdir()}
     assert "4 of 4 runs are finished" in (output / "study.md").read_text()
+    # on another machine: what was published counts, an arm more is all that is left
+    arms = [{"name": name, "flags": flags} for name, flags in (("GRPO", ""), ("KL-Cov", "--cov_type kl_cov"))]
+    more = spec_file(flags=f"{SHORT} --steps 30", arms=[*arms, {"name": "CISPO", "flags": "--method cispo"}])
+    elsewhere = [str(more), "--output", str(tmp_path / "new"), *words[3:], "--unpack", str(tmp_path / "all.jsonl.xz")]
+    assert study.main(elsewhere) == 0
+    assert "4 of 6 runs are finished" in capsys.readouterr().out
+    assert {path.parts[-4] for path in (tmp_path / "new").rglob("result.json")} == {"cispo"}
+    assert "6 of 6 runs are finished" in (tmp_path / "new" / "study.md").read_text()
+    assert study.main([str(spec_file(task="addition")), *elsewhere[1:]]) == 2
     # other settings in the same place
     spec_file(flags=f"{SHORT} --steps 31")
     assert study.main(words) == 2

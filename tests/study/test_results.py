@@ -16,6 +16,10 @@ def test_an_area_by_hand():
     assert math.isnan(area([5], [1.0]))
 
 
+def asked(run):
+    return ["--task", "x", *run.cell, "--train.seed", str(run.seed)]
+
+
 def test_a_score_is_the_last_accuracy_and_the_area(make_result):
     # 0.4 to 0.8 over 20 steps, 0.8 over 20
     assert score_of(make_result(Run("GRPO", REPORT, (), 0), 0.8)) == Score(0.8, pytest.approx(0.7))
@@ -23,7 +27,7 @@ def test_a_score_is_the_last_accuracy_and_the_area(make_result):
 
 def test_packed_results_are_the_same_to_five_digits(tmp_path, make_result):
     runs = [make_result(Run("GRPO", REPORT, ("--x", "1"), seed), 0.1 * seed) for seed in range(4)]
-    pack(runs, tmp_path / "x.jsonl.xz")
+    pack(runs, tmp_path / "x.jsonl.xz", asked)
     for before, after in zip(runs, unpack(tmp_path / "x.jsonl.xz"), strict=True):
         assert after.run == before.run
         assert after.greedy.tolist() == before.greedy.tolist()
@@ -34,9 +38,15 @@ def test_packed_results_are_the_same_to_five_digits(tmp_path, make_result):
         np.testing.assert_allclose(after.evaluations.column("greedy"), before.evaluations.column("greedy"), rtol=1e-4)
 
 
+def test_only_runs_of_the_flags_that_are_asked_for_are_taken(tmp_path, make_result):
+    path = tmp_path / "x.jsonl.xz"
+    pack([make_result(Run("GRPO", REPORT, (), seed), 0.5) for seed in range(3)], path, asked)
+    assert [each.run.seed for each in unpack(path, lambda run: asked(run) if run.seed == 1 else ["--task", "y"])] == [1]
+
+
 def test_a_file_that_was_cut_off_is_refused(tmp_path, make_result):
     path = tmp_path / "x.jsonl.xz"
-    pack([make_result(Run("GRPO", REPORT, (), seed), 0.5) for seed in range(3)], path)
+    pack([make_result(Run("GRPO", REPORT, (), seed), 0.5) for seed in range(3)], path, asked)
     others = (b"7\n", b'{"run": 7}\n', b'{"run": {}, "metrics": []}\n', b"[" * 9000)
     for content in (path.read_bytes()[:-40], b"{}", *map(lzma.compress, others)):
         path.write_bytes(content)
