@@ -145,6 +145,26 @@ def test_a_policy_of_the_user_for_waiting_threads_is_not_overruled(monkeypatch):
 
 # models that compute at once, threads of each of 4: one alone keeps all of them, a fifth one still gets a thread
 @pytest.mark.usefixtures("on_cpu")
+@pytest.mark.parametrize(
+    ("weights", "host", "expected"),
+    [
+        ([7 * 2**20], True, "1"),  # 7 MiB, the embedded task
+        ([2**26, 2**25], True, "3"),  # 96 MiB in two files, 32 for each thread
+        ([2**33], True, "4"),  # the process has no more
+        ([], True, "4"),  # a name on the hub
+        ([7 * 2**20], False, "4"),
+    ],
+)
+def test_an_engine_gets_the_threads_that_its_model_keeps_busy(tmp_path, monkeypatch, weights, host, expected):
+    monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: host)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    for number, size in enumerate(weights):
+        with (tmp_path / f"model-{number}.safetensors").open("wb") as file:
+            file.truncate(size)
+    cpu_host.limit_engine_threads(str(tmp_path))
+    assert os.environ["OMP_NUM_THREADS"] == expected
+
+
 @pytest.mark.parametrize(("computing", "expected"), [(1, 4), (2, 2), (3, 1), (5, 1)])
 def test_models_that_compute_at_once_share_the_threads(computing, expected):
     before = torch.get_num_threads()

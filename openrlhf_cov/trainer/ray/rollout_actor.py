@@ -9,6 +9,7 @@ from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.evaluation.plan import Completion, Request
+from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray.completions import completion_of, sampling_params
 from openrlhf_cov.trainer.ray.seams import plain_class
 from openrlhf_cov.trainer.reward_executor import RewardExecutor
@@ -33,6 +34,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         **kwargs,
     ):
         self.log_probs = log_probs
+        cpu_host.limit_engine_threads(kwargs["model"])
         await super().__init__(*args, agent_func_path=agent_func_path, **kwargs)
         if agent_func_path is None:
             self.executor = RewardExecutor(remote_rm_url, reward_config)
