@@ -133,7 +133,7 @@ class CovArgumentParser(Parser):
                 "as published, or your own"
             )
         self._check_counts(args)
-        self._check_sampling(args)
+        self._check_sampling(args, given)
         self._check_evaluation(args, given)
         if not any(getattr(args, name) for name in REWARD_FLAGS):
             self.error(
@@ -150,10 +150,16 @@ class CovArgumentParser(Parser):
                 continue
             self.error(f"--{name} is at least 1{' (or -1: never)' if name in INTERVALS else ''}, got {value}")
 
-    def _check_sampling(self, args: argparse.Namespace) -> None:
-        """Refuse a number of prompts that dynamic sampling would ignore: it asks for as many as a batch needs."""
+    def _check_sampling(self, args: argparse.Namespace, given: set[str]) -> None:
+        """Refuse what dynamic sampling, or the reward, would ignore."""
+        filters, source = getattr(args, "algo.dynamic_filtering_enable"), args.reward_source
+        for name in sorted(given):
+            if name.startswith("sampling_") and not filters:
+                self.error(f"--{name} only applies with --algo.dynamic_filtering_enable; drop it or add that")
+            if name.startswith("code_") and source not in ("code", "row"):
+                self.error(f"--{name} only applies to --reward_source code or row, got {source}; drop it or set one")
         generated, batch = getattr(args, "rollout.vllm_generate_batch_size"), getattr(args, "rollout.batch_size")
-        if getattr(args, "algo.dynamic_filtering_enable") and generated not in (None, batch):
+        if filters and generated not in (None, batch):
             self.error(
                 f"--rollout.vllm_generate_batch_size {generated} has no effect with --algo.dynamic_filtering_enable, "
                 f"which asks for what --rollout.batch_size {batch} needs (--sampling_oversample_max); drop it"

@@ -110,9 +110,9 @@ class Study:
 
     def check(self, path: Path) -> None:
         """Every cell of every arm is a run that can be made; UsageError names the file, the arm and what is wrong."""
-        known = lab.build_parser().format_help()
+        known = lab.build_parser()._option_string_actions
         for flag in self.spec.needs:
-            if f" {flag} " not in known:
+            if flag not in known:
                 raise UsageError(f"{path} needs {flag}, which the laboratory of this version does not have")
         for arm in self.spec.arms:
             for cell in arm.cells:

@@ -85,7 +85,6 @@ class RunState:
     grader: dict[str, float] = field(default_factory=dict)
     gradient: dict[str, float] = field(default_factory=dict)
     own: dict[str, float] = field(default_factory=dict)
-    method: str | None = None
     selected_frac: float = math.nan
     law: LawResult | None = None
     keeps_groups: bool = False
@@ -116,7 +115,7 @@ class RunState:
 def build(run: Run, *, follows: bool = True, asked_steps: int | None = None, law: LawResult | None = None) -> RunState:
     """The state of a run; ``asked_steps`` is the number of its steps where its flags do not say."""
     table = run.training
-    state = RunState(run.name, printable(str(run.path)), follows, method=run.settings.get("--cov_type"))
+    state = RunState(run.name, printable(str(run.path)), follows)
     state = replace(state, warnings=run.warnings, total=total_steps(run.settings, asked_steps, _kept(table)))
     if not len(table):
         return state

@@ -1,4 +1,4 @@
-"""Which tokens drive the entropy: covariance of log-probability and advantage, and the two selections (pure)."""
+"""Which tokens drive the entropy: covariance of log-probability and advantage, and its largest values (pure)."""
 
 import math
 from dataclasses import dataclass

@@ -128,7 +128,7 @@ class MethodLoss(nn.Module):
             log_probs, old_log_probs, advantages, action_mask, rollout_log_probs, **normalizers
         )
         if removed is not None:  # its clip is open, so what upstream counts is 0
-            clipped = removed.sum() / action_mask.sum()
+            clipped = removed.sum() / action_mask.sum().clamp(min=1)
         for method, plan in zip(methods, plans, strict=True):
             if method.penalty:
                 penalty = torch.where(plan.tokens, method.penalty(self.config, batch, plan), 0.0)

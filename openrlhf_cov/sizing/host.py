@@ -12,8 +12,8 @@ from openrlhf_cov.sizing.placement import Placement
 CPU_PROCESS = 2 * GIB // 3
 """Measured on the embedded task, on a CPU host: Python, torch and Ray in one process, without model."""
 
-ENGINE_PROCESSES = 3
-"""Of a vLLM engine on a CPU host: Ray's actor, engine and worker."""
+ENGINE_PROCESSES = 2
+"""Of a vLLM engine on a CPU host: Ray's actor and the engine, which has a worker beside it where it is several ranks."""
 
 RUN_PROCESSES = 3
 """Of the run: its command, the trainer, and what Ray itself takes."""
@@ -51,7 +51,8 @@ def cpu_budget(roles: Mapping[str, Role], kinds: tuple[str, ...], engine: Engine
     """The budget of a logical GPU in its node's memory, where nothing can be moved out of the way: vLLM does not sleep
     there, and what DeepSpeed offloads stays in the same memory."""
     there = [roles[name] for name in kinds if name in roles]
-    processes = len(kinds) + (ENGINE_PROCESSES - 1) * kinds.count("engine")
+    of_engine = ENGINE_PROCESSES + (engine.tensor_parallel > 1)
+    processes = len(kinds) + (of_engine - 1) * kinds.count("engine")
     *rows, _ = budget(there, engine if "engine" in kinds else None).rows  # the last one is CUDA's
     more = {
         "offloaded, here all the same": sum(_on_host(role, sleeps=False) for role in there),

@@ -79,7 +79,6 @@ WORDS = (
 )
 """Tokens. Many a text of them is no program."""
 EXERCISES = len(KEEP) * len(CHANGE) * len(GIVE) * len(CONSTANTS) ** 3
-PROMPT_TOKENS = 9
 RESPONSE_TOKENS = 32
 """Bound on a response; the longest written program has 28 tokens with its end."""
 

@@ -198,7 +198,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         return plans
 
     def _compares_selections(self, config: CovConfig) -> bool:
-        """True in the first global step and every ``OVERLAP_EVERY`` after it, for methods that look at log-probs."""
+        """True in the first global step and every ``OVERLAP_EVERY`` after it, for methods that select by covariance."""
         return self.global_step % OVERLAP_EVERY == 0 and any(each.by_covariance for each in config.methods)
 
     def _other_log_probs(self, window: list[Experience], config: CovConfig) -> list[Tensor]:
@@ -304,7 +304,7 @@ def draws_in_training(model: torch.nn.Module) -> bool:
 
 
 def _by_log_probs(config: CovConfig, plans: list[list[Plan]]) -> list[Tensor]:
-    """Masks (B, A) of what the methods that look at log-probs act on, micro-batch by micro-batch."""
+    """Masks (B, A) of what the methods that select by covariance act on, micro-batch by micro-batch."""
     planning = [method for method in config.methods if method.plan]
     return [plan.tokens for each in plans for method, plan in zip(planning, each, strict=True) if method.by_covariance]
 

@@ -40,7 +40,7 @@ def groups_to_dispatch(missing: int, pass_rate: float | None, oversample_max: fl
 def groups_to_add(missing: int, under_way: int, pass_rate: float | None, oversample_max: float) -> int:
     """How many more groups to ask for while the fate of ``under_way`` is open and ``missing`` are to be kept.
 
-    None while those under way probably hold enough (``under_way * pass_rate``, and always before there is a pass
+    0 while those under way probably hold enough (``under_way * pass_rate``, and always before there is a pass
     rate), or else as many as are lacking to ``groups_to_dispatch``.
     """
     if missing <= 0 or (under_way and (pass_rate is None or under_way * pass_rate >= missing)):

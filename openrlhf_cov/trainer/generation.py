@@ -56,7 +56,7 @@ class EngineGroup:
     """The engines that still answer; each new group goes to the one with the fewest unfinished groups."""
 
     engines: list[Any]
-    unfinished: dict[int, int] = field(default_factory=dict)
+    unfinished: dict[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.unfinished = dict.fromkeys(range(len(self.engines)), 0)

@@ -1,9 +1,11 @@
 """Generation and reward of one response inside the vLLM engine actor: upstream generates, the reward is never lost."""
 
 import asyncio
+import math
 import time
 from typing import Any
 
+import numpy as np
 from openrlhf.utils.agent import AgentExecutorBase, SingleTurnAgentExecutor
 from openrlhf.utils.logging_utils import init_logger
 
@@ -87,8 +89,11 @@ def _values(reward: dict[str, Any], truncated: bool) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float:
-    """The one number in a tensor or list of one element, or itself. Raises ValueError for NaN and anything else."""
-    number = float(value[0] if hasattr(value, "__len__") else value)
-    if number != number:
-        raise ValueError("the reward is NaN")
+    """The one number in a tensor, array or list, or itself. ValueError for several, none and what is not finite."""
+    numbers = np.ravel(value)
+    if numbers.size != 1:
+        raise ValueError(f"a reward is one number, got {numbers.size}")
+    number = float(numbers[0])
+    if not math.isfinite(number):
+        raise ValueError(f"the reward is {number}")
     return number

@@ -219,6 +219,18 @@ def test_deepspeed_writes_checkpoints_by_the_methods_that_we_watch(deepspeed):
     assert [ast.unparse(node) for node in save.body[-2:]] == ["dist.barrier()", "return True"]
 
 
+def test_zero_3_gathers_by_the_functions_that_we_finish(deepspeed):
+    # which also says that there is still a reason: it waits for the last of its gathers
+    partition = deepspeed.find("runtime/zero/partition_parameters.py", "_dist_allgather_fn")
+    assert "dist.allgather_fn(" in ast.unparse(partition)
+    assert "all_gather_into_tensor(" in ast.unparse(deepspeed.find("comm/comm.py", "allgather_fn"))
+    for name in cpu_host.GATHERS:
+        assert f"cdb.{name}(" in ast.unparse(deepspeed.find("comm/comm.py", name))
+        assert deepspeed.find("comm/torch.py", f"TorchBackend.{name}")
+    several = deepspeed.find("runtime/zero/partition_parameters.py", "Init._allgather_params_coalesced")
+    assert "launch_handles[-1].wait()" in ast.unparse(several)
+
+
 def test_deepspeed_asks_for_the_shared_memory_op_where_we_answer(deepspeed):
     build = ast.unparse(deepspeed.find("comm/torch.py", "build_shm_op"))
     assert "builder is None or not deepspeed.ops.__compatible_ops__.get(builder.NAME, False)" in build

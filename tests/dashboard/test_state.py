@@ -18,7 +18,7 @@ def run_of(table, **settings):
 def test_numbers_of_a_run(folder):
     run = read_run(folder().add(1, 2, 3).path, columns=COLUMNS)
     state = build(run)
-    assert (state.name, state.done, state.total.steps, state.method) == ("demo", 3, 40, "none")
+    assert (state.name, state.done, state.total.steps) == ("demo", 3, 40)
     assert (state.pace.mean, state.last_time, state.step_seconds) == (10.0, START + 30, 10.0)
     assert state.tokens_per_second == (1600.0, 320.0)  # 64 x 50 tokens in 2 s and in 10 s
     assert [(phase.name, phase.seconds, phase.share) for phase in state.phases] == [

@@ -89,8 +89,21 @@ def test_a_reward_of_the_user_is_called_as_upstream_calls_it(tokenizer, tmp_path
     assert output["extra_logs"] == {"reward/error_frac": 0.0, "length": 3.0}
 
 
+@pytest.mark.parametrize("value", ["1", "[1]", "torch.tensor(1.0)", "torch.ones(1, 1)", "numpy.float32(1)", "True"])
+def test_one_number_is_a_reward_in_any_wrapping(tokenizer, tmp_path, value):
+    body = f"import numpy, torch\ndef reward_func(queries, prompts, labels):\n    return {{'rewards': {value}}}\n"
+    output = execute(tokenizer, RewardExecutor(write(tmp_path, body), RewardConfig()), "abc")
+    assert (output["reward"], output["scores"], output["extra_logs"]) == (1.0, 1.0, {"reward/error_frac": 0.0})
+
+
 @pytest.mark.parametrize(
-    "body", ["raise KeyError('x')", "return {'rewards': [float('nan')]}", "return {}", "return None"]
+    "body",
+    [
+        "raise KeyError('x')",
+        "return {}",
+        "return None",
+        *(f"return {{'rewards': {value}}}" for value in ("[float('nan')]", "float('inf')", "[1.0, 2.0]", "[]", "'x'")),
+    ],
 )
 def test_a_failing_reward_is_counted_and_never_none(tokenizer, tmp_path, caplog, body):
     path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    {body}\n")
