@@ -64,17 +64,26 @@ class TokenBatch:
     @property
     def ratio(self) -> Tensor:
         """exp(log_probs - old_log_probs) without gradient, the log cut at ``LOG_RATIO_LIMIT``."""
-        log_ratio = self.log_probs.detach() - self.old_log_probs
-        return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+        return self.log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+
+    @property
+    def log_ratio(self) -> Tensor:
+        """log_probs - old_log_probs, without gradient."""
+        return self.log_probs.detach() - self.old_log_probs
+
+    @property
+    def cut(self) -> Tensor:
+        """Mask of the action tokens without a gradient in PPO's loss because the cut takes it."""
+        return (self.log_ratio.abs() > LOG_RATIO_LIMIT) & self.action_mask.bool()
 
     @property
     def sequence_ratio(self) -> Tensor:
         """GSPO's ratio (B, 1), without gradient: exp of the mean log ratio over a sequence's action tokens."""
-        return self.geometric_mean(self.log_probs.detach() - self.old_log_probs)
+        return self.geometric_mean(self.log_ratio)
 
     def geometric_mean(self, log_ratio: Tensor) -> Tensor:
         """(B, 1): exp of the mean of ``log_ratio`` (B, A) over a sequence's action tokens, the mean cut, too."""
-        total = (log_ratio * self.action_mask).sum(1, keepdim=True)
+        total = log_ratio.masked_fill(~self.action_mask.bool(), 0.0).sum(1, keepdim=True)
         mean = total / self.action_mask.sum(1, keepdim=True).clamp(min=1)
         return mean.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 

@@ -40,7 +40,7 @@ def plan(settings: RepoRSettings, window: Window) -> list[Plan]:
     plans = []
     for batch, mask in zip(window.batches, window.masks, strict=True):
         size = batch.advantages.abs()
-        bonus = (-settings.repo_zeta * size * batch.log_probs).masked_fill(~mask, 0.0)
+        bonus = (-settings.repo_zeta * size * batch.log_probs).masked_fill(~mask | (size == 0), 0.0)  # no 0 * inf
         bonus = bonus.maximum(-size).where(batch.advantages > 0, bonus.minimum(size))
         zeroed = mask & (size > 0) & (batch.advantages + bonus == 0)
         plans.append(Plan(bonus != 0, add=bonus, numbers={"repo_r/zeroed_frac": zeroed}))

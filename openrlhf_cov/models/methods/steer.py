@@ -65,10 +65,8 @@ def plan(settings: SteerSettings, window: Window) -> list[Plan]:
         ]
     else:
         weights = [(math.log(settings.steer_min) * o / largest.clamp(min=FLOOR)).exp() for o in omegas]
-    return [
-        Plan(mask & (weight != 1), weight=weight, numbers={"steer/weight": weight})
-        for weight, mask in zip(weights, window.masks, strict=True)
-    ]
+    weights = [weight.masked_fill(~mask, 1.0) for weight, mask in zip(weights, window.masks, strict=True)]
+    return [Plan(weight != 1, weight=weight, numbers={"steer/weight": weight}) for weight in weights]
 
 
 METHOD = Method(
