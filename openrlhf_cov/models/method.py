@@ -181,8 +181,8 @@ class Method:
     proxy_min_p: str | None = None
     """Setting that says which tokens of the policy that sampled the window's proxy log-probs are among: those at
     least so many times as probable as the most probable one."""
-    of_all_tokens: bool = False
-    """It weighs tokens by statistics of all of them, so none may be left out of the mean beside it."""
+    of_all_tokens: Callable[[Any], bool] = lambda settings: False
+    """(settings) -> it weighs tokens by statistics of all of them, so none may be left out of the mean beside it."""
     clip: Callable[[Any], tuple[float, float]] | None = None
     """(settings of a step) -> range (low, high) of the PPO clip in it; instead of ``ppo_clip``."""
     bonus: Callable[[Any], float] | None = None

@@ -47,5 +47,5 @@ METHOD = Method(
     settings=Settings,
     log_probs_policy="current",
     plan=plan,
-    of_all_tokens=True,
+    of_all_tokens=lambda settings: True,
 )

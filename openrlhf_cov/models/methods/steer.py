@@ -30,7 +30,9 @@ class SteerSettings(Settings):
         choices=("exponential", "linear"),
     )
     steer_min: float = setting(0.8, "weight of the token with the largest change")
-    steer_max: float = setting(1.2, "with --steer_form linear, weight of the token with the smallest change")
+    steer_max: float = setting(
+        1.2, "with --steer_form linear, weight of the token with the smallest change", only=("steer_form", "linear")
+    )
 
     def check(self) -> None:
         """Called when the settings are made."""
@@ -79,4 +81,5 @@ METHOD = Method(
     log_probs_policy="current",
     entropy_policy="current",
     plan=plan,
+    of_all_tokens=lambda settings: settings.steer_form == "linear",  # the smallest change; the largest is no A = 0
 )
