@@ -1,4 +1,10 @@
-"""REPO-R (arXiv 2603.11682): rare right tokens gain, rare wrong ones are spared."""
+"""REPO-R (arXiv 2603.11682): rare right tokens gain, rare wrong ones are spared.
+
+Traps: the log-prob is that of the current policy, which every update moves. From a surprisal of 1 / zeta on, wrong
+tokens have an advantage of 0, more of them each time zeta doubles. The mean advantage rises, so the bonus comes after
+the normalisation of groups. bfloat16 log-probs collapse entropy by themselves: compare in float32. The derivation is
+of first order, the paper's runs train LoRA adapters.
+"""
 
 from __future__ import annotations
 
