@@ -53,13 +53,15 @@ def setting(
     scheduled: bool = False,
     fraction: bool = False,
     flag: str | None = None,
+    only: tuple[str, Any] | None = None,
 ) -> Any:
     """A dataclass field that also carries its flag, which is called as the field unless ``flag`` says otherwise.
 
-    A ``scheduled`` field takes a number or a ``Schedule``; a ``fraction`` is one of tokens, and a small one.
+    A ``scheduled`` field takes a number or a ``Schedule``; a ``fraction`` is one of tokens, and a small one. ``only``
+    (field, value): something reads it only where that other field has this value.
     """
-    metadata = {"help": help, "choices": choices, "scheduled": scheduled, "fraction": fraction, "flag": flag}
-    return field(default=default, metadata=metadata)
+    metadata = {"help": help, "choices": choices, "scheduled": scheduled, "fraction": fraction}
+    return field(default=default, metadata=metadata | {"flag": flag, "only": only})
 
 
 def extremes(value: "float | Schedule") -> tuple[float, ...]:

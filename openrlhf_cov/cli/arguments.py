@@ -36,8 +36,16 @@ GROUPS = {
 }
 """Title in --help -> config class whose fields are its flags."""
 
-OF_COVARIANCE = ("cov_scope", "cov_log_probs", "allow_large_cov_ratio")
-"""Settings of every method of ``--cov_type``."""
+BY_COVARIANCE = [method for method in METHODS.values() if method.by_covariance]
+
+SHARED = {
+    "cov_scope": BY_COVARIANCE,
+    "cov_log_probs": BY_COVARIANCE,
+    "allow_large_cov_ratio": [
+        method for method in METHODS.values() if any(each.metadata["fraction"] for each in fields(method.settings))
+    ],
+}
+"""Settings of several methods -> these."""
 
 COMMON = [each.name for each in fields(CovConfig) if not any(method.has(each.name) for method in METHODS.values())]
 """Settings of the policy loss that belong to no single method."""
@@ -178,23 +186,25 @@ class CovArgumentParser(Parser):
                 self.error(f"--{flag} only applies to --eval.dataset bench:NAMES; drop it or name benchmarks there")
 
     def _reject_unused_flags(self, config: CovConfig, given: set[str]) -> None:
-        by_covariance = [method for method in METHODS.values() if method.by_covariance]
-        for name in (each.name for each in fields(CovConfig) if each.name in given):
-            owners = by_covariance if name in OF_COVARIANCE else [m for m in METHODS.values() if m.has(name)]
+        for entry in (each for each in fields(CovConfig) if each.name in given):
+            name = entry.name
+            owners = SHARED.get(name) or [m for m in METHODS.values() if m.has(name)]
             if owners and not any(method in config.methods for method in owners):
                 flags = " or ".join(method.flag for method in owners)
                 got = " ".join(method.flag for method in config.methods) or "--cov_type none"
                 self.error(f"--{name} only applies to {flags}, got {got}; drop it or set {flags}")
+            other, value = entry.metadata["only"] or (name, getattr(config, name))
+            got = getattr(config, other)
+            if got != value and value is None:
+                self.error(f"--{name} has no effect with --{other} {got}, which takes its place; drop one of the two")
+            if got != value:
+                self.error(f"--{name} only applies to --{other} {value}, got --{other} {got}; drop it")
         if config.allow_no_trust_region and not any(config.lacks_bound(method) for method in config.methods):
             self.error(
                 "--allow_no_trust_region only applies where a surrogate stands beside a method with a clip of its own"
             )
         if "cov_dump_tokens" in given and not config.cov_dump_every:
             self.error("--cov_dump_tokens only applies with --cov_dump_every; drop it or set --cov_dump_every")
-        if "cov_log_probs" in given and config.cov_scope != "global":
-            self.error(
-                f"--cov_log_probs only applies to --cov_scope global, got --cov_scope {config.cov_scope}; drop it"
-            )
 
     def _take_published(self, args: argparse.Namespace, config: CovConfig, given: set[str]) -> None:
         """Give upstream the aggregation and the estimator that the methods were published with, unless given."""

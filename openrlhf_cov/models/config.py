@@ -66,6 +66,7 @@ class CovConfig(*OF_METHODS):
         "log-probs of the covariance with --cov_scope global: current asks the policy again before each update, old "
         "takes those of the rollout",
         choices=("current", "old"),
+        only=("cov_scope", "global"),
     )
     entropy_target: Scheduled = setting(
         None,
@@ -309,7 +310,7 @@ class CovConfig(*OF_METHODS):
                     f"{method.flag} has one advantage for all tokens of a response, and {others[0].flag} tells them "
                     "apart; drop one"
                 )
-            beside = [each for each in self.methods if each.slot in ("drop", "penalty") or each.of_all_tokens]
+            beside = [each for each in self.methods if each.slot in ("drop", "penalty") or each.of_all_tokens(self)]
             if method.estimate and method.plan and beside:
                 yield (
                     f"{method.flag} leaves responses out of the mean, and {beside[0].flag} picks or measures tokens "
@@ -321,6 +322,6 @@ class CovConfig(*OF_METHODS):
             raise ValueError(f"--{name} is a fraction of tokens in (0, 1], got {value}; {NOT_PERCENT}")
         if value > LARGE_COV_RATIO and not self.allow_large_cov_ratio:
             raise ValueError(
-                f"--{name} {value:g} selects {value:.1%} of all tokens; {NOT_PERCENT}. "
+                f"--{name} {value:g} selects {value:.1%} of the tokens; {NOT_PERCENT}. "
                 f"Use a value up to {LARGE_COV_RATIO}, or add --allow_large_cov_ratio if you mean it"
             )

@@ -31,11 +31,13 @@ def token_covariance(
 
     Tensors and result are (B, A); the result is 0 where ``action_mask`` is 0. Both means run over the unmasked tokens
     of this call, i.e. of one micro-batch, as in the published code; ``means`` replaces them by those of a larger set.
+    A token whose advantage is the mean has 0, also one whose probability is.
     """
     mask = action_mask.bool()
     log_probs, advantages = log_probs.detach(), advantages.detach()
     means = means or TokenMeans.of(log_probs, advantages, mask)
-    return ((log_probs - means.log_prob) * (advantages - means.advantage)).masked_fill(~mask, 0.0)
+    surplus = advantages - means.advantage
+    return ((log_probs - means.log_prob) * surplus).masked_fill(~mask | (surplus == 0), 0.0)
 
 
 def select_largest(priority: Tensor, count: Tensor | int) -> Tensor:

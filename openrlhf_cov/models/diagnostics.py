@@ -30,10 +30,11 @@ def update_metrics(record: LossRecord) -> list[Metric]:
         batch, advantages=seen, old_log_probs=record.sequence_old if by_sequence else batch.old_log_probs
     )
     clipped = ppo_clipped(clipping, *record.ppo_clip, by_sequence) if record.removed is None else record.removed
-    log_ratio = batch.log_probs - batch.old_log_probs
+    log_ratio = batch.log_ratio
     ratio = clipping.sequence_ratio if by_sequence else clipping.ratio
     limit = math.inf if record.dual_clip is None else record.dual_clip
     still = clipped | ((seen < 0) & (ratio > limit))
+    still = still if by_sequence else still | batch.cut
     gradient = (ratio * seen).masked_fill(still | ~mask, 0.0)
     weight = transformed(torch.ones_like(seen), [replace(plan, add=None) for plan in record.plans])
     coefficient = weight * (ratio if record.coefficient is None else record.coefficient).masked_fill(still, 0.0)
@@ -47,7 +48,8 @@ def update_metrics(record: LossRecord) -> list[Metric]:
         Mean("cov/selected_abs_log_ratio", masked_sum(log_ratio.abs(), selected), picked),
         Mean("gradient/coefficient_mean", masked_sum(coefficient.double(), mask), tokens),
         EffectiveShare("gradient/effective_frac", weight, mask),
-        Mean("gradient/zero_frac", ((gradient == 0) & mask).sum(), tokens),
+        Mean("gradient/zero_frac", ((coefficient == 0) & mask).sum(), tokens),
+        Mean("gradient/untrained_frac", ((gradient == 0) & mask).sum(), tokens),
         Mean("gradient/positive_mass", gradient.clamp(min=0).sum(), tokens),
         Mean("gradient/negative_mass", -gradient.clamp(max=0).sum(), tokens),
         Mean("ppo/clip_frac", (clipped & ~restrained).sum(), tokens),

@@ -111,8 +111,9 @@ class MethodLoss(nn.Module):
         surrogate, coefficient, removed = self.config.surrogate, None, None
         if surrogate and surrogate.coefficient:
             coefficient = surrogate.coefficient(self.config, replace(batch, advantages=advantages))
+            coefficient = coefficient.masked_fill(batch.cut, 0.0)  # upstream's loss has no gradient there
             removed = (coefficient == 0) & (advantages != 0) & action_mask.bool()
-            advantages = advantages * (coefficient / batch.ratio)
+            advantages = (advantages * (coefficient / batch.ratio)).masked_fill(~action_mask.bool(), 0.0)
         self.record = LossRecord(
             replace(batch, log_probs=log_probs.detach()),
             advantages,

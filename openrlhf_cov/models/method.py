@@ -64,17 +64,26 @@ class TokenBatch:
     @property
     def ratio(self) -> Tensor:
         """exp(log_probs - old_log_probs) without gradient, the log cut at ``LOG_RATIO_LIMIT``."""
-        log_ratio = self.log_probs.detach() - self.old_log_probs
-        return log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+        return self.log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+
+    @property
+    def log_ratio(self) -> Tensor:
+        """log_probs - old_log_probs, without gradient."""
+        return self.log_probs.detach() - self.old_log_probs
+
+    @property
+    def cut(self) -> Tensor:
+        """Mask of the action tokens without a gradient in PPO's loss because the cut takes it."""
+        return (self.log_ratio.abs() > LOG_RATIO_LIMIT) & self.action_mask.bool()
 
     @property
     def sequence_ratio(self) -> Tensor:
         """GSPO's ratio (B, 1), without gradient: exp of the mean log ratio over a sequence's action tokens."""
-        return self.geometric_mean(self.log_probs.detach() - self.old_log_probs)
+        return self.geometric_mean(self.log_ratio)
 
     def geometric_mean(self, log_ratio: Tensor) -> Tensor:
         """(B, 1): exp of the mean of ``log_ratio`` (B, A) over a sequence's action tokens, the mean cut, too."""
-        total = (log_ratio * self.action_mask).sum(1, keepdim=True)
+        total = log_ratio.masked_fill(~self.action_mask.bool(), 0.0).sum(1, keepdim=True)
         mean = total / self.action_mask.sum(1, keepdim=True).clamp(min=1)
         return mean.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
@@ -172,8 +181,8 @@ class Method:
     proxy_min_p: str | None = None
     """Setting that says which tokens of the policy that sampled the window's proxy log-probs are among: those at
     least so many times as probable as the most probable one."""
-    of_all_tokens: bool = False
-    """It weighs tokens by statistics of all of them, so none may be left out of the mean beside it."""
+    of_all_tokens: Callable[[Any], bool] = lambda settings: False
+    """(settings) -> it weighs tokens by statistics of all of them, so none may be left out of the mean beside it."""
     clip: Callable[[Any], tuple[float, float]] | None = None
     """(settings of a step) -> range (low, high) of the PPO clip in it; instead of ``ppo_clip``."""
     bonus: Callable[[Any], float] | None = None

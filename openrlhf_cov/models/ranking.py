@@ -52,10 +52,10 @@ def fixed_point_sums(log_probs: Tensor, advantages: Tensor, action_mask: Tensor)
     return torch.stack([*sums, action_mask.bool().sum()])
 
 
-def fixed_point_sum(values: Tensor, action_mask: Tensor) -> Tensor:
-    """Sum of the finite, unmasked ``values`` (B, A), scaled by ``FIXED_POINT``: 0-d int64."""
+def fixed_point_sum(values: Tensor, action_mask: Tensor, parts: float = FIXED_POINT) -> Tensor:
+    """Sum of the finite, unmasked ``values`` (B, A), scaled by ``parts``: 0-d int64."""
     kept = values.detach().double().masked_fill(~action_mask.bool(), 0.0)
-    return (kept.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) * FIXED_POINT).round().long().sum()
+    return (kept.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0) * parts).round().long().sum()
 
 
 def means_of(sums: Tensor) -> TokenMeans:

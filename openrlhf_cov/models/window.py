@@ -13,20 +13,14 @@ import torch
 from torch import Tensor
 
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.covariance import select_largest, token_covariance
+from openrlhf_cov.models.covariance import TokenMeans, select_largest, token_covariance
 from openrlhf_cov.models.method import Plan, TokenBatch
-from openrlhf_cov.models.ranking import (
-    FIXED_POINT,
-    NOT_A_CANDIDATE,
-    fixed_point_sum,
-    fixed_point_sums,
-    lottery_scores,
-    means_of,
-    value_scores,
-)
+from openrlhf_cov.models.ranking import NOT_A_CANDIDATE, fixed_point_sum, lottery_scores, value_scores
 from openrlhf_cov.utils.ordering import quota
 
 BINS = 2**16
+PARTS = 2.0**36
+"""Of the power of two above the largest value: sums run over integers of so many, those of 1.3e8 tokens fit."""
 GATHERED = 4 * BINS
 """As long as no more scores come together on a rank, each sends its largest; beyond, ``BINS`` counts, four times."""
 
@@ -71,17 +65,12 @@ class Window:
         self.entropies, self.old_entropies, self.rollout_entropy = entropies, old_entropies, rollout_entropy
         self.proxies = proxies
         self.masks = [batch.action_mask.bool() for batch in batches]
-        parts = [fixed_point_sums(batch.log_probs, batch.advantages, batch.action_mask) for batch in batches]
-        self._sums = ranks.all_reduce_sum(torch.stack(parts).sum(0))  # 24 bytes of each rank
-
-    @property
-    def count(self) -> Tensor:
+        self.count = self.total(self.masks)
         """Number of action tokens, 0-d int64."""
-        return self._sums[2]
 
     def covariance(self) -> list[Tensor]:
         """Covariance of log-prob and advantage (B, A) about the means of the whole window (paper eq. 10)."""
-        means = means_of(self._sums)
+        means = TokenMeans(*self.means([b.log_probs for b in self.batches], [b.advantages for b in self.batches]))
         return [token_covariance(b.log_probs, b.advantages, b.action_mask, means) for b in self.batches]
 
     def ppo_clipped(self) -> list[Tensor]:
@@ -92,11 +81,29 @@ class Window:
         """Number of tokens in the masks (B, A) of all ranks, 0-d int64."""
         return self._ranks.all_reduce_sum(torch.stack([mask.sum() for mask in masks]).sum(0, keepdim=True))[0]
 
+    def means(self, *series: Sequence[Tensor]) -> Tensor:
+        """Means (S,), float64, of S series of values (B, A) over all action tokens; the same in any grouping of these.
+
+        Integers add up exactly. They count parts of the power of two above the largest value, so that values of any
+        size have the same relative precision. What is not finite counts as 0. 16 bytes of each rank for each series.
+        """
+        finite = [
+            [v.double().masked_fill(~(mask & v.isfinite()), 0.0) for v, mask in zip(values, self.masks, strict=True)]
+            for values in series
+        ]
+        tops = torch.stack([torch.stack([v.abs().max() for v in values]).max() for values in finite])
+        largest = self._ranks.all_gather(tops).view(-1, len(series)).amax(0)
+        units = (largest / largest.frexp().mantissa).nan_to_num(nan=1.0)  # exact: powers of two
+        parts = [
+            torch.stack([fixed_point_sum(v / unit, mask, PARTS) for v, mask in zip(values, self.masks, strict=True)])
+            for values, unit in zip(finite, units, strict=True)
+        ]
+        totals = self._ranks.all_reduce_sum(torch.stack(parts).sum(1))
+        return totals / PARTS * units / self.count.clamp(min=1)
+
     def mean(self, values: Sequence[Tensor]) -> Tensor:
-        """Mean of the values (B, A) over all action tokens, 0-d float64; the same in any grouping of the tokens."""
-        parts = [fixed_point_sum(v, mask) for v, mask in zip(values, self.masks, strict=True)]
-        total = self._ranks.all_reduce_sum(torch.stack(parts).sum(0, keepdim=True))[0]
-        return total.double() / FIXED_POINT / self.count.clamp(min=1)
+        """Mean of the values (B, A) over all action tokens, 0-d float64; as ``means``."""
+        return self.means(values)[0]
 
     def maximum(self, values: Sequence[Tensor]) -> Tensor:
         """The largest value (B, A) of an action token, 0-d; -inf without one."""

@@ -1,14 +1,17 @@
 import math
+from dataclasses import fields
 
 import pytest
 
 from openrlhf_cov.cli.arguments import INTERVALS, POSITIVE
 from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import Schedule
 
 CLIP, KL = ("--cov_type", "clip_cov"), ("--cov_type", "kl_cov")
 REQUIRED = ("--reward.remote_url", "reward.py", "--vllm.num_engines", "1")
 QAE = ("--method", "qae", "--rollout.n_samples_per_prompt", "8")
+GROUP_NORM = ("--algo.advantage.estimator", "group_norm", "--rollout.n_samples_per_prompt", "8")
 NOT_PERCENT = "fractions, not percent (0.2 % is 2e-3)"
 
 # flags -> what the one line names: the flag, the value, and the way out
@@ -28,9 +31,9 @@ REFUSED = [
     ([*KL, "--kl_cov_ratio", "-0.1"], ["--kl_cov_ratio", "(0, 1]", "got -0.1"]),
     ([*KL, "--kl_cov_ratio", "nan"], ["--kl_cov_ratio", "(0, 1]", "got nan"]),
     ([*KL, "--kl_cov_ratio", "1.5", "--allow_large_cov_ratio"], ["--kl_cov_ratio", "(0, 1]", "got 1.5"]),
-    ([*KL, "--kl_cov_ratio", "0.2"], ["--kl_cov_ratio 0.2", "20.0% of all tokens", "--allow_large_cov_ratio"]),
-    ([*CLIP, "--clip_cov_ratio", "0.2"], ["--clip_cov_ratio 0.2", "20.0% of all tokens", "--allow_large_cov_ratio"]),
-    ([*CLIP, "--clip_cov_ratio", "0.051"], ["--clip_cov_ratio 0.051", "5.1% of all tokens"]),
+    ([*KL, "--kl_cov_ratio", "0.2"], ["--kl_cov_ratio 0.2", "20.0% of the tokens", "--allow_large_cov_ratio"]),
+    ([*CLIP, "--clip_cov_ratio", "0.2"], ["--clip_cov_ratio 0.2", "20.0% of the tokens", "--allow_large_cov_ratio"]),
+    ([*CLIP, "--clip_cov_ratio", "0.051"], ["--clip_cov_ratio 0.051", "5.1% of the tokens"]),
     ([*KL, "--kl_cov_ratio", "many"], ["--kl_cov_ratio", "'many'"]),
     ([*CLIP, "--clip_cov_lb", "5"], ["--clip_cov_lb", "--clip_cov_ub", "5.0 and 5.0"]),
     ([*CLIP, "--clip_cov_lb", "2", "--clip_cov_ub", "1"], ["--clip_cov_lb", "--clip_cov_ub", "2.0 and 1.0"]),
@@ -96,6 +99,26 @@ REFUSED = [
     (["--method", "dppo", "--dppo_delta", "1"], ["--dppo_delta", "(0, 1)", "got 1.0"]),
     (["--method", "dppo", *KL, "--allow_no_trust_region"], ["--allow_no_trust_region", "surrogate"]),
     (["--method", "gmpo"], ["--method gmpo", "--algo.advantage.estimator gae"]),
+    (["--method", "gmpo", *GROUP_NORM], ["--method gmpo", "--algo.kl.init_coef 0.01 in the reward", "use_loss"]),
+    (
+        ["--method", "gmpo", "--algo.advantage.estimator", "reinforce", "--algo.advantage.gamma", "0.9"],
+        ["--method gmpo", "--algo.advantage.gamma 0.9"],
+    ),
+    (
+        ["--method", "stare", "--entropy_target", "0.3", "--stare_gate", "0.3"],
+        ["--stare_gate", "--entropy_target 0.3"],
+    ),
+    (["--method", "steer", "--steer_max", "1.1"], ["--steer_max", "--steer_form linear", "got --steer_form expon"]),
+    (["--method", "lp_reg", "--actor.dual_clip", "3"], ["--actor.dual_clip 3", "--method lp_reg"]),
+    (["--method", "lp_reg", "--lp_reg_frac", "0.5"], ["--lp_reg_frac 0.5", "50.0%", "--allow_large_cov_ratio"]),
+    (
+        ["--method", "entrocraft,adaptive_entropy", "--entropy_target", "0.2", *GROUP_NORM],
+        ["--entropy_target", "--method entrocraft", "--entrocraft_low"],
+    ),
+    (
+        ["--method", "entrocraft,positive_weight", "--positive_weight", "0", *GROUP_NORM],
+        ["--positive_weight 0", "--method entrocraft"],
+    ),
     (["--method", "gmpo,top_entropy"], ["--method gmpo", "--method top_entropy", "drop one"]),
     (["--method", "sapo,gmpo"], ["--method sapo", "--method gmpo", "drop one"]),
     (["--method", "sapo,top_entropy"], ["--top_entropy_mean kept", "seq-mean-token-mean", "--top_entropy_mean all"]),
@@ -132,7 +155,7 @@ REFUSED = [
     ([*CLIP, "--clip_cov_ratio=1e-3:x:9"], ["--clip_cov_ratio", "'1e-3:x:9'"]),
     ([*CLIP, "--clip_cov_lb", "1:2:3"], ["--clip_cov_lb", "'1:2:3'"]),
     ([*KL, "--kl_cov_ratio", "2e-3:0:10"], ["--kl_cov_ratio", "(0, 1]", "got 0.0"]),
-    ([*KL, "--kl_cov_ratio", "0.2:2e-3:10"], ["--kl_cov_ratio 0.2", "20.0% of all tokens", "--allow_large_cov_ratio"]),
+    ([*KL, "--kl_cov_ratio", "0.2:2e-3:10"], ["--kl_cov_ratio 0.2", "20.0% of the tokens", "--allow_large_cov_ratio"]),
     ([*KL, "--ppo_kl_coef", "1:-1:10:cosine"], ["--ppo_kl_coef", "got -1.0"]),
     ([*CLIP, "--kl_cov_ratio", "2e-3:2e-4:10"], ["--kl_cov_ratio", "--cov_type kl_cov", "got --cov_type clip_cov"]),
     ([*KL, "--actor.policy_loss_type", "gspo"], ["--cov_type kl_cov", "--actor.policy_loss_type ppo", "got gspo"]),
@@ -291,6 +314,34 @@ def test_flags_become_the_config(parse):
 )
 def test_schedules_and_scopes_become_the_config(parse, flags, settings):
     assert CovConfig.from_args(parse(*flags)) == CovConfig(cov_type=flags[1], **settings)
+
+
+def flag_of(setting):
+    """The flag of a setting with a value that it takes, its default."""
+    if isinstance(setting.default, bool):
+        return [f"--{setting.name}"]
+    values = setting.default if isinstance(setting.default, tuple) else [setting.default]
+    return [f"--{setting.name}", *(str(value) for value in values)]
+
+
+OF_METHODS = [(setting, method) for method in METHODS.values() for setting in fields(method.settings)]
+
+
+@pytest.mark.parametrize(("setting", "method"), OF_METHODS, ids=[setting.name for setting, _ in OF_METHODS])
+def test_a_setting_that_nothing_reads_is_refused(parse, refused, setting, method):
+    others = [each for each in METHODS.values() if each is not method and not each.has(setting.name)]
+    line = refused(parse, *others[0].flag.split(), *flag_of(setting))
+    assert f"--{setting.name} only applies to {method.flag}" in line
+
+
+@pytest.mark.parametrize("flags", [["--steer_form", "linear", "--steer_max", "1.1"], ["--steer_min", "0.7"]])
+def test_a_setting_that_the_form_reads_is_taken(parse, flags):
+    assert parse("--method", "steer", *flags).method == "steer"
+
+
+@pytest.mark.parametrize("more", [["--algo.kl.init_coef", "0"], ["--algo.kl.use_loss"]])
+def test_a_kl_beside_the_reward_leaves_gmpo_one_advantage_per_response(parse, more):
+    assert parse("--method", "gmpo", *GROUP_NORM, *more).method == "gmpo"
 
 
 def test_a_large_fraction_can_be_meant(parse):

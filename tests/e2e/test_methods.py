@@ -23,8 +23,8 @@ SETTINGS = ACTIVE | {"stare": {"stare_gate": 3.0}}  # an entropy that 21 symbols
 RUNS = {
     "clip_cov qae steer cw_grpo entropy_advantage": "clip_cov_ratio",
     "kl_cov top_entropy passk repo_r stare": "repo_zeta",
-    "lp_reg erc entrocraft positive_weight": "positive_weight",
-    "dppo random_drop w_reinforce": "",
+    "lp_reg erc entrocraft": "",
+    "dppo random_drop w_reinforce positive_weight": "positive_weight",
     "psr adaptive_clip": "adaptive_clip_high",
     "nsr cispo": "",
     "cegppo adaptive_entropy": "entropy_bonus",

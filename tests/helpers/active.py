@@ -5,7 +5,7 @@ from openrlhf_cov.models.methods import METHODS
 
 ACTIVE = {
     "kl_cov": {"kl_cov_ratio": 0.04},
-    "lp_reg": {"lp_reg_frac": 0.2},
+    "lp_reg": {"lp_reg_frac": 0.05},
     "clip_cov": {"clip_cov_ratio": 0.05, "clip_cov_lb": 0.1, "clip_cov_ub": 1e3},
     "random_drop": {"random_drop_ratio": 0.05},
     "stare": {"stare_gate": 9.0},

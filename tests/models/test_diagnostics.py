@@ -2,12 +2,14 @@ import math
 
 import pytest
 import torch
+from active import active
 from openrlhf.models import PolicyLoss, aggregate_loss
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import empty_update_frac, update_metrics
 from openrlhf_cov.models.loss import LossRecord, MethodLoss
 from openrlhf_cov.models.method import Plan, TokenBatch
+from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.utils.metrics import MetricBuffer
 
 # Four action tokens and a masked one full of garbage; means -3 and 1:
@@ -29,6 +31,7 @@ NAMES = {
     "gradient/coefficient_mean",
     "gradient/effective_frac",
     "gradient/zero_frac",
+    "gradient/untrained_frac",
     "gradient/positive_mass",
     "gradient/negative_mass",
     "ppo/clip_frac",
@@ -62,7 +65,8 @@ def test_update_metrics_by_hand():
             "cov/selected_mean": 1.0,  # (2 + 0) / 2
             "gradient/coefficient_mean": 0.25,  # the ratio 1 of the token that is not clipped
             "gradient/effective_frac": 1.0,
-            "gradient/zero_frac": 1.0,  # three are clipped, one has no advantage
+            "gradient/zero_frac": 0.75,  # three are clipped
+            "gradient/untrained_frac": 1.0,  # and one has no advantage
             "gradient/positive_mass": 0.0,
             "gradient/negative_mass": 0.0,
             "ppo/clip_frac": 0.5,  # 2nd and 4th of 4: the 1st is selected already
@@ -91,14 +95,44 @@ def test_the_dual_clip_takes_the_gradient_of_wrong_tokens_alone(dual_clip, zero,
 def test_gradient_masses_by_hand():
     # a clip of 1 / 1 clips the ratio of 3 alone; ratio times what the loss saw: 1.5 * 2, 0.5 * -1, 1 * 0
     values = logged(clip=(1.0, 1.0))
-    assert values["gradient/zero_frac"] == 0.5
+    assert (values["gradient/zero_frac"], values["gradient/untrained_frac"]) == (0.25, 0.5)  # A = 0 has k = 1
     assert values["gradient/positive_mass"] == pytest.approx(3 / 4)
     assert values["gradient/negative_mass"] == pytest.approx(0.5 / 4)
     # the first token dropped, the second weighted by 3
     seen = torch.tensor([[0.0, -3.0, 0.0], [3.0, 9.0, 9.0]])
     values = logged(clip=(1.0, 1.0), seen=seen)
-    assert values["gradient/zero_frac"] == 0.75
+    assert values["gradient/untrained_frac"] == 0.75
     assert values["gradient/negative_mass"] == pytest.approx(1.5 / 4)
+
+
+def recorded(name, log_ratios, advantages):
+    """(gradient of the loss, metrics) of tokens with these log ratios, under a method without a plan or none."""
+    config = active(name) if name else CovConfig()
+    log_probs = torch.tensor([log_ratios], requires_grad=True)
+    policy_loss = PolicyLoss(*(config.ppo_clip or (0.2, 0.28)))
+    loss, buffer = MethodLoss(config, policy_loss=policy_loss, aggregate=aggregate_loss), MetricBuffer()
+    old, mask = torch.zeros(1, len(log_ratios)), torch.ones(1, len(log_ratios))
+    value, *_ = loss(log_probs, old, torch.tensor([advantages]), action_mask=mask, rollout_log_probs=old)
+    value.backward()
+    buffer.add(*update_metrics(loss.record))
+    return log_probs.grad[0], buffer.reduce(lambda tensor, op: tensor)
+
+
+@pytest.mark.parametrize("name", [None, *(name for name, method in METHODS.items() if method.coefficient)])
+@pytest.mark.parametrize("signs", [(1.0, 1.0, 1.0, 1.0, 0.0), (-1.0, -1.0, -1.0, -1.0, 0.0)])
+def test_the_metrics_are_those_of_the_gradient_beyond_the_cut_too(name, signs):
+    # upstream cuts log ratios at 20 and so takes the gradient from the first two tokens, whatever the coefficient
+    gradient, values = recorded(name, [25.0, -25.0, 19.0, -19.0, 0.0], list(signs))
+    assert gradient[:2].tolist() == [0, 0]
+    assert values["gradient/untrained_frac"] == pytest.approx((gradient == 0).float().mean().item())
+    assert values["gradient/zero_frac"] == pytest.approx((gradient[:4] == 0).float().sum().item() / 5)
+    assert values["gradient/positive_mass"] == pytest.approx(-gradient.clamp(max=0).sum().item(), rel=1e-5)
+    assert values["gradient/negative_mass"] == pytest.approx(gradient.clamp(min=0).sum().item(), rel=1e-5)
+
+
+def test_an_advantage_of_0_has_a_coefficient():
+    _, values = recorded(None, [0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, -1.0])
+    assert (values["gradient/zero_frac"], values["gradient/untrained_frac"]) == (0.0, 0.5)
 
 
 def test_the_clip_of_a_sequence_ratio():

@@ -60,6 +60,7 @@ ON_THE_HOST = {
     "method.Method.refuses": "of flags",
     "top_entropy.refuses": "of flags",
     "dppo.refuses": "of flags",
+    "entrocraft.refuses": "of flags",
     "gmpo.refuses": "of flags",
     "lp_reg.refuses": "of flags",
     "nsr.refuses": "of flags",

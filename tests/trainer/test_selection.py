@@ -205,6 +205,6 @@ def test_a_rank_moves_the_sums_and_its_best_scores(simulated, cov_config, cov_ty
     windows = [[batch([[-1.0] * size], [[1.0] * size])] for size in sizes]
     group = simulated(len(sizes))
     group.run(lambda window, ranks: select_step(window, keys_like(window), config, UNCLIPPED, ranks), windows)
-    # 24 bytes of sums; the quota is floor(0.2 * 40) = 8 or floor(8.2) = 8 scores of 8 bytes, from the rank with one
-    # token as well, which pads
-    assert group.moved == [24 + 8 * 8] * len(sizes)
+    # 8 bytes of a count, 16 of two largest values, 16 of two sums; the quota is floor(0.2 * 40) = 8 or floor(8.2) = 8
+    # scores of 8 bytes, from the rank with one token as well, which pads
+    assert group.moved == [8 + 16 + 16 + 8 * 8] * len(sizes)

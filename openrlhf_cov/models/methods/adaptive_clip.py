@@ -1,4 +1,9 @@
-"""Adaptive clip-high (MAI-Thinking-1, 2026; ADAPO, arXiv 2603.11682): the upper clip follows the entropy."""
+"""Adaptive clip-high (MAI-Thinking-1, 2026; ADAPO, arXiv 2603.11682): the upper clip follows the entropy.
+
+Traps: the upper bound starts from 1 / (1 - eps), 2.5 for 0.6, not from 1 + eps. MAI's entropy is estimated from
+sampled tokens, so its target means something else for an exact one. A loop that moves by the sign swings around its
+target (``--entropy_band`` stills it). With one update per rollout every ratio is 1 and no clip acts.
+"""
 
 from __future__ import annotations
 

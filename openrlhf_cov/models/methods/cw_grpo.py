@@ -11,16 +11,20 @@ if TYPE_CHECKING:
     from openrlhf_cov.models.window import Window
 
 ROUNDING = 1e-6
-"""A deviation of covariances below this is that of sums in fixed point: they are all equal."""
+"""A deviation of covariances below this is rounding, where the largest advantage is 1: they are all equal."""
+TINY = 1e-300
+"""Size of advantages that are all 0."""
 
 
 def plan(settings: Settings, window: Window) -> list[Plan]:
     """w = exp(-c^2 / 2 sigma^2), divided by its mean over all tokens; sigma is the population deviation of c.
 
     c is the covariance of log-prob and advantage (paper eq. 10 of 2505.22617). All means run over the optimizer step:
-    the paper says batch and group in turn, and there is no code. Where all covariances are equal, weights are 1.
+    the paper says batch and group in turn, and there is no code. Where all covariances are equal, weights are 1. They
+    do not depend on the size of the advantages, by the largest of which c is divided.
     """
-    covariances = [c.double() for c in window.covariance()]
+    size = window.maximum([batch.advantages.double().abs() for batch in window.batches]).clamp(min=TINY)
+    covariances = [c.double() / size for c in window.covariance()]
     centre = window.mean(covariances)
     variance = window.mean([(c - centre).square() for c in covariances])
     exponents = [-c.square() / (2 * variance.clamp(min=ROUNDING**2)) for c in covariances]
@@ -43,5 +47,5 @@ METHOD = Method(
     settings=Settings,
     log_probs_policy="current",
     plan=plan,
-    of_all_tokens=True,
+    of_all_tokens=lambda settings: True,
 )

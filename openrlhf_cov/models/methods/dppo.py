@@ -1,4 +1,10 @@
-"""DPPO (arXiv 2602.04879): tokens lose their gradient by a divergence from the policy that sampled, not by a ratio."""
+"""DPPO (arXiv 2602.04879): tokens lose their gradient by a divergence from the policy that sampled, not by a ratio.
+
+Traps: compared with the old policy, as in verl, nothing is ever dropped with one update per rollout. Beyond the cap
+the gradient goes on at the cap, it is not 0; verl means 20 and its config says 3. -k * A and -k * A * log_prob have
+one gradient and two values. prime-rl's quadratic penalty, on dropped tokens as well, is no part of the method. With
+the engine as anchor a correction for the engine would count twice.
+"""
 
 from __future__ import annotations
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Groups, Method
 from openrlhf_cov.models.responses import group_normalised, right
@@ -49,6 +50,16 @@ def estimate(settings: EntrocraftSettings, groups: Groups) -> Tensor:
     return group_normalised(groups.rewards)
 
 
+def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
+    """It is a closed loop itself."""
+    if settings.entropy_target is None:
+        return None
+    return (
+        "--entropy_target and --method entrocraft each hold the entropy, entrocraft in its own band "
+        "(--entrocraft_low, --entrocraft_high); drop one"
+    )
+
+
 METHOD = Method(
     name="entrocraft",
     title="Entrocraft",
@@ -59,6 +70,8 @@ METHOD = Method(
     settings=EntrocraftSettings,
     estimate=estimate,
     stands_for="group_norm",
+    one_sided=True,
     two_valued=True,
+    refuses=refuses,
     entropies=("entrocraft_low", "entrocraft_high"),
 )

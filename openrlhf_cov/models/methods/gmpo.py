@@ -43,12 +43,19 @@ def coefficient(settings: GmpoSettings, batch: TokenBatch) -> Tensor:
 
 def refuses(settings: GmpoSettings, flags: Mapping[str, Any]) -> str | None:
     """One advantage per response."""
-    if flags.get("algo.advantage.estimator") != "gae":
-        return None
-    return (
-        "--method gmpo has one advantage for all tokens of a response, --algo.advantage.estimator gae gives each its "
-        "own; choose group_norm or another"
-    )
+    of_tokens = {
+        "--algo.advantage.estimator gae": flags.get("algo.advantage.estimator") == "gae",
+        f"--algo.advantage.gamma {flags.get('algo.advantage.gamma')}": flags.get("algo.advantage.gamma", 1) != 1,
+        f"--algo.kl.init_coef {flags.get('algo.kl.init_coef')} in the reward": (
+            flags.get("algo.kl.init_coef", 0) > 0 and not flags.get("algo.kl.use_loss")
+        ),
+    }
+    for what in (each for each, given in of_tokens.items() if given):
+        return (
+            f"--method gmpo has one advantage for all tokens of a response, {what} gives each its own; it takes "
+            "--algo.advantage.estimator group_norm or another, and --algo.kl.use_loss or --algo.kl.init_coef 0"
+        )
+    return None
 
 
 METHOD = Method(

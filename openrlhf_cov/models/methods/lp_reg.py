@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.control import Control
 from openrlhf_cov.models.method import LOG_RATIO_LIMIT, Method, Plan, TokenBatch
-from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+from openrlhf_cov.settings import Scheduled, Settings, setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,19 +23,17 @@ class LpRegSettings(Settings):
     """Raises ValueError, naming the flag, when a value is out of range."""
 
     lp_reg_frac: float = setting(
-        0.01, "fraction of the tokens of negative advantages, the least probable, that may be held (32B: 0.005)"
+        0.01,
+        "fraction of the tokens of negative advantages, the least probable, that may be held (32B: 0.005)",
+        fraction=True,
     )
     lp_reg_coef: Scheduled = setting(1.0, "coefficient of the penalty that holds them", scheduled=True)
     lp_reg_min_p: float = setting(0.02, "tokens below this times the largest probability are noise, which is not held")
 
     def check(self) -> None:
         """Called when the settings are made."""
-        for name in ("lp_reg_frac", "lp_reg_min_p"):
-            if not 0.0 < getattr(self, name) < 1.0:
-                raise ValueError(f"--{name} is a fraction in (0, 1), not percent, got {getattr(self, name)}")
-        for value in extremes(self.lp_reg_coef):
-            if not 0.0 <= value < math.inf:
-                raise ValueError(f"--lp_reg_coef is a finite number of at least 0, got {value}")
+        self.require("lp_reg_min_p", lambda part: 0.0 < part < 1.0, "is a fraction in (0, 1), not percent")
+        self.require("lp_reg_coef", lambda coef: 0.0 <= coef < math.inf, "is a finite number of at least 0")
 
 
 def plan(settings: LpRegSettings, window: Window) -> list[Plan]:
@@ -62,10 +60,15 @@ def penalty(settings: LpRegSettings, batch: TokenBatch, plan: Plan) -> Tensor:
 
 
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
-    """A rank has whole rows of logits."""
+    """A rank has whole rows of logits; nothing clips the tokens that are held."""
     for name in ("ds.ring_attn_size", "ds.tensor_parallel_size"):
         if flags.get(name, 1) != 1:
             return f"--method lp_reg compares all tokens of a row, which --{name} {flags[name]} splits; drop it"
+    if flags.get("actor.dual_clip") is not None:
+        return (
+            f"--actor.dual_clip {flags['actor.dual_clip']:g} would take the gradient of tokens that --method lp_reg "
+            "holds, which has no clip for them; drop it"
+        )
     return None
 
 

@@ -1,4 +1,8 @@
-"""NSR (arXiv 2506.01347): wrong responses alone train, each with the advantage -1; the others leave the batch."""
+"""NSR (arXiv 2506.01347): wrong responses alone train, each with the advantage -1; the others leave the batch.
+
+Traps: those of PSR, with right and wrong exchanged. A second estimator that leaves some groups no wrong response, as
+QAE, would leave nothing of them: a run has one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Pass@k training (arXiv 2508.10751): the reward is of a set of k responses, one right among which is enough."""
+"""Pass@k training (arXiv 2508.10751): the reward is of a set of k responses, one right among which is enough.
+
+Traps: ``grpo_passk`` of verl and EasyR1 is another method (arXiv 2503.19595), in which the best response alone has an
+advantage. k has to be below the size of a group, or there is one set and no advantage. Rewards between right and
+wrong have no place in the count. Where fewer than k are wrong, every set has a right one and nothing trains.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""PSR (arXiv 2506.01347): right responses alone train, each with the advantage 1; the others leave the batch."""
+"""PSR (arXiv 2506.01347): right responses alone train, each with the advantage 1; the others leave the batch.
+
+Traps: leaving the batch makes the mean one over fewer tokens, which no advantage of 0 does. Released code compares
+rewards with exactly 0 and 1, and lets others pass as advantages; here right is above 0.5. Group normalisation would
+bring the baseline that the method does without. A step without a right response trains on none.
+"""
 
 from __future__ import annotations
 

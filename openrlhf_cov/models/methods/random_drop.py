@@ -17,15 +17,11 @@ class RandomDropSettings(Settings):
     """Raises ValueError, naming the flag, when a value is out of range."""
 
     random_drop_ratio: Scheduled = setting(
-        2e-4, "fraction of action tokens, drawn at random, whose gradient is dropped", scheduled=True
+        2e-4, "fraction of action tokens, drawn at random, whose gradient is dropped", scheduled=True, fraction=True
     )
     random_drop_on: str = setting(
         "all", "tokens among which they are drawn: all, or positive, those of advantages above 0", ("all", "positive")
     )
-
-    def check(self) -> None:
-        """Called when the settings are made."""
-        self.require("random_drop_ratio", lambda p: 0.0 < p < 1.0, "is a fraction of tokens in (0, 1), not percent")
 
 
 def plan(settings: RandomDropSettings, window: Window) -> list[Plan]:

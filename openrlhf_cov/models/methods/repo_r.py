@@ -1,4 +1,10 @@
-"""REPO-R (arXiv 2603.11682): rare right tokens gain, rare wrong ones are spared."""
+"""REPO-R (arXiv 2603.11682): rare right tokens gain, rare wrong ones are spared.
+
+Traps: the log-prob is that of the current policy, which every update moves. From a surprisal of 1 / zeta on, wrong
+tokens have an advantage of 0, more of them each time zeta doubles. The mean advantage rises, so the bonus comes after
+the normalisation of groups. bfloat16 log-probs collapse entropy by themselves: compare in float32. The derivation is
+of first order, the paper's runs train LoRA adapters.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +46,7 @@ def plan(settings: RepoRSettings, window: Window) -> list[Plan]:
     plans = []
     for batch, mask in zip(window.batches, window.masks, strict=True):
         size = batch.advantages.abs()
-        bonus = (-settings.repo_zeta * size * batch.log_probs).masked_fill(~mask, 0.0)
+        bonus = (-settings.repo_zeta * size * batch.log_probs).masked_fill(~mask | (size == 0), 0.0)  # no 0 * inf
         bonus = bonus.maximum(-size).where(batch.advantages > 0, bonus.minimum(size))
         zeroed = mask & (size > 0) & (batch.advantages + bonus == 0)
         plans.append(Plan(bonus != 0, add=bonus, numbers={"repo_r/zeroed_frac": zeroed}))

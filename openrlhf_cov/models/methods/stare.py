@@ -27,7 +27,9 @@ class StareSettings(Settings):
         ("positive", "both"),
     )
     stare_gate: float = setting(
-        0.3, "mean entropy in nats below which the weights act, unless --entropy_target is given"
+        0.3,
+        "mean entropy in nats below which the weights act; --entropy_target, if given, takes its place",
+        only=("entropy_target", None),
     )
 
     def check(self) -> None:

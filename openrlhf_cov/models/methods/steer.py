@@ -30,7 +30,9 @@ class SteerSettings(Settings):
         choices=("exponential", "linear"),
     )
     steer_min: float = setting(0.8, "weight of the token with the largest change")
-    steer_max: float = setting(1.2, "with --steer_form linear, weight of the token with the smallest change")
+    steer_max: float = setting(
+        1.2, "with --steer_form linear, weight of the token with the smallest change", only=("steer_form", "linear")
+    )
 
     def check(self) -> None:
         """Called when the settings are made."""
@@ -65,10 +67,8 @@ def plan(settings: SteerSettings, window: Window) -> list[Plan]:
         ]
     else:
         weights = [(math.log(settings.steer_min) * o / largest.clamp(min=FLOOR)).exp() for o in omegas]
-    return [
-        Plan(mask & (weight != 1), weight=weight, numbers={"steer/weight": weight})
-        for weight, mask in zip(weights, window.masks, strict=True)
-    ]
+    weights = [weight.masked_fill(~mask, 1.0) for weight, mask in zip(weights, window.masks, strict=True)]
+    return [Plan(weight != 1, weight=weight, numbers={"steer/weight": weight}) for weight in weights]
 
 
 METHOD = Method(
@@ -81,4 +81,5 @@ METHOD = Method(
     log_probs_policy="current",
     entropy_policy="current",
     plan=plan,
+    of_all_tokens=lambda settings: settings.steer_form == "linear",  # the smallest change; the largest is no A = 0
 )

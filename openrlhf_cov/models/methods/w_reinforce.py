@@ -1,4 +1,8 @@
-"""W-REINFORCE (arXiv 2506.01347): REINFORCE without a baseline, right responses weighing less than wrong ones."""
+"""W-REINFORCE (arXiv 2506.01347): REINFORCE without a baseline, right responses weighing less than wrong ones.
+
+Traps: both kinds stay in the mean, unlike with PSR and NSR. Released code compares rewards with exactly 0 and 1, so
+-1 or a bonus would pass as an advantage; here right is above 0.5. lambda is no learning rate: one sign is scaled.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 import pytest
-from example import gradients
+from example import example, gradients
 
 from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.methods.cispo import METHOD
 
 
 def cispo(**settings):
@@ -12,8 +13,16 @@ def test_gradients_of_the_example():
     # -ratio * A / 5, no token without one: -1.105171 / 5, -0.606531 / 5, -1.491825 / 5, 1.221403 / 5, 0.670320 / 5
     value, gradient = gradients(cispo())
     assert gradient == pytest.approx([-0.221034, -0.121306, -0.298365, 0.244281, 0.134064], abs=1e-6)
-    # the value is that of the weights, -(1.105171 + 0.606531 + 1.491825 - 1.221403 - 0.670320) / 5
+    # the logged value is that of the weights, -(1.105171 + 0.606531 + 1.491825 - 1.221403 - 0.670320) / 5
     assert value == pytest.approx(-0.262361, abs=1e-6)
+
+
+@pytest.mark.parametrize(("cap", "published"), [(5.0, 0.570459), (1.28, 0.485729)])
+def test_the_published_loss_has_the_log_probs_as_a_factor(cap, published):
+    # -weight * A * log-prob: (0.110517 + 0.727837 + 2.983649 - 0.366421 - 0.603288) / 5; with the cap 2.56 is third
+    batch = example()
+    terms = -METHOD.coefficient(cispo(cispo_cap=cap), batch) * batch.advantages * batch.log_probs
+    assert terms.flatten()[:5].mean().item() == pytest.approx(published, abs=1e-6)
 
 
 def test_the_cap_is_a_ratio():

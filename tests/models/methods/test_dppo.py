@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from example import gradients
+from example import example, gradients
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +30,15 @@ def test_tokens_that_moved_in_the_direction_of_their_advantage_are_dropped():
     # with A < 0, the safe sides
     _, gradient = gradients(dppo(dppo_delta=0.05, **OLD))
     assert gradient == pytest.approx([0, -0.121306, -0.298365, 0.244281, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize(("delta", "published"), [(0.2, 0.570459), (0.05, 0.669013)])
+def test_the_loss_of_verl_has_the_log_probs_as_a_factor(delta, published):
+    # -k * A * log-prob as of CISPO: (0.110517 + 0.727837 + 2.983649 - 0.366421 - 0.603288) / 5; without the first and
+    # the last (0.727837 + 2.983649 - 0.366421) / 5
+    batch = example()
+    terms = -METHOD.coefficient(dppo(dppo_delta=delta, **OLD), batch) * batch.advantages * batch.log_probs
+    assert terms.flatten()[:5].mean().item() == pytest.approx(published, abs=1e-6)
 
 
 def test_by_kl():

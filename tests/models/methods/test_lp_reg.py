@@ -12,7 +12,7 @@ from openrlhf_cov.models.methods.lp_reg import METHOD, penalty, plan
 def test_gradients_of_the_example():
     # of the two wrong tokens the one of the lowest log-prob, -0.9, has the proxy -0.6: d = 0.3, its penalty
     # e^0.3 - 0.3 - 1 = 0.049859, with the gradient 1 - e^0.3 = -0.349859, both over 5; nothing is clipped in [0, 10]
-    value, gradient = gradients(CovConfig(method="lp_reg", lp_reg_frac=0.5))
+    value, gradient = gradients(CovConfig(method="lp_reg", lp_reg_frac=0.5, allow_large_cov_ratio=True))
     assert value == pytest.approx(-0.252389, abs=1e-6)
     assert gradient == pytest.approx([-0.221034, -0.121306, -0.298365, 0.244281, 0.064092], abs=1e-6)
 
@@ -20,7 +20,7 @@ def test_gradients_of_the_example():
 def picked(frac, proxies):
     window = window_of_example()
     window.proxies = [torch.tensor(proxies, dtype=torch.float64)]
-    (found,) = plan(CovConfig(method="lp_reg", lp_reg_frac=frac), window)
+    (found,) = plan(CovConfig(method="lp_reg", lp_reg_frac=frac, allow_large_cov_ratio=True), window)
     return found.tokens.tolist()
 
 
@@ -56,11 +56,16 @@ def test_ranks_that_share_a_row_are_refused(size):
     assert METHOD.refuses(CovConfig(method="lp_reg"), {size: 1}) is None
 
 
+def test_a_dual_clip_would_take_the_gradient_of_what_is_held():
+    assert "--actor.dual_clip 3" in METHOD.refuses(CovConfig(method="lp_reg"), {"actor.dual_clip": 3.0})
+
+
 @pytest.mark.parametrize(
     ("settings", "flag"),
     [
         ({"lp_reg_frac": 0.0}, "--lp_reg_frac"),
         ({"lp_reg_frac": 1.0}, "--lp_reg_frac"),
+        ({"lp_reg_frac": 0.5}, r"--lp_reg_frac 0\.5 selects 50\.0% .* --allow_large_cov_ratio"),  # 0.5 % is 0.005
         ({"lp_reg_min_p": 2.0}, "--lp_reg_min_p"),
         ({"lp_reg_coef": -1.0}, "--lp_reg_coef"),
         ({"lp_reg_coef": math.nan}, "--lp_reg_coef"),

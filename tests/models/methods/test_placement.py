@@ -156,15 +156,21 @@ NEUTRAL = {
     "repo_r": {"repo_zeta": 0.0},
     "erc": {"erc_low": 0.0, "erc_high": 1e9},
     "adaptive_entropy": {"entropy_bonus": 0.0},
+    "adaptive_clip": {"adaptive_clip_eps": 0.2, "adaptive_clip_high": 0.03},  # 1 / 0.8 + 0.03 = 1.28
+    "cw_grpo": {},
+    "random_drop": {"random_drop_on": "positive"},
+    "psr": {},
+    "nsr": {},
 }
 """Settings in which a method is GRPO."""
+EQUAL = {"cw_grpo": 1.0, "random_drop": -0.5, "psr": 1.0, "nsr": -1.0}
+"""Advantage of all tokens with which it is: equal covariances, no positive token, no response that is left out."""
 ELSEWHERE = {name for name, method in METHODS.items() if method.coefficient} | {
-    *("cw_grpo", "adaptive_clip"),  # where all covariances are equal; with the clip of the run: their own tests
     *("passk", "entrocraft"),  # with k = 1, in the band: GRPO's advantages
 }
 """Their limits are tested with the surrogates, or in the tests of their own."""
-WITHOUT = {"top_entropy", "random_drop", "qae", "psr", "nsr", "w_reinforce"}
-"""They always drop tokens, or have another baseline."""
+WITHOUT = {"top_entropy", "qae", "w_reinforce"}
+"""It drops one token or more, they have another baseline than a mean or none: in no setting are they GRPO."""
 
 
 def test_every_method_has_its_limit():
@@ -174,9 +180,11 @@ def test_every_method_has_its_limit():
 @pytest.mark.parametrize("name", NEUTRAL)
 def test_in_its_limit_a_method_is_grpo_bit_for_bit(name):
     config, made = replace(active(name), **NEUTRAL[name]), samples()
-    clip = config.ppo_clip or (0.2, 0.28)
+    for each in made:
+        each.tokens.advantages.fill_(EQUAL[name]) if name in EQUAL else None
 
     def gradients(config):
+        clip = config.ppo_clip or published
         loss = MethodLoss(config, policy_loss=PolicyLoss(*clip), aggregate=aggregate_loss)
         batch, entropy, old, proxy = micro_batch(made, 2)
         keys = token_keys(1, 2, torch.arange(SAMPLES), batch.log_probs.shape[1])
@@ -188,5 +196,6 @@ def test_in_its_limit_a_method_is_grpo_bit_for_bit(name):
         value.backward()
         return value, log_probs.grad
 
+    published = (0.2, 0.28) if config.ppo_clip is None or METHODS[name].clip else config.ppo_clip
     for found, expected in zip(gradients(config), gradients(CovConfig()), strict=True):
         assert torch.equal(found, expected)

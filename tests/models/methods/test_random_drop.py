@@ -5,12 +5,14 @@ from example import gradients, window_of_example
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods.random_drop import plan
 
+MEANT = {"allow_large_cov_ratio": True}
+
 
 @pytest.mark.parametrize(("on", "ratio", "count"), [("all", 0.4, 2), ("positive", 0.4, 2), ("positive", 0.9, 3)])
 def test_the_quota_is_dropped(on, ratio, count):
     # floor(0.4 * 5) = 2 of the five tokens; floor(0.9 * 5) = 4 of the three right ones
     window = window_of_example()
-    (found,) = plan(CovConfig(random_drop_ratio=ratio, random_drop_on=on), window)
+    (found,) = plan(CovConfig(random_drop_ratio=ratio, random_drop_on=on, **MEANT), window)
     assert int(found.tokens.sum()) == count
     assert not (found.tokens & ~window.masks[0]).any()
     if on == "positive":
@@ -20,21 +22,26 @@ def test_the_quota_is_dropped(on, ratio, count):
 def test_gradients_of_the_example():
     # keys rise in reading order, so of the right tokens the third is drawn first; PPO clips it, its value -1.28 / 5
     # goes: -0.194060 + 0.256
-    config = CovConfig(method="random_drop", random_drop_ratio=0.2, random_drop_on="positive")
+    config = CovConfig(method="random_drop", random_drop_ratio=0.2, random_drop_on="positive", **MEANT)
     value, gradient = gradients(config)
     assert value == pytest.approx(0.061940, abs=1e-6)
     assert gradient == pytest.approx([-0.221034, -0.121306, 0, 0.244281, 0], abs=1e-6)
 
 
 def test_neither_log_probs_nor_entropies_matter():
-    config, window = CovConfig(random_drop_ratio=0.4), window_of_example()
+    config, window = CovConfig(random_drop_ratio=0.4, **MEANT), window_of_example()
     (expected,) = plan(config, window)
     window.batches[0].log_probs.mul_(3.0)
     window.entropies[0].mul_(3.0)
     assert torch.equal(plan(config, window)[0].tokens, expected.tokens)
 
 
-@pytest.mark.parametrize("ratio", [0.0, 1.0, 20.0, float("nan")])
+@pytest.mark.parametrize("ratio", [0.0, 1.1, 20.0, float("nan")])
 def test_a_fraction_out_of_range_is_named(ratio):
     with pytest.raises(ValueError, match="--random_drop_ratio is a fraction"):
         CovConfig(random_drop_ratio=ratio)
+
+
+def test_a_share_that_looks_like_percent_must_be_meant():
+    with pytest.raises(ValueError, match=r"--random_drop_ratio 0\.2 selects 20\.0% .* --allow_large_cov_ratio"):
+        CovConfig(random_drop_ratio=0.2)

@@ -158,6 +158,9 @@ def test_every_method_checks_its_settings_in_the_common_config(name):
         ({"method": "steer,stare,cw_grpo,positive_weight,erc,repo_r"}, None),  # weights multiply
         ({"cov_type": "kl_cov", "kl_cov_keep_ppo_clip": True, "method": "adaptive_clip,adaptive_entropy"}, None),
         ({"method": "top_entropy,cispo"}, None),
+        ({"method": "nsr,cw_grpo"}, ["--method nsr", "--method cw_grpo", "leaves responses out"]),
+        ({"method": "nsr,steer", "steer_form": "linear"}, ["--method nsr", "--method steer", "leaves responses out"]),
+        ({"method": "nsr,steer"}, None),  # the largest change is no token's that has none
     ],
 )
 def test_what_makes_no_sense_together_is_refused(settings, words):

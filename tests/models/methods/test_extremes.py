@@ -1,0 +1,134 @@
+"""What no method may depend on or fall over: the size of advantages, steps without tokens, tokens of probability 0."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from active import active
+from example import window_of_example
+from openrlhf.models import PolicyLoss, aggregate_loss
+
+from openrlhf_cov.models.loss import MethodLoss
+from openrlhf_cov.models.method import TokenBatch, transformed
+from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.models.ranking import token_keys
+from openrlhf_cov.models.window import ALONE, Window, plan_step
+
+PLANNED = [name for name, method in METHODS.items() if method.plan]
+SHAPE = (8, 12)
+IN_UNITS = {
+    "clip_cov": lambda size: {"clip_cov_lb": 0.1 * size, "clip_cov_ub": 1e3 * size},
+    "entropy_advantage": lambda size: {"entropy_advantage_coef": 0.4 * size},
+    "steer": lambda size: {"steer_form": "linear"},  # the other form has a floor, as published
+}
+"""Settings that are in units of the advantages by their definition, for those of a size."""
+
+
+def window(size=1.0, change=lambda batch: batch):
+    """A step of random tokens with advantages of this size."""
+    generator = torch.Generator().manual_seed(3)
+    old = -0.1 - 4 * torch.rand(SHAPE, generator=generator)
+    log_probs = old + 0.1 * torch.randn(SHAPE, generator=generator)
+    advantages = torch.randn(SHAPE[0], 1, generator=generator).expand(SHAPE) * size
+    advantages = advantages.masked_fill(torch.arange(SHAPE[0])[:, None] == 4, 0.0)
+    mask = torch.arange(SHAPE[1]) < torch.randint(3, SHAPE[1] + 1, (SHAPE[0], 1), generator=generator)
+    entropies, changes = (torch.rand(SHAPE, generator=generator) for _ in range(2))
+    batch = change(TokenBatch(log_probs, old, advantages, mask, old))
+    keys = token_keys(1, 2, torch.arange(SHAPE[0]), SHAPE[1])
+    others = [entropies], [entropies * (0.9 + 0.2 * changes).round(decimals=1)], torch.tensor(0.1), [old + 0.2]
+    return Window([batch], [keys], (0.2, 0.28), ALONE, *others)
+
+
+def outcome(config, window):
+    """(plan or None, A', k): what a method makes of the step."""
+    (batch,) = window.batches
+    plans = plan_step(config, window)[0] if config.plans_globally else []
+    advantages = transformed(batch.advantages, plans)
+    surrogate = config.surrogate
+    k = surrogate.coefficient(config, replace(batch, advantages=advantages)) if surrogate else torch.ones(SHAPE)
+    return (plans[0] if plans else None), advantages, k
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.plan or method.coefficient])
+@pytest.mark.parametrize("size", [1e-12, 1e-6, 1e6, 1e12])
+def test_the_size_of_the_advantages_changes_nothing_but_theirs(name, size):
+    configs = [replace(active(name), **IN_UNITS.get(name, lambda size: {})(each)) for each in (1.0, size)]
+    (plan, expected, k), (found, scaled, other) = (
+        outcome(config, window(each)) for config, each in zip(configs, (1.0, size), strict=True)
+    )
+    mask = window().masks[0]
+    torch.testing.assert_close((scaled.double() / size)[mask], expected.double()[mask], rtol=2e-5, atol=0)
+    torch.testing.assert_close(other[mask], k[mask], rtol=1e-6, atol=0)
+    if plan:
+        assert plan.drops or plan.tokens[mask].any()
+        assert torch.equal(found.tokens, plan.tokens)
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e-6, 1e6, 1e12])
+def test_covariances_have_the_size_of_the_advantages(size):
+    # the mean advantage is 0.2 and that of the log-probs -0.9: 0.64, -0.24, ... times size
+    step = window_of_example()
+    (batch,) = step.batches
+    (cov,) = Window([replace(batch, advantages=batch.advantages * size)], step.keys, (0.2, 0.28)).covariance()
+    expected = torch.tensor([[0.64, -0.24, -0.88], [-0.72, 0.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(cov / size, expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_plan_of_a_step_without_a_token_is_finite(name):
+    dead = window(change=lambda batch: replace(batch, action_mask=torch.zeros(SHAPE, dtype=torch.bool)))
+    for settings in ({}, {"steer_form": "linear"} if name == "steer" else {}):
+        plan, advantages, _ = outcome(replace(active(name), **settings), dead)
+        assert not plan.tokens.any()
+        for each in (plan.weight, plan.add, advantages):
+            assert each is None or each.isfinite().all()
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.plan or method.coefficient])
+def test_a_token_of_probability_0_without_an_advantage_harms_no_other(name):
+    def impossible(batch):
+        log_probs, advantages = batch.log_probs.clone(), batch.advantages.clone()
+        log_probs[0, 0], advantages[0] = -math.inf, 0.0
+        return replace(batch, log_probs=log_probs, advantages=advantages)
+
+    config, step = active(name), window(change=impossible)
+    plan, advantages, k = outcome(config, step)
+    (batch,) = step.batches
+    for each in (plan and plan.weight, plan and plan.add, advantages, k):
+        assert each is None or each.expand(SHAPE)[step.masks[0]].isfinite().all()
+    loss = MethodLoss(config, policy_loss=PolicyLoss(*(config.ppo_clip or (0.2, 0.28))), aggregate=aggregate_loss)
+    if plan:
+        loss.expect([plan])
+    log_probs = batch.log_probs.clone().requires_grad_()
+    value, *_ = loss(log_probs, batch.old_log_probs, batch.advantages, batch.action_mask, batch.rollout_log_probs)
+    value.backward()
+    assert log_probs.grad.isfinite().all()
+    assert log_probs.grad.any()
+
+
+def test_a_covariance_about_the_mean_advantage_is_0_at_probability_0():
+    step = window_of_example()
+    step.batches[0].advantages.copy_(torch.tensor([[0.0, 1.0, -1.0], [0.0, 0.0, 0.0]]))
+    step.batches[0].log_probs[0, 0] = -math.inf
+    (cov,) = step.covariance()
+    assert cov[0, 0] == 0
+    assert cov.isfinite().all()
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.coefficient])
+@pytest.mark.parametrize("padding", [math.inf, -math.inf])
+def test_padding_that_is_not_finite_changes_nothing(name, padding):
+    def gradients(change):
+        (batch,) = window(change=change).batches
+        loss = MethodLoss(active(name), policy_loss=PolicyLoss(math.inf, math.inf), aggregate=aggregate_loss)
+        log_probs = batch.log_probs.clone().requires_grad_()
+        value, *_ = loss(log_probs, batch.old_log_probs, batch.advantages, batch.action_mask, batch.old_log_probs)
+        value.backward()
+        return value, log_probs.grad
+
+    def dirty(batch):
+        return replace(batch, log_probs=batch.log_probs.masked_fill(~batch.action_mask, padding))
+
+    for found, expected in zip(gradients(dirty), gradients(lambda batch: batch), strict=True):
+        assert torch.equal(found, expected)
