@@ -66,6 +66,23 @@ def test_a_command_for_every_run_and_a_report_of_them(capsys, tmp_path, kind, nu
     assert lines[-1][3 : 3 + len(names)] == [str(tmp_path / name) for name in names]
 
 
+def test_two_names_are_two_runs(capsys, tmp_path):
+    """The last value of a flag counts; folders and what is logged there make no other run."""
+    names = {}
+    for kind, number in ALL:
+        reproduce.main([kind, str(number), "--output", str(tmp_path)])
+        for words in words_of(capsys.readouterr().out):
+            if "openrlhf_cov.cli.train_ppo_ray" in words:
+                flags, place = {}, None
+                for word in words[words.index("--") + 1 :]:
+                    place = word if word.startswith("--") else place
+                    flags[place] = (*flags.get(place, ()), word) if word != place else ()
+                name = flags.pop("--ckpt.output_dir")
+                settings = frozenset(item for item in flags.items() if str(tmp_path) not in str(item))
+                assert names.setdefault(settings, name) == name
+    assert len(names) > 50
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "number"), ALL)
 def test_every_command_would_run(capsys, tmp_path, data, kind, number):
@@ -95,7 +112,8 @@ def test_a_dry_run_names_what_would_not_run(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--figure", "4", "--scale", "tiny"], "--scale tiny: figure 4 has none: the embedded tasks have no programs"),
+        (["--figure", "7", "--scale", "tiny"], "--scale tiny: figure 7 has none: the embedded tasks have one size"),
+        (["--figure", "8", "--collect", "docs"], "--collect copies what --run makes; add --run"),
         (["--figure", "8", "--steps", "1"], "--steps is at least 2, got 1"),
     ],
 )
