@@ -47,7 +47,10 @@ def build_parser() -> Parser:
     )
 
     parser.add_argument(
-        "--write_data", type=Path, metavar="DIR", help="write the problems of --benchmarks as files for --data_dir, and stop"
+        "--write_data",
+        type=Path,
+        metavar="DIR",
+        help="write the problems of --benchmarks as files for --data_dir, and stop",
     )
 
     asked = parser.add_argument_group("what is asked")

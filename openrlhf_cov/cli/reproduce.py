@@ -57,7 +57,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--data_dir", type=Path, default=Path("/data"), metavar="DIR", help="training sets and eval/ (default: /data)"
     )
     parser.add_argument(
-        "--steps", type=int, metavar="N", help="of a run at the tiny scale (default: 200; 40 through the whole trainer)"
+        "--steps",
+        type=int,
+        metavar="N",
+        help="of a run at the tiny scale (default: 200; 40 through the whole trainer)",
     )
     parser.add_argument(
         "--collect", type=Path, metavar="DIR", help="with --run, copy pictures and numbers there, as figure8_NAME"
@@ -282,9 +285,7 @@ def _train_tiny(run: Run, args: argparse.Namespace) -> None:
 
 
 def _of_the_demo(run: Run, args: argparse.Namespace) -> argparse.Namespace:
-    return argparse.Namespace(
-        task="addition", folder=task_of(args), steps=args.steps, output=folder_of(run, args)
-    )
+    return argparse.Namespace(task="addition", folder=task_of(args), steps=args.steps, output=folder_of(run, args))
 
 
 def dry_run(plan: Iterator[tuple[Words, Run | None]], args: argparse.Namespace) -> int:

@@ -1,11 +1,16 @@
 """Every exhibit of the paper as commands, each of which would run; two run whole in tests/e2e."""
 
 import json
+import os
 import shlex
+import signal
+import sys
 
 import pytest
 
 from openrlhf_cov.cli import reproduce
+from openrlhf_cov.cli.program import run_as_program
+from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS
 from openrlhf_cov.reproduction import commands
 from openrlhf_cov.reproduction.exhibits import FIGURES, TABLES
@@ -121,6 +126,98 @@ def test_a_dry_run_names_what_would_not_run(capsys, tmp_path):
 def test_what_cannot_be_is_refused(capsys, flags, said):
     assert reproduce.main(flags) == 2
     assert said in capsys.readouterr().err
+
+
+def test_more_steps_than_the_task_gives_do_not_pass_the_dry_run(capsys, tmp_path):
+    # 4,096 problems are 128 steps of 32
+    flags = ["--figure", "6", "--scale", "tiny", "--steps", "129", "--dry_run", "--output", str(tmp_path)]
+    assert reproduce.main(flags) == 2
+    assert "--steps 129 is more than the task gives: 4096 training problems are 128 steps" in capsys.readouterr().err
+
+
+def test_a_number_of_steps_has_its_own_folder(capsys, tmp_path):
+    for steps in ("2", "3"):
+        reproduce.main(["--table", "1", "--scale", "tiny", "--steps", steps, "--output", str(tmp_path)])
+        assert f" {tmp_path / f'{steps}-steps' / 'grpo'} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flags", [["--scale", "tiny"], []])
+def test_printed_folders_are_absolute(capsys, monkeypatch, tmp_path, flags):
+    monkeypatch.chdir(tmp_path)
+    for figure in ("6", "8"):
+        reproduce.main(["--figure", figure, "--output", "out", "--data_dir", "data", *flags])
+        words = [word for line in words_of(capsys.readouterr().out) for word in line]
+        assert not [word for word in words if word.startswith(("out/", "data/"))]
+        assert any(word.startswith(str(tmp_path / "out")) for word in words)
+
+
+RUN = next(run for run in FIGURES[8].runs if run.recipe)
+SUBMITTED = ["ray", "job", "submit", "--", "python", "-m", "openrlhf_cov.cli.train_ppo_ray"]
+
+
+@pytest.mark.parametrize(
+    ("files", "due"),
+    [
+        ((), SUBMITTED),
+        (("metrics.jsonl", "state/_actor/latest"), [*SUBMITTED, "--ckpt.load_enable"]),
+        (("config.json", "model.safetensors", "metrics.jsonl", "state/_actor/latest"), None),
+        (("metrics.jsonl",), UsageError),  # a run of one step
+        (("metrics.jsonl", "config.json"), UsageError),
+    ],
+)
+def test_a_run_is_over_when_its_model_is_there_and_goes_on_from_its_checkpoint(tmp_path, files, due):
+    for file in files:
+        path = tmp_path / RUN.name / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    args = reproduce.build_parser().parse_args(["--figure", "8", "--run", "--output", str(tmp_path)])
+    if due is UsageError:
+        with pytest.raises(UsageError, match="broke off and has no checkpoint to go on from; remove it"):
+            reproduce.what_is_due(SUBMITTED, RUN, args)
+    else:
+        assert reproduce.what_is_due(SUBMITTED, RUN, args) == due
+
+
+def test_without_ray_there_is_one_line(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UsageError, match="ray is neither beside /nowhere/python nor on the PATH"):
+        reproduce.path_of("ray")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_command_is_stopped(monkeypatch, tmp_path, number, status):
+    started = tmp_path / "pid"
+    program = f"import os, pathlib, time; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(60)"
+
+    def interrupted(child):
+        while not (started.exists() and started.read_text()):
+            pass
+        os.kill(os.getpid(), number)
+        return child()
+
+    wait = reproduce.subprocess.Popen.wait
+    monkeypatch.setattr(
+        reproduce.subprocess.Popen,
+        "wait",
+        lambda self, timeout=None: wait(self, timeout) if timeout else interrupted(lambda: wait(self)),
+    )
+    try:
+        ended = run_as_program("reproduce", lambda: reproduce._call([sys.executable, "-c", program], None))
+    except SystemExit as end:
+        ended = end.code
+    assert ended == status
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+
+
+@pytest.mark.parametrize("scale", ["tiny", "paper"])
+def test_an_output_that_is_a_file_is_one_line_before_anything_starts(capsys, tmp_path, scale):
+    (tmp_path / "file").touch()
+    flags = ["--figure", "8", "--scale", scale, "--run", "--output", str(tmp_path / "file")]
+    assert reproduce.main(flags) == 2
+    assert f"{tmp_path / 'file'} is a file; give a folder" in capsys.readouterr().err
+    assert reproduce.main([*flags[:4], "--dry_run", *flags[5:]]) == 2
 
 
 @pytest.mark.parametrize("flags", [[], ["--figure", "15"], ["--table", "3"], ["--figure", "1", "--table", "1"]])

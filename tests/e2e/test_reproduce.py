@@ -49,7 +49,9 @@ def test_figure_6_through_ray(reproduce):
     """GRPO, RLOO, REINFORCE++ and REINFORCE++-baseline; two steps have no law, and no coefficients to compare."""
     from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
 
-    write_task(reproduce.output(2) / "tiny_task", TaskSettings(train_rows=64, test_rows=16), BasePolicyConfig(steps=30))
+    write_task(
+        reproduce.output(2) / "tiny_task", TaskSettings(train_rows=64, test_rows=16), BasePolicyConfig(steps=30)
+    )
     reproduce("--figure", "6", "--steps", "2")
     for run in FIGURES[6].runs:
         assert len(read_metrics(reproduce.output(2) / run.tiny_name / "metrics.jsonl")) == 2
