@@ -144,6 +144,7 @@ class Study:
         result = read_result(self.output, run) if request.is_complete() else None
         return score_of(result) if result else None
 
+
     def results(self) -> list[Result]:
         """Of all finished runs, in the order of the spec."""
         runs = all_runs(self.spec, self.scores())

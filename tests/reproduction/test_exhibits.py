@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from openrlhf_cov.reproduction.commands import submission
 from openrlhf_cov.reproduction.exhibits import ENTROPY_COEFS, FIGURES, KL_COEFS, TABLES, exhibit
 
 ALL = {**{f"figure {n}": each for n, each in FIGURES.items()}, **{f"table {n}": each for n, each in TABLES.items()}}
@@ -66,6 +67,14 @@ def test_programs_are_asked_for_programs():
         f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B", "32B")
     }
     assert {recipe.template for recipe in recipes.values()} == {"qwen-code", "plain-code"}
+
+
+def test_the_theorem_is_about_one_update_of_fresh_responses():
+    (run,) = FIGURES[8].runs
+    words = submission(SCRIPTS, run.recipe.script, {}, run.recipe.flags)
+    assert words[words.index("--sampling_max_staleness") + 1] == "0"
+    last = len(words) - 1 - words[::-1].index("--train.batch_size")
+    assert words[last + 1] == "2048"  # 256 prompts x 8
 
 
 def test_the_swept_values():
