@@ -14,8 +14,8 @@ from tqdm import tqdm
 from openrlhf_cov.cli import evaluation_backends
 from openrlhf_cov.cli.arguments import add_config_arguments
 from openrlhf_cov.cli.packages import MATH_VERIFY, has_math_verify, require_grader
-from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.cli.program import check_folder
+from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation import benchmarks, runner
 from openrlhf_cov.evaluation.data import load_problems

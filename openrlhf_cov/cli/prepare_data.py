@@ -79,7 +79,7 @@ def prepare(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_inputs(args: argparse.Namespace) -> None:
-    """UsageError for what ``prepare`` refuses of flags, folders and files; nothing is written, the hub is not asked."""
+    """UsageError for what ``prepare`` refuses of flags, folders and files; nothing is written, no hub is asked."""
     _check(args)
     check_folder(args.output)
     check_sources(args.dataset, args.data_dir)

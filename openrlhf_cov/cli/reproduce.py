@@ -1,9 +1,9 @@
 """Every figure and table of arXiv 2505.22617 as commands: the runs that it takes, their evaluation, the report.
 
 Prints the commands; --run carries them out one after the other. --dry_run starts nothing and says of each whether it
-would run: its flags, the files that it reads unless another command makes them, the folders that it writes, of a training
-the layout and the memory, too. --scale tiny is the same on the embedded tasks, on any host, where an exhibit has a
-meaning there.
+would run: its flags, benchmarks and training data, the folders that it writes, of a training the memory, too; trained
+models and their evaluations are not asked for. --scale tiny is the same on the embedded tasks, on any host, for those
+that have a meaning there.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from openrlhf_cov.reproduction.scores import scores_of
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.metrics_log import METRICS_FILE
 from openrlhf_cov.utils.orphans import die_with_parent
+from openrlhf_cov.utils.prompts import FOR_PROGRAMS
 from openrlhf_cov.utils.terminal import Parser, refuse, say
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -130,9 +131,11 @@ def finish(shown: Exhibit, number: str, args: argparse.Namespace) -> None:
     """Say what was drawn; the table of scores at the tiny scale, and the copies that were asked for."""
     name = number.replace(" ", "")
     folder = args.output / name
-    pictures = [folder / "figures" / f"{each}.svg" for each in shown.pictures]
+    domains = by_domain([run for run in shown.runs if run.recipe]) if args.scale == "paper" else {"": []}
+    folders = [args.output / (name + domain) for domain in domains]
+    pictures = [each / "figures" / f"{picture}.svg" for each in folders for picture in shown.pictures]
     say("# draws " + ", ".join(map(str, pictures)) + "\n")
-    made = [*pictures, folder / "law.json"]
+    made = [*pictures, *(each / "law.json" for each in folders)]
     if args.run and args.scale == "tiny" and shown.tables:
         table = scores_of([folder_of(run, args) for run in shown.runs if run.is_tiny])
         write_lines(folder / "scores.txt", table)
@@ -142,7 +145,8 @@ def finish(shown: Exhibit, number: str, args: argparse.Namespace) -> None:
         args.collect.mkdir(parents=True, exist_ok=True)
         for path in made:
             if path.exists():  # the report says which picture it left out, and why
-                shutil.copyfile(path, args.collect / f"{name}_{path.name}")
+                of = path.relative_to(args.output).parts[0]
+                shutil.copyfile(path, args.collect / f"{of}_{path.name}")
 
 
 def paper_plan(shown: Exhibit, number: str, args: argparse.Namespace) -> Iterator[tuple[Words, Run | None]]:
@@ -153,9 +157,9 @@ def paper_plan(shown: Exhibit, number: str, args: argparse.Namespace) -> Iterato
         if run.recipe:
             yield commands.training(run, SCRIPTS, args.data_dir, args.output), run
     yield from ((words, None) for words in commands.evaluations(shown, SCRIPTS, args.data_dir, args.output))
-    runs = [run for run in shown.runs if run.recipe]
-    flags = [*shown.report, *(sizes_of(runs) if shown.with_sizes else ())]
-    yield report_of(runs, number, args, flags), None
+    for domain, runs in by_domain([run for run in shown.runs if run.recipe]).items():
+        flags = [*shown.report, *(sizes_of(runs) if shown.with_sizes else ())]
+        yield report_of(runs, number + domain, args, flags), None
 
 
 def tiny_plan(shown: Exhibit, number: str, args: argparse.Namespace) -> Iterator[tuple[Words, Run | None]]:
@@ -179,6 +183,13 @@ def report_of(runs: Sequence[Run], number: str, args: argparse.Namespace, flags:
     return commands.report(
         [folder_of(run, args) for run in runs], folder, "--export", str(folder / "law.json"), *flags
     )
+
+
+def by_domain(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs of each report, by what its folder's name has at the end: programs have a law of their own."""
+    programs = [run for run in runs if run.recipe and run.recipe.template in FOR_PROGRAMS]
+    others = [run for run in runs if run not in programs]
+    return {"": others, "-programs": programs} if others and programs else {"": list(runs)}
 
 
 def folder_of(run: Run, args: argparse.Namespace) -> Path:
@@ -210,8 +221,11 @@ def task_of(args: argparse.Namespace) -> Path:
 
 
 def carry_out(words: Words, run: Run | None, args: argparse.Namespace) -> None:
-    """Run one command of a plan to its end; RunStopped if it fails. A run that is there is not repeated, one that broke
-    off goes on from its checkpoint; the laboratory looks itself. ``_train_tiny`` makes task and Ray."""
+    """Run one command of a plan to its end; RunStopped if it fails.
+
+    A run that is there is not repeated, one that broke off goes on from its checkpoint; the laboratory looks itself.
+    ``_train_tiny`` makes task and Ray.
+    """
     due = what_is_due(words, run, args)
     if due is None:
         say("# it is there, and is left alone\n")

@@ -146,6 +146,8 @@ def _programs(run: Run) -> Run:
 
 
 CODE_LAW = tuple(map(_programs, (*QWEN_LAW, *OTHERS)))
+QWEN_CODE = tuple(replace(run, lab=None) for run in CODE_LAW[: len(QWEN_LAW)])
+"""Beside the runs on mathematics, at the paper's scale alone: they have reports of their own."""
 
 
 def _method(size: str, method: str, **tiny) -> Run:
@@ -172,7 +174,7 @@ GRPO = METHODS["7b"]["grpo"]
 ON_POLICY = _method("7b", "on_policy", lab=(*BASE, "--updates", "1"))
 ENTROPY_COEFS, KL_COEFS = ("1e-4", "1e-3", "5e-3", "1e-2"), ("1e-3", "1e-2", "5e-2", "1e-1")
 CLIP_RATIOS, KL_PENALTIES = ("4", "5", "7"), ("0", "0.05", "0.1", "0.5")
-"""Figs. 9, 10 and 12; coefficient 0 of the first two, ratio 2 and coefficient 1 of Fig. 12 are runs of Fig. 11. Fig. 12
+"""Figs. 9, 10, 12; coefficient 0 of the first two, ratio 2 and coefficient 1 of Fig. 12 are runs of Fig. 11. Fig. 12
 says "ratio" 2 to 7: parts of ten thousand, at the tiny scale fifty times that."""
 REFERENCE = ("--algo.kl.use_loss", "--algo.kl.estimator", "k3", "--ref.num_nodes", "1", "--ref.num_gpus_per_node", "8")
 """k3: as a loss, k1 has a gradient of 0 in expectation."""
@@ -233,7 +235,7 @@ FIGURES: dict[int, Exhibit] = {
     ),
     5: Exhibit(
         title="the law of the first 15 % forecasts the rest",
-        runs=(*QWEN_LAW[1:], *BASE_POLICIES), pictures=("law",), report=(*MEAN, "--forecast", "0.15"),
+        runs=(*QWEN_LAW[1:], *QWEN_CODE[1:], *BASE_POLICIES), pictures=("law",), report=(*MEAN, "--forecast", "0.15"),
     ),
     6: Exhibit(
         title="one a and one b for GRPO, RLOO and REINFORCE++; PRIME is not here",
@@ -241,8 +243,8 @@ FIGURES: dict[int, Exhibit] = {
         steps=40,
     ),
     7: Exhibit(
-        title="a and b against model size", runs=QWEN_LAW, pictures=("model_size",), report=MEAN, with_sizes=True,
-        not_tiny="the embedded tasks have one size of model",
+        title="a and b against model size", runs=(*QWEN_LAW, *QWEN_CODE), pictures=("model_size",), report=MEAN,
+        with_sizes=True, not_tiny="the embedded tasks have one size of model",
     ),
     8: Exhibit(
         title="fall of entropy and covariance, and covariance by accuracy of the prompt",

@@ -115,8 +115,7 @@ class CovSamplesGenerator(SamplesGenerator):
 
     @property
     def is_over(self) -> bool:
-        """True if no step will follow: ``--rollout_limit`` is reached, or the prompts that are left and the groups that
-        wait make no update."""
+        """True if no step will follow: the limit is reached, or what is left and what waits make no update."""
         left = len(self.prompts_dataloader) * self.args.train.num_episodes - self.prompts_drawn
         return self._limit_is_reached or not usable_groups(len(self.buffer) + left, self.args)  # if all are kept
 

@@ -69,7 +69,8 @@ def test_a_command_for_every_run_and_a_report_of_them(capsys, tmp_path, kind, nu
     assert all(words[:3] == ["ray", "job", "submit"] for words in trained)
     assert [words[words.index("--ckpt.output_dir") + 1] for words in trained] == [str(tmp_path / n) for n in names]
     assert lines[-1][2] == "openrlhf_cov.cli.report"
-    assert lines[-1][3 : 3 + len(names)] == [str(tmp_path / name) for name in names]
+    reported = [word for words in lines if words[2] == lines[-1][2] for word in words[3 : words.index("--output")]]
+    assert reported == [str(tmp_path / name) for name in names]
 
 
 def test_two_names_are_two_runs(capsys, tmp_path):
