@@ -106,17 +106,23 @@ def check_inputs(args: argparse.Namespace) -> None:
 
 
 def _write_data(args: argparse.Namespace) -> int:
-    """Files that are there already are left alone."""
+    """Files that are there already are left alone; what cannot be had stands in the error, behind all others."""
     if not args.benchmarks:
         raise UsageError("--benchmarks is missing; --list shows the benchmarks")
     check_folder(args.write_data)
     args.write_data.mkdir(parents=True, exist_ok=True)
+    missing = []
     for each in benchmarks.select(args.benchmarks):
         path = args.write_data / each.files[0]
-        if not path.exists():
-            problems = load_problems(each, args.data_dir)
-            write_lines(path, [json.dumps(asdict(problem), ensure_ascii=False) for problem in problems])
-        say(f"{path}\n")
+        try:
+            if not path.exists():
+                problems = load_problems(each, args.data_dir)
+                write_lines(path, [json.dumps(asdict(problem), ensure_ascii=False) for problem in problems])
+            say(f"{path}\n")
+        except UsageError as error:
+            missing.append(str(error))
+    if missing:
+        raise UsageError("; ".join(missing))
     return 0
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.evaluation.benchmarks import select
 from openrlhf_cov.reproduction.exhibits import Exhibit, Recipe, Run
 
 PRINTED = 'ray() { printf "%s\\0" ray "$@"; }; export -f ray; exec "$0" "$@"'
@@ -33,16 +34,22 @@ def brought(exhibit: Exhibit, data: Path) -> list[Path]:
     """Files that the runs of an exhibit read and that no command makes."""
     recipes = [run.recipe for run in exhibit.runs if run.recipe]
     named = dict.fromkeys(name for each in recipes for name in (each.data, *each.variables.values()))
-    return [Path(_below(name, data)) for name in named if name.startswith("/data/")]
+    found = [Path(_below(name, data)) for name in named if name.startswith("/data/")]
+    asked = [each for group in _groups(exhibit) for each in select(group)]
+    return [*found, *dict.fromkeys(data / "eval" / each.files[0] for each in asked if each.hub is None)]
 
 
 def benchmark_files(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:
     """What fills the folder of benchmarks, where they are named ones."""
+    for group in _groups(exhibit):
+        yield module("evaluate", "--benchmarks", group, "--write_data", str(data / "eval"))
+
+
+def _groups(exhibit: Exhibit) -> list[str]:
+    """Named groups of benchmarks that the recipes evaluate on."""
     recipes = [run.recipe for run in exhibit.runs if run.recipe]
     groups = dict.fromkeys(each.variables.get("BENCHMARKS", each.benchmarks) for each in recipes)
-    for group in groups:
-        if not group.startswith("/data/"):
-            yield module("evaluate", "--benchmarks", group, "--write_data", str(data / "eval"))
+    return [group for group in groups if not group.startswith("/data/")]
 
 
 def preparations(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:

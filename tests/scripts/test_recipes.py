@@ -224,7 +224,7 @@ LAW_SETTINGS = {
 
 
 def test_the_data_of_the_law_lasts_for_its_rollouts(flags_of):
-    # GSM8K, the smallest set, has 7,473 problems: 300 passes are 2,241,900, and 1,200 * 512 = 614,400 are trained, 27 %
+    # GSM8K, the smallest set, has 7,473 problems: of 300 passes, 2,241,900, 1,200 * 512 = 614,400 are trained, 27 %
     (episodes,) = value(flags_of("train_law.sh"), "--train.num_episodes")
     assert 0.27 < 1200 * 512 / (7473 * int(episodes)) < 0.28
 
