@@ -133,7 +133,7 @@ def check_places(output: Path | None, export: str | None) -> None:
 
 
 def _report(args: argparse.Namespace) -> None:
-    formats, options, mapping = checked(args)
+    formats, options, mapping = check_flags(args)
     from openrlhf_cov.report.build import build_contents, read_runs
     from openrlhf_cov.report.export import export_text
     from openrlhf_cov.report.words import summary
@@ -156,7 +156,7 @@ def _report(args: argparse.Namespace) -> None:
         write_lines(Path(args.export), [export_text(contents).rstrip("\n")])
 
 
-def checked(args: argparse.Namespace) -> tuple[tuple[str, ...], "Options", Mapping[str, str] | str | None]:
+def check_flags(args: argparse.Namespace) -> tuple[tuple[str, ...], "Options", Mapping[str, str] | str | None]:
     """What the flags say: formats, options and mapping. UsageError for flags and places that are refused."""
     from openrlhf_cov.report.contents import Options
 

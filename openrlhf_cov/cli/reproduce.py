@@ -351,7 +351,7 @@ def _checked(name: str, flags: list[str]) -> None:
         module.Request.of(parser, flags).check()
         return
     args = parser.parse_args(flags)
-    looks = {"prepare_data": "check_inputs", "evaluate": "check_inputs", "report": "checked"}.get(name)
+    looks = {"prepare_data": "check_inputs", "evaluate": "check_inputs", "report": "check_flags"}.get(name)
     if looks:
         getattr(module, looks)(args)
 

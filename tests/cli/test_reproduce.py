@@ -5,6 +5,7 @@ import os
 import shlex
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -114,6 +115,47 @@ def test_a_dry_run_names_what_would_not_run(capsys, tmp_path):
     printed = capsys.readouterr()
     assert "qwen2.5_7b_on_policy: it would not run" in printed.out
     assert f"--data.prompt_dataset {tmp_path}" in printed.err
+
+
+def test_a_dry_run_looks_at_data_and_folders_of_what_does_not_train(capsys, tmp_path):
+    """Figure 13 reads a file that the reader brings; the report writes to a folder, and so does what is prepared."""
+    (tmp_path / "figure13").touch()
+    (tmp_path / "gsm8k-qwen-boxed").mkdir()
+    (tmp_path / "gsm8k-qwen-boxed" / "notes").touch()
+    reproduce.main(["--figure", "13", "--dry_run", "--data_dir", str(tmp_path), "--output", str(tmp_path)])
+    faults = capsys.readouterr().err
+    assert f"prepare_data: --dataset {tmp_path / 'eurus-difficult.jsonl'}: no such file" in faults
+    assert f"prepare_data: --eval_dir {tmp_path / 'eval'}: no *.jsonl files there" in faults
+    assert f"--output {tmp_path / 'gsm8k-qwen-boxed'} is not empty and holds no manifest.json" in faults
+    assert f"report: --output {tmp_path / 'figure13'}: {tmp_path / 'figure13'} is a file; give a folder" in faults
+
+
+def test_a_dry_run_looks_at_the_benchmarks_of_an_evaluation(tmp_path):
+    words = commands.module("evaluate", "--benchmarks", "math500", "--data_dir", str(tmp_path), "--model", "m")
+    args = reproduce.build_parser().parse_args(["--table", "2"])
+    assert reproduce.faults_of(words, None, args) == [
+        f"--data_dir {tmp_path}: no file math500.jsonl, which math500 needs"
+    ]
+
+
+def test_a_dry_run_finds_another_run_in_the_folder_of_a_tiny_one(capsys, tmp_path):
+    path = tmp_path / "200-steps" / "on_policy" / "lab.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"steps": 7}')
+    flags = ["--figure", "8", "--scale", "tiny", "--dry_run", "--output", str(tmp_path)]
+    assert reproduce.main(flags) == 2
+    assert "on_policy: --output" in (said := capsys.readouterr().err)
+    assert "is not empty and does not hold this run" in said
+
+
+@pytest.mark.parametrize("number", [4, 13, 1])
+def test_files_that_no_command_makes_are_named(capsys, tmp_path, number):
+    reproduce.main(["--figure", str(number), "--data_dir", str(tmp_path)])
+    printed = capsys.readouterr().out
+    brought = [Path(line.rpartition(" ")[2]) for line in printed.splitlines() if line.startswith("# yours to bring")]
+    omni = "eval/omni_math.jsonl"
+    expected = {4: ["eval/code.jsonl"], 13: ["eurus-difficult.jsonl", omni], 1: [omni]}
+    assert brought == [tmp_path / name for name in expected[number]]
 
 
 @pytest.mark.parametrize(
