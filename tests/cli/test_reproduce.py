@@ -52,6 +52,7 @@ def data(tmp_path_factory):
                 made = program if run.recipe.template in FOR_PROGRAMS else problem
                 rows = [{"prompt": f"What is {n} + 1?", **made(n)} for n in range(600)]
                 (path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "eurus-difficult.jsonl").write_text(json.dumps({"problem": "1 + 1?", "answer": "2"}) + "\n")
     (folder / "eval").mkdir()
     for name in {*GROUPS["paper"], *GROUPS["law"], "code"}:
         count = BENCHMARKS[name].rows if name in BENCHMARKS else 2
@@ -146,6 +147,30 @@ def test_a_dry_run_finds_another_run_in_the_folder_of_a_tiny_one(capsys, tmp_pat
     assert reproduce.main(flags) == 2
     assert "on_policy: --output" in (said := capsys.readouterr().err)
     assert "is not empty and does not hold this run" in said
+
+
+def test_without_a_sandbox_the_programs_do_not_pass_the_dry_run(capsys, monkeypatch, tmp_path):
+    def lacks():
+        raise UsageError("--task code runs programs in a sandbox, and bwrap is not installed")
+
+    monkeypatch.setattr("openrlhf_cov.cli.lab.check_sandbox", lacks)
+    assert reproduce.main(["--figure", "4", "--scale", "tiny", "--dry_run", "--output", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert "reproduce: error: law-code: --task code runs programs in a sandbox, and bwrap is not" in printed.err
+    assert printed.out.count("it would not run") == 3
+
+
+def test_pictures_and_numbers_are_copied_with_the_name_of_the_exhibit(monkeypatch, tmp_path):
+    """Figure 8 draws two pictures; one of them was left out, as the report says."""
+    monkeypatch.setattr(reproduce, "carry_out", lambda *_: None)
+    made = tmp_path / "out" / "3-steps" / "figure8"
+    (made / "figures").mkdir(parents=True)
+    (made / "figures" / "entropy_fall.svg").write_text("drawn")
+    (made / "law.json").write_text("{}")
+    flags = ["--figure", "8", "--scale", "tiny", "--steps", "3", "--run", "--output", str(tmp_path / "out")]
+    assert reproduce.main([*flags, "--collect", str(tmp_path / "docs")]) == 0
+    copied = sorted(path.name for path in (tmp_path / "docs").iterdir())
+    assert copied == ["figure8_entropy_fall.svg", "figure8_law.json"]
 
 
 @pytest.mark.parametrize("number", [4, 13, 1])
