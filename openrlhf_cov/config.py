@@ -91,6 +91,7 @@ class SamplingConfig(Settings):
         "after the last round without a full batch: fallback trains on the groups that were kept, stop ends the run",
         choices=("fallback", "stop"),
     )
+    rollout_limit: int = setting(0, "rollouts after which a run ends as at the end of its data, 0: none")
     rollout_seeded: bool = setting(
         False, "seed every sample by run, prompt and number, so that rollouts repeat whatever engine makes them"
     )
@@ -98,6 +99,7 @@ class SamplingConfig(Settings):
     def check(self) -> None:
         self.require("sampling_oversample_max", lambda factor: 1.0 <= factor < math.inf, "is at least 1")
         self.require("sampling_max_staleness", lambda steps: steps >= 0, "is at least 0")
+        self.require("rollout_limit", lambda rollouts: rollouts >= 0, "is at least 0")
         self.require("sampling_max_rounds", lambda rounds: rounds >= 1, "is at least 1")
 
 

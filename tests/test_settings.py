@@ -39,6 +39,7 @@ RANGES = [  # settings, name, the last values inside, the first outside
     (RewardConfig, "reward_format_bonus", (-1.0, 2.0), (math.nan, math.inf)),
     (SamplingConfig, "sampling_oversample_max", (1.0, 9.0), (0.9, math.inf, math.nan)),
     (SamplingConfig, "sampling_max_staleness", (0,), (-1,)),
+    (SamplingConfig, "rollout_limit", (0, 1200), (-1,)),
     (SamplingConfig, "sampling_max_rounds", (1,), (0,)),
     (DryRunConfig, "dry_run_gpu_memory", (0.0,), (-1.0, math.nan, math.inf)),
 ]

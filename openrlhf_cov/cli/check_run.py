@@ -61,7 +61,7 @@ def check_output(args: SimpleNamespace, models: dict[str, str | None]) -> None:
 def check_checkpoints(args: SimpleNamespace) -> None:
     """``--ckpt.path`` can be written and read as the flags want, and no other run's checkpoints are in the way."""
     folder, ckpt = Path(args.ckpt.path), args.ckpt
-    if ckpt.load_enable and (folder / "_actor").exists() and not _has_checkpoint(folder):
+    if ckpt.load_enable and (folder / "_actor").exists() and not has_checkpoint(folder):
         raise UsageError(
             f"--ckpt.path {folder}: its folder _actor has no complete checkpoint (file latest) to continue from; name "
             "another --ckpt.path or drop --ckpt.load_enable"
@@ -215,7 +215,7 @@ def _check_resumed(args: SimpleNamespace, folder: Path) -> None:
             f"--ckpt.output_dir {folder} holds {METRICS_FILE} of another run; choose a new folder"
             f"{_or_resume(ckpt_path)}"
         )
-    if not _has_checkpoint(ckpt_path):
+    if not has_checkpoint(ckpt_path):
         raise UsageError(
             f"--ckpt.load_enable: --ckpt.path {ckpt_path} holds no checkpoint (_actor), and --ckpt.output_dir "
             f"{folder} holds {METRICS_FILE} of another run; name that run's --ckpt.path, or choose a new folder"
@@ -269,10 +269,10 @@ def _step_of(tag: str) -> int:
 
 
 def _or_resume(folder: Path) -> str:
-    return ", or continue that run with --ckpt.load_enable" if _has_checkpoint(folder) else ""
+    return ", or continue that run with --ckpt.load_enable" if has_checkpoint(folder) else ""
 
 
-def _has_checkpoint(folder: Path) -> bool:
+def has_checkpoint(folder: Path) -> bool:
     """True if upstream finds a checkpoint of the policy to resume from: DeepSpeed's file ``latest`` names it."""
     return any((folder / "_actor" / name).is_file() for name in (checkpoints.LATEST, checkpoints.UNIVERSAL))
 

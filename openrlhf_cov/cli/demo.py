@@ -8,11 +8,10 @@ import argparse
 import json
 import math
 import shlex
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from tqdm import tqdm
 from openrlhf_cov.cli.local_ray import environment, local_ray, stop
 from openrlhf_cov.cli.make_tiny_task import TaskSettings, evaluate, is_occupied, read_task
 from openrlhf_cov.cli.packages import require
+from openrlhf_cov.cli.program import run_as_program
 from openrlhf_cov.cli.tiny_tasks import TINY_TASKS, TinyTask
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.report.write import write_report
@@ -39,27 +39,14 @@ METHOD_FLAGS = {
 """Settings for micro-batches of a few hundred tokens; the paper's fractions would pick less than one token."""
 
 
-def main() -> None:
+def main() -> int:
     """Run the demo; exit status 1 if training fails, 2 for a bad setting, 130 when interrupted."""
-    run_as_program("demo", lambda: run(parse_args()))
-
-
-def run_as_program(name: str, work: Callable[[], None]) -> None:
-    """Do the work; what stops it becomes one line and the exit status."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell starts programs with SIGINT ignored
-    try:
-        work()
-    except (UsageError, RunStopped) as error:
-        sys.exit(terminal.refuse(name, error, 2 if isinstance(error, UsageError) else 1))
-    except KeyboardInterrupt:
-        terminal.say(f"\n{name}: interrupted; the Ray it started is stopped\n", sys.stderr)
-        sys.exit(130)
+    return run_as_program("demo", lambda: run(parse_args()))
 
 
 def parse_args() -> argparse.Namespace:
     """The flags of the demo."""
-    parser = terminal.Parser(prog="demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = terminal.Parser(prog="demo", about=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--cov_type", choices=tuple(METHOD_FLAGS), default="kl_cov")
     parser.add_argument("--steps", type=int, default=40, help="global steps, each 32 prompts x 8 samples")
     add_task_arguments(parser)
@@ -107,8 +94,17 @@ def train_and_score(
 
 
 def check(args: argparse.Namespace) -> None:
+    """Refuse what ``check_settings`` refuses; make the output folder."""
+    check_settings(args)
+    try:
+        args.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output {args.output} cannot be written: {error.strerror}") from error
+
+
+def check_settings(args: argparse.Namespace) -> None:
     """Refuse folders in use, more steps than the task gives, missing packages, and a machine that cannot grade the
-    task; make the output folder."""
+    task; nothing is written."""
     require()
     TINY_TASKS[args.task].check_ready()
     has_task = read_task(args.folder, args.task) is not None
@@ -125,7 +121,6 @@ def check(args: argparse.Namespace) -> None:
     try:
         if is_occupied(args.output):
             raise UsageError(f"--output {args.output} is not empty or no folder; choose a new folder")
-        args.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--output {args.output} cannot be written: {error.strerror}") from error
 
@@ -273,4 +268,4 @@ def say(message: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

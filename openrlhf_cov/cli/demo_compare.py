@@ -5,12 +5,14 @@ baseline is stated without. The runs lie in folders of their own under ``--outpu
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
 from openrlhf_cov.cli import demo
+from openrlhf_cov.cli.program import run_as_program
 from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
 from openrlhf_cov.report.write import write_report
 from openrlhf_cov.utils import terminal
@@ -21,9 +23,9 @@ MEAN_OF = 5
 ONE_SEED = "One seed of each, nothing tuned: another seed differs by as much. docs/study.md has seeds and intervals."
 
 
-def main() -> None:
+def main() -> int:
     """Run the comparison; exit status 1 if a training fails, 2 for a bad setting, 130 when interrupted."""
-    demo.run_as_program("demo_compare", lambda: run(parse_args()))
+    return run_as_program("demo_compare", lambda: run(parse_args()))
 
 
 def parse_args() -> argparse.Namespace:
@@ -80,4 +82,4 @@ def table(before: dict, scores: Mapping[str, dict], output: Path, page: Path, se
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,9 +1,11 @@
 """``python -m openrlhf_cov.cli.evaluate``: a model on AIME, AMC, MATH-500 and others, with honest statistics."""
 
 import argparse
+import json
 import signal
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,17 @@ from tqdm import tqdm
 from openrlhf_cov.cli import evaluation_backends
 from openrlhf_cov.cli.arguments import add_config_arguments
 from openrlhf_cov.cli.packages import MATH_VERIFY, has_math_verify, require_grader
+from openrlhf_cov.cli.program import check_folder
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation import benchmarks, runner
+from openrlhf_cov.evaluation.data import load_problems
 from openrlhf_cov.evaluation.plan import EvaluationPlan, make_plan
 from openrlhf_cov.evaluation.records import Response, RunSettings, read_settings
 from openrlhf_cov.evaluation.results import REPORT_FILE, write_results
 from openrlhf_cov.evaluation.tables import table
 from openrlhf_cov.rewards.pool import shared_pool
+from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.prompts import TEMPLATES, template_text
 from openrlhf_cov.utils.terminal import Parser, clean_logs, refuse, say
 
@@ -39,6 +44,13 @@ def build_parser() -> Parser:
     parser.add_argument("--list", action="store_true", help="print benchmarks, groups and protocols, and stop")
     parser.add_argument(
         "--regrade", action="store_true", help="grade the responses in --output again, without a model"
+    )
+
+    parser.add_argument(
+        "--write_data",
+        type=Path,
+        metavar="DIR",
+        help="write the problems of --benchmarks as files for --data_dir, and stop",
     )
 
     asked = parser.add_argument_group("what is asked")
@@ -70,7 +82,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     interrupted = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return _regrade(args) if args.regrade else _evaluate(args)
+        work = _write_data if args.write_data else _regrade if args.regrade else _evaluate
+        return work(args)
     except UsageError as error:
         return refuse("evaluate", error)
     except RunStopped as error:
@@ -80,6 +93,37 @@ def main(argv: list[str] | None = None) -> int:
         return refuse("evaluate", "interrupted; what was generated is kept, the same command continues", 128 + signum)
     finally:
         signal.signal(signal.SIGTERM, interrupted)
+
+
+def check_inputs(args: argparse.Namespace) -> None:
+    """UsageError for benchmarks whose files are not there or not whole, and for folders that can be none; no model is
+    opened, and the hub is not asked."""
+    for place in filter(None, (args.output, args.write_data)):
+        check_folder(place)
+    for each in benchmarks.select(args.benchmarks):
+        if each.path or args.data_dir:
+            load_problems(each, args.data_dir)
+
+
+def _write_data(args: argparse.Namespace) -> int:
+    """Files that are there already are left alone; what cannot be had stands in the error, behind all others."""
+    if not args.benchmarks:
+        raise UsageError("--benchmarks is missing; --list shows the benchmarks")
+    check_folder(args.write_data)
+    args.write_data.mkdir(parents=True, exist_ok=True)
+    missing = []
+    for each in benchmarks.select(args.benchmarks):
+        path = args.write_data / each.files[0]
+        try:
+            if not path.exists():
+                problems = load_problems(each, args.data_dir)
+                write_lines(path, [json.dumps(asdict(problem), ensure_ascii=False) for problem in problems])
+            say(f"{path}\n")
+        except UsageError as error:
+            missing.append(str(error))
+    if missing:
+        raise UsageError("; ".join(missing))
+    return 0
 
 
 def _evaluate(args: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from openrlhf_cov.cli.arguments import add_config_arguments
 from openrlhf_cov.cli.packages import require
+from openrlhf_cov.cli.program import check_folder
 from openrlhf_cov.cli.tiny_tasks import check_sandbox
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.lab.settings import LabSettings
@@ -57,9 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = build_parser()
     try:
         request = Request.of(parser, words)
-        require(("torch", "transformers", "openrlhf"))
-        if request.args.task == "code":
-            check_sandbox()
+        request.check()
     except (ValueError, UsageError) as error:
         parser.error(str(error))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -67,8 +66,6 @@ def main(argv: list[str] | None = None) -> int:
     if request.is_complete():
         say(f"{output} already holds this run; nothing to do\n")
         return 0
-    if request.is_another():
-        parser.error(f"--output {output} is not empty and does not hold this run; choose another folder")
     try:
         result = train(request)
     except ValueError as error:
@@ -101,6 +98,17 @@ class Request:
         named = {"task": self.args.task, "base_seed": self.args.base_seed}
         values = {**named, **asdict(self.settings), **asdict(self.config)}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    def check(self) -> None:
+        """UsageError where this host cannot make the run, or its folder cannot take it; nothing is written."""
+        require(("torch", "transformers", "openrlhf"))
+        if self.args.task == "code":
+            check_sandbox()
+        check_folder(self.args.output)
+        if self.is_another():
+            raise UsageError(
+                f"--output {self.args.output} is not empty and does not hold this run; choose another folder"
+            )
 
     def is_complete(self) -> bool:
         """Whether its folder holds the complete run."""

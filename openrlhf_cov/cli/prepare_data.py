@@ -9,8 +9,9 @@ from typing import Any
 
 from tqdm import tqdm
 
+from openrlhf_cov.cli.program import check_folder
 from openrlhf_cov.errors import RunStopped, UsageError
-from openrlhf_cov.preparation.inputs import TRAINING_SETS, Keys, Row, open_sources
+from openrlhf_cov.preparation.inputs import TRAINING_SETS, Keys, Row, check_sources, open_sources
 from openrlhf_cov.preparation.output import MANIFEST, TRAIN, write_training_set
 from openrlhf_cov.preparation.overlap import EvaluationSets, read_evaluation_sets
 from openrlhf_cov.preparation.selection import REASONS
@@ -75,6 +76,15 @@ def prepare(args: argparse.Namespace) -> dict[str, Any]:
     settings = {"template": args.template, "eval_ngram": args.eval_ngram, "rule": args.rule} | keys
     args.output.mkdir(parents=True, exist_ok=True)
     return write_training_set(args.output, sources, evaluation, settings, _watch)
+
+
+def check_inputs(args: argparse.Namespace) -> None:
+    """UsageError for what ``prepare`` refuses of flags, folders and files; nothing is written, no hub is asked."""
+    _check(args)
+    check_folder(args.output)
+    check_sources(args.dataset, args.data_dir)
+    if args.eval_dir:
+        read_evaluation_sets(args.eval_dir, 0)
 
 
 def summary(manifest: dict[str, Any], folder: Path) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from openrlhf_cov.cli.program import check_folder
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.terminal import Parser, one_line, refuse, say
@@ -118,11 +119,7 @@ def parse_formats(text: str) -> tuple[str, ...]:
 def check_places(output: Path | None, export: str | None) -> None:
     """UsageError for an ``--output`` that can be no folder, or an ``--export`` that can be no file."""
     if output is not None:
-        there = next(place for place in (output, *output.absolute().parents) if place.exists())
-        if not there.is_dir():
-            raise UsageError(f"--output {output}: {there} is a file; give a folder")
-        if not os.access(there, os.W_OK):
-            raise UsageError(f"--output {output}: {there} cannot be written to; give another folder")
+        check_folder(output)
     if export is not None and export != "-":
         path = Path(export)
         if path.is_dir():
@@ -136,7 +133,7 @@ def check_places(output: Path | None, export: str | None) -> None:
 
 
 def _report(args: argparse.Namespace) -> None:
-    formats, options, mapping = _checked(args)
+    formats, options, mapping = check_flags(args)
     from openrlhf_cov.report.build import build_contents, read_runs
     from openrlhf_cov.report.export import export_text
     from openrlhf_cov.report.words import summary
@@ -159,7 +156,8 @@ def _report(args: argparse.Namespace) -> None:
         write_lines(Path(args.export), [export_text(contents).rstrip("\n")])
 
 
-def _checked(args: argparse.Namespace) -> tuple[tuple[str, ...], "Options", Mapping[str, str] | str | None]:
+def check_flags(args: argparse.Namespace) -> tuple[tuple[str, ...], "Options", Mapping[str, str] | str | None]:
+    """What the flags say: formats, options and mapping. UsageError for flags and places that are refused."""
     from openrlhf_cov.report.contents import Options
 
     if not args.output and not args.export:

@@ -1,28 +1,37 @@
 """Every figure and table of arXiv 2505.22617 as commands: the runs that it takes, their evaluation, the report.
 
-Prints the commands; --run carries them out one after the other, --dry_run checks them all and starts nothing.
---scale tiny is the same on the embedded tasks, on any host.
+Prints the commands; --run carries them out one after the other. --dry_run starts nothing and says of each whether it
+would run: its flags, benchmarks and training data, the folders that it writes, of a training the memory, too; trained
+models and their evaluations are not asked for. --scale tiny is the same on the embedded tasks, on any host, for those
+that have a meaning there.
 """
 
 import argparse
 import io
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+from openrlhf_cov.cli.local_ray import stop
+from openrlhf_cov.cli.program import check_folder, run_as_program
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.reproduction import commands
 from openrlhf_cov.reproduction.exhibits import FIGURES, TABLES, Exhibit, Run, exhibit
-from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
+from openrlhf_cov.reproduction.scores import scores_of
+from openrlhf_cov.utils.json_lines import write_lines
+from openrlhf_cov.utils.metrics_log import METRICS_FILE
+from openrlhf_cov.utils.orphans import die_with_parent
+from openrlhf_cov.utils.prompts import FOR_PROGRAMS
 from openrlhf_cov.utils.terminal import Parser, refuse, say
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-PARSED = ("prepare_data", "evaluate", "compare", "report", "lab")
-"""Modules of commands whose words a dry run gives to their parser."""
 LAYOUT_OF_RUN = ("--dry_run", "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80", "--dry_run_nodes")
 Words = Sequence[str]
 
@@ -49,62 +58,116 @@ def build_parser() -> argparse.ArgumentParser:
         "--data_dir", type=Path, default=Path("/data"), metavar="DIR", help="training sets and eval/ (default: /data)"
     )
     parser.add_argument(
-        "--steps", type=int, default=200, metavar="N", help="of a run at the tiny scale (default: 200)"
+        "--steps",
+        type=int,
+        metavar="N",
+        help="of a run at the tiny scale (default: 200; 40 through the whole trainer)",
+    )
+    parser.add_argument(
+        "--collect", type=Path, metavar="DIR", help="with --run, copy pictures and numbers there, as figure8_NAME"
     )
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 0; 2 with one line for bad input or a command that would not run, 1 for one that failed."""
+    """Exit status 0; 2 with one line for bad input or a command that would not run, 1 for one that failed, 130 and 143
+    when interrupted."""
     args = build_parser().parse_args(argv)
-    try:
-        return reproduce(args)
-    except UsageError as error:
-        return refuse("reproduce", error)
-    except RunStopped as error:
-        return refuse("reproduce", error, 1)
+    return run_as_program("reproduce", lambda: reproduce(args))
 
 
 def reproduce(args: argparse.Namespace) -> int:
     """What the flags ask for."""
     shown = exhibit(args.figure, args.table)
     number = f"figure {args.figure}" if args.figure is not None else f"table {args.table}"
-    if args.steps < 2:
-        raise UsageError(f"--steps is at least 2, got {args.steps}")
-    if args.scale == "tiny" and shown.not_tiny:
-        raise UsageError(f"--scale tiny: {number} has none: {shown.not_tiny}; leave the flag out")
-    if args.output is None:
-        args.output = Path("runs/reproduce" if args.scale == "tiny" else "/checkpoints")
+    settle(args, shown, number)
     say(f"# {number}: {shown.title}\n")
     plan = tiny_plan if args.scale == "tiny" else paper_plan
     if args.dry_run:
-        return dry_run(shown, plan(shown, number, args), args)
+        return dry_run(plan(shown, number, args), args)
     if args.scale == "paper":
         say(f"# from {SCRIPTS.parent}, where a Ray runs\n")
+        say("".join(f"# yours to bring: {path}\n" for path in commands.brought(shown, args.data_dir)))
     for words, run in plan(shown, number, args):
+        say(comment_on(words, run, args))
         say(commands.line(words) + "\n")
         if args.run:
             carry_out(words, run, args)
-    folder = args.output / number.replace(" ", "") / "figures"
-    say("# draws " + ", ".join(f"{folder / name}.svg" for name in shown.pictures) + "\n")
+    finish(shown, number, args)
     return 0
+
+
+def settle(args: argparse.Namespace, shown: Exhibit, number: str) -> None:
+    """Fill in the defaults, and make the folders absolute; UsageError for what cannot be.
+
+    A number of steps has a folder of its own at the tiny scale, where exhibits share runs.
+    """
+    tiny = args.scale == "tiny"
+    if args.steps is None:
+        args.steps = shown.steps
+    if args.steps < 2:
+        raise UsageError(f"--steps is at least 2, got {args.steps}")
+    if tiny and shown.not_tiny:
+        raise UsageError(f"--scale tiny: {number} has none: {shown.not_tiny}; leave the flag out")
+    if args.collect and not args.run:
+        raise UsageError("--collect copies what --run makes; add --run")
+    output = args.output or Path("runs/reproduce" if tiny else "/checkpoints")
+    args.output = (output / f"{args.steps}-steps" if tiny else output).absolute()
+    args.data_dir = args.data_dir.absolute()
+    if args.run:
+        check_folder(args.output)
+
+
+def comment_on(words: Words, run: Run | None, args: argparse.Namespace) -> str:
+    """A line in front of a run, and of what else is submitted."""
+    if run is not None:
+        return f"# run {folder_of(run, args).name}\n"
+    if "--model" in words:
+        return f"# {commands_module(words)} {Path(words[words.index('--model') + 1]).name}\n"
+    return ""
+
+
+def finish(shown: Exhibit, number: str, args: argparse.Namespace) -> None:
+    """Say what was drawn; the table of scores at the tiny scale, and the copies that were asked for."""
+    name = number.replace(" ", "")
+    folder = args.output / name
+    domains = by_domain([run for run in shown.runs if run.recipe]) if args.scale == "paper" else {"": []}
+    folders = [args.output / (name + domain) for domain in domains]
+    pictures = [each / "figures" / f"{picture}.svg" for each in folders for picture in shown.pictures]
+    say("# draws " + ", ".join(map(str, pictures)) + "\n")
+    made = [*pictures, *(each / "law.json" for each in folders)]
+    if args.run and args.scale == "tiny" and shown.tables:
+        table = scores_of([folder_of(run, args) for run in shown.runs if run.is_tiny])
+        write_lines(folder / "scores.txt", table)
+        say("\n".join(["", *table, ""]))
+        made.append(folder / "scores.txt")
+    if args.collect:
+        args.collect.mkdir(parents=True, exist_ok=True)
+        for path in made:
+            if path.exists():  # the report says which picture it left out, and why
+                of = path.relative_to(args.output).parts[0]
+                shutil.copyfile(path, args.collect / f"{of}_{path.name}")
 
 
 def paper_plan(shown: Exhibit, number: str, args: argparse.Namespace) -> Iterator[tuple[Words, Run | None]]:
     """The commands at the paper's scale, in order; with a training its run."""
+    yield from ((words, None) for words in commands.benchmark_files(shown, args.data_dir))
     yield from ((words, None) for words in commands.preparations(shown, args.data_dir))
     for run in shown.runs:
         if run.recipe:
             yield commands.training(run, SCRIPTS, args.data_dir, args.output), run
     yield from ((words, None) for words in commands.evaluations(shown, SCRIPTS, args.data_dir, args.output))
-    runs = [run for run in shown.runs if run.recipe]
-    flags = [*shown.report, *(sizes_of(runs) if shown.with_sizes else ())]
-    yield report_of(runs, number, args, flags), None
+    for domain, runs in by_domain([run for run in shown.runs if run.recipe]).items():
+        flags = [*shown.report, *(sizes_of(runs) if shown.with_sizes else ())]
+        yield report_of(runs, number + domain, args, flags), None
 
 
 def tiny_plan(shown: Exhibit, number: str, args: argparse.Namespace) -> Iterator[tuple[Words, Run | None]]:
     """The commands on the embedded tasks. R is the reward of training."""
     runs = [run for run in shown.runs if run.is_tiny]
+    if any(run.trainer is not None for run in runs):
+        yield commands.module("make_tiny_task", "--task", "addition", "--output", str(task_of(args))), None
+        yield ["ray", "start", "--head", "--num-gpus", "2", "--num-cpus", "8"], None
     for run in runs:
         if run.trainer is not None:
             yield trainer_command(run, args, "http://127.0.0.1:8265"), run
@@ -120,6 +183,13 @@ def report_of(runs: Sequence[Run], number: str, args: argparse.Namespace, flags:
     return commands.report(
         [folder_of(run, args) for run in runs], folder, "--export", str(folder / "law.json"), *flags
     )
+
+
+def by_domain(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs of each report, by what its folder's name has at the end: programs have a law of their own."""
+    programs = [run for run in runs if run.recipe and run.recipe.template in FOR_PROGRAMS]
+    others = [run for run in runs if run not in programs]
+    return {"": others, "-programs": programs} if others and programs else {"": list(runs)}
 
 
 def folder_of(run: Run, args: argparse.Namespace) -> Path:
@@ -140,38 +210,80 @@ def trainer_command(run: Run, args: argparse.Namespace, dashboard: str) -> list[
     """A run of the whole trainer on the embedded addition, without a reference: the law is stated without."""
     from openrlhf_cov.cli import demo
 
-    output = folder_of(run, args).resolve()
+    output = folder_of(run, args)
     words = demo.training_command("none", args.steps, task_of(args), output, dashboard, kl_coef=0.0)
     return [*words, *(run.trainer or ())]
 
 
 def task_of(args: argparse.Namespace) -> Path:
     """The embedded addition, which the runs of one output folder share."""
-    return (args.output / "tiny_task").resolve()
+    return args.output / "tiny_task"
 
 
 def carry_out(words: Words, run: Run | None, args: argparse.Namespace) -> None:
-    """Run one command of a plan to its end; RunStopped if it fails. A run whose metrics are there is not repeated; the
-    laboratory looks itself."""
-    folder = folder_of(run, args) if run else None
-    if folder is not None and "lab" not in commands_module(words) and _is_there(folder, args):
-        say(f"# {folder} holds this run; it is left alone\n")
+    """Run one command of a plan to its end; RunStopped if it fails.
+
+    A run that is there is not repeated, one that broke off goes on from its checkpoint; the laboratory looks itself.
+    ``_train_tiny`` makes task and Ray.
+    """
+    due = what_is_due(words, run, args)
+    if due is None:
+        say("# it is there, and is left alone\n")
     elif run is not None and run.trainer is not None and args.scale == "tiny":
         _train_tiny(run, args)
-    else:
-        program = [sys.executable, *words[1:]] if words[0] == "python" else list(words)
-        status = subprocess.run(program, cwd=SCRIPTS.parent if words[0] == "ray" else None).returncode
+    elif not _is_for_the_trainer(due):
+        if len(due) > len(words):
+            say(f"# it broke off, and goes on: {' '.join(due[len(words) :])}\n")
+        status = _call([path_of(due[0]), *due[1:]], SCRIPTS.parent if due[0] == "ray" else None)
         if status:
-            raise RunStopped(f"status {status} of: {commands.line(words)}")
+            raise RunStopped(f"status {status} of: {commands.line(due)}")
 
 
-def _is_there(folder: Path, args: argparse.Namespace) -> bool:
-    metrics = folder / METRICS_FILE
-    if not metrics.exists():
-        return False
-    if args.scale == "tiny" and len(read_metrics(metrics)) < args.steps:
-        raise UsageError(f"{folder} holds fewer than --steps {args.steps} steps; remove it, or name another --output")
-    return True
+def what_is_due(words: Words, run: Run | None, args: argparse.Namespace) -> Words | None:
+    """The command of a run as it is to be given now; None where its folder holds the trained model.
+
+    UsageError for a run that broke off without a checkpoint.
+    """
+    if run is None or commands_module(words) == "lab":
+        return words
+    from openrlhf_cov.cli.check_run import find_weights, has_checkpoint
+
+    folder = folder_of(run, args)
+    if find_weights(folder) and (folder / "config.json").is_file():
+        return None
+    if args.scale == "paper" and has_checkpoint(folder / "state"):
+        return [*words, "--ckpt.load_enable"]
+    if (folder / METRICS_FILE).exists():
+        raise UsageError(
+            f"{folder} holds a run that broke off and has no checkpoint to go on from; remove it, or name another "
+            "--output"
+        )
+    return words
+
+
+def _is_for_the_trainer(words: Words) -> bool:
+    return words[:2] == ["ray", "start"] or commands_module(words) == "make_tiny_task"
+
+
+def path_of(name: str) -> str:
+    """The program that a command of a plan starts with: beside this Python, or found on the PATH."""
+    if name == "python":
+        return sys.executable
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.is_file() else shutil.which(name)
+    if found is None:
+        raise UsageError(f"{name} is neither beside {sys.executable} nor on the PATH; install Ray (docs/install.md)")
+    return found
+
+
+def _call(command: Words, folder: Path | None) -> int:
+    """Exit status; the command and all that it starts end with this process."""
+    ends_with_us = partial(die_with_parent, signal.SIGTERM)
+    child = subprocess.Popen(command, cwd=folder, start_new_session=True, preexec_fn=ends_with_us)
+    try:
+        return child.wait()
+    finally:
+        stop(child)
 
 
 def _train_tiny(run: Run, args: argparse.Namespace) -> None:
@@ -179,18 +291,22 @@ def _train_tiny(run: Run, args: argparse.Namespace) -> None:
     from openrlhf_cov.cli import demo
     from openrlhf_cov.cli.local_ray import local_ray
 
-    output = folder_of(run, args).resolve()
-    demo.check(argparse.Namespace(task="addition", folder=task_of(args), steps=args.steps, output=output))
+    output = folder_of(run, args)
+    demo.check(_of_the_demo(run, args))
     demo.make_task(task_of(args), "addition")
     with local_ray(num_gpus=2, num_cpus=8, log=output / "ray.log") as address:
         demo.train(trainer_command(run, args, address.dashboard), address.token, output, args.steps)
 
 
-def dry_run(shown: Exhibit, plan: Iterator[tuple[Words, Run | None]], args: argparse.Namespace) -> int:
+def _of_the_demo(run: Run, args: argparse.Namespace) -> argparse.Namespace:
+    return argparse.Namespace(task="addition", folder=task_of(args), steps=args.steps, output=folder_of(run, args))
+
+
+def dry_run(plan: Iterator[tuple[Words, Run | None]], args: argparse.Namespace) -> int:
     """Check every command; 0 if all would run, else 2."""
     worst = 0
     for words, run in plan:
-        faults = faults_of(words, run)
+        faults = faults_of(words, run, args)
         name = folder_of(run, args).name if run else commands_module(words)
         say(f"{name}: it would run\n" if not faults else f"{name}: it would not run\n")
         for fault in faults:
@@ -199,30 +315,45 @@ def dry_run(shown: Exhibit, plan: Iterator[tuple[Words, Run | None]], args: argp
 
 
 def commands_module(words: Words) -> str:
-    """The module of ``openrlhf_cov.cli`` that a command starts, itself or as a job of Ray."""
-    return words[words.index("-m") + 1].rpartition(".")[2]
+    """The module of ``openrlhf_cov.cli`` that a command starts, itself or as a job of Ray; or the command's first
+    words."""
+    return words[words.index("-m") + 1].rpartition(".")[2] if "-m" in words else " ".join(words[:2])
 
 
-def faults_of(words: Words, run: Run | None) -> list[str]:
+def faults_of(words: Words, run: Run | None, args: argparse.Namespace) -> list[str]:
     """Why a command would not start, a line each; none if it would."""
-    name, flags = commands_module(words), list(words[words.index("-m") + 2 :])
-    if name in PARSED:
-        module = import_module(f"openrlhf_cov.cli.{name}")
-        return _faults(lambda: _parsed(module, name, flags))
-    from openrlhf_cov.cli import train_ppo_ray
+    name = commands_module(words)
+    try:
+        due = what_is_due(words, run, args)
+    except UsageError as error:
+        return [str(error)]
+    if due is None or "-m" not in due:
+        return []
+    flags = list(due[due.index("-m") + 2 :])
+    if name != "train_ppo_ray":
+        return _faults(lambda: _checked(name, flags))
+    from openrlhf_cov.cli import demo, train_ppo_ray
 
-    recipe = run.recipe if run else None
-    if run is not None and run.trainer is not None and str(flags).find("tiny_task") >= 0:
-        return _faults(lambda: _with_argv(flags, train_ppo_ray.parse_args))
-    nodes = str(recipe.nodes if recipe else 1)
+    if args.scale == "tiny" and run is not None:
+        return [
+            *_faults(lambda: _with_argv(flags, train_ppo_ray.parse_args)),
+            *_faults(lambda: demo.check_settings(_of_the_demo(run, args))),
+        ]
+    nodes = str(run.recipe.nodes if run and run.recipe else 1)
     return _faults(lambda: _with_argv([*flags, *LAYOUT_OF_RUN, nodes], train_ppo_ray.main))
 
 
-def _parsed(module, name: str, flags: list[str]) -> None:
-    args = module.build_parser().parse_args(flags)
+def _checked(name: str, flags: list[str]) -> None:
+    """Flags, and what the command looks at before it works: files that it reads, folders that it writes."""
+    module = import_module(f"openrlhf_cov.cli.{name}")
+    parser = module.build_parser()
     if name == "lab":
-        module.configured(args)
-        module.LabSettings.from_args(args)
+        module.Request.of(parser, flags).check()
+        return
+    args = parser.parse_args(flags)
+    looks = {"prepare_data": "check_inputs", "evaluate": "check_inputs", "report": "check_flags"}.get(name)
+    if looks:
+        getattr(module, looks)(args)
 
 
 def _with_argv(flags: list[str], work) -> None:

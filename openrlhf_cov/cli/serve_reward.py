@@ -45,7 +45,7 @@ LOG_FORMAT = "%(levelname)s %(asctime)s %(filename)s:%(lineno)d] %(message)s"
 
 def build_parser() -> Parser:
     """The parser of this command; limits and rewards have the defaults of their configs."""
-    parser = Parser(prog="serve_reward", description=__doc__, allow_abbrev=False)
+    parser = Parser(prog="serve_reward", about=__doc__, allow_abbrev=False)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=5000, help="port to bind to; 0: any free one (default: 5000)")

@@ -28,7 +28,7 @@ class Total:
 
 
 def total_steps(settings: Mapping[str, str], asked: int | None = None, kept_frac: float = math.nan) -> Total | None:
-    """``asked`` if given, else what the flags say; None if they do not.
+    """``asked`` if given, else what the flags say; None if they do not. ``--rollout_limit`` is the most there can be.
 
     Without filtering an episode is ceil(``--data.max_samples`` / ``--rollout.batch_size``) steps. With dynamic
     sampling only the share ``kept_frac`` of the prompts counts. A data set smaller than ``--data.max_samples`` makes
@@ -36,6 +36,8 @@ def total_steps(settings: Mapping[str, str], asked: int | None = None, kept_frac
     """
     if asked is not None:
         return Total(asked, "--steps")
+    if limit := _whole(settings.get("--rollout_limit")):
+        return Total(limit, "--rollout_limit", exact=False)
     prompts = _whole(settings.get("--data.max_samples"))
     batch, episodes = (_whole(setting(settings, flag)) for flag in ("--rollout.batch_size", "--train.num_episodes"))
     if not (prompts and batch and episodes):

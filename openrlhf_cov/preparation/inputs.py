@@ -173,13 +173,23 @@ def open_sources(datasets: str, data_dir: Path | None, keys: Keys, rule: str | N
 
     ``rule`` grades the rows of files whose source names no rule; None refuses them.
     """
-    names = [datasets] if Path(datasets).is_file() else [name.strip() for name in datasets.split(",")]
-    sources = [_open(name, data_dir, keys, rule) for name in names]
+    sources = [_open(name, data_dir, keys, rule) for name in _names(datasets)]
     called = [source.name for source in sources]
     for name in called:
         if called.count(name) > 1:
             raise UsageError(f"--dataset {datasets}: two datasets are called {name}; rename a file or name it once")
     return sources
+
+
+def check_sources(datasets: str, data_dir: Path | None) -> None:
+    """Raises UsageError as ``open_sources`` where a dataset is not there; the hub is not asked."""
+    for name in _names(datasets):
+        if data_dir is not None or name not in TRAINING_SETS:
+            _open(name, data_dir, Keys(), None)
+
+
+def _names(datasets: str) -> list[str]:
+    return [datasets] if Path(datasets).is_file() else [name.strip() for name in datasets.split(",")]
 
 
 def _open(name: str, data_dir: Path | None, keys: Keys, rule: str | None) -> Source:

@@ -1,4 +1,4 @@
-"""The command lines of an exhibit, as words: data, runs, evaluations, report."""
+"""The command lines of an exhibit, as words: data, runs, evaluations, report. All folders are absolute."""
 
 import os
 import shlex
@@ -7,11 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.evaluation.benchmarks import select
 from openrlhf_cov.reproduction.exhibits import Exhibit, Recipe, Run
 
 PRINTED = 'ray() { printf "%s\\0" ray "$@"; }; export -f ray; exec "$0" "$@"'
 """Bash: a script that submits by ``ray`` prints its words instead, with NUL between them."""
-VARIABLES = ("MODEL", "TEMPLATE", "DATA", "EVAL_DATA", "DATA_DIR", "BENCHMARKS", "SIZE", "LAYOUT", "OUTPUT")
+VARIABLES = (
+    *("MODEL", "TEMPLATE", "DATA", "EVAL_DATA", "DATA_DIR", "BENCHMARKS", "SIZE", "LAYOUT", "OUTPUT"),
+    *("NODES", "ENGINES", "EPISODES"),
+)
 """What a script must not take from the shell that asks for its command."""
 PYTHON = ("python", "-m")
 
@@ -24,6 +28,28 @@ def module(name: str, *words: str) -> list[str]:
 def prepared(data: Path, recipe: Recipe) -> Path:
     """Folder of the training set of a recipe."""
     return data / f"{Path(recipe.data).stem.replace(',', '-')}-{recipe.template}"
+
+
+def brought(exhibit: Exhibit, data: Path) -> list[Path]:
+    """Files that the runs of an exhibit read and that no command makes."""
+    recipes = [run.recipe for run in exhibit.runs if run.recipe]
+    named = dict.fromkeys(name for each in recipes for name in (each.data, *each.variables.values()))
+    found = [Path(_below(name, data)) for name in named if name.startswith("/data/")]
+    asked = [each for group in _groups(exhibit) for each in select(group)]
+    return [*found, *dict.fromkeys(data / "eval" / each.files[0] for each in asked if each.hub is None)]
+
+
+def benchmark_files(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:
+    """What fills the folder of benchmarks, where they are named ones."""
+    for group in _groups(exhibit):
+        yield module("evaluate", "--benchmarks", group, "--write_data", str(data / "eval"))
+
+
+def _groups(exhibit: Exhibit) -> list[str]:
+    """Named groups of benchmarks that the recipes evaluate on."""
+    recipes = [run.recipe for run in exhibit.runs if run.recipe]
+    groups = dict.fromkeys(each.variables.get("BENCHMARKS", each.benchmarks) for each in recipes)
+    return [group for group in groups if not group.startswith("/data/")]
 
 
 def preparations(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:
@@ -57,13 +83,13 @@ def training(run: Run, scripts: Path, data: Path, output: Path) -> list[str]:
     assert recipe is not None
     places = {"DATA": prepared(data, recipe) / "train.jsonl", "EVAL_DATA": data / "eval", "OUTPUT": output / run.name}
     given = {name: _below(value, data) for name, value in recipe.variables.items()}
-    variables = given | {name: str(place.absolute()) for name, place in places.items()}
+    variables = given | {name: str(place) for name, place in places.items()}
     return submission(scripts, recipe.script, variables, recipe.flags)
 
 
 def _below(value: str, data: Path) -> str:
     """A path of the exhibits in the folder that the reader keeps data in."""
-    return value.replace("/data/", f"{data.absolute()}/")
+    return value.replace("/data/", f"{data}/")
 
 
 def laboratory(run: Run, output: Path, steps: int, more: Sequence[str] = ()) -> list[str]:
@@ -78,7 +104,7 @@ def evaluations(exhibit: Exhibit, scripts: Path, data: Path, output: Path) -> It
         runs = [output / run.name for run in exhibit.runs if run.recipe and run.recipe.size == size]
         for run in runs:
             places = {"MODEL": run, "DATA_DIR": data / "eval", "OUTPUT": run / "evaluation"}
-            variables = {name: str(place.absolute()) for name, place in places.items()}
+            variables = {name: str(place) for name, place in places.items()}
             yield submission(scripts, f"eval_qwen2.5_{size}.sh", variables, ())
         yield module(
             "compare", *(str(run / "evaluation") for run in runs), "--against", against, "--grader", "published"

@@ -32,6 +32,11 @@ class Recipe:
     """Layout in ``scripts/layouts``: 7b is one node of 8 GPUs, 32b four."""
 
     @property
+    def benchmarks(self) -> str:
+        """The group that the script evaluates on."""
+        return "law" if self.script == "train_law.sh" else "paper"
+
+    @property
     def nodes(self) -> int:
         """Of 8 GPUs."""
         return 4 if self.size == "32b" else 1
@@ -42,13 +47,14 @@ class Run:
     """A training run; ``name`` is that of its folder, the same in every exhibit that shows it.
 
     ``lab`` are the laboratory's flags at the tiny scale, ``trainer`` those of a small run through Ray; None: the run
-    has no meaning there.
+    has no meaning there. ``tiny`` is the folder's name at that scale where it is not ``name`` without the model.
     """
 
     name: str
     recipe: Recipe | None = None
     lab: tuple[str, ...] | None = None
     trainer: tuple[str, ...] | None = None
+    tiny: str = ""
 
     @property
     def is_tiny(self) -> bool:
@@ -57,15 +63,15 @@ class Run:
     @property
     def tiny_name(self) -> str:
         """Of the folder at the tiny scale, where no Qwen trains."""
-        return self.name.replace("qwen2.5_7b_", "").replace("-qwen2.5-7b", "")
+        return self.tiny or self.name.replace("qwen2.5_7b_", "").replace("-qwen2.5-7b", "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exhibit:
     """What a figure or table of the paper shows, its runs, and the pictures of the report that draw it.
 
-    ``report`` are flags of the report; ``tables`` halves of Table 2 that the evaluated runs stand beside. ``not_tiny``
-    says why there is no tiny scale.
+    ``report`` are flags of the report; ``tables`` halves of Table 2 that the evaluated runs stand beside. ``steps`` is
+    the length of a run at the tiny scale unless a flag says otherwise, ``not_tiny`` says why there is no such scale.
     """
 
     title: str
@@ -74,6 +80,7 @@ class Exhibit:
     report: tuple[str, ...] = ()
     with_sizes: bool = False
     tables: tuple[str, ...] = ()
+    steps: int = 200
     not_tiny: str = ""
 
 
@@ -95,11 +102,15 @@ def _with(run: Run, name: str, *flags: str, **tiny) -> Run:
 
 
 QWEN = {size: f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B", "32B")}
-ADDITION = ("--task", "addition", "--rollout.batch_size", "32", "--algo.kl.init_coef", "0", "--test_samples", "8")
-"""The laboratory on the sums, as the demo asks them; entropy falls as learning goes on. No figure has the test."""
+AS_THE_DEMO = ("--rollout.batch_size", "32", "--algo.kl.init_coef", "0", "--test_samples")
+ADDITION = ("--task", "addition", *AS_THE_DEMO, "8")
+"""The laboratory on the sums, as the demo asks them; entropy falls as learning goes on."""
 BASE = (*ADDITION, "--cov_type", "none")
+PROGRAMS = ("--task", "code", *AS_THE_DEMO, "1", "--eval.n_samples_per_prompt", "1", "--cov_type", "none")
+"""Evaluated little: each response takes the sandbox some time, and R is the reward of training."""
+IN_THE_LAB = {"7B": {"lab": BASE, "tiny": "grpo"}}
 QWEN_LAW = tuple(
-    _law(f"qwen2.5-{size.lower()}", model, size="32b" if size == "32B" else "7b", lab=BASE if size == "7B" else None)
+    _law(f"qwen2.5-{size.lower()}", model, size="32b" if size == "32B" else "7b", **IN_THE_LAB.get(size, {}))
     for size, model in QWEN.items()
 )
 OTHERS = (
@@ -110,11 +121,17 @@ OTHERS = (
     _law("llama-3.1-8b", "meta-llama/Llama-3.1-8B", GSM8K, "plain"),
     _law("deepseek-math-7b", "deepseek-ai/deepseek-math-7b-base", GSM8K, "plain"),
 )
-BASE_POLICIES = tuple(
-    Run(name=f"law-base-policy-{seed}", lab=(*BASE, "--base_seed", str(seed), "--train.seed", str(seed)))
-    for seed in (1, 2)
-)
-"""At the tiny scale other base policies stand for other models."""
+
+
+def _base_policies(name: str, flags: tuple[str, ...]) -> tuple[Run, ...]:
+    """At the tiny scale other base policies stand for other models."""
+    return tuple(
+        Run(name=f"{name}-base-policy-{seed}", lab=(*flags, "--base_seed", str(seed), "--train.seed", str(seed)))
+        for seed in (1, 2)
+    )
+
+
+BASE_POLICIES = _base_policies("law", BASE)
 LAW_7B = next(run for run in QWEN_LAW if run.name == "law-qwen2.5-7b")
 
 
@@ -125,37 +142,40 @@ def _programs(run: Run) -> Run:
     template = {"qwen-boxed": "qwen-code", "plain": "plain-code"}[recipe.template]
     variables = {**recipe.variables, "TEMPLATE": template, "BENCHMARKS": HELD_OUT}
     recipe = replace(recipe, data=CODE, template=template, variables=variables)
-    return Run(name=run.name.replace("law-", "law-code-"), recipe=recipe)
+    return Run(name=run.name.replace("law-", "law-code-"), recipe=recipe, lab=PROGRAMS if run is LAW_7B else None)
 
 
 CODE_LAW = tuple(map(_programs, (*QWEN_LAW, *OTHERS)))
+QWEN_CODE = tuple(replace(run, lab=None) for run in CODE_LAW[: len(QWEN_LAW)])
+"""Beside the runs on mathematics, at the paper's scale alone: they have reports of their own."""
 
 
-def _method(size: str, method: str, *flags: str, lab: tuple[str, ...] | None = None, name: str = "") -> Run:
-    script = f"train_qwen2.5_{size}_{method}.sh"
-    recipe = Recipe(script=script, data=DAPO, flags=flags, size=size)
-    return Run(name=name or f"qwen2.5_{size}_{method}", recipe=recipe, lab=lab)
+def _method(size: str, method: str, **tiny) -> Run:
+    recipe = Recipe(script=f"train_qwen2.5_{size}_{method}.sh", data=DAPO, size=size)
+    return Run(name=f"qwen2.5_{size}_{method}", recipe=recipe, **tiny)
 
 
 CLIP_COV = (*ADDITION, "--cov_type", "clip_cov", "--clip_cov_lb", "0.5", "--clip_cov_ratio")
 KL_COV = (*ADDITION, "--cov_type", "kl_cov", "--kl_cov_ratio", "2e-2", "--ppo_kl_coef")
 TINY_METHODS = {
-    "grpo": BASE,
-    "clip_higher": (*BASE, "--actor.eps_clip_low_high", "0.2", "0.28"),
-    "clip_cov": (*CLIP_COV, "2e-2"),
-    "kl_cov": (*KL_COV, "1"),
+    "grpo": {"lab": BASE},
+    "clip_higher": {"lab": (*BASE, "--actor.eps_clip_low_high", "0.2", "0.28")},
+    "clip_cov": {"lab": (*CLIP_COV, "0.01"), "tiny": "clip_cov_0.01"},
+    "kl_cov": {"lab": (*KL_COV, "1"), "tiny": "kl_cov_1"},
 }
-"""A hundred times the paper's shares, of which a batch of some thousand tokens would give less than one token."""
+"""Fifty times the paper's share of Clip-Cov and ten times 7B's of KL-Cov: of a batch of some thousand tokens the
+paper's would be less than one. The names say the share of Clip-Cov, and the coefficient of KL-Cov."""
 METHODS = {
-    "7b": {method: _method("7b", method, lab=lab) for method, lab in TINY_METHODS.items()},
+    "7b": {method: _method("7b", method, **tiny) for method, tiny in TINY_METHODS.items()},
     "32b": {method: _method("32b", method) for method in TINY_METHODS},
 }
 ALL_METHODS = tuple(run for of_size in METHODS.values() for run in of_size.values())
 GRPO = METHODS["7b"]["grpo"]
 ON_POLICY = _method("7b", "on_policy", lab=(*BASE, "--updates", "1"))
 ENTROPY_COEFS, KL_COEFS = ("1e-4", "1e-3", "5e-3", "1e-2"), ("1e-3", "1e-2", "5e-2", "1e-1")
-CLIP_RATIOS, KL_PENALTIES = ("2", "4", "5", "7"), ("0", "0.05", "0.1", "0.5")
-"""Figs. 9, 10 and 12; what is 0 or 1 there is a run of Fig. 11. Fig. 12 says "ratio" 2 to 7: parts of ten thousand."""
+CLIP_RATIOS, KL_PENALTIES = ("4", "5", "7"), ("0", "0.05", "0.1", "0.5")
+"""Figs. 9, 10, 12; coefficient 0 of the first two, ratio 2 and coefficient 1 of Fig. 12 are runs of Fig. 11. Fig. 12
+says "ratio" 2 to 7: parts of ten thousand, at the tiny scale fifty times that."""
 REFERENCE = ("--algo.kl.use_loss", "--algo.kl.estimator", "k3", "--ref.num_nodes", "1", "--ref.num_gpus_per_node", "8")
 """k3: as a loss, k1 has a gradient of 0 in expectation."""
 
@@ -172,8 +192,9 @@ def _reference(coef: str) -> Run:
 
 def _ratio(parts: str) -> Run:
     run = METHODS["7b"]["clip_cov"]
-    name = f"qwen2.5_7b_clip_cov_{parts}e-4"
-    return _with(run, name, "--clip_cov_ratio", f"{parts}e-4", lab=(*CLIP_COV, f"{5 * int(parts)}e-3"))
+    share = f"{50 * int(parts) / 10_000:g}"
+    tiny = {"lab": (*CLIP_COV, share), "tiny": f"clip_cov_{share}"}
+    return _with(run, f"qwen2.5_7b_clip_cov_{parts}e-4", "--clip_cov_ratio", f"{parts}e-4", **tiny)
 
 
 def _penalty(coef: str) -> Run:
@@ -181,13 +202,10 @@ def _penalty(coef: str) -> Run:
     return _with(run, f"qwen2.5_7b_kl_cov_{coef}", "--ppo_kl_coef", coef, lab=(*KL_COV, coef))
 
 
-ESTIMATORS = {
-    "grpo": "group_norm",
-    "rloo": "rloo",
-    "reinforce++": "reinforce",
-    "reinforce++-baseline": "reinforce_baseline",
-}
+ESTIMATORS = {"rloo": "rloo", "reinforce++": "reinforce", "reinforce++-baseline": "reinforce_baseline"}
 """The paper's name -> upstream's; upstream normalises the advantages of ``reinforce`` over the batch."""
+THROUGH_RAY = replace(LAW_7B, lab=None, trainer=("--algo.advantage.estimator", "group_norm"), tiny="law-grpo")
+"""GRPO, where the tiny scale needs the whole trainer."""
 
 
 def _estimator(name: str, estimator: str) -> Run:
@@ -212,20 +230,21 @@ FIGURES: dict[int, Exhibit] = {
         runs=(*QWEN_LAW, *OTHERS, *BASE_POLICIES), pictures=LAW_PICTURES, report=MEAN,
     ),
     4: Exhibit(
-        title="the same, programs", runs=CODE_LAW, pictures=LAW_PICTURES, report=MEAN,
-        not_tiny="the embedded tasks have no programs",
+        title="the same, programs", runs=(*CODE_LAW, *_base_policies("law-code", PROGRAMS)), pictures=LAW_PICTURES,
+        report=MEAN,
     ),
     5: Exhibit(
         title="the law of the first 15 % forecasts the rest",
-        runs=(*QWEN_LAW[1:], *BASE_POLICIES), pictures=("law",), report=(*MEAN, "--forecast", "0.15"),
+        runs=(*QWEN_LAW[1:], *QWEN_CODE[1:], *BASE_POLICIES), pictures=("law",), report=(*MEAN, "--forecast", "0.15"),
     ),
     6: Exhibit(
         title="one a and one b for GRPO, RLOO and REINFORCE++; PRIME is not here",
-        runs=tuple(_estimator(*each) for each in ESTIMATORS.items()), pictures=LAW_PICTURES, report=MEAN,
+        runs=(THROUGH_RAY, *(_estimator(*each) for each in ESTIMATORS.items())), pictures=LAW_PICTURES, report=MEAN,
+        steps=40,
     ),
     7: Exhibit(
-        title="a and b against model size", runs=QWEN_LAW, pictures=("model_size",), report=MEAN, with_sizes=True,
-        not_tiny="the embedded tasks have one size of model",
+        title="a and b against model size", runs=(*QWEN_LAW, *QWEN_CODE), pictures=("model_size",), report=MEAN,
+        with_sizes=True, not_tiny="the embedded tasks have one size of model",
     ),
     8: Exhibit(
         title="fall of entropy and covariance, and covariance by accuracy of the prompt",
@@ -244,7 +263,10 @@ FIGURES: dict[int, Exhibit] = {
     ),
     12: Exhibit(
         title="entropy by ratio of Clip-Cov and coefficient of KL-Cov",
-        runs=(GRPO, *map(_ratio, CLIP_RATIOS), *map(_penalty, KL_PENALTIES), METHODS["7b"]["kl_cov"]),
+        runs=(
+            *(METHODS["7b"][name] for name in ("grpo", "clip_cov")), *map(_ratio, CLIP_RATIOS),
+            *map(_penalty, KL_PENALTIES), METHODS["7b"]["kl_cov"],
+        ),
         pictures=METHOD_PICTURES[:1], report=MEAN,
     ),
     13: Exhibit(

@@ -71,6 +71,8 @@ class CovSamplesGenerator(SamplesGenerator):
         if self.resumed_at_end:  # the checkpoint was written after the last step of an episode
             self.resumed_at_end = False
             return [], None, 0, True
+        if self._limit_is_reached:
+            return [], None, 0, True
         if getattr(self, "_dataloader_iter", None) is None:
             self._dataloader_iter = iter(self.prompts_dataloader)
         self._call_engines("wake_up")
@@ -113,9 +115,13 @@ class CovSamplesGenerator(SamplesGenerator):
 
     @property
     def is_over(self) -> bool:
-        """True if no step will follow: the prompts that are left and the groups that wait make no update."""
+        """True if no step will follow: the limit is reached, or what is left and what waits make no update."""
         left = len(self.prompts_dataloader) * self.args.train.num_episodes - self.prompts_drawn
-        return not usable_groups(len(self.buffer) + left, self.args)  # if all of them are kept
+        return self._limit_is_reached or not usable_groups(len(self.buffer) + left, self.args)  # if all are kept
+
+    @property
+    def _limit_is_reached(self) -> bool:
+        return 0 < self.config.rollout_limit <= self.batches
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next batch depends on, besides the data loader; and, for the controller, if there is one."""

@@ -2,6 +2,9 @@
 
 import argparse
 import logging
+import os
+import re
+import signal
 import sys
 import traceback
 from types import TracebackType
@@ -24,11 +27,18 @@ def one_line(message: object) -> str:
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Write lines to ``stream``, stdout by default; characters that its encoding lacks become "?"."""
+    """Write lines to ``stream``, stdout by default; characters that its encoding lacks become "?".
+
+    Where nobody reads any more (``| head``) the program ends as other programs do, silently with status 141.
+    """
     out = stream or sys.stdout
     encoding = getattr(out, "encoding", None) or "utf-8"
-    out.write(_printable_lines(text).encode(encoding, "replace").decode(encoding))
-    out.flush()
+    try:
+        out.write(_printable_lines(text).encode(encoding, "replace").decode(encoding))
+        out.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())  # for what Python flushes at its end
+        sys.exit(128 + signal.SIGPIPE)
 
 
 def refuse(program: str, reason: object, status: int = 2) -> int:
@@ -38,11 +48,12 @@ def refuse(program: str, reason: object, status: int = 2) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line on stderr and exit status 2; ``about`` is a docstring, NAME: what it does."""
+    """A parser whose errors are one line on stderr and exit status 2; ``about`` is a docstring, of which a command in
+    front, with ``: `` after it, is left out."""
 
     def __init__(self, *, about: str | None = None, **settings: Any) -> None:
         super().__init__(**settings)
-        self.description = about.partition(": ")[2] if about else self.description
+        self.description = re.sub(r"^``[^`]*``: ", "", about) if about else self.description
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with status 2."""

@@ -53,13 +53,12 @@ def trained(monkeypatch, tmp_path):
     monkeypatch.setattr(demo, "make_task", lambda folder, name: None)
     monkeypatch.setattr(demo, "score", lambda *_: {"accuracy_greedy": 0.5, "accuracy_sampled": 0.5})
     monkeypatch.setattr(demo, "train_and_score", train_and_score)
-    monkeypatch.setattr(demo.signal, "signal", lambda *_: None)
     return asked
 
 
 def run_main(monkeypatch, *flags):
     monkeypatch.setattr(sys, "argv", ["demo_compare", *map(str, flags)])
-    demo_compare.main()
+    return demo_compare.main()
 
 
 def test_three_methods_are_trained_alike_and_reported_together(monkeypatch, trained, tmp_path, capsys):
@@ -72,9 +71,7 @@ def test_three_methods_are_trained_alike_and_reported_together(monkeypatch, trai
 
 def test_an_output_in_use_is_one_line(monkeypatch, trained, tmp_path, capsys):
     (tmp_path / "out" / "none").mkdir(parents=True)
-    with pytest.raises(SystemExit) as end:
-        run_main(monkeypatch, "--folder", tmp_path / "task", "--output", tmp_path / "out")
+    assert run_main(monkeypatch, "--folder", tmp_path / "task", "--output", tmp_path / "out") == 2
     error = capsys.readouterr().err
-    assert end.value.code == 2
     assert error.startswith(f"demo_compare: error: --output {tmp_path / 'out'} is not empty")
     assert trained == []

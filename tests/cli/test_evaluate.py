@@ -11,7 +11,9 @@ from collections import Counter
 import pytest
 
 from openrlhf_cov.cli import evaluate
+from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS, PROTOCOLS
+from openrlhf_cov.evaluation.data import Problem
 from openrlhf_cov.evaluation.records import read_differences, read_responses, read_settings
 from openrlhf_cov.rewards.pool import shared_pool
 
@@ -48,6 +50,27 @@ def test_a_run(evaluate_flags, openai_server, tmp_path, capsys, words):
     assert all("<|im_start|>user\nWhat is " in body["prompt"] for body in bodies)
     assert sorted(body["seed"] for body in bodies) == sorted(response.seed for response in responses)
     assert {(body["temperature"], body["top_p"], body["max_tokens"]) for body in bodies} == {(0.6, 1.0, 24)}
+
+
+def test_benchmarks_are_written_as_files_and_left_alone_where_they_are(monkeypatch, tmp_path, capsys):
+    asked = []
+
+    def load(benchmark, data_dir):
+        asked.append(benchmark.name)
+        if benchmark.hub is None:
+            raise UsageError(f"{benchmark.name} is not there")
+        return [Problem("1", "1 + 1?", "2", "math")]
+
+    monkeypatch.setattr(evaluate, "load_problems", load)
+    words = ["--benchmarks", "math500,omni_math,aime24", "--write_data", str(tmp_path / "eval")]
+    # one that no hub has does not keep the others away
+    assert evaluate.main(words) == 2
+    assert capsys.readouterr().err == "evaluate: error: omni_math is not there\n"
+    written = [json.loads((tmp_path / "eval" / f"{name}.jsonl").read_text()) for name in ("math500", "aime24")]
+    assert written == [{"id": "1", "problem": "1 + 1?", "answer": "2", "source": "math"}] * 2
+    (tmp_path / "eval" / "omni_math.jsonl").write_text("mine")
+    assert evaluate.main(words) == 0
+    assert asked == ["math500", "omni_math", "aime24"]
 
 
 def test_the_settings_of_a_run_are_those_of_its_flags(evaluate_flags, tmp_path, words):

@@ -59,6 +59,16 @@ def test_a_complete_run_is_left_alone_and_a_cut_one_is_made_again(tmp_path, base
     assert numbers((output / "metrics.jsonl").read_bytes()) == numbers(first)
 
 
+@pytest.mark.parametrize("output", ["file", "file/run"])
+def test_an_output_that_is_a_file_is_refused_before_a_base_policy_is_made(tmp_path, base_policies, capsys, output):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as end:
+        lab.main(["--output", str(tmp_path / output), *base_policies, *SHORT])
+    assert end.value.code == 2
+    assert f"{tmp_path / 'file'} is a file; give a folder" in capsys.readouterr().err
+    assert not (tmp_path / "base").exists()
+
+
 def test_a_run_that_was_made_before_a_setting_existed_counts(tmp_path, base_policies, capsys):
     output = tmp_path / "run"
     command = ["--output", str(output), *base_policies, *SHORT]

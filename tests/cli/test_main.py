@@ -1,3 +1,6 @@
+import os
+import re
+import signal
 import subprocess
 import sys
 from importlib import import_module, metadata
@@ -64,6 +67,30 @@ def test_help_answers_without_what_takes_seconds_to_import(name):
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert (ended.stderr, ended.returncode) == ("", 0)
     assert ended.stdout.startswith("usage: ")
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "train"])
+def test_help_says_all_that_the_command_is_about(name):
+    module = import_module(f"openrlhf_cov.cli.{COMMANDS[name][0]}")
+    help = subprocess.run(
+        [sys.executable, "-m", module.__name__, "--help"], capture_output=True, text=True, timeout=60
+    ).stdout
+    if name == "tiny-task":  # says it in words of its own
+        assert "Write an embedded task and a mediocre base policy" in help
+    else:
+        about = re.sub("^``[^`]*``: ", "", module.__doc__)
+        assert "".join(about.split()) in "".join(help.split())
+        assert "``:" not in help
+
+
+@pytest.mark.parametrize("name", ["--help", *COMMANDS])
+def test_a_reader_who_leaves_is_no_error(name):
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-m", "openrlhf_cov.cli.main", name, *(["--help"] if name in COMMANDS else [])]
+    ended = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def test_the_console_command_is_that_of_the_package():

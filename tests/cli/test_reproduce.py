@@ -1,11 +1,17 @@
 """Every exhibit of the paper as commands, each of which would run; two run whole in tests/e2e."""
 
 import json
+import os
 import shlex
+import signal
+import sys
+from pathlib import Path
 
 import pytest
 
 from openrlhf_cov.cli import reproduce
+from openrlhf_cov.cli.program import run_as_program
+from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS
 from openrlhf_cov.reproduction import commands
 from openrlhf_cov.reproduction.exhibits import FIGURES, TABLES
@@ -42,9 +48,11 @@ def data(tmp_path_factory):
             if run.recipe:
                 path = commands.prepared(folder, run.recipe)
                 path.mkdir(exist_ok=True)
+                (path / "manifest.json").write_text("{}")
                 made = program if run.recipe.template in FOR_PROGRAMS else problem
                 rows = [{"prompt": f"What is {n} + 1?", **made(n)} for n in range(600)]
                 (path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "eurus-difficult.jsonl").write_text(json.dumps({"problem": "1 + 1?", "answer": "2"}) + "\n")
     (folder / "eval").mkdir()
     for name in {*GROUPS["paper"], *GROUPS["law"], "code"}:
         count = BENCHMARKS[name].rows if name in BENCHMARKS else 2
@@ -63,7 +71,25 @@ def test_a_command_for_every_run_and_a_report_of_them(capsys, tmp_path, kind, nu
     assert all(words[:3] == ["ray", "job", "submit"] for words in trained)
     assert [words[words.index("--ckpt.output_dir") + 1] for words in trained] == [str(tmp_path / n) for n in names]
     assert lines[-1][2] == "openrlhf_cov.cli.report"
-    assert lines[-1][3 : 3 + len(names)] == [str(tmp_path / name) for name in names]
+    reported = [word for words in lines if words[2] == lines[-1][2] for word in words[3 : words.index("--output")]]
+    assert reported == [str(tmp_path / name) for name in names]
+
+
+def test_two_names_are_two_runs(capsys, tmp_path):
+    """The last value of a flag counts; folders and what is logged there make no other run."""
+    names = {}
+    for kind, number in ALL:
+        reproduce.main([kind, str(number), "--output", str(tmp_path)])
+        for words in words_of(capsys.readouterr().out):
+            if "openrlhf_cov.cli.train_ppo_ray" in words:
+                flags, place = {}, None
+                for word in words[words.index("--") + 1 :]:
+                    place = word if word.startswith("--") else place
+                    flags[place] = (*flags.get(place, ()), word) if word != place else ()
+                name = flags.pop("--ckpt.output_dir")
+                settings = frozenset(item for item in flags.items() if str(tmp_path) not in str(item))
+                assert names.setdefault(settings, name) == name
+    assert len(names) > 50
 
 
 @pytest.mark.slow
@@ -92,16 +118,174 @@ def test_a_dry_run_names_what_would_not_run(capsys, tmp_path):
     assert f"--data.prompt_dataset {tmp_path}" in printed.err
 
 
+def test_a_dry_run_looks_at_data_and_folders_of_what_does_not_train(capsys, tmp_path):
+    """Figure 13 reads a file that the reader brings; the report writes to a folder, and so does what is prepared."""
+    (tmp_path / "figure13").touch()
+    (tmp_path / "gsm8k-qwen-boxed").mkdir()
+    (tmp_path / "gsm8k-qwen-boxed" / "notes").touch()
+    reproduce.main(["--figure", "13", "--dry_run", "--data_dir", str(tmp_path), "--output", str(tmp_path)])
+    faults = capsys.readouterr().err
+    assert f"prepare_data: --dataset {tmp_path / 'eurus-difficult.jsonl'}: no such file" in faults
+    assert f"prepare_data: --eval_dir {tmp_path / 'eval'}: no *.jsonl files there" in faults
+    assert f"--output {tmp_path / 'gsm8k-qwen-boxed'} is not empty and holds no manifest.json" in faults
+    assert f"report: --output {tmp_path / 'figure13'}: {tmp_path / 'figure13'} is a file; give a folder" in faults
+
+
+def test_a_dry_run_looks_at_the_benchmarks_of_an_evaluation(tmp_path):
+    words = commands.module("evaluate", "--benchmarks", "math500", "--data_dir", str(tmp_path), "--model", "m")
+    args = reproduce.build_parser().parse_args(["--table", "2"])
+    assert reproduce.faults_of(words, None, args) == [
+        f"--data_dir {tmp_path}: no file math500.jsonl, which math500 needs"
+    ]
+
+
+def test_a_dry_run_finds_another_run_in_the_folder_of_a_tiny_one(capsys, tmp_path):
+    path = tmp_path / "200-steps" / "on_policy" / "lab.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"steps": 7}')
+    flags = ["--figure", "8", "--scale", "tiny", "--dry_run", "--output", str(tmp_path)]
+    assert reproduce.main(flags) == 2
+    assert "on_policy: --output" in (said := capsys.readouterr().err)
+    assert "is not empty and does not hold this run" in said
+
+
+def test_without_a_sandbox_the_programs_do_not_pass_the_dry_run(capsys, monkeypatch, tmp_path):
+    def lacks():
+        raise UsageError("--task code runs programs in a sandbox, and bwrap is not installed")
+
+    monkeypatch.setattr("openrlhf_cov.cli.lab.check_sandbox", lacks)
+    assert reproduce.main(["--figure", "4", "--scale", "tiny", "--dry_run", "--output", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert "reproduce: error: law-code: --task code runs programs in a sandbox, and bwrap is not" in printed.err
+    assert printed.out.count("it would not run") == 3
+
+
+def test_pictures_and_numbers_are_copied_with_the_name_of_the_exhibit(monkeypatch, tmp_path):
+    """Figure 8 draws two pictures; one of them was left out, as the report says."""
+    monkeypatch.setattr(reproduce, "carry_out", lambda *_: None)
+    made = tmp_path / "out" / "3-steps" / "figure8"
+    (made / "figures").mkdir(parents=True)
+    (made / "figures" / "entropy_fall.svg").write_text("drawn")
+    (made / "law.json").write_text("{}")
+    flags = ["--figure", "8", "--scale", "tiny", "--steps", "3", "--run", "--output", str(tmp_path / "out")]
+    assert reproduce.main([*flags, "--collect", str(tmp_path / "docs")]) == 0
+    copied = sorted(path.name for path in (tmp_path / "docs").iterdir())
+    assert copied == ["figure8_entropy_fall.svg", "figure8_law.json"]
+
+
+@pytest.mark.parametrize("number", [4, 13, 1])
+def test_files_that_no_command_makes_are_named(capsys, tmp_path, number):
+    reproduce.main(["--figure", str(number), "--data_dir", str(tmp_path)])
+    printed = capsys.readouterr().out
+    brought = [Path(line.rpartition(" ")[2]) for line in printed.splitlines() if line.startswith("# yours to bring")]
+    omni = "eval/omni_math.jsonl"
+    expected = {4: ["eval/code.jsonl"], 13: ["eurus-difficult.jsonl", omni], 1: [omni]}
+    assert brought == [tmp_path / name for name in expected[number]]
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--figure", "4", "--scale", "tiny"], "--scale tiny: figure 4 has none: the embedded tasks have no programs"),
+        (["--figure", "7", "--scale", "tiny"], "--scale tiny: figure 7 has none: the embedded tasks have one size"),
+        (["--figure", "8", "--collect", "docs"], "--collect copies what --run makes; add --run"),
         (["--figure", "8", "--steps", "1"], "--steps is at least 2, got 1"),
     ],
 )
 def test_what_cannot_be_is_refused(capsys, flags, said):
     assert reproduce.main(flags) == 2
     assert said in capsys.readouterr().err
+
+
+def test_more_steps_than_the_task_gives_do_not_pass_the_dry_run(capsys, tmp_path):
+    # 4,096 problems are 128 steps of 32
+    flags = ["--figure", "6", "--scale", "tiny", "--steps", "129", "--dry_run", "--output", str(tmp_path)]
+    assert reproduce.main(flags) == 2
+    assert "--steps 129 is more than the task gives: 4096 training problems are 128 steps" in capsys.readouterr().err
+
+
+def test_a_number_of_steps_has_its_own_folder(capsys, tmp_path):
+    for steps in ("2", "3"):
+        reproduce.main(["--table", "1", "--scale", "tiny", "--steps", steps, "--output", str(tmp_path)])
+        assert f" {tmp_path / f'{steps}-steps' / 'grpo'} " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flags", [["--scale", "tiny"], []])
+def test_printed_folders_are_absolute(capsys, monkeypatch, tmp_path, flags):
+    monkeypatch.chdir(tmp_path)
+    for figure in ("6", "8"):
+        reproduce.main(["--figure", figure, "--output", "out", "--data_dir", "data", *flags])
+        words = [word for line in words_of(capsys.readouterr().out) for word in line]
+        assert not [word for word in words if word.startswith(("out/", "data/"))]
+        assert any(word.startswith(str(tmp_path / "out")) for word in words)
+
+
+RUN = next(run for run in FIGURES[8].runs if run.recipe)
+SUBMITTED = ["ray", "job", "submit", "--", "python", "-m", "openrlhf_cov.cli.train_ppo_ray"]
+
+
+@pytest.mark.parametrize(
+    ("files", "due"),
+    [
+        ((), SUBMITTED),
+        (("metrics.jsonl", "state/_actor/latest"), [*SUBMITTED, "--ckpt.load_enable"]),
+        (("config.json", "model.safetensors", "metrics.jsonl", "state/_actor/latest"), None),
+        (("metrics.jsonl",), UsageError),  # a run of one step
+        (("metrics.jsonl", "config.json"), UsageError),
+    ],
+)
+def test_a_run_is_over_when_its_model_is_there_and_goes_on_from_its_checkpoint(tmp_path, files, due):
+    for file in files:
+        path = tmp_path / RUN.name / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    args = reproduce.build_parser().parse_args(["--figure", "8", "--run", "--output", str(tmp_path)])
+    if due is UsageError:
+        with pytest.raises(UsageError, match="broke off and has no checkpoint to go on from; remove it"):
+            reproduce.what_is_due(SUBMITTED, RUN, args)
+    else:
+        assert reproduce.what_is_due(SUBMITTED, RUN, args) == due
+
+
+def test_without_ray_there_is_one_line(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UsageError, match="ray is neither beside /nowhere/python nor on the PATH"):
+        reproduce.path_of("ray")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_command_is_stopped(monkeypatch, tmp_path, number, status):
+    started = tmp_path / "pid"
+    program = f"import os, pathlib, time; pathlib.Path({str(started)!r}).write_text(str(os.getpid())); time.sleep(60)"
+
+    def interrupted(child):
+        while not (started.exists() and started.read_text()):
+            pass
+        os.kill(os.getpid(), number)
+        return child()
+
+    wait = reproduce.subprocess.Popen.wait
+    monkeypatch.setattr(
+        reproduce.subprocess.Popen,
+        "wait",
+        lambda self, timeout=None: wait(self, timeout) if timeout else interrupted(lambda: wait(self)),
+    )
+    try:
+        ended = run_as_program("reproduce", lambda: reproduce._call([sys.executable, "-c", program], None))
+    except SystemExit as end:
+        ended = end.code
+    assert ended == status
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+
+
+@pytest.mark.parametrize("scale", ["tiny", "paper"])
+def test_an_output_that_is_a_file_is_one_line_before_anything_starts(capsys, tmp_path, scale):
+    (tmp_path / "file").touch()
+    flags = ["--figure", "8", "--scale", scale, "--run", "--output", str(tmp_path / "file")]
+    assert reproduce.main(flags) == 2
+    assert f"{tmp_path / 'file'} is a file; give a folder" in capsys.readouterr().err
+    assert reproduce.main([*flags[:4], "--dry_run", *flags[5:]]) == 2
 
 
 @pytest.mark.parametrize("flags", [[], ["--figure", "15"], ["--table", "3"], ["--figure", "1", "--table", "1"]])

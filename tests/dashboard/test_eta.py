@@ -37,6 +37,7 @@ def test_dynamic_sampling_uses_prompts_up():
     assert total_steps(flags, kept_frac=0.25) == Total(25, "about: 1,000 prompts / 10 a step, 25% kept", exact=False)
     assert total_steps(flags) == Total(100, "1,000 prompts / 10 a step")
     assert total_steps(flags, asked=7) == Total(7, "--steps")
+    assert total_steps(flags | {"--rollout_limit": "40"}) == Total(40, "--rollout_limit", exact=False)
 
 
 # --- how fast

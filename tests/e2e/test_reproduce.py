@@ -27,7 +27,7 @@ def reproduce(tmp_path_factory):
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         return done.stdout
 
-    run.output = folder / "out"
+    run.output = lambda steps: folder / "out" / f"{steps}-steps"
     return run
 
 
@@ -35,10 +35,10 @@ def test_figure_8_in_the_laboratory(reproduce):
     figure = FIGURES[8]
     printed = reproduce("--figure", "8", "--steps", "3")
     for run in figure.runs:
-        metrics = read_metrics(reproduce.output / run.tiny_name / "metrics.jsonl")
+        metrics = read_metrics(reproduce.output(3) / run.tiny_name / "metrics.jsonl")
         assert [line["step"] for line in metrics] == [1, 2, 3]
         assert all(line["cov/group_weighted_mean"] is not None for line in metrics)
-    drawn = reproduce.output / "figure8" / "figures"
+    drawn = reproduce.output(3) / "figure8" / "figures"
     assert all((drawn / f"{name}.svg").is_file() for name in figure.pictures)
     assert str(drawn) in printed
     again = reproduce("--figure", "8", "--steps", "3")
@@ -49,10 +49,12 @@ def test_figure_6_through_ray(reproduce):
     """GRPO, RLOO, REINFORCE++ and REINFORCE++-baseline; two steps have no law, and no coefficients to compare."""
     from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
 
-    write_task(reproduce.output / "tiny_task", TaskSettings(train_rows=64, test_rows=16), BasePolicyConfig(steps=30))
+    write_task(
+        reproduce.output(2) / "tiny_task", TaskSettings(train_rows=64, test_rows=16), BasePolicyConfig(steps=30)
+    )
     reproduce("--figure", "6", "--steps", "2")
     for run in FIGURES[6].runs:
-        assert len(read_metrics(reproduce.output / run.tiny_name / "metrics.jsonl")) == 2
-    law = json.loads((reproduce.output / "figure6" / "law.json").read_text())
+        assert len(read_metrics(reproduce.output(2) / run.tiny_name / "metrics.jsonl")) == 2
+    law = json.loads((reproduce.output(2) / "figure6" / "law.json").read_text())
     assert len(law["runs"]) == 4
     assert law["same_coefficients"]["reason"]

@@ -1,8 +1,13 @@
+import re
+from pathlib import Path
+
 import pytest
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.reproduction.commands import submission, training
-from openrlhf_cov.reproduction.exhibits import Recipe, Run
+from openrlhf_cov.reproduction.commands import VARIABLES, submission, training
+from openrlhf_cov.reproduction.exhibits import FIGURES, TABLES, Recipe, Run
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 SCRIPT = """#!/usr/bin/env bash
 set -euo pipefail
@@ -26,6 +31,15 @@ def test_the_words_are_those_that_the_script_submits(scripts, monkeypatch):
         *("ray", "job", "submit", "--", "python", "-m", "m", "--model", "default", "--out", "/a b"),
         *("--a", "1", "--seed", "7\n8"),
     ]
+
+
+def test_no_variable_of_a_recipe_comes_from_the_shell():
+    # the address of the cluster is the reader's, not the run's
+    scripts = {run.recipe.script for each in (*FIGURES.values(), *TABLES.values()) for run in each.runs if run.recipe}
+    scripts |= {"eval_qwen2.5_7b.sh", "eval_qwen2.5_32b.sh"}
+    read = {name for script in scripts for name in re.findall(r"\$\{(\w+):", (SCRIPTS / script).read_text())}
+    assert read - {"RAY_DASHBOARD"} <= set(VARIABLES)
+    assert {"NODES", "ENGINES", "EPISODES"} <= read
 
 
 def test_paths_of_a_run_are_those_of_the_reader(scripts, tmp_path):

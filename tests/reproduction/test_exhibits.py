@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from openrlhf_cov.reproduction.commands import submission
 from openrlhf_cov.reproduction.exhibits import ENTROPY_COEFS, FIGURES, KL_COEFS, TABLES, exhibit
 
 ALL = {**{f"figure {n}": each for n, each in FIGURES.items()}, **{f"table {n}": each for n, each in TABLES.items()}}
@@ -26,14 +27,22 @@ def test_an_exhibit_has_runs_at_both_scales_or_says_why_not(name):
     assert ALL[name].not_tiny or any(run.is_tiny for run in runs)
 
 
-def test_a_name_is_one_run():
-    found = {}
-    for each in ALL.values():
-        for run in each.runs:
-            assert found.setdefault(run.name, run) == run
-    tiny = [run.tiny_name for run in found.values() if run.is_tiny]
-    assert len(tiny) == len(set(tiny))
+def test_a_name_is_one_run_at_either_scale():
+    recipes, tiny = {}, {}
+    for run in (run for each in ALL.values() for run in each.runs):
+        assert recipes.setdefault(run.name, run.recipe) == run.recipe
+        if run.is_tiny:
+            assert tiny.setdefault(run.tiny_name, (run.lab, run.trainer)) == (run.lab, run.trainer)
+    assert len(set(tiny.values())) == len(tiny)
     assert not any("qwen" in name for name in tiny)  # no Qwen trains there
+
+
+def test_a_tiny_name_says_the_share_that_is_clipped_and_the_coefficient():
+    runs = {run.tiny_name: run.lab for run in FIGURES[12].runs}
+    # 50 times 2e-4, 4e-4, 5e-4 and 7e-4; times 100 the last is above the 5 % that the flag takes
+    shares = ("0.01", "0.02", "0.025", "0.035")
+    assert [name for name in runs if name.startswith("clip_cov")] == [f"clip_cov_{share}" for share in shares]
+    assert all(lab[-1] == name.rpartition("_")[2] for name, lab in runs.items() if "cov" in name)
 
 
 def test_the_models_of_section_2_2_and_of_appendix_d():
@@ -60,11 +69,21 @@ def test_programs_are_asked_for_programs():
     assert {recipe.template for recipe in recipes.values()} == {"qwen-code", "plain-code"}
 
 
+def test_the_theorem_is_about_one_update_of_fresh_responses():
+    (run,) = FIGURES[8].runs
+    words = submission(SCRIPTS, run.recipe.script, {}, run.recipe.flags)
+    assert words[words.index("--sampling_max_staleness") + 1] == "0"
+    last = len(words) - 1 - words[::-1].index("--train.batch_size")
+    assert words[last + 1] == "2048"  # 256 prompts x 8
+
+
 def test_the_swept_values():
     flags = {run.name: run.recipe.flags for n in (9, 10, 12) for run in FIGURES[n].runs if run.recipe}
     swept = [(each, value) for each in flags.values() for value in each[-1:]]
-    assert {value for _, value in swept} == {*ENTROPY_COEFS, *KL_COEFS, *("2e-4", "4e-4", "5e-4", "7e-4"),
+    assert {value for _, value in swept} == {*ENTROPY_COEFS, *KL_COEFS, *("4e-4", "5e-4", "7e-4"),
                                              *("0", "0.05", "0.1", "0.5")}  # fmt: skip
+    # the scripts themselves have ratio 2e-4, and coefficient 1
+    assert {"qwen2.5_7b_clip_cov", "qwen2.5_7b_kl_cov"} <= {run.name for run in FIGURES[12].runs}
     assert all("k3" in each for name, each in flags.items() if "reference" in name)
 
 

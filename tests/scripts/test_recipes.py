@@ -218,7 +218,15 @@ LAW_SETTINGS = {
     "--cov_type": "none",
     "--eval.dataset": "bench:law",
     "--eval.steps": "4",
+    # 2,400 gradient steps, two in a rollout of 512 prompts
+    "--rollout_limit": "1200",
 }
+
+
+def test_the_data_of_the_law_lasts_for_its_rollouts(flags_of):
+    # GSM8K, the smallest set, has 7,473 problems: of 300 passes, 2,241,900, 1,200 * 512 = 614,400 are trained, 27 %
+    (episodes,) = value(flags_of("train_law.sh"), "--train.num_episodes")
+    assert 0.27 < 1200 * 512 / (7473 * int(episodes)) < 0.28
 
 
 def test_the_runs_of_the_law_have_the_settings_of_section_2(flags_of):
@@ -237,5 +245,8 @@ def test_the_runs_of_the_law_have_the_settings_of_section_2(flags_of):
 
 def test_on_policy_is_one_update_with_the_whole_rollout(monkeypatch, capfd, flags_of):
     cluster = ["--dry_run", "--dry_run_nodes", "1", "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80"]
-    assert dry_run(monkeypatch, flags_of("train_qwen2.5_7b_on_policy.sh", *cluster)) == 0
+    flags = flags_of("train_qwen2.5_7b_on_policy.sh", *cluster)
+    assert dry_run(monkeypatch, flags) == 0
+    # of a group that waits for the next step the policy is one update old
+    assert value(flags, "--sampling_max_staleness") == ["0"]
     assert "2,048 samples, updates: 1" in capfd.readouterr().out

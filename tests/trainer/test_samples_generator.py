@@ -66,6 +66,21 @@ def test_groups_beyond_the_batch_wait_one_step_at_most(make_generator, step):
     assert metrics["sampling/wasted_token_frac"] == pytest.approx(4 * 6 / (new * 6 + 4 * 6))
 
 
+@pytest.mark.parametrize("filtering", [False, True])
+def test_after_its_last_rollout_a_run_is_over_as_at_the_end_of_its_data(make_generator, step, filtering):
+    generator, (engine,) = make_generator(rollout_limit=2, episodes=3, filtering=filtering)
+    assert [bool(step(generator)[0]), generator.is_over] == [True, False]
+    assert [bool(step(generator)[0]), generator.is_over] == [True, True]
+    asked = len(engine.requests)
+    for _ in range(3):  # upstream asks once more in each episode
+        taken, _, exhausted = step(generator)
+        assert (taken, exhausted) == ([], True)
+    assert len(engine.requests) == asked
+    resumed, _ = make_generator(rollout_limit=2, episodes=3, filtering=filtering)
+    resumed.load_state_dict(generator.state_dict())
+    assert step(resumed)[0] == []
+
+
 def test_metrics_of_a_first_batch(make_generator, step):
     generator, _ = make_generator(rollout_seeded=True)
     _, metrics, _ = step(generator)

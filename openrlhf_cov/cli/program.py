@@ -1,0 +1,41 @@
+"""What commands share: where they write, and how they end: one line and the exit status."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.utils.terminal import refuse, say
+
+
+def run_as_program(name: str, work: Callable[[], int | None]) -> int:
+    """Do the work; its exit status, or 2 for a bad setting, 1 for a run that stopped, 130 after Ctrl-C.
+
+    SIGTERM ends the process with status 143. Either way the work can clean up behind itself.
+    """
+    handlers = {
+        signal.SIGTERM: lambda *_: sys.exit(128 + signal.SIGTERM),
+        signal.SIGINT: signal.default_int_handler,  # a background shell starts programs with SIGINT ignored
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        return work() or 0
+    except (UsageError, RunStopped) as error:
+        return refuse(name, error, 2 if isinstance(error, UsageError) else 1)
+    except KeyboardInterrupt:
+        say(f"\n{name}: interrupted; what it started on this host is stopped\n", sys.stderr)
+        return 128 + signal.SIGINT
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def check_folder(output: Path) -> None:
+    """UsageError for an ``--output`` that can be no folder; nothing is made."""
+    there = next(place for place in (output, *output.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise UsageError(f"--output {output}: {there} is a file; give a folder")
+    if not os.access(there, os.W_OK):
+        raise UsageError(f"--output {output}: {there} cannot be written to; give another folder")
