@@ -13,7 +13,7 @@ CPU_PROCESS = 2 * GIB // 3
 """Measured on the embedded task, on a CPU host: Python, torch and Ray in one process, without model."""
 
 ENGINE_PROCESSES = 2
-"""Of a vLLM engine on a CPU host: Ray's actor and the engine, which has a worker beside it where it is several ranks."""
+"""Of a vLLM engine on a CPU host: Ray's actor and the engine, which has a worker beside it if it is several ranks."""
 
 RUN_PROCESSES = 3
 """Of the run: its command, the trainer, and what Ray itself takes."""

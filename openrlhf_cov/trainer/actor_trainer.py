@@ -198,7 +198,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         return plans
 
     def _compares_selections(self, config: CovConfig) -> bool:
-        """True in the first global step and every ``OVERLAP_EVERY`` after it, for methods that select by covariance."""
+        """True in the first global step and every ``OVERLAP_EVERY`` after it, where covariance selects."""
         return self.global_step % OVERLAP_EVERY == 0 and any(each.by_covariance for each in config.methods)
 
     def _other_log_probs(self, window: list[Experience], config: CovConfig) -> list[Tensor]:

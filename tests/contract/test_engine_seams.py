@@ -222,7 +222,7 @@ def test_deepspeed_writes_checkpoints_by_the_methods_that_we_watch(deepspeed):
 def test_zero_3_gathers_by_the_functions_that_we_finish(deepspeed):
     # which also says that there is still a reason: it waits for the last of its gathers
     partition = deepspeed.find("runtime/zero/partition_parameters.py", "_dist_allgather_fn")
-    assert "dist.allgather_fn(" in ast.unparse(partition)
+    assert "dist.allgather_fn" in ast.unparse(partition)
     assert "all_gather_into_tensor(" in ast.unparse(deepspeed.find("comm/comm.py", "allgather_fn"))
     for name in cpu_host.GATHERS:
         assert f"cdb.{name}(" in ast.unparse(deepspeed.find("comm/comm.py", name))

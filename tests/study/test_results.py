@@ -41,7 +41,8 @@ def test_packed_results_are_the_same_to_five_digits(tmp_path, make_result):
 def test_only_runs_of_the_flags_that_are_asked_for_are_taken(tmp_path, make_result):
     path = tmp_path / "x.jsonl.xz"
     pack([make_result(Run("GRPO", REPORT, (), seed), 0.5) for seed in range(3)], path, asked)
-    assert [each.run.seed for each in unpack(path, lambda run: asked(run) if run.seed == 1 else ["--task", "y"])] == [1]
+    taken = unpack(path, lambda run: asked(run) if run.seed == 1 else ["--task", "y"])
+    assert [each.run.seed for each in taken] == [1]
 
 
 def test_a_file_that_was_cut_off_is_refused(tmp_path, make_result):
