@@ -4,7 +4,7 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Container
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -24,6 +24,7 @@ from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.terminal import Parser
 
 CLIP_RANGE_FLAGS = ("actor.eps_clip", "actor.eps_clip_low_high")
+CLIP_FLAGS = (*CLIP_RANGE_FLAGS, "actor.dual_clip")
 
 GROUPS = {
     "policy loss": CovConfig,
@@ -130,7 +131,8 @@ class CovArgumentParser(Parser):
             config, *_ = (group.from_args(args) for group in GROUPS.values())
         except ValueError as error:
             self.error(str(error))
-        self._reject_unused_flags(config, given)
+        for reason in unread_flags(config, given):
+            self.error(reason)
         if config.methods:
             self._take_published(args, config, given)
             self._open_ppo_clip(args, config, given)
@@ -185,27 +187,6 @@ class CovArgumentParser(Parser):
                 flag = setting.metadata["flag"]
                 self.error(f"--{flag} only applies to --eval.dataset bench:NAMES; drop it or name benchmarks there")
 
-    def _reject_unused_flags(self, config: CovConfig, given: set[str]) -> None:
-        for entry in (each for each in fields(CovConfig) if each.name in given):
-            name = entry.name
-            owners = SHARED.get(name) or [m for m in METHODS.values() if m.has(name)]
-            if owners and not any(method in config.methods for method in owners):
-                flags = " or ".join(method.flag for method in owners)
-                got = " ".join(method.flag for method in config.methods) or "--cov_type none"
-                self.error(f"--{name} only applies to {flags}, got {got}; drop it or set {flags}")
-            other, value = entry.metadata["only"] or (name, getattr(config, name))
-            got = getattr(config, other)
-            if got != value and value is None:
-                self.error(f"--{name} has no effect with --{other} {got}, which takes its place; drop one of the two")
-            if got != value:
-                self.error(f"--{name} only applies to --{other} {value}, got --{other} {got}; drop it")
-        if config.allow_no_trust_region and not any(config.lacks_bound(method) for method in config.methods):
-            self.error(
-                "--allow_no_trust_region only applies where a surrogate stands beside a method with a clip of its own"
-            )
-        if "cov_dump_tokens" in given and not config.cov_dump_every:
-            self.error("--cov_dump_tokens only applies with --cov_dump_every; drop it or set --cov_dump_every")
-
     def _take_published(self, args: argparse.Namespace, config: CovConfig, given: set[str]) -> None:
         """Give upstream the aggregation and the estimator that the methods were published with, unless given."""
         if config.aggregation and "actor.loss_agg_mode" not in given:
@@ -241,26 +222,49 @@ class CovArgumentParser(Parser):
                 f"{on_tokens[0].flag} needs --actor.policy_loss_type ppo, got {policy_loss_type}: it acts on "
                 "each token, this ratio is of a sequence and would average that away"
             )
-        for method in config.methods:
-            for name in CLIP_RANGE_FLAGS if method.clip else ():
-                if name in given:
-                    self.error(f"--{name} has no effect with {method.flag}, which sets the PPO clip; drop it")
+        for reason in unread_clip(config, {name: getattr(args, name) for name in CLIP_FLAGS if name in given}):
+            self.error(reason)
         first = config.at(0)  # schedules give numbers step by step, and each step sets its own
-        unclipped = [method for method in config.methods if method.clip_of(first) == UNCLIPPED]
-        for method in unclipped if first.ppo_clip == UNCLIPPED else ():
-            for name in (*CLIP_RANGE_FLAGS, "actor.dual_clip"):
-                if name in given:
-                    keep = f" or add --{method.keeps_clip}" if method.keeps_clip else ""
-                    self.error(
-                        f"--{name} {getattr(args, name)} has no effect with {method.flag}, which has no PPO clip; "
-                        f"drop it{keep}"
-                    )
         for reason in filter(None, (method.refuses(config, vars(args)) for method in config.methods)):
             self.error(reason)
         if first.ppo_clip and given.isdisjoint(CLIP_RANGE_FLAGS):
             setattr(args, "actor.eps_clip_low_high", first.ppo_clip)
         if first.entropy_bonus_in_force is not None:
             setattr(args, "actor.entropy_coef", first.entropy_bonus_in_force)  # upstream then computes the entropy
+
+
+def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:
+    """Why settings of the loss among the ``given`` ones would do nothing."""
+    for entry in (each for each in fields(CovConfig) if each.name in given):
+        name = entry.name
+        owners = SHARED.get(name) or [m for m in METHODS.values() if m.has(name)]
+        if owners and not any(method in config.methods for method in owners):
+            flags = " or ".join(method.flag for method in owners)
+            got = " ".join(method.flag for method in config.methods) or "--cov_type none"
+            yield f"--{name} only applies to {flags}, got {got}; drop it or set {flags}"
+        other, value = entry.metadata["only"] or (name, getattr(config, name))
+        got = getattr(config, other)
+        if got != value and value is None:
+            yield f"--{name} has no effect with --{other} {got}, which takes its place; drop one of the two"
+        elif got != value:
+            yield f"--{name} only applies to --{other} {value}, got --{other} {got}; drop it"
+    if config.allow_no_trust_region and not any(config.lacks_bound(method) for method in config.methods):
+        yield "--allow_no_trust_region only applies where a surrogate stands beside a method with a clip of its own"
+    if "cov_dump_tokens" in given and not config.cov_dump_every:
+        yield "--cov_dump_tokens only applies with --cov_dump_every; drop it or set --cov_dump_every"
+
+
+def unread_clip(config: CovConfig, given: Mapping[str, Any]) -> Iterator[str]:
+    """Why ``given`` flags of the PPO clip, name -> value, would do nothing beside the methods."""
+    first = config.at(0)
+    for method in config.methods:
+        for name in (each for each in CLIP_RANGE_FLAGS if method.clip and each in given):
+            yield f"--{name} has no effect with {method.flag}, which sets the PPO clip; drop it"
+    unclipped = [method for method in config.methods if method.clip_of(first) == UNCLIPPED]
+    for method in unclipped if first.ppo_clip == UNCLIPPED else ():
+        keep = f" or add --{method.keeps_clip}" if method.keeps_clip else ""
+        for name, value in given.items():
+            yield f"--{name} {value} has no effect with {method.flag}, which has no PPO clip; drop it{keep}"
 
 
 def add_config_arguments(

@@ -5,12 +5,13 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.cli.arguments import add_config_arguments
+from openrlhf_cov.cli.arguments import add_config_arguments, unread_clip, unread_flags
 from openrlhf_cov.cli.packages import require
 from openrlhf_cov.cli.program import check_folder
 from openrlhf_cov.cli.tiny_tasks import check_sandbox
@@ -90,7 +91,11 @@ class Request:
     def of(cls, parser: Parser, words: Sequence[str]) -> "Request":
         """ValueError for settings that are refused; the parser refuses words that are no flags."""
         args = parser.parse_args(list(words))
-        return cls(words, args, LabSettings.from_args(args), configured(args))
+        unset = object()
+        marked = Namespace(**dict.fromkeys(vars(args), unset))
+        given = {name for name, value in vars(parser.parse_args(list(words), marked)).items() if value is not unset}
+        settings = LabSettings.from_args(args)
+        return cls(words, args, settings, configured(args, given))
 
     @property
     def record(self) -> dict[str, Any]:
@@ -128,8 +133,8 @@ class Request:
         return {**Request.of(build_parser(), ["--output", "unused"]).record, **recorded} == self.record
 
 
-def configured(args: Any) -> CovConfig:
-    """The settings of the policy loss. ValueError for what a method refuses of what the laboratory has."""
+def configured(args: Any, given: Collection[str]) -> CovConfig:
+    """The settings of the policy loss. ValueError for what a method, or the trainer, refuses of what was ``given``."""
     known = {each.name: getattr(args, each.name) for each in fields(CovConfig) if hasattr(args, each.name)}
     config = CovConfig(**known)
     flags = {
@@ -137,7 +142,9 @@ def configured(args: Any) -> CovConfig:
         "actor.loss_agg_mode": config.aggregation or "token-mean",
         "rollout.n_samples_per_prompt": args.group,
     }
-    for reason in filter(None, (method.refuses(config, flags) for method in config.methods)):
+    clip = {"actor.eps_clip_low_high": args.clip} if "clip" in given else {}
+    refused = filter(None, (method.refuses(config, flags) for method in config.methods))
+    for reason in (*unread_flags(config, given), *unread_clip(config, clip), *refused):
         raise ValueError(reason)
     return config
 

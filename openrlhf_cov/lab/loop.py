@@ -40,6 +40,7 @@ from openrlhf_cov.tiny_task.tokenizer import PAD_TOKEN
 from openrlhf_cov.utils.metrics import MetricBuffer
 
 ENDS = (EOS_TOKEN, PAD_TOKEN)
+PPO_CLIP = (0.2, 0.2)
 
 
 class Lab:
@@ -62,7 +63,7 @@ class Lab:
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
         )
-        low, high = config.at(0).ppo_clip or settings.clip
+        low, high = settings.clip if any(settings.clip) else config.at(0).ppo_clip or PPO_CLIP
         by_token = config.aggregation is None  # as --actor.loss_agg_mode token-mean
         self.loss = MethodLoss(
             config, policy_loss=PolicyLoss(low, high, token_level_loss=by_token), aggregate=aggregate_loss

@@ -20,8 +20,8 @@ class LabSettings(Settings):
     )
     learning_rate: float = setting(1e-4, "of AdamW", flag="actor.adam.lr")
     clip: tuple[float, float] = setting(
-        (0.2, 0.2),
-        "lower and upper range of the PPO clip, unless a method brings its own",
+        (0.0, 0.0),
+        "lower and upper range of the PPO clip; 0 0: the method's, or 0.2 0.2",
         flag="actor.eps_clip_low_high",
     )
     entropy_coef: float = setting(

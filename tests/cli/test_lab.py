@@ -90,6 +90,8 @@ def test_a_run_that_was_made_before_a_setting_existed_counts(tmp_path, base_poli
         (["--updates", "3"], "--updates divides the 512 samples"),
         (["--cov_type", "kl_cov", "--kl_cov_ratio", "0.2"], "--kl_cov_ratio"),
         (["--method", "nonsense"], "--method nonsense"),
+        (["--kl_cov_ratio", "2e-2"], "--kl_cov_ratio only applies to --cov_type kl_cov"),
+        (["--cov_type", "kl_cov", "--actor.eps_clip_low_high", "0.2", "0.2"], "which has no PPO clip"),
         (["--task", "sums"], "invalid choice"),
         ([], "is not empty and does not hold this run"),
     ],

@@ -58,6 +58,7 @@ def test_a_method_that_is_switched_off_inside_is_grpo_bit_for_bit(run):
     # a band with nothing in it, and the clip that Clip-Cov brings
     empty = CovConfig(cov_type="clip_cov", clip_cov_lb=1e8, clip_cov_ub=1e9)
     assert run(empty)[0].equal(run(clip=(1.0, 1.0))[0])
+    assert run(empty, clip=(0.2, 0.2))[0].equal(run()[0])
 
 
 def test_the_objective_has_an_entropy_bonus_and_a_reference(run):

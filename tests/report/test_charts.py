@@ -228,7 +228,7 @@ def test_numbers_of_methods_are_drawn_whatever_their_names(make_contents, make_r
     assert curve_chart(contents, GRADIENT) == f"no run has {' or '.join(GRADIENT.columns)}"
     logged = make_contents(make_report_run("run", only=["reward", "gradient/norm", "gradient/zero_frac"]))
     shown = [(panel.title, panel.y.share) for panel in curve_chart(logged, GRADIENT).panels]
-    assert shown == [("norm of the gradient", False), ("tokens without a gradient", True)]
+    assert shown == [("norm of the gradient", False), ("tokens with k = 0", True)]
 
 
 def test_the_evaluation_that_is_r_is_drawn_beside_the_reward(make_contents, make_report_run):

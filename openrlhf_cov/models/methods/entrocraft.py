@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Groups, Method
 from openrlhf_cov.models.responses import group_normalised, right
-from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+from openrlhf_cov.settings import Schedule, Scheduled, Settings, setting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,10 +30,13 @@ class EntrocraftSettings(Settings):
         """Called when the settings are made."""
         for name in ("entrocraft_low", "entrocraft_high"):
             self.require(name, lambda nats: 0.0 < nats < math.inf, "is an entropy above 0, in nats")
-        for place in (0, -1):  # at the start and at the end of their schedules
-            low, high = (extremes(each)[place] for each in (self.entrocraft_low, self.entrocraft_high))
+        band = (self.entrocraft_low, self.entrocraft_high)
+        for step in range(max(getattr(each, "steps", 0) for each in band) + 1):
+            low, high = (each.at(step) if isinstance(each, Schedule) else each for each in band)
             if not low < high:
-                raise ValueError(f"--entrocraft_low lies below --entrocraft_high, got {low} and {high}")
+                raise ValueError(
+                    f"--entrocraft_low lies below --entrocraft_high, got {low:g} and {high:g} in step {step}"
+                )
 
 
 def estimate(settings: EntrocraftSettings, groups: Groups) -> Tensor:
