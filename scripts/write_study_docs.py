@@ -1,19 +1,21 @@
-"""Writes the results in docs/study.md and its figures, from ``studies/results/`` and the specs beside it.
+"""Writes what docs/study.md, its figures and docs/methods/index.md have from ``studies/results/`` and the specs beside it.
 
-What stands between ``<!-- results NAME -->`` and ``<!-- end of NAME -->`` is replaced.
+What stands between ``<!-- results NAME -->``, or ``<!-- differences NAME -->``, and ``<!-- end of NAME -->`` is replaced.
 """
 
 import re
 from pathlib import Path
 
 from openrlhf_cov.pages.picture import write_pictures
-from openrlhf_cov.study.document import Document, document, markdown
+from openrlhf_cov.study.document import AGAINST, Document, document, markdown, markdown_table
 from openrlhf_cov.study.results import unpack
 from openrlhf_cov.study.spec import read_spec
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, FIGURES = ROOT / "docs" / "study.md", ROOT / "docs" / "assets" / "study"
+METHODS = ROOT / "docs" / "methods" / "index.md"
 PLACE = re.compile(r"(?<=<!-- results )(\w+) -->\n.*?(?=<!-- end of \1 -->)", re.DOTALL)
+TABLE = re.compile(r"(?<=<!-- differences )(\w+) -->\n.*?(?=<!-- end of \1 -->)", re.DOTALL)
 SHOWN = ("test", "deciding_entropy", "pass_at_k")
 """Charts that the page shows."""
 
@@ -32,8 +34,15 @@ def written(name: str, content: Document) -> str:
 
 
 def rewritten(page: str) -> str:
-    """The page with its results as they should be."""
-    return PLACE.sub(lambda match: written(match[1], content_of(match[1])), page)
+    """A page with its results as they should be."""
+    page = PLACE.sub(lambda match: written(match[1], content_of(match[1])), page)
+    return TABLE.sub(lambda match: f"{match[1]} -->\n\n{differences(content_of(match[1]))}\n\n", page)
+
+
+def differences(content: Document) -> str:
+    """Each arm against the first."""
+    (section,) = (each for each in content.sections if each.title == AGAINST)
+    return "\n".join(markdown_table(section))
 
 
 if __name__ == "__main__":
@@ -41,4 +50,5 @@ if __name__ == "__main__":
     for each in PLACE.findall(text):
         shown = [chart for chart in content_of(each).charts if chart.name in SHOWN]
         write_pictures(shown, FIGURES / each, ("svg",))
-    PAGE.write_text(rewritten(text), encoding="utf-8")
+    for path in (PAGE, METHODS):
+        path.write_text(rewritten(path.read_text(encoding="utf-8")), encoding="utf-8")

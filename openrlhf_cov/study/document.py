@@ -24,6 +24,7 @@ MAIN = {
     "seconds": "CPU s",
 }
 """Number of a row -> heading of the main table."""
+AGAINST = "Against the baseline"
 HOW = (
     "Accuracy is greedy, pass@k unbiased from all samples of a question; both are of a test split that no choice has "
     "seen, after the last step. The area is that under the validation curve. Entropies are means over the run, in "
@@ -31,9 +32,12 @@ HOW = (
     "Brackets are 95 % intervals over seeds (Student's t), differences are paired by seed. They are about other seeds "
     "of the same task and base policy, and are not corrected for the number of arms: of twenty true ties one shows a "
     "difference. The interval over questions resamples the questions of the test for the same runs.",
-    "Every arm was tuned alike: all cells of its grid with the same seeds, the best of them again with others, by "
-    "validation accuracy in the last step. No checkpoint was picked.",
 )
+TUNED = (
+    "Every arm was tuned alike: all cells of its grid with the same seeds, the best of them again with others, by "
+    "validation accuracy in the last step. No checkpoint was picked."
+)
+UNTUNED = "Nothing was tuned, every arm is one setting, and no checkpoint was picked."
 
 
 @dataclass(frozen=True)
@@ -61,22 +65,21 @@ def document(spec: Spec, results: Sequence[Result]) -> Document:
     rows = main_rows(spec, results)
     scores = {each.run: score_of(each) for each in results}
     runs: Runs = {arm.name: report_runs(arm, chosen(spec, arm, scores), results) for arm in spec.arms}
+    tuning = tuple(tuning_cells(spec, results))
+    choice = TUNED if any(len(arm.cells) > 1 for arm in spec.arms) else UNTUNED
     sections = [
-        Section("Results", (progress(spec, results), *HOW), main_head(), tuple(map(main_cells, rows))),
+        Section("Results", (progress(spec, results), *HOW, choice), main_head(), tuple(map(main_cells, rows))),
         Section(
-            "Against the baseline",
+            AGAINST,
             (f"Each arm minus {rows[0].arm}, on the seeds that both have.",),
             ("arm", "seeds", *(MAIN[name] for name in DIFFERENCES)),
             tuple(map(difference_cells, rows[1:])),
         ),
         *(Section(each.question, (each.text,), each.head, each.rows) for each in answers(spec, results)),
-        Section(
-            "Tuning",
-            ("Validation accuracy after the last step, a number for each seed of tuning; * is the chosen point.",),
-            ("arm", "cell", "accuracy", "mean area"),
-            tuple(tuning_cells(spec, results)),
-        ),
     ]
+    if tuning:
+        about = "Validation accuracy after the last step, a number for each seed of tuning; * is the chosen point."
+        sections.append(Section("Tuning", (about,), ("arm", "cell", "accuracy", "mean area"), tuning))
     return Document(spec.title, spec.about, tuple(sections), tuple(charts(rows, runs)))
 
 
@@ -148,10 +151,14 @@ def markdown(content: Document) -> str:
     for section in content.sections:
         lines += [f"### {section.title}", ""]
         lines += [line for paragraph in section.paragraphs for line in (paragraph, "")]
-        if section.rows:
-            table = [section.head, ["---"] * len(section.head), *section.rows]
-            lines += ["| " + " | ".join(_escaped(cell) or " " for cell in row) + " |" for row in table] + [""]
+        lines += [*markdown_table(section), ""] if section.rows else []
     return "\n".join(lines)
+
+
+def markdown_table(section: Section) -> list[str]:
+    """The lines of its table."""
+    table = [section.head, ["---"] * len(section.head), *section.rows]
+    return ["| " + " | ".join(_escaped(cell) or " " for cell in row) + " |" for row in table]
 
 
 def _escaped(text: str) -> str:

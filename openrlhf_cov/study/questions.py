@@ -19,6 +19,8 @@ from openrlhf_cov.utils.estimates import Interval
 
 COLLAPSED_BELOW = 0.1
 """Share of its first entropy of the first token below which a run has collapsed."""
+SHOWN = 0.005
+"""Difference of two arms that a table of two digits shows; a question that few seeds all have right is none to name."""
 FORECAST_FROM = 0.15
 RESAMPLES = 400
 """Of a run's fit, whose own interval is not used: what counts here is the spread over seeds."""
@@ -106,8 +108,9 @@ def who_ends_higher(rows: Sequence[Row]) -> Answer:
     for name, words in zip(
         names, ("more entropy of the first token", "higher accuracy", f"higher {names[2]}"), strict=True
     ):
-        above = [row.arm for row in others if row.differences[name].low > 0]
-        below = [row.arm for row in others if row.differences[name].high < 0]
+        seen = [row for row in others if abs(row.differences[name].estimate) >= SHOWN]
+        above = [row.arm for row in seen if row.differences[name].low > 0]
+        below = [row.arm for row in seen if row.differences[name].high < 0]
         said.append(f"{words} than {rows[0].arm}: {listed(above)}; less: {listed(below)}")
     table = [
         (row.arm, str(row.pairs), *(shown(row.differences[name], signed=True) for name in names)) for row in others

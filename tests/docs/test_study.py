@@ -21,6 +21,8 @@ def test_the_page_prints_the_results(script):
     """``python scripts/write_study_docs.py`` writes it."""
     page = script["PAGE"].read_text(encoding="utf-8")
     assert page == script["rewritten"](page)
+    table = script["METHODS"].read_text(encoding="utf-8")
+    assert table == script["rewritten"](table)
     assert [f"{name}.jsonl.xz" for name in script["PLACE"].findall(page)] == [path.name for path in RESULTS]
     for name in re.findall(r"\]\((assets/study/.*?)\)", page):
         assert (script["PAGE"].parent / name).is_file()
