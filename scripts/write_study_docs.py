@@ -1,4 +1,4 @@
-"""Writes what docs/study.md, its figures and docs/methods/index.md have from ``studies/results/`` and the specs beside it.
+"""Writes docs/study.md, its figures and a table of docs/methods/index.md from ``studies/results/`` and the specs.
 
 What stands between ``<!-- results NAME -->``, or ``<!-- differences NAME -->``, and ``<!-- end of NAME -->`` is replaced.
 """

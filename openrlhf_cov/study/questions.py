@@ -20,7 +20,7 @@ from openrlhf_cov.utils.estimates import Interval
 COLLAPSED_BELOW = 0.1
 """Share of its first entropy of the first token below which a run has collapsed."""
 SHOWN = 0.005
-"""Difference of two arms that a table of two digits shows; a question that few seeds all have right is none to name."""
+"""Difference of two arms that a table of two digits shows; one question that all seeds have right is none."""
 FORECAST_FROM = 0.15
 RESAMPLES = 400
 """Of a run's fit, whose own interval is not used: what counts here is the spread over seeds."""
