@@ -20,23 +20,23 @@ CURVES = {
     "entropy": ("Entropy of all tokens, frozen prompts (nats)", "entropy", False),
 }
 """Chart -> its title, the number of the evaluations, and whether that is a share."""
+MOST_CURVES = 12
+"""Arms whose curves an eye can tell from each other."""
 
 
 def charts(rows: Sequence[Row], runs: Runs) -> list[Chart]:
-    """Accuracy of each arm, its differences from the first, curves, and pass@k; arms without a run are left out."""
+    """Accuracy of each arm that has a run, its differences from the first and, of few arms, curves and pass@k."""
     known = [row for row in rows if row.seeds]
     if not known:
         return []
+    made = [_dots("test", "Accuracy in the test, mean and 95 % interval over seeds", known, "numbers")]
+    if len(known) > 1:
+        made.append(_dots("differences", f"The same minus {rows[0].arm}, on the same seeds", known[1:], "differences"))
     named = {row.arm: runs[row.arm] for row in known}
-    return [
-        _dots("test", "Accuracy in the test, mean and 95 % interval over seeds", known, "numbers"),
-        *(
-            [_dots("differences", f"The same minus {rows[0].arm}, on the same seeds", known[1:], "differences")]
-            * (len(known) > 1)
-        ),
-        *(_curve(name, *what, named) for name, what in CURVES.items()),
-        _pass_at_k(named),
-    ]
+    if len(named) <= MOST_CURVES:
+        made += [_curve(name, *what, named) for name, what in CURVES.items()]
+        made.append(_pass_at_k(named))
+    return made
 
 
 def _dots(name: str, title: str, rows: Sequence[Row], field: str) -> Chart:

@@ -1,6 +1,7 @@
 import pytest
 from html_page import Page
 
+from openrlhf_cov.study import charts
 from openrlhf_cov.study.document import document, markdown, page
 from openrlhf_cov.study.plan import FINAL, REPORT, SCREEN, Run
 
@@ -31,6 +32,11 @@ def test_the_page_has_tables_answers_and_charts(spec, results):
     assert {f"chart-{name}" for name in found.data["charts"]} < set(found.ids())
     # 0.6, 0.6, 0.7: mean 0.6333, s 0.057735, half width 4.302653 / 30 = 0.143422
     assert "0.63 [0.49, 0.78]" in text
+
+
+def test_many_arms_have_no_curves(spec, results, monkeypatch):
+    monkeypatch.setattr(charts, "MOST_CURVES", 1)
+    assert [chart.name for chart in document(spec, results).charts] == ["test", "differences"]
 
 
 def test_a_part_of_a_study_says_how_much_there_is(spec, results):
