@@ -57,8 +57,8 @@ def test_the_memory_of_a_cpu_host_is_that_of_all_processes_together(plan_run):
     assert (status, shortfalls) == (0, [])
     assert "cluster: 1 node x 2 logical GPUs, 24 GiB of memory (--dry_run_nodes, --dry_run_gpus)" in lines
     assert "memory of a logical GPU, which is memory of its node, GiB, estimated (docs/sizing.md)" in lines
-    # 1 for the KV cache and 3 processes in the engine, 1 of the actor and 3 of the run, each 2/3; a model of nothing
-    assert " ".join(lines[-2].split()) == "node 0 5.7 GiB of 24.0"
+    # 1 for the KV cache and 2 processes in the engine, 1 of the actor and 3 of the run, each 2/3; a model of nothing
+    assert " ".join(lines[-2].split()) == "node 0 5.0 GiB of 24.0"
     assert not any("not counted" in line for line in lines)
 
 
@@ -68,8 +68,8 @@ def test_a_model_that_a_cpu_host_cannot_hold_is_a_shortfall(plan_run):
     assert status == 2
     assert lines[-1] == "dry run: 1 shortfall"
     # P = 7,615,616,512: weights, gradients and fp32 states are 20 P, the update 8 P, the reduce bucket 2e9, the engine
-    # 4 P + 1 GiB; 7 processes of 2/3 GiB
-    gib = (32 * 7_615_616_512 + 2e9) / 2**30 + 1 + 7 * 2 / 3
+    # 4 P + 1 GiB; 6 processes of 2/3 GiB
+    gib = (32 * 7_615_616_512 + 2e9) / 2**30 + 1 + 6 * 2 / 3
     assert shortfalls == [
         f"memory: node 0 needs {gib:.1f} GiB of 24.0 for all processes together, as GPUs are logical there; take a "
         "smaller model, lower --train.micro_batch_size or --data.max_len, or take a host with more memory; to plan "
