@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from openrlhf_cov.config import (
@@ -24,6 +25,7 @@ from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.terminal import Parser
 
 CLIP_RANGE_FLAGS = ("actor.eps_clip", "actor.eps_clip_low_high")
+OUR_REWARD = ("openrlhf_cov", "rewards", "reward_func.py")
 CLIP_FLAGS = (*CLIP_RANGE_FLAGS, "actor.dual_clip")
 
 GROUPS = {
@@ -163,10 +165,13 @@ class CovArgumentParser(Parser):
     def _check_sampling(self, args: argparse.Namespace, given: set[str]) -> None:
         """Refuse what dynamic sampling, or the reward, would ignore."""
         filters, source = getattr(args, "algo.dynamic_filtering_enable"), args.reward_source
+        is_ours = Path(str(getattr(args, "reward.remote_url"))).parts[-3:] == OUR_REWARD
+        benchmarks = (getattr(args, "eval.dataset") or "").startswith("bench:")
+        reads_programs = source in ("code", "row") or benchmarks or not is_ours
         for name in sorted(given):
             if name.startswith("sampling_") and not filters:
                 self.error(f"--{name} only applies with --algo.dynamic_filtering_enable; drop it or add that")
-            if name.startswith("code_") and source not in ("code", "row"):
+            if name.startswith("code_") and not reads_programs:
                 self.error(f"--{name} only applies to --reward_source code or row, got {source}; drop it or set one")
         generated, batch = getattr(args, "rollout.vllm_generate_batch_size"), getattr(args, "rollout.batch_size")
         if filters and generated not in (None, batch):

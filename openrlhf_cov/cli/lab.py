@@ -16,7 +16,7 @@ from openrlhf_cov.cli.packages import require
 from openrlhf_cov.cli.program import check_folder
 from openrlhf_cov.cli.tiny_tasks import check_sandbox
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.lab.settings import LabSettings
+from openrlhf_cov.lab.settings import PPO_CLIP, LabSettings
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.trainer import cpu_host
@@ -102,7 +102,12 @@ class Request:
         """Everything that the numbers of the run depend on."""
         named = {"task": self.args.task, "base_seed": self.args.base_seed}
         values = {**named, **asdict(self.settings), **asdict(self.config)}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        if not any(self.settings.clip):
+            values["clip"] = PPO_CLIP  # or the method's, which its settings say
+        elif self.config.at(0).ppo_clip:
+            values["clip_in_place_of_the_methods"] = True
+        found = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return {name: value for name, value in found.items() if not name.startswith("allow_")}
 
     def check(self) -> None:
         """UsageError where this host cannot make the run, or its folder cannot take it; nothing is written."""
@@ -130,6 +135,7 @@ class Request:
         recorded = read_json(self.args.output / RUN_FILE)
         if not isinstance(recorded, dict):
             return False
+        recorded = {name: value for name, value in recorded.items() if not name.startswith("allow_")}
         return {**Request.of(build_parser(), ["--output", "unused"]).record, **recorded} == self.record
 
 

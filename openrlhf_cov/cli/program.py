@@ -29,7 +29,7 @@ def run_as_program(name: str, work: Callable[[], int | None]) -> int:
         return 128 + signal.SIGINT
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler or signal.SIG_DFL)  # None: it was not set by Python
 
 
 def check_folder(output: Path) -> None:

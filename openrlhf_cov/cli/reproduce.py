@@ -233,7 +233,8 @@ def carry_out(words: Words, run: Run | None, args: argparse.Namespace) -> None:
         _train_tiny(run, args)
     elif not _is_for_the_trainer(due):
         if len(due) > len(words):
-            say(f"# it broke off, and goes on: {' '.join(due[len(words) :])}\n")
+            added = " ".join(due[len(words) :])
+            say(f"# it broke off, and goes on (if its job still runs, stop that first): {added}\n")
         status = _call([path_of(due[0]), *due[1:]], SCRIPTS.parent if due[0] == "ray" else None)
         if status:
             raise RunStopped(f"status {status} of: {commands.line(due)}")
@@ -277,7 +278,7 @@ def path_of(name: str) -> str:
 
 
 def _call(command: Words, folder: Path | None) -> int:
-    """Exit status; the command and all that it starts end with this process."""
+    """Exit status; the command ends with this process, and what it started does where this one can still say so."""
     ends_with_us = partial(die_with_parent, signal.SIGTERM)
     child = subprocess.Popen(command, cwd=folder, start_new_session=True, preexec_fn=ends_with_us)
     try:

@@ -36,8 +36,13 @@ def total_steps(settings: Mapping[str, str], asked: int | None = None, kept_frac
     """
     if asked is not None:
         return Total(asked, "--steps")
-    if limit := _whole(settings.get("--rollout_limit")):
+    found, limit = _steps_of_the_data(settings, kept_frac), _whole(settings.get("--rollout_limit"))
+    if limit and (found is None or limit < found.steps):
         return Total(limit, "--rollout_limit", exact=False)
+    return found
+
+
+def _steps_of_the_data(settings: Mapping[str, str], kept_frac: float) -> Total | None:
     prompts = _whole(settings.get("--data.max_samples"))
     batch, episodes = (_whole(setting(settings, flag)) for flag in ("--rollout.batch_size", "--train.num_episodes"))
     if not (prompts and batch and episodes):

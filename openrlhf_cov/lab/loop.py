@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from openrlhf_cov.lab.policy import Samples, log_probs_and_entropy, sample
-from openrlhf_cov.lab.settings import LabSettings
+from openrlhf_cov.lab.settings import PPO_CLIP, LabSettings
 from openrlhf_cov.lab.tasks import Problem, Task
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
@@ -40,7 +40,6 @@ from openrlhf_cov.tiny_task.tokenizer import PAD_TOKEN
 from openrlhf_cov.utils.metrics import MetricBuffer
 
 ENDS = (EOS_TOKEN, PAD_TOKEN)
-PPO_CLIP = (0.2, 0.2)
 
 
 class Lab:

@@ -31,7 +31,7 @@ def token_covariance(
 
     Tensors and result are (B, A); the result is 0 where ``action_mask`` is 0. Both means run over the unmasked tokens
     of this call, i.e. of one micro-batch, as in the published code; ``means`` replaces them by those of a larger set.
-    A token whose advantage is the mean has 0, also one whose probability is.
+    A token whose advantage is the mean has 0, also where its probability is 0.
     """
     mask = action_mask.bool()
     log_probs, advantages = log_probs.detach(), advantages.detach()

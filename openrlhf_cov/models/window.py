@@ -99,7 +99,7 @@ class Window:
             for values, unit in zip(finite, units, strict=True)
         ]
         totals = self._ranks.all_reduce_sum(torch.stack(parts).sum(1))
-        return totals / PARTS * units / self.count.clamp(min=1)
+        return totals.double() / PARTS * units.double() / self.count.clamp(min=1)
 
     def mean(self, values: Sequence[Tensor]) -> Tensor:
         """Mean of the values (B, A) over all action tokens, 0-d float64; as ``means``."""

@@ -93,7 +93,7 @@ def unpack(path: Path, asked: Callable[[Run], Sequence[str]] | None = None) -> I
                 run = record["run"]
                 metrics, evaluations = (_unpacked(record[name]) for name in ("metrics", "evaluations"))
                 made = Run(run["arm"], run["stage"], tuple(run["cell"]), run["seed"])
-                if asked is None or record["asked"] == asked(made):
+                if asked is None or record.get("asked") == asked(made):
                     yield _result(made, metrics, evaluations, record["test"])
     except (OSError, EOFError, lzma.LZMAError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} holds no results of a study: {' '.join(str(error).split())}") from error

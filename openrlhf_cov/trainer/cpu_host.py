@@ -40,8 +40,8 @@ ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 SPIN_COUNT = "10000"
 """Rounds for which a waiting thread of OpenMP spins before it sleeps; libgomp's own default is 300,000."""
 
-BYTES_OF_A_THREAD = 2**25
-"""Of a model's weights, for which an engine gets a thread."""
+SMALL_MODEL = 2**26
+"""Bytes of weights below which an engine computes with one thread."""
 
 GATHERS = ("all_gather", "all_gather_into_tensor")
 """Collectives of DeepSpeed's backend with which ZeRO-3 makes whole parameters of their parts."""
@@ -103,16 +103,13 @@ def engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def limit_engine_threads(model: str) -> None:
-    """Give the engine that this process is about to start no more threads than its model keeps busy.
+    """Give the engine that this process is about to start one thread if its model, in a local folder, is a small one.
 
-    One for each ``BYTES_OF_A_THREAD`` of the weights in a local folder, at least one and at most those of the process.
-    An operation of a small model is over before a second thread has begun, and during generation Ray, the engine's
+    An operation of such a model is over before a second thread has begun, and during generation Ray, the engine's
     front end and the rewards need cores.
     """
-    weights = sum(path.stat().st_size for path in Path(model).glob("*.safetensors"))
-    if is_cpu_host() and weights:
-        threads = int(os.environ.get("OMP_NUM_THREADS") or cores())
-        os.environ["OMP_NUM_THREADS"] = str(max(1, min(threads, weights // BYTES_OF_A_THREAD)))
+    if is_cpu_host() and 0 < sum(path.stat().st_size for path in Path(model).glob("*.safetensors")) < SMALL_MODEL:
+        os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @contextmanager

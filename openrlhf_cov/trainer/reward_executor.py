@@ -3,9 +3,9 @@
 import asyncio
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from openrlhf.utils.agent import AgentExecutorBase, SingleTurnAgentExecutor
 from openrlhf.utils.logging_utils import init_logger
 
@@ -90,10 +90,12 @@ def _values(reward: dict[str, Any], truncated: bool) -> dict[str, Any]:
 
 def _number(value: Any) -> float:
     """The one number in a tensor, array or list, or itself. ValueError for several, none and what is not finite."""
-    numbers = np.ravel(value)
-    if numbers.size != 1:
-        raise ValueError(f"a reward is one number, got {numbers.size}")
-    number = float(numbers[0])
+    value = value.tolist() if hasattr(value, "tolist") else value  # tensors of any type and device, arrays
+    while isinstance(value, Sequence) and not isinstance(value, str):
+        if len(value) != 1:
+            raise ValueError(f"a reward is one number, got {len(value)}")
+        value = value[0].tolist() if hasattr(value[0], "tolist") else value[0]
+    number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"the reward is {number}")
     return number

@@ -8,6 +8,7 @@ from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import Schedule
 
+OUR_REWARD = ["--reward.remote_url", "openrlhf_cov/rewards/reward_func.py"]
 CLIP, KL = ("--cov_type", "clip_cov"), ("--cov_type", "kl_cov")
 REQUIRED = ("--reward.remote_url", "reward.py", "--vllm.num_engines", "1")
 QAE = ("--method", "qae", "--rollout.n_samples_per_prompt", "8")
@@ -283,11 +284,19 @@ def test_a_shortened_clip_flag_is_respected(parse, flags, low_high):
     [
         ([*KL, "--clip_cov_rat", "1e-3"], ["--clip_cov_ratio", "got --cov_type kl_cov"]),
         ([*KL, "--actor.dual", "10"], ["--actor.dual_clip", "--kl_cov_keep_ppo_clip"]),
+        (["--sampling_max_stale", "2"], ["--sampling_max_staleness", "--algo.dynamic_filtering_enable"]),
+        ([*OUR_REWARD, "--code_timeout", "9"], ["--code_timeout", "got math"]),
     ],
 )
 def test_a_shortened_flag_without_effect_is_refused(parse, refused, flags, named):
     line = refused(parse, *flags)
     assert all(text in line for text in named), line
+
+
+@pytest.mark.parametrize("more", [["--reward_source", "row"], ["--eval.dataset", "bench:code_basics"]])
+def test_limits_of_programs_are_taken_where_programs_run(parse, more):
+    assert parse(*OUR_REWARD, "--code_timeout", "9", *more).code_timeout == 9.0
+    assert parse("--reward.remote_url", "mine/reward_func.py", "--code_timeout", "9").code_timeout == 9.0
 
 
 def test_flags_become_the_config(parse):

@@ -75,11 +75,20 @@ def test_a_run_that_was_made_before_a_setting_existed_counts(tmp_path, base_poli
     lab.main(command)
     record = json.loads((output / "lab.json").read_text())
     del record["cispo_cap"], record["random_reward"]
+    record |= {"clip": [0.2, 0.2], "allow_large_cov_ratio": True}  # no number depends on the second
     (output / "lab.json").write_text(json.dumps(record))
     assert lab.main(command) == 0
     assert "nothing to do" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         lab.main([*command, "--random_reward"])
+    assert "does not hold this run" in capsys.readouterr().err
+
+
+def test_a_clip_in_place_of_the_methods_is_another_run(tmp_path, base_policies, capsys):
+    command = ["--output", str(tmp_path / "run"), *base_policies, *SHORT, "--cov_type", "clip_cov"]
+    lab.main(command)
+    with pytest.raises(SystemExit):
+        lab.main([*command, "--actor.eps_clip_low_high", "0.2", "0.2"])
     assert "does not hold this run" in capsys.readouterr().err
 
 

@@ -38,6 +38,8 @@ def test_dynamic_sampling_uses_prompts_up():
     assert total_steps(flags) == Total(100, "1,000 prompts / 10 a step")
     assert total_steps(flags, asked=7) == Total(7, "--steps")
     assert total_steps(flags | {"--rollout_limit": "40"}) == Total(40, "--rollout_limit", exact=False)
+    assert total_steps(flags | {"--rollout_limit": "400"}) == Total(100, "1,000 prompts / 10 a step")  # all there is
+    assert total_steps({"--rollout_limit": "40"}) == Total(40, "--rollout_limit", exact=False)
 
 
 # --- how fast

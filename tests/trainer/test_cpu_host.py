@@ -149,13 +149,13 @@ def test_a_policy_of_the_user_for_waiting_threads_is_not_overruled(monkeypatch):
     ("weights", "host", "expected"),
     [
         ([7 * 2**20], True, "1"),  # 7 MiB, the embedded task
-        ([2**26, 2**25], True, "3"),  # 96 MiB in two files, 32 for each thread
-        ([2**33], True, "4"),  # the process has no more
+        ([2**25, 2**25 - 1], True, "1"),  # in two files
+        ([2**25, 2**25], True, "4"),
         ([], True, "4"),  # a name on the hub
         ([7 * 2**20], False, "4"),
     ],
 )
-def test_an_engine_gets_the_threads_that_its_model_keeps_busy(tmp_path, monkeypatch, weights, host, expected):
+def test_an_engine_of_a_small_model_has_one_thread(tmp_path, monkeypatch, weights, host, expected):
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: host)
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     for number, size in enumerate(weights):

@@ -89,7 +89,13 @@ def test_a_reward_of_the_user_is_called_as_upstream_calls_it(tokenizer, tmp_path
     assert output["extra_logs"] == {"reward/error_frac": 0.0, "length": 3.0}
 
 
-@pytest.mark.parametrize("value", ["1", "[1]", "torch.tensor(1.0)", "torch.ones(1, 1)", "numpy.float32(1)", "True"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("1", "[1]", "True", "numpy.float32(1)", "numpy.ones((1, 1))", "torch.tensor(1.0)", "torch.ones(1, 1)"),
+        *("torch.ones(1, dtype=torch.bfloat16)", "[torch.ones(1, requires_grad=True)]"),
+    ],
+)
 def test_one_number_is_a_reward_in_any_wrapping(tokenizer, tmp_path, value):
     body = f"import numpy, torch\ndef reward_func(queries, prompts, labels):\n    return {{'rewards': {value}}}\n"
     output = execute(tokenizer, RewardExecutor(write(tmp_path, body), RewardConfig()), "abc")

@@ -53,7 +53,8 @@ def refuses(settings: GmpoSettings, flags: Mapping[str, Any]) -> str | None:
     for what in (each for each, given in of_tokens.items() if given):
         return (
             f"--method gmpo has one advantage for all tokens of a response, {what} gives each its own; it takes "
-            "--algo.advantage.estimator group_norm or another, and --algo.kl.use_loss or --algo.kl.init_coef 0"
+            "--algo.advantage.estimator group_norm or another, --algo.advantage.gamma 1, and --algo.kl.use_loss or "
+            "--algo.kl.init_coef 0"
         )
     return None
 

@@ -40,6 +40,17 @@ def window(size=1.0, change=lambda batch: batch):
     return Window([batch], [keys], (0.2, 0.28), ALONE, *others)
 
 
+@pytest.mark.parametrize("value", [0.7, 1e-9, -3e7])
+def test_the_mean_of_equal_values_is_the_value(value):
+    """A float32 misses it; then a token of probability 0 with the mean advantage would have covariance -inf."""
+    values = torch.full((7, 14285), value)  # 99,995 tokens
+    mask = torch.ones_like(values, dtype=torch.bool)
+    batch = TokenBatch(values, values, values, mask)
+    mean = Window([batch], [torch.zeros_like(values, dtype=torch.int64)], (0.2, 0.2), ALONE).mean([values])
+    assert mean.dtype == torch.float64
+    assert mean.to(values.dtype) == values[0, 0]
+
+
 def outcome(config, window):
     """(plan or None, A', k): what a method makes of the step."""
     (batch,) = window.batches
