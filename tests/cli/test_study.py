@@ -93,7 +93,7 @@ def test_a_study_is_cut_off_and_goes_on(tmp_path, base_policies, spec_file, caps
     elsewhere = [str(more), "--output", str(tmp_path / "new"), *words[3:], "--unpack", str(tmp_path / "all.jsonl.xz")]
     assert study.main(elsewhere) == 0
     assert "4 of 6 runs are finished" in capsys.readouterr().out
-    assert {path.parts[-4] for path in (tmp_path / "new").rglob("result.json")} == {"cispo"}
+    assert {path.parts[-4] for path in (tmp_path / "new").rglob("result.json")} == {"CISPO"}
     assert "6 of 6 runs are finished" in (tmp_path / "new" / "study.md").read_text()
     assert study.main([str(spec_file(task="addition")), *elsewhere[1:]]) == 2
     # other settings in the same place

@@ -280,10 +280,10 @@ def lab_updates(model_folder, flags: list[str], updates: int) -> dict[str, torch
     from openrlhf_cov.utils.metrics import MetricBuffer
 
     model = LlamaForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
-    args = command.build_parser().parse_args(["--output", "unused", *flags])
+    config = command.Request.of(command.build_parser(), ["--output", "unused", *flags]).config
     settings = LabSettings(prompts=2, updates=1, learning_rate=0.1, seed=42)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(model_folder)
-    lab = Lab(None, model, tokenizer, settings, command.configured(args))
+    lab = Lab(None, model, tokenizer, settings, config)
     lab.optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.95), eps=1.0, weight_decay=0.0)
     lab.loss.start_step(lab.config.at(4), settings.seed, 5, rank=0)
     rollouts = make_rollouts(model_folder, DRIFT)
