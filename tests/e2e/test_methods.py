@@ -19,7 +19,7 @@ SMALL = """
 TARGET = 0.5
 """Nats; what a policy of the embedded task has is of this size."""
 
-SETTINGS = ACTIVE | {"stare": {"stare_gate": 3.0}}  # an entropy that 21 symbols can have
+SETTINGS = ACTIVE | {"stare": {}}  # the target takes the place of its gate
 RUNS = {
     "clip_cov qae steer cw_grpo entropy_advantage": "clip_cov_ratio",
     "kl_cov top_entropy passk repo_r stare": "repo_zeta",
