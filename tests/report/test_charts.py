@@ -64,9 +64,6 @@ def named(chart, name):
     return next(mark for mark in marks_of(chart) if mark.name == name)
 
 
-# --- all of them
-
-
 def test_plotly_takes_every_chart(three):
     charts, missing = overview_charts(three)
     assert [chart.name for chart in charts] == [

@@ -89,14 +89,11 @@ def ranks(device):
         assert tensor.device == device
         return tensor
 
-    def all_reduce_sum(tensor):
-        return checked(tensor) * 2
-
     def all_gather(tensor):
         assert tensor.dim() == 1
         return torch.cat([checked(tensor)] * 2)
 
-    return Ranks(all_reduce_sum, all_gather)
+    return Ranks(lambda tensor: checked(tensor) * 2, all_gather)
 
 
 BROKEN = {
