@@ -4,7 +4,7 @@ import argparse
 import difflib
 import re
 import sys
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -100,10 +100,7 @@ class CovArgumentParser(Parser):
         if parsed.dry_run_gpu_memory:
             self.set_defaults(**self.gpu_host_defaults)
             parsed = super().parse_args(argv, namespace)
-        unset = object()
-        marked = argparse.Namespace(**dict.fromkeys(vars(parsed), unset))
-        given = {name for name, value in vars(super().parse_args(argv, marked)).items() if value is not unset}
-        self._check(parsed, given)
+        self._check(parsed, given_flags(super().parse_args, argv, parsed))
         return parsed
 
     def declare(self) -> None:
@@ -236,6 +233,15 @@ class CovArgumentParser(Parser):
             setattr(args, "actor.eps_clip_low_high", first.ppo_clip)
         if first.entropy_bonus_in_force is not None:
             setattr(args, "actor.entropy_coef", first.entropy_bonus_in_force)  # upstream then computes the entropy
+
+
+def given_flags(
+    parse: Callable[..., argparse.Namespace], words: Sequence[str] | None, parsed: argparse.Namespace
+) -> set[str]:
+    """Names of the flags that ``words``, of which ``parse`` made ``parsed``, give a value."""
+    unset = object()
+    marked = argparse.Namespace(**dict.fromkeys(vars(parsed), unset))
+    return {name for name, value in vars(parse(words, marked)).items() if value is not unset}
 
 
 def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:

@@ -5,13 +5,12 @@ import logging
 import os
 import sys
 import time
-from argparse import Namespace
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.cli.arguments import add_config_arguments, unread_clip, unread_flags
+from openrlhf_cov.cli.arguments import add_config_arguments, given_flags, unread_clip, unread_flags
 from openrlhf_cov.cli.packages import require
 from openrlhf_cov.cli.program import check_folder
 from openrlhf_cov.cli.tiny_tasks import check_sandbox
@@ -91,11 +90,8 @@ class Request:
     def of(cls, parser: Parser, words: Sequence[str]) -> "Request":
         """ValueError for settings that are refused; the parser refuses words that are no flags."""
         args = parser.parse_args(list(words))
-        unset = object()
-        marked = Namespace(**dict.fromkeys(vars(args), unset))
-        given = {name for name, value in vars(parser.parse_args(list(words), marked)).items() if value is not unset}
-        settings = LabSettings.from_args(args)
-        return cls(words, args, settings, configured(args, given))
+        given = given_flags(parser.parse_args, list(words), args)
+        return cls(words, args, LabSettings.from_args(args), configured(args, given))
 
     @property
     def record(self) -> dict[str, Any]:
