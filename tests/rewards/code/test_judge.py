@@ -1,6 +1,7 @@
 """What a verdict says, and what costs a program its budget and nothing else."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from openrlhf_cov.rewards.code.sandbox import Sandbox
 
 ONE = {"stdin": [["", "1"]]}
 CALL = {"function": "f", "calls": [[[1], 1]]}
+ROOMY = Budget(seconds=2.0, total_seconds=60.0, memory_mb=256, output_mb=1)
 SHORT = Budget(seconds=0.2, total_seconds=0.3, memory_mb=256, output_mb=1)
 
 
@@ -93,3 +95,25 @@ def test_waiting_is_counted_while_a_program_runs(sandbox):
     process.kill("time")
     process.finish(time.monotonic() + 20)
     assert waited > 0
+
+
+@pytest.mark.parametrize("stop", [True, False])
+@pytest.mark.parametrize(
+    ("program", "tests"),
+    [
+        ("n = int(input())\nprint(n if n == 2 else 9)", {"stdin": [["1", "1"], ["2", "2"]]}),
+        ("def f(n): return n if n == 2 else 9", {"function": "f", "calls": [[[1], 1], [[2], 2]]}),
+        ("def f(n): return n if n == 2 else 9", ["assert f(1) == 1", "assert f(2) == 2"]),
+    ],
+)
+def test_the_first_failure_ends_it_unless_shares_are_asked_for(verdict, program, tests, stop):
+    found = verdict(program, tests, replace(ROOMY, stop=stop))
+    assert found.status == "wrong" or isinstance(tests, list)
+    assert found.share == (0.0 if stop else 0.5)  # the second test of two passes where it runs
+
+
+def test_all_tests_of_a_response_share_one_budget(verdict):
+    busy = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass\nprint(1)"
+    tests = {"stdin": [["", "1"]] * 8}  # each within its 2 s, 3.2 s together
+    assert verdict(busy, tests, replace(ROOMY, total_seconds=1.0)).status == "time"
+    assert verdict(busy, tests, ROOMY).status == "passed"
