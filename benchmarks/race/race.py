@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -45,8 +45,6 @@ COLUMNS = {
     "reward": "reward",
 }
 STEP = re.compile(r"Global step \d+: (\{.*\})")
-WARM_UP = 2
-"""Steps that do not count: caches and pools fill."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +65,8 @@ class Task:
     reward: str
     upstream: str = ""
     """Flags that only OpenRLHF has."""
+    warm_up: int = 2
+    """Steps that do not count: caches and pools fill."""
 
 
 TASKS = {
@@ -78,6 +78,7 @@ TASKS = {
         *(16, 8, 64, 16, 64, 512),
         *(2e-6, 1e-3, "word"),
         "--data.apply_chat_template --actor.gradient_checkpointing_enable",
+        1,
     ),
 }
 
@@ -90,6 +91,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/race"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument(
+        "--prompts", type=int, help="of a step, with updates of a rollout as many (default: the task's)"
+    )
     parser.add_argument("--only", nargs="+", choices=(*OURS, *OTHERS), default=(*OURS, *OTHERS))
     parser.add_argument("--trl", type=Path, default=Path("runs/race/trl"), help="TRL's environment")
     parser.add_argument("--table", type=Path, help="print the table of these results")
@@ -120,9 +124,16 @@ def make_trl(folder: Path) -> None:
     subprocess.run([folder / "bin" / "pip", "install", "--quiet", "--requirement", requirements], check=True)
 
 
+def task_of(args: argparse.Namespace) -> Task:
+    """The task, scaled to the prompts that are asked for."""
+    task = TASKS[args.task]
+    prompts = args.prompts or task.prompts
+    return replace(task, prompts=prompts, train_batch=task.train_batch * prompts // task.prompts)
+
+
 def command(name: str, args: argparse.Namespace, output: Path) -> tuple[list[str], dict[str, str]]:
     """The command line of a contestant, and what it needs in its environment."""
-    task, folder = TASKS[args.task], args.folder.resolve()
+    task, folder = task_of(args), args.folder.resolve()
     model, data = folder / task.model, folder / task.data
     if name == "trl":
         flags = f"""--model {model} --data {data} --prompt_key {task.keys[0]} --label_key {task.keys[1]}
@@ -153,7 +164,8 @@ def command(name: str, args: argparse.Namespace, output: Path) -> tuple[list[str
 
 
 def measure(name: str, args: argparse.Namespace, output: Path) -> dict:
-    """One run: medians over its steps, without the first ``WARM_UP``."""
+    """One run: medians over its steps, without the first ones."""
+    warm_up = task_of(args).warm_up
     output.mkdir(parents=True, exist_ok=True)
     argv, variables = command(name, args, output)
     path = os.pathsep.join([str(REPOSITORY), str(HERE)])
@@ -174,10 +186,10 @@ def measure(name: str, args: argparse.Namespace, output: Path) -> dict:
             ends.append((now, sum(used.values())))
         time.sleep(0.1)
     steps = steps_of(log_path.read_text(errors="replace"))
-    if process.returncode or len(steps) <= WARM_UP + 1:
+    if process.returncode or len(steps) <= warm_up:
         sys.exit(f"race: {name} ended with status {process.returncode} after {len(steps)} steps; see {log_path}")
-    (begin, cpu), (end, cpu_end) = ends[WARM_UP - 1], ends[-1]
-    counted = steps[WARM_UP:]
+    (begin, cpu), (end, cpu_end) = ends[warm_up - 1], ends[-1]
+    counted = steps[warm_up:]
     row = {key: statistics.median(step[key] for step in counted) for key in COLUMNS.values() if "timing/" in key}
     tokens = sum(step["rollout/response_length_mean"] * step["rollout/num_samples"] for step in counted)
     return row | {

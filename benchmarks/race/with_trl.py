@@ -82,7 +82,7 @@ def main() -> None:
     args = parser.parse_args()
 
     tokenizer = AutoTokenizer.from_pretrained(args.model, padding_side="left")
-    rows = [json.loads(line) for line in Path(args.data).read_text().splitlines()][: args.steps * args.prompts]
+    rows = [json.loads(line) for line in Path(args.data).read_bytes().splitlines()][: args.steps * args.prompts]
     prompts = [row[args.prompt_key] for row in rows]
     if args.reward == "word":
         prompts = [[{"role": "user", "content": text}] if isinstance(text, str) else text for text in prompts]

@@ -210,20 +210,25 @@ def train(request: Request) -> dict[str, float]:
             line = " ".join(f"{name} {value:.3f}" for name, value in shown.items())
             say(f"step {step}: reward {values['reward']:.3f} entropy {values['entropy/mean']:.3f} {line}\n")
         clocks = time.monotonic(), time.process_time()
-    greedy, drawn = lab.test()
-    _write(
-        output / TEST_FILE,
-        {
-            "prompts": [problem.prompt for problem in lab.task.test],
-            "kinds": [lab.task.kind(problem) for problem in lab.task.test],
-            "samples": drawn.shape[1],
-            "greedy": greedy.int().tolist(),
-            "right": drawn.sum(1).tolist(),
-        },
-    )
-    result |= {"test/greedy": greedy.float().mean().item(), "test/sampled": drawn.float().mean().item()}
+    test = test_record(lab)
+    _write(output / TEST_FILE, test)
+    questions = len(test["greedy"])
+    sampled = sum(test["right"]) / (questions * test["samples"])
+    result |= {"test/greedy": sum(test["greedy"]) / questions, "test/sampled": sampled}
     _write(output / RESULT_FILE, result)
     return result
+
+
+def test_record(lab: Any) -> dict[str, Any]:
+    """The test of a ``Lab``, question by question: greedy answers, and how many of the sampled ones are right."""
+    greedy, drawn = lab.test()
+    return {
+        "prompts": [problem.prompt for problem in lab.task.test],
+        "kinds": [lab.task.kind(problem) for problem in lab.task.test],
+        "samples": drawn.shape[1],
+        "greedy": greedy.int().tolist(),
+        "right": drawn.sum(1).tolist(),
+    }
 
 
 def base_policies() -> Path:

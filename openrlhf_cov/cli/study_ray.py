@@ -1,48 +1,220 @@
-"""A study whose runs are those of a cluster: its flags are checked, its commands are for whoever has the machines."""
+"""A study whose runs are those of the whole trainer, on the Ray that is there or on one of each run's own.
+
+A run is a training, then a look at the trained model, which decides nothing of it: an embedded task is asked by the
+laboratory, which knows its splits, anything else by ``openrlhf-cov evaluate`` with the flags that the spec has under
+``validation`` and ``test``.
+"""
 
 import io
+import json
 import shlex
+import shutil
+import signal
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from openrlhf_cov.errors import UsageError
-from openrlhf_cov.study.plan import Run, Scores, all_runs, number_of_runs
-from openrlhf_cov.study.spec import Spec
+from openrlhf_cov.cli.check_run import find_weights, has_checkpoint
+from openrlhf_cov.cli.lab import test_record
+from openrlhf_cov.cli.local_ray import stop
+from openrlhf_cov.cli.make_tiny_task import read_task
+from openrlhf_cov.cli.study_runs import Study
+from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
+from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.study.plan import SCREEN, Run, all_runs, number_of_runs
+from openrlhf_cov.study.results import RESULT_FILE, TEST_FILE, VALIDATION_FILE
+from openrlhf_cov.utils.json_lines import read_json, replacing
+from openrlhf_cov.utils.metrics_log import METRICS_FILE, MetricsLog, read_metrics
+from openrlhf_cov.utils.orphans import die_with_parent
 from openrlhf_cov.utils.terminal import say
 
-TRAINER = ("python", "-m", "openrlhf_cov.cli.train_ppo_ray")
+ASKED_FILE, LOG_FILE, STATE = "asked.json", "log.txt", "state"
+"""Of a run: its flags, what its commands said, its checkpoints."""
+HELD_OUT = 512
+"""Problems of an embedded task that no run trains on; the laboratory's are among them."""
+
+Seen = tuple[Mapping[int, Mapping[str, float]], Mapping[str, Any]]
+"""What a look at a trained model finds: evaluations by step, and the record of the test."""
 
 
-def command(spec: Spec, output: Path, run: Run) -> list[str]:
-    """The run as a command line of the trainer."""
-    folder = output / run.folder
-    arm = spec.arm(run.arm)
-    places = ["--ckpt.output_dir", str(folder), "--ckpt.path", str(folder / "state")]
-    return [*TRAINER, *spec.words, *arm.words, *run.cell, "--train.seed", str(run.seed), *places]
+class RayStudy(Study):
+    """Each run is one of ``openrlhf-cov train``."""
+
+    def words(self, run: Run) -> list[str]:
+        """The run as a command line of the trainer; an embedded task brings policy, data and reward."""
+        folder = self.output / run.folder
+        flags = self.asked(run)[2:]  # without --task
+        if self.spec.task in TINY_TASKS:
+            data = ("--data.prompt_dataset", f"{self.task}/train.jsonl", "--data.input_key", "input")
+            policy = ("--actor.model_name_or_path", f"{self.task}/model", "--data.label_key", "label")
+            flags = [*policy, *data, *TINY_TASKS[self.spec.task].flags, *flags]
+        return [*flags, "--ckpt.output_dir", str(folder), "--ckpt.path", str(folder / STATE)]
+
+    @property
+    def task(self) -> Path:
+        """Where the embedded task lies, for all studies."""
+        return self.base_policies / f"trainer-{self.spec.task}"
+
+    def check(self, path: Path) -> None:
+        """See ``Study``; the trainer's own checks of a run come when it starts."""
+        if self.spec.task not in TINY_TASKS:
+            tuned = any(len(arm.cells) > 1 for arm in self.spec.arms)
+            if "--samples" not in self.spec.test:
+                raise UsageError(
+                    f"{path}: test has flags of openrlhf-cov evaluate, with --samples, as task {self.spec.task!r} is "
+                    f"none of the embedded ones; got {shlex.join(self.spec.test)!r}"
+                )
+            if tuned and not self.spec.validation:
+                raise UsageError(
+                    f"{path}: validation has the flags of openrlhf-cov evaluate by which a point is chosen; it is "
+                    "empty, and arms have a grid"
+                )
+        said = io.StringIO()
+        for arm in self.spec.arms:
+            for cell in arm.cells:
+                reason = refusal(self.words(Run(arm.name, SCREEN, cell, 0)), said)
+                if reason is not None:
+                    raise UsageError(f"{path}: arm {arm.name}: {reason}")
+
+    def say_commands(self) -> None:
+        """Every run that is known before tuning, as a line for a shell."""
+        known = all_runs(self.spec, self.scores())
+        for run in known:
+            say(shlex.join(["python", "-m", "openrlhf_cov.cli.train_ppo_ray", *self.words(run)]) + "\n")
+        say(f"# {self.spec.title}: {len(known)} of {number_of_runs(self.spec)} runs; the others follow from tuning\n")
+
+    def has(self, run: Run) -> bool:
+        """See ``Study``."""
+        folder = self.output / run.folder
+        recorded = read_json(folder / ASKED_FILE)
+        if recorded != self.asked(run) and folder.exists() and any(folder.iterdir()):
+            self.refuse_another(run)
+        return (folder / RESULT_FILE).is_file()
+
+    def prepare(self, run: Run) -> None:
+        """The embedded task, if it is one."""
+        name = self.spec.task
+        if name not in TINY_TASKS or read_task(self.task, name) is not None:
+            return
+        rows = ("--test_rows", str(HELD_OUT), "--train_rows", str(TINY_TASKS[name].problems - HELD_OUT))
+        words = ["make_tiny_task", "--task", name, "--output", str(self.task), *rows]
+        log = self.output / "task.txt"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        call(words, log)
+
+    def train(self, run: Run) -> None:
+        """A training goes on from its last checkpoint; without one it begins again."""
+        folder = self.output / run.folder
+        trained = find_weights(folder) and (folder / "config.json").is_file()
+        if not trained and not has_checkpoint(folder / STATE):
+            shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / ASKED_FILE) as file:
+            file.write(json.dumps(self.asked(run)).encode())
+        if not trained:
+            goes_on = ["--ckpt.load_enable"] if has_checkpoint(folder / STATE) else []
+            call(["train_ppo_ray", *self.words(run), *goes_on], folder / LOG_FILE)
+            shutil.rmtree(folder / STATE, ignore_errors=True)
+        look = seen_by_laboratory if self.spec.task in TINY_TASKS else seen_by_evaluate
+        evaluations, test = look(self, folder)
+        (folder / VALIDATION_FILE).unlink(missing_ok=True)
+        curve = MetricsLog(folder / VALIDATION_FILE)
+        for step, values in evaluations.items():
+            curve.write(step, values)
+        for name, content in ((TEST_FILE, test), (RESULT_FILE, values)):
+            with replacing(folder / name) as file:
+                file.write(json.dumps(content).encode())
 
 
-def check(spec: Spec, path: Path, output: Path) -> None:
-    """UsageError, naming the arm, for flags of a cell that the trainer's parser refuses."""
+def refusal(words: Sequence[str], said: io.StringIO) -> str | None:
+    """Why the trainer's parser refuses a command line; None if it does not."""
     from openrlhf_cov.cli import train_ppo_ray
 
-    argv, said = sys.argv, io.StringIO()
-    for arm in spec.arms:
-        for cell in arm.cells:
-            sys.argv = command(spec, output, Run(arm.name, "screen", cell, 0))[len(TRAINER) - 1 :]
-            try:
-                with redirect_stderr(said), redirect_stdout(io.StringIO()):  # upstream's warnings, the same for all
-                    train_ppo_ray.parse_args()
-            except SystemExit as error:
-                reason = said.getvalue().strip().splitlines()[-1].partition(": error: ")[2]
-                raise UsageError(f"{path}: arm {arm.name}: {reason}") from error
-            finally:
-                sys.argv = argv
+    argv, sys.argv = sys.argv, ["train_ppo_ray", *words]
+    try:
+        with redirect_stderr(said), redirect_stdout(io.StringIO()):  # upstream's warnings, the same for all
+            train_ppo_ray.parse_args()
+    except SystemExit:
+        return said.getvalue().strip().splitlines()[-1].partition(": error: ")[2]
+    finally:
+        sys.argv = argv
+    return None
 
 
-def dry_run(spec: Spec, output: Path, scores: Scores) -> None:
-    """Every run that is known before tuning, as a line for a shell."""
-    known = all_runs(spec, scores)
-    for run in known:
-        say(shlex.join(command(spec, output, run)) + "\n")
-    say(f"# {spec.title}: {len(known)} of {number_of_runs(spec)} runs; the others follow from what tuning finds\n")
+def call(words: Sequence[str], log: Path) -> None:
+    """Run a command of this package to its end; RunStopped, naming ``log`` with what it said, if it fails."""
+    with log.open("a") as said:
+        child = subprocess.Popen(
+            [sys.executable, "-m", f"openrlhf_cov.cli.{words[0]}", *words[1:]],
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=partial(die_with_parent, signal.SIGTERM),
+        )
+        try:
+            status = child.wait()
+        finally:
+            stop(child)
+    if status:
+        lines = log.read_text(errors="replace").strip().splitlines()
+        raise RunStopped(f"{words[0]} ended with status {status}: {lines[-1] if lines else ''} (all of it: {log})")
+
+
+def seen_by_laboratory(study: RayStudy, folder: Path) -> Seen:
+    """The base policy and the trained one on the validation split, and the test."""
+    from openrlhf_cov.trainer import cpu_host
+
+    cpu_host.install()
+    import torch
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+    from openrlhf_cov.lab.loop import Lab
+    from openrlhf_cov.lab.settings import LabSettings
+    from openrlhf_cov.lab.tasks import TASKS
+    from openrlhf_cov.models.config import CovConfig
+
+    task = TASKS[study.spec.task]()
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    before, after = (
+        Lab(
+            task,
+            LlamaForCausalLM.from_pretrained(place, dtype=torch.float32).eval(),
+            tokenizer,
+            LabSettings(),
+            CovConfig(),
+        )
+        for place in (study.task / "model", folder)
+    )
+    return {0: before.evaluate(), last_step(folder): after.evaluate()}, test_record(after)
+
+
+def seen_by_evaluate(study: RayStudy, folder: Path) -> Seen:
+    """Greedy accuracy by the flags of ``validation``, if there are any, else of ``test``; and the test."""
+    from openrlhf_cov.evaluation.samples import BenchmarkSamples, read_samples
+
+    def asked(name: str, flags: Sequence[str]) -> list[BenchmarkSamples]:
+        call(["evaluate", "--model", str(folder), "--output", str(folder / name), *flags], folder / LOG_FILE)
+        return read_samples(folder / name)[1]
+
+    one = ("--temperature", "0", "--samples", "1")
+    greedy, drawn = asked("test-greedy", (*study.spec.test, *one)), asked("test", study.spec.test)
+    validation = asked("validation", (*study.spec.validation, *one)) if study.spec.validation else greedy
+    right = [each.correct for each in drawn]
+    test = {
+        "kinds": [each.settings.name for each in drawn for _ in each.problems],
+        "samples": right[0].shape[1],
+        "greedy": [int(row[0]) for each in greedy for row in each.correct],
+        "right": [int(row.sum()) for each in right for row in each],
+    }
+    rows = [row[0] for each in validation for row in each.correct]
+    return {last_step(folder): {"greedy": sum(map(float, rows)) / len(rows)}}, test
+
+
+def last_step(folder: Path) -> int:
+    """Of the training in a folder."""
+    return read_metrics(folder / METRICS_FILE)[-1]["step"]

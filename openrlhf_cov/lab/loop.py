@@ -95,7 +95,6 @@ class Lab:
         names = ("entropy/mean", "cov/prob_weighted_mean", "cov/mean")
         entropy, weighted, covariance = (values[name] for name in names)
         values |= self.dynamics.step(entropy, weighted, covariance, eta)
-        values |= {f"entropy/position_{place}": value for place, value in enumerate(_by_position(rollout))}
         lengths = rollout.action_mask.sum(1).float()
         return values | logged | {"reward": scores.mean().item(), "response_length": lengths.mean().item()}
 
@@ -276,12 +275,6 @@ class Lab:
         texts = ["".join(self.words[token] for token in row if token != self.pad) for row in rows]
         found = [self.task.is_right(text, asked[place // each].label) for place, text in enumerate(texts)]
         return torch.tensor(found).view(-1, each)
-
-
-def _by_position(rollout: Rollout) -> list[float]:
-    """Mean entropy (nats) of the tokens at each place of a response."""
-    totals = (rollout.entropy * rollout.action_mask).sum(0)
-    return (totals / rollout.action_mask.sum(0).clamp(min=1)).tolist()
 
 
 def frozen(model: LlamaForCausalLM) -> LlamaForCausalLM:

@@ -21,6 +21,10 @@ ENTROPY_HISTOGRAM = LogHistogram(-16.0, 4.0)
 
 ENTROPY_LEVELS = {"entropy/p10": 0.1, "entropy/p50": 0.5, "entropy/p90": 0.9}
 
+POSITIONS = 8
+"""Places at the beginning of a response whose entropy is followed: what decides often stands there, and the mean over
+all tokens hides it."""
+
 TOP_FRACTIONS = {
     "cov/top_2e-4": 2e-4,
     "cov/top_2e-3": 2e-3,
@@ -147,7 +151,17 @@ def entropy_metrics(entropy: Tensor, action_mask: Tensor, scores: Tensor) -> lis
         Distribution(ENTROPY_LEVELS, ENTROPY_HISTOGRAM, entropy.clamp(min=0).log(), mask),
         Mean("entropy/correct", masked_sum(entropy.double(), correct), correct.sum()),
         Mean("entropy/wrong", masked_sum(entropy.double(), wrong), wrong.sum()),
+        *position_metrics(entropy, mask),
     ]
+
+
+def position_metrics(entropy: Tensor, mask: Tensor) -> list[Metric]:
+    """Means over the first, second, ... action token of every response, (B, A) and boolean (B, A)."""
+    place = (mask.cumsum(1) - 1).masked_fill(~mask, POSITIONS).clamp(max=POSITIONS).flatten()
+    sums = torch.zeros(2, POSITIONS + 1, dtype=torch.float64, device=entropy.device)
+    sums[0].index_add_(0, place, entropy.double().masked_fill(~mask, 0.0).flatten())
+    sums[1].index_add_(0, place, torch.ones_like(place, dtype=torch.float64))
+    return [Mean(f"entropy/position_{each}", *sums[:, each]) for each in range(POSITIONS)]
 
 
 def selection_metrics(entropy: Tensor, action_mask: Tensor, selected: Tensor) -> list[Metric]:

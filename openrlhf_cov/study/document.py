@@ -1,5 +1,6 @@
 """A study in words and tables, as a page of HTML and as Markdown (pure); every number comes from the runs."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,21 +22,31 @@ MAIN = {
     "deciding entropy": "deciding entropy",
     "entropy": "entropy",
     "length": "length",
-    "seconds": "CPU s",
+    "seconds": "s/step",
 }
 """Number of a row -> heading of the main table."""
+UPDATES = {
+    "selected": "selected, %",
+    "positive mass": "positive mass",
+    "negative mass": "negative mass",
+    "norm": "norm of the gradient",
+    "frozen entropy": "entropy, frozen prompts",
+}
+"""The same of the table of what the updates did."""
 AGAINST = "Against the baseline"
 HOW = (
     "Accuracy is greedy, pass@k unbiased from all samples of a question; both are of a test split that no choice has "
     "seen, after the last step. The area is that under the validation curve. Entropies are means over the run, in "
-    "nats: of all tokens of a batch, and of the first token of a response, which decides.",
+    "nats: of all tokens of a batch, and of the first token of a response, which decides. Seconds of a step are those "
+    "of the CPU in the laboratory, and of the clock through Ray.",
     "Brackets are 95 % intervals over seeds (Student's t), differences are paired by seed. They are about other seeds "
     "of the same task and base policy, and are not corrected for the number of arms: of twenty true ties one shows a "
     "difference. The interval over questions resamples the questions of the test for the same runs.",
 )
-TUNED = (
-    "Every arm was tuned alike: all cells of its grid with the same seeds, the best of them again with others, by "
-    "validation accuracy in the last step. No checkpoint was picked."
+WHAT = (
+    "Means over the steps: the share of the tokens that was selected (at least one wherever a quota is taken, so that "
+    "a small fraction of few tokens is more than it says), weights that push up and down after all weights and clips "
+    "(docs/metrics.md), and the norm of the gradient; then the entropy on frozen prompts after the last step, in nats."
 )
 UNTUNED = "Nothing was tuned, every arm is one setting, and no checkpoint was picked."
 
@@ -66,21 +77,40 @@ def document(spec: Spec, results: Sequence[Result]) -> Document:
     scores = {each.run: score_of(each) for each in results}
     runs: Runs = {arm.name: report_runs(arm, chosen(spec, arm, scores), results) for arm in spec.arms}
     tuning = tuple(tuning_cells(spec, results))
-    choice = TUNED if any(len(arm.cells) > 1 for arm in spec.arms) else UNTUNED
+    choice = how_tuned(spec)
     sections = [
         Section("Results", (progress(spec, results), *HOW, choice), main_head(), tuple(map(main_cells, rows))),
         Section(
             AGAINST,
             (f"Each arm minus {rows[0].arm}, on the seeds that both have.",),
-            ("arm", "seeds", *(MAIN[name] for name in DIFFERENCES)),
+            ("arm", "seeds", *(MAIN[name] for name in DIFFERENCES), "accuracy over questions"),
             tuple(map(difference_cells, rows[1:])),
         ),
+        Section("What the updates did", (WHAT,), ("arm", "seeds", *UPDATES.values()), tuple(map(update_cells, rows))),
         *(Section(each.question, (each.text,), each.head, each.rows) for each in answers(spec, results)),
     ]
     if tuning:
         about = "Validation accuracy after the last step, a number for each seed of tuning; * is the chosen point."
         sections.append(Section("Tuning", (about,), ("arm", "cell", "accuracy", "mean area"), tuning))
     return Document(spec.title, spec.about, tuple(sections), tuple(charts(rows, runs)))
+
+
+def how_tuned(spec: Spec) -> str:
+    """What was chosen for each arm, and by what."""
+    tuned = [arm for arm in spec.arms if len(arm.cells) > 1 and arm.at is None]
+    if not tuned:
+        return UNTUNED
+    counts = Counter(len(arm.cells) for arm in tuned)
+    cells = ", ".join(f"{count} cells: {number} of {len(tuned)} arms" for count, number in counts.items())
+    again = (
+        ""
+        if not spec.tuning.final_seeds
+        else (f", the best {spec.tuning.finalists} of them again with {len(spec.tuning.final_seeds)} other")
+    )
+    return (
+        f"Arms with a grid ({cells}) were tuned: all cells with the same {len(spec.tuning.seeds)} seeds{again}, by "
+        "validation accuracy in the last step. No checkpoint was picked."
+    )
 
 
 DIFFERENCES = ("accuracy", "pass@8", "pass@32", "area", "deciding entropy")
@@ -107,7 +137,13 @@ def main_cells(row: Row) -> tuple[str, ...]:
 
 def difference_cells(row: Row) -> tuple[str, ...]:
     """One arm as a row of differences."""
-    return (row.arm, str(row.pairs), *(shown(row.differences[name], signed=True) for name in DIFFERENCES))
+    numbers = (shown(row.differences[name], signed=True) for name in DIFFERENCES)
+    return (row.arm, str(row.pairs), *numbers, shown(row.apart, signed=True))
+
+
+def update_cells(row: Row) -> tuple[str, ...]:
+    """One arm as a row of what its updates did."""
+    return (row.arm, str(len(row.seeds)), *(shown(row.numbers[name], 3) for name in UPDATES))
 
 
 def tuning_cells(spec: Spec, results: Sequence[Result]) -> list[tuple[str, ...]]:

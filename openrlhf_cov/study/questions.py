@@ -13,7 +13,7 @@ from openrlhf_cov.analysis.theory import check_theorem
 from openrlhf_cov.study.estimates import difference_of_means, mean_over_seeds
 from openrlhf_cov.study.plan import chosen
 from openrlhf_cov.study.results import Result, score_of
-from openrlhf_cov.study.rows import NUMBERS, PASS_AT, Row, main_rows, paired, report_runs, tuning_rows
+from openrlhf_cov.study.rows import NUMBERS, PASS_AT, Row, main_rows, paired, report_runs
 from openrlhf_cov.study.spec import Spec
 from openrlhf_cov.utils.estimates import Interval
 
@@ -61,6 +61,7 @@ def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
     """Runs that lost their entropy early against those that did not, tuning included, at equal learning rates."""
     question = "Does collapse cost accuracy or pass@k?"
     words = {arm.name: (*spec.words, *arm.words) for arm in spec.arms}
+    results = [each for each in results if has_collapsed(each) is not None]
     by_rate: dict[float, tuple[list[Result], list[Result]]] = {}
     for each in (result for result in results if result.run.arm in words):
         lost, kept = by_rate.setdefault(rate_of((*words[each.run.arm], *each.run.cell)), ([], []))
@@ -89,12 +90,16 @@ def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
     return Answer(question, text, ("learning rate", "", "collapsed", "others", "difference"), tuple(rows))
 
 
-def has_collapsed(result: Result) -> bool:
+def has_collapsed(result: Result) -> bool | None:
     """True if an evaluation in the first half of the run finds the entropy of the first token of a response, on the
-    frozen prompts, below ``COLLAPSED_BELOW`` of where it began. Later a policy that has learned the task is sure, too.
+    frozen prompts, below ``COLLAPSED_BELOW`` of where it began; None without an evaluation between its ends. Later a
+    policy that has learned the task is sure, too.
     """
     steps, entropy = result.evaluations.steps, result.evaluations.column("entropy/position_0")
-    return bool(entropy[steps <= steps[-1] / 2].min() < COLLAPSED_BELOW * entropy[0])
+    early = entropy[steps <= steps[-1] / 2]
+    if len(early) < 2 or not np.isfinite(early).all():
+        return None
+    return bool(early.min() < COLLAPSED_BELOW * early[0])
 
 
 def who_ends_higher(rows: Sequence[Row]) -> Answer:
@@ -238,34 +243,37 @@ def theory(runs: Runs) -> Answer:
 
 
 def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
-    """Validation accuracy of every learning rate of tuning, over the cells that have it."""
+    """Validation accuracy at the end of every run, tuning included, by arm and learning rate."""
     question = "At which learning rate does each method diverge?"
-    starts = [each.evaluations.column("greedy")[0] for each in results]
-    cells = [row for row in tuning_rows(spec, results) if LEARNING_RATE in row.cell and row.scores]
-    if not cells:
-        return Answer(question, f"{NOT_ENOUGH}: no run of tuning is finished.")
-    rates = sorted({rate_of(row.cell) for row in cells})
+    words = {arm.name: (*spec.words, *arm.words) for arm in spec.arms}
+    starts = [each.evaluations.column("greedy")[0] for each in results if each.evaluations.steps[0] == 0]
+    ends: dict[str, dict[float, list[float]]] = {name: {} for name in words}
+    for each in (result for result in results if result.run.arm in words):
+        rate = rate_of((*words[each.run.arm], *each.run.cell))
+        if math.isfinite(rate):
+            ends[each.run.arm].setdefault(rate, []).append(score_of(each).last)
+    ends = {arm: by_rate for arm, by_rate in ends.items() if by_rate}
+    rates = sorted({rate for by_rate in ends.values() for rate in by_rate})
+    if not rates or not starts:
+        return Answer(question, f"{NOT_ENOUGH}: no finished run names its rate and has evaluated its base policy.")
     start = float(np.mean(starts))
     rows, worst, apart = [], [], []
-    of_first: dict[float, list[float]] = {}
-    for arm in dict.fromkeys(row.arm for row in cells):
+    first, of_first = next(iter(ends.items()))
+    for arm, by_rate in ends.items():
         shares = []
         for rate in rates:
-            ends = [
-                s.last for row in cells if row.arm == arm and rate_of(row.cell) == rate for s in row.scores.values()
-            ]
-            failed = sum(end < start - 0.02 for end in ends)
-            shares.append(f"{np.mean(ends):.2f} ({failed} of {len(ends)})" if ends else "")
+            of_arm = by_rate.get(rate, [])
+            failed = sum(end < start - 0.02 for end in of_arm)
+            shares.append(f"{np.mean(of_arm):.2f} ({failed} of {len(of_arm)})" if of_arm else "")
             if failed:
-                worst.append(f"{arm} at {rate:g}")
-            difference = difference_of_means(ends, of_first.setdefault(rate, ends))
+                worst.append(f"{arm} at {rate:g} ({failed} of {len(of_arm)})")
+            difference = difference_of_means(of_arm, of_first.get(rate, []))
             if difference.low * difference.high > 0:
                 apart.append(f"{arm} at {rate:g} ({shown(difference, signed=True)})")
         rows.append((arm, *shares))
     text = (
         f"A run that ends below the {start:.2f} of its base policy has diverged; in brackets how many. "
-        f"That happened: {listed(worst)}. Other than {cells[0].arm} at the same rate, over the few runs of tuning: "
-        f"{listed(apart)}."
+        f"That happened: {listed(worst)}. Other than {first} at the same rate, tuning included: {listed(apart)}."
     )
     return Answer(question, text, ("arm", *(f"{rate:g}" for rate in rates)), tuple(rows))
 
@@ -277,7 +285,7 @@ def rate_of(words: Sequence[str]) -> float:
 
 
 def cost(rows: Sequence[Row]) -> Answer:
-    """CPU seconds of a step, which others on the machine disturb less than those of a clock."""
+    """Seconds of a step; in the laboratory of the CPU, which others on the machine disturb less than a clock."""
     question = "What does each method cost?"
     known = [row for row in rows if row.seeds]
     if not known:
@@ -287,8 +295,8 @@ def cost(rows: Sequence[Row]) -> Answer:
         for row in known
     ]
     dear = [row.arm for row in known[1:] if row.differences["seconds"].low > 0]
-    text = f"More CPU time for a step than {rows[0].arm}: {listed(dear)}."
-    return Answer(question, text, ("arm", "runs", "CPU seconds of a step", "difference"), tuple(table))
+    text = f"More time for a step than {rows[0].arm}: {listed(dear)}."
+    return Answer(question, text, ("arm", "runs", "seconds of a step", "difference"), tuple(table))
 
 
 def verdict(apart: Interval, below: str, above: str) -> str:

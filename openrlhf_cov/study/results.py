@@ -17,7 +17,9 @@ from openrlhf_cov.utils.json_lines import parse_object, read_json, replacing
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, read_metrics
 
 RESULT_FILE, TEST_FILE = "result.json", "test.json"
-"""Of a run in the laboratory: the first is written last."""
+"""Of a run: the first is written last."""
+VALIDATION_FILE = "validation.jsonl"
+"""Of a run of the whole trainer, whose ``eval.jsonl`` is the trainer's own: what the study saw of the policy."""
 DIGITS = 5
 """Significant digits of a packed number."""
 
@@ -63,7 +65,8 @@ def read_result(folder: Path, run: Run) -> Result | None:
     test = read_json(place / TEST_FILE) if (place / RESULT_FILE).is_file() else None
     if not isinstance(test, dict):
         return None
-    return _result(run, _table(read_metrics(place / METRICS_FILE)), _table(read_metrics(place / EVAL_FILE)), test)
+    seen = next(path for name in (VALIDATION_FILE, EVAL_FILE) if (path := place / name).exists())
+    return _result(run, _table(read_metrics(place / METRICS_FILE)), _table(read_metrics(seen)), test)
 
 
 def pack(results: Sequence[Result], path: Path, asked: Callable[[Run], Sequence[str]]) -> None:

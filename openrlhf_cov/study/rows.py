@@ -11,11 +11,18 @@ from openrlhf_cov.study.plan import REPORT, Run, Score, chosen
 from openrlhf_cov.study.results import Floats, Result, area, score_of
 from openrlhf_cov.study.spec import Arm, Cell, Spec
 from openrlhf_cov.utils.estimates import Interval
-from openrlhf_cov.utils.metric_table import CPU_TIME
+from openrlhf_cov.utils.metric_table import CPU_TIME, STEP_TOTAL
 
 PASS_AT = (1, 2, 4, 8, 16, 32)
 Number = Callable[[Result], float]
 """One number of a run."""
+
+
+def _over_steps(result: Result, name: str, reduce: Callable[[Floats], np.floating]) -> float:
+    """A metric reduced over the steps that have it; NaN without."""
+    values = result.metrics.column(name)
+    values = values[np.isfinite(values)]
+    return float(reduce(values)) if len(values) else float("nan")
 
 
 def passed(k: int) -> Number:
@@ -25,7 +32,13 @@ def passed(k: int) -> Number:
 
 def mean_of(name: str) -> Number:
     """Mean of a metric over the steps of a run."""
-    return lambda result: float(np.nanmean(result.metrics.column(name))) if len(result.metrics) else float("nan")
+    return lambda result: _over_steps(result, name, np.mean)
+
+
+def seconds(result: Result) -> float:
+    """Median of a step: of the CPU where the run says so, else by the clock."""
+    times = [_over_steps(result, name, np.median) for name in (CPU_TIME, STEP_TOTAL)]
+    return next((each for each in times if np.isfinite(each)), float("nan"))
 
 
 def end_of(name: str) -> Number:
@@ -50,13 +63,15 @@ NUMBERS: dict[str, Number] = {
     "entropy": mean_of("entropy/mean"),
     "frozen entropy": end_of("entropy"),
     "deciding entropy": mean_of("entropy/position_0"),
+    "selected": lambda result: 100 * mean_of("cov/selected_frac")(result),
     "length": end_of("length"),
     "positive mass": mean_of("gradient/positive_mass"),
     "negative mass": mean_of("gradient/negative_mass"),
     "norm": mean_of("gradient/norm"),
-    "seconds": lambda result: float(np.nanmedian(result.metrics.column(CPU_TIME))),
+    "seconds": seconds,
 }
-"""What a row has of each run; "accuracy" and pass@k are of the test, "area" is of the validation curve."""
+"""What a row has of each run; "accuracy" and pass@k are of the test, "area" is of the validation curve, "selected" in
+percent of the tokens."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,8 @@ class Row:
     pairs: int
     questions: Interval
     """Accuracy over questions, of the same runs."""
+    apart: Interval
+    """Its difference from the first arm over questions, of the seeds that both have."""
 
 
 def main_rows(spec: Spec, results: Sequence[Result]) -> list[Row]:
@@ -101,8 +118,16 @@ def _row(arm: Arm, point: Cell | None, runs: dict[int, Result], first: dict[int,
         numbers={name: mean_over_seeds([number(each) for each in runs.values()]) for name, number in NUMBERS.items()},
         differences={name: paired(number, runs, first) for name, number in NUMBERS.items()},
         pairs=len(set(runs) & set(first)),
-        questions=mean_over_questions([problem_scores(each.greedy[:, None], avg_at_k) for each in runs.values()]),
+        questions=mean_over_questions([by_question(each) for each in runs.values()]),
+        apart=mean_over_questions(
+            [by_question(runs[seed]) - by_question(first[seed]) for seed in runs if seed in first]
+        ),
     )
+
+
+def by_question(result: Result) -> Floats:
+    """Greedy accuracy (N,) in the test."""
+    return problem_scores(result.greedy[:, None], avg_at_k)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ import yaml
 from openrlhf_cov.errors import UsageError
 
 ENGINES = ("lab", "ray")
-SPEC_FIELDS = ("title", "about", "task", "engine", "needs", "flags", "seeds", "tuning", "arms")
+SPEC_FIELDS = ("title", "about", "task", "engine", "needs", "flags", "validation", "test", "seeds", "tuning", "arms")
 TUNING_FIELDS = ("seeds", "finalists", "final_seeds", "grid")
 ARM_FIELDS = ("name", "flags", "grid", "at", "tier", "seeds")
 
@@ -78,6 +78,10 @@ class Spec:
     needs: tuple[str, ...]
     """Flags without which the study means nothing."""
     words: tuple[str, ...]
+    validation: tuple[str, ...]
+    """Flags of ``openrlhf-cov evaluate`` for what chooses, with the trainer on another task than the embedded ones."""
+    test: tuple[str, ...]
+    """The same for what is reported."""
     tuning: Tuning
     arms: tuple[Arm, ...]
 
@@ -127,6 +131,8 @@ def spec_of(content: Any) -> Spec:
         engine=engine,
         needs=_words(found.get("needs", ""), "needs"),
         words=_words(found.get("flags", ""), "flags"),
+        validation=_words(found.get("validation", ""), "validation"),
+        test=_words(found.get("test", ""), "test"),
         tuning=tuning,
         arms=tuple(arms),
     )

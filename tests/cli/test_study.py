@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from openrlhf_cov.cli import lab, study
+from openrlhf_cov.cli.study_runs import LabStudy
 from openrlhf_cov.study.plan import all_runs, number_of_runs
 from openrlhf_cov.study.results import unpack
 from openrlhf_cov.study.spec import read_spec
@@ -141,7 +142,7 @@ def test_the_specs_of_the_repository_can_run(path, tmp_path, capsys):
         assert study.main([str(path), "--dry_run"]) == 2
         assert f"needs {lacking[0]}, which the laboratory" in capsys.readouterr().err
     elif spec.engine == "lab":
-        study.Study(spec, tmp_path, tmp_path).check(path)
+        LabStudy(spec, tmp_path, tmp_path).check(path)
         assert len(all_runs(spec, {})) <= number_of_runs(spec)
     else:
         assert study.main([str(path), "--output", str(tmp_path / "out"), "--dry_run"]) == 0
@@ -150,13 +151,44 @@ def test_the_specs_of_the_repository_can_run(path, tmp_path, capsys):
         assert all(line.startswith("python -m openrlhf_cov.cli.train_ppo_ray --") for line in commands)
 
 
-def test_runs_of_a_cluster_are_checked_and_not_started(tmp_path, capsys, spec_file):
-    flags = "--actor.model_name_or_path m --data.prompt_dataset d --reward.remote_url r --vllm.num_engines 1"
-    arms = [{"name": "GRPO"}, {"name": "x", "flags": "--cov_type kl_cov --kl_cov_ratio 2"}]
-    path = spec_file(engine="ray", flags=flags, arms=arms)
-    assert study.main([str(path), "--dry_run"]) == 2
-    error = capsys.readouterr().err
-    assert f"{path}: arm x: --kl_cov_ratio is a fraction" in error
-    assert error.count("\n") == 1
-    assert study.main([str(spec_file(engine="ray", flags=flags, arms=arms[:1]))]) == 2
-    assert "a study of engine ray is not run here; --dry_run prints" in capsys.readouterr().err
+@pytest.mark.slow
+def test_a_used_worker_makes_the_run_of_a_fresh_one(tmp_path, base_policies, spec_file):
+    numbers = {}
+    for name, seeds in (("fresh", [1]), ("used", [0, 1])):
+        path, output = spec_file(seeds=seeds), tmp_path / name
+        words = [str(path), "--output", str(output), "--base_policies", str(base_policies), "--jobs", "1"]
+        assert study.main(words) == 0
+        for file in output.rglob("seed-1/metrics.jsonl"):
+            lines = map(json.loads, file.read_text().splitlines())
+            kept = [{k: v for k, v in line.items() if k != "time" and "timing/" not in k} for line in lines]
+            numbers.setdefault(file.parts[-4], []).append(kept)
+    assert set(numbers) == {"GRPO", "KL-Cov"}
+    for fresh, used in numbers.values():
+        assert fresh == used
+
+
+def test_a_run_that_fails_holds_no_other_up(tmp_path, base_policies, spec_file, capsys):
+    arms = [{"name": "GRPO"}, {"name": "fails"}, {"name": "KL-Cov", "flags": "--cov_type kl_cov"}]
+    path, output = spec_file(arms=arms, seeds=[0]), tmp_path / "out"
+    inside = output / "report" / "fails" / "point" / "seed-0" / "metrics.jsonl"
+    inside.mkdir(parents=True)  # a folder where the run wants a file
+    (inside.parent / "run.json").write_text(json.dumps(LabStudy(read_spec(path), output, base_policies).request(
+        next(run for run in all_runs(read_spec(path), {}) if run.arm == "fails")
+    ).record))  # fmt: skip
+    words = [str(path), "--output", str(output), "--base_policies", str(base_policies), "--jobs", "1"]
+    assert study.main(words) == 1
+    said = capsys.readouterr()
+    assert "1 runs failed" in said.err
+    assert {file.parts[-4] for file in output.rglob("result.json")} == {"GRPO", "KL-Cov"}
+    inside.rmdir()
+    assert study.main(words) == 0
+    assert "2 of 3 runs are finished" in capsys.readouterr().out
+
+
+def test_a_study_without_hope_ends(tmp_path, base_policies, spec_file, capsys, monkeypatch):
+    (tmp_path / "fails").mkdir()
+    words = [str(spec_file(seeds=list(range(9)))), "--output", str(tmp_path / "out"), "--jobs", "1"]
+    broken = base_policies / "commands-0" / "config.json"
+    broken.write_text("{}")
+    assert study.main([*words, "--base_policies", str(base_policies)]) == 1
+    assert len(capsys.readouterr().err.splitlines()) <= study.HOPELESS + 1

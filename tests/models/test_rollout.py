@@ -57,6 +57,19 @@ def test_entropy_by_hand():
     assert values["entropy/p90"] == pytest.approx(2.0, rel=2e-3)
 
 
+def test_entropy_by_place_by_hand():
+    values = logged(ROLLOUT)
+    places = [values[f"entropy/position_{place}"] for place in range(8)]
+    # first tokens 0.5, 2, 0; second 1, 0.25; third 1.5; no response has a fourth
+    assert places == pytest.approx([2.5 / 3, 1.25 / 2, 1.5, *[math.nan] * 5], nan_ok=True)
+    # what the environment says in between is no action and has no place; the ninth action and those behind it neither
+    gaps = torch.tensor([[0, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1]])
+    entropy = torch.arange(13.0).view(1, 13)
+    whole = replace(rows(ROLLOUT, 0), log_probs=-entropy, advantages=entropy, entropy=entropy, action_mask=gaps)
+    values = logged(whole)
+    assert [values[f"entropy/position_{place}"] for place in range(8)] == [1, 4, 5, 6, 7, 8, 9, 10]
+
+
 def test_covariance_by_hand():
     values = logged(ROLLOUT)
     assert values["cov/mean"] == pytest.approx(7 / 6)  # 1 - 1 + 4 + 0 + 3 + 0

@@ -1,0 +1,147 @@
+"""The runs of a study: which are finished, and how one is made; in the laboratory, or as ``study_ray`` does it."""
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from openrlhf_cov.cli import lab
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.study.plan import Run, Score, all_runs
+from openrlhf_cov.study.results import Result, read_result, score_of, unpack
+from openrlhf_cov.study.spec import Spec
+from openrlhf_cov.utils.terminal import Parser
+
+
+class Study(ABC):
+    """A spec, the folder that it fills, and how each of its runs is made."""
+
+    def __init__(self, spec: Spec, output: Path, base_policies: Path) -> None:
+        self.spec, self.output, self.base_policies = spec, output, base_policies
+        self.given: dict[Run, Result] = {}
+        """Results of other machines, which count as those of the same runs."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what other machines made, which a worker has no use for."""
+        return vars(self) | {"given": {}}
+
+    def take(self, packed: Path) -> None:
+        """Count the runs of a file as finished; UsageError where none of them is the spec's."""
+        self.given = {result.run: result for result in unpack(packed, self.asked)}
+        if not self.given:
+            raise UsageError(f"--unpack {packed} has no run that {self.spec.title!r} asks for")
+
+    def asked(self, run: Run) -> list[str]:
+        """The flags of a run but for folders; none for an arm that the spec does not have."""
+        arm = next((arm for arm in self.spec.arms if arm.name == run.arm), None)
+        if arm is None:
+            return []
+        return ["--task", self.spec.task, *self.spec.words, *arm.words, *run.cell, "--train.seed", str(run.seed)]
+
+    @abstractmethod
+    def check(self, path: Path) -> None:
+        """Every cell of every arm is a run that can be made; UsageError names the file, the arm and what is wrong."""
+
+    @abstractmethod
+    def has(self, run: Run) -> bool:
+        """True if its folder holds the finished run; UsageError where it holds another."""
+
+    @abstractmethod
+    def prepare(self, run: Run) -> None:
+        """Make what all runs begin with."""
+
+    @abstractmethod
+    def train(self, run: Run) -> None:
+        """Make a run, or go on with it; what it says is in its files."""
+
+    def scores(self) -> dict[Run, Score]:
+        """Those of all finished runs. UsageError where a folder holds another run than the spec's."""
+        scores: dict[Run, Score] = {}
+        while True:  # what tuning chooses names further runs
+            known = [run for run in all_runs(self.spec, scores) if run not in scores]
+            found = {run: score for run in known if (score := self.score(run))}
+            if not found:
+                return scores
+            scores |= found
+
+    def score(self, run: Run) -> Score | None:
+        """None where the run is not finished."""
+        if run in self.given:
+            return score_of(self.given[run])
+        result = read_result(self.output, run) if self.has(run) else None
+        return score_of(result) if result else None
+
+    def results(self) -> list[Result]:
+        """Of all finished runs, in the order of the spec."""
+        runs = all_runs(self.spec, self.scores())
+        found = (self.given.get(run) or read_result(self.output, run) for run in runs)
+        return [result for result in found if result]
+
+    def refuse_another(self, run: Run) -> None:
+        """UsageError for a folder with a run of other settings."""
+        raise UsageError(
+            f"{self.output / run.folder} holds a run of other settings than {self.spec.title!r} asks for; give "
+            "another --output, or delete it"
+        )
+
+
+class LabStudy(Study):
+    """Each run is one of ``openrlhf-cov lab``."""
+
+    def words(self, run: Run) -> list[str]:
+        """The run as a command line of the laboratory."""
+        place = ["--output", str(self.output / run.folder), "--base_policies", str(self.base_policies)]
+        return [*place, *self.asked(run)]
+
+    def request(self, run: Run) -> lab.Request:
+        """UsageError for flags that the laboratory refuses."""
+        try:
+            return lab.Request.of(_Strict(lab.build_parser()).parser, self.words(run))
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+    def check(self, path: Path) -> None:
+        """See ``Study``."""
+        known = lab.build_parser()._option_string_actions
+        for flag in self.spec.needs:
+            if flag not in known:
+                raise UsageError(f"{path} needs {flag}, which the laboratory of this version does not have")
+        for arm in self.spec.arms:
+            for cell in arm.cells:
+                try:
+                    self.request(Run(arm.name, "screen", cell, 0))
+                except UsageError as error:
+                    raise UsageError(f"{path}: arm {arm.name}: {error}") from error
+
+    def has(self, run: Run) -> bool:
+        """See ``Study``."""
+        request = self.request(run)
+        if request.is_another():
+            self.refuse_another(run)
+        return request.is_complete()
+
+    def prepare(self, run: Run) -> None:
+        """The base policy."""
+        lab.prepare(self.request(run))
+
+    def train(self, run: Run) -> None:
+        """One run, from its beginning."""
+        with redirect_stdout(io.StringIO()):
+            lab.train(self.request(run))
+
+    def seconds(self, run: Run, steps: int) -> Mapping[str, float]:
+        """Those of a step, and of what a run does beside its steps."""
+        return lab.measure(self.request(run), steps)
+
+
+class _Strict:
+    """A parser that raises UsageError instead of ending the process."""
+
+    def __init__(self, parser: Parser) -> None:
+        self.parser = parser
+        parser.error = self._error  # type: ignore[method-assign]
+
+    def _error(self, message: str) -> Any:
+        raise UsageError(message)
