@@ -1,29 +1,45 @@
 """Writes docs/study.md, its figures and a table of docs/methods/index.md from ``studies/results/`` and the specs.
 
-What stands between the comments "results NAME", or "differences NAME", and "end of NAME" is replaced.
+What stands between the comments "results NAME", or "differences NAME", and "end of NAME" is replaced, as is what stands
+between "agreement NAME OTHER" and "end of agreement".
 """
 
 import re
 from pathlib import Path
 
 from openrlhf_cov.pages.picture import write_pictures
-from openrlhf_cov.study.document import AGAINST, Document, document, markdown, markdown_table
-from openrlhf_cov.study.results import unpack
-from openrlhf_cov.study.spec import read_spec
+from openrlhf_cov.study.document import AGAINST, Document, Section, document, markdown, markdown_table
+from openrlhf_cov.study.questions import agreement, finished_runs
+from openrlhf_cov.study.results import Result, unpack
+from openrlhf_cov.study.spec import Spec, read_spec
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, FIGURES = ROOT / "docs" / "study.md", ROOT / "docs" / "assets" / "study"
 METHODS = ROOT / "docs" / "methods" / "index.md"
 PLACE = re.compile(r"(?<=<!-- results )(\w+) -->\n.*?(?=<!-- end of \1 -->)", re.DOTALL)
 TABLE = re.compile(r"(?<=<!-- differences )(\w+) -->\n.*?(?=<!-- end of \1 -->)", re.DOTALL)
+BESIDE = re.compile(r"(?<=<!-- agreement )(\w+) (\w+) -->\n.*?(?=<!-- end of agreement -->)", re.DOTALL)
 SHOWN = ("test", "deciding_entropy", "pass_at_k")
 """Charts that the page shows."""
 
 
+def results_of(name: str) -> tuple[Spec, list[Result]]:
+    """A study and its published runs."""
+    return read_spec(ROOT / "studies" / f"{name}.yaml"), list(
+        unpack(ROOT / "studies" / "results" / f"{name}.jsonl.xz")
+    )
+
+
 def content_of(name: str) -> Document:
     """What the published results of a study say."""
-    results = list(unpack(ROOT / "studies" / "results" / f"{name}.jsonl.xz"))
-    return document(read_spec(ROOT / "studies" / f"{name}.yaml"), results)
+    return document(*results_of(name))
+
+
+def beside(ours: str, others: str) -> str:
+    """Two studies side by side."""
+    answer = agreement(*(finished_runs(*results_of(name)) for name in (ours, others)))
+    table = markdown_table(Section(answer.question, (), answer.head, answer.rows))
+    return f"{ours} {others} -->\n\n### {answer.question}\n\n{answer.text}\n\n" + "\n".join(table) + "\n\n"
 
 
 def written(name: str, content: Document) -> str:
@@ -35,6 +51,7 @@ def written(name: str, content: Document) -> str:
 
 def rewritten(page: str) -> str:
     """A page with its results as they should be."""
+    page = BESIDE.sub(lambda match: beside(*match.groups()), page)
     page = PLACE.sub(lambda match: written(match[1], content_of(match[1])), page)
     return TABLE.sub(lambda match: f"{match[1]} -->\n\n{differences(content_of(match[1]))}\n\n", page)
 

@@ -172,12 +172,14 @@ def seen_by_laboratory(study: RayStudy, folder: Path) -> Seen:
     cpu_host.install()
     import torch
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers.utils.logging import disable_progress_bar
 
     from openrlhf_cov.lab.loop import Lab
     from openrlhf_cov.lab.settings import LabSettings
     from openrlhf_cov.lab.tasks import TASKS
     from openrlhf_cov.models.config import CovConfig
 
+    disable_progress_bar()
     task = TASKS[study.spec.task]()
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     before, after = (

@@ -8,10 +8,10 @@ from openrlhf_cov.pages.chart import Chart
 from openrlhf_cov.pages.page import Cell, render
 from openrlhf_cov.pages.plot import figure
 from openrlhf_cov.study.charts import charts
-from openrlhf_cov.study.plan import chosen, number_of_runs
-from openrlhf_cov.study.questions import Runs, answers, shown
-from openrlhf_cov.study.results import Result, score_of
-from openrlhf_cov.study.rows import Row, main_rows, report_runs, tuning_rows
+from openrlhf_cov.study.plan import number_of_runs
+from openrlhf_cov.study.questions import answers, finished_runs, shown
+from openrlhf_cov.study.results import Result
+from openrlhf_cov.study.rows import Row, main_rows, tuning_rows
 from openrlhf_cov.study.spec import Spec
 
 MAIN = {
@@ -74,8 +74,7 @@ class Document:
 def document(spec: Spec, results: Sequence[Result]) -> Document:
     """What the finished runs say, however many there are."""
     rows = main_rows(spec, results)
-    scores = {each.run: score_of(each) for each in results}
-    runs: Runs = {arm.name: report_runs(arm, chosen(spec, arm, scores), results) for arm in spec.arms}
+    runs = finished_runs(spec, results)
     tuning = tuple(tuning_cells(spec, results))
     choice = how_tuned(spec)
     sections = [

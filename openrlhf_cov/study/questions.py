@@ -27,6 +27,9 @@ RESAMPLES = 400
 LEARNING_RATE = "--actor.adam.lr"
 NOT_ENOUGH = "Not enough data"
 
+AGREEING = ("accuracy", "pass@8", "reward", "entropy", "deciding entropy", "length")
+"""Numbers that the trainer and the laboratory both have."""
+
 Runs = Mapping[str, dict[int, Result]]
 """The finished runs of each arm's point with fresh seeds, by seed."""
 
@@ -43,8 +46,7 @@ class Answer:
 
 def answers(spec: Spec, results: Sequence[Result]) -> list[Answer]:
     """All of them, in the order in which they are asked."""
-    scores = {each.run: score_of(each) for each in results}
-    runs = {arm.name: report_runs(arm, chosen(spec, arm, scores), results) for arm in spec.arms}
+    runs = finished_runs(spec, results)
     rows = main_rows(spec, results)
     return [
         cost_of_collapse(spec, results),
@@ -55,6 +57,12 @@ def answers(spec: Spec, results: Sequence[Result]) -> list[Answer]:
         learning_rates(spec, results),
         cost(rows),
     ]
+
+
+def finished_runs(spec: Spec, results: Sequence[Result]) -> Runs:
+    """The runs that are reported."""
+    scores = {each.run: score_of(each) for each in results}
+    return {arm.name: report_runs(arm, chosen(spec, arm, scores), results) for arm in spec.arms}
 
 
 def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
@@ -297,6 +305,27 @@ def cost(rows: Sequence[Row]) -> Answer:
     dear = [row.arm for row in known[1:] if row.differences["seconds"].low > 0]
     text = f"More time for a step than {rows[0].arm}: {listed(dear)}."
     return Answer(question, text, ("arm", "runs", "seconds of a step", "difference"), tuple(table))
+
+
+def agreement(ours: Runs, others: Runs) -> Answer:
+    """The runs of two studies whose arms have the same names: those of the whole trainer and of the laboratory."""
+    question = "Do the trainer and the laboratory agree?"
+    rows, differing, compared = [], [], 0
+    for arm, runs in ours.items():
+        for name in AGREEING:
+            first, second = ([NUMBERS[name](each) for each in of.values()] for of in (runs, others.get(arm, {})))
+            apart = difference_of_means(first, second)
+            if not math.isfinite(apart.low):
+                continue
+            compared += 1
+            means = (f"{shown(mean_over_seeds(group))} of {len(group)}" for group in (first, second))
+            rows.append((arm, name, *means, shown(apart, signed=True)))
+            if apart.low * apart.high > 0:
+                differing.append(f"{arm}: {name}")
+    if not rows:
+        return Answer(question, f"{NOT_ENOUGH}: no arm has two finished seeds in both.")
+    text = f"Of {compared} differences these have an interval without 0: {listed(differing)}."
+    return Answer(question, text, ("arm", "", "trainer", "laboratory", "difference"), tuple(rows))
 
 
 def verdict(apart: Interval, below: str, above: str) -> str:

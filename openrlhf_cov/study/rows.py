@@ -60,6 +60,7 @@ NUMBERS: dict[str, Number] = {
     "accuracy": accuracy,
     **{f"pass@{k}": passed(k) for k in PASS_AT},
     "area": curve_area("greedy"),
+    "reward": mean_of("reward"),
     "entropy": mean_of("entropy/mean"),
     "frozen entropy": end_of("entropy"),
     "deciding entropy": mean_of("entropy/position_0"),

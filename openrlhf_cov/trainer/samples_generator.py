@@ -43,14 +43,14 @@ class StepSamples(list):
 
 
 class CovSamplesGenerator(SamplesGenerator):
-    """Upstream's generator with three differences.
+    """Upstream's generator with four differences.
 
     Groups come back in the order of their prompts, each whole, from engines that answer (``generate_groups``). Every
     step gets whole updates on every rank: ``--rollout.batch_size`` groups, fewer only where the data or the rounds of
     dynamic sampling end; groups beyond wait for the next step. With ``--algo.dynamic_filtering_enable`` only those are
     kept whose mean score is inside ``--algo.dynamic_filtering_range``: prompts are dispatched by the running pass
     rate, more of them as soon as those under way will probably not do, and accepted in the order in which they were
-    drawn. The state of all this goes into checkpoints.
+    drawn. The state of all this goes into checkpoints. Responses are samples of the policy alone (``_generate``).
     """
 
     def __init__(self, strategy, prompts_dataloader, eval_dataloader, tokenizer, vllm_engines) -> None:
@@ -305,7 +305,12 @@ class CovSamplesGenerator(SamplesGenerator):
         return prompts, exhausted
 
     def _generate(self, prompts: list[Prompt], **generate_kwargs) -> Iterator[tuple[int, list]]:
-        """(Place, group of experiences) of each prompt as they finish, also of those that are appended meanwhile."""
+        """(Place, group of experiences) of each prompt as they finish, also of those that are appended meanwhile.
+
+        Differs from upstream: the first token may end the response. Upstream forbids that, so that samples are not the
+        policy's: what a policy puts on an early end no sample shows, and every response that is pushed down feeds it.
+        """
+        generate_kwargs = {"min_new_tokens": 0} | generate_kwargs
 
         def dispatch(engine: Any, batch: list[Prompt]) -> list:
             if self.config.rollout_seeded:

@@ -54,6 +54,7 @@ def make_result():
             "gradient/positive_mass": np.ones(STEPS),
             "gradient/negative_mass": np.ones(STEPS),
             "gradient/norm": np.ones(STEPS),
+            "cov/selected_frac": np.full(STEPS, 0.02),
             "timing/cpu": np.full(STEPS, cpu),
         }
         curve = {

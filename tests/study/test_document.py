@@ -2,8 +2,9 @@ import pytest
 from html_page import Page
 
 from openrlhf_cov.study import charts
-from openrlhf_cov.study.document import document, markdown, page
+from openrlhf_cov.study.document import UNTUNED, document, how_tuned, markdown, page
 from openrlhf_cov.study.plan import FINAL, REPORT, SCREEN, Run
+from openrlhf_cov.study.spec import spec_of
 
 
 @pytest.fixture
@@ -59,9 +60,19 @@ def test_markdown_holds_the_same_rows(spec, results):
     )
 
 
-def test_names_cannot_break_the_page(content, results):
-    from openrlhf_cov.study.spec import spec_of
+def test_how_arms_were_tuned_is_told_from_the_spec(content, results):
+    # four cells for GRPO, two for KL-Cov, the third takes a point
+    text = how_tuned(spec_of(content))
+    assert "4 cells: 1 of 2 arms, 2 cells: 1 of 2 arms" in text
+    assert "the same 1 seeds, the best 2 of them again with 1 other" in text
+    content["tuning"].pop("final_seeds")
+    assert "again" not in how_tuned(spec_of(content))
+    content.pop("tuning")
+    content["arms"] = [{"name": "GRPO"}]
+    assert how_tuned(spec_of(content)) == UNTUNED
 
+
+def test_names_cannot_break_the_page(content, results):
     content["title"] = "</script><script>alert(1)</script>"
     content["arms"][0]["name"] = "<b>|*"
     text = page(document(spec_of(content), results))

@@ -1,8 +1,13 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.study.plan import REPORT, Run
 from openrlhf_cov.study.questions import (
     NOT_ENOUGH,
+    agreement,
     answers,
     cost_of_collapse,
     forecast_errors,
@@ -68,6 +73,34 @@ def test_entropy_that_is_gone_only_at_the_end_is_no_collapse(make_result):
     assert has_collapsed(result)
 
 
+def test_collapse_cannot_be_told_from_the_ends_of_a_run(spec, make_result):
+    result = make_result(Run("GRPO", "report", spec.arm("GRPO").cells[0], 0), 1.0, entropy=0.01)
+    for kept in ([0, 2], [2]):
+        ends = Table(result.evaluations.steps[kept], {n: v[kept] for n, v in result.evaluations.columns.items()})
+        assert has_collapsed(replace(result, evaluations=ends)) is None
+    assert "0 of 0 runs" in cost_of_collapse(spec, [replace(result, evaluations=ends)]).text
+
+
+def test_rates_are_told_from_runs_that_are_reported_too(spec, make_result):
+    at = ("--actor.adam.lr", "1e-3")
+    runs = [make_result(Run("GRPO", REPORT, at, seed), value) for seed, value in enumerate((0.1, 0.2, 0.9))]
+    answer = learning_rates(spec, runs)
+    assert answer.rows == (("GRPO", "0.40 (2 of 3)"),)  # below the 0.4 where all begin
+    late = [replace(each, evaluations=Table(np.array([40]), {"greedy": np.array([0.1])})) for each in runs]
+    assert learning_rates(spec, late).text.startswith(NOT_ENOUGH)  # nobody knows where they began
+
+
+def test_two_studies_side_by_side(arms):
+    # accuracies .5 .6 .7 and .5 .6 .7 are alike; .9 .9 .8 is 0.27 higher, s 0.1 and 0.0577: Welch's half width 0.20
+    ours = arms(GRPO=[dict(accuracy=a) for a in (0.5, 0.6, 0.7)], CISPO=[dict(accuracy=a) for a in (0.9, 0.9, 0.8)])
+    others = arms(GRPO=[dict(accuracy=a) for a in (0.5, 0.6, 0.7)], CISPO=[dict(accuracy=a) for a in (0.5, 0.6, 0.7)])
+    answer = agreement(ours, others)
+    assert "CISPO: accuracy" in answer.text
+    assert "GRPO" not in answer.text
+    assert ("GRPO", "accuracy", "0.60 [0.35, 0.85] of 3", "0.60 [0.35, 0.85] of 3") == answer.rows[0][:4]
+    assert agreement(ours, {}).text.startswith(NOT_ENOUGH)
+
+
 def test_a_method_that_ends_higher_is_named(spec, make_result):
     runs = []
     for arm, better in (("GRPO", 0.0), ("KL-Cov", 0.3)):
@@ -115,7 +148,7 @@ def test_a_rate_at_which_runs_end_below_their_start_is_named(spec, make_result):
         for cell in spec.arms[1].cells
     ]
     answer = learning_rates(spec, runs)
-    assert "That happened: KL-Cov at 0.0003." in answer.text
+    assert "KL-Cov at 0.0003 (1 of 1)" in answer.text
     assert answer.rows == (("KL-Cov", "0.90 (0 of 1)", "0.10 (1 of 1)"),)
 
 

@@ -1,9 +1,10 @@
 import math
 
+import numpy as np
 import pytest
 
 from openrlhf_cov.study.plan import FINAL, REPORT, SCREEN, Run
-from openrlhf_cov.study.rows import main_rows, tuning_rows
+from openrlhf_cov.study.rows import main_rows, seconds, tuning_rows
 
 POINT = ("--actor.adam.lr", "3e-4")
 
@@ -43,6 +44,11 @@ def test_the_main_table_by_hand(spec, make_result, tuned):
     difference = kl_cov.differences["accuracy"]
     assert kl_cov.pairs == 2
     assert (difference.estimate, difference.low, difference.high) == pytest.approx((0.15, -0.48531, 0.78531), abs=1e-5)
+    # over questions, of the two seeds that both have: (8 - 7 + 10 - 8) / 2 of 10
+    assert kl_cov.apart.estimate == pytest.approx(0.15)
+    assert kl_cov.apart.low < 0.15 < kl_cov.apart.high
+    assert (grpo.apart.estimate, grpo.apart.low, grpo.apart.high) == (0.0, 0.0, 0.0)
+    assert grpo.numbers["selected"].estimate == pytest.approx(2.0)  # percent
     # the deciding entropy of the table falls from 2 to 1 and to 1.6: means 1.5 and 1.8
     assert kl_cov.differences["deciding entropy"].estimate == pytest.approx(0.3)
     assert kl_cov.numbers["seconds"].estimate == pytest.approx(0.2)
@@ -52,6 +58,15 @@ def test_the_main_table_by_hand(spec, make_result, tuned):
     assert third.point == POINT
     assert third.seeds == ()
     assert math.isnan(third.numbers["accuracy"].estimate)
+
+
+def test_seconds_are_those_of_the_cpu_where_they_are_known(make_result):
+    result = make_result(Run("GRPO", REPORT, POINT, 0), 1.0, cpu=0.25)
+    assert seconds(result) == 0.25
+    del result.metrics.columns["timing/cpu"]
+    assert math.isnan(seconds(result))
+    result.metrics.columns["timing/step_total"] = np.array([9.0, *[2.0] * 39])
+    assert seconds(result) == 2.0  # the median
 
 
 def test_tuning_is_reported_cell_by_cell(spec, tuned):

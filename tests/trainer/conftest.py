@@ -135,10 +135,12 @@ class Engine:
     def __init__(self, clock: Clock, score, delays: random.Random, failures=None) -> None:
         self.clock, self.score, self.delays, self.failures = clock, score, delays, failures or {}
         self.requests, self.seeds = [], []
+        self.sampling = None
         self.generate_responses = SimpleNamespace(remote=self._generate)
         self.get_num_unfinished_requests = SimpleNamespace(remote=lambda: 0)
 
-    def _generate(self, prompt, label, num_samples, seeds=None, **request) -> int:
+    def _generate(self, prompt, label, num_samples, seeds=None, sampling_params=None, **request) -> int:
+        self.sampling = sampling_params
         self.requests.append(prompt)
         self.seeds.append(seeds)
         result = self.failures.get(len(self.requests)) or [

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 import torch
+from vllm import SamplingParams
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.samples_generator import StepSamples
@@ -18,6 +19,18 @@ def test_every_batch_is_full_and_in_the_order_of_the_data(make_generator, step):
     generator, _ = make_generator()
     taken = [step(generator)[0] for _ in range(5)]
     assert taken == [[1, 3, 5, 7], [9, 11, 13, 15], [17, 19, 21, 23], [25, 27, 29, 31], [33, 35, 37, 39]]
+
+
+@pytest.mark.parametrize("filtering", [False, True])
+def test_responses_are_samples_of_the_policy_and_of_nothing_narrower(make_generator, step, filtering):
+    # a token that is forbidden somewhere keeps the probability that it has: no sample shows it, nothing pushes it down
+    generator, (engine,) = make_generator(filtering=filtering)
+    step(generator)
+    unchanged = SamplingParams(max_tokens=10, skip_special_tokens=False)
+    narrowing = ("temperature", "top_p", "top_k", "min_p", "min_tokens", "ignore_eos", "bad_words", "logit_bias")
+    narrowing += ("allowed_token_ids", "repetition_penalty", "presence_penalty", "frequency_penalty", "stop_token_ids")
+    for name in narrowing:
+        assert getattr(engine.sampling, name) == getattr(unchanged, name), name
 
 
 @pytest.mark.parametrize("engines", [1, 2, 5])
