@@ -26,7 +26,7 @@ def test_responses_are_samples_of_the_policy_and_of_nothing_narrower(make_genera
     # a token that is forbidden somewhere keeps the probability that it has: no sample shows it, nothing pushes it down
     generator, (engine,) = make_generator(filtering=filtering)
     step(generator)
-    unchanged = SamplingParams(max_tokens=10, skip_special_tokens=False)
+    unchanged = SamplingParams(max_tokens=10, skip_special_tokens=False, top_k=-1)  # 0 and -1 are all tokens
     narrowing = ("temperature", "top_p", "top_k", "min_p", "min_tokens", "ignore_eos", "bad_words", "logit_bias")
     narrowing += ("allowed_token_ids", "repetition_penalty", "presence_penalty", "frequency_penalty", "stop_token_ids")
     for name in narrowing:
