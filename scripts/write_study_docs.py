@@ -1,6 +1,6 @@
 """Writes docs/study.md, its figures and a table of docs/methods/index.md from ``studies/results/`` and the specs.
 
-What stands between the comments "results NAME", or "differences NAME", and "end of NAME" is replaced, as is what stands
+What stands between the comments "results NAME", or "differences NAME", and "end of NAME" is replaced, and what stands
 between "agreement NAME OTHER" and "end of agreement".
 """
 

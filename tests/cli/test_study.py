@@ -167,28 +167,34 @@ def test_a_used_worker_makes_the_run_of_a_fresh_one(tmp_path, base_policies, spe
         assert fresh == used
 
 
+def break_run(made, run):
+    """Puts a folder where the run wants a file; returns it."""
+    folder = made.output / run.folder
+    (folder / "metrics.jsonl").mkdir(parents=True)
+    (folder / lab.RUN_FILE).write_text(json.dumps(made.request(run).record))
+    return folder / "metrics.jsonl"
+
+
 def test_a_run_that_fails_holds_no_other_up(tmp_path, base_policies, spec_file, capsys):
     arms = [{"name": "GRPO"}, {"name": "fails"}, {"name": "KL-Cov", "flags": "--cov_type kl_cov"}]
     path, output = spec_file(arms=arms, seeds=[0]), tmp_path / "out"
-    inside = output / "report" / "fails" / "point" / "seed-0" / "metrics.jsonl"
-    inside.mkdir(parents=True)  # a folder where the run wants a file
-    (inside.parent / "run.json").write_text(json.dumps(LabStudy(read_spec(path), output, base_policies).request(
-        next(run for run in all_runs(read_spec(path), {}) if run.arm == "fails")
-    ).record))  # fmt: skip
+    made = LabStudy(read_spec(path), output, base_policies)
+    broken = break_run(made, next(run for run in all_runs(made.spec, {}) if run.arm == "fails"))
     words = [str(path), "--output", str(output), "--base_policies", str(base_policies), "--jobs", "1"]
     assert study.main(words) == 1
     said = capsys.readouterr()
     assert "1 runs failed" in said.err
     assert {file.parts[-4] for file in output.rglob("result.json")} == {"GRPO", "KL-Cov"}
-    inside.rmdir()
+    broken.rmdir()
     assert study.main(words) == 0
     assert "2 of 3 runs are finished" in capsys.readouterr().out
 
 
-def test_a_study_without_hope_ends(tmp_path, base_policies, spec_file, capsys, monkeypatch):
-    (tmp_path / "fails").mkdir()
-    words = [str(spec_file(seeds=list(range(9)))), "--output", str(tmp_path / "out"), "--jobs", "1"]
-    broken = base_policies / "commands-0" / "config.json"
-    broken.write_text("{}")
-    assert study.main([*words, "--base_policies", str(base_policies)]) == 1
-    assert len(capsys.readouterr().err.splitlines()) <= study.HOPELESS + 1
+def test_a_study_without_hope_ends(tmp_path, base_policies, spec_file, capsys):
+    path = spec_file(seeds=list(range(9)))
+    made = LabStudy(read_spec(path), tmp_path / "out", base_policies)
+    for run in all_runs(made.spec, {}):
+        break_run(made, run)
+    words = [str(path), "--output", str(made.output), "--base_policies", str(base_policies), "--jobs", "1"]
+    assert study.main(words) == 1
+    assert f"{study.HOPELESS} runs failed" in capsys.readouterr().err

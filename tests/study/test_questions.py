@@ -97,7 +97,7 @@ def test_two_studies_side_by_side(arms):
     answer = agreement(ours, others)
     assert "CISPO: accuracy" in answer.text
     assert "GRPO" not in answer.text
-    assert ("GRPO", "accuracy", "0.60 [0.35, 0.85] of 3", "0.60 [0.35, 0.85] of 3") == answer.rows[0][:4]
+    assert answer.rows[0][:4] == ("GRPO", "accuracy", "0.60 [0.35, 0.85] of 3", "0.60 [0.35, 0.85] of 3")
     assert agreement(ours, {}).text.startswith(NOT_ENOUGH)
 
 
@@ -162,5 +162,5 @@ def test_an_arm_that_stands_another_rate_than_the_first_does_is_named(spec, make
                 stage = "screen" if seed == 100 else "final"
                 runs.append(make_result(Run(arm, stage, cell, seed), value if rate_of(cell) == 3e-4 else 0.5))
     text = learning_rates(spec, runs).text
-    assert "tuning: KL-Cov at 0.0003 (+0.70 [" in text
+    assert "included: KL-Cov at 0.0003 (+0.70 [" in text
     assert "at 0.0001 (" not in text
