@@ -5,6 +5,7 @@
 # make test-long  the end-to-end tests that take longer, left out by make test
 # make check  format, lint, layers, types and the quick part of the unit tests
 # make docs   the documentation as a site, in site/
+# make guard  time of the training phase against the bare model, a minute; fails above 1.5 times what the docs say
 # make smollm a real language model for this machine, SmolLM2-135M-Instruct, in runs/smollm2
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -18,7 +19,7 @@ SMOLLM := $(VENV)/.smollm
 DOCS := $(VENV)/.docs
 INSTALL := $(BIN)/pip install --disable-pip-version-check --no-deps
 
-.PHONY: demo demo-compare test test-long check docs smollm
+.PHONY: demo demo-compare test test-long check guard docs smollm
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -39,6 +40,9 @@ docs: $(READY) $(DOCS)
 
 check: $(READY)
 	BIN=$(BIN) scripts/check.sh --quick
+
+guard: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/training_phase.py guard
 
 smollm: $(SMOLLM)
 	$(BIN)/python -m openrlhf_cov.cli.fetch_smollm2 --output runs/smollm2

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ending import ended
 
 from openrlhf_cov.cli.local_ray import local_ray
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
@@ -111,9 +112,5 @@ def _run_trainer(
     """Run ``python -m openrlhf_cov.cli.train_ppo_ray`` in a process of its own, which is to end with that status."""
     env = os.environ | {"PYTHONWARNINGS": "ignore", "RAY_ADDRESS": "local"} | (ray or {})
     command = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray", *flags]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout, cwd=folder.parent)
-    assert done.returncode == status, (
-        f"expected of the run: to end with status {status}, not {done.returncode}\n"
-        f"{done.stdout[-20_000:]}{done.stderr[-20_000:]}"
-    )
+    done = ended(command, "the run", status=status, env=env, timeout=timeout, cwd=folder.parent)
     return Run(done.stderr, folder)

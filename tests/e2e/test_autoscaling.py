@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ending import ended
 from ray.util import get_node_ip_address
 
 from openrlhf_cov.cli.local_ray import PORT_FLAGS, environment, free_ports, stop
@@ -111,8 +112,7 @@ def test_a_cluster_that_grows_is_waited_for(head, cloud, variables, expected):
     file = Path(env["RAY_TMPDIR"], "ray", "ray_current_cluster")
     while not (file.exists() and file.read_text()):
         time.sleep(0.2)
-    done = subprocess.run([sys.executable, "-c", RUN], env=env, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stderr[-5000:]
+    done = ended([sys.executable, "-c", RUN], "a run that waits for its cluster", env=env, timeout=400)
     scales, outcome = done.stdout.splitlines()[-2:]
     assert (scales, outcome[: len(expected[1])]) == tuple(expected)
     assert "joining the Ray of this host" in done.stderr + done.stdout

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ending import ended
 
 from openrlhf_cov.cli.make_tiny_task import TaskSettings, write_task
 from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
@@ -47,7 +48,7 @@ def demo_task(tmp_path_factory) -> Path:
 @pytest.mark.long
 def test_the_task_that_the_command_makes_is_for_a_mediocre_policy(tmp_path):
     command = [sys.executable, "-m", "openrlhf_cov.cli.make_tiny_task", "--output", str(tmp_path / "task")]
-    subprocess.run([*command, "--train_rows", "96", "--test_rows", "64"], check=True)
+    ended([*command, "--train_rows", "96", "--test_rows", "64"], "the making of the task")
     made = json.loads((tmp_path / "task" / "task.json").read_text())
     assert 0.2 <= made["accuracy_sampled"] <= 0.6
     assert made["entropy"] > 0.2
@@ -62,8 +63,8 @@ def demo(task_folder: Path, output: Path, steps: int = 2) -> dict:
 
 def test_demo_prints_a_table(demo_task, tmp_path):
     output = tmp_path / "run"
-    done = subprocess.run(**demo(demo_task, output), capture_output=True, timeout=600)
-    assert done.returncode == 0, done.stderr
+    words = demo(demo_task, output)
+    done = ended(words["args"], "the demo", env=words["env"], timeout=600)
     assert "held-out accuracy, greedy" in done.stdout
     assert "entropy, nats per token" in done.stdout
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]

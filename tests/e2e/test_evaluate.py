@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from ending import ended
 
 from openrlhf_cov.evaluation.records import read_responses
 
@@ -83,7 +84,6 @@ def test_killed_interrupted_and_continued_is_as_good_as_straight(start, kill_tre
     assert (broken / "summary.json").read_bytes() == (straight / "summary.json").read_bytes()
 
     command = [sys.executable, "-m", "openrlhf_cov.cli.evaluate", "--regrade", "--output", str(broken)]
-    again = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert again.returncode == 0, again.stderr
+    again = ended(command, "grading again", timeout=120)
     assert again.stdout.startswith("0 grades changed\n")
     assert (broken / "responses.jsonl").read_bytes() == expected

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from ending import ended
 
 from openrlhf_cov.evaluation.records import read_responses
 from openrlhf_cov.evaluation.summary import read_summary
@@ -27,8 +28,7 @@ def smollm2(tmp_path_factory) -> Path:
     """The folder that the command makes from the package."""
     folder = tmp_path_factory.mktemp("smollm2") / "model"
     command = [sys.executable, "-m", "openrlhf_cov.cli.fetch_smollm2", "--output", folder]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    done = ended(command, "the making of the model", timeout=300)
     assert "134,515,008 parameters" in done.stdout
     again = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert "nothing to do" in again.stdout
@@ -60,7 +60,7 @@ def test_smollm2_on_gsm8k_and_math500_killed_continued_and_graded_again(smollm2,
     before = read_responses(output)
     assert 3 <= len(before) < 30
 
-    subprocess.run(command, check=True, timeout=300)
+    ended(command, "the evaluation that goes on", timeout=300)
     after = {response.key: response for response in read_responses(output)}
     assert len(after) == 30
     assert all(after[response.key] == response for response in before)  # none was asked for again
@@ -113,14 +113,10 @@ def test_a_server_gives_what_engines_give(server, task, tmp_path):
     flags = ["--benchmarks", problems, "--template", "none", "--samples", "2", "--temperature", "1", "--log_probs"]
     flags += ["--max_tokens", "24"]
     by_server, by_engines = tmp_path / "server", tmp_path / "engines"
-    subprocess.run(
-        [*EVALUATE, *flags, "--model", "tiny", "--base_url", server, "--output", by_server], check=True, timeout=120
-    )
-    subprocess.run(
-        [*EVALUATE, *flags, "--model", task.model, "--max_model_len", "40", "--output", by_engines],
-        check=True,
-        timeout=300,
-    )
+    served = [*EVALUATE, *flags, "--model", "tiny", "--base_url", server, "--output", by_server]
+    ended(served, "the evaluation of a server", timeout=120)
+    engines = [*EVALUATE, *flags, "--model", task.model, "--max_model_len", "40", "--output", by_engines]
+    ended(engines, "the evaluation by engines", timeout=300)
     pairs = list(zip(read_responses(by_server), read_responses(by_engines), strict=True))
     assert len(pairs) == 26
     for ours, theirs in pairs:

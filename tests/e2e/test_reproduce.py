@@ -2,10 +2,10 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
+from ending import ended
 
 from openrlhf_cov.cli.make_tiny_task import TaskSettings, write_task
 from openrlhf_cov.reproduction.exhibits import FIGURES
@@ -23,9 +23,7 @@ def reproduce(tmp_path_factory):
     def run(*words):
         command = [sys.executable, "-m", "openrlhf_cov.cli.main", "reproduce", *words, "--scale", "tiny", "--run"]
         command += ["--output", str(folder / "out")]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1200)
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-        return done.stdout
+        return ended(command, f"reproduce {' '.join(words)}", env=env, timeout=1200).stdout
 
     run.output = lambda steps: folder / "out" / f"{steps}-steps"
     return run

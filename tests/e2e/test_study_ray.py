@@ -2,10 +2,10 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
+from ending import ended
 
 from openrlhf_cov.study.results import unpack
 
@@ -16,7 +16,8 @@ title: Two steps
 task: commands
 engine: ray
 flags: >
-  --rollout_limit 2 --data.max_samples 32 --actor.num_gpus_per_node 1 --vllm.num_engines 1 --vllm.gpu_memory_utilization 0.2
+  --rollout_limit 2 --data.max_samples 32 --actor.num_gpus_per_node 1 --vllm.num_engines 1
+  --vllm.gpu_memory_utilization 0.2
   --algo.advantage.estimator group_norm --algo.kl.init_coef 0 --rollout.batch_size 8 --rollout.n_samples_per_prompt 4
   --rollout.micro_batch_size 32 --train.batch_size 16 --train.micro_batch_size 16 --ds.zero_stage 2 --rollout_seeded
 seeds: [0]
@@ -32,9 +33,7 @@ def test_a_study_of_the_trainer(tmp_path):
     words = [str(spec), "--output", str(output), "--base_policies", str(tmp_path / "base"), "--pack", str(packed)]
     command = [sys.executable, "-m", "openrlhf_cov.cli.study", *words]
     for said in ("0 of 2 runs are finished", "2 of 2 runs are finished"):
-        done = subprocess.run(command, env=os.environ | {"RAY_ADDRESS": "local"}, capture_output=True, text=True)
-        assert done.returncode == 0, f"expected of the study: both runs, and a page; it said: {done.stderr[-2000:]}"
-        assert said in done.stdout
+        assert said in ended(command, "a study of two runs", env=os.environ | {"RAY_ADDRESS": "local"}).stdout
     for result in unpack(packed):
         assert result.metrics.steps.tolist() == [1, 2]
         assert result.evaluations.steps.tolist() == [0, 2]  # the base policy, and the trained one

@@ -3,12 +3,12 @@
 import json
 import math
 import re
-import subprocess
 import sys
 import time
 import urllib.request
 
 import pytest
+from ending import ended
 from safetensors.torch import load_file
 
 from openrlhf_cov.cli.local_ray import local_ray
@@ -197,7 +197,7 @@ def test_kl_cov_on_two_ranks_for_twelve_steps(run_trainer, task, tmp_path, ray):
         "--output",
         tmp_path / "results",
     ]
-    subprocess.run(command, check=True, timeout=300)
+    ended(command, "the evaluation of the trained model", timeout=300)
     (sums,) = read_summary(tmp_path / "results").benchmarks
     assert sums.avg_at_k.estimate == curve[-1]["eval/sums/avg@1"]
     assert sums.mean_tokens == pytest.approx(curve[-1]["eval/sums/response_length_mean"])
