@@ -37,9 +37,9 @@ def test_a_step_is_read_from_what_upstream_logs(race):
     assert race.steps_of(2 * line) == [{"timing/generation": 1.5, "policy_loss": None}] * 2
 
 
-@pytest.mark.parametrize("task", ["embedded", "smollm2"])
-def test_every_contestant_does_the_same_work(race, tmp_path, task):
-    args = Namespace(task=task, folder=tmp_path, steps=4, trl=tmp_path / "trl")
+@pytest.mark.parametrize(("task", "prompts"), [("embedded", None), ("smollm2", None), ("smollm2", 4)])
+def test_every_contestant_does_the_same_work(race, tmp_path, task, prompts):
+    args = Namespace(task=task, folder=tmp_path, steps=4, trl=tmp_path / "trl", prompts=prompts)
     commands = {name: race.command(name, args, tmp_path / "out")[0] for name in (*race.OURS, *race.OTHERS)}
     trl = commands.pop("trl")
     value = lambda argv, flag: argv[argv.index(flag) + 1]  # noqa: E731
@@ -57,3 +57,5 @@ def test_every_contestant_does_the_same_work(race, tmp_path, task):
         }
         assert {flag: value(trl, flag) for flag in upstream} == upstream
         assert ("--actor.gradient_checkpointing_enable" in argv) == ("--checkpointing" in trl)
+    if prompts:  # a quarter of the prompts in as many updates
+        assert (value(trl, "--prompts"), value(trl, "--train_batch")) == ("4", "16")

@@ -62,7 +62,6 @@ def emitted():
     names += [SKIPPED_UPDATES, GRADIENT_NORM, ERROR_METRIC, "reward/unfinished_frac"]
     names += make_reward_func(RewardConfig(reward_source="code"))([], [], [])["extra_logs"]  # of programs, too
     names += sampling_metrics(SamplingCounts(), [], waiting=0, number=0)
-    names.append("entropy/position_*")  # of the laboratory, as many as a response has places
     return dict.fromkeys(names, "") | diagnostics.metrics.kinds
 
 
