@@ -78,17 +78,18 @@ def answer(args: argparse.Namespace) -> None:
         if isinstance(study, LabStudy) and args.dry_run:
             dry_run(study, jobs)
             return
-        if not args.page:
-            run(study, jobs)
+        failure = "" if args.page else run(study, jobs)
         write(study, args.pack)
+        if failure:
+            raise RunStopped(failure)
     except OSError as error:
         raise UsageError(str(error)) from error
 
 
-def run(study: Study, jobs: int) -> None:
-    """Make every missing run, ``jobs`` side by side. A run that fails holds nothing up but what is chosen by it.
+def run(study: Study, jobs: int) -> str:
+    """Make every missing run, ``jobs`` side by side; what is to be said if any failed, else nothing.
 
-    RunStopped at the end, naming them, if any failed, and at once where the first ``HOPELESS`` all do.
+    A run that fails holds nothing up but what is chosen by it; where the first ``HOPELESS`` all do no other is begun.
     """
     scores, started = study.scores(), time.monotonic()
     total, before = number_of_runs(study.spec), len(scores)
@@ -96,7 +97,7 @@ def run(study: Study, jobs: int) -> None:
     failed: dict[Run, str] = {}
     running: dict[Future, Run] = {}
     if not runs_due(study.spec, scores):
-        return
+        return ""
     with workers(jobs) as pool:
         pool.submit(study.prepare, runs_due(study.spec, scores)[0]).result()
         while len(scores) > before or len(failed) < HOPELESS:
@@ -117,8 +118,7 @@ def run(study: Study, jobs: int) -> None:
                 made, left = len(scores) - before, total - len(scores)
                 minutes = (time.monotonic() - started) / made * left / 60
                 say(f"{len(scores)}/{total} {done.folder}: {score.last:.3f}; about {minutes:.0f} min left\n")
-    if failed:
-        raise RunStopped(f"{len(failed)} runs failed, and are tried again by the same command: {reason}")
+    return f"{len(failed)} runs failed, and are tried again by the same command: {reason}" if failed else ""
 
 
 def outcome(study: Study, run: Run, future: Future) -> tuple[Score | None, str]:

@@ -185,6 +185,7 @@ def test_a_run_that_fails_holds_no_other_up(tmp_path, base_policies, spec_file, 
     said = capsys.readouterr()
     assert "1 runs failed" in said.err
     assert {file.parts[-4] for file in output.rglob("result.json")} == {"GRPO", "KL-Cov"}
+    assert "2 of 3 runs are finished" in (output / "study.md").read_text()
     broken.rmdir()
     assert study.main(words) == 0
     assert "2 of 3 runs are finished" in capsys.readouterr().out
