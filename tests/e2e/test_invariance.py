@@ -6,7 +6,7 @@ difference.
 """
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -150,6 +150,7 @@ def make_rollouts(model_folder, drift: float = 0.0) -> list:
         action_mask = torch.ones_like(log_probs)
         action_mask[:, :6] = 0
         advantage = (1.2 if number % 3 == 0 else -0.7) * action_mask
+        drawn = torch.rand(2, length - 1, generator=torch.Generator().manual_seed(100 + number))
         rollouts.append(
             Experience(
                 sequences=ids,
@@ -166,8 +167,8 @@ def make_rollouts(model_folder, drift: float = 0.0) -> list:
                 info={
                     "reward": torch.tensor([1.0]),
                     "sample_id": torch.tensor([number]),
-                    "entropy": [torch.ones(length - 1)],
-                    "proxy": [torch.zeros(length - 1)],
+                    "entropy": [0.1 + 2 * drawn[0]],
+                    "proxy": [log_probs[0] + drawn[1]],
                 },
             )
         )
@@ -253,14 +254,22 @@ def test_selection_per_micro_batch_depends_on_its_size(take_step):
     assert small.selected != large.selected
 
 
+BESIDE_METHODS = (
+    "",
+    "--actor.entropy_coef 0.05",
+    "--cov_type kl_cov --kl_cov_ratio 0.1 --allow_large_cov_ratio --kl_cov_keep_ppo_clip",
+    "--cov_type kl_cov --kl_cov_ratio 0.1 --allow_large_cov_ratio --cov_scope micro_batch --train.micro_batch_size 16",
+)
+
+
 @pytest.mark.parametrize("updates", [1, 8])
 def test_the_laboratory_makes_the_same_updates(take_step, task, updates):
     """Of every method, from the same rollouts: what is tried in ``openrlhf_cov.lab`` is what a run trains."""
     steady = "--actor.lr_scheduler constant --actor.lr_warmup_ratio 0 --actor.adam.lr 0.1".split()
-    for name in ("none", *METHODS):
-        flags = [] if name == "none" else active_flags(name)
-        # an estimator has made its advantages before; some then take the mean over other tokens
-        in_place_of = METHODS[name].stands_for if flags else None
+    # an estimator has made its advantages before; some then take the mean over other tokens
+    cases = [(active_flags(name), method.stands_for) for name, method in METHODS.items()]
+    cases += [(flags.split(), None) for flags in BESIDE_METHODS]
+    for flags, in_place_of in cases:
         upstream = ["--algo.advantage.estimator", in_place_of] if in_place_of else []
         step = take_step(*flags, *upstream, *steady, updates=updates, drift=DRIFT)
         after = lab_updates(task.model, flags, updates)
@@ -280,8 +289,10 @@ def lab_updates(model_folder, flags: list[str], updates: int) -> dict[str, torch
     from openrlhf_cov.utils.metrics import MetricBuffer
 
     model = LlamaForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
-    config = command.Request.of(command.build_parser(), ["--output", "unused", *flags]).config
+    request = command.Request.of(command.build_parser(), ["--output", "unused", *flags])
+    config, asked = request.config, request.settings
     settings = LabSettings(prompts=2, updates=1, learning_rate=0.1, seed=42)
+    settings = replace(settings, entropy_coef=asked.entropy_coef, micro_batch=asked.micro_batch)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(model_folder)
     lab = Lab(None, model, tokenizer, settings, config)
     lab.optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.95), eps=1.0, weight_decay=0.0)
@@ -289,17 +300,18 @@ def lab_updates(model_folder, flags: list[str], updates: int) -> dict[str, torch
     rollouts = make_rollouts(model_folder, DRIFT)
 
     def padded(name: str) -> torch.Tensor:
-        return pad_sequence([getattr(each, name)[0] for each in rollouts], batch_first=True)
+        rows = [each.info[name] if name in each.info else getattr(each, name) for each in rollouts]
+        return pad_sequence([row[0] for row in rows], batch_first=True)
 
     ids, mask = padded("sequences"), padded("action_mask").bool()
     rollout = Rollout(
         log_probs=padded("action_log_probs"),
-        entropy=torch.ones(mask.shape),
+        entropy=padded("entropy") * mask,
         advantages=padded("advantages"),
         action_mask=mask,
         scores=torch.zeros(SAMPLES),
         sample_ids=torch.arange(SAMPLES),
-        proxy=torch.zeros(mask.shape),
+        proxy=padded("proxy"),
     )
     for number in range(updates):
         rows = torch.arange(SAMPLES)
