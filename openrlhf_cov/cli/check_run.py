@@ -3,6 +3,7 @@
 What is called faults gives one line for each that there is; the others raise UsageError with the first.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,6 +93,16 @@ def number_faults(args: SimpleNamespace) -> Iterator[str]:
     yield from _length_faults(args)
     yield from _batch_faults(args)
     yield from _kl_faults(args)
+    yield from _sampling_faults(args)
+
+
+def _sampling_faults(args: SimpleNamespace) -> Iterator[str]:
+    """What is trained is the whole softmax at a temperature above 0."""
+    temperature, top_p = args.rollout.temperature, args.rollout.top_p
+    if not 0 < temperature < math.inf:
+        yield f"--rollout.temperature is above 0, got {temperature:g}: log-probs are of scores divided by it"
+    if not 0 < top_p <= 1:
+        yield f"--rollout.top_p is above 0 and at most 1, got {top_p:g}"
 
 
 def _kl_faults(args: SimpleNamespace) -> Iterator[str]:
@@ -187,6 +198,11 @@ def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
         logger.warning(
             f"--actor.eps_clip_low_high {low:g} {high:g} with one update per rollout: nothing is clipped, the policy "
             "is still the one that sampled. Lower --train.batch_size or raise --rollout.batch_size"
+        )
+    if args.rollout.top_p < 1:
+        logger.warning(
+            f"--rollout.top_p {args.rollout.top_p:g}: samples are of a part of the policy that is trained as a whole; "
+            "probability that no sample shows collects in the rest. 1 is the policy itself"
         )
     for method in settings.methods:
         if method.one_update and updates == 1:
