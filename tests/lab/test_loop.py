@@ -61,6 +61,26 @@ def test_a_method_that_is_switched_off_inside_is_grpo_bit_for_bit(run):
     assert run(empty, clip=(0.2, 0.2))[0].equal(run()[0])
 
 
+OFF = {
+    "erc": {"erc_low": 0.0, "erc_high": 1e9},
+    "steer": {"steer_min": 1.0},
+    "stare": {"stare_strength": 0.0},
+    "positive_weight": {"positive_weight": 1.0},
+    "entropy_advantage": {"entropy_advantage_coef": 0.0},
+    "repo_r": {"repo_zeta": 0.0},
+    "lp_reg": {"lp_reg_coef": 0.0},
+    "cegppo": {"cegppo_beta1": 0.0, "cegppo_beta2": 0.0, "cegppo_clip": (0.2, 0.2)},
+    "adaptive_entropy": {"entropy_bonus": 0.0},
+}
+
+
+@pytest.mark.parametrize("name", OFF)
+def test_a_method_at_its_neutral_setting_is_grpo_bit_for_bit(run, name):
+    config = CovConfig(method=name, **OFF[name])
+    plain = run(clip=config.at(0).ppo_clip) if name == "lp_reg" else run()  # which brings a clip
+    assert run(config)[0].equal(plain[0])
+
+
 def test_the_objective_has_an_entropy_bonus_and_a_reference(run):
     plain, bonus, held = run()[0], run(entropy_coef=0.1)[0], run(kl_coef=0.1)[0]
     assert not plain.equal(bonus)
