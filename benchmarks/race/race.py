@@ -104,12 +104,13 @@ def main() -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     if "trl" in args.only and not (args.trl / "bin" / "trl").exists():
         make_trl(args.trl)
-    results = args.output / f"{args.task}.jsonl"
+    size = f"-{args.prompts}-prompts" if args.prompts else ""
+    results = args.output / f"{args.task}{size}.jsonl"
     for number in range(args.rounds):
         for name in args.only:
             if any((row["name"], row["round"]) == (name, number) for row in read(results)):
                 continue
-            folder = args.output / f"{args.task}-{number}-{name.replace(', ', '-')}"
+            folder = args.output / f"{args.task}{size}-{number}-{name.replace(', ', '-')}"
             row = {"name": name, "round": number} | measure(name, args, folder)
             with results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
@@ -128,7 +129,10 @@ def task_of(args: argparse.Namespace) -> Task:
     """The task, scaled to the prompts that are asked for."""
     task = TASKS[args.task]
     prompts = args.prompts or task.prompts
-    return replace(task, prompts=prompts, train_batch=task.train_batch * prompts // task.prompts)
+    batch = task.train_batch * prompts // task.prompts
+    if batch % task.micro_batch or not batch:
+        sys.exit(f"race: --prompts {prompts} makes updates of {batch} samples, no multiple of {task.micro_batch}")
+    return replace(task, prompts=prompts, train_batch=batch)
 
 
 def command(name: str, args: argparse.Namespace, output: Path) -> tuple[list[str], dict[str, str]]:

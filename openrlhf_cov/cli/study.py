@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from openrlhf_cov.cli import lab
+from openrlhf_cov.cli.local_ray import STOP_TIMEOUT
 from openrlhf_cov.cli.packages import require
 from openrlhf_cov.cli.program import run_as_program
 from openrlhf_cov.cli.study_ray import RayStudy
@@ -66,7 +67,7 @@ def answer(args: argparse.Namespace) -> None:
         spec = read_spec(args.spec)
         kind = RayStudy if spec.engine == "ray" else LabStudy
         output: Path = args.output or Path("runs/study") / args.spec.stem
-        study = kind(spec, output, args.base_policies or lab.base_policies())
+        study = kind(spec, output.absolute(), (args.base_policies or lab.base_policies()).absolute())
         study.check(args.spec)
         if args.unpack:
             study.take(args.unpack)
@@ -100,9 +101,10 @@ def run(study: Study, jobs: int) -> str:
         return ""
     with workers(jobs) as pool:
         pool.submit(study.prepare, runs_due(study.spec, scores)[0]).result()
-        while len(scores) > before or len(failed) < HOPELESS:
-            for due in runs_due(study.spec, scores):
-                if len(running) < jobs and due not in running.values() and due not in failed:
+        while True:
+            hopeless = len(scores) == before and len(failed) >= HOPELESS
+            for due in () if hopeless else runs_due(study.spec, scores, failed):
+                if len(running) < jobs and due not in running.values():
                     running[pool.submit(study.train, due)] = due
             if not running:
                 break
@@ -118,18 +120,19 @@ def run(study: Study, jobs: int) -> str:
                 made, left = len(scores) - before, total - len(scores)
                 minutes = (time.monotonic() - started) / made * left / 60
                 say(f"{len(scores)}/{total} {done.folder}: {score.last:.3f}; about {minutes:.0f} min left\n")
-    return f"{len(failed)} runs failed, and are tried again by the same command: {reason}" if failed else ""
+    reasons = "; ".join(dict.fromkeys(failed.values()))
+    return f"{len(failed)} of the runs failed, and are tried again by the same command: {reasons}" if failed else ""
 
 
 def outcome(study: Study, run: Run, future: Future) -> tuple[Score | None, str]:
     """The score of a run that has ended, and why there is none."""
     try:
         future.result()
+        return study.score(run), "it is not complete after its end"
     except BrokenProcessPool:
         raise
     except Exception as error:  # whatever a run fails with, the others go on
         return None, reason_of(error)
-    return study.score(run), "it is not complete after its end"
 
 
 def write(study: Study, pack_to: Path | None = None) -> None:
@@ -160,15 +163,19 @@ def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
             "a run was killed, perhaps for lack of memory; run the command again, with fewer --jobs"
         ) from error
     finally:
+        made = list((pool._processes or {}).values())
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in list((pool._processes or {}).values()):
+        for process in made:
             process.terminate()
+        for process in made:
+            process.join(STOP_TIMEOUT + 5)
 
 
 def begin() -> None:
-    """A worker ends with its parent; Ctrl-C is the parent's."""
+    """A worker ends with its parent, and on SIGTERM when what it started has ended; Ctrl-C is the parent's."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def dry_run(study: LabStudy, jobs: int) -> None:

@@ -9,15 +9,14 @@ import io
 import json
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+from openrlhf_cov.cli import evaluate
 from openrlhf_cov.cli.check_run import find_weights, has_checkpoint
 from openrlhf_cov.cli.lab import test_record
 from openrlhf_cov.cli.local_ray import stop
@@ -32,10 +31,13 @@ from openrlhf_cov.utils.metrics_log import METRICS_FILE, MetricsLog, read_metric
 from openrlhf_cov.utils.orphans import die_with_parent
 from openrlhf_cov.utils.terminal import say
 
-ASKED_FILE, LOG_FILE, STATE = "asked.json", "log.txt", "state"
-"""Of a run: its flags, what its commands said, its checkpoints."""
+ASKED_FILE, TRAINED_FILE, LOG_FILE, STATE = "asked.json", "trained.json", "log.txt", "state"
+"""Of a run: its flags, that its training has ended, what its commands said, its checkpoints."""
 HELD_OUT = 512
-"""Problems of an embedded task that no run trains on; the laboratory's are among them."""
+"""Problems of an embedded task that are not in the file of those to train on."""
+
+LOOKS = ("validation", "test")
+"""Fields of a spec with flags of ``openrlhf-cov evaluate``."""
 
 Seen = tuple[Mapping[int, Mapping[str, float]], Mapping[str, Any]]
 """What a look at a trained model finds: evaluations by step, and the record of the test."""
@@ -47,12 +49,17 @@ class RayStudy(Study):
     def words(self, run: Run) -> list[str]:
         """The run as a command line of the trainer; an embedded task brings policy, data and reward."""
         folder = self.output / run.folder
-        flags = self.asked(run)[2:]  # without --task
+        flags = super().asked(run)[2:]  # without --task
         if self.spec.task in TINY_TASKS:
             data = ("--data.prompt_dataset", f"{self.task}/train.jsonl", "--data.input_key", "input")
             policy = ("--actor.model_name_or_path", f"{self.task}/model", "--data.label_key", "label")
             flags = [*policy, *data, *TINY_TASKS[self.spec.task].flags, *flags]
         return [*flags, "--ckpt.output_dir", str(folder), "--ckpt.path", str(folder / STATE)]
+
+    def asked(self, run: Run) -> list[str]:
+        """See ``Study``; what looks at the trained model belongs to a run, too."""
+        looks = [(name, getattr(self.spec, name)) for name in LOOKS]
+        return [*super().asked(run), *(word for name, flags in looks if flags for word in (name, *flags))]
 
     @property
     def task(self) -> Path:
@@ -61,24 +68,34 @@ class RayStudy(Study):
 
     def check(self, path: Path) -> None:
         """See ``Study``; the trainer's own checks of a run come when it starts."""
-        if self.spec.task not in TINY_TASKS:
-            tuned = any(len(arm.cells) > 1 for arm in self.spec.arms)
-            if "--samples" not in self.spec.test:
-                raise UsageError(
-                    f"{path}: test has flags of openrlhf-cov evaluate, with --samples, as task {self.spec.task!r} is "
-                    f"none of the embedded ones; got {shlex.join(self.spec.test)!r}"
-                )
-            if tuned and not self.spec.validation:
-                raise UsageError(
-                    f"{path}: validation has the flags of openrlhf-cov evaluate by which a point is chosen; it is "
-                    "empty, and arms have a grid"
-                )
+        self._check_looks(path)
         said = io.StringIO()
         for arm in self.spec.arms:
             for cell in arm.cells:
                 reason = refusal(self.words(Run(arm.name, SCREEN, cell, 0)), said)
                 if reason is not None:
                     raise UsageError(f"{path}: arm {arm.name}: {reason}")
+
+    def _check_looks(self, path: Path) -> None:
+        embedded = self.spec.task in TINY_TASKS
+        for name in LOOKS:
+            flags = getattr(self.spec, name)
+            if flags and embedded:
+                raise UsageError(f"{path}: {name} has no effect: task {self.spec.task} has splits of its own; drop it")
+            if flags:
+                _check_evaluation(flags, f"{path}: {name}")
+        if embedded:
+            return
+        if "--samples" not in self.spec.test:
+            raise UsageError(
+                f"{path}: test has flags of openrlhf-cov evaluate, with --samples, as task {self.spec.task!r} is "
+                f"none of the embedded ones; got {shlex.join(self.spec.test)!r}"
+            )
+        if any(len(arm.cells) > 1 for arm in self.spec.arms) and self.spec.validation in ((), self.spec.test):
+            raise UsageError(
+                f"{path}: validation has the flags of openrlhf-cov evaluate by which a point is chosen, others than "
+                "test; arms have a grid"
+            )
 
     def say_commands(self) -> None:
         """Every run that is known before tuning, as a line for a shell."""
@@ -90,8 +107,8 @@ class RayStudy(Study):
     def has(self, run: Run) -> bool:
         """See ``Study``."""
         folder = self.output / run.folder
-        recorded = read_json(folder / ASKED_FILE)
-        if recorded != self.asked(run) and folder.exists() and any(folder.iterdir()):
+        there = folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
+        if there and read_json(folder / ASKED_FILE) != self.asked(run):
             self.refuse_another(run)
         return (folder / RESULT_FILE).is_file()
 
@@ -108,17 +125,11 @@ class RayStudy(Study):
 
     def train(self, run: Run) -> None:
         """A training goes on from its last checkpoint; without one it begins again."""
+        if self.has(run):
+            return
         folder = self.output / run.folder
-        trained = find_weights(folder) and (folder / "config.json").is_file()
-        if not trained and not has_checkpoint(folder / STATE):
-            shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / ASKED_FILE) as file:
-            file.write(json.dumps(self.asked(run)).encode())
-        if not trained:
-            goes_on = ["--ckpt.load_enable"] if has_checkpoint(folder / STATE) else []
-            call(["train_ppo_ray", *self.words(run), *goes_on], folder / LOG_FILE)
-            shutil.rmtree(folder / STATE, ignore_errors=True)
+        if not (folder / TRAINED_FILE).is_file():
+            self._train(run, folder)
         look = seen_by_laboratory if self.spec.task in TINY_TASKS else seen_by_evaluate
         evaluations, test = look(self, folder)
         (folder / VALIDATION_FILE).unlink(missing_ok=True)
@@ -126,8 +137,22 @@ class RayStudy(Study):
         for step, values in evaluations.items():
             curve.write(step, values)
         for name, content in ((TEST_FILE, test), (RESULT_FILE, values)):
-            with replacing(folder / name) as file:
-                file.write(json.dumps(content).encode())
+            _write(folder / name, content)
+
+    def _train(self, run: Run, folder: Path) -> None:
+        goes_on = has_checkpoint(folder / STATE)
+        if folder.exists() and not goes_on:
+            aside = folder.with_name(f".{folder.name}.old")  # at once, so that no part of it is taken for a run
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
+            shutil.rmtree(aside)
+        for path in find_weights(folder):  # cut off while they were written
+            path.unlink()
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / ASKED_FILE, self.asked(run))
+        call(["train_ppo_ray", *self.words(run), *(["--ckpt.load_enable"] if goes_on else [])], folder / LOG_FILE)
+        _write(folder / TRAINED_FILE, {})
+        shutil.rmtree(folder / STATE, ignore_errors=True)
 
 
 def refusal(words: Sequence[str], said: io.StringIO) -> str | None:
@@ -138,8 +163,11 @@ def refusal(words: Sequence[str], said: io.StringIO) -> str | None:
     try:
         with redirect_stderr(said), redirect_stdout(io.StringIO()):  # upstream's warnings, the same for all
             train_ppo_ray.parse_args()
+    except UsageError as error:
+        return str(error)
     except SystemExit:
-        return said.getvalue().strip().splitlines()[-1].partition(": error: ")[2]
+        last = (said.getvalue().strip().splitlines() or ["the trainer refuses it"])[-1]
+        return last.partition(": error: ")[2] or last
     finally:
         sys.argv = argv
     return None
@@ -154,7 +182,7 @@ def call(words: Sequence[str], log: Path) -> None:
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=partial(die_with_parent, signal.SIGTERM),
+            preexec_fn=die_with_parent,  # at once: the next start would find it at work in its folder
         )
         try:
             status = child.wait()
@@ -163,6 +191,24 @@ def call(words: Sequence[str], log: Path) -> None:
     if status:
         lines = log.read_text(errors="replace").strip().splitlines()
         raise RunStopped(f"{words[0]} ended with status {status}: {lines[-1] if lines else ''} (all of it: {log})")
+
+
+def _check_evaluation(flags: Sequence[str], place: str) -> None:
+    """UsageError for flags that ``openrlhf-cov evaluate`` refuses, or that the study gives itself."""
+    for flag in ("--model", "--output"):
+        if flag in flags:
+            raise UsageError(f"{place}: {flag} is the study's own; drop it")
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            evaluate.build_parser().parse_args(["--model", "m", "--output", "o", *flags])
+    except SystemExit as error:
+        raise UsageError(f"{place}: {said.getvalue().strip().splitlines()[-1].partition(': error: ')[2]}") from error
+
+
+def _write(path: Path, content: Any) -> None:
+    with replacing(path) as file:
+        file.write(json.dumps(content).encode())
 
 
 def seen_by_laboratory(study: RayStudy, folder: Path) -> Seen:
@@ -205,7 +251,7 @@ def seen_by_evaluate(study: RayStudy, folder: Path) -> Seen:
 
     one = ("--temperature", "0", "--samples", "1")
     greedy, drawn = asked("test-greedy", (*study.spec.test, *one)), asked("test", study.spec.test)
-    validation = asked("validation", (*study.spec.validation, *one)) if study.spec.validation else greedy
+    validation = asked("validation-greedy", (*study.spec.validation, *one)) if study.spec.validation else greedy
     right = [each.correct for each in drawn]
     test = {
         "kinds": [each.settings.name for each in drawn for _ in each.problems],

@@ -16,7 +16,7 @@ from openrlhf.models.utils import compute_approx_kl
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from openrlhf_cov.lab.policy import Samples, log_probs_and_entropy, sample
+from openrlhf_cov.lab.policy import Samples, log_probs_and_entropy, sample, until_end
 from openrlhf_cov.lab.settings import PPO_CLIP, LabSettings
 from openrlhf_cov.lab.tasks import Problem, Task
 from openrlhf_cov.models.config import CovConfig
@@ -110,7 +110,7 @@ class Lab:
     def score(self, samples: Samples, scores: Tensor, config: CovConfig) -> Rollout:
         """The samples with the advantages of an estimator of ``config`` or GRPO's; log-probs and entropies are those
         that the sampler saw."""
-        mask = samples.responses.ne(self.pad)
+        mask = until_end(samples.responses, self.eos)
         groups = Groups(scores.view(-1, self.settings.group), samples.entropy[mask].mean().item())
         estimate = config.estimator and config.estimator.estimate
         advantages = estimate(config, groups).nan_to_num(0.0) if estimate else group_normalised(groups.rewards)
@@ -236,7 +236,7 @@ class Lab:
         greedy = self._greedy(asked)
         _, samples = self._ask(asked, settings.eval_samples, torch.Generator().manual_seed(1))
         right = self._right(samples, asked, settings.eval_samples)
-        mask = samples.responses.ne(self.pad)
+        mask = until_end(samples.responses, self.eos)
         scores = {
             "greedy": greedy.float(),
             "sampled": right.float().mean(1),
@@ -271,8 +271,9 @@ class Lab:
 
     def _right(self, samples: Samples, asked: Sequence[Problem], each: int) -> Tensor:
         """Booleans (N, each)."""
-        rows = samples.responses.tolist()
-        texts = ["".join(self.words[token] for token in row if token != self.pad) for row in rows]
+        lengths = until_end(samples.responses, self.eos).sum(1).tolist()
+        rows = zip(samples.responses.tolist(), lengths, strict=True)
+        texts = ["".join(self.words[token] for token in row[:length]) for row, length in rows]
         found = [self.task.is_right(text, asked[place // each].label) for place, text in enumerate(texts)]
         return torch.tensor(found).view(-1, each)
 

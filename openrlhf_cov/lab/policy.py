@@ -77,6 +77,12 @@ def among_probable(log_p: Tensor, tokens: Tensor, min_p: float) -> Tensor:
     return chosen.masked_fill(chosen.isinf(), EXCLUDED)
 
 
+def until_end(responses: Tensor, eos: int) -> Tensor:
+    """Booleans (B, A): the tokens of each response up to its end. Padding that the policy drew is one of them."""
+    ends = responses.eq(eos).long()
+    return ends.cumsum(1) - ends == 0
+
+
 def log_probs_and_entropy(model: LlamaForCausalLM, prompts: Tensor, responses: Tensor) -> tuple[Tensor, Tensor]:
     """Log-probs of the responses (B, A) and entropies (B, A) in nats, with gradient where it is on.
 

@@ -1,6 +1,6 @@
 """Which runs a study has, and which of them can start, given what is finished (pure)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -39,8 +39,8 @@ Scores = Mapping[Run, Score]
 """Of the finished runs."""
 
 
-def runs_due(spec: Spec, scores: Scores) -> list[Run]:
-    """The runs that can start and are not finished, the most urgent first.
+def runs_due(spec: Spec, scores: Scores, failed: Collection[Run] = ()) -> list[Run]:
+    """The runs that can start and are neither finished nor failed, the most urgent first.
 
     Tier by tier; in a tier the tuning of all arms, cell by cell, then the fresh seeds of all, seed by seed: at any
     time every arm of a tier is about as far as the others. A tier waits for those before it.
@@ -53,7 +53,7 @@ def runs_due(spec: Spec, scores: Scores) -> list[Run]:
             for number, runs in enumerate(known)
             for stage in STAGES
             for place, run in enumerate([each for each in runs if each.stage == stage])
-            if run not in scores
+            if run not in scores and run not in failed
         ]
         if due:
             return [run for *_, run in sorted(due, key=lambda each: each[:3])]

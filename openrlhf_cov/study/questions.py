@@ -69,7 +69,7 @@ def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
     """Runs that lost their entropy early against those that did not, tuning included, at equal learning rates."""
     question = "Does collapse cost accuracy or pass@k?"
     words = {arm.name: (*spec.words, *arm.words) for arm in spec.arms}
-    results = [each for each in results if has_collapsed(each) is not None]
+    results = [each for each in results if each.run.arm in words and has_collapsed(each) is not None]
     by_rate: dict[float, tuple[list[Result], list[Result]]] = {}
     for each in (result for result in results if result.run.arm in words):
         lost, kept = by_rate.setdefault(rate_of((*words[each.run.arm], *each.run.cell)), ([], []))
@@ -281,7 +281,8 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
         rows.append((arm, *shares))
     text = (
         f"A run that ends below the {start:.2f} of its base policy has diverged; in brackets how many. "
-        f"That happened: {listed(worst)}. Other than {first} at the same rate, tuning included: {listed(apart)}."
+        f"That happened: {listed(worst)}. Other than {first} at the same rate, tuning included: {listed(apart)}; "
+        "other cells on the same seeds are counted as runs of their own, which makes intervals narrow."
     )
     return Answer(question, text, ("arm", *(f"{rate:g}" for rate in rates)), tuple(rows))
 

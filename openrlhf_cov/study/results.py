@@ -48,9 +48,9 @@ class Result:
 
 
 def area(steps: ArrayLike, values: ArrayLike) -> float:
-    """Mean of a curve over its steps, straight between the points; NaN with fewer than two."""
+    """Mean of a curve over its steps, straight between the points; NaN with fewer than three, which are no curve."""
     steps, values = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    return float(np.trapezoid(values, steps) / (steps[-1] - steps[0])) if len(steps) > 1 else float("nan")
+    return float(np.trapezoid(values, steps) / (steps[-1] - steps[0])) if len(steps) > 2 else float("nan")
 
 
 def score_of(result: Result) -> Score:

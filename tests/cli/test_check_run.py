@@ -205,10 +205,10 @@ def test_clip_higher_with_one_update_per_rollout_warns(check, caplog, flags, war
     assert len(found) == warns
 
 
-@pytest.mark.parametrize(("flag", "values"), [("temperature", (0, -1, math.inf)), ("top_p", (0, -0.5, 1.5))])
+@pytest.mark.parametrize(("flag", "values"), [("temperature", (0, -1, 0.009, math.inf)), ("top_p", (0, -0.5, 1.5))])
 def test_a_temperature_or_share_of_the_tokens_that_is_none_is_refused(refusal, flag, values):
     for value in (*values, math.nan):
-        assert f"--rollout.{flag} is above 0" in refusal({f"--rollout.{flag}": value})
+        assert f"--rollout.{flag} is a" in refusal({f"--rollout.{flag}": value})
 
 
 @pytest.mark.parametrize(("value", "warns"), [(0.9, True), (1.0, False)])

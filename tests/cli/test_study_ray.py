@@ -1,7 +1,14 @@
 """Studies of the whole trainer; what they start is played here, and is real in tests/e2e/test_study_ray.py."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -47,6 +54,7 @@ class Trainer:
         ))  # fmt: skip
         if self.breaks_off:
             raise RunStopped("broken off")
+        assert not list(folder.glob("*.safetensors"))  # of a training that was cut off
         (folder / "config.json").write_text("{}")
         (folder / "model.safetensors").write_bytes(b"")
 
@@ -108,6 +116,12 @@ def test_a_trained_model_is_not_trained_again(tmp_path, spec_file, monkeypatch):
     made.train(run)
     assert len(trainer.calls) == 1
     assert made.score(run).last == 0.5
+    (made.output / run.folder / "result.json").unlink()
+    (made.output / run.folder / "trained.json").unlink()  # killed while the model was written: it may be half there
+    made.train(run)
+    assert len(trainer.calls) == 2
+    made.train(run)  # finished: nothing to do
+    assert len(trainer.calls) == 2
 
 
 def test_a_run_of_other_flags_is_left_alone(tmp_path, spec_file, monkeypatch):
@@ -117,6 +131,27 @@ def test_a_run_of_other_flags_is_left_alone(tmp_path, spec_file, monkeypatch):
     other = ray_study(spec_file(flags=FLAGS + " --actor.adam.lr 1e-7"), tmp_path)
     with pytest.raises(UsageError, match="other settings"):
         other.scores()
+
+
+def test_what_a_kill_left_of_a_folder_is_no_run_of_another_study(tmp_path, spec_file, monkeypatch):
+    Trainer(monkeypatch)
+    made = ray_study(spec_file(), tmp_path)
+    run = all_runs(made.spec, {})[0]
+    folder = made.output / run.folder
+    folder.mkdir(parents=True)
+    (folder / ".asked.json.tmp").write_text("[")
+    assert made.score(run) is None
+    made.train(run)
+    assert made.score(run).last == 0.5
+    assert [path.name for path in folder.parent.iterdir()] == ["seed-0"]
+
+
+def test_another_test_is_another_run(tmp_path, spec_file, monkeypatch):
+    Trainer(monkeypatch)
+    made = ray_study(spec_file(), tmp_path)
+    made.train(all_runs(made.spec, {})[0])
+    with pytest.raises(UsageError, match="other settings"):
+        ray_study(spec_file(test="--samples 8"), tmp_path).scores()
 
 
 def test_commands_that_tuning_has_named_are_said_too(tmp_path, spec_file, monkeypatch, capsys):
@@ -137,6 +172,10 @@ def test_commands_that_tuning_has_named_are_said_too(tmp_path, spec_file, monkey
         ({"arms": [{"name": "x", "flags": "--cov_type kl_cov --kl_cov_ratio 2"}]}, "arm x: --kl_cov_ratio is a fract"),
         ({"test": "--limit 3"}, "test has flags of openrlhf-cov evaluate, with --samples"),
         ({"tuning": {"seeds": [9], "grid": {"--actor.adam.lr": ["1e-7", "2e-7"]}}}, "validation has the flags"),
+        ({"test": "--samples 4 --model m"}, "test: --model is the study's own"),
+        ({"test": "--samples four"}, "test: argument --samples: invalid int value"),
+        ({"validation": "--bench_marks x"}, "validation: unrecognized arguments: --bench_marks x"),
+        ({"task": "commands"}, "test has no effect: task commands has splits of its own"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, spec_file, changes, said):
@@ -145,6 +184,36 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, spec_file, chan
     assert said in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_look_by_evaluations_question_by_question(tmp_path, spec_file, monkeypatch, make_evaluation):
+    # two benchmarks of three and two questions, four samples each; greedy answers are evaluations of their own
+    made = ray_study(spec_file(validation="--limit 3"), tmp_path)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text('{"step": 7, "time": 0.0}\n')
+    asked = {}
+    found = {
+        "test-greedy": {"aime24": ["1", "2", "1"], "amc23": ["3", "-"]},
+        "test": {"aime24": ["1 1 1 1", "2 - 2 1", "1 2 1 2"], "amc23": ["2 2 2 2", "- 1 1 1"]},
+        "validation-greedy": {"math500": ["1", "1", "2", "1"]},
+    }
+
+    def evaluate(words, log):
+        place = Path(words[words.index("--output") + 1])
+        asked[place.name] = words[5:]
+        make_evaluation(found[place.name]).write(place)
+
+    monkeypatch.setattr(study_ray, "call", evaluate)
+    evaluations, test = study_ray.seen_by_evaluate(made, folder)
+    assert evaluations == {7: {"greedy": 0.75}}
+    assert test["greedy"] == [1, 0, 1, 0, 0]
+    assert test["right"] == [4, 1, 2, 0, 3]
+    assert test["samples"] == 4
+    assert test["kinds"] == ["aime24"] * 3 + ["amc23"] * 2
+    assert asked["test"] == ["--samples", "4"]
+    assert asked["test-greedy"] == ["--samples", "4", "--temperature", "0", "--samples", "1"]
+    assert asked["validation-greedy"] == ["--limit", "3", "--temperature", "0", "--samples", "1"]
 
 
 def test_what_a_command_said_is_in_its_log(tmp_path):
@@ -164,3 +233,29 @@ def test_an_embedded_task_brings_policy_data_and_reward(tmp_path, spec_file):
         tmp_path / "base" / "trainer-commands" / "model"
     )
     assert words[words.index("--reward.remote_url") + 1].endswith("tiny_task/reward_func.py")
+
+
+STARTER = """
+import sys
+from pathlib import Path
+from openrlhf_cov.cli import study_ray
+sys.executable = sys.argv[2]
+study_ray.call(["train_ppo_ray"], Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_no_training_outlives_what_started_it(tmp_path, signum):
+    log, trainer = tmp_path / "log.txt", tmp_path / "trainer"
+    trainer.write_text("#!/bin/sh\necho $$\nexec sleep 60\n")
+    trainer.chmod(0o755)
+    with subprocess.Popen([sys.executable, "-c", STARTER, str(log), str(trainer)]) as starter:
+        while not (log.exists() and log.read_text().strip()):
+            assert starter.poll() is None
+            time.sleep(0.05)
+        training = int(log.read_text())
+        os.kill(starter.pid, signum)
+    deadline = time.monotonic() + 30
+    while psutil.pid_exists(training) and psutil.Process(training).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

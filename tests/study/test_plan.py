@@ -62,6 +62,20 @@ def test_one_cell_is_not_tuned(spec):
     assert str(runs_due(alone, {})[0].folder) == "report/GRPO/point/seed-0"
 
 
+def test_a_run_that_failed_holds_no_later_tier_up(spec):
+    scores = {}
+    failed = set()
+    order = []
+    while due := runs_due(spec, scores, failed):
+        order.append(due[0])
+        if due[0].arm == "GRPO" and due[0].stage == "screen" and not failed:
+            failed.add(due[0])
+        else:
+            scores[due[0]] = Score(0.5, 0.5)
+    assert {run.arm for run in order} == {"GRPO", "KL-Cov", "by micro-batch"}  # the third is of tier 2
+    assert not any(run.arm == "GRPO" and run.stage == "report" for run in order)  # whose point cannot be chosen
+
+
 def test_folders_are_plain_names():
     run = Run("KL/Cov: ../x", SCREEN, ("--actor.adam.lr", "3e-4"), 7)
     assert str(run.folder) == "tuning/KL_Cov_.._x/actor.adam.lr_3e-4/seed-7"
