@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_cov.cli import evaluate
-from openrlhf_cov.cli.check_run import find_weights, has_checkpoint
 from openrlhf_cov.cli.lab import test_record
 from openrlhf_cov.cli.local_ray import stop
 from openrlhf_cov.cli.make_tiny_task import read_task
@@ -140,6 +139,8 @@ class RayStudy(Study):
             _write(folder / name, content)
 
     def _train(self, run: Run, folder: Path) -> None:
+        from openrlhf_cov.cli.check_run import find_weights, has_checkpoint
+
         goes_on = has_checkpoint(folder / STATE)
         if folder.exists() and not goes_on:
             aside = folder.with_name(f".{folder.name}.old")  # at once, so that no part of it is taken for a run

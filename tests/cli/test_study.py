@@ -183,7 +183,8 @@ def test_a_run_that_fails_holds_no_other_up(tmp_path, base_policies, spec_file, 
     words = [str(path), "--output", str(output), "--base_policies", str(base_policies), "--jobs", "1"]
     assert study.main(words) == 1
     said = capsys.readouterr()
-    assert "1 runs failed" in said.err
+    assert "1 of the runs failed" in said.err
+    assert said.err.splitlines()[-1].endswith("metrics.jsonl'")  # with its own reason, not another run's
     assert {file.parts[-4] for file in output.rglob("result.json")} == {"GRPO", "KL-Cov"}
     assert "2 of 3 runs are finished" in (output / "study.md").read_text()
     broken.rmdir()
@@ -198,4 +199,4 @@ def test_a_study_without_hope_ends(tmp_path, base_policies, spec_file, capsys):
         break_run(made, run)
     words = [str(path), "--output", str(made.output), "--base_policies", str(base_policies), "--jobs", "1"]
     assert study.main(words) == 1
-    assert f"{study.HOPELESS} runs failed" in capsys.readouterr().err
+    assert f"{study.HOPELESS} of the runs failed" in capsys.readouterr().err
