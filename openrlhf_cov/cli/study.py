@@ -158,24 +158,24 @@ def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=begin)
     try:
         yield pool
+        pool.shutdown()
     except BrokenProcessPool as error:
         raise UsageError(
             "a run was killed, perhaps for lack of memory; run the command again, with fewer --jobs"
         ) from error
     finally:
-        made = list((pool._processes or {}).values())
+        at_work = list((pool._processes or {}).values())  # none after a shutdown
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in made:
+        for process in at_work:
             process.terminate()
-        for process in made:
-            process.join(STOP_TIMEOUT + 5)
+        for process in at_work:
+            process.join(STOP_TIMEOUT)
 
 
 def begin() -> None:
-    """A worker ends with its parent, and on SIGTERM when what it started has ended; Ctrl-C is the parent's."""
+    """A worker ends with its parent, and what it started with it; Ctrl-C is the parent's."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def dry_run(study: LabStudy, jobs: int) -> None:

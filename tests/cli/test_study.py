@@ -152,7 +152,7 @@ def test_the_specs_of_the_repository_can_run(path, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_used_worker_makes_the_run_of_a_fresh_one(tmp_path, base_policies, spec_file):
+def test_a_used_worker_makes_the_run_of_a_fresh_one(tmp_path, base_policies, spec_file, capfd):
     numbers = {}
     for name, seeds in (("fresh", [1]), ("used", [0, 1])):
         path, output = spec_file(seeds=seeds), tmp_path / name
@@ -162,6 +162,7 @@ def test_a_used_worker_makes_the_run_of_a_fresh_one(tmp_path, base_policies, spe
             lines = map(json.loads, file.read_text().splitlines())
             kept = [{k: v for k, v in line.items() if k != "time" and "timing/" not in k} for line in lines]
             numbers.setdefault(file.parts[-4], []).append(kept)
+    assert "Traceback" not in capfd.readouterr().err  # workers end in silence
     assert set(numbers) == {"GRPO", "KL-Cov"}
     for fresh, used in numbers.values():
         assert fresh == used
