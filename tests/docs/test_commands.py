@@ -39,7 +39,7 @@ FOREIGN = (
 """Programs whose flags are not ours to check."""
 SBATCH = {"--nodes", "--partition", "--account", "--time"}
 """Flags of sbatch that the pages may use."""
-MODULES = ("venv", "pytest", "json.tool", "pip", "http.server", "mkdocs", "build")
+MODULES = ("venv", "pytest", "json.tool", "pip", "http.server", "mkdocs", "build", "torch.distributed.run")
 
 
 def test_commands_of_a_script(commands_of):
