@@ -1,6 +1,5 @@
 """Trains an embedded task in one process, without Ray, vLLM and DeepSpeed: a method in a minute."""
 
-import json
 import logging
 import os
 import sys
@@ -20,7 +19,7 @@ from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.command import write_command
-from openrlhf_cov.utils.json_lines import read_json, replacing
+from openrlhf_cov.utils.json_lines import read_json, write_json
 from openrlhf_cov.utils.metric_table import CPU_TIME, STEP_TOTAL
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
 from openrlhf_cov.utils.terminal import Parser, say
@@ -192,7 +191,7 @@ def train(request: Request) -> dict[str, float]:
     """The result of a run that writes ``metrics.jsonl``, ``eval.jsonl``, ``test.json`` and, last, ``result.json``."""
     lab, output = prepare(request), request.args.output
     output.mkdir(parents=True, exist_ok=True)
-    _write(output / RUN_FILE, request.record)
+    write_json(output / RUN_FILE, request.record)
     write_command(output, ["lab", *request.words])
     for name in (METRICS_FILE, EVAL_FILE, RESULT_FILE):
         (output / name).unlink(missing_ok=True)  # of a run that was cut off: a minute's work, done again
@@ -211,11 +210,11 @@ def train(request: Request) -> dict[str, float]:
             say(f"step {step}: reward {values['reward']:.3f} entropy {values['entropy/mean']:.3f} {line}\n")
         clocks = time.monotonic(), time.process_time()
     test = test_record(lab)
-    _write(output / TEST_FILE, test)
+    write_json(output / TEST_FILE, test)
     questions = len(test["greedy"])
     sampled = sum(test["right"]) / (questions * test["samples"])
     result |= {"test/greedy": sum(test["greedy"]) / questions, "test/sampled": sampled}
-    _write(output / RESULT_FILE, result)
+    write_json(output / RESULT_FILE, result)
     return result
 
 
@@ -234,11 +233,6 @@ def test_record(lab: Any) -> dict[str, Any]:
 def base_policies() -> Path:
     """Where base policies are kept unless a flag says otherwise."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openrlhf_cov"
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    with replacing(path) as file:
-        file.write(json.dumps(content, indent=2).encode() + b"\n")
 
 
 if __name__ == "__main__":

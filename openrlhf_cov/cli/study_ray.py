@@ -6,7 +6,6 @@ laboratory, which knows its splits, anything else by ``openrlhf-cov evaluate`` w
 """
 
 import io
-import json
 import shlex
 import shutil
 import subprocess
@@ -25,7 +24,7 @@ from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.study.plan import SCREEN, Run, all_runs, number_of_runs
 from openrlhf_cov.study.results import RESULT_FILE, TEST_FILE, VALIDATION_FILE
-from openrlhf_cov.utils.json_lines import read_json, replacing
+from openrlhf_cov.utils.json_lines import read_json, write_json
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, MetricsLog, read_metrics
 from openrlhf_cov.utils.orphans import die_with_parent
 from openrlhf_cov.utils.terminal import say
@@ -136,7 +135,7 @@ class RayStudy(Study):
         for step, values in evaluations.items():
             curve.write(step, values)
         for name, content in ((TEST_FILE, test), (RESULT_FILE, values)):
-            _write(folder / name, content)
+            write_json(folder / name, content)
 
     def _train(self, run: Run, folder: Path) -> None:
         from openrlhf_cov.cli.check_run import find_weights, has_checkpoint
@@ -150,9 +149,9 @@ class RayStudy(Study):
         for path in find_weights(folder):  # cut off while they were written
             path.unlink()
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / ASKED_FILE, self.asked(run))
+        write_json(folder / ASKED_FILE, self.asked(run))
         call(["train_ppo_ray", *self.words(run), *(["--ckpt.load_enable"] if goes_on else [])], folder / LOG_FILE)
-        _write(folder / TRAINED_FILE, {})
+        write_json(folder / TRAINED_FILE, {})
         shutil.rmtree(folder / STATE, ignore_errors=True)
 
 
@@ -205,11 +204,6 @@ def _check_evaluation(flags: Sequence[str], place: str) -> None:
             evaluate.build_parser().parse_args(["--model", "m", "--output", "o", *flags])
     except SystemExit as error:
         raise UsageError(f"{place}: {said.getvalue().strip().splitlines()[-1].partition(': error: ')[2]}") from error
-
-
-def _write(path: Path, content: Any) -> None:
-    with replacing(path) as file:
-        file.write(json.dumps(content).encode())
 
 
 def seen_by_laboratory(study: RayStudy, folder: Path) -> Seen:

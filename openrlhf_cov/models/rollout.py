@@ -14,16 +14,13 @@ from openrlhf_cov.models.covariance import TokenMeans, token_covariance
 from openrlhf_cov.models.method import CORRECT
 from openrlhf_cov.models.ranking import FIXED_POINT, fixed_point_sum, fixed_point_sums, means_of
 from openrlhf_cov.utils.masked import masked_sum
+from openrlhf_cov.utils.metric_table import POSITIONS
 from openrlhf_cov.utils.metrics import Distribution, LogHistogram, Mean, Metric, TopHistogram
 
 ENTROPY_HISTOGRAM = LogHistogram(-16.0, 4.0)
 """Entropies from 1.1e-7 to 55 nats."""
 
 ENTROPY_LEVELS = {"entropy/p10": 0.1, "entropy/p50": 0.5, "entropy/p90": 0.9}
-
-POSITIONS = 8
-"""Places at the beginning of a response whose entropy is followed: what decides often stands there, and the mean over
-all tokens hides it."""
 
 TOP_FRACTIONS = {
     "cov/top_2e-4": 2e-4,

@@ -61,6 +61,11 @@ def write_lines(path: Path, lines: Iterable[str], *, private: bool = False) -> N
         file.writelines((line + "\n").encode("utf-8") for line in lines)
 
 
+def write_json(path: Path, content: Any) -> None:
+    """Write or replace a file with one value, indented; see ``replacing``."""
+    write_lines(path, [json.dumps(content, indent=2)])
+
+
 @contextmanager
 def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     """A file whose content becomes that of ``path`` when the block ends well; until then ``path`` is the old one.

@@ -10,6 +10,9 @@ OF_METHODS = "method/"
 """Before the numbers that one method has for itself."""
 OWN = ("control/", OF_METHODS)
 """Families of numbers that methods have for themselves, whichever they are."""
+POSITIONS = 8
+"""Places at the beginning of a response whose entropy is followed: what decides often stands there, and the mean over
+all tokens hides it."""
 ENTROPY, STEP_TOTAL, CPU_TIME = "entropy/mean", "timing/step_total", "timing/cpu"
 
 
@@ -41,7 +44,7 @@ TABLE: dict[str, tuple[Definition, ...]] = {
         Definition({"entropy/p10": "entropy, quantile 10 %", "entropy/p50": "entropy, quantile 50 %", "entropy/p90": "entropy, quantile 90 %"}, "quantiles of the entropy of all tokens, to 0.2 %; below 1.1e-7 reads as 1.1e-7", unit=NATS, reduction="distribution", expected="most tokens of a language model are near 0, so p10 and p50 lie far below the mean"),
         Definition({"entropy/correct": "entropy, correct", "entropy/wrong": "entropy, wrong"}, "mean entropy of the tokens of correct responses, of the others; null without any, or without scores", unit=NATS, reduction="mean", expected="wrong above correct"),
         Definition({"entropy/selected": "entropy, selected", "entropy/unselected": "entropy, not selected"}, "mean entropy, before the updates, of the tokens that an update of this step then selected, and of all other tokens; a token counts once, however many updates select it", unit=NATS, reduction="mean"),
-        Definition({f"entropy/position_{place}": f"entropy of token {place + 1}" for place in range(8)}, "mean entropy of the first, second, ... eighth token of the responses, which are 0 to 7: where a task is decided at once, the mean over all tokens hides it. Evaluations of the laboratory have all places; null where no response is as long", unit=NATS, reduction="mean"),
+        Definition({f"entropy/position_{place}": f"entropy of token {place + 1}" for place in range(POSITIONS)}, "mean entropy of the first, second, ... eighth token of the responses, which are 0 to 7: where a task is decided at once, the mean over all tokens hides it. Evaluations of the laboratory have all places; null where no response is as long", unit=NATS, reduction="mean"),
         Definition({"cov/mean": "covariance, all tokens"}, "mean of `cov` over all tokens, i.e. Cov(log π, A)", unit=NATS, reduction="mean", expected="small and positive while entropy falls; paper, first step: 0.003"),
         Definition({"cov/prob_weighted_mean": "covariance, weighted by π"}, "Cov(log π, π A) over all tokens", unit=NATS, reduction="mean"),
         Definition({"cov/group_mean": "covariance within a prompt"}, "covariance, over the K responses of a prompt, of length-normalised log-prob (paper eq. 9) and mean advantage, averaged over all prompts: Theorem 2 response by response; null with one sample per prompt", unit=NATS, reduction="mean"),

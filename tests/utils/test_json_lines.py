@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.utils.json_lines import json_number, parse_json, parse_object, valid_text, write_lines
+from openrlhf_cov.utils.json_lines import (
+    json_number,
+    parse_json,
+    parse_object,
+    read_json,
+    valid_text,
+    write_json,
+    write_lines,
+)
 
 
 @pytest.mark.parametrize(
@@ -127,3 +135,11 @@ def test_an_object_is_one(content):
 def test_halves_of_surrogate_pairs_are_replaced():
     assert valid_text("a\ud83d\ude00b\ud83d\udc80"[:4]) == "a\U0001f600b"
     assert valid_text("a\ud83d b\ude00") == "a\ufffd b\ufffd"
+
+
+def test_a_value_is_written_and_read(tmp_path):
+    path = tmp_path / "x.json"
+    for value in ({"a": [1, "ü"]}, []):
+        write_json(path, value)
+        assert read_json(path) == value
+    assert [each.name for each in tmp_path.iterdir()] == ["x.json"]
