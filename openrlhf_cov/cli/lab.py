@@ -156,7 +156,7 @@ def prepare(request: Request) -> Any:
     import torch
     from transformers.utils.logging import disable_progress_bar
 
-    from openrlhf_cov.lab.loop import Lab, frozen
+    from openrlhf_cov.lab.loop import Lab
     from openrlhf_cov.lab.memory import keep_freed_memory
     from openrlhf_cov.lab.tasks import TASKS
 
@@ -166,8 +166,7 @@ def prepare(request: Request) -> Any:
     task = TASKS[request.args.task]()
     model, tokenizer = task.base_policy(request.args.base_policies or base_policies(), request.args.base_seed)
     request.config.check_reachable(len(tokenizer))
-    base = frozen(model) if request.settings.kl_coef else None
-    return Lab(task, model, tokenizer, request.settings, request.config, base)
+    return Lab(task, model, tokenizer, request.settings, request.config)
 
 
 def measure(request: Request, steps: int) -> dict[str, float]:

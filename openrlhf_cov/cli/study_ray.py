@@ -223,16 +223,10 @@ def seen_by_laboratory(study: RayStudy, folder: Path) -> Seen:
     disable_progress_bar()
     task = TASKS[study.spec.task]()
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
-    before, after = (
-        Lab(
-            task,
-            LlamaForCausalLM.from_pretrained(place, dtype=torch.float32).eval(),
-            tokenizer,
-            LabSettings(),
-            CovConfig(),
-        )
-        for place in (study.task / "model", folder)
+    base, trained = (
+        LlamaForCausalLM.from_pretrained(place, dtype=torch.float32).eval() for place in (study.task / "model", folder)
     )
+    before, after = (Lab(task, model, tokenizer, LabSettings(), CovConfig(), base) for model in (base, trained))
     return {0: before.evaluate(), last_step(folder): after.evaluate()}, test_record(after)
 
 

@@ -57,8 +57,8 @@ class Lab:
         self.task, self.model, self.tokenizer, self.settings, self.config = task, model, tokenizer, settings, config
         self.eos, self.pad = (tokenizer.convert_tokens_to_ids(token) for token in ENDS)
         self.words: list[str] = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-        self.base = base
-        """The policy that ``kl_coef`` holds it to."""
+        self.base = base or frozen(model)
+        """The policy that ``kl_coef`` holds it to, and ``base_kl`` measures it against: ``model`` as it is now."""
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
         )
@@ -220,21 +220,22 @@ class Lab:
 
     def _kl(self, prompts: Tensor, responses: Tensor, log_probs: Tensor) -> Tensor:
         """Estimates (k3) of the KL divergence to the base policy (B, A)."""
-        if self.base is None:
-            raise ValueError("kl_coef needs the base policy")
-        with torch.no_grad():
-            base, _ = log_probs_and_entropy(self.base, prompts, responses)
-        return compute_approx_kl(log_probs, base, kl_estimator="k3")
+        return compute_approx_kl(log_probs, self._base_log_probs(prompts, responses), kl_estimator="k3")
+
+    @torch.no_grad()
+    def _base_log_probs(self, prompts: Tensor, responses: Tensor) -> Tensor:
+        return log_probs_and_entropy(self.base, prompts, responses)[0]
 
     def evaluate(self) -> dict[str, float]:
         """Greedy accuracy, and at temperature 1 accuracy, pass@k, entropy and length, on the validation split.
 
-        Accuracy and pass@k of each kind of problem, too. The prompts and random numbers are the same every time, and
-        the state of the run is not touched.
+        ``base_kl`` is the KL divergence of the policy from the base policy in nats per token, estimated by the mean
+        log ratio of these samples. Accuracy and pass@k of each kind of problem, too. The prompts and random numbers are
+        the same every time, and the state of the run is not touched.
         """
         settings, asked = self.settings, self.task.validation
         greedy = self._greedy(asked)
-        _, samples = self._ask(asked, settings.eval_samples, torch.Generator().manual_seed(1))
+        prompts, samples = self._ask(asked, settings.eval_samples, torch.Generator().manual_seed(1))
         right = self._right(samples, asked, settings.eval_samples)
         mask = until_end(samples.responses, self.eos)
         scores = {
@@ -249,7 +250,9 @@ class Lab:
             values |= {f"{name}/{kind}": each[of_kind].mean().item() for name, each in scores.items()}
         entropy = samples.entropy * mask
         tokens = mask.sum(0)
+        base = self._base_log_probs(prompts.repeat_interleave(settings.eval_samples, 0), samples.responses)
         values |= {"entropy": (entropy.sum() / mask.sum()).item(), "length": mask.sum(1).float().mean().item()}
+        values["base_kl"] = ((samples.log_probs - base) * mask).sum().item() / mask.sum().item()
         return values | {f"entropy/position_{p}": value for p, value in enumerate((entropy.sum(0) / tokens).tolist())}
 
     def test(self) -> tuple[Tensor, Tensor]:

@@ -31,6 +31,7 @@ UPDATES = {
     "negative mass": "negative mass",
     "norm": "norm of the gradient",
     "frozen entropy": "entropy, frozen prompts",
+    "base kl": "KL to the base policy",
 }
 """The same of the table of what the updates did."""
 AGAINST = "Against the baseline"
@@ -46,7 +47,8 @@ HOW = (
 WHAT = (
     "Means over the steps: the share of the tokens that was selected (at least one wherever a quota is taken, so that "
     "a small fraction of few tokens is more than it says), weights that push up and down after all weights and clips "
-    "(docs/metrics.md), and the norm of the gradient; then the entropy on frozen prompts after the last step, in nats."
+    "(docs/metrics.md), and the norm of the gradient; then after the last step, on frozen prompts and in nats for a token, "
+    "the entropy and the KL divergence from the policy that the run began with (not measured in older runs)."
 )
 UNTUNED = "Nothing was tuned, every arm is one setting, and no checkpoint was picked."
 

@@ -63,6 +63,7 @@ NUMBERS: dict[str, Number] = {
     "reward": mean_of("reward"),
     "entropy": mean_of("entropy/mean"),
     "frozen entropy": end_of("entropy"),
+    "base kl": end_of("base_kl"),
     "deciding entropy": mean_of("entropy/position_0"),
     "selected": lambda result: 100 * mean_of("cov/selected_frac")(result),
     "length": end_of("length"),

@@ -1,4 +1,5 @@
 import copy
+import math
 import random
 
 import pytest
@@ -114,6 +115,19 @@ def test_an_evaluation_leaves_the_run_alone(task, policy):
     shares = {"a": 14 / 32, "b": 8 / 32, "c": 6 / 32, "d": 4 / 32}
     for name in ("greedy", "sampled", "pass@2"):
         assert first[name] == pytest.approx(sum(share * first[f"{name}/{kind}"] for kind, share in shares.items()))
+
+
+def test_divergence_from_the_base_policy(task, policy):
+    model, tokenizer = policy
+    uniform = frozen(model)
+    uniform.lm_head.weight.zero_()
+    itself, far = (
+        Lab(task, model, tokenizer, LabSettings(**SMALL), CovConfig(), base).evaluate() for base in (None, uniform)
+    )
+    assert itself["base_kl"] == pytest.approx(0, abs=1e-5)
+    # from a uniform policy over V tokens: log V - H; samples of a few hundred prompts stand for the entropy
+    vocabulary = model.lm_head.out_features
+    assert far["base_kl"] == pytest.approx(math.log(vocabulary) - far["entropy"], abs=0.05)
 
 
 def test_metrics_are_those_of_a_run(run):
