@@ -1,18 +1,28 @@
 """The language model of policy and reference: upstream's, without the matrix of tokens x vocabulary."""
 
+import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from openrlhf.models import Actor
 from openrlhf.models.ring_attn_utils import unpad_and_slice_tensor
 from openrlhf.utils.logging_utils import init_logger
 from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
 
+from openrlhf_cov.models.shared_prompts import Layout, shared_layout
 from openrlhf_cov.models.token_head import min_p_scores, token_scores
 
 logger = init_logger(__name__)
+
+ANY_MASK = ("sdpa", "eager")
+"""Implementations of attention that take a mask of any pattern."""
+ROUNDING = 1e-4
+"""Difference of logits, of the largest one, up to which two ways of computing them in fp32 count as one."""
 
 
 class CovActor(Actor):
@@ -66,6 +76,59 @@ class CovActor(Actor):
             **mm_inputs,
         )
 
+    def _layout(self, sequences: Tensor, attention_mask: Tensor, before: Tensor) -> Layout | None:
+        """Samples of one prompt side by side, where the model reads them so and that is cheaper."""
+        sharing = self._sharing  # whatever the samples are: with ZeRO-3 all ranks must call the model together
+        if not sharing or sequences.shape[1] > sharing.longest or self.training and sharing.draws:
+            return None
+        return shared_layout(sequences, attention_mask, before, sharing.token_cost)
+
+    @property
+    def shares_prompts(self) -> bool:
+        """True if samples of one prompt may be read side by side."""
+        return self._plain_head() is not None and self._sharing is not None
+
+    @cached_property
+    def _sharing(self) -> "Sharing | None":
+        """None where samples of one prompt cannot share it: attention takes no mask of tokens, the model counts how
+        often tokens are read (balance of experts), or what it gives is seen to be something else."""
+        config = next(each for each in self.model.modules() if isinstance(each, PreTrainedModel)).config
+        config = config.get_text_config()
+        takes_masks = config._attn_implementation in ANY_MASK and not self.packing_samples
+        if not takes_masks or getattr(config, "output_router_logits", False) or not self._reads_alike():
+            return None
+        inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+        return Sharing(
+            longest=getattr(config, "sliding_window", None) or math.inf,
+            token_cost=2 * config.hidden_size + 1.5 * inner,
+            draws=draws_in_training(self.model),
+        )
+
+    @torch.no_grad()
+    def _reads_alike(self) -> bool:
+        """True if two samples of one prompt get the same logits side by side and in rows of their own."""
+        weight = next(self.model.parameters())
+        sequences = torch.tensor([[2, 1, 3, 4, 0, 1], [2, 1, 3, 0, 2, 4]], device=weight.device)
+        attention_mask, asked = torch.ones_like(sequences), torch.zeros_like(sequences, dtype=torch.bool)
+        asked[:, 2:5] = True
+        layout = shared_layout(sequences, attention_mask, asked, token_cost=1e9)
+        positions, training = attention_mask.cumsum(1) - 1, self.training
+        self.eval()
+        apart = self.model(sequences, attention_mask=attention_mask, position_ids=positions)["logits"][asked]
+        try:
+            mask = layout.additive(weight.dtype)
+            logits = self.model(layout.tokens, attention_mask=mask, position_ids=layout.positions)["logits"]
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+            logger.info(f"samples of a prompt do not share it, as this model takes no mask of tokens: {error}")
+            return False
+        finally:
+            self.train(training)
+        error = float((logits.flatten(0, 1)[layout.places] - apart).abs().max() / apart.abs().max())
+        alike = error <= max(ROUNDING, 8 * torch.finfo(weight.dtype).eps)
+        if not alike:
+            logger.info(f"samples of a prompt do not share it, as logits differ then by {error:.1g} of the largest")
+        return alike
+
     def _plain_head(self) -> nn.Linear | None:
         """The output head, if it can answer for the model."""
         if self.is_vlm or not self.head_ends_the_model or getattr(self.model, "is_compiled", False):
@@ -81,14 +144,18 @@ class CovActor(Actor):
         acting = action_mask.bool() & attention_mask[:, -1 - width : -1].bool()
         before = torch.zeros_like(sequences, dtype=torch.bool)  # the tokens from which action tokens are predicted
         before[:, -1 - width : -1] = acting
-        if self.packing_samples:
-            tokens, positions, targets, _, places = unpad_and_slice_tensor(sequences, attention_mask, None)
-            rows, mask = before.flatten()[places], None
+        layout = self._layout(sequences, attention_mask, before)
+        targets = sequences.roll(-1, 1)[before]
+        if layout:
+            tokens, positions, rows = layout.tokens, layout.positions, layout.places
+            mask = layout.additive(next(self.model.parameters()).dtype)
+        elif self.packing_samples:
+            tokens, positions, _, _, places = unpad_and_slice_tensor(sequences, attention_mask, None)
+            rows, mask = before.flatten()[places].nonzero().squeeze(1), None
         else:
-            tokens, targets, rows, mask = sequences, sequences.roll(-1, 1), before.flatten(), attention_mask
+            tokens, rows, mask = sequences, before.flatten().nonzero().squeeze(1), attention_mask
             positions = (attention_mask.long().cumsum(1) - 1).masked_fill(attention_mask == 0, 1)
-        rows = rows.nonzero().squeeze(1)
-        scores = HeadScores(head, rows, targets.flatten()[rows], self.temperature, with_entropy, self.proxy_min_p)
+        scores = HeadScores(head, rows, targets, self.temperature, with_entropy, self.proxy_min_p)
         with scores.asked():
             output = self.model(tokens, attention_mask=mask, position_ids=positions)
         if not scores.came_back(output["logits"]):
@@ -106,6 +173,26 @@ class CovActor(Actor):
         if self.proxy_min_p is not None:
             output.proxy = placed(scores.proxy)
         return log_probs, output
+
+
+class Sharing(NamedTuple):
+    """How samples of one prompt may share it."""
+
+    longest: float
+    """Tokens of a sample, at most: a sliding window counts places in a row."""
+    token_cost: float
+    """As ``shared_layout`` takes it: products with the weights of a layer for a token, by 2 x width."""
+    draws: bool
+    """In training the model draws random numbers, which samples would share, too."""
+
+
+def draws_in_training(model: nn.Module) -> bool:
+    """True if the model or its config has dropout or noise, with which a pass in training gives other log-probs."""
+    rates: list[Any] = [module.p for module in model.modules() if isinstance(module, nn.Dropout)]
+    for config in (getattr(module, "config", None) for module in model.modules()):
+        if isinstance(config, PretrainedConfig):
+            rates += [value for name, value in config.to_dict().items() if re.search("drop|noise|jitter", name)]
+    return any(isinstance(rate, int | float) and rate > 0 for rate in rates)
 
 
 class HeadScores:

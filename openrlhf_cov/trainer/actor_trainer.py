@@ -1,10 +1,10 @@
 """The training loop of one policy rank: upstream's, walked one optimizer step at a time."""
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +15,7 @@ from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 from openrlhf.utils.logging_utils import init_logger
 from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from torch import Tensor
-from torch.utils.data import DataLoader
-from transformers import PretrainedConfig
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
@@ -25,6 +24,7 @@ from openrlhf_cov.models.loss import MakePlans, MethodLoss
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.window import Window, plan_step
+from openrlhf_cov.trainer.actor_model import draws_in_training
 from openrlhf_cov.trainer.bad_updates import BadUpdates
 from openrlhf_cov.trainer.boundaries import StepBoundaries
 from openrlhf_cov.trainer.observation import StepDiagnostics
@@ -102,7 +102,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         skipped_before, updates_before = self.bad_updates.total, self.actor.model.global_steps
         self.diagnostics.start(samples, self.device)
         self.policy_moved, self.norms = False, ()
-        self.replay_buffer.steps_of = self.plan_each_step
+        self.replay_buffer.steps_of, self.replay_buffer.dealt = self.plan_each_step, self.deal_by_prompt
         status = super().ppo_train(kl_ctl)
         updates = self.actor.model.global_steps - updates_before
         values = {SKIPPED_UPDATES: float(self.bad_updates.total - skipped_before)}
@@ -135,6 +135,16 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
                 yield from window
                 self.policy_moved = True
                 window = []
+
+    def deal_by_prompt(self, batches: BatchSampler) -> Iterable[list[int]]:
+        """``batches`` of places in the replay buffer, those of an optimizer step dealt out anew where a model that
+        reads a prompt once for several samples gains by it and the methods look at whole steps."""
+        window = self._micro_batches_of_a_step
+        anew = self.actor.shares_prompts and self.config.cov_scope == "global"
+        if self.args.train.dynamic_batch_enable or window == 1 or not anew:
+            return batches
+        ids = torch.cat([sample_ids(each.info) for each in self.replay_buffer.items])
+        return DealtByPrompt(batches, window, (ids // self.args.rollout.n_samples_per_prompt).tolist())
 
     def training_step(self, experience: Experience, kl_ctl: float, step: int, *args, **kwargs) -> dict:
         """Upstream's step on micro-batch number ``step`` of an epoch, with the plans that were made for it."""
@@ -294,15 +304,6 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
             super().broadcast_to_vllm()
 
 
-def draws_in_training(model: torch.nn.Module) -> bool:
-    """True if the model or its config has dropout or noise, with which a pass in training gives other log-probs."""
-    rates: list[Any] = [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)]
-    for config in (getattr(module, "config", None) for module in model.modules()):
-        if isinstance(config, PretrainedConfig):
-            rates += [value for name, value in config.to_dict().items() if re.search("drop|noise|jitter", name)]
-    return any(isinstance(rate, int | float) and rate > 0 for rate in rates)
-
-
 def _by_log_probs(config: CovConfig, plans: list[list[Plan]]) -> list[Tensor]:
     """Masks (B, A) of what the methods that select by covariance act on, micro-batch by micro-batch."""
     planning = [method for method in config.methods if method.plan]
@@ -312,6 +313,30 @@ def _by_log_probs(config: CovConfig, plans: list[list[Plan]]) -> list[Tensor]:
 class StepLoader(DataLoader):
     """The data loader of upstream's ``ppo_train``; its dataset, the replay buffer, may regroup what it yields."""
 
+    def __init__(self, dataset: Any, batch_size: int, shuffle: bool, drop_last: bool, **options: Any) -> None:
+        order = RandomSampler(dataset) if shuffle else SequentialSampler(dataset)
+        batches = dataset.dealt(BatchSampler(order, batch_size, drop_last))
+        super().__init__(dataset, batch_sampler=batches, **options)
+
     def __iter__(self) -> Iterator[Experience]:
         """Micro-batches, passed through ``dataset.steps_of``."""
         return iter(self.dataset.steps_of(super().__iter__()))
+
+
+class DealtByPrompt(Sampler[list[int]]):
+    """``batches`` of as many samples, each ``window`` of them dealt out so that those of a prompt come together.
+
+    ``prompts``: of each sample, what its prompt is known by.
+    """
+
+    def __init__(self, batches: BatchSampler, window: int, prompts: Sequence[int]) -> None:
+        self.batches, self.window, self.prompts = batches, window, prompts
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        left = iter(self.batches)
+        while window := list(islice(left, self.window)):
+            samples = iter(sorted(chain.from_iterable(window), key=self.prompts.__getitem__))
+            yield from (list(islice(samples, len(batch))) for batch in window)

@@ -24,11 +24,17 @@ openrlhf.utils.utils.convert_to_torch_dtype = convert_to_torch_dtype
 
 
 def batch(rank):
-    """(sequences, attention mask (2, 8), action mask (2, 5), a weight of each action) of a rank."""
+    """(sequences, attention mask (2, 8), action mask (2, 5), a weight of each action) of a rank.
+
+    Those of the first rank are the same up to their last token, so that it reads samples side by side and the other
+    one does not.
+    """
     draw = torch.Generator().manual_seed(rank)
     sequences, attention = torch.randint(2, 50, (2, 8), generator=draw), torch.ones(2, 8, dtype=torch.long)
     action = torch.ones(2, 5, dtype=torch.long)
     action[rank:, :4] = 0
+    if rank == 0:
+        sequences[1, :7] = sequences[0, :7]
     return sequences, attention, action, torch.randn(2, 5, generator=draw)
 
 
@@ -56,7 +62,7 @@ def main(folder, stage, out):
     parameters = dict(actor.model.module.named_parameters())
     with deepspeed.zero.GatheredParameters(list(parameters.values())):
         after = {name: parameter.detach().clone() for name, parameter in parameters.items()}
-    torch.save((log_probs.detach(), scored, after, actor._plain_head() is not None), Path(out) / f"{RANK}.pt")
+    torch.save((log_probs.detach(), scored, after, actor.shares_prompts), Path(out) / f"{RANK}.pt")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ from transformers import (
     Gemma2Config,
     GPT2Config,
     GraniteConfig,
+    Lfm2Config,
     LlamaConfig,
+    MistralConfig,
     PhiConfig,
     Qwen2Config,
     Qwen2MoeConfig,
@@ -33,7 +35,7 @@ SIZE = dict(
     vocab_size=50, initializer_range=0.2, pad_token_id=0, bos_token_id=1, eos_token_id=1,
 )  # fmt: skip
 TINY = dict(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=32, initializer_range=0.2)
-STILL = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=1, eos_token_id=1)
+STILL = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, summary_first_dropout=0.0, bos_token_id=1, eos_token_id=1)
 MOE = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16)
 
 PLAIN = {
@@ -50,6 +52,13 @@ CHANGING = {
     "divided": GraniteConfig(**SIZE, logits_scaling=4.0),
 }
 """What these models do after the head must be in the log-probs."""
+APART = {
+    "window": MistralConfig(**SIZE, sliding_window=8),
+    "convolutions": Lfm2Config(**SIZE, layer_types=["conv", "full_attention"]),
+    "noise": PhiConfig(**SIZE, resid_pdrop=0.5),
+}
+"""Models that cannot read all samples side by side: tokens are counted by their place in a row, what stands beside a
+token goes into it, or samples would share what is drawn."""
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +78,7 @@ def folder_of(tmp_path_factory):
         if name not in made:
             torch.manual_seed(0)
             made[name] = tmp_path_factory.mktemp("model")
-            model = AutoModelForCausalLM.from_config((PLAIN | CHANGING)[name], dtype=torch.float32)
+            model = AutoModelForCausalLM.from_config((PLAIN | CHANGING | APART)[name], dtype=torch.float32)
             for parameter in model.parameters():  # biases are zeros at first
                 torch.nn.init.normal_(parameter, std=0.2) if parameter.dim() == 1 else None
             model.save_pretrained(made[name])
@@ -257,3 +266,84 @@ def test_a_head_that_fails_is_a_plain_head_again(folder_of, monkeypatch):
     with pytest.raises(MemoryError):
         actor(sequences, action, attention)
     assert "forward" not in vars(actor.model.get_output_embeddings())
+
+
+def group():
+    """Three samples of one prompt, two of another and one without company: (sequences, attention mask, action mask)."""
+    generator = torch.Generator().manual_seed(3)
+    prompts = torch.randint(2, 50, (3, 7), generator=generator)[[0, 1, 0, 2, 1, 0]]
+    responses = torch.randint(2, 50, (6, 5), generator=generator)
+    lengths = torch.tensor([5, 3, 4, 5, 1, 2])[:, None]
+    sequences = torch.cat([prompts, responses], 1)
+    attention = (torch.arange(12) < 7 + lengths).long()
+    action = attention[:, 7:].clone()
+    action[0, 2] = 0
+    return sequences * attention, attention, action
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Shapes of the tokens that were laid out side by side."""
+    found = []
+    layout_of = actor_model.shared_layout
+
+    def laying(*args, **kwargs):
+        layout = layout_of(*args, **kwargs)
+        found.append(layout and tuple(layout.tokens.shape))
+        return layout
+
+    monkeypatch.setattr(actor_model, "shared_layout", laying)
+    monkeypatch.setitem(globals(), "batch", group)
+    return found
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("name", ["llama", "tied", "bias of the head", "learned positions"])
+def test_samples_of_a_prompt_side_by_side(folder_of, read, name, checkpointing, attention):
+    settings = SETTINGS | dict(attn_implementation=attention)
+    actor = CovActor(folder_of(name), **settings)
+    ours = results(actor, checkpointing)
+    (_, *used) = read  # the first is the model's trial
+    assert len(used) == 2
+    assert all(shape and math.prod(shape) < group()[0].numel() / 1.5 for shape in used)
+    assert actor.shares_prompts
+    assert_same(ours, results(Actor(folder_of(name), **settings), checkpointing))
+
+
+@pytest.mark.parametrize(
+    ("name", "shares"), [("window", True), ("convolutions", False), ("experts", False), ("noise", True)]
+)
+def test_models_that_read_samples_apart(folder_of, read, name, shares):
+    actor = CovActor(folder_of(name), **SETTINGS)
+    actor.train()
+    sequences, attention, action = group()
+    with torch.no_grad():
+        actor(sequences, action, attention)
+    assert read in ([], [(1, 7)])  # nothing but the trial: a prompt of 3 tokens, and twice 3 less the last
+    assert actor.shares_prompts is shares
+    if name != "noise":
+        assert_same(results(actor), results(Actor(folder_of(name), **SETTINGS)))
+
+
+def test_noise_is_not_drawn_where_log_probs_are_scored(folder_of, read):
+    actor = CovActor(folder_of("noise"), **SETTINGS).eval()
+    sequences, attention, action = group()
+    with torch.no_grad():
+        ours = actor(sequences, action, attention)
+        theirs = Actor(folder_of("noise"), **SETTINGS).eval()(sequences, action, attention)
+    assert read[-1] is not None
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_a_model_that_ignores_the_mask_is_found_out(folder_of, read, caplog):
+    actor = CovActor(folder_of("llama"), **SETTINGS)
+    model = actor.model.model
+    forward = model.forward
+    model.forward = lambda *args, attention_mask, **others: forward(*args, attention_mask=None, **others)
+    assert not actor.shares_prompts
+    sequences, attention, action = group()
+    log_probs = actor(sequences, action, attention)
+    assert len(read) == 1
+    # right padding: without a mask the samples are the same, to rounding
+    torch.testing.assert_close(log_probs, Actor(folder_of("llama"), **SETTINGS)(sequences, action, attention))

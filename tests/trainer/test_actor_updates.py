@@ -14,7 +14,8 @@ from transformers import GPT2Config, LlamaConfig, MixtralConfig
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.window import ALONE
-from openrlhf_cov.trainer.actor_trainer import CovActorTrainer, StepLoader, draws_in_training
+from openrlhf_cov.trainer.actor_model import draws_in_training
+from openrlhf_cov.trainer.actor_trainer import CovActorTrainer, StepLoader
 
 pytestmark = pytest.mark.usefixtures("one_process", "loader")
 
@@ -30,6 +31,8 @@ LOGGED = {"cov/empty_update_frac": 0.0, "cov/selected_abs_log_ratio": 1.0}
 
 class Unigrams(nn.Module):
     """Upstream's ``Actor`` around a policy without context; its DeepSpeed engine keeps gradients until it steps."""
+
+    shares_prompts = False
 
     def __init__(self):
         super().__init__()
@@ -286,3 +289,21 @@ def test_the_baseline_is_upstreams(monkeypatch):
     plain.ppo_train(0.0)
     assert torch.equal(baseline.actor.logits, plain.actor.logits)
     assert baseline.actor.questions == 0
+
+
+def test_micro_batches_of_a_step_are_dealt_by_prompt():
+    trainer = make_trainer(CovConfig(), micro_batch=2, epochs=1)
+    trainer.args.rollout.n_samples_per_prompt = 4
+    trainer.actor.shares_prompts = True
+    trainer.strategy.accumulated_gradient = 4
+    batches = [[5, 0], [3, 6], [1, 2], [4, 7], [7, 1], [0, 4], [2, 6], [5, 3]]
+    # prompts: 0 of samples 0 to 3, 1 of 4 to 7; each window of four keeps its samples and, in a prompt, their order
+    dealt = [[0, 3], [1, 2], [5, 6], [4, 7], [1, 0], [2, 3], [7, 4], [6, 5]]
+    assert list(trainer.deal_by_prompt(batches)) == dealt
+    assert len(trainer.deal_by_prompt(batches)) == 8
+    trainer.config = CovConfig(cov_type="kl_cov", cov_scope="micro_batch")  # it looks at micro-batches as they were
+    assert trainer.deal_by_prompt(batches) is batches
+    trainer.config, trainer.strategy.accumulated_gradient = CovConfig(), 1
+    assert trainer.deal_by_prompt(batches) is batches
+    trainer.strategy.accumulated_gradient, trainer.actor.shares_prompts = 4, False
+    assert trainer.deal_by_prompt(batches) is batches

@@ -1,0 +1,151 @@
+"""Samples of one prompt side by side in a row, so that a model reads the prompt once and no padding (pure).
+
+What a token of causal attention computes depends on the tokens before it alone: a mask that shows each response its
+prompt and itself gives what a row for every sample gives, to rounding. The responses of a group share a prompt.
+"""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+WORTH = 0.9
+"""Of the cost of a row for every sample, what a layout may cost at most."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Input of a model: ``tokens``, ``positions`` and ``visible`` (M, R, R), which tokens each one attends to."""
+
+    tokens: Tensor
+    """(M, R)"""
+    positions: Tensor
+    """(M, R)"""
+    visible: Tensor
+    places: Tensor
+    """(N,) of the asked tokens in the flattened rows, sample by sample."""
+
+    def additive(self, dtype: torch.dtype) -> Tensor:
+        """The mask (M, 1, R, R) that is added to the scores of attention."""
+        hidden = torch.zeros(self.visible.shape, dtype=dtype, device=self.visible.device)
+        return hidden.masked_fill_(~self.visible, torch.finfo(dtype).min)[:, None]
+
+
+@dataclass(frozen=True)
+class _Sample:
+    number: int
+    response: list[int]
+    asked: list[int]
+    """Places of the asked tokens, counted from the last of the prompt, which is 0."""
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """A prompt and some of its responses, ``length`` tokens."""
+
+    prompt: tuple[int, ...]
+    samples: Sequence[_Sample]
+    length: int
+
+    @classmethod
+    def of(cls, prompt: tuple[int, ...], samples: Sequence[_Sample]) -> "_Tree":
+        return cls(prompt, samples, len(prompt) + sum(len(each.response) for each in samples))
+
+
+def shared_layout(sequences: Tensor, attention_mask: Tensor, asked: Tensor, token_cost: float) -> Layout | None:
+    """The cheapest of some layouts of samples (B, T) by ``cost``; None where a row for every sample is about as cheap.
+
+    ``attention_mask`` (B, T) says which tokens count, booleans ``asked`` (B, T) at which of them the model's output is
+    needed. Tokens after the last of these are left out, and what stands before the first is the prompt.
+    """
+    samples = _samples(sequences, attention_mask, asked)
+    most = max(map(len, samples.values()), default=0)
+    if not most:
+        return None
+    found = []
+    for together in _halvings(most):
+        trees = [
+            _Tree.of(prompt, each[start : start + together])
+            for prompt, each in samples.items()
+            for start in range(0, len(each), together)
+        ]
+        found += [_filled(trees, rows) for rows in _halvings(len(trees))]
+    best = min(found, key=lambda rows: cost(len(rows), _width(rows), token_cost))
+    plain = cost(*sequences.shape, token_cost)
+    return _laid_out(best, sequences) if cost(len(best), _width(best), token_cost) <= WORTH * plain else None
+
+
+def cost(rows: int, width: int, token_cost: float) -> float:
+    """Of a layer on ``rows`` of ``width`` tokens; ``token_cost`` is that of its products with weights for a token,
+    in units of one token's attention to another."""
+    return rows * width * (token_cost + width)
+
+
+def _samples(sequences: Tensor, attention_mask: Tensor, asked: Tensor) -> dict[tuple[int, ...], list[_Sample]]:
+    """Those at which something is asked, by prompt."""
+    found: dict[tuple[int, ...], list[_Sample]] = {}
+    rows = zip(sequences.tolist(), attention_mask.tolist(), asked.tolist(), strict=True)
+    for number, (tokens, counts, wanted) in enumerate(rows):
+        kept = [(token, want) for token, count, want in zip(tokens, counts, wanted, strict=True) if count or want]
+        places = [place for place, (_, want) in enumerate(kept) if want]
+        if places:
+            first, last = places[0], places[-1]
+            ids = [token for token, _ in kept[: last + 1]]
+            sample = _Sample(number, ids[first + 1 :], [place - first for place in places])
+            found.setdefault(tuple(ids[: first + 1]), []).append(sample)
+    return found
+
+
+def _halvings(count: int) -> Iterator[int]:
+    """``count``, half of it and so on, down to 1."""
+    while count > 1:
+        yield count
+        count = (count + 1) // 2
+    yield 1
+
+
+def _filled(trees: Sequence[_Tree], count: int) -> list[list[_Tree]]:
+    """``count`` rows; the longest tree goes first, each into the emptiest row."""
+    rows: list[list[_Tree]] = [[] for _ in range(count)]
+    fill = [(0, number) for number in range(count)]
+    for tree in sorted(trees, key=lambda tree: tree.length, reverse=True):
+        length, number = fill[0]
+        rows[number].append(tree)
+        heapq.heapreplace(fill, (length + tree.length, number))
+    return rows
+
+
+def _width(rows: Sequence[Sequence[_Tree]]) -> int:
+    return max(sum(tree.length for tree in row) for row in rows)
+
+
+def _laid_out(rows: Sequence[Sequence[_Tree]], sequences: Tensor) -> Layout:
+    width, numbers = _width(rows), range(len(sequences))
+    places: list[list[int]] = [[] for _ in numbers]
+    # of each token: its id, its position, its tree (0 for padding), and its sample (0 in a prompt)
+    columns: list[list[list[int]]] = [[], [], [], []]
+    for number, row in enumerate(rows):
+        ids, positions, of_tree, of_sample = columns_of_row = [], [], [], []  # type: tuple[list[int], ...]
+        for tree_number, tree in enumerate(row, 1):
+            length = len(tree.prompt)
+            ids += tree.prompt
+            positions += range(length)
+            of_tree += [tree_number] * tree.length
+            of_sample += [0] * length
+            last = number * width + len(ids) - 1  # of the prompt
+            for sample in tree.samples:
+                start = number * width + len(ids) - 1
+                places[sample.number] = [start + place if place else last for place in sample.asked]
+                ids += sample.response
+                positions += range(length, length + len(sample.response))
+                of_sample += [sample.number + 1] * len(sample.response)
+        for column, values in zip(columns, columns_of_row, strict=True):
+            column.append(values + [0] * (width - len(values)))
+    tokens, positions, trees, branches = torch.tensor(columns, device=sequences.device)
+    of_prompt, same = branches[:, None] == 0, branches[:, None] == branches[:, :, None]
+    visible = (trees[:, None] == trees[:, :, None]) & (of_prompt | same)
+    asked = torch.tensor(list(chain.from_iterable(places)), device=sequences.device)
+    return Layout(tokens, positions, visible.tril(), asked)
