@@ -66,9 +66,9 @@ def build(folder: Path, training_steps: int | None = None, update: int = 32):
 
 def make_trainer(args, folder: Path, tokenizer):
     """The policy in ``folder`` in DeepSpeed inside our trainer, in torchrun's process group or in a group of one."""
-    from openrlhf.models import Actor
     from openrlhf.utils import get_strategy
 
+    from openrlhf_cov.trainer.actor_model import CovActor
     from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
     from openrlhf_cov.trainer.ray.seams import install_actor
 
@@ -78,7 +78,7 @@ def make_trainer(args, folder: Path, tokenizer):
     os.environ |= alone | os.environ
     strategy = get_strategy(args)
     strategy.setup_distributed()
-    actor = Actor(
+    actor = CovActor(
         str(folder), attn_implementation="sdpa", param_dtype="fp32", ds_config=strategy.get_ds_train_config()
     )
     settings = dict(

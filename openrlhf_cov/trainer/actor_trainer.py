@@ -140,7 +140,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         """``batches`` of places in the replay buffer, those of an optimizer step dealt out anew where a model that
         reads a prompt once for several samples gains by it and the methods look at whole steps."""
         window = self._micro_batches_of_a_step
-        anew = self.actor.shares_prompts and self.config.cov_scope == "global"
+        anew = getattr(self.actor, "shares_prompts", False) and self.config.cov_scope == "global"
         if self.args.train.dynamic_batch_enable or window == 1 or not anew:
             return batches
         ids = torch.cat([sample_ids(each.info) for each in self.replay_buffer.items])

@@ -35,7 +35,9 @@ SIZE = dict(
     vocab_size=50, initializer_range=0.2, pad_token_id=0, bos_token_id=1, eos_token_id=1,
 )  # fmt: skip
 TINY = dict(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=32, initializer_range=0.2)
-STILL = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, summary_first_dropout=0.0, bos_token_id=1, eos_token_id=1)
+STILL = dict(
+    resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, summary_first_dropout=0.0, bos_token_id=1, eos_token_id=1
+)
 MOE = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16)
 
 PLAIN = {

@@ -32,8 +32,6 @@ LOGGED = {"cov/empty_update_frac": 0.0, "cov/selected_abs_log_ratio": 1.0}
 class Unigrams(nn.Module):
     """Upstream's ``Actor`` around a policy without context; its DeepSpeed engine keeps gradients until it steps."""
 
-    shares_prompts = False
-
     def __init__(self):
         super().__init__()
         self.logits = nn.Parameter(torch.linspace(-1, 1, VOCABULARY))
