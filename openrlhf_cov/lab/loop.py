@@ -230,8 +230,8 @@ class Lab:
         """Greedy accuracy, and at temperature 1 accuracy, pass@k, entropy and length, on the validation split.
 
         ``base_kl`` is the KL divergence of the policy from the base policy in nats per token, estimated by the mean
-        log ratio of these samples. Accuracy and pass@k of each kind of problem, too. The prompts and random numbers are
-        the same every time, and the state of the run is not touched.
+        log ratio of these samples. Accuracy and pass@k of each kind of problem, too. The prompts and random numbers
+        are the same every time, and the state of the run is not touched.
         """
         settings, asked = self.settings, self.task.validation
         greedy = self._greedy(asked)

@@ -79,7 +79,7 @@ class CovActor(Actor):
     def _layout(self, sequences: Tensor, attention_mask: Tensor, before: Tensor) -> Layout | None:
         """Samples of one prompt side by side, where the model reads them so and that is cheaper."""
         sharing = self._sharing  # whatever the samples are: with ZeRO-3 all ranks must call the model together
-        if not sharing or sequences.shape[1] > sharing.longest or self.training and sharing.draws:
+        if not sharing or sequences.shape[1] > sharing.longest or (self.training and sharing.draws):
             return None
         return shared_layout(sequences, attention_mask, before, sharing.token_cost)
 

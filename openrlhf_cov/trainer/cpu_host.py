@@ -37,6 +37,9 @@ FLAG_DEFAULTS = {
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """vLLM's executor of an engine that computes in the process of its scheduler."""
 
+PREFIX_BLOCK = 32
+"""Tokens of a block of an engine's cache that keeps prefixes; vLLM's attention on the CPU wants multiples of it."""
+
 SPIN_COUNT = "10000"
 """Rounds for which a waiting thread of OpenMP spins before it sleeps; libgomp's own default is 300,000."""
 
@@ -93,12 +96,16 @@ def engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     An engine of one rank computes in the process of its scheduler. For ``uni`` vLLM puts another process there on the
     CPU, which imports everything again and for which the scheduler spins on a core that computes; by the class's full
     name it does not. (vLLM wants that process to bind OpenMP's threads, which ``environment`` leaves to the system.)
+
+    An engine that keeps prefixes keeps whole blocks of its cache only, which have 128 tokens on the CPU unless told.
     """
     if not is_cpu_host():
         return arguments
     changed: dict[str, Any] = {"enable_chunked_prefill": False}
     if arguments.get("distributed_executor_backend") == "uni":
         changed["distributed_executor_backend"] = ONE_PROCESS
+    if arguments.get("enable_prefix_caching"):
+        changed["block_size"] = PREFIX_BLOCK
     return arguments | changed
 
 
@@ -168,10 +175,12 @@ def _finished(collective: Callable) -> Callable:
 
 
 def adapt(args: SimpleNamespace) -> None:
-    """Give a run with packed samples, on a CPU host, attention that works there; changes ``args``.
+    """Give a run on a CPU host attention that works there with packed samples, and prompts that an engine reads once.
 
-    Upstream packs with ``--ds.packing_samples`` and with dynamic batches, and then insists on flash attention. Raises
-    UsageError for ring attention, which has no stand-in.
+    Changes ``args``. Upstream packs with ``--ds.packing_samples`` and with dynamic batches, and then insists on flash
+    attention. Prompts are not kept where rollouts must repeat, as what is computed together then hangs on what came
+    first, nor where weights change under responses on their way. Raises UsageError for ring attention, which has no
+    stand-in.
     """
     if not is_cpu_host():
         return
@@ -182,6 +191,8 @@ def adapt(args: SimpleNamespace) -> None:
         )
     if args.ds.packing_samples:
         args.ds.attn_implementation = PACKED_ATTENTION
+    if not args.rollout_seeded and not args.train.async_enable:
+        args.vllm.enable_prefix_caching = True
 
 
 def install() -> None:

@@ -271,7 +271,7 @@ def test_a_head_that_fails_is_a_plain_head_again(folder_of, monkeypatch):
 
 
 def group():
-    """Three samples of one prompt, two of another and one without company: (sequences, attention mask, action mask)."""
+    """Three samples of one prompt, two of another and a single one: (sequences, attention mask, action mask)."""
     generator = torch.Generator().manual_seed(3)
     prompts = torch.randint(2, 50, (3, 7), generator=generator)[[0, 1, 0, 2, 1, 0]]
     responses = torch.randint(2, 50, (6, 5), generator=generator)

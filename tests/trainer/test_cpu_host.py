@@ -54,9 +54,36 @@ def test_prompts_are_not_read_in_chunks_on_a_cpu_host_and_engines_of_one_rank_ar
     }
 
 
+@pytest.mark.usefixtures("on_cpu")
+def test_blocks_of_an_engine_that_keeps_prefixes_are_small():
+    assert cpu_host.engine_arguments({"enable_prefix_caching": True})["block_size"] == 32
+    assert "block_size" not in cpu_host.engine_arguments({"enable_prefix_caching": False})
+
+
+@pytest.mark.parametrize(
+    ("host", "seeded", "asynchronous", "keeps"),
+    [
+        ("on_cpu", False, False, True),
+        ("on_cpu", True, False, False),  # what is computed together would hang on what came first
+        ("on_cpu", False, True, False),  # responses on their way hold blocks of the old weights
+        ("on_gpu", False, False, False),
+    ],
+)
+def test_engines_of_a_cpu_host_read_a_prompt_once(request, host, seeded, asynchronous, keeps):
+    request.getfixturevalue(host)
+    args = SimpleNamespace(
+        ds=SimpleNamespace(ring_attn_size=1, packing_samples=False),
+        rollout_seeded=seeded,
+        train=SimpleNamespace(async_enable=asynchronous),
+        vllm=SimpleNamespace(enable_prefix_caching=False),
+    )
+    cpu_host.adapt(args)
+    assert args.vllm.enable_prefix_caching is keeps
+
+
 @pytest.mark.usefixtures("on_gpu")
 def test_engines_on_gpus_keep_their_defaults():
-    given = {"model": "m", "distributed_executor_backend": "uni"}
+    given = {"model": "m", "distributed_executor_backend": "uni", "enable_prefix_caching": True}
     assert cpu_host.engine_arguments(given) == given
 
 

@@ -56,7 +56,7 @@ def options(packing):
     ds = SimpleNamespace(packing_samples=packing, ring_attn_size=1, attn_implementation="sdpa")
     if packing:  # what upstream's command line makes of it
         ds.attn_implementation = "flash_attention_2"
-    cpu_host.adapt(SimpleNamespace(ds=ds))
+    cpu_host.adapt(SimpleNamespace(ds=ds, rollout_seeded=True))
     return dict(attn_implementation=ds.attn_implementation, packing_samples=packing, param_dtype="fp32")
 
 
