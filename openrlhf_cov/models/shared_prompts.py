@@ -126,9 +126,10 @@ def _laid_out(rows: Sequence[Sequence[_Tree]], sequences: Tensor) -> Layout:
     width, numbers = _width(rows), range(len(sequences))
     places: list[list[int]] = [[] for _ in numbers]
     # of each token: its id, its position, its tree (0 for padding), and its sample (0 in a prompt)
-    columns: list[list[list[int]]] = [[], [], [], []]
+    columns: tuple[list[list[int]], ...] = ([], [], [], [])
     for number, row in enumerate(rows):
-        ids, positions, of_tree, of_sample = columns_of_row = [], [], [], []  # type: tuple[list[int], ...]
+        of_row: list[list[int]] = [[], [], [], []]
+        ids, positions, of_tree, of_sample = of_row
         for tree_number, tree in enumerate(row, 1):
             length = len(tree.prompt)
             ids += tree.prompt
@@ -142,7 +143,7 @@ def _laid_out(rows: Sequence[Sequence[_Tree]], sequences: Tensor) -> Layout:
                 ids += sample.response
                 positions += range(length, length + len(sample.response))
                 of_sample += [sample.number + 1] * len(sample.response)
-        for column, values in zip(columns, columns_of_row, strict=True):
+        for column, values in zip(columns, of_row, strict=True):
             column.append(values + [0] * (width - len(values)))
     tokens, positions, trees, branches = torch.tensor(columns, device=sequences.device)
     of_prompt, same = branches[:, None] == 0, branches[:, None] == branches[:, :, None]

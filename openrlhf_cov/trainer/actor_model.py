@@ -97,10 +97,12 @@ class CovActor(Actor):
         takes_masks = config._attn_implementation in ANY_MASK and not self.packing_samples
         if not takes_masks or getattr(config, "output_router_logits", False) or not self._reads_alike():
             return None
-        inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+        windows = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
+        width = getattr(config, "hidden_size", None) or self.model.get_output_embeddings().in_features
+        inner = getattr(config, "intermediate_size", None) or 4 * width
         return Sharing(
-            longest=getattr(config, "sliding_window", None) or math.inf,
-            token_cost=2 * config.hidden_size + 1.5 * inner,
+            longest=min((window for window in windows if window), default=math.inf),
+            token_cost=2 * width + 1.5 * inner,
             draws=draws_in_training(self.model),
         )
 
