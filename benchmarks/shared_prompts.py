@@ -4,7 +4,8 @@ Models with random weights, fp32; seconds by the clock, medians. ``--width 576 -
 Markdown.
 
     OMP_NUM_THREADS=2 python benchmarks/shared_prompts.py
-    OMP_NUM_THREADS=2 python benchmarks/shared_prompts.py --width 576 --layers 30 --prompt 102 --response 64 --samples 16
+    OMP_NUM_THREADS=2 python benchmarks/shared_prompts.py --width 576 --layers 30 --prompt 102 --response 64 \\
+        --samples 16 --rounds 3
 """
 
 import argparse

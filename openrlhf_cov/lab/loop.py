@@ -57,7 +57,7 @@ class Lab:
         self.task, self.model, self.tokenizer, self.settings, self.config = task, model, tokenizer, settings, config
         self.eos, self.pad = (tokenizer.convert_tokens_to_ids(token) for token in ENDS)
         self.words: list[str] = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-        self.base = base or frozen(model)
+        self.base = frozen(model) if base is None else base
         """The policy that ``kl_coef`` holds it to, and ``base_kl`` measures it against: ``model`` as it is now."""
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True

@@ -5,6 +5,7 @@ prompt and itself gives what a row for every sample gives, to rounding. The resp
 """
 
 import heapq
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -55,12 +56,18 @@ class _Tree:
         return cls(prompt, samples, len(prompt) + sum(len(each.response) for each in samples))
 
 
-def shared_layout(sequences: Tensor, attention_mask: Tensor, asked: Tensor, token_cost: float) -> Layout | None:
+def shared_layout(
+    sequences: Tensor, attention_mask: Tensor, asked: Tensor, token_cost: float, longest: float = math.inf
+) -> Layout | None:
     """The cheapest of some layouts of samples (B, T) by ``cost``; None where a row for every sample is about as cheap.
 
     ``attention_mask`` (B, T) says which tokens count, booleans ``asked`` (B, T) at which of them the model's output is
-    needed. Tokens after the last of these are left out, and what stands before the first is the prompt.
+    needed. Tokens after the last of these are left out, and what stands before the first is the prompt. No row has
+    more than ``longest`` tokens.
     """
+    plain = WORTH * cost(len(sequences), sequences.shape[1], token_cost)
+    if sequences.shape[1] > longest or int(asked.sum()) * token_cost > plain:  # more than that it cannot save
+        return None
     samples = _samples(sequences, attention_mask, asked)
     most = max(map(len, samples.values()), default=0)
     if not most:
@@ -73,9 +80,9 @@ def shared_layout(sequences: Tensor, attention_mask: Tensor, asked: Tensor, toke
             for start in range(0, len(each), together)
         ]
         found += [_filled(trees, rows) for rows in _halvings(len(trees))]
-    best = min(found, key=lambda rows: cost(len(rows), _width(rows), token_cost))
-    plain = cost(*sequences.shape, token_cost)
-    return _laid_out(best, sequences) if cost(len(best), _width(best), token_cost) <= WORTH * plain else None
+    costs = [cost(len(rows), width, token_cost) if (width := _width(rows)) <= longest else math.inf for rows in found]
+    cheapest = min(costs)
+    return _laid_out(found[costs.index(cheapest)], sequences) if cheapest <= plain else None
 
 
 def cost(rows: int, width: int, token_cost: float) -> float:
@@ -146,7 +153,7 @@ def _laid_out(rows: Sequence[Sequence[_Tree]], sequences: Tensor) -> Layout:
         for column, values in zip(columns, of_row, strict=True):
             column.append(values + [0] * (width - len(values)))
     tokens, positions, trees, branches = torch.tensor(columns, device=sequences.device)
-    of_prompt, same = branches[:, None] == 0, branches[:, None] == branches[:, :, None]
-    visible = (trees[:, None] == trees[:, :, None]) & (of_prompt | same)
+    visible = (branches[:, None] == branches[:, :, None]).logical_or_(branches[:, None] == 0)
+    visible.logical_and_(trees[:, None] == trees[:, :, None])
     asked = torch.tensor(list(chain.from_iterable(places)), device=sequences.device)
-    return Layout(tokens, positions, visible.tril(), asked)
+    return Layout(tokens, positions, visible.tril_(), asked)

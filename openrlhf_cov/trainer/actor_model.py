@@ -21,6 +21,10 @@ logger = init_logger(__name__)
 
 ANY_MASK = ("sdpa", "eager")
 """Implementations of attention that take a mask of any pattern."""
+BY_PLACE = "window(?!_layers)|chunk|floor_scale"
+"""In the names of settings that count tokens by their place in a row and not by their position."""
+PLACES = "max_position|n_positions"
+"""The same of settings up to which an implementation of attention without a kernel of its own may keep its masks."""
 ROUNDING = 1e-4
 """Difference of logits, of the largest one, up to which two ways of computing them in fp32 count as one."""
 
@@ -79,9 +83,9 @@ class CovActor(Actor):
     def _layout(self, sequences: Tensor, attention_mask: Tensor, before: Tensor) -> Layout | None:
         """Samples of one prompt side by side, where the model reads them so and that is cheaper."""
         sharing = self._sharing  # whatever the samples are: with ZeRO-3 all ranks must call the model together
-        if not sharing or sequences.shape[1] > sharing.longest or (self.training and sharing.draws):
+        if sharing is None or (self.training and sharing.draws):
             return None
-        return shared_layout(sequences, attention_mask, before, sharing.token_cost)
+        return shared_layout(sequences, attention_mask, before, sharing.token_cost, sharing.longest)
 
     @property
     def shares_prompts(self) -> bool:
@@ -90,46 +94,54 @@ class CovActor(Actor):
 
     @cached_property
     def _sharing(self) -> "Sharing | None":
-        """None where samples of one prompt cannot share it: attention takes no mask of tokens, the model counts how
-        often tokens are read (balance of experts), or what it gives is seen to be something else."""
+        """None where samples of one prompt cannot share it: attention takes no mask of tokens, the model has experts
+        (how many tokens each of them reads changes rounding, and their balance), or it is seen to read them
+        otherwise."""
         config = next(each for each in self.model.modules() if isinstance(each, PreTrainedModel)).config
         config = config.get_text_config()
+        numbers = {name: value for name, value in config.to_dict().items() if value and isinstance(value, int)}
+        experts = any("expert" in name for name in numbers)
         takes_masks = config._attn_implementation in ANY_MASK and not self.packing_samples
-        if not takes_masks or getattr(config, "output_router_logits", False) or not self._reads_alike():
+        if not takes_masks or experts or not self._reads_alike():
             return None
-        windows = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
-        width = getattr(config, "hidden_size", None) or self.model.get_output_embeddings().in_features
-        inner = getattr(config, "intermediate_size", None) or 4 * width
+        by_place = BY_PLACE if config._attn_implementation == "sdpa" else f"{BY_PLACE}|{PLACES}"
+        width = self.model.get_input_embeddings().embedding_dim
+        inner = numbers.get("intermediate_size") or 4 * width
         return Sharing(
-            longest=min((window for window in windows if window), default=math.inf),
+            longest=min((value for name, value in numbers.items() if re.search(by_place, name)), default=math.inf),
             token_cost=2 * width + 1.5 * inner,
             draws=draws_in_training(self.model),
         )
 
     @torch.no_grad()
     def _reads_alike(self) -> bool:
-        """True if two samples of one prompt get the same logits side by side and in rows of their own."""
+        """True if two samples of one prompt get the logits of rows of their own side by side, and nothing of the
+        first goes into the second."""
         weight = next(self.model.parameters())
         sequences = torch.tensor([[2, 1, 3, 4, 0, 1], [2, 1, 3, 0, 2, 4]], device=weight.device)
         attention_mask, asked = torch.ones_like(sequences), torch.zeros_like(sequences, dtype=torch.bool)
         asked[:, 2:5] = True
         layout = shared_layout(sequences, attention_mask, asked, token_cost=1e9)
         positions, training = attention_mask.cumsum(1) - 1, self.training
+        first, second = (places[1:] for places in layout.places.chunk(2))  # without the prompt's
+        changed = layout.tokens.clone()
+        changed.view(-1)[first] = 3 - layout.tokens.view(-1)[first].clamp(max=3)
         self.eval()
-        apart = self.model(sequences, attention_mask=attention_mask, position_ids=positions)["logits"][asked]
         try:
-            mask = layout.additive(weight.dtype)
-            logits = self.model(layout.tokens, attention_mask=mask, position_ids=layout.positions)["logits"]
-        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+            apart = self.model(sequences, attention_mask=attention_mask, position_ids=positions)["logits"][asked]
+            masked = {"attention_mask": layout.additive(weight.dtype), "position_ids": layout.positions}
+            logits, others = (self.model(tokens, **masked)["logits"][0] for tokens in (layout.tokens, changed))
+        except Exception as error:  # whatever a model makes of a mask that it does not know
             logger.info(f"samples of a prompt do not share it, as this model takes no mask of tokens: {error}")
             return False
         finally:
             self.train(training)
-        error = float((logits.flatten(0, 1)[layout.places] - apart).abs().max() / apart.abs().max())
+        error = float((logits[layout.places] - apart).abs().max() / apart.abs().max())
         alike = error <= max(ROUNDING, 8 * torch.finfo(weight.dtype).eps)
-        if not alike:
-            logger.info(f"samples of a prompt do not share it, as logits differ then by {error:.1g} of the largest")
-        return alike
+        if not alike or not logits[second].equal(others[second]):
+            logger.info("samples of a prompt do not share it, as this model would give them other logits then")
+            return False
+        return True
 
     def _plain_head(self) -> nn.Linear | None:
         """The output head, if it can answer for the model."""
@@ -181,7 +193,7 @@ class Sharing(NamedTuple):
     """How samples of one prompt may share it."""
 
     longest: float
-    """Tokens of a sample, at most: a sliding window counts places in a row."""
+    """Tokens of a row, at most."""
     token_cost: float
     """As ``shared_layout`` takes it: products with the weights of a layer for a token, by 2 x width."""
     draws: bool

@@ -138,10 +138,11 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
 
     def deal_by_prompt(self, batches: BatchSampler) -> Iterable[list[int]]:
         """``batches`` of places in the replay buffer, those of an optimizer step dealt out anew where a model that
-        reads a prompt once for several samples gains by it and the methods look at whole steps."""
+        reads a prompt once for several samples gains by it and no method looks at a micro-batch alone."""
         window = self._micro_batches_of_a_step
-        anew = getattr(self.actor, "shares_prompts", False) and self.config.cov_scope == "global"
-        if self.args.train.dynamic_batch_enable or window == 1 or not anew:
+        by_micro_batch = self.config.cov_scope != "global" and any(method.plan for method in self.config.methods)
+        shares = getattr(self.actor, "shares_prompts", False) and not by_micro_batch
+        if self.args.train.dynamic_batch_enable or window == 1 or not shares:
             return batches
         ids = torch.cat([sample_ids(each.info) for each in self.replay_buffer.items])
         return DealtByPrompt(batches, window, (ids // self.args.rollout.n_samples_per_prompt).tolist())

@@ -7,8 +7,10 @@ for actors without a GPU.
 
 import importlib.machinery
 import importlib.util
+import json
 import logging
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -98,6 +100,7 @@ def engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     name it does not. (vLLM wants that process to bind OpenMP's threads, which ``environment`` leaves to the system.)
 
     An engine that keeps prefixes keeps whole blocks of its cache only, which have 128 tokens on the CPU unless told.
+    Of models with other states than those of attention it keeps none: vLLM wants chunks for that.
     """
     if not is_cpu_host():
         return arguments
@@ -105,8 +108,18 @@ def engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     if arguments.get("distributed_executor_backend") == "uni":
         changed["distributed_executor_backend"] = ONE_PROCESS
     if arguments.get("enable_prefix_caching"):
-        changed["block_size"] = PREFIX_BLOCK
+        changed |= (
+            {"enable_prefix_caching": False} if _has_states(arguments["model"]) else {"block_size": PREFIX_BLOCK}
+        )
     return arguments | changed
+
+
+def _has_states(model: str) -> bool:
+    """True if a name in the model's config speaks of layers that carry a state from token to token."""
+    from transformers import PretrainedConfig
+
+    config, _ = PretrainedConfig.get_config_dict(model)
+    return re.search("mamba|ssm|conv|linear_|recurrent|rwkv|delta", json.dumps(config).lower()) is not None
 
 
 def limit_engine_threads(model: str) -> None:
@@ -191,7 +204,8 @@ def adapt(args: SimpleNamespace) -> None:
         )
     if args.ds.packing_samples:
         args.ds.attn_implementation = PACKED_ATTENTION
-    if not args.rollout_seeded and not args.train.async_enable:
+    repeats = args.rollout_seeded or args.train.full_determinism_enable
+    if not repeats and not args.train.async_enable:
         args.vllm.enable_prefix_caching = True
 
 

@@ -15,6 +15,7 @@ import deepspeed  # noqa: E402
 import openrlhf.utils.utils  # noqa: E402
 import torch  # noqa: E402
 
+from openrlhf_cov.trainer import actor_model  # noqa: E402
 from openrlhf_cov.trainer.actor_model import CovActor  # noqa: E402
 from openrlhf_cov.trainer.extension_locks import remove_stale_locks  # noqa: E402
 from openrlhf_cov.trainer.strategy import convert_to_torch_dtype  # noqa: E402
@@ -24,17 +25,17 @@ openrlhf.utils.utils.convert_to_torch_dtype = convert_to_torch_dtype
 
 
 def batch(rank):
-    """(sequences, attention mask (2, 8), action mask (2, 5), a weight of each action) of a rank.
+    """(sequences, attention mask (2, 24), action mask (2, 5), a weight of each action) of a rank.
 
-    Those of the first rank are the same up to their last token, so that it reads samples side by side and the other
-    one does not.
+    Those of the first rank are the same up to their last token, so that it reads them side by side; those of the other
+    one have nothing in common.
     """
     draw = torch.Generator().manual_seed(rank)
-    sequences, attention = torch.randint(2, 50, (2, 8), generator=draw), torch.ones(2, 8, dtype=torch.long)
+    sequences, attention = torch.randint(2, 50, (2, 24), generator=draw), torch.ones(2, 24, dtype=torch.long)
     action = torch.ones(2, 5, dtype=torch.long)
     action[rank:, :4] = 0
     if rank == 0:
-        sequences[1, :7] = sequences[0, :7]
+        sequences[1, :23] = sequences[0, :23]
     return sequences, attention, action, torch.randn(2, 5, generator=draw)
 
 
@@ -53,6 +54,8 @@ def main(folder, stage, out):
     sgd = torch.optim.SGD(actor.model.parameters(), lr=0.1)
     actor.model, *_ = deepspeed.initialize(model=actor.model, optimizer=sgd, config=config)
     actor.train()
+    layouts, layout_of = [], actor_model.shared_layout
+    actor_model.shared_layout = lambda *args, **kwargs: layouts.append(layout_of(*args, **kwargs)) or layouts[-1]
     for _ in range(2):
         log_probs, loss = loss_of(actor, *batch(RANK))
         actor.model.backward(loss)
@@ -62,7 +65,8 @@ def main(folder, stage, out):
     parameters = dict(actor.model.module.named_parameters())
     with deepspeed.zero.GatheredParameters(list(parameters.values())):
         after = {name: parameter.detach().clone() for name, parameter in parameters.items()}
-    torch.save((log_probs.detach(), scored, after, actor.shares_prompts), Path(out) / f"{RANK}.pt")
+    shared = [layout is not None for layout in layouts[-1:]]
+    torch.save((log_probs.detach(), scored, after, actor._plain_head() is not None, shared), Path(out) / f"{RANK}.pt")
 
 
 if __name__ == "__main__":

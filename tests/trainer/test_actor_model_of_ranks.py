@@ -52,8 +52,9 @@ def test_an_update_is_that_of_upstreams_model(on_two_ranks, tmp_path, monkeypatc
         before = {name: parameter.detach().clone() for name, parameter in actor.model.named_parameters()}
         torch.optim.SGD(actor.parameters(), lr=0.1).step()
         scored = [actor_model_rank.loss_of(actor, *actor_model_rank.batch(rank))[0].detach() for rank in range(2)]
-    for rank, (ours, ours_after, weights, shares_prompts) in enumerate(found):
-        assert shares_prompts is (name != "soft cap")
+    for rank, (ours, ours_after, weights, head_answers, shared) in enumerate(found):
+        assert head_answers is (name != "soft cap")
+        assert not head_answers or shared == [rank == 0]
         torch.testing.assert_close(ours, log_probs[rank].detach(), rtol=0, atol=1e-5)
         torch.testing.assert_close(ours_after, scored[rank], rtol=0, atol=1e-3)  # lr 1 makes large steps
         for parameter, theirs in actor.model.named_parameters():

@@ -299,7 +299,9 @@ def test_micro_batches_of_a_step_are_dealt_by_prompt():
     dealt = [[0, 3], [1, 2], [5, 6], [4, 7], [1, 0], [2, 3], [7, 4], [6, 5]]
     assert list(trainer.deal_by_prompt(batches)) == dealt
     assert len(trainer.deal_by_prompt(batches)) == 8
-    trainer.config = CovConfig(cov_type="kl_cov", cov_scope="micro_batch")  # it looks at micro-batches as they were
+    trainer.config = CovConfig(cov_scope="micro_batch")  # nothing looks at micro-batches
+    assert list(trainer.deal_by_prompt(batches)) == dealt
+    trainer.config = CovConfig(cov_type="kl_cov", cov_scope="micro_batch")  # it selects in them
     assert trainer.deal_by_prompt(batches) is batches
     trainer.config, trainer.strategy.accumulated_gradient = CovConfig(), 1
     assert trainer.deal_by_prompt(batches) is batches

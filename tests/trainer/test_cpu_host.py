@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import Lfm2Config, LlamaConfig, MambaConfig
 
 from openrlhf_cov.trainer import cpu_host
 
@@ -55,26 +56,38 @@ def test_prompts_are_not_read_in_chunks_on_a_cpu_host_and_engines_of_one_rank_ar
 
 
 @pytest.mark.usefixtures("on_cpu")
-def test_blocks_of_an_engine_that_keeps_prefixes_are_small():
-    assert cpu_host.engine_arguments({"enable_prefix_caching": True})["block_size"] == 32
-    assert "block_size" not in cpu_host.engine_arguments({"enable_prefix_caching": False})
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (LlamaConfig(), {"enable_prefix_caching": True, "block_size": 32}),
+        (Lfm2Config(), {"enable_prefix_caching": False}),
+        (MambaConfig(), {"enable_prefix_caching": False}),
+    ],
+)
+def test_an_engine_keeps_prefixes_in_small_blocks_where_all_layers_are_attention(tmp_path, config, expected):
+    config.save_pretrained(tmp_path)
+    given = {"model": str(tmp_path), "enable_prefix_caching": True}
+    assert cpu_host.engine_arguments(given) == given | expected | {"enable_chunked_prefill": False}
+    given["enable_prefix_caching"] = False
+    assert cpu_host.engine_arguments(given) == given | {"enable_chunked_prefill": False}
 
 
 @pytest.mark.parametrize(
-    ("host", "seeded", "asynchronous", "keeps"),
+    ("host", "seeded", "deterministic", "asynchronous", "keeps"),
     [
-        ("on_cpu", False, False, True),
-        ("on_cpu", True, False, False),  # what is computed together would hang on what came first
-        ("on_cpu", False, True, False),  # responses on their way hold blocks of the old weights
-        ("on_gpu", False, False, False),
+        ("on_cpu", False, False, False, True),
+        ("on_cpu", True, False, False, False),  # what is computed together would hang on what came first
+        ("on_cpu", False, True, False, False),
+        ("on_cpu", False, False, True, False),  # responses on their way hold blocks of the old weights
+        ("on_gpu", False, False, False, False),
     ],
 )
-def test_engines_of_a_cpu_host_read_a_prompt_once(request, host, seeded, asynchronous, keeps):
+def test_engines_of_a_cpu_host_read_a_prompt_once(request, host, seeded, deterministic, asynchronous, keeps):
     request.getfixturevalue(host)
     args = SimpleNamespace(
         ds=SimpleNamespace(ring_attn_size=1, packing_samples=False),
         rollout_seeded=seeded,
-        train=SimpleNamespace(async_enable=asynchronous),
+        train=SimpleNamespace(async_enable=asynchronous, full_determinism_enable=deterministic),
         vllm=SimpleNamespace(enable_prefix_caching=False),
     )
     cpu_host.adapt(args)

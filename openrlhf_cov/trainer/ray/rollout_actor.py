@@ -8,6 +8,7 @@ from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, Wei
 from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.evaluation.plan import Completion, Request
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray.completions import completion_of, sampling_params
@@ -79,9 +80,16 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         await self.llm.update_weights(WeightTransferUpdateRequest(update_info))
 
     async def finish_weight_update(self) -> None:
-        """Close a weight update; cached prefixes belong to the old weights and are dropped."""
+        """Close a weight update; cached prefixes belong to the old weights and are dropped.
+
+        Raises RunStopped where a response on its way still reads one of them.
+        """
         await self.llm.finish_weight_update()
-        await self.llm.reset_prefix_cache()
+        if not await self.llm.reset_prefix_cache():
+            raise RunStopped(
+                "vLLM keeps prefixes of the old weights, which responses on their way read; drop "
+                "--vllm.enable_prefix_caching"
+            )
 
 
 def _changed(sampling_params, **values):
