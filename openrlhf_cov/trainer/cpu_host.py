@@ -115,10 +115,13 @@ def engine_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_states(model: str) -> bool:
-    """True if a name in the model's config speaks of layers that carry a state from token to token."""
+    """True if a name in the model's config speaks of layers that carry a state from token to token; or without one."""
     from transformers import PretrainedConfig
 
-    config, _ = PretrainedConfig.get_config_dict(model)
+    try:
+        config, _ = PretrainedConfig.get_config_dict(model)
+    except OSError:  # the engine will say why
+        return True
     return re.search("mamba|ssm|conv|linear_|recurrent|rwkv|delta", json.dumps(config).lower()) is not None
 
 

@@ -68,6 +68,7 @@ def test_an_engine_keeps_prefixes_in_small_blocks_where_all_layers_are_attention
     config.save_pretrained(tmp_path)
     given = {"model": str(tmp_path), "enable_prefix_caching": True}
     assert cpu_host.engine_arguments(given) == given | expected | {"enable_chunked_prefill": False}
+    assert not cpu_host.engine_arguments(given | {"model": f"{tmp_path}/none"})["enable_prefix_caching"]
     given["enable_prefix_caching"] = False
     assert cpu_host.engine_arguments(given) == given | {"enable_chunked_prefill": False}
 
