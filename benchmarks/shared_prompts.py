@@ -28,8 +28,12 @@ SHARED = "shared"
 def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in dict(width=192, layers=4, prompt=9, response=16, samples=64, rounds=7).items():
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--width", type=int, default=192)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--prompt", type=int, default=9)
+    parser.add_argument("--response", type=int, default=16)
+    parser.add_argument("--samples", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model(args.width, args.layers).save_pretrained(folder)

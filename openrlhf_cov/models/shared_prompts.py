@@ -66,9 +66,12 @@ def shared_layout(
     more than ``longest`` tokens.
     """
     plain = WORTH * cost(len(sequences), sequences.shape[1], token_cost)
-    if sequences.shape[1] > longest or int(asked.sum()) * token_cost > plain:  # more than that it cannot save
+    if sequences.shape[1] > longest:
         return None
-    samples = _samples(sequences, attention_mask, asked)
+    seen = torch.stack([sequences, attention_mask.long(), asked.long()]).cpu()  # all that the host reads, at once
+    if int(seen[2].sum()) * token_cost > plain:  # more than that it cannot save
+        return None
+    samples = _samples(*seen.tolist())
     most = max(map(len, samples.values()), default=0)
     if not most:
         return None
@@ -91,11 +94,12 @@ def cost(rows: int, width: int, token_cost: float) -> float:
     return rows * width * (token_cost + width)
 
 
-def _samples(sequences: Tensor, attention_mask: Tensor, asked: Tensor) -> dict[tuple[int, ...], list[_Sample]]:
+def _samples(
+    sequences: list[list[int]], attention_mask: list[list[int]], asked: list[list[int]]
+) -> dict[tuple[int, ...], list[_Sample]]:
     """Those at which something is asked, by prompt."""
     found: dict[tuple[int, ...], list[_Sample]] = {}
-    rows = zip(sequences.tolist(), attention_mask.tolist(), asked.tolist(), strict=True)
-    for number, (tokens, counts, wanted) in enumerate(rows):
+    for number, (tokens, counts, wanted) in enumerate(zip(sequences, attention_mask, asked, strict=True)):
         kept = [(token, want) for token, count, want in zip(tokens, counts, wanted, strict=True) if count or want]
         places = [place for place, (_, want) in enumerate(kept) if want]
         if places:

@@ -21,9 +21,9 @@ logger = init_logger(__name__)
 
 ANY_MASK = ("sdpa", "eager")
 """Implementations of attention that take a mask of any pattern."""
-BY_PLACE = "window(?!_layers)|chunk|floor_scale"
+BY_PLACE = ("window", "chunk", "floor_scale")
 """In the names of settings that count tokens by their place in a row and not by their position."""
-PLACES = "max_position|n_positions"
+PLACES = ("max_position", "n_positions")
 """The same of settings up to which an implementation of attention without a kernel of its own may keep its masks."""
 ROUNDING = 1e-4
 """Difference of logits, of the largest one, up to which two ways of computing them in fp32 count as one."""
@@ -100,15 +100,17 @@ class CovActor(Actor):
         config = next(each for each in self.model.modules() if isinstance(each, PreTrainedModel)).config
         config = config.get_text_config()
         numbers = {name: value for name, value in config.to_dict().items() if value and isinstance(value, int)}
+        numbers.pop("max_window_layers", None)  # a number of layers
         experts = any("expert" in name for name in numbers)
         takes_masks = config._attn_implementation in ANY_MASK and not self.packing_samples
         if not takes_masks or experts or not self._reads_alike():
             return None
-        by_place = BY_PLACE if config._attn_implementation == "sdpa" else f"{BY_PLACE}|{PLACES}"
+        words = BY_PLACE if config._attn_implementation == "sdpa" else BY_PLACE + PLACES
+        by_place = [value for name, value in numbers.items() if any(word in name for word in words)]
         width = self.model.get_input_embeddings().embedding_dim
         inner = numbers.get("intermediate_size") or 4 * width
         return Sharing(
-            longest=min((value for name, value in numbers.items() if re.search(by_place, name)), default=math.inf),
+            longest=min(by_place, default=math.inf),
             token_cost=2 * width + 1.5 * inner,
             draws=draws_in_training(self.model),
         )

@@ -20,7 +20,17 @@ from planned import select_step
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 
 from openrlhf_cov import models
-from openrlhf_cov.models import covariance, diagnostics, method, ranking, responses, rollout, token_head, window
+from openrlhf_cov.models import (
+    covariance,
+    diagnostics,
+    method,
+    ranking,
+    responses,
+    rollout,
+    shared_prompts,
+    token_head,
+    window,
+)
 from openrlhf_cov.models import loss as loss_module
 from openrlhf_cov.models import methods as registry
 from openrlhf_cov.models.config import CovConfig
@@ -40,7 +50,7 @@ from openrlhf_cov.utils import masked, metrics, ordering
 from openrlhf_cov.utils.metrics import Max
 
 MODULES = (
-    *(covariance, diagnostics, loss_module, method, ranking, responses, rollout, token_head, window),
+    *(covariance, diagnostics, loss_module, method, ranking, responses, rollout, shared_prompts, token_head, window),
     *registry.MODULES,
     *(observation, collectives, masked, metrics, ordering),
 )
@@ -332,6 +342,15 @@ def test_log_probs_and_entropies_of_a_head(rules):
         assert token_head.min_p_scores(hidden, weight, None, targets, 0.7, 0.1).device == device
 
 
+def test_samples_side_by_side(rules):
+    with rules(reads=1) as device:
+        sequences = torch.ones(3, 6, dtype=torch.long, device=device)
+        asked = torch.ones(3, 6, dtype=torch.bool, device=device)
+        layout = shared_prompts.shared_layout(sequences, sequences, asked, 1e6)
+        tensors = layout.tokens, layout.positions, layout.visible, layout.places, layout.additive(torch.bfloat16)
+        assert {each.device for each in tensors} == {device}
+
+
 def test_a_look_at_the_gradients(rules, device, monkeypatch):
     def all_reduce(verdict, op):
         assert verdict.device == device
@@ -390,6 +409,7 @@ def test_every_public_function_runs_under_the_rules(rules, ranks):
         diagnostics_of_a_step(rules, ranks)
         test_entropies_of_rollouts(rules)
         test_log_probs_and_entropies_of_a_head(rules)
+        test_samples_side_by_side(rules)
     finally:
         sys.setprofile(None)
     functions = public_functions()
