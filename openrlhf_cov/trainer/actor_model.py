@@ -12,6 +12,7 @@ from openrlhf.models import Actor
 from openrlhf.models.ring_attn_utils import unpad_and_slice_tensor
 from openrlhf.utils.logging_utils import init_logger
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers import PretrainedConfig, PreTrainedModel
 
 from openrlhf_cov.models.shared_prompts import Layout, shared_layout
@@ -256,7 +257,8 @@ class HeadScores:
 
     def _answer(self, hidden: Tensor) -> Tensor:
         head = self.head
-        of_tokens = hidden.flatten(0, -2)[self.rows], head.weight, head.bias, self.targets, self.temperature
+        asked = functional.embedding(self.rows, hidden.flatten(0, -2))  # indexing adds gradients of a row in any order
+        of_tokens = asked, head.weight, head.bias, self.targets, self.temperature
         self.log_probs, entropy = token_scores(*of_tokens, self.with_entropy)
         if self.min_p is not None:
             self.proxy = min_p_scores(*of_tokens, self.min_p)

@@ -375,3 +375,26 @@ def test_a_model_that_ignores_the_mask_is_found_out(folder_of, read, caplog):
     assert len(read) == 1
     # right padding: without a mask the samples are the same, to rounding
     torch.testing.assert_close(log_probs, Actor(folder_of("llama"), **SETTINGS)(sequences, action, attention))
+
+
+def test_gradients_of_a_shared_prompt_repeat_bit_for_bit():
+    """Resuming depends on it: threads that add the gradients of one token at once do so in any order."""
+    draw = torch.Generator().manual_seed(0)
+    head, hidden = torch.nn.Linear(192, 20), torch.randn(1, 500, 192, generator=draw)
+    rows = torch.cat([torch.randint(0, 20, (400,), generator=draw), torch.arange(500)])
+    weights = torch.randn(900, generator=draw)
+
+    def gradient():
+        leaf = hidden.clone().requires_grad_()
+        scores = actor_model.HeadScores(head, rows, rows % 20, 1.0, with_entropy=False)
+        with scores.asked():
+            (head(leaf) * weights).sum().backward()
+        return leaf.grad
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        first = gradient()
+        assert all(gradient().equal(first) for _ in range(50))
+    finally:
+        torch.set_num_threads(threads)
