@@ -100,7 +100,7 @@ class CovActor(Actor):
         otherwise."""
         config = next(each for each in self.model.modules() if isinstance(each, PreTrainedModel)).config
         config = config.get_text_config()
-        numbers = {name: value for name, value in config.to_dict().items() if value and isinstance(value, int)}
+        numbers = {name: value for name, value in config.to_dict().items() if type(value) is int and value > 0}
         numbers.pop("max_window_layers", None)  # a number of layers
         experts = any("expert" in name for name in numbers)
         takes_masks = config._attn_implementation in ANY_MASK and not self.packing_samples

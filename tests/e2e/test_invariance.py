@@ -230,7 +230,8 @@ def test_packed_samples_train_like_padded_ones(take_step):
     assert packed.metrics.keys() == padded.metrics.keys()
     # padded ones are dealt to the micro-batches by prompt, and these two are means over micro-batches as they are
     for step in (packed, padded):
-        assert step.metrics.pop("policy_loss") and step.metrics.pop("cov/selected_mean")
+        assert step.metrics.pop("policy_loss")
+        assert step.metrics.pop("cov/selected_mean")
     # log-probs differ by 1e-6 at the most, which can move a token to the next bin of a histogram, 0.4 % wide
     assert packed.metrics == pytest.approx(padded.metrics, rel=5e-3, abs=1e-6, nan_ok=True)
     exact = ("actor_grad_norm", "ppo_kl", "cov/mean", "entropy/mean")

@@ -43,6 +43,7 @@ MOE = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, share
 PLAIN = {
     "llama": LlamaConfig(**SIZE),
     "tied": Qwen2Config(**SIZE, tie_word_embeddings=True),
+    "flags": Qwen2Config(**SIZE, use_sliding_window=True, sliding_window=64, max_window_layers=2),
     "bias of the head": PhiConfig(**SIZE, resid_pdrop=0.0),
     "learned positions": GPT2Config(**TINY, **STILL),
     "experts": Qwen2MoeConfig(**SIZE, **MOE, output_router_logits=True),
@@ -333,8 +334,8 @@ def test_samples_share_their_prompt_in_half_precision(folder_of, read):
 
 
 def test_layers_of_which_there_is_a_number_are_no_window(folder_of):
-    actor = CovActor(folder_of("tied"), **SETTINGS)  # Qwen2 has max_window_layers
-    assert actor._sharing.longest == math.inf
+    assert CovActor(folder_of("tied"), **SETTINGS)._sharing.longest == math.inf  # Qwen2 has max_window_layers
+    assert CovActor(folder_of("flags"), **SETTINGS)._sharing.longest == 64  # and use_sliding_window
     eager = CovActor(folder_of("tied"), **SETTINGS | dict(attn_implementation="eager"))
     assert eager._sharing.longest == eager.model.config.max_position_embeddings
 
