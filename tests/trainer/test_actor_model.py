@@ -61,8 +61,7 @@ APART = {
     "convolutions": Lfm2Config(**SIZE, layer_types=["conv", "full_attention"]),
     "noise": PhiConfig(**SIZE, resid_pdrop=0.5),
 }
-"""Models that cannot read all samples side by side: tokens are counted by their place in a row, what stands beside a
-token goes into it, or samples would share what is drawn."""
+"""Not all samples may stand side by side: places in a row count, neighbours mix, or they would share what is drawn."""
 
 
 @pytest.fixture(autouse=True)

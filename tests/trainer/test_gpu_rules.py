@@ -20,19 +20,10 @@ from planned import select_step
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 
 from openrlhf_cov import models
-from openrlhf_cov.models import (
-    covariance,
-    diagnostics,
-    method,
-    ranking,
-    responses,
-    rollout,
-    shared_prompts,
-    token_head,
-    window,
-)
+from openrlhf_cov.models import covariance, diagnostics, method, ranking, responses, rollout, token_head, window
 from openrlhf_cov.models import loss as loss_module
 from openrlhf_cov.models import methods as registry
+from openrlhf_cov.models import shared_prompts as sharing
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.loss import LossRecord, MethodLoss
@@ -50,7 +41,7 @@ from openrlhf_cov.utils import masked, metrics, ordering
 from openrlhf_cov.utils.metrics import Max
 
 MODULES = (
-    *(covariance, diagnostics, loss_module, method, ranking, responses, rollout, shared_prompts, token_head, window),
+    *(covariance, diagnostics, loss_module, method, ranking, responses, rollout, sharing, token_head, window),
     *registry.MODULES,
     *(observation, collectives, masked, metrics, ordering),
 )
@@ -346,7 +337,7 @@ def test_samples_side_by_side(rules):
     with rules(reads=1) as device:
         sequences = torch.ones(3, 6, dtype=torch.long, device=device)
         asked = torch.ones(3, 6, dtype=torch.bool, device=device)
-        layout = shared_prompts.shared_layout(sequences, sequences, asked, 1e6)
+        layout = sharing.shared_layout(sequences, sequences, asked, 1e6)
         tensors = layout.tokens, layout.positions, layout.visible, layout.places, layout.additive(torch.bfloat16)
         assert {each.device for each in tensors} == {device}
 
