@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from openrlhf_cov.analysis.law import LawFit
-from openrlhf_cov.analysis.regression import Floats, interval_of
+from openrlhf_cov.analysis.regression import Floats, interval_of, student_quantile
 from openrlhf_cov.utils.estimates import LEVEL, SEED, Interval
 
 
@@ -122,7 +122,7 @@ class LogLine:
         if n == 2:
             return Interval(estimate, -math.inf, math.inf, level)
         leverage = 1 + 1 / n + (log - mean) ** 2 / ((self.log_sizes - mean) ** 2).sum()
-        width = student_quantile((1 + level) / 2, n - 2) * self.sd * math.sqrt(leverage)
+        width = student_quantile(n - 2, level) * self.sd * math.sqrt(leverage)
         return Interval(estimate, estimate - width, estimate + width, level)
 
 
@@ -145,24 +145,3 @@ def against_size(sizes: ArrayLike, fits: Sequence[LawFit]) -> SizeTrend:
         raise ValueError(f"one size per run is needed, got {len(np.asarray(sizes))} for {len(fits)} runs")
     a, b, ceiling = ([getattr(fit, name).estimate for fit in fits] for name in ("a", "b", "ceiling"))
     return SizeTrend(LogLine.through(sizes, a), LogLine.through(sizes, b), LogLine.through(sizes, ceiling))
-
-
-def student_quantile(probability: float, degrees: int) -> float:
-    """Quantile of Student's t with a whole number of degrees of freedom, by bisection; for probabilities above 1/2."""
-    low, high = 0.0, math.pi / 2
-    for _ in range(100):
-        angle = (low + high) / 2
-        low, high = (low, angle) if _student(angle, degrees) > probability else (angle, high)
-    return math.sqrt(degrees) * math.tan(low)
-
-
-def _student(angle: float, degrees: int) -> float:
-    """P(T < sqrt(degrees) tan(angle)), angle >= 0: the finite series of Abramowitz & Stegun 26.7.3 and 26.7.4."""
-    sine, cosine = math.sin(angle), math.cos(angle)
-    odd = degrees % 2
-    term, total = (cosine if odd else 1.0), 0.0
-    for k in range(odd, degrees - 1, 2):
-        total += term
-        term *= cosine**2 * (k + 1) / (k + 2)
-    inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
-    return (1 + inside) / 2

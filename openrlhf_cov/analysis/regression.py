@@ -7,9 +7,10 @@ a series (law, theory, curvature tests) goes through one block bootstrap, ``Regr
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
+from mpmath import betainc
 from numpy.typing import ArrayLike, NDArray
 
 from openrlhf_cov.utils.estimates import LEVEL, SEED, Interval
@@ -270,3 +271,19 @@ def _wald(scores: Floats, covariances: Floats, tested: int) -> Floats:
     if not covariances.any():
         return np.zeros(len(scores))
     return (scores * np.linalg.solve(covariances, scores[:, :, None])[:, :, 0]).sum(axis=1)
+
+
+@lru_cache
+def student_quantile(freedom: float, level: float) -> float:
+    """t with P(|T| <= t) = ``level`` for Student's T, by bisection of the incomplete beta function."""
+    low, high = 0.0, 1.0
+    while _inside(high, freedom) < level:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _inside(middle, freedom) < level else (low, middle)
+    return high
+
+
+def _inside(t: float, freedom: float) -> float:
+    return 1 - float(betainc(freedom / 2, 0.5, 0, freedom / (freedom + t * t), regularized=True))

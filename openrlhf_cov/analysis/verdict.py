@@ -38,7 +38,7 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LawVerdict:
     """The law applies unless there is a reason against it."""
 
     reasons: tuple[Reason, ...]
@@ -66,7 +66,7 @@ class LawResult:
 
     fit: LawFit | None
     misfit: Misfit | None
-    verdict: Verdict
+    verdict: LawVerdict
 
     def record(self) -> dict[str, Any]:
         """The numbers and the reasons as JSON takes them."""
@@ -103,13 +103,13 @@ def examine_law(
     try:
         fit = fit_law(points, method=method, resamples=resamples, level=level, seed=seed)
     except ValueError as error:
-        return LawResult(None, None, Verdict(tuple(reasons) or (Reason("no_fit", str(error)),)))
+        return LawResult(None, None, LawVerdict(tuple(reasons) or (Reason("no_fit", str(error)),)))
     misfit = residual_misfit(points, fit, resamples=resamples, seed=seed)
     reasons += _fit_reasons(points, fit, highest_reward)
     if misfit is not None and misfit.p_value < MISFIT_P and misfit.share > MIN_MISFIT:
         text = f"the residuals follow a curve or a drift of {misfit.share:.0%} of the gain (p {misfit.p_value:.2g})"
         reasons.append(Reason("residual_trend", text))
-    return LawResult(fit, misfit, Verdict(tuple(reasons)))
+    return LawResult(fit, misfit, LawVerdict(tuple(reasons)))
 
 
 def usable_bound(points: LawPoints, highest_reward: float | None) -> float | None:

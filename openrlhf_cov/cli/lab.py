@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     parser = build_parser()
     try:
-        request = Request.of(parser, words)
+        request = LabRequest.of(parser, words)
         request.check()
     except (ValueError, UsageError) as error:
         parser.error(str(error))
@@ -77,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 @dataclass(frozen=True)
-class Request:
+class LabRequest:
     """One run, as its flags ask for it."""
 
     words: Sequence[str]
@@ -86,7 +86,7 @@ class Request:
     config: CovConfig
 
     @classmethod
-    def of(cls, parser: Parser, words: Sequence[str]) -> "Request":
+    def of(cls, parser: Parser, words: Sequence[str]) -> "LabRequest":
         """ValueError for settings that are refused; the parser refuses words that are no flags."""
         args = parser.parse_args(list(words))
         given = given_flags(parser.parse_args, list(words), args)
@@ -131,7 +131,7 @@ class Request:
         if not isinstance(recorded, dict):
             return False
         recorded = {name: value for name, value in recorded.items() if not name.startswith("allow_")}
-        return {**Request.of(build_parser(), ["--output", "unused"]).record, **recorded} == self.record
+        return {**LabRequest.of(build_parser(), ["--output", "unused"]).record, **recorded} == self.record
 
 
 def configured(args: Any, given: Collection[str]) -> CovConfig:
@@ -150,7 +150,7 @@ def configured(args: Any, given: Collection[str]) -> CovConfig:
     return config
 
 
-def prepare(request: Request) -> Any:
+def prepare(request: LabRequest) -> Any:
     """The ``Lab`` of a run, with the base policy made or read. Nothing is written to the run's folder."""
     cpu_host.install()
     import torch
@@ -169,7 +169,7 @@ def prepare(request: Request) -> Any:
     return Lab(task, model, tokenizer, request.settings, request.config)
 
 
-def measure(request: Request, steps: int) -> dict[str, float]:
+def measure(request: LabRequest, steps: int) -> dict[str, float]:
     """Seconds of a ``step``, the mean after a first one, and of the ``rest`` of a run, its evaluations and test."""
     lab = prepare(request)
     lab.step(1)
@@ -186,7 +186,7 @@ def measure(request: Request, steps: int) -> dict[str, float]:
     return {"step": a_step, "rest": evaluations * evaluation + time.monotonic() - clock}
 
 
-def train(request: Request) -> dict[str, float]:
+def train(request: LabRequest) -> dict[str, float]:
     """The result of a run that writes ``metrics.jsonl``, ``eval.jsonl``, ``test.json`` and, last, ``result.json``."""
     lab, output = prepare(request), request.args.output
     output.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from openrlhf_cov.cli.local_ray import stop
 from openrlhf_cov.cli.program import check_folder, run_as_program
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.reproduction import commands
-from openrlhf_cov.reproduction.exhibits import FIGURES, TABLES, Exhibit, Run, exhibit
+from openrlhf_cov.reproduction.exhibits import FIGURES, TABLES, Exhibit, PaperRun, exhibit
 from openrlhf_cov.reproduction.scores import scores_of
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.metrics_log import METRICS_FILE
@@ -118,7 +118,7 @@ def settle(args: argparse.Namespace, shown: Exhibit, number: str) -> None:
         check_folder(args.output)
 
 
-def comment_on(words: Words, run: Run | None, args: argparse.Namespace) -> str:
+def comment_on(words: Words, run: PaperRun | None, args: argparse.Namespace) -> str:
     """A line in front of a run, and of what else is submitted."""
     if run is not None:
         return f"# run {folder_of(run, args).name}\n"
@@ -149,7 +149,7 @@ def finish(shown: Exhibit, number: str, args: argparse.Namespace) -> None:
                 shutil.copyfile(path, args.collect / f"{of}_{path.name}")
 
 
-def paper_plan(shown: Exhibit, number: str, args: argparse.Namespace) -> Iterator[tuple[Words, Run | None]]:
+def paper_plan(shown: Exhibit, number: str, args: argparse.Namespace) -> Iterator[tuple[Words, PaperRun | None]]:
     """The commands at the paper's scale, in order; with a training its run."""
     yield from ((words, None) for words in commands.benchmark_files(shown, args.data_dir))
     yield from ((words, None) for words in commands.preparations(shown, args.data_dir))
@@ -162,7 +162,7 @@ def paper_plan(shown: Exhibit, number: str, args: argparse.Namespace) -> Iterato
         yield report_of(runs, number + domain, args, flags), None
 
 
-def tiny_plan(shown: Exhibit, number: str, args: argparse.Namespace) -> Iterator[tuple[Words, Run | None]]:
+def tiny_plan(shown: Exhibit, number: str, args: argparse.Namespace) -> Iterator[tuple[Words, PaperRun | None]]:
     """The commands on the embedded tasks. R is the reward of training."""
     runs = [run for run in shown.runs if run.is_tiny]
     if any(run.trainer is not None for run in runs):
@@ -177,7 +177,7 @@ def tiny_plan(shown: Exhibit, number: str, args: argparse.Namespace) -> Iterator
     yield report_of(runs, number, args, flags), None
 
 
-def report_of(runs: Sequence[Run], number: str, args: argparse.Namespace, flags: Words) -> list[str]:
+def report_of(runs: Sequence[PaperRun], number: str, args: argparse.Namespace, flags: Words) -> list[str]:
     """The report of these runs, in the exhibit's own folder, with its numbers in law.json."""
     folder = args.output / number.replace(" ", "")
     return commands.report(
@@ -185,19 +185,19 @@ def report_of(runs: Sequence[Run], number: str, args: argparse.Namespace, flags:
     )
 
 
-def by_domain(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def by_domain(runs: Sequence[PaperRun]) -> dict[str, list[PaperRun]]:
     """The runs of each report, by what its folder's name has at the end: programs have a law of their own."""
     programs = [run for run in runs if run.recipe and run.recipe.template in FOR_PROGRAMS]
     others = [run for run in runs if run not in programs]
     return {"": others, "-programs": programs} if others and programs else {"": list(runs)}
 
 
-def folder_of(run: Run, args: argparse.Namespace) -> Path:
+def folder_of(run: PaperRun, args: argparse.Namespace) -> Path:
     """Where a run writes."""
     return args.output / (run.tiny_name if args.scale == "tiny" else run.name)
 
 
-def sizes_of(runs: Sequence[Run]) -> list[str]:
+def sizes_of(runs: Sequence[PaperRun]) -> list[str]:
     """``--size`` of the report: the parameters of each run's model without its embeddings."""
     from openrlhf_cov.sizing.model_shape import KNOWN
 
@@ -206,7 +206,7 @@ def sizes_of(runs: Sequence[Run]) -> list[str]:
     return ["--size", *(f"{name}={count}" for name, count in parameters.items())]
 
 
-def trainer_command(run: Run, args: argparse.Namespace, dashboard: str) -> list[str]:
+def trainer_command(run: PaperRun, args: argparse.Namespace, dashboard: str) -> list[str]:
     """A run of the whole trainer on the embedded addition, without a reference: the law is stated without."""
     from openrlhf_cov.cli import demo
 
@@ -220,7 +220,7 @@ def task_of(args: argparse.Namespace) -> Path:
     return args.output / "tiny_task"
 
 
-def carry_out(words: Words, run: Run | None, args: argparse.Namespace) -> None:
+def carry_out(words: Words, run: PaperRun | None, args: argparse.Namespace) -> None:
     """Run one command of a plan to its end; RunStopped if it fails.
 
     A run that is there is not repeated, one that broke off goes on from its checkpoint; the laboratory looks itself.
@@ -240,7 +240,7 @@ def carry_out(words: Words, run: Run | None, args: argparse.Namespace) -> None:
             raise RunStopped(f"status {status} of: {commands.line(due)}")
 
 
-def what_is_due(words: Words, run: Run | None, args: argparse.Namespace) -> Words | None:
+def what_is_due(words: Words, run: PaperRun | None, args: argparse.Namespace) -> Words | None:
     """The command of a run as it is to be given now; None where its folder holds the trained model.
 
     UsageError for a run that broke off without a checkpoint.
@@ -287,7 +287,7 @@ def _call(command: Words, folder: Path | None) -> int:
         stop(child)
 
 
-def _train_tiny(run: Run, args: argparse.Namespace) -> None:
+def _train_tiny(run: PaperRun, args: argparse.Namespace) -> None:
     """With a Ray of its own, as the demo."""
     from openrlhf_cov.cli import demo
     from openrlhf_cov.cli.local_ray import local_ray
@@ -299,11 +299,11 @@ def _train_tiny(run: Run, args: argparse.Namespace) -> None:
         demo.train(trainer_command(run, args, address.dashboard), address.token, output, args.steps)
 
 
-def _of_the_demo(run: Run, args: argparse.Namespace) -> argparse.Namespace:
+def _of_the_demo(run: PaperRun, args: argparse.Namespace) -> argparse.Namespace:
     return argparse.Namespace(task="addition", folder=task_of(args), steps=args.steps, output=folder_of(run, args))
 
 
-def dry_run(plan: Iterator[tuple[Words, Run | None]], args: argparse.Namespace) -> int:
+def dry_run(plan: Iterator[tuple[Words, PaperRun | None]], args: argparse.Namespace) -> int:
     """Check every command; 0 if all would run, else 2."""
     worst = 0
     for words, run in plan:
@@ -321,7 +321,7 @@ def commands_module(words: Words) -> str:
     return words[words.index("-m") + 1].rpartition(".")[2] if "-m" in words else " ".join(words[:2])
 
 
-def faults_of(words: Words, run: Run | None, args: argparse.Namespace) -> list[str]:
+def faults_of(words: Words, run: PaperRun | None, args: argparse.Namespace) -> list[str]:
     """Why a command would not start, a line each; none if it would."""
     name = commands_module(words)
     try:

@@ -18,7 +18,7 @@ from openrlhf_cov.cli.program import run_as_program
 from openrlhf_cov.cli.study_ray import RayStudy
 from openrlhf_cov.cli.study_runs import LabStudy, Study
 from openrlhf_cov.errors import RunStopped, UsageError, reason_of
-from openrlhf_cov.study.plan import SCREEN, Run, Score, number_of_runs, runs_due
+from openrlhf_cov.study.plan import SCREEN, Score, StudyRun, number_of_runs, runs_due
 from openrlhf_cov.study.results import pack
 from openrlhf_cov.study.spec import read_spec
 from openrlhf_cov.utils.cores import cores
@@ -95,8 +95,8 @@ def run(study: Study, jobs: int) -> str:
     scores, started = study.scores(), time.monotonic()
     total, before = number_of_runs(study.spec), len(scores)
     say(f"{study.output}: {before} of {total} runs are finished\n")
-    failed: dict[Run, str] = {}
-    running: dict[Future, Run] = {}
+    failed: dict[StudyRun, str] = {}
+    running: dict[Future, StudyRun] = {}
     if not runs_due(study.spec, scores):
         return ""
     with workers(jobs) as pool:
@@ -124,7 +124,7 @@ def run(study: Study, jobs: int) -> str:
     return f"{len(failed)} of the runs failed, and are tried again by the same command: {reasons}" if failed else ""
 
 
-def outcome(study: Study, run: Run, future: Future) -> tuple[Score | None, str]:
+def outcome(study: Study, run: StudyRun, future: Future) -> tuple[Score | None, str]:
     """The score of a run that has ended, and why there is none."""
     try:
         future.result()
@@ -185,7 +185,7 @@ def dry_run(study: LabStudy, jobs: int) -> None:
     say(f"{spec.title}: {total} runs, {len(scores)} of them finished\n")
     left = total - len(scores)
     with workers(1) as pool:
-        first = [Run(arm.name, SCREEN, arm.cells[0], 0) for arm in spec.arms]
+        first = [StudyRun(arm.name, SCREEN, arm.cells[0], 0) for arm in spec.arms]
         pool.submit(study.prepare, first[0]).result()
         lengths = []
         for arm, of_arm in zip(spec.arms, first, strict=True):

@@ -22,7 +22,7 @@ from openrlhf_cov.cli.make_tiny_task import read_task
 from openrlhf_cov.cli.study_runs import Study
 from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
 from openrlhf_cov.errors import RunStopped, UsageError
-from openrlhf_cov.study.plan import SCREEN, Run, all_runs, number_of_runs
+from openrlhf_cov.study.plan import SCREEN, StudyRun, all_runs, number_of_runs
 from openrlhf_cov.study.results import RESULT_FILE, TEST_FILE, VALIDATION_FILE
 from openrlhf_cov.utils.json_lines import read_json, write_json
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, MetricsLog, read_metrics
@@ -44,7 +44,7 @@ Seen = tuple[Mapping[int, Mapping[str, float]], Mapping[str, Any]]
 class RayStudy(Study):
     """Each run is one of ``openrlhf-cov train``."""
 
-    def words(self, run: Run) -> list[str]:
+    def words(self, run: StudyRun) -> list[str]:
         """The run as a command line of the trainer; an embedded task brings policy, data and reward."""
         folder = self.output / run.folder
         flags = super().asked(run)[2:]  # without --task
@@ -54,7 +54,7 @@ class RayStudy(Study):
             flags = [*policy, *data, *TINY_TASKS[self.spec.task].flags, *flags]
         return [*flags, "--ckpt.output_dir", str(folder), "--ckpt.path", str(folder / STATE)]
 
-    def asked(self, run: Run) -> list[str]:
+    def asked(self, run: StudyRun) -> list[str]:
         """See ``Study``; what looks at the trained model belongs to a run, too."""
         looks = [(name, getattr(self.spec, name)) for name in LOOKS]
         return [*super().asked(run), *(word for name, flags in looks if flags for word in (name, *flags))]
@@ -70,7 +70,7 @@ class RayStudy(Study):
         said = io.StringIO()
         for arm in self.spec.arms:
             for cell in arm.cells:
-                reason = refusal(self.words(Run(arm.name, SCREEN, cell, 0)), said)
+                reason = refusal(self.words(StudyRun(arm.name, SCREEN, cell, 0)), said)
                 if reason is not None:
                     raise UsageError(f"{path}: arm {arm.name}: {reason}")
 
@@ -102,7 +102,7 @@ class RayStudy(Study):
             say(shlex.join(["python", "-m", "openrlhf_cov.cli.train_ppo_ray", *self.words(run)]) + "\n")
         say(f"# {self.spec.title}: {len(known)} of {number_of_runs(self.spec)} runs; the others follow from tuning\n")
 
-    def has(self, run: Run) -> bool:
+    def has(self, run: StudyRun) -> bool:
         """See ``Study``."""
         folder = self.output / run.folder
         there = folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
@@ -110,7 +110,7 @@ class RayStudy(Study):
             self.refuse_another(run)
         return (folder / RESULT_FILE).is_file()
 
-    def prepare(self, run: Run) -> None:
+    def prepare(self, run: StudyRun) -> None:
         """The embedded task, if it is one."""
         name = self.spec.task
         if name not in TINY_TASKS or read_task(self.task, name) is not None:
@@ -121,7 +121,7 @@ class RayStudy(Study):
         log.parent.mkdir(parents=True, exist_ok=True)
         call(words, log)
 
-    def train(self, run: Run) -> None:
+    def train(self, run: StudyRun) -> None:
         """A training goes on from its last checkpoint; without one it begins again."""
         if self.has(run):
             return
@@ -137,7 +137,7 @@ class RayStudy(Study):
         for name, content in ((TEST_FILE, test), (RESULT_FILE, values)):
             write_json(folder / name, content)
 
-    def _train(self, run: Run, folder: Path) -> None:
+    def _train(self, run: StudyRun, folder: Path) -> None:
         from openrlhf_cov.cli.check_run import find_weights, has_checkpoint
 
         goes_on = has_checkpoint(folder / STATE)

@@ -9,7 +9,7 @@ from typing import Any
 
 from openrlhf_cov.cli import lab
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.study.plan import Run, Score, all_runs
+from openrlhf_cov.study.plan import Score, StudyRun, all_runs
 from openrlhf_cov.study.results import Result, read_result, score_of, unpack
 from openrlhf_cov.study.spec import Spec
 from openrlhf_cov.utils.terminal import Parser
@@ -20,7 +20,7 @@ class Study(ABC):
 
     def __init__(self, spec: Spec, output: Path, base_policies: Path) -> None:
         self.spec, self.output, self.base_policies = spec, output, base_policies
-        self.given: dict[Run, Result] = {}
+        self.given: dict[StudyRun, Result] = {}
         """Results of other machines, which count as those of the same runs."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -33,7 +33,7 @@ class Study(ABC):
         if not self.given:
             raise UsageError(f"--unpack {packed} has no run that {self.spec.title!r} asks for")
 
-    def asked(self, run: Run) -> list[str]:
+    def asked(self, run: StudyRun) -> list[str]:
         """The flags of a run but for folders; none for an arm that the spec does not have."""
         arm = next((arm for arm in self.spec.arms if arm.name == run.arm), None)
         if arm is None:
@@ -45,20 +45,20 @@ class Study(ABC):
         """Every cell of every arm is a run that can be made; UsageError names the file, the arm and what is wrong."""
 
     @abstractmethod
-    def has(self, run: Run) -> bool:
+    def has(self, run: StudyRun) -> bool:
         """True if its folder holds the finished run; UsageError where it holds another."""
 
     @abstractmethod
-    def prepare(self, run: Run) -> None:
+    def prepare(self, run: StudyRun) -> None:
         """Make what all runs begin with."""
 
     @abstractmethod
-    def train(self, run: Run) -> None:
+    def train(self, run: StudyRun) -> None:
         """Make a run, or go on with it; what it says is in its files."""
 
-    def scores(self) -> dict[Run, Score]:
+    def scores(self) -> dict[StudyRun, Score]:
         """Those of all finished runs. UsageError where a folder holds another run than the spec's."""
-        scores: dict[Run, Score] = {}
+        scores: dict[StudyRun, Score] = {}
         while True:  # what tuning chooses names further runs
             known = [run for run in all_runs(self.spec, scores) if run not in scores]
             found = {run: score for run in known if (score := self.score(run))}
@@ -66,7 +66,7 @@ class Study(ABC):
                 return scores
             scores |= found
 
-    def score(self, run: Run) -> Score | None:
+    def score(self, run: StudyRun) -> Score | None:
         """None where the run is not finished."""
         if run in self.given:
             return score_of(self.given[run])
@@ -79,7 +79,7 @@ class Study(ABC):
         found = (self.given.get(run) or read_result(self.output, run) for run in runs)
         return [result for result in found if result]
 
-    def refuse_another(self, run: Run) -> None:
+    def refuse_another(self, run: StudyRun) -> None:
         """UsageError for a folder with a run of other settings."""
         raise UsageError(
             f"{self.output / run.folder} holds a run of other settings than {self.spec.title!r} asks for; give "
@@ -90,15 +90,15 @@ class Study(ABC):
 class LabStudy(Study):
     """Each run is one of ``openrlhf-cov lab``."""
 
-    def words(self, run: Run) -> list[str]:
+    def words(self, run: StudyRun) -> list[str]:
         """The run as a command line of the laboratory."""
         place = ["--output", str(self.output / run.folder), "--base_policies", str(self.base_policies)]
         return [*place, *self.asked(run)]
 
-    def request(self, run: Run) -> lab.Request:
+    def request(self, run: StudyRun) -> lab.LabRequest:
         """UsageError for flags that the laboratory refuses."""
         try:
-            return lab.Request.of(_Strict(lab.build_parser()).parser, self.words(run))
+            return lab.LabRequest.of(_Strict(lab.build_parser()).parser, self.words(run))
         except ValueError as error:
             raise UsageError(str(error)) from error
 
@@ -111,27 +111,27 @@ class LabStudy(Study):
         for arm in self.spec.arms:
             for cell in arm.cells:
                 try:
-                    self.request(Run(arm.name, "screen", cell, 0))
+                    self.request(StudyRun(arm.name, "screen", cell, 0))
                 except UsageError as error:
                     raise UsageError(f"{path}: arm {arm.name}: {error}") from error
 
-    def has(self, run: Run) -> bool:
+    def has(self, run: StudyRun) -> bool:
         """See ``Study``."""
         request = self.request(run)
         if request.is_another():
             self.refuse_another(run)
         return request.is_complete()
 
-    def prepare(self, run: Run) -> None:
+    def prepare(self, run: StudyRun) -> None:
         """The base policy."""
         lab.prepare(self.request(run))
 
-    def train(self, run: Run) -> None:
+    def train(self, run: StudyRun) -> None:
         """One run, from its beginning."""
         with redirect_stdout(io.StringIO()):
             lab.train(self.request(run))
 
-    def seconds(self, run: Run, steps: int) -> Mapping[str, float]:
+    def seconds(self, run: StudyRun, steps: int) -> Mapping[str, float]:
         """Those of a step, and of what a run does beside its steps."""
         return lab.measure(self.request(run), steps)
 

@@ -13,7 +13,7 @@ from openrlhf_cov.tiny_task import commands, problems, programs
 PACKAGE = Path(__file__).parents[1]
 
 
-class Row(Protocol):
+class Writable(Protocol):
     """A problem that can be written to a file."""
 
     def to_row(self) -> dict[str, str]:
@@ -52,7 +52,7 @@ class TinyTask:
     """UsageError where this machine cannot grade it."""
 
 
-def _split_sums(seed: int, held_out: int) -> tuple[Sequence[problems.Problem], Sequence[problems.Problem]]:
+def _split_sums(seed: int, held_out: int) -> tuple[Sequence[problems.Addition], Sequence[problems.Addition]]:
     split = problems.split_problems(seed, held_out)
     return split.train, split.held_out
 
@@ -63,7 +63,7 @@ def _sums_policy() -> Any:
     return BasePolicyConfig()
 
 
-def _make_sums_policy(train: Sequence[problems.Problem], policy: Any, seed: int) -> Any:
+def _make_sums_policy(train: Sequence[problems.Addition], policy: Any, seed: int) -> Any:
     from openrlhf_cov.tiny_task.base_policy import make_base_policy
 
     return make_base_policy(train, policy, seed)

@@ -18,7 +18,7 @@ from transformers import LlamaForCausalLM
 
 from openrlhf_cov.lab.policy import Samples, log_probs_and_entropy, sample, until_end
 from openrlhf_cov.lab.settings import PPO_CLIP, LabSettings
-from openrlhf_cov.lab.tasks import Problem, Task
+from openrlhf_cov.lab.tasks import Question, Task
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.dynamics import EntropyDynamics
@@ -262,17 +262,17 @@ class Lab:
         _, drawn = self._ask(self.task.test, samples, torch.Generator().manual_seed(2))
         return greedy, self._right(drawn, self.task.test, samples)
 
-    def _greedy(self, asked: Sequence[Problem]) -> Tensor:
+    def _greedy(self, asked: Sequence[Question]) -> Tensor:
         return self._right(self._ask(asked, 1, None)[1], asked, 1)[:, 0]
 
     def _ask(
-        self, asked: Sequence[Problem], each: int, generator: torch.Generator | None, min_p: float | None = None
+        self, asked: Sequence[Question], each: int, generator: torch.Generator | None, min_p: float | None = None
     ) -> tuple[Tensor, Samples]:
         """Prompts (N, P) and ``each`` samples of every one (N * each, A), greedy ones without a generator."""
         prompts = torch.tensor([self.tokenizer.encode(problem.prompt) for problem in asked])
         return prompts, sample(self.model, prompts, self.task.tokens, generator, self.eos, self.pad, each, min_p)
 
-    def _right(self, samples: Samples, asked: Sequence[Problem], each: int) -> Tensor:
+    def _right(self, samples: Samples, asked: Sequence[Question], each: int) -> Tensor:
         """Booleans (N, each)."""
         lengths = until_end(samples.responses, self.eos).sum(1).tolist()
         rows = zip(samples.responses.tolist(), lengths, strict=True)

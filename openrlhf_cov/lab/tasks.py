@@ -29,7 +29,7 @@ ADDITION_POLICY = BasePolicyConfig()
 Made = tuple[LlamaForCausalLM, PreTrainedTokenizerBase]
 
 
-class Problem(Protocol):
+class Question(Protocol):
     """What a policy is asked, and what it should answer."""
 
     @property
@@ -50,13 +50,13 @@ class Task:
     name: str
     tokens: int
     """Limit of a response."""
-    draw: Callable[[random.Random], Problem]
+    draw: Callable[[random.Random], Question]
     """A problem to train on."""
-    validation: Sequence[Problem]
+    validation: Sequence[Question]
     """Problems that no policy trains on, with the kinds as they are drawn: of curves, and of every choice."""
-    test: Sequence[Problem]
+    test: Sequence[Question]
     """Others like these, which decide nothing."""
-    kind: Callable[[Problem], str]
+    kind: Callable[[Question], str]
     """What a problem is counted under, "" where all are alike."""
     is_right: Callable[[str, str], bool]
     """(response with its end, label)."""
@@ -79,7 +79,7 @@ class Task:
 def _commands() -> Task:
     train, validation, test = commands.split_digits()
 
-    def split(name: str, digits: list[str]) -> list[Problem]:
+    def split(name: str, digits: list[str]) -> list[Question]:
         rng = random.Random(f"{name} commands")
         return [
             commands.Command(each, triple) for each in commands.LETTERS for triple in rng.sample(digits, OF_A_LETTER)

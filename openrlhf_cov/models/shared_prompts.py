@@ -18,7 +18,7 @@ WORTH = 0.9
 
 
 @dataclass(frozen=True)
-class Layout:
+class SharedLayout:
     """Input of a model: ``tokens``, ``positions`` and ``visible`` (M, R, R), which tokens each one attends to."""
 
     tokens: Tensor
@@ -58,7 +58,7 @@ class _Tree:
 
 def shared_layout(
     sequences: Tensor, attention_mask: Tensor, asked: Tensor, token_cost: float, longest: float = math.inf
-) -> Layout | None:
+) -> SharedLayout | None:
     """The cheapest of some layouts of samples (B, T) by ``cost``; None where a row for every sample is about as cheap.
 
     ``attention_mask`` (B, T) says which tokens count, booleans ``asked`` (B, T) at which of them the model's output is
@@ -133,7 +133,7 @@ def _width(rows: Sequence[Sequence[_Tree]]) -> int:
     return max(sum(tree.length for tree in row) for row in rows)
 
 
-def _laid_out(rows: Sequence[Sequence[_Tree]], sequences: Tensor) -> Layout:
+def _laid_out(rows: Sequence[Sequence[_Tree]], sequences: Tensor) -> SharedLayout:
     width, numbers = _width(rows), range(len(sequences))
     places: list[list[int]] = [[] for _ in numbers]
     # of each token: its id, its position, its tree (0 for padding), and its sample (0 in a prompt)
@@ -160,4 +160,4 @@ def _laid_out(rows: Sequence[Sequence[_Tree]], sequences: Tensor) -> Layout:
     visible = (branches[:, None] == branches[:, :, None]).logical_or_(branches[:, None] == 0)
     visible.logical_and_(trees[:, None] == trees[:, :, None])
     asked = torch.tensor(list(chain.from_iterable(places)), device=sequences.device)
-    return Layout(tokens, positions, visible.tril_(), asked)
+    return SharedLayout(tokens, positions, visible.tril_(), asked)

@@ -31,7 +31,7 @@ from openrlhf_cov.analysis.theory import (
     covariance_bands,
     covariance_by_accuracy,
 )
-from openrlhf_cov.analysis.verdict import LawResult, Reason, Verdict, examine_law, usable_bound
+from openrlhf_cov.analysis.verdict import LawResult, LawVerdict, Reason, examine_law, usable_bound
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.report.contents import (
     Contents,
@@ -161,7 +161,7 @@ def law_line(fit: LawFit, points: LawPoints) -> LawLine:
 def _result(run: Run, points: LawPoints, options: Options) -> LawResult:
     missing = _missing(run, options)
     if missing:
-        return LawResult(None, None, Verdict((Reason("not_logged", f"the log has no {missing}"),)))
+        return LawResult(None, None, LawVerdict((Reason("not_logged", f"the log has no {missing}"),)))
     return examine_law(
         points,
         interventions=interventions(run),

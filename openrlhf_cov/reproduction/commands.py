@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import select
-from openrlhf_cov.reproduction.exhibits import Exhibit, Recipe, Run
+from openrlhf_cov.reproduction.exhibits import Exhibit, PaperRun, Recipe
 
 PRINTED = 'ray() { printf "%s\\0" ray "$@"; }; export -f ray; exec "$0" "$@"'
 """Bash: a script that submits by ``ray`` prints its words instead, with NUL between them."""
@@ -77,7 +77,7 @@ def submission(scripts: Path, script: str, variables: Mapping[str, str], flags: 
     return done.stdout.rstrip("\0").split("\0")
 
 
-def training(run: Run, scripts: Path, data: Path, output: Path) -> list[str]:
+def training(run: PaperRun, scripts: Path, data: Path, output: Path) -> list[str]:
     """The ``ray job submit`` of a run at the paper's scale."""
     recipe = run.recipe
     assert recipe is not None
@@ -92,7 +92,7 @@ def _below(value: str, data: Path) -> str:
     return value.replace("/data/", f"{data}/")
 
 
-def laboratory(run: Run, output: Path, steps: int, more: Sequence[str] = ()) -> list[str]:
+def laboratory(run: PaperRun, output: Path, steps: int, more: Sequence[str] = ()) -> list[str]:
     """A run at the tiny scale, in one process."""
     return module("lab", "--output", str(output / run.tiny_name), "--steps", str(steps), *(run.lab or ()), *more)
 

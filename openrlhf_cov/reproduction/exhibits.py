@@ -43,7 +43,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class PaperRun:
     """A training run; ``name`` is that of its folder, the same in every exhibit that shows it.
 
     ``lab`` are the laboratory's flags at the tiny scale, ``trainer`` those of a small run through Ray; None: the run
@@ -75,7 +75,7 @@ class Exhibit:
     """
 
     title: str
-    runs: tuple[Run, ...]
+    runs: tuple[PaperRun, ...]
     pictures: tuple[str, ...]
     report: tuple[str, ...] = ()
     with_sizes: bool = False
@@ -84,21 +84,23 @@ class Exhibit:
     not_tiny: str = ""
 
 
-def _law(name: str, model: str, data: str = EURUS, template: str = "qwen-boxed", size: str = "7b", **of_run) -> Run:
+def _law(
+    name: str, model: str, data: str = EURUS, template: str = "qwen-boxed", size: str = "7b", **of_run
+) -> PaperRun:
     """GRPO without intervention; ``of_run``: its tiny scale."""
     variables = {"MODEL": model, "TEMPLATE": template, "SIZE": size}
-    return Run(
+    return PaperRun(
         name=f"law-{name}",
         recipe=Recipe(script="train_law.sh", data=data, template=template, variables=variables, size=size),
         **of_run,
     )
 
 
-def _with(run: Run, name: str, *flags: str, **tiny) -> Run:
+def _with(run: PaperRun, name: str, *flags: str, **tiny) -> PaperRun:
     """The same recipe with more flags."""
     recipe = run.recipe
     assert recipe is not None
-    return Run(name=name, recipe=replace(recipe, flags=(*recipe.flags, *flags)), **tiny)
+    return PaperRun(name=name, recipe=replace(recipe, flags=(*recipe.flags, *flags)), **tiny)
 
 
 QWEN = {size: f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B", "32B")}
@@ -123,10 +125,10 @@ OTHERS = (
 )
 
 
-def _base_policies(name: str, flags: tuple[str, ...]) -> tuple[Run, ...]:
+def _base_policies(name: str, flags: tuple[str, ...]) -> tuple[PaperRun, ...]:
     """At the tiny scale other base policies stand for other models."""
     return tuple(
-        Run(name=f"{name}-base-policy-{seed}", lab=(*flags, "--base_seed", str(seed), "--train.seed", str(seed)))
+        PaperRun(name=f"{name}-base-policy-{seed}", lab=(*flags, "--base_seed", str(seed), "--train.seed", str(seed)))
         for seed in (1, 2)
     )
 
@@ -135,14 +137,14 @@ BASE_POLICIES = _base_policies("law", BASE)
 LAW_7B = next(run for run in QWEN_LAW if run.name == "law-qwen2.5-7b")
 
 
-def _programs(run: Run) -> Run:
+def _programs(run: PaperRun) -> PaperRun:
     """The same model on programs, scored on held-out ones."""
     recipe = run.recipe
     assert recipe is not None
     template = {"qwen-boxed": "qwen-code", "plain": "plain-code"}[recipe.template]
     variables = {**recipe.variables, "TEMPLATE": template, "BENCHMARKS": HELD_OUT}
     recipe = replace(recipe, data=CODE, template=template, variables=variables)
-    return Run(name=run.name.replace("law-", "law-code-"), recipe=recipe, lab=PROGRAMS if run is LAW_7B else None)
+    return PaperRun(name=run.name.replace("law-", "law-code-"), recipe=recipe, lab=PROGRAMS if run is LAW_7B else None)
 
 
 CODE_LAW = tuple(map(_programs, (*QWEN_LAW, *OTHERS)))
@@ -150,9 +152,9 @@ QWEN_CODE = tuple(replace(run, lab=None) for run in CODE_LAW[: len(QWEN_LAW)])
 """Beside the runs on mathematics, at the paper's scale alone: they have reports of their own."""
 
 
-def _method(size: str, method: str, **tiny) -> Run:
+def _method(size: str, method: str, **tiny) -> PaperRun:
     recipe = Recipe(script=f"train_qwen2.5_{size}_{method}.sh", data=DAPO, size=size)
-    return Run(name=f"qwen2.5_{size}_{method}", recipe=recipe, **tiny)
+    return PaperRun(name=f"qwen2.5_{size}_{method}", recipe=recipe, **tiny)
 
 
 CLIP_COV = (*ADDITION, "--cov_type", "clip_cov", "--clip_cov_lb", "0.5", "--clip_cov_ratio")
@@ -180,24 +182,24 @@ REFERENCE = ("--algo.kl.use_loss", "--algo.kl.estimator", "k3", "--ref.num_nodes
 """k3: as a loss, k1 has a gradient of 0 in expectation."""
 
 
-def _entropy(coef: str) -> Run:
+def _entropy(coef: str) -> PaperRun:
     flags = ("--actor.entropy_coef", coef)
     return _with(GRPO, f"qwen2.5_7b_entropy_{coef}", *flags, lab=(*BASE, *flags))
 
 
-def _reference(coef: str) -> Run:
+def _reference(coef: str) -> PaperRun:
     flags = ("--algo.kl.init_coef", coef)
     return _with(GRPO, f"qwen2.5_7b_reference_{coef}", *REFERENCE, *flags, lab=(*BASE, *flags))
 
 
-def _ratio(parts: str) -> Run:
+def _ratio(parts: str) -> PaperRun:
     run = METHODS["7b"]["clip_cov"]
     share = f"{50 * int(parts) / 10_000:g}"
     tiny = {"lab": (*CLIP_COV, share), "tiny": f"clip_cov_{share}"}
     return _with(run, f"qwen2.5_7b_clip_cov_{parts}e-4", "--clip_cov_ratio", f"{parts}e-4", **tiny)
 
 
-def _penalty(coef: str) -> Run:
+def _penalty(coef: str) -> PaperRun:
     run = METHODS["7b"]["kl_cov"]
     return _with(run, f"qwen2.5_7b_kl_cov_{coef}", "--ppo_kl_coef", coef, lab=(*KL_COV, coef))
 
@@ -208,7 +210,7 @@ THROUGH_RAY = replace(LAW_7B, lab=None, trainer=("--algo.advantage.estimator", "
 """GRPO, where the tiny scale needs the whole trainer."""
 
 
-def _estimator(name: str, estimator: str) -> Run:
+def _estimator(name: str, estimator: str) -> PaperRun:
     flags = ("--algo.advantage.estimator", estimator)
     return _with(LAW_7B, f"law-qwen2.5-7b-{name}", *flags, trainer=flags)
 

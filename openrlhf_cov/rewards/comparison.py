@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from openrlhf_cov.rewards.names import GREEK
 from openrlhf_cov.rewards.normalization import compact
 from openrlhf_cov.rewards.numerals import numbers_equal, rounds_to
-from openrlhf_cov.rewards.shapes import Answer, Equation, Group, Noted, Scalar, Text, Time, is_assignment
+from openrlhf_cov.rewards.shapes import Answer, Compound, Equation, Noted, Scalar, Text, Time, is_assignment
 from openrlhf_cov.rewards.structure import parse_answer
 from openrlhf_cov.rewards.units import has_names, split_symbols
 
@@ -59,7 +59,7 @@ def compare(a: Answer, b: Answer, rules: Rules) -> bool | None:
     if isinstance(a, Time) or isinstance(b, Time):
         return _compare_times(a, b)
     a, b = _as_shape_of(a, b), _as_shape_of(b, a)
-    if isinstance(a, Group) and isinstance(b, Group):
+    if isinstance(a, Compound) and isinstance(b, Compound):
         return _compare_groups(a, b, rules)
     if isinstance(a, Text) or isinstance(b, Text):
         return _compare_texts(a, b)
@@ -70,7 +70,7 @@ def compare(a: Answer, b: Answer, rules: Rules) -> bool | None:
 
 def size(answer: Answer) -> int:
     """How many values an answer has, which bounds the time that a comparison takes."""
-    if isinstance(answer, Group):
+    if isinstance(answer, Compound):
         return max(1, sum(map(size, answer.items)))
     if isinstance(answer, Noted):
         return size(answer.value) + size(answer.note)
@@ -107,7 +107,7 @@ def _is_solved(equation: Equation) -> bool:
     if equation.sign == "=":
         ends = (equation.value,) if equation.name and not re.match(r"\\frac|.*[/:]", equation.name) else ()
     else:
-        ends = equation.value.items if isinstance(equation.value, Group) else ()
+        ends = equation.value.items if isinstance(equation.value, Compound) else ()
     return bool(ends) and all(isinstance(end, Scalar) and not _letters(end.text) for end in ends)
 
 
@@ -147,7 +147,7 @@ def _compare_times(a: Answer, b: Answer) -> bool:
             return (a.hour % 12, a.minute, a.second) == (b.hour % 12, b.minute, b.second)
         return _on_24_hours(a) == _on_24_hours(b)
     time, other = (a, b) if isinstance(a, Time) else (b, a)
-    items = other.items if isinstance(other, Group) and other.kind == "ratio" else (other,)
+    items = other.items if isinstance(other, Compound) and other.kind == "ratio" else (other,)
     if not all(isinstance(item, Scalar) and item.number and not item.unit for item in items):
         return False
     said = [item.number.value for item in items] + [0, 0]
@@ -220,14 +220,14 @@ def _worst(first: bool, second: bool | None) -> bool | None:
 
 def _as_shape_of(a: Answer, b: Answer) -> Answer:
     """``a`` as a list where ``b`` is one, as a tuple where it assigns the values of one."""
-    if isinstance(b, Group) and b.kind == "set" and isinstance(a, Scalar) and READABLE_AS_LIST.fullmatch(a.text):
+    if isinstance(b, Compound) and b.kind == "set" and isinstance(a, Scalar) and READABLE_AS_LIST.fullmatch(a.text):
         return parse_answer(a.text.replace(",", ", "))  # 100,200 is a list if the other side is one
-    if isinstance(b, Group) and b.kind == "()" and is_assignment(a):
-        return Group("()", tuple(item.value for item in sorted(a.items, key=lambda item: item.name)))
+    if isinstance(b, Compound) and b.kind == "()" and is_assignment(a):
+        return Compound("()", tuple(item.value for item in sorted(a.items, key=lambda item: item.name)))
     return a
 
 
-def _compare_groups(a: Group, b: Group, rules: Rules) -> bool | None:
+def _compare_groups(a: Compound, b: Compound, rules: Rules) -> bool | None:
     if a.kind != b.kind or (a.ordered and len(a.items) != len(b.items)):
         return False
     if a.ordered:

@@ -4,11 +4,11 @@ import re
 from fractions import Fraction
 from itertools import pairwise
 
-from openrlhf_cov.rewards.shapes import Answer, Equation, Group, Scalar
+from openrlhf_cov.rewards.shapes import Answer, Compound, Equation, Scalar
 
 INTERVALS = frozenset({"()", "[]", "[)", "(]"})
 LOWEST, HIGHEST = Scalar(r"-\infty"), Scalar(r"\infty")
-REAL_LINE = Group("()", (LOWEST, HIGHEST))
+REAL_LINE = Compound("()", (LOWEST, HIGHEST))
 INFINITY = re.compile(r"(?P<minus>-)?\+?\s?\\infty")
 
 
@@ -17,19 +17,19 @@ def as_interval(answer: Answer) -> Answer:
     if not isinstance(answer, Equation) or not answer.value:
         return answer
     if answer.sign == "=":
-        return Group("set", (answer.value,)) if answer.name and isinstance(answer.value, Scalar) else answer
+        return Compound("set", (answer.value,)) if answer.name and isinstance(answer.value, Scalar) else answer
     return answer.value
 
 
 def union(items: tuple[Answer, ...]) -> Answer:
     """The union of intervals and sets of points, joined where literal ends allow it, in no order."""
-    if all(isinstance(item, Group) and item.kind == "set" for item in items):
-        return Group("set", tuple(point for item in items for point in item.items))
+    if all(isinstance(item, Compound) and item.kind == "set" for item in items):
+        return Compound("set", tuple(point for item in items for point in item.items))
     parts: list[tuple] = []
     for item in items:
         more = _parts(item)
         if more is None:
-            return Group("union", items)
+            return Compound("union", items)
         parts.extend(more)
     joined: list[list] = []
     for low, high, interval in sorted(parts, key=lambda part: part[0]):
@@ -39,7 +39,7 @@ def union(items: tuple[Answer, ...]) -> Answer:
         else:
             joined.append([low, high, interval])
     groups = tuple(interval for _, _, interval in joined)
-    return groups[0] if len(groups) == 1 else Group("union", groups)
+    return groups[0] if len(groups) == 1 else Compound("union", groups)
 
 
 def without(interval: Answer, points: tuple[Answer, ...]) -> Answer | None:
@@ -60,18 +60,18 @@ def without(interval: Answer, points: tuple[Answer, ...]) -> Answer | None:
     pieces = list(pairwise((interval.items[0], *points, interval.items[1])))
     kinds = [["(", ")"] for _ in pieces]
     kinds[0][0], kinds[-1][1] = interval.kind
-    return Group("union", tuple(Group("".join(kind), pair) for kind, pair in zip(kinds, pieces, strict=True)))
+    return Compound("union", tuple(Compound("".join(kind), pair) for kind, pair in zip(kinds, pieces, strict=True)))
 
 
 def _parts(item: Answer) -> list[tuple] | None:
     """Every part as (low end, high end, interval); an open end lies just inside its value."""
-    if not isinstance(item, Group):
+    if not isinstance(item, Compound):
         return None
     if item.kind == "set":
         points = [_position(point) for point in item.items]
         if None in points:
             return None
-        return [((p, 0), (p, 1), Group("[]", (point, point))) for p, point in zip(points, item.items, strict=True)]
+        return [((p, 0), (p, 1), Compound("[]", (point, point))) for p, point in zip(points, item.items, strict=True)]
     if item.kind not in INTERVALS or len(item.items) != 2:
         return None
     low, high = map(_position, item.items)
@@ -90,5 +90,5 @@ def _position(end: Answer) -> tuple[int, Fraction] | None:
     return None if infinite is None else (-1 if infinite["minus"] else 1, Fraction(0))
 
 
-def _ends(first: Group, last: Group) -> Group:
-    return Group(first.kind[0] + last.kind[1], (first.items[0], last.items[1]))
+def _ends(first: Compound, last: Compound) -> Compound:
+    return Compound(first.kind[0] + last.kind[1], (first.items[0], last.items[1]))

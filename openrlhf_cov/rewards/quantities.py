@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 from openrlhf_cov.rewards.numerals import Number, parse_number
-from openrlhf_cov.rewards.shapes import Group, Scalar, Time
+from openrlhf_cov.rewards.shapes import Compound, Scalar, Time
 from openrlhf_cov.rewards.units import split_unit
 
 TIME = re.compile(
@@ -54,7 +54,7 @@ def time_of_day(text: str) -> Time | None:
     return Time(hour, minute, second, half) if hour <= 24 and max(minute, second) < 60 else None
 
 
-def amounts(text: str) -> Group | None:
+def amounts(text: str) -> Compound | None:
     """``5 feet 6 inches`` as both parts, largest unit first."""
     parts = NEXT_AMOUNT.split(re.sub(r"\s(?:and|,)\s*\}", "}", text)) if len(text) < 200 else [text]
     if not 1 < len(parts) <= 4:
@@ -63,7 +63,7 @@ def amounts(text: str) -> Group | None:
     numbers, units = [parse_number(bare) for bare, _ in split], [unit for _, unit in split]
     if not all(numbers) or not any(_in_order(units, family) for family in AMOUNTS):
         return None
-    return Group("sum", tuple(Scalar(bare, unit, number=n) for (bare, unit), n in zip(split, numbers, strict=True)))
+    return Compound("sum", tuple(Scalar(bare, unit, number=n) for (bare, unit), n in zip(split, numbers, strict=True)))
 
 
 def _in_order(units: list[str], family: tuple[str, ...]) -> bool:

@@ -24,7 +24,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Group:
+class Compound:
     """Several answers. ``kind`` is set, union, matrix, row, base, ratio, sum or a pair of brackets such as ``[)``."""
 
     kind: str
@@ -76,10 +76,10 @@ class Time:
     half: str
 
 
-Answer = Scalar | Text | Group | Equation | Noted | Time
+Answer = Scalar | Text | Compound | Equation | Noted | Time
 
 
 def is_assignment(answer: Answer) -> bool:
     """Whether this is ``x = 1, y = 2``, which also answers a question for ``(x, y)``."""
-    is_set = isinstance(answer, Group) and answer.kind == "set"
+    is_set = isinstance(answer, Compound) and answer.kind == "set"
     return is_set and all(isinstance(item, Equation) and item.name for item in answer.items)

@@ -9,7 +9,7 @@ from openrlhf_cov.rewards.names import MATH_WORDS, name_of
 from openrlhf_cov.rewards.normalization import clean, compact, without_end_mark
 from openrlhf_cov.rewards.numerals import parse_number
 from openrlhf_cov.rewards.quantities import amounts, counted_number, number_said_twice, time_of_day
-from openrlhf_cov.rewards.shapes import Answer, Equation, Group, Noted, Scalar, Text, is_assignment
+from openrlhf_cov.rewards.shapes import Answer, Compound, Equation, Noted, Scalar, Text, is_assignment
 from openrlhf_cov.rewards.signs import both_signs, negated
 from openrlhf_cov.rewards.units import split_percent, split_unit
 from openrlhf_cov.rewards.wording import YES_OR_NO, names_part, split_condition, split_option, text_key
@@ -157,7 +157,7 @@ def _system(text: str, depth: int) -> Answer | None:
     rows = [row for row in ROW_SPACE.sub(r"\\\\", match["body"]).split("\\\\") if row.strip(" ,&")]
     if match["env"].endswith("cases") and any("&" in row for row in rows):
         cells = [tuple(_parse(cell.strip(" ,"), depth + 1) for cell in row.split("&")) for row in rows]
-        return Group("cases", tuple(Group("row", row) for row in cells))
+        return Compound("cases", tuple(Compound("row", row) for row in cells))
     if match["env"] == "array" and not all("=" in row for row in rows):
         return None
     rows = [row.replace("&", " ").strip(" ,") for row in rows]
@@ -174,7 +174,7 @@ def _matrix(text: str, depth: int) -> Answer | None:
     rows = [row for row in body.split("\\\\") if row.strip()]
     cells = [tuple(_parse(cell, depth + 1) for cell in row.split("&")) for row in rows]
     kind = "determinant" if match["env"][0] in "vV" else "matrix"
-    return Group(kind, tuple(Group("row", row) for row in cells))
+    return Compound(kind, tuple(Compound("row", row) for row in cells))
 
 
 def _alternatives(text: str, depth: int) -> Answer | None:
@@ -190,7 +190,7 @@ def _alternatives(text: str, depth: int) -> Answer | None:
     if solutions and all(map(is_assignment, solutions)):
         names = {frozenset(item.name for item in solution.items) for solution in solutions}
         if len(names) == 1:
-            return Group("set", tuple(solutions))  # p = 5, q = 2; p = 7, q = 2
+            return Compound("set", tuple(solutions))  # p = 5, q = 2; p = 7, q = 2
     return _set([item for items in parts for item in items], depth)
 
 
@@ -215,14 +215,14 @@ def _set(parts: list[str], depth: int) -> Answer | None:
     items = []
     for part in parts:
         item = _parse(part, depth + 1)
-        nested = isinstance(item, Group) and item.kind == "set" and not part.strip().startswith(r"\lbrace")
+        nested = isinstance(item, Compound) and item.kind == "set" and not part.strip().startswith(r"\lbrace")
         items.extend(item.items if nested else [item])  # \pm 1, \pm 2
     names = {item.name for item in items if isinstance(item, Equation)}
     if len(names) == 1 and names != {""} and all(isinstance(item, Equation) for item in items):
         items = [item.value for item in items]  # x = 1, x = 2
     elif len(items) > 1 and isinstance(items[0], Equation) and not any(isinstance(i, Equation) for i in items[1:]):
         items[0] = items[0].value  # x = 1, 2
-    return Group("set", tuple(items))
+    return Compound("set", tuple(items))
 
 
 def _relation(text: str, depth: int) -> Answer | None:
@@ -249,7 +249,7 @@ def _real_line(text: str, depth: int) -> Answer | None:
 
 def _reals_without(text: str, depth: int) -> Answer | None:
     points = _parse(text, depth + 1)
-    return without(REAL_LINE, points.items if isinstance(points, Group) and points.kind == "set" else (points,))
+    return without(REAL_LINE, points.items if isinstance(points, Compound) and points.kind == "set" else (points,))
 
 
 def _rounded(exact: str, rounded: list[str], depth: int) -> Answer | None:
@@ -323,16 +323,16 @@ def _solved(parts: list[str], strict: list[bool], depth: int) -> Answer | None:
     closing = ")" if place == len(parts) - 1 or strict[place] else "]"
     ends = _parse(low, depth + 1), _parse(high, depth + 1)
     if not parts[place].startswith("-"):
-        return Group(opening + closing, ends)
+        return Compound(opening + closing, ends)
     ends = tuple(_parse(negated(end), depth + 1) for end in (high, low))
-    return Group(("(" if closing == ")" else "[") + (")" if opening == "(" else "]"), ends)
+    return Compound(("(" if closing == ")" else "[") + (")" if opening == "(" else "]"), ends)
 
 
 def _union(text: str, depth: int) -> Answer | None:
     whole, *taken = split(text, MINUS)
     if len(taken) == 1 and whole.strip() and taken[0].strip().startswith(r"\lbrace"):
         points = _parse(taken[0], depth + 1)
-        return without(_parse(whole, depth + 1), points.items if isinstance(points, Group) else (points,))
+        return without(_parse(whole, depth + 1), points.items if isinstance(points, Compound) else (points,))
     parts = split(text, CUP)
     return union(tuple(_parse(part, depth + 1) for part in parts)) if 1 < len(parts) <= MAX_ITEMS else None
 
@@ -352,13 +352,13 @@ def _brackets(text: str, depth: int) -> Answer | None:
         parts = split(inner, ";")  # (0; 0)
     both = both_signs(text) if len(parts) > 1 else None
     if both:
-        return Group("set", tuple(_parse(part, depth + 1) for part in both))
+        return Compound("set", tuple(_parse(part, depth + 1) for part in both))
     if opening == "{" or (len(parts) == 1 and (opening == "(" or inner.startswith(r"\begin"))):
         return _parse(inner, depth + 1)
     brackets = "()" if opening == r"\langle" else opening + closing
     if len(parts) > MAX_ITEMS or brackets not in ("()", "[]", "[)", "(]"):
         return None
-    return Group(brackets, tuple(_parse(part, depth + 1) for part in parts))
+    return Compound(brackets, tuple(_parse(part, depth + 1) for part in parts))
 
 
 def _builder(inner: str, depth: int) -> Answer | None:
@@ -366,14 +366,14 @@ def _builder(inner: str, depth: int) -> Answer | None:
     sign = "|" if "|" in inner else ":"
     name, _, rule = inner.partition(sign)
     answer = as_interval(_parse(rule, depth + 1)) if BUILDER.fullmatch(name.strip()) else None
-    return answer if isinstance(answer, Group) and answer.kind not in ("set", "ratio") else None
+    return answer if isinstance(answer, Compound) and answer.kind not in ("set", "ratio") else None
 
 
 def _base(text: str, depth: int) -> Answer | None:
     match = BASE.fullmatch(text)
     if match is None:
         return None
-    return Group("base", tuple(Scalar(part, number=None) for part in (match["digits"], match["b"] or match["b1"])))
+    return Compound("base", tuple(Scalar(part, number=None) for part in (match["digits"], match["b"] or match["b1"])))
 
 
 def _scalar(text: str, depth: int) -> Answer:
@@ -384,11 +384,11 @@ def _scalar(text: str, depth: int) -> Answer:
         value = _parse(bare, depth + 1)
         if isinstance(value, Scalar) and not value.unit and not value.percent:
             return Scalar(value.text, unit, percent, value.number)
-        return value if isinstance(value, Group) and value.kind in ("set", "ratio", "()") else Scalar(text)
+        return value if isinstance(value, Compound) and value.kind in ("set", "ratio", "()") else Scalar(text)
     ratio = [(part.strip(), parse_number(part)) for part in text.split(":")]
     if len(ratio) in (2, 3) and all(number for _, number in ratio):
-        return Group("ratio", tuple(Scalar(part, number=number) for part, number in ratio))
+        return Compound("ratio", tuple(Scalar(part, number=number) for part, number in ratio))
     both = both_signs(text)
     if both:
-        return Group("set", tuple(_parse(part, depth + 1) for part in both))
+        return Compound("set", tuple(_parse(part, depth + 1) for part in both))
     return Scalar(text)

@@ -8,7 +8,7 @@ from openrlhf_cov.pages.chart import STEPS, Axis, Chart, Look, Mark, Panel, band
 from openrlhf_cov.study.estimates import mean_over_seeds
 from openrlhf_cov.study.questions import Runs, shown
 from openrlhf_cov.study.results import Result
-from openrlhf_cov.study.rows import PASS_AT, Row, passed
+from openrlhf_cov.study.rows import PASS_AT, ArmRow, passed
 
 CURVES = {
     "accuracy": ("Greedy accuracy on the validation split", "greedy", True),
@@ -24,7 +24,7 @@ MOST_CURVES = 12
 """Arms whose curves an eye can tell from each other."""
 
 
-def charts(rows: Sequence[Row], runs: Runs) -> list[Chart]:
+def charts(rows: Sequence[ArmRow], runs: Runs) -> list[Chart]:
     """Accuracy of each arm that has a run, its differences from the first and, of few arms, curves and pass@k."""
     known = [row for row in rows if row.seeds]
     if not known:
@@ -39,7 +39,7 @@ def charts(rows: Sequence[Row], runs: Runs) -> list[Chart]:
     return made
 
 
-def _dots(name: str, title: str, rows: Sequence[Row], field: str) -> Chart:
+def _dots(name: str, title: str, rows: Sequence[ArmRow], field: str) -> Chart:
     """An arm a line, the first on top."""
     found = [getattr(row, field)["accuracy"] for row in rows]
     places = list(range(len(rows), 0, -1))

@@ -11,7 +11,7 @@ from openrlhf_cov.study.charts import charts
 from openrlhf_cov.study.plan import number_of_runs
 from openrlhf_cov.study.questions import answers, finished_runs, shown
 from openrlhf_cov.study.results import Result
-from openrlhf_cov.study.rows import Row, main_rows, tuning_rows
+from openrlhf_cov.study.rows import ArmRow, main_rows, tuning_rows
 from openrlhf_cov.study.spec import Spec
 
 MAIN = {
@@ -129,20 +129,20 @@ def main_head() -> tuple[str, ...]:
     return ("arm", "seeds", "point", *MAIN.values(), "accuracy over questions")
 
 
-def main_cells(row: Row) -> tuple[str, ...]:
+def main_cells(row: ArmRow) -> tuple[str, ...]:
     """One arm as a row of the main table."""
     point = "not chosen yet" if row.point is None else " ".join(row.point)
     numbers = (shown(row.numbers[name]) for name in MAIN)
     return (row.arm, str(len(row.seeds)), point, *numbers, shown(row.questions))
 
 
-def difference_cells(row: Row) -> tuple[str, ...]:
+def difference_cells(row: ArmRow) -> tuple[str, ...]:
     """One arm as a row of differences."""
     numbers = (shown(row.differences[name], signed=True) for name in DIFFERENCES)
     return (row.arm, str(row.pairs), *numbers, shown(row.apart, signed=True))
 
 
-def update_cells(row: Row) -> tuple[str, ...]:
+def update_cells(row: ArmRow) -> tuple[str, ...]:
     """One arm as a row of what its updates did."""
     return (row.arm, str(len(row.seeds)), *(shown(row.numbers[name], 3) for name in UPDATES))
 

@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
-from mpmath import betainc
 from numpy.typing import ArrayLike, NDArray
 
+from openrlhf_cov.analysis.regression import student_quantile
 from openrlhf_cov.evaluation.scores import RESAMPLES, bootstrap_means
 from openrlhf_cov.utils.estimates import LEVEL, SEED, Interval
 
@@ -56,19 +55,3 @@ def difference_of_means(first: ArrayLike, second: ArrayLike, level: float = LEVE
     freedom = sum(errors) ** 2 / sum(e**2 / (len(g) - 1) for e, g in zip(errors, groups, strict=True))
     half = student_quantile(freedom, level) * math.sqrt(sum(errors))
     return Interval(difference, difference - half, difference + half, level)
-
-
-@lru_cache
-def student_quantile(freedom: float, level: float) -> float:
-    """t with P(|T| <= t) = ``level`` for Student's T, by bisection of the incomplete beta function."""
-    low, high = 0.0, 1.0
-    while _inside(high, freedom) < level:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _inside(middle, freedom) < level else (low, middle)
-    return high
-
-
-def _inside(t: float, freedom: float) -> float:
-    return 1 - float(betainc(freedom / 2, 0.5, 0, freedom / (freedom + t * t), regularized=True))

@@ -12,7 +12,7 @@ STAGES = (SCREEN, FINAL, REPORT)
 
 
 @dataclass(frozen=True)
-class Run:
+class StudyRun:
     """One run of a study."""
 
     arm: str
@@ -35,11 +35,11 @@ class Score:
     area: float
 
 
-Scores = Mapping[Run, Score]
+Scores = Mapping[StudyRun, Score]
 """Of the finished runs."""
 
 
-def runs_due(spec: Spec, scores: Scores, failed: Collection[Run] = ()) -> list[Run]:
+def runs_due(spec: Spec, scores: Scores, failed: Collection[StudyRun] = ()) -> list[StudyRun]:
     """The runs that can start and are neither finished nor failed, the most urgent first.
 
     Tier by tier; in a tier the tuning of all arms, cell by cell, then the fresh seeds of all, seed by seed: at any
@@ -83,7 +83,7 @@ def best_cells(spec: Spec, arm: Arm, scores: Scores) -> list[Cell]:
     return ranked[: spec.tuning.finalists if spec.tuning.final_seeds else 1]
 
 
-def merit(scores: Scores, runs: list[Run]) -> tuple[float, float]:
+def merit(scores: Scores, runs: list[StudyRun]) -> tuple[float, float]:
     """Mean accuracy of the last step, equal ones by the mean area under the curve: the greater the better.
 
     Accuracies are the same to four digits, as packed numbers have five.
@@ -92,12 +92,12 @@ def merit(scores: Scores, runs: list[Run]) -> tuple[float, float]:
     return round(sum(each.last for each in found) / len(found), 4), sum(each.area for each in found) / len(found)
 
 
-def tuning_run(spec: Spec, arm: Arm, cell: Cell, seed: int) -> Run:
+def tuning_run(spec: Spec, arm: Arm, cell: Cell, seed: int) -> StudyRun:
     """The run of tuning with this cell and seed."""
-    return Run(arm.name, SCREEN if seed in spec.tuning.seeds else FINAL, cell, seed)
+    return StudyRun(arm.name, SCREEN if seed in spec.tuning.seeds else FINAL, cell, seed)
 
 
-def all_runs(spec: Spec, scores: Scores) -> list[Run]:
+def all_runs(spec: Spec, scores: Scores) -> list[StudyRun]:
     """Every run that is known, finished or not; what is chosen from tuning is known when that is finished."""
     return [run for arm in spec.arms for run in _runs(spec, arm, scores)]
 
@@ -110,11 +110,11 @@ def number_of_runs(spec: Spec) -> int:
     return sum(finals) + sum(screens) + sum(len(arm.seeds) for arm in spec.arms)
 
 
-def _runs(spec: Spec, arm: Arm, scores: Scores) -> Iterator[Run]:
+def _runs(spec: Spec, arm: Arm, scores: Scores) -> Iterator[StudyRun]:
     if arm.at is None and len(arm.cells) > 1:
-        yield from (Run(arm.name, SCREEN, cell, seed) for seed in spec.tuning.seeds for cell in arm.cells)
+        yield from (StudyRun(arm.name, SCREEN, cell, seed) for seed in spec.tuning.seeds for cell in arm.cells)
         finalists = best_cells(spec, arm, scores)
-        yield from (Run(arm.name, FINAL, cell, seed) for seed in spec.tuning.final_seeds for cell in finalists)
+        yield from (StudyRun(arm.name, FINAL, cell, seed) for seed in spec.tuning.final_seeds for cell in finalists)
     point = chosen(spec, arm, scores)
     if point is not None:
-        yield from (Run(arm.name, REPORT, point, seed) for seed in arm.seeds)
+        yield from (StudyRun(arm.name, REPORT, point, seed) for seed in arm.seeds)

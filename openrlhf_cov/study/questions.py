@@ -13,7 +13,7 @@ from openrlhf_cov.analysis.theory import check_theorem
 from openrlhf_cov.study.estimates import difference_of_means, mean_over_seeds
 from openrlhf_cov.study.plan import chosen
 from openrlhf_cov.study.results import Result, score_of
-from openrlhf_cov.study.rows import NUMBERS, PASS_AT, Row, main_rows, paired, report_runs
+from openrlhf_cov.study.rows import NUMBERS, PASS_AT, ArmRow, main_rows, paired, report_runs
 from openrlhf_cov.study.spec import Spec
 from openrlhf_cov.utils.estimates import Interval
 
@@ -110,7 +110,7 @@ def has_collapsed(result: Result) -> bool | None:
     return bool(early.min() < COLLAPSED_BELOW * early[0])
 
 
-def who_ends_higher(rows: Sequence[Row]) -> Answer:
+def who_ends_higher(rows: Sequence[ArmRow]) -> Answer:
     """Each arm against the first on the same seeds: entropy over the run, accuracy and pass@k at its end."""
     question = "Which methods keep entropy, and do they end higher at equal tuning?"
     names = ("deciding entropy", "accuracy", f"pass@{PASS_AT[-1]}")
@@ -293,7 +293,7 @@ def rate_of(words: Sequence[str]) -> float:
     return float(rates[-1]) if rates else math.nan
 
 
-def cost(rows: Sequence[Row]) -> Answer:
+def cost(rows: Sequence[ArmRow]) -> Answer:
     """Seconds of a step; in the laboratory of the CPU, which others on the machine disturb less than a clock."""
     question = "What does each method cost?"
     known = [row for row in rows if row.seeds]

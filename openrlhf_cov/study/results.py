@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from openrlhf_cov.analysis.table import STEP, TIME, Table
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.study.plan import Run, Score
+from openrlhf_cov.study.plan import Score, StudyRun
 from openrlhf_cov.utils.json_lines import parse_object, read_json, replacing
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, read_metrics
 
@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 class Result:
     """One finished run: its metrics and evaluations by step, and what was right in its test."""
 
-    run: Run
+    run: StudyRun
     metrics: Table
     evaluations: Table
     kinds: tuple[str, ...]
@@ -59,7 +59,7 @@ def score_of(result: Result) -> Score:
     return Score(float(greedy[-1]), area(result.evaluations.steps, greedy))
 
 
-def read_result(folder: Path, run: Run) -> Result | None:
+def read_result(folder: Path, run: StudyRun) -> Result | None:
     """The finished run in a study's folder; None where it is missing or unfinished."""
     place = folder / run.folder
     test = read_json(place / TEST_FILE) if (place / RESULT_FILE).is_file() else None
@@ -69,7 +69,7 @@ def read_result(folder: Path, run: Run) -> Result | None:
     return _result(run, _table(read_metrics(place / METRICS_FILE)), _table(read_metrics(seen)), test)
 
 
-def pack(results: Sequence[Result], path: Path, asked: Callable[[Run], Sequence[str]]) -> None:
+def pack(results: Sequence[Result], path: Path, asked: Callable[[StudyRun], Sequence[str]]) -> None:
     """One file of all results, a line of JSON each, compressed; numbers have ``DIGITS`` digits.
 
     ``asked``: the flags of a run, by which ``unpack`` knows those of another study.
@@ -87,7 +87,7 @@ def pack(results: Sequence[Result], path: Path, asked: Callable[[Run], Sequence[
             lines.write(json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n")
 
 
-def unpack(path: Path, asked: Callable[[Run], Sequence[str]] | None = None) -> Iterator[Result]:
+def unpack(path: Path, asked: Callable[[StudyRun], Sequence[str]] | None = None) -> Iterator[Result]:
     """The results in a file of ``pack``, with ``asked`` those whose flags are these; UsageError for another file."""
     try:
         with lzma.open(path, "rb") as lines:
@@ -95,14 +95,14 @@ def unpack(path: Path, asked: Callable[[Run], Sequence[str]] | None = None) -> I
                 record = parse_object(line)
                 run = record["run"]
                 metrics, evaluations = (_unpacked(record[name]) for name in ("metrics", "evaluations"))
-                made = Run(run["arm"], run["stage"], tuple(run["cell"]), run["seed"])
+                made = StudyRun(run["arm"], run["stage"], tuple(run["cell"]), run["seed"])
                 if asked is None or record.get("asked") == asked(made):
                     yield _result(made, metrics, evaluations, record["test"])
     except (OSError, EOFError, lzma.LZMAError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} holds no results of a study: {' '.join(str(error).split())}") from error
 
 
-def _result(run: Run, metrics: Table, evaluations: Table, test: Mapping[str, Any]) -> Result:
+def _result(run: StudyRun, metrics: Table, evaluations: Table, test: Mapping[str, Any]) -> Result:
     greedy, right = np.array(test["greedy"], dtype=bool), np.array(test["right"], dtype=np.int64)
     return Result(run, metrics, evaluations, tuple(test["kinds"]), greedy, right, test["samples"])
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from openrlhf_cov.evaluation.scores import avg_at_k, pass_at_k, problem_scores
 from openrlhf_cov.study.estimates import mean_over_questions, mean_over_seeds
-from openrlhf_cov.study.plan import REPORT, Run, Score, chosen
+from openrlhf_cov.study.plan import REPORT, Score, StudyRun, chosen
 from openrlhf_cov.study.results import Floats, Result, area, score_of
 from openrlhf_cov.study.spec import Arm, Cell, Spec
 from openrlhf_cov.utils.estimates import Interval
@@ -77,7 +77,7 @@ percent of the tokens."""
 
 
 @dataclass(frozen=True)
-class Row:
+class ArmRow:
     """One arm. ``numbers`` are over its seeds, ``differences`` from the first arm over the seeds that both have."""
 
     arm: str
@@ -93,7 +93,7 @@ class Row:
     """Its difference from the first arm over questions, of the seeds that both have."""
 
 
-def main_rows(spec: Spec, results: Sequence[Result]) -> list[Row]:
+def main_rows(spec: Spec, results: Sequence[Result]) -> list[ArmRow]:
     """A row for each arm, in the order of the spec; arms without a finished run have no seeds."""
     scores = {each.run: score_of(each) for each in results}
     found = {arm.name: report_runs(arm, chosen(spec, arm, scores), results) for arm in spec.arms}
@@ -103,7 +103,7 @@ def main_rows(spec: Spec, results: Sequence[Result]) -> list[Row]:
 
 def report_runs(arm: Arm, point: Cell | None, results: Sequence[Result]) -> dict[int, Result]:
     """The finished runs of an arm's point with fresh seeds, by seed."""
-    wanted = {Run(arm.name, REPORT, point, seed) for seed in arm.seeds} if point is not None else set()
+    wanted = {StudyRun(arm.name, REPORT, point, seed) for seed in arm.seeds} if point is not None else set()
     return {each.run.seed: each for each in sorted(results, key=lambda each: each.run.seed) if each.run in wanted}
 
 
@@ -112,8 +112,8 @@ def paired(number: Number, first: dict[int, Result], second: dict[int, Result]) 
     return mean_over_seeds([number(first[seed]) - number(second[seed]) for seed in first if seed in second])
 
 
-def _row(arm: Arm, point: Cell | None, runs: dict[int, Result], first: dict[int, Result]) -> Row:
-    return Row(
+def _row(arm: Arm, point: Cell | None, runs: dict[int, Result], first: dict[int, Result]) -> ArmRow:
+    return ArmRow(
         arm=arm.name,
         point=point,
         seeds=tuple(runs),

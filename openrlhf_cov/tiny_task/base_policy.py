@@ -14,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from openrlhf_cov.rewards.addition import EOS_TOKEN
 from openrlhf_cov.tiny_task import programs
-from openrlhf_cov.tiny_task.problems import Problem, write_answer
+from openrlhf_cov.tiny_task.problems import Addition, write_answer
 from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class BasePolicyConfig:
 
 
 def make_base_policy(
-    problems: Sequence[Problem], config: BasePolicyConfig, seed: int
+    problems: Sequence[Addition], config: BasePolicyConfig, seed: int
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
     """A policy trained on ``problems``, in fp32 on the CPU, and its tokenizer.
 

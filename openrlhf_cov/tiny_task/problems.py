@@ -10,7 +10,7 @@ OPERANDS = range(10, 100)
 
 
 @dataclass(frozen=True)
-class Problem:
+class Addition:
     """The addition ``a + b``; both operands have two digits."""
 
     a: int
@@ -39,8 +39,8 @@ class Problem:
 class Split:
     """All 8,100 problems in two disjoint parts, each in random order."""
 
-    train: tuple[Problem, ...]
-    held_out: tuple[Problem, ...]
+    train: tuple[Addition, ...]
+    held_out: tuple[Addition, ...]
 
 
 def split_problems(seed: int, held_out: int) -> Split:
@@ -48,32 +48,32 @@ def split_problems(seed: int, held_out: int) -> Split:
 
     Raises ValueError unless both parts get at least one problem.
     """
-    problems = [Problem(a, b) for a in OPERANDS for b in OPERANDS]
+    problems = [Addition(a, b) for a in OPERANDS for b in OPERANDS]
     if not 0 < held_out < len(problems):
         raise ValueError(f"held_out is from 1 to {len(problems) - 1} problems, got {held_out}")
     random.Random(f"split:{seed}").shuffle(problems)
     return Split(train=tuple(problems[held_out:]), held_out=tuple(problems[:held_out]))
 
 
-def _digit_wise(problem: Problem) -> str:
+def _digit_wise(problem: Addition) -> str:
     (tens_a, units_a), (tens_b, units_b) = divmod(problem.a, 10), divmod(problem.b, 10)
     return f"{units_a}+{units_b}={units_a + units_b};{tens_a}+{tens_b}={tens_a + tens_b};{problem.label}"
 
 
-def _swapped_operands(problem: Problem) -> str:
+def _swapped_operands(problem: Addition) -> str:
     return f"{problem.b}+{problem.a};{problem.label}"
 
 
-def _tens_then_units(problem: Problem) -> str:
+def _tens_then_units(problem: Addition) -> str:
     (tens_a, units_a), (tens_b, units_b) = divmod(problem.a, 10), divmod(problem.b, 10)
     return f"{10 * tens_a}+{10 * tens_b}={10 * (tens_a + tens_b)};{units_a + units_b};{problem.label}"
 
 
-def _direct(problem: Problem) -> str:
+def _direct(problem: Addition) -> str:
     return problem.label
 
 
-ANSWER_STYLES: dict[str, tuple[float, Callable[[Problem], str]]] = {
+ANSWER_STYLES: dict[str, tuple[float, Callable[[Addition], str]]] = {
     "digit_wise": (0.3, _digit_wise),
     "swapped_operands": (0.25, _swapped_operands),
     "tens_then_units": (0.2, _tens_then_units),
@@ -82,7 +82,7 @@ ANSWER_STYLES: dict[str, tuple[float, Callable[[Problem], str]]] = {
 """Name of a style -> its probability and its writer. Several styles give the policy an entropy to lose."""
 
 
-def write_answer(problem: Problem, rng: random.Random) -> str:
+def write_answer(problem: Addition, rng: random.Random) -> str:
     """A correct response to ``problem`` in a random style, without the ``<eos>`` that ends it."""
     weights = [weight for weight, _ in ANSWER_STYLES.values()]
     [(_, write)] = rng.choices(list(ANSWER_STYLES.values()), weights)

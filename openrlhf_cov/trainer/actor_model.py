@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import PretrainedConfig, PreTrainedModel
 
-from openrlhf_cov.models.shared_prompts import Layout, shared_layout
+from openrlhf_cov.models.shared_prompts import SharedLayout, shared_layout
 from openrlhf_cov.models.token_head import min_p_scores, token_scores
 
 logger = init_logger(__name__)
@@ -81,7 +81,7 @@ class CovActor(Actor):
             **mm_inputs,
         )
 
-    def _layout(self, sequences: Tensor, attention_mask: Tensor, before: Tensor) -> Layout | None:
+    def _layout(self, sequences: Tensor, attention_mask: Tensor, before: Tensor) -> SharedLayout | None:
         """Samples of one prompt side by side, where the model reads them so and that is cheaper."""
         sharing = self._sharing  # whatever the samples are: with ZeRO-3 all ranks must call the model together
         if sharing is None or (self.training and sharing.draws):

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from openrlhf_cov.analysis.across import LogLine, against_size, same_coefficients, student_quantile
+from openrlhf_cov.analysis.across import LogLine, against_size, same_coefficients
 from openrlhf_cov.analysis.law import LawPoints, fit_law
 
 
@@ -109,12 +109,3 @@ def test_sizes_that_make_no_line(sizes):
 def test_one_size_per_run(law_curve):
     with pytest.raises(ValueError, match="one size per run"):
         against_size([1e9, 7e9], fits(law_curve, [1]))
-
-
-@pytest.mark.parametrize(
-    ("degrees", "quantile"),  # Student's table, 97.5 %
-    [(1, 12.7062), (2, 4.3027), (3, 3.1824), (4, 2.7764), (5, 2.5706), (9, 2.2622), (30, 2.0423), (1000, 1.9623)],
-)
-def test_student_quantiles(degrees, quantile):
-    assert student_quantile(0.975, degrees) == pytest.approx(quantile, abs=5e-5)
-    assert student_quantile(0.5, degrees) == pytest.approx(0, abs=1e-9)

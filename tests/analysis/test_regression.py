@@ -7,6 +7,7 @@ from openrlhf_cov.analysis.regression import (
     Regression,
     block_length,
     interval_of,
+    student_quantile,
     thinned,
 )
 
@@ -182,3 +183,22 @@ def test_thinned_means():
     np.testing.assert_allclose(thinned(rows, most=3), [[2, 3], [8, 9], [12, 13]])
     assert thinned(rows, most=7) is rows
     assert len(thinned(np.zeros(MOST_POINTS + 1))) <= MOST_POINTS
+
+
+@pytest.mark.parametrize(
+    ("freedom", "level", "expected"),  # Student's table
+    [
+        (1, 0.95, 12.7062),
+        (2, 0.95, 4.3027),
+        (3, 0.95, 3.1824),
+        (7, 0.95, 2.3646),
+        (7, 0.99, 3.4995),
+        (9, 0.95, 2.2622),
+        (30, 0.95, 2.0423),
+        (1000, 0.95, 1.9623),
+        (4, 0.5, 0.7407),
+        (4, 0, 0),
+    ],
+)
+def test_quantiles_are_those_of_the_tables(freedom, level, expected):
+    assert student_quantile(freedom, level) == pytest.approx(expected, abs=5e-5)

@@ -106,3 +106,12 @@ def test_methods_are_named_in_their_files_only(ours):
             if any(names.search(text) for text in texts if isinstance(text, str)):
                 naming.add(path)
     assert naming == NAMES_METHODS.keys()
+
+
+def test_a_name_of_a_class_stands_for_one_thing(ours):
+    places = {}
+    for path in modules(ours):
+        for node in ours.tree(path).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(path)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

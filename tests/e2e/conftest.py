@@ -43,10 +43,10 @@ class Task:
 @pytest.fixture(scope="session")
 def task(tmp_path_factory) -> Task:
     from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy
-    from openrlhf_cov.tiny_task.problems import Problem
+    from openrlhf_cov.tiny_task.problems import Addition
 
     folder = tmp_path_factory.mktemp("task")
-    problems = [Problem(a, b) for a in range(10, 58) for b in (34, 71)]
+    problems = [Addition(a, b) for a in range(10, 58) for b in (34, 71)]
     model, tokenizer = make_base_policy(problems, BasePolicyConfig(steps=100, rows_per_step=48), seed=0)
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")

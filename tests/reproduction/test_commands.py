@@ -5,7 +5,7 @@ import pytest
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.reproduction.commands import VARIABLES, submission, training
-from openrlhf_cov.reproduction.exhibits import FIGURES, TABLES, Recipe, Run
+from openrlhf_cov.reproduction.exhibits import FIGURES, TABLES, PaperRun, Recipe
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
@@ -44,7 +44,7 @@ def test_no_variable_of_a_recipe_comes_from_the_shell():
 
 def test_paths_of_a_run_are_those_of_the_reader(scripts, tmp_path):
     variables = {"MODEL": "/data/eval/code.jsonl"}
-    run = Run(name="law", recipe=Recipe(script="train.sh", data="gsm8k", template="plain", variables=variables))
+    run = PaperRun(name="law", recipe=Recipe(script="train.sh", data="gsm8k", template="plain", variables=variables))
     words = training(run, scripts, tmp_path / "d", tmp_path / "out")
     assert words[8:11] == [f"{tmp_path}/d/eval/code.jsonl", "--out", f"{tmp_path}/out/law"]
 

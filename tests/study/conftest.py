@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from openrlhf_cov.analysis.table import Table
-from openrlhf_cov.study.plan import Run
+from openrlhf_cov.study.plan import StudyRun
 from openrlhf_cov.study.results import Result
 from openrlhf_cov.study.spec import spec_of
 
@@ -38,7 +38,7 @@ def make_result():
     Its reward lies on 0.9 - 0.2 exp(H) + ``off`` while H falls from 1 to ``entropy``.
     """
 
-    def make(run: Run, accuracy: float, entropy: float = 0.5, off: float = 0.0, cpu: float = 0.1) -> Result:
+    def make(run: StudyRun, accuracy: float, entropy: float = 0.5, off: float = 0.0, cpu: float = 0.1) -> Result:
         steps = np.arange(1, STEPS + 1)
         wiggle = np.random.default_rng([run.seed, 7]).normal(0, 1e-3, STEPS)
         fall = np.linspace(1.0, entropy, STEPS)

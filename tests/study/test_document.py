@@ -3,7 +3,7 @@ from html_page import Page
 
 from openrlhf_cov.study import charts
 from openrlhf_cov.study.document import UNTUNED, document, how_tuned, markdown, page
-from openrlhf_cov.study.plan import FINAL, REPORT, SCREEN, Run
+from openrlhf_cov.study.plan import FINAL, REPORT, SCREEN, StudyRun
 from openrlhf_cov.study.spec import spec_of
 
 
@@ -13,12 +13,12 @@ def results(spec, make_result):
     runs = []
     for arm in spec.arms:
         for cell in arm.cells if arm.at is None else ():
-            runs.append(make_result(Run(arm.name, SCREEN, cell, 100), 0.6 if cell == arm.cells[0] else 0.5))
+            runs.append(make_result(StudyRun(arm.name, SCREEN, cell, 100), 0.6 if cell == arm.cells[0] else 0.5))
             if cell in arm.cells[:2]:
-                runs.append(make_result(Run(arm.name, FINAL, cell, 101), 0.6 if cell == arm.cells[0] else 0.5))
+                runs.append(make_result(StudyRun(arm.name, FINAL, cell, 101), 0.6 if cell == arm.cells[0] else 0.5))
         better = 0.0 if arm.name == "GRPO" else 0.2
         runs += [
-            make_result(Run(arm.name, REPORT, arm.cells[0], seed), 0.6 + better + 0.1 * (seed > 1))
+            make_result(StudyRun(arm.name, REPORT, arm.cells[0], seed), 0.6 + better + 0.1 * (seed > 1))
             for seed in (0, 1, 2)
         ]
     return runs

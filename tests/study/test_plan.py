@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from openrlhf_cov.study.plan import FINAL, REPORT, SCREEN, Run, Score, all_runs, chosen, number_of_runs, runs_due
+from openrlhf_cov.study.plan import FINAL, REPORT, SCREEN, Score, StudyRun, all_runs, chosen, number_of_runs, runs_due
 
 
 def play(spec, worth):
@@ -77,5 +77,5 @@ def test_a_run_that_failed_holds_no_later_tier_up(spec):
 
 
 def test_folders_are_plain_names():
-    run = Run("KL/Cov: ../x", SCREEN, ("--actor.adam.lr", "3e-4"), 7)
+    run = StudyRun("KL/Cov: ../x", SCREEN, ("--actor.adam.lr", "3e-4"), 7)
     assert str(run.folder) == "tuning/KL_Cov_.._x/actor.adam.lr_3e-4/seed-7"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from openrlhf_cov.analysis.table import Table
-from openrlhf_cov.study.plan import REPORT, Run
+from openrlhf_cov.study.plan import REPORT, StudyRun
 from openrlhf_cov.study.questions import (
     NOT_ENOUGH,
     agreement,
@@ -32,7 +32,7 @@ def arms(make_result):
 
     def make(**of_arm):
         return {
-            arm: {seed: make_result(Run(arm, REPORT, (), seed), **settings) for seed, settings in enumerate(runs)}
+            arm: {seed: make_result(StudyRun(arm, REPORT, (), seed), **settings) for seed, settings in enumerate(runs)}
             for arm, runs in of_arm.items()
         }
 
@@ -50,7 +50,7 @@ def test_collapsed_runs_are_compared_with_the_others_of_their_learning_rate(spec
     fast, slow = (next(c for c in spec.arm("GRPO").cells if rate_of(c) == rate) for rate in (3e-4, 1e-4))
 
     def runs(values, entropy, cell=fast):
-        return [make_result(Run("GRPO", "report", cell, i + round(20 * entropy)), a, entropy)
+        return [make_result(StudyRun("GRPO", "report", cell, i + round(20 * entropy)), a, entropy)
                 for i, a in enumerate(values)]  # fmt: skip
 
     lost, kept = runs((0.4, 0.5, 0.5), 0.05), runs((0.9, 0.8, 1.0), 0.5)
@@ -66,7 +66,7 @@ def test_collapsed_runs_are_compared_with_the_others_of_their_learning_rate(spec
 
 
 def test_entropy_that_is_gone_only_at_the_end_is_no_collapse(make_result):
-    result = make_result(Run("GRPO", "report", (), 0), 1.0, entropy=0.5)
+    result = make_result(StudyRun("GRPO", "report", (), 0), 1.0, entropy=0.5)
     result.evaluations.columns["entropy/position_0"][-1] = 0.01
     assert not has_collapsed(result)
     result.evaluations.columns["entropy/position_0"][1] = 0.01
@@ -74,7 +74,7 @@ def test_entropy_that_is_gone_only_at_the_end_is_no_collapse(make_result):
 
 
 def test_collapse_cannot_be_told_from_the_ends_of_a_run(spec, make_result):
-    result = make_result(Run("GRPO", "report", spec.arm("GRPO").cells[0], 0), 1.0, entropy=0.01)
+    result = make_result(StudyRun("GRPO", "report", spec.arm("GRPO").cells[0], 0), 1.0, entropy=0.01)
     for kept in ([0, 2], [2]):
         ends = Table(result.evaluations.steps[kept], {n: v[kept] for n, v in result.evaluations.columns.items()})
         assert has_collapsed(replace(result, evaluations=ends)) is None
@@ -83,7 +83,7 @@ def test_collapse_cannot_be_told_from_the_ends_of_a_run(spec, make_result):
 
 def test_rates_are_told_from_runs_that_are_reported_too(spec, make_result):
     at = ("--actor.adam.lr", "1e-3")
-    runs = [make_result(Run("GRPO", REPORT, at, seed), value) for seed, value in enumerate((0.1, 0.2, 0.9))]
+    runs = [make_result(StudyRun("GRPO", REPORT, at, seed), value) for seed, value in enumerate((0.1, 0.2, 0.9))]
     answer = learning_rates(spec, runs)
     assert answer.rows == (("GRPO", "0.40 (2 of 3)"),)  # below the 0.4 where all begin
     late = [replace(each, evaluations=Table(np.array([40]), {"greedy": np.array([0.1])})) for each in runs]
@@ -107,9 +107,9 @@ def test_a_method_that_ends_higher_is_named(spec, make_result):
         cell = spec.arm(arm).cells[0]
         for seed in (100, 101):
             stage = "screen" if seed == 100 else "final"
-            runs += [make_result(Run(arm, stage, each, seed), 0.9 - 0.1 * (each != cell))
+            runs += [make_result(StudyRun(arm, stage, each, seed), 0.9 - 0.1 * (each != cell))
                      for each in spec.arm(arm).cells]  # fmt: skip
-        runs += [make_result(Run(arm, REPORT, cell, seed), 0.5 + better + 0.1 * (seed == 2), entropy=0.3 + better)
+        runs += [make_result(StudyRun(arm, REPORT, cell, seed), 0.5 + better + 0.1 * (seed == 2), entropy=0.3 + better)
                  for seed in range(3)]  # fmt: skip
     answer = who_ends_higher(main_rows(spec, runs))
     assert "Higher accuracy than GRPO: KL-Cov; less: none" in answer.text
@@ -144,7 +144,7 @@ def test_a_change_that_follows_its_prediction_is_said(arms):
 
 def test_a_rate_at_which_runs_end_below_their_start_is_named(spec, make_result):
     runs = [
-        make_result(Run("KL-Cov", "screen", cell, 100), 0.9 if cell[1] == "0.0001" else 0.1)
+        make_result(StudyRun("KL-Cov", "screen", cell, 100), 0.9 if cell[1] == "0.0001" else 0.1)
         for cell in spec.arms[1].cells
     ]
     answer = learning_rates(spec, runs)
@@ -160,7 +160,7 @@ def test_an_arm_that_stands_another_rate_than_the_first_does_is_named(spec, make
         for cell in spec.arm(arm).cells:
             for seed, value in zip((100, 101), values, strict=True):
                 stage = "screen" if seed == 100 else "final"
-                runs.append(make_result(Run(arm, stage, cell, seed), value if rate_of(cell) == 3e-4 else 0.5))
+                runs.append(make_result(StudyRun(arm, stage, cell, seed), value if rate_of(cell) == 3e-4 else 0.5))
     text = learning_rates(spec, runs).text
     assert "included: KL-Cov at 0.0003 (+0.70 [" in text
     assert "at 0.0001 (" not in text

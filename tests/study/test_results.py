@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.scores import pass_at_k
-from openrlhf_cov.study.plan import REPORT, Run, Score
+from openrlhf_cov.study.plan import REPORT, Score, StudyRun
 from openrlhf_cov.study.results import area, pack, read_result, score_of, unpack
 
 
@@ -22,11 +22,11 @@ def asked(run):
 
 def test_a_score_is_the_last_accuracy_and_the_area(make_result):
     # 0.4 to 0.8 over 20 steps, 0.8 over 20
-    assert score_of(make_result(Run("GRPO", REPORT, (), 0), 0.8)) == Score(0.8, pytest.approx(0.7))
+    assert score_of(make_result(StudyRun("GRPO", REPORT, (), 0), 0.8)) == Score(0.8, pytest.approx(0.7))
 
 
 def test_packed_results_are_the_same_to_five_digits(tmp_path, make_result):
-    runs = [make_result(Run("GRPO", REPORT, ("--x", "1"), seed), 0.1 * seed) for seed in range(4)]
+    runs = [make_result(StudyRun("GRPO", REPORT, ("--x", "1"), seed), 0.1 * seed) for seed in range(4)]
     pack(runs, tmp_path / "x.jsonl.xz", asked)
     for before, after in zip(runs, unpack(tmp_path / "x.jsonl.xz"), strict=True):
         assert after.run == before.run
@@ -40,14 +40,14 @@ def test_packed_results_are_the_same_to_five_digits(tmp_path, make_result):
 
 def test_only_runs_of_the_flags_that_are_asked_for_are_taken(tmp_path, make_result):
     path = tmp_path / "x.jsonl.xz"
-    pack([make_result(Run("GRPO", REPORT, (), seed), 0.5) for seed in range(3)], path, asked)
+    pack([make_result(StudyRun("GRPO", REPORT, (), seed), 0.5) for seed in range(3)], path, asked)
     taken = unpack(path, lambda run: asked(run) if run.seed == 1 else ["--task", "y"])
     assert [each.run.seed for each in taken] == [1]
 
 
 def test_a_file_that_was_cut_off_is_refused(tmp_path, make_result):
     path = tmp_path / "x.jsonl.xz"
-    pack([make_result(Run("GRPO", REPORT, (), seed), 0.5) for seed in range(3)], path, asked)
+    pack([make_result(StudyRun("GRPO", REPORT, (), seed), 0.5) for seed in range(3)], path, asked)
     others = (b"7\n", b'{"run": 7}\n', b'{"run": {}, "metrics": []}\n', b"[" * 9000)
     for content in (path.read_bytes()[:-40], b"{}", *map(lzma.compress, others)):
         path.write_bytes(content)
@@ -56,7 +56,7 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path, make_result):
 
 
 def test_a_folder_without_its_last_file_is_unfinished(tmp_path):
-    run = Run("GRPO", REPORT, (), 0)
+    run = StudyRun("GRPO", REPORT, (), 0)
     (tmp_path / run.folder).mkdir(parents=True)
     (tmp_path / run.folder / "test.json").write_text("{}")
     assert read_result(tmp_path, run) is None

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from openrlhf_cov.study.plan import FINAL, REPORT, SCREEN, Run
+from openrlhf_cov.study.plan import FINAL, REPORT, SCREEN, StudyRun
 from openrlhf_cov.study.rows import main_rows, seconds, tuning_rows
 
 POINT = ("--actor.adam.lr", "3e-4")
@@ -16,14 +16,14 @@ def tuned(spec, make_result):
     for arm in spec.arms[:2]:
         for cell in arm.cells:
             good = 0.9 if "3e-4" in cell else 0.5
-            runs.append(make_result(Run(arm.name, SCREEN, cell, 100), good - 0.1 * ("0.2" in cell)))
+            runs.append(make_result(StudyRun(arm.name, SCREEN, cell, 100), good - 0.1 * ("0.2" in cell)))
             if "3e-4" in cell or arm.name == "KL-Cov":
-                runs.append(make_result(Run(arm.name, FINAL, cell, 101), good - 0.1 * ("0.2" in cell)))
+                runs.append(make_result(StudyRun(arm.name, FINAL, cell, 101), good - 0.1 * ("0.2" in cell)))
     return runs
 
 
 def reported(make_result, arm, cell, accuracies, **more):
-    return [make_result(Run(arm, REPORT, cell, seed), value, **more) for seed, value in enumerate(accuracies)]
+    return [make_result(StudyRun(arm, REPORT, cell, seed), value, **more) for seed, value in enumerate(accuracies)]
 
 
 def test_the_main_table_by_hand(spec, make_result, tuned):
@@ -32,7 +32,7 @@ def test_the_main_table_by_hand(spec, make_result, tuned):
         *tuned,
         *reported(make_result, "GRPO", clip, [0.7, 0.8, 0.9]),
         *reported(make_result, "KL-Cov", POINT, [0.8, 1.0], entropy=0.8, cpu=0.2),
-        make_result(Run("GRPO", REPORT, spec.arms[0].cells[0], 0), 0.0),  # of a point that was not chosen
+        make_result(StudyRun("GRPO", REPORT, spec.arms[0].cells[0], 0), 0.0),  # of a point that was not chosen
     ]
     grpo, kl_cov, third = main_rows(spec, results)
     assert grpo.point == clip
@@ -61,7 +61,7 @@ def test_the_main_table_by_hand(spec, make_result, tuned):
 
 
 def test_seconds_are_those_of_the_cpu_where_they_are_known(make_result):
-    result = make_result(Run("GRPO", REPORT, POINT, 0), 1.0, cpu=0.25)
+    result = make_result(StudyRun("GRPO", REPORT, POINT, 0), 1.0, cpu=0.25)
     assert seconds(result) == 0.25
     del result.metrics.columns["timing/cpu"]
     assert math.isnan(seconds(result))

@@ -12,11 +12,11 @@ from openrlhf_cov.tiny_task.base_policy import (
     supervised_batch,
     train_supervised,
 )
-from openrlhf_cov.tiny_task.problems import Problem
+from openrlhf_cov.tiny_task.problems import Addition
 from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
 
 SMALL = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, steps=3, rows_per_step=8)
-PROBLEMS = [Problem(34, 57), Problem(99, 89), Problem(10, 10)]
+PROBLEMS = [Addition(34, 57), Addition(99, 89), Addition(10, 10)]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_cov.rewards.addition import extract_answer
-from openrlhf_cov.tiny_task.problems import ANSWER_STYLES, Problem, split_problems, write_answer
+from openrlhf_cov.tiny_task.problems import ANSWER_STYLES, Addition, split_problems, write_answer
 
-ALL_PROBLEMS = {Problem(a, b) for a in range(10, 100) for b in range(10, 100)}
+ALL_PROBLEMS = {Addition(a, b) for a in range(10, 100) for b in range(10, 100)}
 
 
 def test_problem_by_hand():
-    problem = Problem(34, 57)
+    problem = Addition(34, 57)
     assert problem.prompt == "34+57="
     assert problem.label == "91"
     assert problem.to_row() == {"input": "34+57=", "label": "91", "datasource": "tiny_addition"}
@@ -29,8 +29,8 @@ def test_problem_by_hand():
 )
 def test_each_style_by_hand(style, small, large):
     _, write = ANSWER_STYLES[style]
-    assert write(Problem(34, 57)) == small
-    assert write(Problem(99, 89)) == large
+    assert write(Addition(34, 57)) == small
+    assert write(Addition(99, 89)) == large
 
 
 def test_every_written_answer_ends_in_the_label():
@@ -39,7 +39,7 @@ def test_every_written_answer_ends_in_the_label():
 
 
 def test_styles_are_drawn_with_their_probabilities():
-    problem, rng, draws = Problem(34, 57), random.Random(0), 4000
+    problem, rng, draws = Addition(34, 57), random.Random(0), 4000
     counts = Counter(write_answer(problem, rng) for _ in range(draws))
     for probability, write in ANSWER_STYLES.values():
         # four standard deviations of a share of 4,000 draws are at most 4 * sqrt(0.25 / 4000) = 0.032

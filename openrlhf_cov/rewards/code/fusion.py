@@ -16,7 +16,7 @@ from typing import Any
 from openrlhf_cov.rewards.code.comparison import compare_outputs, read_value, same_value, shown
 from openrlhf_cov.rewards.code.inside import program as inside
 from openrlhf_cov.rewards.code.inside import wire
-from openrlhf_cov.rewards.code.judge import Budget, Failure, Status, Verdict
+from openrlhf_cov.rewards.code.judge import Failure, ProgramBudget, Status, Verdict
 from openrlhf_cov.rewards.code.sandbox import SandboxError
 from openrlhf_cov.rewards.code.tests import Tests
 
@@ -85,7 +85,7 @@ print(json.dumps([os.waitstatus_to_exitcode(status), replies]))
 """What the service runs for calls and assertions."""
 
 
-def judge_by_service(sandbox: str, program: str, tests: Tests, budget: Budget, tolerance: float) -> Verdict:
+def judge_by_service(sandbox: str, program: str, tests: Tests, budget: ProgramBudget, tolerance: float) -> Verdict:
     """The verdict of a program that the service ``url:http…`` runs. SandboxError where it does not."""
     service, started = Service(sandbox.removeprefix(PREFIX), budget), time.monotonic()
     tests = tests.with_tolerance(tolerance)
@@ -109,7 +109,7 @@ def judge_by_service(sandbox: str, program: str, tests: Tests, budget: Budget, t
 class Service:
     """One sandbox service."""
 
-    def __init__(self, url: str, budget: Budget) -> None:
+    def __init__(self, url: str, budget: ProgramBudget) -> None:
         self._url, self.budget = url.rstrip("/") + "/run_code", budget
 
     def run(self, code: str, seconds: float, stdin: str = "") -> str:

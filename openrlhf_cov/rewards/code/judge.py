@@ -15,7 +15,7 @@ from typing import Any, Literal
 from openrlhf_cov.rewards.code.comparison import compare_outputs, read_value, same_value, shown
 from openrlhf_cov.rewards.code.inside import program as inside
 from openrlhf_cov.rewards.code.inside import wire
-from openrlhf_cov.rewards.code.sandbox import MOST_WAITED, Ending, Limits, Process, Sandbox, readable
+from openrlhf_cov.rewards.code.sandbox import MOST_WAITED, Limits, ProgramEnd, RunningProgram, Sandbox, readable
 from openrlhf_cov.rewards.code.tests import Tests
 
 Status = Literal["passed", "wrong", "presentation", "error", "time", "memory", "output", "syntax", "no_code"]
@@ -25,7 +25,7 @@ MOST_DETAIL = 300
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class ProgramBudget:
     """What a program may use: CPU seconds for a test, wall-clock seconds for all of them, memory and output."""
 
     seconds: float
@@ -66,10 +66,10 @@ class Failure(Exception):
         self.detail = " ".join(detail.split())[-MOST_DETAIL:]
 
 
-def judge(sandbox: Sandbox, program: str, tests: Tests, budget: Budget) -> Verdict:
+def judge(sandbox: Sandbox, program: str, tests: Tests, budget: ProgramBudget) -> Verdict:
     """The verdict. Raises SandboxError, never for a program."""
     started = time.monotonic()
-    run = Run(sandbox, program, tests, budget, started + budget.total_seconds)
+    run = _Judging(sandbox, program, tests, budget, started + budget.total_seconds)
     outcome = {"stdin": run.stdin, "calls": run.calls, "asserts": run.assertions, "pytest": run.assertions}[tests.kind]
     failures, passed, total = outcome()
     first = failures[0] if failures else None
@@ -86,10 +86,10 @@ Outcome = tuple[list[Failure], int, int]
 """Failures in order, tests passed, tests."""
 
 
-class Run:
+class _Judging:
     """One program and its tests."""
 
-    def __init__(self, sandbox: Sandbox, program: str, tests: Tests, budget: Budget, deadline: float) -> None:
+    def __init__(self, sandbox: Sandbox, program: str, tests: Tests, budget: ProgramBudget, deadline: float) -> None:
         self._sandbox, self._program, self._tests, self._budget = sandbox, program, tests, budget
         self._deadline, self._latest = deadline, deadline + MOST_WAITED
         self._seconds = tests.seconds or budget.seconds
@@ -219,7 +219,7 @@ class Run:
             return total, outcomes, lost.failure()
         return total, outcomes, None
 
-    def _ended(self, process: Process, channel: socket.socket) -> Ending:
+    def _ended(self, process: RunningProgram, channel: socket.socket) -> ProgramEnd:
         """How the process ends when nothing more is asked."""
         channel.close()
         return process.finish(time.monotonic() + WALL_EXTRA)
@@ -235,14 +235,14 @@ class Run:
         return min(self._deadline, time.monotonic() + WALL_FACTOR * self._seconds + WALL_EXTRA)
 
 
-def raise_for(ending: Ending) -> None:
+def raise_for(ending: ProgramEnd) -> None:
     """Raise the failure that an ending is."""
     failure = failure_of(ending)
     if failure:
         raise failure
 
 
-def failure_of(ending: Ending) -> Failure | None:
+def failure_of(ending: ProgramEnd) -> Failure | None:
     """What an ending says; None for one without a fault."""
     if ending.reason != "exited":
         return Failure("time" if ending.reason == "time" else "output")

@@ -10,7 +10,7 @@ from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.code.extraction import EXTRACTORS
 from openrlhf_cov.rewards.code.fusion import PREFIX, judge_by_service
-from openrlhf_cov.rewards.code.judge import Budget, Verdict
+from openrlhf_cov.rewards.code.judge import ProgramBudget, Verdict
 from openrlhf_cov.rewards.code.sandbox import KILL_SECONDS, MOST_WAITED, Limits, Sandbox, SandboxError
 from openrlhf_cov.rewards.code.tests import parse_tests
 from openrlhf_cov.rewards.grading import Grade
@@ -102,9 +102,9 @@ def check_code_ready(config: RewardConfig) -> None:
         raise UsageError(f"--code_sandbox {config.code_sandbox}: a program ends with {ending.stderr!r:.200}")
 
 
-def budget_of(config: RewardConfig) -> Budget:
+def budget_of(config: RewardConfig) -> ProgramBudget:
     """What a program may use by these settings."""
-    return Budget(
+    return ProgramBudget(
         seconds=config.code_timeout,
         total_seconds=config.code_budget,
         memory_mb=config.code_memory_mb,
@@ -113,7 +113,7 @@ def budget_of(config: RewardConfig) -> Budget:
     )
 
 
-def _judge_here(program: str, label: str, budget: Budget, config: RewardConfig) -> Verdict:
+def _judge_here(program: str, label: str, budget: ProgramBudget, config: RewardConfig) -> Verdict:
     pool = shared_pool(
         config.reward_workers,
         TARGET,

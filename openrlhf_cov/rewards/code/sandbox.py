@@ -69,7 +69,7 @@ Reason = Literal["exited", "time", "output"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class ProgramEnd:
     """How a program ended: by itself, or killed for its time or output."""
 
     reason: Reason
@@ -81,7 +81,7 @@ class Ending:
     stderr: str = ""
 
 
-class Process:
+class RunningProgram:
     """A program that runs. ``finish`` must be called."""
 
     def __init__(self, sandbox: "Sandbox", answer: socket.socket, stdout: int, stderr: int, limits: Limits) -> None:
@@ -99,7 +99,7 @@ class Process:
         with suppress(OSError):
             self._answer.shutdown(socket.SHUT_WR)
 
-    def finish(self, deadline: float) -> Ending:
+    def finish(self, deadline: float) -> ProgramEnd:
         """Wait for its end, until ``deadline`` (see ``Sandbox.left``) at most; how it ended."""
         try:
             with self._answer:
@@ -112,7 +112,7 @@ class Process:
         reason = self._reason
         if reason == "exited" and seconds > self._limits.seconds:
             reason = "time"
-        return Ending(
+        return ProgramEnd(
             reason=reason,
             status=os.waitstatus_to_exitcode(status),
             seconds=seconds,
@@ -191,7 +191,7 @@ class Sandbox:
         stdin: bytes = b"",
         channel: socket.socket | None = None,
         results: int | None = None,
-    ) -> Process:
+    ) -> RunningProgram:
         """Start a program: ``request`` as ``inside/program.py`` reads it; the descriptors are not closed here."""
         with ExitStack() as stack:
 
@@ -219,9 +219,9 @@ class Sandbox:
                     os.close(each)
                 ours.close()
                 raise SandboxError(f"the sandbox has ended: {error.strerror}") from error
-        return Process(self, ours, out, err, limits)
+        return RunningProgram(self, ours, out, err, limits)
 
-    def run(self, request: dict[str, Any], limits: Limits, stdin: bytes = b"", *, wall: float) -> Ending:
+    def run(self, request: dict[str, Any], limits: Limits, stdin: bytes = b"", *, wall: float) -> ProgramEnd:
         """Start a program and wait for its end, ``wall`` seconds at most."""
         return self.start(request, limits, stdin).finish(time.monotonic() + wall)
 

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from openrlhf_cov.rewards.code.judge import Budget, judge
+from openrlhf_cov.rewards.code.judge import ProgramBudget, judge
 from openrlhf_cov.rewards.code.sandbox import Sandbox, SandboxError
 from openrlhf_cov.rewards.code.tests import parse_tests
 
@@ -13,7 +13,7 @@ _sandbox = Sandbox()
 def verdict_of(program: str, label: str, budget: dict[str, Any], tolerance: float) -> dict[str, Any]:
     """The fields of the verdict about a program. A sandbox that has broken is replaced once."""
     global _sandbox
-    tests, limits = parse_tests(label).with_tolerance(tolerance), Budget(**budget)
+    tests, limits = parse_tests(label).with_tolerance(tolerance), ProgramBudget(**budget)
     try:
         return asdict(judge(_sandbox, program, tests, limits))
     except SandboxError:

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from openrlhf_cov.rewards.code.judge import Budget, judge
+from openrlhf_cov.rewards.code.judge import ProgramBudget, judge
 from openrlhf_cov.rewards.code.sandbox import Limits, Sandbox, SandboxError
 from openrlhf_cov.rewards.code.tests import parse_tests
 
 LIMITS = Limits(seconds=2.0, memory_mb=256, files_mb=16, output_bytes=1 << 20)
-BUDGET = Budget(seconds=1.0, total_seconds=20.0, memory_mb=256, output_mb=1)
+BUDGET = ProgramBudget(seconds=1.0, total_seconds=20.0, memory_mb=256, output_mb=1)
 
 
 @pytest.fixture(scope="session")

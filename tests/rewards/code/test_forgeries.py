@@ -2,9 +2,9 @@
 
 import pytest
 
-from openrlhf_cov.rewards.code.judge import Budget
+from openrlhf_cov.rewards.code.judge import ProgramBudget
 
-SHARE = Budget(seconds=1.0, total_seconds=20.0, memory_mb=256, output_mb=1, stop=False)
+SHARE = ProgramBudget(seconds=1.0, total_seconds=20.0, memory_mb=256, output_mb=1, stop=False)
 ASSERTS = ["assert solve(3) == 9", "assert solve(4) == 16"]
 CALLS = {"function": "solve", "calls": [[[3], 9], [[4], 16]]}
 STDIN = {"stdin": [["3\n", "9\n"], ["4\n", "16\n"]]}

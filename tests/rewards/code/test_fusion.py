@@ -8,7 +8,7 @@ import pytest
 
 from openrlhf_cov.rewards.code import fusion
 from openrlhf_cov.rewards.code.fusion import judge_by_service
-from openrlhf_cov.rewards.code.judge import Budget
+from openrlhf_cov.rewards.code.judge import ProgramBudget
 from openrlhf_cov.rewards.code.sandbox import SandboxError
 from openrlhf_cov.rewards.code.tests import parse_tests
 
@@ -16,7 +16,7 @@ spec = importlib.util.spec_from_file_location("fusion_service", Path(__file__).w
 stub = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(stub)
 
-BUDGET = Budget(seconds=2.0, total_seconds=10.0, memory_mb=512, output_mb=1)
+BUDGET = ProgramBudget(seconds=2.0, total_seconds=10.0, memory_mb=512, output_mb=1)
 STDIN = {"stdin": [["3\n", "9\n"], ["4\n", "16\n"]]}
 CALLS = {"function": "solve", "calls": [[[3], 9], [[4], 16]]}
 ASSERTS = ["assert solve(3) == 9", "assert solve(4) == 16"]
@@ -65,7 +65,7 @@ def test_verdicts(service, program, tests, status, passed):
 
 
 def test_a_program_that_takes_too_long(service):
-    budget = Budget(seconds=0.5, total_seconds=0.5, memory_mb=512, output_mb=1)
+    budget = ProgramBudget(seconds=0.5, total_seconds=0.5, memory_mb=512, output_mb=1)
     assert verdict(service, "while True: pass", STDIN, budget).status == "time"
     assert verdict(service, "def solve(n):\n    while True: pass", CALLS, budget).status == "time"
 
@@ -113,6 +113,6 @@ def test_a_service_that_fails_is_no_verdict(service, faults, message):
 
 def test_nobody_there(monkeypatch):
     monkeypatch.setattr(fusion, "PAUSE_SECONDS", 0.0)
-    budget = Budget(seconds=0.1, total_seconds=0.1, memory_mb=128, output_mb=1)
+    budget = ProgramBudget(seconds=0.1, total_seconds=0.1, memory_mb=128, output_mb=1)
     with pytest.raises(SandboxError, match="gives no verdict"):
         judge_by_service("url:http://127.0.0.1:1", "print()", parse_tests('{"stdin": [["", "1"]]}'), budget, 0.0)

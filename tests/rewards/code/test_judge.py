@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from openrlhf_cov.rewards.code.judge import Budget
+from openrlhf_cov.rewards.code.judge import ProgramBudget
 from openrlhf_cov.rewards.code.sandbox import Sandbox
 
 ONE = {"stdin": [["", "1"]]}
 CALL = {"function": "f", "calls": [[[1], 1]]}
-ROOMY = Budget(seconds=2.0, total_seconds=60.0, memory_mb=256, output_mb=1)
-SHORT = Budget(seconds=0.2, total_seconds=0.3, memory_mb=256, output_mb=1)
+ROOMY = ProgramBudget(seconds=2.0, total_seconds=60.0, memory_mb=256, output_mb=1)
+SHORT = ProgramBudget(seconds=0.2, total_seconds=0.3, memory_mb=256, output_mb=1)
 
 
 @pytest.mark.parametrize(
