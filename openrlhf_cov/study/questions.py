@@ -25,6 +25,8 @@ FORECAST_FROM = 0.15
 RESAMPLES = 400
 """Of a run's fit, whose own interval is not used: what counts here is the spread over seeds."""
 LEARNING_RATE = "--actor.adam.lr"
+RANDOM_REWARD = "--random_reward"
+"""Of arms that cannot learn: what ends low there has neither collapsed nor diverged."""
 NOT_ENOUGH = "Not enough data"
 
 AGREEING = ("accuracy", "pass@8", "reward", "entropy", "deciding entropy", "length")
@@ -68,7 +70,7 @@ def finished_runs(spec: Spec, results: Sequence[Result]) -> Runs:
 def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
     """Runs that lost their entropy early against those that did not, tuning included, at equal learning rates."""
     question = "Does collapse cost accuracy or pass@k?"
-    words = {arm.name: (*spec.words, *arm.words) for arm in spec.arms}
+    words = words_of(spec)
     results = [each for each in results if each.run.arm in words and has_collapsed(each) is not None]
     by_rate: dict[float, tuple[list[Result], list[Result]]] = {}
     for each in (result for result in results if result.run.arm in words):
@@ -253,7 +255,7 @@ def theory(runs: Runs) -> Answer:
 def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
     """Validation accuracy at the end of every run, tuning included, by arm and learning rate."""
     question = "At which learning rate does each method diverge?"
-    words = {arm.name: (*spec.words, *arm.words) for arm in spec.arms}
+    words = words_of(spec)
     starts = [each.evaluations.column("greedy")[0] for each in results if each.evaluations.steps[0] == 0]
     ends: dict[str, dict[float, list[float]]] = {name: {} for name in words}
     for each in (result for result in results if result.run.arm in words):
@@ -285,6 +287,11 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
         "other cells on the same seeds are counted as runs of their own, which makes intervals narrow."
     )
     return Answer(question, text, ("arm", *(f"{rate:g}" for rate in rates)), tuple(rows))
+
+
+def words_of(spec: Spec) -> dict[str, tuple[str, ...]]:
+    """The flags of each arm but the controls with a random reward."""
+    return {arm.name: (*spec.words, *arm.words) for arm in spec.arms if RANDOM_REWARD not in arm.words}
 
 
 def rate_of(words: Sequence[str]) -> float:

@@ -22,6 +22,7 @@ from openrlhf_cov.study.questions import (
 )
 from openrlhf_cov.study.questions import fitted as fitted_law
 from openrlhf_cov.study.rows import main_rows
+from openrlhf_cov.study.spec import spec_of
 
 CELLS = {"GRPO": ("--actor.adam.lr", "3e-4"), "KL-Cov": ("--actor.adam.lr", "3e-4")}
 
@@ -88,6 +89,15 @@ def test_rates_are_told_from_runs_that_are_reported_too(spec, make_result):
     assert answer.rows == (("GRPO", "0.40 (2 of 3)"),)  # below the 0.4 where all begin
     late = [replace(each, evaluations=Table(np.array([40]), {"greedy": np.array([0.1])})) for each in runs]
     assert learning_rates(spec, late).text.startswith(NOT_ENOUGH)  # nobody knows where they began
+
+
+def test_controls_that_cannot_learn_neither_collapse_nor_diverge(content, make_result):
+    content["arms"].append({"name": "toss of a coin", "flags": "--random_reward", "at": "GRPO"})
+    at = ("--actor.adam.lr", "3e-4")
+    runs = [make_result(StudyRun("toss of a coin", REPORT, at, seed), 0.1, 0.01) for seed in range(3)]
+    runs += [make_result(StudyRun("GRPO", REPORT, at, seed), 0.9) for seed in range(3)]
+    assert learning_rates(spec_of(content), runs).rows == (("GRPO", "0.90 (0 of 3)"),)
+    assert "0 of 3 runs" in cost_of_collapse(spec_of(content), runs).text
 
 
 def test_two_studies_side_by_side(arms):
