@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--response", type=int, default=16)
     parser.add_argument("--samples", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--profile", action="store_true", help="print what the last row spends its time on, too")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model(args.width, args.layers).save_pretrained(folder)
@@ -57,6 +58,11 @@ def main() -> None:
         actor.__dict__["_sharing"] = sharing
         read = tokens_side_by_side(actor, batch)
         print(f"| {name} | {batch[0].numel()} | {read} | {apart:.3f} | {shared:.3f} | {shared / apart:.2f} |")
+    if args.profile:
+        with torch.profiler.profile() as profiler:
+            for _ in range(args.rounds):
+                measure(actor, batch, training)
+        print(profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=8))
 
 
 def model(width: int, layers: int) -> LlamaForCausalLM:

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
@@ -170,7 +171,8 @@ def command(name: str, args: argparse.Namespace, output: Path) -> tuple[list[str
 def measure(name: str, args: argparse.Namespace, output: Path) -> dict:
     """One run: medians over its steps, without the first ones."""
     warm_up = task_of(args).warm_up
-    output.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(output, ignore_errors=True)  # of a race that was broken off
+    output.mkdir(parents=True)
     argv, variables = command(name, args, output)
     path = os.pathsep.join([str(REPOSITORY), str(HERE)])
     env = os.environ | {"PYTHONPATH": path, "PYTHONWARNINGS": "ignore", "RAY_ADDRESS": "local"} | variables

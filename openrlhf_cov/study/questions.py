@@ -123,9 +123,9 @@ def who_ends_higher(rows: Sequence[ArmRow]) -> Answer:
     for name, words in zip(
         names, ("more entropy of the first token", "higher accuracy", f"higher {names[2]}"), strict=True
     ):
-        seen = [row for row in others if abs(row.differences[name].estimate) >= SHOWN]
-        above = [row.arm for row in seen if row.differences[name].low > 0]
-        below = [row.arm for row in seen if row.differences[name].high < 0]
+        seen = [(row.arm, row.differences[name]) for row in others if differs(row.differences[name])]
+        above = [arm for arm, apart in seen if apart.estimate > 0]
+        below = [arm for arm, apart in seen if apart.estimate < 0]
         said.append(f"{words} than {rows[0].arm}: {listed(above)}; less: {listed(below)}")
     table = [
         (row.arm, str(row.pairs), *(shown(row.differences[name], signed=True) for name in names)) for row in others
@@ -173,9 +173,9 @@ def law(spec: Spec, runs: Runs) -> Answer:
         rows.append(
             (arm.name, str(len(fits)), shown(r2), *(map(shown, ends)), "" if is_first else shown(shift, signed=True))
         )
-        if not is_first and shift.low * shift.high > 0:
+        if not is_first and differs(shift):
             moved.append(arm.name)
-        elif not is_first and entropy.low * entropy.high > 0:
+        elif not is_first and differs(entropy):
             along.append(arm.name)
     r2 = mean_over_seeds([fit.r2 for fit in base.values()])
     slope = mean_over_seeds([fit.a.estimate for fit in base.values()])
@@ -278,7 +278,7 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
             if failed:
                 worst.append(f"{arm} at {rate:g} ({failed} of {len(of_arm)})")
             difference = difference_of_means(of_arm, of_first.get(rate, []))
-            if difference.low * difference.high > 0:
+            if differs(difference):
                 apart.append(f"{arm} at {rate:g} ({shown(difference, signed=True)})")
         rows.append((arm, *shares))
     text = (
@@ -328,7 +328,7 @@ def agreement(ours: Runs, others: Runs) -> Answer:
             compared += 1
             means = (f"{shown(mean_over_seeds(group))} of {len(group)}" for group in (first, second))
             rows.append((arm, name, *means, shown(apart, signed=True)))
-            if apart.low * apart.high > 0:
+            if differs(apart):
                 differing.append(f"{arm}: {name}")
     if not rows:
         return Answer(question, f"{NOT_ENOUGH}: no arm has two finished seeds in both.")
@@ -336,11 +336,16 @@ def agreement(ours: Runs, others: Runs) -> Answer:
     return Answer(question, text, ("arm", "", "trainer", "laboratory", "difference"), tuple(rows))
 
 
+def differs(apart: Interval) -> bool:
+    """True of a difference whose interval is without 0, and large enough to be seen in a table."""
+    return apart.low * apart.high > 0 and abs(apart.estimate) >= SHOWN
+
+
 def verdict(apart: Interval, below: str, above: str) -> str:
     """In words what an interval of a difference says."""
     if not math.isfinite(apart.low):
         return "cannot be told"
-    word = below if apart.high < 0 else above if apart.low > 0 else "shows no difference"
+    word = (above if apart.estimate > 0 else below) if differs(apart) else "shows no difference"
     return f"{word} ({shown(apart, signed=True)})"
 
 

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 from openrlhf_cov.analysis.table import Table
+from openrlhf_cov.study.estimates import difference_of_means
 from openrlhf_cov.study.plan import REPORT, StudyRun
 from openrlhf_cov.study.questions import (
     NOT_ENOUGH,
     agreement,
     answers,
     cost_of_collapse,
+    differs,
     forecast_errors,
     has_collapsed,
     law,
@@ -98,6 +100,15 @@ def test_controls_that_cannot_learn_neither_collapse_nor_diverge(content, make_r
     runs += [make_result(StudyRun("GRPO", REPORT, at, seed), 0.9) for seed in range(3)]
     assert learning_rates(spec_of(content), runs).rows == (("GRPO", "0.90 (0 of 3)"),)
     assert "0 of 3 runs" in cost_of_collapse(spec_of(content), runs).text
+
+
+def test_a_difference_that_no_table_shows_is_none():
+    # Welch's interval of 1, 1, 1 and 1 - 1e-3, ... has no width and no 0
+    small = difference_of_means([1.0] * 3, [0.999] * 3)
+    assert small.low > 0
+    assert not differs(small)
+    assert differs(difference_of_means([1.0] * 3, [0.99] * 3))
+    assert not differs(difference_of_means([1.0, 0.0], [0.5, 0.2]))
 
 
 def test_two_studies_side_by_side(arms):
