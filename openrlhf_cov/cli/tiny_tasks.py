@@ -39,7 +39,7 @@ class TinyTask:
     evaluation_tokens: int
     """Bound on a response in the evaluation."""
     split: Callable[[int, int], tuple[Sequence[Any], Sequence[Any]]]
-    """(seed, number held out) -> what trains and what does not, each of ``Row``."""
+    """(seed, number held out) -> what trains and what does not, each of ``Writable``."""
     policy: Callable[[], Any]
     """The ``BasePolicyConfig``."""
     make_policy: Callable[[Sequence[Any], Any, int], Any]
