@@ -349,7 +349,7 @@ def _checked(name: str, flags: list[str]) -> None:
     module = import_module(f"openrlhf_cov.cli.{name}")
     parser = module.build_parser()
     if name == "lab":
-        module.Request.of(parser, flags).check()
+        module.LabRequest.of(parser, flags).check()
         return
     args = parser.parse_args(flags)
     looks = {"prepare_data": "check_inputs", "evaluate": "check_inputs", "report": "check_flags"}.get(name)

@@ -293,7 +293,7 @@ def lab_updates(model_folder, flags: list[str], updates: int) -> dict[str, torch
     from openrlhf_cov.utils.metrics import MetricBuffer
 
     model = LlamaForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
-    request = command.Request.of(command.build_parser(), ["--output", "unused", *flags])
+    request = command.LabRequest.of(command.build_parser(), ["--output", "unused", *flags])
     config, asked = request.config, request.settings
     settings = LabSettings(prompts=2, updates=1, learning_rate=0.1, seed=42)
     settings = replace(settings, entropy_coef=asked.entropy_coef, micro_batch=asked.micro_batch)

@@ -2,7 +2,7 @@ from fractions import Fraction
 
 import pytest
 
-from openrlhf_cov.rewards.structure import MAX_ITEMS, Equation, Group, Scalar, Text, parse_answer
+from openrlhf_cov.rewards.structure import MAX_ITEMS, Compound, Equation, Scalar, Text, parse_answer
 
 
 def shape(answer):
@@ -20,7 +20,7 @@ def shape(answer):
             return (answer.sign, shape(answer.value))
         case Equation():
             return ("=", answer.name, shape(answer.value))
-        case Group():
+        case Compound():
             return (answer.kind, *map(shape, answer.items))
 
 
@@ -128,7 +128,7 @@ def test_a_list_is_read_up_to_its_limit():
 def test_nesting_is_read_up_to_its_limit(bracket):
     closing = {"(": ")", "[": "]", r"\{": r"\}", r"\text{": "}", "-(": ")", "x=(": ")"}[bracket]
     deepest = parse_answer(bracket * 200 + "5" + closing * 200)
-    while isinstance(deepest, Group | Equation):
-        deepest = deepest.items[0] if isinstance(deepest, Group) else deepest.value
+    while isinstance(deepest, Compound | Equation):
+        deepest = deepest.items[0] if isinstance(deepest, Compound) else deepest.value
     assert isinstance(deepest, Scalar)
     assert deepest.number is None
