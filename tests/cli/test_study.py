@@ -176,6 +176,7 @@ def break_run(made, run):
     return folder / "metrics.jsonl"
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_holds_no_other_up(tmp_path, base_policies, spec_file, capsys):
     arms = [{"name": "GRPO"}, {"name": "fails"}, {"name": "KL-Cov", "flags": "--cov_type kl_cov"}]
     path, output = spec_file(arms=arms, seeds=[0]), tmp_path / "out"
@@ -193,6 +194,7 @@ def test_a_run_that_fails_holds_no_other_up(tmp_path, base_policies, spec_file, 
     assert "2 of 3 runs are finished" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_study_without_hope_ends(tmp_path, base_policies, spec_file, capsys):
     path = spec_file(seeds=list(range(9)))
     made = LabStudy(read_spec(path), tmp_path / "out", base_policies)

@@ -216,6 +216,7 @@ def test_a_look_by_evaluations_question_by_question(tmp_path, spec_file, monkeyp
     assert asked["validation-greedy"] == ["--limit", "3", "--temperature", "0", "--samples", "1"]
 
 
+@pytest.mark.slow
 def test_what_a_command_said_is_in_its_log(tmp_path):
     log = tmp_path / "log.txt"
     with pytest.raises(RunStopped, match=r"evaluate ended with status 2: .*no_such_model"):

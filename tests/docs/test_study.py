@@ -17,6 +17,7 @@ def script():
     return runpy.run_path(str(REPOSITORY / "scripts" / "write_study_docs.py"))
 
 
+@pytest.mark.slow
 def test_the_page_prints_the_results(script):
     """``python scripts/write_study_docs.py`` writes it."""
     page = script["PAGE"].read_text(encoding="utf-8")
