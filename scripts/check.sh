@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin="${BIN:-.venv/bin}"
+unset PYTHONDONTWRITEBYTECODE # pytest rewrites 350 files of tests, once
 "$bin/ruff" format --check .
 "$bin/ruff" check .
 "$bin/lint-imports" --no-cache --no-logo

@@ -1,5 +1,6 @@
 """What ``--quick`` runs; evaluations made from a table of answers; and a server that speaks OpenAI's protocol."""
 
+import gc
 import hashlib
 import json
 import os
@@ -37,6 +38,17 @@ WHOLE = {"contract", "docs"}
 def pytest_addoption(parser: pytest.Parser) -> None:
     about = "leave out slow tests; at most three cases of a parametrised test, ten examples of a property"
     parser.addoption("--quick", action="store_true", help=about)
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Modules and tests are there to stay: the garbage collector does not look through them again and again."""
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """See ``pytest_collection``."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)  # hypothesis has loaded the profile of its flag

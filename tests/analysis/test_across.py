@@ -49,6 +49,7 @@ def test_common_line_is_weighted_by_precision(law_curve):
     assert found.a == pytest.approx(sure[0].a.estimate, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_false_alarms_between_runs_of_one_law(law_curve):
     # level 0.05 in 100 pairs: 0.05 has a standard error of 0.022; more than 13 have a probability of 0.0004
     alarms = [same_coefficients(fits(law_curve, [[s, 1], [s, 2]], points=60)).p_value < 0.05 for s in range(100)]

@@ -118,6 +118,7 @@ numbers = st.one_of(st.none(), st.floats(), st.integers(-(10**20), 10**20), st.b
 lines = st.dictionaries(st.sampled_from(["reward", "entropy/mean", "é", "time"]), numbers)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(lines, max_size=6), st.binary(max_size=20))
 def test_chosen_columns_are_those_of_all(tmp_path, written, rubbish):

@@ -121,6 +121,7 @@ def correlation_coverage(noise, simulations, points, autocorrelation):
     return np.mean([interval.low <= true <= interval.high for interval in found])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("autocorrelation", [0.0, 0.6])
 def test_correlation_interval_covers(noise, autocorrelation):
     # 0.95 in 300 simulations: standard error 0.013
@@ -181,6 +182,7 @@ def test_share_interval_by_hand():
     assert math.isnan(share_interval([]).estimate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("autocorrelation", [0.0, 0.6])
 def test_share_interval_covers(noise, autocorrelation):
     # share of N(0, 1) above -1: 0.8413. 0.95 in 400 simulations: standard error 0.011

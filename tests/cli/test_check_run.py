@@ -98,6 +98,7 @@ def test_a_file_in_the_way_of_the_checkpoints_is_refused(refusal, check, tmp_pat
     check({}, *NO_SIGNAL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spelling", ["model", "./other/../model"])
 def test_the_folder_of_the_base_model_is_not_overwritten(refusal, inputs, tmp_path, spelling):
     (tmp_path / "other").mkdir()

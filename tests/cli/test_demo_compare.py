@@ -61,6 +61,7 @@ def run_main(monkeypatch, *flags):
     return demo_compare.main()
 
 
+@pytest.mark.slow
 def test_three_methods_are_trained_alike_and_reported_together(monkeypatch, trained, tmp_path, capsys):
     run_main(monkeypatch, "--steps", 6, "--folder", tmp_path / "task", "--output", tmp_path / "out")
     assert trained == [(method, tmp_path / "out" / method, 0.0) for method in ("none", "clip_cov", "kl_cov")]

@@ -33,6 +33,7 @@ def test_what_sleeps_does_not_count_in_other_phases(plan_run):
     assert engine[-4:] == ["2.0", "1.0", "1.0", "1.0"]
 
 
+@pytest.mark.slow
 def test_engines_need_the_memory_of_a_gpu_to_be_counted(plan_run, monkeypatch):
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: False)
     status, lines, _ = plan_run()

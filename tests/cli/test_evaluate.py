@@ -27,6 +27,7 @@ def test_list(capsys):
         assert name in output
 
 
+@pytest.mark.slow
 def test_a_run(evaluate_flags, openai_server, tmp_path, capsys, words):
     assert evaluate.main(words(evaluate_flags)) == 0
     output = capsys.readouterr()

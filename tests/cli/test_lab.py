@@ -40,6 +40,7 @@ def test_a_run_writes_what_other_commands_read(tmp_path, base_policies, capsys):
     assert "step 2: reward" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_complete_run_is_left_alone_and_a_cut_one_is_made_again(tmp_path, base_policies, capsys):
     output = tmp_path / "run"
     command = ["--output", str(output), *base_policies, *SHORT, "--method", "cispo"]

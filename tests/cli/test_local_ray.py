@@ -121,6 +121,7 @@ def fake_ray(tmp_path, monkeypatch, script):
     monkeypatch.setattr(local_ray, "SETTLING", 0.3)
 
 
+@pytest.mark.slow
 def test_a_head_that_gives_up_is_started_again(tmp_path, monkeypatch):
     starts = tmp_path / "starts"
     fake_ray(tmp_path, monkeypatch, f"echo >> {starts}; echo --block; [ $(wc -l < {starts}) = 3 ] && sleep 60; exit 1")
@@ -128,6 +129,7 @@ def test_a_head_that_gives_up_is_started_again(tmp_path, monkeypatch):
         assert starts.read_text().count("\n") == 3
 
 
+@pytest.mark.slow
 def test_heads_that_always_give_up_are_reported(tmp_path, monkeypatch):
     starts = tmp_path / "starts"
     fake_ray(tmp_path, monkeypatch, f"echo >> {starts}; echo --block; exit 7")

@@ -56,6 +56,7 @@ def test_version(monkeypatch, capsys):
     assert capsys.readouterr().out == f"openrlhf-cov {metadata.version('openrlhf-cov')}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "train"])  # its parser is upstream's
 def test_help_answers_without_what_takes_seconds_to_import(name):
     program = (
@@ -69,6 +70,7 @@ def test_help_answers_without_what_takes_seconds_to_import(name):
     assert ended.stdout.startswith("usage: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "train"])
 def test_help_says_all_that_the_command_is_about(name):
     module = import_module(f"openrlhf_cov.cli.{COMMANDS[name][0]}")

@@ -147,6 +147,7 @@ class TestTraining:
         assert prompt == get_template(template)("Find 1+1.", Tokenizer())
         assert label == "2"
 
+    @pytest.mark.slow
     def test_the_checks_before_training_accept_the_file_and_the_flags(self, run, tmp_path, check):
         _, out, _ = run(ROWS)
         flags = shlex.split(out.splitlines()[-1].partition(": ")[2])

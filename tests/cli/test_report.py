@@ -48,6 +48,7 @@ def exported(path):
     return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
 
 
+@pytest.mark.slow
 def test_table_figures_page_and_export(run, tmp_path, capsys):
     out = tmp_path / "out"
     second = write_folder(tmp_path / "second", seed=1, flags="--cov_type kl_cov")

@@ -75,6 +75,7 @@ def test_a_command_for_every_run_and_a_report_of_them(capsys, tmp_path, kind, nu
     assert reported == [str(tmp_path / name) for name in names]
 
 
+@pytest.mark.slow
 def test_two_names_are_two_runs(capsys, tmp_path):
     """The last value of a flag counts; folders and what is logged there make no other run."""
     names = {}

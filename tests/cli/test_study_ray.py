@@ -245,6 +245,7 @@ study_ray.call(["train_ppo_ray"], Path(sys.argv[1]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_no_training_outlives_what_started_it(tmp_path, signum):
     log, trainer = tmp_path / "log.txt", tmp_path / "trainer"

@@ -85,6 +85,7 @@ def test_help_imports_nothing_heavy():
     assert found.stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_on_a_terminal(run):
     """The whole program: it draws, and q ends it with status 0."""
     controller, terminal = pty.openpty()

@@ -288,6 +288,7 @@ def test_hostile_content(tmp_path, name, content):
     refuses_well(READERS[name][2], tmp_path, HOSTILE[content])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 def test_hostile_values(tmp_path, name):
     record, _, reader = READERS[name]
@@ -312,6 +313,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))

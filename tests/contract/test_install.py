@@ -198,6 +198,7 @@ def test_rebinding_is_recognized(code, found):
     assert list(rebound(ast.parse(code))) == found
 
 
+@pytest.mark.slow
 def test_no_other_module_rebinds_a_name_of_a_library_or_replaces_a_method(ours):
     found = {(path, what) for path in ours.paths() if path not in REBINDING for what in rebound(ours.tree(path))}
     assert found == REPLACED

@@ -36,7 +36,7 @@ def modules():
     for path in sorted(ROOT.rglob("*.py")):
         if path.parent.name == "inside":
             continue  # of the sandbox, which limits a program and its tests whatever they search
-        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+        yield path.relative_to(ROOT).as_posix(), list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
 
 
 def module_of(name):
@@ -52,25 +52,25 @@ def is_call_of_re(node):
 
 def collect():
     """(module, call of ``re``, methods it is used with) of every regular expression."""
-    trees = dict(modules())
+    nodes_of = dict(modules())
     used: dict[tuple[str, str], set[str]] = {}
-    for name, tree in trees.items():
+    for name, nodes in nodes_of.items():
         home = {
             alias.name: (node.module or "").removeprefix("openrlhf_cov.").replace(".", "/") + ".py"
-            for node in ast.walk(tree)
+            for node in nodes
             if isinstance(node, ast.ImportFrom)
             for alias in node.names
         }
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Attribute) and node.attr in METHODS and isinstance(node.value, ast.Name):
                 used.setdefault((home.get(node.value.id, name), node.value.id), set()).add(node.attr)
-    for name, tree in trees.items():
+    for name, nodes in nodes_of.items():
         names = {
             id(statement.value): statement.targets[0].id
-            for statement in ast.walk(tree)
+            for statement in nodes
             if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
         }
-        for call in ast.walk(tree):
+        for call in nodes:
             if is_call_of_re(call) and call.func.attr in METHODS | {"compile"}:
                 methods = (
                     {call.func.attr} if call.func.attr != "compile" else used.get((name, names.get(id(call))), METHODS)

@@ -48,6 +48,7 @@ def imported(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_import_is_of_a_stated_package():
     files = list((REPOSITORY / "openrlhf_cov").rglob("*.py"))
     # programs of the sandbox import one another by the names of their files

@@ -251,6 +251,7 @@ def module_path(module, name, upstream):
     return f"{path}.py"
 
 
+@pytest.mark.slow
 def test_the_table_lists_every_upstream_name_we_touch(upstream, ours):
     listed = {(path, name.split(".")[0]) for path, name, _ in rows(SEAMS)}
     touched = {pair for path in ours.paths() for pair in upstream_names(ours.tree(path), upstream)}

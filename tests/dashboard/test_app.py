@@ -49,6 +49,7 @@ def titles(app: Watch) -> list[str]:
     return [str(chart.border_title) for chart in app.query(CurveChart) if chart.display]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 def test_what_is_on_the_screen(folder, size):
     async def steps(app, pilot):
@@ -93,6 +94,7 @@ def test_a_run_that_grows(folder):
     drive([run.path], (80, 24), steps)
 
 
+@pytest.mark.slow
 def test_alerts_say_what_to_do_where_there_is_room(folder):
     bad = folder().add(1, 2, 3, reward__error_frac=0.5, ppo__ratio_p99=3.0, ppo__skipped_updates=1.0)
 
@@ -120,6 +122,7 @@ def test_more_alerts_than_have_room_are_counted(folder):
     drive([bad.path], (100, 30), steps)
 
 
+@pytest.mark.slow
 def test_several_runs(folder):
     runs = [folder(name).add(*range(1, n + 1)).path for n, name in enumerate(("one", "two", "three"), start=1)]
 
@@ -146,6 +149,7 @@ def test_several_runs(folder):
     drive(runs, (80, 24), steps)
 
 
+@pytest.mark.slow
 def test_the_selected_run_stays_when_the_table_is_built_anew(folder):
     runs = [folder(name).add(1).path for name in ("one", "two", "three")]
 
@@ -208,6 +212,7 @@ def test_curves_that_have_no_room_take_turns(folder):
     drive([folder().add(1, 2).path], (40, 14), steps)
 
 
+@pytest.mark.slow
 def test_help_and_quit(folder):
     run = folder().add(1)
 

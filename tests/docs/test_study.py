@@ -29,6 +29,7 @@ def test_the_page_prints_the_results(script):
         assert (script["PAGE"].parent / name).is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.name)
 def test_the_main_table_is_that_of_the_raw_numbers(path):
     """Accuracy of each arm by hand, from the file: the mean over seeds of the share of questions answered right."""

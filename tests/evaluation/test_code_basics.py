@@ -14,6 +14,7 @@ from openrlhf_cov.rewards.sources import grade_label
 SOLUTIONS = Path(__file__).with_name("code_basics_solutions.jsonl")
 
 
+@pytest.mark.slow
 def test_the_solutions_pass_and_nothing_does_not():
     (benchmark,) = select("code_basics")
     problems = load_problems(benchmark, None)

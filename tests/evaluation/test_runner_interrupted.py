@@ -17,6 +17,7 @@ ASKED = 6
 STOPS = st.tuples(st.integers(0, ASKED), st.sampled_from([RunStopped, KeyboardInterrupt]))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(STOPS, min_size=1, max_size=3), st.randoms(use_true_random=False))
 def test_stopped_and_started_again_is_as_good_as_straight(again, straight, small, stops, order):
@@ -38,6 +39,7 @@ def test_stopped_and_started_again_is_as_good_as_straight(again, straight, small
     assert small.files(folder) == small.files(straight)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data(), st.randoms(use_true_random=False))
 def test_killed_at_any_byte_and_started_again_is_as_good_as_straight(again, straight, small, data, order):

@@ -27,6 +27,7 @@ def labels(figure):
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formats", [["svg", "png"], ["png"], ["png", "svg"]])
 def test_every_format_whatever_is_written_before(two, tmp_path, formats):
     written = write_pictures([two], tmp_path / "new", formats)

@@ -16,6 +16,7 @@ def test_figures_and_page_of_run_folders(write_run, tmp_path):
     assert {"law.svg", "law.png", "reward_and_entropy.svg", "coefficients.png"} <= names
 
 
+@pytest.mark.slow
 def test_one_format_and_no_page(write_run, tmp_path):
     contents = build_contents(read_runs([write_run(tmp_path / "run")]), Options())
     written = write_files(contents, tmp_path / "out", formats=("png",), with_page=False)

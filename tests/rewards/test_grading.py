@@ -130,6 +130,7 @@ def test_a_long_answer_is_right_only_if_it_is_spelt_alike():
     assert answers_equal("+" + long[:-2], long[:-2]) is False  # too many digits to be computed with
 
 
+@pytest.mark.slow
 def test_a_case_that_takes_too_long_is_given_up_and_the_next_one_graded():
     started = time.perf_counter()
     for _ in range(3):
@@ -152,6 +153,7 @@ def test_from_any_thread():
     assert results == [True] * 8
 
 
+@pytest.mark.slow
 def test_from_many_tasks_at_once():
     # in every tenth task the pool kills a worker; the others get their own verdicts
     async def one(number: int) -> tuple[bool, str]:

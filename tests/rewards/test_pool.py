@@ -42,6 +42,7 @@ def test_fifty_asyncio_tasks():
         assert asyncio.run(gather(pool)) == list(range(50))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["spin", "speak_half_a_line"])
 def test_a_call_that_hangs_is_killed_in_time_and_the_next_one_is_answered(pool, name):
     worker = pool.call("pid", timeout=5)
@@ -53,6 +54,7 @@ def test_a_call_that_hangs_is_killed_in_time_and_the_next_one_is_answered(pool, 
     assert pool.call("echo", 1, timeout=5) == 1
 
 
+@pytest.mark.slow
 def test_while_one_worker_is_stuck_the_other_one_answers(workers):
     with WorkerPool("pool_targets:run", 2) as pool, ThreadPoolExecutor(1) as thread:
         pool.call("pid", timeout=5)
@@ -232,6 +234,7 @@ def test_the_shared_pool_of_another_target_is_as_large(pool_targets):
         assert other.call("echo", "x", timeout=5) == "x"
 
 
+@pytest.mark.slow
 def test_waiting_for_a_worker_is_bounded_if_asked(pool):
     pool.call("pid", timeout=5)
     with ThreadPoolExecutor(1) as threads:

@@ -108,6 +108,7 @@ def test_a_head_that_does_not_come_is_given_up(serve, monkeypatch, sent):
     assert grade(connect) == 200
 
 
+@pytest.mark.slow
 def test_a_head_that_comes_drop_by_drop_is_given_up(serve, monkeypatch):
     monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.3)
     _, server, connect = serve()
@@ -159,6 +160,7 @@ def test_a_body_that_does_not_come_is_given_up(serve, monkeypatch):
         assert status_of(client) == 408
 
 
+@pytest.mark.slow
 def test_a_body_without_an_end_that_nobody_wants_is_given_up(serve, monkeypatch):
     monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.3)
     _, server, connect = serve()
@@ -227,6 +229,7 @@ def test_never_more_than_twice_as_many(serve):
     assert most <= 5  # one may be on its way out
 
 
+@pytest.mark.slow
 def test_the_end_of_the_server_answers_what_is_in_work(serve):
     grader, server, connect = serve()
     with ExitStack() as stack:
@@ -244,6 +247,7 @@ def test_the_end_of_the_server_answers_what_is_in_work(serve):
         assert idle.recv(1) == b""
 
 
+@pytest.mark.slow
 def test_no_connection_is_left_open_where_clients_stay(serve, monkeypatch):
     monkeypatch.setattr(protocol, "LINGER_SECONDS", 0.3)
     grader, server, connect = serve()

@@ -31,6 +31,7 @@ WRONG = [("6", "5"), ("1,2", "2"), ("10", "0.1"), (r"\sqrt{x^2}", "x"), (r"\text
 """Wrong for both."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "gold"), POLICY)
 def test_what_a_policy_of_ours_refuses_is_right_for_published(answer, gold):
     response = f"so \\boxed{{{answer}}}"
@@ -102,6 +103,7 @@ def opine(pool_targets, monkeypatch):
     shared_pool(target="pool_targets:opine").close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("opine")
 @pytest.mark.parametrize(
     ("answer", "status"),

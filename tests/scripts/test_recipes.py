@@ -172,6 +172,7 @@ def test_settings_are_those_of_the_paper(flags_of, size, method):
     assert not (others - expected.keys()) & set(flags)  # of another method
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layout", "engines"), [("colocated", "16"), ("split", "4")])
 def test_nodes_and_engines_can_be_named(monkeypatch, capfd, flags_of, layout, engines):
     # colocated: 2 x 8 GPUs train and hold 16 engines; split: 2 x 4 train, 4 more hold engines

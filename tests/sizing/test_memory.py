@@ -230,6 +230,7 @@ def test_the_estimate_is_the_peak_of_a_real_model(vocab, checkpointing, training
     assert estimate == pytest.approx(peak, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [896, 3584])
 def test_the_head_takes_less_than_an_eighth_of_upstreams(width):
     """Of forward and backward of the output head, with entropies and their gradient; upstream's without either."""

@@ -97,6 +97,7 @@ def test_the_tests_tell_a_slip_from_a_program(verdict, place, word, template, ri
     assert (verdict(assemble(exercise, **written(**{place: template})), exercise) == "passed") is right
 
 
+@pytest.mark.slow
 def test_careful_programmers_are_right_and_careless_ones_in_one_of_three(verdict):
     exercises = split_exercises(seed=0, held_out=150)[1]
     rng = random.Random(0)

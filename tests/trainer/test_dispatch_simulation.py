@@ -53,6 +53,7 @@ def simulate(make_generator, step, passing: float, **settings) -> tuple[float, f
     return first, (end - first) / STEPS, 1.0 - busy / (ENGINES * (end - first)), sum(waiting) / STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("passing", "first_limit", "later_limit"), [(0.2, 2.0, 1.6), (0.5, 1.5, 1.3), (0.8, 1.5, 1.2)]
 )

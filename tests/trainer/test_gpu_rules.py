@@ -309,6 +309,7 @@ def diagnostics_of_a_step(rules, ranks, updates=2):
     assert {"entropy/mean", "cov/mean", "cov/empty_update_frac", "entropy/delta"} <= values.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("updates", [2, 0])
 def test_the_diagnostics_of_a_step(rules, ranks, updates):
     diagnostics_of_a_step(rules, ranks, updates)

@@ -82,6 +82,7 @@ def gradients(model):
     return torch.cat([param.grad.flatten() for param in model.parameters() if param.grad is not None])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_log_probs_entropy_and_gradient_of_the_policy(model_folder, checkpointing):
     sequences, attention, action = batch()

@@ -42,6 +42,7 @@ def test_what_is_accepted_does_not_depend_on_timing(make_generator, step, delays
     assert [step(generator)[0] for _ in range(4)] == [kept[0:4], kept[4:8], kept[8:12], kept[12:16]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_asked_for_with_seeds_depends_on_neither_timing_nor_engines_nor_deaths(make_generator, outcomes, seed):
     chance = random.Random(seed)

@@ -7,6 +7,7 @@ import pytest
 from openrlhf_cov.trainer.checkpoints import CheckpointedLoader
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("episodes", [1, 3])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_run_resumed_after_any_step_goes_on_as_if_nothing_had_happened(check_resuming, seed, episodes):

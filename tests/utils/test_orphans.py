@@ -31,6 +31,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_a_core_ends_with_its_actor(tmp_path, method):
     (tmp_path / "actor.py").write_text(STARTS_A_CORE)

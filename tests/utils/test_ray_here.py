@@ -116,6 +116,7 @@ class TestToken:
         ray_here.protect_own_ray()
         assert "RAY_AUTH_TOKEN" in os.environ
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("module", ["train_ppo_ray", "evaluate", "demo"])
     def test_commands_import_no_ray_before(self, module):
         code = f"import sys, openrlhf_cov.cli.{module}; sys.exit('ray' in sys.modules)"

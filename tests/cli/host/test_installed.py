@@ -47,6 +47,7 @@ def test_every_import_has_an_outcome_whatever_the_others_do():
     }
 
 
+@pytest.mark.slow
 def test_an_import_that_hangs_is_given_up():
     started = time.monotonic()
     assert faults("json", "hangs", "good", timeout=2.0) == {

@@ -129,6 +129,7 @@ def test_values_that_no_json_has(value):
     assert isinstance(read_value(wire.dump(value)), Unlike)
 
 
+@pytest.mark.slow
 def test_keys_that_collide_take_no_time():
     colliding = [(2**61 - 1) * each for each in range(200_000)]  # all of hash 0
     packed = [wire.dump(each) for each in colliding]
@@ -136,6 +137,7 @@ def test_keys_that_collide_take_no_time():
     assert len(read_value({"dict": [part for each in packed for part in (each, 0)]})) == 200_000
 
 
+@pytest.mark.slow
 def test_many_values_in_any_order():
     values = [[each, each + 1] for each in range(100_000)]
     assert same_value(values[::-1], values, unordered=True)

@@ -64,6 +64,7 @@ def test_verdicts(service, program, tests, status, passed):
     assert (found.status, found.passed) == (status, passed), found
 
 
+@pytest.mark.slow
 def test_a_program_that_takes_too_long(service):
     budget = ProgramBudget(seconds=0.5, total_seconds=0.5, memory_mb=512, output_mb=1)
     assert verdict(service, "while True: pass", STDIN, budget).status == "time"

@@ -46,6 +46,7 @@ def test_what_is_written_beside_a_call_keeps_nobody_waiting(verdict, stream, tes
     assert verdict(program, tests).status == "passed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "statuses"),
     [
@@ -60,6 +61,7 @@ def test_recursion_without_an_end_costs_its_own_budget(verdict, program, statuse
     assert verdict("print(1)", ONE).status == "passed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
     [
@@ -72,6 +74,7 @@ def test_values_that_are_costly_to_compare_cost_the_program_alone(verdict, progr
     assert verdict(program, CALL, SHORT).status in ("time", "output")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tests", [ONE, CALL, ["assert f(1) == 1"]])
 def test_time_for_which_a_busy_machine_keeps_a_program_waiting_is_not_its_own(verdict, monkeypatch, tests):
     program = "import time\ndef f(a):\n    time.sleep(2)\n    return 1\nif __name__ == '__main__': print(f(1))"
@@ -81,6 +84,7 @@ def test_time_for_which_a_busy_machine_keeps_a_program_waiting_is_not_its_own(ve
     assert verdict(program, tests, SHORT).status == "passed"
 
 
+@pytest.mark.slow
 def test_many_inputs_are_not_lost_to_a_busy_machine(verdict):
     program = "import time\ntime.sleep(0.2)\nprint(1)"
     assert verdict(program, {"stdin": [["", "1"]] * 4}, SHORT).passed == 4
@@ -112,6 +116,7 @@ def test_the_first_failure_ends_it_unless_shares_are_asked_for(verdict, program,
     assert found.share == (0.0 if stop else 0.5)  # the second test of two passes where it runs
 
 
+@pytest.mark.slow
 def test_all_tests_of_a_response_share_one_budget(verdict):
     busy = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass\nprint(1)"
     tests = {"stdin": [["", "1"]] * 8}  # each within its 2 s, 3.2 s together

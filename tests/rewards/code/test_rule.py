@@ -127,6 +127,7 @@ def test_a_service_needs_no_sandbox_here(monkeypatch):
     rule.check_code_ready(replace(CONFIG, code_sandbox="url:http://127.0.0.1:1"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("sandbox", "no_shared_pool")
 def test_many_threads_are_graded_by_warm_sandboxes_beside_a_hostile_one():
     programs = [f"def f(n): return n + {k % 2 + 1}  # {k}" for k in range(40)]

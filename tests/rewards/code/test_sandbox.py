@@ -72,6 +72,7 @@ print(open('/tmp/x').read())
     assert run("import os; print(os.listdir('/tmp'))").stdout == b"[]\n"
 
 
+@pytest.mark.slow
 def test_a_deleted_root_is_nobody_elses(cost):
     source = """
     import shutil
@@ -210,6 +211,7 @@ def test_a_program_that_sleeps_costs_its_wall_clock(cost):
     assert time.monotonic() - started < 5.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [
@@ -327,6 +329,7 @@ def test_two_programs_run_at_once_and_do_not_see_each_other(sandbox):
     assert {each.finish(time.monotonic() + 10).stdout for each in running} == {b"['mine'] 1\n"}
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_the_sandbox_is_closed(run):  # run: this machine has one
     with Sandbox() as own:
         process = own.start({"mode": "script", "source": "while True: pass"}, Limits(seconds=60, memory_mb=256))
@@ -339,6 +342,7 @@ def test_nothing_is_left_when_the_sandbox_is_closed(run):  # run: this machine h
         process.finish(time.monotonic() + 5)
 
 
+@pytest.mark.slow
 def test_everything_dies_with_the_process_that_started_it(run):  # run: this machine has one
     code = """
 import sys, time
