@@ -1,6 +1,7 @@
 # make demo   train the embedded task with KL-Cov on this machine (COV_TYPE=clip_cov or none for the others)
 #             TASK=code: one-line programs, run in a sandbox, instead of sums
-# make demo-compare  the same with none, clip_cov and kl_cov from the same seeds, and one report of the three
+# make demo-compare  plain GRPO, Clip-Cov and KL-Cov with four seeds each on a task where exploration decides
+#             TASK=addition or code: through Ray, DeepSpeed and vLLM, one seed each, and one report of the three
 # make test   the whole test suite
 # make test-long  the end-to-end tests that take longer, left out by make test
 # make check  format, lint, layers, types and the quick part of the unit tests
@@ -11,7 +12,6 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 COV_TYPE ?= kl_cov
-TASK ?= addition
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -23,10 +23,14 @@ INSTALL := $(BIN)/pip install --disable-pip-version-check --no-deps
 .DELETE_ON_ERROR:
 
 demo: $(READY)
-	$(BIN)/python -m openrlhf_cov.cli.demo --task $(TASK) --cov_type $(COV_TYPE) $(DEMO_ARGS)
+	$(BIN)/python -m openrlhf_cov.cli.demo --task $(or $(TASK),addition) --cov_type $(COV_TYPE) $(DEMO_ARGS)
 
 demo-compare: $(READY)
+ifdef TASK
 	$(BIN)/python -m openrlhf_cov.cli.demo_compare --task $(TASK) $(DEMO_ARGS)
+else
+	$(BIN)/python -m openrlhf_cov.cli.study studies/demo_compare.yaml $(DEMO_ARGS)
+endif
 
 test: $(READY) $(SMOLLM) $(DOCS)
 	BIN=$(BIN) scripts/check.sh

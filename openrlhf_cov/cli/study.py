@@ -138,7 +138,7 @@ def outcome(study: Study, run: StudyRun, future: Future) -> tuple[Score | None, 
 def write(study: Study, pack_to: Path | None = None) -> None:
     """``study.html``, ``study.md`` and ``figures/`` of the finished runs, in the folder of the study."""
     from openrlhf_cov.pages.picture import write_pictures
-    from openrlhf_cov.study.document import document, markdown, page
+    from openrlhf_cov.study.document import document, in_short, markdown, page
 
     results = study.results()
     content = document(study.spec, results)
@@ -149,6 +149,7 @@ def write(study: Study, pack_to: Path | None = None) -> None:
     if pack_to:
         pack_to.parent.mkdir(parents=True, exist_ok=True)
         pack(results, pack_to, study.asked)
+    say(f"\n{in_short(study.spec, results)}")
     say(f"{len(results)} of {number_of_runs(study.spec)} runs: {study.output / PAGE_FILE}\n")
 
 

@@ -1,7 +1,7 @@
 """A study in words and tables, as a page of HTML and as Markdown (pure); every number comes from the runs."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from openrlhf_cov.pages.chart import Chart
@@ -94,6 +94,27 @@ def document(spec: Spec, results: Sequence[Result]) -> Document:
         about = "Validation accuracy after the last step, a number for each seed of tuning; * is the chosen point."
         sections.append(Section("Tuning", (about,), ("arm", "cell", "accuracy", "mean area"), tuning))
     return Document(spec.title, spec.about, tuple(sections), tuple(charts(rows, runs)))
+
+
+SHORT = ("accuracy", "area", "deciding entropy")
+
+
+def in_short(spec: Spec, results: Sequence[Result]) -> str:
+    """The main numbers for a terminal of 80 columns: of each arm, and of each but the first its differences."""
+    rows = main_rows(spec, results)
+    first = rows[0].arm
+    width = max(len(row.arm) for row in rows)
+
+    def line(name: str, cells: Iterable[str]) -> str:
+        return "  ".join([name.ljust(width), *(cell.ljust(20) for cell in cells)]).rstrip()
+
+    lines = [line("", SHORT)]
+    lines += [line(row.arm, (shown(row.numbers[name]) for name in SHORT)) for row in rows]
+    lines += ["", f"minus {first}"]
+    lines += [line(row.arm, (shown(row.differences[name], signed=True) for name in SHORT)) for row in rows[1:]]
+    seeds = ", ".join(dict.fromkeys(str(len(row.seeds)) for row in rows))
+    lines.append(f"\n95 % intervals over {seeds} seeds, differences paired by seed\n")
+    return "\n".join(lines)
 
 
 def how_tuned(spec: Spec) -> str:

@@ -2,7 +2,7 @@ import pytest
 from html_page import Page
 
 from openrlhf_cov.study import charts
-from openrlhf_cov.study.document import UNTUNED, document, how_tuned, markdown, page
+from openrlhf_cov.study.document import UNTUNED, document, how_tuned, in_short, markdown, page
 from openrlhf_cov.study.plan import FINAL, REPORT, SCREEN, StudyRun
 from openrlhf_cov.study.spec import spec_of
 
@@ -58,6 +58,14 @@ def test_markdown_holds_the_same_rows(spec, results):
     assert "| GRPO | 3 | --actor.adam.lr 0.0001 --actor.eps_clip_low_high 0.1 0.1 | 0.63 [0.49, 0.78] |" in markdown(
         content
     )
+
+
+def test_in_short_it_fits_a_terminal(spec, results):
+    lines = [line.split() for line in in_short(spec, results).splitlines()]
+    assert ["GRPO", "0.63", "[0.49,", "0.78]"] in [line[:4] for line in lines]
+    # 0.2 on every seed: no spread
+    assert ["KL-Cov", "+0.20", "[+0.20,", "+0.20]"] in [line[:4] for line in lines[lines.index(["minus", "GRPO"]) :]]
+    assert in_short(spec, []).count(" -") >= 3 * len(spec.arms)  # nothing is finished
 
 
 def test_how_arms_were_tuned_is_told_from_the_spec(content, results):
