@@ -1,7 +1,7 @@
 """The training phase of a step against the arithmetic in it: the same micro-batches through the bare model.
 
-Policy ranks without Ray, as in ``selection.py``, on the embedded task's model with random weights, so that every
-response has its full length. CPU seconds of all ranks, medians over alternating steps. Prints Markdown.
+Policy ranks without Ray, as in ``selection.py``, on the embedded task's model with random weights, whose responses end
+anywhere. CPU seconds of all ranks and tokens, medians over alternating steps. Prints Markdown.
 
     OMP_NUM_THREADS=1 python benchmarks/training_phase.py guard     # under a minute; status 1 above the limit
     OMP_NUM_THREADS=1 python benchmarks/training_phase.py growth    # prompts x 1, 2, 4, 8
@@ -56,18 +56,20 @@ def measure(trainer, problems, steps: int) -> dict[str, float]:
     """Writes a row; the ratios of the phase to the bare model."""
     seconds: dict[str, list[float]] = {name: [] for name in ("bare", *SETTINGS)}
     ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
+    tokens = []
     for step in range(steps + 1):  # the first one warms up
         for setting in SETTINGS:
             selection.fill(trainer, problems, step * ranks + rank)
             if setting == "old":
                 seconds["bare"].append(cpu_seconds(bare, trainer))
             seconds[setting].append(cpu_seconds(selection.train, trainer, step, setting))
-    tokens = int(over_ranks(sum(len(sample.sequences) for sample in trainer.replay_buffer.items)))
+        tokens.append(over_ranks(sum(len(sample.sequences) for sample in trainer.replay_buffer.items)))
     medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
     ratios = {name: medians[name] / medians["bare"] for name in SETTINGS}
     cells = [f"{value:.2f}" for value in medians.values()]
-    cells += [f"{1e6 * medians['old'] / tokens:.0f}", *(f"{ratio:.2f}" for ratio in ratios.values())]
-    write(f"| {ranks} | {ranks * selection.PROMPTS} | {tokens} | {' | '.join(cells)} |")
+    read = statistics.median(tokens[1:])
+    cells += [f"{1e6 * medians['old'] / read:.0f}", *(f"{ratio:.2f}" for ratio in ratios.values())]
+    write(f"| {ranks} | {ranks * selection.PROMPTS} | {read:.0f} | {' | '.join(cells)} |")
     return ratios
 
 

@@ -107,12 +107,14 @@ def main() -> None:
         make_trl(args.trl)
     size = f"-{args.prompts}-prompts" if args.prompts else ""
     results = args.output / f"{args.task}{size}.jsonl"
+    if others := {row.get("steps", args.steps) for row in read(results)} - {args.steps}:
+        sys.exit(f"race: {results} has runs of {others} steps, not --steps {args.steps}; give another --output")
     for number in range(args.rounds):
         for name in args.only:
             if any((row["name"], row["round"]) == (name, number) for row in read(results)):
                 continue
             folder = args.output / f"{args.task}{size}-{number}-{name.replace(', ', '-')}"
-            row = {"name": name, "round": number} | measure(name, args, folder)
+            row = {"name": name, "round": number, "steps": args.steps} | measure(name, args, folder)
             with results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(json.dumps(row), file=sys.stderr, flush=True)

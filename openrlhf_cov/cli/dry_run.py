@@ -25,7 +25,8 @@ def run(args: SimpleNamespace, complain: Callable[[str], int]) -> int:
     shapes, tokenizer = _models(args, found)
     with leaves_no_folders(Path(args.ckpt.output_dir), Path(args.ckpt.path)):
         rows = _check(args, found, tokenizer)
-    found.shortfalls += conditions.faults(args, shapes.get("actor"))
+    if "actor" in shapes:
+        found.shortfalls += conditions.shape_faults(args, shapes["actor"])
     found.notes += conditions.notes(args, shapes.get("actor"))
     lines = [*_step(args, found, rows, tokenizer), *placement(args, found, shapes)]
     lines += [f"note: {note}" for note in dict.fromkeys(found.notes)]

@@ -1,7 +1,7 @@
 """Everything that is checked before any actor starts, in order; and the models and the reward that a run will read."""
 
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -13,6 +13,7 @@ from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.evaluation import benchmarks
 from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_module
 from openrlhf_cov.sizing import conditions
+from openrlhf_cov.sizing.model_shape import shape_of_config
 from openrlhf_cov.utils.json_lines import parse_object
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ def check(
     Every check runs inside of an ``attempt()``; where that lets UsageError pass, as by default, the first fault ends
     them. Models in ``known`` are not looked up; ``ask_tokenizer`` False: neither is the tokenizer.
     """
-    for fault in (*check_run.number_faults(args), *conditions.rollout_faults(args)):
+    for fault in (*check_run.number_faults(args), *conditions.rollout_faults(args), *conditions.faults(args)):
         with attempt():
             raise UsageError(fault)
     models = {
@@ -45,7 +46,10 @@ def check(
     for flag, path in models.items():
         with attempt():
             if path not in known:
-                check_model(flag, path, required=flag.startswith("--actor"), trusted=args.trust_remote_code)
+                is_actor = flag.startswith("--actor")
+                config = check_model(flag, path, required=is_actor, trusted=args.trust_remote_code)
+                if is_actor:
+                    _check_shape(args, config)
     with attempt():
         if args.actor.model_name_or_path not in known:
             check_run.check_entropies(args)
@@ -137,18 +141,26 @@ def _check_plan(args: SimpleNamespace, ask_tokenizer: bool) -> None:
         )
 
 
-def check_model(flag: str, path: str | None, *, required: bool, trusted: bool) -> None:
-    """A path must be a Hugging Face model folder; what is not here is taken for a name on the hub. One that brings
-    code along is refused unless it is ``trusted``."""
+def _check_shape(args: SimpleNamespace, config: Mapping[str, Any]) -> None:
+    try:
+        shape = shape_of_config(config)
+    except ValueError:
+        return  # another kind of model
+    for fault in conditions.shape_faults(args, shape):
+        raise UsageError(fault)
+
+
+def check_model(flag: str, path: str | None, *, required: bool, trusted: bool) -> Mapping[str, Any]:
+    """The config of a model, {} without one. A path must be a Hugging Face model folder; what is not here is taken for
+    a name on the hub. One that brings code along is refused unless it is ``trusted``."""
     if not path:
         if required:
             raise UsageError(f"{flag} is missing: give a Hugging Face model folder or a hub name")
-        return
+        return {}
     folder = Path(path)
     if not folder.exists():
         check_data.refuse_local_name(flag, path, "folder")
-        _check_config(flag, path, "neither a folder here nor a model that the hub gives", trusted)
-        return
+        return _checked_config(flag, path, "neither a folder here nor a model that the hub gives", trusted)
     missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
     weights = check_run.find_weights(folder)
     if not weights:
@@ -158,7 +170,7 @@ def check_model(flag: str, path: str | None, *, required: bool, trusted: bool) -
     empty = [file.name for file in weights if file.stat().st_size == 0]
     if empty:
         raise UsageError(f"{flag} {path}: {empty[0]} is empty; copy or download the model again")
-    _check_config(flag, path, "config.json is not that of a model", trusted)
+    return _checked_config(flag, path, "config.json is not that of a model", trusted)
 
 
 def load_reward(remote_url: list[str] | None) -> ModuleType | None:
@@ -176,7 +188,7 @@ def load_reward(remote_url: list[str] | None) -> ModuleType | None:
         raise UsageError(f"--reward.remote_url {path} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _check_config(flag: str, model: str, refusal: str, trusted: bool) -> None:
+def _checked_config(flag: str, model: str, refusal: str, trusted: bool) -> Mapping[str, Any]:
     from transformers import AutoConfig
 
     try:
@@ -185,7 +197,7 @@ def _check_config(flag: str, model: str, refusal: str, trusted: bool) -> None:
                 f"{flag} {model} brings code of its own along ({file}: auto_map), which is not run: add "
                 "--trust_remote_code if you know it, or take auto_map out where transformers has the model itself"
             )
-        AutoConfig.from_pretrained(model, trust_remote_code=trusted)
+        return AutoConfig.from_pretrained(model, trust_remote_code=trusted).to_dict()
     except UsageError:
         raise
     except Exception as error:  # a config of any shape; the model's own code may run

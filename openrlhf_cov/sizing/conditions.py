@@ -12,8 +12,8 @@ from openrlhf_cov.sizing.prose import counted
 from openrlhf_cov.sizing.updates import ranks_in_step, ranks_without_chunk
 
 
-def faults(args: SimpleNamespace, shape: ModelShape | None) -> Iterator[str]:
-    """Faults of the flags, and of the actor's shape if that is known."""
+def faults(args: SimpleNamespace) -> Iterator[str]:
+    """Faults of the flags."""
     yield from _colocation_faults(args)
     utilization = args.vllm.gpu_memory_utilization
     if not 0.0 < utilization <= 1.0:
@@ -23,8 +23,6 @@ def faults(args: SimpleNamespace, shape: ModelShape | None) -> Iterator[str]:
             f"--ds.tensor_parallel_size {args.ds.tensor_parallel_size} needs --ds.param_dtype bf16, got "
             f"{args.ds.param_dtype}"
         )
-    if shape is not None:
-        yield from _shape_faults(args, shape)
 
 
 def rollout_faults(args: SimpleNamespace) -> Iterator[str]:
@@ -101,7 +99,8 @@ def _colocation_faults(args: SimpleNamespace) -> Iterator[str]:
             )
 
 
-def _shape_faults(args: SimpleNamespace, shape: ModelShape) -> Iterator[str]:
+def shape_faults(args: SimpleNamespace, shape: ModelShape) -> Iterator[str]:
+    """Faults of the flags with an actor of this shape."""
     shards, stride = args.vllm.tensor_parallel_size, args.ds.ring_attn_head_stride
     if not _divides(shards, shape):
         fitting = ", ".join(str(n) for n in range(1, shape.heads + 1) if _divides(n, shape))

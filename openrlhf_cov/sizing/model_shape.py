@@ -23,7 +23,7 @@ class ModelShape:
     mlp_bias: bool = False
     qk_norm: bool = False
     max_positions: int | None = None
-    """Longest sequence; None if the config does not say."""
+    """Longest sequence, with what rotary embeddings are stretched by; None if the config does not say."""
 
     @property
     def query_width(self) -> int:
@@ -92,8 +92,22 @@ def shape_of_config(config: Mapping[str, Any]) -> ModelShape:
         kv_heads=config.get("num_key_value_heads") or sizes["heads"],
         head_dim=head_dim,
         tied=bool(config.get("tie_word_embeddings", False)),
-        max_positions=config.get("max_position_embeddings"),
+        max_positions=_stretched(config),
     )
+
+
+UNSTRETCHED = ("default", "llama3", "longrope", "su")
+"""Rotary embeddings whose max_position_embeddings is the longest sequence already."""
+
+
+def _stretched(config: Mapping[str, Any]) -> int | None:
+    """max_position_embeddings as vLLM counts them: times the factor of other rotary embeddings than these."""
+    longest = config.get("max_position_embeddings")
+    rope = config.get("rope_parameters") or config.get("rope_scaling")
+    if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type", "default")) in UNSTRETCHED:
+        return longest
+    start, factor = rope.get("original_max_position_embeddings") or longest, rope.get("factor") or 1.0
+    return int(start * factor) if isinstance(start, int) and isinstance(factor, int | float) else None
 
 
 def _positive(config: Mapping[str, Any], key: str) -> int:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -24,6 +24,10 @@ ANY_MASK = ("sdpa", "eager")
 """Implementations of attention that take a mask of any pattern."""
 BY_PLACE = ("window", "chunk", "floor_scale")
 """In the names of settings that count tokens by their place in a row and not by their position."""
+OF_LAYERS = ("layers", "pattern")
+"""In the names of settings that count layers (``max_window_layers``, ``sliding_window_pattern``)."""
+BY_LONGEST = {"dynamic", "longrope", "su"}
+"""Rotary embeddings whose frequencies follow the longest sequence of a batch."""
 PLACES = ("max_position", "n_positions")
 """The same of settings up to which an implementation of attention without a kernel of its own may keep its masks."""
 ROUNDING = 1e-4
@@ -37,11 +41,9 @@ class CovActor(Actor):
     Upstream's forward pass runs where that is not possible or may change the result: images, ring attention, compiled
     models, heads other than a plain ``nn.Linear`` (LoRA on the head, quantized, split by tensor parallelism), and
     models that change their logits after the head (``final_logit_softcapping``, ``logit_scale`` and the like). The
-    last are known by what comes back: it is not what the head gave.
+    last are known by a trial: what comes back is not what the head gave.
     """
 
-    head_ends_the_model = True
-    """False once the model has been seen to change what its head gives."""
     proxy_min_p: float | None = None
     """With a number, the output of ``forward`` has log-probs by ``min_p_scores`` as ``proxy`` (B, A), too."""
 
@@ -66,8 +68,7 @@ class CovActor(Actor):
         head = None if action_mask is None or ring_attn_group is not None else self._plain_head()
         if head is not None:
             result = self._with_scores(head, sequences, action_mask, attention_mask, return_entropy)
-            if result is not None:
-                return result if return_output else result[0]
+            return result if return_output else result[0]
         return super().forward(
             sequences,
             action_mask,
@@ -90,21 +91,23 @@ class CovActor(Actor):
 
     @property
     def shares_prompts(self) -> bool:
-        """True if samples of one prompt may be read side by side."""
-        return self._plain_head() is not None and self._sharing is not None
+        """True if samples of one prompt may be read side by side in training."""
+        sharing = self._sharing if self._plain_head() is not None else None
+        return sharing is not None and not sharing.draws
 
     @cached_property
     def _sharing(self) -> "Sharing | None":
-        """None where samples of one prompt cannot share it: attention takes no mask of tokens, the model has experts
-        (how many tokens each of them reads changes rounding, and their balance), or it is seen to read them
-        otherwise."""
+        """None where samples of one prompt cannot share it: attention takes no mask of tokens, positions mean what the
+        longest of them says, the model has experts (how many tokens each of them reads changes rounding, and their
+        balance), or it is seen to read them otherwise."""
         config = next(each for each in self.model.modules() if isinstance(each, PreTrainedModel)).config
         config = config.get_text_config()
         numbers = {name: value for name, value in config.to_dict().items() if type(value) is int and value > 0}
-        numbers.pop("max_window_layers", None)  # a number of layers
+        numbers = {name: value for name, value in numbers.items() if not any(word in name for word in OF_LAYERS)}
         experts = any("expert" in name for name in numbers)
         takes_masks = config._attn_implementation in ANY_MASK and not self.packing_samples
-        if not takes_masks or experts or not self._reads_alike():
+        by_longest = not BY_LONGEST.isdisjoint(_rope_types(config.to_dict()))
+        if not takes_masks or experts or by_longest or not self._reads_alike():
             return None
         words = BY_PLACE if config._attn_implementation == "sdpa" else BY_PLACE + PLACES
         by_place = [value for name, value in numbers.items() if any(word in name for word in words)]
@@ -118,45 +121,78 @@ class CovActor(Actor):
 
     @torch.no_grad()
     def _reads_alike(self) -> bool:
-        """True if two samples of one prompt get the logits of rows of their own side by side, and nothing of the
-        first goes into the second."""
+        """True if two samples of one prompt get the logits of rows of their own side by side, nothing of the first
+        goes into the second, and places are told by positions."""
         weight = next(self.model.parameters())
         sequences = torch.tensor([[2, 1, 3, 4, 0, 1], [2, 1, 3, 0, 2, 4]], device=weight.device)
         attention_mask, asked = torch.ones_like(sequences), torch.zeros_like(sequences, dtype=torch.bool)
         asked[:, 2:5] = True
         layout = shared_layout(sequences, attention_mask, asked, token_cost=1e9)
-        positions, training = attention_mask.cumsum(1) - 1, self.training
+        positions = attention_mask.cumsum(1) - 1
         first, second = (places[1:] for places in layout.places.chunk(2))  # without the prompt's
         changed = layout.tokens.clone()
         changed.view(-1)[first] = 3 - layout.tokens.view(-1)[first].clamp(max=3)
-        self.eval()
+        mask = layout.additive(weight.dtype)
+        in_a_row = torch.arange(layout.tokens.shape[1], device=weight.device).expand_as(layout.positions)
+        tries = ((layout.tokens, layout.positions), (changed, layout.positions), (layout.tokens, in_a_row))
         try:
-            apart = self.model(sequences, attention_mask=attention_mask, position_ids=positions)["logits"][asked]
-            masked = {"attention_mask": layout.additive(weight.dtype), "position_ids": layout.positions}
-            logits, others = (self.model(tokens, **masked)["logits"][0] for tokens in (layout.tokens, changed))
+            with _evaluating(self):
+                apart = self.model(sequences, attention_mask=attention_mask, position_ids=positions)["logits"][asked]
+                logits, others, misplaced = (
+                    self.model(tokens, attention_mask=mask, position_ids=at)["logits"][0] for tokens, at in tries
+                )
         except Exception as error:  # whatever a model makes of a mask that it does not know
             logger.info(f"samples of a prompt do not share it, as this model takes no mask of tokens: {error}")
             return False
-        finally:
-            self.train(training)
         error = float((logits[layout.places] - apart).abs().max() / apart.abs().max())
-        alike = error <= max(ROUNDING, 8 * torch.finfo(weight.dtype).eps)
-        if not alike or not logits[second].equal(others[second]):
+        half = (
+            0.0 if logits.equal(misplaced) else 8 * torch.finfo(weight.dtype).eps
+        )  # by the row: no rounding excuses it
+        if error > max(ROUNDING, half) or not logits[second].equal(others[second]):
             logger.info("samples of a prompt do not share it, as this model would give them other logits then")
+            return False
+        return True
+
+    @cached_property
+    @torch.no_grad()
+    def _ends_with_its_head(self) -> bool:
+        """True if the model returns what its output head gives, untouched: the same memory, not written to.
+
+        Tried once, on the same tokens on every rank: with ZeRO-3 all must go on with the same calls of the model.
+        """
+        tokens = torch.tensor([[2, 1, 3]], device=next(self.model.parameters()).device)
+        mask = None if self.packing_samples else torch.ones_like(tokens)
+        answers: list[Tensor] = []
+
+        def answer(hidden: Tensor) -> Tensor:
+            answers.append(hidden.new_ones(3))
+            return answers[-1]
+
+        try:
+            with _evaluating(self), answering(self.model.get_output_embeddings(), answer):
+                logits = self.model(tokens, attention_mask=mask, position_ids=tokens.new_tensor([[0, 1, 2]]))["logits"]
+        except Exception as error:  # whatever a model makes of an answer that it does not expect
+            logger.info(f"log-probs are computed as upstream does: {error}")
+            return False
+        (given,) = answers
+        same = isinstance(logits, Tensor) and (logits.shape, logits.dtype) == (given.shape, given.dtype)
+        if not same or logits.data_ptr() != given.data_ptr() or given._version:
+            logger.info("this model changes its logits after the output head: log-probs are computed as upstream does")
             return False
         return True
 
     def _plain_head(self) -> nn.Linear | None:
         """The output head, if it can answer for the model."""
-        if self.is_vlm or not self.head_ends_the_model or getattr(self.model, "is_compiled", False):
+        if self.is_vlm or getattr(self.model, "is_compiled", False):
             return None
         head = self.model.get_output_embeddings()
-        return head if type(head) is nn.Linear and "forward" not in vars(head) else None
+        plain = type(head) is nn.Linear and "forward" not in vars(head)
+        return head if plain and self._ends_with_its_head else None
 
     def _with_scores(
         self, head: nn.Linear, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, with_entropy: bool
-    ) -> tuple[Tensor, Any] | None:
-        """What ``forward`` returns; None, and ``head_ends_the_model`` False, if the model does more after its head."""
+    ) -> tuple[Tensor, Any]:
+        """What ``forward`` returns."""
         width = action_mask.shape[1]
         acting = action_mask.bool() & attention_mask[:, -1 - width : -1].bool()
         before = torch.zeros_like(sequences, dtype=torch.bool)  # the tokens from which action tokens are predicted
@@ -173,12 +209,8 @@ class CovActor(Actor):
             tokens, rows, mask = sequences, before.flatten().nonzero().squeeze(1), attention_mask
             positions = (attention_mask.long().cumsum(1) - 1).masked_fill(attention_mask == 0, 1)
         scores = HeadScores(head, rows, targets, self.temperature, with_entropy, self.proxy_min_p)
-        with scores.asked():
+        with answering(head, scores.answer):
             output = self.model(tokens, attention_mask=mask, position_ids=positions)
-        if not scores.came_back(output["logits"]):
-            self.head_ends_the_model = False
-            logger.info("this model changes its logits after the output head: log-probs are computed as upstream does")
-            return None
 
         def placed(values: Tensor) -> Tensor:
             return values.new_zeros(acting.shape).masked_scatter(acting, values)
@@ -212,13 +244,39 @@ def draws_in_training(model: nn.Module) -> bool:
     return any(isinstance(rate, int | float) and rate > 0 for rate in rates)
 
 
+def _rope_types(config: Mapping[str, Any]) -> set[Any]:
+    """Of a config and all that it holds."""
+    inner = [_rope_types(each) for each in config.values() if isinstance(each, dict)]
+    return {config.get("rope_type"), config.get("type")}.union(*inner)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """While the body runs, the model is not in training."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+@contextmanager
+def answering(head: nn.Module, answer: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """While the body runs, the head gives what ``answer`` makes of its input."""
+    head.forward = answer
+    try:
+        yield
+    finally:
+        del head.forward
+
+
 class HeadScores:
     """Log-probs (N,) of ``targets`` (N,) that an output head gives in place of logits, for ``rows`` (N,) of its input.
 
     ``entropy`` and ``proxy`` (N,) are there after the call if they were asked for.
     """
 
-    log_probs: Tensor | None = None
     entropy: Tensor
     proxy: Tensor
 
@@ -234,35 +292,14 @@ class HeadScores:
         self.head, self.rows, self.targets = head, rows, targets
         self.temperature, self.with_entropy, self.min_p = temperature, with_entropy, min_p
 
-    @contextmanager
-    def asked(self) -> Iterator[None]:
-        """While the body runs, the head answers with log-probs."""
-        self.head.forward = self._answer
-        try:
-            yield
-        finally:
-            del self.head.forward
-
-    def came_back(self, logits: Any) -> bool:
-        """True if the model returns what the head answered, untouched: the same memory, not written to."""
-        answer = self.log_probs
-        return (
-            answer is not None
-            and isinstance(logits, Tensor)
-            and logits.shape == answer.shape
-            and logits.dtype == answer.dtype
-            and logits.data_ptr() == answer.data_ptr()
-            and logits._version == self._version
-        )
-
-    def _answer(self, hidden: Tensor) -> Tensor:
+    def answer(self, hidden: Tensor) -> Tensor:
+        """What the head gives for its input (..., width)."""
         head = self.head
         asked = functional.embedding(self.rows, hidden.flatten(0, -2))  # indexing adds gradients of a row in any order
         of_tokens = asked, head.weight, head.bias, self.targets, self.temperature
-        self.log_probs, entropy = token_scores(*of_tokens, self.with_entropy)
+        log_probs, entropy = token_scores(*of_tokens, self.with_entropy)
         if self.min_p is not None:
             self.proxy = min_p_scores(*of_tokens, self.min_p)
         if entropy is not None:
             self.entropy = entropy
-        self._version = self.log_probs._version
-        return self.log_probs
+        return log_probs

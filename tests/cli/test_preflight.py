@@ -130,7 +130,7 @@ def test_a_config_that_is_not_that_of_a_model_is_refused(refusal, inputs, config
 
 def test_a_name_below_a_local_folder_is_not_looked_up_on_the_hub(refusal, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(preflight, "_check_config", None)  # would ask the hub
+    monkeypatch.setattr(preflight, "_checked_config", None)  # would ask the hub
     message = refusal({"--actor.model_name_or_path": "model/modle"})
     assert message.startswith("--actor.model_name_or_path model/modle: no such folder in model/")
 
@@ -154,6 +154,18 @@ def test_rollouts_that_ranks_cannot_share_evenly_are_refused(refusal, check):
     )
     check(UNEVEN | {"--actor.num_gpus_per_node": 1})
     check(UNEVEN | {"--rollout.micro_batch_size": 2})
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "reason"),
+    [
+        ("--vllm.gpu_memory_utilization", 1.5, "is a share of a GPU"),
+        ("--vllm.tensor_parallel_size", 3, "does not divide the model: 32 heads"),  # Qwen2's of transformers
+        ("--data.max_len", 32769, "is more than the 32768 positions of the model"),
+    ],
+)
+def test_engines_that_could_not_start_are_refused(refusal, flag, value, reason):
+    assert refusal({flag: value}).startswith(f"{flag} {value} {reason}")
 
 
 def bench(names: str, folder="", **flags):

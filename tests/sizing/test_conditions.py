@@ -1,18 +1,18 @@
 import pytest
 
-from openrlhf_cov.sizing.conditions import faults, notes, rollout_faults
+from openrlhf_cov.sizing.conditions import faults, notes, rollout_faults, shape_faults
 from openrlhf_cov.sizing.model_shape import KNOWN
 
 QWEN_7B = KNOWN["Qwen/Qwen2.5-7B"]
 STATIC = {"train.dynamic_batch_enable": False}
 
 
-def said(lines, args, shape=QWEN_7B):
-    return list(lines(args, shape))
+def said(args):
+    return [*faults(args), *shape_faults(args, QWEN_7B)]
 
 
 def test_the_recipe_has_neither(flags):
-    assert said(faults, flags()) == said(notes, flags()) == []
+    assert said(flags()) == list(notes(flags(), QWEN_7B)) == []
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_recipe_has_neither(flags):
     ],
 )
 def test_every_fault_names_flag_value_and_way_out(flags, changes, message):
-    assert said(faults, flags(changes)) == [message]
+    assert said(flags(changes)) == [message]
 
 
 @pytest.mark.parametrize(
@@ -82,16 +82,12 @@ def test_every_fault_names_flag_value_and_way_out(flags, changes, message):
     ],
 )
 def test_what_works_is_no_fault(flags, changes):
-    assert said(faults, flags(changes)) == []
+    assert said(flags(changes)) == []
 
 
 def test_all_faults_are_said(flags):
     changes = {"vllm.gpu_memory_utilization": 2.0, "data.max_len": 200_000, "vllm.tensor_parallel_size": 5}
-    assert len(said(faults, flags(changes))) == 3
-
-
-def test_a_model_of_unknown_shape_is_not_divided(flags):
-    assert said(faults, flags({"vllm.tensor_parallel_size": 3, "data.max_len": 10**9}), shape=None) == []
+    assert len(said(flags(changes))) == 3
 
 
 SAMPLES = "--rollout.batch_size 256 x --rollout.n_samples_per_prompt 8 = 2048 samples are no multiple of "
@@ -173,7 +169,7 @@ def test_rollouts_that_are_shared_evenly(flags, changes):
     ],
 )
 def test_notes(flags, changes, note):
-    assert said(notes, flags(changes)) == [note]
+    assert list(notes(flags(changes), QWEN_7B)) == [note]
 
 
 @pytest.mark.parametrize(
@@ -181,4 +177,4 @@ def test_notes(flags, changes, note):
     [STATIC | {"actor.num_nodes": 3}, {"train.max_tokens_per_gpu": 5120, "ds.ring_attn_size": 2}],
 )
 def test_what_needs_no_note(flags, changes):
-    assert said(notes, flags(changes)) == []
+    assert list(notes(flags(changes), QWEN_7B)) == []

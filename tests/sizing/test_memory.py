@@ -14,7 +14,7 @@ from openrlhf_cov.sizing.model_shape import KNOWN, shape_of_config
 from openrlhf_cov.trainer import cpu_host
 
 cpu_host.install()  # before upstream's modules are imported
-from openrlhf_cov.trainer.actor_model import HeadScores  # noqa: E402
+from openrlhf_cov.trainer.actor_model import HeadScores, answering  # noqa: E402
 
 QWEN_7B = KNOWN["Qwen/Qwen2.5-7B"]
 P = 7_615_616_512
@@ -206,7 +206,7 @@ def measured_peak(vocab, layers, checkpointing, training, whole_logits):
                 output["logits"] = output["logits"].to(torch.float32)
                 results = [FusedCrossEntropy.apply(output["logits"].flatten(0, 1))] if training else []
             else:
-                with scores.asked():
+                with answering(model.get_output_embeddings(), scores.answer):
                     output = model(ids)
                 results = [output["logits"], scores.entropy]
             if training:  # upstream holds ``output`` until the step is over
@@ -247,8 +247,7 @@ def test_the_head_takes_less_than_an_eighth_of_upstreams(width):
                     logits = head(hidden).to(torch.float32)
                     FusedCrossEntropy.apply(logits.flatten(0, 1)).sum().backward()
                 else:
-                    with scores.asked():
-                        log_probs = head(hidden)
+                    log_probs = scores.answer(hidden)
                     (log_probs.sum() + scores.entropy.sum()).backward()
         peaks[whole_logits] = live.peak
     assert peaks[True] > 10 * 151_936 * TOKENS * 0.99  # logits in fp32 and their gradient, in fp32 and bf16

@@ -100,6 +100,23 @@ def test_what_a_config_leaves_out_has_the_default_of_transformers():
 
 
 @pytest.mark.parametrize(
+    ("rope", "longest"),
+    [
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, 64),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, 64),  # 64 is with the factor
+        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, 128),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, 128),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}}, 128),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": None}}, 64),
+        ({"rope_scaling": {"rope_type": "linear", "factor": "2"}}, None),
+        ({"rope_scaling": None}, 64),
+    ],
+)
+def test_rotary_embeddings_may_stretch_the_longest_sequence(rope, longest):
+    assert shape_of_config({"model_type": "llama", **SMALL, **rope}).max_positions == longest
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"model_type": "mixtral", "num_local_experts": 8}, "model_type 'mixtral' has experts"),
