@@ -113,7 +113,7 @@ def has_collapsed(result: Result) -> bool | None:
 
 
 def who_ends_higher(rows: Sequence[ArmRow]) -> Answer:
-    """Each arm against the first on the same seeds: entropy over the run, accuracy and pass@k at its end."""
+    """Which arms differ from the first on the same seeds: entropy over the run, accuracy and pass@k at its end."""
     question = "Which methods keep entropy, and do they end higher at equal tuning?"
     names = ("deciding entropy", "accuracy", f"pass@{PASS_AT[-1]}")
     others = [row for row in rows[1:] if row.pairs >= 2]
@@ -127,11 +127,8 @@ def who_ends_higher(rows: Sequence[ArmRow]) -> Answer:
         above = [arm for arm, apart in seen if apart.estimate > 0]
         below = [arm for arm, apart in seen if apart.estimate < 0]
         said.append(f"{words} than {rows[0].arm}: {listed(above)}; less: {listed(below)}")
-    table = [
-        (row.arm, str(row.pairs), *(shown(row.differences[name], signed=True) for name in names)) for row in others
-    ]
     text = ". ".join(each[0].upper() + each[1:] for each in said) + ". All others: no difference that the seeds show."
-    return Answer(question, text, ("arm", "seeds", *names), tuple(table))
+    return Answer(question, f"{text} Intervals stand against the baseline, above.")
 
 
 def scope(spec: Spec, runs: Runs) -> Answer:
