@@ -22,7 +22,7 @@ from openrlhf_cov.analysis.runs import (
     with_mean,
 )
 from openrlhf_cov.analysis.stages import early_shares
-from openrlhf_cov.analysis.table import TIME, Table
+from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.analysis.theory import (
     PREDICTIONS,
     AccuracyCovariance,
@@ -59,7 +59,7 @@ from openrlhf_cov.report.curves import (
 from openrlhf_cov.report.series import SMOOTHED, Series, spread_out, stacked, to_series
 from openrlhf_cov.report.tokens import find_token_files
 from openrlhf_cov.report.words import percent
-from openrlhf_cov.utils.metric_table import ENTROPY
+from openrlhf_cov.utils.metric_table import ENTROPY, TIME
 from openrlhf_cov.utils.redaction import redact_settings
 
 TRAINING_METRICS = (REWARD, "score")
