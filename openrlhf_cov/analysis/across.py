@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from openrlhf_cov.analysis.law import LawFit
-from openrlhf_cov.analysis.regression import Floats, interval_of, student_quantile
-from openrlhf_cov.utils.estimates import LEVEL, SEED, Interval
+from openrlhf_cov.analysis.regression import Floats, student_quantile
+from openrlhf_cov.utils.estimates import LEVEL, SEED, Interval, interval_of
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class SameCoefficients:
     differences: tuple[Difference, ...]
 
 
-def same_coefficients(fits: Sequence[LawFit], *, seed: int = SEED) -> SameCoefficients:
+def same_coefficients(fits: Sequence[LawFit]) -> SameCoefficients:
     """Wald test of equal lines (b, -a), W = sum over runs of (l_i - l)' V_i^-1 (l_i - l), l the best common line.
 
     V_i is the covariance of the plausible lines of run i. The null distribution is W of errors drawn from these, each
@@ -52,7 +52,7 @@ def same_coefficients(fits: Sequence[LawFit], *, seed: int = SEED) -> SameCoeffi
     """
     if len(fits) < 2:
         raise ValueError(f"comparing coefficients needs at least two runs, got {len(fits)}")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     lines = np.array([[fit.b.estimate, -fit.a.estimate] for fit in fits])
     draws = min(len(fit.line_draws) for fit in fits)
     # a new order for each run: fits of one seed share their random numbers
@@ -81,15 +81,14 @@ def _spread(lines: Floats, weights: Floats) -> Floats:
 
 
 def _differences(fits: Sequence[LawFit], lines: Floats, drawn: Floats) -> Iterator[Difference]:
-    level = fits[0].a.level
     for i, j in combinations(range(len(fits)), 2):
         apart, drawn_apart = lines[i] - lines[j], drawn[:, i] - drawn[:, j]
         yield Difference(
             first=i,
             second=j,
-            a=interval_of(-apart[1], -drawn_apart[:, 1], level),
-            b=interval_of(apart[0], drawn_apart[:, 0], level),
-            ceiling=interval_of(apart.sum(), drawn_apart.sum(axis=1), level),
+            a=interval_of(-apart[1], -drawn_apart[:, 1]),
+            b=interval_of(apart[0], drawn_apart[:, 0]),
+            ceiling=interval_of(apart.sum(), drawn_apart.sum(axis=1)),
         )
 
 
@@ -114,16 +113,16 @@ class LogLine:
         sd = math.sqrt(((values - intercept - slope * logs) ** 2).sum() / left) if left else math.inf
         return cls(logs, float(intercept), float(slope), sd)
 
-    def at(self, size: float, *, level: float = LEVEL) -> Interval:
+    def at(self, size: float) -> Interval:
         """Value for one more model of this size: Student's prediction interval, infinite where two made the line."""
         log = math.log(size)
         estimate = self.intercept + self.slope * log
         n, mean = len(self.log_sizes), self.log_sizes.mean()
         if n == 2:
-            return Interval(estimate, -math.inf, math.inf, level)
+            return Interval(estimate, -math.inf, math.inf, LEVEL)
         leverage = 1 + 1 / n + (log - mean) ** 2 / ((self.log_sizes - mean) ** 2).sum()
-        width = student_quantile(n - 2, level) * self.sd * math.sqrt(leverage)
-        return Interval(estimate, estimate - width, estimate + width, level)
+        width = student_quantile(n - 2, LEVEL) * self.sd * math.sqrt(leverage)
+        return Interval(estimate, estimate - width, estimate + width, LEVEL)
 
 
 @dataclass(frozen=True)

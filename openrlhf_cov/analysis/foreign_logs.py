@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_cov.analysis.naming import Renaming, renaming
-from openrlhf_cov.analysis.table import EMPTY, STEP, TIME, Rows, Table, join, to_numbers, to_table
+from openrlhf_cov.analysis.table import EMPTY, Rows, Table, join, to_numbers, to_table
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.utils.metric_table import ENTROPY
+from openrlhf_cov.utils.metric_table import ENTROPY, STEP, TIME
 
 EVENT_FILES = "events.out.tfevents*"
 VALUE = "value"

@@ -8,8 +8,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from openrlhf_cov.analysis.table import EMPTY, STEP, Rows, Table, join, to_numbers, to_table
+from openrlhf_cov.analysis.table import EMPTY, Rows, Table, join, to_numbers, to_table
 from openrlhf_cov.utils.json_lines import parse_object
+from openrlhf_cov.utils.metric_table import STEP
 
 TAIL = 64
 """Bytes before the place where reading stopped that tell whether it is still the same file."""

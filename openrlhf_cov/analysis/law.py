@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from openrlhf_cov.analysis.regression import RESAMPLES, Design, Floats, Regression, interval_of, thinned
-from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY, LEVEL, SEED, Interval
+from openrlhf_cov.analysis.regression import RESAMPLES, Design, Floats, Regression, thinned
+from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY, SEED, Interval, interval_of
 
 FEWEST_POINTS = 6
 """Two coefficients, and enough residuals to say anything about their autocorrelation."""
@@ -112,14 +112,7 @@ class LawFit:
         return values | {"r2": self.r2 if math.isfinite(self.r2) else None}
 
 
-def fit_law(
-    points: LawPoints,
-    *,
-    method: str = "least_squares",
-    resamples: int = RESAMPLES,
-    level: float = LEVEL,
-    seed: int = SEED,
-) -> LawFit:
+def fit_law(points: LawPoints, *, method: str = "least_squares", resamples: int = RESAMPLES) -> LawFit:
     """a and b by one of ``METHODS``; ValueError for fewer than ``FEWEST_POINTS`` or an entropy that does not vary.
 
     Differs from the paper, which reports neither intervals nor the autocorrelation of its residuals, and which fits
@@ -132,14 +125,14 @@ def fit_law(
     design = Design(thinned(regressors))
     line, working = METHODS[method](regressors, points.reward)
     regression = Regression.least_squares(design, thinned(working))
-    drawn = regression.draws(resamples=resamples, seed=seed)
+    drawn = regression.draws(resamples=resamples)
     line_draws = drawn.coefficients + (line - regression.coefficients)
     residuals = points.reward - regressors @ line
     spread = ((points.reward - points.reward.mean()) ** 2).sum()
     return LawFit(
-        a=interval_of(-line[1], -line_draws[:, 1], level),
-        b=interval_of(line[0], line_draws[:, 0], level),
-        ceiling=interval_of(line.sum(), line_draws.sum(axis=1), level),
+        a=interval_of(-line[1], -line_draws[:, 1]),
+        b=interval_of(line[0], line_draws[:, 0]),
+        ceiling=interval_of(line.sum(), line_draws.sum(axis=1)),
         r2=float(1 - (residuals**2).sum() / spread) if spread else math.nan,
         rmse=math.sqrt((residuals**2).mean()),
         points=len(points),
@@ -148,15 +141,15 @@ def fit_law(
         block_length=regression.block_length,
         method=method,
         line_draws=line_draws,
-        residual_draws=_further_residuals(residuals, regression, drawn.sd_ratio, seed),
+        residual_draws=_further_residuals(residuals, regression, drawn.sd_ratio),
     )
 
 
-def _further_residuals(residuals: Floats, regression: Regression, sd_ratio: Floats, seed: int) -> Floats:
+def _further_residuals(residuals: Floats, regression: Regression, sd_ratio: Floats) -> Floats:
     """Residuals drawn with replacement, of the size that the noise has before a line is fitted to it."""
     fitted = math.sqrt((regression.residuals**2).mean())
     size = regression.noise.sd / fitted if fitted else 1.0
-    chosen = np.random.default_rng([seed, 1]).choice(residuals, len(sd_ratio))
+    chosen = np.random.default_rng([SEED, 1]).choice(residuals, len(sd_ratio))
     return chosen * size * sd_ratio
 
 
@@ -219,13 +212,7 @@ class Forecast:
 
 
 def forecast(
-    points: LawPoints,
-    share: float,
-    *,
-    method: str = "least_squares",
-    resamples: int = RESAMPLES,
-    level: float = LEVEL,
-    seed: int = SEED,
+    points: LawPoints, share: float, *, method: str = "least_squares", resamples: int = RESAMPLES
 ) -> Forecast:
     """Fit the first ``share`` of the points, rounded down, and predict the others (paper, section 2.3: 15 %).
 
@@ -238,7 +225,7 @@ def forecast(
     if count < FEWEST_POINTS:
         raise ValueError(f"a forecast needs at least {FEWEST_POINTS} points with entropy and reward, got {count}")
     known, later = points[:count], points[count:]
-    fit = fit_law(known, method=method, resamples=resamples, level=level, seed=seed)
+    fit = fit_law(known, method=method, resamples=resamples)
     predicted = fit.reward_at(later.entropy)
     low, high = fit.band(later.entropy, further_points=True)
     errors = predicted - later.reward

@@ -4,9 +4,8 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from openrlhf_cov.analysis.table import STEP
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.utils.metric_table import ENTROPY, STEP_TOTAL
+from openrlhf_cov.utils.metric_table import ENTROPY, STEP, STEP_TOTAL
 
 SHORT_NAMES = {"entropy": ENTROPY, "length": "response_length"}
 """Names that a mapping may use for ours."""

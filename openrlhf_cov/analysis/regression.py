@@ -13,7 +13,7 @@ import numpy as np
 from mpmath import betainc
 from numpy.typing import ArrayLike, NDArray
 
-from openrlhf_cov.utils.estimates import LEVEL, SEED, Interval
+from openrlhf_cov.utils.estimates import SEED
 
 Floats = NDArray[np.float64]
 
@@ -231,14 +231,6 @@ def block_length(series: ArrayLike) -> int:
     bias, variance = 2 * (lags * weighted).sum(), 4 / 3 * (covariances[0] + 2 * weighted.sum()) ** 2
     length = (2 * bias**2 / variance * points) ** (1 / 3) if variance else 1.0
     return int(np.clip(math.ceil(length), 1, max(1, min(3 * math.sqrt(points), points / 3))))
-
-
-def interval_of(estimate: float, draws: Floats, level: float = LEVEL) -> Interval:
-    """The middle fraction ``level`` of the draws (resamples,), around its estimate."""
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"the level of an interval is a fraction in (0, 1), got {level}")
-    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(estimate), float(low), float(high), level)
 
 
 def thinned(series: Floats, most: int = MOST_POINTS) -> Floats:

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openrlhf_cov.analysis.regression import Floats
-
-STEP, TIME = "step", "time"
+from openrlhf_cov.utils.metric_table import TIME
 
 
 @dataclass(frozen=True, eq=False)

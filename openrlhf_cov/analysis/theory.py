@@ -8,9 +8,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openrlhf_cov.analysis.regression import RESAMPLES, Design, Floats, Regression, interval_of, thinned
+from openrlhf_cov.analysis.regression import RESAMPLES, Design, Floats, Regression, thinned
 from openrlhf_cov.analysis.table import Table
-from openrlhf_cov.utils.estimates import LEVEL, SEED, Interval, correlation
+from openrlhf_cov.utils.estimates import LEVEL, Interval, correlation, interval_of
 from openrlhf_cov.utils.metric_table import family
 
 Ranks = tuple[Floats, NDArray[np.intp]]
@@ -60,9 +60,7 @@ class TheoryCheck:
     changes: Floats
 
 
-def check_theorem(
-    table: Table, theorem: int, *, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = SEED
-) -> TheoryCheck:
+def check_theorem(table: Table, theorem: int, *, resamples: int = RESAMPLES) -> TheoryCheck:
     """Theorem 1, dH = -eta Cov(log pi, pi A), or 2, dH = -eta Cov(log pi, A), first order, tabular softmax.
 
     The prediction of step t is paired with ``entropy/delta`` of step t + 1, where the log has both. Differs from the
@@ -81,8 +79,8 @@ def check_theorem(
     return TheoryCheck(
         theorem=theorem,
         pairs=len(predicted),
-        correlation=rank_correlation(predicted, changes, resamples=resamples, level=level, seed=seed),
-        sign_agreement=share_interval(agree, level=level),
+        correlation=rank_correlation(predicted, changes, resamples=resamples),
+        sign_agreement=share_interval(agree),
         chance_agreement=float(np.sum(signs[0] * signs[1])),
         positive_cov_frac=float((covariances > 0).mean()) if len(covariances) else math.nan,
         predicted=predicted,
@@ -90,14 +88,12 @@ def check_theorem(
     )
 
 
-def check_group_covariance(
-    table: Table, *, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = SEED
-) -> Interval | None:
+def check_group_covariance(table: Table) -> Interval | None:
     """Rank correlation of eq. 8 of a step with -dH of the step after it (paper, Fig. 8); None without such a pair."""
     covariances, changes = pairs_of(table, GROUP_COVARIANCE, "entropy/delta")
     if not len(changes):
         return None
-    return rank_correlation(covariances, -changes, resamples=resamples, level=level, seed=seed)
+    return rank_correlation(covariances, -changes)
 
 
 def pairs_of(table: Table, first: str, second: str) -> tuple[Floats, Floats]:
@@ -108,9 +104,7 @@ def pairs_of(table: Table, first: str, second: str) -> tuple[Floats, Floats]:
     return x[both], y[both]
 
 
-def rank_correlation(
-    x: Floats, y: Floats, *, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = SEED
-) -> Interval:
+def rank_correlation(x: Floats, y: Floats, *, resamples: int = RESAMPLES) -> Interval:
     """Spearman's correlation of two series in the order of time, with an interval that allows for autocorrelation.
 
     The error of the estimate is the mean of its influence values, a series of its own, whose plausible means are those
@@ -120,12 +114,12 @@ def rank_correlation(
     ranks = _mid_ranks(x), _mid_ranks(y)
     estimate = correlation(ranks[0][0], ranks[1][0])
     if len(x) < MIN_PAIRS or not math.isfinite(estimate):
-        return Interval(estimate, math.nan, math.nan, level)
+        return Interval(estimate, math.nan, math.nan, LEVEL)
     if abs(estimate) > 1 - 1e-12:
-        return Interval(estimate, estimate, estimate, level)
-    errors = _mean_errors(_influence(*ranks), resamples, seed) / (1 - estimate**2)
-    ends = interval_of(math.atanh(estimate), math.atanh(estimate) + errors, level)
-    return Interval(estimate, math.tanh(ends.low), math.tanh(ends.high), level)
+        return Interval(estimate, estimate, estimate, LEVEL)
+    errors = _mean_errors(_influence(*ranks), resamples) / (1 - estimate**2)
+    ends = interval_of(math.atanh(estimate), math.atanh(estimate) + errors)
+    return Interval(estimate, math.tanh(ends.low), math.tanh(ends.high), LEVEL)
 
 
 def _influence(ranks_of_x: Ranks, ranks_of_y: Ranks) -> Floats:
@@ -150,29 +144,29 @@ def _mean_above(place: NDArray[np.intp], values: Floats) -> Floats:
     return (sums[::-1].cumsum()[::-1] - sums / 2)[place] / len(place)
 
 
-def mean_interval(series: Floats, *, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = SEED) -> Interval:
+def mean_interval(series: Floats, *, resamples: int = RESAMPLES) -> Interval:
     """Mean of a series in the order of time, with an interval that allows for autocorrelation; see ``MIN_STEPS``."""
     if len(series) < MIN_STEPS:
-        return Interval(_mean(series), math.nan, math.nan, level)
+        return Interval(_mean(series), math.nan, math.nan, LEVEL)
     estimate = float(series.mean())
-    return interval_of(estimate, estimate + _mean_errors(series, resamples, seed), level)
+    return interval_of(estimate, estimate + _mean_errors(series, resamples))
 
 
-def share_interval(hits: ArrayLike, *, level: float = LEVEL) -> Interval:
+def share_interval(hits: ArrayLike) -> Interval:
     """Share of the steps that are hits, booleans in the order of time, with Wilson's interval (1927).
 
     In the place of the number of steps stands that of as many independent ones as make the share as certain.
     """
     series = np.asarray(hits, dtype=np.float64)
     if len(series) < MIN_PAIRS:
-        return Interval(_mean(series), math.nan, math.nan, level)
+        return Interval(_mean(series), math.nan, math.nan, LEVEL)
     share, regression = float(series.mean()), _mean_regression(series)
     error = regression.score_covariance[0, 0] / len(regression.design)
     points = min(len(series), share * (1 - share) / error) if error else len(series)
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
     middle = (share + z**2 / (2 * points)) / (1 + z**2 / points)
     width = z / (1 + z**2 / points) * math.sqrt(share * (1 - share) / points + (z / (2 * points)) ** 2)
-    return Interval(share, max(0.0, middle - width), min(1.0, middle + width), level)
+    return Interval(share, max(0.0, middle - width), min(1.0, middle + width), LEVEL)
 
 
 def _mean_regression(series: Floats) -> Regression:
@@ -180,10 +174,10 @@ def _mean_regression(series: Floats) -> Regression:
     return Regression.least_squares(Design(np.ones((len(series), 1))), series)
 
 
-def _mean_errors(series: Floats, resamples: int, seed: int) -> Floats:
+def _mean_errors(series: Floats, resamples: int) -> Floats:
     """Plausible means (resamples,) of a series, minus its own."""
     regression = _mean_regression(series)
-    return regression.draws(resamples=resamples, seed=seed).coefficients[:, 0] - regression.coefficients[0]
+    return regression.draws(resamples=resamples).coefficients[:, 0] - regression.coefficients[0]
 
 
 @dataclass(frozen=True)
@@ -227,23 +221,15 @@ class AccuracyCovariance:
     easy_minus_hard: Interval
 
 
-def covariance_by_accuracy(
-    table: Table,
-    prefix: str = WEIGHTED_ACCURACY,
-    *,
-    resamples: int = RESAMPLES,
-    level: float = LEVEL,
-    seed: int = SEED,
-) -> AccuracyCovariance:
+def covariance_by_accuracy(table: Table, prefix: str = WEIGHTED_ACCURACY) -> AccuracyCovariance:
     """Of the columns ``<prefix>low``, ``<prefix>mid``, ``<prefix>high``; by default eq. 8, which the paper shows."""
     columns = {group: table.column(prefix + group) for group in ACCURACY_GROUPS}
     series = {group: values[~np.isnan(values)] for group, values in columns.items()}
     apart = columns["high"] - columns["low"]
-    how = {"resamples": resamples, "level": level, "seed": seed}
     return AccuracyCovariance(
-        means={group: mean_interval(values, **how) for group, values in series.items()},
+        means={group: mean_interval(values) for group, values in series.items()},
         positive_frac={group: _mean(values > 0) for group, values in series.items()},
-        easy_minus_hard=mean_interval(apart[~np.isnan(apart)], **how),
+        easy_minus_hard=mean_interval(apart[~np.isnan(apart)]),
     )
 
 

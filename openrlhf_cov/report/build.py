@@ -22,7 +22,7 @@ from openrlhf_cov.analysis.runs import (
     with_mean,
 )
 from openrlhf_cov.analysis.stages import early_shares
-from openrlhf_cov.analysis.table import TIME, Table
+from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.analysis.theory import (
     PREDICTIONS,
     AccuracyCovariance,
@@ -59,7 +59,7 @@ from openrlhf_cov.report.curves import (
 from openrlhf_cov.report.series import SMOOTHED, Series, spread_out, stacked, to_series
 from openrlhf_cov.report.tokens import find_token_files
 from openrlhf_cov.report.words import percent
-from openrlhf_cov.utils.metric_table import ENTROPY
+from openrlhf_cov.utils.metric_table import ENTROPY, TIME
 from openrlhf_cov.utils.redaction import redact_settings
 
 TRAINING_METRICS = (REWARD, "score")
@@ -167,7 +167,6 @@ def _result(run: Run, points: LawPoints, options: Options) -> LawResult:
         interventions=interventions(run),
         highest_reward=usable_bound(points, options.highest_reward),
         method=options.method,
-        level=options.level,
     )
 
 
@@ -182,7 +181,7 @@ def _missing(run: Run, options: Options) -> str:
 
 def _forecast(points: LawPoints, options: Options) -> tuple[Forecast | None, str]:
     try:
-        found = forecast(points, options.forecast_share, method=options.method, level=options.level)
+        found = forecast(points, options.forecast_share, method=options.method)
     except ValueError as error:
         return None, f"the first {percent(options.forecast_share)}% of {len(points)} points: {error}"
     shown = spread_out(len(found.later))
@@ -263,8 +262,8 @@ def size_section(runs: Sequence[RunReport], options: Options) -> SizeSection | N
         sizes=sizes,
         trend=trend,
         reason="",
-        grid=tuple(_at(trend, size, options.level) for size in grid),
-        extrapolation=_at(trend, wanted, options.level) if wanted else None,
+        grid=tuple(_at(trend, size) for size in grid),
+        extrapolation=_at(trend, wanted) if wanted else None,
     )
 
 
@@ -273,8 +272,8 @@ def _unfit(runs: Sequence[RunReport]) -> tuple[str, ...]:
     return tuple(run.name for run in runs if not run.law.result.verdict.applies)
 
 
-def _at(trend: SizeTrend, size: float, level: float) -> Extrapolation:
-    return Extrapolation(size, *(getattr(trend, name).at(size, level=level) for name in ("a", "b", "ceiling")))
+def _at(trend: SizeTrend, size: float) -> Extrapolation:
+    return Extrapolation(size, *(getattr(trend, name).at(size) for name in ("a", "b", "ceiling")))
 
 
 UNKNOWN_FLAGS = (
@@ -325,7 +324,7 @@ def _run_report(run: Run, options: Options) -> RunReport:
         theory=tuple(_theory_section(table, theorem, options) for theorem in PREDICTIONS),
         stage_bands=tuple(covariance_bands(table)),
         accuracy=_accuracy(table, options),
-        group_correlation=check_group_covariance(table, level=options.level),
+        group_correlation=check_group_covariance(table),
         phases=_phases(table),
         token_files=find_token_files(run.path),
     )
@@ -352,7 +351,7 @@ def _theory_section(table: Table, theorem: int, options: Options) -> TheorySecti
     nothing = np.zeros(0)
     if missing:
         return TheorySection(theorem, None, f"the log has no {' and no '.join(missing)}", nothing, nothing)
-    check = check_theorem(table, theorem, level=options.level)
+    check = check_theorem(table, theorem)
     if not check.pairs:
         return TheorySection(theorem, None, "no step with a prediction is followed by its change", nothing, nothing)
     groups = GROUPS if check.pairs >= GROUPS * FEWEST_PER_GROUP else 0
@@ -366,7 +365,7 @@ def _theory_section(table: Table, theorem: int, options: Options) -> TheorySecti
 
 def _accuracy(table: Table, options: Options) -> dict[str, AccuracyCovariance]:
     return {
-        title: covariance_by_accuracy(table, curves[0].column.removesuffix("low"), level=options.level)
+        title: covariance_by_accuracy(table, curves[0].column.removesuffix("low"))
         for title, curves in ACCURACY_CURVES.items()
         if any(curve.column in table.columns for curve in curves)
     }

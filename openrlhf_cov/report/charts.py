@@ -45,6 +45,7 @@ from openrlhf_cov.report.run_charts import (
 )
 from openrlhf_cov.report.series import spread_out
 from openrlhf_cov.report.words import share, size_text
+from openrlhf_cov.utils.estimates import LEVEL
 
 MOST_RAW = 4
 """Runs up to which single values are drawn behind their running mean."""
@@ -185,7 +186,7 @@ def size_chart(contents: Contents) -> Chart | str:
             marks.append(whisker(look, [wanted.size], getattr(wanted, name), said))
         ticks = {tick: size_text(tick) for tick in size_ticks(min(sizes), max(sizes))}
         panels.append(Panel(tuple(marks), Axis("non-embedding parameters", log=True, ticks=ticks), title=title))
-    note = f"Bands: where one more model of that size would lie, {share(contents.options.level)}; none with two sizes."
+    note = f"Bands: where one more model of that size would lie, {share(LEVEL)}; none with two sizes."
     note += " Hollow: the law does not apply to that run." if section.unfit else ""
     words = f"a, b and ceiling of {len(section.names)} runs against model size, with their trend."
     return Chart("model_size", "Coefficients against model size", tuple(panels), words, note, wide=True)

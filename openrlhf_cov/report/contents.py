@@ -12,7 +12,7 @@ from openrlhf_cov.analysis.theory import AccuracyCovariance, StageBands, TheoryC
 from openrlhf_cov.analysis.verdict import HIGHEST_REWARD, LawResult
 from openrlhf_cov.report.curves import REWARD
 from openrlhf_cov.report.series import Series
-from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY, LEVEL, Interval
+from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY, Interval
 from openrlhf_cov.utils.metric_table import ENTROPY
 
 
@@ -33,7 +33,6 @@ class Options:
     highest_reward: float | None = HIGHEST_REWARD
     sizes: Mapping[str, float] = field(default_factory=dict)
     extrapolate_to: float | None = None
-    level: float = LEVEL
 
     @property
     def method(self) -> str:

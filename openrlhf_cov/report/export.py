@@ -9,6 +9,7 @@ from openrlhf_cov.analysis.law import Forecast
 from openrlhf_cov.analysis.theory import AccuracyCovariance
 from openrlhf_cov.report.contents import Contents, RunReport, SameSection, SizeSection, TheorySection
 from openrlhf_cov.report.curves import ACCURACY_CURVES
+from openrlhf_cov.utils.estimates import LEVEL
 
 SCHEMA = 1
 """Counts up when a field changes its meaning or goes."""
@@ -32,7 +33,7 @@ def record(contents: Contents) -> dict[str, Any]:
             "method": options.method,
             "forecast_share": options.forecast_share,
             "highest_reward": options.highest_reward,
-            "level": options.level,
+            "level": LEVEL,
         },
         "runs": [_run(run) for run in contents.runs],
         "settings_that_differ": {

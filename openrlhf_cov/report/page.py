@@ -30,6 +30,7 @@ from openrlhf_cov.report.words import (
     theory_sentence,
     with_interval,
 )
+from openrlhf_cov.utils.estimates import LEVEL
 from openrlhf_cov.utils.text_table import NONE
 
 SCRIPTS = ("tokens.js", "report.js")
@@ -117,7 +118,7 @@ def asked(options: Options) -> str:
     """What the report was asked for."""
     fit = "Huber's robust fit" if options.robust else "least squares"
     forecast = f"forecast from the first {percent(options.forecast_share)} % of the points"
-    return f"R is {r_and_h(options)}; {fit}; {share(options.level)} intervals; {forecast}."
+    return f"R is {r_and_h(options)}; {fit}; {share(LEVEL)} intervals; {forecast}."
 
 
 def _style(place: int) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from openrlhf_cov.report.curves import (
 )
 from openrlhf_cov.report.series import Series, spread_out
 from openrlhf_cov.report.words import ends, number, share, with_interval
-from openrlhf_cov.utils.estimates import Interval
+from openrlhf_cov.utils.estimates import LEVEL, Interval
 
 FORECAST_PLACES = 100
 """Of the line of a forecast."""
@@ -161,7 +161,7 @@ def _law_note(run: RunReport) -> str:
 
 
 def _law_bands(run: RunReport, options: Options) -> list[Mark]:
-    line, level = run.law.line, share(options.level)
+    line, level = run.law.line, share(LEVEL)
     style, names = {"group": "fit"}, (f"{level} interval of a further point", f"{level} interval of the line")
     look = Look(color_of(0), opacity=0.1)
     return [

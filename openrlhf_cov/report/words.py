@@ -16,7 +16,7 @@ from openrlhf_cov.report.contents import (
     TheorySection,
 )
 from openrlhf_cov.report.curves import REWARD
-from openrlhf_cov.utils.estimates import Interval
+from openrlhf_cov.utils.estimates import LEVEL, Interval
 from openrlhf_cov.utils.metric_table import ENTROPY
 from openrlhf_cov.utils.text_table import NONE, Row, aligned
 
@@ -171,9 +171,9 @@ def _method(contents: Contents) -> str:
 
 
 def _intervals(contents: Contents) -> str:
-    share, level = contents.options.forecast_share, contents.options.level
+    first = percent(contents.options.forecast_share)
     return (
-        f"{level:.0%} intervals; dR/dH at the end; forecast from the first {percent(share)}% of the points, "
+        f"{LEVEL:.0%} intervals; dR/dH at the end; forecast from the first {first}% of the points, "
         "final error: predicted - observed; in the paper 73 %, 94 % of the fall and 76 %, 93 % of the gain"
     )
 
@@ -224,7 +224,7 @@ def law_facts(run: RunReport, options: Options) -> list[tuple[str, str]]:
     fit = run.law.result.fit
     if fit is None or not run.law.result.verdict.applies:
         return []
-    level, worth = f"{share(options.level)} interval", fit.effective_points < fit.points
+    level, worth = f"{share(LEVEL)} interval", fit.effective_points < fit.points
     slope = [(f"dR/dH at H = {number(run.entropy.last)}", with_interval(run.slope))] if run.slope else []
     return [
         ("ceiling, R at H = 0", f"{number(fit.ceiling.estimate)}, {level} {ends(fit.ceiling)}"),

@@ -5,10 +5,8 @@ from pathlib import Path
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.json_lines import read_json
+from openrlhf_cov.utils.metrics_log import TEST_FILE
 from openrlhf_cov.utils.text_table import aligned
-
-TEST_FILE = "test.json"
-"""Of a run of ``cli.lab``: problem by problem, what was right."""
 
 
 def scores_of(folders: Sequence[Path]) -> list[str]:

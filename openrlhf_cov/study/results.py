@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openrlhf_cov.analysis.table import STEP, TIME, Table
+from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.study.plan import Score, StudyRun
 from openrlhf_cov.utils.json_lines import parse_object, read_json, replacing
-from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, read_metrics
+from openrlhf_cov.utils.metric_table import STEP, TIME
+from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, RESULT_FILE, TEST_FILE, read_metrics
 
-RESULT_FILE, TEST_FILE = "result.json", "test.json"
-"""Of a run: the first is written last."""
 VALIDATION_FILE = "validation.jsonl"
 """Of a run of the whole trainer, whose ``eval.jsonl`` is the trainer's own: what the study saw of the policy."""
 DIGITS = 5

@@ -2,6 +2,7 @@
 
 import copy
 import random
+from collections.abc import Sequence
 
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
@@ -23,6 +24,14 @@ def make_commands_policy(config: BasePolicyConfig, seed: int) -> tuple[LlamaForC
         return [commands.practice(train, rng, row % 2 == 0) for row in range(config.rows_per_step)]
 
     return make_policy(examples, build_tokenizer(config.max_length, commands.CHARACTERS), config, seed)
+
+
+def make_wide_policy(
+    problems: Sequence[commands.Command], config: BasePolicyConfig, seed: int
+) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
+    """The same in heads that vLLM takes on a CPU. It has seen all digits to train on, whatever ``problems`` are."""
+    model, tokenizer = make_commands_policy(config, seed)
+    return in_wider_heads(model, 32), tokenizer
 
 
 @torch.no_grad()

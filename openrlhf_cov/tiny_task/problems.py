@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from openrlhf_cov.rewards.addition import DATASOURCE
 
@@ -35,8 +36,7 @@ class Addition:
         return {"id": self.prompt, "problem": self.prompt, "answer": self.label, "source": DATASOURCE}
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     """All 8,100 problems in two disjoint parts, each in random order."""
 
     train: tuple[Addition, ...]

@@ -1,9 +1,10 @@
 """The random numbers of a rank are a function of run, global step and the samples that it holds."""
 
-import hashlib
 from typing import Any
 
 import torch
+
+from openrlhf_cov.utils.seeds import seed_of
 
 
 def seed_step(strategy: Any, global_step: int) -> int:
@@ -13,6 +14,5 @@ def seed_step(strategy: Any, global_step: int) -> int:
     and draw alike.
     """
     rank = strategy.ds_device_mesh["dp"].get_local_rank()
-    digest = hashlib.sha256(f"{strategy.seed}/{global_step}/{rank}".encode()).digest()
-    torch.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    torch.manual_seed(seed_of(strategy.seed, global_step, rank))
     return rank

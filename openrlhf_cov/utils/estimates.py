@@ -23,6 +23,14 @@ class Interval:
     level: float
 
 
+def interval_of(estimate: float, draws: np.ndarray, level: float = LEVEL) -> Interval:
+    """The middle fraction ``level`` of the draws (resamples,), interpolated between neighbors, around its estimate."""
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"the level of an interval is a fraction in (0, 1), got {level}")
+    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(estimate), float(low), float(high), level)
+
+
 def correlation(u: np.ndarray, v: np.ndarray) -> float:
     """Pearson's correlation of two series (n,) whose means are 0; NaN if one is constant."""
     scale = math.sqrt((u**2).sum() * (v**2).sum())

@@ -13,7 +13,7 @@ OWN = ("control/", OF_METHODS)
 POSITIONS = 8
 """Places at the beginning of a response whose entropy is followed: what decides often stands there, and the mean over
 all tokens hides it."""
-ENTROPY, STEP_TOTAL, CPU_TIME = "entropy/mean", "timing/step_total", "timing/cpu"
+STEP, TIME, ENTROPY, STEP_TOTAL, CPU_TIME = "step", "time", "entropy/mean", "timing/step_total", "timing/cpu"
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ TABLE: dict[str, tuple[Definition, ...]] = {
         Definition({"sampling/staleness_mean": "staleness"}, "batches that were given out between generation and use of a group, mean over the batch", expected="below 1", only_with=DYNAMIC),
     ),
     "line": (
-        Definition({"step": "step"}, "number of the global step, from 1"),
-        Definition({"time": "time"}, "Unix time when the step's line was written", unit=SECONDS),
+        Definition({STEP: "step"}, "number of the global step, from 1"),
+        Definition({TIME: "time"}, "Unix time when the step's line was written", unit=SECONDS),
     ),
     "upstream": (
         Definition({"policy_loss": "policy loss", "ppo_kl": "KL to the old policy", "ppo_clip_ratio": "clipped"}, "loss, mean of log π_old − log π, clipped share as upstream's loss reports it"),

@@ -15,6 +15,10 @@ logger = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.jsonl"
 EVAL_FILE = "eval.jsonl"
+TEST_FILE = "test.json"
+"""Of a run of the laboratory or of a study: problem by problem, what was right in the test."""
+RESULT_FILE = "result.json"
+"""Of the same: the last evaluation and the test, written when the run is complete."""
 
 
 class MetricsLog:

@@ -1,6 +1,7 @@
 """The exact texts that models are asked with. Nothing else in the package holds a piece of one (pure)."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from openrlhf_cov.errors import UsageError
@@ -15,17 +16,14 @@ Template = Callable[[str, Any], str]
 """``(problem, tokenizer or None) -> prompt``."""
 
 
-def qwen_boxed(problem: str, tokenizer: Any = None) -> str:
+def qwen(problem: str, tokenizer: Any = None, instruction: str = BOXED) -> str:
     """ChatML with the instruction as its system message: Qwen2.5-Math's prompt, for base models as well.
 
     simpleRL-reason calls another text ``qwen-boxed``: there the instruction follows the problem.
     """
-    return f"<|im_start|>system\n{BOXED}<|im_end|>\n<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n"
-
-
-def qwen_code(problem: str, tokenizer: Any = None) -> str:
-    """ChatML with the instruction for programs as its system message."""
-    return f"<|im_start|>system\n{CODE}<|im_end|>\n<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n"
+    return (
+        f"<|im_start|>system\n{instruction}<|im_end|>\n<|im_start|>user\n{problem}<|im_end|>\n<|im_start|>assistant\n"
+    )
 
 
 def chat(problem: str, tokenizer: Any = None) -> str:
@@ -40,14 +38,9 @@ def chat(problem: str, tokenizer: Any = None) -> str:
     return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
 
-def plain(problem: str, tokenizer: Any = None) -> str:
+def plain(problem: str, tokenizer: Any = None, instruction: str = BOXED) -> str:
     """The problem, a newline, the instruction."""
-    return f"{problem}\n{BOXED}"
-
-
-def plain_code(problem: str, tokenizer: Any = None) -> str:
-    """The problem, a newline, the instruction for programs."""
-    return f"{problem}\n{CODE}"
+    return f"{problem}\n{instruction}"
 
 
 def none(problem: str, tokenizer: Any = None) -> str:
@@ -56,11 +49,11 @@ def none(problem: str, tokenizer: Any = None) -> str:
 
 
 TEMPLATES: dict[str, Template] = {
-    "qwen-boxed": qwen_boxed,
-    "qwen-code": qwen_code,
+    "qwen-boxed": qwen,
+    "qwen-code": partial(qwen, instruction=CODE),
     "chat": chat,
     "plain": plain,
-    "plain-code": plain_code,
+    "plain-code": partial(plain, instruction=CODE),
     "none": none,
 }
 """--template."""

@@ -6,7 +6,6 @@ from openrlhf_cov.analysis.regression import (
     Design,
     Regression,
     block_length,
-    interval_of,
     student_quantile,
     thinned,
 )
@@ -165,13 +164,6 @@ def test_statistic_by_hand():
     regression = Regression(Design(np.stack([np.ones(4), x], axis=1)), np.array([0.0, 3.0]), np.zeros(4))
     regression.__dict__["score_covariance"] = np.diag([1.0, 4.0])
     assert regression.statistic(1) == pytest.approx(9 / 4)
-
-
-def test_interval_is_the_middle_of_the_draws():
-    found = interval_of(7.0, np.arange(101.0), level=0.9)
-    assert (found.estimate, found.low, found.high, found.level) == pytest.approx((7, 5, 95, 0.9))
-    with pytest.raises(ValueError, match="fraction in"):
-        interval_of(0.0, np.arange(3.0), level=95)
 
 
 # --- long series

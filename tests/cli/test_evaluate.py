@@ -14,7 +14,7 @@ from openrlhf_cov.cli import evaluate
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS, PROTOCOLS
 from openrlhf_cov.evaluation.data import Problem
-from openrlhf_cov.evaluation.records import read_differences, read_responses, read_settings
+from openrlhf_cov.evaluation.records import read_responses, read_settings
 from openrlhf_cov.rewards.pool import shared_pool
 
 pytestmark = pytest.mark.usefixtures("quiet_engines")
@@ -180,9 +180,9 @@ def test_both_graders_and_the_responses_on_which_they_differ(
     row = lines[lines.index(next(line for line in lines if "differ" in line)) + 1].split()
     assert (row[0], row[1], row[-1]) == ("sums", "12", str(said["3-3"]))
     assert (row[2], row[6]) == (f"{100 * said['0'] / 12:.1f}", f"{100 * (said['0'] + said['3-3']) / 12:.1f}")
-    differences = read_differences(tmp_path / "run")
+    differences = [json.loads(line) for line in (tmp_path / "run" / "differences.jsonl").read_text().splitlines()]
     assert len(differences) == said["3-3"] > 0
-    assert {(each.answer, each.gold, each.strict, each.published) for each in differences} == {
+    assert {tuple(each[name] for name in ("answer", "gold", "strict", "published")) for each in differences} == {
         ("3-3", "0", False, True)
     }
     assert "math-verify" in read_settings(tmp_path / "run").packages

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from openrlhf_cov.analysis.naming import NAMINGS
 from openrlhf_cov.cli import report
 from openrlhf_cov.report.contents import Options
+from openrlhf_cov.report.write import FORMATS
 
 HEAVY = ("torch", "ray", "vllm", "openrlhf", "matplotlib", "plotly", "numpy")
 
@@ -230,10 +230,10 @@ def test_a_log_without_a_known_column_names_them(tmp_path, capsys):
     assert "none of its columns is known, actor/entropy, critic/score/mean; map them" in capsys.readouterr().err
 
 
-def test_the_namings_and_defaults_are_those_of_the_analysis():
-    assert set(report.NAMINGS) == set(NAMINGS)
+def test_the_defaults_are_those_of_the_analysis():
     args, options = report.build_parser().parse_args(["run"]), Options()
     assert (args.metric, args.robust) == (options.metric, options.robust)
+    assert report.parse_formats(args.formats) == FORMATS
     assert (args.forecast, args.reward_max) == (options.forecast_share, options.highest_reward)
 
 

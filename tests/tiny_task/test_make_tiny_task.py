@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from openrlhf_cov.cli.make_tiny_task import TASK_FILES, TaskSettings, main, read_task, recorded_settings, write_task
+from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
 from openrlhf_cov.rewards.addition import extract_answer
 from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
 from openrlhf_cov.tiny_task.commands_policy import COMMANDS_POLICY
@@ -76,6 +77,13 @@ def test_the_commands_are_those_of_the_laboratory(tmp_path):
     assert len(rows) == 40
     config = json.loads((tmp_path / "task" / "model" / "config.json").read_text())
     assert (config["head_dim"], config["num_attention_heads"], config["hidden_size"]) == (32, 4, 64)
+
+
+@pytest.mark.parametrize("name", TINY_TASKS)
+def test_every_task_has_a_policy_of_its_own(name):
+    policy = TINY_TASKS[name].policy()
+    assert isinstance(policy, BasePolicyConfig)
+    assert policy.hidden_size == {"addition": 192, "commands": 64, "code": 128}[name]
 
 
 def test_the_code_task_is_graded_by_the_sandbox(needs_sandbox, tmp_path):

@@ -7,17 +7,17 @@ QAE, would leave nothing of them: a run has one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
-from openrlhf_cov.models.method import Groups, Method, Plan
-from openrlhf_cov.models.responses import mean_of_tokens, right, without_left_out
+from openrlhf_cov.models.method import Groups
+from openrlhf_cov.models.methods import psr
+from openrlhf_cov.models.responses import right
 from openrlhf_cov.settings import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from openrlhf_cov.models.window import Window
 
 
 def estimate(settings: Settings, groups: Groups) -> Tensor:
@@ -25,26 +25,12 @@ def estimate(settings: Settings, groups: Groups) -> Tensor:
     return groups.rewards.new_tensor(math.nan).where(right(groups.rewards), groups.rewards.new_tensor(-1.0))
 
 
-def plan(settings: Settings, window: Window) -> list[Plan]:
-    """The mean is over the tokens of wrong responses."""
-    return without_left_out(window)
-
-
-def refuses(settings: Settings, flags: Mapping[str, Any]) -> str | None:
-    """The mean over those kept is one of tokens."""
-    return mean_of_tokens("nsr", flags)
-
-
-METHOD = Method(
+METHOD = replace(
+    psr.METHOD,
     name="nsr",
     title="NSR",
-    source="arXiv 2506.01347",
     summary="wrong responses alone train, without a baseline",
-    slot="estimator",
-    settings=Settings,
     estimate=estimate,
-    plan=plan,
-    stands_for="reinforce",
-    two_valued=True,
-    refuses=refuses,
+    one_sided=False,
+    refuses=partial(psr.mean_of_tokens, "nsr"),
 )

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Groups, Method, Plan
-from openrlhf_cov.models.responses import mean_of_tokens, right, without_left_out
+from openrlhf_cov.models.responses import right
 from openrlhf_cov.settings import Settings
 
 if TYPE_CHECKING:
@@ -27,13 +28,21 @@ def estimate(settings: Settings, groups: Groups) -> Tensor:
 
 
 def plan(settings: Settings, window: Window) -> list[Plan]:
-    """The mean is over the tokens of right responses."""
-    return without_left_out(window)
+    """Tokens of responses that the estimator left out, those of advantage 0, are dropped from the mean, too.
+
+    Others weigh N / N_kept, both of the whole optimizer step, so that the mean is over those kept.
+    """
+    kept = [mask & (batch.advantages != 0) for mask, batch in zip(window.masks, window.batches, strict=True)]
+    weight = window.count / window.total(kept).clamp(min=1)
+    return [Plan(mask & ~tokens, drops=True, weight=weight) for mask, tokens in zip(window.masks, kept, strict=True)]
 
 
-def refuses(settings: Settings, flags: Mapping[str, Any]) -> str | None:
-    """The mean over those kept is one of tokens."""
-    return mean_of_tokens("psr", flags)
+def mean_of_tokens(method: str, settings: Settings, flags: Mapping[str, Any]) -> str | None:
+    """Why a mean over the responses kept does not go with the aggregation, None if it does."""
+    mode = flags["actor.loss_agg_mode"]
+    if mode == "token-mean":
+        return None
+    return f"--method {method} takes the mean over the tokens kept: --actor.loss_agg_mode token-mean, got {mode}"
 
 
 METHOD = Method(
@@ -48,5 +57,5 @@ METHOD = Method(
     stands_for="reinforce",
     one_sided=True,
     two_valued=True,
-    refuses=refuses,
+    refuses=partial(mean_of_tokens, "psr"),
 )

@@ -22,7 +22,7 @@ def generate(engines: EngineGroup, requests: Sequence[Request]) -> Iterator[tupl
         return [engine.complete.remote(request) for request in batch]
 
     window = IN_FLIGHT * max(1, len(engines.unfinished))
-    for place, completion in finished(requests, engines, dispatch, _describe, window):
+    for place, completion in finished(requests, engines, dispatch, Request.described, window):
         yield requests[place], completion
 
 
@@ -58,8 +58,3 @@ def _surprisal(ids: list[int], log_probs: list[dict[int, SimpleNamespace]] | Non
     if not log_probs:
         return None
     return json_number(-sum(scores[token].logprob for token, scores in zip(ids, log_probs, strict=True)) / len(ids))
-
-
-def _describe(request: Request) -> str:
-    benchmark, problem, sample = request.key
-    return f"{benchmark}, problem {problem}, sample {sample}"
