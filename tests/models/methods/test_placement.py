@@ -11,7 +11,7 @@ from simulated_ranks import Simulated
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.loss import MethodLoss
-from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.method import Groups, TokenBatch
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.window import ALONE, Window, plan_step
@@ -53,16 +53,24 @@ def samples(seed=0):
     return made
 
 
-def padded(rows, columns):
+def estimated(config, made):
+    """The samples with the advantages of an estimator, for rewards of two groups of four."""
+    groups = Groups(torch.tensor([[1.0, 0, 0, 0], [1, 1, 0, 1]]), 0.5)
+    for each, advantage in zip(made, config.estimator.estimate(config, groups).nan_to_num(0.0).view(-1), strict=True):
+        each.tokens.advantages.fill_(advantage)
+    return made
+
+
+def padded(rows, columns, value=-55.0):
     """Rows (T,) as (B, columns) with what must never count behind them."""
-    return torch.stack([torch.cat([row, torch.full((columns - len(row),), -55.0)]) for row in rows])
+    return torch.stack([torch.cat([row, torch.full((columns - len(row),), value)]) for row in rows])
 
 
 def micro_batch(chosen, extra):
     """(TokenBatch, entropies, old entropies, proxies) of these samples."""
     columns = max(len(each.entropy) for each in chosen) + extra
-    names = ("log_probs", "old_log_probs", "advantages")
-    tensors = {name: padded([getattr(each.tokens, name) for each in chosen], columns) for name in names}
+    behind = {"log_probs": 9.0, "old_log_probs": -9.0, "advantages": -55.0}
+    tensors = {name: padded([getattr(each.tokens, name) for each in chosen], columns, behind[name]) for name in behind}
     mask = padded([each.tokens.action_mask for each in chosen], columns) > 0
     tokens = TokenBatch(**tensors, action_mask=mask)
     others = ("entropy", "old_entropy", "proxy")
@@ -113,11 +121,12 @@ PLACEMENT = ("cov/selected_mean",)
 """Centred over the micro-batch, as docs/metrics.md says."""
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.estimate])
+@pytest.mark.parametrize("name", METHODS)
 def test_a_step_is_the_same_for_any_placement(name):
-    config, made = active(name), samples()
+    config = active(name)
+    made = estimated(config, samples()) if METHODS[name].estimate else samples()
     expected, loss, metrics = placed(config, made, WHOLE)
-    plain, _, without = placed(CovConfig(), made, WHOLE)
+    plain, _, without = placed(CovConfig(), samples(), WHOLE)
     assert METHODS[name].bonus or any(
         not torch.equal(expected[index][1], plain[index][1]) for index in expected
     )  # it acts
