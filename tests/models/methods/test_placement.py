@@ -1,10 +1,10 @@
 """What every registered method does to a step does not depend on padding, micro-batches, ranks or order."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
-from active import active
+from active import EQUAL, NEUTRAL, active, neutral
 from openrlhf.models import PolicyLoss, aggregate_loss
 from simulated_ranks import Simulated
 
@@ -154,26 +154,6 @@ def test_a_step_without_a_token_is_one(name):
         assert torch.tensor(loss).isfinite()
 
 
-NEUTRAL = {
-    "clip_cov": {"clip_cov_lb": 1e6, "clip_cov_ub": 2e6},
-    "kl_cov": {"ppo_kl_coef": 0.0},
-    "lp_reg": {"lp_reg_coef": 0.0},
-    "steer": {"steer_min": 1.0},
-    "stare": {"stare_strength": 0.0},
-    "positive_weight": {"positive_weight": 1.0},
-    "entropy_advantage": {"entropy_advantage_coef": 0.0},
-    "repo_r": {"repo_zeta": 0.0},
-    "erc": {"erc_low": 0.0, "erc_high": 1e9},
-    "adaptive_entropy": {"entropy_bonus": 0.0},
-    "adaptive_clip": {"adaptive_clip_eps": 0.2, "adaptive_clip_high": 0.03},  # 1 / 0.8 + 0.03 = 1.28
-    "cw_grpo": {},
-    "random_drop": {"random_drop_on": "positive"},
-    "psr": {},
-    "nsr": {},
-}
-"""Settings in which a method is GRPO."""
-EQUAL = {"cw_grpo": 1.0, "random_drop": -0.5, "psr": 1.0, "nsr": -1.0}
-"""Advantage of all tokens with which it is: equal covariances, no positive token, no response that is left out."""
 ELSEWHERE = {name for name, method in METHODS.items() if method.coefficient} | {
     *("passk", "entrocraft"),  # with k = 1, in the band: GRPO's advantages
 }
@@ -188,7 +168,7 @@ def test_every_method_has_its_limit():
 
 @pytest.mark.parametrize("name", NEUTRAL)
 def test_in_its_limit_a_method_is_grpo_bit_for_bit(name):
-    config, made = replace(active(name), **NEUTRAL[name]), samples()
+    config, made = neutral(name), samples()
     for each in made:
         each.tokens.advantages.fill_(EQUAL[name]) if name in EQUAL else None
 
