@@ -41,6 +41,16 @@ def stub_actor() -> type[StubActor]:
 
 
 @pytest.fixture
+def uncompiled(monkeypatch):
+    """In fp32. Upstream compiles its entropy, anew for every shape."""
+    from openrlhf_cov.trainer.strategy import convert_to_torch_dtype
+
+    monkeypatch.setattr("openrlhf.utils.utils.convert_to_torch_dtype", convert_to_torch_dtype)
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@pytest.fixture
 def one_process(tmp_path):
     """A process group of one; upstream's trainer asks for the rank and waits at barriers."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
