@@ -112,16 +112,15 @@ class Engine:
         if self.scale:
             await asyncio.gather(*map(self._sample, lengths))
             lengths = [max(1, length // self.scale) for length in lengths]
-        return [self._response(prompt, label, length, score) for length, score in zip(lengths, scores, strict=True)]
-
-    def _response(self, prompt: str, label: str, length: int, score: float) -> dict:
         read = len(prompt) // 4
         logs = {f"reward/{kind}_frac": 0.0 for kind in ("error", "no_answer", "timeout", "format")}
-        return dict(
-            prompt=prompt, label=label, reward=score, scores=score, extra_logs=logs, rollout_log_probs=None,
-            observation_tokens=self.ids[length : read + 2 * length], action_ranges=[(read, read + length)],
-            truncated=length == LONGEST,
-        )  # fmt: skip
+        return [
+            dict(
+                prompt=prompt, label=label, reward=score, scores=score, extra_logs=dict(logs), rollout_log_probs=None,
+                observation_tokens=self.ids[length : read + 2 * length], action_ranges=[(read, read + length)],
+                truncated=length == LONGEST,
+            ) for length, score in zip(lengths, scores, strict=True)
+        ]  # fmt: skip
 
     def take_busy(self) -> list[tuple[float, float]]:
         """When it worked on each sample since the last call."""
@@ -201,15 +200,14 @@ class SentAsBytes:
         return bytes, (pickle.dumps(self.tokenizer),)
 
 
-# The controllers.
+# The controllers and their runs.
 
 
 class Clock:
     """CPU seconds of this process by phase; a phase inside another does not count for that."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
-        self.stack, self.since = [TRAINING], time.process_time()
+        self.seconds, self.stack, self.since = Counter[str](), [TRAINING], time.process_time()
 
     def switch(self) -> None:
         """Count what has passed for the phase that is under way."""
@@ -219,6 +217,7 @@ class Clock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        """Count a block, or every call of a function that this decorates, for a phase."""
         self.switch()
         self.stack.append(name)
         try:
@@ -226,16 +225,6 @@ class Clock:
         finally:
             self.switch()
             self.stack.pop()
-
-    def watch(self, owner: Any, name: str, phase: str) -> None:
-        """Count every call of ``owner.name`` for this phase."""
-        function = getattr(owner, name)
-
-        def watched(*args, **kwargs):
-            with self.phase(phase):
-                return function(*args, **kwargs)
-
-        setattr(owner, name, watched)
 
 
 @ray.remote(num_cpus=0.01)
@@ -270,9 +259,8 @@ class Controller:
         owners = [self.generator, self.trainer.experience_maker, self.trainer, group, module]
         owners += [ours] if name == "ours" else []
         for phase, functions in PHASES.items():
-            for function in functions:
-                for owner in [each for each in owners if hasattr(each, function)]:
-                    self.clock.watch(owner, function, phase)
+            for owner, function in [(o, f) for f in functions for o in owners if hasattr(o, f)]:
+                setattr(owner, function, self.clock.phase(phase)(getattr(owner, function)))
 
     def step(self, prompts: int) -> dict[str, Any]:
         """CPU seconds by phase; when the step and its generation began and ended; peak memory in GB; tokens."""
@@ -289,21 +277,13 @@ class Controller:
         states["data_loader_state_dict"] = self.trainer.prompts_dataloader.state_dict()
         self.trainer.save_logs_and_checkpoints(self.number, status, states)
         self.clock.switch()
-        waiting = (
-            sum(group.tokens for group in self.generator.buffer.groups) if "buffer" in vars(self.generator) else 0
-        )
+        groups = self.generator.buffer.groups if "buffer" in vars(self.generator) else []
+        # with what it maps of Ray's shared memory
+        peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1e6
         return dict(
-            cpu=dict(self.clock.seconds), began=began, generated=generated, ended=time.time(), peak=peak_memory(),
-            drawn=drawn, trained=trained, waiting=waiting,
+            cpu=dict(self.clock.seconds), began=began, generated=generated, ended=time.time(), peak=peak,
+            drawn=drawn, trained=trained, waiting=sum(group.tokens for group in groups),
         )  # fmt: skip
-
-
-def peak_memory() -> float:
-    """GB of this process since it was reset, with what it maps of Ray's shared memory."""
-    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1e6
-
-
-# The runs.
 
 
 def write_inputs(folder: Path, vocabulary: int) -> None:
@@ -365,8 +345,7 @@ def whole_steps(args: argparse.Namespace, folder: str) -> None:
         row["by the clock, with what the tigers take"] = step["ended"] - step["began"]
         row["peak memory of the controller, GB"] = step["peak"]
         row["through Ray's object store, GB"] = (stored_bytes() - before) / 1e9
-        entropy = sum(ray.get([process.take_entropy_bytes.remote() for process in ranks]))
-        row["of these entropies, GB"] = entropy / 1e9
+        row["of these entropies, GB"] = sum(ray.get([process.take_entropy_bytes.remote() for process in ranks])) / 1e9
         found[name].append(row)
         sys.stderr.write(f"{name} {row}\n")
     print_table(f"{args.ranks} ranks, CPU seconds of a step", found)

@@ -44,6 +44,13 @@ class Source:
         names += [arg.arg for arg in args.kwonlyargs]
         return names + ([f"**{args.kwarg.arg}"] if args.kwarg else [])
 
+    def check(self, path: str, qualname: str, needed: str | None) -> None:
+        """Fails if a class or function is gone, or no longer takes the parameters ``needed`` in this order."""
+        found = self.find(path, qualname)
+        if needed is not None:
+            names = self.parameters(path, qualname)
+            assert [name for name in names if name in needed.split()] == needed.split(), ast.unparse(found.args)
+
     def calls(self, path: str, qualname: str, callee: str) -> list[ast.Call]:
         """Calls of ``callee`` (as written, e.g. ``self.actor``) inside a class or function."""
         return [node for node in walk(self.find(path, qualname), ast.Call) if ast.unparse(node.func) == callee]

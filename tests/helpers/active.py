@@ -1,4 +1,6 @@
-"""Settings with which each method acts on a few random samples; those of the others are their defaults."""
+"""Settings with which each method acts on a few random samples, and those with which it is GRPO."""
+
+from dataclasses import replace
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
@@ -16,12 +18,39 @@ ACTIVE = {
     "repo_r": {"repo_zeta": 0.1},
     "passk": {"passk_k": 2},
 }
+"""Settings with which a method acts; those of the others are their defaults."""
+
+NEUTRAL = {
+    "clip_cov": {"clip_cov_lb": 1e6, "clip_cov_ub": 2e6},
+    "kl_cov": {"ppo_kl_coef": 0.0},
+    "lp_reg": {"lp_reg_coef": 0.0},
+    "steer": {"steer_min": 1.0},
+    "stare": {"stare_strength": 0.0},
+    "positive_weight": {"positive_weight": 1.0},
+    "entropy_advantage": {"entropy_advantage_coef": 0.0},
+    "repo_r": {"repo_zeta": 0.0},
+    "erc": {"erc_low": 0.0, "erc_high": 1e9},
+    "adaptive_entropy": {"entropy_bonus": 0.0},
+    "adaptive_clip": {"adaptive_clip_eps": 0.2, "adaptive_clip_high": 0.03},  # 1 / 0.8 + 0.03 = 1.28
+    "cw_grpo": {},
+    "random_drop": {"random_drop_on": "positive"},
+    "psr": {},
+    "nsr": {},
+}
+"""Settings in which a method is GRPO."""
+EQUAL = {"cw_grpo": 1.0, "random_drop": -0.5, "psr": 1.0, "nsr": -1.0}
+"""Advantage of all tokens with which it is: equal covariances, no positive token, no response that is left out."""
 
 
 def active(name, **settings):
     """The run of one method that acts."""
     chosen = {"cov_type" if METHODS[name].by_covariance else "method": name}
     return CovConfig(**chosen, **ACTIVE.get(name, {}), **settings)
+
+
+def neutral(name):
+    """The run of one method that is GRPO."""
+    return replace(active(name), **NEUTRAL[name])
 
 
 def active_flags(name):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from active import active
+from active import EQUAL, NEUTRAL, active, neutral
 
 from openrlhf_cov.lab.loop import Lab, frozen
 from openrlhf_cov.lab.policy import Samples
@@ -53,33 +53,21 @@ def test_a_method_changes_the_policy(run, name):
     assert not run(CHOICES[name])[0].equal(run()[0])
 
 
-def test_a_method_that_is_switched_off_inside_is_grpo_bit_for_bit(run):
-    off = CovConfig(cov_type="kl_cov", ppo_kl_coef=0.0, kl_cov_keep_ppo_clip=True)
-    assert run(off)[0].equal(run()[0])
-    # a band with nothing in it, and the clip that Clip-Cov brings
-    empty = CovConfig(cov_type="clip_cov", clip_cov_lb=1e8, clip_cov_ub=1e9)
-    assert run(empty)[0].equal(run(clip=(1.0, 1.0))[0])
-    assert run(empty, clip=(0.2, 0.2))[0].equal(run()[0])
-
-
-OFF = {
-    "erc": {"erc_low": 0.0, "erc_high": 1e9},
-    "steer": {"steer_min": 1.0},
-    "stare": {"stare_strength": 0.0},
-    "positive_weight": {"positive_weight": 1.0},
-    "entropy_advantage": {"entropy_advantage_coef": 0.0},
-    "repo_r": {"repo_zeta": 0.0},
-    "lp_reg": {"lp_reg_coef": 0.0},
-    "cegppo": {"cegppo_beta1": 0.0, "cegppo_beta2": 0.0, "cegppo_clip": (0.2, 0.2)},
-    "adaptive_entropy": {"entropy_bonus": 0.0},
+LIMITS = {name: neutral(name) for name in NEUTRAL if name not in EQUAL} | {
+    "cegppo": CovConfig(method="cegppo", cegppo_beta1=0.0, cegppo_beta2=0.0),
+    "kl_cov with PPO's clip": CovConfig(cov_type="kl_cov", ppo_kl_coef=0.0, kl_cov_keep_ppo_clip=True),
 }
 
 
-@pytest.mark.parametrize("name", OFF)
+@pytest.mark.parametrize("name", LIMITS)
 def test_a_method_at_its_neutral_setting_is_grpo_bit_for_bit(run, name):
-    config = CovConfig(method=name, **OFF[name])
-    plain = run(clip=config.at(0).ppo_clip) if name == "lp_reg" else run()  # which brings a clip
-    assert run(config)[0].equal(plain[0])
+    brought = LIMITS[name].at(0).ppo_clip
+    clip = (0.2, 0.2) if brought is None or name == "cegppo" else brought
+    assert run(LIMITS[name])[0].equal(run(clip=clip)[0])
+
+
+def test_a_clip_that_is_given_stands_in_for_the_one_that_a_method_brings(run):
+    assert run(neutral("clip_cov"), clip=(0.2, 0.2))[0].equal(run()[0])
 
 
 def test_the_objective_has_an_entropy_bonus_and_a_reference(run):

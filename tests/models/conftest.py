@@ -1,4 +1,4 @@
-"""Upstream's models import on a CPU host only after the stand-ins are installed."""
+"""Upstream's models import on a CPU host only after the stand-ins are installed; settings of covariance."""
 
 import importlib.util
 from pathlib import Path
@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer import cpu_host
 
 cpu_host.install()
@@ -18,3 +19,15 @@ def published() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def cov_config():
+    """Function (cov_type, ratio, band of Clip-Cov, ...) -> CovConfig; ratios may be as large as 1."""
+
+    def make(cov_type, ratio, lower=-9.0, upper=9.0, **others):
+        band = {"clip_cov_lb": lower, "clip_cov_ub": upper} if cov_type == "clip_cov" else {}
+        settings = {f"{cov_type}_ratio": ratio} | band | others
+        return CovConfig(cov_type=cov_type, allow_large_cov_ratio=True, **settings)
+
+    return make

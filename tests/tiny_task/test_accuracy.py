@@ -20,15 +20,6 @@ ROWS = [
 ]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """One torch thread: small matrices gain nothing from two, and on a busy machine two wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def markov_policy(tmp_path_factory):
     """HF folder of a policy that reads the last character only: = -> 9, 9 -> 1 (3/4) or 2 (1/4), 1 and 2 -> <eos>.

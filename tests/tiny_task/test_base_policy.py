@@ -19,15 +19,6 @@ SMALL = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32
 PROBLEMS = [Addition(34, 57), Addition(99, 89), Addition(10, 10)]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """One torch thread: small matrices gain nothing from two, and on a busy machine two wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def test_default_model_by_hand():
     # embedding 21 * 192 = 4,032, shared with the output; a layer has attention 4 * 192^2 = 147,456, MLP
     # 3 * 192 * 512 = 294,912 and two norms 384, i.e. 442,752; four layers, the embedding and the last norm 192

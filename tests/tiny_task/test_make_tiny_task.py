@@ -4,7 +4,6 @@ import sys
 from dataclasses import replace
 
 import pytest
-import torch
 
 from openrlhf_cov.cli.make_tiny_task import TASK_FILES, TaskSettings, main, read_task, recorded_settings, write_task
 from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
@@ -14,15 +13,6 @@ from openrlhf_cov.tiny_task.commands_policy import COMMANDS_POLICY
 
 SMALL = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, steps=2, rows_per_step=4)
 SETTINGS = TaskSettings(seed=7, train_rows=40, test_rows=12)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """One torch thread: small matrices gain nothing from two, and on a busy machine two wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def put_finished_task(folder, **changes):

@@ -7,19 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from simulated_ranks import Simulated
 from torch import nn
 
 from openrlhf_cov.config import SamplingConfig
-from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer import cpu_host
 
 cpu_host.install()
-
-
-@pytest.fixture(scope="session")
-def simulated() -> type[Simulated]:
-    return Simulated
 
 
 class StubActor(nn.Module):
@@ -47,16 +40,14 @@ def stub_actor() -> type[StubActor]:
     return StubActor
 
 
-@pytest.fixture(scope="session")
-def cov_config():
-    """Function (cov_type, ratio, band of Clip-Cov, ...) -> CovConfig; ratios may be as large as 1."""
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """In fp32. Upstream compiles its entropy, anew for every shape."""
+    from openrlhf_cov.trainer.strategy import convert_to_torch_dtype
 
-    def make(cov_type, ratio, lower=-9.0, upper=9.0, **others):
-        band = {"clip_cov_lb": lower, "clip_cov_ub": upper} if cov_type == "clip_cov" else {}
-        settings = {f"{cov_type}_ratio": ratio} | band | others
-        return CovConfig(cov_type=cov_type, allow_large_cov_ratio=True, **settings)
-
-    return make
+    monkeypatch.setattr("openrlhf.utils.utils.convert_to_torch_dtype", convert_to_torch_dtype)
+    with torch.compiler.set_stance("force_eager"):
+        yield
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from openrlhf.models import Actor
 from openrlhf_cov.models.token_head import EXCLUDED
 from openrlhf_cov.trainer import actor_model, cpu_host
 from openrlhf_cov.trainer.actor_model import CovActor
-from openrlhf_cov.trainer.strategy import convert_to_torch_dtype
+
+pytestmark = pytest.mark.usefixtures("uncompiled")
 
 LENGTHS = [(0, 2, 7), (3, 1, 3), (0, 9, 8), (1, 5, 1), (2, 1, 1)]
 """Padding on the left, tokens of prompt and response of each sample; the rest is padding on the right."""
@@ -53,14 +54,6 @@ APART = {
 }
 """Not all samples may stand side by side: places in a row count, neighbours mix, what is drawn would be shared, or the
 longest sample counts for all."""
-
-
-@pytest.fixture(autouse=True)
-def uncompiled(monkeypatch):
-    """In fp32. Upstream compiles its entropy, anew for every shape."""
-    monkeypatch.setattr("openrlhf.utils.utils.convert_to_torch_dtype", convert_to_torch_dtype)
-    with torch.compiler.set_stance("force_eager"):
-        yield
 
 
 @pytest.fixture(scope="module")

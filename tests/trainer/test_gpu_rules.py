@@ -194,10 +194,8 @@ def test_a_micro_batch(rules, name, scope, correction):
 @pytest.mark.parametrize("kind", ["ppo", "gspo"])
 def test_upstreams_loss_is_observed(rules, kind):
     with rules() as device:
-        loss, tokens = (
-            MethodLoss(CovConfig(), policy_loss=PolicyLoss(policy_loss_type=kind), aggregate=None),
-            batch(device),
-        )
+        loss = MethodLoss(CovConfig(), policy_loss=PolicyLoss(policy_loss_type=kind), aggregate=None)
+        tokens = batch(device)
         loss(tokens.log_probs, tokens.old_log_probs, tokens.advantages, action_mask=tokens.action_mask)
         update_metrics(loss.record)
 
@@ -238,19 +236,6 @@ def test_primitives_of_a_window(rules, ranks):
         assert step.mean([tokens.advantages]).device == device
 
 
-class Policy(torch.nn.Module):
-    """Upstream's actor, of one weight."""
-
-    def __init__(self, device):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones((), device=device))
-        self.model = SimpleNamespace(global_steps=1)
-
-    def forward(self, sequences, action_mask, attention_mask, return_output=False, **options):
-        log_probs = self.weight * sequences[:, -action_mask.shape[1] :] * action_mask
-        return (log_probs, SimpleNamespace(entropy=sequences[:, :-1].float())) if return_output else log_probs
-
-
 def samples(count=4, columns=5):
     """What upstream's replay buffer holds on the CPU, each with its entropies."""
     found = []
@@ -270,14 +255,16 @@ def samples(count=4, columns=5):
 
 @pytest.mark.parametrize("name", ["kl_cov", "top_entropy"])
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_window_of_the_trainer(rules, ranks, moved, name):
+def test_a_window_of_the_trainer(rules, ranks, stub_actor, moved, name):
     """Reads the quota and nothing else, however many micro-batches and samples there are."""
     with rules(reads=1) as device:
-        trainer = object.__new__(CovActorTrainer)
+        trainer, actor = object.__new__(CovActorTrainer), stub_actor()
+        actor.weight = torch.nn.Parameter(torch.zeros(1, device=device))
+        actor.model = SimpleNamespace(global_steps=1)
         entropies = lambda ids, width: torch.rand(len(ids), width, device=device)  # noqa: E731
         vars(trainer).update(
             diagnostics=SimpleNamespace(entropies=entropies, mean_entropy=torch.rand((), device=device)),
-            actor=Policy(device),
+            actor=actor,
             actor_loss_fn=make_loss(name),
             ranks=ranks,
             strategy=SimpleNamespace(seed=42, ring_attn_group=None),
@@ -315,10 +302,10 @@ def test_the_diagnostics_of_a_step(rules, ranks, updates):
     diagnostics_of_a_step(rules, ranks, updates)
 
 
-def test_entropies_of_rollouts(rules):
+def test_entropies_of_rollouts(rules, stub_actor):
     with rules() as device:
         trainer = object.__new__(CovActorTrainer)
-        trainer.actor, trainer.strategy = Policy(device), SimpleNamespace(ring_attn_group=None)
+        trainer.actor, trainer.strategy = stub_actor(), SimpleNamespace(ring_attn_group=None)
         sequences, mask = torch.ones(2, 6, device=device), torch.ones(2, 4, device=device)
         scores = trainer.score(sequences, mask, None, None, with_entropy=True)
         assert (scores.entropy.device, scores.entropy.shape) == (device, (2, 4))
@@ -388,7 +375,7 @@ def test_every_module_of_models_is_there():
 
 
 @pytest.mark.slow
-def test_every_public_function_runs_under_the_rules(rules, ranks):
+def test_every_public_function_runs_under_the_rules(rules, ranks, stub_actor):
     called = set()
     sys.setprofile(lambda frame, event, arg: called.add(frame.f_code) if event == "call" else None)
     try:
@@ -399,7 +386,7 @@ def test_every_public_function_runs_under_the_rules(rules, ranks):
         test_upstreams_loss_is_observed(rules, "gspo")
         test_primitives_of_a_window(rules, ranks)
         diagnostics_of_a_step(rules, ranks)
-        test_entropies_of_rollouts(rules)
+        test_entropies_of_rollouts(rules, stub_actor)
         test_log_probs_and_entropies_of_a_head(rules)
         test_samples_side_by_side(rules)
     finally:

@@ -3,6 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from simulated_ranks import Simulated
 
 from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.method import Plan, TokenBatch
@@ -93,7 +94,7 @@ def test_a_step_from_start_to_finish():
 
 
 @pytest.mark.parametrize("parts", [[ITEMS[:1], ITEMS[1:]], [ITEMS[1:2], ITEMS[2:], ITEMS[:1]]])
-def test_ranks_log_what_one_rank_logs(simulated, parts):
+def test_ranks_log_what_one_rank_logs(parts):
     def work(items, ranks):
         diagnostics = StepDiagnostics(samples_per_prompt=2, ranks=ranks)
         diagnostics.start(items, "cpu")
@@ -101,8 +102,8 @@ def test_ranks_log_what_one_rank_logs(simulated, parts):
         diagnostics.observe(ids, record(0, mask, mask & (ids == 1)[:, None]))
         return diagnostics.finish(eta=1.0)
 
-    (expected,) = simulated(1).run(work, [ITEMS])
-    for values in simulated(len(parts)).run(work, parts):
+    (expected,) = Simulated(1).run(work, [ITEMS])
+    for values in Simulated(len(parts)).run(work, parts):
         assert values == pytest.approx(expected, nan_ok=True, rel=1e-12)
     assert expected["cov/empty_update_frac"] == 0  # although ranks without sample 1 select nothing
 

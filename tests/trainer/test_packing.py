@@ -11,9 +11,11 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralC
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
-from openrlhf_cov.trainer.strategy import convert_to_torch_dtype
 
-pytestmark = pytest.mark.skipif(not cpu_host.is_cpu_host(), reason="a GPU host packs with flash attention")
+pytestmark = [
+    pytest.mark.skipif(not cpu_host.is_cpu_host(), reason="a GPU host packs with flash attention"),
+    pytest.mark.usefixtures("uncompiled"),
+]
 
 LENGTHS = [(2, 7), (1, 3), (9, 8), (5, 1), (1, 1)]
 """Tokens of prompt and response of each sample."""
@@ -33,14 +35,6 @@ CONFIGS = {
         word_embed_proj_dim=32, max_position_embeddings=32, init_std=0.2,
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def uncompiled(monkeypatch):
-    """In fp32. Upstream compiles its entropy, anew for every shape."""
-    monkeypatch.setattr("openrlhf.utils.utils.convert_to_torch_dtype", convert_to_torch_dtype)
-    with torch.compiler.set_stance("force_eager"):
-        yield
 
 
 @pytest.fixture(scope="module", params=CONFIGS)

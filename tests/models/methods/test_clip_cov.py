@@ -1,9 +1,7 @@
 import math
 
 import pytest
-import torch
 from example import gradients
-from planned import select_given
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods.clip_cov import idle
@@ -18,13 +16,6 @@ def test_gradients_of_the_example():
     value, gradient = gradients(config)
     assert value == pytest.approx(-0.041327, abs=1e-6)
     assert gradient == pytest.approx([0, -0.121306, -0.298365, 0.244281, 0.134064], abs=1e-6)
-
-
-def test_what_ppo_clips_is_no_candidate():
-    config = CovConfig(cov_type="clip_cov", clip_cov_ratio=1.0, allow_large_cov_ratio=True)
-    cov, clipped = torch.tensor([[0.5, 2.0, 3.0, 8.0]]), torch.tensor([[False, False, True, False]])
-    # in (1, 5) and not clipped by PPO already
-    assert select_given(config, cov, torch.ones(1, 4), clipped).tolist() == [[False, True, False, False]]
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,17 @@
 """What every registered method does to a step does not depend on padding, micro-batches, ranks or order."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
-from active import active
+from active import EQUAL, NEUTRAL, active, neutral
 from openrlhf.models import PolicyLoss, aggregate_loss
 from simulated_ranks import Simulated
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.loss import MethodLoss
-from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.method import Groups, TokenBatch
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.window import ALONE, Window, plan_step
@@ -53,16 +53,24 @@ def samples(seed=0):
     return made
 
 
-def padded(rows, columns):
+def estimated(config, made):
+    """The samples with the advantages of an estimator, for rewards of two groups of four."""
+    groups = Groups(torch.tensor([[1.0, 0, 0, 0], [1, 1, 0, 1]]), 0.5)
+    for each, advantage in zip(made, config.estimator.estimate(config, groups).nan_to_num(0.0).view(-1), strict=True):
+        each.tokens.advantages.fill_(advantage)
+    return made
+
+
+def padded(rows, columns, value=-55.0):
     """Rows (T,) as (B, columns) with what must never count behind them."""
-    return torch.stack([torch.cat([row, torch.full((columns - len(row),), -55.0)]) for row in rows])
+    return torch.stack([torch.cat([row, torch.full((columns - len(row),), value)]) for row in rows])
 
 
 def micro_batch(chosen, extra):
     """(TokenBatch, entropies, old entropies, proxies) of these samples."""
     columns = max(len(each.entropy) for each in chosen) + extra
-    names = ("log_probs", "old_log_probs", "advantages")
-    tensors = {name: padded([getattr(each.tokens, name) for each in chosen], columns) for name in names}
+    behind = {"log_probs": 9.0, "old_log_probs": -9.0, "advantages": -55.0}
+    tensors = {name: padded([getattr(each.tokens, name) for each in chosen], columns, behind[name]) for name in behind}
     mask = padded([each.tokens.action_mask for each in chosen], columns) > 0
     tokens = TokenBatch(**tensors, action_mask=mask)
     others = ("entropy", "old_entropy", "proxy")
@@ -113,11 +121,12 @@ PLACEMENT = ("cov/selected_mean",)
 """Centred over the micro-batch, as docs/metrics.md says."""
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.estimate])
+@pytest.mark.parametrize("name", METHODS)
 def test_a_step_is_the_same_for_any_placement(name):
-    config, made = active(name), samples()
+    config = active(name)
+    made = estimated(config, samples()) if METHODS[name].estimate else samples()
     expected, loss, metrics = placed(config, made, WHOLE)
-    plain, _, without = placed(CovConfig(), made, WHOLE)
+    plain, _, without = placed(CovConfig(), samples(), WHOLE)
     assert METHODS[name].bonus or any(
         not torch.equal(expected[index][1], plain[index][1]) for index in expected
     )  # it acts
@@ -145,26 +154,6 @@ def test_a_step_without_a_token_is_one(name):
         assert torch.tensor(loss).isfinite()
 
 
-NEUTRAL = {
-    "clip_cov": {"clip_cov_lb": 1e6, "clip_cov_ub": 2e6},
-    "kl_cov": {"ppo_kl_coef": 0.0},
-    "lp_reg": {"lp_reg_coef": 0.0},
-    "steer": {"steer_min": 1.0},
-    "stare": {"stare_strength": 0.0},
-    "positive_weight": {"positive_weight": 1.0},
-    "entropy_advantage": {"entropy_advantage_coef": 0.0},
-    "repo_r": {"repo_zeta": 0.0},
-    "erc": {"erc_low": 0.0, "erc_high": 1e9},
-    "adaptive_entropy": {"entropy_bonus": 0.0},
-    "adaptive_clip": {"adaptive_clip_eps": 0.2, "adaptive_clip_high": 0.03},  # 1 / 0.8 + 0.03 = 1.28
-    "cw_grpo": {},
-    "random_drop": {"random_drop_on": "positive"},
-    "psr": {},
-    "nsr": {},
-}
-"""Settings in which a method is GRPO."""
-EQUAL = {"cw_grpo": 1.0, "random_drop": -0.5, "psr": 1.0, "nsr": -1.0}
-"""Advantage of all tokens with which it is: equal covariances, no positive token, no response that is left out."""
 ELSEWHERE = {name for name, method in METHODS.items() if method.coefficient} | {
     *("passk", "entrocraft"),  # with k = 1, in the band: GRPO's advantages
 }
@@ -179,7 +168,7 @@ def test_every_method_has_its_limit():
 
 @pytest.mark.parametrize("name", NEUTRAL)
 def test_in_its_limit_a_method_is_grpo_bit_for_bit(name):
-    config, made = replace(active(name), **NEUTRAL[name]), samples()
+    config, made = neutral(name), samples()
     for each in made:
         each.tokens.advantages.fill_(EQUAL[name]) if name in EQUAL else None
 

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from planned import select_given, select_step
+from simulated_ranks import Simulated
 
 import openrlhf_cov.models.window as window_module
 from openrlhf_cov.models.covariance import token_covariance
@@ -119,14 +120,14 @@ def joined(batches, size):
 
 
 @pytest.mark.parametrize("cov_type", ["kl_cov", "clip_cov"])
-def test_the_quota_is_a_fraction_of_the_whole_step(simulated, cov_config, cov_type):
+def test_the_quota_is_a_fraction_of_the_whole_step(cov_config, cov_type):
     config, tokens = cov_config(cov_type, 2e-4), []
     for size in (1, 2, 4, 8):
         window = joined(STEP, size)
         masks = select_step(window, keys_like(window), config, UNCLIPPED)
         tokens.append(torch.cat(masks).flatten().nonzero().tolist())
     keys = keys_like(STEP)
-    halves = simulated(2).run(
+    halves = Simulated(2).run(
         lambda window, keys, ranks: select_step(window, keys, config, UNCLIPPED, ranks),
         [STEP[:4], STEP[4:]],
         [keys[:4], keys[4:]],
@@ -148,9 +149,9 @@ def test_the_quota_of_a_micro_batch_is_at_least_one(cov_config, cov_type):
 @pytest.mark.parametrize(
     ("k", "expected"), [(1, 7), (2, 5), (3, 3), (4, 1), (5, NOT_A_CANDIDATE), (9, NOT_A_CANDIDATE)]
 )
-def test_the_kth_largest_of_unequal_ranks(simulated, k, expected):
+def test_the_kth_largest_of_unequal_ranks(k, expected):
     parts = [torch.tensor([5]), torch.tensor([3, 7, 1])]
-    found = simulated(2).run(lambda scores, ranks: kth_largest(scores, k, ranks).item(), parts)
+    found = Simulated(2).run(lambda scores, ranks: kth_largest(scores, k, ranks).item(), parts)
     assert found == [expected, expected]
     assert kth_largest(torch.cat(parts), k, ALONE).item() == expected
 
@@ -163,19 +164,19 @@ SCORES = st.lists(st.one_of(st.integers(-3, 3), EXTREMES, SPREAD), min_size=1, m
 
 @pytest.mark.parametrize("gathered", [window_module.GATHERED, 0])
 @given(parts=st.lists(SCORES, min_size=1, max_size=3), k=st.integers(1, 20))
-def test_the_kth_largest_is_that_of_the_sorted_list(simulated, gathered, parts, k):
+def test_the_kth_largest_is_that_of_the_sorted_list(gathered, parts, k):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window_module, "GATHERED", gathered)  # 0: digit by digit
-        found = simulated(len(parts)).run(
+        found = Simulated(len(parts)).run(
             lambda scores, ranks: kth_largest(torch.tensor(scores), k, ranks).item(), parts
         )
     ranked = sorted((score for part in parts for score in part), reverse=True) + [NOT_A_CANDIDATE] * k
     assert found == [ranked[k - 1]] * len(parts)
 
 
-def test_where_many_scores_would_come_together_counts_are_sent(simulated, monkeypatch):
+def test_where_many_scores_would_come_together_counts_are_sent(monkeypatch):
     monkeypatch.setattr(window_module, "GATHERED", 10)
-    group = simulated(2)
+    group = Simulated(2)
     parts = [torch.arange(0, 40, 2), torch.arange(1, 41, 2)]
     found = group.run(
         lambda scores, ranks: kth_largest(scores, 6, replace(ranks, size=2)).item(), parts
@@ -184,7 +185,7 @@ def test_where_many_scores_would_come_together_counts_are_sent(simulated, monkey
     assert group.moved == [4 * 65536 * 8] * 2
 
 
-def test_the_maximum_and_the_count_of_all_ranks(simulated):
+def test_the_maximum_and_the_count_of_all_ranks():
     # the largest of an action token is 3: the 9s are padding; the second rank has no token
     masks = [torch.tensor([[1, 1, 0]]), torch.tensor([[0, 0, 0]])]
     values = [torch.tensor([[-5.0, 3.0, 9.0]]), torch.tensor([[9.0, 9.0, 9.0]])]
@@ -194,16 +195,16 @@ def test_the_maximum_and_the_count_of_all_ranks(simulated):
         window = Window([tokens], [mask.long()], UNCLIPPED, ranks)
         return window.maximum([value]).item(), window.total([mask.bool()]).item(), window.count.item()
 
-    assert simulated(2).run(ask, masks, values) == [(3.0, 2, 2)] * 2
-    assert simulated(1).run(ask, masks[1:], values[1:]) == [(-math.inf, 0, 0)]
+    assert Simulated(2).run(ask, masks, values) == [(3.0, 2, 2)] * 2
+    assert Simulated(1).run(ask, masks[1:], values[1:]) == [(-math.inf, 0, 0)]
 
 
 @pytest.mark.parametrize("cov_type", ["kl_cov", "clip_cov"])
 @pytest.mark.parametrize("sizes", [[20, 20], [40, 1], [20, 10, 10]])
-def test_a_rank_moves_the_sums_and_its_best_scores(simulated, cov_config, cov_type, sizes):
+def test_a_rank_moves_the_sums_and_its_best_scores(cov_config, cov_type, sizes):
     config = cov_config(cov_type, 0.2)
     windows = [[batch([[-1.0] * size], [[1.0] * size])] for size in sizes]
-    group = simulated(len(sizes))
+    group = Simulated(len(sizes))
     group.run(lambda window, ranks: select_step(window, keys_like(window), config, UNCLIPPED, ranks), windows)
     # 8 bytes of a count, 16 of two largest values, 16 of two sums; the quota is floor(0.2 * 40) = 8 or floor(8.2) = 8
     # scores of 8 bytes, from the rank with one token as well, which pads

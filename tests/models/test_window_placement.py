@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from planned import select_step
+from simulated_ranks import Simulated
 
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.ranking import token_keys
@@ -99,7 +100,7 @@ SETTINGS = st.one_of(
 
 
 @given(step=steps(), settings=SETTINGS, eps=st.sampled_from([0.2, 0.9]))
-def test_any_placement_selects_what_one_list_of_all_tokens_does(simulated, cov_config, step, settings, eps):
+def test_any_placement_selects_what_one_list_of_all_tokens_does(cov_config, step, settings, eps):
     config, (samples, deal, extra) = cov_config(*settings), step
 
     def on_rank(hand, ranks):
@@ -113,7 +114,7 @@ def test_any_placement_selects_what_one_list_of_all_tokens_does(simulated, cov_c
             if chosen
         }
 
-    selected = set().union(*simulated(len(deal)).run(on_rank, deal))
+    selected = set().union(*Simulated(len(deal)).run(on_rank, deal))
     assert selected == brute_force(samples, config, eps)
 
 

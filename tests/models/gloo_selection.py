@@ -1,4 +1,4 @@
-"""One of several processes that select together; ``test_selection_placement.py`` starts them."""
+"""One of several processes that select together; ``test_window_placement.py`` starts them."""
 
 from datetime import timedelta
 
