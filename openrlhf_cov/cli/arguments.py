@@ -18,7 +18,7 @@ from openrlhf_cov.config import (
     SamplingConfig,
 )
 from openrlhf_cov.models.config import NOT_PERCENT, CovConfig
-from openrlhf_cov.models.method import UNCLIPPED
+from openrlhf_cov.models.method import CORRECT, UNCLIPPED
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer import cpu_host
@@ -207,6 +207,17 @@ class CovArgumentParser(Parser):
         for name in WITH_UPSTREAMS_ESTIMATOR:
             if name in given:
                 self.error(f"--{name} has no effect with {method.flag}, which computes the advantages itself; drop it")
+        low, high = getattr(args, "reward.clip_range")
+        if low > -1.0 or high < 1.0:
+            self.error(
+                f"--reward.clip_range {low:g} {high:g} cuts the advantages of {method.flag}, which may be -1 and 1; "
+                "widen it"
+            )
+        if method.two_valued and args.reward_incorrect > CORRECT:
+            self.error(
+                f"--reward_incorrect {args.reward_incorrect:g} counts as right with {method.flag}, as rewards above "
+                f"{CORRECT} do; lower it"
+            )
         for name, neutral in SHAPING.items() if method.two_valued else ():
             value = getattr(args, name)
             if value != neutral:

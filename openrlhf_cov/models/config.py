@@ -273,6 +273,9 @@ class CovConfig(*OF_METHODS):
                 yield f"{one.flag} and {other.flag}: each {SLOTS[one.slot]}, and a run has one that does; drop one"
             if one.by_covariance and other.by_covariance:
                 yield f"{one.flag} and {other.flag} both select by covariance, each with its own PPO clip; drop one"
+            clips = {each.ppo_clip for each in (one, other) if each.slot != "surrogate" and each.ppo_clip}
+            if len(clips) > 1:
+                yield f"{one.flag} and {other.flag} were each published with a PPO clip of its own; drop one"
         if self.cov_scope != "global":
             for method in self.methods:
                 if method.plan and not method.by_covariance:

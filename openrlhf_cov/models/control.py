@@ -47,7 +47,8 @@ class Controller:
     """Moves the setting of ``control`` from ``start`` by the sign of (target - entropy).
 
     The entropy is that of the policy before the updates of a global step, exact, over all its tokens; what follows
-    from it is applied in the next step. Within ``band`` nats of the target the value stays where it is.
+    from it is applied in the next step. Within ``band`` nats of the target the value stays where it is; at the target
+    itself, without a band, it moves as above it, as published.
     """
 
     def __init__(self, control: Control, start: float, band: float = 0.0) -> None:
@@ -64,7 +65,7 @@ class Controller:
         gap = target - entropy
         metrics = {"control/value": self.applied[self.control.setting], "control/gap": gap}
         if math.isfinite(gap):
-            direction = 0 if abs(gap) <= self.band else 1 if gap > 0 else -1
+            direction = 0 if abs(gap) < self.band else 1 if gap > 0 else -1
             self._value = self.control.moved(self._value, direction * self.control.raises)
             self._open = gap > 0
         return metrics

@@ -15,8 +15,17 @@ EPSILON = 1e-9
 
 
 def group_normalised(rewards: Tensor) -> Tensor:
-    """GRPO's advantages (G, K) of rewards (G, K): about the mean of a group, over its sample standard deviation."""
-    return (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + EPSILON)
+    """GRPO's advantages (G, K) of rewards (G, K): about the mean of a group, over its sample standard deviation.
+
+    0 in a group of equal rewards, where rounding of the mean over that of the deviation may be anything.
+    """
+    advantages = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + EPSILON)
+    return advantages.masked_fill(are_equal(rewards), 0.0)
+
+
+def are_equal(rewards: Tensor) -> Tensor:
+    """Mask (G, 1) of the groups whose rewards (G, K) are all the same."""
+    return (rewards == rewards[:, :1]).all(1, keepdim=True)
 
 
 def right(rewards: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.dynamics import RunningLaw
 from openrlhf_cov.models.method import CORRECT, Groups
-from openrlhf_cov.models.responses import is_two_valued
+from openrlhf_cov.models.responses import are_equal, is_two_valued
 from openrlhf_cov.models.returns import sums_to_the_end
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.benchmark_evaluation import of_benchmarks, with_benchmarks
@@ -98,14 +98,11 @@ class CovExperienceMaker(RemoteExperienceMaker):
         """
         method = self.config.estimator if self.config else None
         if method is None or method.estimate is None:
-            return super().compute_advantages_and_returns(experiences)
+            return self._upstreams_advantages(experiences)
         kls = [experience.kl for experience in experiences]
         entropy = _mean_entropy(experiences)
         experiences = super().compute_advantages_and_returns(experiences)
-        places = torch.tensor([place for experience in experiences for place in experience.index])
-        rewards = torch.cat([experience.rewards for experience in experiences])
-        in_order = torch.empty_like(rewards)
-        in_order[places] = rewards
+        in_order, places = _in_order_of_prompts(experiences)
         if method.two_valued and not is_two_valued(in_order):
             raise RunStopped(
                 f"{method.flag} needs one reward for right responses, above {CORRECT}, and one for all others, got "
@@ -128,6 +125,25 @@ class CovExperienceMaker(RemoteExperienceMaker):
             experience.advantages = experience.returns.clone()
             experience.info["return"] = reward.sum(-1)
         return experiences
+
+    def _upstreams_advantages(self, experiences: list) -> list:
+        """Upstream's, with ``group_norm`` for rewards of 0 in the place of others that a group has in common: of -0.1,
+        say, it divides what rounding leaves of their mean by that of their deviation, and all have an advantage of
+        0.8. Not where upstream still makes other rewards of them by their length."""
+        shaping = self.args.reward
+        by_length = (shaping.overlong_buffer_len, shaping.stop_properly_penalty_coef) != (None, None)
+        if by_length or self.args.algo.advantage.estimator != "group_norm":
+            return super().compute_advantages_and_returns(experiences)
+        in_order, places = _in_order_of_prompts(experiences)
+        groups = in_order.view(-1, self.args.rollout.n_samples_per_prompt)
+        groups = groups.masked_fill(are_equal(groups), 0.0)
+        given = [experience.rewards for experience in experiences]
+        for experience, rewards in zip(experiences, groups.flatten()[places].split([*map(len, given)]), strict=True):
+            experience.rewards = rewards
+        found = super().compute_advantages_and_returns(experiences)
+        for experience, rewards in zip(found, given, strict=True):
+            experience.rewards = experience.info["reward"] = rewards
+        return found
 
     @torch.no_grad()
     def get_cumulative_returns(self, rewards: Tensor, action_mask: Tensor | None, gamma: float) -> Tensor:
@@ -153,6 +169,15 @@ class CovExperienceMaker(RemoteExperienceMaker):
         next_values = pad(values[:, 1:], (0, 1))
         advantages = sums_to_the_end(rewards + next_values - values)
         return advantages, advantages + values
+
+
+def _in_order_of_prompts(experiences: list) -> tuple[Tensor, Tensor]:
+    """Rewards (N,) group by group, and the place of each sample of the experiences among them (N,)."""
+    places = torch.tensor([place for experience in experiences for place in experience.index])
+    rewards = torch.cat([experience.rewards for experience in experiences])
+    in_order = torch.empty_like(rewards)
+    in_order[places] = rewards
+    return in_order, places
 
 
 def _mean_entropy(experiences: list) -> float:

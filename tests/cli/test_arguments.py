@@ -108,6 +108,11 @@ REFUSED = [
     ),
     (["--method", "steer", "--steer_max", "1.1"], ["--steer_max", "--steer_form linear", "got --steer_form expon"]),
     (["--method", "lp_reg", "--actor.dual_clip", "3"], ["--actor.dual_clip 3", "--method lp_reg"]),
+    (["--method", "lp_reg,sapo"], ["--method lp_reg", "--method sapo"]),
+    (["--method", "lp_reg", "--cov_type", "clip_cov"], ["--method lp_reg", "--cov_type clip_cov", "clip of its own"]),
+    (["--method", "nsr", "--reward.clip_range", "0", "1"], ["--reward.clip_range 0 1", "--method nsr"]),
+    (["--method", "psr", "--reward.clip_range", "-1", "0.5"], ["--reward.clip_range -1 0.5", "--method psr"]),
+    (["--method", "psr", "--reward_incorrect", "0.9"], ["--reward_incorrect 0.9", "--method psr"]),
     (["--method", "lp_reg", "--lp_reg_frac", "0.5"], ["--lp_reg_frac 0.5", "50.0%", "--allow_large_cov_ratio"]),
     (
         ["--method", "entrocraft,adaptive_entropy", "--entropy_target", "0.2", *GROUP_NORM],

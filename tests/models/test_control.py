@@ -59,11 +59,16 @@ def test_a_ratio_is_doubled_and_halved_within_its_bounds():
     assert applied("kl_cov_ratio", 5e-5, 0.3, [0.4] * 3) == pytest.approx([2.5e-5, 2e-5, 2e-5])
 
 
-def test_it_stays_within_the_band_and_at_the_target():
+def test_it_stays_within_the_band():
     assert applied("positive_weight", 0.5, 0.3, [0.3, 0.25, 0.35, 0.2, 0.4], band=0.06) == pytest.approx(
         [0.5, 0.5, 0.5, 0.45, 0.5]
     )
-    assert applied("positive_weight", 0.5, 0.3, [0.3]) == [0.5]
+
+
+def test_at_the_target_it_moves_as_above_it():
+    # METHODS 2.1: c + step if h < H* else c - step; 2.11: weight - 0.05 if h < H* else weight + 0.05
+    assert applied("entropy_bonus", 1e-3, 0.3, [0.3]) == [0.0]  # and its gate is closed
+    assert applied("positive_weight", 0.5, 0.3, [0.3]) == pytest.approx([0.55])
 
 
 @pytest.mark.parametrize("entropy", [math.nan, math.inf])

@@ -26,3 +26,8 @@ def test_grpo_by_hand():
         pytest.approx([1.5, -0.5, -0.5, -0.5]),
         [0.0] * 4,
     ]
+
+
+@pytest.mark.parametrize("reward", [-0.3, -0.1, 0.7])
+def test_equal_rewards_are_no_advantage(reward):
+    assert not group_normalised(torch.full((2, 8), reward)).any()  # off by rounding, the mean and the deviation

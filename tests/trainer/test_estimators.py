@@ -74,6 +74,17 @@ def test_every_token_has_the_advantage_of_its_response():
     assert one.info["group_reward_std"].tolist() == [0.5] * 4
 
 
+@pytest.mark.parametrize("reward", [-0.3, -0.1, 0.1, 0.7])
+def test_equal_rewards_of_a_group_are_no_advantage(reward):
+    # of -0.1 seven times the mean is off by rounding, and so is the deviation: their ratio was 0.8
+    found = maker("none", "group_norm")
+    made = found.compute_advantages_and_returns(experiences([[0, 5, 2], [4, 1, 3, 6, 7]], [reward] * 4 + REWARDS[4:]))
+    assert [advantages(made)[i] for i in range(4)] == [[0.0] * LENGTHS[i] for i in range(4)]
+    # three of four right: mean 3/4, deviation 1/2
+    assert advantages(made)[7] == pytest.approx([-1.5] * LENGTHS[7], rel=1e-5)
+    assert made[0].info["reward"].tolist() == pytest.approx([reward, 1.0, reward])  # what is logged stays
+
+
 def test_samples_may_be_spread_in_any_order():
     orders = [[[0, 1, 2, 3], [4, 5, 6, 7]], [[7, 0, 3], [2, 5], [6, 1, 4]]]
     first, second = (

@@ -60,7 +60,12 @@ def penalty(settings: LpRegSettings, batch: TokenBatch, plan: Plan) -> Tensor:
 
 
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
-    """A rank has whole rows of logits; nothing clips the tokens that are held."""
+    """A rank has whole rows of logits; the tokens that are held have PPO's surrogate without its clip."""
+    if settings.surrogate is not None:
+        return (
+            f"--method lp_reg holds tokens beside PPO's unclipped surrogate, in whose place {settings.surrogate.flag} "
+            "puts its own; drop one"
+        )
     for name in ("ds.ring_attn_size", "ds.tensor_parallel_size"):
         if flags.get(name, 1) != 1:
             return f"--method lp_reg compares all tokens of a row, which --{name} {flags[name]} splits; drop it"

@@ -45,7 +45,7 @@ def estimate(settings: QaeSettings, groups: Groups) -> Tensor:
     if settings.qae_baseline == "linear":
         baseline = rewards.quantile(settings.qae_quantile, dim=1, keepdim=True)
     else:
-        place = math.ceil(settings.qae_quantile * rewards.shape[1] - 1e-9)  # 0.07 * 100 is above 7
+        place = max(1, math.ceil(settings.qae_quantile * rewards.shape[1] - 1e-9))  # 0.07 * 100 is above 7
         baseline = rewards.sort(1).values[:, place - 1 : place]
     return (rewards - baseline) / (rewards.std(1, keepdim=True) + EPSILON)
 
