@@ -69,11 +69,10 @@ def evaluated(flags, inputs):
 @pytest.mark.parametrize("flags", SAVES)
 def test_checkpoints_of_another_run_are_not_replaced(refusal, check, inputs, tmp_path, flags):
     put_checkpoint(tmp_path / "checkpoints")
-    flags = evaluated(flags, inputs)
-    message = refusal({}, *flags)
+    message = refusal({}, *(saves := evaluated(flags, inputs)))
     assert message.startswith(f"--ckpt.path {tmp_path / 'checkpoints'} holds _actor/global_step5 of another run")
     assert message.endswith("choose a new folder, or continue that run with --ckpt.load_enable")
-    check({}, *flags, "--ckpt.load_enable")
+    check({}, *saves, "--ckpt.load_enable")
 
 
 @pytest.mark.parametrize("flags", SAVES_NOT)

@@ -14,10 +14,7 @@ import pytest
 
 from openrlhf_cov.rewards.code.sandbox import Limits, Sandbox, SandboxError
 
-LEFT_FREE = """
-import os, threading
-print(sorted(os.listdir('/tmp')), threading.active_count(), os.getpid())
-"""
+LEFT_FREE = "import os, threading; print(sorted(os.listdir('/tmp')), threading.active_count(), os.getpid())"
 FRESH = b"[] 1 1\n"
 
 
