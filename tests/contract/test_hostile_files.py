@@ -203,7 +203,7 @@ def read_model_config(tmp_path, line):
 
 def look_for_code(tmp_path, line):
     (tmp_path / "config.json").write_bytes(line)
-    preflight._check_config("--model", str(tmp_path), "is no model", trusted=False)
+    preflight._checked_config("--model", str(tmp_path), "is no model", trusted=False)
 
 
 def read_a_request(tmp_path, line):

@@ -17,6 +17,7 @@ REPLACED = {
     ("trainer/bad_updates.py", "optimizer._update_scale"),
     ("trainer/bad_updates.py", "optimizer.step"),
     ("trainer/checkpoints.py", "setattr(owner, ...)"),
+    ("trainer/actor_model.py", "head.forward"),
     ("cli/host/probe.py", "handler.emit"),
     ("utils/terminal.py", "sys.excepthook"),
     ("rewards/code/inside/testing.py", "pytest.param"),
@@ -24,8 +25,9 @@ REPLACED = {
     ("rewards/code/inside/remote.py", "setattr(Remote, ...)"),
     ("rewards/code/inside/program.py", "setattr(builtins, ...)"),
 }
-"""Methods of objects that DeepSpeed makes itself, so no subclass can stand in; of the standard library's; and, inside
-of the sandbox for programs, modules that are ours by other names, as tests of programs import them."""
+"""Methods of objects that DeepSpeed and transformers make, so no subclass can stand in (the output head's, for
+a call); of the standard library's; and, inside of the sandbox for programs, modules that are ours by other names, as
+tests of programs import them."""
 
 PROGRAM = """
 import importlib, inspect, json, pkgutil, sys
