@@ -324,8 +324,7 @@ def test_dynamic_batches_need_as_many_samples_on_every_rank(refusal, check, rank
 
 def test_what_upstreams_strategy_refuses_is_a_line_of_its_own(refusal, monkeypatch):
     monkeypatch.setattr("deepspeed.version", "0.1.0")
-    changes = {"--ref.num_gpus_per_node": 2} | TWO_ACTORS | PARALLEL
-    assert refusal(changes).startswith("upstream refuses the settings of DeepSpeed: DeepSpeed version must be")
+    assert "DeepSpeed: DeepSpeed version must be" in refusal({"--ref.num_gpus_per_node": 2} | TWO_ACTORS | PARALLEL)
 
 
 def checkpointed(folder, run, partial=()):
