@@ -1,7 +1,7 @@
 """The same task through this project, stock OpenRLHF and TRL, run by run in turns on one host; prints Markdown.
 
     python benchmarks/race/race.py --task embedded --folder runs/tiny_task --rounds 5
-    python benchmarks/race/race.py --task smollm2 --folder runs --rounds 5 --steps 3     # hours
+    python benchmarks/race/race.py --task smollm2 --folder runs --rounds 3 --steps 2 --prompts 4     # two hours
     python benchmarks/race/race.py --table runs/race/embedded.jsonl                      # of what was measured
 
 ``--folder`` holds what ``make demo`` makes, or ``make smollm`` and ``prepare_data --output runs/gsm8k``. TRL gets an

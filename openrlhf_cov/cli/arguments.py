@@ -210,8 +210,8 @@ class CovArgumentParser(Parser):
         low, high = getattr(args, "reward.clip_range")
         if low > -1.0 or high < 1.0:
             self.error(
-                f"--reward.clip_range {low:g} {high:g} cuts the advantages of {method.flag}, which may be -1 and 1; "
-                "widen it"
+                f"--reward.clip_range {low:g} {high:g} does not hold -1 and 1 and may cut the advantages of "
+                f"{method.flag}; widen it"
             )
         if method.two_valued and args.reward_incorrect > CORRECT:
             self.error(

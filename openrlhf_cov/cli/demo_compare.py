@@ -1,4 +1,4 @@
-"""``make demo-compare``: an embedded task with plain GRPO, Clip-Cov and KL-Cov from the same seeds, and one report.
+"""``make demo-compare TASK=…``: an embedded task with plain GRPO, Clip-Cov and KL-Cov through Ray, and one report.
 
 As ``make demo``, one method after the other, without the KL term to the untrained policy: the entropy law of the
 baseline is stated without. The runs lie in folders of their own under ``--output``.

@@ -3,6 +3,7 @@
 Each fault is one line: what, flag, value, what to do. Notes are lines that do not stop a run.
 """
 
+import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -113,7 +114,8 @@ def shape_faults(args: SimpleNamespace, shape: ModelShape) -> Iterator[str]:
             f"--ds.ring_attn_head_stride {stride} does not divide the model's {shape.kv_heads} heads of keys; "
             "use a divisor"
         )
-    if shape.max_positions and args.data.max_len > shape.max_positions:
+    allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") not in ("0", "")
+    if shape.max_positions and args.data.max_len > shape.max_positions and not allowed:
         yield (
             f"--data.max_len {args.data.max_len} is more than the {shape.max_positions} positions of the model "
             "(max_position_embeddings), which vLLM refuses; lower it, and --rollout.max_new_tokens with it"

@@ -104,10 +104,14 @@ def _stretched(config: Mapping[str, Any]) -> int | None:
     """max_position_embeddings as vLLM counts them: times the factor of other rotary embeddings than these."""
     longest = config.get("max_position_embeddings")
     rope = config.get("rope_parameters") or config.get("rope_scaling")
-    if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type", "default")) in UNSTRETCHED:
-        return longest
-    start, factor = rope.get("original_max_position_embeddings") or longest, rope.get("factor") or 1.0
-    return int(start * factor) if isinstance(start, int) and isinstance(factor, int | float) else None
+    kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else "default"
+    if kind not in UNSTRETCHED:
+        if kind == "yarn":
+            longest = rope.get("original_max_position_embeddings") or longest
+        factor = rope.get("factor") or 1.0
+        longest = int(longest * factor) if isinstance(longest, int) and isinstance(factor, int | float) else None
+    allowed = config.get("model_max_length")
+    return max(longest, allowed) if longest and isinstance(allowed, int) else longest
 
 
 def _positive(config: Mapping[str, Any], key: str) -> int:

@@ -124,7 +124,7 @@ class CovActor(Actor):
         """True if two samples of one prompt get the logits of rows of their own side by side, nothing of the first
         goes into the second, and places are told by positions."""
         weight = next(self.model.parameters())
-        sequences = torch.tensor([[2, 1, 3, 4, 0, 1], [2, 1, 3, 0, 2, 4]], device=weight.device)
+        sequences = torch.tensor([[2, 1, 3, 4, 0, 1], [2, 1, 3, 0, 2, 4]], device=self.model.device)
         attention_mask, asked = torch.ones_like(sequences), torch.zeros_like(sequences, dtype=torch.bool)
         asked[:, 2:5] = True
         layout = shared_layout(sequences, attention_mask, asked, token_cost=1e9)
@@ -133,7 +133,7 @@ class CovActor(Actor):
         changed = layout.tokens.clone()
         changed.view(-1)[first] = 3 - layout.tokens.view(-1)[first].clamp(max=3)
         mask = layout.additive(weight.dtype)
-        in_a_row = torch.arange(layout.tokens.shape[1], device=weight.device).expand_as(layout.positions)
+        in_a_row = torch.arange(layout.tokens.shape[1], device=sequences.device).expand_as(layout.positions)
         tries = ((layout.tokens, layout.positions), (changed, layout.positions), (layout.tokens, in_a_row))
         try:
             with _evaluating(self):
@@ -160,12 +160,12 @@ class CovActor(Actor):
 
         Tried once, on the same tokens on every rank: with ZeRO-3 all must go on with the same calls of the model.
         """
-        tokens = torch.tensor([[2, 1, 3]], device=next(self.model.parameters()).device)
+        tokens = torch.tensor([[2, 1, 3]], device=self.model.device)
         mask = None if self.packing_samples else torch.ones_like(tokens)
         answers: list[Tensor] = []
 
         def answer(hidden: Tensor) -> Tensor:
-            answers.append(hidden.new_ones(3))
+            answers.append(hidden.new_ones(3, dtype=torch.float32))  # as log-probs are
             return answers[-1]
 
         try:
@@ -174,8 +174,9 @@ class CovActor(Actor):
         except Exception as error:  # whatever a model makes of an answer that it does not expect
             logger.info(f"log-probs are computed as upstream does: {error}")
             return False
-        (given,) = answers
-        same = isinstance(logits, Tensor) and (logits.shape, logits.dtype) == (given.shape, given.dtype)
+        given = answers[0] if len(answers) == 1 else None  # it may use the weight without a call, or call twice
+        same = given is not None and isinstance(logits, Tensor)
+        same = same and (logits.shape, logits.dtype) == (given.shape, given.dtype)
         if not same or logits.data_ptr() != given.data_ptr() or given._version:
             logger.info("this model changes its logits after the output head: log-probs are computed as upstream does")
             return False
@@ -253,12 +254,13 @@ def _rope_types(config: Mapping[str, Any]) -> set[Any]:
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
     """While the body runs, the model is not in training."""
-    training = model.training
+    training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         yield
     finally:
-        model.train(training)
+        for module in training:
+            module.training = True
 
 
 @contextmanager

@@ -109,6 +109,8 @@ def test_what_a_config_leaves_out_has_the_default_of_transformers():
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}}, 128),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": None}}, 64),
         ({"rope_scaling": {"rope_type": "linear", "factor": "2"}}, None),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 32}}, 128),
+        ({"rope_scaling": None, "model_max_length": 100}, 100),  # which vLLM takes as well
         ({"rope_scaling": None}, 64),
     ],
 )

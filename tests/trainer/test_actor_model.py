@@ -162,6 +162,17 @@ def test_a_model_that_changes_its_logits_is_upstreams(folder_of, asked, name):
     assert not any("forward" in vars(module) for module in actor.modules())
 
 
+@pytest.mark.parametrize(("made", "ends"), [
+    (lambda h, head: head(h).float(), True), (lambda h, head: head(h).to(h.dtype), False),
+    (lambda h, head: h @ head.weight.T, False), (lambda h, head: head(h) + head(h), False),
+])  # fmt: skip
+def test_models_that_do_more_or_less_than_call_their_head_once(folder_of, made, ends):
+    actor = CovActor(folder_of("llama"), **SETTINGS | dict(param_dtype="bf16"))
+    model = actor.model
+    model.forward = lambda tokens, **others: {"logits": made(model.model(tokens, **others)[0], model.lm_head)}
+    assert actor._ends_with_its_head is ends
+
+
 @pytest.mark.parametrize(("target", "scores"), [("lm_head", 0), ("q_proj", 2)])
 def test_lora(folder_of, asked, target, scores):
     found = []
@@ -241,7 +252,7 @@ def test_samples_without_action(folder_of, name):
     actor = CovActor(folder_of(name), **SETTINGS)
     log_probs = actor(sequences, torch.zeros_like(action), attention)
     # with ZeRO-3 a rank without an action must call the model as often as the others
-    assert actor._ends_with_its_head == (name == "llama")
+    assert actor._ends_with_its_head is (name == "llama")
     assert not log_probs.any()
     log_probs.sum().backward()
     assert all(not parameter.grad.any() for parameter in actor.parameters())
