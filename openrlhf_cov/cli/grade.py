@@ -125,6 +125,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         config = RewardConfig.from_args(args)
+        if args.output and args.output.resolve() == args.file.resolve():
+            raise UsageError(f"--output {args.output} is the file of the responses; give another file")
         if args.compare and config.reward_grader != "strict":
             raise UsageError("--compare asks both graders; drop --reward_grader")
         require_grader("published" if args.compare else config.reward_grader)

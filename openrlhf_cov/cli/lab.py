@@ -11,7 +11,7 @@ from typing import Any
 
 from openrlhf_cov.cli.arguments import add_config_arguments, given_flags, unread_clip, unread_flags
 from openrlhf_cov.cli.packages import require
-from openrlhf_cov.cli.program import check_folder
+from openrlhf_cov.cli.program import alone_in, check_folder
 from openrlhf_cov.cli.tiny_tasks import check_sandbox
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.lab.settings import PPO_CLIP, LabSettings
@@ -63,6 +63,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     try:
         result = train(request)
+    except UsageError as error:
+        parser.error(str(error))
     except ValueError as error:
         if not str(error).startswith("--"):
             raise
@@ -85,6 +87,9 @@ class LabRequest:
     def of(cls, parser: Parser, words: Sequence[str]) -> "LabRequest":
         """ValueError for settings that are refused; the parser refuses words that are no flags."""
         args = parser.parse_args(list(words))
+        for name, lowest in (("threads", 1), ("base_seed", 0)):
+            if not lowest <= getattr(args, name) < 2**31:
+                raise ValueError(f"--{name} is a number from {lowest} to 2^31 - 1, got {getattr(args, name)}")
         given = given_flags(parser.parse_args, list(words), args)
         return cls(words, args, LabSettings.from_args(args), configured(args, given))
 
@@ -119,7 +124,8 @@ class LabRequest:
     def is_another(self) -> bool:
         """Whether its folder holds anything else than this run or a part of it."""
         output: Path = self.args.output
-        return output.exists() and any(output.iterdir()) and not self._is_of_this_run()
+        there = output.exists() and any(not path.name.startswith(".") for path in output.iterdir())
+        return there and not self._is_of_this_run()
 
     def _is_of_this_run(self) -> bool:
         """A setting that did not exist yet when a run was made had what is its default now."""
@@ -184,8 +190,13 @@ def measure(request: LabRequest, steps: int) -> dict[str, float]:
 
 def train(request: LabRequest) -> dict[str, float]:
     """The result of a run that writes ``metrics.jsonl``, ``eval.jsonl``, ``test.json`` and, last, ``result.json``."""
-    lab, output = prepare(request), request.args.output
-    output.mkdir(parents=True, exist_ok=True)
+    lab = prepare(request)
+    with alone_in(request.args.output):
+        return _train(lab, request)
+
+
+def _train(lab: Any, request: LabRequest) -> dict[str, float]:
+    output: Path = request.args.output
     write_json(output / RUN_FILE, request.record)
     write_command(output, ["lab", *request.words])
     for name in (METRICS_FILE, EVAL_FILE, RESULT_FILE):

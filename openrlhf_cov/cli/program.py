@@ -1,9 +1,11 @@
 """What commands share: where they write, and how they end: one line and the exit status."""
 
+import fcntl
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from openrlhf_cov.errors import RunStopped, UsageError
@@ -30,6 +32,23 @@ def run_as_program(name: str, work: Callable[[], int | None]) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)  # None: it was not set by Python
+
+
+@contextmanager
+def alone_in(output: Path) -> Iterator[None]:
+    """While the body runs, no other process that asks so writes this folder, which is made; UsageError where one does.
+
+    The lock ends with the process, however it ends.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    with (output / ".lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(
+                f"--output {output}: another process is writing there; wait for it, or give another folder"
+            ) from error
+        yield
 
 
 def check_folder(output: Path) -> None:

@@ -12,6 +12,7 @@ from openrlhf_cov.analysis.naming import NAMINGS
 from openrlhf_cov.cli.program import check_folder
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.json_lines import write_lines
+from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE
 from openrlhf_cov.utils.terminal import Parser, one_line, refuse, say
 
 if TYPE_CHECKING:
@@ -125,6 +126,8 @@ def check_places(output: Path | None, export: str | None) -> None:
         path = Path(export)
         if path.is_dir():
             raise UsageError(f"--export {path} is a folder; give a file, or - for stdout")
+        if path.name in (METRICS_FILE, EVAL_FILE) and path.exists():
+            raise UsageError(f"--export {path} is the log of a run; give another file")
         if output and path.parent == output and not output.exists():
             return  # it will be made
         if not path.parent.is_dir():

@@ -14,7 +14,7 @@ from pathlib import Path
 from openrlhf_cov.cli import lab
 from openrlhf_cov.cli.local_ray import STOP_TIMEOUT
 from openrlhf_cov.cli.packages import require
-from openrlhf_cov.cli.program import run_as_program
+from openrlhf_cov.cli.program import alone_in, run_as_program
 from openrlhf_cov.cli.study_ray import RayStudy
 from openrlhf_cov.cli.study_runs import LabStudy, Study
 from openrlhf_cov.errors import RunStopped, UsageError, reason_of
@@ -69,6 +69,8 @@ def answer(args: argparse.Namespace) -> None:
         output: Path = args.output or Path("runs/study") / args.spec.stem
         study = kind(spec, output.absolute(), (args.base_policies or lab.base_policies()).absolute())
         study.check(args.spec)
+        if args.pack and args.pack.resolve() == args.spec.resolve():
+            raise UsageError(f"--pack {args.pack} would replace the spec; give another file")
         if args.unpack:
             study.take(args.unpack)
         require(("torch", "transformers", "openrlhf"))
@@ -79,7 +81,10 @@ def answer(args: argparse.Namespace) -> None:
         if isinstance(study, LabStudy) and args.dry_run:
             dry_run(study, jobs)
             return
-        failure = "" if args.page else run(study, jobs)
+        failure = ""
+        if not args.page:
+            with alone_in(study.output):
+                failure = run(study, jobs)
         write(study, args.pack)
         if failure:
             raise RunStopped(failure)

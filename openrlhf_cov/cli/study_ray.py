@@ -66,6 +66,7 @@ class RayStudy(Study):
 
     def check(self, path: Path) -> None:
         """See ``Study``; the trainer's own checks of a run come when it starts."""
+        self.refuse_own_flags(path, "--ckpt.output_dir", "--ckpt.path", "--train.seed", "--help")
         self._check_looks(path)
         said = io.StringIO()
         for arm in self.spec.arms:

@@ -40,6 +40,14 @@ class Study(ABC):
             return []
         return ["--task", self.spec.task, *self.spec.words, *arm.words, *run.cell, "--train.seed", str(run.seed)]
 
+    def refuse_own_flags(self, path: Path, *own: str) -> None:
+        """UsageError for a flag that the study sets itself, in any spelling that a parser takes for it."""
+        of_arms = ((f"arm {arm.name}", (*arm.words, *cell)) for arm in self.spec.arms for cell in arm.cells)
+        for place, words in (("flags", self.spec.words), *of_arms):
+            for name in (word.split("=")[0] for word in words if len(word) > 3):
+                if any(flag.startswith(name) for flag in own):
+                    raise UsageError(f"{path}: {place}: {name} is what the study sets itself; drop it")
+
     @abstractmethod
     def check(self, path: Path) -> None:
         """Every cell of every arm is a run that can be made; UsageError names the file, the arm and what is wrong."""
@@ -104,6 +112,7 @@ class LabStudy(Study):
 
     def check(self, path: Path) -> None:
         """See ``Study``."""
+        self.refuse_own_flags(path, "--output", "--base_policies", "--train.seed", "--help")
         known = lab.build_parser()._option_string_actions
         for flag in self.spec.needs:
             if flag not in known:

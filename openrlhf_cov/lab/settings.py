@@ -1,5 +1,6 @@
 """What a run in the laboratory does; read without PyTorch."""
 
+import math
 from dataclasses import dataclass, fields
 
 from openrlhf_cov.settings import Settings, setting
@@ -55,6 +56,17 @@ class LabSettings(Settings):
             raise ValueError(
                 f"--{flags['group']} is at least 2, got {self.group}: advantages are about the mean of a group"
             )
+        for name in (each.name for each in fields(self) if each.type is int or each.type == "int"):
+            if not 0 <= getattr(self, name) < 2**31:
+                raise ValueError(f"--{flags[name]} is a number from 0 to 2^31 - 1, got {getattr(self, name)}")
+        if not 0.0 < self.learning_rate <= 1.0:
+            raise ValueError(f"--{flags['learning_rate']} is above 0 and at most 1, got {self.learning_rate}")
+        if not math.isfinite(self.entropy_coef):
+            raise ValueError(f"--{flags['entropy_coef']} is a finite number, got {self.entropy_coef}")
+        if not 0.0 <= self.kl_coef < math.inf:
+            raise ValueError(f"--{flags['kl_coef']} is a finite number of at least 0, got {self.kl_coef}")
+        if not all(distance >= 0.0 for distance in self.clip):  # nor NaN
+            raise ValueError(f"--{flags['clip']} takes distances from 1 of at least 0, got {self.clip}")
         samples = self.prompts * self.group
         if samples % self.updates:
             raise ValueError(f"--updates divides the {samples} samples of a rollout, got {self.updates}")

@@ -104,7 +104,8 @@ def _stretched(config: Mapping[str, Any]) -> int | None:
     """max_position_embeddings as vLLM counts them: times the factor of other rotary embeddings than these."""
     longest = config.get("max_position_embeddings")
     rope = config.get("rope_parameters") or config.get("rope_scaling")
-    kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else "default"
+    rope = rope if isinstance(rope, dict) else {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in UNSTRETCHED:
         if kind == "yarn":
             longest = rope.get("original_max_position_embeddings") or longest

@@ -90,10 +90,22 @@ class Spec:
         return next(arm for arm in self.arms if arm.name == name)
 
 
+class _OneOfEach(yaml.SafeLoader):
+    """Of a key that stands twice YAML takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """See ``yaml.SafeLoader``; ValueError for a key that stands twice."""
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise ValueError(f"line {node.start_mark.line + 1}: {twice!r} stands twice in these fields; drop one")
+        return super().construct_mapping(node, deep)
+
+
 def read_spec(path: Path) -> Spec:
     """The study in a file; UsageError with one line that names the file, the field and the value."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _OneOfEach)
         return spec_of(content)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error
@@ -120,6 +132,9 @@ def spec_of(content: Any) -> Spec:
     arms: list[Arm] = []
     for number, each in enumerate(found["arms"], 1):
         arms.append(_arm(each, f"arm {number}", arms, grid, seeds))
+    for arm in arms:
+        if repeated := set(arm.seeds) & {*tuning.seeds, *tuning.final_seeds}:
+            raise ValueError(f"arm {arm.name}: seeds: {min(repeated)} is one of the tuning's; give it fresh ones")
     if not tuning.seeds:
         for arm in arms:
             if len(arm.cells) > 1 and arm.at is None:

@@ -97,6 +97,14 @@ def test_a_bad_setting_is_one_line(tmp_path, capsys):
     assert "--reward_timeout" in capsys.readouterr().err
 
 
+def test_responses_are_not_replaced_by_their_grades(tmp_path, capsys):
+    path = write(tmp_path / "rows.jsonl", ROWS)
+    before = path.read_text()
+    assert grade.main([str(path), "--output", str(path)]) == 2
+    assert "is the file of the responses" in capsys.readouterr().err
+    assert path.read_text() == before
+
+
 class TestCompare:
     ROWS = (*ROWS, {"response": r"so \boxed{3+2}", "answer": 5})
 

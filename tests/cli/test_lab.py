@@ -3,6 +3,7 @@ import json
 import pytest
 
 from openrlhf_cov.cli import lab
+from openrlhf_cov.cli.program import alone_in
 from openrlhf_cov.lab import tasks
 from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
 from openrlhf_cov.utils.metrics_log import read_metrics
@@ -103,6 +104,14 @@ def test_a_clip_in_place_of_the_methods_is_another_run(tmp_path, base_policies, 
         (["--kl_cov_ratio", "2e-2"], "--kl_cov_ratio only applies to --cov_type kl_cov"),
         (["--cov_type", "kl_cov", "--actor.eps_clip_low_high", "0.2", "0.2"], "which has no PPO clip"),
         (["--task", "sums"], "invalid choice"),
+        (["--train.seed", "-1"], "--train.seed is a number from 0 to 2^31 - 1, got -1"),
+        (["--test_samples", "9" * 20], "--test_samples is a number from 0"),
+        (["--threads", "0"], "--threads is a number from 1 to 2^31 - 1, got 0"),
+        (["--base_seed", "-1"], "--base_seed is a number from 0"),
+        *((["--actor.adam.lr", rate], "--actor.adam.lr is above 0") for rate in ("0", "-1", "nan", "inf", "1e38")),
+        (["--actor.entropy_coef", "inf"], "--actor.entropy_coef is a finite number, got inf"),
+        (["--algo.kl.init_coef", "nan"], "--algo.kl.init_coef is a finite number of at least 0, got nan"),
+        (["--actor.eps_clip_low_high", "nan", "0.2"], "--actor.eps_clip_low_high takes distances from 1"),
         ([], "is not empty and does not hold this run"),
     ],
 )
@@ -116,6 +125,15 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, flags, said):
     assert said in error
     assert error.count("\n") == 1
     assert (tmp_path / "run" / "lab.json").read_text() == '{"steps": [['
+
+
+def test_two_processes_do_not_write_one_run(tmp_path, base_policies, capsys):
+    with alone_in(tmp_path / "run"), pytest.raises(SystemExit) as refused:
+        lab.main(["--output", str(tmp_path / "run"), *base_policies, *SHORT])
+    assert refused.value.code == 2
+    assert "another process is writing there" in capsys.readouterr().err
+    with alone_in(tmp_path / "run"):  # which has ended
+        assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
 
 
 def test_base_policies_are_made_once(tmp_path, monkeypatch, base_policies):

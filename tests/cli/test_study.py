@@ -123,6 +123,11 @@ def test_a_dry_run_says_how_long_and_makes_nothing(tmp_path, base_policies, spec
         ({"arms": [{"name": "x", "flags": "--cov_type kl_cov --kl_cov_ratio 0.5"}]}, [], "arm x: --kl_cov_ratio 0.5"),
         ({"colour": 1}, [], "the study has no field 'colour'"),
         ({}, ["--jobs", "0"], "--jobs is at least 1, got 0"),
+        ({"flags": "--outp elsewhere"}, [], "flags: --outp is what the study sets itself"),
+        ({"flags": "--train.seed=3"}, [], "flags: --train.seed is what the study sets itself"),
+        ({"arms": [{"name": "x", "flags": "--base_policies d"}]}, [], "arm x: --base_policies is what the study sets"),
+        ({"arms": [{"name": "x", "grid": {"--train.seed": [1]}}]}, [], "arm x: --train.seed is what the study sets"),
+        ({"flags": "--help"}, [], "flags: --help is what the study sets itself"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, spec_file, changes, flags, said):

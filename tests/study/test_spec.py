@@ -64,6 +64,7 @@ def test_cells_are_all_pairs_of_the_common_grid_and_the_arms(spec):
         ("tuning.finalists", 0, "tuning.finalists is a number from 1, got 0"),
         ("tuning.final_seeds", [100], "tuning.final_seeds: 100 is one of tuning.seeds"),
         ("tuning.seeds", [], "arm GRPO: grid has 4 cells and tuning.seeds is empty"),
+        ("arms.0.seeds", [5, 101], "arm GRPO: seeds: 101 is one of the tuning's"),
     ],
 )
 def test_a_wrong_field_is_named_with_its_value(content, path, value, said):
@@ -81,6 +82,13 @@ def test_a_file_that_is_no_study_is_refused_in_one_line(tmp_path, text):
         read_spec(path)
     assert str(path) in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("title: x\ntask: commands\nseeds: [1]\narms:\n  - name: a\n    flags: --a\n    flags: --b\n")
+    with pytest.raises(UsageError, match=r"x\.yaml: line 5: 'flags' stands twice"):
+        read_spec(path)
 
 
 def test_a_missing_file_is_said(tmp_path):
