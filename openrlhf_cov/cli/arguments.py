@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from openrlhf_cov.cli.flag_ranges import range_faults
 from openrlhf_cov.config import (
     DryRunConfig,
     EvaluationConfig,
@@ -67,23 +68,8 @@ SHAPING = {
 }
 """Flags that make rewards of more than two values -> the value that does not."""
 
-POSITIVE = (
-    *(f"{model}.num_nodes" for model in ("actor", "ref", "critic", "reward")),
-    *(f"{model}.num_gpus_per_node" for model in ("actor", "ref", "critic", "reward")),
-    *("vllm.num_engines", "vllm.tensor_parallel_size", "ds.ring_attn_size", "ds.tensor_parallel_size"),
-    *("rollout.batch_size", "rollout.micro_batch_size", "rollout.n_samples_per_prompt", "rollout.max_new_tokens"),
-    *("rollout.vllm_generate_batch_size", "rollout.max_tokens_per_gpu", "train.max_tokens_per_gpu"),
-    *("train.batch_size", "train.micro_batch_size", "train.max_epochs", "train.num_episodes"),
-    *("train.async_queue_size", "data.max_len", "data.max_samples"),
-    *("eval.n_samples_per_prompt", "logger.logging_steps"),
-)
-"""Upstream's flags that count something: at least 1, or not given where upstream has no default."""
-
 PROTOCOL_FLAGS = ("eval.n_samples_per_prompt", "eval.temperature")
 """Upstream's flags that a protocol of ours sets for ``bench:`` unless they are given."""
-
-INTERVALS = ("ckpt.save_steps", "eval.steps")
-"""Upstream's flags that say every how many steps: at least 1, or -1 for never."""
 
 
 class CovArgumentParser(Parser):
@@ -153,11 +139,8 @@ class CovArgumentParser(Parser):
         """Refuse numbers that upstream divides by or waits for, before its own checks compute with them."""
         if getattr(args, "vllm.num_engines") is None:
             self.error("--vllm.num_engines is missing: rollouts come from vLLM; use at least 1")
-        for name in (*POSITIVE, *INTERVALS):
-            value = getattr(args, name)
-            if value is None or value >= 1 or (name in INTERVALS and value == -1):
-                continue
-            self.error(f"--{name} is at least 1{' (or -1: never)' if name in INTERVALS else ''}, got {value}")
+        for fault in range_faults(vars(args)):
+            self.error(fault)
 
     def _check_sampling(self, args: argparse.Namespace, given: set[str]) -> None:
         """Refuse what dynamic sampling, or the reward, would ignore."""

@@ -3,7 +3,6 @@
 What is called faults gives one line for each that there is; the others raise UsageError with the first.
 """
 
-import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,29 +86,12 @@ def find_weights(folder: Path) -> list[Path]:
     return [path for pattern in WEIGHT_FILES for path in sorted(folder.glob(pattern))]
 
 
-LOWEST_TEMPERATURE = 0.01
-"""Below it vLLM takes this one, or the most probable token."""
-
-
 def number_faults(args: SimpleNamespace) -> Iterator[str]:
     """All faults that follow from the flags alone."""
     yield from _colocation_faults(args)
     yield from _length_faults(args)
     yield from _batch_faults(args)
     yield from _kl_faults(args)
-    yield from _sampling_faults(args)
-
-
-def _sampling_faults(args: SimpleNamespace) -> Iterator[str]:
-    """What is trained is the whole softmax at a temperature above 0."""
-    temperature, top_p = args.rollout.temperature, args.rollout.top_p
-    if not LOWEST_TEMPERATURE <= temperature < math.inf:
-        yield (
-            f"--rollout.temperature is a number from {LOWEST_TEMPERATURE}, got {temperature:g}: vLLM samples at no "
-            "lower one, and log-probs are of scores divided by it"
-        )
-    if not 0 < top_p <= 1:
-        yield f"--rollout.top_p is above 0 and at most 1, got {top_p:g}"
 
 
 def _kl_faults(args: SimpleNamespace) -> Iterator[str]:

@@ -16,9 +16,6 @@ from openrlhf_cov.sizing.updates import ranks_in_step, ranks_without_chunk
 def faults(args: SimpleNamespace) -> Iterator[str]:
     """Faults of the flags."""
     yield from _colocation_faults(args)
-    utilization = args.vllm.gpu_memory_utilization
-    if not 0.0 < utilization <= 1.0:
-        yield f"--vllm.gpu_memory_utilization {utilization:g} is a share of a GPU: above 0, at most 1"
     if args.ds.tensor_parallel_size > 1 and args.ds.param_dtype != "bf16":
         yield (
             f"--ds.tensor_parallel_size {args.ds.tensor_parallel_size} needs --ds.param_dtype bf16, got "

@@ -2,7 +2,6 @@ import math
 
 import pytest
 
-from openrlhf_cov.cli.arguments import INTERVALS, POSITIVE
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.settings import Schedule
 
@@ -330,20 +329,6 @@ def test_help_exits_with_status_0(parse, capsys):
     assert "--kl_cov_ratio" in text
     assert "(default: 0.002)" in text
     assert "START:END:STEPS" in text
-
-
-@pytest.mark.parametrize("name", [*POSITIVE, *INTERVALS])
-def test_counts_are_refused_before_upstream_computes_with_them(parse, refused, name):
-    assert type(getattr(parse(f"--{name}", "3"), name)) is int
-    for value in (0, -2) if name in INTERVALS else (0, -1):
-        line = refused(parse, f"--{name}", str(value))
-        assert f"--{name} is at least 1" in line
-        assert f"got {value}" in line
-
-
-@pytest.mark.parametrize("name", INTERVALS)
-def test_minus_one_is_never(parse, name):
-    assert getattr(parse(f"--{name}", "-1"), name) == -1
 
 
 WITHOUT = [

@@ -159,7 +159,6 @@ def test_rollouts_that_ranks_cannot_share_evenly_are_refused(refusal, check):
 @pytest.mark.parametrize(
     ("flag", "value", "reason"),
     [
-        ("--vllm.gpu_memory_utilization", 1.5, "is a share of a GPU"),
         ("--vllm.tensor_parallel_size", 3, "does not divide the model: 32 heads"),  # Qwen2's of transformers
         ("--data.max_len", 32769, "is more than the 32768 positions of the model"),
     ],
