@@ -33,7 +33,7 @@ def refused(capsys, monkeypatch):
 
     def run(*flags):
         with pytest.raises(SystemExit) as stop:
-            serve_reward.main([str(flag) for flag in flags])
+            sys.exit(serve_reward.main([str(flag) for flag in flags]))
         assert stop.value.code == 2
         line = capsys.readouterr().err
         assert line.startswith("serve_reward: error: ")
