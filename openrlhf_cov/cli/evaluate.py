@@ -92,8 +92,9 @@ def main(argv: list[str] | None = None) -> int:
 def check_inputs(args: argparse.Namespace) -> None:
     """UsageError for benchmarks whose files are not there or not whole, and for folders that can be none; no model is
     opened, and the hub is not asked."""
-    for place in filter(None, (args.output, args.write_data)):
-        check_folder(place)
+    for flag in ("output", "write_data"):
+        if place := getattr(args, flag):
+            check_folder(place, f"--{flag}")
     for each in benchmarks.select(args.benchmarks):
         if each.path or args.data_dir:
             load_problems(each, args.data_dir)
@@ -103,7 +104,7 @@ def _write_data(args: argparse.Namespace) -> int:
     """Files that are there already are left alone; what cannot be had stands in the error, behind all others."""
     if not args.benchmarks:
         raise UsageError("--benchmarks is missing; --list shows the benchmarks")
-    check_folder(args.write_data)
+    check_folder(args.write_data, "--write_data")
     args.write_data.mkdir(parents=True, exist_ok=True)
     missing = []
     for each in benchmarks.select(args.benchmarks):

@@ -109,10 +109,10 @@ def alone_in(output: Path) -> Iterator[None]:
         yield
 
 
-def check_folder(output: Path) -> None:
-    """UsageError for an ``--output`` that can be no folder; nothing is made."""
+def check_folder(output: Path, flag: str = "--output") -> None:
+    """UsageError for an output that can be no folder; nothing is made."""
     there = next(place for place in (output, *output.absolute().parents) if place.exists())
     if not there.is_dir():
-        raise UsageError(f"--output {output}: {there} is a file; give a folder")
+        raise UsageError(f"{flag} {output}: {there} is a file; give a folder")
     if not os.access(there, os.W_OK):
-        raise UsageError(f"--output {output}: {there} cannot be written to; give another folder")
+        raise UsageError(f"{flag} {output}: {there} cannot be written to; give another folder")
