@@ -67,8 +67,10 @@ class RewardConfig(Settings):
         self.require("code_memory_mb", lambda mib: 128 <= mib <= 1 << 20, "is at least 128, what Python needs")
         self.require("code_output_mb", lambda mib: 1 <= mib <= 1024, "lies between 1 and 1024")
         self.require("code_float_tolerance", lambda part: 0.0 <= part < 1.0, "is a number in [0, 1)")
-        self.require("reward_timeout", lambda seconds: 0.0 < seconds < math.inf, "is a number of seconds above 0")
-        self.require("reward_workers", lambda count: count >= 1, "is at least 1")
+        self.require(
+            "reward_timeout", lambda seconds: 0.0 < seconds <= 86400.0, "is a number of seconds in (0, 86400]"
+        )
+        self.require("reward_workers", lambda count: 1 <= count <= 1024, "lies between 1 and 1024")
         self.require("reward_max_error_frac", lambda share: 0.0 <= share <= 1.0, "is a fraction in [0, 1]")
         for name in ("reward_incorrect", "reward_format_bonus"):
             self.require(name, math.isfinite, "is a finite number")

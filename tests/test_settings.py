@@ -32,7 +32,7 @@ RANGES = [  # settings, name, the last values inside, the first outside
     (RewardConfig, "code_memory_mb", (128, 1 << 20), (127, (1 << 20) + 1)),
     (RewardConfig, "code_output_mb", (1, 1024), (0, 1025)),
     (RewardConfig, "code_float_tolerance", (0.0, 0.99), (-0.1, 1.0, math.nan)),
-    (RewardConfig, "reward_timeout", (0.1, 1e6), (0.0, math.inf, math.nan)),
+    (RewardConfig, "reward_timeout", (0.1, 86400.0), (0.0, 86401.0, math.inf, math.nan)),
     (RewardConfig, "reward_workers", (1,), (0,)),
     (RewardConfig, "reward_max_error_frac", (0.0, 1.0), (-0.1, 1.1, math.nan)),
     (RewardConfig, "reward_incorrect", (-1.0, 0.99), (1.0, math.nan, -math.inf)),

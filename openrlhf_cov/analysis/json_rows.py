@@ -1,5 +1,6 @@
 """Reads a growing file of JSON lines into columns, as far as it is written; a broken line costs itself alone."""
 
+import errno
 import os
 import re
 from collections.abc import Collection
@@ -47,6 +48,8 @@ class JsonRows:
         A file that was replaced, cut or written anew is read from its start; one that is gone changes nothing.
         OSError for one that cannot be opened.
         """
+        if self.path.is_fifo():
+            raise OSError(errno.ESPIPE, "it is a pipe", str(self.path))
         try:
             file = self.path.open("rb")
         except FileNotFoundError:

@@ -10,6 +10,11 @@ from numpy.typing import NDArray
 from openrlhf_cov.analysis.regression import Floats
 from openrlhf_cov.utils.metric_table import TIME
 
+LARGEST_STEP = 2**53
+"""Beyond it floats are whole, but not all whole numbers are floats."""
+LARGEST = 1e100
+"""Of a value: no training computes more, and what is made of it stays finite."""
+
 
 @dataclass(frozen=True, eq=False)
 class Table:
@@ -58,7 +63,7 @@ def to_table(rows: Rows, *, whole_rows: bool) -> tuple[Table, list[str]]:
     rows). Rows that a resumed run has left behind it, i.e. of higher steps than one that was written later by the
     clock in ``time`` as well, belong to no one and are left out. Columns without a number are left out.
     """
-    usable = np.isfinite(rows.steps) & (rows.steps == np.floor(rows.steps))
+    usable = (abs(rows.steps) <= LARGEST_STEP) & (rows.steps == np.floor(rows.steps))
     warnings = [] if usable.all() else [f"rows without a whole step left out, {(~usable).sum()}"]
     times = rows.columns.get(TIME)
     stale = np.zeros(len(usable), dtype=bool) if times is None else _abandoned(rows.steps, times) & usable
@@ -128,12 +133,14 @@ def missing_steps(steps: NDArray[np.int64]) -> tuple[int, int]:
 
 
 def to_numbers(values: Sequence[Any]) -> tuple[Floats, int]:
-    """Values (n,) as floats, NaN for None, "" and what is no finite number; and how many of the latter there were."""
+    """Values (n,) as floats, NaN for None, "" and what is no number up to ``LARGEST``; and how many of the latter."""
     try:
         numbers = np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        numbers = np.array([_to_number(value) for value in values])
-    absent = np.flatnonzero(~np.isfinite(numbers))
+        numbers = np.empty(0)
+    if numbers.shape != (len(values),):  # also where all values are lists of one length
+        numbers = np.array([_to_number(value) for value in values], dtype=np.float64)
+    absent = np.flatnonzero(~(abs(numbers) <= LARGEST))
     numbers[absent] = np.nan
     return numbers, sum(values[i] is not None and values[i] != "" for i in absent)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from openrlhf_cov.cli.program import check_file, program
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import paper
 from openrlhf_cov.evaluation.pairing import ALPHA, BenchmarkComparison, ComparedRun, Comparison, RunScore, compare
@@ -13,7 +14,7 @@ from openrlhf_cov.evaluation.samples import read_samples
 from openrlhf_cov.evaluation.tables import percent, percent_interval
 from openrlhf_cov.utils.estimates import LEVEL
 from openrlhf_cov.utils.json_lines import write_lines
-from openrlhf_cov.utils.terminal import Parser, printable, refuse, say
+from openrlhf_cov.utils.terminal import Parser, printable, say
 from openrlhf_cov.utils.text_table import NONE, Row, aligned
 
 
@@ -62,17 +63,16 @@ def build_parser() -> Parser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
+@program("compare")
+def main(argv: list[str] | None = None) -> None:
     """Print the comparison; exit status 2 with one line on stderr for a folder or flag that is not as it should be."""
     args = build_parser().parse_args(argv)
-    try:
-        comparison = compare(read_runs(args.runs, args.grader), args.metric, args.against, args.grader)
-        if args.json:
-            write_lines(args.json, [json.dumps(asdict(comparison), indent=2, ensure_ascii=False)])
-    except (UsageError, OSError) as error:
-        return refuse("compare", error)
+    if args.json:
+        check_file("--json", args.json, b'{\n  "metric": ')
+    comparison = compare(read_runs(args.runs, args.grader), args.metric, args.against, args.grader)
+    if args.json:
+        write_lines(args.json, [json.dumps(asdict(comparison), indent=2, ensure_ascii=False)])
     say(table(comparison) + "\n")
-    return 0
 
 
 def _rows(benchmark: BenchmarkComparison, has_differences: bool) -> list[Row]:

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from openrlhf_cov.cli.local_ray import environment, local_ray, stop
 from openrlhf_cov.cli.make_tiny_task import TaskSettings, evaluate, is_occupied, read_task
 from openrlhf_cov.cli.packages import require
-from openrlhf_cov.cli.program import run_as_program
+from openrlhf_cov.cli.program import program
 from openrlhf_cov.cli.tiny_tasks import TINY_TASKS, TinyTask
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.report.write import write_report
@@ -39,9 +39,10 @@ METHOD_FLAGS = {
 """Settings for micro-batches of a few hundred tokens; the paper's fractions would pick less than one token."""
 
 
-def main() -> int:
+@program("demo")
+def main() -> int | None:
     """Run the demo; exit status 1 if training fails, 2 for a bad setting, 130 when interrupted."""
-    return run_as_program("demo", lambda: run(parse_args()))
+    return run(parse_args())
 
 
 def parse_args() -> argparse.Namespace:

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from openrlhf_cov.cli import demo
-from openrlhf_cov.cli.program import run_as_program
+from openrlhf_cov.cli.program import program
 from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
 from openrlhf_cov.report.write import write_report
 from openrlhf_cov.utils import terminal
@@ -23,9 +23,10 @@ MEAN_OF = 5
 ONE_SEED = "One seed of each, nothing tuned: another seed differs by as much. docs/study.md has seeds and intervals."
 
 
-def main() -> int:
+@program("demo_compare")
+def main() -> int | None:
     """Run the comparison; exit status 1 if a training fails, 2 for a bad setting, 130 when interrupted."""
-    return run_as_program("demo_compare", lambda: run(parse_args()))
+    return run(parse_args())
 
 
 def parse_args() -> argparse.Namespace:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from openrlhf_cov.cli.host.checks import Line, examine
 from openrlhf_cov.cli.host.facts import gather
+from openrlhf_cov.cli.program import program
 from openrlhf_cov.utils.terminal import Parser, printable, say
 
 
@@ -22,6 +23,7 @@ def report(lines: list[Line]) -> str:
     return "\n".join([*text, "", ", ".join(f"{counts[status]} {status}" for status in ("ok", "warn", "fail"))])
 
 
+@program("doctor")
 def main(argv: list[str] | None = None) -> int:
     """Print what was found; exit status 1 if something fails, 2 for a flag that does not exist."""
     parser = Parser(prog="doctor", about=__doc__)

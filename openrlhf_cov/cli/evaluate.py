@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import signal
 import sys
 import time
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from tqdm import tqdm
 from openrlhf_cov.cli import evaluation_backends
 from openrlhf_cov.cli.arguments import add_config_arguments
 from openrlhf_cov.cli.packages import MATH_VERIFY, has_math_verify, require_grader
-from openrlhf_cov.cli.program import check_folder
+from openrlhf_cov.cli.program import check_folder, program
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation import benchmarks, runner
@@ -26,13 +25,15 @@ from openrlhf_cov.evaluation.tables import table
 from openrlhf_cov.rewards.pool import shared_pool
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.prompts import TEMPLATES, template_text
-from openrlhf_cov.utils.terminal import Parser, clean_logs, refuse, say
+from openrlhf_cov.utils.terminal import Parser, clean_logs, say
 
 SAMPLING_FLAGS = ("samples", "temperature", "top_p", "max_tokens")
 """Flags that replace a field of every benchmark's ``Sampling``."""
 
 GRADING_FLAGS = ("reward_format", "reward_grader", "reward_timeout", "reward_workers", "code_extract")
 """Settings of the rewards that grading takes."""
+
+KEPT = "what was generated is kept, the same command continues"
 
 
 def build_parser() -> Parser:
@@ -72,6 +73,7 @@ def build_parser() -> Parser:
     return parser
 
 
+@program("evaluate", KEPT)
 def main(argv: list[str] | None = None) -> int:
     """Print the table of scores. Exit status 2 with one line on stderr for bad input, 1 for a run that stopped itself,
     130 or 143 for one that was interrupted; what was generated until then is kept."""
@@ -80,26 +82,19 @@ def main(argv: list[str] | None = None) -> int:
     if args.list:
         say(benchmarks.table() + "\n")
         return 0
-    interrupted = signal.signal(signal.SIGTERM, _interrupt)
+    work = _write_data if args.write_data else _regrade if args.regrade else _evaluate
     try:
-        work = _write_data if args.write_data else _regrade if args.regrade else _evaluate
         return work(args)
-    except UsageError as error:
-        return refuse("evaluate", error)
     except RunStopped as error:
-        return refuse("evaluate", f"{error}; what was generated is kept, the same command continues", 1)
-    except KeyboardInterrupt as error:
-        signum = error.args[0] if error.args else signal.SIGINT
-        return refuse("evaluate", "interrupted; what was generated is kept, the same command continues", 128 + signum)
-    finally:
-        signal.signal(signal.SIGTERM, interrupted)
+        raise RunStopped(f"{error}; {KEPT}") from error
 
 
 def check_inputs(args: argparse.Namespace) -> None:
     """UsageError for benchmarks whose files are not there or not whole, and for folders that can be none; no model is
     opened, and the hub is not asked."""
-    for place in filter(None, (args.output, args.write_data)):
-        check_folder(place)
+    for flag in ("output", "write_data"):
+        if place := getattr(args, flag):
+            check_folder(place, f"--{flag}")
     for each in benchmarks.select(args.benchmarks):
         if each.path or args.data_dir:
             load_problems(each, args.data_dir)
@@ -109,7 +104,7 @@ def _write_data(args: argparse.Namespace) -> int:
     """Files that are there already are left alone; what cannot be had stands in the error, behind all others."""
     if not args.benchmarks:
         raise UsageError("--benchmarks is missing; --list shows the benchmarks")
-    check_folder(args.write_data)
+    check_folder(args.write_data, "--write_data")
     args.write_data.mkdir(parents=True, exist_ok=True)
     missing = []
     for each in benchmarks.select(args.benchmarks):
@@ -240,10 +235,6 @@ class Progress:
     def __exit__(self, *error: object) -> None:
         if self.bar is not None:
             self.bar.close()
-
-
-def _interrupt(signum: int, frame: object) -> None:
-    raise KeyboardInterrupt(signum)
 
 
 if __name__ == "__main__":

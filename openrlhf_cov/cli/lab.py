@@ -11,7 +11,7 @@ from typing import Any
 
 from openrlhf_cov.cli.arguments import add_config_arguments, given_flags, unread_clip, unread_flags
 from openrlhf_cov.cli.packages import require
-from openrlhf_cov.cli.program import alone_in, check_folder
+from openrlhf_cov.cli.program import alone_in, check_folder, program
 from openrlhf_cov.cli.tiny_tasks import check_sandbox
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.lab.settings import PPO_CLIP, LabSettings
@@ -47,31 +47,20 @@ def build_parser() -> Parser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
+@program("lab")
+def main(argv: list[str] | None = None) -> None:
     """Exit status 0 when the run is complete, also if it was before; 2 for a refused request."""
     words = sys.argv[1:] if argv is None else argv
-    parser = build_parser()
-    try:
-        request = LabRequest.of(parser, words)
-        request.check()
-    except (ValueError, UsageError) as error:
-        parser.error(str(error))
+    request = LabRequest.of(build_parser(), words)
+    request.check()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     output: Path = request.args.output
     if request.is_complete():
         say(f"{output} already holds this run; nothing to do\n")
-        return 0
-    try:
-        result = train(request)
-    except UsageError as error:
-        parser.error(str(error))
-    except ValueError as error:
-        if not str(error).startswith("--"):
-            raise
-        parser.error(str(error))
+        return
+    result = train(request)
     shown = {name: value for name, value in result.items() if "/" not in name or name.startswith("test/")}
     say(f"{output}: {', '.join(f'{name} {value:.3f}' for name, value in shown.items())}\n")
-    return 0
 
 
 @dataclass(frozen=True)

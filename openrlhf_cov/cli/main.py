@@ -5,6 +5,7 @@ import sys
 from importlib import import_module
 from importlib.metadata import version
 
+from openrlhf_cov.cli.program import program
 from openrlhf_cov.utils.terminal import refuse, say
 
 COMMANDS = {
@@ -27,6 +28,7 @@ COMMANDS = {
 """Command -> (module of ``openrlhf_cov.cli``, what it does)."""
 
 
+@program("openrlhf-cov")
 def main() -> int:
     """Exit status of the command that the first argument names; 2 with one line on stderr if there is none such."""
     name, rest = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("--help", [])

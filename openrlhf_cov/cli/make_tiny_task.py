@@ -2,16 +2,16 @@
 
 import json
 import logging
-import signal
 import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from openrlhf_cov.cli.packages import require
+from openrlhf_cov.cli.program import check_folder, program
 from openrlhf_cov.cli.tiny_tasks import TINY_TASKS, TinyTask
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.json_lines import parse_json
@@ -158,53 +158,37 @@ def settings_difference(recorded: dict[str, Any], wanted: dict[str, Any]) -> str
     return "; ".join(f"{name} {recorded.get(name)}, not {wanted.get(name)}" for name in names)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Exit status 0 when the folder holds the task; exits with 2 for a refused request, with 130 when interrupted."""
-    parser = build_parser()
-    args = parser.parse_args(argv)
+@program("make_tiny_task", "nothing was written")
+def main(argv: list[str] | None = None) -> None:
+    """Exit status 0 when the folder holds the task, 2 for a refused request, 130 and 143 when interrupted."""
+    args = build_parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-
-    def refuse(reason: str) -> NoReturn:
-        parser.error(reason)
-
-    try:
-        settings = TaskSettings(**{field.name: getattr(args, field.name) for field in fields(TaskSettings)})
-    except ValueError as error:
-        refuse(str(error))
+    settings = TaskSettings(**{field.name: getattr(args, field.name) for field in fields(TaskSettings)})
     output = args.output.resolve()
+    check_folder(output)
     found = read_task(output, settings.task)
     if found is None and is_occupied(output):
-        refuse(f"{output} is not empty and holds no finished task; choose another --output")
+        raise UsageError(f"{output} is not empty and holds no finished task; choose another --output")
 
     made = TINY_TASKS[settings.task]
-    try:
-        require()
-        made.check_ready()
-    except UsageError as error:
-        refuse(str(error))
+    require()
+    made.check_ready()
     from transformers.utils.logging import disable_progress_bar
 
     policy = made.policy()
     if found is not None:
         difference = settings_difference(found["settings"], recorded_settings(settings, policy))
         if difference:
-            refuse(f"{output} holds a task with other settings ({difference}); choose another --output")
+            raise UsageError(f"{output} holds a task with other settings ({difference}); choose another --output")
         say(f"{output} already holds this task; nothing to do\n")
-        return 0
+        return
     disable_progress_bar()
-    try:
-        task = write_task(output, settings, policy)
-    except OSError as error:
-        refuse(f"cannot write {output}: {error}")
-    except KeyboardInterrupt:
-        parser.exit(130, "\nmake_tiny_task: interrupted; nothing was written\n")
+    task = write_task(output, settings, policy)
     say(
         f"{output}: {task['parameters']:,} parameters, accuracy {task['accuracy_greedy']:.3f} greedy and "
         f"{task['accuracy_sampled']:.3f} at temperature 1, entropy {task['entropy']:.3f} nats, {task['seconds']} s\n"
     )
-    return 0
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # clean up as on an interrupt
     sys.exit(main())

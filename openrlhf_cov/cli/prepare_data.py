@@ -9,15 +9,15 @@ from typing import Any
 
 from tqdm import tqdm
 
-from openrlhf_cov.cli.program import check_folder
-from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.cli.program import check_folder, check_own, program
+from openrlhf_cov.errors import UsageError
 from openrlhf_cov.preparation.inputs import TRAINING_SETS, Keys, Row, check_sources, open_sources
 from openrlhf_cov.preparation.output import MANIFEST, TRAIN, write_training_set
 from openrlhf_cov.preparation.overlap import EvaluationSets, read_evaluation_sets
 from openrlhf_cov.preparation.selection import REASONS
 from openrlhf_cov.rewards.sources import SOURCES
 from openrlhf_cov.utils.prompts import TEMPLATES
-from openrlhf_cov.utils.terminal import Parser, refuse, say
+from openrlhf_cov.utils.terminal import Parser, say
 from openrlhf_cov.utils.text_table import aligned
 
 KEYS = ("id", "problem", "answer", "source")
@@ -54,15 +54,11 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
+@program("prepare_data")
+def main(argv: list[str] | None = None) -> None:
     """Print the counts and the flags to train with; exit status 2 with one line on stderr for bad input."""
     args = build_parser().parse_args(argv)
-    try:
-        manifest = prepare(args)
-    except (UsageError, RunStopped, OSError) as error:
-        return refuse("prepare_data", error)
-    say(summary(manifest, args.output) + "\n")
-    return 0
+    say(summary(prepare(args), args.output) + "\n")
 
 
 def prepare(args: argparse.Namespace) -> dict[str, Any]:
@@ -114,6 +110,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--output {output} is a file; choose a folder")
     if output.is_dir() and any(output.iterdir()) and not (output / MANIFEST).is_file():
         raise UsageError(f"--output {output} is not empty and holds no {MANIFEST}; choose another folder")
+    check_own("--output", output / MANIFEST, b'"openrlhf_cov": ')
     if any(Path(name.strip()).resolve().parent == output.resolve() for name in args.dataset.split(",")):
         raise UsageError(f"--output {output} is the folder of the input {args.dataset}; choose another folder")
 

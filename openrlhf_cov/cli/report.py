@@ -2,18 +2,16 @@
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openrlhf_cov.analysis.naming import NAMINGS
-from openrlhf_cov.cli.program import check_folder
+from openrlhf_cov.cli.program import check_file, check_folder, check_own, program
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.json_lines import write_lines
-from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE
-from openrlhf_cov.utils.terminal import Parser, one_line, refuse, say
+from openrlhf_cov.utils.terminal import Parser, one_line, say
 
 if TYPE_CHECKING:
     from openrlhf_cov.report.contents import Options
@@ -67,14 +65,10 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
+@program("report")
+def main(argv: list[str] | None = None) -> None:
     """Print the table, write what was asked for; exit status 2 with one line on stderr for bad input."""
-    args = build_parser().parse_args(argv)
-    try:
-        _report(args)
-    except (UsageError, OSError) as error:
-        return refuse("report", error)
-    return 0
+    _report(build_parser().parse_args(argv))
 
 
 def parse_mapping(words: Sequence[str] | None) -> Mapping[str, str] | str | None:
@@ -119,21 +113,18 @@ def parse_formats(text: str) -> tuple[str, ...]:
 
 
 def check_places(output: Path | None, export: str | None) -> None:
-    """UsageError for an ``--output`` that can be no folder, or an ``--export`` that can be no file."""
+    """UsageError for an ``--output`` that can be no folder, an ``--export`` that can be no file, and for places that
+    hold something else."""
+    from openrlhf_cov.report.write import PAGE
+
     if output is not None:
         check_folder(output)
+        check_own("--output", output / PAGE, b"<title>Entropy report: ")
     if export is not None and export != "-":
         path = Path(export)
-        if path.is_dir():
-            raise UsageError(f"--export {path} is a folder; give a file, or - for stdout")
-        if path.name in (METRICS_FILE, EVAL_FILE) and path.exists():
-            raise UsageError(f"--export {path} is the log of a run; give another file")
         if output and path.parent == output and not output.exists():
             return  # it will be made
-        if not path.parent.is_dir():
-            raise UsageError(f"--export {path}: there is no folder {path.parent}; make it, or give another file")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise UsageError(f"--export {path} cannot be written; give another file")
+        check_file("--export", path, b'{\n  "schema": ')
 
 
 def _report(args: argparse.Namespace) -> None:

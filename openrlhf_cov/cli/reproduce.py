@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 
 from openrlhf_cov.cli.local_ray import stop
-from openrlhf_cov.cli.program import check_folder, run_as_program
+from openrlhf_cov.cli.program import check_folder, program
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.reproduction import commands
 from openrlhf_cov.reproduction.exhibits import FIGURES, TABLES, Exhibit, PaperRun, exhibit
@@ -69,11 +69,11 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@program("reproduce")
 def main(argv: list[str] | None = None) -> int:
     """Exit status 0; 2 with one line for bad input or a command that would not run, 1 for one that failed, 130 and 143
     when interrupted."""
-    args = build_parser().parse_args(argv)
-    return run_as_program("reproduce", lambda: reproduce(args))
+    return reproduce(build_parser().parse_args(argv))
 
 
 def reproduce(args: argparse.Namespace) -> int:
@@ -341,7 +341,7 @@ def faults_of(words: Words, run: PaperRun | None, args: argparse.Namespace) -> l
             *_faults(lambda: demo.check_settings(_of_the_demo(run, args))),
         ]
     nodes = str(run.recipe.nodes if run and run.recipe else 1)
-    return _faults(lambda: _with_argv([*flags, *LAYOUT_OF_RUN, nodes], train_ppo_ray.main))
+    return _faults(lambda: _with_argv([*flags, *LAYOUT_OF_RUN, nodes], lambda: sys.exit(train_ppo_ray.main())))
 
 
 def _checked(name: str, flags: list[str]) -> None:

@@ -20,10 +20,11 @@ from pathlib import Path
 
 from openrlhf_cov.cli.arguments import add_config_arguments
 from openrlhf_cov.cli.packages import SERVICE, require, require_grader
+from openrlhf_cov.cli.program import program
 from openrlhf_cov.config import RewardConfig
-from openrlhf_cov.errors import UsageError
+from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.rewards.limits import REWARD_TOKEN, ServiceLimits
-from openrlhf_cov.utils.terminal import Parser, clean_logs, refuse, say
+from openrlhf_cov.utils.terminal import Parser, clean_logs, say
 
 logger = logging.getLogger(__name__)
 
@@ -63,19 +64,17 @@ def build_parser() -> Parser:
     return parser
 
 
+@program("serve_reward")
 def main(argv: list[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT: exit status 0. Exit status 2 with one line for anything the user can mend."""
     parser = build_parser()
     args = parser.parse_args(argv)
-    try:
-        require(SERVICE)
-        reject_trainer_flags(args, parser)
-        config, limits = RewardConfig.from_args(args), ServiceLimits.from_args(args)
-        require_grader(config.reward_grader)
-        token = read_token(args.token_file)
-        listener = listen(args.host, args.port)
-    except (UsageError, ValueError) as error:
-        parser.error(str(error))
+    require(SERVICE)
+    reject_trainer_flags(args, parser)
+    config, limits = RewardConfig.from_args(args), ServiceLimits.from_args(args)
+    require_grader(config.reward_grader)
+    token = read_token(args.token_file)
+    listener = listen(args.host, args.port)
     clean_logs()
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, datefmt="%m-%d %H:%M:%S")
     for stop in (signal.SIGTERM, signal.SIGINT):
@@ -116,7 +115,7 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
             if config.reward_grader == "published":
                 shared_pool(target=SECOND_OPINION_TARGET).call("1", "1", timeout=config.reward_timeout)
         except PoolError as error:
-            raise SystemExit(refuse("serve_reward", f"no grading process works: {error}", 1)) from error
+            raise RunStopped(f"no grading process works: {error}") from error
         logger.info("start: process %d, %d grading processes", os.getpid(), config.reward_workers)
         say(f"serving on {url}\n")
         try:

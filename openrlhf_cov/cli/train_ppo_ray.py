@@ -8,10 +8,12 @@ import argparse
 import os
 import sys
 from datetime import datetime
+from functools import partial
 from types import SimpleNamespace
 
 from openrlhf_cov.cli.arguments import CovArgumentParser
 from openrlhf_cov.cli.packages import ALLOW_OPENRLHF, check_versions
+from openrlhf_cov.cli.program import program
 from openrlhf_cov.errors import RunStopped, StoppedBySignal, UsageError
 from openrlhf_cov.rewards.limits import REWARD_TOKEN
 from openrlhf_cov.trainer import cpu_host
@@ -20,6 +22,8 @@ from openrlhf_cov.utils.command import COMMAND_FILE, write_command
 from openrlhf_cov.utils.ray_here import protect_own_ray
 from openrlhf_cov.utils.redaction import HIDDEN
 from openrlhf_cov.utils.terminal import clean_logs, refuse
+
+NAME = "train_ppo_ray"
 
 
 def parse_args() -> SimpleNamespace:
@@ -42,7 +46,8 @@ def parse_args() -> SimpleNamespace:
     return parsed[0]
 
 
-def main() -> None:
+@program(NAME)
+def main() -> int | None:
     """Train, or with --dry_run say what would happen. Exit status 2 with one line on stderr for anything the user can
     mend before training starts, 1 for a run that stopped itself, 128 + signal after SIGTERM and Ctrl-C."""
     clean_logs()
@@ -59,7 +64,7 @@ def main() -> None:
         if args.dry_run:
             from openrlhf_cov.cli import dry_run
 
-            sys.exit(dry_run.run(args, _one_line))
+            return dry_run.run(args, partial(refuse, NAME))
         from openrlhf_cov.cli import preflight
         from openrlhf_cov.trainer import stopping
         from openrlhf_cov.trainer.ray import cluster
@@ -73,18 +78,18 @@ def main() -> None:
         from openrlhf.cli.train_ppo_ray import train
 
         collector.resume()
-    except UsageError as error:
-        sys.exit(_one_line(str(error)))
     except ImportError as error:
-        sys.exit(_one_line(f"{error}; install all of requirements.txt (requirements-cpu.txt on a host without a GPU)"))
+        raise UsageError(
+            f"{error}; install all of requirements.txt (requirements-cpu.txt on a host without a GPU)"
+        ) from error
 
     try:
         with stopping.stop_on_signals():
             train(args)
     except RunStopped as error:
         cause = _cause_of(error)
-        _one_line(str(cause))
-        sys.exit(128 + (stopping.stop_requested() or 0) if isinstance(cause, StoppedBySignal) else 1)
+        refuse(NAME, cause)
+        return 128 + (stopping.stop_requested() or 0) if isinstance(cause, StoppedBySignal) else 1
 
 
 def fill_in_secrets(args: SimpleNamespace) -> None:
@@ -109,7 +114,7 @@ def _filled(flag: str, text: str, variable: str) -> str:
 
 def _write_command(folder: str) -> None:
     try:
-        write_command(folder, ["train_ppo_ray", *sys.argv[1:]])
+        write_command(folder, [NAME, *sys.argv[1:]])
     except OSError as error:
         raise UsageError(
             f"--ckpt.output_dir {folder}: {COMMAND_FILE} cannot be written ({error.strerror}); make room or choose "
@@ -124,9 +129,5 @@ def _cause_of(error: Exception) -> Exception:
     return error
 
 
-def _one_line(message: str) -> int:
-    return refuse("train_ppo_ray", message)
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

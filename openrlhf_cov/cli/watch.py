@@ -6,8 +6,9 @@ import sys
 import time
 from pathlib import Path
 
+from openrlhf_cov.cli.program import program
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.utils.terminal import Parser, refuse, say
+from openrlhf_cov.utils.terminal import Parser, say
 
 SLOWEST, FASTEST = 3600.0, 0.1
 
@@ -38,15 +39,12 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError("this is no terminal to draw on; add --once for a snapshot as plain text")
 
 
-def main(argv: list[str] | None = None) -> int:
+@program("watch")
+def main(argv: list[str] | None = None) -> None:
     """Watch until a key ends it; exit status 2 with one line on stderr for a path or flag that cannot be used."""
     args = parser().parse_args(argv)
-    try:
-        check(args)
-        watch(args)
-    except (UsageError, OSError) as error:
-        return refuse("watch", error)
-    return 0
+    check(args)
+    watch(args)
 
 
 def watch(args: argparse.Namespace) -> None:

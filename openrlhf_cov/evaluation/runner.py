@@ -196,6 +196,9 @@ def regrade(folder: Path, config: RewardConfig, workers: int, packages: Mapping[
     """
     settings, responses = read_settings(folder), read_responses(folder)
     grader = Grader(read_problems(folder), {each.name: each.grader for each in settings.benchmarks}, config)
+    for each in responses:
+        if (each.benchmark, each.id) not in grader.problems or each.benchmark not in grader.configs:
+            raise UsageError(f"{folder}: a response is to {each.id!r} of {each.benchmark}, which was not asked")
     with ThreadPoolExecutor(workers) as threads:
         graded = list(threads.map(grader.again, responses))
     with writing(folder):

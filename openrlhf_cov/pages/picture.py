@@ -19,6 +19,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from openrlhf_cov.pages.chart import FAINT, FEW_POINTS, GROUND, INK, Axis, Chart, Look, Mark, Panel
+from openrlhf_cov.utils.json_lines import replacing
 
 PANEL_WIDTH, AROUND = 4.2, 0.5
 """Inches of a panel, and of the title above all of them."""
@@ -92,11 +93,12 @@ def save(figure: Figure, path: Path, formats: Sequence[str]) -> list[Path]:
     figure.set_layout_engine("none")
     paths = [path.with_name(f"{path.name}.{each}") for each in formats]
     for path in paths:
-        if path.suffix == ".svg":
-            FigureCanvasSVG(figure).print_svg(path, metadata={"Date": None})
-        else:
-            figure.set_dpi(DOTS_PER_INCH)
-            FigureCanvasAgg(figure).print_png(path)
+        with replacing(path) as file:
+            if path.suffix == ".svg":
+                FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None})
+            else:
+                figure.set_dpi(DOTS_PER_INCH)
+                FigureCanvasAgg(figure).print_png(file)
     return paths
 
 

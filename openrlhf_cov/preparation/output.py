@@ -62,7 +62,8 @@ def write_training_set(
                 raise UsageError(f"{source.place} changed while it was read; try again")
         if not train.rows:
             reasons = ", ".join(f"{count} {reason}" for reason, count in sum(counts.values(), Counter()).items())
-            raise UsageError(f"no row is left to train on: {reasons or 'there is none'}")
+            places = ", ".join(source.place for source in sources)
+            raise UsageError(f"{places}: no row is left to train on: {reasons or 'there is none'}")
     manifest = {
         "openrlhf_cov": _version(),
         "settings": settings | {"template_text": prompt_of("{problem}", settings["template"])},

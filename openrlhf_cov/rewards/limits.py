@@ -29,7 +29,7 @@ class ServiceLimits(Settings):
 
     def check(self) -> None:
         for name in ("max_request_mb", "max_total_mb", "max_connections", "max_queries", "max_concurrent"):
-            self.require(name, lambda count: count >= 1, "is at least 1")
+            self.require(name, lambda count: 1 <= count <= 1 << 20, "lies between 1 and 2^20")
         self.require(
             "max_requests_per_second", lambda rate: 0.0 <= rate < math.inf, "is a finite number of at least 0"
         )

@@ -115,7 +115,7 @@ def source_of(source: str | None, config: RewardConfig) -> RewardSource:
     """The rule for a row of this ``source``; ``math`` for a row without one. ValueError for one that names no rule."""
     name = config.reward_source
     if name == "row":
-        name = (source or "math").partition("/")[0].lower()
+        name = "math" if source in (None, "") else str(source).partition("/")[0].lower()
     if name not in SOURCES:
         raise ValueError(f"its source {source!r} names no rule; begin it with one, {', '.join(SOURCES)}, and a slash")
     return SOURCES[name]

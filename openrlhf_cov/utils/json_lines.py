@@ -74,20 +74,23 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     block or the disk fails. ``private``: for the user alone to read (mode 600). A pipe or a device is written to
     directly.
     """
-    if path.exists() and (not path.is_file() or path.is_relative_to("/dev")):
-        with path.open("wb") as file:
-            yield file
-        return
     unfinished = path.with_name(f".{path.name}.tmp")
-    unfinished.unlink(missing_ok=True)  # of a process that was killed
     mode = 0o600 if private else 0o666
     try:
-        with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            yield file
-        unfinished.replace(path)
-    except BaseException as error:
-        unfinished.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename == str(unfinished):
+        if path.exists() and (not path.is_file() or path.is_relative_to("/dev")):
+            with path.open("wb") as file:
+                yield file
+            return
+        unfinished.unlink(missing_ok=True)  # of a process that was killed
+        try:
+            with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+                yield file
+            unfinished.replace(path)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        if error.errno and error.filename in (None, str(unfinished)):  # None: the disk is full
             error.filename = str(path)
         raise
 

@@ -29,16 +29,23 @@ def one_line(message: object) -> str:
 def say(text: str, stream: TextIO | None = None) -> None:
     """Write lines to ``stream``, stdout by default; characters that its encoding lacks become "?".
 
-    Where nobody reads any more (``| head``) the program ends as other programs do, silently with status 141.
+    Where nobody reads any more (``| head``) the program ends as other programs do, silently with status 141. OSError
+    where stdout cannot be written to, as on a full disk; a stderr that cannot be is passed over, as is a closed one.
     """
     out = stream or sys.stdout
+    if out is None:  # closed before the program began
+        return
     encoding = getattr(out, "encoding", None) or "utf-8"
     try:
         out.write(_printable_lines(text).encode(encoding, "replace").decode(encoding))
         out.flush()
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())  # for what Python flushes at its end
-        sys.exit(128 + signal.SIGPIPE)
+        if isinstance(error, BrokenPipeError):
+            sys.exit(128 + signal.SIGPIPE)
+        if out is not sys.stderr:
+            error.filename = out.name
+            raise
 
 
 def refuse(program: str, reason: object, status: int = 2) -> int:

@@ -86,7 +86,7 @@ def refused(capsys) -> Callable[..., str]:
 
     def run(function: Callable, *arguments: str) -> str:
         with pytest.raises(SystemExit) as stop:
-            function(*arguments)
+            sys.exit(function(*arguments))
         assert stop.value.code == 2
         line = capsys.readouterr().err
         assert line.endswith("\n")

@@ -119,7 +119,7 @@ def test_json(runs, tmp_path):
         (["RUN", "OTHER", "--metric", "best"], "--metric best: a metric is avg or, for example, pass@8"),
         (["RUN", "OTHER", "--metric", "pass@3"], "--metric pass@3: no benchmark of these runs has 3 samples"),
         (["RUN", "--against", "paper-7b", "--metric", "pass@2"], "the paper gives no pass@2"),
-        (["RUN", "OTHER", "--json", "no/such/file"], "No such file or directory: 'no/such/file'"),
+        (["RUN", "OTHER", "--json", "no/such/file"], "--json no/such/file: there is no folder no/such"),
     ],
 )
 def test_bad_input_is_one_line(runs, make_evaluation, tmp_path, capsys, flags, message):

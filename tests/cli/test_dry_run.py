@@ -212,7 +212,7 @@ MODULES = """
 import atexit, sys
 atexit.register(lambda: sys.stderr.write("modules: " + " ".join(sorted({name.split(".")[0] for name in sys.modules}))))
 from openrlhf_cov.cli import train_ppo_ray
-train_ppo_ray.main()
+sys.exit(train_ppo_ray.main())
 """
 
 

@@ -59,8 +59,8 @@ def test_a_missing_flag_is_refused(refusal, flag):
             "--num_engines is for engines started here and has no effect with --base_url; drop it",
         ),
         ({"--concurrency": "0"}, "--concurrency is at least 1, got 0"),
-        ({"--reward_timeout": "0"}, "--reward_timeout is a number of seconds above 0, got 0.0"),
-        ({"--reward_workers": "0"}, "--reward_workers is at least 1, got 0"),
+        ({"--reward_timeout": "0"}, "--reward_timeout is a number of seconds in (0, 86400], got 0.0"),
+        ({"--reward_workers": "0"}, "--reward_workers lies between 1 and 1024, got 0"),
         ({"--smaples": "2"}, "unrecognized arguments: --smaples 2"),
     ],
 )

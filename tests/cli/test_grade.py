@@ -40,7 +40,7 @@ def test_a_machine_that_cannot_grade_is_one_line(tmp_path, capsys, monkeypatch):
         raise WorkerDied("no worker could be started: [Errno 24] Too many open files")
 
     monkeypatch.setattr(sources, "grade_label", grade_label)
-    assert grade.main([str(write(tmp_path / "rows.jsonl", ROWS))]) == 2
+    assert grade.main([str(write(tmp_path / "rows.jsonl", ROWS))]) == 1
     assert "Too many open files" in capsys.readouterr().err.splitlines()[-1]
 
 

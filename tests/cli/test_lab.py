@@ -1,4 +1,5 @@
 import json
+import sys
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_a_complete_run_is_left_alone_and_a_cut_one_is_made_again(tmp_path, base
 def test_an_output_that_is_a_file_is_refused_before_a_base_policy_is_made(tmp_path, base_policies, capsys, output):
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit) as end:
-        lab.main(["--output", str(tmp_path / output), *base_policies, *SHORT])
+        sys.exit(lab.main(["--output", str(tmp_path / output), *base_policies, *SHORT]))
     assert end.value.code == 2
     assert f"{tmp_path / 'file'} is a file; give a folder" in capsys.readouterr().err
     assert not (tmp_path / "base").exists()
@@ -82,7 +83,7 @@ def test_a_run_that_was_made_before_a_setting_existed_counts(tmp_path, base_poli
     assert lab.main(command) == 0
     assert "nothing to do" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        lab.main([*command, "--random_reward"])
+        sys.exit(lab.main([*command, "--random_reward"]))
     assert "does not hold this run" in capsys.readouterr().err
 
 
@@ -90,7 +91,7 @@ def test_a_clip_in_place_of_the_methods_is_another_run(tmp_path, base_policies, 
     command = ["--output", str(tmp_path / "run"), *base_policies, *SHORT, "--cov_type", "clip_cov"]
     lab.main(command)
     with pytest.raises(SystemExit):
-        lab.main([*command, "--actor.eps_clip_low_high", "0.2", "0.2"])
+        sys.exit(lab.main([*command, "--actor.eps_clip_low_high", "0.2", "0.2"]))
     assert "does not hold this run" in capsys.readouterr().err
 
 
@@ -119,7 +120,7 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, flags, said):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "lab.json").write_text('{"steps": [[')
     with pytest.raises(SystemExit) as refused:
-        lab.main(["--output", str(tmp_path / "run"), *flags])
+        sys.exit(lab.main(["--output", str(tmp_path / "run"), *flags]))
     assert refused.value.code == 2
     error = capsys.readouterr().err
     assert said in error
@@ -129,7 +130,7 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, flags, said):
 
 def test_two_processes_do_not_write_one_run(tmp_path, base_policies, capsys):
     with alone_in(tmp_path / "run"), pytest.raises(SystemExit) as refused:
-        lab.main(["--output", str(tmp_path / "run"), *base_policies, *SHORT])
+        sys.exit(lab.main(["--output", str(tmp_path / "run"), *base_policies, *SHORT]))
     assert refused.value.code == 2
     assert "another process is writing there" in capsys.readouterr().err
     with alone_in(tmp_path / "run"):  # which has ended
@@ -159,6 +160,6 @@ def test_a_run_at_a_target_entropy(tmp_path, base_policies, capsys):
     assert [line["control/value"] for line in lines] == [1.0] * 3  # the entropy of a fresh policy is far above it
     assert all(line["control/gap"] == pytest.approx(9e-3 - line["entropy/mean"], abs=1e-6) for line in lines)
     with pytest.raises(SystemExit):
-        lab.main(["--output", str(tmp_path / "other"), *base_policies, *SHORT, *target, "40"])
+        sys.exit(lab.main(["--output", str(tmp_path / "other"), *base_policies, *SHORT, *target, "40"]))
     assert "--entropy_target 40 is out of reach" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()

@@ -207,8 +207,11 @@ def test_unusable_input_is_one_line(run, tmp_path, capsys):
     [
         (["--output", "file"], "--output file: file is a file; give a folder"),
         (["--output", "file/x/y"], "--output file/x/y: {cwd}/file is a file; give a folder"),
-        (["--export", "folder"], "--export folder is a folder; give a file, or - for stdout"),
-        (["--export", "metrics.jsonl"], "--export metrics.jsonl is the log of a run; give another file"),
+        (["--export", "folder"], "--export folder is a folder; give a file"),
+        (
+            ["--export", "metrics.jsonl"],
+            "--export metrics.jsonl: this file is there and not of this command; give another place",
+        ),
         (["--export", "no/x.json"], "--export no/x.json: there is no folder no; make it, or give another file"),
         (["--export", "file/x"], "--export file/x: there is no folder file; make it, or give another file"),
     ],
@@ -217,7 +220,7 @@ def test_places_that_cannot_be_written_are_refused_before_the_work(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     for name in ("file", "metrics.jsonl"):
-        (tmp_path / name).write_text("")
+        (tmp_path / name).write_text('{"step": 1}\n')
     assert report.main(["no-such-run", *flags]) == 2  # the run is not looked at
     assert capsys.readouterr().err == f"report: error: {message.format(cwd=tmp_path)}\n"
 

@@ -48,7 +48,7 @@ def data(tmp_path_factory):
             if run.recipe:
                 path = commands.prepared(folder, run.recipe)
                 path.mkdir(exist_ok=True)
-                (path / "manifest.json").write_text("{}")
+                (path / "manifest.json").write_text('{"openrlhf_cov": "0"}')
                 made = program if run.recipe.template in FOR_PROGRAMS else problem
                 rows = [{"prompt": f"What is {n} + 1?", **made(n)} for n in range(600)]
                 (path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

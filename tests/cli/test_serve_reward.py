@@ -33,7 +33,7 @@ def refused(capsys, monkeypatch):
 
     def run(*flags):
         with pytest.raises(SystemExit) as stop:
-            serve_reward.main([str(flag) for flag in flags])
+            sys.exit(serve_reward.main([str(flag) for flag in flags]))
         assert stop.value.code == 2
         line = capsys.readouterr().err
         assert line.startswith("serve_reward: error: ")
@@ -66,9 +66,9 @@ def test_flags_reach_the_settings():
     [
         (("--port", "70000"), "--port is from 0 to 65535, got 70000"),
         (("--port", "http"), "argument --port: invalid int value: 'http'"),
-        (("--reward_timeout", "0"), "--reward_timeout is a number of seconds above 0, got 0.0"),
-        (("--reward_workers", "0"), "--reward_workers is at least 1, got 0"),
-        (("--max_queries", "0"), "--max_queries is at least 1, got 0"),
+        (("--reward_timeout", "0"), "--reward_timeout is a number of seconds in (0, 86400], got 0.0"),
+        (("--reward_workers", "0"), "--reward_workers lies between 1 and 1024, got 0"),
+        (("--max_queries", "0"), "--max_queries lies between 1 and 2^20, got 0"),
         (("--reward_format", "box"), "argument --reward_format: invalid choice: 'box'"),
         (("--max_req", "1"), "unrecognized arguments: --max_req 1"),
         (("--reward_keep_truncated",), "--reward_keep_truncated does nothing here: give it to the trainer"),

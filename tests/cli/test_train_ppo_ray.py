@@ -75,11 +75,6 @@ def test_main_checks_before_it_starts_ray(monkeypatch, refused, tmp_path):
     assert f"--actor.model_name_or_path {tmp_path / 'missing'}: no such folder" in line
 
 
-def test_a_message_of_several_lines_becomes_one(capsys):
-    assert train_ppo_ray._one_line("first\n  second\r\nthird") == 2
-    assert capsys.readouterr().err == "train_ppo_ray: error: first second third\n"
-
-
 def test_the_command_line_is_written_without_secrets(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["train_ppo_ray", "--cov_type", "kl_cov", "--logger.wandb.key", "TOP"])
     train_ppo_ray._write_command(str(tmp_path / "run"))

@@ -150,7 +150,7 @@ def test_folder_with_anything_else_is_refused_and_left_alone(tmp_path, capsys, f
     fill(tmp_path)
     before = files_of(tmp_path)
     with pytest.raises(SystemExit) as stop:
-        main(["--output", str(tmp_path)])
+        sys.exit(main(["--output", str(tmp_path)]))
     assert stop.value.code == 2
     assert capsys.readouterr().err == f"make_tiny_task: error: {tmp_path} {message}\n"
     assert files_of(tmp_path) == before
@@ -158,9 +158,9 @@ def test_folder_with_anything_else_is_refused_and_left_alone(tmp_path, capsys, f
 
 def test_output_that_is_a_file_is_refused(tmp_path, capsys):
     (tmp_path / "file").touch()
-    for output, message in [("file", "holds no finished task"), ("file/task", "cannot write")]:
+    for output, message in [("file", "is a file"), ("file/task", "is a file")]:
         with pytest.raises(SystemExit) as stop:
-            main(["--output", str(tmp_path / output)])
+            sys.exit(main(["--output", str(tmp_path / output)]))
         assert stop.value.code == 2
         assert message in capsys.readouterr().err
 
@@ -177,7 +177,7 @@ def test_output_that_is_a_file_is_refused(tmp_path, capsys):
 )
 def test_settings_out_of_range_are_refused(tmp_path, capsys, flags, message):
     with pytest.raises(SystemExit) as stop:
-        main(["--output", str(tmp_path / "task"), *flags])
+        sys.exit(main(["--output", str(tmp_path / "task"), *flags]))
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
