@@ -17,6 +17,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.lab.settings import PPO_CLIP, LabSettings
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.study.results import read_run
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.command import write_command
 from openrlhf_cov.utils.json_lines import read_json, write_json
@@ -117,9 +118,16 @@ class LabRequest:
             )
 
     def is_complete(self) -> bool:
-        """Whether its folder holds the complete run."""
+        """Whether its folder holds the complete run; where files of it are damaged, that is said."""
         output: Path = self.args.output
-        return (output / RESULT_FILE).is_file() and self._is_of_this_run()
+        if not (output / RESULT_FILE).is_file() or not self._is_of_this_run():
+            return False
+        try:
+            read_run(output, evaluated=self.settings.evaluated)
+        except ValueError as error:
+            say(f"{error}; the run is made again\n", sys.stderr)
+            return False
+        return True
 
     def is_another(self) -> bool:
         """Whether its folder holds anything else than this run or a part of it."""

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -103,13 +103,15 @@ class RayStudy(Study):
             say(shlex.join(["python", "-m", "openrlhf_cov.cli.train_ppo_ray", *self.words(run)]) + "\n")
         say(f"# {self.spec.title}: {len(known)} of {number_of_runs(self.spec)} runs; the others follow from tuning\n")
 
-    def has(self, run: StudyRun) -> bool:
+    def is_another(self, run: StudyRun) -> bool:
         """See ``Study``."""
         folder = self.output / run.folder
         there = folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
-        if there and read_json(folder / ASKED_FILE) != self.asked(run):
-            self.refuse_another(run)
-        return (folder / RESULT_FILE).is_file()
+        return there and read_json(folder / ASKED_FILE) != self.asked(run)
+
+    def evaluated(self, run: StudyRun) -> Collection[int]:
+        """See ``Study``; how many steps a training has depends on its data."""
+        return ()
 
     def prepare(self, run: StudyRun) -> None:
         """The embedded task, if it is one."""
@@ -123,11 +125,14 @@ class RayStudy(Study):
         call(words, log)
 
     def train(self, run: StudyRun) -> None:
-        """A training goes on from its last checkpoint; without one it begins again."""
-        if self.has(run):
+        """A training goes on from its last checkpoint; without one, or where its log is damaged, it begins again.
+
+        What a look at the trained model left damaged is looked for again.
+        """
+        if self.result(run):
             return
         folder = self.output / run.folder
-        if not (folder / TRAINED_FILE).is_file():
+        if not is_trained(folder):
             self._train(run, folder)
         look = seen_by_laboratory if self.spec.task in TINY_TASKS else seen_by_evaluate
         evaluations, test = look(self, folder)
@@ -152,7 +157,7 @@ class RayStudy(Study):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / ASKED_FILE, self.asked(run))
         call(["train_ppo_ray", *self.words(run), *(["--ckpt.load_enable"] if goes_on else [])], folder / LOG_FILE)
-        write_json(folder / TRAINED_FILE, {})
+        write_json(folder / TRAINED_FILE, {"step": last_step(folder)})
         shutil.rmtree(folder / STATE, ignore_errors=True)
 
 
@@ -255,4 +260,17 @@ def seen_by_evaluate(study: RayStudy, folder: Path) -> Seen:
 
 def last_step(folder: Path) -> int:
     """Of the training in a folder."""
-    return read_metrics(folder / METRICS_FILE)[-1]["step"]
+    lines = read_metrics(folder / METRICS_FILE)
+    if not lines:
+        raise RunStopped(f"{folder / METRICS_FILE} has no step")
+    return lines[-1]["step"]
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether the training in a folder has ended, with a line for each step in its log."""
+    ended = read_json(folder / TRAINED_FILE)
+    try:
+        steps = [line["step"] for line in read_metrics(folder / METRICS_FILE)]
+    except OSError:
+        return False
+    return bool(steps) and ended == {"step": len(steps)} and steps == list(range(1, len(steps) + 1))

@@ -162,3 +162,18 @@ def test_a_run_at_a_target_entropy(tmp_path, base_policies, capsys):
         lab.main(["--output", str(tmp_path / "other"), *base_policies, *SHORT, *target, "40"])
     assert "--entropy_target 40 is out of reach" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("eval.jsonl", ""), ("metrics.jsonl", '{"step": 1'), ("test.json", "[]"), ("result.json", "")],
+)
+def test_a_damaged_run_is_made_again(tmp_path, base_policies, capsys, name, content):
+    output = tmp_path / "run"
+    command = ["--output", str(output), *base_policies, *SHORT]
+    lab.main(command)
+    (output / name).write_text(content)
+    assert lab.main(command) == 0
+    assert f"{output} is damaged" in capsys.readouterr().err
+    assert lab.main(command) == 0
+    assert "nothing to do" in capsys.readouterr().out

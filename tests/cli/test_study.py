@@ -208,3 +208,30 @@ def test_a_study_without_hope_ends(tmp_path, base_policies, spec_file, capsys):
     words = [str(path), "--output", str(made.output), "--base_policies", str(base_policies), "--jobs", "1"]
     assert study.main(words) == 1
     assert f"{study.HOPELESS} of the runs failed" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("eval.jsonl", ""), ("metrics.jsonl", '{"step": 1'), ("test.json", "{}"), ("result.json", "")],
+)
+def test_a_damaged_run_is_made_again(tmp_path, base_policies, spec_file, capfd, name, content):
+    output = tmp_path / "out"
+    words = [str(spec_file(seeds=[0])), "--output", str(output), "--base_policies", str(base_policies), "--jobs", "1"]
+    assert study.main(words) == 0
+    damaged = output / "report" / "KL-Cov" / "point" / "seed-0" / name
+    whole = damaged.read_bytes()
+    damaged.write_text(content)
+    capfd.readouterr()
+    assert study.main([*words, "--page"]) == 0  # which makes nothing
+    assert "1 of 2 runs are finished" in (output / "study.md").read_text()
+    assert damaged.read_text() == content
+    assert capfd.readouterr().err.count("is damaged") == 1
+    assert study.main(words) == 0
+    said = capfd.readouterr()
+    assert "1 of 2 runs are finished" in said.out
+    assert said.err.count(f"{damaged.parent} is damaged") == 1
+    assert "Traceback" not in said.err
+    assert "2 of 2 runs are finished" in (output / "study.md").read_text()
+    if name == "result.json":
+        assert damaged.read_bytes() == whole

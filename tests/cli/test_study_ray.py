@@ -261,3 +261,27 @@ def test_no_training_outlives_what_started_it(tmp_path, signum):
     while psutil.pid_exists(training) and psutil.Process(training).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "trainings"),
+    [("test.json", 1), ("validation.jsonl", 1), ("result.json", 1), ("metrics.jsonl", 2), ("trained.json", 1)],
+)
+@pytest.mark.parametrize("content", ["", "[7]", '{"step": 1}\n'])
+def test_what_is_damaged_is_looked_at_or_trained_again(tmp_path, spec_file, monkeypatch, name, trainings, content):
+    trainer, made = Trainer(monkeypatch), ray_study(spec_file(), tmp_path)
+    run = all_runs(made.spec, {})[0]
+    made.train(run)
+    (made.output / run.folder / name).write_text(content)
+    again = ray_study(spec_file(), tmp_path)
+    assert (again.score(run) is None) == (name != "trained.json")
+    again.train(run)
+    assert again.score(run).last == 0.5
+    assert len(trainer.calls) == trainings
+
+
+def test_a_training_without_a_step_has_failed(tmp_path, spec_file, monkeypatch):
+    made = ray_study(spec_file(), tmp_path)
+    monkeypatch.setattr(study_ray, "call", lambda words, log: (log.parent / "metrics.jsonl").write_text(""))
+    with pytest.raises(RunStopped, match=r"metrics\.jsonl has no step"):
+        made.train(all_runs(made.spec, {})[0])
