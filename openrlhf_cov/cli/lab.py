@@ -95,6 +95,11 @@ class LabRequest:
         return cls(words, args, LabSettings.from_args(args), configured(args, given))
 
     @property
+    def base_policies(self) -> Path:
+        """Where the base policy is kept."""
+        return self.args.base_policies or base_policies()
+
+    @property
     def record(self) -> dict[str, Any]:
         """Everything that the numbers of the run depend on."""
         named = {"task": self.args.task, "base_seed": self.args.base_seed}
@@ -112,6 +117,7 @@ class LabRequest:
         if self.args.task == "code":
             check_sandbox()
         check_folder(self.args.output)
+        check_folder(self.base_policies, "--base_policies")
         if self.is_another():
             raise UsageError(
                 f"--output {self.args.output} is not empty and does not hold this run; choose another folder"
@@ -174,8 +180,11 @@ def prepare(request: LabRequest) -> Any:
     keep_freed_memory()
     disable_progress_bar()
     task = TASKS[request.args.task]()
-    model, tokenizer = task.base_policy(request.args.base_policies or base_policies(), request.args.base_seed)
-    request.config.check_reachable(len(tokenizer))
+    model, tokenizer = task.base_policy(request.base_policies, request.args.base_seed)
+    try:
+        request.config.check_reachable(len(tokenizer))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     return Lab(task, model, tokenizer, request.settings, request.config)
 
 
