@@ -4,7 +4,7 @@ import io
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,20 @@ from openrlhf_cov.study.plan import Score, StudyRun, all_runs
 from openrlhf_cov.study.results import Result, read_result, score_of, unpack
 from openrlhf_cov.study.spec import Spec
 from openrlhf_cov.utils.terminal import Parser, say
+
+LOOKS = ("validation", "test")
+"""Fields of a spec with flags of ``openrlhf-cov evaluate``."""
+
+
+def given_of(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """The words that a parser takes for one of these flags, in any spelling, without what stands behind a ``=``."""
+    names = [word.partition("=")[0] for word in words]
+    short = ("-h",) if "--help" in flags else ()
+    return [
+        name
+        for name in names
+        if name.startswith(short) or (len(name) > 2 and any(flag.startswith(name) for flag in flags))
+    ]
 
 
 class Study(ABC):
@@ -48,9 +62,14 @@ class Study(ABC):
         """UsageError for a flag that the study sets itself, in any spelling that a parser takes for it."""
         of_arms = ((f"arm {arm.name}", (*arm.words, *cell)) for arm in self.spec.arms for cell in arm.cells)
         for place, words in (("flags", self.spec.words), *of_arms):
-            for name in (word.split("=")[0] for word in words if len(word) > 3):
-                if any(flag.startswith(name) for flag in own):
-                    raise UsageError(f"{path}: {place}: {name} is what the study sets itself; drop it")
+            for name in given_of(words, own):
+                raise UsageError(f"{path}: {place}: {name} is what the study sets itself; drop it")
+
+    def refuse_looks(self, path: Path) -> None:
+        """UsageError for flags of a look at the trained model, where the task says how it is looked at."""
+        for name in LOOKS:
+            if getattr(self.spec, name):
+                raise UsageError(f"{path}: {name} has no effect: task {self.spec.task} has splits of its own; drop it")
 
     @abstractmethod
     def check(self, path: Path) -> None:
@@ -136,6 +155,7 @@ class LabStudy(Study):
     def check(self, path: Path) -> None:
         """See ``Study``."""
         self.refuse_own_flags(path, "--output", "--base_policies", "--train.seed", "--help")
+        self.refuse_looks(path)
         known = lab.build_parser()._option_string_actions
         for flag in self.spec.needs:
             if flag not in known:

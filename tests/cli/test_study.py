@@ -127,7 +127,9 @@ def test_a_dry_run_says_how_long_and_makes_nothing(tmp_path, base_policies, spec
         ({"flags": "--train.seed=3"}, [], "flags: --train.seed is what the study sets itself"),
         ({"arms": [{"name": "x", "flags": "--base_policies d"}]}, [], "arm x: --base_policies is what the study sets"),
         ({"arms": [{"name": "x", "grid": {"--train.seed": [1]}}]}, [], "arm x: --train.seed is what the study sets"),
-        ({"flags": "--help"}, [], "flags: --help is what the study sets itself"),
+        *(({"flags": f}, [], f"flags: {f} is what the study sets itself") for f in ("--help", "--h", "-h", "-hx")),
+        ({"test": "--samples 4"}, [], "test has no effect"),
+        ({"validation": "--samples 4"}, [], "validation has no effect"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, spec_file, changes, flags, said):

@@ -19,6 +19,7 @@ from openrlhf_cov.study.plan import all_runs
 from openrlhf_cov.study.results import read_result, unpack
 from openrlhf_cov.study.spec import read_spec
 
+ASKED = "--benchmarks aime24 --samples 4"
 FLAGS = "--actor.model_name_or_path m --data.prompt_dataset d --reward.remote_url r --vllm.num_engines 1"
 TEST = {"kinds": ["easy", "hard"], "samples": 4, "greedy": [1, 0], "right": [4, 1]}
 
@@ -29,7 +30,7 @@ def spec_file(tmp_path):
 
     def write(**changes):
         path = tmp_path / "short.yaml"
-        content = {"title": "t", "task": "math", "engine": "ray", "flags": FLAGS, "test": "--samples 4"}
+        content = {"title": "t", "task": "math", "engine": "ray", "flags": FLAGS, "test": ASKED}
         path.write_text(yaml.safe_dump(content | {"seeds": [0, 1], "arms": [{"name": "GRPO"}]} | changes))
         return path
 
@@ -151,13 +152,13 @@ def test_another_test_is_another_run(tmp_path, spec_file, monkeypatch):
     made = ray_study(spec_file(), tmp_path)
     made.train(all_runs(made.spec, {})[0])
     with pytest.raises(UsageError, match="other settings"):
-        ray_study(spec_file(test="--samples 8"), tmp_path).scores()
+        ray_study(spec_file(test="--benchmarks aime24 --samples 8"), tmp_path).scores()
 
 
 def test_commands_that_tuning_has_named_are_said_too(tmp_path, spec_file, monkeypatch, capsys):
     Trainer(monkeypatch)
     tuning = {"seeds": [10], "grid": {"--actor.adam.lr": ["1e-7", "2e-7"]}}
-    made = ray_study(spec_file(tuning=tuning, validation="--limit 8"), tmp_path)
+    made = ray_study(spec_file(tuning=tuning, validation="--benchmarks amc23 --limit 8"), tmp_path)
     made.say_commands()
     assert capsys.readouterr().out.count("python -m") == 2
     for run in all_runs(made.spec, {}):
@@ -170,10 +171,24 @@ def test_commands_that_tuning_has_named_are_said_too(tmp_path, spec_file, monkey
     ("changes", "said"),
     [
         ({"arms": [{"name": "x", "flags": "--cov_type kl_cov --kl_cov_ratio 2"}]}, "arm x: --kl_cov_ratio is a fract"),
-        ({"test": "--limit 3"}, "test has flags of openrlhf-cov evaluate, with --samples"),
+        ({"test": "--benchmarks aime24 --limit 3"}, "test has flags of openrlhf-cov evaluate, with --samples"),
         ({"tuning": {"seeds": [9], "grid": {"--actor.adam.lr": ["1e-7", "2e-7"]}}}, "validation has the flags"),
-        ({"test": "--samples 4 --model m"}, "test: --model is the study's own"),
-        ({"test": "--samples four"}, "test: argument --samples: invalid int value"),
+        *(
+            ({"test": f"{ASKED} {flags}"}, f"test: {flags.split('=')[0]} is the study's own")
+            for flags in ("--model=m", "--mod=m", "--list", "--regrade", "-h")
+        ),
+        ({"test": "--samples 4"}, "test: --benchmarks is missing"),
+        ({"test": "--benchmarks aime24 --samples 0"}, "test: aime24: --samples is at least 1"),
+        ({"test": "--benchmarks nonsense --samples 4"}, "test: --benchmarks nonsense"),
+        ({"test": f"{ASKED} --temperature 0"}, "test: aime24: --samples 4 with --temperature 0"),
+        ({"test": f"{ASKED} --limit 0"}, "test: --limit is at least 1"),
+        ({"test": f"{ASKED} --template nonsense"}, "test: --template nonsense"),
+        ({"test": f"{ASKED} --protocol nonsense"}, "test: --protocol nonsense"),
+        ({"test": f"{ASKED} --reward_timeout nan"}, "test: --reward_timeout"),
+        ({"validation": "--benchmarks amc23 --samples=0"}, "validation: amc23: --samples is at least 1"),
+        ({"needs": "--entropy_target"}, "needs is about the laboratory"),
+        ({"flags": f"{FLAGS} -h"}, "flags: -h is what the study sets itself"),
+        ({"test": "--benchmarks aime24 --samples four"}, "test: argument --samples: invalid int value"),
         ({"validation": "--bench_marks x"}, "validation: unrecognized arguments: --bench_marks x"),
         ({"task": "commands"}, "test has no effect: task commands has splits of its own"),
     ],
@@ -188,7 +203,7 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, spec_file, chan
 
 def test_a_look_by_evaluations_question_by_question(tmp_path, spec_file, monkeypatch, make_evaluation):
     # two benchmarks of three and two questions, four samples each; greedy answers are evaluations of their own
-    made = ray_study(spec_file(validation="--limit 3"), tmp_path)
+    made = ray_study(spec_file(validation="--benchmarks amc23 --limit 3"), tmp_path)
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "metrics.jsonl").write_text('{"step": 7, "time": 0.0}\n')
@@ -211,9 +226,18 @@ def test_a_look_by_evaluations_question_by_question(tmp_path, spec_file, monkeyp
     assert test["right"] == [4, 1, 2, 0, 3]
     assert test["samples"] == 4
     assert test["kinds"] == ["aime24"] * 3 + ["amc23"] * 2
-    assert asked["test"] == ["--samples", "4"]
-    assert asked["test-greedy"] == ["--samples", "4", "--temperature", "0", "--samples", "1"]
-    assert asked["validation-greedy"] == ["--limit", "3", "--temperature", "0", "--samples", "1"]
+    assert asked["test"] == ASKED.split()
+    assert asked["test-greedy"] == [*ASKED.split(), "--temperature", "0", "--samples", "1"]
+    assert asked["validation-greedy"] == [
+        "--benchmarks",
+        "amc23",
+        "--limit",
+        "3",
+        "--temperature",
+        "0",
+        "--samples",
+        "1",
+    ]
 
 
 @pytest.mark.slow
