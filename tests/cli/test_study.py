@@ -128,6 +128,7 @@ def test_a_dry_run_says_how_long_and_makes_nothing(tmp_path, base_policies, spec
         ({"arms": [{"name": "x", "flags": "--base_policies d"}]}, [], "arm x: --base_policies is what the study sets"),
         ({"arms": [{"name": "x", "grid": {"--train.seed": [1]}}]}, [], "arm x: --train.seed is what the study sets"),
         *(({"flags": f}, [], f"flags: {f} is what the study sets itself") for f in ("--help", "--h", "-h", "-hx")),
+        ({"flags": "--base_seed=--"}, [], "arm GRPO: argument --base_seed: expected one argument"),
         ({"test": "--samples 4"}, [], "test has no effect"),
         ({"validation": "--samples 4"}, [], "validation has no effect"),
     ],
