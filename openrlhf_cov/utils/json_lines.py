@@ -95,7 +95,7 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
         unfinished.replace(path)
     except BaseException as error:
         unfinished.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename in (str(unfinished), None):
+        if isinstance(error, OSError) and error.errno and error.filename in (str(unfinished), None):
             error.filename = str(path)
         raise
 
