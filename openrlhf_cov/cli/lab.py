@@ -17,6 +17,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.lab.settings import PPO_CLIP, LabSettings
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.study.results import read_run
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.command import write_command
 from openrlhf_cov.utils.json_lines import read_json, write_json
@@ -83,6 +84,11 @@ class LabRequest:
         return cls(words, args, LabSettings.from_args(args), configured(args, given))
 
     @property
+    def base_policies(self) -> Path:
+        """Where the base policy is kept."""
+        return self.args.base_policies or base_policies()
+
+    @property
     def record(self) -> dict[str, Any]:
         """Everything that the numbers of the run depend on."""
         named = {"task": self.args.task, "base_seed": self.args.base_seed}
@@ -100,15 +106,23 @@ class LabRequest:
         if self.args.task == "code":
             check_sandbox()
         check_folder(self.args.output)
+        check_folder(self.base_policies, "--base_policies")
         if self.is_another():
             raise UsageError(
                 f"--output {self.args.output} is not empty and does not hold this run; choose another folder"
             )
 
     def is_complete(self) -> bool:
-        """Whether its folder holds the complete run."""
+        """Whether its folder holds the complete run; where files of it are damaged, that is said."""
         output: Path = self.args.output
-        return (output / RESULT_FILE).is_file() and self._is_of_this_run()
+        if not (output / RESULT_FILE).is_file() or not self._is_of_this_run():
+            return False
+        try:
+            read_run(output, evaluated=self.settings.evaluated)
+        except ValueError as error:
+            say(f"{error}; the run is made again\n", sys.stderr)
+            return False
+        return True
 
     def is_another(self) -> bool:
         """Whether its folder holds anything else than this run or a part of it."""
@@ -155,8 +169,11 @@ def prepare(request: LabRequest) -> Any:
     keep_freed_memory()
     disable_progress_bar()
     task = TASKS[request.args.task]()
-    model, tokenizer = task.base_policy(request.args.base_policies or base_policies(), request.args.base_seed)
-    request.config.check_reachable(len(tokenizer))
+    model, tokenizer = task.base_policy(request.base_policies, request.args.base_seed)
+    try:
+        request.config.check_reachable(len(tokenizer))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     return Lab(task, model, tokenizer, request.settings, request.config)
 
 

@@ -109,10 +109,13 @@ def alone_in(output: Path) -> Iterator[None]:
         yield
 
 
-def check_folder(output: Path, flag: str = "--output") -> None:
-    """UsageError for an output that can be no folder; nothing is made."""
-    there = next(place for place in (output, *output.absolute().parents) if place.exists())
+def check_folder(folder: Path, flag: str = "--output") -> None:
+    """UsageError for a folder to write, as ``flag`` says, that can be none; nothing is made."""
+    try:
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    except OSError as error:  # too long, or below a folder that may not be entered
+        raise UsageError(f"{flag} {folder}: {error.strerror}") from error
     if not there.is_dir():
-        raise UsageError(f"{flag} {output}: {there} is a file; give a folder")
-    if not os.access(there, os.W_OK):
-        raise UsageError(f"{flag} {output}: {there} cannot be written to; give another folder")
+        raise UsageError(f"{flag} {folder}: {there} is a file; give a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"{flag} {folder}: {there} cannot be written to; give another folder")

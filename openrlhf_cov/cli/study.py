@@ -5,21 +5,22 @@ import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from openrlhf_cov.cli import lab
 from openrlhf_cov.cli.local_ray import STOP_TIMEOUT
 from openrlhf_cov.cli.packages import require
-from openrlhf_cov.cli.program import alone_in, run_as_program
+from openrlhf_cov.cli.program import alone_in, check_folder, program
 from openrlhf_cov.cli.study_ray import RayStudy
 from openrlhf_cov.cli.study_runs import LabStudy, Study
 from openrlhf_cov.errors import RunStopped, UsageError, reason_of
 from openrlhf_cov.study.plan import SCREEN, Score, StudyRun, number_of_runs, runs_due
-from openrlhf_cov.study.results import pack
+from openrlhf_cov.study.results import pack, unpack
 from openrlhf_cov.study.spec import read_spec
 from openrlhf_cov.utils.cores import cores
 from openrlhf_cov.utils.json_lines import write_lines
@@ -53,10 +54,10 @@ def build_parser() -> Parser:
     return parser
 
 
-def main(argv: list[str] | None = None) -> int:
+@program("study")
+def main(argv: list[str] | None = None) -> None:
     """Exit status 0 when the study is complete; 2 for a refused request, 1 where a run failed, 130 after Ctrl-C."""
-    args = build_parser().parse_args(argv)
-    return run_as_program("study", lambda: answer(args))
+    answer(build_parser().parse_args(argv))
 
 
 def answer(args: argparse.Namespace) -> None:
@@ -69,8 +70,10 @@ def answer(args: argparse.Namespace) -> None:
         output: Path = args.output or Path("runs/study") / args.spec.stem
         study = kind(spec, output.absolute(), (args.base_policies or lab.base_policies()).absolute())
         study.check(args.spec)
-        if args.pack and args.pack.resolve() == args.spec.resolve():
-            raise UsageError(f"--pack {args.pack} would replace the spec; give another file")
+        check_folder(study.output)
+        check_folder(study.base_policies, "--base_policies")
+        if args.pack:
+            packed(study, args.pack)
         if args.unpack:
             study.take(args.unpack)
         require(("torch", "transformers", "openrlhf"))
@@ -92,6 +95,22 @@ def answer(args: argparse.Namespace) -> None:
         raise UsageError(str(error)) from error
 
 
+def packed(study: Study, path: Path) -> set[StudyRun]:
+    """The runs in a file that ``--pack`` is to replace; UsageError for one with anything else in it."""
+    check_folder(path.absolute().parent, "--pack")
+    if path.is_dir():
+        raise UsageError(f"--pack {path} is a folder; give a file")
+    if not path.is_file():  # nothing, a pipe or a device
+        return set()
+    held, known = list(unpack(path)), list(unpack(path, study.asked))
+    if others := len(held) - len(known):
+        raise UsageError(
+            f"--pack {path} holds {others} runs that {study.spec.title!r} does not ask for; give another file, or "
+            "delete it"
+        )
+    return {result.run for result in known}
+
+
 def run(study: Study, jobs: int) -> str:
     """Make every missing run, ``jobs`` side by side; what is to be said if any failed, else nothing.
 
@@ -105,7 +124,7 @@ def run(study: Study, jobs: int) -> str:
     if not runs_due(study.spec, scores):
         return ""
     with workers(jobs) as pool:
-        pool.submit(study.prepare, runs_due(study.spec, scores)[0]).result()
+        result_of(pool, study.prepare, runs_due(study.spec, scores)[0])
         while True:
             hopeless = len(scores) == before and len(failed) >= HOPELESS
             for due in () if hopeless else runs_due(study.spec, scores, failed):
@@ -127,6 +146,16 @@ def run(study: Study, jobs: int) -> str:
                 say(f"{len(scores)}/{total} {done.folder}: {score.last:.3f}; about {minutes:.0f} min left\n")
     reasons = "; ".join(dict.fromkeys(failed.values()))
     return f"{len(failed)} of the runs failed, and are tried again by the same command: {reasons}" if failed else ""
+
+
+def result_of(pool: ProcessPoolExecutor, work: Callable[..., Any], run: StudyRun, *more: Any) -> Any:
+    """What a worker makes of a run; RunStopped where it fails."""
+    try:
+        return pool.submit(work, run, *more).result()
+    except (UsageError, BrokenProcessPool, OSError):
+        raise
+    except Exception as error:  # a run fails with whatever its settings lead to
+        raise RunStopped(f"{run.folder} cannot be made: {reason_of(error)}") from error
 
 
 def outcome(study: Study, run: StudyRun, future: Future) -> tuple[Score | None, str]:
@@ -151,11 +180,16 @@ def write(study: Study, pack_to: Path | None = None) -> None:
     write_lines(study.output / PAGE_FILE, page(content).split("\n"))
     write_lines(study.output / TABLE_FILE, markdown(content).split("\n"))
     write_pictures(content.charts, study.output / "figures", ("svg",))
-    if pack_to:
-        pack_to.parent.mkdir(parents=True, exist_ok=True)
-        pack(results, pack_to, study.asked)
     say(f"\n{in_short(study.spec, results)}")
     say(f"{len(results)} of {number_of_runs(study.spec)} runs: {study.output / PAGE_FILE}\n")
+    if pack_to:
+        if lost := packed(study, pack_to) - {each.run for each in results}:
+            raise RunStopped(
+                f"--pack {pack_to} holds {len(lost)} runs that are not finished here, and stays as it is; give "
+                "another file, or --unpack it, too"
+            )
+        pack_to.parent.mkdir(parents=True, exist_ok=True)
+        pack(results, pack_to, study.asked)
 
 
 @contextmanager
@@ -192,11 +226,11 @@ def dry_run(study: LabStudy, jobs: int) -> None:
     left = total - len(scores)
     with workers(1) as pool:
         first = [StudyRun(arm.name, SCREEN, arm.cells[0], 0) for arm in spec.arms]
-        pool.submit(study.prepare, first[0]).result()
+        result_of(pool, study.prepare, first[0])
         lengths = []
         for arm, of_arm in zip(spec.arms, first, strict=True):
             steps = study.request(of_arm).settings.steps
-            found = pool.submit(study.seconds, of_arm, TIMED_STEPS).result()
+            found = result_of(pool, study.seconds, of_arm, TIMED_STEPS)
             lengths.append(steps * found["step"] + found["rest"])
             one = f"{steps} steps of {found['step']:.2f} s, a run {lengths[-1]:.0f} s"
             say(f"  {arm.name}: {len(arm.cells)} cells, {one}\n")

@@ -5,12 +5,13 @@ laboratory, which knows its splits, anything else by ``openrlhf-cov evaluate`` w
 ``validation`` and ``test``.
 """
 
+import argparse
 import io
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -19,23 +20,24 @@ from openrlhf_cov.cli import evaluate
 from openrlhf_cov.cli.lab import test_record
 from openrlhf_cov.cli.local_ray import stop
 from openrlhf_cov.cli.make_tiny_task import read_task
-from openrlhf_cov.cli.study_runs import Study
+from openrlhf_cov.cli.study_runs import LOOKS, Study, given_of
 from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
+from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.evaluation.benchmarks import get_protocol, select
+from openrlhf_cov.evaluation.plan import sampling_of
 from openrlhf_cov.study.plan import SCREEN, StudyRun, all_runs, number_of_runs
 from openrlhf_cov.study.results import VALIDATION_FILE
 from openrlhf_cov.utils.json_lines import read_json, write_json
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, RESULT_FILE, TEST_FILE, MetricsLog, read_metrics
 from openrlhf_cov.utils.orphans import die_with_parent
+from openrlhf_cov.utils.prompts import get_template
 from openrlhf_cov.utils.terminal import say
 
 ASKED_FILE, TRAINED_FILE, LOG_FILE, STATE = "asked.json", "trained.json", "log.txt", "state"
 """Of a run: its flags, that its training has ended, what its commands said, its checkpoints."""
 HELD_OUT = 512
 """Problems of an embedded task that are not in the file of those to train on."""
-
-LOOKS = ("validation", "test")
-"""Fields of a spec with flags of ``openrlhf-cov evaluate``."""
 
 Seen = tuple[Mapping[int, Mapping[str, float]], Mapping[str, Any]]
 """What a look at a trained model finds: evaluations by step, and the record of the test."""
@@ -76,16 +78,14 @@ class RayStudy(Study):
                     raise UsageError(f"{path}: arm {arm.name}: {reason}")
 
     def _check_looks(self, path: Path) -> None:
-        embedded = self.spec.task in TINY_TASKS
+        if self.spec.needs:
+            raise UsageError(f"{path}: needs is about the laboratory, and has no effect with engine: ray; drop it")
+        if self.spec.task in TINY_TASKS:
+            return self.refuse_looks(path)
         for name in LOOKS:
-            flags = getattr(self.spec, name)
-            if flags and embedded:
-                raise UsageError(f"{path}: {name} has no effect: task {self.spec.task} has splits of its own; drop it")
-            if flags:
+            if flags := getattr(self.spec, name):
                 _check_evaluation(flags, f"{path}: {name}")
-        if embedded:
-            return
-        if "--samples" not in self.spec.test:
+        if not given_of(self.spec.test, ("--samples",)):
             raise UsageError(
                 f"{path}: test has flags of openrlhf-cov evaluate, with --samples, as task {self.spec.task!r} is "
                 f"none of the embedded ones; got {shlex.join(self.spec.test)!r}"
@@ -103,13 +103,15 @@ class RayStudy(Study):
             say(shlex.join(["python", "-m", "openrlhf_cov.cli.train_ppo_ray", *self.words(run)]) + "\n")
         say(f"# {self.spec.title}: {len(known)} of {number_of_runs(self.spec)} runs; the others follow from tuning\n")
 
-    def has(self, run: StudyRun) -> bool:
+    def is_another(self, run: StudyRun) -> bool:
         """See ``Study``."""
         folder = self.output / run.folder
         there = folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
-        if there and read_json(folder / ASKED_FILE) != self.asked(run):
-            self.refuse_another(run)
-        return (folder / RESULT_FILE).is_file()
+        return there and read_json(folder / ASKED_FILE) != self.asked(run)
+
+    def evaluated(self, run: StudyRun) -> Collection[int]:
+        """See ``Study``; how many steps a training has depends on its data."""
+        return ()
 
     def prepare(self, run: StudyRun) -> None:
         """The embedded task, if it is one."""
@@ -123,11 +125,14 @@ class RayStudy(Study):
         call(words, log)
 
     def train(self, run: StudyRun) -> None:
-        """A training goes on from its last checkpoint; without one it begins again."""
-        if self.has(run):
+        """A training goes on from its last checkpoint; without one, or where its log is damaged, it begins again.
+
+        What a look at the trained model left damaged is looked for again.
+        """
+        if self.result(run):
             return
         folder = self.output / run.folder
-        if not (folder / TRAINED_FILE).is_file():
+        if not is_trained(folder):
             self._train(run, folder)
         look = seen_by_laboratory if self.spec.task in TINY_TASKS else seen_by_evaluate
         evaluations, test = look(self, folder)
@@ -152,7 +157,7 @@ class RayStudy(Study):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / ASKED_FILE, self.asked(run))
         call(["train_ppo_ray", *self.words(run), *(["--ckpt.load_enable"] if goes_on else [])], folder / LOG_FILE)
-        write_json(folder / TRAINED_FILE, {})
+        write_json(folder / TRAINED_FILE, {"step": last_step(folder)})
         shutil.rmtree(folder / STATE, ignore_errors=True)
 
 
@@ -196,15 +201,31 @@ def call(words: Sequence[str], log: Path) -> None:
 
 def _check_evaluation(flags: Sequence[str], place: str) -> None:
     """UsageError for flags that ``openrlhf-cov evaluate`` refuses, or that the study gives itself."""
-    for flag in ("--model", "--output"):
-        if flag in flags:
-            raise UsageError(f"{place}: {flag} is the study's own; drop it")
+    for flag in given_of(flags, ("--model", "--output", "--list", "--regrade", "--write_data", "--help")):
+        raise UsageError(f"{place}: {flag} is the study's own; drop it")
     said = io.StringIO()
     try:
         with redirect_stderr(said):
-            evaluate.build_parser().parse_args(["--model", "m", "--output", "o", *flags])
+            args = evaluate.build_parser().parse_args(["--model", "m", "--output", "o", *flags])
+        _check_asked(args)
+    except (UsageError, ValueError) as error:
+        raise UsageError(f"{place}: {error}") from error
     except SystemExit as error:
         raise UsageError(f"{place}: {said.getvalue().strip().splitlines()[-1].partition(': error: ')[2]}") from error
+
+
+def _check_asked(args: argparse.Namespace) -> None:
+    """UsageError or ValueError for benchmarks, sampling or grading that cannot be; no file is read."""
+    if not args.benchmarks:
+        raise UsageError("--benchmarks is missing; --list shows the benchmarks")
+    if args.limit is not None and args.limit < 1:
+        raise UsageError(f"--limit is at least 1, got {args.limit}")
+    protocol = get_protocol(args.protocol)
+    get_template(args.template or protocol.template)
+    for each in select(args.benchmarks):
+        sampling_of(protocol, each, {name: getattr(args, name) for name in evaluate.SAMPLING_FLAGS})
+    graded = {name: getattr(args, name) for name in evaluate.GRADING_FLAGS}
+    RewardConfig(**{name: value for name, value in graded.items() if value is not None})
 
 
 def seen_by_laboratory(study: RayStudy, folder: Path) -> Seen:
@@ -255,4 +276,17 @@ def seen_by_evaluate(study: RayStudy, folder: Path) -> Seen:
 
 def last_step(folder: Path) -> int:
     """Of the training in a folder."""
-    return read_metrics(folder / METRICS_FILE)[-1]["step"]
+    lines = read_metrics(folder / METRICS_FILE)
+    if not lines:
+        raise RunStopped(f"{folder / METRICS_FILE} has no step")
+    return lines[-1]["step"]
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether the training in a folder has ended, with a line for each step in its log."""
+    ended = read_json(folder / TRAINED_FILE)
+    try:
+        steps = [line["step"] for line in read_metrics(folder / METRICS_FILE)]
+    except OSError:
+        return False
+    return bool(steps) and ended == {"step": len(steps)} and steps == list(range(1, len(steps) + 1))

@@ -1,8 +1,10 @@
 """The runs of a study: which are finished, and how one is made; in the laboratory, or as ``study_ray`` does it."""
 
 import io
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,21 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.study.plan import Score, StudyRun, all_runs
 from openrlhf_cov.study.results import Result, read_result, score_of, unpack
 from openrlhf_cov.study.spec import Spec
-from openrlhf_cov.utils.terminal import Parser
+from openrlhf_cov.utils.terminal import Parser, say
+
+LOOKS = ("validation", "test")
+"""Fields of a spec with flags of ``openrlhf-cov evaluate``."""
+
+
+def given_of(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """The words that a parser takes for one of these flags, in any spelling, without what stands behind a ``=``."""
+    names = [word.partition("=")[0] for word in words]
+    short = ("-h",) if "--help" in flags else ()
+    return [
+        name
+        for name in names
+        if name.startswith(short) or (len(name) > 2 and any(flag.startswith(name) for flag in flags))
+    ]
 
 
 class Study(ABC):
@@ -22,6 +38,8 @@ class Study(ABC):
         self.spec, self.output, self.base_policies = spec, output, base_policies
         self.given: dict[StudyRun, Result] = {}
         """Results of other machines, which count as those of the same runs."""
+        self.damaged: set[StudyRun] = set()
+        """Runs of which that was said."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what other machines made, which a worker has no use for."""
@@ -44,17 +62,26 @@ class Study(ABC):
         """UsageError for a flag that the study sets itself, in any spelling that a parser takes for it."""
         of_arms = ((f"arm {arm.name}", (*arm.words, *cell)) for arm in self.spec.arms for cell in arm.cells)
         for place, words in (("flags", self.spec.words), *of_arms):
-            for name in (word.split("=")[0] for word in words if len(word) > 3):
-                if any(flag.startswith(name) for flag in own):
-                    raise UsageError(f"{path}: {place}: {name} is what the study sets itself; drop it")
+            for name in given_of(words, own):
+                raise UsageError(f"{path}: {place}: {name} is what the study sets itself; drop it")
+
+    def refuse_looks(self, path: Path) -> None:
+        """UsageError for flags of a look at the trained model, where the task says how it is looked at."""
+        for name in LOOKS:
+            if getattr(self.spec, name):
+                raise UsageError(f"{path}: {name} has no effect: task {self.spec.task} has splits of its own; drop it")
 
     @abstractmethod
     def check(self, path: Path) -> None:
         """Every cell of every arm is a run that can be made; UsageError names the file, the arm and what is wrong."""
 
     @abstractmethod
-    def has(self, run: StudyRun) -> bool:
-        """True if its folder holds the finished run; UsageError where it holds another."""
+    def is_another(self, run: StudyRun) -> bool:
+        """True if its folder holds anything else than this run or a part of it."""
+
+    @abstractmethod
+    def evaluated(self, run: StudyRun) -> Collection[int]:
+        """The steps of its evaluations, () where they are not known."""
 
     @abstractmethod
     def prepare(self, run: StudyRun) -> None:
@@ -76,23 +103,38 @@ class Study(ABC):
 
     def score(self, run: StudyRun) -> Score | None:
         """None where the run is not finished."""
-        if run in self.given:
-            return score_of(self.given[run])
-        result = read_result(self.output, run) if self.has(run) else None
+        result = self.result(run)
         return score_of(result) if result else None
+
+    def result(self, run: StudyRun) -> Result | None:
+        """None where the run is not finished, or its files are damaged; UsageError where its folder holds another."""
+        if run in self.given:
+            return self.given[run]
+        if self.is_another(run):
+            raise UsageError(
+                f"{self.output / run.folder} holds a run of other settings than {self.spec.title!r} asks for; give "
+                "another --output, or delete it"
+            )
+        try:
+            return read_result(self.output, run, self.evaluated(run))
+        except ValueError as error:
+            if run not in self.damaged:
+                say(f"{error}; the run does not count as finished\n", sys.stderr)
+            self.damaged.add(run)
+            return None
 
     def results(self) -> list[Result]:
         """Of all finished runs, in the order of the spec."""
         runs = all_runs(self.spec, self.scores())
-        found = (self.given.get(run) or read_result(self.output, run) for run in runs)
-        return [result for result in found if result]
-
-    def refuse_another(self, run: StudyRun) -> None:
-        """UsageError for a folder with a run of other settings."""
-        raise UsageError(
-            f"{self.output / run.folder} holds a run of other settings than {self.spec.title!r} asks for; give "
-            "another --output, or delete it"
-        )
+        found = [result for run in runs if (result := self.result(run))]
+        sizes = Counter(len(each.greedy) for each in found)
+        for each in found:
+            if (size := len(each.greedy)) != (usual := sizes.most_common(1)[0][0]):
+                raise UsageError(
+                    f"{self.output / each.run.folder}: its test has {size} questions, that of others {usual}; delete "
+                    "it, and --unpack nothing that has it"
+                )
+        return found
 
 
 class LabStudy(Study):
@@ -113,6 +155,7 @@ class LabStudy(Study):
     def check(self, path: Path) -> None:
         """See ``Study``."""
         self.refuse_own_flags(path, "--output", "--base_policies", "--train.seed", "--help")
+        self.refuse_looks(path)
         known = lab.build_parser()._option_string_actions
         for flag in self.spec.needs:
             if flag not in known:
@@ -124,12 +167,13 @@ class LabStudy(Study):
                 except UsageError as error:
                     raise UsageError(f"{path}: arm {arm.name}: {error}") from error
 
-    def has(self, run: StudyRun) -> bool:
+    def is_another(self, run: StudyRun) -> bool:
         """See ``Study``."""
-        request = self.request(run)
-        if request.is_another():
-            self.refuse_another(run)
-        return request.is_complete()
+        return self.request(run).is_another()
+
+    def evaluated(self, run: StudyRun) -> Collection[int]:
+        """See ``Study``."""
+        return self.request(run).settings.evaluated
 
     def prepare(self, run: StudyRun) -> None:
         """The base policy."""

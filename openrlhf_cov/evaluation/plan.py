@@ -104,7 +104,7 @@ def make_plan(
         whole = load_problems(benchmark, data_dir)
         problems = whole[:limit]
         complete = len(problems) == len(whole)
-        settings.append(_settings(benchmark, _sampling(protocol, benchmark, overrides), problems, complete))
+        settings.append(_settings(benchmark, sampling_of(protocol, benchmark, overrides), problems, complete))
         asked += [AskedProblem.of(benchmark.name, problem) for problem in problems]
         texts = [write(problem.problem, tokenizer) for problem in problems]
         prompts += zip(texts, _tokens(benchmark.name, texts, template, tokenizer), strict=True)
@@ -129,7 +129,8 @@ def _tokens(benchmark: str, texts: list[str], template: str, tokenizer: Any) -> 
         ) from error
 
 
-def _sampling(protocol: Protocol, benchmark: Benchmark, overrides: Mapping[str, Any]) -> Sampling:
+def sampling_of(protocol: Protocol, benchmark: Benchmark, overrides: Mapping[str, Any]) -> Sampling:
+    """How a benchmark's responses are drawn; UsageError for what cannot be. ``overrides``: as of ``make_plan``."""
     given = {name: value for name, value in overrides.items() if value is not None}
     own = protocol.sampling_of(benchmark)
     if given.get("temperature") == 0 and "samples" not in given:

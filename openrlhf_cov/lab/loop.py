@@ -75,10 +75,10 @@ class Lab:
 
     def run(self) -> Iterator[tuple[int, dict[str, float], dict[str, float] | None]]:
         """(global step from 1, its metrics, the evaluation after it or None) of every step."""
+        evaluated = frozenset(self.settings.evaluated)
         for step in range(1, self.settings.steps + 1):
             metrics = self.step(step)
-            due = step % self.settings.eval_every == 0 or step in (1, self.settings.steps)
-            yield step, metrics, self.evaluate() if due else None
+            yield step, metrics, self.evaluate() if step in evaluated else None
 
     def step(self, step: int) -> dict[str, float]:
         """One rollout and its updates, and what was measured on the way."""

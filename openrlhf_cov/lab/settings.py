@@ -44,6 +44,11 @@ class LabSettings(Settings):
     )
     test_samples: int = setting(64, "the same in the test at the end, on problems that no evaluation has seen")
 
+    @property
+    def evaluated(self) -> tuple[int, ...]:
+        """The steps after which there is an evaluation, and 0 for the one before the first."""
+        return tuple(sorted({0, 1, self.steps, *range(self.eval_every, self.steps, self.eval_every)}))
+
     def check(self) -> None:
         """Called when the settings are made."""
         flags = {each.name: each.metadata["flag"] or each.name for each in fields(self)}

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.rewards import addition
 from openrlhf_cov.rewards.code.rule import grade_code
 from openrlhf_cov.tiny_task import commands, problems, programs
@@ -69,11 +70,20 @@ class Task:
         made = {"task": self.name, "seed": seed, **asdict(self.policy)}
         kept = folder / f"{self.name}-{seed}"
         record = kept / "lab.json"
-        if read_json(record) != made:
-            for part in self.make(seed):
+        config = read_json(kept / "config.json")  # without it the library makes the largest model of the kind
+        is_whole = isinstance(config, dict) and "hidden_size" in config
+        is_whole = is_whole and all((kept / name).is_file() for name in ("model.safetensors", "tokenizer.json"))
+        parts = () if is_whole and read_json(record) == made else self.make(seed)
+        try:
+            for part in parts:
                 part.save_pretrained(kept)
-            record.write_text(json.dumps(made), encoding="utf-8")
-        return LlamaForCausalLM.from_pretrained(kept), PreTrainedTokenizerFast.from_pretrained(kept)
+            if parts:
+                record.write_text(json.dumps(made), encoding="utf-8")
+            return LlamaForCausalLM.from_pretrained(kept), PreTrainedTokenizerFast.from_pretrained(kept)
+        except Exception as error:  # of a full disk or a damaged file the libraries raise what they like
+            raise UsageError(
+                f"the base policy {kept} cannot be written or read: {reason_of(error)}; make room, or delete it"
+            ) from error
 
 
 def _commands() -> Task:

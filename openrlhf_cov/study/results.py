@@ -2,7 +2,7 @@
 
 import json
 import lzma
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from openrlhf_cov.analysis.table import Table
-from openrlhf_cov.errors import UsageError
-from openrlhf_cov.study.plan import Score, StudyRun
-from openrlhf_cov.utils.json_lines import parse_object, read_json, replacing
+from openrlhf_cov.errors import UsageError, reason_of
+from openrlhf_cov.study.plan import REPORT, STAGES, Score, StudyRun
+from openrlhf_cov.utils.json_lines import parse_object, regular, replacing
 from openrlhf_cov.utils.metric_table import STEP, TIME
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, RESULT_FILE, TEST_FILE, read_metrics
 
@@ -21,6 +21,12 @@ VALIDATION_FILE = "validation.jsonl"
 """Of a run of the whole trainer, whose ``eval.jsonl`` is the trainer's own: what the study saw of the policy."""
 DIGITS = 5
 """Significant digits of a packed number."""
+ALONE = StudyRun("", REPORT, (), 0)
+"""A run that is no part of a study."""
+MOST_BYTES = 2**25
+"""Of a line of a packed file, of which a few unpack to any number."""
+MOST_SAMPLES = 2**20
+"""Of a question in a test."""
 
 Floats = NDArray[np.float64]
 
@@ -58,14 +64,28 @@ def score_of(result: Result) -> Score:
     return Score(float(greedy[-1]), area(result.evaluations.steps, greedy))
 
 
-def read_result(folder: Path, run: StudyRun) -> Result | None:
-    """The finished run in a study's folder; None where it is missing or unfinished."""
+def read_result(folder: Path, run: StudyRun, evaluated: Collection[int] = ()) -> Result | None:
+    """The finished run in a study's folder, see ``read_run``; None where it is missing or unfinished."""
     place = folder / run.folder
-    test = read_json(place / TEST_FILE) if (place / RESULT_FILE).is_file() else None
-    if not isinstance(test, dict):
-        return None
-    seen = next(path for name in (VALIDATION_FILE, EVAL_FILE) if (path := place / name).exists())
-    return _result(run, _table(read_metrics(place / METRICS_FILE)), _table(read_metrics(seen)), test)
+    return read_run(place, run, evaluated=evaluated) if (place / RESULT_FILE).is_file() else None
+
+
+def read_run(place: Path, run: StudyRun = ALONE, *, evaluated: Collection[int] = ()) -> Result:
+    """The finished run in its folder; ValueError where its files are cut, of another form, or lack steps.
+
+    ``evaluated``: the steps that have an evaluation, where they are known.
+    """
+    seen = VALIDATION_FILE if (place / VALIDATION_FILE).exists() else EVAL_FILE
+    try:
+        ended = _object(place / RESULT_FILE)
+        result = _result(run, _table(place / METRICS_FILE), _table(place / seen), _object(place / TEST_FILE))
+        if evaluated and result.evaluations.steps.tolist() != list(evaluated):
+            raise ValueError("evaluations are missing")
+        if ended.get("greedy") != result.evaluations.column("greedy")[-1]:
+            raise ValueError(f"{RESULT_FILE} has not the last evaluation")
+        return result
+    except (OSError, LookupError, ValueError, TypeError) as error:
+        raise ValueError(f"{place} is damaged: {reason_of(error)}") from error
 
 
 def pack(results: Sequence[Result], path: Path, asked: Callable[[StudyRun], Sequence[str]]) -> None:
@@ -89,30 +109,68 @@ def pack(results: Sequence[Result], path: Path, asked: Callable[[StudyRun], Sequ
 def unpack(path: Path, asked: Callable[[StudyRun], Sequence[str]] | None = None) -> Iterator[Result]:
     """The results in a file of ``pack``, with ``asked`` those whose flags are these; UsageError for another file."""
     try:
-        with lzma.open(path, "rb") as lines:
-            for line in lines:
+        with lzma.open(regular(path), "rb") as lines:
+            while line := lines.readline(MOST_BYTES):
                 record = parse_object(line)
-                run = record["run"]
+                run = _run(record["run"])
                 metrics, evaluations = (_unpacked(record[name]) for name in ("metrics", "evaluations"))
-                made = StudyRun(run["arm"], run["stage"], tuple(run["cell"]), run["seed"])
-                if asked is None or record.get("asked") == asked(made):
-                    yield _result(made, metrics, evaluations, record["test"])
+                result = _result(run, metrics, evaluations, record["test"])
+                if asked is None or record.get("asked") == asked(run):
+                    yield result
     except (OSError, EOFError, lzma.LZMAError, LookupError, ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} holds no results of a study: {' '.join(str(error).split())}") from error
+        raise UsageError(f"{path} holds no results of a study: {reason_of(error)}") from error
+
+
+def _run(content: Mapping[str, Any]) -> StudyRun:
+    run = StudyRun(content["arm"], content["stage"], tuple(content["cell"]), content["seed"])
+    if not all(isinstance(text, str) for text in (run.arm, *run.cell)) or type(run.seed) is not int:
+        raise ValueError("a run has an arm, a cell of words and a seed")
+    if run.stage not in STAGES:
+        raise ValueError(f"stage is one of {', '.join(STAGES)}")
+    return run
 
 
 def _result(run: StudyRun, metrics: Table, evaluations: Table, test: Mapping[str, Any]) -> Result:
-    greedy, right = np.array(test["greedy"], dtype=bool), np.array(test["right"], dtype=np.int64)
-    return Result(run, metrics, evaluations, tuple(test["kinds"]), greedy, right, test["samples"])
+    """ValueError where metrics lack a step up to the last evaluation, or columns or the test are of another form."""
+    last = int(evaluations.steps[-1]) if len(evaluations) else 0
+    if last < 1 or (np.diff(evaluations.steps) <= 0).any() or not np.isfinite(evaluations.column("greedy")).all():
+        raise ValueError("evaluations are missing")
+    if len(metrics) != last or (metrics.steps != np.arange(1, last + 1)).any():
+        raise ValueError(f"metrics of steps up to {last} are missing")
+    if any(column.shape != table.steps.shape for table in (metrics, evaluations) for column in table.columns.values()):
+        raise ValueError("columns are of different lengths")
+    kinds, greedy, right, samples = (test[name] for name in ("kinds", "greedy", "right", "samples"))
+    if type(samples) is not int or not 1 <= samples <= MOST_SAMPLES:
+        raise ValueError("samples of the test are missing")
+    if not len(kinds) == len(greedy) == len(right) > 0 or not all(isinstance(kind, str) for kind in kinds):
+        raise ValueError("questions of the test are missing")
+    if not _are_counts(greedy, 1) or not _are_counts(right, samples):
+        raise ValueError("answers of the test are no counts")
+    right = np.array(right, dtype=np.int64)
+    return Result(run, metrics, evaluations, tuple(kinds), np.array(greedy, dtype=bool), right, samples)
 
 
-def _table(lines: Sequence[Mapping[str, Any]]) -> Table:
+def _are_counts(values: Iterable[Any], most: int) -> bool:
+    return all(type(value) is int and 0 <= value <= most for value in values)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        return parse_object(regular(path).read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from error
+
+
+def _table(path: Path) -> Table:
+    lines = read_metrics(path)
     names = dict.fromkeys(name for line in lines for name in line if name not in (STEP, TIME))
-    steps = np.array([line[STEP] for line in lines], dtype=np.int64)
-    return Table(steps, {name: _numbers(line.get(name) for line in lines) for name in names})
+    return _unpacked({name: [line.get(name) for line in lines] for name in (STEP, *names)})
 
 
 def _unpacked(columns: Mapping[str, Any]) -> Table:
+    """ValueError for steps that are no numbers from 0."""
+    if not _are_counts(columns[STEP], 2**53):
+        raise ValueError("steps are no numbers from 0")
     rest = {name: _numbers(values) for name, values in columns.items() if name != STEP}
     return Table(np.array(columns[STEP], dtype=np.int64), rest)
 
@@ -128,4 +186,5 @@ def _rounded(value: float) -> float | None:
 
 
 def _numbers(values: Iterable[Any]) -> Floats:
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    found = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    return np.where(np.isfinite(found), found, np.nan)

@@ -24,8 +24,10 @@ A cell is one value of every entry of an arm's grid and the common one. The firs
 """
 
 import itertools
+import math
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +36,12 @@ from typing import Any
 import yaml
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.json_lines import regular, valid_text
 
+MOST_BYTES, MOST_CELLS, MOST_RUNS = 2**16, 1000, 10_000
+"""Of a file, of an arm, of a study."""
+MOST_LETTERS, MOST_QUOTED = 200, 100
+"""Of the name of a folder, and of a value in a message."""
 ENGINES = ("lab", "ray")
 SPEC_FIELDS = ("title", "about", "task", "engine", "needs", "flags", "validation", "test", "seeds", "tuning", "arms")
 TUNING_FIELDS = ("seeds", "finalists", "final_seeds", "grid")
@@ -95,16 +102,34 @@ class _OneOfEach(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """See ``yaml.SafeLoader``; ValueError for a key that stands twice."""
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice is not None:
-            raise ValueError(f"line {node.start_mark.line + 1}: {twice!r} stands twice in these fields; drop one")
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        for key, times in keys.items():
+            if times > 1:
+                raise ValueError(
+                    f"line {node.start_mark.line + 1}: {_short(key)} stands twice in these fields; drop one"
+                )
         return super().construct_mapping(node, deep)
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """See ``yaml.SafeLoader``; ValueError for an alias, a few of which unpack to any number of fields."""
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise ValueError(f"line {event.start_mark.line + 1}: *{event.anchor} is an alias; write out what it means")
+        return super().compose_node(parent, index)
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+        """See ``yaml.SafeLoader``; ValueError for text that no file and no command line can have."""
+        text = super().construct_scalar(node)
+        if "\0" in text or text != valid_text(text):
+            raise ValueError(f"line {node.start_mark.line + 1}: {_short(text)} has a character that no text has")
+        return text
 
 
 def read_spec(path: Path) -> Spec:
     """The study in a file; UsageError with one line that names the file, the field and the value."""
     try:
+        if (size := regular(path).stat().st_size) > MOST_BYTES:
+            raise ValueError(f"a study is a file of at most {MOST_BYTES} bytes, got {size}")
         content = yaml.load(path.read_text(encoding="utf-8"), _OneOfEach)
         return spec_of(content)
     except OSError as error:
@@ -122,16 +147,20 @@ def spec_of(content: Any) -> Spec:
     found = _fields(content, "the study", SPEC_FIELDS, required=("title", "task", "seeds", "arms"))
     engine = found.get("engine", ENGINES[0])
     if engine not in ENGINES:
-        raise ValueError(f"engine is one of {', '.join(ENGINES)}, got {engine!r}")
+        raise ValueError(f"engine is one of {', '.join(ENGINES)}, got {_short(engine)}")
     tuning, grid = _tuning(found.get("tuning"))
     seeds = _seeds(found["seeds"], "seeds")
     if repeated := set(seeds) & {*tuning.seeds, *tuning.final_seeds}:
         raise ValueError(f"seeds: {min(repeated)} is one of the tuning's; what is reported needs fresh ones")
     if not isinstance(found["arms"], list) or not found["arms"]:
-        raise ValueError(f"arms is a list of at least one, got {found['arms']!r}")
+        raise ValueError(f"arms is a list of at least one, got {_short(found['arms'])}")
     arms: list[Arm] = []
+    runs, of_a_cell = 0, len(tuning.seeds) + len(tuning.final_seeds)
     for number, each in enumerate(found["arms"], 1):
         arms.append(_arm(each, f"arm {number}", arms, grid, seeds))
+        runs += len(arms[-1].seeds) + len(arms[-1].cells) * of_a_cell
+        if runs > MOST_RUNS:
+            raise ValueError(f"a study has at most {MOST_RUNS} runs; give fewer arms, seeds or values")
     for arm in arms:
         if repeated := set(arm.seeds) & {*tuning.seeds, *tuning.final_seeds}:
             raise ValueError(f"arm {arm.name}: seeds: {min(repeated)} is one of the tuning's; give it fresh ones")
@@ -161,14 +190,14 @@ def slug(text: str) -> str:
 def _arm(content: Any, place: str, before: Sequence[Arm], common: Mapping[str, Any], seeds: tuple[int, ...]) -> Arm:
     found = _fields(content, place, ARM_FIELDS, required=("name",))
     name = _text(found["name"], f"{place}: name")
-    if not slug(name) or not name.isprintable():
-        raise ValueError(f"{place}: name has letters or digits, got {name!r}")
+    if not slug(name) or not name.isprintable() or len(slug(name)) > MOST_LETTERS:
+        raise ValueError(f"{place}: name has 1 to {MOST_LETTERS} letters or digits, got {_short(name)}")
     place = f"arm {name}"
     if slug(name).lower() in (slug(arm.name).lower() for arm in before):
         raise ValueError(f"{place}: another arm has this name, as a folder is called")
     tier = found.get("tier", 1)
     if not _is_count(tier):
-        raise ValueError(f"{place}: tier is a number from 1, got {tier!r}")
+        raise ValueError(f"{place}: tier is a number from 1, got {_short(tier)}")
     of_arm = _seeds(found["seeds"], f"{place}: seeds") if "seeds" in found else seeds
     words = _words(found.get("flags", ""), f"{place}: flags")
     if "at" not in found:
@@ -177,7 +206,7 @@ def _arm(content: Any, place: str, before: Sequence[Arm], common: Mapping[str, A
     model = next((arm for arm in before if arm.name == found["at"] and arm.at is None), None)
     if model is None:
         raise ValueError(
-            f"{place}: at is the name of an arm above it that has a point of its own, got {found['at']!r}"
+            f"{place}: at is the name of an arm above it that has a point of its own, got {_short(found['at'])}"
         )
     if "grid" in found:
         raise ValueError(f"{place}: it takes the point of {model.name}, so a grid has no effect; drop one of the two")
@@ -190,7 +219,7 @@ def _tuning(content: Any) -> tuple[Tuning, Mapping[str, Any]]:
     final = _seeds(found.get("final_seeds", []), "tuning.final_seeds", fewest=0)
     finalists = found.get("finalists", 1)
     if not _is_count(finalists):
-        raise ValueError(f"tuning.finalists is a number from 1, got {finalists!r}")
+        raise ValueError(f"tuning.finalists is a number from 1, got {_short(finalists)}")
     if set(seeds) & set(final):
         raise ValueError(f"tuning.final_seeds: {min(set(seeds) & set(final))} is one of tuning.seeds")
     return Tuning(seeds, finalists, final), _grid(found.get("grid"), "tuning")
@@ -201,31 +230,36 @@ def _grid(content: Any, place: str) -> dict[str, list[str]]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise ValueError(f"{place}: grid is a list of values for each flag, got {content!r}")
+        raise ValueError(f"{place}: grid is a list of values for each flag, got {_short(content)}")
     for flag, values in content.items():
         if not isinstance(flag, str) or not flag.startswith("--") or " " in flag:
-            raise ValueError(f"{place}: grid has values of flags such as --actor.adam.lr, got {flag!r}")
+            raise ValueError(f"{place}: grid has values of flags such as --actor.adam.lr, got {_short(flag)}")
         if not isinstance(values, list) or not values:
-            raise ValueError(f"{place}: grid: {flag} has a list of values, got {values!r}")
+            raise ValueError(f"{place}: grid: {flag} has a list of values, got {_short(values)}")
     return {flag: [_word(value, f"{place}: grid: {flag}") for value in values] for flag, values in content.items()}
 
 
 def _cells(grid: Mapping[str, Sequence[str]], place: str) -> tuple[Cell, ...]:
+    if math.prod(map(len, grid.values())) > MOST_CELLS:
+        raise ValueError(f"{place}: grid has more than {MOST_CELLS} cells; give fewer values")
     cells = [
         tuple(word for flag, value in zip(grid, values, strict=True) for word in (flag, *shlex.split(value)))
         for values in itertools.product(*grid.values())
     ]
-    if len(set(cells)) < len(cells):
-        raise ValueError(f"{place}: grid has a value twice")
+    folders = {slug(" ".join(cell)).lower() for cell in cells}
+    if len(folders) < len(cells):
+        raise ValueError(f"{place}: grid has a value twice, as folders are called")
+    if max(map(len, folders)) > MOST_LETTERS:
+        raise ValueError(f"{place}: grid: a cell has more than {MOST_LETTERS} letters")
     return tuple(cells)
 
 
 def _fields(content: Any, place: str, known: Sequence[str], required: Sequence[str] = ()) -> dict[str, Any]:
     if not isinstance(content, dict):
-        raise ValueError(f"{place} is a list of fields ({', '.join(known)}), got {content!r}")
+        raise ValueError(f"{place} is a list of fields ({', '.join(known)}), got {_short(content)}")
     for name in content:
         if name not in known:
-            raise ValueError(f"{place} has no field {name!r}; choose of {', '.join(known)}")
+            raise ValueError(f"{place} has no field {_short(name)}; choose of {', '.join(known)}")
     for name in required:
         if name not in content:
             raise ValueError(f"{place} lacks the field {name}")
@@ -234,12 +268,14 @@ def _fields(content: Any, place: str, known: Sequence[str], required: Sequence[s
 
 def _seeds(content: Any, place: str, fewest: int = 1) -> tuple[int, ...]:
     if not isinstance(content, list) or len(content) < fewest:
-        raise ValueError(f"{place} is a list of {'at least one ' if fewest else ''}whole numbers, got {content!r}")
+        raise ValueError(
+            f"{place} is a list of {'at least one ' if fewest else ''}whole numbers, got {_short(content)}"
+        )
     for seed in content:
         if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**31:
-            raise ValueError(f"{place} are whole numbers from 0, got {seed!r}")
+            raise ValueError(f"{place} are whole numbers from 0, got {_short(seed)}")
     if len(set(content)) < len(content):
-        raise ValueError(f"{place} has a number twice, got {content!r}")
+        raise ValueError(f"{place} has a number twice, got {_short(content)}")
     return tuple(content)
 
 
@@ -248,20 +284,28 @@ def _words(content: Any, place: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise ValueError(f"{place} is a line of flags as a shell takes it, got {content!r}") from error
+        raise ValueError(f"{place} is a line of flags as a shell takes it, got {_short(content)}") from error
 
 
 def _text(content: Any, place: str) -> str:
     if not isinstance(content, str):
-        raise ValueError(f"{place} is text, got {content!r}")
+        raise ValueError(f"{place} is text, got {_short(content)}")
     return content
 
 
 def _word(value: Any, place: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
-        raise ValueError(f"{place} has numbers or words, got {value!r}")
+        raise ValueError(f"{place} has numbers or words, got {_short(value)}")
+    if not _words(str(value), place):
+        raise ValueError(f"{place} has numbers or words, got {_short(value)}")
     return str(value)
 
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _short(value: Any) -> str:
+    """What a message quotes of a value."""
+    quoted = repr(value)
+    return quoted if len(quoted) <= MOST_QUOTED else f"{quoted[:MOST_QUOTED]}..."

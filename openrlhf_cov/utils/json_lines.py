@@ -1,5 +1,6 @@
 """Files of JSON that others may have written, and files that appear whole or not at all."""
 
+import errno
 import json
 import math
 import os
@@ -45,9 +46,16 @@ def parse_object(content: bytes) -> dict[str, Any]:
 def read_json(file: Path) -> Any:
     """The value in a file of JSON; None where there is none that can be read."""
     try:
-        return parse_json(file.read_bytes())
+        return parse_json(regular(file).read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def regular(path: Path) -> Path:
+    """The path; OSError where it is a pipe, whose other end would be waited for, a device or a folder."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return path
 
 
 def valid_text(text: str) -> str:

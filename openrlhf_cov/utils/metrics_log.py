@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.utils.json_lines import json_number, parse_object, replacing
+from openrlhf_cov.utils.json_lines import json_number, parse_object, regular, replacing
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class MetricsLog:
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """The lines of steps in a metrics file, in order; a line that is none, such as a last one that was cut in the
     middle, is left out."""
-    return [parse_object(line) for line in Path(path).read_bytes().splitlines() if _step_of(line) != math.inf]
+    return [parse_object(line) for line in regular(Path(path)).read_bytes().splitlines() if _step_of(line) != math.inf]
 
 
 def _write_backup(path: Path, lines: list[bytes]) -> Path:

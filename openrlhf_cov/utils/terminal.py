@@ -66,6 +66,11 @@ class Parser(argparse.ArgumentParser):
         """Print one line and exit with status 2."""
         sys.exit(refuse(self.prog, message))
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        if action.nargs is None and arg_strings == ["--"]:  # of --flag=--, which argparse makes an empty list
+            raise argparse.ArgumentError(action, "expected one argument")
+        return super()._get_values(action, arg_strings)
+
     def _print_message(self, message: str, file: TextIO | None = None) -> None:
         say(message, file or sys.stderr)
 

@@ -163,3 +163,61 @@ def test_a_run_at_a_target_entropy(tmp_path, base_policies, capsys):
         sys.exit(lab.main(["--output", str(tmp_path / "other"), *base_policies, *SHORT, *target, "40"]))
     assert "--entropy_target 40 is out of reach" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("eval.jsonl", ""), ("metrics.jsonl", '{"step": 1'), ("test.json", "[]"), ("result.json", "")],
+)
+def test_a_damaged_run_is_made_again(tmp_path, base_policies, capsys, name, content):
+    output = tmp_path / "run"
+    command = ["--output", str(output), *base_policies, *SHORT]
+    lab.main(command)
+    (output / name).write_text(content)
+    assert lab.main(command) == 0
+    assert f"{output} is damaged" in capsys.readouterr().err
+    assert lab.main(command) == 0
+    assert "nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("place", ["file", "file/run", "n" * 300])
+@pytest.mark.parametrize("flag", ["--output", "--base_policies"])
+def test_a_place_that_cannot_be_is_refused_first(tmp_path, monkeypatch, capsys, flag, place):
+    monkeypatch.setattr(tasks, "TASKS", {})
+    (tmp_path / "file").touch()
+    places = {
+        "--output": str(tmp_path / "run"),
+        "--base_policies": str(tmp_path / "base"),
+        flag: str(tmp_path / place),
+    }
+    with pytest.raises(SystemExit) as end:
+        lab.main([word for pair in places.items() for word in pair] + SHORT)
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert f"{flag} {tmp_path / place}" in said
+    assert said.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_a_damaged_base_policy_is_named(tmp_path, base_policies, capsys, name):
+    lab.main(["--output", str(tmp_path / "first"), *base_policies, *SHORT])
+    path = tmp_path / "base" / "commands-0" / name
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(SystemExit) as end:
+        lab.main(["--output", str(tmp_path / "second"), *base_policies, *SHORT])
+    assert end.value.code == 2
+    assert str(path.parent) in capsys.readouterr().err
+    assert not (tmp_path / "second").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("model.safetensors", None), ("config.json", None), ("config.json", "{}")]
+)
+def test_a_base_policy_that_lacks_a_file_is_made_again(tmp_path, base_policies, name, content):
+    task = tasks.TASKS["commands"]()
+    first, _ = task.base_policy(tmp_path / "base", 0)
+    path = tmp_path / "base" / "commands-0" / name
+    path.unlink() if content is None else path.write_text(content)
+    again, _ = task.base_policy(tmp_path / "base", 0)
+    assert all(a.equal(b) for a, b in zip(first.parameters(), again.parameters(), strict=True))

@@ -127,7 +127,10 @@ def test_a_dry_run_says_how_long_and_makes_nothing(tmp_path, base_policies, spec
         ({"flags": "--train.seed=3"}, [], "flags: --train.seed is what the study sets itself"),
         ({"arms": [{"name": "x", "flags": "--base_policies d"}]}, [], "arm x: --base_policies is what the study sets"),
         ({"arms": [{"name": "x", "grid": {"--train.seed": [1]}}]}, [], "arm x: --train.seed is what the study sets"),
-        ({"flags": "--help"}, [], "flags: --help is what the study sets itself"),
+        *(({"flags": f}, [], f"flags: {f} is what the study sets itself") for f in ("--help", "--h", "-h", "-hx")),
+        ({"flags": "--base_seed=--"}, [], "arm GRPO: argument --base_seed: expected one argument"),
+        ({"test": "--samples 4"}, [], "test has no effect"),
+        ({"validation": "--samples 4"}, [], "validation has no effect"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, spec_file, changes, flags, said):
@@ -208,3 +211,30 @@ def test_a_study_without_hope_ends(tmp_path, base_policies, spec_file, capsys):
     words = [str(path), "--output", str(made.output), "--base_policies", str(base_policies), "--jobs", "1"]
     assert study.main(words) == 1
     assert f"{study.HOPELESS} of the runs failed" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("eval.jsonl", ""), ("metrics.jsonl", '{"step": 1'), ("test.json", "{}"), ("result.json", "")],
+)
+def test_a_damaged_run_is_made_again(tmp_path, base_policies, spec_file, capfd, name, content):
+    output = tmp_path / "out"
+    words = [str(spec_file(seeds=[0])), "--output", str(output), "--base_policies", str(base_policies), "--jobs", "1"]
+    assert study.main(words) == 0
+    damaged = output / "report" / "KL-Cov" / "point" / "seed-0" / name
+    whole = damaged.read_bytes()
+    damaged.write_text(content)
+    capfd.readouterr()
+    assert study.main([*words, "--page"]) == 0  # which makes nothing
+    assert "1 of 2 runs are finished" in (output / "study.md").read_text()
+    assert damaged.read_text() == content
+    assert capfd.readouterr().err.count("is damaged") == 1
+    assert study.main(words) == 0
+    said = capfd.readouterr()
+    assert "1 of 2 runs are finished" in said.out
+    assert said.err.count(f"{damaged.parent} is damaged") == 1
+    assert "Traceback" not in said.err
+    assert "2 of 2 runs are finished" in (output / "study.md").read_text()
+    if name == "result.json":
+        assert damaged.read_bytes() == whole

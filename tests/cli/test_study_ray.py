@@ -16,9 +16,10 @@ from openrlhf_cov.cli import study, study_ray
 from openrlhf_cov.cli.study_ray import RayStudy
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.study.plan import all_runs
-from openrlhf_cov.study.results import read_result
+from openrlhf_cov.study.results import read_result, unpack
 from openrlhf_cov.study.spec import read_spec
 
+ASKED = "--benchmarks aime24 --samples 4"
 FLAGS = "--actor.model_name_or_path m --data.prompt_dataset d --reward.remote_url r --vllm.num_engines 1"
 TEST = {"kinds": ["easy", "hard"], "samples": 4, "greedy": [1, 0], "right": [4, 1]}
 
@@ -29,7 +30,7 @@ def spec_file(tmp_path):
 
     def write(**changes):
         path = tmp_path / "short.yaml"
-        content = {"title": "t", "task": "math", "engine": "ray", "flags": FLAGS, "test": "--samples 4"}
+        content = {"title": "t", "task": "math", "engine": "ray", "flags": FLAGS, "test": ASKED}
         path.write_text(yaml.safe_dump(content | {"seeds": [0, 1], "arms": [{"name": "GRPO"}]} | changes))
         return path
 
@@ -151,13 +152,13 @@ def test_another_test_is_another_run(tmp_path, spec_file, monkeypatch):
     made = ray_study(spec_file(), tmp_path)
     made.train(all_runs(made.spec, {})[0])
     with pytest.raises(UsageError, match="other settings"):
-        ray_study(spec_file(test="--samples 8"), tmp_path).scores()
+        ray_study(spec_file(test="--benchmarks aime24 --samples 8"), tmp_path).scores()
 
 
 def test_commands_that_tuning_has_named_are_said_too(tmp_path, spec_file, monkeypatch, capsys):
     Trainer(monkeypatch)
     tuning = {"seeds": [10], "grid": {"--actor.adam.lr": ["1e-7", "2e-7"]}}
-    made = ray_study(spec_file(tuning=tuning, validation="--limit 8"), tmp_path)
+    made = ray_study(spec_file(tuning=tuning, validation="--benchmarks amc23 --limit 8"), tmp_path)
     made.say_commands()
     assert capsys.readouterr().out.count("python -m") == 2
     for run in all_runs(made.spec, {}):
@@ -170,10 +171,24 @@ def test_commands_that_tuning_has_named_are_said_too(tmp_path, spec_file, monkey
     ("changes", "said"),
     [
         ({"arms": [{"name": "x", "flags": "--cov_type kl_cov --kl_cov_ratio 2"}]}, "arm x: --kl_cov_ratio is a fract"),
-        ({"test": "--limit 3"}, "test has flags of openrlhf-cov evaluate, with --samples"),
+        ({"test": "--benchmarks aime24 --limit 3"}, "test has flags of openrlhf-cov evaluate, with --samples"),
         ({"tuning": {"seeds": [9], "grid": {"--actor.adam.lr": ["1e-7", "2e-7"]}}}, "validation has the flags"),
-        ({"test": "--samples 4 --model m"}, "test: --model is the study's own"),
-        ({"test": "--samples four"}, "test: argument --samples: invalid int value"),
+        *(
+            ({"test": f"{ASKED} {flags}"}, f"test: {flags.split('=')[0]} is the study's own")
+            for flags in ("--model=m", "--mod=m", "--list", "--regrade", "-h")
+        ),
+        ({"test": "--samples 4"}, "test: --benchmarks is missing"),
+        ({"test": "--benchmarks aime24 --samples 0"}, "test: aime24: --samples is at least 1"),
+        ({"test": "--benchmarks nonsense --samples 4"}, "test: --benchmarks nonsense"),
+        ({"test": f"{ASKED} --temperature 0"}, "test: aime24: --samples 4 with --temperature 0"),
+        ({"test": f"{ASKED} --limit 0"}, "test: --limit is at least 1"),
+        ({"test": f"{ASKED} --template nonsense"}, "test: --template nonsense"),
+        ({"test": f"{ASKED} --protocol nonsense"}, "test: --protocol nonsense"),
+        ({"test": f"{ASKED} --reward_timeout nan"}, "test: --reward_timeout"),
+        ({"validation": "--benchmarks amc23 --samples=0"}, "validation: amc23: --samples is at least 1"),
+        ({"needs": "--entropy_target"}, "needs is about the laboratory"),
+        ({"flags": f"{FLAGS} -h"}, "flags: -h is what the study sets itself"),
+        ({"test": "--benchmarks aime24 --samples four"}, "test: argument --samples: invalid int value"),
         ({"validation": "--bench_marks x"}, "validation: unrecognized arguments: --bench_marks x"),
         ({"task": "commands"}, "test has no effect: task commands has splits of its own"),
     ],
@@ -188,7 +203,7 @@ def test_what_cannot_be_is_refused_in_one_line(tmp_path, capsys, spec_file, chan
 
 def test_a_look_by_evaluations_question_by_question(tmp_path, spec_file, monkeypatch, make_evaluation):
     # two benchmarks of three and two questions, four samples each; greedy answers are evaluations of their own
-    made = ray_study(spec_file(validation="--limit 3"), tmp_path)
+    made = ray_study(spec_file(validation="--benchmarks amc23 --limit 3"), tmp_path)
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "metrics.jsonl").write_text('{"step": 7, "time": 0.0}\n')
@@ -211,9 +226,18 @@ def test_a_look_by_evaluations_question_by_question(tmp_path, spec_file, monkeyp
     assert test["right"] == [4, 1, 2, 0, 3]
     assert test["samples"] == 4
     assert test["kinds"] == ["aime24"] * 3 + ["amc23"] * 2
-    assert asked["test"] == ["--samples", "4"]
-    assert asked["test-greedy"] == ["--samples", "4", "--temperature", "0", "--samples", "1"]
-    assert asked["validation-greedy"] == ["--limit", "3", "--temperature", "0", "--samples", "1"]
+    assert asked["test"] == ASKED.split()
+    assert asked["test-greedy"] == [*ASKED.split(), "--temperature", "0", "--samples", "1"]
+    assert asked["validation-greedy"] == [
+        "--benchmarks",
+        "amc23",
+        "--limit",
+        "3",
+        "--temperature",
+        "0",
+        "--samples",
+        "1",
+    ]
 
 
 @pytest.mark.slow
@@ -261,3 +285,98 @@ def test_no_training_outlives_what_started_it(tmp_path, signum):
     while psutil.pid_exists(training) and psutil.Process(training).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "trainings"),
+    [("test.json", 1), ("validation.jsonl", 1), ("result.json", 1), ("metrics.jsonl", 2), ("trained.json", 1)],
+)
+@pytest.mark.parametrize("content", ["", "[7]", '{"step": 1}\n'])
+def test_what_is_damaged_is_looked_at_or_trained_again(tmp_path, spec_file, monkeypatch, name, trainings, content):
+    trainer, made = Trainer(monkeypatch), ray_study(spec_file(), tmp_path)
+    run = all_runs(made.spec, {})[0]
+    made.train(run)
+    (made.output / run.folder / name).write_text(content)
+    again = ray_study(spec_file(), tmp_path)
+    assert (again.score(run) is None) == (name != "trained.json")
+    again.train(run)
+    assert again.score(run).last == 0.5
+    assert len(trainer.calls) == trainings
+
+
+def test_a_training_without_a_step_has_failed(tmp_path, spec_file, monkeypatch):
+    made = ray_study(spec_file(), tmp_path)
+    monkeypatch.setattr(study_ray, "call", lambda words, log: (log.parent / "metrics.jsonl").write_text(""))
+    with pytest.raises(RunStopped, match=r"metrics\.jsonl has no step"):
+        made.train(all_runs(made.spec, {})[0])
+
+
+@pytest.fixture
+def fuller(tmp_path, spec_file, monkeypatch, capsys):
+    """A packed file of both runs of the study, and the study with one of them in another folder."""
+    Trainer(monkeypatch)
+    made = ray_study(spec_file(), tmp_path)
+    for run in all_runs(made.spec, {}):
+        made.train(run)
+    study.write(made, tmp_path / "all.jsonl.xz")
+    poorer = RayStudy(made.spec, tmp_path / "new", tmp_path / "base")
+    poorer.train(all_runs(made.spec, {})[1])
+    capsys.readouterr()
+    return tmp_path / "all.jsonl.xz", poorer
+
+
+def test_a_fuller_packed_file_is_not_replaced(tmp_path, fuller, spec_file, capsys):
+    path, poorer = fuller
+    content = path.read_bytes()
+    words = [str(spec_file()), "--output", str(poorer.output), "--page", "--pack", str(path)]
+    assert study.main(words) == 1
+    said = capsys.readouterr().err
+    assert str(path) in said
+    assert said.count("\n") == 1
+    assert path.read_bytes() == content
+    assert study.main([*words, "--unpack", str(path)]) == 0
+    assert len(list(unpack(path))) == 2
+
+
+def test_what_another_study_packed_is_not_replaced(tmp_path, fuller, spec_file, capsys):
+    path, _ = fuller
+    content = path.read_bytes()
+    words = [str(spec_file(flags=FLAGS + " --actor.adam.lr 1e-7")), "--output", str(tmp_path / "other"), "--page"]
+    assert study.main([*words, "--pack", str(path)]) == 2
+    assert str(path) in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("flag", ["--pack", "--unpack", "--output", "--base_policies"])
+@pytest.mark.parametrize("place", ["spec", "folder", "fifo", "below a file", "long"])
+def test_a_place_that_cannot_be_is_refused_before_anything_runs(tmp_path, spec_file, monkeypatch, capsys, flag, place):
+    trainer, spec = Trainer(monkeypatch), spec_file()
+    content = spec.read_bytes()
+    places = {"spec": spec, "folder": tmp_path, "below a file": spec / "x", "long": tmp_path / ("n" * 300)}
+    os.mkfifo(fifo := tmp_path / "fifo")
+    if (flag, place) in (("--pack", "fifo"), ("--output", "folder"), ("--base_policies", "folder")):
+        pytest.skip("it can be written to")
+    words = {"--output": str(tmp_path / "out"), flag: str(places.get(place, fifo))}
+    assert study.main([str(spec), "--page", *(word for pair in words.items() for word in pair)]) == 2
+    said = capsys.readouterr().err
+    assert words[flag].removesuffix("/x") in said
+    assert said.count("\n") == 1
+    assert not trainer.calls
+    assert not (tmp_path / "out").exists()
+    assert spec.read_bytes() == content
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo", "missing", "huge"])
+def test_a_spec_that_is_no_file_is_refused(tmp_path, capsys, kind):
+    path = tmp_path / "x.yaml"
+    if kind == "folder":
+        path.mkdir()
+    if kind == "fifo":
+        os.mkfifo(path)
+    if kind == "huge":
+        with path.open("wb") as file:
+            file.truncate(2**40)
+    assert study.main([str(path), "--dry_run"]) == 2
+    assert str(path) in (said := capsys.readouterr().err)
+    assert said.count("\n") == 1
