@@ -180,7 +180,7 @@ def test_more_requests_than_the_rate_are_told_when_to_come_back():
     ],
 )
 def test_limits_name_their_flag(name, value):
-    with pytest.raises(ValueError, match=f"--{name} is "):
+    with pytest.raises(ValueError, match=f"--{name} "):
         ServiceLimits(**{name: value})
 
 
