@@ -40,6 +40,8 @@ def convert(weights: Path, output: Path) -> int:
     except ImportError as error:  # transformers reads GGUF with the package gguf
         raise UsageError(f"{error}; {INSTALL}") from error
     tokenizer = AutoTokenizer.from_pretrained(**source)
+    # transformers takes the token that begins a turn for the end of a text as well
+    tokenizer.eos_token = tokenizer.pad_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as scratch:
         folder = Path(scratch, "model")
