@@ -15,11 +15,11 @@ from pathlib import Path
 NAMES = ("Tom", "Anna", "Ben", "Mary", "Sam", "Lucy", "Jack", "Emma", "Leo", "Ruth")
 THINGS = ("pens", "books", "apples", "coins", "cards", "eggs", "toys", "stamps", "shells", "plums")
 SOLVED = (
-    ("Tom has 6 pens and gets 3 more. How many pens does Tom have now?", "6 + 3 = 9"),
-    ("Anna has 12 eggs and gives away 5 of them. How many eggs are left?", "12 - 5 = 7"),
-    ("Ben has 4 boxes with 5 toys in each. How many toys does Ben have?", "4 * 5 = 20"),
+    ("Tom has 6 pens and gets 3 more. How many pens does Tom have now?", "6 + 3 = 9\n#### 9"),
+    ("Anna has 12 eggs and gives away 5 of them. How many eggs are left?", "12 - 5 = 7\n#### 7"),
+    ("Ben has 4 boxes with 5 toys in each. How many toys does Ben have?", "4 * 5 = 20\n#### 20"),
 )
-"""Problems with their solutions, which stand before every problem."""
+"""Problems with their solutions in GSM8K's form, which stand before every problem."""
 TRAIN, TEST, SEED = 2000, 128, 0
 KINDS = 3
 
