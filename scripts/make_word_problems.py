@@ -1,8 +1,8 @@
 """Word problems of one step, of which SmolLM2-135M solves some: data of studies/smollm2.yaml.
 
-GSM8K itself is too hard for a model of this size: of its 48 shortest problems it solves none to two, whatever it is told,
-so that no group has an advantage. These have one addition, subtraction or multiplication, and three solved ones before
-them, as turns of the model's chat. Needs nothing but Python:
+GSM8K itself is too hard for a model of this size: of its 48 shortest problems it solves none to two, whatever it is
+told, so that no group has an advantage. These have one addition, subtraction or multiplication, and three solved ones
+before them, as turns of the model's chat. Needs nothing but Python:
 
     python scripts/make_word_problems.py --output runs/word_problems
 """
@@ -29,17 +29,20 @@ def problem(kind: int, rng: random.Random) -> tuple[str, int]:
     name, things = rng.choice(NAMES), rng.choice(THINGS)
     if kind == 0:
         first, second = rng.randint(2, 50), rng.randint(2, 50)
-        return f"{name} has {first} {things} and gets {second} more. How many {things} does {name} have now?", first + second
+        story = f"gets {second} more. How many {things} does {name} have now?"
+        return f"{name} has {first} {things} and {story}", first + second
     if kind == 1:
         second = rng.randint(2, 30)
         first = second + rng.randint(1, 40)
-        return f"{name} has {first} {things} and gives away {second} of them. How many {things} are left?", first - second
+        story = f"gives away {second} of them. How many {things} are left?"
+        return f"{name} has {first} {things} and {story}", first - second
     first, second = rng.randint(2, 9), rng.randint(2, 12)
-    return f"{name} has {first} boxes with {second} {things} in each. How many {things} does {name} have?", first * second
+    story = f"with {second} {things} in each. How many {things} does {name} have?"
+    return f"{name} has {first} boxes {story}", first * second
 
 
 def prompt_of(question: str) -> str:
-    """The solved problems and the question as turns of a chat in ChatML, SmolLM2's own form, without a system message."""
+    """The solved problems and the question as turns of a chat in ChatML, SmolLM2's own form, no system message."""
     turns = [turn for pair in SOLVED for turn in zip(("user", "assistant"), pair, strict=True)] + [("user", question)]
     return "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns) + "<|im_start|>assistant\n"
 
@@ -53,9 +56,8 @@ def make_rows(count: int) -> list[dict[str, str]]:
         question, answer = problem(len(rows) % KINDS, rng)
         if question not in asked:
             asked.add(question)
-            text = prompt_of(question)
-            name = f"word-{len(rows)}"
-            rows.append({"id": name, "prompt": text, "problem": text, "answer": str(answer), "source": "gsm8k/one-step"})
+            row = {"id": f"word-{len(rows)}", "answer": str(answer), "source": "gsm8k/one-step"}
+            rows.append(row | dict.fromkeys(("prompt", "problem"), prompt_of(question)))
     return rows
 
 

@@ -34,6 +34,16 @@ def smollm2(tmp_path_factory) -> Path:
     return folder
 
 
+def test_a_text_ends_with_the_token_with_which_the_model_ends_it(smollm2):
+    from transformers import AutoTokenizer
+
+    # a turn ends with <|im_end|>, token 2 in the model's own config, and begins with <|im_start|>, token 1
+    ending = json.loads((smollm2 / "config.json").read_text())["eos_token_id"]
+    tokenizer = AutoTokenizer.from_pretrained(smollm2)
+    assert ending == tokenizer.eos_token_id == tokenizer.pad_token_id == 2
+    assert tokenizer.eos_token == "<|im_end|>"
+
+
 def first_rows(name: str, rows: int, folder: Path) -> Path:
     """The first problems of a benchmark as a file of its own, whose sources name the rule that grades them."""
     path = folder / f"{name}.jsonl"
