@@ -123,7 +123,7 @@ def run(study: Study, jobs: int) -> str:
     running: dict[Future, StudyRun] = {}
     if not runs_due(study.spec, scores):
         return ""
-    with workers(jobs) as pool:
+    with study.running(jobs), workers(jobs) as pool:
         result_of(pool, study.prepare, runs_due(study.spec, scores)[0])
         while True:
             hopeless = len(scores) == before and len(failed) >= HOPELESS

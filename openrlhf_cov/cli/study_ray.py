@@ -7,18 +7,20 @@ laboratory, which knows its splits, anything else by ``openrlhf-cov evaluate`` w
 
 import argparse
 import io
+import os
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from openrlhf_cov.cli import evaluate
 from openrlhf_cov.cli.lab import test_record
-from openrlhf_cov.cli.local_ray import stop
+from openrlhf_cov.cli.local_ray import local_ray, stop
 from openrlhf_cov.cli.make_tiny_task import read_task
 from openrlhf_cov.cli.study_runs import LOOKS, Study, given_of
 from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
@@ -26,16 +28,21 @@ from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation.benchmarks import get_protocol, select
 from openrlhf_cov.evaluation.plan import sampling_of
+from openrlhf_cov.sizing.flag_sizes import CONTROLLER_CPUS, layout_of
 from openrlhf_cov.study.plan import SCREEN, StudyRun, all_runs, number_of_runs
 from openrlhf_cov.study.results import VALIDATION_FILE
+from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.json_lines import read_json, write_json
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, RESULT_FILE, TEST_FILE, MetricsLog, read_metrics
 from openrlhf_cov.utils.orphans import die_with_parent
 from openrlhf_cov.utils.prompts import get_template
+from openrlhf_cov.utils.ray_here import KEEP_ENGINES, ray_of_this_host
 from openrlhf_cov.utils.terminal import say
 
 ASKED_FILE, TRAINED_FILE, LOG_FILE, STATE = "asked.json", "trained.json", "log.txt", "state"
 """Of a run: its flags, that its training has ended, what its commands said, its checkpoints."""
+RAY_FILE = "ray.txt"
+"""What the Ray that runs share said."""
 HELD_OUT = 512
 """Problems of an embedded task that are not in the file of those to train on."""
 
@@ -45,6 +52,11 @@ Seen = tuple[Mapping[int, Mapping[str, float]], Mapping[str, Any]]
 
 class RayStudy(Study):
     """Each run is one of ``openrlhf-cov train``."""
+
+    environment: Mapping[str, str] = MappingProxyType({})
+    """Of its trainings, beside that of this process: the Ray that they share."""
+    slots = 0
+    """The most that a training asks of its Ray."""
 
     def words(self, run: StudyRun) -> list[str]:
         """The run as a command line of the trainer; an embedded task brings policy, data and reward."""
@@ -73,9 +85,27 @@ class RayStudy(Study):
         said = io.StringIO()
         for arm in self.spec.arms:
             for cell in arm.cells:
-                reason = refusal(self.words(StudyRun(arm.name, SCREEN, cell, 0)), said)
-                if reason is not None:
-                    raise UsageError(f"{path}: arm {arm.name}: {reason}")
+                try:
+                    args = parsed(self.words(StudyRun(arm.name, SCREEN, cell, 0)), said)
+                except UsageError as error:
+                    raise UsageError(f"{path}: arm {arm.name}: {error}") from error
+                self.slots = max(self.slots, sum(group.slots for group in layout_of(args).groups()))
+
+    @contextmanager
+    def running(self, jobs: int) -> Iterator[None]:
+        """See ``Study``: where one run after another would start a Ray on a CPU host, they share one and its engines.
+
+        Runs side by side have a Ray each, as they would hand out each other's slots.
+        """
+        own = os.environ.get("RAY_ADDRESS") == "local" or not (os.environ.get("RAY_ADDRESS") or ray_of_this_host())
+        if jobs > 1 or not own or not cpu_host.is_cpu_host():
+            yield
+            return
+        self.output.mkdir(parents=True, exist_ok=True)
+        with local_ray(self.slots, self.slots + CONTROLLER_CPUS, self.output / RAY_FILE) as address:
+            self.environment = {"RAY_ADDRESS": address.gcs, KEEP_ENGINES: "1"} | address.token
+            yield
+        self.environment = {}
 
     def _check_looks(self, path: Path) -> None:
         if self.spec.needs:
@@ -156,37 +186,39 @@ class RayStudy(Study):
             path.unlink()
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / ASKED_FILE, self.asked(run))
-        call(["train_ppo_ray", *self.words(run), *(["--ckpt.load_enable"] if goes_on else [])], folder / LOG_FILE)
+        words = ["train_ppo_ray", *self.words(run), *(["--ckpt.load_enable"] if goes_on else [])]
+        call(words, folder / LOG_FILE, self.environment)
         write_json(folder / TRAINED_FILE, {"step": last_step(folder)})
         shutil.rmtree(folder / STATE, ignore_errors=True)
 
 
-def refusal(words: Sequence[str], said: io.StringIO) -> str | None:
-    """Why the trainer's parser refuses a command line; None if it does not."""
+def parsed(words: Sequence[str], said: io.StringIO) -> SimpleNamespace:
+    """What the trainer's parser makes of a command line; UsageError with the reason where it refuses it."""
     from openrlhf_cov.cli import train_ppo_ray
 
     argv, sys.argv = sys.argv, ["train_ppo_ray", *words]
     try:
         with redirect_stderr(said), redirect_stdout(io.StringIO()):  # upstream's warnings, the same for all
-            train_ppo_ray.parse_args()
-    except UsageError as error:
-        return str(error)
-    except SystemExit:
+            return train_ppo_ray.parse_args()
+    except SystemExit as error:
         last = (said.getvalue().strip().splitlines() or ["the trainer refuses it"])[-1]
-        return last.partition(": error: ")[2] or last
+        raise UsageError(last.partition(": error: ")[2] or last) from error
     finally:
         sys.argv = argv
-    return None
 
 
-def call(words: Sequence[str], log: Path) -> None:
-    """Run a command of this package to its end; RunStopped, naming ``log`` with what it said, if it fails."""
+def call(words: Sequence[str], log: Path, environment: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Run a command of this package to its end; RunStopped, naming ``log`` with what it said, if it fails.
+
+    ``environment``: variables beside those of this process.
+    """
     with log.open("a") as said:
         child = subprocess.Popen(
             [sys.executable, "-m", f"openrlhf_cov.cli.{words[0]}", *words[1:]],
             stdout=said,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
+            env={**os.environ, **environment},
             start_new_session=True,
             preexec_fn=die_with_parent,  # at once: the next start would find it at work in its folder
         )
@@ -230,8 +262,6 @@ def _check_asked(args: argparse.Namespace) -> None:
 
 def seen_by_laboratory(study: RayStudy, folder: Path) -> Seen:
     """The base policy and the trained one on the validation split, and the test."""
-    from openrlhf_cov.trainer import cpu_host
-
     cpu_host.install()
     import torch
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast

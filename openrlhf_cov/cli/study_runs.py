@@ -4,8 +4,8 @@ import io
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,11 @@ class Study(ABC):
     @abstractmethod
     def prepare(self, run: StudyRun) -> None:
         """Make what all runs begin with."""
+
+    @contextmanager
+    def running(self, jobs: int) -> Iterator[None]:
+        """While its runs are made, ``jobs`` side by side: what they share beside files."""
+        yield
 
     @abstractmethod
     def train(self, run: StudyRun) -> None:

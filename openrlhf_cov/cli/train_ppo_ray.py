@@ -67,7 +67,7 @@ def main() -> int | None:
             return dry_run.run(args, partial(refuse, NAME))
         from openrlhf_cov.cli import preflight
         from openrlhf_cov.trainer import stopping
-        from openrlhf_cov.trainer.ray import cluster
+        from openrlhf_cov.trainer.ray import cluster, warm_engines
 
         preflight.check(args)
         needs = cluster.needs_of_training(args)
@@ -86,6 +86,7 @@ def main() -> int | None:
     try:
         with stopping.stop_on_signals():
             train(args)
+        warm_engines.give_back()
     except RunStopped as error:
         cause = _cause_of(error)
         refuse(NAME, cause)

@@ -13,6 +13,9 @@ from openrlhf_cov.sizing.placement import GpuLayout
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 """--ds.param_dtype and --ds.grad_accum_dtype -> bytes of a number."""
 
+CONTROLLER_CPUS = 4
+"""CPUs of the trainer, sampler and queue actors that upstream starts beside the model actors."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Step:

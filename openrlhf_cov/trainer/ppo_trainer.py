@@ -365,6 +365,13 @@ class CheckedBroadcast(BasePPOTrainer):
 class CovPPOTrainer(StepLogging, CheckpointedRollouts, plain_class(PPOTrainer), CheckedBroadcast):
     """Synchronous training."""
 
+    def init_checkpoint_states(self) -> dict:
+        """Upstream's; an engine that another run has used gets the weights with which this one begins."""
+        states = super().init_checkpoint_states()
+        if not states["global_step"] and any(ray.get([each.needs_weights.remote() for each in self.vllm_engines])):
+            super().broadcast_to_vllm()
+        return states
+
     def broadcast_to_vllm(self) -> None:
         """Upstream's; on resuming, what upstream does between the checkpoint of a step and the next step follows."""
         super().broadcast_to_vllm()

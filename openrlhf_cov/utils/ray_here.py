@@ -6,6 +6,9 @@ from pathlib import Path
 
 import psutil
 
+KEEP_ENGINES = "OPENRLHF_COV_KEEP_ENGINES"
+"""Environment variable of a run that leaves its engines to the next one on its Ray: 1."""
+
 
 def ray_of_this_host() -> str | None:
     """host:port of the Ray that ``ray start`` of this user runs on this host; None if there is none.

@@ -43,3 +43,26 @@ def test_a_study_of_the_trainer(tmp_path):
         log = (output / result.run.folder / "metrics.jsonl").read_text().splitlines()
         assert json.loads(log[0])["entropy/position_0"] > json.loads(log[0])["entropy/position_4"]
         assert not (output / result.run.folder / "state").exists()
+
+
+def test_a_run_on_the_engine_of_others_is_what_it_is_on_its_own(tmp_path):
+    """Seed 1 of KL-Cov, on an engine that has had three other trainings, and on a new one."""
+    head, arms = SPEC.replace("--rollout_seeded", "--rollout_seeded --actor.adam.lr 1e-3").split("arms:")
+    kl_cov = arms.splitlines()[-1]
+    logs, engines = {}, {}
+    for name, seeds, chosen in (("beside", "[0, 1]", arms), ("alone", "[1]", f"\n{kl_cov}\n")):
+        spec, output = tmp_path / f"{name}.yaml", tmp_path / name
+        spec.write_text(f"{head.replace('[0]', seeds)}arms:{chosen}")
+        words = [str(spec), "--output", str(output), "--base_policies", str(tmp_path / "base")]
+        command = [sys.executable, "-m", "openrlhf_cov.cli.study", *words]
+        ended(command, "a study", env=os.environ | {"RAY_ADDRESS": "local"})
+        (run,) = output.glob("report/KL-Cov/*/seed-1")
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        logs[name] = [{key: value for key, value in line.items() if not is_of_time(key)} for line in lines]
+        engines[name] = "(EngineCore" in (run / "log.txt").read_text()
+    assert logs["beside"] == logs["alone"]
+    assert engines == {"beside": False, "alone": True}  # only one of the two has started one
+
+
+def is_of_time(name: str) -> bool:
+    return name == "time" or name.startswith(("timing/", "perf/", "memory/"))

@@ -15,7 +15,7 @@ from ray.exceptions import GetTimeoutError
 from ray.util import placement_group, remove_placement_group
 
 from openrlhf_cov.errors import UsageError, reason_of
-from openrlhf_cov.sizing.flag_sizes import layout_of, processes
+from openrlhf_cov.sizing.flag_sizes import CONTROLLER_CPUS, layout_of, processes
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray.seams import TRUST_VARIABLE, prepare_worker
 from openrlhf_cov.utils.cores import cores
@@ -31,9 +31,6 @@ SCALE_TIMEOUT = 1800.0
 
 ANSWER_TIMEOUT = 2.0
 """Seconds in which a web server answers; the head of a Ray answers within milliseconds."""
-
-CONTROLLER_CPUS = 4
-"""CPUs of the trainer, sampler and queue actors that upstream starts beside the model actors."""
 
 DASHBOARD = (
     "the address of a web server, such as the dashboard that `ray job submit --address` takes; RAY_ADDRESS is the "

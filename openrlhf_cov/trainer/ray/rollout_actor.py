@@ -24,6 +24,8 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
     """
 
     log_probs = False
+    waits = has_new_weights = False
+    """Whether no run uses it; whether its weights are others than those of its files."""
 
     async def __init__(
         self,
@@ -67,6 +69,19 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         """Raises vLLM's EngineDeadError if the engine behind this actor died."""
         await self.llm.check_health()
 
+    async def begin_a_run(self) -> bool:
+        """True if the engine waits for a run, which has it from now on."""
+        waited, self.waits = self.waits, False
+        return waited
+
+    async def wait_for_a_run(self) -> None:
+        """The run that had the engine has ended well."""
+        self.waits = True
+
+    async def needs_weights(self) -> bool:
+        """True if its weights are not those of its files, with which a run begins."""
+        return self.has_new_weights
+
     async def init_weight_transfer(self, init_info: dict) -> None:
         """Join the group of the weight sender."""
         await self.llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info))
@@ -85,6 +100,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         Raises RunStopped where a response on its way still reads one of them.
         """
         await self.llm.finish_weight_update()
+        self.has_new_weights = True
         if not await self.llm.reset_prefix_cache():
             raise RunStopped(
                 "vLLM keeps prefixes of the old weights, which responses on their way read; drop "

@@ -8,7 +8,8 @@ import ast
 import importlib
 import os
 import sys
-from functools import cache, wraps
+from collections.abc import Callable
+from functools import cache, partial, wraps
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, SimpleNamespace
@@ -17,6 +18,7 @@ from typing import Any
 import ray
 
 from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.trainer.ray import warm_engines
 from openrlhf_cov.utils import collector
 from openrlhf_cov.utils.terminal import clean_logs
 
@@ -96,7 +98,7 @@ def install_driver(args: SimpleNamespace) -> None:
             for name, target in names.items():
                 setattr(module, name, make(target))
     install_actor()
-    install_engines(engine_settings(args))
+    install_engines(engine_settings(args), warm_engines.are_kept(args))
 
 
 def install_actor() -> None:
@@ -131,13 +133,16 @@ def _remote(target: str) -> Any:
     return ray.remote(num_gpus=1)(_ours(target)) if target.startswith("ray.") else ray.remote(_ours(target))
 
 
-def install_engines(settings: dict[str, Any]) -> None:
-    """Rebind the engine actor that upstream's ``create_vllm_engines`` makes, with these arguments beside its own."""
+def install_engines(settings: dict[str, Any], warm: bool = False) -> None:
+    """Rebind the engine actor that upstream's ``create_vllm_engines`` makes, with these arguments beside its own.
+
+    ``warm``: it may be one that the last run of a study has left.
+    """
     import openrlhf.trainer.ray.vllm_engine as vllm_engine
 
     from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
 
-    vllm_engine.RolloutRayActor = _with_engine_settings(ray.remote(CovRolloutActor), settings)
+    vllm_engine.RolloutRayActor = _with_engine_settings(ray.remote(CovRolloutActor), settings, warm)
 
 
 def engine_settings(args: SimpleNamespace) -> dict[str, Any]:
@@ -158,14 +163,18 @@ def engine_settings(args: SimpleNamespace) -> dict[str, Any]:
     return settings
 
 
-def _with_engine_settings(actor_class: Any, settings: dict[str, Any]) -> SimpleNamespace:
+def _with_engine_settings(actor_class: Any, settings: dict[str, Any], warm: bool) -> SimpleNamespace:
     """What upstream's ``create_vllm_engines`` uses of ``RolloutRayActor``: ``.options(...).remote(**kwargs)``."""
 
     def options(**actor_options) -> SimpleNamespace:
-        bound = actor_class.options(**actor_options)
-        return SimpleNamespace(remote=lambda **kwargs: bound.remote(**cpu_host.engine_arguments(kwargs | settings)))
+        make = partial(warm_engines.engine, actor_class) if warm else _maker(actor_class.options(**actor_options))
+        return SimpleNamespace(remote=lambda **kwargs: make(cpu_host.engine_arguments(kwargs | settings)))
 
     return SimpleNamespace(options=options)
+
+
+def _maker(actor_class: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda arguments: actor_class.remote(**arguments)
 
 
 def plain_class(actor_class: Any) -> type:
