@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -18,6 +20,7 @@ from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.study.plan import all_runs
 from openrlhf_cov.study.results import read_result, unpack
 from openrlhf_cov.study.spec import read_spec
+from openrlhf_cov.utils.ray_here import KEEP_ENGINES
 
 ASKED = "--benchmarks aime24 --samples 4"
 FLAGS = "--actor.model_name_or_path m --data.prompt_dataset d --reward.remote_url r --vllm.num_engines 1"
@@ -46,7 +49,7 @@ class Trainer:
         monkeypatch.setattr(study_ray, "call", self)
         monkeypatch.setattr(study_ray, "seen_by_evaluate", lambda *_: ({3: {"greedy": 0.5}}, TEST))
 
-    def __call__(self, words, log):
+    def __call__(self, words, log, environment=None):
         self.calls.append(list(words))
         folder = log.parent
         (folder / "metrics.jsonl").write_text("".join(
@@ -306,7 +309,8 @@ def test_what_is_damaged_is_looked_at_or_trained_again(tmp_path, spec_file, monk
 
 def test_a_training_without_a_step_has_failed(tmp_path, spec_file, monkeypatch):
     made = ray_study(spec_file(), tmp_path)
-    monkeypatch.setattr(study_ray, "call", lambda words, log: (log.parent / "metrics.jsonl").write_text(""))
+    empty = lambda words, log, environment: (log.parent / "metrics.jsonl").write_text("")  # noqa: E731
+    monkeypatch.setattr(study_ray, "call", empty)
     with pytest.raises(RunStopped, match=r"metrics\.jsonl has no step"):
         made.train(all_runs(made.spec, {})[0])
 
@@ -380,3 +384,40 @@ def test_a_spec_that_is_no_file_is_refused(tmp_path, capsys, kind):
     assert study.main([str(path), "--dry_run"]) == 2
     assert str(path) in (said := capsys.readouterr().err)
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "jobs", "of_host", "on_cpus", "shared"),
+    [
+        ("local", 1, "127.0.0.1:6379", True, True),
+        ("", 1, None, True, True),
+        ("", 1, "127.0.0.1:6379", True, False),  # the trainings join that one
+        ("10.0.0.1:6379", 1, None, True, False),
+        ("local", 2, None, True, False),
+        ("local", 1, None, False, False),
+    ],
+)
+def test_runs_one_after_another_share_a_ray_of_their_own(
+    tmp_path, spec_file, monkeypatch, address, jobs, of_host, on_cpus, shared
+):
+    asked = []
+
+    @contextmanager
+    def local_ray(num_gpus, num_cpus, log):
+        asked.append((num_gpus, num_cpus))
+        yield SimpleNamespace(gcs="127.0.0.1:20001", token={"RAY_AUTH_TOKEN": "secret"})
+
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(study_ray, "local_ray", local_ray)
+    monkeypatch.setattr(study_ray, "ray_of_this_host", lambda: of_host)
+    monkeypatch.setattr(study_ray.cpu_host, "is_cpu_host", lambda: on_cpus)
+    path = spec_file(arms=[{"name": "GRPO"}, {"name": "two", "flags": "--actor.num_gpus_per_node 2"}])
+    one = ray_study(path, tmp_path)
+    one.check(path)
+    with one.running(jobs):
+        expected = {"RAY_ADDRESS": "127.0.0.1:20001", KEEP_ENGINES: "1", "RAY_AUTH_TOKEN": "secret"}
+        assert dict(one.environment) == (expected if shared else {})
+    # an engine and, in the second arm, two ranks of the policy; beside them the controllers of upstream
+    assert asked == ([(one.slots, one.slots + 4)] if shared else [])
+    assert one.slots >= 3
+    assert not one.environment

@@ -69,7 +69,7 @@ def test_our_engine_settings_win_over_upstreams_and_the_host_over_both(monkeypat
     monkeypatch.setattr(seams.cpu_host, "engine_arguments", lambda arguments: arguments | {"of_host": True})
     calls = []
     options = lambda **given: SimpleNamespace(remote=lambda **kwargs: calls.append((given, kwargs)))  # noqa: E731
-    actor = seams._with_engine_settings(SimpleNamespace(options=options), {"dtype": "float32"})
+    actor = seams._with_engine_settings(SimpleNamespace(options=options), {"dtype": "float32"}, warm=False)
     actor.options(num_gpus=1).remote(model="m", dtype="bfloat16")
     assert calls == [({"num_gpus": 1}, {"model": "m", "dtype": "float32", "of_host": True})]
 
