@@ -29,6 +29,7 @@ from openrlhf_cov.utils.terminal import Parser, say
 
 PAGE_FILE, TABLE_FILE = "study.html", "study.md"
 TIMED_STEPS = 3
+KILLED = "its process was killed, perhaps for lack of memory; fewer --jobs need less"
 HOPELESS = 3
 """Failures without a success after which no further run is begun."""
 
@@ -50,7 +51,7 @@ def build_parser() -> Parser:
     parser.add_argument(
         "--unpack", type=Path, metavar="FILE", help="take the runs of a file of --pack as finished; go on from there"
     )
-    parser.add_argument("--dry_run", action="store_true", help="say what would run and how long, and run nothing")
+    parser.add_argument("--dry_run", action="store_true", help="say what would run and how long")
     return parser
 
 
@@ -115,37 +116,70 @@ def run(study: Study, jobs: int) -> str:
     """Make every missing run, ``jobs`` side by side; what is to be said if any failed, else nothing.
 
     A run that fails holds nothing up but what is chosen by it; where the first ``HOPELESS`` all do no other is begun.
+    Where a process is killed, every run in flight may be the cause: each is made alone then, and one that is killed
+    alone has failed.
     """
     scores, started = study.scores(), time.monotonic()
     total, before = number_of_runs(study.spec), len(scores)
     say(f"{study.output}: {before} of {total} runs are finished\n")
     failed: dict[StudyRun, str] = {}
-    running: dict[Future, StudyRun] = {}
-    if not runs_due(study.spec, scores):
+    suspects: set[StudyRun] = set()
+
+    def due() -> list[StudyRun]:
+        hopeless = len(scores) == before and len(failed) >= HOPELESS
+        return [] if hopeless else runs_due(study.spec, scores, failed)
+
+    def end(run: StudyRun, score: Score | None, reason: str) -> None:
+        if score is None:
+            failed[run] = reason
+            say(f"failed: {run.folder}: {reason}\n", sys.stderr)
+            return
+        scores[run] = score
+        made, left = len(scores) - before, total - len(scores)
+        minutes = (time.monotonic() - started) / made * left / 60
+        say(f"{len(scores)}/{total} {run.folder}: {score.last:.3f}; about {minutes:.0f} min left\n")
+
+    if not due():
         return ""
-    with study.running(jobs), workers(jobs) as pool:
-        result_of(pool, study.prepare, runs_due(study.spec, scores)[0])
-        while True:
-            hopeless = len(scores) == before and len(failed) >= HOPELESS
-            for due in () if hopeless else runs_due(study.spec, scores, failed):
-                if len(running) < jobs and due not in running.values():
-                    running[pool.submit(study.train, due)] = due
-            if not running:
-                break
-            finished, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in finished:
-                done = running.pop(future)
-                score, reason = outcome(study, done, future)
-                if score is None:
-                    failed[done] = reason
-                    say(f"failed: {done.folder}: {reason}\n", sys.stderr)
-                    continue
-                scores[done] = score
-                made, left = len(scores) - before, total - len(scores)
-                minutes = (time.monotonic() - started) / made * left / 60
-                say(f"{len(scores)}/{total} {done.folder}: {score.last:.3f}; about {minutes:.0f} min left\n")
+    with study.running(jobs):
+        while first := due():
+            running: dict[Future, StudyRun] = {}
+            with workers(jobs) as pool:
+                result_of(pool, study.prepare, first[0])
+                try:
+                    work(study, pool, 1, lambda alone=suspects: [run for run in due() if run in alone], running, end)
+                    work(study, pool, jobs, due, running, end)
+                except BrokenProcessPool:
+                    suspects = set(running.values())
+                    for run in suspects:
+                        if len(suspects) == 1:
+                            end(run, None, KILLED)
+                        else:
+                            say(f"{run.folder}: {KILLED}, or the other's; each is made alone\n", sys.stderr)
     reasons = "; ".join(dict.fromkeys(failed.values()))
     return f"{len(failed)} of the runs failed, and are tried again by the same command: {reasons}" if failed else ""
+
+
+def work(
+    study: Study,
+    pool: ProcessPoolExecutor,
+    jobs: int,
+    due: Callable[[], list[StudyRun]],
+    running: dict[Future, StudyRun],
+    end: Callable[[StudyRun, Score | None, str], None],
+) -> None:
+    """Make what is due until nothing is; BrokenProcessPool, with the runs in flight in ``running``, where a process
+    of the pool is killed."""
+    while True:
+        for run in due():
+            if len(running) < jobs and run not in running.values():
+                running[pool.submit(study.train, run)] = run
+        if not running:
+            return
+        finished, _ = wait(running, return_when=FIRST_COMPLETED)
+        for future in finished:
+            score, reason = outcome(study, running[future], future)
+            end(running.pop(future), score, reason)
 
 
 def result_of(pool: ProcessPoolExecutor, work: Callable[..., Any], run: StudyRun, *more: Any) -> Any:
@@ -200,9 +234,7 @@ def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
         yield pool
         pool.shutdown()
     except BrokenProcessPool as error:
-        raise UsageError(
-            "a run was killed, perhaps for lack of memory; run the command again, with fewer --jobs"
-        ) from error
+        raise RunStopped(KILLED) from error
     finally:
         at_work = list((pool._processes or {}).values())  # none after a shutdown
         pool.shutdown(wait=False, cancel_futures=True)

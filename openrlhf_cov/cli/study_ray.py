@@ -18,6 +18,8 @@ from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from openrlhf_cov.cli import evaluate
 from openrlhf_cov.cli.lab import test_record
 from openrlhf_cov.cli.local_ray import local_ray, stop
@@ -33,6 +35,7 @@ from openrlhf_cov.study.plan import SCREEN, StudyRun, all_runs, number_of_runs
 from openrlhf_cov.study.results import VALIDATION_FILE
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.json_lines import read_json, write_json
+from openrlhf_cov.utils.metric_table import STEP_TOTAL
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, RESULT_FILE, TEST_FILE, MetricsLog, read_metrics
 from openrlhf_cov.utils.orphans import die_with_parent
 from openrlhf_cov.utils.prompts import get_template
@@ -131,7 +134,16 @@ class RayStudy(Study):
         known = all_runs(self.spec, self.scores())
         for run in known:
             say(shlex.join(["python", "-m", "openrlhf_cov.cli.train_ppo_ray", *self.words(run)]) + "\n")
-        say(f"# {self.spec.title}: {len(known)} of {number_of_runs(self.spec)} runs; the others follow from tuning\n")
+        total, results = number_of_runs(self.spec), self.results()
+        more = "; the others follow from tuning" if total > len(known) else ""
+        say(f"# {self.spec.title}: {len(known)} of {total} runs{more}\n")
+        if not results:
+            say("# how long a run takes is known when one is finished here\n")
+            return
+        minutes = [float(np.nansum(each.metrics.column(STEP_TOTAL))) / 60 for each in results]
+        left = (total - len(results)) * sum(minutes) / len(minutes)
+        said = f"{left:.1f} min left, one after another and without starts and evaluations"
+        say(f"# {len(results)} are finished, {said}\n")
 
     def is_another(self, run: StudyRun) -> bool:
         """See ``Study``."""

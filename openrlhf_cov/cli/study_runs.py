@@ -19,6 +19,9 @@ from openrlhf_cov.utils.terminal import Parser, say
 LOOKS = ("validation", "test")
 """Fields of a spec with flags of ``openrlhf-cov evaluate``."""
 
+OF_ALL_ARMS = ("--base_seed", "--steps", "--eval.steps", "--eval.n_samples_per_prompt", "--test_samples")
+"""Flags without which arms do not begin with the same policy, have the same budget and see the same test."""
+
 
 def given_of(words: Sequence[str], flags: Sequence[str]) -> list[str]:
     """The words that a parser takes for one of these flags, in any spelling, without what stands behind a ``=``."""
@@ -159,8 +162,11 @@ class LabStudy(Study):
 
     def check(self, path: Path) -> None:
         """See ``Study``."""
-        self.refuse_own_flags(path, "--output", "--base_policies", "--train.seed", "--help")
+        self.refuse_own_flags(path, "--output", "--base_policies", "--task", "--train.seed", "--help")
         self.refuse_looks(path)
+        for arm in self.spec.arms:
+            for name in given_of([word for cell in (arm.words, *arm.cells) for word in cell], OF_ALL_ARMS):
+                raise UsageError(f"{path}: arm {arm.name}: {name} is the same for all arms; put it into flags")
         known = lab.build_parser()._option_string_actions
         for flag in self.spec.needs:
             if flag not in known:

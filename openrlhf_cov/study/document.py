@@ -8,9 +8,9 @@ from openrlhf_cov.pages.chart import Chart
 from openrlhf_cov.pages.page import Cell, render
 from openrlhf_cov.pages.plot import figure
 from openrlhf_cov.study.charts import charts
-from openrlhf_cov.study.plan import number_of_runs
+from openrlhf_cov.study.plan import StudyRun, number_of_runs
 from openrlhf_cov.study.questions import answers, finished_runs, shown
-from openrlhf_cov.study.results import Result
+from openrlhf_cov.study.results import DIGITS, Result
 from openrlhf_cov.study.rows import ArmRow, main_rows, tuning_rows
 from openrlhf_cov.study.spec import Spec
 
@@ -79,8 +79,9 @@ def document(spec: Spec, results: Sequence[Result]) -> Document:
     runs = finished_runs(spec, results)
     tuning = tuple(tuning_cells(spec, results))
     choice = how_tuned(spec)
+    begun = (progress(spec, results), *mixed(results))
     sections = [
-        Section("Results", (progress(spec, results), *HOW, choice), main_head(), tuple(map(main_cells, rows))),
+        Section("Results", (*begun, *HOW, choice), main_head(), tuple(map(main_cells, rows))),
         Section(
             AGAINST,
             (f"Each arm minus {rows[0].arm}, on the seeds that both have.",),
@@ -94,6 +95,30 @@ def document(spec: Spec, results: Sequence[Result]) -> Document:
         about = "Validation accuracy after the last step, a number for each seed of tuning; * is the chosen point."
         sections.append(Section("Tuning", (about,), ("arm", "cell", "accuracy", "mean area"), tuning))
     return Document(spec.title, spec.about, tuple(sections), tuple(charts(rows, runs)))
+
+
+SOME = 3
+"""Runs that are named."""
+
+
+def mixed(results: Sequence[Result]) -> list[str]:
+    """One sentence where runs do not all begin with one base policy, by its entropy on the frozen prompts; else none.
+
+    A base policy is made where it is missing, and another machine makes another one.
+    """
+    beginnings: dict[str, list[StudyRun]] = {}
+    for each in results:
+        if each.evaluations.steps[0] == 0 and "entropy" in each.evaluations.columns:
+            entropy = f"{each.evaluations.column('entropy')[0]:.{DIGITS}g}"
+            beginnings.setdefault(entropy, []).append(each.run)
+    if len(beginnings) < 2:
+        return []
+    fewest = min(beginnings.values(), key=len)
+    names = ", ".join(f"{run.arm} with seed {run.seed}" for run in fewest[:SOME]) + (", ..." if fewest[SOME:] else "")
+    return [
+        f"These runs begin with {len(beginnings)} base policies, and means and differences over them are not those of "
+        f"one: {len(fewest)} of {len(results)} begin with another than most ({names})."
+    ]
 
 
 SHORT = ("accuracy", "area", "deciding entropy")
@@ -114,6 +139,7 @@ def in_short(spec: Spec, results: Sequence[Result]) -> str:
     lines += [line(row.arm, (shown(row.differences[name], signed=True) for name in SHORT)) for row in rows[1:]]
     seeds = ", ".join(dict.fromkeys(str(len(row.seeds)) for row in rows))
     lines.append(f"\n95 % intervals over {seeds} seeds, differences paired by seed\n")
+    lines += [f"{sentence}\n" for sentence in mixed(results)]
     return "\n".join(lines)
 
 

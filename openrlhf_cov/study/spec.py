@@ -202,6 +202,7 @@ def _arm(content: Any, place: str, before: Sequence[Arm], common: Mapping[str, A
     words = _words(found.get("flags", ""), f"{place}: flags")
     if "at" not in found:
         cells = _cells({**common, **_grid(found.get("grid"), place)}, place)
+        _refuse_both(words, cells, place)
         return Arm(name, words, cells, tier=tier, seeds=of_arm)
     model = next((arm for arm in before if arm.name == found["at"] and arm.at is None), None)
     if model is None:
@@ -210,6 +211,7 @@ def _arm(content: Any, place: str, before: Sequence[Arm], common: Mapping[str, A
         )
     if "grid" in found:
         raise ValueError(f"{place}: it takes the point of {model.name}, so a grid has no effect; drop one of the two")
+    _refuse_both(words, model.cells, place)
     return Arm(name, (*model.words, *words), model.cells, model.name, max(tier, model.tier), of_arm)
 
 
@@ -249,9 +251,31 @@ def _cells(grid: Mapping[str, Sequence[str]], place: str) -> tuple[Cell, ...]:
     folders = {slug(" ".join(cell)).lower() for cell in cells}
     if len(folders) < len(cells):
         raise ValueError(f"{place}: grid has a value twice, as folders are called")
+    if len({tuple(map(_meaning, cell)) for cell in cells}) < len(cells):
+        raise ValueError(f"{place}: grid has a number twice, in two spellings")
     if max(map(len, folders)) > MOST_LETTERS:
         raise ValueError(f"{place}: grid: a cell has more than {MOST_LETTERS} letters")
     return tuple(cells)
+
+
+def _meaning(word: str) -> str | float:
+    """A number, if it is one."""
+    try:
+        return float(word)
+    except ValueError:
+        return word
+
+
+def _refuse_both(words: Sequence[str], cells: Sequence[Cell], place: str) -> None:
+    """ValueError for a flag that an arm gives beside its cells, which stand behind it and would win."""
+    of_cells = _flags([word for cell in cells for word in cell])
+    for flag in _flags(words):
+        if flag in of_cells:
+            raise ValueError(f"{place}: flags: {flag} has values in its grid, which win; drop one of the two")
+
+
+def _flags(words: Sequence[str]) -> dict[str, None]:
+    return dict.fromkeys(word.partition("=")[0] for word in words if word.startswith("--"))
 
 
 def _fields(content: Any, place: str, known: Sequence[str], required: Sequence[str] = ()) -> dict[str, Any]:

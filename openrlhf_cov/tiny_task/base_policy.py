@@ -143,7 +143,7 @@ def train_supervised(
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, config))
     model.train()
-    progress = tqdm(range(config.steps), desc="training the base policy", unit="step")
+    progress = tqdm(range(config.steps), desc="training the base policy", unit="step", disable=None)
     for _ in progress:
         input_ids, targets = supervised_batch(examples(rng), tokenizer)
         logits = model(input_ids).logits  # padding is on the right, behind every token that counts: no mask needed

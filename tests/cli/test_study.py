@@ -1,4 +1,5 @@
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import yaml
 
 from openrlhf_cov.cli import lab, study
 from openrlhf_cov.cli.study_runs import LabStudy
-from openrlhf_cov.study.plan import all_runs, number_of_runs
+from openrlhf_cov.study.plan import Score, all_runs, number_of_runs
 from openrlhf_cov.study.results import unpack
 from openrlhf_cov.study.spec import read_spec
 
@@ -125,6 +126,13 @@ def test_a_dry_run_says_how_long_and_makes_nothing(tmp_path, base_policies, spec
         ({}, ["--jobs", "0"], "--jobs is at least 1, got 0"),
         ({"flags": "--outp elsewhere"}, [], "flags: --outp is what the study sets itself"),
         ({"flags": "--train.seed=3"}, [], "flags: --train.seed is what the study sets itself"),
+        ({"flags": f"{SHORT} --task addition"}, [], "flags: --task is what the study sets itself"),
+        ({"arms": [{"name": "x", "grid": {"--task": ["code"]}}]}, [], "arm x: --task is what the study sets itself"),
+        *(
+            ({"arms": [{"name": "x", "flags": f"{flag} 3"}]}, [], f"arm x: {flag} is the same for all arms")
+            for flag in ("--steps", "--base_seed", "--test_samples", "--eval.steps")
+        ),
+        ({"arms": [{"name": "x", "grid": {"--steps": [3]}}]}, [], "arm x: --steps is the same for all arms"),
         ({"arms": [{"name": "x", "flags": "--base_policies d"}]}, [], "arm x: --base_policies is what the study sets"),
         ({"arms": [{"name": "x", "grid": {"--train.seed": [1]}}]}, [], "arm x: --train.seed is what the study sets"),
         *(({"flags": f}, [], f"flags: {f} is what the study sets itself") for f in ("--help", "--h", "-h", "-hx")),
@@ -154,7 +162,7 @@ def test_the_specs_of_the_repository_can_run(path, tmp_path, capsys):
         assert len(all_runs(spec, {})) <= number_of_runs(spec)
     else:
         assert study.main([str(path), "--output", str(tmp_path / "out"), "--dry_run"]) == 0
-        commands = capsys.readouterr().out.splitlines()[:-1]
+        commands = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("# ")]
         assert len(commands) == len(set(commands)) == len(all_runs(spec, {}))
         assert all(line.startswith("python -m openrlhf_cov.cli.train_ppo_ray --") for line in commands)
 
@@ -238,3 +246,35 @@ def test_a_damaged_run_is_made_again(tmp_path, base_policies, spec_file, capfd, 
     assert "2 of 2 runs are finished" in (output / "study.md").read_text()
     if name == "result.json":
         assert damaged.read_bytes() == whole
+
+
+class Killed(LabStudy):
+    """The run of KL-Cov with seed 1 is killed as the system does for lack of memory; the others work."""
+
+    def prepare(self, run):
+        self.output.mkdir(parents=True, exist_ok=True)
+
+    def train(self, run):
+        with (self.output / f"{run.arm}-{run.seed}").open("a") as tries:
+            tries.write("x")
+        if (run.arm, run.seed) == ("KL-Cov", 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def score(self, run):
+        return Score(0.5, 0.5) if (self.output / f"{run.arm}-{run.seed}").exists() else None
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_killed_process_is_one_run_that_failed(tmp_path, spec_file, capsys, monkeypatch, jobs):
+    forked = multiprocessing.get_context("fork")  # knows the class above
+    monkeypatch.setattr(study.multiprocessing, "get_context", lambda _: forked)
+    made = Killed(read_spec(spec_file(seeds=[0, 1, 2])), tmp_path / "out", tmp_path)
+    reason = study.run(made, jobs)
+    tries = {path.name: len(path.read_text()) for path in (tmp_path / "out").iterdir()}
+    assert set(tries) == {f"{arm}-{seed}" for arm in ("GRPO", "KL-Cov") for seed in range(3)}
+    # alone it is the cause; beside another one it may be, and is tried alone
+    assert 1 <= tries["KL-Cov-1"] <= jobs
+    assert reason.startswith("1 of the runs failed")
+    failures = [line for line in capsys.readouterr().err.splitlines() if line.startswith("failed: ")]
+    assert len(failures) == 1
+    assert "KL-Cov/point/seed-1" in failures[0]

@@ -421,3 +421,16 @@ def test_runs_one_after_another_share_a_ray_of_their_own(
     assert asked == ([(one.slots, one.slots + 4)] if shared else [])
     assert one.slots >= 3
     assert not one.environment
+
+
+def test_a_dry_run_tells_time_from_what_is_finished(tmp_path, spec_file, monkeypatch, capsys):
+    path, output = spec_file(seeds=[0, 1, 2]), tmp_path / "out"
+    words = [str(path), "--output", str(output), "--dry_run"]
+    assert study.main(words) == 0
+    none, one = capsys.readouterr().out.splitlines()[-1], ray_study(path, tmp_path)
+    Trainer(monkeypatch)
+    one.train(all_runs(one.spec, {})[0])
+    assert study.main(words) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert none != last
+    assert "0.4 min" in last  # two runs are left, and the finished one took 3 + 4 + 5 seconds: 24 s

@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 from html_page import Page
 
 from openrlhf_cov.study import charts
-from openrlhf_cov.study.document import UNTUNED, document, how_tuned, in_short, markdown, page
+from openrlhf_cov.study.document import UNTUNED, document, how_tuned, in_short, markdown, mixed, page
 from openrlhf_cov.study.plan import FINAL, REPORT, SCREEN, StudyRun
 from openrlhf_cov.study.spec import spec_of
 
@@ -86,3 +88,20 @@ def test_names_cannot_break_the_page(content, results):
     text = page(document(spec_of(content), results))
     assert "<script>alert" not in text
     assert "\\|" in markdown(document(spec_of(content), results))
+
+
+def test_base_policies_that_differ_are_said_with_the_runs_of_the_fewest(spec, results):
+    assert mixed(results) == []
+    other = results[4]
+    column = other.evaluations.columns["entropy"]
+    values = column.copy()
+    values[0] += 1e-4
+    changed = replace(
+        other, evaluations=replace(other.evaluations, columns={**other.evaluations.columns, "entropy": values})
+    )
+    (said,) = mixed([*results[:4], changed, *results[5:]])
+    assert f"1 of {len(results)}" in said
+    assert f"{other.run.arm} with seed {other.run.seed}" in said
+    # what a packed file has rounded is the same
+    values[0] = column[0] * (1 + 1e-8)
+    assert mixed([*results[:4], changed, *results[5:]]) == []
