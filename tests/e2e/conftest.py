@@ -6,12 +6,15 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
 from ending import ended
+from forkserver import serving, write_program
 
 from openrlhf_cov.cli.local_ray import local_ray
+from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
 
 REPOSITORY = Path(__file__).parents[2]
@@ -65,11 +68,23 @@ def no_idle_workers():
         yield
 
 
+PYTHON = "COV_TEST_PYTHON"
+"""Environment variable: what starts the processes of a run in place of Python."""
+
+
 @pytest.fixture(scope="session")
-def ray(tmp_path_factory):
-    """Environment of one Ray for all runs that need none of their own."""
-    with local_ray(num_gpus=3, num_cpus=8, log=tmp_path_factory.mktemp("ray") / "ray.log") as address:
-        yield {"RAY_ADDRESS": address.gcs} | address.token
+def ray():
+    """Environment of one Ray for all runs that need none of their own, whose processes are forked (forkserver.py).
+
+    Those with a Ray of their own show that a run starts in processes which import all.
+    """
+    with TemporaryDirectory(dir="/tmp") as folder:  # short: sockets are put there
+        program = Path(folder, "python")
+        command = write_program(program)
+        with local_ray(num_gpus=3, num_cpus=8, log=Path(folder, "ray.log"), ray=command) as address:
+            variables = {"RAY_ADDRESS": address.gcs, "PYTHONWARNINGS": "ignore"} | address.token
+            with serving(program, variables | cpu_host.environment(1)):
+                yield variables | {PYTHON: str(program)}
 
 
 @pytest.fixture(scope="session")
@@ -85,6 +100,17 @@ def _kill_tree(process: subprocess.Popen) -> None:
             member.kill()
         psutil.wait_procs(tree, timeout=30)
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def trainer():
+    """Function (flags, environment of a Ray) -> environment and command line of a run; without, its Ray is its own."""
+    return _trainer
+
+
+def _trainer(flags: list[str], ray: dict[str, str] | None = None) -> tuple[dict[str, str], list[str]]:
+    env = os.environ | {"PYTHONWARNINGS": "ignore", "RAY_ADDRESS": "local"} | (ray or {})
+    return env, [env.get(PYTHON, sys.executable), "-m", "openrlhf_cov.cli.train_ppo_ray", *flags]
 
 
 @dataclass(frozen=True)
@@ -110,7 +136,6 @@ def _run_trainer(
     flags: list[str], folder: Path, ray: dict[str, str] | None = None, timeout: float = 600, status: int = 0
 ) -> Run:
     """Run ``python -m openrlhf_cov.cli.train_ppo_ray`` in a process of its own, which is to end with that status."""
-    env = os.environ | {"PYTHONWARNINGS": "ignore", "RAY_ADDRESS": "local"} | (ray or {})
-    command = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray", *flags]
+    env, command = _trainer(flags, ray)
     done = ended(command, "the run", status=status, env=env, timeout=timeout, cwd=folder.parent)
     return Run(done.stderr, folder)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from openrlhf_cov.cli.local_ray import local_ray
 from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
 from openrlhf_cov.rewards.reward_func import CODE_METRICS, STATUS_METRICS
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
@@ -45,31 +44,29 @@ def lines(folder: Path) -> list[dict]:
     return [{name: v for name, v in line.items() if not name.startswith(NOT_REPEATED)} for line in found]
 
 
-def test_a_resumed_run_on_programs_is_the_straight_one(run_trainer, code_task, tmp_path):
+def test_a_resumed_run_on_programs_is_the_straight_one(run_trainer, code_task, tmp_path, ray):
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
 
     def flags(folder: Path) -> list[str]:
         return [*code_task.flags(folder), *FLAGS, *TINY_TASKS["code"].flags]
 
-    with local_ray(num_gpus=3, num_cpus=8, log=tmp_path / "ray.log") as address:
-        ray = {"RAY_ADDRESS": address.gcs} | address.token
-        run = run_trainer(flags(straight), straight, ray)
-        assert [line["step"] for line in run.metrics] == [1, 2, 3]
-        for line in run.metrics:
-            shares = [line[name] for name in (*CODE_METRICS.values(), *STATUS_METRICS.values())]
-            # every program has one verdict; a right one that was cut off has no reward
-            cut = line["rollout/truncated_rate"] + 1e-6
-            assert sum(shares) + line["rollout/reward_mean"] == pytest.approx(1.0, abs=cut)
-            assert 0.0 < line["rollout/reward_mean"] < 1.0
-            assert line["rollout/reward_mean"] <= line["reward/code_test_share"] < 1.0
-            assert line["reward/code_seconds"] > 0.0
-            assert math.isfinite(line["policy_loss"])
+    run = run_trainer(flags(straight), straight, ray)
+    assert [line["step"] for line in run.metrics] == [1, 2, 3]
+    for line in run.metrics:
+        shares = [line[name] for name in (*CODE_METRICS.values(), *STATUS_METRICS.values())]
+        # every program has one verdict; a right one that was cut off has no reward
+        cut = line["rollout/truncated_rate"] + 1e-6
+        assert sum(shares) + line["rollout/reward_mean"] == pytest.approx(1.0, abs=cut)
+        assert 0.0 < line["rollout/reward_mean"] < 1.0
+        assert line["rollout/reward_mean"] <= line["reward/code_test_share"] < 1.0
+        assert line["reward/code_seconds"] > 0.0
+        assert math.isfinite(line["policy_loss"])
 
-        # as if it had been killed after its first step
-        left_out = shutil.ignore_patterns("model.safetensors", "global_step[2-9]")
-        shutil.copytree(straight, resumed, ignore=left_out)
-        (resumed / "checkpoints" / "_actor" / "latest").write_text("global_step1")
-        run_trainer([*flags(resumed), "--ckpt.load_enable"], resumed, ray)
+    # as if it had been killed after its first step
+    left_out = shutil.ignore_patterns("model.safetensors", "global_step[2-9]")
+    shutil.copytree(straight, resumed, ignore=left_out)
+    (resumed / "checkpoints" / "_actor" / "latest").write_text("global_step1")
+    run_trainer([*flags(resumed), "--ckpt.load_enable"], resumed, ray)
     assert lines(resumed) == lines(straight)
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (resumed, straight))
     assert all(ours[name].equal(theirs[name]) for name in theirs)

@@ -1,11 +1,9 @@
 """A run that is killed, stopped and resumed is the run that was not: every metric of every step and the exported model
 are equal, bit for bit. On one rank, and with a recipe's own flags at toy size on two."""
 
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -56,14 +54,13 @@ def flags(request, task, submitted, tmp_path_factory):
 
 
 @pytest.fixture
-def start(kill_tree):
+def start(trainer, kill_tree):
     """Function (flags, folder, environment of a Ray) -> the trainer in a process of its own, killed with all its
     children at the end."""
     running = []
 
     def start_run(flags: list[str], folder: Path, ray: dict[str, str] | None = None) -> subprocess.Popen:
-        env = os.environ | {"RAY_ADDRESS": "local"} | (ray or {})
-        command = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray", *flags]
+        env, command = trainer(flags, ray)
         with folder.with_suffix(".log").open("a") as log:
             running.append(subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=folder.parent))
         return running[-1]
