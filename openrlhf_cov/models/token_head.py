@@ -19,6 +19,8 @@ BLOCK = 2**25
 2**21 to 2**26 take the same time."""
 EXCLUDED = -1e4
 """Log-prob of a token that a distribution of the probable ones leaves out."""
+IMPOSSIBLE = -1e30
+"""Logit of a token of probability 0."""
 LEAST_COLUMNS = 256
 """Columns of a block, at least, however many tokens there are: narrower products are slow."""
 
@@ -160,8 +162,12 @@ def _blocks(vocabulary: int, tokens: int, block: int) -> Iterator[tuple[int, int
 
 def _scaled(hidden: Tensor, rows: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
     """Logits / temperature (N, columns) in fp32, a tensor of its own."""
-    z = functional.linear(hidden, rows, bias).float()
-    return z if temperature == 1.0 else z.div_(temperature)
+    logits = functional.linear(hidden, rows, bias)
+    z = logits.float()
+    if temperature != 1.0:
+        z.div_(temperature)
+    # a bias, or fp16 that overflows, can make them -inf: the token cannot be, but p log p would not be a number
+    return z.clamp_(min=IMPOSSIBLE) if bias is not None or logits.dtype == torch.float16 else z
 
 
 def _places(targets: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:

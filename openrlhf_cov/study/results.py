@@ -14,13 +14,15 @@ from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.study.plan import REPORT, STAGES, Score, StudyRun
 from openrlhf_cov.utils.json_lines import parse_object, regular, replacing
-from openrlhf_cov.utils.metric_table import STEP, TIME
+from openrlhf_cov.utils.metric_table import STEP, STEP_TOTAL, TIME
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, RESULT_FILE, TEST_FILE, read_metrics
 
 VALIDATION_FILE = "validation.jsonl"
 """Of a run of the whole trainer, whose ``eval.jsonl`` is the trainer's own: what the study saw of the policy."""
 DIGITS = 5
 """Significant digits of a packed number."""
+OF_TUNING = ("reward", "entropy/mean", "entropy/position_0", "gradient/norm", "response_length", STEP_TOTAL)
+"""Metrics that a packed run of tuning keeps, beside its evaluations and its test, by which points are chosen."""
 ALONE = StudyRun("", REPORT, (), 0)
 """A run that is no part of a study."""
 MOST_BYTES = 2**25
@@ -91,6 +93,8 @@ def read_run(place: Path, run: StudyRun = ALONE, *, evaluated: Collection[int] =
 def pack(results: Sequence[Result], path: Path, asked: Callable[[StudyRun], Sequence[str]]) -> None:
     """One file of all results, a line of JSON each, compressed; numbers have ``DIGITS`` digits.
 
+    Of what a run logged step by step, those of tuning keep ``OF_TUNING``; all else is there of all runs.
+
     ``asked``: the flags of a run, by which ``unpack`` knows those of another study.
     """
     with replacing(path) as file, lzma.LZMAFile(file, "w", preset=9) as lines:
@@ -99,7 +103,7 @@ def pack(results: Sequence[Result], path: Path, asked: Callable[[StudyRun], Sequ
             record = {
                 "run": asdict(each.run),
                 "asked": asked(each.run),
-                "metrics": _columns(each.metrics),
+                "metrics": _columns(each.metrics, None if each.run.stage == REPORT else OF_TUNING),
                 "evaluations": _columns(each.evaluations),
                 "test": test | {"samples": each.samples},
             }
@@ -175,9 +179,10 @@ def _unpacked(columns: Mapping[str, Any]) -> Table:
     return Table(np.array(columns[STEP], dtype=np.int64), rest)
 
 
-def _columns(table: Table) -> dict[str, list[float | None]]:
-    """Every column that has a number."""
-    kept = {name: values for name, values in table.columns.items() if np.isfinite(values).any()}
+def _columns(table: Table, names: Collection[str] | None = None) -> dict[str, list[float | None]]:
+    """Every column that has a number, of these names alone if there are any."""
+    asked = {name: table.columns[name] for name in names if name in table.columns} if names else table.columns
+    kept = {name: values for name, values in asked.items() if np.isfinite(values).any()}
     return {STEP: table.steps.tolist()} | {name: [_rounded(value) for value in kept[name]] for name in sorted(kept)}
 
 

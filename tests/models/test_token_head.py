@@ -131,6 +131,25 @@ def test_extreme_logits(block):
     torch.testing.assert_close(weight.grad.T.double(), expected.detach(), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("block", [1, 2, 1000])
+def test_tokens_that_cannot_be_have_no_part(block):
+    """A bias of -inf, as of rows that only fill a vocabulary up; upstream's entropies are NaN there."""
+    hidden = torch.tensor([[1.0], [0.5]], requires_grad=True)
+    weight, bias = torch.randn(5, 1, generator=torch.Generator().manual_seed(0)), torch.zeros(5)
+    few, many = weight[[0, 2, 3]].clone().requires_grad_(), weight.clone().requires_grad_()
+    bias[[1, 4]] = -math.inf
+    expected = token_scores(hidden, few, torch.zeros(3), torch.tensor([1, 2]), 0.7, True)
+    found = token_scores(hidden, many, bias, torch.tensor([2, 3]), 0.7, True, block)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    theirs, ours = (
+        torch.autograd.grad(sum(pair).sum(), (hidden, rows)) for pair, rows in ((expected, few), (found, many))
+    )
+    torch.testing.assert_close(ours[0], theirs[0])
+    torch.testing.assert_close(ours[1][[0, 2, 3]], theirs[1])
+    assert not ours[1][[1, 4]].any()
+
+
 def test_tokens_of_no_weight_move_nothing():
     draw = torch.Generator().manual_seed(0)
     hidden, weight = torch.randn(5, 3, generator=draw, requires_grad=True), torch.randn(11, 3, generator=draw)

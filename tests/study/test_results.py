@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.scores import pass_at_k
-from openrlhf_cov.study.plan import REPORT, Score, StudyRun
+from openrlhf_cov.study.plan import REPORT, SCREEN, Score, StudyRun
 from openrlhf_cov.study.results import area, pack, read_result, score_of, unpack
 
 
@@ -36,6 +36,19 @@ def test_packed_results_are_the_same_to_five_digits(tmp_path, make_result):
         for name, values in before.metrics.columns.items():
             np.testing.assert_allclose(after.metrics.column(name), values, rtol=5.1e-5)
         np.testing.assert_allclose(after.evaluations.column("greedy"), before.evaluations.column("greedy"), rtol=1e-4)
+
+
+def test_a_packed_run_of_tuning_keeps_what_points_are_chosen_by(tmp_path, make_result):
+    tuned, reported = (make_result(StudyRun("GRPO", stage, (), 0), 0.8) for stage in (SCREEN, REPORT))
+    pack([tuned, reported], tmp_path / "x.jsonl.xz", asked)
+    tuned_after, reported_after = unpack(tmp_path / "x.jsonl.xz")
+    assert score_of(tuned_after) == score_of(tuned) == score_of(reported_after)
+    assert tuned_after.right.tolist() == tuned.right.tolist()
+    # of the names of OF_TUNING the four that this run has, one number a step
+    columns = tuned_after.metrics.columns
+    assert set(columns) == {"reward", "entropy/mean", "entropy/position_0", "gradient/norm"}
+    assert {len(values) for values in columns.values()} == {len(tuned.metrics)}
+    assert set(reported_after.metrics.columns) == set(reported.metrics.columns)
 
 
 def test_only_runs_of_the_flags_that_are_asked_for_are_taken(tmp_path, make_result):
