@@ -29,7 +29,8 @@ from openrlhf_cov.utils.terminal import Parser, say
 
 PAGE_FILE, TABLE_FILE = "study.html", "study.md"
 TIMED_STEPS = 3
-KILLED = "its process was killed, perhaps for lack of memory; fewer --jobs need less"
+LOST = "its process was killed, perhaps for lack of memory"
+KILLED = f"{LOST}; fewer --jobs need less"
 HOPELESS = 3
 """Failures without a success after which no further run is begun."""
 
@@ -145,7 +146,10 @@ def run(study: Study, jobs: int) -> str:
         while first := due():
             running: dict[Future, StudyRun] = {}
             with workers(jobs) as pool:
-                result_of(pool, study.prepare, first[0])
+                try:
+                    result_of(pool, study.prepare, first[0])
+                except BrokenProcessPool as error:
+                    raise RunStopped(f"the base policy cannot be made: {LOST}") from error
                 try:
                     work(study, pool, 1, lambda alone=suspects: [run for run in due() if run in alone], running, end)
                     work(study, pool, jobs, due, running, end)

@@ -34,12 +34,13 @@ from openrlhf_cov.sizing.flag_sizes import CONTROLLER_CPUS, layout_of
 from openrlhf_cov.study.plan import SCREEN, StudyRun, all_runs, number_of_runs
 from openrlhf_cov.study.results import VALIDATION_FILE
 from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.utils.cores import most_processes
 from openrlhf_cov.utils.json_lines import read_json, write_json
 from openrlhf_cov.utils.metric_table import STEP_TOTAL
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, RESULT_FILE, TEST_FILE, MetricsLog, read_metrics
 from openrlhf_cov.utils.orphans import die_with_parent
 from openrlhf_cov.utils.prompts import get_template
-from openrlhf_cov.utils.ray_here import KEEP_ENGINES, ray_of_this_host
+from openrlhf_cov.utils.ray_here import KEEP_ENGINES, ray_of_this_host, rays_of_this_host
 from openrlhf_cov.utils.terminal import say
 
 ASKED_FILE, TRAINED_FILE, LOG_FILE, STATE = "asked.json", "trained.json", "log.txt", "state"
@@ -98,10 +99,11 @@ class RayStudy(Study):
     def running(self, jobs: int) -> Iterator[None]:
         """See ``Study``: where one run after another would start a Ray on a CPU host, they share one and its engines.
 
-        Runs side by side have a Ray each, as they would hand out each other's slots.
+        Runs side by side have a Ray each, as they would hand out each other's slots. So have those of which one asks
+        for more than this host is given, which then says so.
         """
         own = os.environ.get("RAY_ADDRESS") == "local" or not (os.environ.get("RAY_ADDRESS") or ray_of_this_host())
-        if jobs > 1 or not own or not cpu_host.is_cpu_host():
+        if jobs > 1 or not own or not cpu_host.is_cpu_host() or self.slots > most_processes():
             yield
             return
         self.output.mkdir(parents=True, exist_ok=True)
@@ -199,7 +201,8 @@ class RayStudy(Study):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / ASKED_FILE, self.asked(run))
         words = ["train_ppo_ray", *self.words(run), *(["--ckpt.load_enable"] if goes_on else [])]
-        call(words, folder / LOG_FILE, self.environment)
+        shared = self.environment.get("RAY_ADDRESS") in rays_of_this_host()
+        call(words, folder / LOG_FILE, self.environment if shared else {})  # the shared one may have ended
         write_json(folder / TRAINED_FILE, {"step": last_step(folder)})
         shutil.rmtree(folder / STATE, ignore_errors=True)
 

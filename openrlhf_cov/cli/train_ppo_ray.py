@@ -84,9 +84,12 @@ def main() -> int | None:
         ) from error
 
     try:
-        with stopping.stop_on_signals():
-            train(args)
-        warm_engines.give_back()
+        try:
+            with stopping.stop_on_signals():
+                train(args)
+            warm_engines.give_back()
+        finally:
+            warm_engines.show_outputs()
     except RunStopped as error:
         cause = _cause_of(error)
         refuse(NAME, cause)

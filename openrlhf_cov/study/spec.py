@@ -267,10 +267,10 @@ def _meaning(word: str) -> str | float:
 
 
 def _refuse_both(words: Sequence[str], cells: Sequence[Cell], place: str) -> None:
-    """ValueError for a flag that an arm gives beside its cells, which stand behind it and would win."""
+    """ValueError for a flag, perhaps shortened, that an arm gives beside its cells, which come later and would win."""
     of_cells = _flags([word for cell in cells for word in cell])
     for flag in _flags(words):
-        if flag in of_cells:
+        if len(flag) > 2 and any(each.startswith(flag) for each in of_cells):
             raise ValueError(f"{place}: flags: {flag} has values in its grid, which win; drop one of the two")
 
 

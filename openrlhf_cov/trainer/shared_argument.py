@@ -13,7 +13,7 @@ _received: dict[str, Any] = {}
 def share(value: Any) -> ray.ObjectRef:
     """A reference to be passed as an argument itself, not inside of one: the method that is called gets the value.
 
-    All calls that reach one process share the value there, so nobody may change it.
+    All calls that reach one process share the value there, so nobody may change it. A process keeps the last one.
     """
     return ray.put(_Shared(value))
 
@@ -30,5 +30,6 @@ class _Shared:
 
 def _value(key: str, pickled: bytes) -> Any:
     if key not in _received:
+        _received.clear()  # of a run before, whose engine this was
         _received[key] = pickle.loads(pickled)
     return _received[key]

@@ -12,6 +12,7 @@ import yaml
 
 from openrlhf_cov.cli import lab, study
 from openrlhf_cov.cli.study_runs import LabStudy
+from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.study.plan import Score, all_runs, number_of_runs
 from openrlhf_cov.study.results import unpack
 from openrlhf_cov.study.spec import read_spec
@@ -262,6 +263,20 @@ class Killed(LabStudy):
 
     def score(self, run):
         return Score(0.5, 0.5) if (self.output / f"{run.arm}-{run.seed}").exists() else None
+
+
+class KilledAtOnce(Killed):
+    """What makes the base policy is killed."""
+
+    def prepare(self, run):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_base_policy_whose_process_is_killed_is_named(tmp_path, spec_file, monkeypatch):
+    forked = multiprocessing.get_context("fork")
+    monkeypatch.setattr(study.multiprocessing, "get_context", lambda _: forked)
+    with pytest.raises(RunStopped, match="base policy cannot be made"):
+        study.run(KilledAtOnce(read_spec(spec_file()), tmp_path / "out", tmp_path), 2)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

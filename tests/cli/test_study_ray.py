@@ -45,12 +45,14 @@ class Trainer:
 
     def __init__(self, monkeypatch) -> None:
         self.calls: list[list[str]] = []
+        self.environments: list[dict[str, str]] = []
         self.breaks_off = False
         monkeypatch.setattr(study_ray, "call", self)
         monkeypatch.setattr(study_ray, "seen_by_evaluate", lambda *_: ({3: {"greedy": 0.5}}, TEST))
 
     def __call__(self, words, log, environment=None):
         self.calls.append(list(words))
+        self.environments.append(dict(environment or {}))
         folder = log.parent
         (folder / "metrics.jsonl").write_text("".join(
             json.dumps({"step": step, "time": 0.0, "reward": 0.1, "timing/step_total": 2.0 + step}) + "\n"
@@ -315,6 +317,15 @@ def test_a_training_without_a_step_has_failed(tmp_path, spec_file, monkeypatch):
         made.train(all_runs(made.spec, {})[0])
 
 
+@pytest.mark.parametrize("rays", [{"127.0.0.1:20001"}, set()], ids=["there", "ended"])
+def test_a_training_starts_its_own_ray_where_the_shared_one_has_ended(tmp_path, spec_file, monkeypatch, rays):
+    trainer, made = Trainer(monkeypatch), ray_study(spec_file(), tmp_path)
+    made.environment = {"RAY_ADDRESS": "127.0.0.1:20001", KEEP_ENGINES: "1"}
+    monkeypatch.setattr(study_ray, "rays_of_this_host", lambda: frozenset(rays))
+    made.train(all_runs(made.spec, {})[0])
+    assert trainer.environments == [made.environment if rays else {}]
+
+
 @pytest.fixture
 def fuller(tmp_path, spec_file, monkeypatch, capsys):
     """A packed file of both runs of the study, and the study with one of them in another folder."""
@@ -387,18 +398,19 @@ def test_a_spec_that_is_no_file_is_refused(tmp_path, capsys, kind):
 
 
 @pytest.mark.parametrize(
-    ("address", "jobs", "of_host", "on_cpus", "shared"),
+    ("address", "jobs", "of_host", "on_cpus", "most", "shared"),
     [
-        ("local", 1, "127.0.0.1:6379", True, True),
-        ("", 1, None, True, True),
-        ("", 1, "127.0.0.1:6379", True, False),  # the trainings join that one
-        ("10.0.0.1:6379", 1, None, True, False),
-        ("local", 2, None, True, False),
-        ("local", 1, None, False, False),
+        ("local", 1, "127.0.0.1:6379", True, 99, True),
+        ("", 1, None, True, 99, True),
+        ("", 1, "127.0.0.1:6379", True, 99, False),  # the trainings join that one
+        ("10.0.0.1:6379", 1, None, True, 99, False),
+        ("local", 2, None, True, 99, False),
+        ("local", 1, None, False, 99, False),
+        ("local", 1, None, True, 2, False),  # a training refuses so many
     ],
 )
 def test_runs_one_after_another_share_a_ray_of_their_own(
-    tmp_path, spec_file, monkeypatch, address, jobs, of_host, on_cpus, shared
+    tmp_path, spec_file, monkeypatch, address, jobs, of_host, on_cpus, most, shared
 ):
     asked = []
 
@@ -411,6 +423,7 @@ def test_runs_one_after_another_share_a_ray_of_their_own(
     monkeypatch.setattr(study_ray, "local_ray", local_ray)
     monkeypatch.setattr(study_ray, "ray_of_this_host", lambda: of_host)
     monkeypatch.setattr(study_ray.cpu_host, "is_cpu_host", lambda: on_cpus)
+    monkeypatch.setattr(study_ray, "most_processes", lambda: most)
     path = spec_file(arms=[{"name": "GRPO"}, {"name": "two", "flags": "--actor.num_gpus_per_node 2"}])
     one = ray_study(path, tmp_path)
     one.check(path)

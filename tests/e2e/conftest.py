@@ -69,7 +69,7 @@ def no_idle_workers():
 
 
 PYTHON = "COV_TEST_PYTHON"
-"""Environment variable: what starts the processes of a run in place of Python."""
+"""Environment variable: what starts the processes of a run in place of Python (test_forkserver.py)."""
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,8 @@ from fcntl import F_DUPFD, fcntl
 from pathlib import Path
 from runpy import run_module, run_path
 
+from openrlhf_cov.utils.orphans import die_with_parent
+
 FORKED = ("openrlhf_cov.cli.train_ppo_ray", "setup_worker.py", "spawn_main")
 """In a command line: a run, a worker of Ray, and a child that one of these starts with multiprocessing."""
 IMPORTED = """
@@ -43,7 +45,7 @@ RAY = "import sys; sys.executable = sys.argv.pop(1); from ray.scripts.scripts im
 """``python -c RAY PROGRAM``: the ``ray`` whose workers are started by that program."""
 
 PROGRAM = """#!{python} -ISE
-import json, os, signal, socket, sys
+import ctypes, json, os, signal, socket, sys
 words = sys.argv[1:]
 job = int(os.environ.get("RAY_JOB_ID", "0")[:2], 16)  # 01000000 is the first
 with socket.socket(socket.AF_UNIX) as server:
@@ -53,18 +55,24 @@ with socket.socket(socket.AF_UNIX) as server:
         server.connect(f"{{sys.argv[0]}}.{{job % {servers}}}")
     except OSError:
         os.execv({python!r}, [{python!r}, *words])
+    if any("spawn_main" in each for each in words):  # as vLLM's core, which ends with the process that started it
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     files = [int(name) for name in os.listdir("/proc/self/fd")]
     files = [number for number in files if number != server.fileno() and os.path.exists(f"/proc/self/fd/{{number}}")]
     text = json.dumps(dict(words=words, variables=dict(os.environ), folder=os.getcwd(), files=files)).encode()
     socket.send_fds(server, [len(text).to_bytes(4, "big")], files)
     server.sendall(text)
-    child = int.from_bytes(server.recv(4), "big")
+    answer = server.recv(4)
+    if not answer:
+        os._exit(1)
+    child = int.from_bytes(answer, "big")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, frame: os.kill(child, number))
     ended = server.recv(4)
 status = int.from_bytes(ended, "big", signed=True) if ended else 1
 if status < 0:
-    signal.signal(-status, signal.SIG_DFL)
+    if -status != signal.SIGKILL:
+        signal.signal(-status, signal.SIG_DFL)
     os.kill(os.getpid(), -status)
 os._exit(status)
 """
@@ -86,6 +94,7 @@ def serving(program: Path, variables: Mapping[str, str]) -> Iterator[None]:
             said = stack.enter_context(program.with_suffix(f".{number}.log").open("w"))
             command = [sys.executable, __file__, str(program), str(number)]
             settings = dict(stdin=subprocess.DEVNULL, stdout=said, stderr=said, env={**os.environ, **variables})
+            settings |= dict(preexec_fn=die_with_parent)
             servers[number] = stack.enter_context(subprocess.Popen(command, **settings))
             stack.callback(servers[number].terminate)
         for number, server in servers.items():
@@ -114,10 +123,15 @@ class Request:
 
 
 def read_request(caller: socket.socket) -> Request:
+    """ConnectionError where the caller ends before all is said."""
     head, received, *_ = socket.recv_fds(caller, 4, MOST_FILES)
     size, text = int.from_bytes(head, "big"), b""
-    while len(text) < size:
-        text += caller.recv(size - len(text))
+    while head and len(text) < size and (more := caller.recv(size - len(text))):
+        text += more
+    if not head or len(text) < size:
+        for number in received:
+            os.close(number)
+        raise ConnectionError
     content = json.loads(text)
     return Request(**content | {"files": dict(zip(content["files"], received, strict=True))})
 
@@ -141,7 +155,11 @@ class Server:
 
     def fork(self) -> Request | None:
         caller, _ = self.listening.accept()
-        request = read_request(caller)
+        try:
+            request = read_request(caller)
+        except (ConnectionError, LookupError, TypeError, ValueError):
+            caller.close()
+            return None
         child = os.fork()
         if child == 0:
             for key in list(self.events.get_map().values()):
@@ -151,10 +169,16 @@ class Server:
             return request
         for number in request.files.values():
             os.close(number)
-        caller.sendall(child.to_bytes(4, "big"))
+        with suppress(OSError):
+            caller.sendall(child.to_bytes(4, "big"))
         watched = os.pidfd_open(child)
+
+        def kill() -> None:  # the caller went away, perhaps after its child, which is waited for by then
+            if caller.fileno() >= 0:
+                os.kill(child, signal.SIGKILL)
+
         self.events.register(watched, selectors.EVENT_READ, lambda: self.end(child, watched, caller))
-        self.events.register(caller, selectors.EVENT_READ, lambda: os.kill(child, signal.SIGKILL))  # it went away
+        self.events.register(caller, selectors.EVENT_READ, kill)
         return None
 
     def end(self, child: int, watched: int, caller: socket.socket) -> None:

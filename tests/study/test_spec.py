@@ -66,6 +66,7 @@ def test_cells_are_all_pairs_of_the_common_grid_and_the_arms(spec):
         # cells stand behind the flags of an arm and would win; those of the common grid and of the model, too
         ("arms.1.flags", "--actor.adam.lr 1", "arm KL-Cov: flags: --actor.adam.lr has values in its grid"),
         ("arms.1.flags", "--actor.adam.lr=1", "arm KL-Cov: flags: --actor.adam.lr has values in its grid"),
+        ("arms.1.flags", "--actor.adam.l 1", "arm KL-Cov: flags: --actor.adam.l has values in its grid"),
         ("arms.2.flags", "--actor.adam.lr 1", "arm by micro-batch: flags: --actor.adam.lr has values in its grid"),
         ("arms.2.at", "nobody", "arm by micro-batch: at is the name of an arm above it"),
         ("arms.2.grid", {"--x": [1]}, "arm by micro-batch: it takes the point of KL-Cov, so a grid has no effect"),

@@ -28,11 +28,13 @@ def test_pickled_once_and_unpickled_once_in_a_process(monkeypatch):
     monkeypatch.setattr(shared_argument.ray, "put", lambda value: value)
     monkeypatch.setattr(shared_argument, "_received", {})
     first, second = share(Tokenizer(["a"])), share(Tokenizer(["b"]))
-    sent = [cloudpickle.dumps(each) for each in (first, first, second, first)]
+    sent = [cloudpickle.dumps(each) for each in (first, first, second, second)]
     received = [pickle.loads(each) for each in sent]
-    assert [each.words for each in received] == [["a"], ["a"], ["b"], ["a"]]
-    assert received[0] is received[1] is received[3]
+    assert [each.words for each in received] == [["a"], ["a"], ["b"], ["b"]]
+    assert received[0] is received[1]
+    assert received[2] is received[3]
     assert (Tokenizer.pickled, Tokenizer.unpickled) == (2, 2)
+    assert list(shared_argument._received.values()) == [received[3]]  # none of a run before
 
 
 def test_the_pickled_value_travels_beside_the_rest(monkeypatch):

@@ -18,7 +18,7 @@ from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.sizing.flag_sizes import CONTROLLER_CPUS, layout_of, processes
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray.seams import TRUST_VARIABLE, prepare_worker
-from openrlhf_cov.utils.cores import cores
+from openrlhf_cov.utils.cores import cores, most_processes
 from openrlhf_cov.utils.ray_here import ray_of_this_host, rays_of_this_host
 
 logger = init_logger(__name__)
@@ -97,10 +97,10 @@ def connect(needs: Needs) -> bool:
         )
     resources = {}
     if cpu_host.is_cpu_host():
-        slots, here = len(needs.bundles), cores()
-        if slots > max(8, 2 * here):
+        slots = len(needs.bundles)
+        if slots > most_processes():
             raise UsageError(
-                f"the run needs {slots} model processes, this host without an accelerator has {here} cores; "
+                f"the run needs {slots} model processes, this host without an accelerator has {cores()} cores; "
                 f"{needs.way_out}"
             )
         resources = {"num_gpus": slots, "num_cpus": slots + CONTROLLER_CPUS}

@@ -1,7 +1,9 @@
 """The vLLM engine actor: rewards that are never lost, seeded samples, and the calls of ``GlooWeightSender``."""
 
 import asyncio
+import os
 from copy import copy
+from functools import partial
 
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
@@ -40,7 +42,8 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         cpu_host.limit_engine_threads(kwargs["model"])
         await super().__init__(*args, agent_func_path=agent_func_path, **kwargs)
         if agent_func_path is None:
-            self.executor = RewardExecutor(remote_rm_url, reward_config)
+            self.new_executor = partial(RewardExecutor, remote_rm_url, reward_config)
+            self.executor = self.new_executor()
         collector.resume()
 
     async def generate_responses(
@@ -69,10 +72,17 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         """Raises vLLM's EngineDeadError if the engine behind this actor died."""
         await self.llm.check_health()
 
-    async def begin_a_run(self) -> bool:
-        """True if the engine waits for a run, which has it from now on."""
-        waited, self.waits = self.waits, False
-        return waited
+    async def begin_a_run(self) -> dict[str, int] | None:
+        """The files in which its output stands, with their bytes so far; None if it does not wait for a run.
+
+        The run has it from now on, with a reward function that is loaded anew. Raises as ``check_health``.
+        """
+        if not self.waits:
+            return None
+        self.waits = False
+        await self.check_health()
+        self.executor = self.new_executor()
+        return {os.readlink(f"/proc/self/fd/{number}"): os.fstat(number).st_size for number in (1, 2)}
 
     async def wait_for_a_run(self) -> None:
         """The run that had the engine has ended well."""

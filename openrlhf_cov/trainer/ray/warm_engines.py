@@ -1,12 +1,16 @@
 """Engines that outlive a run, for the next one of a study: starting one takes longer than a small training.
 
-A run takes over an engine that was made with the same arguments on the same Ray. Nothing of the last run can show in
-the next: weights are sent before the first rollout, cached prefixes are dropped with the old ones, and samples have
-seeds of their own. One that a run did not give back, as it failed, is not taken.
+A run takes over an engine that was made with the same arguments on the same Ray. Nothing of the last run shows in the
+next: weights are sent before the first rollout, cached prefixes are dropped with the old ones, samples have seeds of
+their own, and the reward function is loaded anew (modules that it imports stay as they are). One that a run did not
+give back, as it failed, is not taken.
 """
 
 import hashlib
 import os
+import sys
+from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,18 +25,21 @@ ANSWER_SECONDS = 60.0
 
 _lent: list[Any] = []
 """Engines of the run in this process."""
+_outputs: dict[str, int] = {}
+"""Where those that had a run before say what they have to say, and the bytes that are of others: Ray shows it to the
+run that started them alone."""
 
 
 def are_kept(args: SimpleNamespace) -> bool:
     """True where that is asked for and a run of these flags samples alike with a new engine and with a used one.
 
     The engine's own seed and its NCCL group are of one run: samples are to have seeds of their own, and weights to
-    come over gloo. Engines that sleep, and those of asynchronous training, are begun anew.
+    come over gloo. Engines that sleep, those of asynchronous training and of agents are begun anew.
     """
     if os.environ.get(KEEP_ENGINES) != "1":
         return False
-    apart = args.vllm.enable_sleep or args.train.async_enable or args.train.colocate_all
-    return args.rollout_seeded and args.vllm.sync_backend == "gloo" and not apart
+    apart = args.vllm.enable_sleep or args.train.async_enable or args.train.colocate_all or args.train.agent_func_path
+    return bool(args.rollout_seeded and args.vllm.sync_backend == "gloo" and not apart)
 
 
 def engine(actor_class: Any, arguments: dict[str, Any]) -> Any:
@@ -53,9 +60,20 @@ def engine(actor_class: Any, arguments: dict[str, Any]) -> Any:
 
 
 def give_back() -> None:
-    """Leave the engines of a run that has ended well to the next."""
-    ray.get([each.wait_for_a_run.remote() for each in _lent])
+    """Leave the engines of a run that has ended well to the next; one that has died by now is left to nobody."""
+    for each in _lent:
+        with suppress(RayError):
+            ray.get(each.wait_for_a_run.remote())
     _lent.clear()
+
+
+def show_outputs() -> None:
+    """Write what engines that had a run before have said in this one to stderr."""
+    for path, begin in _outputs.items():
+        with suppress(OSError), Path(path).open("rb") as file:
+            file.seek(begin)
+            sys.stderr.write(file.read().decode(errors="replace"))
+    _outputs.clear()
 
 
 def _waiting(name: str) -> Any:
@@ -64,7 +82,9 @@ def _waiting(name: str) -> Any:
     except ValueError:  # there is none
         return None
     try:
-        if ray.get(found.begin_a_run.remote(), timeout=ANSWER_SECONDS):
+        outputs = ray.get(found.begin_a_run.remote(), timeout=ANSWER_SECONDS)
+        if outputs is not None:
+            _outputs.update(outputs)
             return found
     except RayError:  # it died, or is at work
         pass

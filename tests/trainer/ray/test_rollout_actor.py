@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
 
@@ -27,6 +28,32 @@ def asked():
         return requests
 
     return ask
+
+
+def test_a_run_on_a_used_engine_has_a_reward_function_of_its_own():
+    """Numbers of rewards that a function keeps would go on from one run to the next."""
+    actor, made, healthy = object.__new__(CovRolloutActor), iter(range(9)), [True]
+
+    async def check_health():
+        if not healthy[0]:
+            raise EngineDeadError
+
+    actor.new_executor = lambda: next(made)
+    actor.llm = SimpleNamespace(check_health=check_health)
+    assert asyncio.run(actor.begin_a_run()) is None  # the first run has it
+    executors = []
+    for _ in range(2):
+        asyncio.run(actor.wait_for_a_run())
+        outputs = asyncio.run(actor.begin_a_run())
+        assert all(isinstance(size, int) for size in outputs.values())
+        assert asyncio.run(actor.begin_a_run()) is None  # one run at a time
+        executors.append(actor.executor)
+    assert executors == [0, 1]
+    asyncio.run(actor.wait_for_a_run())
+    healthy[0] = False
+    with pytest.raises(EngineDeadError):  # the process behind the actor, which itself answers
+        asyncio.run(actor.begin_a_run())
+    assert asyncio.run(actor.begin_a_run()) is None
 
 
 @pytest.mark.parametrize(

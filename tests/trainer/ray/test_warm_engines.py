@@ -15,9 +15,11 @@ class Cluster:
 
     def __init__(self, monkeypatch) -> None:
         self.answers: dict[str, object] = {}
+        self.output: dict[str, int] = {}
         self.started: list[dict] = []
         self.killed: list[str] = []
         monkeypatch.setattr(warm_engines, "_lent", [])
+        monkeypatch.setattr(warm_engines, "_outputs", {})
         monkeypatch.setattr(ray, "get", self.get)
         monkeypatch.setattr(ray, "get_actor", self.named)
         monkeypatch.setattr(ray, "kill", lambda engine: self.end(engine.name))
@@ -38,15 +40,18 @@ class Cluster:
             raise ValueError(name)
 
         def begin():
-            answer, self.answers[name] = self.answers[name], False
+            answer, self.answers[name] = self.answers[name], None
             if isinstance(answer, Exception):
                 raise answer
             return answer
 
         def wait():
-            self.answers[name] = True
+            if isinstance(self.answers[name], Exception):
+                raise self.answers[name]
+            self.answers[name] = self.output
 
         call = lambda work: SimpleNamespace(remote=lambda: work)  # noqa: E731
+        # an engine says where its output is, or that it is not free
         return SimpleNamespace(name=name, begin_a_run=call(begin), wait_for_a_run=call(wait))
 
     def end(self, name: str) -> None:
@@ -58,7 +63,7 @@ class Cluster:
         assert of_actor == {"num_cpus": 0, "num_gpus": 0, "lifetime": "detached"}
 
         def remote(**arguments):
-            self.answers[name] = False
+            self.answers[name] = None
             self.started.append(arguments)
             return self.named(name, namespace)
 
@@ -97,7 +102,7 @@ def test_an_engine_of_other_arguments_ends_what_waits(cluster):
     assert cluster.killed == first
 
 
-@pytest.mark.parametrize("answer", [False, RayActorError()], ids=["not given back", "dead"])
+@pytest.mark.parametrize("answer", [None, RayActorError()], ids=["not given back", "dead"])
 def test_an_engine_of_a_run_that_failed_is_not_taken(cluster, answer):
     names = cluster.run(engine(), well=False)
     cluster.answers[names[0]] = answer
@@ -106,9 +111,34 @@ def test_an_engine_of_a_run_that_failed_is_not_taken(cluster, answer):
     assert len(cluster.started) == 2
 
 
-def flags(seeded: bool = True, backend: str = "gloo", sleeps: bool = False, asynchronous: bool = False):
+def test_an_engine_that_died_at_the_end_of_a_run_costs_the_run_nothing(cluster):
+    warm_engines.engine(cluster, engine(0))
+    warm_engines.engine(cluster, engine(1))
+    first, second = cluster.answers
+    cluster.answers[first] = RayActorError()
+    warm_engines.give_back()
+    assert cluster.answers[second] == {}
+    assert warm_engines._lent == []
+
+
+def test_what_a_used_engine_says_is_said_by_the_run_that_has_it(cluster, tmp_path, capsys):
+    file = tmp_path / "worker.err"
+    file.write_text("of the run before\n")
+    cluster.output = {str(file): file.stat().st_size, str(tmp_path / "gone"): 0}
+    cluster.run(engine())
+    warm_engines.show_outputs()
+    assert capsys.readouterr().err == ""  # Ray shows it
+    cluster.run(engine())
+    with file.open("a") as more:
+        more.write("of this run\n")
+    warm_engines.show_outputs()
+    warm_engines.show_outputs()
+    assert capsys.readouterr().err == "of this run\n"
+
+
+def flags(seeded=True, backend="gloo", sleeps=False, asynchronous=False, agent=None):
     vllm = SimpleNamespace(enable_sleep=sleeps, sync_backend=backend)
-    train = SimpleNamespace(async_enable=asynchronous, colocate_all=False)
+    train = SimpleNamespace(async_enable=asynchronous, colocate_all=False, agent_func_path=agent)
     return SimpleNamespace(vllm=vllm, train=train, rollout_seeded=seeded)
 
 
@@ -117,5 +147,5 @@ def test_engines_are_kept_where_that_is_asked_for_and_changes_nothing(monkeypatc
     assert not warm_engines.are_kept(flags())
     monkeypatch.setenv(KEEP_ENGINES, "1")
     assert warm_engines.are_kept(flags())
-    for other in ({"seeded": False}, {"backend": "nccl"}, {"sleeps": True}, {"asynchronous": True}):
+    for other in ({"seeded": False}, {"backend": "nccl"}, {"sleeps": True}, {"asynchronous": True}, {"agent": "a.py"}):
         assert not warm_engines.are_kept(flags(**other))

@@ -1,0 +1,65 @@
+"""Processes that are forked from a server are to their callers what Python would be (``helpers/forkserver.py``)."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+from forkserver import FORKED, SERVERS, place_of
+
+pytestmark = pytest.mark.e2e
+
+LOADED = "import sys; assert 'vllm' in sys.modules"
+
+
+@pytest.fixture
+def start(ray, tmp_path):
+    """Function (code, settings of ``Popen``) -> a process that runs it, forked from the server of the first job."""
+
+    with ExitStack() as started:
+
+        def run(code: str, **settings) -> subprocess.Popen:
+            command = [ray["COV_TEST_PYTHON"], "-c", f"{code}  # {FORKED[-1]}", "word"]
+            settings = {"cwd": tmp_path, "text": True, "stdout": subprocess.PIPE} | settings
+            return started.enter_context(subprocess.Popen(command, **settings))
+
+        yield run
+
+
+def test_it_has_arguments_variables_folder_files_and_status_of_its_caller(start, tmp_path):
+    code = (
+        f"{LOADED}; import os; print(sys.argv[1], os.environ['OF_TEST'], os.getcwd(), sys.stdin.read()); sys.exit(7)"
+    )
+    process = start(code, stdin=subprocess.PIPE, env=os.environ | {"OF_TEST": "x"})
+    said, _ = process.communicate("asked", timeout=60)
+    assert said == f"word x {tmp_path} asked\n"
+    assert process.returncode == 7
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_it_gets_the_signals_of_its_caller_and_ends_with_it(start, number):
+    process = start("import os, time; print(os.getpid(), flush=True); time.sleep(600)")
+    child = psutil.Process(int(process.stdout.readline()))
+    process.send_signal(number)
+    assert process.wait(timeout=60) == -number
+    child.wait(timeout=60)
+
+
+def test_its_caller_ends_as_it_does(start):
+    assert start("import os; os.kill(os.getpid(), 9)").wait(timeout=60) == -signal.SIGKILL
+
+
+def test_callers_that_break_off_do_not_end_a_server(start, ray):
+    places = [place_of(Path(ray["COV_TEST_PYTHON"]), number) for number in range(SERVERS)]
+    for place in places:
+        for said in (b"", b"\0\0", b"\0\0\0\x09{", b"\0\0\0\x02{}"):
+            with socket.socket(socket.AF_UNIX) as caller:
+                caller.connect(str(place))
+                caller.sendall(said)
+    time.sleep(0.5)
+    assert start(LOADED).wait(timeout=60) == 0
