@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openrlhf_cov.analysis.regression import Floats
+from openrlhf_cov.analysis.regression import Floats, thinned
 
 MOST_DRAWN = 1200
 """Points of a curve, the lowest and highest of some 600 parts: a panel has no more columns of pixels."""
@@ -96,19 +96,12 @@ def stacked(
     steps: ArrayLike, columns: Mapping[str, Floats], most: int = MOST_BARS
 ) -> tuple[Floats, dict[str, Floats]]:
     """Middle step (m,) of equal parts of the run, and the mean of each column there; NaN where there is no value."""
-    steps = np.asarray(steps, dtype=np.float64)
-    size = -(-len(steps) // most) or 1
-    starts = np.arange(0, len(steps), size)
-    if not len(starts):
-        return steps, dict.fromkeys(columns, steps)
-    counts = np.diff(np.append(starts, len(steps)))
     means = {}
     for name, values in columns.items():
         there = ~np.isnan(values)
-        found = np.add.reduceat(there.astype(np.float64), starts)
-        sums = np.add.reduceat(np.where(there, values, 0.0), starts)
-        means[name] = np.divide(sums, found, out=np.full(len(starts), np.nan), where=found > 0)
-    return np.add.reduceat(steps, starts) / counts, means
+        shares, sums = thinned(there.astype(np.float64), most), thinned(np.where(there, values, 0.0), most)
+        means[name] = np.divide(sums, shares, out=np.full(len(shares), np.nan), where=shares > 0)
+    return thinned(np.asarray(steps, dtype=np.float64), most), means
 
 
 def _gaps(steps: Floats) -> NDArray[np.intp]:
