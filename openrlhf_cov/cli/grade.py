@@ -19,7 +19,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards import sources
 from openrlhf_cov.rewards.grading import Grade
 from openrlhf_cov.rewards.pool import shared_pool
-from openrlhf_cov.utils.json_lines import parse_object, write_lines
+from openrlhf_cov.utils import json_lines
 from openrlhf_cov.utils.terminal import Parser, say
 
 SLOWEST = 5
@@ -38,14 +38,8 @@ class GradeRow:
 
 def read_rows(path: Path, response_key: str, label_key: str) -> list[GradeRow]:
     """The rows of a JSON Lines file. Raises UsageError, naming the line, for one that is not as it should be."""
-    rows = []
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    rows.append(_row(f"{path}, line {number}", number, line, response_key, label_key))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
+    lines = json_lines.read_rows(path, json_lines.parse_object)
+    rows = [_row(path, number, record, response_key, label_key) for number, record in lines]
     if not rows:
         raise UsageError(f"{path} has no rows")
     return rows
@@ -139,7 +133,7 @@ def main(argv: list[str] | None = None) -> None:
     grades = grade_rows(rows, config)
     published = published_grades(rows, grades, config) if args.compare else None
     if args.output:
-        write_lines(args.output, grade_lines(rows, grades, published))
+        json_lines.write_lines(args.output, grade_lines(rows, grades, published))
     say(summary(rows, grades) + "\n")
     if published:
         say("\n" + comparison(rows, grades, published) + "\n")
@@ -155,11 +149,8 @@ def check_labels(path: Path, rows: list[GradeRow], config: RewardConfig) -> None
             raise UsageError(f"{path}, line {row.line}: the label {row.label!r}: {error}") from error
 
 
-def _row(place: str, number: int, line: bytes, response_key: str, label_key: str) -> GradeRow:
-    try:
-        record = parse_object(line)
-    except ValueError as error:
-        raise UsageError(f"{place}: {error}") from error
+def _row(path: Path, number: int, record: dict[str, Any], response_key: str, label_key: str) -> GradeRow:
+    place = f"{path}, line {number}"
     for flag, key in (("--response_key", response_key), ("--label_key", label_key)):
         if key not in record:
             raise UsageError(f"{place} has no key {key!r}; name it with {flag}")
