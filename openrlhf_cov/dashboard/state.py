@@ -91,9 +91,6 @@ class RunState:
     alerts: tuple[Alert, ...] = ()
     warnings: tuple[str, ...] = ()
 
-    def curve(self, metric: str) -> RunCurve:
-        return next(curve for curve in self.curves if curve.metric == metric)
-
     def age(self, now: float) -> float:
         """Seconds since the newest step; 0 where the clock of the run is ahead of ours."""
         return max(0.0, now - self.last_time)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openrlhf_cov.analysis.regression import Floats, thinned
+from openrlhf_cov.analysis.regression import Floats, running_mean, thinned
 
 MOST_DRAWN = 1200
 """Points of a curve, the lowest and highest of some 600 parts: a panel has no more columns of pixels."""
@@ -65,16 +65,6 @@ def to_series(
         mean=np.insert(mean, places, np.nan),
         window=window,
     )
-
-
-def running_mean(values: Floats, window: int, places: NDArray[np.intp]) -> Floats:
-    """Mean of the ``window`` values around each of the places, an odd number; at the ends of those that there are."""
-    if window == 1:
-        return values[places]
-    half = window // 2
-    sums = np.concatenate([[0.0], values.cumsum()])
-    first, last = np.maximum(places - half, 0), np.minimum(places + half + 1, len(values))
-    return (sums[last] - sums[first]) / (last - first)
 
 
 def extremes(values: Floats, most: int) -> NDArray[np.intp]:
