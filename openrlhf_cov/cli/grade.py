@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,21 +45,10 @@ def read_rows(path: Path, response_key: str, label_key: str) -> list[GradeRow]:
     return rows
 
 
-def grade_rows(rows: list[GradeRow], config: RewardConfig) -> list[Grade]:
-    """The grade of every row, in order, with a progress bar on stderr."""
-    return _in_threads(lambda row: sources.grade_label(row.response, row.label, config), rows, config)
-
-
-def published_grades(rows: list[GradeRow], grades: list[Grade], config: RewardConfig) -> list[Grade]:
-    """The grades of the grader published for rows with the ``grades`` of strict; Math-Verify is asked about wrong ones
-    only."""
-    graded = list(zip(rows, grades, strict=True))
-    return _in_threads(lambda pair: sources.published_grade(pair[1], pair[0].label, config), graded, config)
-
-
-def _in_threads(grade: Callable[[Any], Grade], items: list[Any], config: RewardConfig) -> list[Grade]:
+def in_threads(grade: Callable[..., Grade], config: RewardConfig, *columns: Sequence[Any]) -> list[Grade]:
+    """The grade of every row, of which ``grade`` takes these columns, in order, with a progress bar on stderr."""
     with ThreadPoolExecutor(config.reward_workers) as threads:
-        return list(tqdm(threads.map(grade, items), total=len(items), desc="grading", unit="response"))
+        return list(tqdm(threads.map(grade, *columns), total=len(columns[0]), desc="grading", unit="response"))
 
 
 def summary(rows: list[GradeRow], grades: list[Grade]) -> str:
@@ -130,8 +119,10 @@ def main(argv: list[str] | None = None) -> None:
     rows = read_rows(args.file, args.response_key, args.label_key)
     check_labels(args.file, rows, config)
     shared_pool(config.reward_workers)
-    grades = grade_rows(rows, config)
-    published = published_grades(rows, grades, config) if args.compare else None
+    grades = in_threads(lambda row: sources.grade_label(row.response, row.label, config), config, rows)
+    published = None
+    if args.compare:  # Math-Verify is asked about wrong ones only
+        published = in_threads(lambda row, of: sources.published_grade(of, row.label, config), config, rows, grades)
     if args.output:
         json_lines.write_lines(args.output, grade_lines(rows, grades, published))
     say(summary(rows, grades) + "\n")
