@@ -76,12 +76,8 @@ def labels(values: list[float]) -> list[str]:
     largest = max(map(abs, values), default=0.0)
     if not 1e-3 <= largest < 1e4:
         return [label(value) for value in values]
-    decimals = max((_decimals(value) for value in values), default=0)
+    decimals = max((len(f"{value:.6f}".rstrip("0").partition(".")[2]) for value in values), default=0)
     return [f"{value:.{decimals}f}" for value in values]
-
-
-def _decimals(value: float) -> int:
-    return len(f"{value:.6f}".rstrip("0").partition(".")[2])
 
 
 def sparkline(values: Floats, width: int) -> str:

@@ -90,20 +90,12 @@ class TrainingSet:
     """From a row, on the hub or in the file, to problem and label, where they are no fields."""
 
 
-def _after_mark(solution: str) -> str:
-    return solution.rpartition(GSM8K_MARK)[2]
-
-
 def _last_message(messages: Any) -> Any:
     """What the user says last, without the form of answer that is asked for there: templates ask for theirs."""
     if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
         return messages
     said = messages[-1].get("content")
     return said.strip().removesuffix(EURUS_FORM) if isinstance(said, str) else said
-
-
-def _ground_truth(reward: Any) -> Any:
-    return reward.get("ground_truth") if isinstance(reward, dict) else reward
 
 
 TRAINING_SETS: dict[str, TrainingSet] = {
@@ -121,7 +113,7 @@ TRAINING_SETS: dict[str, TrainingSet] = {
         file="eurus_2_rl_math.jsonl",
         source="math/Eurus-2-RL-Math",
         problem=_last_message,
-        answer=_ground_truth,
+        answer=lambda reward: reward.get("ground_truth") if isinstance(reward, dict) else reward,
         only=("ability", "math"),
     ),
     "math": TrainingSet(
@@ -134,7 +126,7 @@ TRAINING_SETS: dict[str, TrainingSet] = {
         hub=HubDataset(path="openai/gsm8k", config="main", split="train", problem="question"),
         file="gsm8k_train.jsonl",
         source="gsm8k/train",
-        answer=_after_mark,
+        answer=lambda solution: solution.rpartition(GSM8K_MARK)[2],
     ),
     "eurus-2-code": TrainingSet(
         hub=HubDataset(path="PRIME-RL/Eurus-2-RL-Data", split="train"),
