@@ -98,6 +98,11 @@ def _last_message(messages: Any) -> Any:
     return said.strip().removesuffix(EURUS_FORM) if isinstance(said, str) else said
 
 
+def _programs(path: str, file: str, name: str, convert: Converter) -> TrainingSet:
+    """A set of programs, whose rows on the hub have fields of their own."""
+    return TrainingSet(hub=HubDataset(path=path, split="train"), file=file, source=f"code/{name}", convert=convert)
+
+
 TRAINING_SETS: dict[str, TrainingSet] = {
     "dapo-math-17k": TrainingSet(
         # the original, BytedTsinghua-SIA/DAPO-Math-17k, repeats every row 100 times, inside another prompt
@@ -128,33 +133,11 @@ TRAINING_SETS: dict[str, TrainingSet] = {
         source="gsm8k/train",
         answer=lambda solution: solution.rpartition(GSM8K_MARK)[2],
     ),
-    "eurus-2-code": TrainingSet(
-        hub=HubDataset(path="PRIME-RL/Eurus-2-RL-Data", split="train"),
-        file="eurus_2_rl.jsonl",
-        source="code/Eurus-2-RL-Code",
-        convert=datasets.eurus,
-    ),
-    "acecode": TrainingSet(
-        hub=HubDataset(path="TIGER-Lab/AceCode-87K", split="train"),
-        file="acecode.jsonl",
-        source="code/AceCode",
-        convert=datasets.acecode,
-    ),
-    "kodcode": TrainingSet(
-        hub=HubDataset(path="KodCode/KodCode-V1", split="train"),
-        file="kodcode.jsonl",
-        source="code/KodCode",
-        convert=datasets.kodcode,
-    ),
-    "taco": TrainingSet(
-        hub=HubDataset(path="BAAI/TACO", split="train"), file="taco.jsonl", source="code/TACO", convert=datasets.apps
-    ),
-    "apps": TrainingSet(
-        hub=HubDataset(path="codeparrot/apps", split="train"),
-        file="apps.jsonl",
-        source="code/APPS",
-        convert=datasets.apps,
-    ),
+    "eurus-2-code": _programs("PRIME-RL/Eurus-2-RL-Data", "eurus_2_rl.jsonl", "Eurus-2-RL-Code", datasets.eurus),
+    "acecode": _programs("TIGER-Lab/AceCode-87K", "acecode.jsonl", "AceCode", datasets.acecode),
+    "kodcode": _programs("KodCode/KodCode-V1", "kodcode.jsonl", "KodCode", datasets.kodcode),
+    "taco": _programs("BAAI/TACO", "taco.jsonl", "TACO", datasets.apps),
+    "apps": _programs("codeparrot/apps", "apps.jsonl", "APPS", datasets.apps),
 }
 """--dataset, by name."""
 
