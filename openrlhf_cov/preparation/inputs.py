@@ -262,37 +262,33 @@ def _hub_source(name: str, known: TrainingSet) -> Source:
     hub = known.hub
     place = ", ".join(filter(None, (hub.path, hub.config, f"split {hub.split}")))
     dataset = download(hub, place, f"{known.file}, or a file")
-    if convert := known.convert:
-
-        def read_converted(digest: Digest) -> Iterator[Row]:
-            for number, row in enumerate(dataset):
-                for made in _converted(f"{place}, row {number + 1}", row, name, number, known, convert):
-                    digest.update(json.dumps([made.problem, made.answer]).encode() + b"\n")
-                    yield made
-
-        return Source(name=name, place=place, count=len(dataset), read=read_converted)
-    for field in filter(None, (hub.problem, hub.answer, known.only and known.only[0])):
-        if field not in dataset.column_names:
-            raise UsageError(f"{place}: field {field!r} is missing; it has {', '.join(dataset.column_names)}")
-
-    if known.only:
-        field, value = known.only
-        dataset = dataset.filter(lambda row: row[field] == value)
+    if known.convert is None:
+        for field in filter(None, (hub.problem, hub.answer, known.only and known.only[0])):
+            if field not in dataset.column_names:
+                raise UsageError(f"{place}: field {field!r} is missing; it has {', '.join(dataset.column_names)}")
+        if known.only:
+            only, value = known.only
+            dataset = dataset.filter(lambda row: row[only] == value)
+        dataset = dataset.select_columns([hub.problem, hub.answer])
 
     def read(digest: Digest) -> Iterator[Row]:
-        for number, row in enumerate(dataset.select_columns([hub.problem, hub.answer])):
-            at = f"{place}, row {number + 1}"
-            problem = _text(f"{at}: {hub.problem!r}", known.problem(row[hub.problem]))
-            answer = _text(f"{at}: {hub.answer!r}", _label(known, row[hub.answer]))
-            digest.update(json.dumps([problem, answer]).encode() + b"\n")
-            yield Row(name, f"{name}-{number}", problem, answer, known.source)
+        for number, row in enumerate(dataset):
+            for made in _hub_rows(f"{place}, row {number + 1}", row, name, number, known):
+                digest.update(json.dumps([made.problem, made.answer]).encode() + b"\n")
+                yield made
 
     return Source(name=name, place=place, count=len(dataset), read=read)
 
 
-def _label(known: TrainingSet, answer: Any) -> Any:
-    found = known.answer(answer)
-    return "" if found is None else found
+def _hub_rows(place: str, row: dict[str, Any], name: str, number: int, known: TrainingSet) -> Iterator[Row]:
+    """The row of a dataset on the hub, if it is one of its problems."""
+    if known.convert:
+        yield from _converted(place, row, name, number, known, known.convert)
+        return
+    hub, label = known.hub, known.answer(row[known.hub.answer])
+    problem = _text(f"{place}: {hub.problem!r}", known.problem(row[hub.problem]))
+    answer = _text(f"{place}: {hub.answer!r}", "" if label is None else label)
+    yield Row(name, f"{name}-{number}", problem, answer, known.source)
 
 
 def _text(place: str, value: Any) -> str:
