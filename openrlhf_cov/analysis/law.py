@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from openrlhf_cov.analysis.regression import RESAMPLES, Design, Floats, Regression, thinned
 from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY, SEED, Interval, interval_of
@@ -51,7 +51,7 @@ class LawPoints:
     def __len__(self) -> int:
         return len(self.steps)
 
-    def __getitem__(self, part: slice) -> "LawPoints":
+    def __getitem__(self, part: slice | NDArray[np.intp]) -> "LawPoints":
         return LawPoints(self.steps[part], self.entropy[part], self.reward[part])
 
 

@@ -233,6 +233,16 @@ def block_length(series: ArrayLike) -> int:
     return int(np.clip(math.ceil(length), 1, max(1, min(3 * math.sqrt(points), points / 3))))
 
 
+def running_mean(values: Floats, window: int, places: NDArray[np.intp]) -> Floats:
+    """Mean of the ``window`` values around each of the places, an odd number; at the ends of those that there are."""
+    if window == 1:
+        return values[places]
+    half = window // 2
+    sums = np.concatenate([[0.0], values.cumsum()])
+    first, last = np.maximum(places - half, 0), np.minimum(places + half + 1, len(values))
+    return (sums[last] - sums[first]) / (last - first)
+
+
 def thinned(series: Floats, most: int = MOST_POINTS) -> Floats:
     """Means of consecutive rows of (n, ...), all of the same number of rows but the last: at most ``most``.
 

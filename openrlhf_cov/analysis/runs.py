@@ -102,14 +102,10 @@ def read_run(
         except OSError as error:
             raise unreadable(error) from error
         run = follower.run
-    elif path.suffix in TABLES:
-        training, evaluations, warnings = read_csv(path, mapping, columns)
-        warnings += _gaps(training, path.name)
-        run = Run(path.stem, path, training, evaluations, warnings=tuple(warnings))
-    elif path.is_dir() and any(path.rglob(EVENT_FILES)):
-        training, evaluations, warnings = read_events(path, mapping, columns)
-        warnings += _gaps(training, path.name)
-        run = Run(path.resolve().name, path, training, evaluations, warnings=tuple(warnings))
+    elif path.suffix in TABLES or (path.is_dir() and any(path.rglob(EVENT_FILES))):
+        read, name = (read_csv, path.stem) if path.suffix in TABLES else (read_events, path.resolve().name)
+        training, evaluations, warnings = read(path, mapping, columns)
+        run = Run(name, path, training, evaluations, warnings=(*warnings, *_gaps(training, path.name)))
     else:
         raise UsageError(
             f"{path} is no run: a folder with {METRICS_FILE} or TensorBoard events, or a .csv or .tsv file"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from openrlhf_cov.analysis.law import FEWEST_POINTS, MIN_POINTS, LawFit, LawPoints, fit_law
-from openrlhf_cov.analysis.regression import RESAMPLES, Design, Floats, Regression, thinned
+from openrlhf_cov.analysis.regression import RESAMPLES, Design, Regression, thinned
 
 HIGHEST_REWARD = 1.0
 """The best that R can be where nothing else is said: R is an accuracy."""
@@ -169,17 +169,13 @@ def _entropy_reasons(points: LawPoints) -> list[Reason]:
     if len(points) < FEWEST_POINTS:
         return []
     count = max(3, len(points) // 10)
-    start, end = _level(points.entropy[:count]), _level(points.entropy[-count:])
+    start, end = np.median(points.entropy[:count]), np.median(points.entropy[-count:])
     step_noise = float(np.median(np.abs(np.diff(points.entropy)))) / 0.954  # median |N(0, 2)| is 0.954
     error = step_noise * math.sqrt(2 / count)
     if start - end > max(MIN_FALL * start, FALL_ERRORS * error):
         return []
     moved = "rises" if end - start > max(MIN_FALL * start, FALL_ERRORS * error) else "hardly moves"
     return [Reason("entropy_not_falling", f"the entropy {moved}, from {start:.3g} to {end:.3g}")]
-
-
-def _level(entropy: Floats) -> float:
-    return float(np.median(entropy))
 
 
 def _ends(low: float, high: float) -> str:

@@ -282,26 +282,17 @@ def add_config_arguments(
             continue
         flag = f"--{setting.metadata['flag'] or setting.name}"
         default = "" if setting.default is None else f" (default: {setting.default})"
-        help = f"{setting.metadata['help']}{default}"
+        help = f"{setting.metadata['help']}{default}".replace("%", "%%")
         if isinstance(setting.default, bool):
-            group.add_argument(flag, action="store_true", default=setting.default, help=_escaped(help))
+            kind: dict[str, Any] = {"action": "store_true"}
         elif isinstance(setting.default, tuple):
-            several = {"nargs": len(setting.default), "type": type(setting.default[0]), "default": setting.default}
-            group.add_argument(flag, dest=setting.name, help=_escaped(help), **several)
+            kind = {"nargs": len(setting.default), "type": type(setting.default[0])}
+        elif setting.metadata["scheduled"]:
+            kind = {"type": _number_or_schedule, "metavar": "X|START:END:STEPS[:cosine]"}
         else:
-            group.add_argument(
-                flag,
-                dest=setting.name,
-                type=_number_or_schedule if setting.metadata["scheduled"] else _type_of(setting.default),
-                metavar="X|START:END:STEPS[:cosine]" if setting.metadata["scheduled"] else None,
-                default=setting.default,
-                choices=setting.metadata["choices"],
-                help=_escaped(help),
-            )
-
-
-def _type_of(default: Any) -> type:
-    return float if default is None else type(default)
+            kind = {"type": float if setting.default is None else type(setting.default)}
+            kind["choices"] = setting.metadata["choices"]
+        group.add_argument(flag, dest=setting.name, default=setting.default, help=help, **kind)
 
 
 def _number_or_schedule(text: str) -> float | Schedule:
@@ -310,7 +301,3 @@ def _number_or_schedule(text: str) -> float | Schedule:
     except ValueError as error:
         form = "neither a number nor START:END:STEPS[:linear|cosine]" + (f"; {NOT_PERCENT}" if "%" in text else "")
         raise argparse.ArgumentTypeError(f"{text!r} is {form}") from error
-
-
-def _escaped(help: str) -> str:
-    return help.replace("%", "%%")

@@ -71,7 +71,8 @@ def check_labels(args: SimpleNamespace, names: str, rows: Any, reward: ModuleTyp
     if key is None:
         raise UsageError("--data.label_key is missing: the reward function compares with labels")
     bad = 0
-    for row, record in enumerate(rows.select_columns(_label_columns(rows, key)), start=1):
+    columns = sorted({key} | ({"source"} & set(rows.column_names)))
+    for row, record in enumerate(rows.select_columns(columns), start=1):
         try:
             check_label(label_of(record, key, config))
         except ValueError as error:
@@ -82,10 +83,6 @@ def check_labels(args: SimpleNamespace, names: str, rows: Any, reward: ModuleTyp
                     f"{place}: --data.label_key {key} is {record[key]!r}: {error}; mend the row, or drop such rows "
                     "with --reward_skip_bad_labels"
                 ) from error
-
-
-def _label_columns(rows: Any, key: str) -> list[str]:
-    return [key, *({"source"} & set(rows.column_names) - {key})]
 
 
 def _place(names: str, row: int) -> str:

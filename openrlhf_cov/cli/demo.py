@@ -49,23 +49,25 @@ def parse_args() -> argparse.Namespace:
     """The flags of the demo."""
     parser = terminal.Parser(prog="demo", about=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--cov_type", choices=tuple(METHOD_FLAGS), default="kl_cov")
-    parser.add_argument("--steps", type=int, default=40, help="global steps, each 32 prompts x 8 samples")
-    add_task_arguments(parser)
-    parser.add_argument("--output", type=Path, default=None, help="default: runs/demo-<cov_type>-<time>")
-    args = parser.parse_args()
-    args.folder = args.folder or TINY_TASKS[args.task].folder
-    if args.steps < 1:
-        parser.error(f"--steps is at least 1, got {args.steps}")
-    args.output = args.output or Path("runs") / f"demo-{args.cov_type}-{datetime.now():%Y%m%d-%H%M%S}"
-    return args
+    return parse_with_task(parser, "demo-<cov_type>", "global steps, each 32 prompts x 8 samples")
 
 
-def add_task_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which embedded task, and where it is kept."""
+def parse_with_task(parser: argparse.ArgumentParser, name: str, steps: str) -> argparse.Namespace:
+    """The flags with those of all demos: steps, which embedded task and where it is kept, and the folder of the runs,
+    called ``name`` and the time by default."""
+    parser.add_argument("--steps", type=int, default=40, help=steps)
     about = "\n".join(f"{name}: {task.about}" for name, task in TINY_TASKS.items())
     parser.add_argument("--task", choices=tuple(TINY_TASKS), default="addition", help=about)
     folders = ", ".join(str(task.folder) for task in TINY_TASKS.values())
     parser.add_argument("--folder", type=Path, default=None, help=f"of the task; default: {folders}")
+    parser.add_argument("--output", type=Path, default=None, help=f"default: runs/{name}-<time>")
+    args = parser.parse_args()
+    args.folder = args.folder or TINY_TASKS[args.task].folder
+    if args.steps < 1:
+        parser.error(f"--steps is at least 1, got {args.steps}")
+    name = name.replace("<cov_type>", getattr(args, "cov_type", ""))
+    args.output = args.output or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    return args
 
 
 def run(args: argparse.Namespace) -> None:

@@ -8,12 +8,10 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 
 from openrlhf_cov.cli import demo
 from openrlhf_cov.cli.program import program
-from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
 from openrlhf_cov.report.write import write_report
 from openrlhf_cov.utils import terminal
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
@@ -32,15 +30,7 @@ def main() -> int | None:
 def parse_args() -> argparse.Namespace:
     """The flags of the comparison."""
     parser = terminal.Parser(prog="demo_compare", about=__doc__)
-    parser.add_argument("--steps", type=int, default=40, help="global steps of each, 32 prompts x 8 samples")
-    demo.add_task_arguments(parser)
-    parser.add_argument("--output", type=Path, default=None, help="default: runs/demo-compare-<time>")
-    args = parser.parse_args()
-    if args.steps < 1:
-        parser.error(f"--steps is at least 1, got {args.steps}")
-    args.folder = args.folder or TINY_TASKS[args.task].folder
-    args.output = args.output or Path("runs") / f"demo-compare-{datetime.now():%Y%m%d-%H%M%S}"
-    return args
+    return demo.parse_with_task(parser, "demo-compare", "global steps of each, 32 prompts x 8 samples")
 
 
 def run(args: argparse.Namespace) -> None:

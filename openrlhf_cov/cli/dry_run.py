@@ -21,10 +21,13 @@ PROMPTS_TO_MEASURE = 1000
 
 def run(args: SimpleNamespace, complain: Callable[[str], int]) -> int:
     """Print the plan of a run; 0 if it would run, else 2 after ``complain`` was called with every shortfall."""
+    from openrlhf_cov.cli import preflight
+
     found = Findings()
     shapes, tokenizer = _models(args, found)
     with leaves_no_folders(Path(args.ckpt.output_dir), Path(args.ckpt.path)):
-        rows = _check(args, found, tokenizer)
+        known = [name for name in KNOWN if not Path(name).exists()]
+        rows = preflight.check(args, found.attempt, known, ask_tokenizer=tokenizer is not None)
     if "actor" in shapes:
         found.shortfalls += conditions.shape_faults(args, shapes["actor"])
     found.notes += conditions.notes(args, shapes.get("actor"))
@@ -98,14 +101,6 @@ def _load_tokenizer(args: SimpleNamespace, name: str, found: Findings) -> Any:
             "download it again"
         )
         return None
-
-
-def _check(args: SimpleNamespace, found: Findings, tokenizer: Any) -> Any:
-    """What a run checks before it starts, all of it; the rows of the data if they can be read."""
-    from openrlhf_cov.cli import preflight
-
-    known = [name for name in KNOWN if not Path(name).exists()]
-    return preflight.check(args, found.attempt, known, ask_tokenizer=tokenizer is not None)
 
 
 def _step(args: SimpleNamespace, found: Findings, rows: Any, tokenizer: Any) -> list[str]:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.sizing import host, prose
@@ -117,7 +116,8 @@ def _cluster(args: SimpleNamespace, found: Findings) -> Cluster | None:
         gpus, source = {name: count for name, (count, _) in nodes.items()}, "what Ray has"
         if not (cpu and gpu_memory):  # GPUs of which there are none here are not on this host either
             memory = {name: size for name, (_, size) in nodes.items()}
-        gpu_memory = gpu_memory or (None if cpu else _least(find_gpus() or ()))
+        if gpu_memory is None and not cpu:
+            gpu_memory = min((gpu.memory * 2.0**20 for gpu in find_gpus() or ()), default=None)
     if args.dry_run_node_memory:
         memory = {name: args.dry_run_node_memory * GIB for name in gpus}
     logical = cpu and not args.dry_run_gpu_memory
@@ -141,22 +141,18 @@ def _ask_ray(args: SimpleNamespace, found: Findings) -> dict[str, tuple[int, flo
             cluster.check_capacity(needs, args.placement_timeout, may_scale=False)
         finally:
             if ray.is_initialized():
-                resources = {node["NodeManagerAddress"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
+                kinds = ("memory", "object_store_memory")
+                free = {
+                    node["NodeManagerAddress"]: sum(node["Resources"].get(kind, 0.0) for kind in kinds)
+                    for node in ray.nodes()
+                    if node["Alive"]
+                }
                 nodes = {
-                    name: (count, float(facts.memory()) if alone else _bytes_of(resources[name]))
+                    name: (count, float(facts.memory()) if alone else free[name])
                     for name, count in cluster.gpus_of_nodes().items()
                 }
             ray.shutdown()
     return nodes
-
-
-def _bytes_of(resources: dict[str, float]) -> float:
-    return resources.get("memory", 0.0) + resources.get("object_store_memory", 0.0)
-
-
-def _least(gpus: tuple[Any, ...]) -> float | None:
-    """Bytes of the smallest GPU of this host."""
-    return min((gpu.memory * 2.0**20 for gpu in gpus), default=None)
 
 
 Kinds = tuple[str, ...]

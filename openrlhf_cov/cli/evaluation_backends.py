@@ -5,12 +5,11 @@ import hashlib
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import fields
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from openrlhf_cov.cli.host.installed import distribution_version
 from openrlhf_cov.cli.packages import ALLOW_OPENRLHF, OPENRLHF, check_versions, require
 from openrlhf_cov.config import ModelConfig
 from openrlhf_cov.errors import UsageError, reason_of
@@ -210,11 +209,7 @@ def fingerprint(folder: Path) -> str:
 
 def packages(names: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Versions of those of ``names`` that are installed."""
-    found = {}
-    for name in names:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+    return {name: version for name in names if (version := distribution_version(name))}
 
 
 def _tokenizer(model: str, trusted: bool) -> Any:

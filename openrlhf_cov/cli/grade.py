@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards import sources
 from openrlhf_cov.rewards.grading import Grade
 from openrlhf_cov.rewards.pool import shared_pool
-from openrlhf_cov.utils.json_lines import parse_object, write_lines
+from openrlhf_cov.utils import json_lines
 from openrlhf_cov.utils.terminal import Parser, say
 
 SLOWEST = 5
@@ -38,34 +38,17 @@ class GradeRow:
 
 def read_rows(path: Path, response_key: str, label_key: str) -> list[GradeRow]:
     """The rows of a JSON Lines file. Raises UsageError, naming the line, for one that is not as it should be."""
-    rows = []
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    rows.append(_row(f"{path}, line {number}", number, line, response_key, label_key))
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
+    lines = json_lines.read_rows(path, json_lines.parse_object)
+    rows = [_row(path, number, record, response_key, label_key) for number, record in lines]
     if not rows:
         raise UsageError(f"{path} has no rows")
     return rows
 
 
-def grade_rows(rows: list[GradeRow], config: RewardConfig) -> list[Grade]:
-    """The grade of every row, in order, with a progress bar on stderr."""
-    return _in_threads(lambda row: sources.grade_label(row.response, row.label, config), rows, config)
-
-
-def published_grades(rows: list[GradeRow], grades: list[Grade], config: RewardConfig) -> list[Grade]:
-    """The grades of the grader published for rows with the ``grades`` of strict; Math-Verify is asked about wrong ones
-    only."""
-    graded = list(zip(rows, grades, strict=True))
-    return _in_threads(lambda pair: sources.published_grade(pair[1], pair[0].label, config), graded, config)
-
-
-def _in_threads(grade: Callable[[Any], Grade], items: list[Any], config: RewardConfig) -> list[Grade]:
+def in_threads(grade: Callable[..., Grade], config: RewardConfig, *columns: Sequence[Any]) -> list[Grade]:
+    """The grade of every row, of which ``grade`` takes these columns, in order, with a progress bar on stderr."""
     with ThreadPoolExecutor(config.reward_workers) as threads:
-        return list(tqdm(threads.map(grade, items), total=len(items), desc="grading", unit="response"))
+        return list(tqdm(threads.map(grade, *columns), total=len(columns[0]), desc="grading", unit="response"))
 
 
 def summary(rows: list[GradeRow], grades: list[Grade]) -> str:
@@ -136,10 +119,12 @@ def main(argv: list[str] | None = None) -> None:
     rows = read_rows(args.file, args.response_key, args.label_key)
     check_labels(args.file, rows, config)
     shared_pool(config.reward_workers)
-    grades = grade_rows(rows, config)
-    published = published_grades(rows, grades, config) if args.compare else None
+    grades = in_threads(lambda row: sources.grade_label(row.response, row.label, config), config, rows)
+    published = None
+    if args.compare:  # Math-Verify is asked about wrong ones only
+        published = in_threads(lambda row, of: sources.published_grade(of, row.label, config), config, rows, grades)
     if args.output:
-        write_lines(args.output, grade_lines(rows, grades, published))
+        json_lines.write_lines(args.output, grade_lines(rows, grades, published))
     say(summary(rows, grades) + "\n")
     if published:
         say("\n" + comparison(rows, grades, published) + "\n")
@@ -155,11 +140,8 @@ def check_labels(path: Path, rows: list[GradeRow], config: RewardConfig) -> None
             raise UsageError(f"{path}, line {row.line}: the label {row.label!r}: {error}") from error
 
 
-def _row(place: str, number: int, line: bytes, response_key: str, label_key: str) -> GradeRow:
-    try:
-        record = parse_object(line)
-    except ValueError as error:
-        raise UsageError(f"{place}: {error}") from error
+def _row(path: Path, number: int, record: dict[str, Any], response_key: str, label_key: str) -> GradeRow:
+    place = f"{path}, line {number}"
     for flag, key in (("--response_key", response_key), ("--label_key", label_key)):
         if key not in record:
             raise UsageError(f"{place} has no key {key!r}; name it with {flag}")

@@ -14,7 +14,7 @@ from openrlhf_cov.cli.packages import require
 from openrlhf_cov.cli.program import check_folder, program
 from openrlhf_cov.cli.tiny_tasks import TINY_TASKS, TinyTask
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.utils.json_lines import parse_json
+from openrlhf_cov.utils.json_lines import read_json, write_json, write_lines
 from openrlhf_cov.utils.terminal import Parser, say
 
 logger = logging.getLogger(__name__)
@@ -92,9 +92,10 @@ def write_task(output: Path, settings: TaskSettings, policy: Any) -> dict[str, A
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as scratch:
         folder = Path(scratch, "task")
         folder.mkdir()
-        write_rows(folder / "train.jsonl", [problem.to_row() for problem in train[: settings.train_rows]])
-        write_rows(folder / "test.jsonl", test)
-        write_rows(folder / "benchmark.jsonl", [problem.to_benchmark_row() for problem in held_out])
+        trained = [problem.to_row() for problem in train[: settings.train_rows]]
+        write_lines(folder / "train.jsonl", map(json.dumps, trained))
+        write_lines(folder / "test.jsonl", map(json.dumps, test))
+        write_lines(folder / "benchmark.jsonl", (json.dumps(problem.to_benchmark_row()) for problem in held_out))
         model, tokenizer = made.make_policy(train, policy, settings.seed)
         model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
@@ -105,7 +106,7 @@ def write_task(output: Path, settings: TaskSettings, policy: Any) -> dict[str, A
             **evaluate(folder / "model", test, settings.seed, made),
             "seconds": round(time.monotonic() - started, 1),
         }
-        (folder / "task.json").write_text(json.dumps(task, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / "task.json", task)
         folder.replace(output)
     return task
 
@@ -129,11 +130,6 @@ def evaluate(model_dir: Path, rows: list[dict[str, str]], seed: int, task: TinyT
     }
 
 
-def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
-    """Write a file of one JSON object per line."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
 def is_occupied(output: Path) -> bool:
     """True if ``output`` is anything but a folder that is empty or does not exist yet."""
     return output.exists() and not (output.is_dir() and not any(output.iterdir()))
@@ -142,10 +138,7 @@ def is_occupied(output: Path) -> bool:
 def read_task(output: Path, *names: str) -> dict[str, Any] | None:
     """The content of ``task.json`` if ``output`` holds one of these tasks (of all, if none is named), finished and
     with all its files, else None."""
-    try:
-        task = parse_json((output / "task.json").read_bytes())
-    except (OSError, ValueError):
-        return None
+    task = read_json(output / "task.json")
     known = [TINY_TASKS[name].datasource for name in names or TINY_TASKS]
     is_task = isinstance(task, dict) and task.get("task") in known
     is_task = is_task and isinstance(task.get("settings"), dict)

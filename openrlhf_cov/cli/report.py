@@ -68,7 +68,28 @@ def build_parser() -> argparse.ArgumentParser:
 @program("report")
 def main(argv: list[str] | None = None) -> None:
     """Print the table, write what was asked for; exit status 2 with one line on stderr for bad input."""
-    _report(build_parser().parse_args(argv))
+    args = build_parser().parse_args(argv)
+    formats, options, mapping = check_flags(args)
+    from openrlhf_cov.report.build import build_contents, read_runs
+    from openrlhf_cov.report.export import export_text
+    from openrlhf_cov.report.words import summary
+    from openrlhf_cov.report.write import write_files
+
+    contents = build_contents(read_runs(args.runs, mapping), options)
+    stream = sys.stderr if args.export == "-" else sys.stdout
+    for run in contents.runs:
+        for warning in run.warnings:
+            say(f"report: {run.name}: {one_line(warning)}\n", sys.stderr)
+    say(summary(contents), stream)
+    if args.output:
+        written = write_files(contents, args.output, formats=formats, with_page=not args.no_page)
+        say("".join(f"no figure {line}\n" for line in written.left_out), stream)
+        say(f"{len(written.figures)} figures in {args.output / 'figures'}\n", stream)
+        say(f"{written.page}\n" if written.page else "", stream)
+    if args.export == "-":
+        say(export_text(contents))
+    elif args.export:
+        write_lines(Path(args.export), [export_text(contents).rstrip("\n")])
 
 
 def parse_mapping(words: Sequence[str] | None) -> Mapping[str, str] | str | None:
@@ -125,30 +146,6 @@ def check_places(output: Path | None, export: str | None) -> None:
         if output and path.parent == output and not output.exists():
             return  # it will be made
         check_file("--export", path, b'{\n  "schema": ')
-
-
-def _report(args: argparse.Namespace) -> None:
-    formats, options, mapping = check_flags(args)
-    from openrlhf_cov.report.build import build_contents, read_runs
-    from openrlhf_cov.report.export import export_text
-    from openrlhf_cov.report.words import summary
-    from openrlhf_cov.report.write import write_files
-
-    contents = build_contents(read_runs(args.runs, mapping), options)
-    stream = sys.stderr if args.export == "-" else sys.stdout
-    for run in contents.runs:
-        for warning in run.warnings:
-            say(f"report: {run.name}: {one_line(warning)}\n", sys.stderr)
-    say(summary(contents), stream)
-    if args.output:
-        written = write_files(contents, args.output, formats=formats, with_page=not args.no_page)
-        say("".join(f"no figure {line}\n" for line in written.left_out), stream)
-        say(f"{len(written.figures)} figures in {args.output / 'figures'}\n", stream)
-        say(f"{written.page}\n" if written.page else "", stream)
-    if args.export == "-":
-        say(export_text(contents))
-    elif args.export:
-        write_lines(Path(args.export), [export_text(contents).rstrip("\n")])
 
 
 def check_flags(args: argparse.Namespace) -> tuple[tuple[str, ...], "Options", Mapping[str, str] | str | None]:

@@ -9,12 +9,13 @@ that have a meaning there.
 import argparse
 import io
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -90,7 +91,7 @@ def reproduce(args: argparse.Namespace) -> int:
         say("".join(f"# yours to bring: {path}\n" for path in commands.brought(shown, args.data_dir)))
     for words, run in plan(shown, number, args):
         say(comment_on(words, run, args))
-        say(commands.line(words) + "\n")
+        say(shlex.join(words) + "\n")
         if args.run:
             carry_out(words, run, args)
     finish(shown, number, args)
@@ -180,9 +181,8 @@ def tiny_plan(shown: Exhibit, number: str, args: argparse.Namespace) -> Iterator
 def report_of(runs: Sequence[PaperRun], number: str, args: argparse.Namespace, flags: Words) -> list[str]:
     """The report of these runs, in the exhibit's own folder, with its numbers in law.json."""
     folder = args.output / number.replace(" ", "")
-    return commands.report(
-        [folder_of(run, args) for run in runs], folder, "--export", str(folder / "law.json"), *flags
-    )
+    places = ("--output", str(folder), "--export", str(folder / "law.json"))
+    return commands.module("report", *(str(folder_of(run, args)) for run in runs), *places, *flags)
 
 
 def by_domain(runs: Sequence[PaperRun]) -> dict[str, list[PaperRun]]:
@@ -231,13 +231,13 @@ def carry_out(words: Words, run: PaperRun | None, args: argparse.Namespace) -> N
         say("# it is there, and is left alone\n")
     elif run is not None and run.trainer is not None and args.scale == "tiny":
         _train_tiny(run, args)
-    elif not _is_for_the_trainer(due):
+    elif due[:2] != ["ray", "start"] and commands_module(due) != "make_tiny_task":
         if len(due) > len(words):
             added = " ".join(due[len(words) :])
             say(f"# it broke off, and goes on (if its job still runs, stop that first): {added}\n")
         status = _call([path_of(due[0]), *due[1:]], SCRIPTS.parent if due[0] == "ray" else None)
         if status:
-            raise RunStopped(f"status {status} of: {commands.line(due)}")
+            raise RunStopped(f"status {status} of: {shlex.join(due)}")
 
 
 def what_is_due(words: Words, run: PaperRun | None, args: argparse.Namespace) -> Words | None:
@@ -260,10 +260,6 @@ def what_is_due(words: Words, run: PaperRun | None, args: argparse.Namespace) ->
             "--output"
         )
     return words
-
-
-def _is_for_the_trainer(words: Words) -> bool:
-    return words[:2] == ["ray", "start"] or commands_module(words) == "make_tiny_task"
 
 
 def path_of(name: str) -> str:
@@ -358,18 +354,12 @@ def _checked(name: str, flags: list[str]) -> None:
 
 
 def _with_argv(flags: list[str], work) -> None:
-    with _here(["train_ppo_ray", *flags]):
-        work()
-
-
-@contextmanager
-def _here(argv: list[str]) -> Iterator[None]:
-    """The command line, in the folder that a job of the recipes has."""
+    """The work with the trainer's command line, in the folder that a job of the recipes has."""
     kept, folder = sys.argv, os.getcwd()
-    sys.argv = argv
+    sys.argv = ["train_ppo_ray", *flags]
     os.chdir(SCRIPTS.parent)
     try:
-        yield
+        work()
     finally:
         sys.argv = kept
         os.chdir(folder)

@@ -41,14 +41,10 @@ def check(args: argparse.Namespace) -> None:
 
 @program("watch")
 def main(argv: list[str] | None = None) -> None:
-    """Watch until a key ends it; exit status 2 with one line on stderr for a path or flag that cannot be used."""
+    """Watch until a key ends it, or with ``--once`` print a snapshot; exit status 2 with one line on stderr for a path
+    or flag that cannot be used."""
     args = parser().parse_args(argv)
     check(args)
-    watch(args)
-
-
-def watch(args: argparse.Namespace) -> None:
-    """The dashboard, or with ``--once`` a snapshot on stdout."""
     from openrlhf_cov.dashboard.watched import open_sources
 
     sources = open_sources(args.runs, args.steps)

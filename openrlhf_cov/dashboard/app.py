@@ -188,7 +188,8 @@ class Watch(App[None]):
         alerts.set_class(place.side, "side")
         alerts.display = bool(self.state.alerts)
         alerts.update(alert_text(self.state, place))
-        self.query_one("#panels", Static).update(panel_text(self.state, now, place))
+        few = Text("\n".join(compact(self.state, now)), no_wrap=True, overflow="ellipsis")
+        self.query_one("#panels", Static).update(blocks(self.state, now) if place.side else few)
 
     # --- keys
 
@@ -254,13 +255,6 @@ def alert_text(state: RunState, place: Layout) -> Text:
     more = len(state.alerts) - len(lines)
     lines += [f"! {more} more: press d"] if more else []
     return Text("\n".join(lines), no_wrap=not place.side, overflow="fold" if place.side else "ellipsis")
-
-
-def panel_text(state: RunState, now: float, place: Layout) -> Text:
-    """The panels, one below the other, or a few lines."""
-    if not place.side:
-        return Text("\n".join(compact(state, now)), no_wrap=True, overflow="ellipsis")
-    return blocks(state, now)
 
 
 def details(state: RunState, now: float) -> Text:

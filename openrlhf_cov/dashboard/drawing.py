@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from openrlhf_cov.analysis.regression import Floats
+from openrlhf_cov.analysis.regression import Floats, running_mean
 
 SMOOTH_SHARE, SMOOTH_LEAST = 20, 5
 """A smoothed value is the mean of a window of a twentieth of the points, at least five."""
@@ -13,10 +13,7 @@ SMOOTH_SHARE, SMOOTH_LEAST = 20, 5
 def smoothed(values: Floats) -> Floats:
     """Running mean (n,), centered; at both ends of what there is of the window."""
     half = max(SMOOTH_LEAST, len(values) // SMOOTH_SHARE) // 2
-    total = np.concatenate([[0.0], np.cumsum(values)])
-    place = np.arange(len(values))
-    first, after = np.maximum(place - half, 0), np.minimum(place + half + 1, len(values))
-    return (total[after] - total[first]) / (after - first)
+    return running_mean(values, 2 * half + 1, np.arange(len(values)))
 
 
 def thinned_for(x: Floats, y: Floats, columns: int) -> tuple[Floats, Floats]:
@@ -79,12 +76,8 @@ def labels(values: list[float]) -> list[str]:
     largest = max(map(abs, values), default=0.0)
     if not 1e-3 <= largest < 1e4:
         return [label(value) for value in values]
-    decimals = max((_decimals(value) for value in values), default=0)
+    decimals = max((len(f"{value:.6f}".rstrip("0").partition(".")[2]) for value in values), default=0)
     return [f"{value:.{decimals}f}" for value in values]
-
-
-def _decimals(value: float) -> int:
-    return len(f"{value:.6f}".rstrip("0").partition(".")[2])
 
 
 def sparkline(values: Floats, width: int) -> str:

@@ -91,9 +91,6 @@ class RunState:
     alerts: tuple[Alert, ...] = ()
     warnings: tuple[str, ...] = ()
 
-    def curve(self, metric: str) -> RunCurve:
-        return next(curve for curve in self.curves if curve.metric == metric)
-
     def age(self, now: float) -> float:
         """Seconds since the newest step; 0 where the clock of the run is ahead of ours."""
         return max(0.0, now - self.last_time)
@@ -115,8 +112,8 @@ class RunState:
 def build(run: Run, *, follows: bool = True, asked_steps: int | None = None, law: LawResult | None = None) -> RunState:
     """The state of a run; ``asked_steps`` is the number of its steps where its flags do not say."""
     table = run.training
-    state = RunState(run.name, printable(str(run.path)), follows)
-    state = replace(state, warnings=run.warnings, total=total_steps(run.settings, asked_steps, _kept(table)))
+    total = total_steps(run.settings, asked_steps, _kept(table))
+    state = RunState(run.name, printable(str(run.path)), follows, total=total, warnings=run.warnings)
     if not len(table):
         return state
     tokens = _last(table, LENGTH) * _last(table, SAMPLES)

@@ -108,7 +108,8 @@ class CurveChart(PlotextPlot):
         first, last = int(xs.min()), int(xs.max())
         steps = ticks(first, last, max(2, width // COLUMNS_PER_TICK), whole=True)
         self.plt.xlim(first, last if last > first else first + 1)
-        self.plt.xticks(steps, _step_labels(steps))
+        names = [f"{step:,.0f}" for step in steps]
+        self.plt.xticks(steps, [f"step {names[0]}", *names[1:]])
         self.plt.xaxes(True, False)
         self.plt.yaxes(True, False)
 
@@ -162,8 +163,3 @@ class TextScreen(ModalScreen[None]):
 
 def _positive(drawn: list[Drawn]) -> bool:
     return all((each.curve.values > 0).all() for each in drawn)
-
-
-def _step_labels(steps: list[float]) -> list[str]:
-    shown = [f"{step:,.0f}" for step in steps]
-    return [f"step {shown[0]}", *shown[1:]] if shown else []

@@ -99,6 +99,21 @@ PROTOCOLS: dict[str, Protocol] = {
 """--protocol. ``paper`` is arXiv 2505.22617: avg@32 at temperature 0.6 for AIME and AMC, greedy for the rest."""
 
 
+def _programs(
+    name: str,
+    title: str,
+    path: str,
+    convert: Converter,
+    *,
+    rows: int | None = None,
+    id: str = "task_id",
+    config: str | None = None,
+) -> Benchmark:
+    """A benchmark of programs; ``path`` is that on the hub, where its rows have fields of their own."""
+    hub = HubDataset(path=path, id=id, config=config)
+    return Benchmark(name=name, title=title, rows=rows, grader="code", hub=hub, convert=convert)
+
+
 BENCHMARKS: dict[str, Benchmark] = {
     benchmark.name: benchmark
     for benchmark in (
@@ -169,44 +184,16 @@ BENCHMARKS: dict[str, Benchmark] = {
             grader="code",
             path=Path(__file__).with_name("code_basics.jsonl"),
         ),
-        Benchmark(
-            name="humaneval",
-            title="HumanEval",
-            rows=164,
-            grader="code",
-            hub=HubDataset(path="openai/openai_humaneval", id="task_id"),
-            convert=datasets.humaneval,
-        ),
-        Benchmark(
-            name="humaneval_plus",
-            title="HumanEval+",
-            rows=164,
-            grader="code",
-            hub=HubDataset(path="evalplus/humanevalplus", id="task_id"),
-            convert=datasets.humaneval,
-        ),
-        Benchmark(
-            name="mbpp",
-            title="MBPP test",
-            rows=500,
-            grader="code",
-            hub=HubDataset(path="google-research-datasets/mbpp", config="full", id="task_id"),
-            convert=datasets.mbpp,
-        ),
-        Benchmark(
-            name="mbpp_plus",
-            title="MBPP+",
-            rows=378,
-            grader="code",
-            hub=HubDataset(path="evalplus/mbppplus", id="task_id"),
-            convert=datasets.mbpp_plus,
-        ),
-        Benchmark(
-            name="livecodebench",
-            title="LiveCodeBench, the release of the file or of the hub",
-            grader="code",
-            hub=HubDataset(path="livecodebench/code_generation_lite", id="question_id"),
-            convert=datasets.livecodebench,
+        _programs("humaneval", "HumanEval", "openai/openai_humaneval", datasets.humaneval, rows=164),
+        _programs("humaneval_plus", "HumanEval+", "evalplus/humanevalplus", datasets.humaneval, rows=164),
+        _programs("mbpp", "MBPP test", "google-research-datasets/mbpp", datasets.mbpp, rows=500, config="full"),
+        _programs("mbpp_plus", "MBPP+", "evalplus/mbppplus", datasets.mbpp_plus, rows=378),
+        _programs(
+            "livecodebench",
+            "LiveCodeBench, the release of the file or of the hub",
+            "livecodebench/code_generation_lite",
+            datasets.livecodebench,
+            id="question_id",
         ),
     )
 }

@@ -13,7 +13,7 @@ from openrlhf_cov.rewards.code import datasets
 from openrlhf_cov.rewards.extraction import GSM8K_MARK
 from openrlhf_cov.rewards.sources import RewardSource, source_of
 from openrlhf_cov.utils.hub import HubDataset, download
-from openrlhf_cov.utils.json_lines import parse_json
+from openrlhf_cov.utils.json_lines import read_rows
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ def load_problems(benchmark: Benchmark, data_dir: Path | None) -> list[Problem]:
     if path is None:
         place, rows, expected = _hub_rows(benchmark)
     else:
-        place, rows, expected = str(path), _own_form(benchmark, _file_rows(path)), benchmark.rows
+        place, expected = str(path), benchmark.rows
+        rows = _own_form(benchmark, ((f"{path}, line {number}", row) for number, row in read_rows(path)))
     problems = _check_rows(rows)
     if benchmark.grader == "row":
         _check_rules(place, problems)
@@ -90,20 +91,6 @@ def _find_file(benchmark: Benchmark, data_dir: Path) -> Path:
 
 Row = tuple[str, Any]
 """Where a row stands, for messages, and the row."""
-
-
-def _file_rows(path: Path) -> Iterator[Row]:
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            place = f"{path}, line {number}"
-            try:
-                yield place, parse_json(line)
-            except ValueError as error:
-                raise UsageError(f"{place}: {error}") from error
 
 
 def _own_form(benchmark: Benchmark, rows: Iterable[Row]) -> Iterator[Row]:

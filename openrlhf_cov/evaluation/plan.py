@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,17 +111,12 @@ def make_plan(
     return EvaluationPlan(tuple(settings), tuple(asked), tuple(prompts))
 
 
-def tokenize(texts: list[str], template: str, tokenizer: Any) -> list[tuple[int, ...] | None]:
+def _tokens(benchmark: str, texts: list[str], template: str, tokenizer: Any) -> list[tuple[int, ...] | None]:
     """Tokens of each prompt; the tokenizer adds its own special tokens, except to a chat template, which has them."""
     if tokenizer is None:
         return [None] * len(texts)
-    encoded = tokenizer(texts, add_special_tokens=template != "chat")
-    return [tuple(ids) for ids in encoded["input_ids"]]
-
-
-def _tokens(benchmark: str, texts: list[str], template: str, tokenizer: Any) -> list[tuple[int, ...] | None]:
     try:
-        return tokenize(texts, template, tokenizer)
+        return list(map(tuple, tokenizer(texts, add_special_tokens=template != "chat")["input_ids"]))
     except Exception as error:  # a tokenizer raises what it likes
         raise UsageError(
             f"{benchmark}: the tokenizer of the model cannot write its problems ({reason_of(error)}); take another "
@@ -147,10 +142,7 @@ def _settings(benchmark: Benchmark, sampling: Sampling, problems: list[Problem],
         version=benchmark.version,
         problems=len(problems),
         complete=complete,
-        samples=sampling.samples,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        max_tokens=sampling.max_tokens,
+        **asdict(sampling),
         grader=benchmark.grader,
         sha256=hashlib.sha256(json.dumps([astuple(problem) for problem in problems]).encode()).hexdigest(),
         ungradable=tuple(ungradable(benchmark, problems)),

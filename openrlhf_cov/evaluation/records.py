@@ -7,7 +7,7 @@ arrives. Scores, tables and pages follow from these three files alone.
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -15,7 +15,7 @@ from annotated_types import Ge, Lt
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.data import Problem
-from openrlhf_cov.utils.json_lines import BOM, parse_object, write_lines
+from openrlhf_cov.utils.json_lines import BOM, parse_object, read_rows, write_lines
 
 SCHEMA = 1
 """Counts up when a field changes its meaning or goes."""
@@ -212,31 +212,13 @@ def record_line(record: Any) -> str:
 
 def read_problems(folder: Path) -> list[AskedProblem]:
     """The problems of a run, in the order in which they were asked."""
-    return _read(folder / PROBLEMS_FILE, AskedProblem)
+    return [problem for _, problem in read_rows(folder / PROBLEMS_FILE, partial(checked, AskedProblem))]
 
 
 def read_responses(folder: Path) -> list[Response]:
     """The complete responses in the file, in its order; one per key, the first. A cut last line is left out."""
     path = folder / RESPONSES_FILE
     found: dict[Key, Response] = {}
-    for response in _read(path, Response, may_be_cut=True) if path.exists() else []:
+    for _, response in read_rows(path, partial(checked, Response), may_be_cut=True) if path.exists() else ():
         found.setdefault(response.key, response)
     return list(found.values())
-
-
-def _read(path: Path, kind: type[Record], may_be_cut: bool = False) -> list[Record]:
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    records = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            records.append(checked(kind, line))
-        except ValueError as error:
-            if may_be_cut and number == len(lines):  # no newline at its end: cut while it was written
-                break
-            raise UsageError(f"{path}, line {number}: {error}") from error
-    return records

@@ -87,7 +87,7 @@ def run(
     for request in missing:
         if not request.fits:
             keep(too_long(request))
-    _respond([request for request in missing if request.fits], grade, generate, workers, keep)
+    respond([request for request in missing if request.fits], grade, generate, workers, keep)
     order = {request.key: place for place, request in enumerate(requests)}
     with writing(folder):
         responses = sorted(read_responses(folder), key=lambda each: order.get(each.key, len(order)))
@@ -99,23 +99,12 @@ def respond(
     grade: Callable[[Request, Completion | None], Response],
     generate: Generate,
     workers: int,
-) -> list[Response]:
-    """The graded responses to ``requests``, in the order in which they were generated."""
-    responses: list[Response] = []
-    _respond(requests, grade, generate, workers, responses.append)
-    return responses
-
-
-def _respond(
-    requests: Sequence[Request],
-    grade: Callable[[Request, Completion | None], Response],
-    generate: Generate,
-    workers: int,
     keep: Callable[[Response], None],
 ) -> None:
-    """Hand every graded response to ``keep``, also those that are waiting for it when an error or interrupt comes.
+    """Hand every graded response to ``keep``, in the order in which they were generated.
 
-    One that was being kept at that moment may be kept twice.
+    Those, too, that are waiting for it when an error or interrupt comes; one that was being kept at that moment may be
+    kept twice.
     """
     grading: deque[Future[Response]] = deque()
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from openrlhf_cov.pages.chart import FAINT, FEW_POINTS, GROUND, Axis, Chart, Mark, Panel
+from openrlhf_cov.pages.chart import FAINT, FEW_POINTS, GROUND, Axis, Chart, Mark
 
 DIGITS = 5
 PANEL_HEIGHT, AROUND, ALONE = 190, 70, 320
@@ -48,8 +48,8 @@ def plain(text: str) -> str:
     return escape(text, quote=False)
 
 
-def _axis_name(place: int, letter: str = "y") -> str:
-    return letter if place == 0 else f"{letter}{place + 1}"
+def _axis_name(place: int) -> str:
+    return "y" if place == 0 else f"y{place + 1}"
 
 
 def _traces(mark: Mark, place: int) -> list[Json]:
@@ -102,14 +102,11 @@ def _layout(chart: Chart) -> Json:
         if words:
             layout["annotations"].append(_corner(words, top))
     x = chart.panels[-1].x
-    layout["xaxis"] = _axis(x, _all_x(chart.panels)) | {"anchor": _axis_name(count - 1), "title": {"text": x.title}}
+    values = np.concatenate([np.ravel(mark.x) for panel in chart.panels for mark in panel.marks])
+    layout["xaxis"] = _axis(x, values) | {"anchor": _axis_name(count - 1), "title": {"text": x.title}}
     if chart.together:
         layout["xaxis"]["hoverformat"] = ",d"
     return layout
-
-
-def _all_x(panels: tuple[Panel, ...]) -> np.ndarray:
-    return np.concatenate([np.ravel(mark.x) for panel in panels for mark in panel.marks])
 
 
 def _axis(axis: Axis, values: np.ndarray) -> Json:

@@ -90,10 +90,6 @@ class TrainingSet:
     """From a row, on the hub or in the file, to problem and label, where they are no fields."""
 
 
-def _after_mark(solution: str) -> str:
-    return solution.rpartition(GSM8K_MARK)[2]
-
-
 def _last_message(messages: Any) -> Any:
     """What the user says last, without the form of answer that is asked for there: templates ask for theirs."""
     if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
@@ -102,8 +98,9 @@ def _last_message(messages: Any) -> Any:
     return said.strip().removesuffix(EURUS_FORM) if isinstance(said, str) else said
 
 
-def _ground_truth(reward: Any) -> Any:
-    return reward.get("ground_truth") if isinstance(reward, dict) else reward
+def _programs(path: str, file: str, name: str, convert: Converter) -> TrainingSet:
+    """A set of programs, whose rows on the hub have fields of their own."""
+    return TrainingSet(hub=HubDataset(path=path, split="train"), file=file, source=f"code/{name}", convert=convert)
 
 
 TRAINING_SETS: dict[str, TrainingSet] = {
@@ -121,7 +118,7 @@ TRAINING_SETS: dict[str, TrainingSet] = {
         file="eurus_2_rl_math.jsonl",
         source="math/Eurus-2-RL-Math",
         problem=_last_message,
-        answer=_ground_truth,
+        answer=lambda reward: reward.get("ground_truth") if isinstance(reward, dict) else reward,
         only=("ability", "math"),
     ),
     "math": TrainingSet(
@@ -134,35 +131,13 @@ TRAINING_SETS: dict[str, TrainingSet] = {
         hub=HubDataset(path="openai/gsm8k", config="main", split="train", problem="question"),
         file="gsm8k_train.jsonl",
         source="gsm8k/train",
-        answer=_after_mark,
+        answer=lambda solution: solution.rpartition(GSM8K_MARK)[2],
     ),
-    "eurus-2-code": TrainingSet(
-        hub=HubDataset(path="PRIME-RL/Eurus-2-RL-Data", split="train"),
-        file="eurus_2_rl.jsonl",
-        source="code/Eurus-2-RL-Code",
-        convert=datasets.eurus,
-    ),
-    "acecode": TrainingSet(
-        hub=HubDataset(path="TIGER-Lab/AceCode-87K", split="train"),
-        file="acecode.jsonl",
-        source="code/AceCode",
-        convert=datasets.acecode,
-    ),
-    "kodcode": TrainingSet(
-        hub=HubDataset(path="KodCode/KodCode-V1", split="train"),
-        file="kodcode.jsonl",
-        source="code/KodCode",
-        convert=datasets.kodcode,
-    ),
-    "taco": TrainingSet(
-        hub=HubDataset(path="BAAI/TACO", split="train"), file="taco.jsonl", source="code/TACO", convert=datasets.apps
-    ),
-    "apps": TrainingSet(
-        hub=HubDataset(path="codeparrot/apps", split="train"),
-        file="apps.jsonl",
-        source="code/APPS",
-        convert=datasets.apps,
-    ),
+    "eurus-2-code": _programs("PRIME-RL/Eurus-2-RL-Data", "eurus_2_rl.jsonl", "Eurus-2-RL-Code", datasets.eurus),
+    "acecode": _programs("TIGER-Lab/AceCode-87K", "acecode.jsonl", "AceCode", datasets.acecode),
+    "kodcode": _programs("KodCode/KodCode-V1", "kodcode.jsonl", "KodCode", datasets.kodcode),
+    "taco": _programs("BAAI/TACO", "taco.jsonl", "TACO", datasets.apps),
+    "apps": _programs("codeparrot/apps", "apps.jsonl", "APPS", datasets.apps),
 }
 """--dataset, by name."""
 
@@ -287,37 +262,33 @@ def _hub_source(name: str, known: TrainingSet) -> Source:
     hub = known.hub
     place = ", ".join(filter(None, (hub.path, hub.config, f"split {hub.split}")))
     dataset = download(hub, place, f"{known.file}, or a file")
-    if convert := known.convert:
-
-        def read_converted(digest: Digest) -> Iterator[Row]:
-            for number, row in enumerate(dataset):
-                for made in _converted(f"{place}, row {number + 1}", row, name, number, known, convert):
-                    digest.update(json.dumps([made.problem, made.answer]).encode() + b"\n")
-                    yield made
-
-        return Source(name=name, place=place, count=len(dataset), read=read_converted)
-    for field in filter(None, (hub.problem, hub.answer, known.only and known.only[0])):
-        if field not in dataset.column_names:
-            raise UsageError(f"{place}: field {field!r} is missing; it has {', '.join(dataset.column_names)}")
-
-    if known.only:
-        field, value = known.only
-        dataset = dataset.filter(lambda row: row[field] == value)
+    if known.convert is None:
+        for field in filter(None, (hub.problem, hub.answer, known.only and known.only[0])):
+            if field not in dataset.column_names:
+                raise UsageError(f"{place}: field {field!r} is missing; it has {', '.join(dataset.column_names)}")
+        if known.only:
+            only, value = known.only
+            dataset = dataset.filter(lambda row: row[only] == value)
+        dataset = dataset.select_columns([hub.problem, hub.answer])
 
     def read(digest: Digest) -> Iterator[Row]:
-        for number, row in enumerate(dataset.select_columns([hub.problem, hub.answer])):
-            at = f"{place}, row {number + 1}"
-            problem = _text(f"{at}: {hub.problem!r}", known.problem(row[hub.problem]))
-            answer = _text(f"{at}: {hub.answer!r}", _label(known, row[hub.answer]))
-            digest.update(json.dumps([problem, answer]).encode() + b"\n")
-            yield Row(name, f"{name}-{number}", problem, answer, known.source)
+        for number, row in enumerate(dataset):
+            for made in _hub_rows(f"{place}, row {number + 1}", row, name, number, known):
+                digest.update(json.dumps([made.problem, made.answer]).encode() + b"\n")
+                yield made
 
     return Source(name=name, place=place, count=len(dataset), read=read)
 
 
-def _label(known: TrainingSet, answer: Any) -> Any:
-    found = known.answer(answer)
-    return "" if found is None else found
+def _hub_rows(place: str, row: dict[str, Any], name: str, number: int, known: TrainingSet) -> Iterator[Row]:
+    """The row of a dataset on the hub, if it is one of its problems."""
+    if known.convert:
+        yield from _converted(place, row, name, number, known, known.convert)
+        return
+    hub, label = known.hub, known.answer(row[known.hub.answer])
+    problem = _text(f"{place}: {hub.problem!r}", known.problem(row[hub.problem]))
+    answer = _text(f"{place}: {hub.answer!r}", "" if label is None else label)
+    yield Row(name, f"{name}-{number}", problem, answer, known.source)
 
 
 def _text(place: str, value: Any) -> str:

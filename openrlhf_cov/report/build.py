@@ -60,6 +60,7 @@ from openrlhf_cov.report.series import SMOOTHED, Series, spread_out, stacked, to
 from openrlhf_cov.report.tokens import find_token_files
 from openrlhf_cov.report.words import percent
 from openrlhf_cov.utils.metric_table import ENTROPY, TIME
+from openrlhf_cov.utils.metrics_log import METRICS_FILE
 from openrlhf_cov.utils.redaction import redact_settings
 
 TRAINING_METRICS = (REWARD, "score")
@@ -68,16 +69,12 @@ TRAINING_METRICS = (REWARD, "score")
 
 def read_runs(paths: Sequence[Path], mapping: Mapping[str, str] | str | None = None) -> list[Run]:
     """The runs at these paths, with the columns of a report; UsageError for what cannot be read or is given twice."""
-    places = [path.resolve() for path in paths]
+    places = [(path.parent if path.name == METRICS_FILE else path).resolve() for path in paths]
     for path, place in zip(paths, places, strict=True):
         if places.count(place) > 1:
             raise UsageError(f"{path} is given twice")
     runs = [read_run(path, mapping=mapping, columns=COLUMNS) for path in paths]
-    folders = [run.path.resolve() for run in runs]
-    for run, folder in zip(runs, folders, strict=True):
-        if folders.count(folder) > 1:
-            raise UsageError(f"{run.path} is given twice")
-    names = unlike([run.name for run in runs], folders)
+    names = unlike([run.name for run in runs], places)
     return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
 
 
@@ -127,7 +124,7 @@ def law_section(run: Run, options: Options) -> LawSection:
     result = _result(run, points, options)
     found, reason = _forecast(points, options)
     return LawSection(
-        points=_shown(points),
+        points=points[spread_out(len(points))],
         point_count=len(points),
         result=result,
         line=law_line(result.fit, points) if result.fit else None,
@@ -186,15 +183,7 @@ def _forecast(points: LawPoints, options: Options) -> tuple[Forecast | None, str
         return None, f"the first {percent(options.forecast_share)}% of {len(points)} points: {error}"
     shown = spread_out(len(found.later))
     arrays = {name: getattr(found, name)[shown] for name in ("predicted", "low", "high")}
-    return replace(found, later=_chosen(found.later, shown), **arrays), ""
-
-
-def _shown(points: LawPoints) -> LawPoints:
-    return _chosen(points, spread_out(len(points))) if len(points) else points
-
-
-def _chosen(points: LawPoints, places: np.ndarray) -> LawPoints:
-    return LawPoints(points.steps[places], points.entropy[places], points.reward[places])
+    return replace(found, later=found.later[shown], **arrays), ""
 
 
 PLACES = frozenset(

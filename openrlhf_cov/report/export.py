@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 from openrlhf_cov.analysis.law import Forecast
-from openrlhf_cov.analysis.theory import AccuracyCovariance
 from openrlhf_cov.report.contents import Contents, RunReport, SameSection, SizeSection, TheorySection
 from openrlhf_cov.report.curves import ACCURACY_CURVES
 from openrlhf_cov.utils.estimates import LEVEL
@@ -60,7 +59,7 @@ def _run(run: RunReport) -> dict[str, Any]:
         "covariance_bands": [asdict(stage) for stage in run.stage_bands],
         "group_correlation": asdict(run.group_correlation) if run.group_correlation else None,
         **{
-            name: _accuracy(run.accuracy.get(title))
+            name: asdict(run.accuracy[title]) if title in run.accuracy else None
             for name, title in zip(ACCURACY_FIELDS, ACCURACY_CURVES, strict=True)
         },
         "settings": dict(run.settings),
@@ -91,10 +90,6 @@ def _theory(section: TheorySection) -> dict[str, Any]:
     names = ("pairs", "chance_agreement", "positive_cov_frac")
     intervals = {name: asdict(getattr(section.check, name)) for name in ("correlation", "sign_agreement")}
     return {"theorem": section.theorem} | {name: getattr(section.check, name) for name in names} | intervals
-
-
-def _accuracy(found: AccuracyCovariance | None) -> dict[str, Any] | None:
-    return asdict(found) if found else None
 
 
 def _same(same: SameSection) -> dict[str, Any]:

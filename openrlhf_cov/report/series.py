@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openrlhf_cov.analysis.regression import Floats
+from openrlhf_cov.analysis.regression import Floats, running_mean, thinned
 
 MOST_DRAWN = 1200
 """Points of a curve, the lowest and highest of some 600 parts: a panel has no more columns of pixels."""
@@ -67,16 +67,6 @@ def to_series(
     )
 
 
-def running_mean(values: Floats, window: int, places: NDArray[np.intp]) -> Floats:
-    """Mean of the ``window`` values around each of the places, an odd number; at the ends of those that there are."""
-    if window == 1:
-        return values[places]
-    half = window // 2
-    sums = np.concatenate([[0.0], values.cumsum()])
-    first, last = np.maximum(places - half, 0), np.minimum(places + half + 1, len(values))
-    return (sums[last] - sums[first]) / (last - first)
-
-
 def extremes(values: Floats, most: int) -> NDArray[np.intp]:
     """Places, ascending, of the first and last value and of the lowest and highest in each of equal parts."""
     if len(values) <= most:
@@ -96,19 +86,12 @@ def stacked(
     steps: ArrayLike, columns: Mapping[str, Floats], most: int = MOST_BARS
 ) -> tuple[Floats, dict[str, Floats]]:
     """Middle step (m,) of equal parts of the run, and the mean of each column there; NaN where there is no value."""
-    steps = np.asarray(steps, dtype=np.float64)
-    size = -(-len(steps) // most) or 1
-    starts = np.arange(0, len(steps), size)
-    if not len(starts):
-        return steps, dict.fromkeys(columns, steps)
-    counts = np.diff(np.append(starts, len(steps)))
     means = {}
     for name, values in columns.items():
         there = ~np.isnan(values)
-        found = np.add.reduceat(there.astype(np.float64), starts)
-        sums = np.add.reduceat(np.where(there, values, 0.0), starts)
-        means[name] = np.divide(sums, found, out=np.full(len(starts), np.nan), where=found > 0)
-    return np.add.reduceat(steps, starts) / counts, means
+        shares, sums = thinned(there.astype(np.float64), most), thinned(np.where(there, values, 0.0), most)
+        means[name] = np.divide(sums, shares, out=np.full(len(shares), np.nan), where=shares > 0)
+    return thinned(np.asarray(steps, dtype=np.float64), most), means
 
 
 def _gaps(steps: Floats) -> NDArray[np.intp]:

@@ -10,7 +10,7 @@ from typing import Any
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.report.contents import RunReport, TokenFile
 from openrlhf_cov.report.series import spread_out
-from openrlhf_cov.utils.json_lines import parse_object
+from openrlhf_cov.utils.json_lines import parse_object, read_rows
 
 FOLDER = "cov_tokens"
 NAME = re.compile(r"step_(\d+)\.jsonl")
@@ -27,17 +27,11 @@ def find_token_files(run: Path) -> tuple[TokenFile, ...]:
 
 def read_tokens(path: Path) -> list[dict[str, Any]]:
     """The records of a file, highest covariance first; keys as in docs/metrics.md. UsageError for a broken file."""
-    records = []
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                record = parse_object(line)
-            except ValueError as error:
-                raise UsageError(f"{path}, line {number}: {error}") from error
-            if "token" not in record or "cov" not in record:
-                raise UsageError(f"{path}, line {number}, is no token: an object with token and cov is needed")
-            records.append(record)
-    return records
+    rows = list(read_rows(path, parse_object))
+    for number, record in rows:
+        if "token" not in record or "cov" not in record:
+            raise UsageError(f"{path}, line {number}, is no token: an object with token and cov is needed")
+    return [record for _, record in rows]
 
 
 TOKEN_STEPS = 8
@@ -78,7 +72,7 @@ def run_tokens(run: RunReport, most: int) -> dict[str, Any] | None:
     for file in files:
         try:
             tokens = clean(read_tokens(file.path))
-        except (UsageError, OSError, UnicodeDecodeError) as error:
+        except UsageError as error:
             notes.append(f"The tokens of step {file.step} cannot be read: {error}")
             continue
         if tokens:

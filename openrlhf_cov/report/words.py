@@ -37,7 +37,13 @@ def summary(contents: Contents) -> str:
     """Table of the runs, then whatever a reader of it has to know, a line each."""
     options = contents.options
     lines = aligned([HEAD, *run_rows(contents)], left=LEFT)
-    lines += ["", f"law R = -a exp(H) + b, R: {r_and_h(options)}, {_method(contents)}; {_intervals(contents)}"]
+    method = "Huber's fit" if options.robust else "least squares"
+    lines += [
+        "",
+        f"law R = -a exp(H) + b, R: {r_and_h(options)}, {method}; "
+        f"{LEVEL:.0%} intervals; dR/dH at the end; forecast from the first {percent(options.forecast_share)}% of the "
+        "points, final error: predicted - observed; in the paper 73 %, 94 % of the fall and 76 %, 93 % of the gain",
+    ]
     lines += [line for run in contents.runs for line in _remarks(run)]
     lines += [*contents.notes, *(same_lines(contents.same) if contents.same else [])]
     lines += size_lines(contents.sizes) if contents.sizes else []
@@ -164,18 +170,6 @@ def r_and_h(options: Options) -> str:
     names = options.metric.split(",")
     r = options.metric if len(names) == 1 else f"mean of {', '.join(names)}"
     return r if options.entropy == ENTROPY else f"{r}, H: {options.entropy}"
-
-
-def _method(contents: Contents) -> str:
-    return "Huber's fit" if contents.options.robust else "least squares"
-
-
-def _intervals(contents: Contents) -> str:
-    first = percent(contents.options.forecast_share)
-    return (
-        f"{LEVEL:.0%} intervals; dR/dH at the end; forecast from the first {first}% of the points, "
-        "final error: predicted - observed; in the paper 73 %, 94 % of the fall and 76 %, 93 % of the gain"
-    )
 
 
 # --- sentences

@@ -1,6 +1,6 @@
 """Writes a report: the pictures and the page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,16 +22,9 @@ class Written:
     left_out: tuple[str, ...]
 
 
-def write_report(
-    runs: Sequence[Path],
-    output: Path,
-    *,
-    options: Options | None = None,
-    mapping: Mapping[str, str] | str | None = None,
-) -> Path:
+def write_report(runs: Sequence[Path], output: Path) -> Path:
     """Read the runs, write figures and page into the folder ``output``; the path of the page."""
-    contents = build_contents(read_runs(runs, mapping), options or Options())
-    write_files(contents, output)
+    write_files(build_contents(read_runs(runs), Options()), output)
     return output / PAGE
 
 

@@ -1,7 +1,6 @@
 """The command lines of an exhibit, as words: data, runs, evaluations, report. All folders are absolute."""
 
 import os
-import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -92,9 +91,9 @@ def _below(value: str, data: Path) -> str:
     return value.replace("/data/", f"{data}/")
 
 
-def laboratory(run: PaperRun, output: Path, steps: int, more: Sequence[str] = ()) -> list[str]:
+def laboratory(run: PaperRun, output: Path, steps: int) -> list[str]:
     """A run at the tiny scale, in one process."""
-    return module("lab", "--output", str(output / run.tiny_name), "--steps", str(steps), *(run.lab or ()), *more)
+    return module("lab", "--output", str(output / run.tiny_name), "--steps", str(steps), *(run.lab or ()))
 
 
 def evaluations(exhibit: Exhibit, scripts: Path, data: Path, output: Path) -> Iterator[list[str]]:
@@ -109,13 +108,3 @@ def evaluations(exhibit: Exhibit, scripts: Path, data: Path, output: Path) -> It
         yield module(
             "compare", *(str(run / "evaluation") for run in runs), "--against", against, "--grader", "published"
         )
-
-
-def report(runs: Sequence[Path], output: Path, *flags: str) -> list[str]:
-    """The report of an exhibit's runs."""
-    return module("report", *map(str, runs), "--output", str(output), *flags)
-
-
-def line(words: Sequence[str]) -> str:
-    """A command as a shell takes it."""
-    return shlex.join(words)

@@ -72,11 +72,6 @@ class Budget:
         """Bytes of each phase."""
         return tuple(sum(row.values[i] for row in self.rows) for i in range(len(PHASES)))
 
-    @property
-    def peak(self) -> float:
-        """Bytes of the phase that needs most."""
-        return max(self.totals)
-
 
 def budget(
     roles: Sequence[Role],

@@ -106,8 +106,9 @@ class BenchmarkEvaluation:
             return completions.generate(engines, requests)
 
         fitting = [request for request in self.requests if request.fits]
-        unfit = [too_long(request) for request in self.requests if not request.fits]
-        return unfit + list(respond(fitting, self.grader, generate, self.config.reward_workers))
+        responses = [too_long(request) for request in self.requests if not request.fits]
+        respond(fitting, self.grader, generate, self.config.reward_workers, responses.append)
+        return responses
 
     def metrics(self, responses: list[Response]) -> dict[str, float]:
         """Scores and shares of every benchmark, under ``eval/NAME/``, and the mean of avg@k over all benchmarks, R of

@@ -4,10 +4,12 @@ import errno
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from openrlhf_cov.errors import UsageError
 
 BOM = b"\xef\xbb\xbf"
 MOST_DIGITS = 300
@@ -49,6 +51,29 @@ def read_json(file: Path) -> Any:
         return parse_json(regular(file).read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def read_rows(
+    path: Path, parse: Callable[[bytes], Any] = parse_json, *, may_be_cut: bool = False
+) -> Iterator[tuple[int, Any]]:
+    """Number and value, as ``parse`` reads it, of each line of a file that is not blank.
+
+    UsageError for a file that cannot be read and, with its number, for a line at which ``parse`` raises ValueError;
+    with ``may_be_cut`` such a line without an end is left out.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                try:
+                    value = parse(line.removesuffix(b"\n")) if line.strip() else None
+                except ValueError as error:
+                    if may_be_cut and not line.endswith(b"\n"):
+                        return
+                    raise UsageError(f"{path}, line {number}: {error}") from error
+                if line.strip():
+                    yield number, value
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def regular(path: Path) -> Path:

@@ -143,6 +143,9 @@ def test_nothing_is_written_after_a_line_that_could_not_be(again, monkeypatch, s
 
 def test_respond_gives_what_a_run_writes(straight, small):
     fitting = [request for request in small.requests if request.fits]
-    responses = respond(fitting, small.grader(), small.Model(), workers=2)
+    responses: list[Response] = []
+    respond(fitting, small.grader(), small.Model(), 2, responses.append)
     assert set(responses) == {response for response in read_responses(straight) if response.key not in small.too_long}
-    assert respond([], small.grader(), small.Model(), workers=2) == []
+    kept = len(responses)
+    respond([], small.grader(), small.Model(), 2, responses.append)
+    assert len(responses) == kept

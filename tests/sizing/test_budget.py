@@ -46,8 +46,8 @@ def test_colocated_7b_by_hand():
 def test_sums_and_peak():
     both = budget([role("actor")], ENGINE, QWEN_7B, engine_sleeps=True, states_sleep=True)
     assert both.totals == tuple(sum(row.values[i] for row in both.rows) for i in range(len(PHASES)))
-    assert both.peak == both.totals[0]  # generation, with 64 GiB for the engine
-    assert 67 * GIB < both.peak < 69 * GIB
+    assert max(both.totals) == both.totals[0]  # generation, with 64 GiB for the engine
+    assert 67 * GIB < max(both.totals) < 69 * GIB
 
 
 def test_without_sleep_everything_stays():

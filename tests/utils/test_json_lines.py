@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.json_lines import (
     json_number,
     parse_json,
     parse_object,
     read_json,
+    read_rows,
     valid_text,
     write_json,
     write_lines,
@@ -143,3 +145,15 @@ def test_a_value_is_written_and_read(tmp_path):
         write_json(path, value)
         assert read_json(path) == value
     assert [each.name for each in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_rows_are_numbered_and_what_cannot_be_read_names_its_line(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"a": 1}\n\n[2]\n{"b"')
+    assert list(read_rows(path, may_be_cut=True)) == [(1, {"a": 1}), (3, [2])]
+    with pytest.raises(UsageError, match=r"rows\.jsonl, line 4: not JSON"):
+        list(read_rows(path))
+    with pytest.raises(UsageError, match=r"rows\.jsonl, line 3: it is no JSON object"):
+        list(read_rows(path, parse_object, may_be_cut=True))
+    with pytest.raises(UsageError, match=r"none\.jsonl cannot be read: No such file"):
+        list(read_rows(tmp_path / "none.jsonl"))

@@ -37,14 +37,20 @@ CHECKS: dict[str, Check] = {
     "cpu": machine.check_cpu,
     "cores": machine.check_cores,
     "memory": machine.check_memory,
-    "disk of models": machine.check_model_disk,
+    "disk of models": partial(
+        machine.check_disk, name="model_disk", gpu_gib=100, fix="export HF_HOME=/larger/disk/huggingface"
+    ),
     "disk of Ray": machine.check_ray_disk,
-    "disk here": machine.check_here_disk,
+    "disk here": partial(machine.check_disk, name="here_disk", gpu_gib=200, fix="cd /larger/disk"),
     "/dev/shm": machine.check_shared_memory,
     "port 6379": partial(machine.check_port, port=6379, flag="--port"),
     "port 8265": partial(machine.check_port, port=8265, flag="--dashboard-port"),
-    "open files": machine.check_open_files,
-    "processes": machine.check_processes,
+    "open files": partial(
+        machine.check_limit, name="nofile", fix="ulimit -n 65536  # in Docker: docker run --ulimit nofile=65536 …"
+    ),
+    "processes": partial(
+        machine.check_limit, name="nproc", fix="ulimit -u unlimited  # in Docker: docker run --ulimit nproc=-1 …"
+    ),
     "locked memory": machine.check_locked_memory,
     "extensions": machine.check_extension_locks,
     "code sandbox": machine.check_sandbox,

@@ -114,6 +114,7 @@ class Facts:
 
 def gather(ask_hub: bool) -> Facts:
     """This host. Takes some seconds, for the imports; ``ask_hub`` some more where the network is silent."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"  # as Hugging Face and torch find their folders
     return Facts(
         python=sys.version_info[:3],
         system=f"{platform.system()} {platform.machine()}",
@@ -123,19 +124,12 @@ def gather(ask_hub: bool) -> Facts:
         gpus=find_gpus(),
         compilers={name: line for name in ("g++", "nvcc") if (line := version_line(name))},
         python_headers=Path(sysconfig.get_path("include"), "Python.h").is_file(),
-        model_disk=disk(Path(os.environ.get("HF_HOME") or _cache("huggingface"))),
+        model_disk=disk(Path(os.environ.get("HF_HOME") or Path(cache).expanduser() / "huggingface")),
         ray_disk=disk(Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")),  # as Ray does
         here_disk=disk(Path.cwd()),
-        shared_memory=disk(Path("/dev/shm")) if _is_there(Path("/dev/shm")) else None,
+        shared_memory=disk(Path("/dev/shm")) if os.path.exists("/dev/shm") else None,
         ports=listeners(PORTS),
-        limits={
-            name: limit(number)
-            for name, number in (
-                ("nofile", resource.RLIMIT_NOFILE),
-                ("nproc", resource.RLIMIT_NPROC),
-                ("memlock", resource.RLIMIT_MEMLOCK),
-            )
-        },
+        limits={name: limit(getattr(resource, f"RLIMIT_{name.upper()}")) for name in ("nofile", "nproc", "memlock")},
         cores=cores(),
         instructions=instructions(),
         memory=memory(),
@@ -169,7 +163,7 @@ def version_line(command: str) -> str | None:
 
 def disk(path: Path) -> Disk:
     """The disk of a path that may not exist yet, or be hidden from this user."""
-    existing = next(parent for parent in (path.absolute(), *path.absolute().parents) if _is_there(parent))
+    existing = next(parent for parent in (path.absolute(), *path.absolute().parents) if os.path.exists(parent))
     usage = shutil.disk_usage(existing)
     return Disk(str(path), usage.total, usage.free)
 
@@ -244,13 +238,6 @@ def _process(pid: int | None) -> Process:
     return Process(pid, command, "gcs_server" in command and mode == "disabled")
 
 
-def _is_there(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:
-        return False
-
-
 def _output(*command: str) -> str | None:
     try:
         done = subprocess.run(
@@ -264,8 +251,3 @@ def _output(*command: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
-
-
-def _cache(name: str) -> Path:
-    """As Hugging Face and torch find their folders."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / name

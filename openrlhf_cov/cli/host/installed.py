@@ -76,7 +76,7 @@ def try_imports(names: Iterable[str], timeout: float = TIMEOUT) -> dict[str, dic
 
 def version_of(module: str) -> str | None:
     """The version of one of ``DISTRIBUTIONS`` by its metadata; None where there is none."""
-    return next(filter(None, map(_version, DISTRIBUTIONS[module])), None)
+    return next(filter(None, map(distribution_version, DISTRIBUTIONS[module])), None)
 
 
 def pins(module: str) -> dict[str, str]:
@@ -110,7 +110,8 @@ def _probe(names: list[str], timeout: float) -> tuple[list[dict[str, Any]], str]
     return [json.loads(line) for line in output.splitlines()], end
 
 
-def _version(name: str) -> str | None:
+def distribution_version(name: str) -> str | None:
+    """The version of a distribution by its metadata; None where there is none."""
     try:
         return distribution(name).metadata["Version"]
     except PackageNotFoundError:

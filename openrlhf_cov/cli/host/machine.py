@@ -62,8 +62,10 @@ def check_memory(facts: Facts) -> Finding:
     return Finding("ok", found)
 
 
-def check_disk(facts: Facts, disk: Disk, gpu_gib: int, fix: str) -> Finding:
-    """Room for what a run puts there: ``gpu_gib`` on a GPU host, 5 GiB on a CPU host; below 1 GiB nothing works."""
+def check_disk(facts: Facts, name: str, gpu_gib: int, fix: str) -> Finding:
+    """Room for what a run puts on the disk that ``Facts`` call so: ``gpu_gib`` on a GPU host, 5 GiB on a CPU host;
+    below 1 GiB nothing works."""
+    disk: Disk = getattr(facts, name)
     needed, found = 5 if on_cpu(facts) else gpu_gib, f"{disk.free / GIB:.1f} GiB free for {disk.path}"
     if disk.free < GIB:
         return Finding("fail", found, fix)
@@ -72,20 +74,12 @@ def check_disk(facts: Facts, disk: Disk, gpu_gib: int, fix: str) -> Finding:
     return Finding("ok", found)
 
 
-def check_model_disk(facts: Facts) -> Finding:
-    return check_disk(facts, facts.model_disk, 100, "export HF_HOME=/larger/disk/huggingface")
-
-
 def check_ray_disk(facts: Facts) -> Finding:
     disk, fix = facts.ray_disk, "export TMPDIR=/larger/disk RAY_TMPDIR=/larger/disk"
-    finding = check_disk(facts, disk, 20, fix)
+    finding = check_disk(facts, "ray_disk", 20, fix)
     if finding.status == "ok" and disk.free < 0.05 * disk.total:
         return Finding("warn", f"{finding.found}; Ray stores no objects on a disk that is more than 95 % full", fix)
     return finding
-
-
-def check_here_disk(facts: Facts) -> Finding:
-    return check_disk(facts, facts.here_disk, 200, "cd /larger/disk")
 
 
 def check_shared_memory(facts: Facts) -> Finding:
@@ -117,24 +111,11 @@ def check_port(facts: Facts, port: int, flag: str) -> Finding:
     return Finding("warn", f"taken by {who}", f"ray start --head {flag} {port + 1}")
 
 
-def check_open_files(facts: Facts) -> Finding:
-    return _limit(
-        facts, "nofile", 8192, fail_below=1024, fix="ulimit -n 65536  # in Docker: docker run --ulimit nofile=65536 …"
-    )
-
-
-def check_processes(facts: Facts) -> Finding:
-    return _limit(
-        facts, "nproc", 8192, fail_below=1024, fix="ulimit -u unlimited  # in Docker: docker run --ulimit nproc=-1 …"
-    )
-
-
 def check_locked_memory(facts: Facts) -> Finding:
     if on_cpu(facts):
         return Finding("ok", f"{_size(facts.limits['memlock'].hard)}; a CPU host locks none")
-    return _limit(
-        facts, "memlock", GIB, fail_below=0, fix="ulimit -l unlimited  # in Docker: docker run --ulimit memlock=-1 …"
-    )
+    fix = "ulimit -l unlimited  # in Docker: docker run --ulimit memlock=-1 …"
+    return check_limit(facts, "memlock", fix, wanted=GIB, fail_below=0)
 
 
 def check_extension_locks(facts: Facts) -> Finding:
@@ -173,7 +154,7 @@ def check_hub(facts: Facts) -> Finding | None:
     return Finding("ok", f"{hub.url} answers")
 
 
-def _limit(facts: Facts, name: str, wanted: int, fail_below: int, fix: str) -> Finding:
+def check_limit(facts: Facts, name: str, fix: str, wanted: int = 8192, fail_below: int = 1024) -> Finding:
     """A limit that is to be at least ``wanted``."""
     value = facts.limits[name].hard if name == "nofile" else facts.limits[name].soft  # Ray raises that of files itself
     found = _size(value) if name == "memlock" else "unlimited" if value is None else f"{value:,}"

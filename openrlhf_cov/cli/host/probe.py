@@ -18,15 +18,11 @@ def main(names: list[str], output: TextIO) -> None:
     for name in names:
         fault, facts = None, {}
         try:
-            facts = FACTS.get(name, _no_facts)(importlib.import_module(name))
+            facts = FACTS.get(name, lambda module: {})(importlib.import_module(name))
         except BaseException as error:  # anything, SystemExit included, may come out of a broken package
             fault = f"{type(error).__name__}: {' '.join(str(error).split())}"
         output.write(json.dumps({"name": name, "fault": fault, "facts": facts}) + "\n")
         output.flush()
-
-
-def _no_facts(module: ModuleType) -> dict[str, Any]:
-    return {}
 
 
 def _torch_facts(torch: ModuleType) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from openrlhf_cov.cli.host.installed import (
     DISTRIBUTIONS,
     Package,
     _is_present,
-    _version,
+    distribution_version,
     find_packages,
     pins,
     try_imports,
@@ -65,8 +65,8 @@ def test_nothing_to_import_starts_nothing():
 def test_what_is_present_and_what_is_installed():
     assert _is_present("pytest")
     assert not _is_present("no_such_module")
-    assert _version("pytest") == pytest.__version__
-    assert _version("no-such-package") is None
+    assert distribution_version("pytest") == pytest.__version__
+    assert distribution_version("no-such-package") is None
 
 
 def test_a_folder_of_that_name_is_no_package(tmp_path, monkeypatch):
