@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from openrlhf_cov.cli import lab
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.study.plan import Score, StudyRun, all_runs
 from openrlhf_cov.study.results import Result, read_result, score_of, unpack
 from openrlhf_cov.study.spec import Spec
-from openrlhf_cov.utils.terminal import Parser, say
+from openrlhf_cov.utils.terminal import say
 
 LOOKS = ("validation", "test")
 """Fields of a spec with flags of ``openrlhf-cov evaluate``."""
@@ -156,7 +156,9 @@ class LabStudy(Study):
     def request(self, run: StudyRun) -> lab.LabRequest:
         """UsageError for flags that the laboratory refuses."""
         try:
-            return lab.LabRequest.of(_Strict(lab.build_parser()).parser, self.words(run))
+            parser = lab.build_parser()
+            parser.error = _refuse  # type: ignore[method-assign]
+            return lab.LabRequest.of(parser, self.words(run))
         except ValueError as error:
             raise UsageError(str(error)) from error
 
@@ -200,12 +202,6 @@ class LabStudy(Study):
         return lab.measure(self.request(run), steps)
 
 
-class _Strict:
-    """A parser that raises UsageError instead of ending the process."""
-
-    def __init__(self, parser: Parser) -> None:
-        self.parser = parser
-        parser.error = self._error  # type: ignore[method-assign]
-
-    def _error(self, message: str) -> Any:
-        raise UsageError(message)
+def _refuse(message: str) -> NoReturn:
+    """What a parser does with an error, instead of ending the process."""
+    raise UsageError(message)

@@ -154,10 +154,3 @@ def tuning_rows(spec: Spec, results: Sequence[Result]) -> list[CellRow]:
             of_cell = [run for run in scores if (run.arm, run.cell) == (arm.name, cell) and run.stage != REPORT]
             rows.append(CellRow(arm.name, cell, {run.seed: scores[run] for run in of_cell}, cell == point))
     return rows
-
-
-def pass_curve(runs: dict[int, Result]) -> tuple[Floats, list[Interval]]:
-    """k, and pass@k over the seeds."""
-    return np.array(PASS_AT, dtype=np.float64), [
-        mean_over_seeds([passed(k)(each) for each in runs.values()]) for k in PASS_AT
-    ]
