@@ -242,7 +242,7 @@ def _stand_in_for_cuda(torch: types.ModuleType) -> None:
     current_device.stands_in = True
     torch.cuda.current_device = current_device
     for name in ("set_device", "synchronize", "current_stream"):
-        setattr(torch.cuda, name, _nothing())  # one function each: torch._dynamo keeps a table of them
+        setattr(torch.cuda, name, lambda *args, **kwargs: None)  # one each: torch._dynamo keeps a table of them
 
     import torch.distributed.device_mesh as device_mesh
 
@@ -253,10 +253,6 @@ def _stand_in_for_cuda(torch: types.ModuleType) -> None:
         return init_device_mesh("cpu", *args, **kwargs)
 
     device_mesh.init_device_mesh = on_cpu
-
-
-def _nothing() -> Callable[..., None]:
-    return lambda *args, **kwargs: None
 
 
 def _stand_in_for_flash_attn() -> None:
