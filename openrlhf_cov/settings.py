@@ -78,7 +78,8 @@ def extremes(value: "float | Schedule") -> tuple[float, ...]:
 class Settings:
     """A group of flags: one field each, made with ``setting``. Raises ValueError for a value that is no choice.
 
-    A group may have a ``check()`` of its own values, which raises ValueError; groups may be joined by inheritance.
+    A group may have a ``check()`` of its own values, which is called when the settings are made and raises ValueError;
+    groups may be joined by inheritance.
     """
 
     def __post_init__(self) -> None:

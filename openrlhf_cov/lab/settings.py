@@ -50,7 +50,6 @@ class LabSettings(Settings):
         return tuple(sorted({0, 1, self.steps, *range(self.eval_every, self.steps, self.eval_every)}))
 
     def check(self) -> None:
-        """Called when the settings are made."""
         for name in ("steps", "prompts", "updates", "eval_every", "eval_samples", "test_samples"):
             self.require(name, lambda count: count >= 1, "is at least 1")
         self.require("micro_batch", lambda samples: samples >= 0, "is at least 0")

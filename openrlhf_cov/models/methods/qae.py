@@ -30,7 +30,6 @@ class QaeSettings(Settings):
     )
 
     def check(self) -> None:
-        """Called when the settings are made."""
         self.require("qae_quantile", lambda level: 0.0 < level < 1.0, "is a level in (0, 1), not percent")
 
 
