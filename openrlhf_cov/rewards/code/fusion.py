@@ -100,10 +100,7 @@ def judge_by_service(sandbox: str, program: str, tests: Tests, budget: ProgramBu
     passed = sum(outcome is None for outcome in outcomes)
     if first is None and passed < total:
         first = Failure("error", "not all tests were run")
-    seconds = time.monotonic() - started
-    if first is None:
-        return Verdict(status="passed", passed=passed, total=total, seconds=seconds)
-    return Verdict(status=first.status, passed=passed, total=total, seconds=seconds, detail=first.detail)
+    return Verdict.of(first, passed, total, started)
 
 
 class Service:

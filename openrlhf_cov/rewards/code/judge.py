@@ -51,6 +51,12 @@ class Verdict:
     """Wall clock."""
     detail: str = ""
 
+    @classmethod
+    def of(cls, first: "Failure | None", passed: int, total: int, started: float) -> "Verdict":
+        """By the first failure, of tests that began at ``started`` (of ``time.monotonic``)."""
+        status, detail = (first.status, first.detail) if first else ("passed", "")
+        return cls(status=status, passed=passed, total=total, seconds=time.monotonic() - started, detail=detail)
+
     @property
     def share(self) -> float:
         """Of the tests that passed."""
@@ -72,14 +78,7 @@ def judge(sandbox: Sandbox, program: str, tests: Tests, budget: ProgramBudget) -
     run = _Judging(sandbox, program, tests, budget, started + budget.total_seconds)
     outcome = {"stdin": run.stdin, "calls": run.calls, "asserts": run.assertions, "pytest": run.assertions}[tests.kind]
     failures, passed, total = outcome()
-    first = failures[0] if failures else None
-    return Verdict(
-        status=first.status if first else "passed",
-        passed=passed,
-        total=total,
-        seconds=time.monotonic() - started,
-        detail=first.detail if first else "",
-    )
+    return Verdict.of(failures[0] if failures else None, passed, total, started)
 
 
 Outcome = tuple[list[Failure], int, int]

@@ -217,20 +217,7 @@ ACTIONS: dict[str, Any] = {
     **{name: getattr(operator, name) for name in (*COMPARISONS, *ARITHMETIC)},
     **{f"r{name}": _reflected(name) for name in ARITHMETIC},
 }
-READ_ONLY = frozenset(
-    (
-        "iterate",
-        "next",
-        "length",
-        "truth",
-        "item",
-        "text",
-        "shown",
-        "hash",
-        "contains",
-        *COMPARISONS,
-        *ARITHMETIC,
-        *UNARY,
-    )
+READ_ONLY = frozenset("iterate next length truth item text shown hash contains".split()).union(
+    COMPARISONS, ARITHMETIC, UNARY
 )
 """What a program may do with an object of a class of the tests, beside calls of what has a public name."""
