@@ -128,8 +128,8 @@ class EvaluationConfig(Settings):
     eval_limit: int = setting(0, "ask the first N problems of each benchmark only; 0 for all", flag="eval.limit")
 
     def check(self) -> None:
-        for name in ("eval_max_tokens", "eval_limit"):
-            self.require(name, lambda count: count >= 0, "is at least 0")
+        self.require("eval_max_tokens", lambda tokens: tokens >= 0, "is at least 0")
+        self.require("eval_limit", lambda problems: problems >= 0, "is at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)
