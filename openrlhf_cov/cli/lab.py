@@ -32,9 +32,9 @@ TASKS = ("commands", "addition", "code")
 """Keys of ``lab.tasks.TASKS``, which takes PyTorch to import."""
 
 
-def build_parser() -> Parser:
+def build_parser(kind: type[Parser] = Parser) -> Parser:
     """The parser of this command."""
-    parser = Parser(prog="lab", description=__doc__)
+    parser = kind(prog="lab", description=__doc__)
     parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="folder to write; new or empty")
     parser.add_argument("--task", default="commands", choices=TASKS, help="embedded task (default: commands)")
     parser.add_argument("--base_policies", metavar="DIR", type=Path, help="where base policies are kept", default=None)

@@ -14,7 +14,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.study.plan import Score, StudyRun, all_runs
 from openrlhf_cov.study.results import Result, read_result, score_of, unpack
 from openrlhf_cov.study.spec import Spec
-from openrlhf_cov.utils.terminal import say
+from openrlhf_cov.utils.terminal import Parser, say
 
 LOOKS = ("validation", "test")
 """Fields of a spec with flags of ``openrlhf-cov evaluate``."""
@@ -156,9 +156,7 @@ class LabStudy(Study):
     def request(self, run: StudyRun) -> lab.LabRequest:
         """UsageError for flags that the laboratory refuses."""
         try:
-            parser = lab.build_parser()
-            parser.error = _refuse  # type: ignore[method-assign]
-            return lab.LabRequest.of(parser, self.words(run))
+            return lab.LabRequest.of(lab.build_parser(_Strict), self.words(run))
         except ValueError as error:
             raise UsageError(str(error)) from error
 
@@ -202,6 +200,8 @@ class LabStudy(Study):
         return lab.measure(self.request(run), steps)
 
 
-def _refuse(message: str) -> NoReturn:
-    """What a parser does with an error, instead of ending the process."""
-    raise UsageError(message)
+class _Strict(Parser):
+    """A parser that raises UsageError instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
