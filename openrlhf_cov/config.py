@@ -128,9 +128,8 @@ class EvaluationConfig(Settings):
     eval_limit: int = setting(0, "ask the first N problems of each benchmark only; 0 for all", flag="eval.limit")
 
     def check(self) -> None:
-        for name in ("max_tokens", "limit"):
-            if getattr(self, f"eval_{name}") < 0:
-                raise ValueError(f"--eval.{name} is at least 0, got {getattr(self, f'eval_{name}')}")
+        self.require("eval_max_tokens", lambda tokens: tokens >= 0, "is at least 0")
+        self.require("eval_limit", lambda problems: problems >= 0, "is at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,10 +158,9 @@ class RunConfig(Settings):
     allow_openrlhf_version: bool = setting(False, "try a version of openrlhf that this package was not made for")
 
     def check(self) -> None:
-        if not 0.0 <= self.placement_timeout < math.inf:
-            raise ValueError(
-                f"--ray.placement_timeout is a number of seconds of at least 0, got {self.placement_timeout}"
-            )
+        self.require(
+            "placement_timeout", lambda seconds: 0.0 <= seconds < math.inf, "is a number of seconds of at least 0"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, TypeVar
 
 Group = TypeVar("Group", bound="Settings")
@@ -64,6 +64,11 @@ def setting(
     return field(default=default, metadata=metadata | {"flag": flag, "only": only})
 
 
+def flag_of(entry: Field) -> str:
+    """How the flag of a field is called."""
+    return entry.metadata["flag"] or entry.name
+
+
 def extremes(value: "float | Schedule") -> tuple[float, ...]:
     """The smallest and largest values that a setting takes during a run."""
     return (value.start, value.end) if isinstance(value, Schedule) else (value,)
@@ -73,16 +78,15 @@ def extremes(value: "float | Schedule") -> tuple[float, ...]:
 class Settings:
     """A group of flags: one field each, made with ``setting``. Raises ValueError for a value that is no choice.
 
-    A group may have a ``check()`` of its own values, which raises ValueError; groups may be joined by inheritance.
+    A group may have a ``check()`` of its own values, which is called when the settings are made and raises ValueError;
+    groups may be joined by inheritance.
     """
 
     def __post_init__(self) -> None:
         for entry in fields(self):
             choices, value = entry.metadata["choices"], getattr(self, entry.name)
             if choices and value not in choices:
-                raise ValueError(
-                    f"--{entry.metadata['flag'] or entry.name} is one of {', '.join(choices)}, got {value!r}"
-                )
+                raise ValueError(f"--{flag_of(entry)} is one of {', '.join(choices)}, got {value!r}")
         for group in reversed(type(self).__mro__):  # each its own, which none of them can forget to pass on
             if "check" in vars(group):
                 group.check(self)
@@ -91,7 +95,8 @@ class Settings:
         """Raises ValueError, naming the flag, for a value, or an end of a schedule, that does not fit."""
         for value in extremes(getattr(self, name)):
             if not fits(value):
-                raise ValueError(f"--{name} {what}, got {value}{then}")
+                (entry,) = (entry for entry in fields(self) if entry.name == name)
+                raise ValueError(f"--{flag_of(entry)} {what}, got {value}{then}")
 
     @classmethod
     def from_args(cls: type[Group], args: Any) -> Group:

@@ -12,8 +12,7 @@ from openrlhf.utils.utils import get_strategy
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.rewards.labels import label_of
-from openrlhf_cov.rewards.loading import label_check
+from openrlhf_cov.rewards.loading import label_check, label_of
 
 logger = init_logger(__name__)
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.cli.arguments import add_config_arguments, given_flags, unread_clip, unread_flags
+from openrlhf_cov.cli.arguments import COMMON, add_config_arguments, given_flags, unread_clip, unread_flags
 from openrlhf_cov.cli.packages import require
 from openrlhf_cov.cli.program import alone_in, check_folder, program
 from openrlhf_cov.cli.tiny_tasks import check_sandbox
@@ -32,17 +32,16 @@ TASKS = ("commands", "addition", "code")
 """Keys of ``lab.tasks.TASKS``, which takes PyTorch to import."""
 
 
-def build_parser() -> Parser:
+def build_parser(kind: type[Parser] = Parser) -> Parser:
     """The parser of this command."""
-    parser = Parser(prog="lab", description=__doc__)
+    parser = kind(prog="lab", description=__doc__)
     parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="folder to write; new or empty")
     parser.add_argument("--task", default="commands", choices=TASKS, help="embedded task (default: commands)")
     parser.add_argument("--base_policies", metavar="DIR", type=Path, help="where base policies are kept", default=None)
     parser.add_argument("--base_seed", type=int, default=0, metavar="N", help="of the base policy (default: 0)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of PyTorch (default: 1)")
     add_config_arguments(parser, "the run", LabSettings)
-    names = {each.name for each in fields(CovConfig) if not each.name.startswith("cov_dump")}
-    shared = [name for name in names if not any(method.has(name) for method in METHODS.values())]
+    shared = [name for name in COMMON if not name.startswith("cov_dump")]
     add_config_arguments(parser, "policy loss", CovConfig, shared)
     for method in METHODS.values():
         add_config_arguments(parser, f"{method.title} ({method.flag})", method.settings)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from openrlhf_cov.cli import lab
 from openrlhf_cov.errors import UsageError
@@ -156,7 +156,7 @@ class LabStudy(Study):
     def request(self, run: StudyRun) -> lab.LabRequest:
         """UsageError for flags that the laboratory refuses."""
         try:
-            return lab.LabRequest.of(_Strict(lab.build_parser()).parser, self.words(run))
+            return lab.LabRequest.of(lab.build_parser(_Strict), self.words(run))
         except ValueError as error:
             raise UsageError(str(error)) from error
 
@@ -200,12 +200,8 @@ class LabStudy(Study):
         return lab.measure(self.request(run), steps)
 
 
-class _Strict:
+class _Strict(Parser):
     """A parser that raises UsageError instead of ending the process."""
 
-    def __init__(self, parser: Parser) -> None:
-        self.parser = parser
-        parser.error = self._error  # type: ignore[method-assign]
-
-    def _error(self, message: str) -> Any:
+    def error(self, message: str) -> NoReturn:
         raise UsageError(message)

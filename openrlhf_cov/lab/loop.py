@@ -175,7 +175,8 @@ class Lab:
             if bonus:
                 loss = loss - bonus * (entropy * mask).sum() / tokens
             if self.settings.kl_coef:
-                kl = self._kl(prompts[part], responses[part], log_probs)
+                base = self._base_log_probs(prompts[part], responses[part])
+                kl = compute_approx_kl(log_probs, base, kl_estimator="k3")
                 loss = loss + self.settings.kl_coef * aggregate_loss(kl, mask, batch_num_tokens=tokens)
             loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -217,10 +218,6 @@ class Lab:
             proxies.append(None if rollout.proxy is None else rollout.proxy[rows])
         others = entropies, old_entropies, mean_entropy(token_sums(rollout)), proxies
         return plan_step(config, Window(batches, keys, self.loss.ppo_clip, ALONE, *others))
-
-    def _kl(self, prompts: Tensor, responses: Tensor, log_probs: Tensor) -> Tensor:
-        """Estimates (k3) of the KL divergence to the base policy (B, A)."""
-        return compute_approx_kl(log_probs, self._base_log_probs(prompts, responses), kl_estimator="k3")
 
     @torch.no_grad()
     def _base_log_probs(self, prompts: Tensor, responses: Tensor) -> Tensor:

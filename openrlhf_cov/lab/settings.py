@@ -50,28 +50,16 @@ class LabSettings(Settings):
         return tuple(sorted({0, 1, self.steps, *range(self.eval_every, self.steps, self.eval_every)}))
 
     def check(self) -> None:
-        """Called when the settings are made."""
-        flags = {each.name: each.metadata["flag"] or each.name for each in fields(self)}
         for name in ("steps", "prompts", "updates", "eval_every", "eval_samples", "test_samples"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{flags[name]} is at least 1, got {getattr(self, name)}")
-        if self.micro_batch < 0:
-            raise ValueError(f"--{flags['micro_batch']} is at least 0, got {self.micro_batch}")
-        if self.group < 2:
-            raise ValueError(
-                f"--{flags['group']} is at least 2, got {self.group}: advantages are about the mean of a group"
-            )
+            self.require(name, lambda count: count >= 1, "is at least 1")
+        self.require("micro_batch", lambda samples: samples >= 0, "is at least 0")
+        self.require("group", lambda count: count >= 2, "is at least 2", ": advantages are about the mean of a group")
         for name in (each.name for each in fields(self) if each.type is int or each.type == "int"):
-            if not 0 <= getattr(self, name) < 2**31:
-                raise ValueError(f"--{flags[name]} is a number from 0 to 2^31 - 1, got {getattr(self, name)}")
-        if not 0.0 < self.learning_rate <= 1.0:
-            raise ValueError(f"--{flags['learning_rate']} is above 0 and at most 1, got {self.learning_rate}")
-        if not math.isfinite(self.entropy_coef):
-            raise ValueError(f"--{flags['entropy_coef']} is a finite number, got {self.entropy_coef}")
-        if not 0.0 <= self.kl_coef < math.inf:
-            raise ValueError(f"--{flags['kl_coef']} is a finite number of at least 0, got {self.kl_coef}")
-        if not all(distance >= 0.0 for distance in self.clip):  # nor NaN
-            raise ValueError(f"--{flags['clip']} takes distances from 1 of at least 0, got {self.clip}")
+            self.require(name, lambda number: 0 <= number < 2**31, "is a number from 0 to 2^31 - 1")
+        self.require("learning_rate", lambda rate: 0.0 < rate <= 1.0, "is above 0 and at most 1")
+        self.require("entropy_coef", math.isfinite, "is a finite number")
+        self.require("kl_coef", lambda coef: 0.0 <= coef < math.inf, "is a finite number of at least 0")
+        self.require("clip", lambda ends: all(end >= 0.0 for end in ends), "takes distances from 1 of at least 0")
         samples = self.prompts * self.group
         if samples % self.updates:
             raise ValueError(f"--updates divides the {samples} samples of a rollout, got {self.updates}")

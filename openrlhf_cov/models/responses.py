@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from openrlhf_cov.models.method import CORRECT
 
@@ -36,9 +35,3 @@ def right(rewards: Tensor) -> Tensor:
 def is_two_valued(rewards: Tensor) -> bool:
     """True if all right responses have one reward, and all others one."""
     return all(len(of_kind.unique()) <= 1 for of_kind in (rewards[right(rewards)], rewards[~right(rewards)]))
-
-
-def several_samples(method: str, flags: Mapping[str, Any]) -> str | None:
-    """Why a group of one response is not enough, None if there are more."""
-    n = flags["rollout.n_samples_per_prompt"]
-    return None if n > 1 else f"--method {method} compares a group's responses: --rollout.n_samples_per_prompt is {n}"

@@ -98,7 +98,7 @@ def _compare_equations(a: Equation, b: Equation, rules: Rules) -> bool | None:
         same = chains if chains is False else _all(values, chains)
         if all(solved) or (a.name and isinstance(a.value, Scalar) and isinstance(b.value, Scalar)):
             return same  # what the name stands for is all that they say
-        return _either(same, rules.equations, a, b)
+        return same or rules.equations(a, b)
     return rules.equations(a, b) if solved[0] == solved[1] else False
 
 
@@ -210,14 +210,6 @@ def equal_spelling(a: Equation, b: Equation) -> bool | None:
     return True if (compact(a.left), compact(a.right)) == (compact(b.left), compact(b.right)) else None
 
 
-def _either(first: bool | None, equations: EquationRule, a: Equation, b: Equation) -> bool | None:
-    return first if first else (equations(a, b) if first is None else _worst(False, equations(a, b)))
-
-
-def _worst(first: bool, second: bool | None) -> bool | None:
-    return True if second else (None if second is None else first)
-
-
 def _as_shape_of(a: Answer, b: Answer) -> Answer:
     """``a`` as a list where ``b`` is one, as a tuple where it assigns the values of one."""
     if isinstance(b, Compound) and b.kind == "set" and isinstance(a, Scalar) and READABLE_AS_LIST.fullmatch(a.text):
@@ -231,8 +223,7 @@ def _compare_groups(a: Compound, b: Compound, rules: Rules) -> bool | None:
     if a.kind != b.kind or (a.ordered and len(a.items) != len(b.items)):
         return False
     if a.ordered:
-        verdicts = [compare(x, y, rules) for x, y in zip(a.items, b.items, strict=True)]
-        return False if False in verdicts else (None if None in verdicts else True)
+        return _all(*(compare(x, y, rules) for x, y in zip(a.items, b.items, strict=True)))
     return _compare_sets(a.items, b.items, rules)
 
 

@@ -78,8 +78,6 @@ def _joined(text: str, boxes: list[tuple[int, int, str]]) -> str:
     option = OPTION_BOX.fullmatch(parts[-1].strip()) if len(parts) == 2 else None
     if option:
         return f"({option[1]}) {parts[0]}"
-    if len(parts) == 1:
-        return parts[0]
     if len(set(parts)) == 1:
         return parts[0]
     names[-1] = _name_before(text[: boxes[-len(parts)][0]][-60:])

@@ -3,8 +3,6 @@
 import math
 from fractions import Fraction
 
-import mpmath
-
 from openrlhf_cov.rewards.latex import Node
 
 MAX_EXACT_BITS = 200_000
@@ -65,23 +63,13 @@ def _integer_root(number: int, index: int) -> int:
 def _exact_factorial(value: Fraction) -> Fraction:
     if value.denominator != 1 or not 0 <= value <= 5_000:
         raise NoValue("factorial")
-    return Fraction(int(mpmath.factorial(int(value))) if value < 25 else _product(1, int(value)))
-
-
-def _product(low: int, high: int) -> int:
-    if high - low < 8:
-        result = 1
-        for factor in range(max(low, 1), high + 1):
-            result *= factor
-        return result
-    middle = (low + high) // 2
-    return _product(low, middle) * _product(middle + 1, high)
+    return Fraction(math.factorial(value.numerator))
 
 
 def _exact_binomial(n: Fraction, k: Fraction) -> Fraction:
     if n.denominator != 1 or k.denominator != 1 or not 0 <= k <= n <= 5_000:
         raise NoValue("binomial")
-    return _exact_factorial(n) / _exact_factorial(k) / _exact_factorial(n - k)
+    return Fraction(math.comb(n.numerator, k.numerator))
 
 
 def _of_integers(function):

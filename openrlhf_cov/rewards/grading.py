@@ -120,7 +120,10 @@ def _verdict(answer: str, gold: str, timeout: float) -> tuple[bool, Status]:
             return False, "timeout"
         except WorkerError:  # the worker is alive and refuses: out of its memory or stack, so hostile and never right
             return False, "unparsable"
-    return (bool(verdict), "graded") if verdict is not None else _spelling(answer, gold)
+    if verdict is not None:
+        return bool(verdict), "graded"
+    equal = compact(answer) == compact(gold)
+    return equal, "graded" if equal else "unparsable"
 
 
 def _in_worker(target: str, answer: str, gold: str, timeout: float) -> Any:
@@ -135,11 +138,6 @@ def _in_worker(target: str, answer: str, gold: str, timeout: float) -> Any:
     except WorkerDied as error:
         logger.warning("a grading process was lost and is replaced: %s", error)
         return pool.call(answer, gold, timeout=timeout, wait=MAX_WAITS * timeout)
-
-
-def _spelling(answer: str, gold: str) -> tuple[bool, Status]:
-    equal = compact(answer) == compact(gold)
-    return equal, "graded" if equal else "unparsable"
 
 
 def _bare(text: str) -> str:

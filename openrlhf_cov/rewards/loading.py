@@ -1,4 +1,4 @@
-"""A user's ``reward_func.py`` as a module."""
+"""A user's ``reward_func.py`` as a module, and the labels of rows as it sees them."""
 
 import importlib.util
 from collections.abc import Callable
@@ -27,3 +27,11 @@ def label_check(module: ModuleType | None, config: RewardConfig) -> Callable[[An
     """How the module refuses a label, by ValueError: its ``make_check_label(config)`` or ``check_label``; or None."""
     make = getattr(module, "make_check_label", None)
     return make(config) if make else getattr(module, "check_label", None)
+
+
+def label_of(row: dict, label_key: str, config: RewardConfig) -> Any:
+    """The label of one row; ``{"answer", "source"}`` where ``--reward_source row`` lets the source decide the rule."""
+    label = row[label_key]
+    if config.reward_source != "row" or isinstance(label, dict):
+        return label
+    return {"answer": label, "source": row.get("source")}

@@ -174,12 +174,6 @@ class _Evaluation:
             return -mpmath.root(-base, int(index))
         return self.product(mpmath.root(base, int(index)))
 
-    def factorial(self, value: Number) -> Number:
-        return self.gamma(mpmath.factorial, value)
-
-    def binomial(self, n: Number, k: Number) -> Number:
-        return self.gamma(mpmath.binomial, n, k)
-
     def gamma(self, function, *values: Number) -> Number:
         """Between whole numbers only where there are names, which no constant has, and where it is quick."""
         if not all(isinstance(value, Real) for value in values):
@@ -273,8 +267,8 @@ SUPPORTED = {
     "mul": lambda self, a, b: self.product(a * b),
     "div": lambda self, a, b: self.product(a / b),
     "root": _Evaluation.root,
-    "factorial": _Evaluation.factorial,
-    "binom": _Evaluation.binomial,
+    "factorial": lambda self, value: self.gamma(mpmath.factorial, value),
+    "binom": lambda self, n, k: self.gamma(mpmath.binomial, n, k),
     "abs": lambda self, a: abs(a),
     "floor": lambda self, a: self.whole_part(a, up=False),
     "ceil": lambda self, a: self.whole_part(a, up=True),

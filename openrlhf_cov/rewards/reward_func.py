@@ -82,14 +82,6 @@ def _code_logs(grades: Sequence[Grade]) -> dict[str, torch.Tensor]:
     return {metric: torch.tensor(values, dtype=torch.float32) for metric, values in logs.items()}
 
 
-def make_check_label(config: RewardConfig) -> Callable[[Any], None]:
-    """The check of one label with these settings; it raises ValueError for a label that cannot be graded.
-
-    Before the first one it raises UsageError where this machine cannot grade by the rule of a label.
-    """
-    return sources.checker(config)
-
-
 def response_of(query: str, prompt: str) -> str:
     """``query`` after ``prompt``; the query may have lost the beginning of its prompt. ValueError without a prompt."""
     if query.startswith(prompt):
@@ -102,4 +94,5 @@ def response_of(query: str, prompt: str) -> str:
 
 
 reward_func = make_reward_func(RewardConfig())
+make_check_label = sources.checker
 check_label = make_check_label(RewardConfig())

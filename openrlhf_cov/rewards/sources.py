@@ -7,7 +7,8 @@ from typing import Any
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards import addition
-from openrlhf_cov.rewards.code.rule import check_code_label, check_code_ready, grade_code
+from openrlhf_cov.rewards.code.rule import check_code_ready, grade_code
+from openrlhf_cov.rewards.code.tests import parse_tests
 from openrlhf_cov.rewards.extraction import GSM8K_MARK, extract_answer
 from openrlhf_cov.rewards.grading import MAX_ANSWER, Grade, grade, with_second_opinion
 from openrlhf_cov.rewards.normalization import clean
@@ -26,7 +27,7 @@ class RewardSource:
     """
 
     grade: Callable[[str, str, RewardConfig], Grade]
-    check_label: Callable[[str], None]
+    check_label: Callable[[str], object]
     check_ready: Callable[[RewardConfig], None] = lambda config: None
 
 
@@ -90,7 +91,7 @@ SOURCES: dict[str, RewardSource] = {
     "math": RewardSource(grade_math, check_math_label),
     "gsm8k": RewardSource(grade_gsm8k, check_gsm8k_label),
     "choice": RewardSource(grade_choice, check_choice_label),
-    "code": RewardSource(grade_code, check_code_label, check_code_ready),
+    "code": RewardSource(grade_code, parse_tests, check_code_ready),
     addition.DATASOURCE: RewardSource(grade_tiny_addition, check_tiny_addition_label),
 }
 """--reward_source, or the field ``source`` of a row up to its first slash -> rule. A new rule is one line here."""
@@ -128,7 +129,9 @@ def check_label(label: Any, config: RewardConfig) -> None:
 
 
 def checker(config: RewardConfig) -> Callable[[Any], None]:
-    """``check_label`` with these settings, which asks once for each rule whether this machine can grade by it."""
+    """``check_label`` with these settings; before the first label of a rule it raises UsageError where this machine
+    cannot grade by it.
+    """
     ready: set[int] = set()
 
     def check(label: Any) -> None:

@@ -298,9 +298,7 @@ def _part(text: str, depth: int) -> Answer | None:
 def _inequality(text: str, depth: int) -> Answer | None:
     """``a < x <= b``, ``x > a`` and their mirror images; the value is the interval of the one variable."""
     parts, signs = split(text, RELATION), [sign.strip() for sign in RELATION.findall(text)]
-    if len(parts) not in (2, 3) or not all(part.strip() for part in parts):
-        return None
-    if len(parts) != len(signs) + 1:
+    if len(parts) not in (2, 3) or len(parts) != len(signs) + 1 or not all(part.strip() for part in parts):
         return None
     if signs[0] in (">", ">=", r"\ge"):
         parts, signs = parts[::-1], signs[::-1]

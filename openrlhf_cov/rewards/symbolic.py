@@ -45,12 +45,7 @@ def scalars_equal(a: Scalar, b: Scalar) -> bool | None:
         return None
     if formulas_equal(left, right):
         return True
-    if a.percent == b.percent:
-        return False
-    hundred = Node("num", value=Number(100).value)
-    left = Node("div", (left, hundred)) if a.percent else left
-    right = Node("div", (right, hundred)) if b.percent else right
-    return formulas_equal(left, right)
+    return a.percent != b.percent and formulas_equal(_fraction_of(a), _fraction_of(b))
 
 
 def steps_agree(a: Scalar, b: Scalar) -> bool | None:

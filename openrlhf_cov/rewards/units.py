@@ -87,7 +87,6 @@ MONEY = re.compile(
     rf"\A(?P<minus>-?)\s?(?:\\text\s?\{{\s*(?P<text>{MONEY_SIGN})\s*\}}|(?P<sign>{MONEY_SIGN}))\s?(?=[-\d.\\(])"
 )
 MONEY_AFTER = re.compile(r"(?<=[\d}])\s?(?:\\text\s?\{\s*(?P<text>\\\$|[€£¥₹¢])\s*\}|(?P<sign>\\\$|[€£¥₹¢]))\Z")
-CURRENCIES = {"rs": "rupee", "usd": "dollar", "eur": "euro", "€": "euro", "£": "sterling", "¥": "yen", "₹": "rupee"}
 MARKED_LENGTH = re.compile(r"(?P<number>-?\d[\d.,/]*)\s?(?P<mark>['\"])")
 """Feet or inches; behind anything but a number ``'`` is a derivative."""
 
@@ -111,12 +110,11 @@ def split_unit(text: str) -> tuple[str, str]:
         if MONEY.match(rest):
             return text, ""
         bare, unit = split_unit(rest)
-        own = CURRENCIES.get(sign, "dollar")
+        own = SPELLINGS.get(sign, "dollar")
         return (bare, own) if unit in ("", own) or unit.startswith("/ ") else (text, "")
     after = MONEY_AFTER.search(text)
     if after and after.start() > 0:
-        sign = after["text"] or after["sign"]
-        return text[: after.start()], "cent" if sign == "¢" else CURRENCIES.get(sign, "dollar")
+        return text[: after.start()], SPELLINGS.get(after["text"] or after["sign"], "dollar")
     degrees = None if TRIGONOMETRY.search(text) else DEGREES.search(text)
     if degrees and degrees.start() > 0:
         scale = re.sub(r"\\text|[{}\s]", "", degrees["scale"] or "")

@@ -78,10 +78,10 @@ def document(spec: Spec, results: Sequence[Result]) -> Document:
     rows = main_rows(spec, results)
     runs = finished_runs(spec, results)
     tuning = tuple(tuning_cells(spec, results))
-    choice = how_tuned(spec)
+    head = ("arm", "seeds", "point", *MAIN.values(), "accuracy over questions")
     begun = (progress(spec, results), *mixed(results))
     sections = [
-        Section("Results", (*begun, *HOW, choice), main_head(), tuple(map(main_cells, rows))),
+        Section("Results", (*begun, *HOW, how_tuned(spec)), head, tuple(map(main_cells, rows))),
         Section(
             AGAINST,
             (f"Each arm minus {rows[0].arm}, on the seeds that both have.",),
@@ -169,11 +169,6 @@ def progress(spec: Spec, results: Sequence[Result]) -> str:
     total = number_of_runs(spec)
     rest = "" if len(results) >= total else "; what is missing is left out, and each row says how many seeds it has"
     return f"{len(results)} of {total} runs are finished{rest}. Flags of all runs: {' '.join(spec.words) or 'none'}."
-
-
-def main_head() -> tuple[str, ...]:
-    """Headings of the main table."""
-    return ("arm", "seeds", "point", *MAIN.values(), "accuracy over questions")
 
 
 def main_cells(row: ArmRow) -> tuple[str, ...]:

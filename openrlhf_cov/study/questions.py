@@ -73,7 +73,7 @@ def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
     words = words_of(spec)
     results = [each for each in results if each.run.arm in words and has_collapsed(each) is not None]
     by_rate: dict[float, tuple[list[Result], list[Result]]] = {}
-    for each in (result for result in results if result.run.arm in words):
+    for each in results:
         lost, kept = by_rate.setdefault(rate_of((*words[each.run.arm], *each.run.cell)), ([], []))
         (lost if has_collapsed(each) else kept).append(each)
     counts = (

@@ -8,7 +8,7 @@ import numpy as np
 from openrlhf_cov.evaluation.scores import avg_at_k, pass_at_k, problem_scores
 from openrlhf_cov.study.estimates import mean_over_questions, mean_over_seeds
 from openrlhf_cov.study.plan import REPORT, Score, StudyRun, chosen
-from openrlhf_cov.study.results import Floats, Result, area, score_of
+from openrlhf_cov.study.results import Floats, Result, score_of
 from openrlhf_cov.study.spec import Arm, Cell, Spec
 from openrlhf_cov.utils.estimates import Interval
 from openrlhf_cov.utils.metric_table import CPU_TIME, STEP_TOTAL
@@ -46,11 +46,6 @@ def end_of(name: str) -> Number:
     return lambda result: float(result.evaluations.column(name)[-1])
 
 
-def curve_area(name: str) -> Number:
-    """Area under the curve of an evaluation's number, as a mean over the steps."""
-    return lambda result: area(result.evaluations.steps, result.evaluations.column(name))
-
-
 def accuracy(result: Result) -> float:
     """Greedy accuracy in the test."""
     return float(result.greedy.mean())
@@ -59,7 +54,7 @@ def accuracy(result: Result) -> float:
 NUMBERS: dict[str, Number] = {
     "accuracy": accuracy,
     **{f"pass@{k}": passed(k) for k in PASS_AT},
-    "area": curve_area("greedy"),
+    "area": lambda result: score_of(result).area,
     "reward": mean_of("reward"),
     "entropy": mean_of("entropy/mean"),
     "frozen entropy": end_of("entropy"),
@@ -154,10 +149,3 @@ def tuning_rows(spec: Spec, results: Sequence[Result]) -> list[CellRow]:
             of_cell = [run for run in scores if (run.arm, run.cell) == (arm.name, cell) and run.stage != REPORT]
             rows.append(CellRow(arm.name, cell, {run.seed: scores[run] for run in of_cell}, cell == point))
     return rows
-
-
-def pass_curve(runs: dict[int, Result]) -> tuple[Floats, list[Interval]]:
-    """k, and pass@k over the seeds."""
-    return np.array(PASS_AT, dtype=np.float64), [
-        mean_over_seeds([passed(k)(each) for each in runs.values()]) for k in PASS_AT
-    ]

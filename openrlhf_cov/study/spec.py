@@ -318,9 +318,7 @@ def _text(content: Any, place: str) -> str:
 
 
 def _word(value: Any, place: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
-        raise ValueError(f"{place} has numbers or words, got {_short(value)}")
-    if not _words(str(value), place):
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or not _words(str(value), place):
         raise ValueError(f"{place} has numbers or words, got {_short(value)}")
     return str(value)
 

@@ -60,24 +60,16 @@ def _digit_wise(problem: Addition) -> str:
     return f"{units_a}+{units_b}={units_a + units_b};{tens_a}+{tens_b}={tens_a + tens_b};{problem.label}"
 
 
-def _swapped_operands(problem: Addition) -> str:
-    return f"{problem.b}+{problem.a};{problem.label}"
-
-
 def _tens_then_units(problem: Addition) -> str:
     (tens_a, units_a), (tens_b, units_b) = divmod(problem.a, 10), divmod(problem.b, 10)
     return f"{10 * tens_a}+{10 * tens_b}={10 * (tens_a + tens_b)};{units_a + units_b};{problem.label}"
 
 
-def _direct(problem: Addition) -> str:
-    return problem.label
-
-
 ANSWER_STYLES: dict[str, tuple[float, Callable[[Addition], str]]] = {
     "digit_wise": (0.3, _digit_wise),
-    "swapped_operands": (0.25, _swapped_operands),
+    "swapped_operands": (0.25, lambda problem: f"{problem.b}+{problem.a};{problem.label}"),
     "tens_then_units": (0.2, _tens_then_units),
-    "direct": (0.25, _direct),
+    "direct": (0.25, lambda problem: problem.label),
 }
 """Name of a style -> its probability and its writer. Several styles give the policy an entropy to lose."""
 

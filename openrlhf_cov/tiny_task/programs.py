@@ -35,37 +35,31 @@ class Part:
     """What one word of a prompt means, how it is written, and how careless programmers write it."""
 
     meaning: Callable
-    right: tuple[str, ...]
-    slips: tuple[str, ...]
+    right: Sequence[str]
+    slips: Sequence[str]
     carelessness: float
     """How often the base policy's teachers write a slip."""
 
 
-def _part(meaning: Callable, right: Sequence[str], slips: Sequence[str], carelessness: float) -> Part:
-    return Part(meaning, tuple(right), tuple(slips), carelessness)
-
-
 KEEP = {
-    "above": _part(lambda v, k: v > k, ["v>{k}"], ["v>={k}"], 0.6),
-    "below": _part(lambda v, k: v < k, ["v<{k}"], ["v<={k}"], 0.25),
-    "multiples of": _part(lambda v, k: v % k == 0, ["v%{k}==0"], ["v%{k}", "v//{k}==0"], 0.3),
-    "except": _part(lambda v, k: v != k, ["v!={k}"], ["v>{k}"], 0.2),
+    "above": Part(lambda v, k: v > k, ["v>{k}"], ["v>={k}"], 0.6),
+    "below": Part(lambda v, k: v < k, ["v<{k}"], ["v<={k}"], 0.25),
+    "multiples of": Part(lambda v, k: v % k == 0, ["v%{k}==0"], ["v%{k}", "v//{k}==0"], 0.3),
+    "except": Part(lambda v, k: v != k, ["v!={k}"], ["v>{k}"], 0.2),
 }
 CHANGE = {
-    "plus": _part(lambda v, k: v + k, ["v+{k}", "{k}+v"], ["v*{k}"], 0.1),
-    "minus": _part(lambda v, k: v - k, ["v-{k}"], ["{k}-v"], 0.55),
-    "times": _part(lambda v, k: v * k, ["v*{k}", "{k}*v"], ["v+{k}"], 0.15),
-    "modulo": _part(lambda v, k: v % k, ["v%{k}"], ["v//{k}"], 0.3),
+    "plus": Part(lambda v, k: v + k, ["v+{k}", "{k}+v"], ["v*{k}"], 0.1),
+    "minus": Part(lambda v, k: v - k, ["v-{k}"], ["{k}-v"], 0.55),
+    "times": Part(lambda v, k: v * k, ["v*{k}", "{k}*v"], ["v+{k}"], 0.15),
+    "modulo": Part(lambda v, k: v % k, ["v%{k}"], ["v//{k}"], 0.3),
 }
 GIVE = {
-    "first": _part(lambda y, k: y[:k], ["{y}[:{k}]"], ["{y}[{k}]"], 0.15),
-    "last": _part(lambda y, k: y[-k:], ["{y}[-{k}:]"], ["{y}[{k}:]", "{y}[:-{k}]"], 0.6),
-    "largest": _part(
-        lambda y, k: sorted(y)[-k:], ["sorted({y})[-{k}:]"], ["sorted({y})[:{k}]", "max({y})[:{k}]"], 0.3
-    ),
-    "smallest": _part(lambda y, k: sorted(y)[:k], ["sorted({y})[:{k}]"], ["sorted({y})[-{k}:]", "min({y})"], 0.2),
-    "every": _part(lambda y, k: y[::k], ["{y}[::{k}]"], ["{y}[:{k}]"], 0.35),
-    "total modulo": _part(lambda y, k: sum(y) % k, ["sum({y})%{k}"], ["sum({y})//{k}", "sum({y}%{k})"], 0.25),
+    "first": Part(lambda y, k: y[:k], ["{y}[:{k}]"], ["{y}[{k}]"], 0.15),
+    "last": Part(lambda y, k: y[-k:], ["{y}[-{k}:]"], ["{y}[{k}:]", "{y}[:-{k}]"], 0.6),
+    "largest": Part(lambda y, k: sorted(y)[-k:], ["sorted({y})[-{k}:]"], ["sorted({y})[:{k}]", "max({y})[:{k}]"], 0.3),
+    "smallest": Part(lambda y, k: sorted(y)[:k], ["sorted({y})[:{k}]"], ["sorted({y})[-{k}:]", "min({y})"], 0.2),
+    "every": Part(lambda y, k: y[::k], ["{y}[::{k}]"], ["{y}[:{k}]"], 0.35),
+    "total modulo": Part(lambda y, k: sum(y) % k, ["sum({y})%{k}"], ["sum({y})//{k}", "sum({y}%{k})"], 0.25),
 }
 BEGINNINGS = (f"{FUNCTION}=lambda x:", f"def {FUNCTION}(x):return ")
 FORGOTTEN_BRACKET = 0.04

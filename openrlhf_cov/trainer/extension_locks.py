@@ -13,8 +13,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_cov.utils.open_files import open_files
-
 logger = logging.getLogger(__name__)
 
 LOCAL = frozenset("bcachefs btrfs ext2 ext3 ext4 f2fs jfs overlay ramfs reiserfs tmpfs xfs zfs".split())
@@ -69,6 +67,19 @@ def is_local(folder: Path) -> bool:
     mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}  # the last hides others
     real = folder.resolve()
     return next((mounts[path] for path in (real, *real.parents) if path in mounts), None) in LOCAL
+
+
+def open_files() -> dict[str, int]:
+    """Files that processes have open, as far as this user may see -> process id; none where psutil is not there."""
+    try:
+        import psutil
+    except ImportError:
+        return {}
+    found = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # gone meanwhile, or of another user
+            found |= {file.path: process.pid for file in process.open_files()}
+    return found
 
 
 def remove_stale_locks(sleep: Callable[[float], None] = time.sleep) -> list[Path]:

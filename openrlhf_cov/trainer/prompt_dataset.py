@@ -7,8 +7,7 @@ from openrlhf.datasets import PromptDataset
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.config import RewardConfig
-from openrlhf_cov.rewards.labels import label_of
-from openrlhf_cov.rewards.loading import label_check, load_reward_module
+from openrlhf_cov.rewards.loading import label_check, label_of, load_reward_module
 
 logger = init_logger(__name__)
 

@@ -71,7 +71,7 @@ class GlooWeightTransferEngine(WeightTransferEngine[GlooInitInfo, Bucket]):
             torch.empty(shape, dtype=dtype, device="meta")
             for shape, dtype in zip(update_info.shapes, dtypes, strict=False)
         ]
-        buffer = torch.empty(sum(_num_bytes(meta) for meta in metas), dtype=torch.uint8)
+        buffer = torch.empty(sum(meta.nbytes for meta in metas), dtype=torch.uint8)
         _broadcast(self._group, buffer)
         self.model.load_weights(zip(update_info.names, unpack(buffer, metas), strict=True))
 
@@ -174,13 +174,9 @@ def pack(tensors: list[Tensor]) -> Tensor:
 
 def unpack(buffer: Tensor, metas: list[Tensor]) -> list[Tensor]:
     """Inverse of ``pack``; ``metas`` carry the shapes and dtypes."""
-    chunks = buffer.split([_num_bytes(meta) for meta in metas])
+    chunks = buffer.split([meta.nbytes for meta in metas])
     # clone: a view that starts off the dtype's alignment cannot be reinterpreted
     return [chunk.clone().view(meta.dtype).view(meta.shape) for chunk, meta in zip(chunks, metas, strict=True)]
-
-
-def _num_bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def _gathered(params: list[nn.Parameter], zero_stage: int):

@@ -51,7 +51,8 @@ class _Single:
 
     def reader(self) -> Read:
         """The reduced value itself."""
-        return partial(_read_number, self.name)
+        name = self.name
+        return lambda parts: {name: parts.item()}
 
 
 class Sum(_Single):
@@ -210,25 +211,17 @@ class MetricBuffer:
     def reduce(self, all_reduce: AllReduce) -> dict[str, float]:
         """Values of everything recorded since the last call, over all ranks; empties the buffer."""
         values = {}
-        for op, combine in (("sum", _sum), ("max", _largest)):
+        for op, combine in (("sum", torch.sum), ("max", torch.amax)):
             keys = sorted(key for key in self._parts if key[0] == op)
             if not keys:
                 continue
-            local = [combine(torch.stack(self._parts[key])) for key in keys]
+            local = [combine(torch.stack(self._parts[key]), 0) for key in keys]
             # one copy to the host for all metrics of an operation, not one for each
             reduced = all_reduce(torch.cat(local), op).cpu().split([len(parts) for parts in local])
             for key, parts in zip(keys, reduced, strict=True):
                 values |= self._readers[key](parts)
         self.__init__()
         return values
-
-
-def _sum(stacked: Tensor) -> Tensor:
-    return stacked.sum(0)
-
-
-def _largest(stacked: Tensor) -> Tensor:
-    return stacked.amax(0)
 
 
 def _read_mean(name: str, parts: Tensor) -> dict[str, float]:
@@ -239,10 +232,6 @@ def _read_mean(name: str, parts: Tensor) -> dict[str, float]:
 def _read_effective_share(name: str, parts: Tensor) -> dict[str, float]:
     total, squares, count = parts.tolist()
     return {name: total**2 / (count * squares) if squares else math.nan}
-
-
-def _read_number(name: str, parts: Tensor) -> dict[str, float]:
-    return {name: parts.item()}
 
 
 def _scalar(value: Tensor | float) -> Tensor:

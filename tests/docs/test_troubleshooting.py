@@ -40,12 +40,23 @@ def collapsed(text: str) -> str:
     return re.sub(rf"{PLACE}(?:\s*{PLACE})+", PLACE, " ".join(text.split()))
 
 
-def message_of(call: ast.Call) -> str:
-    """What a call says; ``Settings.require(name, fits, what, then)`` puts it together."""
+def message_of(call: ast.Call, flags: dict[str, str]) -> str:
+    """What a call says; ``Settings.require(name, fits, what, then)`` puts it together with the field's flag."""
     if ast.unparse(call.func).endswith(".require") and len(call.args) > 2:
         name, what, *then = (template(call.args[place]) for place in (0, *range(2, len(call.args))))
-        return f"--{name} {what}, got {PLACE}{''.join(then)}"
+        return f"--{flags.get(name, name)} {what}, got {PLACE}{''.join(then)}"
     return template(call.args[0])
+
+
+def flags_of(tree: ast.Module) -> dict[str, str]:
+    """{field of settings in a module: its flag} of those whose flag is called otherwise."""
+    fields = [node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call)]
+    return {
+        ast.unparse(field.target): ast.literal_eval(keyword.value)
+        for field in fields
+        for keyword in field.value.keywords
+        if keyword.arg == "flag"
+    }
 
 
 def is_for_users(path: str, call: ast.Call, text: str) -> bool:
@@ -59,9 +70,10 @@ def is_for_users(path: str, call: ast.Call, text: str) -> bool:
 
 def messages_of(path: str, tree: ast.Module) -> Iterator[str]:
     """Messages of a module that say something themselves; the others pass on what another one says."""
+    flags = flags_of(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and node.args:
-            text = re.sub(PROGRAM, "", collapsed(message_of(node)))
+            text = re.sub(PROGRAM, "", collapsed(message_of(node, flags)))
             words = re.findall(r"[A-Za-z]{2,}", re.sub(r"--[\w.]+", "", text))
             if len(words) >= 2 and is_for_users(path, node, text):
                 yield text
@@ -107,6 +119,8 @@ def test_a_message_is_read_from_source():
     assert list(messages_of("x.py", ast.parse('raise ValueError("for programmers")'))) == []
     required = 'self.require("mib", lambda mib: mib > 0, "is a size above 0", "; 8 will do")'
     assert list(messages_of("x.py", ast.parse(required))) == ["--mib is a size above 0, got …; 8 will do"]
+    named = f'mib: int = setting(1, "size", flag="x.mib")\n{required}'
+    assert list(messages_of("x.py", ast.parse(named))) == ["--x.mib is a size above 0, got …; 8 will do"]
     assert list(messages_of("x.py", ast.parse('sys.stderr.write(f"x: error: no yard {z}\\n")'))) == ["no yard …"]
     assert list(messages_of("x.py", ast.parse('sys.stderr.write(f"x: {y} of {z} done")'))) == []
     assert list(messages_of("rewards/sources.py", ast.parse('raise ValueError("no such label")'))) == ["no such label"]

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from openrlhf_cov.trainer import extension_locks
-from openrlhf_cov.trainer.extension_locks import YOUNG, Locks, find_locks, is_local, remove_stale_locks
+from openrlhf_cov.trainer.extension_locks import YOUNG, Locks, find_locks, is_local, open_files, remove_stale_locks
 
 
 @pytest.fixture
@@ -216,3 +216,9 @@ def test_several_actors_of_a_node_take_turns(folder, monkeypatch):
         list(pool.map(actor, range(4)))
     assert removed == [lock]
     assert max(most) == 1
+
+
+def test_what_this_process_has_open(tmp_path):
+    with (tmp_path / "lock").open("w"):
+        assert open_files()[str(tmp_path / "lock")] == os.getpid()
+    assert str(tmp_path / "lock") not in open_files()

@@ -49,7 +49,7 @@ MODULES = (
 
 ON_THE_HOST = {
     "of settings": "adaptive_entropy.bonus",
-    "of flags": "method.Method.has responses.several_samples psr.mean_of_tokens method.Method.clip_of",
+    "of flags": "method.Method.has psr.mean_of_tokens method.Method.clip_of",
     "of the values that were logged": "clip_cov.idle kl_cov.idle method.Method.idle",
     "on the controller": (
         "entrocraft.estimate nsr.estimate passk.estimate psr.estimate qae.estimate w_reinforce.estimate "

@@ -1,62 +1,14 @@
 """The methods against entropy collapse, one file each."""
 
-from openrlhf_cov.models.method import Method
-from openrlhf_cov.models.methods import (
-    adaptive_clip,
-    adaptive_entropy,
-    cegppo,
-    cispo,
-    clip_cov,
-    cw_grpo,
-    dppo,
-    entrocraft,
-    entropy_advantage,
-    erc,
-    gmpo,
-    gspo_token,
-    kl_cov,
-    lp_reg,
-    nsr,
-    passk,
-    positive_weight,
-    psr,
-    qae,
-    random_drop,
-    repo_r,
-    sapo,
-    stare,
-    steer,
-    top_entropy,
-    w_reinforce,
-)
+from importlib import import_module
 
-MODULES = (
-    clip_cov,
-    kl_cov,
-    lp_reg,
-    top_entropy,
-    erc,
-    random_drop,
-    steer,
-    cw_grpo,
-    stare,
-    positive_weight,
-    entropy_advantage,
-    repo_r,
-    cispo,
-    gspo_token,
-    dppo,
-    sapo,
-    cegppo,
-    gmpo,
-    qae,
-    passk,
-    psr,
-    nsr,
-    w_reinforce,
-    entrocraft,
-    adaptive_clip,
-    adaptive_entropy,
-)
+from openrlhf_cov.models.method import Method
+
+NAMES = (
+    "clip_cov kl_cov lp_reg top_entropy erc random_drop steer cw_grpo stare positive_weight "
+    "entropy_advantage repo_r cispo gspo_token dppo sapo cegppo gmpo "
+    "qae passk psr nsr w_reinforce entrocraft adaptive_clip adaptive_entropy"
+).split()
 """What selects comes first: the metrics of selected tokens are those of the first method that picks any."""
+MODULES = tuple(import_module(f"{__name__}.{name}") for name in NAMES)
 METHODS: dict[str, Method] = {module.METHOD.name: module.METHOD for module in MODULES}

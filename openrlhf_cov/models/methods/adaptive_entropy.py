@@ -21,7 +21,6 @@ class AdaptiveEntropySettings(Settings):
     )
 
     def check(self) -> None:
-        """Called when the settings are made."""
         self.require("entropy_bonus", lambda bonus: 0.0 <= bonus < math.inf, "is a finite number of at least 0")
 
 

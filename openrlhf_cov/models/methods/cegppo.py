@@ -27,7 +27,6 @@ class CegppoSettings(Settings):
     cegppo_dual_clip: float = setting(10.0, "ratio above which a token with a negative advantage has no gradient")
 
     def check(self) -> None:
-        """Called when the settings are made."""
         for name in ("cegppo_beta1", "cegppo_beta2"):
             self.require(name, lambda share: 0.0 <= share < math.inf, "is a share of a gradient of at least 0")
         low, high = self.cegppo_clip

@@ -23,7 +23,6 @@ class CispoSettings(Settings):
     cispo_floor: float = setting(0.0, "smallest importance weight; the published method has none")
 
     def check(self) -> None:
-        """Called when the settings are made."""
         self.require(
             "cispo_cap",
             lambda ratio: 1.0 <= ratio < math.inf,

@@ -25,7 +25,6 @@ class ClipCovSettings(Settings):
     clip_cov_ub: float = setting(5.0, "upper bound of the covariance band")
 
     def check(self) -> None:
-        """Called when the settings are made."""
         if not self.clip_cov_lb < self.clip_cov_ub:
             raise ValueError(
                 f"--clip_cov_lb must lie below --clip_cov_ub, got {self.clip_cov_lb} and {self.clip_cov_ub}"

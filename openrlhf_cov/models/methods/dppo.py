@@ -44,7 +44,6 @@ class DppoSettings(Settings):
     )
 
     def check(self) -> None:
-        """Called when the settings are made."""
         highest = 1.0 if self.dppo_divergence == "tv" else math.inf
         if not 0.0 <= self.dppo_delta < highest:
             raise ValueError(

@@ -27,7 +27,6 @@ class EntrocraftSettings(Settings):
     )
 
     def check(self) -> None:
-        """Called when the settings are made."""
         for name in ("entrocraft_low", "entrocraft_high"):
             self.require(name, lambda nats: 0.0 < nats < math.inf, "is an entropy above 0, in nats")
         band = (self.entrocraft_low, self.entrocraft_high)

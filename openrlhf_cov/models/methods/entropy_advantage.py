@@ -31,7 +31,6 @@ class EntropyAdvantageSettings(Settings):
     )
 
     def check(self) -> None:
-        """Called when the settings are made."""
         self.require("entropy_advantage_coef", lambda a: 0.0 <= a < math.inf, "is a finite number of at least 0")
         self.require(
             "entropy_advantage_kappa",

@@ -20,7 +20,6 @@ class GmpoSettings(Settings):
     gmpo_clip: float = setting(0.4, "bound of a token's log ratio, in nats: 0.4 is a ratio in (0.67, 1.49)")
 
     def check(self) -> None:
-        """Called when the settings are made."""
         self.require(
             "gmpo_clip",
             lambda clip: 0.0 < clip <= LOG_RATIO_LIMIT,

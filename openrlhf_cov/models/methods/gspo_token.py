@@ -22,7 +22,6 @@ class GspoTokenSettings(Settings):
     )
 
     def check(self) -> None:
-        """Called when the settings are made."""
         low, high = self.gspo_token_clip
         if not (0.0 <= low <= 1.0 and 0.0 <= high < math.inf):
             raise ValueError(f"--gspo_token_clip takes distances from 1, LOW in [0, 1] and HIGH, got {low} and {high}")

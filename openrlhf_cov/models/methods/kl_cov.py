@@ -36,7 +36,6 @@ class KlCovSettings(Settings):
     )
 
     def check(self) -> None:
-        """Called when the settings are made."""
         self.require("ppo_kl_coef", lambda coef: 0.0 <= coef < math.inf, "is a finite number of at least 0")
 
 

@@ -30,7 +30,6 @@ class PasskSettings(Settings):
     passk_k: int = setting(4, "responses of a set; 1 is GRPO with the population's deviation")
 
     def check(self) -> None:
-        """Called when the settings are made."""
         self.require("passk_k", lambda k: k >= 1, "is a number of responses of at least 1")
 
 

@@ -26,7 +26,6 @@ class PositiveWeightSettings(Settings):
     )
 
     def check(self) -> None:
-        """Called when the settings are made."""
         self.require("positive_weight", lambda factor: 0.0 <= factor <= 1.0, "is a factor in [0, 1]")
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Groups, Method
-from openrlhf_cov.models.responses import several_samples
 from openrlhf_cov.settings import Settings, setting
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ class QaeSettings(Settings):
     )
 
     def check(self) -> None:
-        """Called when the settings are made."""
         self.require("qae_quantile", lambda level: 0.0 < level < 1.0, "is a level in (0, 1), not percent")
 
 
@@ -52,7 +50,8 @@ def estimate(settings: QaeSettings, groups: Groups) -> Tensor:
 
 def refuses(settings: QaeSettings, flags: Mapping[str, Any]) -> str | None:
     """A group has more than one response."""
-    return several_samples("qae", flags)
+    n = flags["rollout.n_samples_per_prompt"]
+    return None if n > 1 else f"--method qae compares a group's responses: --rollout.n_samples_per_prompt is {n}"
 
 
 METHOD = Method(

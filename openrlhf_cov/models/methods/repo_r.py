@@ -34,7 +34,6 @@ class RepoRSettings(Settings):
     )
 
     def check(self) -> None:
-        """Called when the settings are made."""
         self.require("repo_zeta", math.isfinite, "is a finite number")
 
 

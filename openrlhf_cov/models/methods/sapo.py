@@ -21,7 +21,6 @@ class SapoSettings(Settings):
     sapo_tau_neg: float = setting(1.05, "the same with a negative one; larger, so that these fade sooner")
 
     def check(self) -> None:
-        """Called when the settings are made."""
         for name in ("sapo_tau_pos", "sapo_tau_neg"):
             self.require(name, lambda tau: 0.0 < tau < math.inf, "is a finite number above 0")
 

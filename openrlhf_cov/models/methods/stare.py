@@ -33,7 +33,6 @@ class StareSettings(Settings):
     )
 
     def check(self) -> None:
-        """Called when the settings are made."""
         self.require("stare_frac", lambda part: 0.0 < part <= 1.0, "is a fraction of tokens in (0, 1], not percent")
         self.require(
             "stare_strength",

@@ -35,7 +35,6 @@ class SteerSettings(Settings):
     )
 
     def check(self) -> None:
-        """Called when the settings are made."""
         self.require("steer_min", lambda weight: 0.0 < weight <= 1.0, "is a weight in (0, 1]")
         self.require("steer_max", lambda weight: 1.0 <= weight < math.inf, "is a finite weight of at least 1")
 

@@ -31,7 +31,6 @@ class TopEntropySettings(Settings):
     )
 
     def check(self) -> None:
-        """Called when the settings are made."""
         self.require(
             "top_entropy_frac",
             lambda part: 0.0 < part < 1.0,

@@ -24,7 +24,6 @@ class WReinforceSettings(Settings):
     w_reinforce_lambda: float = setting(0.1, "advantage of a right response; a wrong one has -1")
 
     def check(self) -> None:
-        """Called when the settings are made."""
         self.require(
             "w_reinforce_lambda",
             lambda weight: 0.0 < weight <= 1.0,

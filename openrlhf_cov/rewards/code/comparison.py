@@ -120,9 +120,7 @@ def read_value(packed: Any) -> Any:
 
 def _key(key: Any) -> str:
     """A key as JSON writes it."""
-    if key is None or isinstance(key, bool):
-        return json.dumps(key)
-    return key if isinstance(key, str) else str(key)
+    return json.dumps(key) if key is None or isinstance(key, bool) else str(key)
 
 
 def _same(value: Any, expected: Any, tolerance: float) -> bool:

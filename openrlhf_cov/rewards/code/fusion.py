@@ -13,10 +13,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.rewards.code.comparison import compare_outputs, read_value, same_value, shown
+from openrlhf_cov.rewards.code.comparison import compare_outputs, read_value, shown
 from openrlhf_cov.rewards.code.inside import program as inside
 from openrlhf_cov.rewards.code.inside import wire
-from openrlhf_cov.rewards.code.judge import Failure, ProgramBudget, Status, Verdict
+from openrlhf_cov.rewards.code.judge import Failure, ProgramBudget, Status, Verdict, checked_by, is_expected
 from openrlhf_cov.rewards.code.sandbox import SandboxError
 from openrlhf_cov.rewards.code.tests import Tests
 
@@ -100,10 +100,7 @@ def judge_by_service(sandbox: str, program: str, tests: Tests, budget: ProgramBu
     passed = sum(outcome is None for outcome in outcomes)
     if first is None and passed < total:
         first = Failure("error", "not all tests were run")
-    seconds = time.monotonic() - started
-    if first is None:
-        return Verdict(status="passed", passed=passed, total=total, seconds=seconds)
-    return Verdict(status=first.status, passed=passed, total=total, seconds=seconds, detail=first.detail)
+    return Verdict.of(first, passed, total, started)
 
 
 class Service:
@@ -200,25 +197,15 @@ def _by_calls(service: Service, program: str, tests: Tests) -> list[Failure | No
         except (ValueError, TypeError, KeyError, RecursionError, ArithmeticError, AttributeError):
             outcomes.append(Failure("error", str(reply.get("error"))))
             continue
-        alone = tests.unwrap and isinstance(expected, list) and len(expected) == 1
-        wanted = [expected, *(expected if alone else [])]
-        right = any(same_value(value, each, tests.tolerance, tests.unordered) for each in wanted)
+        right = is_expected(value, expected, tests)
         outcomes.append(None if right else Failure("wrong", f"returned {shown(value)}"))
     return outcomes if len(outcomes) == len(tests.cases) else [*outcomes, _ended(status)]
 
 
 def _by_assertions(service: Service, program: str, tests: Tests) -> list[Failure | None]:
     request = {"mode": "served", "source": program, "prelude": tests.prelude}
-    asserts = tests.kind == "asserts"
-    checked = {
-        "setup": tests.setup if asserts else tests.cases[0],
-        "asserts": list(tests.cases) if asserts else [],
-        "function": tests.function,
-        "functions": not asserts,
-        "stop": service.budget.stop,
-    }
     try:
-        status, replies = _drive(service, request, [], checked)
+        status, replies = _drive(service, request, [], checked_by(tests, service.budget))
     except Failure as failure:
         return [failure]
     if not replies:

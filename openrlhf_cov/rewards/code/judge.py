@@ -15,7 +15,7 @@ from typing import Any, Literal
 from openrlhf_cov.rewards.code.comparison import compare_outputs, read_value, same_value, shown
 from openrlhf_cov.rewards.code.inside import program as inside
 from openrlhf_cov.rewards.code.inside import wire
-from openrlhf_cov.rewards.code.sandbox import MOST_WAITED, Limits, ProgramEnd, RunningProgram, Sandbox, readable
+from openrlhf_cov.rewards.code.sandbox import MOST_WAITED, Limits, ProgramEnd, Sandbox, readable
 from openrlhf_cov.rewards.code.tests import Tests
 
 Status = Literal["passed", "wrong", "presentation", "error", "time", "memory", "output", "syntax", "no_code"]
@@ -51,6 +51,12 @@ class Verdict:
     """Wall clock."""
     detail: str = ""
 
+    @classmethod
+    def of(cls, first: "Failure | None", passed: int, total: int, started: float) -> "Verdict":
+        """By the first failure, of tests that began at ``started`` (of ``time.monotonic``)."""
+        status, detail = (first.status, first.detail) if first else ("passed", "")
+        return cls(status=status, passed=passed, total=total, seconds=time.monotonic() - started, detail=detail)
+
     @property
     def share(self) -> float:
         """Of the tests that passed."""
@@ -72,14 +78,7 @@ def judge(sandbox: Sandbox, program: str, tests: Tests, budget: ProgramBudget) -
     run = _Judging(sandbox, program, tests, budget, started + budget.total_seconds)
     outcome = {"stdin": run.stdin, "calls": run.calls, "asserts": run.assertions, "pytest": run.assertions}[tests.kind]
     failures, passed, total = outcome()
-    first = failures[0] if failures else None
-    return Verdict(
-        status=first.status if first else "passed",
-        passed=passed,
-        total=total,
-        seconds=time.monotonic() - started,
-        detail=first.detail if first else "",
-    )
+    return Verdict.of(failures[0] if failures else None, passed, total, started)
 
 
 Outcome = tuple[list[Failure], int, int]
@@ -113,7 +112,8 @@ class _Judging:
             self._request("script"), self._budget.limits(self._seconds), given.encode(errors="surrogatepass")
         )
         ending = process.finish(self._test_deadline())
-        raise_for(ending)
+        if failure := failure_of(ending):
+            raise failure
         waited = max(0.0, time.monotonic() - started - ending.seconds)
         self._deadline = min(self._latest, self._deadline + waited)  # it was no time of the program's
         text = ending.stdout.decode(errors="replace")
@@ -145,7 +145,8 @@ class _Judging:
             except Lost as lost:
                 killed = lost.failure()
                 process.kill("time") if killed else None
-            ending = self._ended(process, ours)
+            ours.close()  # nothing more is asked
+            ending = process.finish(time.monotonic() + WALL_EXTRA)
             if len(failures) + passed < len(cases) and (not failures or not self._budget.stop):
                 failures.append(killed or failure_of(ending) or Failure("error", "the program ended early"))
         return failures, passed, len(cases)
@@ -162,15 +163,8 @@ class _Judging:
             raise
         except (ValueError, TypeError, KeyError, RecursionError, ArithmeticError, AttributeError) as error:
             raise Failure("wrong", f"the value is no plain data: {error}") from None
-        if not self._same(value, expected):
+        if not is_expected(value, expected, self._tests):
             raise Failure("wrong", f"returned {shown(value)}")
-
-    def _same(self, value: Any, expected: Any) -> bool:
-        tests = self._tests
-        if same_value(value, expected, tests.tolerance, tests.unordered):
-            return True
-        alone = tests.unwrap and isinstance(expected, list) and len(expected) == 1
-        return alone and same_value(value, expected[0], tests.tolerance, tests.unordered)
 
     def assertions(self) -> Outcome:
         """A process for the program and one for the tests, which reports each."""
@@ -178,14 +172,7 @@ class _Judging:
         reading, writing = os.pipe()
         with ours, theirs, open(reading, "rb", buffering=0) as pipe:
             program = self._sandbox.start(self._request("served"), self._whole_limits(), channel=ours)
-            request = {
-                "mode": "tests",
-                "setup": self._tests.setup if self._tests.kind == "asserts" else self._tests.cases[0],
-                "asserts": list(self._tests.cases) if self._tests.kind == "asserts" else [],
-                "function": self._tests.function,
-                "functions": self._tests.kind == "pytest",
-                "stop": self._budget.stop,
-            }
+            request = {"mode": "tests"} | checked_by(self._tests, self._budget)
             checker = self._sandbox.start(request, self._whole_limits(), channel=theirs, results=writing)
             for end in (ours, theirs):
                 end.close()
@@ -219,11 +206,6 @@ class _Judging:
             return total, outcomes, lost.failure()
         return total, outcomes, None
 
-    def _ended(self, process: RunningProgram, channel: socket.socket) -> ProgramEnd:
-        """How the process ends when nothing more is asked."""
-        channel.close()
-        return process.finish(time.monotonic() + WALL_EXTRA)
-
     def _request(self, mode: str) -> dict[str, Any]:
         return {"mode": mode, "source": self._program, "prelude": self._tests.prelude}
 
@@ -235,11 +217,23 @@ class _Judging:
         return min(self._deadline, time.monotonic() + WALL_FACTOR * self._seconds + WALL_EXTRA)
 
 
-def raise_for(ending: ProgramEnd) -> None:
-    """Raise the failure that an ending is."""
-    failure = failure_of(ending)
-    if failure:
-        raise failure
+def is_expected(value: Any, expected: Any, tests: Tests) -> bool:
+    """Whether a call gave what its test expects, or what that holds alone where the tests say so."""
+    alone = tests.unwrap and isinstance(expected, list) and len(expected) == 1
+    wanted = [expected, *(expected if alone else [])]
+    return any(same_value(value, each, tests.tolerance, tests.unordered) for each in wanted)
+
+
+def checked_by(tests: Tests, budget: ProgramBudget) -> dict[str, Any]:
+    """Assertions, or a file for pytest, as ``inside/testing.py`` takes them."""
+    asserts = tests.kind == "asserts"
+    return {
+        "setup": tests.setup if asserts else tests.cases[0],
+        "asserts": list(tests.cases) if asserts else [],
+        "function": tests.function,
+        "functions": not asserts,
+        "stop": budget.stop,
+    }
 
 
 def failure_of(ending: ProgramEnd) -> Failure | None:

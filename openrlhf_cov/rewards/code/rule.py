@@ -80,11 +80,6 @@ def grade_code(response: str, label: str, config: RewardConfig) -> Grade:
     return _grade(verdict, program, cached=False)
 
 
-def check_code_label(label: str) -> None:
-    """Tests that can be run."""
-    parse_tests(label)
-
-
 def check_code_ready(config: RewardConfig) -> None:
     """UsageError, in one line, where no program can be run; for a sandbox of this machine one is started to see."""
     if config.code_sandbox.startswith(PREFIX):

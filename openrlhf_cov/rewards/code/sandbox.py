@@ -162,11 +162,12 @@ class Sandbox:
         path = shutil.which(BUBBLEWRAP)
         if path is None:
             raise SandboxError(f"{BUBBLEWRAP} is not installed (Debian, Ubuntu: apt install bubblewrap)")
-        self._user = NOBODY if os.getuid() == 0 else os.getuid()
+        self._uid_inside = INSIDE_NOBODY if os.getuid() == 0 else os.getuid()
         self._control, theirs = socket.socketpair()
         with ExitStack() as stack:
             stack.enter_context(theirs)
-            passed, how = [theirs.fileno()], ["--unshare-user", "--uid", str(self._user), "--gid", str(self._user)]
+            user = str(self._uid_inside)
+            passed, how = [theirs.fileno()], ["--unshare-user", "--uid", user, "--gid", user]
             if os.getuid() == 0:
                 namespace = _user_namespace()
                 stack.callback(os.close, namespace)
@@ -258,10 +259,6 @@ class Sandbox:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def _uid_inside(self) -> int:
-        return INSIDE_NOBODY if self._user == NOBODY and os.getuid() == 0 else self._user
 
     def _await_ready(self) -> None:
         self._control.settimeout(START_SECONDS)

@@ -23,7 +23,6 @@ STREAMS = frozenset(("redirect_stdout", "redirect_stderr", "stdin", "stdout", "s
 SKIPPED = frozenset(("skip", "skipif", "skipIf", "skipUnless", "xfail", "expectedFailure", "usefixtures"))
 """Decorators that a test is not run for, or is to fail for."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def parsed(source: str, name: str) -> ast.Module:
@@ -75,10 +74,10 @@ def check_file(source: str) -> None:
 def _tests(tree: ast.Module) -> Iterator[tuple[ast.ClassDef | None, Function]]:
     """The functions that are tests, each with its class."""
     for node in tree.body:
-        if isinstance(node, FUNCTION) and node.name.startswith("test"):
+        if isinstance(node, Function) and node.name.startswith("test"):
             yield None, node
         elif isinstance(node, ast.ClassDef) and _is_suite(node):
-            yield from ((node, each) for each in node.body if isinstance(each, FUNCTION) and each.name[:4] == "test")
+            yield from ((node, each) for each in node.body if isinstance(each, Function) and each.name[:4] == "test")
 
 
 def _is_suite(node: ast.ClassDef) -> bool:
@@ -195,7 +194,7 @@ def _own_nodes(function: Function) -> Iterator[ast.AST]:
     while left:
         node = left.pop()
         yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+        if not isinstance(node, Function | ast.Lambda | ast.ClassDef):
             left += ast.iter_child_nodes(node)
 
 

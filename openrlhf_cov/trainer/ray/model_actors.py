@@ -82,13 +82,10 @@ class CheckpointedActor(PreparedNode):
 
     model_name: str
     """The model's in flags and folders: actor or critic."""
+    engine: Any
+    """The model's in DeepSpeed."""
     restored: str | None = None
     """Tag of the checkpoint from which this rank started; None after a fresh start."""
-
-    @property
-    def engine(self) -> Any:
-        """The model's DeepSpeed engine."""
-        raise NotImplementedError
 
     def _setup_distributed(self, strategy) -> None:
         super()._setup_distributed(strategy)

@@ -8,8 +8,7 @@ import ast
 import importlib
 import os
 import sys
-from collections.abc import Callable
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, SimpleNamespace
@@ -167,14 +166,15 @@ def _with_engine_settings(actor_class: Any, settings: dict[str, Any], warm: bool
     """What upstream's ``create_vllm_engines`` uses of ``RolloutRayActor``: ``.options(...).remote(**kwargs)``."""
 
     def options(**actor_options) -> SimpleNamespace:
-        make = partial(warm_engines.engine, actor_class) if warm else _maker(actor_class.options(**actor_options))
-        return SimpleNamespace(remote=lambda **kwargs: make(cpu_host.engine_arguments(kwargs | settings)))
+        def remote(**kwargs) -> Any:
+            arguments = cpu_host.engine_arguments(kwargs | settings)
+            if warm:
+                return warm_engines.engine(actor_class, arguments)
+            return actor_class.options(**actor_options).remote(**arguments)
+
+        return SimpleNamespace(remote=remote)
 
     return SimpleNamespace(options=options)
-
-
-def _maker(actor_class: Any) -> Callable[[dict[str, Any]], Any]:
-    return lambda arguments: actor_class.remote(**arguments)
 
 
 def plain_class(actor_class: Any) -> type:

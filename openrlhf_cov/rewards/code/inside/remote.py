@@ -174,14 +174,6 @@ def _next(iterator: Any) -> tuple[bool, Any]:
     return False, None
 
 
-def _call(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return target(*args, **kwargs)
-
-
-def _leave(target: Any, kind: Any, error: Any) -> Any:
-    return target.__exit__(kind, error, None)
-
-
 def _contents(value: Any) -> Any:
     """What a container of a program's own class holds, whatever the class says; None of any other object."""
     for kind in (list, dict, set, bytearray):
@@ -198,7 +190,7 @@ def _reflected(name: str) -> Any:
 
 
 ACTIONS: dict[str, Any] = {
-    "call": _call,
+    "call": lambda target, args, kwargs: target(*args, **kwargs),
     "get": getattr,
     "set": setattr,
     "delete": delattr,
@@ -218,27 +210,14 @@ ACTIONS: dict[str, Any] = {
     "hash": hash,
     "copied": copy.copy,
     "deeply_copied": copy.deepcopy,
-    "leave": _leave,
+    "leave": lambda target, kind, error: target.__exit__(kind, error, None),
     "is_class_of": lambda kind, instance: isinstance(instance, kind),
     "is_base_of": lambda kind, other: issubclass(other, kind),
     **UNARY,
     **{name: getattr(operator, name) for name in (*COMPARISONS, *ARITHMETIC)},
     **{f"r{name}": _reflected(name) for name in ARITHMETIC},
 }
-READ_ONLY = frozenset(
-    (
-        "iterate",
-        "next",
-        "length",
-        "truth",
-        "item",
-        "text",
-        "shown",
-        "hash",
-        "contains",
-        *COMPARISONS,
-        *ARITHMETIC,
-        *UNARY,
-    )
+READ_ONLY = frozenset("iterate next length truth item text shown hash contains".split()).union(
+    COMPARISONS, ARITHMETIC, UNARY
 )
 """What a program may do with an object of a class of the tests, beside calls of what has a public name."""
