@@ -29,8 +29,7 @@ from openrlhf_cov.utils.terminal import Parser, say
 
 PAGE_FILE, TABLE_FILE = "study.html", "study.md"
 TIMED_STEPS = 3
-LOST = "its process was killed, perhaps for lack of memory"
-KILLED = f"{LOST}; fewer --jobs need less"
+KILLED = "its process was killed, perhaps for lack of memory; fewer --jobs need less"
 HOPELESS = 3
 """Failures without a success after which no further run is begun."""
 
@@ -149,7 +148,7 @@ def run(study: Study, jobs: int) -> str:
                 try:
                     result_of(pool, study.prepare, first[0])
                 except BrokenProcessPool as error:
-                    raise RunStopped(f"the base policy cannot be made: {LOST}") from error
+                    raise RunStopped("what makes the base policy was killed, perhaps for lack of memory") from error
                 try:
                     work(study, pool, 1, lambda alone=suspects: [run for run in due() if run in alone], running, end)
                     work(study, pool, jobs, due, running, end)

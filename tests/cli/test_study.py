@@ -275,7 +275,7 @@ class KilledAtOnce(Killed):
 def test_a_base_policy_whose_process_is_killed_is_named(tmp_path, spec_file, monkeypatch):
     forked = multiprocessing.get_context("fork")
     monkeypatch.setattr(study.multiprocessing, "get_context", lambda _: forked)
-    with pytest.raises(RunStopped, match="base policy cannot be made"):
+    with pytest.raises(RunStopped, match="what makes the base policy was killed"):
         study.run(KilledAtOnce(read_spec(spec_file()), tmp_path / "out", tmp_path), 2)
 
 

@@ -19,6 +19,7 @@ from ray import cloudpickle
 from ray.exceptions import RayError
 
 from openrlhf_cov.utils.ray_here import KEEP_ENGINES
+from openrlhf_cov.utils.terminal import say
 
 NAMESPACE = "openrlhf_cov_engines"
 ANSWER_SECONDS = 60.0
@@ -72,7 +73,7 @@ def show_outputs() -> None:
     for path, begin in _outputs.items():
         with suppress(OSError), Path(path).open("rb") as file:
             file.seek(begin)
-            sys.stderr.write(file.read().decode(errors="replace"))
+            say(file.read().decode(errors="replace"), sys.stderr)
     _outputs.clear()
 
 
