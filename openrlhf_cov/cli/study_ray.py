@@ -40,7 +40,7 @@ from openrlhf_cov.utils.metric_table import STEP_TOTAL
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, RESULT_FILE, TEST_FILE, MetricsLog, read_metrics
 from openrlhf_cov.utils.orphans import die_with_parent
 from openrlhf_cov.utils.prompts import get_template
-from openrlhf_cov.utils.ray_here import KEEP_ENGINES, ray_of_this_host, rays_of_this_host
+from openrlhf_cov.utils.ray_here import KEEP_ENGINES, is_ray_of_this_host, ray_of_this_host
 from openrlhf_cov.utils.terminal import say
 
 ASKED_FILE, TRAINED_FILE, LOG_FILE, STATE = "asked.json", "trained.json", "log.txt", "state"
@@ -201,8 +201,10 @@ class RayStudy(Study):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / ASKED_FILE, self.asked(run))
         words = ["train_ppo_ray", *self.words(run), *(["--ckpt.load_enable"] if goes_on else [])]
-        shared = self.environment.get("RAY_ADDRESS") in rays_of_this_host()
-        call(words, folder / LOG_FILE, self.environment if shared else {})  # the shared one may have ended
+        shared = (
+            self.environment if is_ray_of_this_host(self.environment.get("RAY_ADDRESS", "")) else {}
+        )  # or it ended
+        call(words, folder / LOG_FILE, shared)
         write_json(folder / TRAINED_FILE, {"step": last_step(folder)})
         shutil.rmtree(folder / STATE, ignore_errors=True)
 

@@ -38,6 +38,12 @@ def rays_of_this_host() -> frozenset[str]:
     return frozenset(found)
 
 
+def is_ray_of_this_host(address: str) -> bool:
+    """Whether a Ray with a node here has the port of host:port; its host may have several names."""
+    _, _, port = address.rpartition(":")
+    return port in {each.rpartition(":")[2] for each in rays_of_this_host()}
+
+
 def fresh_token() -> dict[str, str]:
     """Environment variables under which Ray refuses whoever lacks the token in them."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}

@@ -20,6 +20,7 @@ from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.study.plan import all_runs
 from openrlhf_cov.study.results import read_result, unpack
 from openrlhf_cov.study.spec import read_spec
+from openrlhf_cov.utils import ray_here
 from openrlhf_cov.utils.ray_here import KEEP_ENGINES
 
 ASKED = "--benchmarks aime24 --samples 4"
@@ -317,13 +318,13 @@ def test_a_training_without_a_step_has_failed(tmp_path, spec_file, monkeypatch):
         made.train(all_runs(made.spec, {})[0])
 
 
-@pytest.mark.parametrize("rays", [{"127.0.0.1:20001"}, set()], ids=["there", "ended"])
+@pytest.mark.parametrize("rays", [{"192.0.2.2:20001"}, {"127.0.0.1:20002"}], ids=["there", "ended"])
 def test_a_training_starts_its_own_ray_where_the_shared_one_has_ended(tmp_path, spec_file, monkeypatch, rays):
     trainer, made = Trainer(monkeypatch), ray_study(spec_file(), tmp_path)
     made.environment = {"RAY_ADDRESS": "127.0.0.1:20001", KEEP_ENGINES: "1"}
-    monkeypatch.setattr(study_ray, "rays_of_this_host", lambda: frozenset(rays))
+    monkeypatch.setattr(ray_here, "rays_of_this_host", lambda: frozenset(rays))
     made.train(all_runs(made.spec, {})[0])
-    assert trainer.environments == [made.environment if rays else {}]
+    assert trainer.environments == [made.environment if "192.0.2.2:20001" in rays else {}]
 
 
 @pytest.fixture
