@@ -84,6 +84,14 @@ def wait_for_end(process: subprocess.Popen, folder: Path, status: int, timeout: 
     assert ended == status, f"expected of the run {folder.name}: to end with {status}, not {ended}\n{log_of(folder)}"
 
 
+def wait_for_actors() -> None:
+    """Until those of a run whose driver was killed have ended, too: Ray ends them when it notices."""
+    deadline = time.monotonic() + 60
+    while any("ray::Cov" in " ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])):
+        assert time.monotonic() < deadline, "expected of the killed run: to leave no actor"
+        time.sleep(0.1)
+
+
 def log_of(folder: Path) -> str:
     return folder.with_suffix(".log").read_text()[-20_000:]
 
@@ -117,6 +125,7 @@ def test_a_run_survives_what_clusters_do(start, flags, tmp_path, ray):
     wait_for_steps(killed, broken, every + 1)  # the next step is being made
     killed.kill()
     killed.wait()
+    wait_for_actors()
     done = lines(broken)
     assert done == expected[: len(done)]
     saved = int(re.search(r"\d+$", (checkpoints / "latest").read_text())[0])  # of global_step or best_global_step
