@@ -11,7 +11,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -62,8 +62,8 @@ class EndedAtStart(RunStopped):
 
 
 @contextmanager
-def local_ray(num_gpus: int, num_cpus: int, log: Path, ray: Sequence[str] = ()) -> Iterator[RayAddress]:
-    """A running Ray head; ``ray``: the program, without: the one beside this Python.
+def local_ray(num_gpus: int, num_cpus: int, log: Path) -> Iterator[RayAddress]:
+    """A running Ray head.
 
     Its GPUs are logical: slots for actors. Ports and temporary folder are its own, its output goes to ``log``. It is
     stopped when the block ends, and also when this process is killed. On a busy host one of a head's processes may
@@ -71,7 +71,7 @@ def local_ray(num_gpus: int, num_cpus: int, log: Path, ray: Sequence[str] = ()) 
     """
     log.unlink(missing_ok=True)
     for attempt in range(1, ATTEMPTS + 1):
-        with _head(num_gpus, num_cpus, log, ray) as (process, address):
+        with _head(num_gpus, num_cpus, log) as (process, address):
             try:
                 _wait_until_up(process, address, log)
             except EndedAtStart:
@@ -83,13 +83,10 @@ def local_ray(num_gpus: int, num_cpus: int, log: Path, ray: Sequence[str] = ()) 
 
 
 @contextmanager
-def _head(
-    num_gpus: int, num_cpus: int, log: Path, ray: Sequence[str]
-) -> Iterator[tuple[subprocess.Popen, RayAddress]]:
+def _head(num_gpus: int, num_cpus: int, log: Path) -> Iterator[tuple[subprocess.Popen, RayAddress]]:
     folder = Path(tempfile.mkdtemp(prefix="cov-", dir="/tmp"))  # short: Ray puts unix sockets below it
     ports = dict(zip(PORT_FLAGS, free_ports(len(PORT_FLAGS)), strict=True))
-    command = [*(ray or [str(Path(sys.executable).with_name("ray"))]), "start", "--head", "--block"]
-    command += ["--disable-usage-stats"]
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"]
     command += ["--node-ip-address", "127.0.0.1", "--dashboard-host", "127.0.0.1", "--temp-dir", str(folder)]
     command += ["--num-gpus", str(num_gpus), "--num-cpus", str(num_cpus), "--object-store-memory", str(2**28)]
     command += [part for flag, port in ports.items() for part in (flag, str(port))]

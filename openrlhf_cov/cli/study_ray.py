@@ -201,10 +201,8 @@ class RayStudy(Study):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / ASKED_FILE, self.asked(run))
         words = ["train_ppo_ray", *self.words(run), *(["--ckpt.load_enable"] if goes_on else [])]
-        shared = (
-            self.environment if is_ray_of_this_host(self.environment.get("RAY_ADDRESS", "")) else {}
-        )  # or it ended
-        call(words, folder / LOG_FILE, shared)
+        there = is_ray_of_this_host(self.environment.get("RAY_ADDRESS", ""))  # the shared one may have ended
+        call(words, folder / LOG_FILE, self.environment if there else {})
         write_json(folder / TRAINED_FILE, {"step": last_step(folder)})
         shutil.rmtree(folder / STATE, ignore_errors=True)
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -80,8 +81,11 @@ def ray():
     """
     with TemporaryDirectory(dir="/tmp") as folder:  # short: sockets are put there
         program = Path(folder, "python")
-        command = write_program(program)
-        with local_ray(num_gpus=3, num_cpus=8, log=Path(folder, "ray.log"), ray=command) as address:
+        write_program(program)
+        with ExitStack() as stack:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(sys, "executable", str(program))  # beside which its ``ray`` is looked for
+                address = stack.enter_context(local_ray(num_gpus=3, num_cpus=8, log=Path(folder, "ray.log")))
             variables = {"RAY_ADDRESS": address.gcs, "PYTHONWARNINGS": "ignore"} | address.token
             with serving(program, variables | cpu_host.environment(1)):
                 yield variables | {PYTHON: str(program)}

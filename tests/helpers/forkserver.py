@@ -41,8 +41,13 @@ MOST_FILES = 253
 """Open files of a request, as many as Linux passes at once."""
 FAR = 1000
 """Above the numbers of open files."""
-RAY = "import sys; sys.executable = sys.argv.pop(1); from ray.scripts.scripts import main; main()"
-"""``python -c RAY PROGRAM``: the ``ray`` whose workers are started by that program."""
+RAY = """#!{python}
+import sys
+sys.executable = {program!r}
+from ray.scripts.scripts import main
+main()
+"""
+"""The ``ray`` whose workers are started by a program, beside it."""
 
 PROGRAM = """#!{python} -ISE
 import ctypes, json, os, signal, socket, sys
@@ -78,11 +83,11 @@ os._exit(status)
 """
 
 
-def write_program(path: Path) -> list[str]:
-    """The program; returns the command line of a ``ray`` whose workers it starts."""
-    path.write_text(PROGRAM.format(python=sys.executable, servers=SERVERS, forked=FORKED))
-    path.chmod(0o755)
-    return [sys.executable, "-c", RAY, str(path)]
+def write_program(path: Path) -> None:
+    """The program, and a ``ray`` beside it whose workers it starts."""
+    for place, text in ((path, PROGRAM), (path.with_name("ray"), RAY)):
+        place.write_text(text.format(python=sys.executable, program=str(path), servers=SERVERS, forked=FORKED))
+        place.chmod(0o755)
 
 
 @contextmanager
