@@ -1,73 +1,31 @@
 """Studies of the whole trainer; what they start is played here, and is real in tests/e2e/test_study_ray.py."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
-import yaml
+from played_trainer import ASKED, FLAGS, Trainer, ray_study, write_spec
 
 from openrlhf_cov.cli import study, study_ray
-from openrlhf_cov.cli.study_ray import RayStudy
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.study.plan import all_runs
-from openrlhf_cov.study.results import read_result, unpack
-from openrlhf_cov.study.spec import read_spec
+from openrlhf_cov.study.results import read_result
 from openrlhf_cov.utils import ray_here
 from openrlhf_cov.utils.ray_here import KEEP_ENGINES
-
-ASKED = "--benchmarks aime24 --samples 4"
-FLAGS = "--actor.model_name_or_path m --data.prompt_dataset d --reward.remote_url r --vllm.num_engines 1"
-TEST = {"kinds": ["easy", "hard"], "samples": 4, "greedy": [1, 0], "right": [4, 1]}
 
 
 @pytest.fixture
 def spec_file(tmp_path):
     """Function (changes) -> a study of two runs in a file."""
-
-    def write(**changes):
-        path = tmp_path / "short.yaml"
-        content = {"title": "t", "task": "math", "engine": "ray", "flags": FLAGS, "test": ASKED}
-        path.write_text(yaml.safe_dump(content | {"seeds": [0, 1], "arms": [{"name": "GRPO"}]} | changes))
-        return path
-
-    return write
-
-
-class Trainer:
-    """Plays the commands that a study starts: a training that may break off after its first step."""
-
-    def __init__(self, monkeypatch) -> None:
-        self.calls: list[list[str]] = []
-        self.environments: list[dict[str, str]] = []
-        self.breaks_off = False
-        monkeypatch.setattr(study_ray, "call", self)
-        monkeypatch.setattr(study_ray, "seen_by_evaluate", lambda *_: ({3: {"greedy": 0.5}}, TEST))
-
-    def __call__(self, words, log, environment=None):
-        self.calls.append(list(words))
-        self.environments.append(dict(environment or {}))
-        folder = log.parent
-        (folder / "metrics.jsonl").write_text("".join(
-            json.dumps({"step": step, "time": 0.0, "reward": 0.1, "timing/step_total": 2.0 + step}) + "\n"
-            for step in ((1,) if self.breaks_off else (1, 2, 3))
-        ))  # fmt: skip
-        if self.breaks_off:
-            raise RunStopped("broken off")
-        assert not list(folder.glob("*.safetensors"))  # of a training that was cut off
-        (folder / "config.json").write_text("{}")
-        (folder / "model.safetensors").write_bytes(b"")
-
-
-def ray_study(path, tmp_path):
-    return RayStudy(read_spec(path), tmp_path / "out", tmp_path / "base")
+    return partial(write_spec, tmp_path)
 
 
 def test_a_run_is_trained_looked_at_and_read(tmp_path, spec_file, monkeypatch):
@@ -325,77 +283,6 @@ def test_a_training_starts_its_own_ray_where_the_shared_one_has_ended(tmp_path, 
     monkeypatch.setattr(ray_here, "rays_of_this_host", lambda: frozenset(rays))
     made.train(all_runs(made.spec, {})[0])
     assert trainer.environments == [made.environment if "192.0.2.2:20001" in rays else {}]
-
-
-@pytest.fixture
-def fuller(tmp_path, spec_file, monkeypatch, capsys):
-    """A packed file of both runs of the study, and the study with one of them in another folder."""
-    Trainer(monkeypatch)
-    made = ray_study(spec_file(), tmp_path)
-    for run in all_runs(made.spec, {}):
-        made.train(run)
-    study.write(made, tmp_path / "all.jsonl.xz")
-    poorer = RayStudy(made.spec, tmp_path / "new", tmp_path / "base")
-    poorer.train(all_runs(made.spec, {})[1])
-    capsys.readouterr()
-    return tmp_path / "all.jsonl.xz", poorer
-
-
-def test_a_fuller_packed_file_is_not_replaced(tmp_path, fuller, spec_file, capsys):
-    path, poorer = fuller
-    content = path.read_bytes()
-    words = [str(spec_file()), "--output", str(poorer.output), "--page", "--pack", str(path)]
-    assert study.main(words) == 1
-    said = capsys.readouterr().err
-    assert str(path) in said
-    assert said.count("\n") == 1
-    assert path.read_bytes() == content
-    assert study.main([*words, "--unpack", str(path)]) == 0
-    assert len(list(unpack(path))) == 2
-
-
-def test_what_another_study_packed_is_not_replaced(tmp_path, fuller, spec_file, capsys):
-    path, _ = fuller
-    content = path.read_bytes()
-    words = [str(spec_file(flags=FLAGS + " --actor.adam.lr 1e-7")), "--output", str(tmp_path / "other"), "--page"]
-    assert study.main([*words, "--pack", str(path)]) == 2
-    assert str(path) in capsys.readouterr().err
-    assert not (tmp_path / "other").exists()
-    assert path.read_bytes() == content
-
-
-@pytest.mark.parametrize("flag", ["--pack", "--unpack", "--output", "--base_policies"])
-@pytest.mark.parametrize("place", ["spec", "folder", "fifo", "below a file", "long"])
-def test_a_place_that_cannot_be_is_refused_before_anything_runs(tmp_path, spec_file, monkeypatch, capsys, flag, place):
-    trainer, spec = Trainer(monkeypatch), spec_file()
-    content = spec.read_bytes()
-    places = {"spec": spec, "folder": tmp_path, "below a file": spec / "x", "long": tmp_path / ("n" * 300)}
-    os.mkfifo(fifo := tmp_path / "fifo")
-    if (flag, place) in (("--pack", "fifo"), ("--output", "folder"), ("--base_policies", "folder")):
-        pytest.skip("it can be written to")
-    words = {"--output": str(tmp_path / "out"), flag: str(places.get(place, fifo))}
-    assert study.main([str(spec), "--page", *(word for pair in words.items() for word in pair)]) == 2
-    said = capsys.readouterr().err
-    assert words[flag].removesuffix("/x") in said
-    assert said.count("\n") == 1
-    assert not trainer.calls
-    assert not (tmp_path / "out").exists()
-    assert spec.read_bytes() == content
-
-
-@pytest.mark.parametrize("kind", ["folder", "fifo", "missing", "huge"])
-def test_a_spec_that_is_no_file_is_refused(tmp_path, capsys, kind):
-    path = tmp_path / "x.yaml"
-    if kind == "folder":
-        path.mkdir()
-    if kind == "fifo":
-        os.mkfifo(path)
-    if kind == "huge":
-        with path.open("wb") as file:
-            file.truncate(2**40)
-    assert study.main([str(path), "--dry_run"]) == 2
-    assert str(path) in (said := capsys.readouterr().err)
-    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(
