@@ -9,10 +9,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from openrlhf_cov.cli.program import check_folder, check_own, program
+from openrlhf_cov.cli.program import alone_in, check_folder, check_own, program
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.preparation.inputs import TRAINING_SETS, Keys, Row, check_sources, open_sources
-from openrlhf_cov.preparation.output import MANIFEST, TRAIN, write_training_set
+from openrlhf_cov.preparation.output import DROPPED, MANIFEST, TRAIN, write_training_set
 from openrlhf_cov.preparation.overlap import EvaluationSets, read_evaluation_sets
 from openrlhf_cov.preparation.selection import REASONS
 from openrlhf_cov.rewards.sources import SOURCES
@@ -21,6 +21,8 @@ from openrlhf_cov.utils.terminal import Parser, say
 from openrlhf_cov.utils.text_table import aligned
 
 KEYS = ("id", "problem", "answer", "source")
+LEFT = {".lock", *(f".{name}.tmp" for name in (TRAIN, DROPPED, MANIFEST))}
+"""What a process that was killed leaves in its folder; the same command then writes there again."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -70,8 +72,8 @@ def prepare(args: argparse.Namespace) -> dict[str, Any]:
     )
     evaluation = read_evaluation_sets(args.eval_dir, args.eval_ngram) if args.eval_dir else EvaluationSets()
     settings = {"template": args.template, "eval_ngram": args.eval_ngram, "rule": args.rule} | keys
-    args.output.mkdir(parents=True, exist_ok=True)
-    return write_training_set(args.output, sources, evaluation, settings, _watch)
+    with alone_in(args.output):
+        return write_training_set(args.output, sources, evaluation, settings, _watch)
 
 
 def check_inputs(args: argparse.Namespace) -> None:
@@ -108,7 +110,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--eval_ngram needs --eval_dir, a folder of evaluation sets")
     if output.exists() and not output.is_dir():
         raise UsageError(f"--output {output} is a file; choose a folder")
-    if output.is_dir() and any(output.iterdir()) and not (output / MANIFEST).is_file():
+    if output.is_dir() and {path.name for path in output.iterdir()} - LEFT and not (output / MANIFEST).is_file():
         raise UsageError(f"--output {output} is not empty and holds no {MANIFEST}; choose another folder")
     check_own("--output", output / MANIFEST, b'"openrlhf_cov": ')
     if any(Path(name.strip()).resolve().parent == output.resolve() for name in args.dataset.split(",")):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from openrlhf_cov.cli import prepare_data
+from openrlhf_cov.cli.program import alone_in
 from openrlhf_cov.preparation.normal_form import letters
 from openrlhf_cov.rewards import reward_func
 from openrlhf_cov.utils.prompts import get_template
@@ -75,6 +76,28 @@ def test_words_in_a_row_are_looked_for_if_asked(run, tmp_path, write_rows):
     assert status == 0
     assert [row["id"] for row in train_rows(tmp_path / "out")] == ["p0"]  # "find 2 2"
     assert "left out as problems of evaluation sets: aime 1" in out
+
+
+def test_what_a_killed_process_leaves_is_replaced(run, tmp_path):
+    (tmp_path / "out").mkdir()
+    for name in (".lock", ".train.jsonl.tmp", ".dropped.jsonl.tmp", ".manifest.json.tmp"):
+        (tmp_path / "out" / name).write_text('{"cut')
+    assert run(ROWS)[0] == 0
+    assert len(train_rows(tmp_path / "out")) == 2  # of three rows one is a duplicate
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *(".lock", "train.jsonl", "dropped.jsonl", "manifest.json")
+    }
+
+
+def test_two_processes_do_not_write_one_folder(run, tmp_path):
+    run(ROWS)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    with alone_in(tmp_path / "out"):
+        status, _, error = run(ROWS[2:])
+    assert status == 2
+    assert f"--output {tmp_path / 'out'}: another process is writing there" in error
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    assert run(ROWS[2:])[0] == 0  # it has ended
 
 
 def test_the_same_again_replaces_what_it_wrote(run, tmp_path):
