@@ -56,7 +56,12 @@ COMMON = [each.name for each in fields(CovConfig) if not any(method.has(each.nam
 
 REWARD_FLAGS = ("reward.remote_url", "reward.model_name_or_path", "train.agent_func_path")
 
-WITH_UPSTREAMS_ESTIMATOR = ("algo.advantage.gamma", "algo.advantage.lambd", "algo.advantage.no_std_norm")
+WITH_UPSTREAMS_ESTIMATOR = (
+    "algo.advantage.gamma",
+    "algo.advantage.lambd",
+    "algo.advantage.no_std_norm",
+    "reward.clip_range",
+)
 """Upstream's flags of its own estimators."""
 
 SHAPING = {
@@ -190,12 +195,6 @@ class CovArgumentParser(Parser):
         for name in WITH_UPSTREAMS_ESTIMATOR:
             if name in given:
                 self.error(f"--{name} has no effect with {method.flag}, which computes the advantages itself; drop it")
-        low, high = getattr(args, "reward.clip_range")
-        if low > -1.0 or high < 1.0:
-            self.error(
-                f"--reward.clip_range {low:g} {high:g} does not hold -1 and 1 and may cut the advantages of "
-                f"{method.flag}; widen it"
-            )
         if method.two_valued and args.reward_incorrect > CORRECT:
             self.error(
                 f"--reward_incorrect {args.reward_incorrect:g} counts as right with {method.flag}, as rewards above "

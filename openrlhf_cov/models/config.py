@@ -246,6 +246,11 @@ class CovConfig(*OF_METHODS):
             raise ValueError(f"--{control.setting} has a schedule, and --entropy_target moves it, too; drop one")
         if not 0.0 < control.step < math.inf:
             raise ValueError(f"--entropy_step is a finite number above 0, got {control.step}")
+        if control.doubles and 0 < abs(start) < control.step:
+            raise ValueError(
+                f"--entropy_step {control.step:g} is above --{control.setting} {start:g}, which is doubled and halved "
+                "down to it; lower it"
+            )
         inside = control.low <= start <= control.high or (control.gated and start == 0)
         if not (control.low < control.high and inside):
             raise ValueError(

@@ -24,6 +24,8 @@ class Control:
     """1 if a larger value raises the entropy, -1 if it lowers it."""
     gated: bool = False
     """It counts as 0 after a step whose entropy was not below the target."""
+    at_target: int = 0
+    """What an entropy of exactly the target counts as: 0, neither above nor below, or 1, above it, as published."""
 
     def moved(self, value: float, direction: int) -> float:
         """The value one step up (1), down (-1) or where it is (0), within the bounds.
@@ -48,7 +50,7 @@ class Controller:
 
     The entropy is that of the policy before the updates of a global step, exact, over all its tokens; what follows
     from it is applied in the next step. Within ``band`` nats of the target the value stays where it is; at the target
-    itself, without a band, it moves as above it, as published.
+    itself, without a band, it does what the control says.
     """
 
     def __init__(self, control: Control, start: float, band: float = 0.0) -> None:
@@ -65,7 +67,7 @@ class Controller:
         gap = target - entropy
         metrics = {"control/value": self.applied[self.control.setting], "control/gap": gap}
         if math.isfinite(gap):
-            direction = 0 if abs(gap) < self.band else 1 if gap > 0 else -1
+            direction = 0 if abs(gap) < self.band else (gap > 0) - (gap < 0) or -self.control.at_target
             self._value = self.control.moved(self._value, direction * self.control.raises)
             self._open = gap > 0
         return metrics

@@ -50,6 +50,11 @@ SHARED = ("weight",)
 """Slots of any number of methods; of each other, at most one method of a run does the same."""
 
 
+def _floating(values: Tensor) -> Tensor:
+    """Values of whole numbers as float32: weights and advantages made like them would be rounded."""
+    return values if values.is_floating_point() else values.float()
+
+
 @dataclass(frozen=True)
 class TokenBatch:
     """Tensors (B, A) of one micro-batch; ``log_probs`` carries gradient where a loss is computed, the others none."""
@@ -60,6 +65,9 @@ class TokenBatch:
     action_mask: Tensor
     rollout_log_probs: Tensor | None = None
     """Of the engine that sampled, where it gives them."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "advantages", _floating(self.advantages))
 
     @property
     def ratio(self) -> Tensor:
@@ -96,6 +104,9 @@ class Groups:
     """(G, K): of the K responses to each of G prompts."""
     entropy: float
     """Mean entropy of their tokens under the policy that sampled, in nats."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rewards", _floating(self.rewards))
 
 
 @dataclass(frozen=True)

@@ -113,12 +113,11 @@ class CovExperienceMaker(RemoteExperienceMaker):
         sizes = [len(experience.rewards) for experience in experiences]
         for experience, kl, of_responses in zip(experiences, kls, advantages.split(sizes), strict=True):
             left_out, mask = of_responses.isnan(), experience.action_mask
-            reward = compute_reward(
+            reward = compute_reward(  # without upstream's clip of rewards, which would cut advantages
                 of_responses.masked_fill(left_out, 0.0),
                 self.kl_ctl.value,
                 kl,
                 action_mask=mask,
-                reward_clip_range=self.args.reward.clip_range,
             )
             reward = reward.masked_fill(left_out[:, None], 0.0)
             experience.returns = self.get_cumulative_returns(reward, mask, 1.0)

@@ -70,6 +70,10 @@ def test_every_method_takes_the_bounds_of_its_settings(name, control, bound):
         ({"entropy_target": 0.3, "method": "repo_r", "entropy_band": -1.0}, ["--entropy_band"]),
         ({"entropy_target": 0.3, "method": "repo_r", "entropy_step": 0.0}, ["--entropy_step"]),
         (
+            {"entropy_target": 0.3, "cov_type": "kl_cov", "entropy_step": 1e-2},
+            ["--entropy_step 0.01", "--kl_cov_ratio 0.002"],
+        ),
+        (
             {"entropy_target": 0.3, "method": "stare", "entropy_low": 0.2},
             ["--stare_strength 0.1", "--entropy_low 0.2"],
         ),

@@ -65,10 +65,12 @@ def test_it_stays_within_the_band():
     )
 
 
-def test_at_the_target_it_moves_as_above_it():
+def test_at_the_target_it_does_as_published():
     # METHODS 2.1: c + step if h < H* else c - step; 2.11: weight - 0.05 if h < H* else weight + 0.05
     assert applied("entropy_bonus", 1e-3, 0.3, [0.3]) == [0.0]  # and its gate is closed
     assert applied("positive_weight", 0.5, 0.3, [0.3]) == pytest.approx([0.55])
+    for setting in CONTROLS.keys() - {"entropy_bonus", "positive_weight"}:  # sign(0) = 0
+        assert applied(setting, 0.015, 0.3, [0.3]) == [0.015]
 
 
 @pytest.mark.parametrize("entropy", [math.nan, math.inf])

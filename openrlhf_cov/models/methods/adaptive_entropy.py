@@ -57,5 +57,5 @@ METHOD = Method(
     settings=AdaptiveEntropySettings,
     bonus=bonus,
     refuses=refuses,
-    controls=(Control("entropy_bonus", low=0.0, high=5e-3, step=1e-4, gated=True),),
+    controls=(Control("entropy_bonus", low=0.0, high=5e-3, step=1e-4, gated=True, at_target=1),),
 )

@@ -41,7 +41,9 @@ def plan(settings: PositiveWeightSettings, window: Window) -> list[Plan]:
 
 
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
-    """A factor that stays 1 is plain GRPO, one that stays 0 takes all that some estimators leave."""
+    """A factor that stays 1 is plain GRPO, and so is any beside NSR; 0 takes all that some estimators leave."""
+    if settings.estimator and settings.estimator.name == "nsr":
+        return "--method positive_weight changes nothing beside nsr, which has no positive advantages; drop one"
     if settings.controlled == "positive_weight":
         return None
     if max(extremes(settings.positive_weight)) == 0.0 and settings.estimator and settings.estimator.one_sided:
@@ -49,7 +51,7 @@ def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
             f"--positive_weight 0 beside --method {settings.estimator.name} leaves groups without any gradient: that "
             "estimator gives them positive advantages alone; give a value above 0, or a schedule"
         )
-    if settings.positive_weight != 1.0:
+    if set(extremes(settings.positive_weight)) != {1.0}:
         return None
     return (
         "--method positive_weight changes nothing at --positive_weight 1; give a value below it, a schedule "
@@ -66,5 +68,5 @@ METHOD = Method(
     settings=PositiveWeightSettings,
     plan=plan,
     refuses=refuses,
-    controls=(Control("positive_weight", low=0.0, high=1.0, step=0.05, raises=-1),),
+    controls=(Control("positive_weight", low=0.0, high=1.0, step=0.05, raises=-1, at_target=1),),
 )

@@ -33,7 +33,7 @@ def plan(settings: Settings, window: Window) -> list[Plan]:
     Others weigh N / N_kept, both of the whole optimizer step, so that the mean is over those kept.
     """
     kept = [mask & (batch.advantages != 0) for mask, batch in zip(window.masks, window.batches, strict=True)]
-    weight = window.count / window.total(kept).clamp(min=1)
+    weight = window.count.double() / window.total(kept).clamp(min=1)
     return [Plan(mask & ~tokens, drops=True, weight=weight) for mask, tokens in zip(window.masks, kept, strict=True)]
 
 

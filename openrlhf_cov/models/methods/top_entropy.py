@@ -46,7 +46,7 @@ def plan(settings: TopEntropySettings, window: Window) -> list[Plan]:
     down, ties are broken by the tokens' keys, so exactly the quota is kept wherever the tokens lie.
     """
     kept = window.largest(window.entropies, settings.top_entropy_frac)
-    weight = window.count / window.total(kept).clamp(min=1) if settings.top_entropy_mean == "kept" else None
+    weight = window.count.double() / window.total(kept).clamp(min=1) if settings.top_entropy_mean == "kept" else None
     return [Plan(mask & ~tokens, drops=True, weight=weight) for mask, tokens in zip(window.masks, kept, strict=True)]
 
 

@@ -62,6 +62,15 @@ def outcome(config, window):
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.plan or method.coefficient])
+def test_advantages_of_whole_numbers_are_numbers_like_others(name):
+    def with_signs(kind):
+        return lambda batch: replace(batch, advantages=batch.advantages.sign().to(kind))
+
+    outcomes = [outcome(active(name), window(1.0, with_signs(kind)))[1:] for kind in (torch.int64, torch.float32)]
+    assert all(torch.equal(whole, real) for whole, real in zip(*outcomes, strict=True))
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.plan or method.coefficient])
 @pytest.mark.parametrize("size", [1e-12, 1e-6, 1e6, 1e12])
 def test_the_size_of_the_advantages_changes_nothing_but_theirs(name, size):
     configs = [replace(active(name), **IN_UNITS.get(name, lambda size: {})(each)) for each in (1.0, size)]

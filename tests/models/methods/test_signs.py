@@ -30,6 +30,13 @@ def test_advantages_of_right_and_wrong_responses(wrong):
     assert str(estimated("nsr", rewards)) == str([[left_out, -1.0, left_out], [-1.0] * 3])
 
 
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.estimate])
+def test_rewards_of_whole_numbers_are_rewards(name):
+    rewards = torch.tensor(REWARDS).repeat(1, 2)  # pass@k needs more than k of a prompt
+    whole, real = (estimated(name, rewards.to(kind).tolist()) for kind in (torch.int64, torch.float32))
+    assert str(whole) == str(real)
+
+
 # the example, its first sequence right: advantages 1, and the second's 0 as they are left out; and the other way round
 @pytest.mark.parametrize(
     ("name", "advantages", "gradient"),
