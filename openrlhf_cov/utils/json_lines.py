@@ -104,8 +104,8 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     """A file whose content becomes that of ``path`` when the block ends well; until then ``path`` is the old one.
 
     It is written beside ``path`` as ``.NAME.tmp``, never through a link that somebody put there, and goes when the
-    block or the disk fails. ``private``: for the user alone to read (mode 600). A pipe or a device is written to
-    directly.
+    block or the disk fails. Of two that write at the same time the one that began last wins, and FileExistsError ends
+    the other. ``private``: for the user alone to read (mode 600). A pipe or a device is written to directly.
     """
     unfinished = path.with_name(f".{path.name}.tmp")
     mode = 0o600 if private else 0o666
@@ -115,17 +115,30 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
                 yield file
             return
         unfinished.unlink(missing_ok=True)  # of a process that was killed
-        try:
-            with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        with open(unfinished, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            mine = os.fstat(file.fileno())
+            try:
                 yield file
-            unfinished.replace(path)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+                file.flush()
+                if not _is_file(unfinished, mine):
+                    raise FileExistsError(errno.EEXIST, "another process writes it at the same time", str(path))
+                unfinished.replace(path)
+            except BaseException:
+                if _is_file(unfinished, mine):
+                    unfinished.unlink()
+                raise
     except OSError as error:
         if error.errno and error.filename in (None, str(unfinished)):  # None: the disk is full
             error.filename = str(path)
         raise
+
+
+def _is_file(path: Path, status: os.stat_result) -> bool:
+    """Whether that file lies there."""
+    try:
+        return os.path.samestat(path.lstat(), status)
+    except FileNotFoundError:
+        return False
 
 
 def _integer(digits: str) -> int | float:

@@ -13,6 +13,7 @@ from openrlhf_cov.utils.json_lines import (
     parse_object,
     read_json,
     read_rows,
+    replacing,
     valid_text,
     write_json,
     write_lines,
@@ -41,6 +42,22 @@ def test_a_file_is_replaced_as_a_whole(tmp_path):
     write_lines(path, ["d"])
     assert path.read_text(encoding="utf-8") == "d\n"
     assert [file.name for file in tmp_path.iterdir()] == ["step_4.jsonl"]
+
+
+def test_of_two_writers_at_once_the_last_wins_and_nothing_is_mixed(tmp_path):
+    path = tmp_path / "scores.json"
+    first, last = replacing(path), replacing(path)
+    first.__enter__().write(b"of the first")
+    file = last.__enter__()
+    file.write(b"of the ")
+    with pytest.raises(FileExistsError) as found:
+        first.__exit__(None, None, None)
+    assert found.value.filename == str(path)
+    assert not path.exists()
+    file.write(b"last")
+    last.__exit__(None, None, None)
+    assert path.read_bytes() == b"of the last"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("planted", ["link", "dangling link", "file"])
