@@ -34,7 +34,7 @@ endif
 
 test: $(READY) $(SMOLLM) $(DOCS)
 	BIN=$(BIN) scripts/check.sh
-	$(BIN)/python -m pytest -m "e2e and not long" --durations 20
+	$(BIN)/python -m pytest -m "e2e and not long" --numprocesses 2 --dist loadfile --durations 20
 
 test-long: $(READY) $(SMOLLM)
 	$(BIN)/python -m pytest -m long --durations 20
