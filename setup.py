@@ -15,7 +15,7 @@ setup(
     long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    python_requires=">=3.10,<3.13",
+    python_requires=">=3.11,<3.13",
     packages=find_packages(include=["openrlhf_cov*"]),
     package_data={
         "openrlhf_cov.evaluation": ["*.jsonl"],

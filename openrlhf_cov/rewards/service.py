@@ -246,7 +246,7 @@ async def read_body(request: Request, admit: Callable[[int], None]) -> bytes:
 
     try:
         return await asyncio.wait_for(read(), BODY_SECONDS)
-    except asyncio.TimeoutError as error:
+    except TimeoutError as error:
         raise _refusal(408, f"the request was not complete within {BODY_SECONDS:g} seconds", close=True) from error
 
 

@@ -266,6 +266,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
             )
         finally:
             self.actor.train()
+            self.actor.proxy_min_p = None  # training has no use for it
         if not with_entropy:
             return Scores(result)
         log_probs, output = result

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from openrlhf_cov.cli.study_ray import RayStudy
+from openrlhf_cov.cli.study_runs import LabStudy
 from openrlhf_cov.study.results import unpack
+from openrlhf_cov.study.spec import read_spec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RESULTS = sorted((REPOSITORY / "studies" / "results").glob("*.jsonl.xz"))
@@ -42,6 +45,15 @@ def test_the_main_table_is_that_of_the_raw_numbers(path):
         _, _, seeds, _, accuracy, *_ = (cell.strip() for cell in row.split("|"))
         assert int(seeds) == len(shares)
         assert float(accuracy.split()[0]) == pytest.approx(sum(shares) / len(shares), abs=0.00501)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.name)
+def test_the_raw_numbers_are_those_of_the_spec(path, tmp_path):
+    """Flags of every run, but for those that only label the machine's folders."""
+    spec = read_spec(REPOSITORY / "studies" / path.name.replace(".jsonl.xz", ".yaml"))
+    study = (RayStudy if spec.engine == "ray" else LabStudy)(spec, tmp_path, tmp_path)
+    assert [each.run for each in unpack(path, study.asked)] == [each.run for each in unpack(path)]
 
 
 def test_the_raw_numbers_are_small():

@@ -62,7 +62,9 @@ def advantages(made):
 
 def test_every_token_has_the_advantage_of_its_response():
     # group 1 has 1 of 4 right: quantile 0, deviation 1/2; group 2 has 3 of 4: quantile 1
-    (one, other) = maker("qae", "group_norm").compute_advantages_and_returns(experiences([[0, 1, 2, 3], [4, 5, 6, 7]]))
+    made = maker("qae", "group_norm")
+    made.args.reward.clip_range = (-1.0, 1.0)  # of rewards, not of advantages
+    (one, other) = made.compute_advantages_and_returns(experiences([[0, 1, 2, 3], [4, 5, 6, 7]]))
     found = advantages([one, other])
     expected = [2.0, 0, 0, 0, 0, 0, 0, -2.0]
     assert [found[i] for i in range(8)] == [

@@ -8,7 +8,7 @@ from openrlhf_cov.cli.packages import OPENRLHF
 
 TORCH_INDEX = "--extra-index-url https://download.pytorch.org/whl/cpu"
 """PyPI has no build of torch for CPUs alone."""
-PYTHONS = ((3, 10), (3, 13))
+PYTHONS = ((3, 11), (3, 13))
 """From the first up to, but not including, the second."""
 
 CPU_PYTHON = (3, 11)

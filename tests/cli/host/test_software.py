@@ -19,8 +19,7 @@ def said(check, facts):
 @pytest.mark.parametrize(
     ("version", "on_gpus", "on_cpus"),
     [
-        ((3, 9, 9), "fail", "fail"),
-        ((3, 10, 0), "ok", "warn"),
+        ((3, 10, 9), "fail", "fail"),
         ((3, 11, 7), "ok", "ok"),
         ((3, 12, 1), "ok", "warn"),
         ((3, 13, 0), "fail", "fail"),

@@ -70,6 +70,14 @@ def test_advantages_of_whole_numbers_are_numbers_like_others(name):
     assert all(torch.equal(whole, real) for whole, real in zip(*outcomes, strict=True))
 
 
+@pytest.mark.parametrize("name", ["top_entropy", "psr", "nsr"])
+def test_the_mean_over_kept_tokens_is_one_of_float64(name):
+    step = window()
+    plan, *_ = outcome(active(name), step)
+    (mask,) = step.masks
+    assert float(plan.weight) == int(mask.sum()) / int((mask & ~plan.tokens).sum())
+
+
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.plan or method.coefficient])
 @pytest.mark.parametrize("size", [1e-12, 1e-6, 1e6, 1e12])
 def test_the_size_of_the_advantages_changes_nothing_but_theirs(name, size):

@@ -42,11 +42,14 @@ def test_scoring_rollouts_keeps_their_entropies_until_they_are_taken(stub_actor)
 
 
 def test_a_model_that_cannot_say_what_a_method_asks_for_ends_the_run(stub_actor):
-    actor = scoring_actor(stub_actor())
+    policy, seen = stub_actor(), []
+    policy.register_forward_pre_hook(lambda module, _: seen.append(module.proxy_min_p))
+    actor = scoring_actor(policy)
     actor.trainer.config = CovConfig(method="lp_reg", lp_reg_min_p=0.05)
     with pytest.raises(RunStopped, match="--method lp_reg"):
         actor.forward(torch.arange(5).expand(2, 5), torch.ones(2, 3), attention_mask=torch.ones(2, 5))
-    assert actor.trainer.actor.proxy_min_p == 0.05
+    assert seen == [0.05]
+    assert policy.proxy_min_p is None  # training does not ask for it
 
 
 @pytest.mark.parametrize("images", [None, [{"pixel_values": torch.ones(1, 3)}, {"pixel_values": torch.zeros(1, 3)}]])
