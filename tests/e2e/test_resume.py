@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from forkserver import forks
 from safetensors.torch import load_file
 
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS_FILE, partial_checkpoints
@@ -84,11 +85,14 @@ def wait_for_end(process: subprocess.Popen, folder: Path, status: int, timeout: 
     assert ended == status, f"expected of the run {folder.name}: to end with {status}, not {ended}\n{log_of(folder)}"
 
 
-def wait_for_actors() -> None:
-    """Until those of a run whose driver was killed have ended, too: Ray ends them when it notices."""
+def wait_for_forks() -> None:
+    """Until all processes of a run whose driver was killed have ended, too.
+
+    Ray ends them when it notices, and a policy may well write its checkpoint to the end before.
+    """
     deadline = time.monotonic() + 60
-    while any("ray::Cov" in " ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])):
-        assert time.monotonic() < deadline, "expected of the killed run: to leave no actor"
+    while forks():
+        assert time.monotonic() < deadline, "expected of the killed run: to leave no process"
         time.sleep(0.1)
 
 
@@ -123,9 +127,10 @@ def test_a_run_survives_what_clusters_do(start, flags, tmp_path, ray):
 
     killed = start(flags(broken), broken, ray)
     wait_for_steps(killed, broken, every + 1)  # the next step is being made
+    assert len(forks()) >= 3  # driver, policy, engine: what is waited for below is seen
     killed.kill()
     killed.wait()
-    wait_for_actors()
+    wait_for_forks()
     done = lines(broken)
     assert done == expected[: len(done)]
     saved = int(re.search(r"\d+$", (checkpoints / "latest").read_text())[0])  # of global_step or best_global_step

@@ -25,6 +25,8 @@ from fcntl import F_DUPFD, fcntl
 from pathlib import Path
 from runpy import run_module, run_path
 
+import psutil
+
 from openrlhf_cov.utils.orphans import die_with_parent
 
 FORKED = ("openrlhf_cov.cli.train_ppo_ray", "setup_worker.py", "spawn_main")
@@ -108,6 +110,12 @@ def serving(program: Path, variables: Mapping[str, str]) -> Iterator[None]:
                 assert server.poll() is None, f"expected of a server: to listen\n{log.read_text()}"
                 time.sleep(0.05)
         yield
+
+
+def forks() -> list[psutil.Process]:
+    """Processes of runs that the servers of this process made and that live; Ray cannot give these its titles."""
+    servers = (each for each in psutil.Process().children() if __file__ in each.cmdline())
+    return [child for server in servers for child in server.children() if child.status() != psutil.STATUS_ZOMBIE]
 
 
 def place_of(program: Path, number: int) -> Path:
