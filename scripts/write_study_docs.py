@@ -8,8 +8,9 @@ import re
 from pathlib import Path
 
 from openrlhf_cov.pages.picture import write_pictures
+from openrlhf_cov.study.answer import finished_runs
 from openrlhf_cov.study.document import AGAINST, Document, Section, document, markdown, markdown_table
-from openrlhf_cov.study.questions import agreement, finished_runs
+from openrlhf_cov.study.questions import agreement
 from openrlhf_cov.study.results import Result, unpack
 from openrlhf_cov.study.spec import Spec, read_spec
 
@@ -19,7 +20,7 @@ METHODS = ROOT / "docs" / "methods" / "index.md"
 PLACE = re.compile(r"(?<=<!-- results )(\w+) -->\n.*?(?=<!-- end of \1 -->)", re.DOTALL)
 TABLE = re.compile(r"(?<=<!-- differences )(\w+) -->\n.*?(?=<!-- end of \1 -->)", re.DOTALL)
 BESIDE = re.compile(r"(?<=<!-- agreement )(\w+) (\w+) -->\n.*?(?=<!-- end of agreement -->)", re.DOTALL)
-SHOWN = ("test", "deciding_entropy", "pass_at_k")
+SHOWN = ("test", "first_token_entropy", "pass_at_k")
 """Charts that the page shows."""
 
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from openrlhf_cov.pages.chart import STEPS, Axis, Chart, Look, Mark, Panel, bands, look_of
+from openrlhf_cov.study.answer import Runs, shown
 from openrlhf_cov.study.estimates import mean_over_seeds
-from openrlhf_cov.study.questions import Runs, shown
 from openrlhf_cov.study.results import Result
 from openrlhf_cov.study.rows import PASS_AT, ArmRow, passed
 
 CURVES = {
     "accuracy": ("Greedy accuracy on the validation split", "greedy", True),
-    "deciding_entropy": (
+    "first_token_entropy": (
         "Entropy of the first token of a response, frozen prompts (nats)",
         "entropy/position_0",
         False,

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from openrlhf_cov.pages.chart import Chart
 from openrlhf_cov.pages.page import Cell, render
 from openrlhf_cov.pages.plot import figure
+from openrlhf_cov.study.answer import finished_runs, shown
 from openrlhf_cov.study.charts import charts
 from openrlhf_cov.study.plan import StudyRun, number_of_runs
-from openrlhf_cov.study.questions import answers, finished_runs, shown
+from openrlhf_cov.study.questions import answers
 from openrlhf_cov.study.results import DIGITS, Result
 from openrlhf_cov.study.rows import ArmRow, main_rows, tuning_rows
 from openrlhf_cov.study.spec import Spec
@@ -19,7 +20,7 @@ MAIN = {
     "pass@8": "pass@8",
     "pass@32": "pass@32",
     "area": "area",
-    "deciding entropy": "deciding entropy",
+    "first-token entropy": "first-token entropy",
     "entropy": "entropy",
     "length": "length",
     "seconds": "s/step",
@@ -121,7 +122,7 @@ def mixed(results: Sequence[Result]) -> list[str]:
     ]
 
 
-SHORT = ("accuracy", "area", "deciding entropy")
+SHORT = ("accuracy", "area", "first-token entropy")
 
 
 def in_short(spec: Spec, results: Sequence[Result]) -> str:
@@ -161,7 +162,7 @@ def how_tuned(spec: Spec) -> str:
     )
 
 
-DIFFERENCES = ("accuracy", "pass@8", "pass@32", "area", "deciding entropy")
+DIFFERENCES = ("accuracy", "pass@8", "pass@32", "area", "first-token entropy")
 
 
 def progress(spec: Spec, results: Sequence[Result]) -> str:

@@ -3,110 +3,97 @@
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from openrlhf_cov.analysis.law import LawFit, LawPoints, fit_law, forecast
-from openrlhf_cov.analysis.theory import check_theorem
+from openrlhf_cov.study.answer import NOT_ENOUGH, Answer, Runs, differs, finished_runs, listed, shown, verdict
 from openrlhf_cov.study.estimates import difference_of_means, mean_over_seeds
-from openrlhf_cov.study.plan import chosen
-from openrlhf_cov.study.results import Result, score_of
-from openrlhf_cov.study.rows import NUMBERS, PASS_AT, ArmRow, main_rows, paired, report_runs
+from openrlhf_cov.study.law import law, theory
+from openrlhf_cov.study.results import Floats, Result, score_of
+from openrlhf_cov.study.rows import NUMBERS, PASS_AT, ArmRow, main_rows, paired
 from openrlhf_cov.study.spec import Spec
-from openrlhf_cov.utils.estimates import Interval
 
 COLLAPSED_BELOW = 0.1
 """Share of its first entropy of the first token below which a run has collapsed."""
-SHOWN = 0.005
-"""Difference of two arms that a table of two digits shows; one question that all seeds have right is none."""
-FORECAST_FROM = 0.15
-RESAMPLES = 400
-"""Of a run's fit, whose own interval is not used: what counts here is the spread over seeds."""
+MIDDLE = 0.5
+PARTS = (0.25, MIDDLE)
+"""Of a run by whose end it may have collapsed: what is said is of the second, the first shows how much hangs on it."""
+DIVERGED_BELOW = 0.02
+"""Accuracy by which a run that has diverged ends below its base policy."""
+TARGETS_AGREE = 1e-3
+"""Nats by which targets may differ by rounding."""
 LEARNING_RATE = "--actor.adam.lr"
 RANDOM_REWARD = "--random_reward"
 """Of arms that cannot learn: what ends low there has neither collapsed nor diverged."""
-NOT_ENOUGH = "Not enough data"
-
-AGREEING = ("accuracy", "pass@8", "reward", "entropy", "deciding entropy", "length")
+AGREEING = ("accuracy", "pass@8", "reward", "entropy", "first-token entropy", "length")
 """Numbers that the trainer and the laboratory both have."""
-
-Runs = Mapping[str, dict[int, Result]]
-"""The finished runs of each arm's point with fresh seeds, by seed."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A question, what the runs say in a sentence or some, and the numbers behind it as rows of a table."""
-
-    question: str
-    text: str
-    head: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
 
 
 def answers(spec: Spec, results: Sequence[Result]) -> list[Answer]:
-    """All of them, in the order in which they are asked."""
+    """All that the spec asks, in the order in which they are asked."""
     runs = finished_runs(spec, results)
     rows = main_rows(spec, results)
-    return [
+    found = [
         cost_of_collapse(spec, results),
         who_ends_higher(rows),
         scope(spec, runs),
+        held_target(runs),
         law(spec, runs),
         theory(runs),
         learning_rates(spec, results),
         cost(rows),
     ]
-
-
-def finished_runs(spec: Spec, results: Sequence[Result]) -> Runs:
-    """The runs that are reported."""
-    scores = {each.run: score_of(each) for each in results}
-    return {arm.name: report_runs(arm, chosen(spec, arm, scores), results) for arm in spec.arms}
+    return [each for each in found if each is not None]
 
 
 def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
     """Runs that lost their entropy early against those that did not, tuning included, at equal learning rates."""
     question = "Does collapse cost accuracy or pass@k?"
     words = words_of(spec)
-    results = [each for each in results if each.run.arm in words and has_collapsed(each) is not None]
-    by_rate: dict[float, tuple[list[Result], list[Result]]] = {}
-    for each in results:
-        lost, kept = by_rate.setdefault(rate_of((*words[each.run.arm], *each.run.cell)), ([], []))
-        (lost if has_collapsed(each) else kept).append(each)
+    of_arms = [each for each in results if each.run.arm in words]
+    by_rate: dict[float, list[Result]] = {}
+    for each in (each for each in of_arms if has_collapsed(each) is not None):
+        by_rate.setdefault(rate_of((*words[each.run.arm], *each.run.cell)), []).append(each)
+    told = [each for group in by_rate.values() for each in group]
+    lost = [each for each in told if has_collapsed(each)]
     counts = (
-        f"In {sum(len(lost) for lost, _ in by_rate.values())} of {len(results)} runs, tuning included, the entropy of "
+        f"In {len(lost)} of {len(told)} runs, tuning included, the entropy of "
         f"the first token was below {COLLAPSED_BELOW:.0%} of its beginning by the middle of the run"
     )
     rows, said = [], []
-    for rate, groups in sorted(by_rate.items()):
+    for (rate, group), by in itertools.product(sorted(by_rate.items()), PARTS):
+        place = f"{rate:g}" if math.isfinite(rate) else "the default"
+        groups = [[each for each in group if has_collapsed(each, by) is kind] for kind in (True, False)]
         if min(map(len, groups)) < 2:
             continue
-        place = f"{rate:g}" if math.isfinite(rate) else "the default"
+        steps = "/".join(sorted({f"{each.evaluations.steps[-1] * by:g}" for each in group}))
         for name in ("accuracy", f"pass@{PASS_AT[-1]}"):
-            found = [[NUMBERS[name](each) for each in group] for group in groups]
+            found = [[NUMBERS[name](each) for each in kind] for kind in groups]
             apart = difference_of_means(found[0], found[1])
-            means = (f"{shown(mean_over_seeds(group))} of {len(group)}" for group in found)
-            rows.append((place, name, *means, shown(apart, signed=True)))
-            said.append(f"at {place} {name} {verdict(apart, 'is lower', 'is higher')}")
-    if not rows:
+            means = (f"{shown(mean_over_seeds(kind))} of {len(kind)}" for kind in found)
+            rows.append((place, steps, name, *means, shown(apart, signed=True)))
+            if by == MIDDLE:
+                said.append(f"at {place} {name} {verdict(apart, 'is lower', 'is higher')}")
+    if not said:
         return Answer(question, f"{NOT_ENOUGH}: {counts.lower()}; a comparison needs two of either kind at one rate.")
-    arms = Counter(each.run.arm for lost, _ in by_rate.values() for each in lost)
-    of_arms = ", ".join(f"{arm} {count}" for arm, count in arms.items())
-    said_of = f"Against the others {', '.join(said)}"
-    text = f"{counts} ({of_arms}). {said_of}. This compares runs, it is no experiment on collapse."
-    return Answer(question, text, ("learning rate", "", "collapsed", "others", "difference"), tuple(rows))
+    arms = Counter(each.run.arm for each in lost)
+    whose = ", ".join(f"{arm} {count}" for arm, count in arms.items())
+    text = (
+        f"{counts} ({whose}). Against the others {', '.join(said)}. "
+        "This compares runs, it is no experiment on collapse; runs that share a seed count as runs of their own."
+    )
+    return Answer(question, text, ("learning rate", "by step", "", "collapsed", "others", "difference"), tuple(rows))
 
 
-def has_collapsed(result: Result) -> bool | None:
-    """True if an evaluation in the first half of the run finds the entropy of the first token of a response, on the
-    frozen prompts, below ``COLLAPSED_BELOW`` of where it began; None without an evaluation between its ends. Later a
-    policy that has learned the task is sure, too.
+def has_collapsed(result: Result, by: float = MIDDLE) -> bool | None:
+    """True if an evaluation in the first part of the run, ``by`` of its steps, finds a collapse; None without any.
+
+    That is an entropy of the first token of a response, on the frozen prompts, below ``COLLAPSED_BELOW`` of where it
+    began. Late in a run a policy that has learned the task is sure, too.
     """
     steps, entropy = result.evaluations.steps, result.evaluations.column("entropy/position_0")
-    early = entropy[steps <= steps[-1] / 2]
+    early = entropy[steps <= steps[-1] * by]
     if len(early) < 2 or not np.isfinite(early).all():
         return None
     return bool(early.min() < COLLAPSED_BELOW * early[0])
@@ -115,7 +102,7 @@ def has_collapsed(result: Result) -> bool | None:
 def who_ends_higher(rows: Sequence[ArmRow]) -> Answer:
     """Which arms differ from the first on the same seeds: entropy over the run, accuracy and pass@k at its end."""
     question = "Which methods keep entropy, and do they end higher at equal tuning?"
-    names = ("deciding entropy", "accuracy", f"pass@{PASS_AT[-1]}")
+    names = ("first-token entropy", "accuracy", f"pass@{PASS_AT[-1]}")
     others = [row for row in rows[1:] if row.pairs >= 2]
     if not others:
         return Answer(question, f"{NOT_ENOUGH}: no arm shares two finished seeds with {rows[0].arm}.")
@@ -131,13 +118,15 @@ def who_ends_higher(rows: Sequence[ArmRow]) -> Answer:
     return Answer(question, f"{text} Intervals stand against the baseline, above.")
 
 
-def scope(spec: Spec, runs: Runs) -> Answer:
-    """Arms that differ from the one whose point they take in nothing but their flags."""
+def scope(spec: Spec, runs: Runs) -> Answer | None:
+    """Arms that differ from the one whose point they take in nothing but their flags; None of a study without any."""
+    if all(each.at is None for each in spec.arms):
+        return None
     question = "Does exact global selection differ from selection by micro-batch? And other changes of one arm?"
     rows, said = [], []
     for arm in (each for each in spec.arms if each.at is not None):
         first, second = runs[arm.name], runs[arm.at or ""]
-        found = {name: paired(NUMBERS[name], first, second) for name in ("deciding entropy", "accuracy", "pass@8")}
+        found = {name: paired(NUMBERS[name], first, second) for name in ("first-token entropy", "accuracy", "pass@8")}
         if not math.isfinite(found["accuracy"].low):
             continue
         pairs = len(set(first) & set(second))
@@ -145,108 +134,54 @@ def scope(spec: Spec, runs: Runs) -> Answer:
         said.append(f"{arm.name} against {arm.at}: accuracy {verdict(found['accuracy'], 'lower', 'higher')}")
     if not rows:
         return Answer(question, f"{NOT_ENOUGH}: no such pair of arms has two finished seeds.")
-    head = ("arm", "against", "seeds", "deciding entropy", "accuracy", "pass@8")
+    head = ("arm", "against", "seeds", "first-token entropy", "accuracy", "pass@8")
     return Answer(question, "; ".join(said) + ".", head, tuple(rows))
 
 
-def law(spec: Spec, runs: Runs) -> Answer:
-    """R = -a exp(H) + b of each run, how far its first part forecasts the rest, and whose line its points lie on."""
-    question = "Does R = −a·exp(H) + b hold, with which forecast error, and do methods move the line or the point?"
-    base = {seed: fitted(each) for seed, each in runs[spec.arms[0].name].items()}
-    base = {seed: fit for seed, fit in base.items() if fit}
-    if len(base) < 2:
-        return Answer(question, f"{NOT_ENOUGH}: fewer than two finished runs of {spec.arms[0].name}.")
-    rows, moved, along = [], [], []
-    for arm in spec.arms:
-        fits = [fit for each in runs[arm.name].values() if (fit := fitted(each))]
-        if len(fits) < 2:
+def held_target(runs: Runs) -> Answer | None:
+    """How far entropies stay from the target of the closed loops, also of arms without one; None without any loop."""
+    targets = [target_of(each) for of_arm in runs.values() for each in of_arm.values() if follows_target(each)]
+    if not targets:
+        return None
+    question = "How well is the target of the entropy held?"
+    longest = max(targets, key=len)
+    same = all(np.allclose(each, longest[: len(each)], atol=TARGETS_AGREE, equal_nan=True) for each in targets)
+    if not same:
+        return Answer(question, f"{NOT_ENOUGH}: arms have different targets.")
+    rows = []
+    for name, of_arm in runs.items():
+        gaps = [longest[: len(each.metrics)] - each.metrics.column("entropy/mean") for each in of_arm.values()]
+        if not gaps:
             continue
-        errors = [ahead for each in runs[arm.name].values() if (ahead := forecast_errors(each))]
-        shift = mean_over_seeds([off_line(each, base[s]) for s, each in runs[arm.name].items() if s in base])
-        entropy = paired(NUMBERS["entropy"], runs[arm.name], runs[spec.arms[0].name])
-        r2 = mean_over_seeds([fit.r2 for fit in fits])
-        ends = [mean_over_seeds([pair[place] for pair in errors]) for place in (0, 1)]
-        is_first = arm is spec.arms[0]
-        rows.append(
-            (arm.name, str(len(fits)), shown(r2), *(map(shown, ends)), "" if is_first else shown(shift, signed=True))
-        )
-        if not is_first and differs(shift):
-            moved.append(arm.name)
-        elif not is_first and differs(entropy):
-            along.append(arm.name)
-    r2 = mean_over_seeds([fit.r2 for fit in base.values()])
-    slope = mean_over_seeds([fit.a.estimate for fit in base.values()])
-    holds = "reward rises as entropy is spent" if slope.low > 0 else "reward does not rise as entropy is spent"
+        distance = mean_over_seeds([np.nanmean(abs(gap)) for gap in gaps])
+        signed = mean_over_seeds([np.nanmean(gap) for gap in gaps])
+        stuck = mean_over_seeds([100 * stuck_share(each) for each in of_arm.values()])
+        rows.append((name, str(len(gaps)), shown(distance, 3), shown(signed, 3, signed=True), shown(stuck, 0)))
     text = (
-        f"On {spec.arms[0].name} a is {shown(slope)} ({holds}) and the law describes {r2.estimate:.0%} of the "
-        f"variance of the reward. Off its line, at equal entropy: {listed(moved)}; elsewhere on it: {listed(along)}."
+        "Means over the steps, in nats: the distance of a rollout's entropy from the target, also of arms that do not "
+        "follow it, and the target less the entropy; and the share of steps after which the value could not go where "
+        "it should, as it was at its bound."
     )
-    head = (
-        "arm",
-        "runs",
-        "R²",
-        f"forecast error from {FORECAST_FROM:.0%}",
-        "of repeating the last reward",
-        "off the line",
-    )
+    head = ("arm", "runs", "distance from the target", "missing to the target", "at a bound, %")
     return Answer(question, text, head, tuple(rows))
 
 
-def points(result: Result) -> LawPoints:
-    """Entropy and reward of the training batches."""
-    table = result.metrics
-    return LawPoints.of(table.steps, table.column("entropy/mean"), table.column("reward"))
+def follows_target(result: Result) -> bool:
+    """True of a run with a closed loop."""
+    return "control/gap" in result.metrics.columns
 
 
-def fitted(result: Result) -> LawFit | None:
-    """The law of a run; None where it has too few points or an entropy that does not vary."""
-    try:
-        return fit_law(points(result), resamples=RESAMPLES)
-    except ValueError:
-        return None
+def target_of(result: Result) -> Floats:
+    """The target (n,) at each step of a run that follows one."""
+    return result.metrics.column("control/gap") + result.metrics.column("entropy/mean")
 
 
-def forecast_errors(result: Result) -> tuple[float, float] | None:
-    """Errors (root mean square) of the forecast and of repeating the last reward; None with too few points."""
-    try:
-        ahead = forecast(points(result), FORECAST_FROM, resamples=RESAMPLES)
-    except ValueError:
-        return None
-    return ahead.rmse, ahead.persistence_rmse
-
-
-def off_line(result: Result, line: LawFit) -> float:
-    """Mean distance of a run's rewards from another run's line at their entropies."""
-    found = points(result)
-    return float((found.reward - line.reward_at(found.entropy)).mean())
-
-
-def theory(runs: Runs) -> Answer:
-    """Spearman's correlation of predicted and measured change of entropy, step by step."""
-    question = "Does −ΔH follow the covariance (theorems 1 and 2)?"
-    rows, follows, against = [], [], []
-    for name, of_arm in runs.items():
-        found = [
-            mean_over_seeds(
-                [
-                    check_theorem(each.metrics, number, resamples=RESAMPLES).correlation.estimate
-                    for each in of_arm.values()
-                ]
-            )
-            for number in (1, 2)
-        ]
-        if not math.isfinite(found[0].low):
-            continue
-        rows.append((name, str(len(of_arm)), *map(shown, found)))
-        for number, each in enumerate(found, 1):
-            (follows if each.low > 0 else against if each.high < 0 else []).append(f"{name} (theorem {number})")
-    if not rows:
-        return Answer(question, f"{NOT_ENOUGH}: no arm has two finished seeds.")
-    text = (
-        f"Step by step it does, with an interval above 0: {listed(follows)}; the other way: {listed(against)}. "
-        "Single steps count, in which other prompts are most of the change."
-    )
-    return Answer(question, text, ("arm", "runs", "correlation, theorem 1", "correlation, theorem 2"), tuple(rows))
+def stuck_share(result: Result) -> float:
+    """Share of the steps after which the value of a loop stayed although the entropy was off; NaN without a loop."""
+    if not follows_target(result):
+        return math.nan
+    value, gap = (result.metrics.column(f"control/{name}") for name in ("value", "gap"))
+    return float(((np.diff(value) == 0) & (gap[:-1] != 0)).mean())
 
 
 def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
@@ -270,7 +205,7 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
         shares = []
         for rate in rates:
             of_arm = by_rate.get(rate, [])
-            failed = sum(end < start - 0.02 for end in of_arm)
+            failed = sum(end < start - DIVERGED_BELOW for end in of_arm)
             shares.append(f"{np.mean(of_arm):.2f} ({failed} of {len(of_arm)})" if of_arm else "")
             if failed:
                 worst.append(f"{arm} at {rate:g} ({failed} of {len(of_arm)})")
@@ -279,9 +214,9 @@ def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
                 apart.append(f"{arm} at {rate:g} ({shown(difference, signed=True)})")
         rows.append((arm, *shares))
     text = (
-        f"A run that ends below the {start:.2f} of its base policy has diverged; in brackets how many. "
-        f"That happened: {listed(worst)}. Other than {first} at the same rate, tuning included: {listed(apart)}; "
-        "other cells on the same seeds are counted as runs of their own, which makes intervals narrow."
+        f"A run that ends more than {DIVERGED_BELOW} below the {start:.2f} of its base policy has diverged; in "
+        f"brackets how many. That happened: {listed(worst)}. Other than {first} at the same rate, tuning included: "
+        f"{listed(apart)}; other cells on the same seeds count as runs of their own, which makes intervals narrow."
     )
     return Answer(question, text, ("arm", *(f"{rate:g}" for rate in rates)), tuple(rows))
 
@@ -331,31 +266,3 @@ def agreement(ours: Runs, others: Runs) -> Answer:
         return Answer(question, f"{NOT_ENOUGH}: no arm has two finished seeds in both.")
     text = f"Of {compared} differences these have an interval without 0: {listed(differing)}."
     return Answer(question, text, ("arm", "", "trainer", "laboratory", "difference"), tuple(rows))
-
-
-def differs(apart: Interval) -> bool:
-    """True of a difference whose interval is without 0, and large enough to be seen in a table."""
-    return apart.low * apart.high > 0 and abs(apart.estimate) >= SHOWN
-
-
-def verdict(apart: Interval, below: str, above: str) -> str:
-    """In words what an interval of a difference says."""
-    if not math.isfinite(apart.low):
-        return "cannot be told"
-    word = (above if apart.estimate > 0 else below) if differs(apart) else "shows no difference"
-    return f"{word} ({shown(apart, signed=True)})"
-
-
-def shown(value: Interval, digits: int = 2, signed: bool = False) -> str:
-    """0.80 [0.71, 0.89]; without an interval the estimate alone, "-" without an estimate."""
-    sign = "+" if signed else ""
-    if not math.isfinite(value.estimate):
-        return "-"
-    if not math.isfinite(value.low):
-        return f"{value.estimate:{sign}.{digits}f}"
-    return f"{value.estimate:{sign}.{digits}f} [{value.low:{sign}.{digits}f}, {value.high:{sign}.{digits}f}]"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names with commas, or none."""
-    return ", ".join(names) or "none"

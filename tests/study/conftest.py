@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from openrlhf_cov.analysis.table import Table
-from openrlhf_cov.study.plan import StudyRun
+from openrlhf_cov.study.plan import REPORT, StudyRun
 from openrlhf_cov.study.results import Result
 from openrlhf_cov.study.spec import spec_of
 
@@ -73,5 +73,18 @@ def make_result():
             np.full(10, 32 * right // 10),
             64,
         )
+
+    return make
+
+
+@pytest.fixture
+def arms(make_result):
+    """Function (name -> settings of its three runs) -> the runs by arm and seed."""
+
+    def make(**of_arm):
+        return {
+            arm: {seed: make_result(StudyRun(arm, REPORT, (), seed), **settings) for seed, settings in enumerate(runs)}
+            for arm, runs in of_arm.items()
+        }
 
     return make

@@ -31,7 +31,14 @@ def test_the_page_has_tables_answers_and_charts(spec, results):
     found = Page(text)
     assert "19 of 19 runs are finished. Flags of all runs: --steps 40" in text
     assert "<h1>Two arms</h1>" in text
-    assert set(found.data["charts"]) == {"test", "differences", "accuracy", "deciding_entropy", "entropy", "pass_at_k"}
+    assert set(found.data["charts"]) == {
+        "test",
+        "differences",
+        "accuracy",
+        "first_token_entropy",
+        "entropy",
+        "pass_at_k",
+    }
     assert {f"chart-{name}" for name in found.data["charts"]} < set(found.ids())
     # 0.6, 0.6, 0.7: mean 0.6333, s 0.057735, half width 4.302653 / 30 = 0.143422
     assert "0.63 [0.49, 0.78]" in text

@@ -1,45 +1,26 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from openrlhf_cov.analysis.table import Table
+from openrlhf_cov.study.answer import NOT_ENOUGH, differs
 from openrlhf_cov.study.estimates import difference_of_means
 from openrlhf_cov.study.plan import REPORT, StudyRun
 from openrlhf_cov.study.questions import (
-    NOT_ENOUGH,
     agreement,
     answers,
     cost_of_collapse,
-    differs,
-    forecast_errors,
     has_collapsed,
-    law,
+    held_target,
     learning_rates,
-    off_line,
     rate_of,
     scope,
-    theory,
     who_ends_higher,
 )
-from openrlhf_cov.study.questions import fitted as fitted_law
 from openrlhf_cov.study.rows import main_rows
 from openrlhf_cov.study.spec import spec_of
 
 CELLS = {"GRPO": ("--actor.adam.lr", "3e-4"), "KL-Cov": ("--actor.adam.lr", "3e-4")}
-
-
-@pytest.fixture
-def arms(make_result):
-    """Function (name -> settings of its three runs) -> the runs by arm and seed."""
-
-    def make(**of_arm):
-        return {
-            arm: {seed: make_result(StudyRun(arm, REPORT, (), seed), **settings) for seed, settings in enumerate(runs)}
-            for arm, runs in of_arm.items()
-        }
-
-    return make
 
 
 def test_without_runs_every_question_says_so(spec):
@@ -139,30 +120,6 @@ def test_a_method_that_ends_higher_is_named(spec, make_result):
     assert by_flag.text.startswith(NOT_ENOUGH)
 
 
-def test_the_law_is_found_and_its_line_moved_or_not(spec, arms):
-    steady = [dict(accuracy=0.5, entropy=0.2)] * 3
-    runs = arms(GRPO=steady, **{"KL-Cov": [dict(accuracy=0.5, entropy=0.6)] * 3, "by micro-batch": []})
-    # the rewards lie on 0.9 - 0.2 exp(H), apart from noise of 1e-3
-    fit = fitted_law(runs["GRPO"][0])
-    assert fit.a.estimate == pytest.approx(0.2, abs=0.005)
-    assert fit.b.estimate == pytest.approx(0.9, abs=0.01)
-    assert off_line(runs["KL-Cov"][0], fit) == pytest.approx(0.0, abs=0.005)
-    answer = law(spec, runs)
-    assert "Off its line, at equal entropy: none; elsewhere on it: KL-Cov" in answer.text
-    runs |= arms(**{"KL-Cov": [dict(accuracy=0.5, entropy=0.6, off=0.1)] * 3})
-    assert "Off its line, at equal entropy: KL-Cov; elsewhere on it: none" in law(spec, runs).text
-    assert off_line(runs["KL-Cov"][0], fit) == pytest.approx(0.1, abs=0.005)
-    error, repeated = forecast_errors(runs["GRPO"][0])  # 15 % of 40 steps are six points, the fewest
-    assert 0 < error < repeated
-
-
-def test_a_change_that_follows_its_prediction_is_said(arms):
-    # predictions of theorem 1 rise with the change that follows, those of theorem 2 fall: the noise is one step early
-    answer = theory(arms(GRPO=[dict(accuracy=0.5)] * 3))
-    assert [row[0] for row in answer.rows] == ["GRPO"]
-    assert theory(arms(GRPO=[dict(accuracy=0.5)])).text.startswith(NOT_ENOUGH)
-
-
 def test_a_rate_at_which_runs_end_below_their_start_is_named(spec, make_result):
     runs = [
         make_result(StudyRun("KL-Cov", "screen", cell, 100), 0.9 if cell[1] == "0.0001" else 0.1)
@@ -185,3 +142,45 @@ def test_an_arm_that_stands_another_rate_than_the_first_does_is_named(spec, make
     text = learning_rates(spec, runs).text
     assert "included: KL-Cov at 0.0003 (+0.70 [" in text
     assert "at 0.0001 (" not in text
+
+
+def test_collapse_is_told_by_a_quarter_of_a_run_too(spec, make_result):
+    # evaluated at steps 0, 10, 20 and 40: two are gone by 10, one by 20, two not before the end
+    def run(seed, entropies, accuracy):
+        result = make_result(StudyRun("GRPO", "report", spec.arm("GRPO").cells[0], seed), accuracy)
+        curve = {"greedy": np.full(4, accuracy), "entropy/position_0": np.array(entropies)}
+        return replace(result, evaluations=Table(np.array([0, 10, 20, 40]), curve))
+
+    gone = [run(seed, (1.0, 0.05, 0.05, 0.05), 0.2) for seed in (0, 1)] + [run(2, (1.0, 0.5, 0.05, 0.05), 0.8)]
+    kept = [run(seed, (1.0, 0.5, 0.5, 0.05), accuracy) for seed, accuracy in ((3, 0.9), (4, 1.0))]
+    assert [has_collapsed(each, 0.25) for each in (*gone, *kept)] == [True, True, False, False, False]
+    rows = cost_of_collapse(spec, [*gone, *kept]).rows
+    counts = {row[:3]: [cell.split(" of ")[1] for cell in row[3:5]] for row in rows}
+    assert counts["0.0001", "10", "accuracy"] == ["2", "3"]
+    assert counts["0.0001", "20", "accuracy"] == ["3", "2"]
+    means = {row[1]: row[3].split()[0] for row in rows if row[2] == "accuracy"}
+    assert means == {"10": "0.20", "20": "0.40"}  # (.2 + .2 + .8) / 3
+
+
+def test_it_is_said_how_well_a_target_is_held(arms):
+    # 40 entropies from 1 to 0.2, target 0.6: the mean of |0.8 (i - 19.5) / 39| is 0.8 * 10 / 39 = 0.205;
+    # from 1 to 0.6: 0.2 above. The value stays after 20 of 39 steps.
+    runs = arms(GRPO=[dict(accuracy=0.5, entropy=0.6)] * 2, CISPO=[dict(accuracy=0.5, entropy=0.2)] * 2)
+    assert held_target(runs) is None
+    for each in runs["CISPO"].values():
+        columns = each.metrics.columns
+        columns |= {"control/gap": 0.6 - columns["entropy/mean"], "control/value": np.minimum(np.arange(40.0), 19)}
+    plain, controlled = held_target(runs).rows
+    assert plain == ("GRPO", "2", "0.200 [0.200, 0.200]", "-0.200 [-0.200, -0.200]", "-")
+    assert controlled[2].startswith("0.205")
+    assert abs(float(controlled[3].split()[0])) < 0.0005
+    assert controlled[4].startswith("51 ")
+    for each in runs["CISPO"].values():
+        each.metrics.columns["control/gap"][: 3 + each.run.seed] += 1
+    assert held_target(runs).text.startswith(NOT_ENOUGH)  # not one target
+
+
+def test_a_study_without_arms_at_the_point_of_others_is_not_asked_about_them(content):
+    asked = len(answers(spec_of(content), []))
+    del content["arms"][2]
+    assert len(answers(spec_of(content), [])) == asked - 1
