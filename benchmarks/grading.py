@@ -2,7 +2,7 @@
 
 The graders take turns on blocks of the same file. Prints Markdown:
 
-    python benchmarks/grading.py tests/rewards/cases.jsonl
+    python benchmarks/grading.py tests/rewards/maths/cases.jsonl
 """
 
 import argparse
@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_cov.rewards.grading import Grade, answers_equal, with_second_opinion
+from openrlhf_cov.rewards.maths.grading import Grade, answers_equal, with_second_opinion
 
 BLOCK = 50
 Pair = tuple[str, str]

@@ -3,7 +3,8 @@
 That grader is a file of the authors' repository, which is not a part of this one:
 
     git clone https://github.com/PRIME-RL/Entropy-Mechanism-of-RL
-    python benchmarks/paper_grader.py Entropy-Mechanism-of-RL --cases tests/rewards/cases.jsonl --labels D/*.jsonl
+    python benchmarks/paper_grader.py Entropy-Mechanism-of-RL --labels D/*.jsonl \\
+        --cases tests/rewards/maths/cases.jsonl
 
 Each response is "The answer is \\boxed{...}." and is graded by all three. Of a case file (answer, gold, equal) it
 boxes the answers; of problems (answer) it boxes the label itself, the label of the next problem of the file, and the
@@ -28,7 +29,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from openrlhf_cov.rewards.grading import grade, with_second_opinion
+from openrlhf_cov.rewards.maths.grading import grade, with_second_opinion
 from openrlhf_cov.rewards.pool import WorkerError, WorkerPool, WorkerTimeout
 
 GRADER = "verl/utils/reward_score/prime_math/__init__.py"

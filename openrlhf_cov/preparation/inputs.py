@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.code import datasets
 from openrlhf_cov.rewards.code.datasets import Converter
-from openrlhf_cov.rewards.extraction import GSM8K_MARK, last_boxed
+from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, last_boxed
 from openrlhf_cov.rewards.sources import SOURCES
 from openrlhf_cov.utils.hub import HubDataset, download
 from openrlhf_cov.utils.json_lines import parse_object

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from openrlhf_cov.preparation.normal_form import letters, statement
-from openrlhf_cov.rewards.extraction import GSM8K_MARK
-from openrlhf_cov.rewards.grading import answers_equal
+from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK
+from openrlhf_cov.rewards.maths.grading import answers_equal
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_WORKERS = 2
 """Processes of ``shared_pool``; one that has imported SymPy holds about 50 MB."""
 
-COMPARE_TARGET = "openrlhf_cov.rewards.symbolic:compare_texts"
-SECOND_OPINION_TARGET = "openrlhf_cov.rewards.second_opinion:accepts"
+COMPARE_TARGET = "openrlhf_cov.rewards.maths.symbolic:compare_texts"
+SECOND_OPINION_TARGET = "openrlhf_cov.rewards.maths.second_opinion:accepts"
 """It has processes of its own: importing Math-Verify takes seconds, which no call of a strict run should pay for."""
 
 

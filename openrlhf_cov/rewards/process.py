@@ -20,6 +20,8 @@ from typing import Any
 from openrlhf_cov.errors import RunStopped
 
 WORKER_PROGRAM = Path(__file__).with_name("worker.py")
+"""Run by its path, so that this folder comes first where it looks for modules: hence ``maths``, not ``math``."""
+
 MAX_REPLY_BYTES = 1 << 20
 REAP_SECONDS = 5.0
 """How long to wait for the end of a killed process; only one that is stuck in the kernel takes longer."""

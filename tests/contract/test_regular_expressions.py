@@ -81,8 +81,8 @@ def collect():
 def patterns_of(name, call):
     """The compiled patterns of a call whose arguments are constants of its module; anything else fails the test."""
     scope = vars(module_of(name))
-    if name == "rewards/brackets.py" and "{pattern}" in ast.unparse(call):
-        patterns = vars(module_of("rewards/structure.py"))
+    if name == "rewards/maths/brackets.py" and "{pattern}" in ast.unparse(call):
+        patterns = vars(module_of("rewards/maths/structure.py"))
         return [scope["_bracket_or"](patterns[each] if each.isupper() else each) for each in SEPARATORS]
     scope = scope | {"name": ("", "x")}  # a name of the text itself, which ``wording`` escapes
     arguments = [call.args[0], *(keyword.value for keyword in call.keywords if keyword.arg == "flags")]

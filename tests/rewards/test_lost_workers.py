@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from openrlhf_cov.config import RewardConfig
-from openrlhf_cov.rewards import grading, process
-from openrlhf_cov.rewards.grading import answers_equal, grade
+from openrlhf_cov.rewards import process
+from openrlhf_cov.rewards.maths import grading
+from openrlhf_cov.rewards.maths.grading import answers_equal, grade
 from openrlhf_cov.rewards.pool import WorkerDied, WorkerError
 from openrlhf_cov.rewards.reward_func import make_reward_func
 
@@ -62,7 +63,7 @@ def test_without_a_program_there_is_no_grade(name, monkeypatch, tmp_path):
 
 MEMORY_SCRIPT = """
 import json, resource
-from openrlhf_cov.rewards.grading import grade
+from openrlhf_cov.rewards.maths.grading import grade
 from openrlhf_cov.rewards.pool import WorkerDied
 limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

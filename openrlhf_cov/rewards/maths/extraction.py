@@ -1,0 +1,169 @@
+r"""The final answer inside a response: the last ``\boxed{}``, an ``<answer>`` tag, the ``####`` line of GSM8K, or an
+"Answer:" line.
+"""
+
+import re
+from collections.abc import Callable
+
+from openrlhf_cov.rewards.maths.wording import without_end_tokens
+
+MAX_RESPONSE = 400_000
+"""Characters of a response that are looked at, counted from its end."""
+
+BOX = re.compile(r"\\f?box(?:ed)?(?![a-zA-Z])")
+BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+WHITE_SPACE = re.compile(r"\s*")
+BARE_ARGUMENT = re.compile(r"-?\d+(?:[.,]\d+)*|[a-zA-Z](?![a-zA-Z])")
+GSM8K_MARK = "####"
+MAX_BOXES = 100
+"""Boxes side by side that are one answer."""
+
+FILL = r"(?:\\[\[\]() ,;!\\]|\\q?quad(?![a-z])|[$&\s])*"
+BETWEEN_BOXES = re.compile(
+    rf"{FILL}[,;]?{FILL}(?:(?:\\(?:text|mathrm|mbox)\s?\{{\s*)?,?\s?(?:and|or)(?![a-z])\s*\}}?)?{FILL}"
+)
+NAMED_BOX = re.compile(r"[A-Za-z](?:_\w|_\{\w{1,6}\})?(?:\([A-Za-z]\))?\s?=\Z")
+OPTION_BOX = re.compile(r"(?:\\[a-z]{4,8}\s?\{\s?)?\(([A-H])\)\s?\}?")
+MAX_BETWEEN = 120
+TAGS = ("<answer>", "</answer>")
+ANSWER_MARK = re.compile(
+    r"(?:\bfinal\s+answer|\banswer|\bfinal\s+result)\b[*_\s]{0,4}(?::|\bis\b|=)[*_\s]{0,4}:?[*_]{0,2}",
+    re.IGNORECASE,
+)
+SENTENCE_END = re.compile(r"[.!?](?:\s+[A-Z\"'(].*|\s*)\Z", re.DOTALL)
+
+
+def extract_answer(response: str, mode: str) -> str | None:
+    """The answer that ``response`` gives in the form ``mode`` (a key of ``EXTRACTORS``); None if there is none.
+
+    End-of-text tokens are dropped first. The answer is stripped of white space and never empty. Takes linear time.
+    Raises ValueError for an unknown mode.
+    """
+    if mode not in EXTRACTORS:
+        raise ValueError(f"--reward_format is one of {', '.join(EXTRACTORS)}, got {mode!r}")
+    answer = EXTRACTORS[mode](without_end_tokens(response[-MAX_RESPONSE:]))
+    return (answer or "").strip() or None
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Content of the last outermost balanced ``\boxed{...}`` (or the token after ``\boxed``); None if there is none.
+
+    A box inside a box is part of the outer one. Escaped braces do not count. An unterminated box is passed over.
+    Boxes with nothing between them but a comma, "and", "or" or a name such as ``y =`` are one answer: a list.
+    """
+    mark = BOX.search(text)
+    if mark is None:
+        return None
+    closing = _closing_braces(text, mark.start())
+    boxes: list[tuple[int, int, str]] = []
+    while mark is not None:
+        content, end = _argument(text, mark.end(), closing)
+        if content is not None:
+            boxes.append((mark.start(), end, BOX.sub("", content)))
+        mark = BOX.search(text, end)
+    return _joined(text, boxes) if boxes else None
+
+
+def _joined(text: str, boxes: list[tuple[int, int, str]]) -> str:
+    """The last box, or the list of those that stand side by side with it; equal ones count once."""
+    parts = [boxes[-1][2]]
+    names = [""]
+    for (_, end, content), (start, _, _) in zip(boxes[-2::-1], boxes[:0:-1], strict=True):
+        name = _name_between(text[end:start])
+        if name is None or len(parts) == MAX_BOXES or not content.strip() or not parts[-1].strip():
+            break
+        names[-1] = name
+        names.append("")
+        parts.append(content)
+    option = OPTION_BOX.fullmatch(parts[-1].strip()) if len(parts) == 2 else None
+    if option:
+        return f"({option[1]}) {parts[0]}"
+    if len(set(parts)) == 1:
+        return parts[0]
+    names[-1] = _name_before(text[: boxes[-len(parts)][0]][-60:])
+    return ", ".join(name + part for name, part in zip(names[::-1], parts[::-1], strict=True))
+
+
+def _name_between(text: str) -> str | None:
+    """What names the second of two boxes, "" for nothing; None where more, or a line break alone, is between them."""
+    if len(text) > MAX_BETWEEN or ("\n" in text and not text.replace("\\]", "").strip("$\\[]() \n\t")):
+        return None
+    rest = text[BETWEEN_BOXES.match(text).end() :].rstrip("$ \n\t")
+    return rest if not rest or NAMED_BOX.match(rest) else None
+
+
+def _name_before(text: str) -> str:
+    """What names the first box, as in ``x = ``; "" for nothing."""
+    match = NAMED_BOX.search(text.rstrip("$ \n\t"))
+    return match[0] if match and not text[: match.start()][-1:].isalnum() else ""
+
+
+def last_answer_tag(text: str) -> str | None:
+    """What stands in the last closed ``<answer>…</answer>``; a ``\\boxed{}`` there gives its content."""
+    lower = text.lower()
+    end = lower.rfind(TAGS[1])
+    start = lower.rfind(TAGS[0], 0, max(end, 0))
+    if end < 0 or start < 0:
+        return None
+    inner = text[start + len(TAGS[0]) : end]
+    boxed = last_boxed(inner)
+    return inner if boxed is None else boxed
+
+
+def last_gsm8k(text: str) -> str | None:
+    """The rest of the line after the last ``####``; None without one."""
+    _, mark, rest = text.rpartition(GSM8K_MARK)
+    return rest.lstrip().partition("\n")[0] if mark else None
+
+
+def last_answer_line(text: str) -> str | None:
+    r"""What follows the last "Answer:" or "the answer is" on its line; a ``\boxed{}`` there gives its content."""
+    end = None
+    for mark in ANSWER_MARK.finditer(text):
+        end = mark.end()
+    if end is None:
+        return None
+    line = text[end:].strip().partition("\n")[0]  # the answer may stand alone on the next line
+    boxed = last_boxed(line)
+    if boxed is not None:
+        return boxed
+    return SENTENCE_END.sub("", line.strip("*_ ")).strip("*_ ")
+
+
+def _any(text: str) -> str | None:
+    if BOX.search(text):
+        return last_boxed(text)
+    if TAGS[1] in text.lower():
+        return last_answer_tag(text)
+    return last_gsm8k(text) if GSM8K_MARK in text else last_answer_line(text)
+
+
+EXTRACTORS: dict[str, Callable[[str], str | None]] = {
+    "boxed": last_boxed,
+    "answer_tag": last_answer_tag,
+    "answer_line": last_answer_line,
+    "gsm8k": last_gsm8k,
+    "any": _any,
+}
+"""--reward_format -> how the answer is found. ``any`` takes the first of box, tag, #### and line that occurs."""
+
+
+def _argument(text: str, position: int, closing: dict[int, int]) -> tuple[str | None, int]:
+    """The LaTeX argument at ``position`` and where it ends; (None, where to look on) if there is none."""
+    start = WHITE_SPACE.match(text, position).end()
+    if text[start : start + 1] == "{":
+        end = closing.get(start)
+        return (None, start + 1) if end is None else (text[start + 1 : end], end + 1)
+    token = BARE_ARGUMENT.match(text, start)
+    return (None, position) if token is None else (token[0], token.end())
+
+
+def _closing_braces(text: str, start: int) -> dict[int, int]:
+    """Position of every balanced opening brace from ``start`` on -> position of the brace that closes it."""
+    closing, stack = {}, []
+    for brace in BRACE.finditer(text, start):
+        if brace[0] == "{":
+            stack.append(brace.start())
+        elif brace[0] == "}" and stack:
+            closing[stack.pop()] = brace.start()
+    return closing

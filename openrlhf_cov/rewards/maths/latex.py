@@ -1,0 +1,397 @@
+r"""A whitelist parser for LaTeX and plain-text formulas. What it does not know it refuses; it evaluates nothing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from openrlhf_cov.rewards.maths.numerals import MAX_DIGITS, Number, parse_number
+from openrlhf_cov.rewards.maths.tokens import (
+    ACCENTS,
+    ALIASES,
+    BIG_OPERATORS,
+    CONSTANTS,
+    FUNCTIONS,
+    GREEK,
+    INVERSES,
+    LIST_FUNCTIONS,
+    Refused,
+    is_number,
+    tokenize,
+)
+
+MAX_LENGTH = 4_000
+MAX_DEPTH = 60
+MAX_TOKENS = 1_500
+
+CLOSING = {
+    "(": ")",
+    "[": "]",
+    "{": "}",
+    r"\lbrace": r"\rbrace",
+    "|": "|",
+    r"\lfloor": r"\rfloor",
+    r"\lceil": r"\rceil",
+}
+PRODUCT = frozenset({"*", r"\cdot", r"\times", "/", r"\div"})
+ONE = Fraction(1)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation: ``kind``, its arguments, and for leaves ``value`` (a Fraction; of a decimal also its ``digits``)
+    or ``name``.
+    """
+
+    kind: str
+    args: tuple["Node", ...] = ()
+    value: Fraction = Fraction(0)
+    name: str = ""
+    digits: int = field(default=0, compare=False)
+
+    def walk(self):
+        """Every node of this formula."""
+        yield self
+        for arg in self.args:
+            yield from arg.walk()
+
+
+ZERO = Node("num")
+
+
+def node_of(number: Number) -> Node:
+    """A literal number as a formula."""
+    return (
+        Node("num", value=number.value) if number.exact else Node("decimal", value=number.value, digits=number.digits)
+    )
+
+
+def parse_formula(text: str) -> Node:
+    """The formula in the clean text ``text``. Raises Refused for anything not on the whitelist or too large."""
+    if len(text) > MAX_LENGTH:
+        raise Refused(f"longer than {MAX_LENGTH} characters")
+    tokens = tokenize(text)
+    if len(tokens) > MAX_TOKENS:
+        raise Refused(f"more than {MAX_TOKENS} signs")
+    return _Parser(tokens).whole()
+
+
+class _Parser:
+    """Recursive descent over the tokens; sums, products, signs, powers, atoms, in this order of binding."""
+
+    def __init__(self, tokens: list[str], bound: dict[str, str] | None = None) -> None:
+        self.tokens, self.position, self.depth = tokens, 0, 0
+        self.bars = 0
+        self.bound = bound or {}
+        self.is_limit = bound is not None
+
+    @property
+    def next(self) -> str | None:
+        return self.tokens[self.position] if self.position < len(self.tokens) else None
+
+    def take(self, expected: str | None = None) -> str:
+        token = self.next
+        if token is None or (expected is not None and token != expected):
+            raise Refused(f"expected {expected or 'more'}, found {token}")
+        self.position += 1
+        return token
+
+    def deeper(self, parse: Callable[..., Node], *args: str) -> Node:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise Refused(f"nested deeper than {MAX_DEPTH}")
+        node = parse(*args)
+        self.depth -= 1
+        return node
+
+    def sum(self) -> Node:
+        node = self.deeper(self.product)
+        while self.next in ("+", "-"):
+            sign, right = self.take(), self.deeper(self.product)
+            node = Node("add", (node, right if sign == "+" else Node("neg", (right,))))
+        return node
+
+    def product(self) -> Node:
+        node = self.signed()
+        while True:
+            if self.next in PRODUCT:
+                node = self.joined(node, self.take(), self.signed())
+            elif self.starts_factor():
+                if is_number(self.next) and is_number(self.tokens[self.position - 1]):
+                    raise Refused("two numbers side by side")
+                node = self.juxtaposed(node)
+            else:
+                return node
+
+    @staticmethod
+    def joined(left: Node, sign: str, right: Node) -> Node:
+        r"""``a / b`` is a fraction, ``a \div b`` a computation: a product with the inverse."""
+        if sign == "/":
+            return Node("div", (left, right))
+        return Node("mul", (left, Node("div", (Node("num", value=ONE), right)) if sign == r"\div" else right))
+
+    def juxtaposed(self, left: Node) -> Node:
+        """A product without sign; a whole number before a proper fraction of numbers is a mixed number."""
+        fraction = self.next == r"\frac"
+        right = self.power()
+        if fraction and left.kind == "num" and right.kind == "div" and all(a.kind == "num" for a in right.args):
+            top, bottom = (a.value for a in right.args)
+            if left.value.denominator == 1 and 0 < top < bottom:
+                return Node("num", value=left.value + top / bottom)
+        return Node("mul", (left, right))
+
+    def signed(self) -> Node:
+        signs = 0
+        negative = False
+        while self.next in ("-", "+"):
+            negative ^= self.take() == "-"
+            signs += 1
+        if signs > MAX_DEPTH:
+            raise Refused("too many signs")
+        node = self.power()
+        return Node("neg", (node,)) if negative else node
+
+    def power(self) -> Node:
+        node = self.atom()
+        while self.next in ("^", "!", "'"):
+            sign = self.take()
+            if sign == "^":
+                degrees = self.degrees()
+                node = Node("degrees", (node,)) if degrees else _power_of(node, self.script())
+            elif sign == "!":
+                node = Node("factorial", (node,))
+            elif node.kind == "sym":
+                node = Node("sym", name=node.name + "'")
+            else:
+                raise Refused("a prime after something that is no name")
+        return node
+
+    def degrees(self) -> bool:
+        for form in ([r"\circ"], ["{", r"\circ", "}"]):
+            if self.tokens[self.position : self.position + len(form)] == form:
+                self.position += len(form)
+                return True
+        return False
+
+    def script(self) -> Node:
+        """An exponent: a group, or a signed atom. ``x^12`` is read as typed, not as TeX reads it."""
+        negative = self.next == "-" and bool(self.take())
+        node = self.deeper(self.power if self.next != "{" else self.atom)
+        return Node("neg", (node,)) if negative else node
+
+    def starts_factor(self) -> bool:
+        token = self.next
+        if token is None or token in PRODUCT or token in ("+", "-", "^", "!", "'", "_", ",", ")", "]", "}", "="):
+            return False
+        return not (token == "|" and self.bars) and token not in (r"\rfloor", r"\rceil", r"\rbrace")
+
+    def atom(self) -> Node:
+        token = self.take()
+        if is_number(token):
+            return self.number(token)
+        if token in ("(", "[", "{", r"\lbrace"):
+            return self.enclosed(token)
+        if token == "|":
+            self.bars += 1
+            node = self.enclosed("|")
+            self.bars -= 1
+            return Node("abs", (node,))
+        if token in (r"\lfloor", r"\lceil"):
+            return Node("floor" if token == r"\lfloor" else "ceil", (self.enclosed(token),))
+        if token.startswith("\\"):
+            return self.deeper(self.command, token[1:])
+        if token.startswith("name:") or token.isalpha():
+            return self.symbol(token)
+        raise Refused(f"unexpected {token!r}")
+
+    def enclosed(self, opening: str) -> Node:
+        bars, self.bars = self.bars, self.bars if opening == "|" else 0
+        node = self.sum()
+        self.bars = bars
+        self.take(CLOSING[opening])
+        return node
+
+    def number(self, token: str) -> Node:
+        number = parse_number(token)
+        if number is None or len(token) > MAX_DIGITS:
+            raise Refused(f"number {token[:20]}")
+        return node_of(number)
+
+    def command(self, name: str) -> Node:
+        if name == "frac":
+            return Node("div", (self.argument(), self.argument()))
+        if name == "binom":
+            return Node("binom", (self.argument(), self.argument()))
+        if name == "sqrt":
+            return self.root()
+        if name in LIST_FUNCTIONS:
+            return Node(name, self.arguments())
+        if name in FUNCTIONS:
+            return self.function(name)
+        if name in CONSTANTS:
+            return Node(name)
+        if name in GREEK:
+            return self.symbol("\\" + name)
+        if name in ACCENTS:
+            return self.accented(name)
+        if name in BIG_OPERATORS:
+            return self.big_operator(name)
+        if name == "infty" and self.is_limit:
+            return Node("sym", name=name)
+        raise Refused(f"unknown command \\{name}")
+
+    def arguments(self) -> tuple[Node, ...]:
+        closing = CLOSING[self.take("(" if self.next != "{" else "{")]
+        args = [self.sum()]
+        while self.next == ",":
+            self.take()
+            args.append(self.sum())
+        self.take(closing)
+        return tuple(args)
+
+    def argument(self) -> Node:
+        """A braced group or, as in ``\\frac12``, one digit, letter or command."""
+        if self.next == "{" or not is_number(self.next) or len(self.next) == 1:
+            return self.atom()
+        token = self.take()
+        self.position -= 1
+        self.tokens[self.position] = token[1:]
+        return self.number(token[0])
+
+    def root(self) -> Node:
+        index = Node("num", value=Fraction(2))
+        if self.next == "[":
+            self.take()
+            index = self.sum()
+            self.take("]")
+        return Node("root", (self.atom(), index))
+
+    def function(self, name: str) -> Node:
+        base = power = None
+        while self.next in ("^", "_"):
+            if self.take() == "_":
+                base = self.script()
+            else:
+                power = self.script()
+        name = ALIASES.get(name, name)
+        if power is not None and power == Node("neg", (Node("num", value=ONE),)) and name in INVERSES:
+            name, power = INVERSES[name], None
+        node = Node(name, (self.function_argument(),))
+        if base is not None:
+            if name != "log":
+                raise Refused(f"a subscript at {name}")
+            node = node if base.kind == "e" else Node("div", (node, Node("log", (base,))))
+        return node if power is None else Node("pow", (node, power))
+
+    def function_argument(self) -> Node:
+        r"""One bracketed group, or the factors up to the next sign or function, as in ``\sin 2 \pi t``."""
+        if self.next in ("(", "["):
+            return self.atom()  # a power after it is one of the value: \cos(x)^2
+        if self.next == "{":
+            node = self.atom()
+            return Node("pow", (node, self.script())) if self.next == "^" and self.take() else node
+        node = self.power()
+        while self.starts_factor() and self.next[1:] not in FUNCTIONS and self.next not in ("(", "["):
+            node = self.juxtaposed(node)
+        return node
+
+    def accented(self, accent: str) -> Node:
+        r"""A name of its own, as ``\\hat x``."""
+        name = "".join(self.script_tokens())
+        if not (len(name) == 1 and name.isalpha()) and name[1:] not in GREEK:
+            raise Refused(f"\\{accent} over {name[:20]}")
+        return self.symbol(f"{accent} {name}")
+
+    def big_operator(self, kind: str) -> Node:
+        r"""A sum, product, integral or limit: its bounds and its body, in which the variable has a name of its own."""
+        scripts: dict[str, list[str]] = {"_": [], "^": []}
+        while self.next in scripts:
+            sign = self.take()
+            scripts[sign] = self.script_tokens()
+        low, variable = scripts["_"], None
+        if kind == "int":
+            body, variable = self.integrand()
+        else:
+            variable, sign, *low = low if len(low) > 2 else ["", "", ""]
+            if sign != (r"\to" if kind == "lim" else "=") or not (variable.isalpha() or variable[1:] in GREEK):
+                raise Refused(f"\\{kind} without a variable")
+        ends = [_Parser(tokens, dict(self.bound)).whole() if tokens else ZERO for tokens in (low, scripts["^"])]
+        before = dict(self.bound)
+        self.bound[variable] = f"bound {len(before)}"
+        node = _Parser(body, dict(self.bound)).whole() if kind == "int" else self.deeper(self.product)
+        self.bound = before
+        return Node(kind, (*ends, node))
+
+    def integrand(self) -> tuple[list[str], str]:
+        """The signs up to the next d and the variable after it, both of which are taken."""
+        level = 0
+        for place in range(self.position, len(self.tokens) - 1):
+            token, variable = self.tokens[place], self.tokens[place + 1]
+            level += (token in ("(", "[", "{")) - (token in (")", "]", "}"))
+            named = variable.isalpha() or variable[1:] in GREEK
+            if level == 0 and token == "d" and named and place > self.position:
+                body, self.position = self.tokens[self.position : place], place + 2
+                return body, variable
+        raise Refused("an integral without d")
+
+    def script_tokens(self) -> list[str]:
+        """The signs of one argument, without its braces."""
+        if self.next != "{":
+            return [self.take()]
+        level, first = 0, self.position
+        while True:
+            token = self.take()
+            level += (token == "{") - (token == "}")
+            if level == 0:
+                return self.tokens[first + 1 : self.position - 1]
+
+    def whole(self) -> Node:
+        """All signs as one formula."""
+        node = self.sum()
+        if self.next is not None:
+            raise Refused(f"unexpected {self.next!r}")
+        return node
+
+    def symbol(self, name: str) -> Node:
+        if name in self.bound and self.next != "_":
+            return Node("sym", name=self.bound[name])
+        if name in CONSTANTS and self.next != "_":
+            return Node(name)
+        if self.next == "_":
+            self.take()
+            name += "_" + self.subscript()
+        return Node("sym", name=name)
+
+    def subscript(self) -> str:
+        parts = self.script_tokens()
+        if len(parts) > MAX_DEPTH:
+            raise Refused("a long subscript")
+        return "".join(self.bound.get(part, part) for part in parts)
+
+
+def _power_of(base: Node, exponent: Node) -> Node:
+    r"""A power; whole powers of i, and ``e^{i\pi}`` with a whole number of quarter turns, are values."""
+    turns = None
+    if base.kind == "i" and exponent.kind == "num":
+        turns = exponent.value
+    elif base.kind == "e":
+        factors = _turns(exponent)
+        turns = None if factors is None or factors[1:] != (1, 1) else 2 * factors[0]
+    if turns is None or turns.denominator != 1:
+        return Node("pow", (base, exponent))
+    value = (Node("num", value=ONE), Node("i"))[int(turns) % 2]
+    return Node("neg", (value,)) if int(turns) % 4 > 1 else value
+
+
+def _turns(node: Node) -> tuple[Fraction, int, int] | None:
+    """A product of numbers, i and pi: the number, and how often the two occur."""
+    if node.kind in ("num", "i", "pi"):
+        return node.value if node.kind == "num" else ONE, int(node.kind == "i"), int(node.kind == "pi")
+    parts = [_turns(arg) for arg in node.args] if node.kind in ("neg", "mul", "div") else [None]
+    if None in parts:
+        return None
+    if node.kind == "neg":
+        return (-parts[0][0], *parts[0][1:])
+    (a, i, pi), (b, j, more) = parts
+    if node.kind == "mul":
+        return a * b, i + j, pi + more
+    return None if b == 0 else (a / b, i - j, pi - more)

@@ -1,0 +1,174 @@
+import re
+
+import pytest
+
+from openrlhf_cov.rewards.maths.extraction import EXTRACTORS, MAX_BOXES, MAX_RESPONSE, extract_answer, last_boxed
+
+BOXED = [
+    (r"so \boxed{5}.", "5"),
+    (r"first \boxed{5}, then \boxed{6}", "6"),  # the last one wins
+    (r"\boxed{\frac{1}{\sqrt{2}}}", r"\frac{1}{\sqrt{2}}"),
+    (r"\boxed 7", "7"),
+    (r"\boxed7.", "7"),
+    (r"\boxed -5.5!", "-5.5"),
+    (r"\boxed x", "x"),
+    (r"\fbox{5}", "5"),
+    ("\\boxed\n{5}", "5"),
+    (r"\boxed{  5 }", "5"),
+    (r"\boxed{\{5\}}", r"\{5\}"),  # escaped braces do not count
+    (r"\boxed{\boxed{5}, 6}", "{5}, 6"),  # the outermost box is the answer
+    (r"}}} {{ \boxed{5}", "5"),
+    (r"\boxed{5}}}}", "5"),
+    (r"\boxed{5} \boxed{6", "5"),  # an unterminated box is passed over
+    (r"\boxed{5}<|im_end|>", "5"),
+    ("\\boxed{5}</s>\n<|endoftext|>  ", "5"),
+    (r"\boxed{5}\boxed{}", None),  # an empty box takes back what was said before
+    (r"\boxed{}", None),
+    (r"\boxed{   }", None),
+    (r"\boxed{5", None),
+    (r"\boxed{5\}", None),
+    (r"\boxed", None),
+    (r"\boxedabc{5}", None),
+    ("boxed{5}", None),
+    ("the answer is 5", None),
+    ("#### 5", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("response", "answer"), BOXED)
+def test_boxed(response, answer):
+    assert extract_answer(response, "boxed") == answer
+
+
+SEVERAL_BOXES = [
+    (r"\boxed{1} and \boxed{2}", "1, 2"),
+    (r"$\boxed{1}$, $\boxed{2}$, and $\boxed{3}$.", "1, 2, 3"),
+    (r"\boxed{1}\boxed{2}", "1, 2"),
+    (r"\[\boxed{1} \quad \text{or} \quad \boxed{2}\]", "1, 2"),
+    (r"$x = \boxed{1}$ and $y_1 = \boxed{2}$", "x =1, y_1 =2"),
+    (r"\boxed{5} and \boxed{5}", "5"),  # said twice
+    (r"\boxed{4}. So \boxed{1} and \boxed{2}", "1, 2"),
+    (r"\boxed{1}. \boxed{2}", "2"),  # two sentences
+    ("\\boxed{1}\n\n\\boxed{2}", "2"),  # two paragraphs
+    ("\\[\\boxed{1}\\]\n\\[\\boxed{2}\\]", "2"),
+    ("$\\boxed{1}$,\n$\\boxed{2}$", "1, 2"),
+    ("$\\boxed{1}$\nand $\\boxed{2}$", "1, 2"),
+    (r"\boxed{1} then \boxed{2}", "2"),
+    (r"\boxed{1} and not \boxed{2}", "2"),
+    (r"\boxed{1}, " + "x" * 200 + r" \boxed{2}", "2"),
+    (r"\boxed{1} and \boxed{}", None),
+]
+
+
+@pytest.mark.parametrize(("response", "answer"), SEVERAL_BOXES)
+def test_boxes_side_by_side_are_one_list(response, answer):
+    assert extract_answer(response, "boxed") == answer
+
+
+def test_a_row_of_boxes_is_read_up_to_its_limit():
+    assert (
+        extract_answer(" ".join(f"\\boxed{{{n}}}" for n in range(MAX_BOXES + 5)), "boxed").count(",") == MAX_BOXES - 1
+    )
+
+
+ANSWER_TAGS = [
+    ("<think>4</think> <answer>5</answer>", "5"),
+    ("<answer>4</answer> <answer>\n5\n</answer>", "5"),
+    (r"<answer>so \boxed{5}</answer>", "5"),
+    ("<ANSWER>5</ANSWER></s>", "5"),
+    ("<answer>4</answer> <answer>5", "4"),  # an open one is passed over
+    ("<answer>4</answer> <answer></answer>", None),
+    ("5</answer>", None),
+    ("<answer>5", None),
+    (r"\boxed{5}", None),
+]
+
+
+@pytest.mark.parametrize(("response", "answer"), ANSWER_TAGS)
+def test_answer_tag(response, answer):
+    assert extract_answer(response, "answer_tag") == answer
+
+
+ANSWER_LINES = [
+    ("Answer: 5", "5"),
+    ("**Answer:** 5", "5"),
+    ("**Answer**: **5**", "5"),
+    ("The answer is $5$.", "$5$"),
+    ("The final answer is: 5.", "5"),
+    ("ANSWER = 5", "5"),
+    ("Answer: 3.14", "3.14"),
+    ("Answer:\n5", "5"),
+    ("Answer: 5\nThat is all.", "5"),
+    ("Answer: 5\nAnswer: 6", "6"),
+    ("The answer is 5. Or the answer is 6", "6"),  # also the last one within a line
+    ("Final Answer: The final answer is $5$. I hope it is correct.", "$5$"),
+    (r"The answer is \boxed{5}, I think", "5"),
+    ("The answer is 5. It was easy", "5"),
+    ("Answer: 5 or 6", "5 or 6"),  # what a guess is worth is for the grader to say
+    ("The answer is not 5", "not 5"),
+    ("Answer:", None),
+    ("Answer:  \n\n", None),
+    (r"\boxed{5}", None),
+    ("#### 5", None),
+    ("5", None),
+]
+
+
+@pytest.mark.parametrize(("response", "answer"), ANSWER_LINES)
+def test_answer_line(response, answer):
+    assert extract_answer(response, "answer_line") == answer
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("so 2 + 3 = 5\n#### 5", "5"),
+        ("#### 5\n#### 6", "6"),
+        ("####5\nmore", "5"),
+        ("#### $1,200 ", "$1,200"),
+        ("####\n5", "5"),
+        ("####", None),
+        ("### 5", None),
+        (r"\boxed{5}", None),
+    ],
+)
+def test_gsm8k(response, answer):
+    assert extract_answer(response, "gsm8k") == answer
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("#### 6, and \\boxed{5}", "5"),
+        ("Answer: 7\n#### 6", "6"),
+        ("Answer: 7", "7"),
+        ("<answer>6</answer>\n#### 7\nAnswer: 8", "6"),
+        ("<answer>6</answer> \\boxed{5}", "5"),
+        ("7", None),
+        ("\\boxed{} #### 6", None),  # a form that occurs is not given up for the next one
+        ("\\boxed{ Answer: 6", None),
+    ],
+)
+def test_any_takes_the_first_form_that_occurs(response, answer):
+    assert extract_answer(response, "any") == answer
+
+
+def test_an_unknown_mode_names_the_flag_and_the_choices():
+    with pytest.raises(
+        ValueError, match=re.escape("--reward_format is one of boxed, answer_tag, answer_line, gsm8k, any, got 'box'")
+    ):
+        extract_answer("5", "box")
+    assert list(EXTRACTORS) == ["boxed", "answer_tag", "answer_line", "gsm8k", "any"]
+
+
+def test_only_the_end_of_a_long_response_is_read():
+    # the box ends 9 characters after its beginning: with MAX_RESPONSE - 9 characters after it, it is just inside
+    box = r"\boxed{5}"
+    assert len(box) == 9
+    assert extract_answer(box + "x" * (MAX_RESPONSE - 9), "boxed") == "5"
+    assert extract_answer(box + "x" * (MAX_RESPONSE - 8), "boxed") is None
+
+
+def test_last_boxed_drops_inner_marks_but_not_their_braces():
+    assert last_boxed(r"\boxed{\fbox{1}+\boxed{2}}") == "{1}+{2}"
