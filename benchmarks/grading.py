@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_cov.rewards.maths.grading import Grade, answers_equal, with_second_opinion
+from openrlhf_cov.rewards.grades import Grade
+from openrlhf_cov.rewards.maths.grading import answers_equal, with_second_opinion
 
 BLOCK = 50
 Pair = tuple[str, str]

@@ -17,7 +17,7 @@ from openrlhf_cov.cli.program import check_file, program
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards import sources
-from openrlhf_cov.rewards.maths.grading import Grade
+from openrlhf_cov.rewards.grades import Grade
 from openrlhf_cov.rewards.pool import shared_pool
 from openrlhf_cov.utils import json_lines
 from openrlhf_cov.utils.terminal import Parser, say

@@ -26,7 +26,7 @@ RESPONSES_FILE = "responses.jsonl"
 DIFFERENCES_FILE = "differences.jsonl"
 
 PROMPT_TOO_LONG = "prompt_too_long"
-"""Status of a sample whose prompt leaves no room for a response; the others are those of ``grading.Grade``."""
+"""Status of a sample whose prompt leaves no room for a response; the others are those of ``grades.Grade``."""
 
 Key = tuple[str, str, int]
 """Benchmark, problem id and sample number: what a response answers."""

@@ -28,7 +28,7 @@ from openrlhf_cov.evaluation.records import (
     write_settings,
 )
 from openrlhf_cov.rewards import sources
-from openrlhf_cov.rewards.maths.grading import Grade
+from openrlhf_cov.rewards.grades import Grade
 
 Generate = Callable[[Sequence[Request]], Iterable[tuple[Request, Completion | None]]]
 """Completions of requests, in the order in which they are done; None for a prompt that leaves no room for one.

@@ -16,7 +16,8 @@ from openrlhf_cov.evaluation.records import (
 )
 from openrlhf_cov.evaluation.samples import BenchmarkSamples, group_samples
 from openrlhf_cov.evaluation.scores import avg_at_k, bootstrap_interval, maj_at_k, pass_at_k, pass_at_powers
-from openrlhf_cov.rewards.maths.grading import Status, answers_equal
+from openrlhf_cov.rewards.grades import Status
+from openrlhf_cov.rewards.maths.grading import answers_equal
 from openrlhf_cov.utils.estimates import Interval
 from openrlhf_cov.utils.json_lines import write_lines
 

@@ -10,7 +10,7 @@ import torch
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards import sources
-from openrlhf_cov.rewards.maths.grading import Grade
+from openrlhf_cov.rewards.grades import Grade
 
 STATUS_METRICS = {
     "no_answer": "reward/no_answer_frac",

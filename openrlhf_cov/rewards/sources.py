@@ -9,8 +9,9 @@ from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards import addition
 from openrlhf_cov.rewards.code.rule import check_code_ready, grade_code
 from openrlhf_cov.rewards.code.tests import parse_tests
+from openrlhf_cov.rewards.grades import Grade
 from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, extract_answer
-from openrlhf_cov.rewards.maths.grading import MAX_ANSWER, Grade, grade, with_second_opinion
+from openrlhf_cov.rewards.maths.grading import MAX_ANSWER, grade, with_second_opinion
 from openrlhf_cov.rewards.maths.normalization import clean
 from openrlhf_cov.rewards.maths.numerals import numbers_equal, parse_number
 from openrlhf_cov.rewards.maths.structure import Scalar, parse_answer

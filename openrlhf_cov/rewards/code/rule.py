@@ -13,7 +13,7 @@ from openrlhf_cov.rewards.code.fusion import PREFIX, judge_by_service
 from openrlhf_cov.rewards.code.judge import ProgramBudget, Verdict
 from openrlhf_cov.rewards.code.sandbox import KILL_SECONDS, MOST_WAITED, Limits, Sandbox, SandboxError
 from openrlhf_cov.rewards.code.tests import parse_tests
-from openrlhf_cov.rewards.maths.grading import Grade
+from openrlhf_cov.rewards.grades import Grade
 from openrlhf_cov.rewards.pool import WorkerCrashed, WorkerTimeout, shared_pool
 
 TARGET = "openrlhf_cov.rewards.code.worker:verdict_of"

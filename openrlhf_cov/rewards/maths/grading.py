@@ -2,15 +2,16 @@ r"""Grades: is the final answer of a response equal to the gold answer? Bounded 
 
 import logging
 import time
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
+from openrlhf_cov.rewards.grades import Grade, Status
 from openrlhf_cov.rewards.maths.comparison import EXACT, compare, size
 from openrlhf_cov.rewards.maths.derivatives import same_derivatives
 from openrlhf_cov.rewards.maths.extraction import extract_answer, last_answer_tag, last_boxed
 from openrlhf_cov.rewards.maths.normalization import clean, compact, without_end_mark
 from openrlhf_cov.rewards.maths.structure import parse_clean
-from openrlhf_cov.rewards.maths.wording import without_end_tokens, without_lead, without_marks
+from openrlhf_cov.rewards.maths.wording import without_lead, without_marks
 from openrlhf_cov.rewards.pool import (
     COMPARE_TARGET,
     SECOND_OPINION_TARGET,
@@ -20,6 +21,7 @@ from openrlhf_cov.rewards.pool import (
     WorkerTimeout,
     shared_pool,
 )
+from openrlhf_cov.rewards.responses import without_end_tokens
 
 logger = logging.getLogger(__name__)
 
@@ -31,28 +33,6 @@ MAX_ANSWER = 4_000
 
 MAX_PAIRS = 1_000
 """Pairs of values that are compared in the caller's process; larger lists go to a worker, which can be killed."""
-
-Status = Literal["graded", "no_answer", "unparsable", "timeout"]
-
-
-@dataclass(frozen=True)
-class Grade:
-    """Outcome of grading one response; ``correct`` is only ever True with status "graded".
-
-    ``status`` is no_answer where the response has no answer in the form asked for, unparsable where the answer is none
-    that can be read and is not spelt like the gold answer, timeout where the limit was hit. ``answer`` is the text
-    that was extracted, ``seconds`` the wall clock time that grading took. The rest is that of a program:
-    ``verdict`` a ``code.judge.Status``, ``share`` of the tests that it passed, ``cached`` if it was judged before.
-    """
-
-    correct: bool
-    status: Status
-    answer: str | None = None
-    seconds: float = 0.0
-    verdict: str | None = None
-    share: float = 0.0
-    cached: bool = False
-    detail: str = ""
 
 
 def grade(response: str, answer: str, *, mode: str = "boxed", timeout: float = DEFAULT_TIMEOUT) -> Grade:

@@ -1,4 +1,4 @@
-r"""What stands around an answer and says nothing about it: end-of-text tokens, Markdown, "the answer is".
+r"""What stands around an answer and says nothing about it: Markdown, "the answer is".
 
 Only what is known to say nothing is dropped; words that change a claim ("at most", "not", "or") stay.
 """
@@ -7,12 +7,6 @@ import re
 
 from openrlhf_cov.rewards.maths.names import NEGATION, name_of
 
-END_TOKEN = re.compile(
-    r"(?:<[|｜][^<>|｜\s]{1,40}[|｜]>|</?s>|<eos>|<bos>|<end_of_turn>|<pad>|\[/?INST\]|<\|im_start\|>[a-z]{4,9})\Z"
-)
-ENDS_OF_TOKENS = frozenset(">]rtm")
-"""Last signs of these tokens and of the role that may follow one: user, assistant, system."""
-MAX_END_TOKENS = 20
 MARKS = ("**", "__", "```", "`", '"', "*", "$", "'", "“”")
 MARKED = frozenset(mark[0] for mark in MARKS)
 ENDING = (
@@ -94,17 +88,6 @@ SAME_WORDS = {"dne": "doesnotexist"}
 HAS = re.compile(
     r"(?P<name>[A-Z][a-z]{1,20})\s(?:has|gets|got|receives|earns|pays|owns)\s(?P<value>[-\d\\($].*)", re.DOTALL
 )
-
-
-def without_end_tokens(text: str) -> str:
-    """``text`` without the special tokens and the white space at its end."""
-    text = text.rstrip()
-    for _ in range(MAX_END_TOKENS):
-        match = END_TOKEN.search(text[-60:]) if text[-1:] in ENDS_OF_TOKENS else None
-        if match is None:
-            break
-        text = text[: len(text) - len(match[0])].rstrip()
-    return text
 
 
 def without_marks(text: str) -> str:

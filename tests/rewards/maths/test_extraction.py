@@ -2,7 +2,8 @@ import re
 
 import pytest
 
-from openrlhf_cov.rewards.maths.extraction import EXTRACTORS, MAX_BOXES, MAX_RESPONSE, extract_answer, last_boxed
+from openrlhf_cov.rewards.maths.extraction import EXTRACTORS, MAX_BOXES, extract_answer, last_boxed
+from openrlhf_cov.rewards.responses import MAX_RESPONSE
 
 BOXED = [
     (r"so \boxed{5}.", "5"),

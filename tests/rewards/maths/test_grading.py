@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.rewards.maths.grading import MAX_ANSWER, Grade, answers_equal, grade
+from openrlhf_cov.rewards.grades import Grade
+from openrlhf_cov.rewards.maths.grading import MAX_ANSWER, answers_equal, grade
 
 CASES = [json.loads(line) for line in Path(__file__).with_name("cases.jsonl").read_text().splitlines()]
 GROUPS = {

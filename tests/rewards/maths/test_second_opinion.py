@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.rewards.grades import Grade
 from openrlhf_cov.rewards.maths import grading
-from openrlhf_cov.rewards.maths.grading import MAX_ANSWER, Grade, grade, with_second_opinion
+from openrlhf_cov.rewards.maths.grading import MAX_ANSWER, grade, with_second_opinion
 from openrlhf_cov.rewards.pool import WorkerDied, shared_pool
 from openrlhf_cov.rewards.reward_func import make_reward_func
 from openrlhf_cov.rewards.sources import grade_label, published_grade
