@@ -1,7 +1,6 @@
-"""Writes docs/study.md, its figures and a table of docs/methods/index.md from ``studies/results/`` and the specs.
+"""Writes docs/study/, its figures and the tables of docs/methods/index.md from ``studies/results/`` and the specs.
 
-What stands between the comments "results NAME", or "differences NAME", and "end of NAME" is replaced, and what stands
-between "agreement NAME OTHER" and "end of agreement".
+Of the latter page what stands between the comments "differences NAME" and "end of NAME" is replaced.
 """
 
 import re
@@ -15,20 +14,24 @@ from openrlhf_cov.study.results import Result, unpack
 from openrlhf_cov.study.spec import Spec, read_spec
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, FIGURES = ROOT / "docs" / "study.md", ROOT / "docs" / "assets" / "study"
+RESULTS, SPECS = ROOT / "studies" / "results", ROOT / "studies"
+PAGES, FIGURES = ROOT / "docs" / "study", ROOT / "docs" / "assets" / "study"
 METHODS = ROOT / "docs" / "methods" / "index.md"
-PLACE = re.compile(r"(?<=<!-- results )(\w+) -->\n.*?(?=<!-- end of \1 -->)", re.DOTALL)
 TABLE = re.compile(r"(?<=<!-- differences )(\w+) -->\n.*?(?=<!-- end of \1 -->)", re.DOTALL)
-BESIDE = re.compile(r"(?<=<!-- agreement )(\w+) (\w+) -->\n.*?(?=<!-- end of agreement -->)", re.DOTALL)
 SHOWN = ("test", "first_token_entropy", "pass_at_k")
-"""Charts that the page shows."""
+"""Charts that a page shows."""
+WHOLE_TRAINER = "_ray"
+"""Ends the name of a study whose twin without it is of the laboratory."""
+
+
+def names() -> list[str]:
+    """Studies that have published runs."""
+    return sorted(path.name.removesuffix(".jsonl.xz") for path in RESULTS.glob("*.jsonl.xz"))
 
 
 def results_of(name: str) -> tuple[Spec, list[Result]]:
     """A study and its published runs."""
-    return read_spec(ROOT / "studies" / f"{name}.yaml"), list(
-        unpack(ROOT / "studies" / "results" / f"{name}.jsonl.xz")
-    )
+    return read_spec(SPECS / f"{name}.yaml"), list(unpack(RESULTS / f"{name}.jsonl.xz"))
 
 
 def content_of(name: str) -> Document:
@@ -36,25 +39,35 @@ def content_of(name: str) -> Document:
     return document(*results_of(name))
 
 
-def beside(ours: str, others: str) -> str:
-    """Two studies side by side."""
-    answer = agreement(*(finished_runs(*results_of(name)) for name in (ours, others)))
+def beside(name: str) -> str:
+    """The whole trainer and the laboratory, of a study that is of the former; else nothing."""
+    if not name.endswith(WHOLE_TRAINER):
+        return ""
+    twins = (name, name.removesuffix(WHOLE_TRAINER))
+    answer = agreement(*(finished_runs(*results_of(each)) for each in twins))
     table = markdown_table(Section(answer.question, (), answer.head, answer.rows))
-    return f"{ours} {others} -->\n\n### {answer.question}\n\n{answer.text}\n\n" + "\n".join(table) + "\n\n"
+    return f"## {answer.question}\n\n{answer.text}\n\n" + "\n".join(table) + "\n\n"
 
 
-def written(name: str, content: Document) -> str:
-    """The part of the page about one study."""
-    charts = [chart for chart in content.charts if chart.name in SHOWN]
-    pictures = "".join(f"![{chart.title}](assets/study/{name}/{chart.name}.svg)\n\n" for chart in charts)
-    return f"{name} -->\n\n{markdown(content)}\n{pictures}"
+def shown(content: Document) -> list:
+    """Its charts that are shown."""
+    return [chart for chart in content.charts if chart.name in SHOWN]
 
 
-def rewritten(page: str) -> str:
-    """A page with its results as they should be."""
-    page = BESIDE.sub(lambda match: beside(*match.groups()), page)
-    page = PLACE.sub(lambda match: written(match[1], content_of(match[1])), page)
-    return TABLE.sub(lambda match: f"{match[1]} -->\n\n{differences(content_of(match[1]))}\n\n", page)
+def page(name: str, content: Document) -> str:
+    """The page about one study."""
+    pictures = "".join(f"![{chart.title}](../assets/study/{name}/{chart.name}.svg)\n\n" for chart in shown(content))
+    source = (
+        f"`python scripts/write_study_docs.py` writes this page from `studies/results/{name}.jsonl.xz`; the spec is "
+        f"`studies/{name}.yaml`, and [what all of them say](../study.md#answers) stands elsewhere."
+    )
+    title, rest = markdown(content).split("\n", 1)
+    return f"{title}\n\n{source}\n{rest}\n{beside(name)}{pictures}".rstrip() + "\n"
+
+
+def with_tables(text: str) -> str:
+    """A page with its tables as they should be."""
+    return TABLE.sub(lambda match: f"{match[1]} -->\n\n{differences(content_of(match[1]))}\n\n", text)
 
 
 def differences(content: Document) -> str:
@@ -64,9 +77,9 @@ def differences(content: Document) -> str:
 
 
 if __name__ == "__main__":
-    text = PAGE.read_text(encoding="utf-8")
-    for each in PLACE.findall(text):
-        shown = [chart for chart in content_of(each).charts if chart.name in SHOWN]
-        write_pictures(shown, FIGURES / each, ("svg",))
-    for path in (PAGE, METHODS):
-        path.write_text(rewritten(path.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGES.mkdir(exist_ok=True)
+    for each in names():
+        found = content_of(each)
+        write_pictures(shown(found), FIGURES / each, ("svg",))
+        (PAGES / f"{each}.md").write_text(page(each, found), encoding="utf-8")
+    METHODS.write_text(with_tables(METHODS.read_text(encoding="utf-8")), encoding="utf-8")

@@ -226,10 +226,11 @@ def page(content: Document) -> str:
 
 
 def markdown(content: Document) -> str:
-    """The study as a part of a page of Markdown, without charts; its title is a heading of the second level."""
-    lines = [f"## {content.title}", "", content.about, ""] if content.about else [f"## {content.title}", ""]
+    """The study as a page of Markdown, without charts."""
+    lines = [f"# {content.title}", ""]
+    lines += [content.about, ""] if content.about else []
     for section in content.sections:
-        lines += [f"### {section.title}", ""]
+        lines += [f"## {section.title}", ""]
         lines += [line for paragraph in section.paragraphs for line in (paragraph, "")]
         lines += [*markdown_table(section), ""] if section.rows else []
     return "\n".join(lines)

@@ -19,6 +19,7 @@ COLLAPSED_BELOW = 0.1
 MIDDLE = 0.5
 PARTS = (0.25, MIDDLE)
 """Of a run by whose end it may have collapsed: what is said is of the second, the first shows how much hangs on it."""
+HEAD_OF_COLLAPSE = ("learning rate", "by step", "", "collapsed", "others", "difference")
 DIVERGED_BELOW = 0.02
 """Accuracy by which a run that has diverged ends below its base policy."""
 TARGETS_AGREE = 1e-3
@@ -65,7 +66,7 @@ def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
     for (rate, group), by in itertools.product(sorted(by_rate.items()), PARTS):
         place = f"{rate:g}" if math.isfinite(rate) else "the default"
         groups = [[each for each in group if has_collapsed(each, by) is kind] for kind in (True, False)]
-        if min(map(len, groups)) < 2:
+        if not groups[0]:
             continue
         steps = "/".join(sorted({f"{each.evaluations.steps[-1] * by:g}" for each in group}))
         for name in ("accuracy", f"pass@{PASS_AT[-1]}"):
@@ -73,17 +74,18 @@ def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
             apart = difference_of_means(found[0], found[1])
             means = (f"{shown(mean_over_seeds(kind))} of {len(kind)}" for kind in found)
             rows.append((place, steps, name, *means, shown(apart, signed=True)))
-            if by == MIDDLE:
+            if by == MIDDLE and math.isfinite(apart.low):
                 said.append(f"at {place} {name} {verdict(apart, 'is lower', 'is higher')}")
     if not said:
-        return Answer(question, f"{NOT_ENOUGH}: {counts.lower()}; a comparison needs two of either kind at one rate.")
+        text = f"{NOT_ENOUGH}: {counts.lower()}; a comparison needs two of either kind at one rate."
+        return Answer(question, text, HEAD_OF_COLLAPSE if rows else (), tuple(rows))
     arms = Counter(each.run.arm for each in lost)
     whose = ", ".join(f"{arm} {count}" for arm, count in arms.items())
     text = (
         f"{counts} ({whose}). Against the others {', '.join(said)}. "
         "This compares runs, it is no experiment on collapse; runs that share a seed count as runs of their own."
     )
-    return Answer(question, text, ("learning rate", "by step", "", "collapsed", "others", "difference"), tuple(rows))
+    return Answer(question, text, HEAD_OF_COLLAPSE, tuple(rows))
 
 
 def has_collapsed(result: Result, by: float = MIDDLE) -> bool | None:

@@ -67,7 +67,7 @@ def test_every_file_that_is_mentioned_exists(page, page_name, repository):
     package = repository / "openrlhf_cov"
     folders = [path.name for root in (repository, package) for path in root.iterdir() if path.is_dir()]
     pattern = re.compile(
-        rf"(?<![\w./<-])((?:{'|'.join(map(re.escape, folders))})/[\w./-]+\.(?:py|sh|md|yaml|jsonl|toml))"
+        rf"(?<![\w./<-])((?:{'|'.join(map(re.escape, folders))})/[\w./-]+\.(?:py|sh|md|yaml|jsonl\.xz|jsonl|toml))"
     )
     for span in page(page_name).code_spans:
         for name in pattern.findall(span):

@@ -1,4 +1,4 @@
-"""docs/study.md is what its published raw numbers say."""
+"""docs/study.md and docs/study/ are what the published raw numbers say."""
 
 import re
 import runpy
@@ -12,6 +12,7 @@ from openrlhf_cov.study.results import unpack
 from openrlhf_cov.study.spec import read_spec
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+DOCS = REPOSITORY / "docs"
 RESULTS = sorted((REPOSITORY / "studies" / "results").glob("*.jsonl.xz"))
 
 
@@ -20,24 +21,77 @@ def script():
     return runpy.run_path(str(REPOSITORY / "scripts" / "write_study_docs.py"))
 
 
+def name_of(path):
+    return path.name.removesuffix(".jsonl.xz")
+
+
 @pytest.mark.slow
-def test_the_page_prints_the_results(script):
+@pytest.mark.parametrize("path", RESULTS, ids=name_of)
+def test_a_page_prints_the_results(script, path):
     """``python scripts/write_study_docs.py`` writes it."""
-    page = script["PAGE"].read_text(encoding="utf-8")
-    assert page == script["rewritten"](page)
-    table = script["METHODS"].read_text(encoding="utf-8")
-    assert table == script["rewritten"](table)
-    assert [f"{name}.jsonl.xz" for name in script["PLACE"].findall(page)] == [path.name for path in RESULTS]
-    for name in re.findall(r"\]\((assets/study/.*?)\)", page):
-        assert (script["PAGE"].parent / name).is_file()
+    page = DOCS / "study" / f"{name_of(path)}.md"
+    text = page.read_text(encoding="utf-8")
+    assert text == script["page"](name_of(path), script["content_of"](name_of(path)))
+    for name in re.findall(r"\]\((../assets/study/.*?)\)", text):
+        assert (page.parent / name).is_file()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.name)
+def test_the_methods_page_prints_the_results(script):
+    table = script["METHODS"].read_text(encoding="utf-8")
+    assert table == script["with_tables"](table)
+
+
+def test_every_study_that_has_run_has_a_page_that_is_linked():
+    names = [name_of(path) for path in RESULTS]
+    assert [path.stem for path in sorted((DOCS / "study").glob("*.md"))] == names
+    assert set(names) <= linked((DOCS / "study.md").read_text(encoding="utf-8"))
+
+
+NUMBER = r"[+−-]?\d+\.\d+"
+INTERVAL = re.compile(rf"(?<![\d.])({NUMBER}) \[({NUMBER}), ({NUMBER})\]")
+
+
+def intervals(text: str) -> set[tuple[float, ...]]:
+    """Estimates with their two ends, as they are printed."""
+    found = INTERVAL.findall(text.replace("\n", " ").replace("  ", " "))
+    return {tuple(float(each.replace("−", "-")) for each in numbers) for numbers in found}
+
+
+def linked(text: str) -> set[str]:
+    """Studies to whose pages a text leads."""
+    return set(re.findall(r"\]\((?:docs/|\.\./)?study/(\w+)\.md", text))
+
+
+def tables_of(names) -> set[tuple[float, ...]]:
+    """All intervals on the pages of studies, also as "lower by", with the other sign."""
+    found = set.union(*(intervals((DOCS / "study" / f"{name}.md").read_text(encoding="utf-8")) for name in names))
+    return found | {(-middle, -high, -low) for middle, low, high in found}
+
+
+def test_answers_say_what_stands_in_the_tables():
+    """An interval in the words of a paragraph is in a table of a study that the paragraph names."""
+    answers = (DOCS / "study.md").read_text(encoding="utf-8").split("\n## Answers\n")[1]
+    said = 0
+    for paragraph in re.split(r"\n\n|\n(?=- )", answers):
+        if numbers := intervals(paragraph):
+            assert numbers <= tables_of(linked(paragraph)), paragraph
+            said += len(numbers)
+    assert said > 50
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/methods/index.md", "docs/study.md"])
+def test_pages_say_what_stands_in_some_table(page):
+    numbers = intervals((REPOSITORY / page).read_text(encoding="utf-8"))
+    assert numbers
+    assert numbers <= tables_of(map(name_of, RESULTS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", RESULTS, ids=name_of)
 def test_the_main_table_is_that_of_the_raw_numbers(path):
     """Accuracy of each arm by hand, from the file: the mean over seeds of the share of questions answered right."""
-    page = (REPOSITORY / "docs" / "study.md").read_text(encoding="utf-8")
-    page = page.split(f"<!-- results {path.name.removesuffix('.jsonl.xz')} -->")[1]
+    page = (DOCS / "study" / f"{name_of(path)}.md").read_text(encoding="utf-8")
     reported = [result for result in unpack(path) if result.run.stage == "report"]
     for arm in dict.fromkeys(result.run.arm for result in reported):
         [row] = [line for line in page.splitlines() if line.startswith(f"| {arm} |")][:1]
@@ -48,10 +102,10 @@ def test_the_main_table_is_that_of_the_raw_numbers(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", RESULTS, ids=name_of)
 def test_the_raw_numbers_are_those_of_the_spec(path, tmp_path):
     """Flags of every run, but for those that only label the machine's folders."""
-    spec = read_spec(REPOSITORY / "studies" / path.name.replace(".jsonl.xz", ".yaml"))
+    spec = read_spec(REPOSITORY / "studies" / f"{name_of(path)}.yaml")
     study = (RayStudy if spec.engine == "ray" else LabStudy)(spec, tmp_path, tmp_path)
     assert [each.run for each in unpack(path, study.asked)] == [each.run for each in unpack(path)]
 

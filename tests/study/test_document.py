@@ -60,9 +60,9 @@ def test_a_part_of_a_study_says_how_much_there_is(spec, results):
 def test_markdown_holds_the_same_rows(spec, results):
     content = document(spec, results)
     lines = markdown(content).splitlines()
-    assert lines[0] == "## Two arms"
+    assert lines[0] == "# Two arms"
     for section in content.sections:
-        assert f"### {section.title}" in lines
+        assert f"## {section.title}" in lines
         assert all(len(row) == len(section.head) for row in section.rows)
     assert "| GRPO | 3 | --actor.adam.lr 0.0001 --actor.eps_clip_low_high 0.1 0.1 | 0.63 [0.49, 0.78] |" in markdown(
         content
