@@ -17,7 +17,7 @@ from openrlhf_cov.cli.program import program
 from openrlhf_cov.errors import RunStopped, StoppedBySignal, UsageError
 from openrlhf_cov.rewards.limits import REWARD_TOKEN
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.utils import collector
+from openrlhf_cov.utils import garbage_collection
 from openrlhf_cov.utils.command import COMMAND_FILE, write_command
 from openrlhf_cov.utils.ray_here import protect_own_ray
 from openrlhf_cov.utils.redaction import HIDDEN
@@ -51,7 +51,7 @@ def main() -> int | None:
     """Train, or with --dry_run say what would happen. Exit status 2 with one line on stderr for anything the user can
     mend before training starts, 1 for a run that stopped itself, 128 + signal after SIGTERM and Ctrl-C."""
     clean_logs()
-    collector.pause()
+    garbage_collection.pause()
     try:
         protect_own_ray()  # before the first import of Ray
         check_versions(allow_other=ALLOW_OPENRLHF in sys.argv)  # what follows reads upstream's source
@@ -77,7 +77,7 @@ def main() -> int | None:
         _write_command(args.ckpt.output_dir)
         from openrlhf.cli.train_ppo_ray import train
 
-        collector.resume()
+        garbage_collection.resume()
     except ImportError as error:
         raise UsageError(
             f"{error}; install all of requirements.txt (requirements-cpu.txt on a host without a GPU)"

@@ -16,7 +16,7 @@ from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray.completions import completion_of, sampling_params
 from openrlhf_cov.trainer.ray.seams import plain_class
 from openrlhf_cov.trainer.reward_executor import RewardExecutor
-from openrlhf_cov.utils import collector
+from openrlhf_cov.utils import garbage_collection
 
 
 class CovRolloutActor(plain_class(RolloutRayActor)):
@@ -44,7 +44,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         if agent_func_path is None:
             self.new_executor = partial(RewardExecutor, remote_rm_url, reward_config)
             self.executor = self.new_executor()
-        collector.resume()
+        garbage_collection.resume()
 
     async def generate_responses(
         self, *, sampling_params, num_samples: int = 1, seeds: list[int] | None = None, **request

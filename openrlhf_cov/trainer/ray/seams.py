@@ -18,7 +18,7 @@ import ray
 
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray import warm_engines
-from openrlhf_cov.utils import collector
+from openrlhf_cov.utils import garbage_collection
 from openrlhf_cov.utils.terminal import clean_logs
 
 TRUST_VARIABLE = "OPENRLHF_COV_TRUST_REMOTE_CODE"
@@ -116,7 +116,7 @@ class InstalledActor:
 
     def __init__(self, *args, **kwargs) -> None:
         install_actor()
-        collector.resume()
+        garbage_collection.resume()
         super().__init__(*args, **kwargs)
 
 
@@ -214,7 +214,7 @@ def trust_remote_code(trusted: bool) -> None:
 
 def prepare_worker() -> None:
     """Ray runs this first in every worker of a run (``worker_process_setup_hook``)."""
-    collector.pause()
+    garbage_collection.pause()
     clean_logs()
     trust_remote_code(os.environ.get(TRUST_VARIABLE) == "1")
     cpu_host.install()

@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from openrlhf_cov.utils import collector
+from openrlhf_cov.utils import garbage_collection
 
 
 @pytest.fixture(autouse=True)
@@ -15,22 +15,22 @@ def collects_afterwards():
 
 
 def test_nothing_is_collected_between_pause_and_resume(monkeypatch):
-    monkeypatch.setattr(collector, "LONGEST", 3600.0)
-    collector.pause()
+    monkeypatch.setattr(garbage_collection, "LONGEST", 3600.0)
+    garbage_collection.pause()
     assert not gc.isenabled()
-    collector.resume()
+    garbage_collection.resume()
     assert gc.isenabled()
 
 
 def test_what_was_there_is_not_looked_at_again():
     before = gc.get_freeze_count()
-    collector.pause()
-    collector.resume()
+    garbage_collection.pause()
+    garbage_collection.resume()
     assert gc.get_freeze_count() > before + 10_000  # pytest alone has more
 
 
 def test_a_process_that_never_paused_keeps_its_objects_in_sight():
-    collector.resume()
+    garbage_collection.resume()
     assert gc.get_freeze_count() == 0
 
 
@@ -44,9 +44,9 @@ def test_a_process_that_is_not_told_collects_again(monkeypatch):
         def start(self):
             self.started = True
 
-    monkeypatch.setattr(collector.threading, "Timer", Timer)
-    collector.pause()
+    monkeypatch.setattr(garbage_collection.threading, "Timer", Timer)
+    garbage_collection.pause()
     ((seconds, function, timer),) = timers
-    assert (seconds, timer.daemon, timer.started) == (collector.LONGEST, True, True)
+    assert (seconds, timer.daemon, timer.started) == (garbage_collection.LONGEST, True, True)
     function()
     assert gc.isenabled()
