@@ -115,15 +115,15 @@ class MethodLoss(nn.Module):
             removed = (coefficient == 0) & (advantages != 0) & action_mask.bool()
             advantages = (advantages * (coefficient / batch.ratio)).masked_fill(~action_mask.bool(), 0.0)
         self.record = LossRecord(
-            replace(batch, log_probs=log_probs.detach()),
-            advantages,
-            plans,
-            self.ppo_clip,
-            self._sequence_old(old_log_probs, rollout_log_probs),
-            coefficient,
-            update,
-            removed,
-            self.policy_loss.dual_clip,
+            batch=replace(batch, log_probs=log_probs.detach()),
+            advantages=advantages,
+            plans=plans,
+            ppo_clip=self.ppo_clip,
+            sequence_old=self._sequence_old(old_log_probs, rollout_log_probs),
+            coefficient=coefficient,
+            update=update,
+            removed=removed,
+            dual_clip=self.policy_loss.dual_clip,
         )
         loss, clipped, *rest = self.policy_loss(
             log_probs, old_log_probs, advantages, action_mask, rollout_log_probs, **normalizers

@@ -8,6 +8,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import forkserver
 import psutil
 import pytest
 from forkserver import FORKED, SERVERS, place_of
@@ -63,3 +64,14 @@ def test_callers_that_break_off_do_not_end_a_server(start, ray):
                 caller.sendall(said)
     time.sleep(0.5)
     assert start(LOADED).wait(timeout=60) == 0
+
+
+def test_a_server_that_does_not_listen_in_time_is_not_waited_for(tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    monkeypatch.setattr(forkserver, "START_SECONDS", 0.0)
+    with (
+        pytest.raises(AssertionError, match="expected of server 0: to listen within 0 s"),
+        forkserver.serving(program, {}),
+    ):
+        pass
+    assert [child for child in psutil.Process().children() if str(program) in child.cmdline()] == []

@@ -39,6 +39,8 @@ IMPORTED = """
 """Without Ray, which reads variables of a process once, when it is imported."""
 SERVERS = 2
 """They take turns from one run to the next, so that no two in a row have the hashes of one process."""
+START_SECONDS = 300.0
+"""Time that the servers have until they listen: on a busy machine importing takes minutes."""
 MOST_FILES = 253
 """Open files of a request, as many as Linux passes at once."""
 FAR = 1000
@@ -104,10 +106,14 @@ def serving(program: Path, variables: Mapping[str, str]) -> Iterator[None]:
             settings |= dict(preexec_fn=die_with_parent)
             servers[number] = stack.enter_context(subprocess.Popen(command, **settings))
             stack.callback(servers[number].terminate)
+        deadline = time.monotonic() + START_SECONDS
         for number, server in servers.items():
             while not place_of(program, number).exists():
                 log = program.with_suffix(f".{number}.log")
                 assert server.poll() is None, f"expected of a server: to listen\n{log.read_text()}"
+                assert time.monotonic() < deadline, (
+                    f"expected of server {number}: to listen within {START_SECONDS:g} s\n{log.read_text()}"
+                )
                 time.sleep(0.05)
         yield
 

@@ -103,7 +103,8 @@ def install_driver(args: SimpleNamespace) -> None:
 def install_actor() -> None:
     """Put our classes and functions where those of upstream's modules look them up that this process has imported.
 
-    Every actor of ours calls it before upstream's part of it begins (``InstalledActor``).
+    The controllers and the actors of models call it before upstream's part of them begins (``InstalledActor``);
+    engines, which look none of these up, do not.
     """
     for path, names in ACTOR.items():
         if module := sys.modules.get(f"openrlhf.{path}"):
