@@ -62,7 +62,7 @@ class LawFit:
     ``rmse`` is in units of R, ``r2`` the share of the variance of R that the law explains. ``line_draws``
     (resamples, 2) are plausible pairs (b, -a), ``residual_draws`` (resamples,) plausible distances of a further point
     from the line. The rest says how much there is behind the intervals, of the means of consecutive points that they
-    come from (at most ``MOST_POINTS``): ``autocorrelation`` of neighbors, corrected for the fit, ``effective_points``,
+    come from (at most ``MAX_POINTS``): ``autocorrelation`` of neighbors, corrected for the fit, ``effective_points``,
     the number of independent ones that they are worth, and the ``block_length`` of the bootstrap.
     """
 
@@ -116,7 +116,7 @@ def fit_law(points: LawPoints, *, method: str = "least_squares", resamples: int 
     """a and b by one of ``METHODS``; ValueError for fewer than ``FEWEST_POINTS`` or an entropy that does not vary.
 
     Differs from the paper, which reports neither intervals nor the autocorrelation of its residuals, and which fits
-    validation accuracy alone. The fit of more than ``MOST_POINTS`` points is that of all of them; their intervals come
+    validation accuracy alone. The fit of more than ``MAX_POINTS`` points is that of all of them; their intervals come
     from means of consecutive points.
     """
     if len(points) < FEWEST_POINTS:

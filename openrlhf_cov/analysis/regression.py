@@ -18,7 +18,7 @@ from openrlhf_cov.utils.estimates import SEED
 Floats = NDArray[np.float64]
 
 RESAMPLES = 2000
-MOST_POINTS = 64
+MAX_POINTS = 64
 """Longer series are averaged over consecutive points, to at most this many, before they are resampled.
 
 The noise of an evaluation is white, that of a policy that wanders is not, and AR(1) takes their sum for white. Of 200
@@ -243,7 +243,7 @@ def running_mean(values: Floats, window: int, places: NDArray[np.intp]) -> Float
     return (sums[last] - sums[first]) / (last - first)
 
 
-def thinned(series: Floats, most: int = MOST_POINTS) -> Floats:
+def thinned(series: Floats, most: int = MAX_POINTS) -> Floats:
     """Means of consecutive rows of (n, ...), all of the same number of rows but the last: at most ``most``.
 
     A linear law of the rows is one of their means, too.

@@ -109,7 +109,7 @@ def rank_correlation(x: Floats, y: Floats, *, resamples: int = RESAMPLES) -> Int
 
     The error of the estimate is the mean of its influence values, a series of its own, whose plausible means are those
     of ``Regression.draws``; the interval is taken on Fisher's scale, atanh. No interval for fewer than ``MIN_PAIRS``
-    pairs. Over more than ``MOST_POINTS`` pairs, influences are averaged over consecutive ones.
+    pairs. Over more than ``MAX_POINTS`` pairs, influences are averaged over consecutive ones.
     """
     ranks = _mid_ranks(x), _mid_ranks(y)
     estimate = correlation(ranks[0][0], ranks[1][0])

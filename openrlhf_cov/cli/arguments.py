@@ -40,11 +40,11 @@ GROUPS = {
 }
 """Title in --help -> config class whose fields are its flags."""
 
-BY_COVARIANCE = [method for method in METHODS.values() if method.by_covariance]
+COVARIANCE_METHODS = [method for method in METHODS.values() if method.by_covariance]
 
-SHARED = {
-    "cov_scope": BY_COVARIANCE,
-    "cov_log_probs": BY_COVARIANCE,
+SHARED_FLAGS = {
+    "cov_scope": COVARIANCE_METHODS,
+    "cov_log_probs": COVARIANCE_METHODS,
     "allow_large_cov_ratio": [
         method for method in METHODS.values() if any(each.metadata["fraction"] for each in fields(method.settings))
     ],
@@ -241,7 +241,7 @@ def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:
     """Why settings of the loss among the ``given`` ones would do nothing."""
     for entry in (each for each in fields(CovConfig) if each.name in given):
         name = entry.name
-        owners = SHARED.get(name) or [m for m in METHODS.values() if m.has(name)]
+        owners = SHARED_FLAGS.get(name) or [m for m in METHODS.values() if m.has(name)]
         if owners and not any(method in config.methods for method in owners):
             flags = " or ".join(method.flag for method in owners)
             got = " ".join(method.flag for method in config.methods) or "--cov_type none"

@@ -27,7 +27,7 @@ from openrlhf_cov.utils.terminal import Parser, say
 
 RUN_FILE = "lab.json"
 """What a run was asked for."""
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 TASKS = ("commands", "addition", "code")
 """Keys of ``lab.tasks.TASKS``, which takes PyTorch to import."""
 
@@ -77,7 +77,7 @@ class LabRequest:
     def of(cls, parser: Parser, words: Sequence[str]) -> "LabRequest":
         """ValueError for settings that are refused; the parser refuses words that are no flags."""
         args = parser.parse_args(list(words))
-        for name, lowest, most in (("threads", 1, MOST_THREADS), ("base_seed", 0, 2**31 - 1)):
+        for name, lowest, most in (("threads", 1, MAX_THREADS), ("base_seed", 0, 2**31 - 1)):
             if not lowest <= getattr(args, name) <= most:
                 raise ValueError(f"--{name} is a number from {lowest} to {most}, got {getattr(args, name)}")
         given = given_flags(parser.parse_args, list(words), args)

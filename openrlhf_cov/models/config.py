@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import combinations
 
 from openrlhf_cov.models.control import Control, Controller
-from openrlhf_cov.models.method import SHARED, SLOTS, Method
+from openrlhf_cov.models.method import SHARED_SLOTS, SLOTS, Method
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import Schedule, Scheduled, Settings, extremes, setting
 from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY
@@ -274,7 +274,7 @@ class CovConfig(*OF_METHODS):
 
     def _conflicts(self) -> Iterator[str]:
         for one, other in combinations(self.methods, 2):
-            if one.slot == other.slot and one.slot not in SHARED:
+            if one.slot == other.slot and one.slot not in SHARED_SLOTS:
                 yield f"{one.flag} and {other.flag}: each {SLOTS[one.slot]}, and a run has one that does; drop one"
             if one.by_covariance and other.by_covariance:
                 yield f"{one.flag} and {other.flag} both select by covariance, each with its own PPO clip; drop one"

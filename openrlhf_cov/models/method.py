@@ -46,7 +46,7 @@ SLOTS = {
 }
 """What a method does."""
 
-SHARED = ("weight",)
+SHARED_SLOTS = ("weight",)
 """Slots of any number of methods; of each other, at most one method of a run does the same."""
 
 

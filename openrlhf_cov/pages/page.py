@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 TEMPLATES = Path(__file__).parent / "templates"
-SHARED = ("page.js", "charts.js")
+SHARED_SCRIPTS = ("page.js", "charts.js")
 """Scripts of every page."""
 LONG_HEADING = 12
 """Characters of a row's heading beyond which it gets more room, and breaks."""
@@ -43,7 +43,7 @@ def render(template: str, data: Any, scripts: Sequence[str], **values: Any) -> s
     """The page: a template with its values, the ``data`` and the names of the scripts that show them."""
     from plotly.offline import get_plotlyjs
 
-    texts = [script_text(get_plotlyjs()), script_text("".join(map(source, (*SHARED, *scripts))))]
+    texts = [script_text(get_plotlyjs()), script_text("".join(map(source, (*SHARED_SCRIPTS, *scripts))))]
     page = _environment().get_template(template).render(
         scripts=[Markup(text) for text in texts],
         hashes=Markup(" ".join(f"'{script_hash(text)}'" for text in texts)),

@@ -24,7 +24,7 @@ from openrlhf_cov.utils.json_lines import replacing
 PANEL_WIDTH, AROUND = 4.2, 0.5
 """Inches of a panel, and of the title above all of them."""
 DOTS_PER_INCH, POINTS_PER_INCH = 130, 72
-MOST_NAMED = 12
+MAX_NAMED = 12
 """Names in a legend; the others are counted."""
 MARKERS = 8
 """Markers of a long line."""
@@ -183,9 +183,9 @@ def _legend_below(figure: Figure, panels: Sequence[Panel]) -> None:
     marks = {mark.name: mark for panel in panels for mark in panel.marks if mark.name}
     if len(marks) < 2:
         return
-    handles = [_handle(mark) for mark in list(marks.values())[:MOST_NAMED]]
-    if len(marks) > MOST_NAMED:
-        handles.append(Line2D([], [], alpha=0, label=f"{len(marks) - MOST_NAMED} more"))
+    handles = [_handle(mark) for mark in list(marks.values())[:MAX_NAMED]]
+    if len(marks) > MAX_NAMED:
+        handles.append(Line2D([], [], alpha=0, label=f"{len(marks) - MAX_NAMED} more"))
     letters = max(len(handle.get_label()) for handle in handles)
     room = max(1, int(figure.get_figwidth() / (LEGEND_LINE + LETTER * letters)))
     columns = min(len(handles), room)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from openrlhf_cov.pages.chart import FAINT, FEW_POINTS, GROUND, Axis, Chart, Mark
 
 DIGITS = 5
-PANEL_HEIGHT, AROUND, ALONE = 190, 70, 320
+PANEL_HEIGHT, AROUND, SINGLE_HEIGHT = 190, 70, 320
 """Pixels of one of several panels, above and below all of them, and of a single one with what is around it."""
 GAP = 36
 FEW_DECADES = 30
@@ -88,7 +88,7 @@ def _traces(mark: Mark, place: int) -> list[Json]:
 def _layout(chart: Chart) -> Json:
     """Panels one below the other, which share their x axis."""
     count = len(chart.panels)
-    height = chart.height or (PANEL_HEIGHT * count + AROUND if count > 1 else ALONE)
+    height = chart.height or (PANEL_HEIGHT * count + AROUND if count > 1 else SINGLE_HEIGHT)
     gap = GAP / (height - AROUND)
     part = (1 - gap * (count - 1)) / count
     layout: Json = {"height": height, "annotations": [], "barmode": "stack", "bargap": 0}

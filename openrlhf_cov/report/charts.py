@@ -47,13 +47,13 @@ from openrlhf_cov.report.series import spread_out
 from openrlhf_cov.report.words import share, size_text
 from openrlhf_cov.utils.estimates import LEVEL
 
-MOST_RAW = 4
+MAX_RAW = 4
 """Runs up to which single values are drawn behind their running mean."""
 TOGETHER = 5
 """Runs up to which one label has the values of all at a step."""
-MOST_PANELS = 9
+MAX_PANELS = 9
 """Of a picture with panels for each run."""
-MOST_ROWS = 40
+MAX_ROWS = 40
 """Runs of the picture of coefficients."""
 DOTS = 300
 """Of a run beside those of others."""
@@ -83,7 +83,7 @@ def curve_chart(contents: Contents, figure: CurveFigure) -> Chart | str:
     selected = [run.series[SELECTION.columns[0]].values for run in runs if SELECTION.columns[0] in run.series]
     if figure is SELECTION and not any((values > 0).any() for values in selected):
         return "no token was selected in any run"
-    raw, together = len(runs) <= MOST_RAW, 1 < len(runs) <= TOGETHER
+    raw, together = len(runs) <= MAX_RAW, 1 < len(runs) <= TOGETHER
     panels = []
     for panel, curves in found:
         marks = [
@@ -203,7 +203,7 @@ def size_ticks(low: float, high: float) -> list[float]:
 def coefficients_chart(contents: Contents) -> Chart | str:
     """a, b and ceiling of every run with their intervals; hollow and grey where the law does not apply."""
     found = [run for run in contents.runs if run.law.result.fit]
-    runs = found[:MOST_ROWS]
+    runs = found[:MAX_ROWS]
     if len(runs) < 2:
         return "fewer than two runs have a fit"
     names = [name + ("" if run.law.result.verdict.applies else "\n(does not apply)")
@@ -238,7 +238,7 @@ def runs_beside(
     if not found:
         return why
     most = max(len(panels) for _, panels in found)
-    shown = found[: MOST_PANELS // most]
+    shown = found[: MAX_PANELS // most]
     panels = [
         replace(panel, title=", ".join(filter(None, [label, panel.title]))) for label, each in shown for panel in each
     ]

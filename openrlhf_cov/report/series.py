@@ -9,11 +9,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from openrlhf_cov.analysis.regression import Floats, running_mean, thinned
 
-MOST_DRAWN = 1200
+MAX_DRAWN = 1200
 """Points of a curve, the lowest and highest of some 600 parts: a panel has no more columns of pixels."""
-MOST_BARS = 120
+MAX_BARS = 120
 """Steps of a stack."""
-MOST_DOTS = 1000
+MAX_DOTS = 1000
 """Dots of a cloud."""
 SMOOTHED = 1 / 30
 """The running mean is over this share of the points."""
@@ -40,7 +40,7 @@ class Series:
 
 
 def to_series(
-    steps: ArrayLike, values: ArrayLike, *, most: int = MOST_DRAWN, smoothed: float = SMOOTHED
+    steps: ArrayLike, values: ArrayLike, *, most: int = MAX_DRAWN, smoothed: float = SMOOTHED
 ) -> Series | None:
     """The curve of a column by step, of at most ``most`` points and gaps, with its extremes; None without a value.
 
@@ -77,14 +77,12 @@ def extremes(values: Floats, most: int) -> NDArray[np.intp]:
     return np.unique([0, *found, len(values) - 1])
 
 
-def spread_out(count: int, most: int = MOST_DOTS) -> NDArray[np.intp]:
+def spread_out(count: int, most: int = MAX_DOTS) -> NDArray[np.intp]:
     """Places of at most ``most`` of ``count`` dots, in equal distances, the first and the last one among them."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.intp))
 
 
-def stacked(
-    steps: ArrayLike, columns: Mapping[str, Floats], most: int = MOST_BARS
-) -> tuple[Floats, dict[str, Floats]]:
+def stacked(steps: ArrayLike, columns: Mapping[str, Floats], most: int = MAX_BARS) -> tuple[Floats, dict[str, Floats]]:
     """Middle step (m,) of equal parts of the run, and the mean of each column there; NaN where there is no value."""
     means = {}
     for name, values in columns.items():

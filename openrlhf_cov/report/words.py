@@ -29,7 +29,7 @@ HEAD = (
 """Columns of ``run_rows``."""
 LEFT = (0, 2, 3)
 """Columns that are flush left."""
-MOST_PAIRS = 6
+MAX_PAIRS = 6
 """Pairs of runs whose differences are printed."""
 
 
@@ -61,8 +61,8 @@ def run_rows(contents: Contents) -> list[Row]:
 def same_lines(same: SameSection) -> list[str]:
     """The test of equal coefficients, and the first pairs of runs."""
     pairs = same.result.differences if same.result else ()
-    more = [f"  {len(pairs) - MOST_PAIRS} more pairs with --export"] if len(pairs) > MOST_PAIRS else []
-    return [same_sentence(same), *(f"  {difference_line(same, pair)}" for pair in pairs[:MOST_PAIRS]), *more]
+    more = [f"  {len(pairs) - MAX_PAIRS} more pairs with --export"] if len(pairs) > MAX_PAIRS else []
+    return [same_sentence(same), *(f"  {difference_line(same, pair)}" for pair in pairs[:MAX_PAIRS]), *more]
 
 
 def difference_line(same: SameSection, difference: Difference) -> str:

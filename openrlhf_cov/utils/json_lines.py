@@ -12,7 +12,7 @@ from typing import IO, Any
 from openrlhf_cov.errors import UsageError
 
 BOM = b"\xef\xbb\xbf"
-MOST_DIGITS = 300
+MAX_DIGITS = 300
 """Of an integer that a float can hold; int() takes quadratic time, and refuses thousands."""
 
 
@@ -142,4 +142,4 @@ def _is_file(path: Path, status: os.stat_result) -> bool:
 
 
 def _integer(digits: str) -> int | float:
-    return int(digits) if len(digits) <= MOST_DIGITS else float(digits)
+    return int(digits) if len(digits) <= MAX_DIGITS else float(digits)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_cov.analysis.law import METHODS, LawPoints, fit_law
-from openrlhf_cov.analysis.regression import MOST_POINTS
+from openrlhf_cov.analysis.regression import MAX_POINTS
 
 # entropies whose exponentials are 1, 2, 3, 4, 5, 6
 LOGS = np.log(np.arange(1.0, 7.0))
@@ -209,7 +209,7 @@ def test_bands(law_curve):
 
 
 def test_many_points_are_thinned_for_the_intervals_alone(law_curve):
-    points = law_curve(10 * MOST_POINTS, 0.9, 8)
+    points = law_curve(10 * MAX_POINTS, 0.9, 8)
     fit = fit_law(points)
     slope, intercept = np.polyfit(np.exp(points.entropy), points.reward, 1)
     assert (-fit.a.estimate, fit.b.estimate) == pytest.approx((slope, intercept), rel=1e-9)
@@ -221,7 +221,7 @@ def test_many_points_are_thinned_for_the_intervals_alone(law_curve):
 
 def test_intervals_of_many_points_are_around_their_fit():
     # the entropy swings within the means of 8 consecutive points, which alone have another slope
-    rng, points = np.random.default_rng(7), 8 * MOST_POINTS
+    rng, points = np.random.default_rng(7), 8 * MAX_POINTS
     x = 1.5 + 0.3 * np.tile([1, -1], points // 2) + 0.02 * rng.standard_normal(points)
     reward = 0.8 - 0.3 * x + 0.05 * rng.standard_normal(points)
     fit = fit_law(LawPoints.of(range(points), np.log(x), reward))

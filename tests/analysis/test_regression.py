@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from openrlhf_cov.analysis.regression import (
-    MOST_POINTS,
+    MAX_POINTS,
     Design,
     Regression,
     block_length,
@@ -174,7 +174,7 @@ def test_thinned_means():
     rows = np.arange(14.0).reshape(7, 2)
     np.testing.assert_allclose(thinned(rows, most=3), [[2, 3], [8, 9], [12, 13]])
     assert thinned(rows, most=7) is rows
-    assert len(thinned(np.zeros(MOST_POINTS + 1))) <= MOST_POINTS
+    assert len(thinned(np.zeros(MAX_POINTS + 1))) <= MAX_POINTS
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ SERVERS = 2
 """They take turns from one run to the next, so that no two in a row have the hashes of one process."""
 START_SECONDS = 300.0
 """Time that the servers have until they listen: on a busy machine importing takes minutes."""
-MOST_FILES = 253
+MAX_FILES = 253
 """Open files of a request, as many as Linux passes at once."""
 FAR = 1000
 """Above the numbers of open files."""
@@ -143,7 +143,7 @@ class Request:
 
 def read_request(caller: socket.socket) -> Request:
     """ConnectionError where the caller ends before all is said."""
-    head, received, *_ = socket.recv_fds(caller, 4, MOST_FILES)
+    head, received, *_ = socket.recv_fds(caller, 4, MAX_FILES)
     size, text = int.from_bytes(head, "big"), b""
     while head and len(text) < size and (more := caller.recv(size - len(text))):
         text += more

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.report.series import MOST_DRAWN, extremes, running_mean, spread_out, stacked, to_series
+from openrlhf_cov.report.series import MAX_DRAWN, extremes, running_mean, spread_out, stacked, to_series
 
 NAN = float("nan")
 
@@ -81,7 +81,7 @@ def test_a_spike_in_a_million_steps_is_drawn():
     values = np.zeros(1_000_000)
     values[314_159], values[900_001] = 1.0, -2.0
     curve = to_series(np.arange(1_000_000), values)
-    assert len(curve) <= MOST_DRAWN
+    assert len(curve) <= MAX_DRAWN
     assert curve.steps[curve.values == 1.0].tolist() == [314_159]
     assert curve.steps[curve.values == -2.0].tolist() == [900_001]
 

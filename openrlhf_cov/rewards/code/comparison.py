@@ -12,9 +12,9 @@ from openrlhf_cov.rewards.code.inside import wire
 
 Likeness = Literal["same", "presentation", "different"]
 NUMBERS = (int, float, Decimal, Fraction)
-MOST_FRACTION = 4096
+MAX_FRACTION = 4096
 """Digits of a numerator or denominator; reducing larger ones takes long."""
-MOST_PAIRED = 2000
+MAX_PAIRED = 2000
 """Values in any order that are compared with each other, beside those whose texts are the same."""
 
 
@@ -111,7 +111,7 @@ def read_value(packed: Any) -> Any:
         pairs = [(_key(read_value(key)), read_value(each)) for key, each in zip(inner[::2], inner[1::2], strict=True)]
         found = dict(pairs)
         return found if len(found) == len(pairs) else Unlike("dict with keys that JSON does not tell apart")
-    if kind == "fraction" and max(len(str(each)) for each in inner) > MOST_FRACTION:
+    if kind == "fraction" and max(len(str(each)) for each in inner) > MAX_FRACTION:
         return Unlike("fraction of too many digits")
     if kind in ("int", "float", "str", "decimal", "fraction"):
         return wire.load(packed)
@@ -157,7 +157,7 @@ def _same_multiset(values: list[Any], expected: list[Any], tolerance: float) -> 
             wanted.append(each)
     if all(isinstance(each, NUMBERS) for each in [*others, *wanted]):
         return _same(sorted(others), sorted(wanted), tolerance)
-    if len(others) > MOST_PAIRED:
+    if len(others) > MAX_PAIRED:
         return False
     for value in others:
         place = next((place for place, other in enumerate(wanted) if _same(value, other, tolerance)), None)

@@ -18,7 +18,7 @@ Converted = tuple[str, str]
 FAULTS = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError)
 """What a converter raises for a row of another form."""
 
-MOST_UNPACKED = 1 << 28
+MAX_UNPACKED = 1 << 28
 """Bytes of tests that a row may hold when unpacked."""
 TEXT_OPCODES = frozenset(
     ("PROTO", "FRAME", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "MEMOIZE", "BINPUT", "STOP")
@@ -119,11 +119,11 @@ def _cases(packed: str) -> list[dict[str, Any]]:
         pass
     unpack = zlib.decompressobj()
     try:
-        content = unpack.decompress(base64.b64decode(packed, validate=True), MOST_UNPACKED)
+        content = unpack.decompress(base64.b64decode(packed, validate=True), MAX_UNPACKED)
     except zlib.error as error:
         raise ValueError(f"tests that cannot be unpacked: {error}") from None
     if unpack.unconsumed_tail:
-        raise ValueError(f"tests of more than {MOST_UNPACKED:,} bytes")
+        raise ValueError(f"tests of more than {MAX_UNPACKED:,} bytes")
     return json.loads(pickled_text(content))
 
 

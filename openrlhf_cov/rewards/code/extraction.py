@@ -9,7 +9,7 @@ FENCE = re.compile(
     r"^(?P<before>[^\n`~]*)(?P<mark>`{3,}|~{3,})[ \t]*\{?\.?(?P<language>[\w+.#-]*)[^\n`]*$", re.MULTILINE
 )
 PYTHON = re.compile(r"py(thon|py)?[\d.]*", re.IGNORECASE)
-MOST_INDENT = 3
+MAX_INDENT = 3
 """Spaces that a closing fence may stand further to the right than the one that it closes."""
 
 
@@ -47,7 +47,7 @@ def _closes(line: re.Match[str], opened: re.Match[str]) -> bool:
         line["mark"].startswith(opened["mark"])
         and not line["language"]
         and not line["before"].strip()
-        and indent <= len(opened["before"].expandtabs(4)) + MOST_INDENT
+        and indent <= len(opened["before"].expandtabs(4)) + MAX_INDENT
     )
 
 

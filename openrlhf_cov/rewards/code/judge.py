@@ -15,13 +15,13 @@ from typing import Any, Literal
 from openrlhf_cov.rewards.code.comparison import compare_outputs, read_value, same_value, shown
 from openrlhf_cov.rewards.code.inside import program as inside
 from openrlhf_cov.rewards.code.inside import wire
-from openrlhf_cov.rewards.code.sandbox import MOST_WAITED, Limits, ProgramEnd, Sandbox, readable
+from openrlhf_cov.rewards.code.sandbox import MAX_WAITED, Limits, ProgramEnd, Sandbox, readable
 from openrlhf_cov.rewards.code.tests import Tests
 
 Status = Literal["passed", "wrong", "presentation", "error", "time", "memory", "output", "syntax", "no_code"]
 WALL_FACTOR, WALL_EXTRA = 2.0, 1.0
 """Wall clock of a test: so many times its CPU time, so many seconds more, and what a busy machine kept it waiting."""
-MOST_DETAIL = 300
+MAX_DETAIL = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Failure(Exception):
     def __init__(self, status: Status, detail: str = "") -> None:
         super().__init__(status)
         self.status: Status = status
-        self.detail = " ".join(detail.split())[-MOST_DETAIL:]
+        self.detail = " ".join(detail.split())[-MAX_DETAIL:]
 
 
 def judge(sandbox: Sandbox, program: str, tests: Tests, budget: ProgramBudget) -> Verdict:
@@ -90,7 +90,7 @@ class _Judging:
 
     def __init__(self, sandbox: Sandbox, program: str, tests: Tests, budget: ProgramBudget, deadline: float) -> None:
         self._sandbox, self._program, self._tests, self._budget = sandbox, program, tests, budget
-        self._deadline, self._latest = deadline, deadline + MOST_WAITED
+        self._deadline, self._latest = deadline, deadline + MAX_WAITED
         self._seconds = tests.seconds or budget.seconds
 
     def stdin(self) -> Outcome:

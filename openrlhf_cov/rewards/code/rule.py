@@ -11,7 +11,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.code.extraction import EXTRACTORS
 from openrlhf_cov.rewards.code.fusion import PREFIX, judge_by_service
 from openrlhf_cov.rewards.code.judge import ProgramBudget, Verdict
-from openrlhf_cov.rewards.code.sandbox import KILL_SECONDS, MOST_WAITED, Limits, Sandbox, SandboxError
+from openrlhf_cov.rewards.code.sandbox import KILL_SECONDS, MAX_WAITED, Limits, Sandbox, SandboxError
 from openrlhf_cov.rewards.code.tests import parse_tests
 from openrlhf_cov.rewards.grades import Grade
 from openrlhf_cov.rewards.pool import WorkerCrashed, WorkerTimeout, shared_pool
@@ -20,9 +20,9 @@ TARGET = "openrlhf_cov.rewards.code.worker:verdict_of"
 WORKER_BYTES = 2 << 30
 """Address space of a worker beside what a program may use, which inherits its limit."""
 FILE_BYTES = 1 << 30
-SLACK_SECONDS = MOST_WAITED + KILL_SECONDS + 30.0
+SLACK_SECONDS = MAX_WAITED + KILL_SECONDS + 30.0
 """Beyond the budget of a response, after which its worker is killed: ending a killed program takes time, too."""
-MOST_PROGRAM = 200_000
+MAX_PROGRAM = 200_000
 """Characters; a longer program is none."""
 REMEMBERED = 4096
 """Verdicts that are kept."""
@@ -63,7 +63,7 @@ def grade_code(response: str, label: str, config: RewardConfig) -> Grade:
     Raises ValueError for a label without tests, WorkerDied or SandboxError where there is no sandbox.
     """
     program = EXTRACTORS[config.code_extract](response)
-    if program is None or len(program) > MOST_PROGRAM:
+    if program is None or len(program) > MAX_PROGRAM:
         return _grade(Verdict(status="no_code", passed=0, total=1), None, cached=False)
     tests = parse_tests(label)
     budget = budget_of(config)

@@ -33,7 +33,7 @@ SUPERVISOR = (f"{PYTHON}/bin/python", "-s", "-S", "-B", f"{MOUNTED_INSIDE}/super
 START_SECONDS = 60.0
 KILL_SECONDS = 60.0
 """How long the end of a killed program may take; more than that is a sandbox that does not work."""
-MOST_WAITED = 120.0
+MAX_WAITED = 120.0
 """Seconds, at most, by which a deadline is later on a machine that keeps programs waiting for a processor."""
 LOOK_SECONDS = 0.1
 """How often at most that is looked at."""
@@ -231,7 +231,7 @@ class Sandbox:
         left = deadline - time.monotonic()
         if left > 0:
             return left
-        left += min(MOST_WAITED, self._waited())
+        left += min(MAX_WAITED, self._waited())
         return max(left, LOOK_SECONDS) if left > 0 else left
 
     def _waited(self) -> float:

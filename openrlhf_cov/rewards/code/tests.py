@@ -33,9 +33,9 @@ OPTIONS = {
     "tolerance": (int, float),
     "unwrap": bool,
 }
-MOST_CASES = 10_000
+MAX_CASES = 10_000
 """Tests of one problem; more are a mistake in the data."""
-MOST_SECONDS = 3600.0
+MAX_SECONDS = 3600.0
 """CPU time that a label may give a test, as the setting."""
 
 
@@ -108,12 +108,12 @@ def _parse(content: dict[str, Any]) -> Tests:
     for name in ("seconds", "tolerance"):
         if not 0 <= content.get(name, 0) < math.inf:
             raise ValueError(f"{name} is a finite number of at least 0, got {content[name]}")
-    if content.get("seconds", 0) > MOST_SECONDS:
-        raise ValueError(f"seconds is at most {MOST_SECONDS:g}, got {content['seconds']:g}")
+    if content.get("seconds", 0) > MAX_SECONDS:
+        raise ValueError(f"seconds is at most {MAX_SECONDS:g}, got {content['seconds']:g}")
     options = {name: value for name, value in content.items() if name != kind}
     cases = content[kind] if kind != "pytest" else [content[kind]]
-    if not isinstance(cases, list) or not cases or len(cases) > MOST_CASES:
-        raise ValueError(f"{kind} is a list of 1 to {MOST_CASES:,} tests")
+    if not isinstance(cases, list) or not cases or len(cases) > MAX_CASES:
+        raise ValueError(f"{kind} is a list of 1 to {MAX_CASES:,} tests")
     for number, case in enumerate(cases, start=1):
         _check_case(kind, case, number)
     if kind == "calls" and not str(options.get("function", "")).isidentifier():

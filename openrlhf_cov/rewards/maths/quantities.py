@@ -12,7 +12,7 @@ TIME = re.compile(
     r"(?:(?P<half>[ap])\.?\s?m\.?|(?P<word>noon|midnight)|o'\s?clock)",
     re.IGNORECASE,
 )
-ALONE = {"noon": (12, "pm"), "midday": (12, "pm"), "midnight": (12, "am")}
+CLOCK = {"noon": (12, "pm"), "midday": (12, "pm"), "midnight": (12, "am")}
 NEXT_AMOUNT = re.compile(r"(?<=[A-Za-z.}'])\s?(?:,\s?)?(?:and\s|\\text\s?\{\s*,?\s*and\s*\}\s?)?(?=\d)")
 AMOUNTS = (
     ("week", "day", "hour", "minute", "second"), ("year", "month", "week", "day"), ("mile", "yard", "foot", "inch"),
@@ -43,13 +43,13 @@ def number_said_twice(text: str) -> Number | None:
 def time_of_day(text: str) -> Time | None:
     """``3:30 PM``, ``3 p.m.``, ``noon`` or ``3 o'clock``; without a half of the day ``3:30`` is a ratio."""
     bare = re.sub(r"\\text\s?(?=\{)|[{}]", "", text) if len(text) < 40 else ""
-    if bare.lower() in ALONE:
-        hour, half = ALONE[bare.lower()]
+    if bare.lower() in CLOCK:
+        hour, half = CLOCK[bare.lower()]
         return Time(hour, 0, 0, half)
     match = TIME.fullmatch(bare)
     if match is None:
         return None
-    half = ALONE[match["word"].lower()][1] if match["word"] else match["half"].lower() + "m" if match["half"] else ""
+    half = CLOCK[match["word"].lower()][1] if match["word"] else match["half"].lower() + "m" if match["half"] else ""
     hour, minute, second = (int(match[part] or 0) for part in ("hour", "minute", "second"))
     return Time(hour, minute, second, half) if hour <= 24 and max(minute, second) < 60 else None
 

@@ -164,7 +164,7 @@ def test_a_pickle_of_anything_else_is_refused_and_never_run(content, capsys):
 
 
 def test_tests_that_unpack_to_too_much_are_refused(monkeypatch):
-    monkeypatch.setattr(datasets, "MOST_UNPACKED", 1 << 20)
+    monkeypatch.setattr(datasets, "MAX_UNPACKED", 1 << 20)
     bomb = base64.b64encode(zlib.compress(bytes(1 << 24))).decode()
     with pytest.raises(ValueError, match="more than 1,048,576 bytes"):
         datasets.livecodebench(lcb([case("1", "2")], private_test_cases=bomb))

@@ -25,9 +25,9 @@ from typing import Any, BinaryIO
 import wire
 from remote import ACTIONS, READ_ONLY, Remote
 
-MOST_BYTES = 1 << 24
+MAX_BYTES = 1 << 24
 """Of one message."""
-MOST_SHARED, MOST_ITEMS = 8, 100
+MAX_SHARED, MAX_ITEMS = 8, 100
 """Containers that stay shared after the message that brought them, and what each may hold; others cost too much."""
 TOOLS = frozenset(
     "bisect cmath collections copy datetime decimal fractions heapq itertools json math random re statistics string "
@@ -59,7 +59,7 @@ class Peer:
 
     def hear(self) -> Any:
         """The next message. EOFError where the other side is gone or says too much."""
-        line = self._channel.readline(MOST_BYTES)
+        line = self._channel.readline(MAX_BYTES)
         if not line.endswith(b"\n"):
             raise EOFError("the other side has ended")
         return json.loads(line)
@@ -114,7 +114,7 @@ class Peer:
 
     def _share(self, key: str, value: Any, packed: Any) -> None:
         self._shared.pop(key, None)
-        self._shared[key] = [value, packed, _size(packed) <= MOST_ITEMS]  # the last one is the newest
+        self._shared[key] = [value, packed, _size(packed) <= MAX_ITEMS]  # the last one is the newest
         self._keys[id(value)] = key
 
     def _changes(self, brought: Any = ()) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class Peer:
         """When nothing is asked any more, go on sharing only the newest containers that are small."""
         if self._depth == 0:
             small = [key for key, each in self._shared.items() if each[2]]
-            for key in self._shared.keys() - small[-MOST_SHARED:]:
+            for key in self._shared.keys() - small[-MAX_SHARED:]:
                 self._keys.pop(id(self._shared.pop(key)[0]), None)
 
     def refer(self, value: Any) -> Any:
@@ -311,7 +311,7 @@ def imported(names: dict[str, Any], peer: Peer) -> dict[str, Any]:
 def _size(packed: Any) -> int:
     """Scalars and containers in packed data, as far as it matters."""
     left, size = [packed], 0
-    while left and size <= MOST_ITEMS:
+    while left and size <= MAX_ITEMS:
         each = left.pop()
         size += 1
         left += each if isinstance(each, list) else each.values() if isinstance(each, dict) else []

@@ -25,7 +25,7 @@ REQUEST, CHANNEL, RESULTS = 3, 4, 5
 FAILED, OUT_OF_MEMORY, NO_PROGRAM = 1, 71, 72
 """Exit status of a program that raised, ran out of memory, cannot be compiled."""
 FILE = "solution.py"
-MOST_MESSAGE = 500
+MAX_MESSAGE = 500
 FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 """What may hold text that was written and not closed."""
 
@@ -224,4 +224,4 @@ def _described(error: BaseException) -> str:
         lines = traceback.format_exception(type(error), error, frame, limit=-3, chain=False)
     except Exception:  # the error's own text fails
         lines = [type(error).__name__]
-    return "".join(lines).removeprefix("Traceback (most recent call last):\n")[-MOST_MESSAGE:]
+    return "".join(lines).removeprefix("Traceback (most recent call last):\n")[-MAX_MESSAGE:]

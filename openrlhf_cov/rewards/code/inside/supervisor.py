@@ -25,7 +25,7 @@ LIMITS = struct.Struct("=IIIII")
 """Seconds of CPU, MiB of memory, MiB of files, threads, user id of programs."""
 ENDED = struct.Struct("=idI")
 """Wait status or, below 0, the number of the error that kept it from starting; seconds of CPU; MiB at most."""
-MOST_DESCRIPTORS = 7
+MAX_DESCRIPTORS = 7
 READY = b"ready"
 
 MIB = 1 << 20
@@ -55,7 +55,7 @@ def main() -> None:
     gc.freeze()
     control.sendall(READY)
     while True:
-        message, descriptors, _, _ = socket.recv_fds(control, LIMITS.size, MOST_DESCRIPTORS)
+        message, descriptors, _, _ = socket.recv_fds(control, LIMITS.size, MAX_DESCRIPTORS)
         if len(message) != LIMITS.size:
             return
         if os.fork() == 0:
