@@ -8,7 +8,7 @@ from openrlhf.trainer.ppo_utils import NaiveReplayBuffer
 from openrlhf.trainer.ppo_utils.experience import Experience, balance_experiences
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
-from openrlhf_cov.trainer.ppo_trainer import CovExperienceMaker
+from openrlhf_cov.trainer.experience_maker import CovExperienceMaker
 from openrlhf_cov.trainer.ray.ppo_actor import CovPolicyActor
 
 

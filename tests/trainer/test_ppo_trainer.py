@@ -8,14 +8,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from controller import OWN_STATES, Store, Trainer, Upstream, started, states
-from openrlhf.trainer.ppo_utils import experience_maker as upstream_maker
-from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
 from openrlhf_cov.errors import RunStopped, StoppedBySignal
 from openrlhf_cov.trainer import ppo_trainer, shared_argument
 from openrlhf_cov.trainer.ppo_trainer import (
     CheckpointedRollouts,
-    CovExperienceMaker,
     CovPPOTrainer,
     CovTrainingActor,
 )
@@ -165,18 +162,6 @@ def test_the_mean_of_the_numbers_is_no_metric(tmp_path):
     assert trainer.train_step([], 7) == ({"policy_loss": 1.0}, 8)
 
 
-def test_a_sample_travels_with_its_own_entropies_only(monkeypatch):
-    entropies = torch.rand(64, 1000)
-    monkeypatch.setattr(RemoteExperienceMaker, "make_experience", lambda self, samples: samples)
-    monkeypatch.setattr(RemoteExperienceMaker, "_flatten_results", lambda self, refs, copies: [{"entropy": entropies}])
-    maker = object.__new__(CovExperienceMaker)
-    maker.args = SimpleNamespace(ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1))
-    maker.actor_model_group = SimpleNamespace(async_run_method=lambda method_name: None)
-    (experience,) = maker.make_experience([SimpleNamespace(info={})])
-    assert torch.equal(torch.stack(experience.info["entropy"]), entropies)
-    assert len(pickle.dumps(experience.info)) < 2 * entropies.numel() * 4  # 4 bytes a token, and some overhead
-
-
 def test_the_tokenizer_is_pickled_once_for_all_prompts(monkeypatch):
     class Owner:
         def __init__(self, pretrain, strategy):
@@ -257,25 +242,3 @@ def test_a_signal_does_not_stop_a_run_that_is_over(tmp_path, monkeypatch):
     monkeypatch.setattr(ppo_trainer, "stop_requested", lambda: 15)
     trainer.save_logs_and_checkpoints(4, {"loss": 1.0}, states(4, is_over=True))  # upstream's loop ends by itself
     assert [call[0] for call in trainer.calls] == ["save_logs_and_checkpoints"]
-
-
-@pytest.mark.parametrize(
-    ("on_cpu_host", "shared", "waits"), [(True, True, False), (False, True, True), (False, False, False)]
-)
-def test_models_score_side_by_side_unless_they_share_a_gpu(monkeypatch, on_cpu_host, shared, waits):
-    monkeypatch.setattr(ppo_trainer.cpu_host, "is_cpu_host", lambda: on_cpu_host)
-    asked = []
-
-    class Group:
-        def async_run_method_batch(self, method_name, **kwargs):
-            asked.append((method_name, kwargs))
-            return ["log-probs"]
-
-        def async_run_method(self, method_name):
-            asked.append((method_name, {}))
-
-    monkeypatch.setattr(upstream_maker, "ray", SimpleNamespace(get=lambda refs: asked.append("waits")))
-    maker = object.__new__(CovExperienceMaker)
-    assert maker._dispatch_forward(Group(), shared, sequences=[1]) == ["log-probs"]
-    after = ["waits", ("empty_cache", {}), "waits"] if waits else []
-    assert asked == [("forward", {"sequences": [1]}), *after]

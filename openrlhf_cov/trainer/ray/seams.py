@@ -54,7 +54,7 @@ ACTOR = {
     },
     "trainer.ray.ppo_critic": {"CriticPPOTrainer": "ray.critic_actor.CovCriticTrainer"},
     "trainer.ppo_trainer": {
-        "RemoteExperienceMaker": "ppo_trainer.CovExperienceMaker",
+        "RemoteExperienceMaker": "experience_maker.CovExperienceMaker",
         "WandbLogger": "ppo_trainer.CovWandbLogger",
         "PromptDataset": "prompt_dataset.CovPromptDataset",
         "SamplesGenerator": "samples_generator.CovSamplesGenerator",

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 
-from openrlhf_cov.trainer.ppo_trainer import CovExperienceMaker
+from openrlhf_cov.trainer.experience_maker import CovExperienceMaker
 
 OURS, UPSTREAM = object.__new__(CovExperienceMaker), object.__new__(RemoteExperienceMaker)
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]

@@ -8,7 +8,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.trainer.ppo_trainer import CovExperienceMaker
+from openrlhf_cov.trainer.experience_maker import CovExperienceMaker
 from openrlhf_cov.trainer.rollouts import check_rollout_log_probs
 
 LENGTHS = [2, 1, 3, 2, 1, 2, 2, 3]
