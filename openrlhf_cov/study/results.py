@@ -19,7 +19,7 @@ from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, RESULT_FILE,
 
 VALIDATION_FILE = "validation.jsonl"
 """Of a run of the whole trainer, whose ``eval.jsonl`` is the trainer's own: what the study saw of the policy."""
-DIGITS = 5
+DIGITS = 4
 """Significant digits of a packed number."""
 OF_TUNING = ("reward", "entropy/mean", "entropy/position_0", "gradient/norm", "response_length", STEP_TOTAL)
 """Metrics that a packed run of tuning keeps, beside its evaluations and its test, by which points are chosen."""

@@ -25,7 +25,7 @@ def test_a_score_is_the_last_accuracy_and_the_area(make_result):
     assert score_of(make_result(StudyRun("GRPO", REPORT, (), 0), 0.8)) == Score(0.8, pytest.approx(0.7))
 
 
-def test_packed_results_are_the_same_to_five_digits(tmp_path, make_result):
+def test_packed_results_are_the_same_to_four_digits(tmp_path, make_result):
     runs = [make_result(StudyRun("GRPO", REPORT, ("--x", "1"), seed), 0.1 * seed) for seed in range(4)]
     pack(runs, tmp_path / "x.jsonl.xz", asked)
     for before, after in zip(runs, unpack(tmp_path / "x.jsonl.xz"), strict=True):
@@ -34,8 +34,8 @@ def test_packed_results_are_the_same_to_five_digits(tmp_path, make_result):
         assert pass_at_k(after.sampled, 8) == pass_at_k(before.sampled, 8)
         assert (after.samples, after.kinds) == (64, before.kinds)
         for name, values in before.metrics.columns.items():
-            np.testing.assert_allclose(after.metrics.column(name), values, rtol=5.1e-5)
-        np.testing.assert_allclose(after.evaluations.column("greedy"), before.evaluations.column("greedy"), rtol=1e-4)
+            np.testing.assert_allclose(after.metrics.column(name), values, rtol=5.1e-4)
+        np.testing.assert_allclose(after.evaluations.column("greedy"), before.evaluations.column("greedy"), rtol=5.1e-4)
 
 
 def test_a_packed_run_of_tuning_keeps_what_points_are_chosen_by(tmp_path, make_result):
