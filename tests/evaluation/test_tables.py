@@ -14,7 +14,6 @@ from openrlhf_cov.evaluation.tables import (
     setting_rows,
     table,
 )
-from openrlhf_cov.utils.text_table import aligned
 
 
 def summary_of(run):
@@ -129,8 +128,3 @@ def test_markdown(make_evaluation):
     start = lines.index("The prompt:")
     assert lines[start + 2 : start + 4] == ["    # no heading", "    ```{problem}"]  # code, whatever it holds
     assert any("95% of 10,000 bootstrap resamples" in line for line in lines)
-
-
-def test_aligned():
-    rows = [("name", "n", "verdict"), ("a", "10", "noise"), ("abcdef", "1", "")]
-    assert aligned(rows, left=(0, 2)) == ["name     n  verdict", "a       10  noise", "abcdef   1"]

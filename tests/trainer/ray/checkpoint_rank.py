@@ -1,4 +1,4 @@
-"""One of two ranks with a real DeepSpeed engine and our policy actor; ``test_checkpoints_of_ranks.py`` starts them.
+"""One of two ranks with a real DeepSpeed engine and our policy actor; ``test_model_actors_of_ranks.py`` starts them.
 
 A task: what to do, ZeRO stage, folder, and how.
 """
