@@ -1,14 +1,17 @@
-"""docs/architecture.md names functions that exist."""
+"""docs/architecture.md names functions that exist, and counts right."""
 
 import importlib
 import re
 from functools import reduce
+from pathlib import Path
 
 import pytest
 
+import openrlhf_cov
 from openrlhf_cov.trainer import cpu_host
 
 cpu_host.install()
+PACKAGE = Path(openrlhf_cov.__file__).parent
 NAME = re.compile(r"`((?:cli|trainer|models|rewards|utils)\.[\w.]+)`")
 
 
@@ -18,6 +21,13 @@ def test_every_function_of_the_loop_exists(page):
     for name in names:
         module, *rest = split(f"openrlhf_cov.{name}")
         assert reduce(getattr, rest, module) is not None, name
+
+
+def test_a_method_has_as_many_lines_as_the_page_says(page):
+    ((path, said),) = re.findall(
+        r"`(models/methods/\w+\.py)` \(new\).*?\| (\d+) \+ 1 \|", page("docs/architecture.md").text
+    )
+    assert len(PACKAGE.joinpath(path).read_text(encoding="utf-8").splitlines()) == int(said)
 
 
 def split(name):
