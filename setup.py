@@ -15,6 +15,10 @@ setup(
     long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    project_urls={
+        "Paper": "https://arxiv.org/abs/2505.22617",
+        "Upstream": "https://github.com/OpenRLHF/OpenRLHF",
+    },
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["openrlhf_cov*"]),
     package_data={
