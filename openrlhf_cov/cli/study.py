@@ -1,35 +1,27 @@
 """``openrlhf-cov study SPEC``: methods, settings and seeds as one command that goes on where it was cut off."""
 
 import argparse
-import multiprocessing
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from openrlhf_cov.cli import lab
-from openrlhf_cov.cli.local_ray import STOP_TIMEOUT
 from openrlhf_cov.cli.packages import require
 from openrlhf_cov.cli.program import alone_in, check_folder, program
 from openrlhf_cov.cli.study_ray import RayStudy
-from openrlhf_cov.cli.study_runs import LabStudy, Study
+from openrlhf_cov.cli.study_runs import KILLED, LabStudy, Study, result_of, workers
 from openrlhf_cov.errors import RunStopped, UsageError, reason_of
-from openrlhf_cov.study.plan import SCREEN, Score, StudyRun, number_of_runs, runs_due
+from openrlhf_cov.study.plan import StudyRun, number_of_runs, runs_due
 from openrlhf_cov.study.results import pack, unpack
 from openrlhf_cov.study.spec import read_spec
 from openrlhf_cov.utils.cores import cores
 from openrlhf_cov.utils.json_lines import write_lines
-from openrlhf_cov.utils.orphans import die_with_parent
 from openrlhf_cov.utils.terminal import Parser, say
 
+ENGINES: dict[str, type[Study]] = {"lab": LabStudy, "ray": RayStudy}
 PAGE_FILE, TABLE_FILE = "study.html", "study.md"
-TIMED_STEPS = 3
-KILLED = "its process was killed, perhaps for lack of memory; fewer --jobs need less"
 HOPELESS = 3
 """Failures without a success after which no further run is begun."""
 
@@ -66,34 +58,37 @@ def answer(args: argparse.Namespace) -> None:
     try:
         if args.jobs is not None and args.jobs < 1:
             raise UsageError(f"--jobs is at least 1, got {args.jobs}")
-        spec = read_spec(args.spec)
-        kind = RayStudy if spec.engine == "ray" else LabStudy
-        output: Path = args.output or Path("runs/study") / args.spec.stem
-        study = kind(spec, output.absolute(), (args.base_policies or lab.base_policies()).absolute())
-        study.check(args.spec)
-        check_folder(study.output)
-        check_folder(study.base_policies, "--base_policies")
+        study = study_of(args)
         if args.pack:
-            packed(study, args.pack)
+            packed(study, args.pack)  # refused before anything runs
         if args.unpack:
             study.take(args.unpack)
         require(("torch", "transformers", "openrlhf"))
-        jobs = args.jobs or (1 if isinstance(study, RayStudy) else cores())
-        if isinstance(study, RayStudy) and args.dry_run:
-            study.say_commands()
-            return
-        if isinstance(study, LabStudy) and args.dry_run:
-            dry_run(study, jobs)
+        jobs = args.jobs or study.default_jobs()
+        if args.dry_run:
+            study.dry_run(jobs)
             return
         failure = ""
         if not args.page:
             with alone_in(study.output):
-                failure = run(study, jobs)
+                failure = Campaign(study, jobs).run()
         write(study, args.pack)
         if failure:
             raise RunStopped(failure)
     except OSError as error:
         raise UsageError(str(error)) from error
+
+
+def study_of(args: argparse.Namespace) -> Study:
+    """The study of a spec; UsageError where it, or one of its folders, cannot be."""
+    spec = read_spec(args.spec)
+    output: Path = args.output or Path("runs/study") / args.spec.stem
+    base_policies: Path = args.base_policies or lab.base_policies()
+    study = ENGINES[spec.engine](spec, output.absolute(), base_policies.absolute())
+    study.check(args.spec)
+    check_folder(study.output)
+    check_folder(study.base_policies, "--base_policies")
+    return study
 
 
 def packed(study: Study, path: Path) -> set[StudyRun]:
@@ -112,98 +107,98 @@ def packed(study: Study, path: Path) -> set[StudyRun]:
     return {result.run for result in known}
 
 
-def run(study: Study, jobs: int) -> str:
-    """Make every missing run, ``jobs`` side by side; what is to be said if any failed, else nothing.
+class Campaign:
+    """The missing runs of a study, made ``jobs`` side by side.
 
     A run that fails holds nothing up but what is chosen by it; where the first ``HOPELESS`` all do no other is begun.
     Where a process is killed, every run in flight may be the cause: each is made alone then, and one that is killed
     alone has failed.
     """
-    scores, started = study.scores(), time.monotonic()
-    total, before = number_of_runs(study.spec), len(scores)
-    say(f"{study.output}: {before} of {total} runs are finished\n")
-    failed: dict[StudyRun, str] = {}
-    suspects: set[StudyRun] = set()
 
-    def due() -> list[StudyRun]:
-        hopeless = len(scores) == before and len(failed) >= HOPELESS
-        return [] if hopeless else runs_due(study.spec, scores, failed)
+    def __init__(self, study: Study, jobs: int) -> None:
+        self.study, self.jobs = study, jobs
+        self.scores, self.clock = study.scores(), time.monotonic()
+        self.before, self.total = len(self.scores), number_of_runs(study.spec)
+        self.in_flight: dict[Future[None], StudyRun] = {}
+        self.suspects: set[StudyRun] = set()
+        """Those that were in flight together when a process was killed."""
+        self.failed: dict[StudyRun, str] = {}
+        """With their reasons."""
 
-    def end(run: StudyRun, score: Score | None, reason: str) -> None:
+    def run(self) -> str:
+        """Make every run that can be made; what is to be said if any failed, else nothing."""
+        say(f"{self.study.output}: {self.before} of {self.total} runs are finished\n")
+        if self.due():
+            with self.study.running(self.jobs):
+                while self.due():  # a process that is killed ends its pool
+                    self.run_in_one_pool()
+        if not self.failed:
+            return ""
+        reasons = "; ".join(dict.fromkeys(self.failed.values()))
+        return f"{len(self.failed)} of the runs failed, and are tried again by the same command: {reasons}"
+
+    def due(self) -> list[StudyRun]:
+        """The runs that can be made now, in flight or not, the most urgent first; none in a study without hope."""
+        hopeless = len(self.scores) == self.before and len(self.failed) >= HOPELESS
+        return [] if hopeless else runs_due(self.study.spec, self.scores, self.failed)
+
+    def run_in_one_pool(self) -> None:
+        """Make what is due until nothing is, or until a process is killed."""
+        with workers(self.jobs) as pool:
+            try:
+                result_of(pool, self.study.prepare, self.due()[0])
+            except BrokenProcessPool as error:
+                raise RunStopped("what makes the base policy was killed, perhaps for lack of memory") from error
+            try:
+                self.start(pool)
+                while self.in_flight:
+                    for future in wait(self.in_flight, return_when=FIRST_COMPLETED).done:
+                        self.end(future)
+                    self.start(pool)
+            except BrokenProcessPool:
+                self.suspect()
+
+    def start(self, pool: ProcessPoolExecutor) -> None:
+        """Start as many runs as there is room for; suspects come first, each alone."""
+        due = self.due()
+        suspects = [run for run in due if run in self.suspects]
+        room = 1 if suspects else self.jobs
+        for run in suspects or due:
+            if len(self.in_flight) < room and run not in self.in_flight.values():
+                self.in_flight[pool.submit(self.study.train, run)] = run
+
+    def end(self, future: Future[None]) -> None:
+        """Take note of a run that has ended; BrokenProcessPool, and it stays in flight, where a process was killed."""
+        run = self.in_flight[future]
+        try:
+            future.result()
+            score, reason = self.study.score(run), "it is not complete after its end"
+        except BrokenProcessPool:
+            raise
+        except Exception as error:  # whatever a run fails with, the others go on
+            score, reason = None, reason_of(error)
+        del self.in_flight[future]
         if score is None:
-            failed[run] = reason
-            say(f"failed: {run.folder}: {reason}\n", sys.stderr)
+            self.fail(run, reason)
             return
-        scores[run] = score
-        made, left = len(scores) - before, total - len(scores)
-        minutes = (time.monotonic() - started) / made * left / 60
-        say(f"{len(scores)}/{total} {run.folder}: {score.last:.3f}; about {minutes:.0f} min left\n")
+        self.scores[run] = score
+        made, left = len(self.scores) - self.before, self.total - len(self.scores)
+        minutes = (time.monotonic() - self.clock) / made * left / 60
+        say(f"{len(self.scores)}/{self.total} {run.folder}: {score.last:.3f}; about {minutes:.0f} min left\n")
 
-    if not due():
-        return ""
-    with study.running(jobs):
-        while first := due():
-            running: dict[Future, StudyRun] = {}
-            with workers(jobs) as pool:
-                try:
-                    result_of(pool, study.prepare, first[0])
-                except BrokenProcessPool as error:
-                    raise RunStopped("what makes the base policy was killed, perhaps for lack of memory") from error
-                try:
-                    work(study, pool, 1, lambda alone=suspects: [run for run in due() if run in alone], running, end)
-                    work(study, pool, jobs, due, running, end)
-                except BrokenProcessPool:
-                    suspects = set(running.values())
-                    for run in suspects:
-                        if len(suspects) == 1:
-                            end(run, None, KILLED)
-                        else:
-                            say(f"{run.folder}: {KILLED}, or the other's; each is made alone\n", sys.stderr)
-    reasons = "; ".join(dict.fromkeys(failed.values()))
-    return f"{len(failed)} of the runs failed, and are tried again by the same command: {reasons}" if failed else ""
+    def fail(self, run: StudyRun, reason: str) -> None:
+        """Take note of a run that has failed."""
+        self.failed[run] = reason
+        say(f"failed: {run.folder}: {reason}\n", sys.stderr)
 
-
-def work(
-    study: Study,
-    pool: ProcessPoolExecutor,
-    jobs: int,
-    due: Callable[[], list[StudyRun]],
-    running: dict[Future, StudyRun],
-    end: Callable[[StudyRun, Score | None, str], None],
-) -> None:
-    """Make what is due until nothing is; BrokenProcessPool, with the runs in flight in ``running``, where a process
-    of the pool is killed."""
-    while True:
-        for run in due():
-            if len(running) < jobs and run not in running.values():
-                running[pool.submit(study.train, run)] = run
-        if not running:
-            return
-        finished, _ = wait(running, return_when=FIRST_COMPLETED)
-        for future in finished:
-            score, reason = outcome(study, running[future], future)
-            end(running.pop(future), score, reason)
-
-
-def result_of(pool: ProcessPoolExecutor, work: Callable[..., Any], run: StudyRun, *more: Any) -> Any:
-    """What a worker makes of a run; RunStopped where it fails."""
-    try:
-        return pool.submit(work, run, *more).result()
-    except (UsageError, BrokenProcessPool, OSError):
-        raise
-    except Exception as error:  # a run fails with whatever its settings lead to
-        raise RunStopped(f"{run.folder} cannot be made: {reason_of(error)}") from error
-
-
-def outcome(study: Study, run: StudyRun, future: Future) -> tuple[Score | None, str]:
-    """The score of a run that has ended, and why there is none."""
-    try:
-        future.result()
-        return study.score(run), "it is not complete after its end"
-    except BrokenProcessPool:
-        raise
-    except Exception as error:  # whatever a run fails with, the others go on
-        return None, reason_of(error)
+    def suspect(self) -> None:
+        """A process was killed: a run that was alone in flight has failed, several are suspects."""
+        self.suspects = set(self.in_flight.values())
+        self.in_flight.clear()
+        if len(self.suspects) == 1:
+            self.fail(self.suspects.pop(), KILLED)
+        for run in self.suspects:
+            say(f"{run.folder}: {KILLED}, or the other's; each is made alone\n", sys.stderr)
 
 
 def write(study: Study, pack_to: Path | None = None) -> None:
@@ -227,50 +222,6 @@ def write(study: Study, pack_to: Path | None = None) -> None:
             )
         pack_to.parent.mkdir(parents=True, exist_ok=True)
         pack(results, pack_to, study.asked)
-
-
-@contextmanager
-def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that end with this one, however it ends."""
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=begin)
-    try:
-        yield pool
-        pool.shutdown()
-    except BrokenProcessPool as error:
-        raise RunStopped(KILLED) from error
-    finally:
-        at_work = list((pool._processes or {}).values())  # none after a shutdown
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in at_work:
-            process.terminate()
-        for process in at_work:
-            process.join(STOP_TIMEOUT)
-
-
-def begin() -> None:
-    """A worker ends with its parent, and what it started with it; Ctrl-C is the parent's."""
-    die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def dry_run(study: LabStudy, jobs: int) -> None:
-    """Say what is missing, and how long that takes, by timing a step of each arm."""
-    scores = study.scores()
-    spec, total = study.spec, number_of_runs(study.spec)
-    say(f"{spec.title}: {total} runs, {len(scores)} of them finished\n")
-    left = total - len(scores)
-    with workers(1) as pool:
-        first = [StudyRun(arm.name, SCREEN, arm.cells[0], 0) for arm in spec.arms]
-        result_of(pool, study.prepare, first[0])
-        lengths = []
-        for arm, of_arm in zip(spec.arms, first, strict=True):
-            steps = study.request(of_arm).settings.steps
-            found = result_of(pool, study.seconds, of_arm, TIMED_STEPS)
-            lengths.append(steps * found["step"] + found["rest"])
-            one = f"{steps} steps of {found['step']:.2f} s, a run {lengths[-1]:.0f} s"
-            say(f"  {arm.name}: {len(arm.cells)} cells, {one}\n")
-    minutes = left * sum(lengths) / len(lengths) / jobs / 60
-    say(f"about {minutes:.0f} min with --jobs {jobs}; a step was timed on this machine as it is now\n")
 
 
 if __name__ == "__main__":

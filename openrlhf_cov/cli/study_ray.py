@@ -12,8 +12,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -31,7 +32,7 @@ from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation.benchmarks import get_protocol, select
 from openrlhf_cov.evaluation.plan import sampling_of
 from openrlhf_cov.sizing.flag_sizes import CONTROLLER_CPUS, layout_of
-from openrlhf_cov.study.plan import SCREEN, StudyRun, all_runs, number_of_runs
+from openrlhf_cov.study.plan import StudyRun, all_runs, number_of_runs
 from openrlhf_cov.study.results import VALIDATION_FILE
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.cores import most_processes
@@ -59,13 +60,10 @@ class RayStudy(Study):
 
     environment: Mapping[str, str] = MappingProxyType({})
     """Of its trainings, beside that of this process: the Ray that they share."""
-    slots = 0
-    """The most that a training asks of its Ray."""
 
     def words(self, run: StudyRun) -> list[str]:
         """The run as a command line of the trainer; an embedded task brings policy, data and reward."""
-        folder = self.output / run.folder
-        flags = super().asked(run)[2:]  # without --task
+        folder, flags = self.output / run.folder, self.flags(run)
         if self.spec.task in TINY_TASKS:
             data = ("--data.prompt_dataset", f"{self.task}/train.jsonl", "--data.input_key", "input")
             policy = ("--actor.model_name_or_path", f"{self.task}/model", "--data.label_key", "label")
@@ -82,37 +80,9 @@ class RayStudy(Study):
         """Where the embedded task lies, for all studies."""
         return self.base_policies / f"trainer-{self.spec.task}"
 
-    def check(self, path: Path) -> None:
-        """See ``Study``; the trainer's own checks of a run come when it starts."""
+    def check_spec(self, path: Path) -> None:
+        """See ``Study``."""
         self.refuse_own_flags(path, "--ckpt.output_dir", "--ckpt.path", "--train.seed", "--help")
-        self._check_looks(path)
-        said = io.StringIO()
-        for arm in self.spec.arms:
-            for cell in arm.cells:
-                try:
-                    args = parsed(self.words(StudyRun(arm.name, SCREEN, cell, 0)), said)
-                except UsageError as error:
-                    raise UsageError(f"{path}: arm {arm.name}: {error}") from error
-                self.slots = max(self.slots, sum(group.slots for group in layout_of(args).groups()))
-
-    @contextmanager
-    def running(self, jobs: int) -> Iterator[None]:
-        """See ``Study``: where one run after another would start a Ray on a CPU host, they share one and its engines.
-
-        Runs side by side have a Ray each, as they would hand out each other's slots. So have those of which one asks
-        for more than this host is given, which then says so.
-        """
-        own = os.environ.get("RAY_ADDRESS") == "local" or not (os.environ.get("RAY_ADDRESS") or ray_of_this_host())
-        if jobs > 1 or not own or not cpu_host.is_cpu_host() or self.slots > most_processes():
-            yield
-            return
-        self.output.mkdir(parents=True, exist_ok=True)
-        with local_ray(self.slots, self.slots + CONTROLLER_CPUS, self.output / RAY_FILE) as address:
-            self.environment = {"RAY_ADDRESS": address.gcs, KEEP_ENGINES: "1"} | address.token
-            yield
-        self.environment = {}
-
-    def _check_looks(self, path: Path) -> None:
         if self.spec.needs:
             raise UsageError(f"{path}: needs is about the laboratory, and has no effect with engine: ray; drop it")
         if self.spec.task in TINY_TASKS:
@@ -131,8 +101,42 @@ class RayStudy(Study):
                 "test; arms have a grid"
             )
 
-    def say_commands(self) -> None:
-        """Every run that is known before tuning, as a line for a shell."""
+    def request(self, run: StudyRun) -> SimpleNamespace:
+        """See ``Study``; the trainer's own checks of a run come when it starts."""
+        from openrlhf_cov.cli import train_ppo_ray
+
+        argv, sys.argv = sys.argv, ["train_ppo_ray", *self.words(run)]
+        try:
+            with refusing():
+                return train_ppo_ray.parse_args()
+        finally:
+            sys.argv = argv
+
+    @cached_property
+    def slots(self) -> int:
+        """The most that a training asks of its Ray."""
+        layouts = (layout_of(self.request(run)) for run in self.one_of_each_cell())
+        return max(sum(group.slots for group in layout.groups()) for layout in layouts)
+
+    @contextmanager
+    def running(self, jobs: int) -> Iterator[None]:
+        """See ``Study``: where one run after another would start a Ray on a CPU host, they share one and its engines.
+
+        Runs side by side have a Ray each, as they would hand out each other's slots. So have those of which one asks
+        for more than this host is given, which then says so.
+        """
+        ray = os.environ.get("RAY_ADDRESS") or ray_of_this_host() or "local"
+        if jobs > 1 or ray != "local" or not cpu_host.is_cpu_host() or self.slots > most_processes():
+            yield
+            return
+        self.output.mkdir(parents=True, exist_ok=True)
+        with local_ray(self.slots, self.slots + CONTROLLER_CPUS, self.output / RAY_FILE) as address:
+            self.environment = {"RAY_ADDRESS": address.gcs, KEEP_ENGINES: "1"} | address.token
+            yield
+        self.environment = {}
+
+    def dry_run(self, jobs: int) -> None:
+        """See ``Study``: every run that is known before tuning, as a line for a shell."""
         known = all_runs(self.spec, self.scores())
         for run in known:
             say(shlex.join(["python", "-m", "openrlhf_cov.cli.train_ppo_ray", *self.words(run)]) + "\n")
@@ -152,10 +156,6 @@ class RayStudy(Study):
         folder = self.output / run.folder
         there = folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
         return there and read_json(folder / ASKED_FILE) != self.asked(run)
-
-    def evaluated(self, run: StudyRun) -> Collection[int]:
-        """See ``Study``; how many steps a training has depends on its data."""
-        return ()
 
     def prepare(self, run: StudyRun) -> None:
         """The embedded task, if it is one."""
@@ -184,8 +184,8 @@ class RayStudy(Study):
         curve = MetricsLog(folder / VALIDATION_FILE)
         for step, values in evaluations.items():
             curve.write(step, values)
-        for name, content in ((TEST_FILE, test), (RESULT_FILE, values)):
-            write_json(folder / name, content)
+        write_json(folder / TEST_FILE, test)
+        write_json(folder / RESULT_FILE, evaluations[max(evaluations)])
 
     def _train(self, run: StudyRun, folder: Path) -> None:
         from openrlhf_cov.cli.check_run import find_weights, has_checkpoint
@@ -207,19 +207,16 @@ class RayStudy(Study):
         shutil.rmtree(folder / STATE, ignore_errors=True)
 
 
-def parsed(words: Sequence[str], said: io.StringIO) -> SimpleNamespace:
-    """What the trainer's parser makes of a command line; UsageError with the reason where it refuses it."""
-    from openrlhf_cov.cli import train_ppo_ray
-
-    argv, sys.argv = sys.argv, ["train_ppo_ray", *words]
+@contextmanager
+def refusing() -> Iterator[None]:
+    """A parser that would end this process raises UsageError with its reason; what it says beside that is dropped."""
+    said = io.StringIO()
     try:
-        with redirect_stderr(said), redirect_stdout(io.StringIO()):  # upstream's warnings, the same for all
-            return train_ppo_ray.parse_args()
+        with redirect_stderr(said), redirect_stdout(io.StringIO()):
+            yield
     except SystemExit as error:
         last = (said.getvalue().strip().splitlines() or ["the trainer refuses it"])[-1]
         raise UsageError(last.partition(": error: ")[2] or last) from error
-    finally:
-        sys.argv = argv
 
 
 def call(words: Sequence[str], log: Path, environment: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -250,15 +247,12 @@ def _check_evaluation(flags: Sequence[str], place: str) -> None:
     """UsageError for flags that ``openrlhf-cov evaluate`` refuses, or that the study gives itself."""
     for flag in given_of(flags, ("--model", "--output", "--list", "--regrade", "--write_data", "--help")):
         raise UsageError(f"{place}: {flag} is the study's own; drop it")
-    said = io.StringIO()
     try:
-        with redirect_stderr(said):
+        with refusing():
             args = evaluate.build_parser().parse_args(["--model", "m", "--output", "o", *flags])
         _check_asked(args)
     except (UsageError, ValueError) as error:
         raise UsageError(f"{place}: {error}") from error
-    except SystemExit as error:
-        raise UsageError(f"{place}: {said.getvalue().strip().splitlines()[-1].partition(': error: ')[2]}") from error
 
 
 def _check_asked(args: argparse.Namespace) -> None:

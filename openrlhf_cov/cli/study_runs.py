@@ -1,26 +1,38 @@
 """The runs of a study: which are finished, and how one is made; in the laboratory, or as ``study_ray`` does it."""
 
 import io
+import multiprocessing
+import signal
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from openrlhf_cov.cli import lab
-from openrlhf_cov.errors import UsageError
-from openrlhf_cov.study.plan import Score, StudyRun, all_runs
+from openrlhf_cov.cli.local_ray import STOP_TIMEOUT
+from openrlhf_cov.errors import RunStopped, UsageError, reason_of
+from openrlhf_cov.study.plan import SCREEN, Score, StudyRun, all_runs, number_of_runs
 from openrlhf_cov.study.results import Result, read_result, score_of, unpack
 from openrlhf_cov.study.spec import Spec
+from openrlhf_cov.utils.cores import cores
+from openrlhf_cov.utils.orphans import die_with_parent
 from openrlhf_cov.utils.terminal import Parser, say
+
+Made = TypeVar("Made")
 
 LOOKS = ("validation", "test")
 """Fields of a spec with flags of ``openrlhf-cov evaluate``."""
 
 OF_ALL_ARMS = ("--base_seed", "--steps", "--eval.steps", "--eval.n_samples_per_prompt", "--test_samples")
 """Flags without which arms do not begin with the same policy, have the same budget and see the same test."""
+
+TIMED_STEPS = 3
+KILLED = "its process was killed, perhaps for lack of memory; fewer --jobs need less"
 
 
 def given_of(words: Sequence[str], flags: Sequence[str]) -> list[str]:
@@ -54,12 +66,18 @@ class Study(ABC):
         if not self.given:
             raise UsageError(f"--unpack {packed} has no run that {self.spec.title!r} asks for")
 
+    def flags(self, run: StudyRun) -> list[str]:
+        """Those of the spec, of the arm and of the cell, and the seed."""
+        return [*self.spec.words, *self.spec.arm(run.arm).words, *run.cell, "--train.seed", str(run.seed)]
+
     def asked(self, run: StudyRun) -> list[str]:
-        """The flags of a run but for folders; none for an arm that the spec does not have."""
-        arm = next((arm for arm in self.spec.arms if arm.name == run.arm), None)
-        if arm is None:
-            return []
-        return ["--task", self.spec.task, *self.spec.words, *arm.words, *run.cell, "--train.seed", str(run.seed)]
+        """What a run is asked for, but for folders; nothing for an arm that the spec does not have."""
+        known = any(arm.name == run.arm for arm in self.spec.arms)
+        return ["--task", self.spec.task, *self.flags(run)] if known else []
+
+    def one_of_each_cell(self) -> Iterator[StudyRun]:
+        """A run for every cell of every arm, by which its flags are checked before anything runs."""
+        return (StudyRun(arm.name, SCREEN, cell, 0) for arm in self.spec.arms for cell in arm.cells)
 
     def refuse_own_flags(self, path: Path, *own: str) -> None:
         """UsageError for a flag that the study sets itself, in any spelling that a parser takes for it."""
@@ -74,17 +92,38 @@ class Study(ABC):
             if getattr(self.spec, name):
                 raise UsageError(f"{path}: {name} has no effect: task {self.spec.task} has splits of its own; drop it")
 
-    @abstractmethod
     def check(self, path: Path) -> None:
         """Every cell of every arm is a run that can be made; UsageError names the file, the arm and what is wrong."""
+        self.check_spec(path)
+        for run in self.one_of_each_cell():
+            try:
+                self.request(run)
+            except UsageError as error:
+                raise UsageError(f"{path}: arm {run.arm}: {error}") from error
+
+    @abstractmethod
+    def check_spec(self, path: Path) -> None:
+        """UsageError for flags and fields of the spec that this kind of study refuses."""
+
+    @abstractmethod
+    def request(self, run: StudyRun) -> Any:
+        """What the command of a run makes of its flags; UsageError for flags that it refuses."""
+
+    def default_jobs(self) -> int:
+        """How many runs are made side by side unless ``--jobs`` says otherwise."""
+        return 1
+
+    @abstractmethod
+    def dry_run(self, jobs: int) -> None:
+        """Say what would run, and how long."""
 
     @abstractmethod
     def is_another(self, run: StudyRun) -> bool:
         """True if its folder holds anything else than this run or a part of it."""
 
-    @abstractmethod
     def evaluated(self, run: StudyRun) -> Collection[int]:
         """The steps of its evaluations, () where they are not known."""
+        return ()
 
     @abstractmethod
     def prepare(self, run: StudyRun) -> None:
@@ -148,19 +187,7 @@ class Study(ABC):
 class LabStudy(Study):
     """Each run is one of ``openrlhf-cov lab``."""
 
-    def words(self, run: StudyRun) -> list[str]:
-        """The run as a command line of the laboratory."""
-        place = ["--output", str(self.output / run.folder), "--base_policies", str(self.base_policies)]
-        return [*place, *self.asked(run)]
-
-    def request(self, run: StudyRun) -> lab.LabRequest:
-        """UsageError for flags that the laboratory refuses."""
-        try:
-            return lab.LabRequest.of(lab.build_parser(_Strict), self.words(run))
-        except ValueError as error:
-            raise UsageError(str(error)) from error
-
-    def check(self, path: Path) -> None:
+    def check_spec(self, path: Path) -> None:
         """See ``Study``."""
         self.refuse_own_flags(path, "--output", "--base_policies", "--task", "--train.seed", "--help")
         self.refuse_looks(path)
@@ -171,12 +198,33 @@ class LabStudy(Study):
         for flag in self.spec.needs:
             if flag not in known:
                 raise UsageError(f"{path} needs {flag}, which the laboratory of this version does not have")
-        for arm in self.spec.arms:
-            for cell in arm.cells:
-                try:
-                    self.request(StudyRun(arm.name, "screen", cell, 0))
-                except UsageError as error:
-                    raise UsageError(f"{path}: arm {arm.name}: {error}") from error
+
+    def request(self, run: StudyRun) -> lab.LabRequest:
+        """See ``Study``."""
+        places = ["--output", str(self.output / run.folder), "--base_policies", str(self.base_policies)]
+        try:
+            return lab.LabRequest.of(lab.build_parser(_Strict), [*places, *self.asked(run)])
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
+    def default_jobs(self) -> int:
+        """See ``Study``; a run has one thread."""
+        return cores()
+
+    def dry_run(self, jobs: int) -> None:
+        """See ``Study``; how long is told by timing a step of each arm."""
+        total, finished = number_of_runs(self.spec), len(self.scores())
+        say(f"{self.spec.title}: {total} runs, {finished} of them finished\n")
+        lengths = []
+        with workers(1) as pool:
+            for arm in self.spec.arms:
+                run = StudyRun(arm.name, SCREEN, arm.cells[0], 0)
+                steps, found = self.request(run).settings.steps, result_of(pool, self.seconds, run)
+                lengths.append(steps * found["step"] + found["rest"])
+                one = f"{steps} steps of {found['step']:.2f} s, a run {lengths[-1]:.0f} s"
+                say(f"  {arm.name}: {len(arm.cells)} cells, {one}\n")
+        minutes = (total - finished) * sum(lengths) / len(lengths) / jobs / 60
+        say(f"about {minutes:.0f} min with --jobs {jobs}; a step was timed on this machine as it is now\n")
 
     def is_another(self, run: StudyRun) -> bool:
         """See ``Study``."""
@@ -195,9 +243,9 @@ class LabStudy(Study):
         with redirect_stdout(io.StringIO()):
             lab.train(self.request(run))
 
-    def seconds(self, run: StudyRun, steps: int) -> Mapping[str, float]:
+    def seconds(self, run: StudyRun) -> Mapping[str, float]:
         """Those of a step, and of what a run does beside its steps."""
-        return lab.measure(self.request(run), steps)
+        return lab.measure(self.request(run), TIMED_STEPS)
 
 
 class _Strict(Parser):
@@ -205,3 +253,37 @@ class _Strict(Parser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
+
+
+@contextmanager
+def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that end with this one, however it ends."""
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=begin)
+    try:
+        yield pool
+        pool.shutdown()
+    except BrokenProcessPool as error:
+        raise RunStopped(KILLED) from error
+    finally:
+        at_work = list((pool._processes or {}).values())  # none after a shutdown
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in at_work:
+            process.terminate()
+        for process in at_work:
+            process.join(STOP_TIMEOUT)
+
+
+def begin() -> None:
+    """A worker ends with its parent, and what it started with it; Ctrl-C is the parent's."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def result_of(pool: ProcessPoolExecutor, work: Callable[[StudyRun], Made], run: StudyRun) -> Made:
+    """What a worker makes of a run; RunStopped where it fails."""
+    try:
+        return pool.submit(work, run).result()
+    except (UsageError, BrokenProcessPool, OSError):
+        raise
+    except Exception as error:  # a run fails with whatever its settings lead to
+        raise RunStopped(f"{run.folder} cannot be made: {reason_of(error)}") from error

@@ -274,17 +274,17 @@ class KilledAtOnce(Killed):
 
 def test_a_base_policy_whose_process_is_killed_is_named(tmp_path, spec_file, monkeypatch):
     forked = multiprocessing.get_context("fork")
-    monkeypatch.setattr(study.multiprocessing, "get_context", lambda _: forked)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: forked)
     with pytest.raises(RunStopped, match="what makes the base policy was killed"):
-        study.run(KilledAtOnce(read_spec(spec_file()), tmp_path / "out", tmp_path), 2)
+        study.Campaign(KilledAtOnce(read_spec(spec_file()), tmp_path / "out", tmp_path), 2).run()
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_killed_process_is_one_run_that_failed(tmp_path, spec_file, capsys, monkeypatch, jobs):
     forked = multiprocessing.get_context("fork")  # knows the class above
-    monkeypatch.setattr(study.multiprocessing, "get_context", lambda _: forked)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: forked)
     made = Killed(read_spec(spec_file(seeds=[0, 1, 2])), tmp_path / "out", tmp_path)
-    reason = study.run(made, jobs)
+    reason = study.Campaign(made, jobs).run()
     tries = {path.name: len(path.read_text()) for path in (tmp_path / "out").iterdir()}
     assert set(tries) == {f"{arm}-{seed}" for arm in ("GRPO", "KL-Cov") for seed in range(3)}
     # alone it is the cause; beside another one it may be, and is tried alone

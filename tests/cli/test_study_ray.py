@@ -123,11 +123,11 @@ def test_commands_that_tuning_has_named_are_said_too(tmp_path, spec_file, monkey
     Trainer(monkeypatch)
     tuning = {"seeds": [10], "grid": {"--actor.adam.lr": ["1e-7", "2e-7"]}}
     made = ray_study(spec_file(tuning=tuning, validation="--benchmarks amc23 --limit 8"), tmp_path)
-    made.say_commands()
+    made.dry_run(1)
     assert capsys.readouterr().out.count("python -m") == 2
     for run in all_runs(made.spec, {}):
         made.train(run)
-    made.say_commands()
+    made.dry_run(1)
     assert capsys.readouterr().out.count("python -m") == 4  # and the point with two seeds
 
 
@@ -314,7 +314,6 @@ def test_runs_one_after_another_share_a_ray_of_their_own(
     monkeypatch.setattr(study_ray, "most_processes", lambda: most)
     path = spec_file(arms=[{"name": "GRPO"}, {"name": "two", "flags": "--actor.num_gpus_per_node 2"}])
     one = ray_study(path, tmp_path)
-    one.check(path)
     with one.running(jobs):
         expected = {"RAY_ADDRESS": "127.0.0.1:20001", KEEP_ENGINES: "1", "RAY_AUTH_TOKEN": "secret"}
         assert dict(one.environment) == (expected if shared else {})
