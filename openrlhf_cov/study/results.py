@@ -23,6 +23,8 @@ DIGITS = 4
 """Significant digits of a packed number."""
 OF_TUNING = ("reward", "entropy/mean", "entropy/position_0", "gradient/norm", "response_length", STEP_TOTAL)
 """Metrics that a packed run of tuning keeps, beside its evaluations and its test, by which points are chosen."""
+LEFT_OUT = tuple(f"cov/{kind}_{share}" for kind in ("acc", "token_acc") for share in ("low", "mid", "high"))
+"""Metrics that no packed run keeps: two more averages of what ``cov/group_weighted_acc_…``, the paper's, are of."""
 ALONE = StudyRun("", REPORT, (), 0)
 """A run that is no part of a study."""
 MOST_BYTES = 2**25
@@ -93,7 +95,8 @@ def read_run(place: Path, run: StudyRun = ALONE, *, evaluated: Collection[int] =
 def pack(results: Sequence[Result], path: Path, asked: Callable[[StudyRun], Sequence[str]]) -> None:
     """One file of all results, a line of JSON each, compressed; numbers have ``DIGITS`` digits.
 
-    Of what a run logged step by step, those of tuning keep ``OF_TUNING``; all else is there of all runs.
+    Of what a run logged step by step, those of tuning keep ``OF_TUNING`` and the others all but ``LEFT_OUT``; all else
+    is there of all runs.
 
     ``asked``: the flags of a run, by which ``unpack`` knows those of another study.
     """
@@ -182,7 +185,7 @@ def _unpacked(columns: Mapping[str, Any]) -> Table:
 def _columns(table: Table, names: Collection[str] | None = None) -> dict[str, list[float | None]]:
     """Every column that has a number, of these names alone if there are any."""
     asked = {name: table.columns[name] for name in names if name in table.columns} if names else table.columns
-    kept = {name: values for name, values in asked.items() if np.isfinite(values).any()}
+    kept = {name: values for name, values in asked.items() if name not in LEFT_OUT and np.isfinite(values).any()}
     return {STEP: table.steps.tolist()} | {name: [_rounded(value) for value in kept[name]] for name in sorted(kept)}
 
 
