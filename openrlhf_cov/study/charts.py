@@ -20,7 +20,7 @@ CURVES = {
     "entropy": ("Entropy of all tokens, frozen prompts (nats)", "entropy", False),
 }
 """Chart -> its title, the number of the evaluations, and whether that is a share."""
-MOST_CURVES = 12
+MAX_CURVES = 12
 """Arms whose curves an eye can tell from each other."""
 
 
@@ -33,7 +33,7 @@ def charts(rows: Sequence[ArmRow], runs: Runs) -> list[Chart]:
     if len(known) > 1:
         made.append(_dots("differences", f"The same minus {rows[0].arm}, on the same seeds", known[1:], "differences"))
     named = {row.arm: runs[row.arm] for row in known}
-    if len(named) <= MOST_CURVES:
+    if len(named) <= MAX_CURVES:
         made += [_curve(name, *what, named) for name, what in CURVES.items()]
         made.append(_pass_at_k(named))
     return made

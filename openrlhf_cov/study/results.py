@@ -27,9 +27,9 @@ LEFT_OUT = tuple(f"cov/{kind}_{share}" for kind in ("acc", "token_acc") for shar
 """Metrics that no packed run keeps: two more averages of what ``cov/group_weighted_acc_…``, the paper's, are of."""
 ALONE = StudyRun("", REPORT, (), 0)
 """A run that is no part of a study."""
-MOST_BYTES = 2**25
+MAX_BYTES = 2**25
 """Of a line of a packed file, of which a few unpack to any number."""
-MOST_SAMPLES = 2**20
+MAX_SAMPLES = 2**20
 """Of a question in a test."""
 
 Floats = NDArray[np.float64]
@@ -117,7 +117,7 @@ def unpack(path: Path, asked: Callable[[StudyRun], Sequence[str]] | None = None)
     """The results in a file of ``pack``, with ``asked`` those whose flags are these; UsageError for another file."""
     try:
         with lzma.open(regular(path), "rb") as lines:
-            while line := lines.readline(MOST_BYTES):
+            while line := lines.readline(MAX_BYTES):
                 record = parse_object(line)
                 run = _run(record["run"])
                 metrics, evaluations = (_unpacked(record[name]) for name in ("metrics", "evaluations"))
@@ -147,7 +147,7 @@ def _result(run: StudyRun, metrics: Table, evaluations: Table, test: Mapping[str
     if any(column.shape != table.steps.shape for table in (metrics, evaluations) for column in table.columns.values()):
         raise ValueError("columns are of different lengths")
     kinds, greedy, right, samples = (test[name] for name in ("kinds", "greedy", "right", "samples"))
-    if type(samples) is not int or not 1 <= samples <= MOST_SAMPLES:
+    if type(samples) is not int or not 1 <= samples <= MAX_SAMPLES:
         raise ValueError("samples of the test are missing")
     if not len(kinds) == len(greedy) == len(right) > 0 or not all(isinstance(kind, str) for kind in kinds):
         raise ValueError("questions of the test are missing")

@@ -38,9 +38,9 @@ import yaml
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.json_lines import regular, valid_text
 
-MOST_BYTES, MOST_CELLS, MOST_RUNS = 2**16, 1000, 10_000
+MAX_BYTES, MAX_CELLS, MAX_RUNS = 2**16, 1000, 10_000
 """Of a file, of an arm, of a study."""
-MOST_LETTERS, MOST_QUOTED = 200, 100
+MAX_LETTERS, MAX_QUOTED = 200, 100
 """Of the name of a folder, and of a value in a message."""
 ENGINES = ("lab", "ray")
 SPEC_FIELDS = ("title", "about", "task", "engine", "needs", "flags", "validation", "test", "seeds", "tuning", "arms")
@@ -128,8 +128,8 @@ class _OneOfEach(yaml.SafeLoader):
 def read_spec(path: Path) -> Spec:
     """The study in a file; UsageError with one line that names the file, the field and the value."""
     try:
-        if (size := regular(path).stat().st_size) > MOST_BYTES:
-            raise ValueError(f"a study is a file of at most {MOST_BYTES} bytes, got {size}")
+        if (size := regular(path).stat().st_size) > MAX_BYTES:
+            raise ValueError(f"a study is a file of at most {MAX_BYTES} bytes, got {size}")
         content = yaml.load(path.read_text(encoding="utf-8"), _OneOfEach)
         return spec_of(content)
     except OSError as error:
@@ -159,8 +159,8 @@ def spec_of(content: Any) -> Spec:
     for number, each in enumerate(found["arms"], 1):
         arms.append(_arm(each, f"arm {number}", arms, grid, seeds))
         runs += len(arms[-1].seeds) + len(arms[-1].cells) * of_a_cell
-        if runs > MOST_RUNS:
-            raise ValueError(f"a study has at most {MOST_RUNS} runs; give fewer arms, seeds or values")
+        if runs > MAX_RUNS:
+            raise ValueError(f"a study has at most {MAX_RUNS} runs; give fewer arms, seeds or values")
     for arm in arms:
         if repeated := set(arm.seeds) & {*tuning.seeds, *tuning.final_seeds}:
             raise ValueError(f"arm {arm.name}: seeds: {min(repeated)} is one of the tuning's; give it fresh ones")
@@ -190,8 +190,8 @@ def slug(text: str) -> str:
 def _arm(content: Any, place: str, before: Sequence[Arm], common: Mapping[str, Any], seeds: tuple[int, ...]) -> Arm:
     found = _fields(content, place, ARM_FIELDS, required=("name",))
     name = _text(found["name"], f"{place}: name")
-    if not slug(name) or not name.isprintable() or len(slug(name)) > MOST_LETTERS:
-        raise ValueError(f"{place}: name has 1 to {MOST_LETTERS} letters or digits, got {_short(name)}")
+    if not slug(name) or not name.isprintable() or len(slug(name)) > MAX_LETTERS:
+        raise ValueError(f"{place}: name has 1 to {MAX_LETTERS} letters or digits, got {_short(name)}")
     place = f"arm {name}"
     if slug(name).lower() in (slug(arm.name).lower() for arm in before):
         raise ValueError(f"{place}: another arm has this name, as a folder is called")
@@ -242,8 +242,8 @@ def _grid(content: Any, place: str) -> dict[str, list[str]]:
 
 
 def _cells(grid: Mapping[str, Sequence[str]], place: str) -> tuple[Cell, ...]:
-    if math.prod(map(len, grid.values())) > MOST_CELLS:
-        raise ValueError(f"{place}: grid has more than {MOST_CELLS} cells; give fewer values")
+    if math.prod(map(len, grid.values())) > MAX_CELLS:
+        raise ValueError(f"{place}: grid has more than {MAX_CELLS} cells; give fewer values")
     cells = [
         tuple(word for flag, value in zip(grid, values, strict=True) for word in (flag, *shlex.split(value)))
         for values in itertools.product(*grid.values())
@@ -253,8 +253,8 @@ def _cells(grid: Mapping[str, Sequence[str]], place: str) -> tuple[Cell, ...]:
         raise ValueError(f"{place}: grid has a value twice, as folders are called")
     if len({tuple(map(_meaning, cell)) for cell in cells}) < len(cells):
         raise ValueError(f"{place}: grid has a number twice, in two spellings")
-    if max(map(len, folders)) > MOST_LETTERS:
-        raise ValueError(f"{place}: grid: a cell has more than {MOST_LETTERS} letters")
+    if max(map(len, folders)) > MAX_LETTERS:
+        raise ValueError(f"{place}: grid: a cell has more than {MAX_LETTERS} letters")
     return tuple(cells)
 
 
@@ -330,4 +330,4 @@ def _is_count(value: Any) -> bool:
 def _short(value: Any) -> str:
     """What a message quotes of a value."""
     quoted = repr(value)
-    return quoted if len(quoted) <= MOST_QUOTED else f"{quoted[:MOST_QUOTED]}..."
+    return quoted if len(quoted) <= MAX_QUOTED else f"{quoted[:MAX_QUOTED]}..."

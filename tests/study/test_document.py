@@ -45,7 +45,7 @@ def test_the_page_has_tables_answers_and_charts(spec, results):
 
 
 def test_many_arms_have_no_curves(spec, results, monkeypatch):
-    monkeypatch.setattr(charts, "MOST_CURVES", 1)
+    monkeypatch.setattr(charts, "MAX_CURVES", 1)
     assert [chart.name for chart in document(spec, results).charts] == ["test", "differences"]
 
 
