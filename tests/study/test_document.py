@@ -102,7 +102,7 @@ def test_base_policies_that_differ_are_said_with_the_runs_of_the_fewest(spec, re
     other = results[4]
     column = other.evaluations.columns["entropy"]
     values = column.copy()
-    values[0] += 1e-4
+    values[0] += 1e-3
     changed = replace(
         other, evaluations=replace(other.evaluations, columns={**other.evaluations.columns, "entropy": values})
     )
