@@ -7,16 +7,20 @@ difference.
 
 import sys
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from active import active_flags
+from torch.nn.functional import pad
 
 from openrlhf_cov.models.methods import METHODS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore")]
 
-SAMPLES = 16
+SAMPLES, GROUP, PROMPT = 16, 8, 7
+EOS = 1
+"""Of the embedded tasks' tokenizers; 0 is padding."""
 DRIFT = 0.05
 """Of log ratios, nats, where their signs must not be those of rounding: the penalty of KL-Cov is their size."""
 
@@ -53,8 +57,10 @@ def take_step(task):
 
 def one_step(
     task, patch, groups, rollouts, flags, *,
-    updates=1, micro_batch=8, ranks=1, packed=False, dynamic=False, zero_stage=2, dtype="fp32", drift=0.0,
+    updates=1, micro_batch=8, ranks=1, packed=False, dynamic=False, zero_stage=2, dtype="fp32", drift=0.0, steps=1,
 ) -> Step:  # fmt: skip
+    """With a ``drift`` the advantages come from the rewards, as the flags say. ``steps`` global steps from number 5 on
+    have the same rollouts; the metrics are those of the last one."""
     import ray
     from openrlhf.utils import get_strategy
 
@@ -71,19 +77,20 @@ def one_step(
     """.split()
     patch.setattr(sys, "argv", ["train_ppo_ray", *task.flags(task.model.parent / "run"), *settings, *flags])
     args = train_ppo_ray.parse_args()
-    rollouts = make_rollouts(task.model, drift) if drift else rollouts
+    rollouts = estimated(args, make_rollouts(task.model, drift)) if drift else rollouts
     if ranks not in groups:
         groups[ranks] = policy_group(args, ranks)
     group = groups[ranks]
     ray.get(group.async_init_model_from_pretrained(get_strategy(args), args.actor.model_name_or_path, 10, None))
     per_rank = SAMPLES // ranks
-    for rank, actor in enumerate(group._actor_handlers):
-        for rollout in rollouts[rank * per_rank : (rank + 1) * per_rank]:
-            ray.get(actor.append.remote(rollout))
     before, *_ = ray.get([actor.__ray_call__.remote(weights) for actor in group._actor_handlers])
     ray.get([actor.__ray_call__.remote(record_selection) for actor in group._actor_handlers])
-    ray.get(group.async_run_method("start_step", global_step=5))
-    metrics, *_ = ray.get(group.async_run_method("fit", kl_ctl=0.0))
+    for number in range(5, 5 + steps):
+        for rank, actor in enumerate(group._actor_handlers):
+            for rollout in rollouts[rank * per_rank : (rank + 1) * per_rank]:
+                ray.get(actor.append.remote(rollout))
+        ray.get(group.async_run_method("start_step", global_step=number))
+        metrics, *_ = ray.get(group.async_run_method("fit", kl_ctl=0.0))
     selected = ray.get([actor.__ray_call__.remote(lambda self: self.recorded) for actor in group._actor_handlers])
     after, *_ = ray.get([actor.__ray_call__.remote(weights) for actor in group._actor_handlers])
     return Step(frozenset().union(*selected), before, after, metrics)
@@ -132,9 +139,19 @@ def record_selection(actor) -> None:
     actor.trainer.training_step = recording
 
 
+def estimated(args, rollouts: list) -> list:
+    """The rollouts with the advantages that the trainer's controller gives them for their rewards."""
+    from openrlhf_cov.models.config import CovConfig
+    from openrlhf_cov.trainer.experience_maker import CovExperienceMaker
+
+    maker = CovExperienceMaker(*[None] * 4, SimpleNamespace(value=0.0), SimpleNamespace(args=args), None)
+    maker.config = CovConfig.from_args(args).at(5)
+    return maker.compute_advantages_and_returns(rollouts)
+
+
 def make_rollouts(model_folder, drift: float = 0.0) -> list:
-    """16 samples of random text and lengths, two groups of 8 with normalised rewards, old log-probs of the policy, or
-    of one that differs by some ``drift``."""
+    """16 samples of random text and lengths that end with EOS, after prompts of 7 tokens. Two groups of 8 with
+    normalised rewards, 3 of each right; old log-probs of the policy, or of one that differs by some ``drift``."""
     from openrlhf.trainer.ppo_utils.experience import Experience
     from transformers import AutoModelForCausalLM
 
@@ -144,15 +161,18 @@ def make_rollouts(model_folder, drift: float = 0.0) -> list:
     for number in range(SAMPLES):
         length = int(torch.randint(12, 40, (), generator=generator))
         ids = torch.randint(2, 20, (1, length), generator=generator)
+        ids[0, -1] = EOS
         with torch.no_grad():
             log_probs = model(ids).logits.log_softmax(-1)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
         log_probs += drift * torch.randn(log_probs.shape, generator=torch.Generator().manual_seed(number))
         action_mask = torch.ones_like(log_probs)
-        action_mask[:, :6] = 0
-        advantage = (1.2 if number % 3 == 0 else -0.7) * action_mask
+        action_mask[:, : PROMPT - 1] = 0
+        right = number % 3 == 0
+        advantage = (1.2 if right else -0.7) * action_mask
         drawn = torch.rand(2, length - 1, generator=torch.Generator().manual_seed(100 + number))
         rollouts.append(
             Experience(
+                index=[number],
                 sequences=ids,
                 attention_mask=torch.ones_like(ids),
                 action_mask=action_mask.long(),
@@ -160,12 +180,13 @@ def make_rollouts(model_folder, drift: float = 0.0) -> list:
                 rollout_log_probs=log_probs * action_mask,  # the engine's are the same
                 advantages=advantage,
                 returns=advantage,
-                rewards=torch.tensor([1.0]),
-                response_length=torch.tensor([length - 6]),
+                kl=torch.zeros_like(log_probs),
+                rewards=torch.tensor([float(right)]),
+                response_length=torch.tensor([length - PROMPT + 1]),
                 truncated=torch.tensor([0.0]),
                 total_length=torch.tensor([length]),
                 info={
-                    "reward": torch.tensor([1.0]),
+                    "reward": torch.tensor([float(right)]),
                     "sample_id": torch.tensor([number]),
                     "entropy": [0.1 + 2 * drawn[0]],
                     "proxy": [log_probs[0] + drawn[1]],
@@ -266,58 +287,107 @@ BESIDE_METHODS = (
 )
 
 
+STEADY = "--actor.lr_scheduler constant --actor.lr_warmup_ratio 0 --actor.adam.lr 0.1".split()
+
+
 @pytest.mark.parametrize("updates", [1, 8])
 def test_the_laboratory_makes_the_same_updates(take_step, task, updates):
-    """Of every method, from the same rollouts: what is tried in ``openrlhf_cov.lab`` is what a run trains."""
-    steady = "--actor.lr_scheduler constant --actor.lr_warmup_ratio 0 --actor.adam.lr 0.1".split()
-    # an estimator has made its advantages before; some then take the mean over other tokens
+    """Of every method, from the same rewards of the same rollouts: what ``openrlhf_cov.lab`` tries, a run trains."""
     cases = [(active_flags(name), method.stands_for) for name, method in METHODS.items()]
     cases += [(flags.split(), None) for flags in BESIDE_METHODS]
     for flags, in_place_of in cases:
         upstream = ["--algo.advantage.estimator", in_place_of] if in_place_of else []
-        step = take_step(*flags, *upstream, *steady, updates=updates, drift=DRIFT)
-        after = lab_updates(task.model, flags, updates)
-        assert relative_difference(step.after, after) < 1e-6, flags
-        assert relative_difference(movement(step), {n: after[n] - step.before[n] for n in after}) < 1e-4, flags
+        step = take_step(*flags, *upstream, *STEADY, updates=updates, drift=DRIFT)
+        assert_same_update(step, lab_updates(task.model, flags, updates), flags)
+
+
+def assert_same_update(step: Step, after: dict, flags: list[str]) -> None:
+    assert relative_difference(step.after, after) < 1e-6, flags
+    assert relative_difference(movement(step), {n: after[n] - step.before[n] for n in after}) < 1e-4, flags
+
+
+LOOPS = [
+    # the coefficient of the entropy bonus, the PPO clip, a setting of a method
+    ("--method adaptive_entropy --entropy_bonus 0.05", "--entropy_step 0.2 --entropy_high 1", 0.25),
+    ("--method adaptive_clip --adaptive_clip_eps 0.02", "--entropy_step 0.3", 0.3),
+    ("--method positive_weight --positive_weight 0.5", "--entropy_step 0.4", 0.1),
+]
+"""A method, its closed loop, and where this moves the number of the method, once, to raise the entropy."""
+TARGET = 2.0
+"""Nats. The entropies of the rollouts are drawn from 0.1 to 2.1, so their mean is below it."""
+
+
+@pytest.mark.parametrize(("method", "loop", "moved"), LOOPS)
+def test_the_laboratory_moves_what_is_controlled_as_a_run_does(take_step, task, method, loop, moved):
+    """The whole step of either, twice: the second update is made with the number as the first step has moved it."""
+    flags = [*method.split(), *loop.split(), "--entropy_target", str(TARGET)]
+    step = take_step(*flags, *STEADY, drift=DRIFT, steps=2)
+    after, metrics = lab_steps(task.model, flags, steps=2)
+    assert_same_update(step, after, flags)
+    assert step.metrics["control/value"] == pytest.approx(moved)
+    assert metrics["control/value"] == pytest.approx(moved)
+    assert step.metrics["control/gap"] == pytest.approx(metrics["control/gap"])
+    unmoved, _ = lab_steps(task.model, method.split(), steps=2)
+    assert relative_difference(movement(step), {n: unmoved[n] - step.before[n] for n in unmoved}) > 1e-2
 
 
 def lab_updates(model_folder, flags: list[str], updates: int) -> dict[str, torch.Tensor]:
     """The weights after as many optimizer steps of the laboratory on the rollouts, all samples in each."""
+    from openrlhf_cov.utils.metrics import MetricBuffer
+
+    lab, (prompts, samples, scores) = make_lab(model_folder, flags)
+    lab.loss.start_step(lab.config.at(4), lab.settings.seed, 5, rank=0)
+    rollout = lab.score(samples, scores, lab.config.at(4))
+    # lots are drawn by the column of a token, and those of the actors begin at the second token of the prompt
+    tokens = {name: each for name, each in vars(rollout).items() if each.shape == samples.responses.shape}
+    rollout = replace(rollout, **{name: pad(each, (PROMPT - 1, 0)) for name, each in tokens.items()})
+    ids = torch.cat([prompts, samples.responses], 1)
+    for number in range(updates):
+        rows = torch.arange(SAMPLES)
+        lab.optimize(5, ids[:, :1], ids[:, 1:], rollout, rows, first=number == 0, buffer=MetricBuffer())
+    return weights_of(lab)
+
+
+def lab_steps(model_folder, flags: list[str], steps: int) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    """The weights after as many global steps from number 5 on that all have these rollouts, and the last one's
+    metrics."""
+    lab, drawn = make_lab(model_folder, flags)
+    lab.roll_out = lambda: drawn
+    for number in range(5, 5 + steps):
+        metrics = lab.step(number)
+    return weights_of(lab), metrics
+
+
+def weights_of(lab) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in lab.model.named_parameters()}
+
+
+def make_lab(model_folder, flags: list[str]) -> tuple:
+    """A ``Lab`` with the optimizer of the actors, and the rollouts as its ``roll_out`` would give them."""
     from torch.nn.utils.rnn import pad_sequence
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
     from openrlhf_cov.cli import lab as command
     from openrlhf_cov.lab.loop import Lab
+    from openrlhf_cov.lab.policy import Samples
     from openrlhf_cov.lab.settings import LabSettings
-    from openrlhf_cov.models.rollout import Rollout
-    from openrlhf_cov.utils.metrics import MetricBuffer
 
     model = LlamaForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     request = command.LabRequest.of(command.build_parser(), ["--output", "unused", *flags])
     config, asked = request.config, request.settings
-    settings = LabSettings(prompts=2, updates=1, learning_rate=0.1, seed=42)
+    settings = LabSettings(prompts=SAMPLES // GROUP, group=GROUP, updates=1, learning_rate=0.1, seed=42)
     settings = replace(settings, entropy_coef=asked.entropy_coef, micro_batch=asked.micro_batch)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(model_folder)
     lab = Lab(None, model, tokenizer, settings, config)
+    assert lab.eos == EOS
     lab.optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.95), eps=1.0, weight_decay=0.0)
-    lab.loss.start_step(lab.config.at(4), settings.seed, 5, rank=0)
     rollouts = make_rollouts(model_folder, DRIFT)
 
     def padded(name: str) -> torch.Tensor:
         rows = [each.info[name] if name in each.info else getattr(each, name) for each in rollouts]
         return pad_sequence([row[0] for row in rows], batch_first=True)
 
-    ids, mask = padded("sequences"), padded("action_mask").bool()
-    rollout = Rollout(
-        log_probs=padded("action_log_probs"),
-        entropy=padded("entropy") * mask,
-        advantages=padded("advantages"),
-        action_mask=mask,
-        scores=torch.zeros(SAMPLES),
-        sample_ids=torch.arange(SAMPLES),
-        proxy=padded("proxy"),
-    )
-    for number in range(updates):
-        rows = torch.arange(SAMPLES)
-        lab.optimize(5, ids[:, :1], ids[:, 1:], rollout, rows, first=number == 0, buffer=MetricBuffer())
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    ids = padded("sequences")
+    seen = (padded(name)[:, PROMPT - 1 :] for name in ("action_log_probs", "entropy", "proxy"))
+    scores = torch.cat([each.rewards for each in rollouts])
+    return lab, (ids[:, :PROMPT], Samples(ids[:, PROMPT:], *seen), scores)

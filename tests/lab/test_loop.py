@@ -1,6 +1,7 @@
 import copy
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,12 +27,16 @@ def weights(model):
 
 @pytest.fixture
 def run(task, policy):
-    """Function (settings of the policy loss, settings) -> (weights after a short run, its metrics, evaluations)."""
+    """Function (settings of the policy loss, settings) -> (weights after a short run, its metrics, evaluations).
 
-    def run_with(config=None, **settings):
+    With ``right`` all responses are, or none is.
+    """
+
+    def run_with(config=None, right=None, **settings):
         model, tokenizer = policy
         trained = copy.deepcopy(model)
-        lab = Lab(task, trained, tokenizer, LabSettings(**(SMALL | settings)), config or CovConfig(), frozen(model))
+        asked = task if right is None else replace(task, is_right=lambda response, label: right)
+        lab = Lab(asked, trained, tokenizer, LabSettings(**(SMALL | settings)), config or CovConfig(), frozen(model))
         steps = list(lab.run())
         return weights(trained), [values for _, values, _ in steps], [found for _, _, found in steps if found]
 
@@ -54,9 +59,13 @@ def test_a_method_changes_the_policy(run, name):
 
 
 LIMITS = {name: neutral(name) for name in NEUTRAL if name not in EQUAL} | {
+    "entrocraft": CovConfig(method="entrocraft", entrocraft_low=1e-9, entrocraft_high=1e9),
     "cegppo": CovConfig(method="cegppo", cegppo_beta1=0.0, cegppo_beta2=0.0),
+    "cispo": CovConfig(method="cispo", cispo_cap=1e9),
+    "dppo": CovConfig(method="dppo", dppo_delta=0.999, dppo_cap=1e9),
     "kl_cov with PPO's clip": CovConfig(cov_type="kl_cov", ppo_kl_coef=0.0, kl_cov_keep_ppo_clip=True),
 }
+"""Settings that switch a method off: the run is GRPO, with the method's PPO clip, or none, where it brings one."""
 
 
 @pytest.mark.parametrize("name", LIMITS)
@@ -64,6 +73,36 @@ def test_a_method_at_its_neutral_setting_is_grpo_bit_for_bit(run, name):
     brought = LIMITS[name].at(0).ppo_clip
     clip = (0.2, 0.2) if brought is None or name == "cegppo" else brought
     assert run(LIMITS[name])[0].equal(run(clip=clip)[0])
+
+
+IDLE = {
+    # a ratio of 0 is refused, and at any other at least one token is dropped; unless none has a positive advantage
+    "random_drop": (CovConfig(method="random_drop,w_reinforce", random_drop_on="positive"), False),
+    # it has no settings; its weights are 1 where all covariances are equal, as with one advantage for all tokens
+    "cw_grpo": (CovConfig(method="cw_grpo,w_reinforce", w_reinforce_lambda=1.0), True),
+    # they have no settings, and no baseline ever; nothing is left out where all responses are right, or all wrong
+    "psr": (CovConfig(method="psr"), True),
+    "nsr": (CovConfig(method="nsr"), False),
+}
+"""No setting switches these off, but a rollout does: settings, and whether all its responses are right or none is.
+
+All advantages are then 1, or -1: the run is REINFORCE, not GRPO, whose advantages are 0.
+"""
+# Of the other methods neither is there a setting, nor would such rollouts do, to the bit: top_entropy drops a token or
+# more; qae, passk and w_reinforce have another baseline than the mean, another deviation or none; sapo, gmpo and
+# gspo_token take the mean over a response before that over responses.
+
+
+def test_every_method_that_has_a_limit_is_taken_to_it():
+    assert LIMITS.keys() | IDLE.keys() >= set(NEUTRAL)
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_where_all_rewards_are_the_same_a_method_is_reinforce_bit_for_bit(run, name):
+    config, right = IDLE[name]
+    trained = run(config, right=right)[0]
+    assert trained.equal(run(CovConfig(method="w_reinforce", w_reinforce_lambda=1.0), right=right)[0])
+    assert not trained.equal(run(right=right)[0])  # which moves nothing: all advantages are 0
 
 
 def test_a_clip_that_is_given_stands_in_for_the_one_that_a_method_brings(run):
