@@ -20,7 +20,7 @@ from typing import Any
 from openrlhf_cov.errors import RunStopped
 
 WORKER_PROGRAM = Path(__file__).with_name("worker.py")
-"""Run by its path: until it drops this folder, what it imports is looked for here first, hence ``maths``, not ``math``."""
+"""Run by its path: until it drops this folder it imports from here first, hence ``maths``, not ``math``."""
 
 MAX_REPLY_BYTES = 1 << 20
 REAP_SECONDS = 5.0
