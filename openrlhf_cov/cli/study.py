@@ -10,17 +10,22 @@ from pathlib import Path
 from openrlhf_cov.cli import lab
 from openrlhf_cov.cli.packages import require
 from openrlhf_cov.cli.program import alone_in, check_folder, program
-from openrlhf_cov.cli.study_ray import RayStudy
+from openrlhf_cov.cli.study_ray import RayStudy, RayStudyOfLabFlags
 from openrlhf_cov.cli.study_runs import KILLED, LabStudy, Study, result_of, workers
 from openrlhf_cov.errors import RunStopped, UsageError, reason_of
 from openrlhf_cov.study.plan import StudyRun, number_of_runs, runs_due
 from openrlhf_cov.study.results import pack, unpack
-from openrlhf_cov.study.spec import read_spec
+from openrlhf_cov.study.spec import ENGINES, read_spec
 from openrlhf_cov.utils.cores import cores
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.terminal import Parser, say
 
-ENGINES: dict[str, type[Study]] = {"lab": LabStudy, "ray": RayStudy}
+STUDIES: dict[tuple[str, str], type[Study]] = {
+    ("lab", "lab"): LabStudy,
+    ("lab", "ray"): RayStudyOfLabFlags,
+    ("ray", "ray"): RayStudy,
+}
+"""By the engine that a spec is written for, and the one that is asked for."""
 PAGE_FILE, TABLE_FILE = "study.html", "study.md"
 HOPELESS = 3
 """Failures without a success after which no further run is begun."""
@@ -30,7 +35,17 @@ def build_parser() -> Parser:
     """The parser of this command."""
     parser = Parser(prog="study", about=__doc__)
     parser.add_argument("spec", type=Path, metavar="SPEC", help="file of studies/, or one like these")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="folder of the study (default: runs/study/NAME)")
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        help="the laboratory, or the whole trainer, also for what is written for the laboratory (default: the spec's)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="folder of the study (default: runs/study/NAME; NAME-ray where --engine ray is not the spec's)",
+    )
     parser.add_argument(
         "--jobs",
         type=int,
@@ -82,9 +97,16 @@ def answer(args: argparse.Namespace) -> None:
 def study_of(args: argparse.Namespace) -> Study:
     """The study of a spec; UsageError where it, or one of its folders, cannot be."""
     spec = read_spec(args.spec)
-    output: Path = args.output or Path("runs/study") / args.spec.stem
+    written, engine = spec.engine, args.engine or spec.engine
+    if (written, engine) not in STUDIES:
+        raise UsageError(
+            f"--engine {engine}: {args.spec} has flags of the trainer (engine: {written}); write it with those of "
+            f"openrlhf-cov {engine}"
+        )
+    name = args.spec.stem if engine == written else f"{args.spec.stem}-{engine}"
+    output: Path = args.output or Path("runs/study") / name
     base_policies: Path = args.base_policies or lab.base_policies()
-    study = ENGINES[spec.engine](spec, output.absolute(), base_policies.absolute())
+    study = STUDIES[written, engine](spec, output.absolute(), base_policies.absolute())
     study.check(args.spec)
     check_folder(study.output)
     check_folder(study.base_policies, "--base_policies")

@@ -22,15 +22,17 @@ from typing import Any
 import numpy as np
 
 from openrlhf_cov.cli import evaluate
-from openrlhf_cov.cli.lab import test_record
+from openrlhf_cov.cli.lab import LabRequest, test_record
 from openrlhf_cov.cli.local_ray import local_ray, stop
 from openrlhf_cov.cli.make_tiny_task import read_task
-from openrlhf_cov.cli.study_runs import LOOKS, Study, given_of
+from openrlhf_cov.cli.study_flags import HELD_OUT, lab_request, trainer_flags
+from openrlhf_cov.cli.study_runs import LOOKS, Study, check_lab_spec, given_of
 from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation.benchmarks import get_protocol, select
 from openrlhf_cov.evaluation.plan import sampling_of
+from openrlhf_cov.lab.settings import LabSettings
 from openrlhf_cov.sizing.flag_sizes import CONTROLLER_CPUS, layout_of
 from openrlhf_cov.study.plan import StudyRun, all_runs, number_of_runs
 from openrlhf_cov.study.results import VALIDATION_FILE
@@ -48,8 +50,6 @@ ASKED_FILE, TRAINED_FILE, LOG_FILE, STATE = "asked.json", "trained.json", "log.t
 """Of a run: its flags, that its training has ended, what its commands said, its checkpoints."""
 RAY_FILE = "ray.txt"
 """What the Ray that runs share said."""
-HELD_OUT = 512
-"""Problems of an embedded task that are not in the file of those to train on."""
 
 Seen = tuple[Mapping[int, Mapping[str, float]], Mapping[str, Any]]
 """What a look at a trained model finds: evaluations by step, and the record of the test."""
@@ -63,12 +63,21 @@ class RayStudy(Study):
 
     def words(self, run: StudyRun) -> list[str]:
         """The run as a command line of the trainer; an embedded task brings policy, data and reward."""
-        folder, flags = self.output / run.folder, self.flags(run)
+        folder, flags = self.output / run.folder, self.train_flags(run)
         if self.spec.task in TINY_TASKS:
             data = ("--data.prompt_dataset", f"{self.task}/train.jsonl", "--data.input_key", "input")
             policy = ("--actor.model_name_or_path", f"{self.task}/model", "--data.label_key", "label")
             flags = [*policy, *data, *TINY_TASKS[self.spec.task].flags, *flags]
         return [*flags, "--ckpt.output_dir", str(folder), "--ckpt.path", str(folder / STATE)]
+
+    def train_flags(self, run: StudyRun) -> list[str]:
+        """Those of ``openrlhf-cov train``, but for what an embedded task brings and for folders."""
+        return self.flags(run)
+
+    @property
+    def looks(self) -> LabSettings:
+        """How the laboratory looks at the policies of an embedded task."""
+        return LabSettings()
 
     def asked(self, run: StudyRun) -> list[str]:
         """See ``Study``; what looks at the trained model belongs to a run, too."""
@@ -207,6 +216,30 @@ class RayStudy(Study):
         shutil.rmtree(folder / STATE, ignore_errors=True)
 
 
+class RayStudyOfLabFlags(RayStudy):
+    """Each run is one of ``openrlhf-cov train``, of a spec that is written for the laboratory."""
+
+    def train_flags(self, run: StudyRun) -> list[str]:
+        """See ``RayStudy``."""
+        return trainer_flags(self._of_lab(self.flags(run)))
+
+    @property
+    def looks(self) -> LabSettings:
+        """See ``RayStudy``; a policy is looked at before training and behind it, whatever the spec says of others."""
+        return self._of_lab(self.spec.words).settings
+
+    def asked(self, run: StudyRun) -> list[str]:
+        """See ``Study``; the laboratory's runs of these flags are others."""
+        return [*asked, "--engine", "ray"] if (asked := super().asked(run)) else []
+
+    def check_spec(self, path: Path) -> None:
+        """See ``Study``."""
+        check_lab_spec(self, path)
+
+    def _of_lab(self, words: Sequence[str]) -> LabRequest:
+        return lab_request(["--output", str(self.output), "--task", self.spec.task, *words])
+
+
 @contextmanager
 def refusing() -> Iterator[None]:
     """A parser that would end this process raises UsageError with its reason; what it says beside that is dropped."""
@@ -277,7 +310,6 @@ def seen_by_laboratory(study: RayStudy, folder: Path) -> Seen:
     from transformers.utils.logging import disable_progress_bar
 
     from openrlhf_cov.lab.loop import Lab
-    from openrlhf_cov.lab.settings import LabSettings
     from openrlhf_cov.lab.tasks import TASKS
     from openrlhf_cov.models.config import CovConfig
 
@@ -287,12 +319,12 @@ def seen_by_laboratory(study: RayStudy, folder: Path) -> Seen:
     base, trained = (
         LlamaForCausalLM.from_pretrained(place, dtype=torch.float32).eval() for place in (study.task / "model", folder)
     )
-    before, after = (Lab(task, model, tokenizer, LabSettings(), CovConfig(), base) for model in (base, trained))
+    before, after = (Lab(task, model, tokenizer, study.looks, CovConfig(), base) for model in (base, trained))
     return {0: before.evaluate(), last_step(folder): after.evaluate()}, test_record(after)
 
 
 def seen_by_evaluate(study: RayStudy, folder: Path) -> Seen:
-    """Greedy accuracy by the flags of ``validation``, if there are any, else of ``test``; and the test."""
+    """The test, with the length of its samples; greedy accuracy by ``validation``, or of the test without."""
     from openrlhf_cov.evaluation.samples import BenchmarkSamples, read_samples
 
     def asked(name: str, flags: Sequence[str]) -> list[BenchmarkSamples]:
@@ -309,8 +341,9 @@ def seen_by_evaluate(study: RayStudy, folder: Path) -> Seen:
         "greedy": [int(row[0]) for each in greedy for row in each.correct],
         "right": [int(row.sum()) for each in right for row in each],
     }
-    rows = [row[0] for each in validation for row in each.correct]
-    return {last_step(folder): {"greedy": sum(map(float, rows)) / len(rows)}}, test
+    rows = [float(row[0]) for each in validation for row in each.correct]
+    lengths = [response.tokens for each in drawn for response in each.responses]
+    return {last_step(folder): {"greedy": sum(rows) / len(rows), "length": sum(lengths) / len(lengths)}}, test
 
 
 def last_step(folder: Path) -> int:

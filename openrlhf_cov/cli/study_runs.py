@@ -11,23 +11,26 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from openrlhf_cov.cli import lab
 from openrlhf_cov.cli.local_ray import STOP_TIMEOUT
+from openrlhf_cov.cli.study_flags import lab_request
 from openrlhf_cov.errors import RunStopped, UsageError, reason_of
 from openrlhf_cov.study.plan import SCREEN, Score, StudyRun, all_runs, number_of_runs
 from openrlhf_cov.study.results import Result, read_result, score_of, unpack
 from openrlhf_cov.study.spec import Spec
 from openrlhf_cov.utils.cores import cores
 from openrlhf_cov.utils.orphans import die_with_parent
-from openrlhf_cov.utils.terminal import Parser, say
+from openrlhf_cov.utils.terminal import say
 
 Made = TypeVar("Made")
 
 LOOKS = ("validation", "test")
 """Fields of a spec with flags of ``openrlhf-cov evaluate``."""
 
+OF_THE_STUDY = ("--output", "--base_policies", "--task", "--train.seed", "--help")
+"""Flags of the laboratory that a spec leaves to the study."""
 OF_ALL_ARMS = ("--base_seed", "--steps", "--eval.steps", "--eval.n_samples_per_prompt", "--test_samples")
 """Flags without which arms do not begin with the same policy, have the same budget and see the same test."""
 
@@ -184,28 +187,30 @@ class Study(ABC):
         return found
 
 
+def check_lab_spec(study: Study, path: Path) -> None:
+    """UsageError for flags and fields that no spec has that is written for the laboratory."""
+    study.refuse_own_flags(path, *OF_THE_STUDY)
+    study.refuse_looks(path)
+    for arm in study.spec.arms:
+        for name in given_of([word for cell in (arm.words, *arm.cells) for word in cell], OF_ALL_ARMS):
+            raise UsageError(f"{path}: arm {arm.name}: {name} is the same for all arms; put it into flags")
+    known = lab.build_parser()._option_string_actions
+    for flag in study.spec.needs:
+        if flag not in known:
+            raise UsageError(f"{path} needs {flag}, which the laboratory of this version does not have")
+
+
 class LabStudy(Study):
     """Each run is one of ``openrlhf-cov lab``."""
 
     def check_spec(self, path: Path) -> None:
         """See ``Study``."""
-        self.refuse_own_flags(path, "--output", "--base_policies", "--task", "--train.seed", "--help")
-        self.refuse_looks(path)
-        for arm in self.spec.arms:
-            for name in given_of([word for cell in (arm.words, *arm.cells) for word in cell], OF_ALL_ARMS):
-                raise UsageError(f"{path}: arm {arm.name}: {name} is the same for all arms; put it into flags")
-        known = lab.build_parser()._option_string_actions
-        for flag in self.spec.needs:
-            if flag not in known:
-                raise UsageError(f"{path} needs {flag}, which the laboratory of this version does not have")
+        check_lab_spec(self, path)
 
     def request(self, run: StudyRun) -> lab.LabRequest:
         """See ``Study``."""
         places = ["--output", str(self.output / run.folder), "--base_policies", str(self.base_policies)]
-        try:
-            return lab.LabRequest.of(lab.build_parser(_Strict), [*places, *self.asked(run)])
-        except ValueError as error:
-            raise UsageError(str(error)) from error
+        return lab_request([*places, *self.asked(run)])
 
     def default_jobs(self) -> int:
         """See ``Study``; a run has one thread."""
@@ -246,13 +251,6 @@ class LabStudy(Study):
     def seconds(self, run: StudyRun) -> Mapping[str, float]:
         """Those of a step, and of what a run does beside its steps."""
         return lab.measure(self.request(run), TIMED_STEPS)
-
-
-class _Strict(Parser):
-    """A parser that raises UsageError instead of ending the process."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
 
 
 @contextmanager

@@ -96,7 +96,9 @@ class Lab:
         entropy, weighted, covariance = (values[name] for name in names)
         values |= self.dynamics.step(entropy, weighted, covariance, eta)
         lengths = rollout.action_mask.sum(1).float()
-        return values | logged | {"reward": scores.mean().item(), "response_length": lengths.mean().item()}
+        cut = ~samples.responses.eq(self.eos).any(1)
+        values |= {"response_length": lengths.mean().item(), "truncated": cut.float().mean().item()}
+        return values | logged | {"reward": scores.mean().item()}
 
     def roll_out(self) -> tuple[Tensor, Samples, Tensor]:
         """Prompts (B, P), samples (B, A) and scores (B,), the samples of a group one after another."""

@@ -31,6 +31,7 @@ UPDATES = {
     "positive mass": "positive mass",
     "negative mass": "negative mass",
     "norm": "norm of the gradient",
+    "truncated": "cut at the limit, %",
     "frozen entropy": "entropy, frozen prompts",
     "base kl": "KL to the base policy",
 }
@@ -48,8 +49,9 @@ HOW = (
 WHAT = (
     "Means over the steps: the share of the tokens that was selected (at least one wherever a quota is taken, so that "
     "a small fraction of few tokens is more than it says), weights that push up and down after all weights and clips "
-    "(docs/metrics.md), and the norm of the gradient; then after the last step, on frozen prompts and in nats for a "
-    "token, the entropy and the KL divergence from the policy that the run began with (not measured in older runs)."
+    "(docs/metrics.md), the norm of the gradient, and the share of the samples that the limit of tokens cut; then "
+    "after the last step, on frozen prompts and in nats for a token, the entropy and the KL divergence from the "
+    "policy that the run began with. The last three were not measured in older runs."
 )
 UNTUNED = "Nothing was tuned, every arm is one setting, and no checkpoint was picked."
 

@@ -62,13 +62,14 @@ NUMBERS: dict[str, Number] = {
     "first-token entropy": mean_of("entropy/position_0"),
     "selected": lambda result: 100 * mean_of("cov/selected_frac")(result),
     "length": end_of("length"),
+    "truncated": lambda result: 100 * mean_of("truncated")(result),
     "positive mass": mean_of("gradient/positive_mass"),
     "negative mass": mean_of("gradient/negative_mass"),
     "norm": mean_of("gradient/norm"),
     "seconds": seconds,
 }
 """What a row has of each run; "accuracy" and pass@k are of the test, "area" is of the validation curve, "selected" in
-percent of the tokens."""
+percent of the tokens, "truncated" in percent of the samples."""
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def test_a_look_by_evaluations_question_by_question(tmp_path, spec_file, monkeyp
 
     monkeypatch.setattr(study_ray, "call", evaluate)
     evaluations, test = study_ray.seen_by_evaluate(made, folder)
-    assert evaluations == {7: {"greedy": 0.75}}
+    assert evaluations == {7: {"greedy": 0.75, "length": 25.0}}  # four samples of 10, 20, 30 and 40 tokens
     assert test["greedy"] == [1, 0, 1, 0, 0]
     assert test["right"] == [4, 1, 2, 0, 3]
     assert test["samples"] == 4

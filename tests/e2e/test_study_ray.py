@@ -27,18 +27,31 @@ arms:
 """
 
 
+OF_LAB = """
+title: Two steps, in the flags of the laboratory
+task: commands
+flags: --steps 2 --updates 2 --rollout.batch_size 8 --rollout.n_samples_per_prompt 4 --test_samples 16
+seeds: [0]
+arms:
+  - name: GRPO
+  - {name: PSR, flags: --method psr}
+  - {name: toss of a coin, flags: --random_reward}
+"""
+
+
 STARTED = "Initializing a V1 LLM engine"
 """What vLLM says of an engine that it starts."""
 
 
 def test_a_study_of_the_trainer(tmp_path):
     spec, output, packed = tmp_path / "two.yaml", tmp_path / "out", tmp_path / "two.jsonl.xz"
-    spec.write_text(SPEC)
+    spec.write_text(OF_LAB)
     words = [str(spec), "--output", str(output), "--base_policies", str(tmp_path / "base"), "--pack", str(packed)]
-    command = [sys.executable, "-m", "openrlhf_cov.cli.study", *words]
-    for said in ("0 of 2 runs are finished", "2 of 2 runs are finished"):
-        assert said in ended(command, "a study of two runs", env=os.environ | {"RAY_ADDRESS": "local"}).stdout
+    command = [sys.executable, "-m", "openrlhf_cov.cli.study", *words, "--engine", "ray"]
+    for said in ("0 of 3 runs are finished", "3 of 3 runs are finished"):
+        assert said in ended(command, "a study of three runs", env=os.environ | {"RAY_ADDRESS": "local"}).stdout
     for result in unpack(packed):
+        assert result.samples == 16
         assert result.metrics.steps.tolist() == [1, 2]
         assert result.evaluations.steps.tolist() == [0, 2]  # the base policy, and the trained one
         assert 0.2 < result.evaluations.column("greedy")[0] < 0.7  # a habit that is right for 14 of 32 letters

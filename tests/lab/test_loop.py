@@ -157,6 +157,16 @@ def test_divergence_from_the_base_policy(task, policy):
     assert far["base_kl"] == pytest.approx(math.log(vocabulary) - far["entropy"], abs=0.05)
 
 
+def test_samples_that_the_limit_cuts_are_counted(task, policy):
+    model, tokenizer = copy.deepcopy(policy)
+    lab = Lab(task, model, tokenizer, LabSettings(**SMALL), CovConfig())
+    prompts, samples, scores = lab.roll_out()
+    responses = samples.responses.fill_(0)
+    responses[:24, -1] = lab.eos  # at the last place that there is; of 32, 8 have none
+    lab.roll_out = lambda: (prompts, replace(samples, responses=responses), scores)
+    assert lab.step(1)["truncated"] == 0.25
+
+
 def test_metrics_are_those_of_a_run(run):
     _, metrics, evaluations = run(CHOICES["kl_cov"])
     names = {
