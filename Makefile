@@ -1,7 +1,6 @@
-# make demo   train the embedded task with KL-Cov on this machine (COV_TYPE=clip_cov or none for the others)
+# make demo   train the embedded task with KL-Cov on this machine (COV_TYPE=clip_cov or none for the others, all for each)
 #             TASK=code: one-line programs, run in a sandbox, instead of sums
 # make demo-compare  plain GRPO, Clip-Cov and KL-Cov with four seeds each on a task where exploration decides
-#             TASK=addition or code: through Ray, DeepSpeed and vLLM, one seed each, and one report of the three
 # make test   the whole test suite
 # make test-long  the end-to-end tests that take longer, left out by make test
 # make check  format, lint, layers, types and the quick part of the unit tests
@@ -26,11 +25,7 @@ demo: $(READY)
 	$(BIN)/python -m openrlhf_cov.cli.demo --task $(or $(TASK),addition) --cov_type $(COV_TYPE) $(DEMO_ARGS)
 
 demo-compare: $(READY)
-ifdef TASK
-	$(BIN)/python -m openrlhf_cov.cli.demo_compare --task $(TASK) $(DEMO_ARGS)
-else
 	$(BIN)/python -m openrlhf_cov.cli.study studies/demo_compare.yaml $(DEMO_ARGS)
-endif
 
 test: $(READY) $(SMOLLM) $(DOCS)
 	BIN=$(BIN) scripts/check.sh

@@ -1,7 +1,8 @@
 """``make demo``: see a covariance method train, from nothing to a table, on this machine.
 
 Makes an embedded task, starts a Ray of its own, trains through ``ray job submit``, and scores the policy on held-out
-problems before and after. Everything it writes lies under ``--output``.
+problems before and after. Everything it writes lies under ``--output``. ``--cov_type all`` trains with each, one after
+the other and without the KL term to the untrained policy, as the entropy law is stated: one seed, and one report.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,11 @@ METHOD_FLAGS = {
     "kl_cov": ["--kl_cov_ratio", "2e-2"],
 }
 """Settings for micro-batches of a few hundred tokens; the paper's fractions would pick less than one token."""
+ALL = "all"
+"""In place of one of these."""
+MEAN_OF = 5
+"""Steps at the end of a run over which the table of all averages entropy and accuracy."""
+ONE_SEED = "One seed of each, nothing tuned: another seed differs by as much. docs/study.md has seeds and intervals."
 
 
 @program("demo")
@@ -48,46 +54,48 @@ def main() -> int | None:
 def parse_args() -> argparse.Namespace:
     """The flags of the demo."""
     parser = terminal.Parser(prog="demo", about=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--cov_type", choices=tuple(METHOD_FLAGS), default="kl_cov")
-    return parse_with_task(parser, "demo-<cov_type>", "global steps, each 32 prompts x 8 samples")
-
-
-def parse_with_task(parser: argparse.ArgumentParser, name: str, steps: str) -> argparse.Namespace:
-    """The flags with those of all demos: steps, which embedded task and where it is kept, and the folder of the runs,
-    called ``name`` and the time by default."""
-    parser.add_argument("--steps", type=int, default=40, help=steps)
+    parser.add_argument("--cov_type", choices=(*METHOD_FLAGS, ALL), default="kl_cov")
+    parser.add_argument(
+        "--steps", type=int, default=40, help=f"global steps, each {PROMPTS} prompts x {SAMPLES} samples"
+    )
     about = "\n".join(f"{name}: {task.about}" for name, task in TINY_TASKS.items())
     parser.add_argument("--task", choices=tuple(TINY_TASKS), default="addition", help=about)
     folders = ", ".join(str(task.folder) for task in TINY_TASKS.values())
     parser.add_argument("--folder", type=Path, default=None, help=f"of the task; default: {folders}")
-    parser.add_argument("--output", type=Path, default=None, help=f"default: runs/{name}-<time>")
+    parser.add_argument("--output", type=Path, default=None, help="default: runs/demo-<cov_type>-<time>")
     args = parser.parse_args()
     args.folder = args.folder or TINY_TASKS[args.task].folder
     if args.steps < 1:
         parser.error(f"--steps is at least 1, got {args.steps}")
-    name = name.replace("<cov_type>", getattr(args, "cov_type", ""))
-    args.output = args.output or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    args.output = args.output or Path("runs") / f"demo-{args.cov_type}-{datetime.now():%Y%m%d-%H%M%S}"
     return args
 
 
 def run(args: argparse.Namespace) -> None:
-    """Task, scores before, training, scores after, table."""
+    """Task, scores before, one training or one of each method, scores after, report, table."""
     started = time.monotonic()
     check(args)
     task, output = args.folder.resolve(), args.output.resolve()
     make_task(task, args.task)
     say("scoring the untrained policy on the held-out problems")
     before = score(task / "model", task)
-    after = train_and_score(args.cov_type, args.steps, task, output)
-    page = write_report([output], output / "report")
-    terminal.say(table(args.cov_type, before, after, output, page, time.monotonic() - started))
+    if args.cov_type != ALL:
+        after = train_and_score(args.cov_type, args.steps, task, output, REFERENCE_KL)
+        page = write_report([output], output / "report")
+        terminal.say(table(args.cov_type, before, after, output, page, time.monotonic() - started))
+        return
+    scores = {}
+    for method in METHOD_FLAGS:
+        say(f"--cov_type {method}")
+        scores[method] = train_and_score(method, args.steps, task, output / method, kl_coef=0.0)
+    page = write_report([output / method for method in scores], output / "report")
+    terminal.say(table_of_all(before, scores, output, page, time.monotonic() - started))
 
 
-def train_and_score(
-    cov_type: str, steps: int, task: Path, output: Path, kl_coef: float = REFERENCE_KL
-) -> dict[str, float]:
+def train_and_score(cov_type: str, steps: int, task: Path, output: Path, kl_coef: float) -> dict[str, float]:
     """Train on the task in a folder, into the folder ``output``, with a Ray of its own, and score the result on the
     held-out problems."""
+    output.mkdir(exist_ok=True)
     say(f"starting Ray and the actors; their output goes to {output / 'train.log'}")
     with local_ray(num_gpus=2, num_cpus=8, log=output / "ray.log") as address:
         command = training_command(cov_type, steps, task, output, address.dashboard, kl_coef, task_in(task)[0])
@@ -263,6 +271,29 @@ checkpoint          {output}
 metrics             {output / METRICS_FILE}
 report              {page}
 """
+
+
+def table_of_all(before: dict, scores: Mapping[str, dict], output: Path, page: Path, seconds: float) -> str:
+    """What the runs did; entropy and training accuracy are means of the last ``MEAN_OF`` steps."""
+    runs = {method: read_metrics(output / method / METRICS_FILE) for method in scores}
+
+    def row(title: str, first: str, values: list[str]) -> str:
+        return f"{title:<34}{first:>9}" + "".join(f"{value:>10}" for value in values)
+
+    def tail(name: str, shape: str) -> list[str]:
+        ends = [[number(line, name) for line in lines[-MEAN_OF:]] for lines in runs.values()]
+        return [format(sum(end) / len(end), shape) for end in ends]
+
+    first = next(iter(runs.values()))[0]
+    lines = [row("", "before", list(scores))]
+    for title, name in (("greedy", "accuracy_greedy"), ("temperature 1", "accuracy_sampled")):
+        values = [f"{score[name]:.1%}" for score in scores.values()]
+        lines.append(row(f"held-out accuracy, {title}", f"{before[name]:.1%}", values))
+    entropy, accuracy = number(first, "entropy/mean"), number(first, "rollout/reward_mean")
+    lines.append(row("entropy, nats per token", f"{entropy:.3f}", tail("entropy/mean", ".3f")))
+    lines.append(row("training accuracy", f"{accuracy:.1%}", tail("rollout/reward_mean", ".1%")))
+    lines += ["", ONE_SEED, "", f"wall time  {seconds:,.0f} s", f"runs       {output}", f"report     {page}"]
+    return "\n" + "\n".join(lines) + "\n"
 
 
 def say(message: str) -> None:

@@ -19,7 +19,6 @@ COMMANDS = {
     "doctor": ("doctor", "what this host lacks, and the commands that mend it"),
     "serve-reward": ("serve_reward", "the rule-based reward as a service"),
     "demo": ("demo", "train a small model on this machine, from nothing to a table"),
-    "demo-compare": ("demo_compare", "the same with three methods, one seed each, and one report of them"),
     "lab": ("lab", "train an embedded task in one process: a minute for a method"),
     "reproduce": ("reproduce", "the paper's figures and tables as commands, at its scale or on this machine"),
     "study": ("study", "methods, settings and seeds as one resumable command: table, intervals, figures, a page"),

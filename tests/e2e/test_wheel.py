@@ -158,7 +158,6 @@ def test_evaluations_are_listed_graded_again_and_compared(run, tmp_path, make_ev
         ["train", "--cov_type", "kl_cov"],
         ["evaluate", "--model", "m", "--benchmarks", "aime24", "--output", "out"],
         ["demo"],
-        ["demo-compare"],
         ["tiny-task", "--output", "task"],
         ["serve-reward"],
     ],
