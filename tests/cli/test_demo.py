@@ -280,7 +280,7 @@ def trained(monkeypatch, tmp_path):
 def test_all_methods_are_trained_alike_and_reported_together(monkeypatch, trained, tmp_path, capsys):
     folders = ["--folder", str(tmp_path / "task"), "--output", str(tmp_path / "out")]
     monkeypatch.setattr(sys, "argv", ["demo", "--cov_type", "all", "--steps", "6", *folders])
-    assert demo.main() is None
+    assert demo.main() == 0
     assert trained == [(method, tmp_path / "out" / method, 0.0) for method in ("none", "clip_cov", "kl_cov")]
     page = tmp_path / "out" / "report" / "report.html"
     assert f"report     {page}" in capsys.readouterr().out
