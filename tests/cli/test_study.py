@@ -222,31 +222,38 @@ def test_a_study_without_hope_ends(tmp_path, base_policies, spec_file, capsys):
     assert f"{study.HOPELESS} of the runs failed" in capsys.readouterr().err
 
 
+DAMAGE = {"eval.jsonl": "", "metrics.jsonl": '{"step": 1', "test.json": "{}", "result.json": ""}
+"""File of a run -> what is left of it."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [("eval.jsonl", ""), ("metrics.jsonl", '{"step": 1'), ("test.json", "{}"), ("result.json", "")],
-)
-def test_a_damaged_run_is_made_again(tmp_path, base_policies, spec_file, capfd, name, content):
-    output = tmp_path / "out"
-    words = [str(spec_file(seeds=[0])), "--output", str(output), "--base_policies", str(base_policies), "--jobs", "1"]
+def test_damaged_runs_are_made_again(tmp_path, base_policies, spec_file, capfd):
+    path, output = spec_file(seeds=[0, 1, 2]), tmp_path / "out"
+    words = [str(path), "--output", str(output), "--base_policies", str(base_policies), "--jobs", "1"]
     assert study.main(words) == 0
-    damaged = output / "report" / "KL-Cov" / "point" / "seed-0" / name
-    whole = damaged.read_bytes()
-    damaged.write_text(content)
+    folders = sorted(each.parent for each in output.rglob("result.json"))
+    assert len(folders) == 6
+    damaged = [folder / name for folder, name in zip(folders, DAMAGE, strict=False)]
+    whole = {each: each.read_bytes() for each in damaged}
+    for each in damaged:
+        each.write_text(DAMAGE[each.name])
     capfd.readouterr()
     assert study.main([*words, "--page"]) == 0  # which makes nothing
-    assert "1 of 2 runs are finished" in (output / "study.md").read_text()
-    assert damaged.read_text() == content
-    assert capfd.readouterr().err.count("is damaged") == 1
+    assert "2 of 6 runs are finished" in (output / "study.md").read_text()
+    assert [each.read_text() for each in damaged] == list(DAMAGE.values())
+    assert capfd.readouterr().err.count("is damaged") == 4
     assert study.main(words) == 0
     said = capfd.readouterr()
-    assert "1 of 2 runs are finished" in said.out
-    assert said.err.count(f"{damaged.parent} is damaged") == 1
+    assert "2 of 6 runs are finished" in said.out
+    for each in damaged:
+        assert said.err.count(f"{each.parent} is damaged") == 1
     assert "Traceback" not in said.err
-    assert "2 of 2 runs are finished" in (output / "study.md").read_text()
-    if name == "result.json":
-        assert damaged.read_bytes() == whole
+    assert "6 of 6 runs are finished" in (output / "study.md").read_text()
+    assert {each for each in damaged if each.read_bytes() == whole[each]} >= {
+        each
+        for each in damaged
+        if each.name in ("result.json", "test.json")  # the others have times
+    }
 
 
 class Killed(LabStudy):

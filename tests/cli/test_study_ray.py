@@ -207,11 +207,10 @@ def test_a_look_by_evaluations_question_by_question(tmp_path, spec_file, monkeyp
 @pytest.mark.slow
 def test_what_a_command_said_is_in_its_log(tmp_path):
     log = tmp_path / "log.txt"
-    with pytest.raises(RunStopped, match=r"evaluate ended with status 2: .*no_such_model"):
-        study_ray.call(
-            ["evaluate", "--model", "no_such_model", "--benchmarks", "x.jsonl", "--output", str(tmp_path)], log
-        )
-    assert "no_such_model" in log.read_text()
+    words = ["evaluate", "--model", "m", "--benchmarks", "no_such_one", "--output", str(tmp_path / "out")]
+    with pytest.raises(RunStopped, match=r"evaluate ended with status 2: .*no_such_one"):
+        study_ray.call(words, log)
+    assert "no_such_one" in log.read_text()
 
 
 def test_an_embedded_task_brings_policy_data_and_reward(tmp_path, spec_file):

@@ -46,9 +46,12 @@ class Task:
 
 @pytest.fixture(scope="session")
 def task(tmp_path_factory) -> Task:
+    import torch
+
     from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy
     from openrlhf_cov.tiny_task.problems import Addition
 
+    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("task")
     problems = [Addition(a, b) for a in range(10, 58) for b in (34, 71)]
     model, tokenizer = make_base_policy(problems, BasePolicyConfig(steps=100, rows_per_step=48), seed=0)
@@ -59,6 +62,14 @@ def task(tmp_path_factory) -> Task:
     asked = [problem.to_benchmark_row() for problem in problems[:40]]
     (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
     return Task(folder / "model", folder / "train.jsonl", folder / "sums.jsonl")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Two of these tests run side by side on two cores, where threads beyond one wait for each other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")  # of the commands that are started here
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,31 +6,27 @@ difference.
 """
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
 import torch
 from active import active_flags
-from torch.nn.functional import pad
+from one_step import DRIFT, SAMPLES, lab_steps, lab_updates, make_rollouts
 
 from openrlhf_cov.models.methods import METHODS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore")]
 
-SAMPLES, GROUP, PROMPT = 16, 8, 7
-EOS = 1
-"""Of the embedded tasks' tokenizers; 0 is padding."""
-DRIFT = 0.05
-"""Of log ratios, nats, where their signs must not be those of rounding: the penalty of KL-Cov is their size."""
-
 
 @dataclass(frozen=True)
 class Step:
-    """Outcome of a global step: selected (update, sample id, position), weights before and after, logged values."""
+    """Outcome of a global step: selected (update, sample id, position), weights before, after the first optimizer step
+    and after all, logged values."""
 
     selected: frozenset[tuple[int, int, int]]
     before: dict[str, torch.Tensor]
+    first: dict[str, torch.Tensor]
     after: dict[str, torch.Tensor]
     metrics: dict[str, float]
 
@@ -92,8 +88,9 @@ def one_step(
         ray.get(group.async_run_method("start_step", global_step=number))
         metrics, *_ = ray.get(group.async_run_method("fit", kl_ctl=0.0))
     selected = ray.get([actor.__ray_call__.remote(lambda self: self.recorded) for actor in group._actor_handlers])
+    first, *_ = ray.get([actor.__ray_call__.remote(lambda self: self.first) for actor in group._actor_handlers])
     after, *_ = ray.get([actor.__ray_call__.remote(weights) for actor in group._actor_handlers])
-    return Step(frozenset().union(*selected), before, after, metrics)
+    return Step(frozenset().union(*selected), before, first, after, metrics)
 
 
 def policy_group(args, ranks: int):
@@ -123,8 +120,9 @@ def weights(actor) -> dict[str, torch.Tensor]:
 
 
 def record_selection(actor) -> None:
-    """Runs inside a policy actor: keep (update, sample id, position) of every token that the loss restrains."""
-    actor.recorded = set()
+    """Runs inside a policy actor: keep (update, sample id, position) of every token that the loss restrains, and the
+    weights after the first update."""
+    actor.recorded, actor.first = set(), None
     training_step = actor.trainer.training_step
 
     def recording(experience, *args, **kwargs):
@@ -134,6 +132,8 @@ def record_selection(actor) -> None:
         record = actor.trainer.actor_loss_fn.record
         assert record.update == update
         actor.recorded |= {(update, ids[row], col) for row, col in record.selected.nonzero().tolist()}
+        if actor.first is None and actor.actor.model.global_steps > update:
+            actor.first = weights(actor)
         return status
 
     actor.trainer.training_step = recording
@@ -147,53 +147,6 @@ def estimated(args, rollouts: list) -> list:
     maker = CovExperienceMaker(*[None] * 4, SimpleNamespace(value=0.0), SimpleNamespace(args=args), None)
     maker.config = CovConfig.from_args(args).at(5)
     return maker.compute_advantages_and_returns(rollouts)
-
-
-def make_rollouts(model_folder, drift: float = 0.0) -> list:
-    """16 samples of random text and lengths that end with EOS, after prompts of 7 tokens. Two groups of 8 with
-    normalised rewards, 3 of each right; old log-probs of the policy, or of one that differs by some ``drift``."""
-    from openrlhf.trainer.ppo_utils.experience import Experience
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
-    generator = torch.Generator().manual_seed(0)
-    rollouts = []
-    for number in range(SAMPLES):
-        length = int(torch.randint(12, 40, (), generator=generator))
-        ids = torch.randint(2, 20, (1, length), generator=generator)
-        ids[0, -1] = EOS
-        with torch.no_grad():
-            log_probs = model(ids).logits.log_softmax(-1)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
-        log_probs += drift * torch.randn(log_probs.shape, generator=torch.Generator().manual_seed(number))
-        action_mask = torch.ones_like(log_probs)
-        action_mask[:, : PROMPT - 1] = 0
-        right = number % 3 == 0
-        advantage = (1.2 if right else -0.7) * action_mask
-        drawn = torch.rand(2, length - 1, generator=torch.Generator().manual_seed(100 + number))
-        rollouts.append(
-            Experience(
-                index=[number],
-                sequences=ids,
-                attention_mask=torch.ones_like(ids),
-                action_mask=action_mask.long(),
-                action_log_probs=log_probs * action_mask,
-                rollout_log_probs=log_probs * action_mask,  # the engine's are the same
-                advantages=advantage,
-                returns=advantage,
-                kl=torch.zeros_like(log_probs),
-                rewards=torch.tensor([float(right)]),
-                response_length=torch.tensor([length - PROMPT + 1]),
-                truncated=torch.tensor([0.0]),
-                total_length=torch.tensor([length]),
-                info={
-                    "reward": torch.tensor([float(right)]),
-                    "sample_id": torch.tensor([number]),
-                    "entropy": [0.1 + 2 * drawn[0]],
-                    "proxy": [log_probs[0] + drawn[1]],
-                },
-            )
-        )
-    return rollouts
 
 
 KL_COV, CLIP_COV = map(active_flags, ("kl_cov", "clip_cov"))
@@ -290,20 +243,32 @@ BESIDE_METHODS = (
 STEADY = "--actor.lr_scheduler constant --actor.lr_warmup_ratio 0 --actor.adam.lr 0.1".split()
 
 
-@pytest.mark.parametrize("updates", [1, 8])
-def test_the_laboratory_makes_the_same_updates(take_step, task, updates):
-    """Of every method, from the same rewards of the same rollouts: what ``openrlhf_cov.lab`` tries, a run trains."""
+UPDATES = 8
+
+
+def test_the_laboratory_makes_the_same_updates(take_step, task):
+    """Of every method, from the same rewards of the same rollouts, the first and the eighth: what ``openrlhf_cov.lab``
+    tries, a run trains."""
     cases = [(active_flags(name), method.stands_for) for name, method in METHODS.items()]
     cases += [(flags.split(), None) for flags in BESIDE_METHODS]
     for flags, in_place_of in cases:
         upstream = ["--algo.advantage.estimator", in_place_of] if in_place_of else []
-        step = take_step(*flags, *upstream, *STEADY, updates=updates, drift=DRIFT)
-        assert_same_update(step, lab_updates(task.model, flags, updates), flags)
+        step = take_step(*flags, *upstream, *STEADY, updates=UPDATES, drift=DRIFT)
+        first, last = lab_updates(task.model, flags, UPDATES)
+        assert_same_update(step.before, step.first, first, flags)
+        assert_same_update(step.before, step.after, last, flags)
 
 
-def assert_same_update(step: Step, after: dict, flags: list[str]) -> None:
-    assert relative_difference(step.after, after) < 1e-6, flags
-    assert relative_difference(movement(step), {n: after[n] - step.before[n] for n in after}) < 1e-4, flags
+@pytest.mark.parametrize("name", ["kl_cov", "clip_cov"])
+def test_an_only_update_is_the_first_of_several(take_step, name):
+    one, several = (take_step(*active_flags(name), *STEADY, updates=count, drift=DRIFT) for count in (1, 2))
+    assert_same_update(one.before, one.after, several.first, name)
+
+
+def assert_same_update(before: dict, after: dict, expected: dict, what: object) -> None:
+    assert relative_difference(after, expected) < 1e-6, what
+    moved, expected = ({name: each[name] - before[name] for name in before} for each in (after, expected))
+    assert relative_difference(moved, expected) < 1e-4, what
 
 
 LOOPS = [
@@ -323,71 +288,9 @@ def test_the_laboratory_moves_what_is_controlled_as_a_run_does(take_step, task, 
     flags = [*method.split(), *loop.split(), "--entropy_target", str(TARGET)]
     step = take_step(*flags, *STEADY, drift=DRIFT, steps=2)
     after, metrics = lab_steps(task.model, flags, steps=2)
-    assert_same_update(step, after, flags)
+    assert_same_update(step.before, step.after, after, flags)
     assert step.metrics["control/value"] == pytest.approx(moved)
     assert metrics["control/value"] == pytest.approx(moved)
     assert step.metrics["control/gap"] == pytest.approx(metrics["control/gap"])
     unmoved, _ = lab_steps(task.model, method.split(), steps=2)
     assert relative_difference(movement(step), {n: unmoved[n] - step.before[n] for n in unmoved}) > 1e-2
-
-
-def lab_updates(model_folder, flags: list[str], updates: int) -> dict[str, torch.Tensor]:
-    """The weights after as many optimizer steps of the laboratory on the rollouts, all samples in each."""
-    from openrlhf_cov.utils.metrics import MetricBuffer
-
-    lab, (prompts, samples, scores) = make_lab(model_folder, flags)
-    lab.loss.start_step(lab.config.at(4), lab.settings.seed, 5, rank=0)
-    rollout = lab.score(samples, scores, lab.config.at(4))
-    # lots are drawn by the column of a token, and those of the actors begin at the second token of the prompt
-    tokens = {name: each for name, each in vars(rollout).items() if each.shape == samples.responses.shape}
-    rollout = replace(rollout, **{name: pad(each, (PROMPT - 1, 0)) for name, each in tokens.items()})
-    ids = torch.cat([prompts, samples.responses], 1)
-    for number in range(updates):
-        rows = torch.arange(SAMPLES)
-        lab.optimize(5, ids[:, :1], ids[:, 1:], rollout, rows, first=number == 0, buffer=MetricBuffer())
-    return weights_of(lab)
-
-
-def lab_steps(model_folder, flags: list[str], steps: int) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
-    """The weights after as many global steps from number 5 on that all have these rollouts, and the last one's
-    metrics."""
-    lab, drawn = make_lab(model_folder, flags)
-    lab.roll_out = lambda: drawn
-    for number in range(5, 5 + steps):
-        metrics = lab.step(number)
-    return weights_of(lab), metrics
-
-
-def weights_of(lab) -> dict[str, torch.Tensor]:
-    return {name: parameter.detach().clone() for name, parameter in lab.model.named_parameters()}
-
-
-def make_lab(model_folder, flags: list[str]) -> tuple:
-    """A ``Lab`` with the optimizer of the actors, and the rollouts as its ``roll_out`` would give them."""
-    from torch.nn.utils.rnn import pad_sequence
-    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
-
-    from openrlhf_cov.cli import lab as command
-    from openrlhf_cov.lab.loop import Lab
-    from openrlhf_cov.lab.policy import Samples
-    from openrlhf_cov.lab.settings import LabSettings
-
-    model = LlamaForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
-    request = command.LabRequest.of(command.build_parser(), ["--output", "unused", *flags])
-    config, asked = request.config, request.settings
-    settings = LabSettings(prompts=SAMPLES // GROUP, group=GROUP, updates=1, learning_rate=0.1, seed=42)
-    settings = replace(settings, entropy_coef=asked.entropy_coef, micro_batch=asked.micro_batch)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(model_folder)
-    lab = Lab(None, model, tokenizer, settings, config)
-    assert lab.eos == EOS
-    lab.optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.95), eps=1.0, weight_decay=0.0)
-    rollouts = make_rollouts(model_folder, DRIFT)
-
-    def padded(name: str) -> torch.Tensor:
-        rows = [each.info[name] if name in each.info else getattr(each, name) for each in rollouts]
-        return pad_sequence([row[0] for row in rows], batch_first=True)
-
-    ids = padded("sequences")
-    seen = (padded(name)[:, PROMPT - 1 :] for name in ("action_log_probs", "entropy", "proxy"))
-    scores = torch.cat([each.rewards for each in rollouts])
-    return lab, (ids[:, :PROMPT], Samples(ids[:, PROMPT:], *seen), scores)

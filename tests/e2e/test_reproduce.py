@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.long]
 def reproduce(tmp_path_factory):
     """Function (words) -> what `openrlhf-cov reproduce` prints; runs of all calls lie in one folder."""
     folder = tmp_path_factory.mktemp("reproduce")
-    env = os.environ | {"XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    env = os.environ | {"XDG_CACHE_HOME": str(folder / "cache")}
 
     def run(*words):
         command = [sys.executable, "-m", "openrlhf_cov.cli.main", "reproduce", *words, "--scale", "tiny", "--run"]

@@ -64,12 +64,26 @@ def assert_moved(run, task, updates: int) -> None:
     assert 1e-4 < moved < 1.25e-4 * updates
 
 
-def test_none_beside_a_ray_of_somebody_else(run_trainer, task, tmp_path):
+def test_none(run_trainer, task, tmp_path, ray):
+    run = run_trainer(task.flags(tmp_path / "run") + METHODS["none"], tmp_path / "run", ray)
+    assert_good_steps(run, restrains=False)
+    assert_moved(run, task, updates=12)
+    assert "--cov_type none" in (tmp_path / "run" / "command.txt").read_text()
+
+
+def test_clip_cov_on_packed_samples_while_the_next_rollout_is_generated(run_trainer, task, tmp_path, ray):
+    flags = [*METHODS["clip_cov"], "--train.async_enable", "--ds.packing_samples"]
+    run = run_trainer(task.flags(tmp_path / "run") + flags, tmp_path / "run", ray)
+    assert_good_steps(run, restrains=True)
+    assert_moved(run, task, updates=12)
+
+
+def test_only_uncertain_tokens_train_with_capped_weights_beside_a_ray_of_somebody_else(run_trainer, task, tmp_path):
+    secret = "S3cretT0ken"
+    flags = [*task.flags(tmp_path / "run"), "--method", "top_entropy,cispo", "--logger.wandb.key", secret]
     with local_ray(num_gpus=1, num_cpus=2, log=tmp_path / "ray.log") as other:
-        run = run_trainer(task.flags(tmp_path / "run") + METHODS["none"], tmp_path / "run")
-        assert_good_steps(run, restrains=False)
-        assert_moved(run, task, updates=12)
-        assert "--cov_type none" in (tmp_path / "run" / "command.txt").read_text()
+        # the actors of a Ray of the run's own have its environment
+        run = run_trainer(flags, tmp_path / "run", {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)})
 
         # the other Ray has run no job and still answers; when it is named it is used, and found too small
         request = urllib.request.Request(
@@ -84,20 +98,6 @@ def test_none_beside_a_ray_of_somebody_else(run_trainer, task, tmp_path):
     last_line = small.stderr.strip().splitlines()[-1]
     assert "needs 2 GPUs" in last_line
     assert "Ray has 1 GPUs (1 free)" in last_line
-
-
-def test_clip_cov_on_packed_samples_while_the_next_rollout_is_generated(run_trainer, task, tmp_path, ray):
-    flags = [*METHODS["clip_cov"], "--train.async_enable", "--ds.packing_samples"]
-    run = run_trainer(task.flags(tmp_path / "run") + flags, tmp_path / "run", ray)
-    assert_good_steps(run, restrains=True)
-    assert_moved(run, task, updates=12)
-
-
-def test_only_uncertain_tokens_train_with_capped_weights(run_trainer, task, tmp_path):
-    secret = "S3cretT0ken"
-    flags = [*task.flags(tmp_path / "run"), "--method", "top_entropy,cispo", "--logger.wandb.key", secret]
-    # the actors of a Ray of the run's own have its environment
-    run = run_trainer(flags, tmp_path / "run", {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)})
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(path.suffix == ".wandb" for path in files)
     assert [path for path in files if secret.encode() in path.read_bytes()] == []

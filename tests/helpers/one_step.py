@@ -1,0 +1,124 @@
+"""One global step's rollouts, the same for the trainer's actors and for the laboratory, and its updates there."""
+
+from dataclasses import replace
+
+import torch
+from torch.nn.functional import pad
+
+SAMPLES, GROUP, PROMPT = 16, 8, 7
+EOS = 1
+"""Of the embedded tasks' tokenizers; 0 is padding."""
+DRIFT = 0.05
+"""Of log ratios, nats, where their signs must not be those of rounding: the penalty of KL-Cov is their size."""
+
+
+def make_rollouts(model_folder, drift: float = 0.0) -> list:
+    """16 samples of random text and lengths that end with EOS, after prompts of 7 tokens. Two groups of 8 with
+    normalised rewards, 3 of each right; old log-probs of the policy, or of one that differs by some ``drift``."""
+    from openrlhf.trainer.ppo_utils.experience import Experience
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
+    generator = torch.Generator().manual_seed(0)
+    rollouts = []
+    for number in range(SAMPLES):
+        length = int(torch.randint(12, 40, (), generator=generator))
+        ids = torch.randint(2, 20, (1, length), generator=generator)
+        ids[0, -1] = EOS
+        with torch.no_grad():
+            log_probs = model(ids).logits.log_softmax(-1)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+        log_probs += drift * torch.randn(log_probs.shape, generator=torch.Generator().manual_seed(number))
+        action_mask = torch.ones_like(log_probs)
+        action_mask[:, : PROMPT - 1] = 0
+        right = number % 3 == 0
+        advantage = (1.2 if right else -0.7) * action_mask
+        drawn = torch.rand(2, length - 1, generator=torch.Generator().manual_seed(100 + number))
+        rollouts.append(
+            Experience(
+                index=[number],
+                sequences=ids,
+                attention_mask=torch.ones_like(ids),
+                action_mask=action_mask.long(),
+                action_log_probs=log_probs * action_mask,
+                rollout_log_probs=log_probs * action_mask,  # the engine's are the same
+                advantages=advantage,
+                returns=advantage,
+                kl=torch.zeros_like(log_probs),
+                rewards=torch.tensor([float(right)]),
+                response_length=torch.tensor([length - PROMPT + 1]),
+                truncated=torch.tensor([0.0]),
+                total_length=torch.tensor([length]),
+                info={
+                    "reward": torch.tensor([float(right)]),
+                    "sample_id": torch.tensor([number]),
+                    "entropy": [0.1 + 2 * drawn[0]],
+                    "proxy": [log_probs[0] + drawn[1]],
+                },
+            )
+        )
+    return rollouts
+
+
+def lab_updates(model_folder, flags: list[str], updates: int) -> list[dict[str, torch.Tensor]]:
+    """The weights after the first and after the last optimizer step of the laboratory, all samples in each."""
+    from openrlhf_cov.utils.metrics import MetricBuffer
+
+    lab, (prompts, samples, scores) = make_lab(model_folder, flags)
+    lab.loss.start_step(lab.config.at(4), lab.settings.seed, 5, rank=0)
+    rollout = lab.score(samples, scores, lab.config.at(4))
+    # lots are drawn by the column of a token, and those of the actors begin at the second token of the prompt
+    tokens = {name: each for name, each in vars(rollout).items() if each.shape == samples.responses.shape}
+    rollout = replace(rollout, **{name: pad(each, (PROMPT - 1, 0)) for name, each in tokens.items()})
+    ids = torch.cat([prompts, samples.responses], 1)
+    kept = []
+    for number in range(updates):
+        rows = torch.arange(SAMPLES)
+        lab.optimize(5, ids[:, :1], ids[:, 1:], rollout, rows, first=number == 0, buffer=MetricBuffer())
+        if number in (0, updates - 1):
+            kept.append(weights_of(lab))
+    return kept
+
+
+def lab_steps(model_folder, flags: list[str], steps: int) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    """The weights after as many global steps from number 5 on that all have these rollouts, and the last one's
+    metrics."""
+    lab, drawn = make_lab(model_folder, flags)
+    lab.roll_out = lambda: drawn
+    for number in range(5, 5 + steps):
+        metrics = lab.step(number)
+    return weights_of(lab), metrics
+
+
+def weights_of(lab) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in lab.model.named_parameters()}
+
+
+def make_lab(model_folder, flags: list[str]) -> tuple:
+    """A ``Lab`` with the optimizer of the actors, and the rollouts as its ``roll_out`` would give them."""
+    from torch.nn.utils.rnn import pad_sequence
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+    from openrlhf_cov.cli import lab as command
+    from openrlhf_cov.lab.loop import Lab
+    from openrlhf_cov.lab.policy import Samples
+    from openrlhf_cov.lab.settings import LabSettings
+
+    model = LlamaForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+    request = command.LabRequest.of(command.build_parser(), ["--output", "unused", *flags])
+    config, asked = request.config, request.settings
+    settings = LabSettings(prompts=SAMPLES // GROUP, group=GROUP, updates=1, learning_rate=0.1, seed=42)
+    settings = replace(settings, entropy_coef=asked.entropy_coef, micro_batch=asked.micro_batch)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(model_folder)
+    lab = Lab(None, model, tokenizer, settings, config)
+    assert lab.eos == EOS
+    lab.optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.95), eps=1.0, weight_decay=0.0)
+    rollouts = make_rollouts(model_folder, DRIFT)
+
+    def padded(name: str) -> torch.Tensor:
+        rows = [each.info[name] if name in each.info else getattr(each, name) for each in rollouts]
+        return pad_sequence([row[0] for row in rows], batch_first=True)
+
+    ids = padded("sequences")
+    seen = (padded(name)[:, PROMPT - 1 :] for name in ("action_log_probs", "entropy", "proxy"))
+    scores = torch.cat([each.rewards for each in rollouts])
+    return lab, (ids[:, :PROMPT], Samples(ids[:, PROMPT:], *seen), scores)
