@@ -19,7 +19,7 @@ class Control:
     step: float
     """Added or subtracted; where the value ``doubles``, its smallest size."""
     doubles: bool = False
-    """It is doubled and halved. At the size of a step it changes sign instead, if the bounds let it."""
+    """It is doubled and halved. At the size of a step it changes sign instead, or stays where 0 is out of bounds."""
     raises: int = 1
     """1 if a larger value raises the entropy, -1 if it lowers it."""
     gated: bool = False
@@ -42,7 +42,12 @@ class Control:
             value = math.copysign(max(abs(value) / 2, self.step), value)
         else:
             value = direction * self.step
-        return min(max(value, self.low), self.high)
+        return self.within(value)
+
+    def within(self, value: float) -> float:
+        """The nearest value that the loop can be at."""
+        value = min(max(value, self.low), self.high)
+        return math.copysign(self.step, value) if self.doubles and 0 < abs(value) < self.step else value
 
 
 class Controller:
@@ -79,5 +84,5 @@ class Controller:
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Continue from ``state_dict``, within the bounds; from the start if that is None or of another setting."""
         if state is not None and state["setting"] == self.control.setting:
-            self._value = min(max(state["value"], self.control.low), self.control.high)
+            self._value = self.control.within(state["value"])
             self._open = state["open"]

@@ -1,6 +1,8 @@
 """Which setting ``--entropy_target`` moves, and what it is refused for."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
@@ -41,6 +43,46 @@ def test_without_a_target_nothing_is_controlled():
     assert CovConfig(method="positive_weight", positive_weight=0.5).controller() is None
 
 
+def test_where_the_bounds_do_not_let_a_setting_change_its_sign_it_stays_at_a_step():
+    config = CovConfig(cov_type="clip_cov", entropy_target=0.3, entropy_step=1e-4)  # from 2e-4, not below 2e-5
+    controller, values = config.controller(), []
+    for step in range(4):
+        controller.step(0.5, 0.3)  # more entropy than asked for: fewer tokens are clipped
+        values.append(config.at(step, controller).clip_cov_ratio)
+    assert values == [1e-4] * 4
+
+
+@given(
+    chosen=st.sampled_from([(n, c) for n, m in METHODS.items() for c in m.controls]),
+    sizes=st.fixed_dictionaries(
+        {}, optional={name: st.floats(-5, 0.5).map(lambda x: 10**x) for name in ("start", "step", "low", "high")}
+    ),
+    below=st.booleans(),
+    entropies=st.lists(st.sampled_from([0.1, 0.3, 0.5]), max_size=25),
+    kept=st.floats(-3, 3),
+)
+def test_whatever_a_run_accepts_it_can_be_moved_to(chosen, sizes, below, entropies, kept):
+    """Every value that the loop takes, also from the state of a run with other bounds, is one that is allowed."""
+    name, control = chosen
+    flags = {"cov_type" if METHODS[name].by_covariance else "method": name, "entropy_control": control.setting}
+    flags |= {f"entropy_{n}": size for n, size in sizes.items() if n != "start"}
+    if "start" in sizes:
+        flags[control.setting] = sizes["start"]
+    if below and control.low < 0 and "low" in sizes:
+        flags["entropy_low"] = -sizes["low"]
+    try:
+        config = CovConfig(entropy_target=0.3, allow_large_cov_ratio=True, **flags)
+    except ValueError:
+        return
+    for state in (None, {"setting": control.setting, "value": kept, "open": True}):
+        controller = config.controller()
+        controller.load_state_dict(state)
+        config.at(0, controller)
+        for step, entropy in enumerate(entropies):
+            controller.step(entropy, 0.3)
+            config.at(step, controller)
+
+
 @pytest.mark.parametrize("bound", ["low", "high"])
 @pytest.mark.parametrize(("name", "control"), [(n, c) for n, m in METHODS.items() for c in m.controls])
 def test_every_method_takes_the_bounds_of_its_settings(name, control, bound):
@@ -68,6 +110,14 @@ def test_every_method_takes_the_bounds_of_its_settings(name, control, bound):
             ["--positive_weight", "schedule"],
         ),
         ({"entropy_target": 0.3, "method": "repo_r", "entropy_band": -1.0}, ["--entropy_band"]),
+        (
+            {"entropy_target": 0.3, "cov_type": "kl_cov", "entropy_low": 1e-5},  # published: down to 2e-5
+            ["--entropy_low 1e-05", "--entropy_step 2e-05"],
+        ),
+        (
+            {"entropy_target": 0.3, "method": "repo_r", "repo_zeta": 0.0, "entropy_step": 1.5},
+            ["--entropy_low -1", "--entropy_step 1.5"],
+        ),
         ({"entropy_target": 0.3, "method": "repo_r", "entropy_step": 0.0}, ["--entropy_step"]),
         (
             {"entropy_target": 0.3, "cov_type": "kl_cov", "entropy_step": 1e-2},
