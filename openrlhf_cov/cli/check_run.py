@@ -87,7 +87,7 @@ def find_weights(folder: Path) -> list[Path]:
 
 
 def number_faults(args: SimpleNamespace) -> Iterator[str]:
-    """All faults that follow from the flags alone."""
+    """All faults of numbers that follow from the flags alone."""
     yield from _colocation_faults(args)
     yield from _length_faults(args)
     yield from _batch_faults(args)

@@ -22,6 +22,11 @@ CONFIG_FILES = ("config.json", "tokenizer_config.json", "processor_config.json",
 """Files of a model that may name code of its own."""
 
 
+def flag_faults(args: SimpleNamespace) -> list[str]:
+    """All faults that follow from the flags alone."""
+    return [*check_run.number_faults(args), *conditions.rollout_faults(args), *conditions.faults(args)]
+
+
 def check(
     args: SimpleNamespace,
     attempt: Callable[[], AbstractContextManager] = nullcontext,
@@ -33,7 +38,7 @@ def check(
     Every check runs inside of an ``attempt()``; where that lets UsageError pass, as by default, the first fault ends
     them. Models in ``known`` are not looked up; ``ask_tokenizer`` False: neither is the tokenizer.
     """
-    for fault in (*check_run.number_faults(args), *conditions.rollout_faults(args), *conditions.faults(args)):
+    for fault in flag_faults(args):
         with attempt():
             raise UsageError(fault)
     models = {

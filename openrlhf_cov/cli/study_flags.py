@@ -57,8 +57,9 @@ def trainer_flags(request: LabRequest) -> list[str]:
     found = [*EVERY_RUN, *(str(word) for pair in flags.items() for word in pair)]
     if request.config.estimator is None:  # else the method names upstream's
         found += ["--algo.advantage.estimator", "group_norm"]
-    if settings.kl_coef:
+    if settings.kl_coef:  # in the loss, by k3, with the reference beside the actor
         found += ["--algo.kl.use_loss", "--algo.kl.estimator", "k3"]
+        found += ["--ref.num_gpus_per_node", "1", "--train.colocate_actor_ref"]
     if settings.entropy_coef:
         found += ["--actor.entropy_coef", str(settings.entropy_coef)]
     if any(settings.clip):

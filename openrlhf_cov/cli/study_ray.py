@@ -111,15 +111,18 @@ class RayStudy(Study):
             )
 
     def request(self, run: StudyRun) -> SimpleNamespace:
-        """See ``Study``; the trainer's own checks of a run come when it starts."""
-        from openrlhf_cov.cli import train_ppo_ray
+        """See ``Study``; what the trainer checks beside flags it checks when it starts."""
+        from openrlhf_cov.cli import preflight, train_ppo_ray
 
         argv, sys.argv = sys.argv, ["train_ppo_ray", *self.words(run)]
         try:
             with refusing():
-                return train_ppo_ray.parse_args()
+                args = train_ppo_ray.parse_args()
         finally:
             sys.argv = argv
+        for fault in preflight.flag_faults(args):
+            raise UsageError(fault)
+        return args
 
     @cached_property
     def slots(self) -> int:

@@ -66,6 +66,8 @@ def test_what_is_not_the_default_is_handed_on():
     assert float(found["--algo.kl.init_coef"]) == 0.02
     assert found["--algo.kl.use_loss"] == ""  # the laboratory has it in the loss, by k3
     assert found["--algo.kl.estimator"] == "k3"
+    assert found["--ref.num_gpus_per_node"] == found["--actor.num_gpus_per_node"] == "1"
+    assert "--train.colocate_actor_ref" in found
     assert found["--train.micro_batch_size"] == "2"
     assert found["--train.batch_size"] == "8"
     assert found["--method"] == "top_entropy"
@@ -108,6 +110,12 @@ def test_what_either_of_the_two_refuses_is_refused(words, said):
 def test_the_trainer_takes_every_method_of_the_laboratory(tmp_path):
     path = Path("studies/methods.yaml")
     RayStudyOfLabFlags(read_spec(path), tmp_path / "out", tmp_path / "base").check(path)
+
+
+def test_every_arm_has_room_where_one_has(tmp_path):
+    arms = [{"name": "GRPO"}, {"name": "reference KL", "flags": "--algo.kl.init_coef 1e-2"}]
+    slots = [made(RayStudyOfLabFlags, tmp_path, arms=chosen).slots for chosen in (arms[:1], arms)]
+    assert slots == [2, 2]  # the actor, with or without the reference beside it, and the engine
 
 
 def test_the_same_flags_in_the_two_engines_are_two_runs(tmp_path):

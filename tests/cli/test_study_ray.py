@@ -135,6 +135,11 @@ def test_commands_that_tuning_has_named_are_said_too(tmp_path, spec_file, monkey
     ("changes", "said"),
     [
         ({"arms": [{"name": "x", "flags": "--cov_type kl_cov --kl_cov_ratio 2"}]}, "arm x: --kl_cov_ratio is a fract"),
+        ({"arms": [{"name": "x", "flags": "--train.batch_size 100"}]}, "arm x: --train.batch_size 100 is no multiple"),
+        (
+            {"arms": [{"name": "x", "flags": "--train.colocate_all --actor.num_gpus_per_node 1"}]},
+            "arm x: --train.colocate_all needs equal sizes",
+        ),
         ({"test": "--benchmarks aime24 --limit 3"}, "test has flags of openrlhf-cov evaluate, with --samples"),
         ({"tuning": {"seeds": [9], "grid": {"--actor.adam.lr": ["1e-7", "2e-7"]}}}, "validation has the flags"),
         *(

@@ -86,7 +86,7 @@ def one_step(
             for rollout in rollouts[rank * per_rank : (rank + 1) * per_rank]:
                 ray.get(actor.append.remote(rollout))
         ray.get(group.async_run_method("start_step", global_step=number))
-        metrics, *_ = ray.get(group.async_run_method("fit", kl_ctl=0.0))
+        metrics, *_ = ray.get(group.async_run_method("fit", kl_ctl=args.algo.kl.init_coef))
     selected = ray.get([actor.__ray_call__.remote(lambda self: self.recorded) for actor in group._actor_handlers])
     first, *_ = ray.get([actor.__ray_call__.remote(lambda self: self.first) for actor in group._actor_handlers])
     after, *_ = ray.get([actor.__ray_call__.remote(weights) for actor in group._actor_handlers])
@@ -235,6 +235,8 @@ def test_selection_per_micro_batch_depends_on_its_size(take_step):
 BESIDE_METHODS = (
     "",
     "--actor.entropy_coef 0.05",
+    "--actor.eps_clip_low_high 0.02 0.03",
+    "--algo.kl.init_coef 0.2",
     "--cov_type kl_cov --kl_cov_ratio 0.1 --allow_large_cov_ratio --kl_cov_keep_ppo_clip",
     "--cov_type kl_cov --kl_cov_ratio 0.1 --allow_large_cov_ratio --cov_scope micro_batch --train.micro_batch_size 16",
 )

@@ -36,6 +36,7 @@ arms:
   - name: GRPO
   - {name: PSR, flags: --method psr}
   - {name: toss of a coin, flags: --random_reward}
+  - {name: reference KL, flags: --algo.kl.init_coef 1e-2}
 """
 
 
@@ -48,8 +49,8 @@ def test_a_study_of_the_trainer(tmp_path):
     spec.write_text(OF_LAB)
     words = [str(spec), "--output", str(output), "--base_policies", str(tmp_path / "base"), "--pack", str(packed)]
     command = [sys.executable, "-m", "openrlhf_cov.cli.study", *words, "--engine", "ray"]
-    for said in ("0 of 3 runs are finished", "3 of 3 runs are finished"):
-        assert said in ended(command, "a study of three runs", env=os.environ | {"RAY_ADDRESS": "local"}).stdout
+    for said in ("0 of 4 runs are finished", "4 of 4 runs are finished"):
+        assert said in ended(command, "a study of four runs", env=os.environ | {"RAY_ADDRESS": "local"}).stdout
     for result in unpack(packed):
         assert result.samples == 16
         assert result.metrics.steps.tolist() == [1, 2]

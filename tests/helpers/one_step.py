@@ -27,6 +27,7 @@ def make_rollouts(model_folder, drift: float = 0.0) -> list:
         ids[0, -1] = EOS
         with torch.no_grad():
             log_probs = model(ids).logits.log_softmax(-1)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+        base = log_probs.clone()
         log_probs += drift * torch.randn(log_probs.shape, generator=torch.Generator().manual_seed(number))
         action_mask = torch.ones_like(log_probs)
         action_mask[:, : PROMPT - 1] = 0
@@ -41,6 +42,7 @@ def make_rollouts(model_folder, drift: float = 0.0) -> list:
                 action_mask=action_mask.long(),
                 action_log_probs=log_probs * action_mask,
                 rollout_log_probs=log_probs * action_mask,  # the engine's are the same
+                base_action_log_probs=base * action_mask,  # of the policy that the run begins with
                 advantages=advantage,
                 returns=advantage,
                 kl=torch.zeros_like(log_probs),
@@ -107,7 +109,8 @@ def make_lab(model_folder, flags: list[str]) -> tuple:
     request = command.LabRequest.of(command.build_parser(), ["--output", "unused", *flags])
     config, asked = request.config, request.settings
     settings = LabSettings(prompts=SAMPLES // GROUP, group=GROUP, updates=1, learning_rate=0.1, seed=42)
-    settings = replace(settings, entropy_coef=asked.entropy_coef, micro_batch=asked.micro_batch)
+    named = ("entropy_coef", "micro_batch", "kl_coef", "clip")
+    settings = replace(settings, **{name: getattr(asked, name) for name in named})
     tokenizer = PreTrainedTokenizerFast.from_pretrained(model_folder)
     lab = Lab(None, model, tokenizer, settings, config)
     assert lab.eos == EOS
