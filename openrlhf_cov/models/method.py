@@ -184,7 +184,9 @@ class Method:
     stands_for: str | None = None
     """``--algo.advantage.estimator`` of upstream that an estimator takes the place of."""
     one_sided: bool = False
-    """An estimator that gives some groups positive advantages alone."""
+    """An estimator that gives some groups of right and wrong responses positive advantages alone."""
+    negative_only: bool = False
+    """An estimator that gives no positive advantages."""
     two_valued: bool = False
     """An estimator for one reward of right and one of wrong responses."""
     penalty: Callable[[Any, TokenBatch, Plan], Tensor] | None = None

@@ -89,23 +89,79 @@ def test_everything_is_said_in_one_place(ours):
             assert not calls & {"print", "sys.stdout.write", "sys.stderr.write", "argparse.ArgumentParser"}, path
 
 
+METHOD_FILES = "models/methods/"
 NAMES_METHODS = {
     "cli/demo.py": "how the demo shows each",
     "dashboard/alerts.py": "an alert on Clip-Cov's band",
+    "models/methods/__init__.py": "the registry",
+    "models/methods/w_reinforce.py": "a weight of 0 is NSR, says the message that refuses it",
     "reproduction/exhibits.py": "the paper's runs",
 }
-"""Modules outside of ``models/methods`` that know a method by its name -> what for."""
+"""Modules that know a method by its name, other than its own file -> what for."""
+
+NAME = re.compile(rf"(?<!\w)(?:{'|'.join(METHODS)})(?!\w)")
+IDENTITY = {"name", "title", "flag", "source"}
+"""Fields of a ``Method`` that say which one it is, not what it does."""
+
+
+def methods_named(tree, own=None):
+    """Names of methods in the strings of a module; in the file of a method, ``own``, those of others, prose aside."""
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)} if own else set()
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in prose]
+    return {name for node in nodes if isinstance(node.value, str) for name in NAME.findall(node.value)} - {own}
+
+
+def identity_questions(tree):
+    """Comparisons by which the file of a method asks which other one it meets, as written."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    files = [node for node in nodes if f"{node.module}.".startswith("openrlhf_cov.models.methods.")]
+    others = {alias.asname or alias.name for node in files for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare | ast.Match):
+            compared = [node.subject] if isinstance(node, ast.Match) else [node.left, *node.comparators]
+            parts = [part for each in compared for part in ast.walk(each)]
+            if any(getattr(part, "attr", None) in IDENTITY or getattr(part, "id", None) in others for part in parts):
+                yield " ".join(map(ast.unparse, compared))
+
+
+@pytest.mark.parametrize(
+    ("code", "named", "questions"),
+    [
+        ("settings.estimator.name == 'nsr'", {"nsr"}, ["settings.estimator.name 'nsr'"]),
+        ("settings.method in ('psr', 'nsr')", {"psr", "nsr"}, []),
+        ("settings.estimator.title == 'NSR'", set(), ["settings.estimator.title 'NSR'"]),
+        ("match other.name:\n    case 'nsr': ...", {"nsr"}, ["other.name"]),
+        ("f'{a} beside nsr; drop one'", {"nsr"}, []),
+        ("getattr(settings, 'positive_weight')", {"positive_weight"}, []),
+        (
+            "from openrlhf_cov.models.methods import psr\nx = settings.estimator is psr.METHOD",
+            set(),
+            ["settings.estimator psr.METHOD"],
+        ),
+        (
+            "from openrlhf_cov.models.methods.psr import estimate as theirs\nx = a.estimate == theirs",
+            set(),
+            ["a.estimate theirs"],
+        ),
+        # its own name, what another one offers, prose, and properties of the one that it meets
+        ("METHOD = Method(name='qae')\nx = '--method qae changes nothing'", set(), []),
+        ("from openrlhf_cov.models.methods import psr\nMETHOD = replace(psr.METHOD, plan=psr.plan)", set(), []),
+        ("'''As nsr, but for psr.'''\nx = 1\n'''Not that of nsr.'''\ndef f():\n    '''That of nsr.'''", set(), []),
+        ("x = f'beside {settings.estimator.name}' if settings.estimator.one_sided else None", set(), []),
+        ("x = settings.estimator is not None and 'kl_cov_ratio' != 'unsr'", set(), []),
+    ],
+)
+def test_naming_another_method_is_recognized(code, named, questions):
+    tree = ast.parse(code)
+    assert methods_named(tree, own="qae") == named
+    assert list(identity_questions(tree)) == questions
 
 
 def test_methods_are_named_in_their_files_only(ours):
-    naming = set()
-    for path in modules(ours):
-        if not path.startswith("models/methods/"):
-            texts = [node.value for node in ast.walk(ours.tree(path)) if isinstance(node, ast.Constant)]
-            names = re.compile(rf"(?<!\w)(?:{'|'.join(METHODS)})(?!\w)")
-            if any(names.search(text) for text in texts if isinstance(text, str)):
-                naming.add(path)
+    own = {path: path.removeprefix(METHOD_FILES).removesuffix(".py") for path in modules(ours) if METHOD_FILES in path}
+    naming = {path for path in modules(ours) if methods_named(ours.tree(path), own.get(path))}
     assert naming == NAMES_METHODS.keys()
+    assert {path: found for path in own if (found := list(identity_questions(ours.tree(path))))} == {}
 
 
 def test_a_name_of_a_class_stands_for_one_thing(ours):

@@ -32,5 +32,6 @@ METHOD = replace(
     summary="wrong responses alone train, without a baseline",
     estimate=estimate,
     one_sided=False,
+    negative_only=True,
     refuses=partial(psr.mean_of_tokens, "nsr"),
 )

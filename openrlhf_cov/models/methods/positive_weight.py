@@ -41,14 +41,18 @@ def plan(settings: PositiveWeightSettings, window: Window) -> list[Plan]:
 
 
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
-    """A factor that stays 1 is plain GRPO, and so is any beside NSR; 0 takes all that some estimators leave."""
-    if settings.estimator and settings.estimator.name == "nsr":
-        return "--method positive_weight changes nothing beside nsr, which has no positive advantages; drop one"
+    """A factor that stays 1 is plain GRPO, and so is any without positive advantages; 0 may take all of a group."""
+    estimator = settings.estimator
+    if estimator and estimator.negative_only:
+        return (
+            f"--method positive_weight changes nothing beside {estimator.name}, which has no positive advantages; "
+            "drop one"
+        )
     if settings.controlled == "positive_weight":
         return None
-    if max(extremes(settings.positive_weight)) == 0.0 and settings.estimator and settings.estimator.one_sided:
+    if max(extremes(settings.positive_weight)) == 0.0 and estimator and estimator.one_sided:
         return (
-            f"--positive_weight 0 beside --method {settings.estimator.name} leaves groups without any gradient: that "
+            f"--positive_weight 0 beside --method {estimator.name} leaves groups without any gradient: that "
             "estimator gives them positive advantages alone; give a value above 0, or a schedule"
         )
     if set(extremes(settings.positive_weight)) != {1.0}:

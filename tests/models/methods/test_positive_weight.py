@@ -21,7 +21,8 @@ def test_at_0_wrong_tokens_train_alone():
 def test_a_weight_that_stays_1_is_refused():
     for settings in ({}, {"positive_weight": Schedule(1.0, 1.0, 9)}):
         assert "--positive_weight 1" in refuses(CovConfig(**settings), {})
-    assert "nsr" in refuses(CovConfig(method="nsr", positive_weight=0.5), {})
+    message = "--method positive_weight changes nothing beside nsr, which has no positive advantages; drop one"
+    assert refuses(CovConfig(method="nsr", positive_weight=0.5), {}) == message
     for settings in ({"positive_weight": 0.5}, {"positive_weight": Schedule(0.0, 1.0, 9)}):
         assert refuses(CovConfig(**settings), {}) is None
     assert refuses(CovConfig(method="positive_weight", entropy_target=0.3), {}) is None
