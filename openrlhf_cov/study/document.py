@@ -17,8 +17,11 @@ from openrlhf_cov.study.spec import Spec
 
 MAIN = {
     "accuracy": "accuracy",
+    "worst kind": "worst kind",
+    "pass@1": "pass@1",
     "pass@8": "pass@8",
     "pass@32": "pass@32",
+    "half-way": "half-way",
     "area": "area",
     "first-token entropy": "first-token entropy",
     "entropy": "entropy",
@@ -30,6 +33,7 @@ UPDATES = {
     "selected": "selected, %",
     "positive mass": "positive mass",
     "negative mass": "negative mass",
+    "no gradient": "without gradient, %",
     "norm": "norm of the gradient",
     "truncated": "cut at the limit, %",
     "frozen entropy": "entropy, frozen prompts",
@@ -38,10 +42,11 @@ UPDATES = {
 """The same of the table of what the updates did."""
 AGAINST = "Against the baseline"
 HOW = (
-    "Accuracy is greedy, pass@k unbiased from all samples of a question; both are of a test split that no choice has "
-    "seen, after the last step. The area is that under the validation curve. Entropies are means over the run, in "
-    "nats: of all tokens of a batch, and of the first token of a response, which decides. Seconds of a step are those "
-    "of the CPU in the laboratory, and of the clock through Ray.",
+    "Accuracy is greedy, beside it that of the worst kind of questions; pass@k is unbiased from all samples of a "
+    "question, and pass@1 their mean. All are of a test split that no choice has seen, after the last step. Half-way "
+    "is greedy accuracy on the validation split in the middle of the run, and the area that under its curve. "
+    "Entropies are means over the run, in nats: of all tokens of a batch, and of the first token of a response, which "
+    "decides. Seconds of a step are those of the CPU in the laboratory, and of the clock through Ray.",
     "Brackets are 95 % intervals over seeds (Student's t), differences are paired by seed. They are about other seeds "
     "of the same task and base policy, and are not corrected for the number of arms: of twenty true ties one shows a "
     "difference. The interval over questions resamples the questions of the test for the same runs.",
@@ -49,7 +54,8 @@ HOW = (
 WHAT = (
     "Means over the steps: the share of the tokens that was selected (at least one wherever a quota is taken, so that "
     "a small fraction of few tokens is more than it says), weights that push up and down after all weights and clips "
-    "(docs/metrics.md), the norm of the gradient, and the share of the samples that the limit of tokens cut; then "
+    "(docs/metrics.md), the share of the tokens that have no gradient, for clipped ratios too, the norm of the "
+    "gradient, and the share of the samples that the limit of tokens cut; then "
     "after the last step, on frozen prompts and in nats for a token, the entropy and the KL divergence from the "
     "policy that the run began with. The last three were not measured in older runs."
 )
@@ -164,7 +170,7 @@ def how_tuned(spec: Spec) -> str:
     )
 
 
-DIFFERENCES = ("accuracy", "pass@8", "pass@32", "area", "first-token entropy")
+DIFFERENCES = ("accuracy", "pass@1", "pass@8", "pass@32", "half-way", "area", "first-token entropy")
 
 
 def progress(spec: Spec, results: Sequence[Result]) -> str:

@@ -51,8 +51,24 @@ def accuracy(result: Result) -> float:
     return float(result.greedy.mean())
 
 
+def half_way(result: Result) -> float:
+    """Greedy accuracy on the validation split in the middle of the run; NaN without an evaluation there."""
+    steps = result.evaluations.steps
+    (found,) = np.nonzero(2 * steps == steps[-1])
+    return float(result.evaluations.column("greedy")[found[0]]) if len(found) else float("nan")
+
+
+def worst_kind(result: Result) -> float:
+    """Greedy accuracy in the test on the kind of questions on which it is lowest; NaN where all are of one kind."""
+    kinds = np.array(result.kinds)
+    names = set(result.kinds)
+    return min(float(result.greedy[kinds == name].mean()) for name in names) if len(names) > 1 else float("nan")
+
+
 NUMBERS: dict[str, Number] = {
     "accuracy": accuracy,
+    "worst kind": worst_kind,
+    "half-way": half_way,
     **{f"pass@{k}": passed(k) for k in PASS_AT},
     "area": lambda result: score_of(result).area,
     "reward": mean_of("reward"),
@@ -65,11 +81,12 @@ NUMBERS: dict[str, Number] = {
     "truncated": lambda result: 100 * mean_of("truncated")(result),
     "positive mass": mean_of("gradient/positive_mass"),
     "negative mass": mean_of("gradient/negative_mass"),
+    "no gradient": lambda result: 100 * mean_of("gradient/zero_frac")(result),
     "norm": mean_of("gradient/norm"),
     "seconds": seconds,
 }
-"""What a row has of each run; "accuracy" and pass@k are of the test, "area" is of the validation curve, "selected" in
-percent of the tokens, "truncated" in percent of the samples."""
+"""What a row has of each run; "accuracy" and pass@k are of the test, "area" is of the validation curve, "selected" and
+"no gradient" in percent of the tokens, "truncated" in percent of the samples."""
 
 
 @dataclass(frozen=True)

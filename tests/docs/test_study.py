@@ -1,5 +1,6 @@
 """docs/study.md and docs/study/ are what the published raw numbers say."""
 
+import math
 import re
 import runpy
 from pathlib import Path
@@ -90,15 +91,42 @@ def test_pages_say_what_stands_in_some_table(page):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", RESULTS, ids=name_of)
 def test_the_main_table_is_that_of_the_raw_numbers(path):
-    """Accuracy of each arm by hand, from the file: the mean over seeds of the share of questions answered right."""
+    """Accuracy of each arm by hand, from the file: the share of questions answered right, and the same against the
+    first arm, each with Student's interval over seeds."""
     page = (DOCS / "study" / f"{name_of(path)}.md").read_text(encoding="utf-8")
-    reported = [result for result in unpack(path) if result.run.stage == "report"]
-    for arm in dict.fromkeys(result.run.arm for result in reported):
-        [row] = [line for line in page.splitlines() if line.startswith(f"| {arm} |")][:1]
-        shares = [sum(result.greedy.tolist()) / len(result.greedy) for result in reported if result.run.arm == arm]
-        _, _, seeds, _, accuracy, *_ = (cell.strip() for cell in row.split("|"))
-        assert int(seeds) == len(shares)
-        assert float(accuracy.split()[0]) == pytest.approx(sum(shares) / len(shares), abs=0.00501)
+    shares: dict[str, dict[int, float]] = {}
+    for result in unpack(path):
+        if result.run.stage == "report":
+            share = sum(result.greedy.tolist()) / len(result.greedy)
+            shares.setdefault(result.run.arm, {})[result.run.seed] = share
+    first = next(iter(shares.values()))
+    for arm, by_seed in shares.items():
+        main, *against = [line.split("|") for line in page.splitlines() if line.startswith(f"| {arm} |")][:2]
+        assert int(main[2]) == len(by_seed)
+        assert printed(main[4]) == pytest.approx(students(list(by_seed.values())), abs=0.00501, nan_ok=True)
+        if by_seed is not first:
+            apart = [share - first[seed] for seed, share in by_seed.items() if seed in first]
+            assert int(against[0][2]) == len(apart)
+            assert printed(against[0][3]) == pytest.approx(students(apart), abs=0.00501, nan_ok=True)
+
+
+T = {2: 12.7062, 3: 4.3027, 4: 3.1824, 5: 2.7764, 6: 2.5706, 7: 2.4469, 8: 2.3646, 12: 2.2010}
+"""Number of seeds -> the 0.975 quantile of Student's t with one degree of freedom less, as in every table of it."""
+
+
+def printed(cell: str) -> list[float]:
+    """An estimate and, of several seeds, the ends of its interval."""
+    return [float(number) for number in re.findall(r"[-+]?[\d.]+", cell)]
+
+
+def students(values: list[float]) -> list[float]:
+    """Mean and 95 % interval, without the latter of one value."""
+    mean = sum(values) / len(values)
+    if len(values) == 1:
+        return [mean]
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    half = T[len(values)] * deviation / math.sqrt(len(values))
+    return [mean, mean - half, mean + half]
 
 
 @pytest.mark.slow

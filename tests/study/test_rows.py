@@ -1,10 +1,12 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.study.plan import FINAL, REPORT, SCREEN, StudyRun
-from openrlhf_cov.study.rows import main_rows, seconds, tuning_rows
+from openrlhf_cov.study.rows import half_way, main_rows, seconds, tuning_rows, worst_kind
 
 POINT = ("--actor.adam.lr", "3e-4")
 
@@ -55,9 +57,22 @@ def test_the_main_table_by_hand(spec, make_result, tuned):
     # 22 of 64 samples right is 7/10 of 32: 1 - 42/64
     assert reported(make_result, "GRPO", clip, [0.7])[0].right.tolist() == [22] * 10
     assert grpo.numbers["pass@1"].estimate == pytest.approx((22 + 25 + 28) / 3 / 64)
+    # the curve has the last accuracy at step 20 of 40; its questions are of one kind
+    assert grpo.numbers["half-way"].estimate == pytest.approx(0.8)
+    assert math.isnan(grpo.numbers["worst kind"].estimate)
     assert third.point == POINT
     assert third.seeds == ()
     assert math.isnan(third.numbers["accuracy"].estimate)
+
+
+def test_the_middle_of_a_run_and_the_kind_that_is_worst(make_result):
+    result = make_result(StudyRun("GRPO", REPORT, POINT, 0), 0.7)
+    result.evaluations.columns["greedy"] = np.array([0.4, 0.6, 0.7])
+    assert half_way(result) == 0.6
+    odd = replace(result, evaluations=Table(np.array([0, 15, 40]), result.evaluations.columns))
+    assert math.isnan(half_way(odd))  # no evaluation in step 20
+    # seven right ones first: three of "a" are right, four of the seven of "b"
+    assert worst_kind(replace(result, kinds=("a",) * 3 + ("b",) * 7)) == pytest.approx(4 / 7)
 
 
 def test_seconds_are_those_of_the_cpu_where_they_are_known(make_result):
