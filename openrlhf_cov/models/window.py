@@ -20,9 +20,11 @@ from openrlhf_cov.utils.ordering import quota
 
 BINS = 2**16
 PARTS = 2.0**36
-"""Of the power of two above the largest value: sums run over integers of so many, those of 1.3e8 tokens fit."""
+"""An exact sum runs over integers: each value in this many parts of the power of two above the largest value. Those of
+1.3e8 tokens fit into 64 bits."""
 GATHERED = 4 * BINS
-"""As long as no more scores come together on a rank, each sends its largest; beyond, ``BINS`` counts, four times."""
+"""For a k-th largest value each rank sends its k largest scores, as long as no more than this many come together on a
+rank; beyond, it sends counts of ``BINS`` bins, in four rounds of bisection."""
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,14 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.report.contents import RunReport, TokenFile
 from openrlhf_cov.report.series import spread_out
 from openrlhf_cov.utils.json_lines import parse_object, read_rows
+from openrlhf_cov.utils.metrics_log import TOKENS_FOLDER
 
-FOLDER = "cov_tokens"
 NAME = re.compile(r"step_(\d+)\.jsonl")
 
 
 def find_token_files(run: Path) -> tuple[TokenFile, ...]:
     """The files of a run's folder, in the order of their steps."""
-    folder = run / FOLDER
+    folder = run / TOKENS_FOLDER
     if not folder.is_dir():
         return ()
     named = [(NAME.fullmatch(path.name), path) for path in folder.iterdir()]

@@ -1,4 +1,4 @@
-"""Keeps the books of a global step: what the rollouts were and what the updates did."""
+"""Collects the metrics of a global step: of its rollouts and of its updates."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -14,8 +14,7 @@ from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.rollout import Rollout
 from openrlhf_cov.trainer.observation import StepDiagnostics
 from openrlhf_cov.utils.json_lines import json_number, write_lines
-
-FOLDER = "cov_tokens"
+from openrlhf_cov.utils.metrics_log import TOKENS_FOLDER
 
 CONTEXT = 20
 """Tokens of text before and after a token."""
@@ -48,7 +47,7 @@ def dump_tokens(
     parts: list[list[Record]] = [[] for _ in range(dist.get_world_size(group))]
     dist.all_gather_object(parts, records, group=group)
     if strategy.is_rank_0():
-        path = Path(strategy.args.ckpt.output_dir, FOLDER, f"step_{step + 1}.jsonl")
+        path = Path(strategy.args.ckpt.output_dir, TOKENS_FOLDER, f"step_{step + 1}.jsonl")
         write_records(path, merge_records(parts, config.cov_dump_tokens))
 
 
