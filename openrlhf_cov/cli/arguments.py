@@ -19,7 +19,7 @@ from openrlhf_cov.config import (
     SamplingConfig,
 )
 from openrlhf_cov.models.config import NOT_PERCENT, CovConfig
-from openrlhf_cov.models.method import CORRECT, UNCLIPPED
+from openrlhf_cov.models.method import CORRECT, SLOTS, UNCLIPPED
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer import cpu_host
@@ -104,8 +104,7 @@ class CovArgumentParser(Parser):
         for title, config in GROUPS.items():
             only = COMMON if config is CovConfig else None
             add_config_arguments(self, title, config, only)
-        for method in METHODS.values():
-            add_config_arguments(self, f"{method.title} ({method.flag})", method.settings)
+        add_method_arguments(self)
 
     def error(self, message: str) -> None:
         """Print one line and exit with status 2."""
@@ -271,16 +270,28 @@ def unread_clip(config: CovConfig, given: Mapping[str, Any]) -> Iterator[str]:
             yield f"--{name} {value} has no effect with {method.flag}, which has no PPO clip; drop it{keep}"
 
 
+def add_method_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add a flag group for each method, slot by slot, which says what the method is, also where it has no flag."""
+    for slot in SLOTS:
+        for method in (each for each in METHODS.values() if each.slot == slot):
+            title, what = f"{slot}: {method.title} ({method.flag})", f"{method.summary} ({method.source})"
+            add_config_arguments(parser, title, method.settings, description=what)
+
+
 def add_config_arguments(
-    parser: argparse.ArgumentParser, title: str, config: type, only: Container[str] | None = None
+    parser: argparse.ArgumentParser,
+    title: str,
+    config: type,
+    only: Container[str] | None = None,
+    description: str | None = None,
 ) -> None:
     """Add the flag group of a config class: one flag per field, or per field in ``only``, with the field's default."""
-    group = parser.add_argument_group(title)
+    group = parser.add_argument_group(title, description)
     for setting in fields(config):
         if only is not None and setting.name not in only:
             continue
         flag = f"--{setting.metadata['flag'] or setting.name}"
-        default = "" if setting.default is None else f" (default: {setting.default})"
+        default = "" if setting.default in (None, "") else f" (default: {setting.default})"
         help = f"{setting.metadata['help']}{default}".replace("%", "%%")
         if isinstance(setting.default, bool):
             kind: dict[str, Any] = {"action": "store_true"}

@@ -9,14 +9,20 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.cli.arguments import COMMON, add_config_arguments, given_flags, unread_clip, unread_flags
+from openrlhf_cov.cli.arguments import (
+    COMMON,
+    add_config_arguments,
+    add_method_arguments,
+    given_flags,
+    unread_clip,
+    unread_flags,
+)
 from openrlhf_cov.cli.packages import require
 from openrlhf_cov.cli.program import alone_in, check_folder, program
 from openrlhf_cov.cli.tiny_tasks import check_sandbox
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.lab.settings import PPO_CLIP, LabSettings
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.study.results import read_run
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.command import write_command
@@ -43,8 +49,7 @@ def build_parser(kind: type[Parser] = Parser) -> Parser:
     add_config_arguments(parser, "the run", LabSettings)
     shared = [name for name in COMMON if not name.startswith("cov_dump")]
     add_config_arguments(parser, "policy loss", CovConfig, shared)
-    for method in METHODS.values():
-        add_config_arguments(parser, f"{method.title} ({method.flag})", method.settings)
+    add_method_arguments(parser)
     return parser
 
 

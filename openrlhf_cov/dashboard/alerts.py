@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from openrlhf_cov.analysis.regression import Floats
 from openrlhf_cov.analysis.runs import METHOD_FLAGS
 from openrlhf_cov.analysis.table import Table
+from openrlhf_cov.models.config import methods_of
 from openrlhf_cov.utils.metric_table import ENTROPY, limit
 
 START_POINTS, LEVEL_POINTS = 5, 3
@@ -137,9 +138,11 @@ def _large_ratio(table: Table) -> Alert | None:
 def _empty_band(table: Table, settings: Mapping[str, str]) -> Alert | None:
     """Of a run whose method is not known, one that selected tokens at some step has one."""
     steps, (empty,) = _complete(table, "cov/empty_update_frac")
-    flags = [settings[flag] for flag in METHOD_FLAGS if flag in settings]
-    given = [name for value in flags for name in value.split(",") if name != "none"]
-    if ("clip_cov" not in given) if flags else not np.nansum(table.column("cov/selected_count")):
+    if any(flag in settings for flag in METHOD_FLAGS):
+        cov_type, method = (settings.get(flag, "none") for flag in METHOD_FLAGS)
+        if "clip_cov" not in [each.name for each in methods_of(cov_type, method)]:
+            return None
+    elif not np.nansum(table.column("cov/selected_count")):
         return None
     since = _holding(steps, _recent_mean(empty, RECENT) > limit("cov/empty_update_frac"))
     if since is None:

@@ -17,8 +17,6 @@ LARGE_COV_RATIO = 0.05
 NOT_PERCENT = "shares are fractions, not percent (0.2 % is 2e-3)"
 
 BY_COVARIANCE = tuple(name for name, method in METHODS.items() if method.by_covariance)
-OTHERS = tuple(name for name in METHODS if name not in BY_COVARIANCE)
-
 
 OF_METHODS = tuple(dict.fromkeys(each.settings for each in METHODS.values() if each.settings is not Settings))
 
@@ -36,9 +34,10 @@ def _names(method: str) -> list[str]:
     return [name.strip() for name in method.split(",")]
 
 
-def _summaries(names: tuple[str, ...]) -> str:
-    methods = (METHODS[name] for name in names)
-    return "; ".join(f"{method.name}: {method.summary} ({method.source})" for method in methods)
+def _names_by_slot() -> str:
+    """A line for each slot."""
+    named = {slot: [name for name, method in METHODS.items() if method.slot == slot] for slot in SLOTS}
+    return "\n".join(f"{slot}: {', '.join(names)}" for slot, names in named.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +48,14 @@ class CovConfig(*OF_METHODS):
     """
 
     cov_type: str = setting(
-        "none", f"none: upstream's PPO loss, untouched; {_summaries(BY_COVARIANCE)}", choices=("none", *BY_COVARIANCE)
+        "none",
+        "none: upstream's PPO loss, untouched; or the method that selects by covariance",
+        choices=("none", *BY_COVARIANCE),
     )
     method: str = setting(
         "none",
-        f"further methods beside --cov_type, by name, several with commas; {_summaries(OTHERS)}",
+        f"further methods beside --cov_type, by name, several with commas\n{_names_by_slot()}\n"
+        "one of a kind, of weights any number; each has a group below",
     )
     cov_scope: str = setting(
         "global",
@@ -76,8 +78,8 @@ class CovConfig(*OF_METHODS):
     )
     entropy_control: str = setting(
         "",
-        "the setting that --entropy_target moves; empty: the main one of the method. "
-        + "; ".join(f"{m.flag}: {', '.join(c.setting for c in m.controls)}" for m in METHODS.values() if m.controls),
+        "the setting that --entropy_target moves; empty: the main one of the method\n"
+        + "\n".join(f"{m.flag}: {', '.join(c.setting for c in m.controls)}" for m in METHODS.values() if m.controls),
     )
     entropy_step: float | None = setting(
         None, "how far it moves; one that is doubled and halved: its smallest size. Without, as published"

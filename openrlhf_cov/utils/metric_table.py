@@ -65,7 +65,7 @@ TABLE: dict[str, tuple[Definition, ...]] = {
         Definition({"law/r2": "R² of the law"}, "share of the variance of `reward` that the fit describes", unit=SHARE, expected="near 1 where the law holds"),
     ),
     "updates": (
-        Definition({"cov/selected_count": "selected"}, "number of selected tokens: those that a method acts on; of several methods one that drops or penalises goes first", unit=TOKENS, reduction="sum", expected="0 without a method that acts on tokens"),
+        Definition({"cov/selected_count": "selected"}, "number of selected tokens: those that a method drops, weights, adds to or penalises; of several such methods those of the first in the table of docs/methods/index.md, in whatever order they are given", unit=TOKENS, reduction="sum", expected="0 without such a method"),
         Definition({"cov/selected_frac": "selected, of all trained tokens"}, "share of trained tokens selected", unit=SHARE, reduction="mean", expected="at most the method's fraction, unless that is less than one token per quota; with 80/20 alone what it drops, 0.8"),
         Definition({"cov/selected_mean": "covariance, selected tokens"}, "mean of `cov` over selected tokens, with the log-probs of the moment and centred over the micro-batch", unit=NATS, reduction="mean", expected="far above `cov/mean` for KL-Cov; near the band for Clip-Cov; null if none"),
         Definition({"cov/selected_ppo_kl": "KL to the old policy on selected tokens"}, "mean of log π_old − log π over selected tokens", unit=NATS, reduction="mean", expected="rounding in the first update after a rollout; null if none"),

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import textwrap
 import traceback
 from types import TracebackType
 from typing import Any, NoReturn, TextIO
@@ -54,12 +55,21 @@ def refuse(program: str, reason: object, status: int = 2) -> int:
     return status
 
 
+class HelpFormatter(argparse.HelpFormatter):
+    """Keeps the lines of the help of a flag, and indents what is left of a line in the next one."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        if len(lines := text.splitlines()) == 1:
+            return super()._split_lines(text, width)
+        return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="  ")]
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line on stderr and exit status 2; ``about`` is a docstring, of which a command in
     front, with ``: `` after it, is left out."""
 
     def __init__(self, *, about: str | None = None, **settings: Any) -> None:
-        super().__init__(**settings)
+        super().__init__(**{"formatter_class": HelpFormatter} | settings)
         self.description = re.sub(r"^``[^`]*``: ", "", about) if about else self.description
 
     def error(self, message: str) -> NoReturn:

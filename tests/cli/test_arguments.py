@@ -2,7 +2,10 @@ import math
 
 import pytest
 
+from openrlhf_cov.cli import lab
 from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.method import SLOTS
+from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import Schedule
 
 CLIP, KL = ("--cov_type", "clip_cov"), ("--cov_type", "kl_cov")
@@ -328,6 +331,22 @@ def test_help_exits_with_status_0(parse, capsys):
     assert "--kl_cov_ratio" in text
     assert "(default: 0.002)" in text
     assert "START:END:STEPS" in text
+
+
+def test_help_has_each_method_with_its_paper_by_slot(parse, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    with pytest.raises(SystemExit):
+        parse("--help")
+    by_slot = {slot: [method for method in METHODS.values() if method.slot == slot] for slot in SLOTS}
+    for text in (capsys.readouterr().out, lab.build_parser().format_help()):
+        lines = [line.strip() for line in text.splitlines()]
+        places = []
+        for slot, methods in by_slot.items():
+            assert f"{slot}: {', '.join(method.name for method in methods)}" in lines
+            for each in methods:
+                places.append(lines.index(f"{slot}: {each.title} ({each.flag}):"))
+                assert lines[places[-1] + 1] == f"{each.summary} ({each.source})"
+        assert places == sorted(places)
 
 
 WITHOUT = [

@@ -146,6 +146,13 @@ def test_empty_band():
     assert find_alerts(table(cov__empty_update_frac=empty), {"--cov_type": "kl_cov"}) == []
 
 
+@pytest.mark.parametrize("names", ["clip_cov", "cispo, clip_cov", " clip_cov ,cispo"])
+def test_a_method_is_named_as_on_the_command_line(names):
+    empty = table(cov__empty_update_frac=[1.0] * 10)
+    assert one(find_alerts(empty, {"--cov_type": "none", "--method": names})).code == "band_empty"
+    assert find_alerts(empty, {"--method": names.replace("clip_cov", "kl_cov")}) == []
+
+
 def test_a_run_that_selected_once_has_a_band():
     some = table(cov__empty_update_frac=[0.5] + [1.0] * 9, cov__selected_count=[3.0] + [0.0] * 9)
     assert one(find_alerts(some, {})).code == "band_empty"

@@ -49,6 +49,22 @@ def test_a_stream_of_another_encoding_gets_what_it_can_hold():
     assert stream.buffer.getvalue() == b"a ? b\n"
 
 
+def test_the_help_of_a_flag_keeps_its_lines(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    parser = Parser(prog="tool", add_help=False)
+    parser.add_argument("--one", metavar="X", help="words that are filled   as ever and are\tmore than a line")
+    parser.add_argument("--two", metavar="X", help="first: a, b\nsecond: words that are more than a line\nlast")
+    _, help = parser.format_help().split("options:\n")
+    assert help.splitlines() == [
+        "  --one X  words that are filled as ever and are",
+        "           more than a line",
+        "  --two X  first: a, b",
+        "           second: words that are more than a",
+        "             line",
+        "           last",
+    ]
+
+
 def test_a_refusal_is_one_line_on_stderr(capsys):
     assert refuse("tool", f"bad\n{HOSTILE}") == 2
     out, err = capsys.readouterr()

@@ -9,6 +9,6 @@ NAMES = (
     "entropy_advantage repo_r cispo gspo_token dppo sapo cegppo gmpo "
     "qae passk psr nsr w_reinforce entrocraft adaptive_clip adaptive_entropy"
 ).split()
-"""What selects comes first: the metrics of selected tokens are those of the first method that picks any."""
+"""What selects comes first: selected tokens, in the metrics, are those of the first method of a run with a plan."""
 MODULES = tuple(import_module(f"{__name__}.{name}") for name in NAMES)
 METHODS: dict[str, Method] = {module.METHOD.name: module.METHOD for module in MODULES}

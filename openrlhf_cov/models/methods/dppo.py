@@ -36,7 +36,7 @@ class DppoSettings(Settings):
         choices=("tv", "kl"),
     )
     dppo_delta: float = setting(0.0, "divergence beyond which a token is dropped; 0: 0.2 for tv, 0.05 for kl")
-    dppo_cap: float = setting(20.0, "largest ratio that weighs a token")
+    dppo_cap: float = setting(20.0, "largest ratio by which a token is weighted")
     dppo_anchor: str = setting(
         "rollout",
         "whose probabilities: rollout, those of the engine that sampled, as published; old, those of the trainer",

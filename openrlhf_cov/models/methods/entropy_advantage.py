@@ -35,7 +35,7 @@ class EntropyAdvantageSettings(Settings):
         self.require(
             "entropy_advantage_kappa",
             lambda kappa: 1.0 < kappa < math.inf,
-            "is a finite number above 1, or the bonus turns wrong tokens into right ones",
+            "is a finite number above 1, or the bonus may raise a negative advantage to 0 or above",
         )
 
 

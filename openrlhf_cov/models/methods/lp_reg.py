@@ -24,7 +24,7 @@ class LpRegSettings(Settings):
 
     lp_reg_frac: float = setting(
         0.01,
-        "fraction of the tokens of negative advantages, the least probable, that may be held (32B: 0.005)",
+        "fraction of the tokens of negative advantage, the least probable, that may be held (32B: 0.005)",
         fraction=True,
     )
     lp_reg_coef: Scheduled = setting(1.0, "coefficient of the penalty that holds them", scheduled=True)
@@ -80,7 +80,7 @@ METHOD = Method(
     name="lp_reg",
     title="Lp-Reg",
     source="arXiv 2510.03222",
-    summary="the least probable wrong tokens are held to the policy without its noise",
+    summary="the least probable tokens of negative advantage are held to the policy without its noise",
     slot="penalty",
     settings=LpRegSettings,
     log_probs_policy="current",

@@ -29,7 +29,7 @@ class RepoRSettings(Settings):
     repo_zeta: Scheduled = setting(
         0.01,
         "zeta: A is scaled by 1 + zeta * surprisal where it is above 0, by 1 - zeta * surprisal below; from a "
-        "surprisal of 1 / zeta on, wrong tokens get 0",
+        "surprisal of 1 / zeta on, tokens of negative advantage get 0",
         scheduled=True,
     )
 

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 class StareSettings(Settings):
     """Raises ValueError, naming the flag, when a value is out of range."""
 
-    stare_frac: float = setting(0.1, "fraction of the tokens of one sign, the most surprising, that are weighed")
+    stare_frac: float = setting(0.1, "fraction of the tokens of one sign, the most surprising, that are weighted")
     stare_strength: Scheduled = setting(
-        0.1, "W = 1 + this weighs right tokens, M = 1 - this wrong ones (14B and 32B: 0.05)", scheduled=True
+        0.1,
+        "weights: W = 1 + this of tokens of positive advantage, M = 1 - this of negative (14B and 32B: 0.05)",
+        scheduled=True,
     )
     stare_on: str = setting(
         "positive",
-        "tokens that are weighed: positive, those of advantages above 0 (O1); both (C2)",
+        "tokens that are weighted: positive, those of positive advantage (O1); both (C2)",
         ("positive", "both"),
     )
     stare_gate: float = setting(
@@ -69,7 +71,7 @@ METHOD = Method(
     name="stare",
     title="STARE",
     source="arXiv 2606.19236",
-    summary="below a target entropy, the most surprising right tokens weigh more",
+    summary="below a target entropy, the most surprising tokens of positive advantage weigh more",
     slot="weight",
     settings=StareSettings,
     log_probs_policy="current",
