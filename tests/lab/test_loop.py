@@ -129,6 +129,17 @@ def test_advantages_are_about_the_group(task, policy):
     assert rollout.entropy[-1].tolist() == [0.5, 0.5, 0.0]
 
 
+def test_old_entropies_decide_which_tokens_train_after_an_update(task, policy):
+    # floor(0.4 * 5) = 2 tokens train: by the sampler's entropies the two of 2 and 1.5 nats
+    config = CovConfig(method="top_entropy", top_entropy_frac=0.4, top_entropy_policy="old")
+    lab = Lab(task, *policy, LabSettings(**SMALL), config)
+    prompts, *_ = lab.roll_out()
+    responses, entropies = torch.tensor([[9, 3, 4, 3, 9]] * 4), torch.tensor([[2.0, 0.5, 0.2, 1.5, 1.0]] * 4)
+    rollout = lab.score(Samples(responses, -entropies, entropies), torch.tensor([1.0, 0.0, 0.0, 0.0]), config)
+    ((plan,),) = lab._plans(1, prompts[:4], responses, rollout, [torch.tensor([0])], first=False)
+    assert plan.tokens.int().tolist() == [[0, 1, 1, 0, 1]]
+
+
 def test_an_evaluation_leaves_the_run_alone(task, policy):
     lab = Lab(task, *policy, LabSettings(**SMALL), CovConfig())
     state, rng = lab.generator.get_state().clone(), torch.get_rng_state()

@@ -234,6 +234,35 @@ def test_the_window_holds_what_the_methods_ask_for(moved, entropies, log_probs, 
     assert not any(call["gradient"] for call in trainer.actor.asked)
 
 
+@pytest.mark.parametrize(
+    ("policy", "moved", "dropped"),
+    [
+        ("old", False, [1, 0, 0, 1, 1]),
+        ("old", True, [1, 0, 0, 1, 1]),
+        ("current", False, [1, 0, 0, 1, 1]),
+        ("current", True, [0, 1, 1, 0, 1]),
+    ],
+)
+def test_the_entropies_that_a_method_asks_for_decide_which_tokens_train(policy, moved, dropped):
+    # floor(0.4 * 5) = 2 tokens train: of the rollout's entropies, 0.5, 1.5, 2, 0.2 and 1 nats, those of 2 and 1.5; of
+    # what the policy has now, 3, 0, 1, 4 and 2 nats, the number of the token before, those of 4 and 3
+    config = CovConfig(method="top_entropy", top_entropy_frac=0.4, top_entropy_policy=policy)
+    trainer = make_trainer(MethodLoss(config, policy_loss=PolicyLoss(), aggregate=aggregate_loss))
+    trainer.policy_moved = moved
+    trainer.diagnostics.entropies = lambda ids, width: torch.tensor([[0.5, 1.5, 2.0, 0.2, 1.0]])
+    experience = Experience(
+        sequences=torch.tensor([[6, 3, 0, 1, 4, 2, 5]]),
+        attention_mask=torch.ones(1, 7),
+        action_mask=torch.ones(1, 5),
+        action_log_probs=torch.zeros(1, 5),
+        advantages=torch.ones(1, 5),
+        info={"sample_id": [torch.tensor(0)]},
+    )
+    _, (tokens,) = windows_of(trainer, [experience])
+    assert tokens.int().tolist() == [dropped]
+    assert len(trainer.actor.asked) == (moved and policy == "current")
+
+
 def test_a_policy_that_fails_is_left_in_training_mode():
     trainer = make_trainer(cov_loss())
     trainer.policy_moved = True
