@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_cov.config import RunConfig
-from openrlhf_cov.models.config import LARGE_COV_RATIO, CovConfig
+from openrlhf_cov.models.config import BY_COVARIANCE, LARGE_COV_RATIO, CovConfig
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import Schedule
 
@@ -130,7 +130,7 @@ def test_the_coefficient_is_finite_and_not_negative(value):
 @pytest.mark.parametrize(
     ("name", "value", "choices"),
     [
-        ("cov_type", "klcov", "none, clip_cov, kl_cov"),
+        ("cov_type", "klcov", ", ".join(("none", *BY_COVARIANCE))),
         ("cov_scope", "batch", "global, micro_batch"),
         ("cov_log_probs", "new", "current, old"),
     ],

@@ -16,7 +16,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer import cpu_host
 
 SHELL = ("bash",)
-OTHER_LANGUAGES = ("", "text", "python", "json", "diff", "yaml", "toml", "ini", "html")
+OTHER_LANGUAGES = ("", "text", "python", "json", "diff", "markdown", "yaml", "toml", "ini", "html")
 MARKERS = {
     "run": "executed in test_execution.py",
     "terminal": "executed there, those that need a terminal in one",

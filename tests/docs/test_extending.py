@@ -1,4 +1,4 @@
-"""docs/extending.md: its changes apply to the package, and its Python then runs."""
+"""docs/extending.md: its changes apply to the repository, and its Python and the tests of methods then run."""
 
 import os
 import re
@@ -20,7 +20,7 @@ print(args.cov_type, args.top_clip_ratio, *args.actor.eps_clip_low_high)
 
 
 def apply(diff: str, root: Path) -> None:
-    """Replace, once each, the old lines of every hunk by the new ones."""
+    """Replace, once each, the old lines of every hunk of a file by the new ones."""
     head, *hunks = diff.split("@@\n")
     path = root / re.search(r"^\+\+\+ (\S+)$", head, flags=re.M)[1]
     for hunk in hunks:
@@ -41,13 +41,17 @@ def run_python(code: str, folder: Path, *argv: str) -> str:
 
 @pytest.fixture(scope="module")
 def extended(page, repository, tmp_path_factory):
-    """A copy of the package with all changes of the page, and the files that the page names."""
+    """A copy of the repository with all changes of the page, and the files that the page names."""
     root = tmp_path_factory.mktemp("extended")
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(repository / "openrlhf_cov", root / "openrlhf_cov", ignore=ignored)
+    for folder in ("openrlhf_cov", "docs", "tests"):
+        shutil.copytree(repository / folder, root / folder, ignore=ignored)
+    for path in (*repository.glob("*.md"), repository / "mkdocs.yml", repository / "pyproject.toml"):
+        shutil.copy(path, root)
     for block in page("docs/extending.md").blocks:
         if block.language == "diff":
-            apply(block.text, root)
+            for diff in re.split(r"^(?=--- )", block.text, flags=re.M)[1:]:
+                apply(diff, root)
         elif named := re.search(r'title="(\S+)"', block.language):
             (root / named[1]).write_text(block.text, encoding="utf-8")
     return root
@@ -64,6 +68,16 @@ def test_the_command_of_the_new_loss_is_parsed(page, extended):
     words = block.text.replace("\\\n", " ").split()
     assert words[:3] == ["python", "-m", "openrlhf_cov.cli.train_ppo_ray"]
     assert run_python(PARSE, extended, *words[3:]).split() == ["top_clip", "0.001", "1.0", "1.0"]
+
+
+def test_the_new_method_has_all_that_tests_ask_for(extended):
+    files = ("test_config", "test_registry", "test_placement", "test_gpu_rules", "test_site")
+    paths = [path for path in sorted((extended / "tests").rglob("*.py")) if path.stem in files]
+    chosen = "top_clip or cov_type or every_method or of_all or published_settings or public_function or menu"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *map(str, paths)]
+    env = os.environ | {"PYTHONPATH": str(extended)}
+    done = subprocess.run(command, cwd=extended, capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_unchanged_package_knows_none_of_it(page, repository):

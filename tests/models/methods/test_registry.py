@@ -52,6 +52,13 @@ def test_every_method_is_in_the_table_of_all(name):
     assert f"({name}.md) `{name}` |" in page
 
 
+def test_help_speaks_of_the_sign_of_advantages_and_of_weights():
+    """A response is right or wrong, a token is not."""
+    helps = [each.metadata["help"] for each in fields(CovConfig)]
+    for text in (*helps, *(method.summary for method in METHODS.values())):
+        assert not re.search(r"\b(right|wrong) tokens?\b|\bweighed\b", text)
+
+
 def test_the_table_of_all_is_in_the_order_in_which_methods_go_first():
     """docs/metrics.md points there: of several methods the first that makes a plan has the selected tokens."""
     page = (Path(__file__).parents[3] / "docs" / "methods" / "index.md").read_text(encoding="utf-8")
