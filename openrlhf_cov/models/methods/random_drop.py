@@ -38,7 +38,7 @@ def plan(settings: RandomDropSettings, window: Window) -> list[Plan]:
 METHOD = Method(
     name="random_drop",
     title="Random drop",
-    source="a control: arXiv 2511.05993 compares with one",
+    source="arXiv 2511.05993",
     summary="tokens drawn at random lose their gradient: a control for methods that select",
     slot="drop",
     settings=RandomDropSettings,
