@@ -6,12 +6,13 @@ difference.
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
 import torch
-from active import active_flags
+from active import active, active_flags
 from one_step import DRIFT, SAMPLES, lab_steps, lab_updates, make_rollouts
 
 from openrlhf_cov.models.methods import METHODS
@@ -250,15 +251,33 @@ UPDATES = 8
 
 def test_the_laboratory_makes_the_same_updates(take_step, task):
     """Of every method, from the same rewards of the same rollouts, the first and the eighth: what ``openrlhf_cov.lab``
-    tries, a run trains."""
-    cases = [(active_flags(name), method.stands_for) for name, method in METHODS.items()]
-    cases += [(flags.split(), None) for flags in BESIDE_METHODS]
-    for flags, in_place_of in cases:
+    tries, a run trains. And they are others than without the method."""
+
+    def same_updates(flags: Sequence[str], in_place_of: str | None = None) -> dict[str, torch.Tensor]:
         upstream = ["--algo.advantage.estimator", in_place_of] if in_place_of else []
         step = take_step(*flags, *upstream, *STEADY, updates=UPDATES, drift=DRIFT)
-        first, last = lab_updates(task.model, flags, UPDATES)
+        first, last = lab_updates(task.model, [*flags], UPDATES)
         assert_same_update(step.before, step.first, first, flags)
         assert_same_update(step.before, step.after, last, flags)
+        return movement(step)
+
+    without = {
+        flags: movement(take_step(*flags, *STEADY, updates=UPDATES, drift=DRIFT))
+        for flags in {without_method(name) for name in METHODS}
+    }
+    for name, method in METHODS.items():
+        moved = same_updates(active_flags(name), method.stands_for)
+        assert relative_difference(moved, without[without_method(name)]) > 1e-2, name
+    for flags in BESIDE_METHODS:
+        same_updates(flags.split())
+
+
+def without_method(name: str) -> tuple[str, ...]:
+    """Flags of the clip and the aggregation that a method brings, which alone would make other updates."""
+    config = active(name)
+    clip = config.ppo_clip if METHODS[name].slot != "clip" else None
+    flags = ["--actor.eps_clip_low_high", *map(str, clip)] if clip else []
+    return (*flags, *(["--actor.loss_agg_mode", config.aggregation] if config.aggregation else []))
 
 
 @pytest.mark.parametrize("name", ["kl_cov", "clip_cov"])
