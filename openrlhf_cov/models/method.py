@@ -166,7 +166,7 @@ class Method:
     """Whose log-probs the window holds, or the setting that says so: ``current``, the policy before each update, or
     ``old``."""
     entropy_policy: str | None = None
-    """Whose entropies the window holds, or the setting that says so, likewise."""
+    """Whose entropies the window holds, or the setting that says so: ``current`` or ``old``, as of the log-probs."""
     plan: Callable[[Any, Any], list[Plan]] | None = None
     """(settings, ``Window`` or ``MicroBatch``) -> what it does to each micro-batch."""
     coefficient: Callable[[Any, TokenBatch], Tensor] | None = None
@@ -192,8 +192,8 @@ class Method:
     penalty: Callable[[Any, TokenBatch, Plan], Tensor] | None = None
     """(settings, batch, its plan) -> penalty (B, A), with gradient, of the planned tokens."""
     proxy_min_p: str | None = None
-    """Setting that says which tokens of the policy that sampled the window's proxy log-probs are among: those at
-    least so many times as probable as the most probable one."""
+    """Setting with a fraction p: the window holds log-probs renormalised over the tokens that the policy that sampled
+    finds at least p times as probable as its most probable one."""
     of_all_tokens: Callable[[Any], bool] = lambda settings: False
     """(settings) -> it weighs tokens by statistics of all of them, so none may be left out of the mean beside it."""
     clip: Callable[[Any], tuple[float, float]] | None = None
