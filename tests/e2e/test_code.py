@@ -61,6 +61,7 @@ def test_a_resumed_run_on_programs_is_the_straight_one(run_trainer, code_task, t
         assert line["rollout/reward_mean"] <= line["reward/code_test_share"] < 1.0
         assert line["reward/code_seconds"] > 0.0
         assert math.isfinite(line["policy_loss"])
+        assert 0.03 < line["cov/selected_frac"] <= 0.04  # of the tokens of an update, rounded down
 
     # as if it had been killed after its first step
     left_out = shutil.ignore_patterns("model.safetensors", "global_step[2-9]")

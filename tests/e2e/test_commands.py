@@ -27,3 +27,6 @@ def test_three_steps_of_hidden_commands(run_trainer, task, tmp_path):
         assert 1.0 < line["rollout/response_length_mean"] <= 5.0  # a name, three digits, the end
         assert 0.0 < line["entropy/mean"] < math.log(50)  # 50 tokens
         assert line["ppo/ratio_max"] > 1.0
+        # 2 % of the tokens of an update, rounded down: of some 64 * 4; by the last update they have drifted
+        assert 0.01 < line["cov/selected_frac"] <= 0.02
+        assert line["cov/selected_abs_log_ratio"] > 1e-3

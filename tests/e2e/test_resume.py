@@ -116,6 +116,7 @@ def test_a_run_survives_what_clusters_do(start, flags, tmp_path, ray):
     process = start(flags(straight), straight, ray)
     wait_for_end(process, straight, 0)
     expected = lines(straight)
+    assert all(line["cov/selected_count"] > 0 for line in expected)
     moved = {line.get("control/value") for line in expected}
     assert len(moved) == (len(expected) if "--entropy_target" in flags(straight) else 1)
     sizes = [line["sampling/groups"] for line in expected]

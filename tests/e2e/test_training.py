@@ -38,8 +38,9 @@ def documented_names(*conditions: str) -> set[str]:
     return {name for row in rows if not row.only_with or row.only_with.startswith(met) for name in row.titles}
 
 
-def assert_good_steps(run, restrains: bool, steps: int = 3, frozen: int = 0, critic: bool = False) -> None:
+def assert_good_steps(run, cov_type: str, steps: int = 3, frozen: int = 0, critic: bool = False) -> None:
     """Every line after the first ``frozen`` ones has the documented names and values that this task can give."""
+    restrains, drops = cov_type != "none", cov_type == "clip_cov"
     assert [line["step"] for line in run.metrics] == list(range(1, steps + 1))
     for line in run.metrics[frozen:]:
         assert set(line) == (documented_names("a critic") if critic else documented_names())
@@ -50,6 +51,10 @@ def assert_good_steps(run, restrains: bool, steps: int = 3, frozen: int = 0, cri
         assert 1.05 < line["ppo/ratio_p99"] < 10
         assert line["ppo/ratio_p99"] / 1.002 < line["ppo/ratio_max"] < 1e4  # to the histogram's 0.2 %
         assert 0.0 < line["ppo/clip_frac"] < 0.5 if not restrains else line["ppo/clip_frac"] < 0.02  # the clip is open
+        # Clip-Cov takes the gradient of what it selects; KL-Cov leaves it, and has a drift to penalise
+        dropped = line["gradient/zero_frac"] - line["ppo/clip_frac"]
+        assert dropped == pytest.approx(line["cov/selected_frac"] if drops else 0.0, abs=1e-6)
+        assert not restrains or line["cov/selected_abs_log_ratio"] > 1e-3
         assert line["rollout/num_samples"] == 256
         parts = [line[f"timing/{name}"] for name in ("make_experience", "ppo_train", "broadcast")]
         assert min(parts) > 0
@@ -66,7 +71,7 @@ def assert_moved(run, task, updates: int) -> None:
 
 def test_none(run_trainer, task, tmp_path, ray):
     run = run_trainer(task.flags(tmp_path / "run") + METHODS["none"], tmp_path / "run", ray)
-    assert_good_steps(run, restrains=False)
+    assert_good_steps(run, "none")
     assert_moved(run, task, updates=12)
     assert "--cov_type none" in (tmp_path / "run" / "command.txt").read_text()
 
@@ -74,7 +79,7 @@ def test_none(run_trainer, task, tmp_path, ray):
 def test_clip_cov_on_packed_samples_while_the_next_rollout_is_generated(run_trainer, task, tmp_path, ray):
     flags = [*METHODS["clip_cov"], "--train.async_enable", "--ds.packing_samples"]
     run = run_trainer(task.flags(tmp_path / "run") + flags, tmp_path / "run", ray)
-    assert_good_steps(run, restrains=True)
+    assert_good_steps(run, "clip_cov")
     assert_moved(run, task, updates=12)
 
 
@@ -113,6 +118,24 @@ def test_only_uncertain_tokens_train_with_capped_weights_beside_a_ray_of_somebod
     assert_moved(run, task, updates=12)
 
 
+SURROGATES = {
+    # their clip is the only one, and takes a small move for a large one
+    "dppo": ("--dppo_delta 0.01", lambda line: line["ppo/clip_frac"] > 0.01),
+    "gspo_token": ("", lambda line: line["ppo/clip_frac"] > 0.01),
+    "gmpo": ("--gmpo_clip 0.01", lambda line: line["ppo/clip_frac"] > 0.01),
+    # in all updates but the first one gates have closed; k is 10 where a token has become more probable by 1 %
+    "sapo": ("--sapo_tau_pos 1e3 --sapo_tau_neg 1e3", lambda line: line["gradient/coefficient_mean"] < 0.7),
+    "cegppo": ("--cegppo_clip 0.01 0.01 --cegppo_beta2 10", lambda line: line["gradient/coefficient_mean"] > 1.5),
+}
+"""Surrogate -> (settings with which it shows, what holds then and not of PPO's ratio)."""
+RETURNS = {
+    "psr": lambda reward: pytest.approx(reward, abs=1e-6),
+    "nsr": lambda reward: pytest.approx(reward - 1, abs=1e-6),
+    "w_reinforce": lambda reward: pytest.approx(0.1 * reward - (1 - reward), abs=1e-6),
+}
+"""Estimator without a baseline -> the mean advantage of responses whose mean reward is ``reward``; GRPO's is 0."""
+
+
 @pytest.mark.parametrize(
     ("method", "more"),
     [
@@ -130,7 +153,10 @@ def test_only_uncertain_tokens_train_with_capped_weights_beside_a_ray_of_somebod
     ],
 )
 def test_a_run_with_an_estimator_and_a_surrogate(run_trainer, task, tmp_path, ray, method, more):
-    run = run_trainer([*task.flags(tmp_path / "run"), "--method", method, *more], tmp_path / "run", ray)
+    estimator, surrogate = method.split(",")
+    settings, acts = SURROGATES[surrogate]
+    flags = ["--method", method, *settings.split(), *more]
+    run = run_trainer([*task.flags(tmp_path / "run"), *flags], tmp_path / "run", ray)
     assert [line["step"] for line in run.metrics] == [1, 2, 3]
     for line in run.metrics:
         assert 0 < line["reward"] < 1  # the rewards, whatever the advantages are
@@ -138,6 +164,13 @@ def test_a_run_with_an_estimator_and_a_surrogate(run_trainer, task, tmp_path, ra
         assert bool(positive > 0) is not method.startswith("nsr")
         assert bool(negative > 0) is not method.startswith("psr")
         assert math.isfinite(line["policy_loss"])
+        assert acts(line)
+        if estimator in RETURNS:
+            assert line["return"] == RETURNS[estimator](line["reward"])
+        elif estimator == "qae":
+            assert abs(line["return"]) > 0.01
+        else:  # sets of 4 of 8 all pass where 5 are right: such groups have no advantages, and no others were kept
+            assert line["gradient/untrained_frac"] > line["gradient/zero_frac"] + 0.01
     assert_moved(run, task, updates=12)
 
 
@@ -146,7 +179,7 @@ def test_kl_cov_with_a_critic_that_learns_first(run_trainer, task, tmp_path, ray
     frozen_once = ["--critic.freezing_steps", "0"]
     flags = [*METHODS["kl_cov"], *GAE, *frozen_once, "--ds.packing_samples"]
     run = run_trainer(task.flags(tmp_path / "run") + flags, tmp_path / "run", ray)
-    assert_good_steps(run, restrains=True, frozen=1, critic=True)
+    assert_good_steps(run, "kl_cov", frozen=1, critic=True)
     assert_moved(run, task, updates=12)
     # the policy stands still in the first step, then trains on both rollouts
     frozen, both, last = run.metrics
@@ -164,7 +197,7 @@ def test_kl_cov_on_two_ranks_for_twelve_steps(run_trainer, task, tmp_path, ray):
     evaluation = ["--eval.dataset", f"bench:{task.benchmark}", "--eval.steps", "6", "--eval.template", "none"]
     flags += [*evaluation, "--eval.max_tokens", "24"]
     run = run_trainer(task.flags(tmp_path / "run") + flags, tmp_path / "run", ray)
-    assert_good_steps(run, restrains=True, steps=12)
+    assert_good_steps(run, "kl_cov", steps=12)
     assert_moved(run, task, updates=48)
     for line in run.metrics:
         assert all(value is None or isinstance(value, int | float) for value in line.values())
