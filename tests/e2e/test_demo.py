@@ -69,6 +69,7 @@ def test_demo_prints_a_table(demo_task, tmp_path):
     assert "entropy, nats per token" in done.stdout
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
+    assert all(line["cov/selected_count"] > 0 for line in lines)  # of KL-Cov, which it shows
     assert (output / "model.safetensors").is_file()
     assert processes_of(str(output)) == []
 

@@ -51,6 +51,7 @@ def test_a_study_of_the_trainer(tmp_path):
     command = [sys.executable, "-m", "openrlhf_cov.cli.study", *words, "--engine", "ray"]
     for said in ("0 of 4 runs are finished", "4 of 4 runs are finished"):
         assert said in ended(command, "a study of four runs", env=os.environ | {"RAY_ADDRESS": "local"}).stdout
+    first = {}
     for result in unpack(packed):
         assert result.samples == 16
         assert result.metrics.steps.tolist() == [1, 2]
@@ -59,8 +60,14 @@ def test_a_study_of_the_trainer(tmp_path):
         assert len(result.greedy) == len(result.kinds) == 256
         assert set(result.kinds) == {"a", "b", "c", "d"}
         log = (output / result.run.folder / "metrics.jsonl").read_text().splitlines()
-        assert json.loads(log[0])["entropy/position_0"] > json.loads(log[0])["entropy/position_4"]
+        first[result.run.arm] = line = json.loads(log[0])
+        assert line["entropy/position_0"] > line["entropy/position_4"]
         assert not (output / result.run.folder / "state").exists()
+    # what each arm makes of the same samples: all right ones have the advantage 1, GRPO's have the mean 0
+    grpo, psr, coin, reference = (first[arm] for arm in ("GRPO", "PSR", "toss of a coin", "reference KL"))
+    assert grpo["return"] == pytest.approx(0.0, abs=1e-6)
+    assert psr["return"] == psr["reward"] == grpo["reward"] == reference["reward"] != coin["reward"]
+    assert reference["kl"] > grpo["kl"] == 0.0
 
 
 def test_a_run_on_the_engine_of_others_is_what_it_is_on_its_own(tmp_path):
@@ -79,6 +86,7 @@ def test_a_run_on_the_engine_of_others_is_what_it_is_on_its_own(tmp_path):
         logs[name] = [{key: value for key, value in line.items() if not is_of_time(key)} for line in lines]
         engines[name] = STARTED in (run / "log.txt").read_text()
     assert logs["beside"] == logs["alone"]
+    assert all(line["cov/selected_count"] > 0 for line in logs["alone"])
     assert engines == {"beside": False, "alone": True}  # only one of the two has started one
 
 
