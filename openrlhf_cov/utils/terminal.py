@@ -69,7 +69,8 @@ class Parser(argparse.ArgumentParser):
     front, with ``: `` after it, is left out."""
 
     def __init__(self, *, about: str | None = None, **settings: Any) -> None:
-        super().__init__(**{"formatter_class": HelpFormatter} | settings)
+        settings.setdefault("formatter_class", HelpFormatter)
+        super().__init__(**settings)
         self.description = re.sub(r"^``[^`]*``: ", "", about) if about else self.description
 
     def error(self, message: str) -> NoReturn:
