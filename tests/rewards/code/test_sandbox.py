@@ -5,8 +5,8 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -392,9 +392,8 @@ def test_a_sandbox_that_was_killed_says_so(run):  # run: this machine has one
 
 
 def test_a_sandbox_ends_with_the_thread_that_made_it(run):  # run: this machine has one
-    made = []
-    thread = threading.Thread(target=lambda: made.append(Sandbox()))
-    thread.start()
-    thread.join()
-    with made[0] as own, pytest.raises(SandboxError, match="ended"):
+    with ThreadPoolExecutor(1) as pool:
+        own = pool.submit(Sandbox).result()
+    own._process.wait(timeout=30)  # the system tells it some time after the thread is joined
+    with own, pytest.raises(SandboxError, match="ended"):
         own.run({"mode": "script", "source": "print(1)"}, Limits(seconds=5, memory_mb=256), wall=10)
