@@ -40,11 +40,12 @@ def trainer_flags(request: LabRequest) -> list[str]:
         raise UsageError(f"--base_seed {request.args.base_seed} has no counterpart in the trainer; drop it")
     settings, task = request.settings, TINY_TASKS[request.args.task]
     update = settings.prompts * settings.group // settings.updates
-    part, drawn = settings.micro_batch or update, settings.steps * settings.prompts
+    part = settings.micro_batch or update
+    whole = (task.problems - HELD_OUT) // settings.prompts  # rollouts of an episode
     flags = {
         "--rollout_limit": settings.steps,
-        "--data.max_samples": drawn,
-        "--train.num_episodes": math.ceil(drawn / (task.problems - HELD_OUT)),
+        "--data.max_samples": settings.steps * settings.prompts,
+        "--train.num_episodes": math.ceil(settings.steps / max(1, whole)),
         "--rollout.batch_size": settings.prompts,
         "--rollout.n_samples_per_prompt": settings.group,
         "--rollout.micro_batch_size": part,

@@ -77,6 +77,8 @@ def test_what_is_not_the_default_is_handed_on():
 def test_problems_come_again_where_a_run_draws_more_than_there_are():
     # 8,100 sums, of which 512 are held out: 600 rollouts of 64 prompts draw 38,400, which is 5.06 times 7,588
     assert flags_of("--steps 600", "addition")["--train.num_episodes"] == "6"
+    # 118 whole rollouts of 64 in an episode, and a rest: 592 of them draw 4.99 times 7,588, and take 5.02 episodes
+    assert flags_of("--steps 592", "addition")["--train.num_episodes"] == "6"
 
 
 def test_a_method_that_is_an_estimator_names_upstreams():
