@@ -53,7 +53,7 @@ def main() -> int | None:
 
 def parse_args() -> argparse.Namespace:
     """The flags of the demo."""
-    parser = terminal.Parser(prog="demo", about=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = terminal.Parser(prog="demo", about=__doc__)
     parser.add_argument("--cov_type", choices=(*METHOD_FLAGS, ALL), default="kl_cov")
     parser.add_argument(
         "--steps", type=int, default=40, help=f"global steps, each {PROMPTS} prompts x {SAMPLES} samples"

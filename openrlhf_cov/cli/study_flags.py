@@ -34,7 +34,8 @@ def lab_request(words: Sequence[str]) -> LabRequest:
 def trainer_flags(request: LabRequest) -> list[str]:
     """The flags of ``openrlhf-cov train`` for a run of the laboratory, but for its task; those of methods are shared.
 
-    Those that say how a policy is looked at have no counterpart. UsageError for another base policy than the first.
+    Those that say how a policy is looked at, and with how many threads, have no counterpart. UsageError for another
+    base policy than the first.
     """
     if request.args.base_seed:
         raise UsageError(f"--base_seed {request.args.base_seed} has no counterpart in the trainer; drop it")

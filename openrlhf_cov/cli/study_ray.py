@@ -229,7 +229,7 @@ class RayStudyOfLabFlags(RayStudy):
     @property
     def looks(self) -> LabSettings:
         """See ``RayStudy``; a policy is looked at before training and behind it, whatever the spec says of others."""
-        return self._of_lab(self.spec.words).settings
+        return self._of_lab(self.flags(next(self.one_of_each_cell()))).settings  # in which all arms are alike
 
     def asked(self, run: StudyRun) -> list[str]:
         """See ``Study``; the laboratory's runs of these flags are others."""

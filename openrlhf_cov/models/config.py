@@ -257,8 +257,8 @@ class CovConfig(*OF_METHODS):
             bound, is_given = getattr(control, name), getattr(self, f"entropy_{name}") is not None
             if control.doubles and 0 < abs(bound) < control.step and (is_given or control.low <= 0):
                 raise ValueError(
-                    f"--entropy_{name} {bound:g} is out of reach: --{control.setting} is doubled and halved down to "
-                    f"--entropy_step {control.step:g}; lower that, too"
+                    f"--entropy_step {control.step:g} is above {abs(bound):g}, the size of --entropy_{name}: "
+                    f"--{control.setting} is doubled and halved down to it; lower it"
                 )
         inside = control.low <= start <= control.high or (control.gated and start == 0)
         if not (control.low < control.high and inside):

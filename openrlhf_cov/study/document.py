@@ -57,7 +57,7 @@ WHAT = (
     "(docs/metrics.md), the share of the tokens that have no gradient, for clipped ratios too, the norm of the "
     "gradient, and the share of the samples that the limit of tokens cut; then "
     "after the last step, on frozen prompts and in nats for a token, the entropy and the KL divergence from the "
-    "policy that the run began with. The last three were not measured in older runs."
+    "policy that the run began with. Older runs lack some of the last three."
 )
 UNTUNED = "Nothing was tuned, every arm is one setting, and no checkpoint was picked."
 

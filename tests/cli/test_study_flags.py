@@ -8,10 +8,11 @@ import pytest
 import yaml
 
 from openrlhf_cov.cli import study
-from openrlhf_cov.cli.study_flags import lab_request, trainer_flags
+from openrlhf_cov.cli.study_flags import HELD_OUT, lab_request, trainer_flags
 from openrlhf_cov.cli.study_ray import RayStudyOfLabFlags
 from openrlhf_cov.cli.study_runs import LabStudy
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.lab.tasks import HELD_OUT_PROGRAMS, HELD_OUT_SUMS
 from openrlhf_cov.study.plan import all_runs
 from openrlhf_cov.study.spec import read_spec
 from openrlhf_cov.tiny_task.coin_reward_func import reward_func
@@ -133,6 +134,17 @@ def test_the_test_is_that_of_the_laboratory(tmp_path):
         each.asked(all_runs(each.spec, {})[0]) for each in (study_of(), study_of(flags=f"{SHORT} --test_samples 16"))
     ]
     assert asked[0] != asked[1]
+
+
+def test_a_look_asks_for_a_run_that_was_checked(tmp_path):
+    arms = [{"name": "KL-Cov", "flags": "--cov_type kl_cov"}, {"name": "STARE", "flags": "--method stare"}]
+    study_of = made(RayStudyOfLabFlags, tmp_path, flags=f"{SHORT} --entropy_target 0.3 --test_samples 16", arms=arms)
+    study_of.check(tmp_path / "short.yaml")
+    assert study_of.looks.test_samples == 16  # the flags of the spec alone are no run
+
+
+def test_no_engine_trains_on_what_the_laboratory_asks():
+    assert HELD_OUT == HELD_OUT_SUMS == HELD_OUT_PROGRAMS
 
 
 def test_engine_is_the_specs_unless_a_flag_says_otherwise(tmp_path, capsys, monkeypatch):

@@ -32,7 +32,8 @@ def rebound(tree: ast.Module) -> Iterator[str]:
       of the old one, or where its name is that of a class
     - hooks of a forward pass
 
-    ``self.x = ...`` and attributes of objects and classes of ours are nobody else's.
+    ``self.x = ...`` and attributes of objects and classes of ours are nobody else's. Not seen: what is made of the old
+    value by way of a name, targets of ``for`` and ``with``, ``sys.modules |= ...``.
     """
     nodes = list(ast.walk(tree))
     methods = {each.name for each in nodes if isinstance(each, FUNCTIONS) and not _is_property(each)}

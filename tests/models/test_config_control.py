@@ -112,11 +112,11 @@ def test_every_method_takes_the_bounds_of_its_settings(name, control, bound):
         ({"entropy_target": 0.3, "method": "repo_r", "entropy_band": -1.0}, ["--entropy_band"]),
         (
             {"entropy_target": 0.3, "cov_type": "kl_cov", "entropy_low": 1e-5},  # published: down to 2e-5
-            ["--entropy_low 1e-05", "--entropy_step 2e-05"],
+            ["--entropy_low", "--entropy_step 2e-05 is above 1e-05"],
         ),
         (
             {"entropy_target": 0.3, "method": "repo_r", "repo_zeta": 0.0, "entropy_step": 1.5},
-            ["--entropy_low -1", "--entropy_step 1.5"],
+            ["--entropy_low", "--entropy_step 1.5 is above 1"],
         ),
         ({"entropy_target": 0.3, "method": "repo_r", "entropy_step": 0.0}, ["--entropy_step"]),
         (
