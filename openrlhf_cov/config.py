@@ -10,6 +10,17 @@ from openrlhf_cov.settings import Settings, setting
 class RewardConfig(Settings):
     """Settings of the rule-based rewards. Raises ValueError, naming the flag, when a value is out of range."""
 
+    thinking_markers: tuple[str, str] = setting(
+        ("<think>", "</think>"),
+        "texts that open and close the thinking of a model: nothing before the last closing one is an answer, and "
+        "thinking that is not closed has none",
+    )
+    thinking_opened: bool = setting(
+        False,
+        "every response begins inside the thinking, as the prompt ends with the opening marker; needed only where the "
+        "prompt cannot be seen: a server that applies its own chat template, or a file without prompts",
+    )
+
     reward_format: str = setting(
         "boxed",
         r"where the answer stands: boxed, the last \boxed{}; answer_tag, inside <answer>…</answer>; answer_line, "
@@ -60,6 +71,13 @@ class RewardConfig(Settings):
     )
 
     def check(self) -> None:
+        object.__setattr__(self, "thinking_markers", tuple(self.thinking_markers))  # a parsed flag is a list
+        opening, closing = (marker.strip().lower() for marker in self.thinking_markers)
+        if not opening or not closing or opening == closing:
+            raise ValueError(
+                f"--thinking_markers {' '.join(map(repr, self.thinking_markers))}: the two markers must be different "
+                "texts that are not empty; give the opening one first, such as '<think>' '</think>'"
+            )
         if self.code_sandbox != "bubblewrap" and not self.code_sandbox.startswith(("url:http://", "url:https://")):
             raise ValueError(f"--code_sandbox is bubblewrap or url:http://HOST:PORT, got {self.code_sandbox!r}")
         for name in ("code_timeout", "code_budget"):

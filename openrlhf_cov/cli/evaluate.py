@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,11 @@ from openrlhf_cov.utils.terminal import Parser, clean_logs, say
 SAMPLING_FLAGS = ("samples", "temperature", "top_p", "max_tokens")
 """Flags that replace a field of every benchmark's ``Sampling``."""
 
-GRADING_FLAGS = ("reward_format", "reward_grader", "reward_timeout", "reward_workers", "code_extract")
-"""Settings of the rewards that grading takes."""
+GRADING_FLAGS = (
+    *("reward_format", "reward_grader", "reward_timeout", "reward_workers", "thinking_markers", "thinking_opened"),
+    *(entry.name for entry in fields(RewardConfig) if entry.name.startswith("code_") and entry.name != "code_reward"),
+)
+"""Settings of the rewards that grading takes: those of training that decide whether a response is correct."""
 
 KEPT = "what was generated is kept, the same command continues"
 
@@ -68,7 +71,7 @@ def build_parser() -> Parser:
 
     evaluation_backends.add_arguments(parser)
     add_config_arguments(parser, "grading", RewardConfig, only=GRADING_FLAGS)
-    parser.set_defaults(reward_format=None)  # with --regrade it is that of the run
+    parser.set_defaults(**dict.fromkeys(runner.GRADED_BY))  # with --regrade they are those of the run
     parser.set_defaults(reward_grader=None)  # both graders where both can
     return parser
 
@@ -144,7 +147,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         template_text=template_text(backend.template(template), backend.tokenizer),
         seed=args.seed,
         log_probs=args.log_probs,
-        reward_format=config.reward_format,
+        **{name: getattr(config, name) for name in runner.GRADED_BY},
         benchmarks=plan.benchmarks,
         **backend.settings(plan),
     )
@@ -185,7 +188,8 @@ def _grading(args: argparse.Namespace, **defaults: Any) -> RewardConfig:
 def _regrade(args: argparse.Namespace) -> int:
     if not args.output:
         raise UsageError("--output is missing: the folder whose responses are graded again")
-    config = _grading(args, reward_format=read_settings(args.output).reward_format)
+    recorded = read_settings(args.output)
+    config = _grading(args, **{name: getattr(recorded, name) for name in runner.GRADED_BY})
     graders = evaluation_backends.packages(evaluation_backends.GRADING_PACKAGES)
     changed = runner.regrade(args.output, config, config.reward_workers, graders)
     say(f"{changed} grades changed\n")

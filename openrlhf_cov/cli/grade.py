@@ -22,6 +22,7 @@ from openrlhf_cov.rewards.pool import shared_pool
 from openrlhf_cov.utils import json_lines
 from openrlhf_cov.utils.terminal import Parser, say
 
+PROMPT_KEY = "prompt"
 SLOWEST = 5
 SHOWN = 20
 """Rows on which the graders differ that are printed; --output has all of them."""
@@ -29,17 +30,21 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class GradeRow:
-    """One line of the file: a response and the label it is graded against."""
+    """One line of the file: a response, the label it is graded against, and the prompt if the file has it."""
 
     line: int
     response: str
     label: Any
+    prompt: str = ""
 
 
-def read_rows(path: Path, response_key: str, label_key: str) -> list[GradeRow]:
-    """The rows of a JSON Lines file. Raises UsageError, naming the line, for one that is not as it should be."""
+def read_rows(path: Path, response_key: str, label_key: str, prompt_key: str | None = None) -> list[GradeRow]:
+    """The rows of a JSON Lines file. Raises UsageError, naming the line, for one that is not as it should be.
+
+    Without a ``prompt_key`` the prompt of a row is its text under ``PROMPT_KEY``, if there is one.
+    """
     lines = json_lines.read_rows(path, json_lines.parse_object)
-    rows = [_row(path, number, record, response_key, label_key) for number, record in lines]
+    rows = [_row(path, number, record, response_key, label_key, prompt_key) for number, record in lines]
     if not rows:
         raise UsageError(f"{path} has no rows")
     return rows
@@ -104,6 +109,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("file", type=Path, help="JSON Lines, one response and its label per line")
     parser.add_argument("--response_key", default="response", help="key of the response (default: response)")
     parser.add_argument("--label_key", default="answer", help="key of the label (default: answer)")
+    parser.add_argument(
+        "--prompt_key",
+        help=f"key of the prompt, which may have opened the thinking (default: {PROMPT_KEY}, where there is one)",
+    )
     parser.add_argument("--output", type=Path, help="write every grade to this JSON Lines file")
     parser.add_argument("--compare", action="store_true", help="ask both graders, and show where they differ")
     add_config_arguments(parser, "rewards", RewardConfig)
@@ -116,10 +125,12 @@ def main(argv: list[str] | None = None) -> None:
     if args.compare and config.reward_grader != "strict":
         raise UsageError("--compare asks both graders; drop --reward_grader")
     require_grader("published" if args.compare else config.reward_grader)
-    rows = read_rows(args.file, args.response_key, args.label_key)
+    rows = read_rows(args.file, args.response_key, args.label_key, args.prompt_key)
     check_labels(args.file, rows, config)
     shared_pool(config.reward_workers)
-    grades = in_threads(lambda row: sources.grade_label(row.response, row.label, config), config, rows)
+    grades = in_threads(
+        lambda row: sources.grade_label(row.response, row.label, config, prompt=row.prompt), config, rows
+    )
     published = None
     if args.compare:  # Math-Verify is asked about wrong ones only
         published = in_threads(lambda row, of: sources.published_grade(of, row.label, config), config, rows, grades)
@@ -140,17 +151,24 @@ def check_labels(path: Path, rows: list[GradeRow], config: RewardConfig) -> None
             raise UsageError(f"{path}, line {row.line}: the label {row.label!r}: {error}") from error
 
 
-def _row(path: Path, number: int, record: dict[str, Any], response_key: str, label_key: str) -> GradeRow:
+def _row(
+    path: Path, number: int, record: dict[str, Any], response_key: str, label_key: str, prompt_key: str | None
+) -> GradeRow:
     place = f"{path}, line {number}"
-    for flag, key in (("--response_key", response_key), ("--label_key", label_key)):
-        if key not in record:
+    for flag, key in (("--response_key", response_key), ("--label_key", label_key), ("--prompt_key", prompt_key)):
+        if key is not None and key not in record:
             raise UsageError(f"{place} has no key {key!r}; name it with {flag}")
     response, label = record[response_key], record[label_key]
     if not isinstance(response, str):
         raise UsageError(f"{place}: {response_key!r} is {type(response).__name__}, not a string")
+    prompt = record.get(prompt_key or PROMPT_KEY, "")
+    if not isinstance(prompt, str):
+        if prompt_key is not None:
+            raise UsageError(f"{place}: {prompt_key!r} is {type(prompt).__name__}, not a string")
+        prompt = ""  # a chat, which a template has not written yet
     if "source" in record and not isinstance(label, dict):
         label = {"answer": label, "source": record["source"]}
-    return GradeRow(number, response, label)
+    return GradeRow(number, response, label, prompt)
 
 
 if __name__ == "__main__":

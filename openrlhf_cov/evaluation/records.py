@@ -15,6 +15,7 @@ from annotated_types import Ge, Lt
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.data import Problem
+from openrlhf_cov.rewards.thinking import DEFAULT_MARKERS
 from openrlhf_cov.utils.json_lines import BOM, parse_object, read_rows, write_lines
 
 SCHEMA = 1
@@ -91,6 +92,10 @@ class RunSettings:
     """Precision of weights and activations; None for an endpoint."""
     packages: dict[str, str] = field(default_factory=dict)
     """Versions of the packages that make responses and grade them."""
+    thinking_markers: tuple[str, str] = DEFAULT_MARKERS
+    """Texts that open and close the thinking of the model."""
+    thinking_opened: bool = False
+    """Every response begins inside the thinking."""
     schema: int = SCHEMA
 
 

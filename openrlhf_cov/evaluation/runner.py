@@ -37,6 +37,9 @@ RunStopped where one cannot be had."""
 NOT_COMPARED = ("packages",)
 """Settings in which a resumed run may differ."""
 
+GRADED_BY = ("reward_format", "thinking_markers", "thinking_opened")
+"""Settings of the rewards that a run records, as they decide what is read as the answer."""
+
 UNSTARTED = {PROBLEMS_FILE, f".{PROBLEMS_FILE}.tmp", f".{RUN_FILE}.tmp"}
 """What a run leaves behind that was killed before its settings were written."""
 
@@ -134,10 +137,19 @@ class Grader:
     """Grades by the rule of each benchmark: ``grade_label``, the function that rewards in training.
 
     With ``reward_grader`` published both graders are asked, Math-Verify only where strict says wrong.
+    ``template_text`` is the prompt with ``{problem}`` where the problem goes: it tells whether the prompt opened the
+    thinking of the model.
     """
 
-    def __init__(self, problems: Iterable[AskedProblem], rules: dict[str, str], config: RewardConfig) -> None:
+    def __init__(
+        self,
+        problems: Iterable[AskedProblem],
+        rules: dict[str, str],
+        config: RewardConfig,
+        template_text: str = "{problem}",
+    ) -> None:
         self.problems = {(each.benchmark, each.id): each for each in problems}
+        self._before, _, self._behind = template_text.rpartition("{problem}")
         self.asks_both = config.reward_grader == "published"
         self.configs = {
             name: replace(config, reward_source=rule, reward_grader="strict") for name, rule in rules.items()
@@ -148,16 +160,22 @@ class Grader:
         """The grader of a plan."""
         return cls(plan.problems, {each.name: each.grader for each in plan.benchmarks}, config)
 
-    def grade(self, benchmark: str, problem_id: str, text: str) -> Grade:
-        """The grade of a response to one problem by the grader strict."""
-        return sources.grade_label(text, self._label(benchmark, problem_id), self.configs[benchmark])
+    def grade(self, benchmark: str, problem_id: str, text: str, prompt: str | None = None) -> Grade:
+        """Return the grade of a response to one problem by the grader strict.
+
+        Without a ``prompt`` the prompt is made from the template.
+        """
+        if prompt is None:
+            prompt = self._before + self.problems[benchmark, problem_id].problem + self._behind
+        label = self._label(benchmark, problem_id)
+        return sources.grade_label(text, label, self.configs[benchmark], prompt=prompt)
 
     def __call__(self, request: Request, completion: Completion | None) -> Response:
         """The graded response."""
         if completion is None:
             return too_long(request)
         benchmark, problem_id, _ = request.key
-        graded = self._graded(benchmark, problem_id, completion.text)
+        graded = self._graded(benchmark, problem_id, completion.text, request.prompt)
         return _response(request.key, request.seed, **asdict(completion), **graded)
 
     def again(self, response: Response) -> Response:
@@ -166,8 +184,8 @@ class Grader:
             return replace(response, published=False)
         return replace(response, **self._graded(response.benchmark, response.id, response.text))
 
-    def _graded(self, benchmark: str, problem_id: str, text: str) -> dict[str, Any]:
-        grade, published = self.grade(benchmark, problem_id, text), None
+    def _graded(self, benchmark: str, problem_id: str, text: str, prompt: str | None = None) -> dict[str, Any]:
+        grade, published = self.grade(benchmark, problem_id, text, prompt), None
         if self.asks_both:
             label = self._label(benchmark, problem_id)
             published = sources.published_grade(grade, label, self.configs[benchmark]).correct
@@ -184,7 +202,8 @@ def regrade(folder: Path, config: RewardConfig, workers: int, packages: Mapping[
     ``packages`` are the versions of those that grade. Raises UsageError.
     """
     settings, responses = read_settings(folder), read_responses(folder)
-    grader = Grader(read_problems(folder), {each.name: each.grader for each in settings.benchmarks}, config)
+    rules = {each.name: each.grader for each in settings.benchmarks}
+    grader = Grader(read_problems(folder), rules, config, settings.template_text)
     for each in responses:
         if (each.benchmark, each.id) not in grader.problems or each.benchmark not in grader.configs:
             raise UsageError(f"{folder}: a response is to {each.id!r} of {each.benchmark}, which was not asked")
@@ -193,7 +212,8 @@ def regrade(folder: Path, config: RewardConfig, workers: int, packages: Mapping[
     with writing(folder):
         write_records(folder / RESPONSES_FILE, graded)
         versions = settings.packages | dict(packages or {})
-        write_settings(folder, replace(settings, reward_format=config.reward_format, packages=versions))
+        graded_by = {name: getattr(config, name) for name in GRADED_BY}
+        write_settings(folder, replace(settings, **graded_by, packages=versions))
     return sum(replace(old, published=new.published) != new for old, new in zip(responses, graded, strict=True))
 
 

@@ -37,13 +37,17 @@ def make_reward_func(config: RewardConfig) -> Callable[..., dict[str, Any]]:
         """Scores and rewards of responses against their labels.
 
         ``queries`` are prompt + response. The result has fp32 tensors (B,): ``scores`` are 1 for a right answer, else
-        0; ``rewards`` are 1 or ``reward_incorrect``, plus ``reward_format_bonus`` where there is an answer at all;
+        0; ``rewards`` are 1 or ``reward_incorrect``, plus ``reward_format_bonus`` where there is an answer at all
+        behind the thinking;
         ``truncated_rewards`` are the rewards the same responses get if they were cut off; ``extra_logs`` holds
         the metrics of ``STATUS_METRICS``, and those of programs where there are any. No response raises. Raises
         ValueError for a label that cannot be graded, and for a query that does not contain its prompt.
         """
         rows = zip(queries, prompts, labels, strict=True)
-        grades = [sources.grade_label(response_of(query, prompt), label, config) for query, prompt, label in rows]
+        grades = [
+            sources.grade_label(response_of(query, prompt), label, config, prompt=prompt)
+            for query, prompt, label in rows
+        ]
         scores = torch.tensor([grade.correct for grade in grades], dtype=torch.float32)
         answered = torch.tensor([grade.answer is not None for grade in grades], dtype=torch.float32)
         wrong = config.reward_incorrect + config.reward_format_bonus * answered

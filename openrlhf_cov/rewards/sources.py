@@ -15,6 +15,7 @@ from openrlhf_cov.rewards.maths.grading import MAX_ANSWER, grade, with_second_op
 from openrlhf_cov.rewards.maths.normalization import clean
 from openrlhf_cov.rewards.maths.numerals import numbers_equal, parse_number
 from openrlhf_cov.rewards.maths.structure import Scalar, parse_answer
+from openrlhf_cov.rewards.thinking import final_part, opens_thinking
 
 CHOICE = re.compile(r"(?:\\text\s?\{)?\s?\(?(?P<letter>[A-Za-z])\)?(?P<rest>[.:)]\s?.*|\s?\})?", re.DOTALL)
 SECOND_LETTER = re.compile(r"(?<![A-Za-z])[A-Z](?:\s?[.:)]|\s?\Z)")
@@ -34,7 +35,7 @@ class RewardSource:
 
 def grade_math(response: str, label: str, config: RewardConfig) -> Grade:
     """Mathematical equality of the final answer with the label."""
-    return grade(response, label, mode=config.reward_format, timeout=config.reward_timeout)
+    return grade(response, label, mode=config.reward_format, timeout=config.reward_timeout, thinking_markers=None)
 
 
 def check_math_label(label: str) -> None:
@@ -145,10 +146,15 @@ def checker(config: RewardConfig) -> Callable[[Any], None]:
     return check
 
 
-def grade_label(response: str, label: Any, config: RewardConfig) -> Grade:
-    """The grade of a response by the rule of its row and the grader of the settings."""
+def grade_label(response: str, label: Any, config: RewardConfig, *, prompt: str = "") -> Grade:
+    """Return the grade of a response by the rule of its row and the grader of the settings.
+
+    Every rule reads only what follows the thinking of the model. The ``prompt`` tells whether it opened the thinking.
+    """
     answer, source = split_label(label)
-    strict = source_of(source, config).grade(response, answer, config)
+    opened = config.thinking_opened or opens_thinking(prompt, config.thinking_markers)
+    final = final_part(response, config.thinking_markers, opened=opened)
+    strict = source_of(source, config).grade(final, answer, config)
     return published_grade(strict, label, config) if config.reward_grader == "published" else strict
 
 

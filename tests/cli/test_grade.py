@@ -36,7 +36,7 @@ def test_counts_by_status_and_the_slowest_rows(tmp_path, capsys):
 
 
 def test_a_machine_that_cannot_grade_is_one_line(tmp_path, capsys, monkeypatch):
-    def grade_label(*_):
+    def grade_label(*_, prompt):
         raise WorkerDied("no worker could be started: [Errno 24] Too many open files")
 
     monkeypatch.setattr(sources, "grade_label", grade_label)
@@ -151,3 +151,23 @@ class TestCompare:
             "pip install math-verify==0.9.0\n"
         )
         assert grade.main([path]) == 0  # strict needs none
+
+
+def test_thinking_that_the_prompt_opened(tmp_path, capsys):
+    rows = [
+        {"response": r"Maybe \boxed{1}. But wait", "answer": "1", "prompt": "assistant\n<think>\n"},
+        {"response": r"<think>Maybe \boxed{1}. But wait", "answer": "1"},
+        {"response": r"\boxed{2}</think>\boxed{1}", "answer": "1", "prompt": [{"role": "user", "content": "?"}]},
+    ]
+    path = str(write(tmp_path / "rows.jsonl", rows))
+    assert grade.main([path]) == 0
+    counts = {line.split()[0]: line.split()[1] for line in capsys.readouterr().out.splitlines()[1:3]}
+    assert counts == {"no_answer": "2", "correct": "1"}
+    assert grade.main([path, "--thinking_markers", "[THINK]", "[/THINK]"]) == 0
+    assert "correct              3  100.0%" in capsys.readouterr().out
+    for flags, reason in (
+        (["--prompt_key", "asked"], "line 1 has no key 'asked'; name it with --prompt_key"),
+        (["--thinking_markers", "<a>", "<a>"], "--thinking_markers '<a>' '<a>': the two markers must be different"),
+    ):
+        assert grade.main([path, *flags]) == 2
+        assert reason in capsys.readouterr().err

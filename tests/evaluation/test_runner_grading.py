@@ -7,6 +7,7 @@ import pytest
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.evaluation.plan import Completion, Request
 from openrlhf_cov.evaluation.records import AskedProblem, read_responses, read_settings
 from openrlhf_cov.evaluation.runner import Grader, regrade
 from openrlhf_cov.rewards import reward_func, sources
@@ -92,7 +93,7 @@ def test_a_response_is_graded_as_it_is_rewarded_in_training(small, rule, source,
 def test_both_call_the_same_function(monkeypatch):
     calls = []
 
-    def grade_label(response, label, config):
+    def grade_label(response, label, config, *, prompt):
         calls.append((response, label, config))
         return sources.Grade(True, "graded", "x")
 
@@ -103,3 +104,38 @@ def test_both_call_the_same_function(monkeypatch):
     grader = Grader([problem], {"b": "gsm8k"}, RewardConfig(reward_format="any"))
     assert grader.grade("b", "p", "t").correct
     assert calls == [("t", label, config)] * 2
+
+
+PROMPT_THAT_OPENS = "user\n{problem}\nassistant\n<think>\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "correct", "status"),
+    [
+        (r"Maybe \boxed{4}. But wait", False, "no_answer"),
+        (r"Maybe \boxed{5}.</think>\boxed{4}", True, "graded"),
+    ],
+)
+def test_a_prompt_that_opens_the_thinking(small, text, correct, status):
+    problem = AskedProblem(benchmark="b", id="p", problem="2+2?", answer="4", source="s")
+    grader = Grader([problem], {"b": "math"}, small.config, PROMPT_THAT_OPENS)
+    request = Request(("b", "p", 0), "2+2?\n<think>\n", None, None, 0.0, 1.0, 9)
+    response = grader(request, Completion(text, 9, 5, truncated=not correct))
+    assert (response.correct, response.status) == (correct, status)
+    assert grader.again(response) == response  # which is told by the template alone
+    # a problem that speaks of the marker opens nothing
+    asked = replace(problem, problem="What is <think>?")
+    assert Grader([asked], {"b": "math"}, small.config, "{problem}\nAnswer it.").grade("b", "p", r"\boxed{4}").correct
+
+
+def test_a_regrade_records_the_markers_that_it_reads(again, straight, small):
+    folder = again()
+    shutil.copytree(straight, folder)
+    markers = ("[THINK]", "[/THINK]")
+    assert regrade(folder, RewardConfig(thinking_markers=markers), workers=2) == 0  # no response has thinking
+    assert read_settings(folder) == replace(small.settings, thinking_markers=markers)
+    assert regrade(folder, RewardConfig(thinking_opened=True), workers=2) > 0
+    assert read_settings(folder) == replace(small.settings, thinking_opened=True)
+    # the prompt that leaves no room is no response
+    statuses = {response.status for response in read_responses(folder)}
+    assert statuses == {"no_answer", "prompt_too_long"}

@@ -159,7 +159,8 @@ def test_the_summary_of_a_real_run_is_in_its_file(make_evaluation, tmp_path):
     )
     write_summary(tmp_path, summary_of(run))
     values = json.loads((tmp_path / SUMMARY_FILE).read_text(encoding="utf-8"))
-    assert values["settings"] == asdict(run.settings) | {"benchmarks": values["settings"]["benchmarks"]}
+    settings = json.loads(json.dumps(asdict(run.settings)))  # JSON has lists for tuples
+    assert values["settings"] == settings | {"benchmarks": values["settings"]["benchmarks"]}
     (settings,), (scores,) = values["settings"]["benchmarks"], values["benchmarks"]
     assert (values["settings"]["model"], settings["ungradable"]) == ("modèle \u2028", ["aime24-0"])
     assert (scores["avg_at_k"]["estimate"], scores["ungradable"], list(scores["pass_at_k"])) == (0.5, 1, ["1", "2"])

@@ -48,6 +48,17 @@ def test_the_answer_is_that_of_the_reward_function(path):
         assert answer["extra_logs"][metric] == values.tolist(), metric
 
 
+def test_thinking_that_the_prompt_opened_and_nothing_closed_has_no_answer():
+    prompt = PROMPT + "<think>\n"
+    responses = [r"Maybe \boxed{42}. But wait", r"Maybe.</think>\boxed{42}"]
+    body = {"query": [prompt + each for each in responses], "prompts": [prompt] * 2, "labels": ["42"] * 2}
+    with client() as http:
+        answer = http.post("/", json=body).json()
+    # no answer: -0.1 without a bonus; a correct one: 1 + 0.25
+    assert answer["scores"] == [0.0, 1.0]
+    assert answer["rewards"] == pytest.approx([-0.1, 1.25])
+
+
 def test_no_queries_are_no_rewards_under_the_same_names():
     with client() as http:
         answer, usual = (http.post("/", json=payload(*responses)).json() for responses in ([], RESPONSES))

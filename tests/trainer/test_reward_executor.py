@@ -37,9 +37,9 @@ class Engine:
         return SimpleNamespace(outputs=[self.output])
 
 
-def execute(tokenizer, executor, text, label="5", finish_reason="stop") -> dict:
+def execute(tokenizer, executor, text, label="5", finish_reason="stop", prompt=PROMPT) -> dict:
     engine, sampling = Engine(tokenizer, text, finish_reason), SamplingParams(max_tokens=100)
-    return asyncio.run(executor.execute(PROMPT, label, sampling, MAX_LENGTH, tokenizer, engine))
+    return asyncio.run(executor.execute(prompt, label, sampling, MAX_LENGTH, tokenizer, engine))
 
 
 def write(tmp_path, body: str) -> str:
@@ -68,6 +68,22 @@ def test_score_and_reward_of_our_rule(tokenizer, text, finish_reason, score, rew
 def test_truncated_responses_are_graded_if_asked(tokenizer):
     executor = RewardExecutor(reward_func.__file__, RewardConfig(reward_keep_truncated=True))
     assert execute(tokenizer, executor, r"\boxed{5}", finish_reason="length")["scores"] == 1.0
+
+
+@pytest.mark.parametrize("finish_reason", ["stop", "length"])
+def test_thinking_that_was_not_closed_has_no_answer(tokenizer, finish_reason):
+    config = RewardConfig(reward_keep_truncated=True, reward_format_bonus=0.25)
+    executor = RewardExecutor(reward_func.__file__, config)
+    for text, prompt, score in (
+        (r"<think>Maybe \boxed{5}. But wait", PROMPT, 0.0),
+        (r"Maybe \boxed{5}. But wait", PROMPT + "<think>\n", 0.0),
+        (r"Maybe \boxed{6}.</think>\boxed{5}", PROMPT + "<think>\n", 1.0),
+        (r"\boxed{5}", "What is <think>? " + PROMPT, 1.0),
+    ):
+        output = execute(tokenizer, executor, text, finish_reason=finish_reason, prompt=prompt)
+        # without an answer there is no bonus either; the correct ones get 1 + 0.25
+        assert (output["scores"], output["reward"]) == (score, 1.25 * score), text
+        assert output["extra_logs"]["reward/no_answer_frac"] == 1.0 - score
 
 
 def test_the_settings_of_the_run_reach_the_rule(tokenizer):

@@ -22,6 +22,7 @@ from openrlhf_cov.rewards.pool import (
     shared_pool,
 )
 from openrlhf_cov.rewards.responses import without_end_tokens
+from openrlhf_cov.rewards.thinking import DEFAULT_MARKERS, final_part
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +36,24 @@ MAX_PAIRS = 1_000
 """Pairs of values that are compared in the caller's process; larger lists go to a worker, which can be killed."""
 
 
-def grade(response: str, answer: str, *, mode: str = "boxed", timeout: float = DEFAULT_TIMEOUT) -> Grade:
+def grade(
+    response: str,
+    answer: str,
+    *,
+    mode: str = "boxed",
+    timeout: float = DEFAULT_TIMEOUT,
+    thinking_markers: tuple[str, str] | None = DEFAULT_MARKERS,
+) -> Grade:
     """The grade of ``response`` against the gold ``answer``; ``mode`` is a key of ``extraction.EXTRACTORS``.
+
+    Only what follows the thinking between ``thinking_markers`` is read; with None the whole response is.
 
     Takes ``timeout`` seconds at most, after a wait for a free process of at most ``MAX_WAITS`` times that. Raises
     ValueError for an unknown mode and WorkerDied where this machine cannot keep a worker alive, never for a response.
     """
     started = time.perf_counter()
-    extracted = extract_answer(response, mode)
+    final = response if thinking_markers is None else final_part(response, thinking_markers)
+    extracted = extract_answer(final, mode)
     if extracted is None:
         return Grade(False, "no_answer", None, time.perf_counter() - started)
     correct, status = _judge(extracted, answer, timeout)
