@@ -11,14 +11,17 @@ from openrlhf_cov.rewards.code.rule import check_code_ready, grade_code
 from openrlhf_cov.rewards.code.tests import parse_tests
 from openrlhf_cov.rewards.grades import Grade
 from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, extract_answer
-from openrlhf_cov.rewards.maths.grading import MAX_ANSWER, grade, with_second_opinion
+from openrlhf_cov.rewards.maths.grading import MAX_ANSWER, bare_answer, grade, with_second_opinion
 from openrlhf_cov.rewards.maths.normalization import clean
 from openrlhf_cov.rewards.maths.numerals import numbers_equal, parse_number
 from openrlhf_cov.rewards.maths.structure import Scalar, parse_answer
+from openrlhf_cov.rewards.maths.wording import split_option
 from openrlhf_cov.rewards.thinking import final_part, opens_thinking
 
-CHOICE = re.compile(r"(?:\\text\s?\{)?\s?\(?(?P<letter>[A-Za-z])\)?(?P<rest>[.:)]\s?.*|\s?\})?", re.DOTALL)
+CHOICE = re.compile(r"\(?(?P<letter>[A-Za-z])\)?(?P<rest>[.:)]\s?.*)?", re.DOTALL)
+GROUPING = re.compile(r"\\text\s?(?=\{)|[{}]")
 SECOND_LETTER = re.compile(r"(?<![A-Za-z])[A-Z](?:\s?[.:)]|\s?\Z)")
+LETTER_ALONE = re.compile(r"(?<![A-Za-z\\])[A-H](?![A-Za-z])")
 
 
 @dataclass(frozen=True)
@@ -174,10 +177,23 @@ def _gsm8k_gold(label: str) -> str:
 
 
 def _plain_number(text: str):
-    answer = parse_answer(clean(text))
-    return answer.number if isinstance(answer, Scalar) and not answer.percent else parse_number(clean(text))
+    bare = bare_answer(text)
+    answer = parse_answer(bare)
+    return answer.number if isinstance(answer, Scalar) and not answer.percent else parse_number(bare)
 
 
 def _letter(text: str) -> str | None:
-    match = CHOICE.fullmatch(clean(text)) if len(text) <= MAX_ANSWER else None
+    """Return the capital letter of the one option that an answer names; None where it names none or several."""
+    if len(text) > MAX_ANSWER:
+        return None
+    bare = bare_answer(text)
+    if not bare:
+        return None
+    before, found, _ = clean(text).rpartition(bare)
+    if found and LETTER_ALONE.search(before):  # "A is B"
+        return None
+    option = split_option(bare)
+    if option:
+        return option[0]
+    match = CHOICE.fullmatch("".join(GROUPING.split(bare)).replace("( ", "(").replace(" )", ")").strip())
     return match["letter"].upper() if match and not SECOND_LETTER.search(match["rest"] or "") else None

@@ -84,7 +84,8 @@ def patterns_of(name, call):
     if name == "rewards/maths/brackets.py" and "{pattern}" in ast.unparse(call):
         patterns = vars(module_of("rewards/maths/structure.py"))
         return [scope["_bracket_or"](patterns[each] if each.isupper() else each) for each in SEPARATORS]
-    scope = scope | {"name": ("", "x")}  # a name of the text itself, which ``wording`` escapes
+    # a name of the text itself, which ``wording`` escapes; the words and signs of a marker in ``thinking``
+    scope = scope | {"name": ("", "x"), "parts": ("<", "think", ">")}
     arguments = [call.args[0], *(keyword.value for keyword in call.keywords if keyword.arg == "flags")]
     if len(call.args) > 1 and call.func.attr == "compile":
         arguments.append(call.args[1])

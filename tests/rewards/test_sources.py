@@ -159,3 +159,50 @@ def test_good_labels(source, label):
 def test_bad_labels(source, label, message):
     with pytest.raises(ValueError, match=message):
         check_label({"answer": label, "source": source}, ROW)
+
+
+SPELLINGS_OF_B = [
+    *("B", "(B)", "B.", "B)", "B: 12", "(B) 12", "(B)12", r"\text{B}: 12", r"\textbf{(B)}\ 12", r"\text{(B) 12}"),
+    *("option B", "Option (B)", "choice B", r"\text{Option B}", "answer B", "The answer is B", "the answer is (B)"),
+    *("The correct option is (B)", "Therefore B", "Answer: B", r"\text{The answer is B}", "**B**", "**(B)**", "`B`"),
+    *('"B"', "$B$", "{B}", r"(\text{B})", r"(\mathbf{B})", r"\left(B\right)", r"\bf{B}", r"\boxed{B}", "（B）", "Ｂ"),
+    *("B<|im_end|>", "b", "(b)"),
+]
+
+
+@pytest.mark.parametrize("answer", SPELLINGS_OF_B)
+def test_a_choice_takes_the_spellings_that_math_takes(answer):
+    for label in ("B", "(B)", r"\text{(B)}"):
+        response = f"so \\boxed{{{answer}}}"
+        assert grade_label(response, {"answer": label, "source": "choice"}, ROW).correct
+        assert not grade_label(response, {"answer": "C", "source": "choice"}, ROW).correct
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["A or B", "B or C", "A, B", "(A)(B)", "A. 3 B. 4", "option B or C", "A is B", "The answer is A or B", "not B",
+     "The answer is not B", "Both B", "AB", "BB", "B12", "B = 12", "A. B", "(A) B", r"\text{A} \text{B}", "{A}{B}",
+     "A is wrong, the answer is B"],
+)  # fmt: skip
+def test_an_answer_that_names_several_letters_is_no_choice(answer):
+    for label in "ABC":
+        assert not grade_label(f"\\boxed{{{answer}}}", {"answer": label, "source": "choice"}, ROW).correct
+
+
+ALL_RULES = [("math", "13", "14"), ("gsm8k", "13", "14"), ("choice", "B", "C")]
+
+
+@pytest.mark.parametrize(("source", "label", "other"), ALL_RULES)
+def test_one_reader_finds_the_answer_for_every_rule(source, label, other):
+    config = RewardConfig(reward_format="answer_line", reward_source=source)
+    for response in (
+        f"Answer:\n$$\n{label}\n$$", f"\\textbf{{Answer: }} {label}", f"**Answer:** {label}", f"Answer：{label}",
+        f"The answer is **{label}**.", f"Answer: {other}\nAnswer:\n\\[{label}\\]", f"Answer: \\boxed{{{label}}}",
+    ):  # fmt: skip
+        assert grade_label(response, label, config).correct, response
+    for response in (
+        f"Answer: {label} or {other}", f"Answer:\n$$\n{label}\n$$ or {other}", f"Answer: {label}\nAnswer: {other}",
+        f"Answer:\n$${label}$$ $${other}$$", f"Answer:\n\\[{label}\\], \\[{other}\\]", f"Answer: not {label}",
+        f"Answer: {label}\nAnswer:",
+    ):  # fmt: skip
+        assert not grade_label(response, label, config).correct, response

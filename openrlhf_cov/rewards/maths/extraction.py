@@ -24,9 +24,24 @@ OPTION_BOX = re.compile(r"(?:\\[a-z]{4,8}\s?\{\s?)?\(([A-H])\)\s?\}?")
 MAX_BETWEEN = 120
 TAGS = ("<answer>", "</answer>")
 ANSWER_MARK = re.compile(
-    r"(?:\bfinal\s+answer|\banswer|\bfinal\s+result)\b[*_\s]{0,4}(?::|\bis\b|=)[*_\s]{0,4}:?[*_]{0,2}",
-    re.IGNORECASE,
+    r"(?<![A-Za-z0-9])(?:final\s+answer|answer|final\s+result)(?![A-Za-z0-9])[*_\s}]{0,4}(?:[:：]|\bis\b|=)[*_\s}]{0,4}[:：]?[*_]{0,2}"
+    r"|^[#*_ \t]{0,8}(?:final[ \t]+)?answer[*_ \t]{0,4}$",  # a heading of its own line
+    re.IGNORECASE | re.MULTILINE,
 )
+IDLE_START = re.compile(r"(?:\\\\|\\[ \n,;:!]|\\q?quad(?![a-z])|~|\s)+")
+"""Spacing, in text or in LaTeX, before an answer."""
+RULE_LINE = re.compile(r"[*_#>=-]+[ \t]*$", re.MULTILINE)
+"""A line of Markdown signs alone."""
+DISPLAYS = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"))
+ENVIRONMENT = re.compile(r"\\begin\s?\{(\w{1,20}\*?)\}")
+BLOCK = re.compile(
+    r"(?:\$\$|\\[\[(])(?P<display>.*?)(?:\$\$|\\[\])])|```\w*\n(?P<code>.*?)\n?```"
+    r"|\\begin\s?\{(?P<name>(?:equation|align|gather|displaymath|math)\*?)\}(?P<inside>.*?)\\end\s?\{(?P=name)\}",
+    re.DOTALL,
+)
+"""A displayed formula, or a block of code, that is the whole answer."""
+MAX_BLOCK = 4_000
+"""Characters of an answer that goes on over lines."""
 SENTENCE_END = re.compile(r"[.!?](?:\s+[A-Z\"'(].*|\s*)\Z", re.DOTALL)
 
 
@@ -108,23 +123,77 @@ def last_answer_tag(text: str) -> str | None:
 
 
 def last_gsm8k(text: str) -> str | None:
-    """The rest of the line after the last ``####``; None without one."""
+    """The first content after the last ``####``; None without one."""
     _, mark, rest = text.rpartition(GSM8K_MARK)
-    return rest.lstrip().partition("\n")[0] if mark else None
+    return _first_content(rest) if mark else None
 
 
 def last_answer_line(text: str) -> str | None:
-    r"""What follows the last "Answer:" or "the answer is" on its line; a ``\boxed{}`` there gives its content."""
+    r"""The first content after the last "Answer:" or "the answer is"; a ``\boxed{}`` there gives its content."""
     end = None
     for mark in ANSWER_MARK.finditer(text):
         end = mark.end()
     if end is None:
         return None
-    line = text[end:].strip().partition("\n")[0]  # the answer may stand alone on the next line
-    boxed = last_boxed(line)
+    content = _first_content(text[end:])
+    boxed = last_boxed(content)
     if boxed is not None:
         return boxed
-    return SENTENCE_END.sub("", line.strip("*_ ")).strip("*_ ")
+    return SENTENCE_END.sub("", content.strip("*_ ")).strip("*_ ")
+
+
+def _first_content(text: str) -> str:
+    r"""Return the first content of a text: the rest of its line, or the displayed formula that begins there.
+
+    White space and lines of Markdown signs before the content are passed over. The delimiters of a displayed formula
+    or a block of code are dropped if it is the whole content. What follows a formula on its last line stays, so that a
+    second answer is not hidden. Closing braces without an opening one are dropped, as in ``\textbf{Answer: 13}``.
+    """
+    text = text[: 4 * MAX_BLOCK]
+    start = 0
+    while found := IDLE_START.match(text, start) or RULE_LINE.match(text, start):
+        start = found.end()
+    text = text[start:]
+    content = text[: _content_end(text)].strip()
+    block = BLOCK.fullmatch(content.rstrip(" .,;*_"))
+    if block:
+        aligned = (block["inside"] or "").replace("&", "")  # which aligns the sides of an equation
+        content = (block["display"] or block["code"] or aligned).strip()
+    return _without_open_braces(content)
+
+
+def _content_end(text: str) -> int:
+    """Return where the first line of a text ends, or the line on which what it opened is closed."""
+    end = (text + "\n").index("\n")
+    line = text[:end]
+    closing, start = None, 0
+    if line.startswith("```") and "```" not in line[3:]:
+        closing, start = "```", 3
+    elif found := ENVIRONMENT.search(line):
+        closing, start = rf"\end{{{found[1]}}}", found.end()
+    for opens, closes in DISPLAYS:
+        place = line.rfind(opens)
+        is_open = line.count("$$") % 2 == 1 if opens == closes else place > line.rfind(closes)
+        if place >= 0 and is_open:
+            closing, start = closes, place + len(opens)
+            break
+    place = text.find(closing, start, MAX_BLOCK) if closing else -1
+    if closing is None or place < 0:
+        return end
+    return (text + "\n").index("\n", place + len(closing))
+
+
+def _without_open_braces(text: str) -> str:
+    """Drop the closing braces that close nothing."""
+    depth, unmatched = 0, []
+    for brace in BRACE.finditer(text):
+        depth += (brace[0] == "{") - (brace[0] == "}")
+        if depth < 0:
+            unmatched.append(brace.start())
+            depth = 0
+    for place in reversed(unmatched):
+        text = text[:place] + text[place + 1 :]
+    return text.strip()
 
 
 def _any(text: str) -> str | None:

@@ -98,7 +98,7 @@ def _verdict(answer: str, gold: str, timeout: float) -> tuple[bool, Status]:
     if len(answer) > MAX_ANSWER or len(gold) > MAX_ANSWER:
         equal = answer.strip() == gold.strip()
         return equal, "graded" if equal else "unparsable"
-    answer, gold = same_derivatives(_bare(answer), _bare(gold))
+    answer, gold = same_derivatives(bare_answer(answer), bare_answer(gold))
     if not answer or not gold:
         return False, "unparsable"
     first, second = parse_clean(answer), parse_clean(gold)
@@ -131,8 +131,12 @@ def _in_worker(target: str, answer: str, gold: str, timeout: float) -> Any:
         return pool.call(answer, gold, timeout=timeout, wait=MAX_WAITS * timeout)
 
 
-def _bare(text: str) -> str:
-    r"""The clean text of an answer without what frames it; a ``\boxed{}`` or an answer tag stands for the whole."""
+def bare_answer(text: str) -> str:
+    r"""Return the clean text of an answer without what frames it; every rule reads answers through this function.
+
+    Marks, "the answer is", end-of-text tokens and the like are dropped. A ``\boxed{}`` or an answer tag stands for the
+    whole.
+    """
     text = without_end_tokens(text)
     for inside in (last_answer_tag, last_boxed):
         inner = inside(text) if "box" in text or "</" in text else None

@@ -1,4 +1,5 @@
 import re
+import time
 
 import pytest
 
@@ -173,3 +174,72 @@ def test_only_the_end_of_a_long_response_is_read():
 
 def test_last_boxed_drops_inner_marks_but_not_their_braces():
     assert last_boxed(r"\boxed{\fbox{1}+\boxed{2}}") == "{1}+{2}"
+
+
+ANSWERS_OF_13 = [
+    "Answer:\n$$\n13\n$$",
+    "Answer: $$\n13\n$$",
+    "Answer:\n\\[\n13\n\\]",
+    "Answer:\r\n$$\r\n13\r\n$$",
+    "Answer:\n\\begin{equation}\n13\n\\end{equation}",
+    "Answer:\n$$\n\\boxed{13}\n$$",
+    "Answer:\n```\n13\n```",
+    "Answer:\n\n**13**",
+    "Answer:\n---\n13",
+    "Answer: \\\n13",
+    "Answer:\\\\ 13",
+    r"\textbf{Answer: } 13",
+    r"\textbf{Answer:} 13",
+    r"\textbf{Answer}: 13",
+    r"\textbf{Answer: 13}",
+    r"{\bf Answer:} 13",
+    r"\boxed{\text{Answer: }13}",
+    "**Answer:** 13",
+    "_Answer:_ 13",
+    "Answer：13",
+    "**Answer：** 13",
+    "### Answer\n\n13",
+    "**Final Answer**\n\n$$\n13\n$$",
+    "Answer:\n$$13$$\nas 6 + 7 = 13.",
+]
+
+
+@pytest.mark.parametrize("response", ANSWERS_OF_13)
+def test_the_first_content_after_the_mark_is_the_answer(response):
+    assert extract_answer(response, "answer_line").strip("*") == "13"
+
+
+@pytest.mark.parametrize("response", ["####\n$$\n13\n$$", "#### \n\n13", "####\n\\[13\\]"])
+def test_the_first_content_after_the_hashes_is_the_answer(response):
+    assert extract_answer(response, "gsm8k") == "13"
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("Answer:\n$$\n13\n$$ or 14", "$$\n13\n$$ or 14"),
+        (r"\textbf{Answer: 13} or 14", "13 or 14"),
+        ("Answer:\n$$13$$ $$14$$", "13$$ $$14"),
+        ("Answer:\n$$\n13\n14\n$$", "13\n14"),
+        ("Answer:\n$$13\n+4$$", "13\n+4"),
+        ("Answer:\n```\n13\n14\n```", "13\n14"),
+        ("Answer: 13\n### Answer\n14", "14"),
+        ("Answer: 13\nAnswer:", None),
+        ("Answer:\n$$\n$$\n", None),
+        ("Answer:\n\\begin{pmatrix}\n13\\\\14\n\\end{pmatrix}", "\\begin{pmatrix}\n13\\\\14\n\\end{pmatrix}"),
+        ("Answer:\n$$\n13", "$$"),  # a formula that was cut off
+    ],
+)
+def test_no_second_answer_is_hidden_behind_the_first(response, answer):
+    assert extract_answer(response, "answer_line") == answer
+
+
+@pytest.mark.parametrize(
+    "piece", ["Answer: ", "$$", "\\[", "}", "{", "```\n", "\\begin{a}", " \\quad", "*\n", "#### "]
+)
+def test_a_hostile_text_after_the_mark_takes_little_time(piece):
+    started = time.process_time()
+    for mark in ("Answer: ", "#### "):
+        for mode in ("answer_line", "gsm8k", "any"):
+            extract_answer(mark + piece * (MAX_RESPONSE // len(piece)), mode)
+    assert time.process_time() - started < 10.0
