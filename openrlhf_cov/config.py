@@ -66,6 +66,13 @@ class RewardConfig(Settings):
     )
     code_memory_mb: int = setting(1024, "address space of a program, in MiB")
     code_output_mb: int = setting(4, "output of a test, in MiB")
+    code_judge: str = setting(
+        "label",
+        "how outputs are compared, and what a program finds imported: label, as the published judge of the data set "
+        "that the label is from; exact, equal lines; plain, equal words and numbers; livecodebench, apps, prime, as "
+        "that judge for all labels",
+        choices=("label", "exact", "plain", "livecodebench", "apps", "prime"),
+    )
     code_float_tolerance: float = setting(
         0.0, "numbers in outputs may differ by this much, absolutely or relatively; 0: not at all"
     )

@@ -19,7 +19,7 @@ from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation import benchmarks, runner
 from openrlhf_cov.evaluation.data import load_problems
 from openrlhf_cov.evaluation.plan import EvaluationPlan, make_plan
-from openrlhf_cov.evaluation.records import Response, RunSettings, read_settings
+from openrlhf_cov.evaluation.records import GRADED_BY, Response, RunSettings, read_settings
 from openrlhf_cov.evaluation.results import REPORT_FILE, write_results
 from openrlhf_cov.evaluation.tables import table
 from openrlhf_cov.rewards.pool import shared_pool
@@ -71,7 +71,7 @@ def build_parser() -> Parser:
 
     evaluation_backends.add_arguments(parser)
     add_config_arguments(parser, "grading", RewardConfig, only=GRADING_FLAGS)
-    parser.set_defaults(**dict.fromkeys(runner.GRADED_BY))  # with --regrade they are those of the run
+    parser.set_defaults(**dict.fromkeys(GRADED_BY))  # with --regrade they are those of the run
     parser.set_defaults(reward_grader=None)  # both graders where both can
     return parser
 
@@ -147,7 +147,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         template_text=template_text(backend.template(template), backend.tokenizer),
         seed=args.seed,
         log_probs=args.log_probs,
-        **{name: getattr(config, name) for name in runner.GRADED_BY},
+        **{name: getattr(config, name) for name in GRADED_BY},
         benchmarks=plan.benchmarks,
         **backend.settings(plan),
     )
@@ -189,7 +189,7 @@ def _regrade(args: argparse.Namespace) -> int:
     if not args.output:
         raise UsageError("--output is missing: the folder whose responses are graded again")
     recorded = read_settings(args.output)
-    config = _grading(args, **{name: getattr(recorded, name) for name in runner.GRADED_BY})
+    config = _grading(args, **{name: getattr(recorded, name) for name in GRADED_BY})
     graders = evaluation_backends.packages(evaluation_backends.GRADING_PACKAGES)
     changed = runner.regrade(args.output, config, config.reward_workers, graders)
     say(f"{changed} grades changed\n")

@@ -66,6 +66,8 @@ class Benchmark:
     """The file itself, of a benchmark that is not one of ours, or that comes with the package."""
     convert: Converter | None = None
     """From a row of the dataset, on the hub or in the file, to problem and answer, where they are no fields."""
+    judge: str = ""
+    """Key of ``code.comparison.JUDGES``, the published judge that compares outputs; empty: the label says it."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -108,10 +110,14 @@ def _programs(
     rows: int | None = None,
     id: str = "task_id",
     config: str | None = None,
+    judge: str = "",
+    version: int = 1,
 ) -> Benchmark:
     """A benchmark of programs; ``path`` is that on the hub, where its rows have fields of their own."""
     hub = HubDataset(path=path, id=id, config=config)
-    return Benchmark(name=name, title=title, rows=rows, grader="code", hub=hub, convert=convert)
+    return Benchmark(
+        name=name, version=version, title=title, rows=rows, grader="code", hub=hub, convert=convert, judge=judge
+    )
 
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -194,6 +200,8 @@ BENCHMARKS: dict[str, Benchmark] = {
             "livecodebench/code_generation_lite",
             datasets.livecodebench,
             id="question_id",
+            judge="livecodebench",
+            version=2,
         ),
     )
 }

@@ -10,6 +10,7 @@ from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import Benchmark
 from openrlhf_cov.rewards.code import datasets
+from openrlhf_cov.rewards.code.tests import with_judge
 from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK
 from openrlhf_cov.rewards.sources import RewardSource, source_of
 from openrlhf_cov.utils.hub import HubDataset, download
@@ -98,6 +99,8 @@ def _own_form(benchmark: Benchmark, rows: Iterable[Row]) -> Iterator[Row]:
     for number, (place, row) in enumerate(rows):
         if benchmark.convert and isinstance(row, dict) and "problem" not in row:
             row = _converted(benchmark, benchmark.convert, place, number, row)
+        if benchmark.judge and isinstance(row, dict) and isinstance(row.get("answer"), str):
+            row = row | {"answer": with_judge(row["answer"], benchmark.judge)}
         yield place, row
 
 

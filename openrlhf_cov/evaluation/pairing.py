@@ -9,7 +9,7 @@ from itertools import product
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import paper
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
-from openrlhf_cov.evaluation.records import BenchmarkSettings, RunSettings
+from openrlhf_cov.evaluation.records import GRADED_BY, BenchmarkSettings, RunSettings
 from openrlhf_cov.evaluation.samples import BenchmarkSamples
 from openrlhf_cov.evaluation.scores import (
     PairedDifference,
@@ -243,7 +243,7 @@ def _other_settings(first: ComparedRun, run: ComparedRun) -> list[str]:
     changes = []
     if run.settings.template_text != first.settings.template_text:
         changes.append(("another prompt template", run.settings.template, first.settings.template))
-    for name in ("reward_format", "thinking_markers", "thinking_opened", "max_model_len", "dtype"):
+    for name in (*GRADED_BY, "max_model_len", "dtype"):
         values = getattr(run.settings, name), getattr(first.settings, name)
         if values[0] != values[1]:
             changes.append((name, *values))

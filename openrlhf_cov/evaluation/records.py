@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Lt
 
+from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.data import Problem
-from openrlhf_cov.rewards.thinking import DEFAULT_MARKERS
 from openrlhf_cov.utils.json_lines import BOM, parse_object, read_rows, write_lines
 
 SCHEMA = 1
@@ -28,6 +28,14 @@ DIFFERENCES_FILE = "differences.jsonl"
 
 PROMPT_TOO_LONG = "prompt_too_long"
 """Status of a sample whose prompt leaves no room for a response; the others are those of ``grades.Grade``."""
+
+DEFAULTS = RewardConfig()
+"""The settings of the rewards in a run that does not say otherwise."""
+GRADED_BY = (
+    *("reward_format", "thinking_markers", "thinking_opened"),
+    *("code_extract", "code_judge", "code_float_tolerance"),
+)
+"""Settings of the rewards that a run records, as they decide which responses are correct."""
 
 Key = tuple[str, str, int]
 """Benchmark, problem id and sample number: what a response answers."""
@@ -92,10 +100,12 @@ class RunSettings:
     """Precision of weights and activations; None for an endpoint."""
     packages: dict[str, str] = field(default_factory=dict)
     """Versions of the packages that make responses and grade them."""
-    thinking_markers: tuple[str, str] = DEFAULT_MARKERS
-    """Texts that open and close the thinking of the model."""
-    thinking_opened: bool = False
-    """Every response begins inside the thinking."""
+    thinking_markers: tuple[str, str] = DEFAULTS.thinking_markers
+    """This and the fields below are those of ``RewardConfig``."""
+    thinking_opened: bool = DEFAULTS.thinking_opened
+    code_extract: str = DEFAULTS.code_extract
+    code_judge: str = DEFAULTS.code_judge
+    code_float_tolerance: float = DEFAULTS.code_float_tolerance
     schema: int = SCHEMA
 
 

@@ -12,6 +12,7 @@ from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, Request
 from openrlhf_cov.evaluation.records import (
+    GRADED_BY,
     PROBLEMS_FILE,
     PROMPT_TOO_LONG,
     RESPONSES_FILE,
@@ -36,9 +37,6 @@ RunStopped where one cannot be had."""
 
 NOT_COMPARED = ("packages",)
 """Settings in which a resumed run may differ."""
-
-GRADED_BY = ("reward_format", "thinking_markers", "thinking_opened")
-"""Settings of the rewards that a run records, as they decide what is read as the answer."""
 
 UNSTARTED = {PROBLEMS_FILE, f".{PROBLEMS_FILE}.tmp", f".{RUN_FILE}.tmp"}
 """What a run leaves behind that was killed before its settings were written."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.code import datasets
 from openrlhf_cov.rewards.code.datasets import Converter
+from openrlhf_cov.rewards.code.tests import with_judge
 from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, last_boxed
 from openrlhf_cov.rewards.sources import SOURCES
 from openrlhf_cov.utils.hub import HubDataset, download
@@ -88,6 +89,8 @@ class TrainingSet:
     """A field on the hub, and its value in the rows that belong to the set; None: all do."""
     convert: Converter | None = None
     """From a row, on the hub or in the file, to problem and label, where they are no fields."""
+    judge: str = ""
+    """Key of ``code.comparison.JUDGES``, the published judge that compares outputs; empty: the label says it."""
 
 
 def _last_message(messages: Any) -> Any:
@@ -98,9 +101,10 @@ def _last_message(messages: Any) -> Any:
     return said.strip().removesuffix(EURUS_FORM) if isinstance(said, str) else said
 
 
-def _programs(path: str, file: str, name: str, convert: Converter) -> TrainingSet:
+def _programs(path: str, file: str, name: str, convert: Converter, judge: str = "") -> TrainingSet:
     """A set of programs, whose rows on the hub have fields of their own."""
-    return TrainingSet(hub=HubDataset(path=path, split="train"), file=file, source=f"code/{name}", convert=convert)
+    hub = HubDataset(path=path, split="train")
+    return TrainingSet(hub=hub, file=file, source=f"code/{name}", convert=convert, judge=judge)
 
 
 TRAINING_SETS: dict[str, TrainingSet] = {
@@ -133,11 +137,13 @@ TRAINING_SETS: dict[str, TrainingSet] = {
         source="gsm8k/train",
         answer=lambda solution: solution.rpartition(GSM8K_MARK)[2],
     ),
-    "eurus-2-code": _programs("PRIME-RL/Eurus-2-RL-Data", "eurus_2_rl.jsonl", "Eurus-2-RL-Code", datasets.eurus),
+    "eurus-2-code": _programs(
+        "PRIME-RL/Eurus-2-RL-Data", "eurus_2_rl.jsonl", "Eurus-2-RL-Code", datasets.eurus, "prime"
+    ),
     "acecode": _programs("TIGER-Lab/AceCode-87K", "acecode.jsonl", "AceCode", datasets.acecode),
     "kodcode": _programs("KodCode/KodCode-V1", "kodcode.jsonl", "KodCode", datasets.kodcode),
-    "taco": _programs("BAAI/TACO", "taco.jsonl", "TACO", datasets.apps),
-    "apps": _programs("codeparrot/apps", "apps.jsonl", "APPS", datasets.apps),
+    "taco": _programs("BAAI/TACO", "taco.jsonl", "TACO", datasets.apps, "apps"),
+    "apps": _programs("codeparrot/apps", "apps.jsonl", "APPS", datasets.apps, "apps"),
 }
 """--dataset, by name."""
 
@@ -244,6 +250,8 @@ def _converted(
         raise UsageError(f"{place} {reason}") from error
     if converted is not None:
         problem, answer = (_text(place, text) for text in converted)
+        if known.judge:
+            answer = with_judge(answer, known.judge)
         yield Row(name, f"{name}-{number}", problem, answer, known.source)
 
 

@@ -52,8 +52,8 @@ def grade_gsm8k(response: str, label: str, config: RewardConfig) -> Grade:
     answer = extract_answer(response, config.reward_format)
     if answer is None:
         return Grade(False, "no_answer")
-    number = _plain_number(answer) if len(answer) <= MAX_ANSWER else None
-    gold = _plain_number(_gsm8k_gold(label))
+    number = _plain_number(bare_answer(answer)) if len(answer) <= MAX_ANSWER else None
+    gold = _plain_number(clean(_gsm8k_gold(label)))
     if number is None:
         return Grade(False, "unparsable", answer)
     return Grade(gold is not None and numbers_equal(number, gold), "graded", answer)
@@ -61,7 +61,7 @@ def grade_gsm8k(response: str, label: str, config: RewardConfig) -> Grade:
 
 def check_gsm8k_label(label: str) -> None:
     """A number, alone or after ``####``."""
-    if _plain_number(_gsm8k_gold(label)) is None:
+    if _plain_number(clean(_gsm8k_gold(label))) is None:
         raise ValueError("it is neither a number nor a solution that ends with #### and a number")
 
 
@@ -177,9 +177,8 @@ def _gsm8k_gold(label: str) -> str:
 
 
 def _plain_number(text: str):
-    bare = bare_answer(text)
-    answer = parse_answer(bare)
-    return answer.number if isinstance(answer, Scalar) and not answer.percent else parse_number(bare)
+    answer = parse_answer(text)
+    return answer.number if isinstance(answer, Scalar) and not answer.percent else parse_number(text)
 
 
 def _letter(text: str) -> str | None:

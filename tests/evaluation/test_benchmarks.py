@@ -196,7 +196,7 @@ def test_versions_count_up_with_the_record():
         ("humaneval_plus", 1, 164, 1, "code"),
         ("mbpp", 1, 500, 1, "code"),
         ("mbpp_plus", 1, 378, 1, "code"),
-        ("livecodebench", 1, None, 1, "code"),
+        ("livecodebench", 2, None, 1, "code"),
     }
 
 

@@ -171,7 +171,8 @@ HUB = {
             "reward_model": {"ground_truth": STDIN, "style": "rule"},
         },
         ("PRIME-RL/Eurus-2-RL-Data", None, "train"),
-        Row("eurus-2-code", "eurus-2-code-0", "Add.", STDIN, "code/Eurus-2-RL-Code"),
+        # the judge is not that of the form, so the label names it
+        Row("eurus-2-code", "eurus-2-code-0", "Add.", f'{STDIN[:-1]}, "judge": "prime"}}', "code/Eurus-2-RL-Code"),
     ),
     "acecode": (
         {"question": "Add.", "test_cases": ["assert add(1, 2) == 3"]},

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import reprlib
 from collections import Counter
 from decimal import Decimal
@@ -11,6 +12,25 @@ from typing import Any, Literal
 from openrlhf_cov.rewards.code.inside import wire
 
 Likeness = Literal["same", "presentation", "different"]
+Judge = Literal["exact", "plain", "livecodebench", "apps", "prime"]
+JUDGES: dict[Judge, str] = {
+    "exact": "lines are the same texts",
+    "plain": "words of a line are the same texts or equal numbers",
+    "livecodebench": "lines are the same texts, or their words are all numbers and equal",
+    "apps": "words of a line are the same texts or near numbers; empty lines do not count",
+    "prime": "words of a line are the same texts or near numbers; empty lines do not count",
+}
+"""The judges by name, and how each compares the output of a program with the expected one."""
+
+RELATIVE = Fraction(1, 10**5)
+ABSOLUTE = Fraction(1, 10**8)
+"""Tolerances of ``numpy.allclose``, by which the judges of APPS and PRIME compare numbers."""
+MAX_WORD = 400
+"""Digits, and powers of ten, of numbers that may be near others; larger ones are beyond any float."""
+NUMBER = re.compile(
+    r"(?P<sign>[+-]?)(?:(?P<whole>[0-9]+)\.?(?P<part>[0-9]*)|\.(?P<only>[0-9]+))(?:[eE](?P<exponent>[+-]?[0-9]{1,6}))?"
+)
+WHOLE = re.compile(r"[+-]?[0-9]+")
 NUMBERS = (int, float, Decimal, Fraction)
 MAX_FRACTION = 4096
 """Digits of a numerator or denominator; reducing larger ones takes long."""
@@ -18,21 +38,32 @@ MAX_PAIRED = 2000
 """Values in any order that are compared with each other, beside those whose texts are the same."""
 
 
-def compare_outputs(output: str, expected: str, tolerance: float = 0.0, unordered: bool = False) -> Likeness:
-    """How a program's output is like the one that is expected.
+def compare_outputs(
+    output: str, expected: str, tolerance: float = 0.0, unordered: bool = False, judge: Judge = "exact"
+) -> Likeness:
+    """Return how a program's output is like the one that is expected.
 
-    White space at the ends of lines and of the text does not count. With a ``tolerance`` above 0, words that are
-    numbers may differ by that much, absolutely or relative to the larger; ``unordered`` lines may stand in any order.
-    "presentation": the same words on other lines.
+    White space at the ends of lines and of the text does not count. "presentation": the same words on other lines.
+
+    Args:
+        output: what the program printed.
+        expected: what its test expects.
+        tolerance: if above 0, words that are numbers may differ by that much, absolutely or relative to the larger.
+        unordered: True if the lines may stand in any order.
+        judge: the judge by whose rule lines are compared, a key of ``JUDGES``.
     """
-    lines, wanted = _lines(output), _lines(expected)
+    lines = _lines(output, judge)
+    wanted = _lines(expected, judge)
     if unordered:
-        lines, wanted = sorted(lines), sorted(wanted)
+        lines.sort()
+        wanted.sort()
     if lines == wanted:
         return "same"
-    if tolerance > 0 and len(lines) == len(wanted):
-        rows = [(line.split(), other.split()) for line, other in zip(lines, wanted, strict=True)]
-        if all(_same_words(words, others, tolerance) for words, others in rows):
+    if len(lines) == len(wanted):
+        pairs = list(zip(lines, wanted, strict=True))
+        if judge != "exact" and all(_same_line(line, other, judge) for line, other in pairs):
+            return "same"
+        if tolerance > 0 and all(_same_words(line.split(), other.split(), tolerance) for line, other in pairs):
             return "same"
     words, others = output.split(), expected.split()
     return "presentation" if words == others or (unordered and sorted(words) == sorted(others)) else "different"
@@ -48,8 +79,68 @@ def same_value(value: Any, expected: Any, tolerance: float = 0.0, unordered: boo
         return False
 
 
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.strip().split("\n")]
+def _lines(text: str, judge: Judge) -> list[str]:
+    lines = [line.strip() for line in text.strip().split("\n")]
+    return [line for line in lines if line] if judge in ("apps", "prime") else lines
+
+
+def _same_line(line: str, expected: str, judge: Judge) -> bool:
+    """Return True if a judge takes a line for the expected one."""
+    if line == expected:
+        return True
+    words = line.split()
+    others = expected.split()
+    if len(words) != len(others):
+        return False
+    if judge == "livecodebench":  # a line with other words is compared as a text
+        return all(
+            _value(word) is not None and _value(word) == _value(other)
+            for word, other in zip(words, others, strict=True)
+        )
+    if judge == "plain":
+        return all(_equal_word(word, other) for word, other in zip(words, others, strict=True))
+    return all(_equal_word(word, other) or _close(word, other) for word, other in zip(words, others, strict=True))
+
+
+def _equal_word(word: str, expected: str) -> bool:
+    return word == expected or (_value(word) is not None and _value(word) == _value(expected))
+
+
+def _value(word: str) -> tuple[str, str, int] | None:
+    """Return sign, digits and exponent of a finite decimal number, the same for equal numbers; None for other words.
+
+    Nothing is rounded and no power is written out, so that a number takes linear time, whatever its exponent.
+    """
+    found = NUMBER.fullmatch(word)
+    if found is None:
+        return None
+    part = found["part"] or found["only"] or ""
+    digits = ((found["whole"] or "") + part).lstrip("0")
+    if not digits:
+        return "", "0", 0
+    short = digits.rstrip("0")
+    exponent = int(found["exponent"] or 0) - len(part) + len(digits) - len(short)
+    return found["sign"].replace("+", ""), short, exponent
+
+
+def _close(word: str, expected: str) -> bool:
+    """Return True for two numbers of which one is no whole number, and which the judges of APPS and PRIME call close.
+
+    Differs from them where a whole number is expected: it is met within 1e-5, not within 1e-5 of its size, so that
+    no large number can be guessed by its first digits.
+    """
+    whole = WHOLE.fullmatch(expected) is not None
+    value, wanted = _fraction(word), _fraction(expected)
+    if value is None or wanted is None or (whole and WHOLE.fullmatch(word)):
+        return False
+    size = min(1, abs(wanted)) if whole else abs(wanted)
+    return abs(value - wanted) <= ABSOLUTE + RELATIVE * size
+
+
+def _fraction(word: str) -> Fraction | None:
+    """Return the exact value of a number of a size that a float can have; None for other words."""
+    found = NUMBER.fullmatch(word) if len(word) < MAX_WORD else None
+    return Fraction(word) if found and abs(int(found["exponent"] or 0)) < MAX_WORD else None
 
 
 def _same_words(words: list[str], others: list[str], tolerance: float) -> bool:

@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+from openrlhf_cov.rewards.code.tests import with_judge
+
 Converted = tuple[str, str]
 """Problem and label."""
 
@@ -37,7 +39,7 @@ def eurus(row: dict[str, Any]) -> Converted | None:
     """Eurus-2-RL-Data: messages, of which the last one asks, and tests as JSON; rows of mathematics are left out."""
     if row["ability"] != "code":
         return None
-    return row["prompt"][-1]["content"], row["reward_model"]["ground_truth"]
+    return row["prompt"][-1]["content"], with_judge(row["reward_model"]["ground_truth"], "prime")
 
 
 def acecode(row: dict[str, Any]) -> Converted | None:
@@ -91,11 +93,12 @@ def livecodebench(row: dict[str, Any]) -> Converted | None:
     function = json.loads(row.get("metadata") or "{}").get("func_name")
     pairs = [(case["input"], case["output"]) for case in cases]
     if not function:
-        return problem, json.dumps({"stdin": pairs})
+        return problem, json.dumps({"stdin": pairs, "judge": "livecodebench"})
     calls = [
         [[json.loads(line) for line in given.split("\n") if line.strip()], json.loads(out)] for given, out in pairs
     ]
-    return problem, json.dumps({"calls": calls, "function": function.split(".")[-1]})
+    label = {"calls": calls, "function": function.split(".")[-1], "judge": "livecodebench"}
+    return problem, json.dumps(label)
 
 
 def pickled_text(content: bytes) -> str:

@@ -33,8 +33,7 @@ for name in given["modules"]:
     module = sys.modules[name] = types.ModuleType(name)
     exec(compile(given["modules"][name], name + ".py", "exec"), vars(module))
 program, testing, wire = (sys.modules[name] for name in ("program", "testing", "wire"))
-exec(program.PRELUDE, program._prelude)
-del program._prelude["__builtins__"]
+program.import_names()
 ours, theirs = socket.socketpair()
 child = os.fork()
 if child == 0:
@@ -85,10 +84,9 @@ print(json.dumps([os.waitstatus_to_exitcode(status), replies]))
 """What the service runs for calls and assertions."""
 
 
-def judge_by_service(sandbox: str, program: str, tests: Tests, budget: ProgramBudget, tolerance: float) -> Verdict:
+def judge_by_service(sandbox: str, program: str, tests: Tests, budget: ProgramBudget) -> Verdict:
     """The verdict of a program that the service ``url:http…`` runs. SandboxError where it does not."""
     service, started = Service(sandbox.removeprefix(PREFIX), budget), time.monotonic()
-    tests = tests.with_tolerance(tolerance)
     if tests.kind == "stdin":
         outcomes = _by_input(service, program, tests, started)
     elif tests.kind == "calls":
@@ -166,13 +164,17 @@ def _by_input(service: Service, program: str, tests: Tests, started: float) -> l
     """What each input led to, None for a test that passed; up to the first failure where the budget says so."""
     outcomes: list[Failure | None] = []
     seconds = tests.seconds or service.budget.seconds
+    before = [inside.before_programs(tests.judge), tests.prelude]
+    if "__future__" in program:  # which has to stand first
+        before = [tests.prelude]
+    source = "\n".join([*filter(None, before), program])
     for given, expected in tests.cases:
         outcome: Failure | None = None
         try:
             if time.monotonic() - started > service.budget.total_seconds:
                 raise Failure("time")
-            text = service.run(f"{tests.prelude}\n{program}" if tests.prelude else program, seconds, given)
-            likeness = compare_outputs(text, expected, tests.tolerance, tests.unordered)
+            text = service.run(source, seconds, given)
+            likeness = compare_outputs(text, expected, tests.tolerance, tests.unordered, tests.judge)
             if likeness != "same":
                 raise Failure("presentation" if likeness == "presentation" else "wrong", f"printed {text[:100]!r}")
         except Failure as failure:
@@ -185,6 +187,7 @@ def _by_input(service: Service, program: str, tests: Tests, started: float) -> l
 
 def _by_calls(service: Service, program: str, tests: Tests) -> list[Failure | None]:
     request = {"mode": "calls", "source": program, "prelude": tests.prelude, "function": tests.function}
+    request["judge"] = tests.judge
     calls = [wire.dump(arguments) for arguments, _ in tests.cases]
     try:
         status, replies = _drive(service, request, calls, None)

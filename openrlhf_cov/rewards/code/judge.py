@@ -117,7 +117,8 @@ class _Judging:
         waited = max(0.0, time.monotonic() - started - ending.seconds)
         self._deadline = min(self._latest, self._deadline + waited)  # it was no time of the program's
         text = ending.stdout.decode(errors="replace")
-        match compare_outputs(text, expected, self._tests.tolerance, self._tests.unordered):
+        tests = self._tests
+        match compare_outputs(text, expected, tests.tolerance, tests.unordered, tests.judge):
             case "presentation":
                 raise Failure("presentation", f"the right words on other lines: {text[:100]!r}")
             case "different":
@@ -207,7 +208,8 @@ class _Judging:
         return total, outcomes, None
 
     def _request(self, mode: str) -> dict[str, Any]:
-        return {"mode": mode, "source": self._program, "prelude": self._tests.prelude}
+        tests = self._tests
+        return {"mode": mode, "source": self._program, "prelude": tests.prelude, "judge": tests.judge}
 
     def _whole_limits(self) -> Limits:
         """Those of a process that goes through all tests."""

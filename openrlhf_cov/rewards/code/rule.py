@@ -65,15 +65,15 @@ def grade_code(response: str, label: str, config: RewardConfig) -> Grade:
     program = EXTRACTORS[config.code_extract](response)
     if program is None or len(program) > MAX_PROGRAM:
         return _grade(Verdict(status="no_code", passed=0, total=1), None, cached=False)
-    tests = parse_tests(label)
+    tests = parse_tests(label).with_settings(config.code_float_tolerance, config.code_judge)
     budget = budget_of(config)
-    facts = (program, tests.digest, config.code_float_tolerance, config.code_sandbox, asdict(budget))
+    facts = (program, tests.digest, tests.tolerance, tests.judge, config.code_sandbox, asdict(budget))
     key = hashlib.sha256(repr(facts).encode(errors="surrogatepass")).hexdigest()
     verdict = _verdicts.get(key)
     if verdict is not None:
         return _grade(verdict, program, cached=True)
     if config.code_sandbox.startswith(PREFIX):
-        verdict = judge_by_service(config.code_sandbox, program, tests, budget, config.code_float_tolerance)
+        verdict = judge_by_service(config.code_sandbox, program, tests, budget)
     else:
         verdict = _judge_here(program, label, budget, config)
     _verdicts.put(key, verdict)
@@ -118,9 +118,8 @@ def _judge_here(program: str, label: str, budget: ProgramBudget, config: RewardC
     timeout = budget.total_seconds + SLACK_SECONDS
     for attempt in (1, 2):
         try:
-            fields: dict[str, Any] = pool.call(
-                program, label, asdict(budget), config.code_float_tolerance, timeout=timeout
-            )
+            settings = (config.code_float_tolerance, config.code_judge)
+            fields: dict[str, Any] = pool.call(program, label, asdict(budget), *settings, timeout=timeout)
             return Verdict(**fields)
         except WorkerTimeout:
             return Verdict(status="time", passed=0, total=1, seconds=timeout)

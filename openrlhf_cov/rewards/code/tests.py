@@ -8,9 +8,11 @@ A label is JSON. Ours is an object with one of
 - ``pytest``: a file of functions ``test_…``,
 
 and, where it needs them, ``prelude`` (Python that runs before the program), ``seconds`` (CPU time for a test),
-``unordered`` (lines, or the items of a list, in any order) and ``tolerance``. Read as well: an object with ``inputs``,
-``outputs`` and maybe ``fn_name`` (APPS, TACO, Eurus-2-RL-Code, PRIME); a list of statements (MBPP, AceCode); a list of
-objects with ``input`` and ``output`` (LiveCodeBench).
+``unordered`` (lines, or the items of a list, in any order), ``tolerance`` and ``judge`` (a key of
+``comparison.JUDGES``: how outputs are compared, and what a program finds imported; "exact" where none is named). Read
+as well: an object with ``inputs``, ``outputs`` and maybe ``fn_name`` (APPS, TACO, Eurus-2-RL-Code, PRIME; judged as by
+APPS); a list of statements (MBPP, AceCode); a list of objects with ``input`` and ``output`` (judged as by
+LiveCodeBench).
 """
 
 import hashlib
@@ -20,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
+from openrlhf_cov.rewards.code.comparison import JUDGES, Judge
 from openrlhf_cov.rewards.code.written import check_file, check_prelude, check_statements
 
 Kind = Literal["stdin", "calls", "asserts", "pytest"]
@@ -32,7 +35,10 @@ OPTIONS = {
     "unordered": bool,
     "tolerance": (int, float),
     "unwrap": bool,
+    "judge": str,
 }
+OF_LABEL = "label"
+"""--code_judge: the judge that the label names, or that of the data set whose form the label has."""
 MAX_CASES = 10_000
 """Tests of one problem; more are a mistake in the data."""
 MAX_SECONDS = 3600.0
@@ -53,11 +59,15 @@ class Tests:
     unordered: bool = False
     tolerance: float = 0.0
     unwrap: bool = False
+    judge: Judge = "exact"
     digest: str = ""
 
-    def with_tolerance(self, tolerance: float) -> "Tests":
-        """These tests, comparing numbers with the tolerance of the settings where they have none of their own."""
-        return replace(self, tolerance=self.tolerance or tolerance)
+    def with_settings(self, tolerance: float, judge: str = OF_LABEL) -> "Tests":
+        """Return these tests with the settings of a run.
+
+        A ``tolerance`` is for tests that have none of their own; a ``judge`` other than ``OF_LABEL`` is for all tests.
+        """
+        return replace(self, tolerance=self.tolerance or tolerance, judge=self.judge if judge == OF_LABEL else judge)
 
 
 @lru_cache(maxsize=512)
@@ -71,6 +81,24 @@ def parse_tests(label: str) -> Tests:
     return replace(tests, digest=hashlib.sha256(label.encode(errors="surrogatepass")).hexdigest())
 
 
+def with_judge(label: str, judge: str) -> str:
+    """Return a label that names ``judge``.
+
+    A label is returned as it is if it names a judge, has the form that stands for ``judge``, holds assertions, which
+    need no judge, or cannot be read.
+    """
+    try:
+        content = json.loads(label)
+        own = _own_form(content)
+    except (ValueError, RecursionError):  # the check of labels says what is wrong with it
+        return label
+    compares_outputs = "stdin" in own or "calls" in own
+    names_judge = isinstance(content, dict) and "judge" in content
+    if not compares_outputs or names_judge or own.get("judge") == judge:
+        return label
+    return json.dumps((content if isinstance(content, dict) else own) | {"judge": judge})
+
+
 def _own_form(content: Any) -> dict[str, Any]:
     """The forms of the datasets as ours."""
     if isinstance(content, list) and content and all(isinstance(each, str) for each in content):
@@ -81,12 +109,13 @@ def _own_form(content: Any) -> dict[str, Any]:
             raise ValueError(f"a test has no {missing[0]!r}")
         if any(each.get("testtype", "stdin") != "stdin" for each in content):
             raise ValueError("tests of a function need its name: calls and function, or fn_name")
-        return {"stdin": [[each["input"], each["output"]] for each in content]}
+        return {"stdin": [[each["input"], each["output"]] for each in content], "judge": "livecodebench"}
     if not isinstance(content, dict):
         raise ValueError("tests are an object, a list of statements, or a list of inputs and outputs")
     if "inputs" not in content:
         return content
     options = {name: value for name, value in content.items() if name not in ("inputs", "outputs", "fn_name")}
+    options.setdefault("judge", "apps")
     inputs, outputs = content["inputs"], content.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs):
         raise ValueError("inputs and outputs are lists of one length")
@@ -105,6 +134,8 @@ def _parse(content: dict[str, Any]) -> Tests:
     for name, value in content.items():
         if name != kind and (name not in OPTIONS or not isinstance(value, OPTIONS[name])):
             raise ValueError(f"{name!r} is no option of tests, or its value {value!r:.60} is none")
+    if content.get("judge", "exact") not in JUDGES:
+        raise ValueError(f"judge is one of {', '.join(JUDGES)}, got {content['judge']!r:.60}")
     for name in ("seconds", "tolerance"):
         if not 0 <= content.get(name, 0) < math.inf:
             raise ValueError(f"{name} is a finite number of at least 0, got {content[name]}")

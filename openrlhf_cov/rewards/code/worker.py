@@ -10,10 +10,11 @@ from openrlhf_cov.rewards.code.tests import parse_tests
 _sandbox = Sandbox()
 
 
-def verdict_of(program: str, label: str, budget: dict[str, Any], tolerance: float) -> dict[str, Any]:
+def verdict_of(program: str, label: str, budget: dict[str, Any], tolerance: float, judged_by: str) -> dict[str, Any]:
     """The fields of the verdict about a program. A sandbox that has broken is replaced once."""
     global _sandbox
-    tests, limits = parse_tests(label).with_tolerance(tolerance), ProgramBudget(**budget)
+    tests = parse_tests(label).with_settings(tolerance, judged_by)
+    limits = ProgramBudget(**budget)
     try:
         return asdict(judge(_sandbox, program, tests, limits))
     except SandboxError:

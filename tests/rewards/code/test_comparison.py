@@ -1,6 +1,7 @@
 """Which outputs and values are the ones that a test expects."""
 
 import math
+import time
 from collections import Counter, namedtuple
 from decimal import Decimal
 from fractions import Fraction
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.rewards.code.comparison import Unlike, compare_outputs, read_value, same_value
+from openrlhf_cov.rewards.code.comparison import JUDGES, Unlike, compare_outputs, read_value, same_value
 from openrlhf_cov.rewards.code.inside import wire
 
 
@@ -50,6 +51,103 @@ def test_outputs(output, expected, likeness):
 )
 def test_outputs_with_a_tolerance(output, expected, likeness):
     assert compare_outputs(output, expected, tolerance=1e-6) == likeness
+
+
+def accepting(output, expected):
+    """The judges that take the output for the expected one."""
+    return {judge for judge in JUDGES if compare_outputs(output, expected, judge=judge) == "same"}
+
+
+ALL = {"exact", "plain", "livecodebench", "apps", "prime"}
+BY_NUMBER = ALL - {"exact"}
+NEAR = {"apps", "prime"}
+
+
+@pytest.mark.parametrize(
+    ("output", "expected", "judges"),
+    [
+        ("3\n", "3", ALL),
+        ("3.0", "3", BY_NUMBER),
+        ("0.50", "0.5", BY_NUMBER),
+        ("1  2", "1 2", BY_NUMBER),
+        ("+3 -0 1e3 .5 2.", "3 0 1000 0.5 2", BY_NUMBER),
+        ("007", "7", BY_NUMBER),
+        ("a  b", "a b", BY_NUMBER - {"livecodebench"}),  # a line with words is a text to that judge
+        ("Case 1: 0.50", "Case 1: 0.5", BY_NUMBER - {"livecodebench"}),
+        ("1\n\n2", "1\n2", NEAR),  # empty lines
+        ("0.333333", "0.333334", NEAR),
+        ("1e-9", "0", NEAR),  # within 1e-8
+        ("5.0000001", "5", NEAR),
+        ("2.00001", "2", NEAR),
+        # 1e-5 of an expected whole number is too much: it can be guessed by its first digits
+        ("1000000.9", "1000000", set()),
+        ("1000001", "1000000", set()),
+        ("123456.7", "123457", set()),
+        ("1000000.9", "1000000.5", NEAR),
+        ("0.0004", "0.0", set()),  # three decimals are not enough
+        ("50000000000000000", "50000000000000001", set()),
+        ("50000000000000000.0", "50000000000000001", set()),
+        ("4", "3", set()),
+        ("2 1", "1 2", set()),  # APPS compares sets of words in the end
+        ("1 1 2", "1 2", set()),
+        ("3\n3", "3", set()),
+        ("3\nmore", "3", set()),
+        ("3 4", "3", set()),
+        ("", "3", set()),
+        ("Yes", "YES", set()),
+        ("1\n2", "1 2", set()),
+        # what is no finite number in ASCII digits equals its own spelling alone
+        ("nan", "nan", ALL),
+        ("nan", "3", set()),
+        ("NaN", "nan", set()),
+        ("inf", "1e308", set()),
+        ("1e400", "inf", set()),
+        ("Infinity", "inf", set()),
+        ("1e999999999", "1e999999998", set()),
+        ("1_0", "10", set()),
+        ("３", "3", set()),
+        ("0x3", "3", set()),
+        ("1e400", "2e400", set()),
+        ("3j", "3", set()),
+        ("True", "1", set()),
+    ],
+)
+def test_outputs_by_the_rule_of_each_judge(output, expected, judges):
+    assert accepting(output, expected) == judges
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False), st.decimals(allow_nan=False, allow_infinity=False))
+def test_numbers_are_equal_to_the_judges_where_python_says_so(one, other):
+    for judge in ("plain", "livecodebench"):
+        # exponents of more than six digits are no numbers to us
+        if all(abs(each.as_tuple().exponent) < 10**5 for each in (one, other)):
+            assert (compare_outputs(f"{one}", f"{other}", judge=judge) == "same") == (one == other)
+        assert compare_outputs(f"{one:f}" if abs(one.adjusted()) < 50 else f"{one}", f"{one}", judge=judge) == "same"
+
+
+@pytest.mark.parametrize("judge", JUDGES)
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("9" * 4_000_000, "9" * 3_999_999 + "8"),
+        ("1e999999 " * 100_000, "2e999999 " * 100_000),
+        ("1 " * 1_000_000, "2 " * 1_000_000),
+        ("0." + "0" * 2_000_000 + "1", "0"),
+        ("1\n" * 1_000_000, "1.0\n" * 999_999),
+    ],
+    ids=["digits", "exponents", "words", "zeros", "lines"],
+)
+def test_huge_outputs_take_little_time(judge, output, expected):
+    started = time.process_time()
+    compare_outputs(output, expected, judge=judge)
+    assert time.process_time() - started < 10.0
+
+
+def test_judges_with_the_other_options():
+    assert compare_outputs("2.0\n1\n", "1\n2\n", unordered=True, judge="plain") == "same"
+    assert compare_outputs("0.3334", "0.3333", tolerance=1e-3, judge="livecodebench") == "same"
+    assert compare_outputs("0.3334", "0.3333", judge="livecodebench") == "different"
+    assert compare_outputs("1 2", "1\n2", judge="apps") == "presentation"
 
 
 def test_outputs_in_any_order():

@@ -32,7 +32,7 @@ def service(monkeypatch):
 
 
 def verdict(service, program, tests, budget=BUDGET):
-    return judge_by_service(service.url, program, parse_tests(json.dumps(tests)), budget, 0.0)
+    return judge_by_service(service.url, program, parse_tests(json.dumps(tests)), budget)
 
 
 @pytest.mark.parametrize(
@@ -116,4 +116,19 @@ def test_nobody_there(monkeypatch):
     monkeypatch.setattr(fusion, "PAUSE_SECONDS", 0.0)
     budget = ProgramBudget(seconds=0.1, total_seconds=0.1, memory_mb=128, output_mb=1)
     with pytest.raises(SandboxError, match="gives no verdict"):
-        judge_by_service("url:http://127.0.0.1:1", "print()", parse_tests('{"stdin": [["", "1"]]}'), budget, 0.0)
+        judge_by_service("url:http://127.0.0.1:1", "print()", parse_tests('{"stdin": [["", "1"]]}'), budget)
+
+
+@pytest.mark.parametrize(
+    ("program", "judge", "status"),
+    [
+        ("print(float(input()) ** 2)", "livecodebench", "passed"),
+        ("print(float(input()) ** 2)", "exact", "wrong"),
+        ("print(deque([int(input()) ** 2])[0])", "livecodebench", "passed"),
+        ("print(deque([int(input()) ** 2])[0])", "apps", "passed"),
+        ("print(deque([int(input()) ** 2])[0])", "exact", "error"),
+        ("from __future__ import annotations\nprint(int(input()) ** 2)", "prime", "passed"),
+    ],
+)
+def test_a_service_judges_as_the_published_judge(service, program, judge, status):
+    assert verdict(service, program, STDIN | {"judge": judge}).status == status

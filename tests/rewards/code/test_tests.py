@@ -39,8 +39,8 @@ def test_our_own_form_with_its_options():
 
 
 def test_the_settings_tolerance_is_for_rows_that_have_none():
-    assert parsed({"stdin": [["1", "2"]]}).with_tolerance(1e-3).tolerance == 1e-3
-    assert parsed({"stdin": [["1", "2"]], "tolerance": 1e-6}).with_tolerance(1e-3).tolerance == 1e-6
+    assert parsed({"stdin": [["1", "2"]]}).with_settings(1e-3).tolerance == 1e-3
+    assert parsed({"stdin": [["1", "2"]], "tolerance": 1e-6}).with_settings(1e-3).tolerance == 1e-6
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,33 @@ from typing import *
 """What the judges of function calls import before a program, and what statements may use."""
 _prelude: dict[str, Any] = {}
 
+OPEN_MODULES = (
+    "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json "
+    "builtins typing"
+).split()
+"""Modules all of whose names the judges of LiveCodeBench and PRIME import before a program."""
+FROM_ALL = "\n".join(
+    [
+        *(f"from {name} import *" for name in OPEN_MODULES),
+        f"import {', '.join(OPEN_MODULES)}".replace(", builtins, typing", ""),
+    ]
+)
+APPS_NAMES = """
+import collections, fractions, heapq, itertools, math, random, sys, time
+from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
+from functools import lru_cache
+from heapq import *
+from itertools import accumulate, combinations, permutations, product
+from math import ceil, cos, exp, fabs, floor, gcd, log, log2, sin, sqrt, tan
+from sys import stdin, stdout
+from typing import List, Tuple
+"""
+BEFORE = {"livecodebench": FROM_ALL, "prime": FROM_ALL, "apps": APPS_NAMES}
+"""Judge -> what it imports before every program. Other judges import nothing for a program that reads its input."""
+RECURSION = {"livecodebench": 50_000, "prime": 600_000}
+"""Judge -> the recursion limit that it sets."""
+_names: dict[str, dict[str, Any]] = {}
+
 
 def warm_up() -> None:
     """Import what programs use."""
@@ -58,8 +85,22 @@ def warm_up() -> None:
         importlib.import_module(name)
     for name in ("exit", "quit"):  # Python's site, which is left out, adds them
         setattr(builtins, name, Quitter(name, "Ctrl-D"))
-    exec(PRELUDE, _prelude)
-    del _prelude["__builtins__"]
+    import_names()
+
+
+def import_names() -> None:
+    """Import what judges give to programs."""
+    for source, names in [(PRELUDE, _prelude), *((BEFORE[judge], _names.setdefault(judge, {})) for judge in BEFORE)]:
+        exec(source, names)
+        del names["__builtins__"]
+
+
+def before_programs(judge: str) -> str:
+    """Return the source of what a judge does before a program that reads its input."""
+    if judge not in BEFORE:
+        return ""
+    limit = f"sys.setrecursionlimit({RECURSION[judge]})" if judge in RECURSION else ""
+    return f"{BEFORE[judge]}\n{limit}"
 
 
 def run() -> int:
@@ -74,7 +115,8 @@ def run() -> int:
     try:
         MODES[request["mode"]](request)
     except SystemExit as end:
-        status = _status_of(end)
+        # the judges that run a program as a function compare its output however it exits
+        status = 0 if request["mode"] == "script" and request.get("judge") in BEFORE else _status_of(end)
     except BaseException as error:  # the program's
         status = _report(error)
     failed = _finish() if request["mode"] == "script" else 0
@@ -107,7 +149,12 @@ def _flush(*streams: TextIO | io.IOBase | None) -> int:
 
 def script(request: dict[str, Any]) -> None:
     """The program from its first line to its last, with its input at descriptor 0."""
-    _run(request, _module("__main__"))
+    module = _module("__main__")
+    builtins.open = _opener(any_file=request.get("judge") in BEFORE)
+    _prepare(request, module)
+    if "open" in vars(module):
+        vars(module)["open"] = builtins.open
+    _run(request, module)
 
 
 def calls(request: dict[str, Any]) -> None:
@@ -117,6 +164,7 @@ def calls(request: dict[str, Any]) -> None:
     with _channel() as channel:
         module = _module(wire.OWNER)
         vars(module).update(_prelude)
+        _prepare(request, module)
         _run(request, module)
         target = _function(module, request["function"])
         for line in channel:
@@ -176,6 +224,30 @@ def _module(name: str) -> ModuleType:
     module.__file__ = FILE
     sys.modules[name] = module
     return module
+
+
+def _prepare(request: dict[str, Any], module: ModuleType) -> None:
+    """Give a program the names and the recursion limit that its judge gives."""
+    judge = request.get("judge", "")
+    vars(module).update(_names.get(judge, {}))
+    if judge in RECURSION:
+        sys.setrecursionlimit(RECURSION[judge])
+
+
+def _opener(any_file: bool) -> Any:
+    """Return ``open`` with the input at /dev/stdin, which the sandbox lacks.
+
+    With ``any_file`` a file that does not exist is the input, too, as it is for judges that replace ``open``.
+    """
+    real = builtins.open
+
+    def open(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
+        reads = isinstance(file, str) and isinstance(mode, str) and mode.startswith("r") and "+" not in mode
+        if reads and (file == "/dev/stdin" or (any_file and not os.path.exists(file))):
+            file = os.dup(0)
+        return real(file, mode, *args, **options)
+
+    return open
 
 
 def _run(request: dict[str, Any], module: ModuleType) -> None:
