@@ -28,7 +28,7 @@ ABSOLUTE = Fraction(1, 10**8)
 MAX_WORD = 400
 """Digits, and powers of ten, of numbers that may be near others; larger ones are beyond any float."""
 NUMBER = re.compile(
-    r"(?P<sign>[+-]?)(?:(?P<whole>[0-9]+)\.?(?P<part>[0-9]*)|\.(?P<only>[0-9]+))(?:[eE](?P<exponent>[+-]?[0-9]{1,6}))?"
+    r"(?P<sign>[+-]?)(?:(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]*))?|\.(?P<only>[0-9]+))(?:[eE](?P<exponent>[+-]?[0-9]{1,6}))?"
 )
 WHOLE = re.compile(r"[+-]?[0-9]+")
 NUMBERS = (int, float, Decimal, Fraction)
