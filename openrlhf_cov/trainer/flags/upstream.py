@@ -45,9 +45,7 @@ class Flag:
         shown = "" if self.default in (None, "") else f" (default: {self.default})"
         choices = None if self.choices is None else list(self.choices)
         help = self.help.replace("%", "%%") + shown
-        parser.add_argument(
-            option, type=self.type, default=self.default, choices=choices, nargs=self.nargs, help=help
-        )
+        parser.add_argument(option, type=self.type, default=self.default, choices=choices, nargs=self.nargs, help=help)
 
 
 PLACEMENT = (
