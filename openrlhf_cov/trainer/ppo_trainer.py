@@ -126,6 +126,7 @@ class StepLogging(InstalledActor):
         complete_logs(rollout_samples)
         number_samples(rollout_samples, first=self.untrained)
         self.untrained += len(rollout_samples)
+        self.args.global_step = global_step  # for balanced_in_parts: upstream calls it with the flags alone
         status, global_step = super().train_step(rollout_samples, global_step)
         if "entropy/mean" in status:
             status |= self.law.add(status["entropy/mean"], status["reward"])
