@@ -46,8 +46,10 @@ def parse_args() -> SimpleNamespace:
     for warning in normalise(args):
         logger.warning(warning)
     if args.use_ms:
-        from modelscope.utils.hf_util import patch_hub
-
+        try:
+            from modelscope.utils.hf_util import patch_hub
+        except ImportError as error:
+            raise UsageError(f"--use_ms needs ModelScope ({error}); run `pip install modelscope`") from error
         patch_hub()
     if not args.dry_run_gpu_memory:
         cpu_host.adapt(args)

@@ -29,7 +29,7 @@ GROUP_OF_ONE = [
 
 
 def test_a_combination_that_upstream_refuses_is_a_usage_error(parse_nested):
-    with pytest.raises(UsageError, match="--rollout.n_samples_per_prompt 1: .*group_norm.*use at least 2"):
+    with pytest.raises(UsageError, match=r"--rollout.n_samples_per_prompt 1: .*group_norm.*use at least 2"):
         parse_nested(*GROUP_OF_ONE)
 
 
@@ -75,6 +75,12 @@ def test_a_command_line_that_cannot_be_written_is_a_usage_error(tmp_path):
     (tmp_path / "command.txt").mkdir()
     with pytest.raises(UsageError, match=rf"--ckpt.output_dir {tmp_path}: command.txt cannot be written \(Is a dir"):
         train_ppo_ray._write_command(str(tmp_path))
+
+
+def test_modelscope_is_asked_for(monkeypatch, parse_nested):
+    monkeypatch.setitem(sys.modules, "modelscope", None)  # its import fails
+    with pytest.raises(UsageError, match=r"--use_ms needs ModelScope .*pip install modelscope"):
+        parse_nested("--reward.remote_url", "reward.py", "--vllm.num_engines", "1", "--use_ms")
 
 
 def test_another_openrlhf_is_refused_before_its_flags_are_declared(monkeypatch, refused):
