@@ -47,7 +47,7 @@ def parse_args() -> SimpleNamespace:
         logger.warning(warning)
     if args.use_ms:
         try:
-            from modelscope.utils.hf_util import patch_hub
+            from modelscope.utils.hf_util import patch_hub  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise UsageError(f"--use_ms needs ModelScope ({error}); run `pip install modelscope`") from error
         patch_hub()
