@@ -86,6 +86,18 @@ def test_the_settings_of_a_run_are_those_of_its_flags(evaluate_flags, tmp_path, 
     assert (sums.samples, sums.temperature, sums.max_tokens, sums.problems, sums.complete) == (3, 0.6, 24, 2, False)
 
 
+def test_the_settings_that_grade_are_recorded_and_kept_by_a_regrade(evaluate_flags, tmp_path, words):
+    grading = {"--code_judge": "plain", "--code_float_tolerance": "0.001", "--code_timeout": "3"}
+    flags = [*words(evaluate_flags | grading), "--thinking_markers", "[THINK]", "[/THINK]"]
+    assert evaluate.main(flags) == 0
+    for again in ([], ["--code_judge", "apps"]):
+        if again:
+            assert evaluate.main(["--output", str(tmp_path / "run"), "--regrade", *again]) == 0
+        settings = read_settings(tmp_path / "run")
+        assert settings.thinking_markers == ("[THINK]", "[/THINK]")
+        assert (settings.code_judge, settings.code_float_tolerance) == (again[-1] if again else "plain", 0.001)
+
+
 def test_chat_is_the_servers_own_template_around_the_plain_prompt(evaluate_flags, openai_server, tmp_path, words):
     assert evaluate.main(words(evaluate_flags | {"--template": "chat"})) == 0
     assert read_settings(tmp_path / "run").template == "chat"
