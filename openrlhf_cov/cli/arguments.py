@@ -132,6 +132,7 @@ class CovArgumentParser(Parser):
                 "as published, or your own"
             )
         self._check_counts(args)
+        self._name_all_linear(args)
         self._check_sampling(args, given)
         self._check_evaluation(args, given)
         if not any(getattr(args, name) for name in REWARD_FLAGS):
@@ -145,6 +146,19 @@ class CovArgumentParser(Parser):
             self.error("--vllm.num_engines is missing: rollouts come from vLLM; use at least 1")
         for fault in range_faults(vars(args)):
             self.error(fault)
+
+    def _name_all_linear(self, args: argparse.Namespace) -> None:
+        """Give PEFT its word for all linear layers as a string; as a list, it would be the name of a layer."""
+        modules = getattr(args, "ds.lora.target_modules")
+        if isinstance(modules, list) and "all-linear" in modules:
+            if len(modules) > 1:
+                self.error(
+                    f"--ds.lora.target_modules {' '.join(modules)}: all-linear stands for all linear layers but the "
+                    "output head; give it alone, or name layers"
+                )
+            setattr(args, "ds.lora.target_modules", "all-linear")
+        elif not modules:
+            self.error("--ds.lora.target_modules is empty; name layers such as q_proj v_proj, or drop it")
 
     def _check_sampling(self, args: argparse.Namespace, given: set[str]) -> None:
         """Refuse what dynamic sampling, or the reward, would ignore."""
