@@ -171,6 +171,13 @@ class CovArgumentParser(Parser):
                 self.error(f"--{name} only applies with --algo.dynamic_filtering_enable; drop it or add that")
             if name.startswith("code_") and not reads_programs:
                 self.error(f"--{name} only applies to --reward_source code or row, got {source}; drop it or set one")
+        if getattr(args, "train.agent_func_path"):
+            if "reward.remote_url" in given:
+                self.error("--reward.remote_url has no effect with --train.agent_func_path; drop one of the two")
+            for setting in fields(RewardConfig):
+                flag = setting.metadata["flag"] or setting.name
+                if setting.name in given and not benchmarks:
+                    self.error(f"--{flag} has no effect with --train.agent_func_path, which gives rewards; drop it")
         generated, batch = getattr(args, "rollout.vllm_generate_batch_size"), getattr(args, "rollout.batch_size")
         if filters and generated not in (None, batch):
             self.error(

@@ -111,8 +111,10 @@ def test_the_transfer_sends_merged_weights_in_buckets(monkeypatch):
     monkeypatch.setattr(weight_transfer, "BUCKET_BYTES", 2000)
 
     class Sender:
-        sent: list = []
         start = finish = staticmethod(lambda: None)
+
+        def __init__(self):
+            self.sent = []
 
         def send(self, named):
             self.sent.extend(named)
