@@ -89,10 +89,11 @@ def _mixture_faults(data: SimpleNamespace) -> Iterator[str]:
         probabilities = [float(word) for word in data.prompt_probs.split(",")]
     except ValueError:
         probabilities = []
-    if len(probabilities) != count or min(probabilities) < 0 or not math.isclose(sum(probabilities), 1, abs_tol=1e-8):
+    add_up = math.isclose(sum(probabilities), 1, abs_tol=1e-8)
+    if len(probabilities) != count or min(probabilities) < 0 or not add_up:
         yield (
-            f"--data.prompt_probs {data.prompt_probs}: give one probability for each of the {counted(count, 'data set')}"
-            " of --data.prompt_dataset, separated by commas, with a sum of 1"
+            f"--data.prompt_probs {data.prompt_probs}: give one probability for each of the "
+            f"{counted(count, 'data set')} of --data.prompt_dataset, separated by commas, with a sum of 1"
         )
 
 

@@ -41,3 +41,20 @@ def test_lora_trains_exports_and_resumes(run_trainer, task, tmp_path, ray):
     assert [line["step"] for line in resumed.metrics] == [3]
     again = load_file(broken / "model.safetensors")
     assert all(torch.equal(again[name], after[name]) for name in after)
+
+
+@pytest.mark.long
+def test_lora_on_two_ranks_with_zero_3_in_half_precision(run_trainer, task, tmp_path, ray):
+    folder = tmp_path / "run"
+    two_ranks = "--actor.num_gpus_per_node 2 --ref.num_gpus_per_node 2 --train.micro_batch_size 16 --ds.zero_stage 3"
+    lora = "--ds.lora.rank 4 --ds.lora.target_modules q_proj v_proj --ds.lora.dropout 0.1 --ds.param_dtype bf16"
+    flags = [*task.flags(folder), *f"{two_ranks} {lora} --actor.adam.lr 1e-2".split(), *MISMATCH]
+    run = run_trainer(flags, folder, ray)
+    assert [line["step"] for line in run.metrics] == [1, 2, 3]
+    assert all(abs(line["vllm_kl"]) < 1e-2 for line in run.metrics)  # bf16 rounds to 0.4 %
+
+    before, after = load_file(task.model / "model.safetensors"), load_file(folder / "model.safetensors")
+    assert after.keys() == before.keys()
+    for name, weight in before.items():
+        adapted = "q_proj.weight" in name or "v_proj.weight" in name
+        assert torch.equal(after[name], weight.bfloat16()) is not adapted
