@@ -150,6 +150,12 @@ class RunConfig(Settings):
         choices=("skip", "stop"),
         flag="train.on_nan",
     )
+    allow_changed: str = setting(
+        "",
+        "names of settings, separated by commas, that may differ from those of the checkpoint that --ckpt.load_enable "
+        "continues from; the refusal of a resume gives them. data: begin with the first prompt of the new data",
+        flag="ckpt.allow_changed",
+    )
     placement_timeout: float = setting(
         0.0,
         "seconds to wait for room in Ray; 0: 20, or 1800 where an autoscaler has to add nodes first",

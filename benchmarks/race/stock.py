@@ -4,8 +4,11 @@ Engines and OpenMP are as vLLM and OpenRLHF leave them, with ``RACE_TUNED=1`` as
 """
 
 import argparse
+import ast
 import os
 from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -35,11 +38,13 @@ def prepare() -> None:
 
 
 def parse_args() -> SimpleNamespace:
-    """Upstream's flags, parsed and checked by upstream's main block; in fp32, which is no choice of theirs."""
-    from openrlhf_cov.trainer.ray.seams import upstream_main
-
+    """Parse and check the flags with OpenRLHF's own main block, and train in fp32, which it has no flag for."""
+    path = Path(find_spec("openrlhf.cli").origin).with_name("train_ppo_ray.py")
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    (main,) = [node for node in module.body if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)]
+    main_block = compile(ast.Module(body=main.body, type_ignores=[]), str(path), "exec")
     parsed: list[SimpleNamespace] = []
-    exec(upstream_main(), {"__name__": "__main__", "argparse": argparse, "datetime": datetime, "train": parsed.append})
+    exec(main_block, {"__name__": "__main__", "argparse": argparse, "datetime": datetime, "train": parsed.append})
     parsed[0].ds.param_dtype = "fp32"
     return parsed[0]
 

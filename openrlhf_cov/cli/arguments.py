@@ -23,6 +23,7 @@ from openrlhf_cov.models.method import CORRECT, SLOTS, UNCLIPPED
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.trainer.flags.upstream import add_upstream_arguments
 from openrlhf_cov.utils.terminal import Parser
 
 CLIP_RANGE_FLAGS = ("actor.eps_clip", "actor.eps_clip_low_high")
@@ -78,15 +79,16 @@ PROTOCOL_FLAGS = ("eval.n_samples_per_prompt", "eval.temperature")
 
 
 class CovArgumentParser(Parser):
-    """Upstream's parser with our flags: stands in for ``argparse.ArgumentParser`` while upstream declares its own."""
+    """The parser of ``train_ppo_ray``: every flag of OpenRLHF and every flag of ours."""
 
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, prog="train_ppo_ray", **kwargs)
+    def __init__(self) -> None:
+        super().__init__(prog="train_ppo_ray")
+        add_upstream_arguments(self)
+        self.declare()
 
     def parse_args(self, args=None, namespace=None) -> argparse.Namespace:
-        """Add our flags, parse, and check them against each other."""
+        """Parse the flags and check them against each other."""
         argv = sys.argv[1:] if args is None else list(args)
-        self.declare()
         parsed = super().parse_args(argv, namespace)
         if parsed.dry_run_gpu_memory:
             self.set_defaults(**self.gpu_host_defaults)
@@ -95,7 +97,7 @@ class CovArgumentParser(Parser):
         return parsed
 
     def declare(self) -> None:
-        """Add our flags and the defaults of this host to the flags declared so far."""
+        """Add our flags, and the defaults of this host for flags of OpenRLHF."""
         (param_dtype,) = (action for action in self._actions if action.dest == "ds.param_dtype")
         param_dtype.choices = [*(param_dtype.choices or ()), "fp32"]
         self.gpu_host_defaults = {name: self.get_default(name) for name in cpu_host.FLAG_DEFAULTS}

@@ -3,11 +3,13 @@
 What is called faults gives one line for each that there is; the others raise UsageError with the first.
 """
 
+import difflib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import SimpleNamespace
+from typing import Any
 
 from openrlhf.utils.logging_utils import init_logger
 from transformers import AutoConfig
@@ -17,7 +19,7 @@ from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.sizing.flag_sizes import process_groups, processes
 from openrlhf_cov.sizing.prose import counted
 from openrlhf_cov.sizing.updates import update_unit, usable_groups
-from openrlhf_cov.trainer import checkpoints
+from openrlhf_cov.trainer import checkpoints, run_record
 from openrlhf_cov.utils.metrics_log import METRICS_FILE
 
 logger = init_logger(__name__)
@@ -79,6 +81,36 @@ def check_checkpoints(args: SimpleNamespace) -> None:
             f"choose a new folder{_or_resume(folder)}"
         )
     _require_writable("--ckpt.path", folder)
+
+
+def check_settings(args: SimpleNamespace, rows: Any) -> None:
+    """Check that a resumed run has the settings, data and models of its checkpoint, or that changes were accepted.
+
+    The record of this run is attached to ``args`` for its own checkpoints; ``rows`` are those of the training data.
+    """
+    allowed = run_record.parse_names(args.allow_changed)
+    if allowed and not args.ckpt.load_enable:
+        raise UsageError(f"--ckpt.allow_changed {args.allow_changed} only applies with --ckpt.load_enable; drop it")
+    record = run_record.record_of(args, rows)
+    for name in allowed:
+        if name not in record:
+            close = difflib.get_close_matches(name, record, n=1)
+            advice = f"did you mean {close[0]}?" if close else "give a name that the refusal of the resume gives"
+            raise UsageError(f"--ckpt.allow_changed {name}: a resume does not compare this; {advice}")
+    found = checkpoints.saved_settings(args) if args.ckpt.load_enable else None
+    changed: list[str] = []
+    if found is not None:
+        path, saved = found
+        changed = run_record.changed_names(saved, record)
+        if any(name not in allowed for name in changed):
+            accepting = f"--ckpt.allow_changed {','.join(changed)}"
+            raise UsageError(
+                f"--ckpt.load_enable: {path} was made with {run_record.describe_changes(changed, saved, record)}; "
+                f"resume with the former settings, or accept the new ones with {accepting}"
+            )
+        if changed:
+            logger.warning(f"--ckpt.allow_changed: {run_record.describe_changes(changed, saved, record)}")
+    run_record.attach(args, record, data_changed=run_record.DATA in changed)
 
 
 def find_weights(folder: Path) -> list[Path]:

@@ -98,7 +98,7 @@ def _mixture_faults(data: SimpleNamespace) -> Iterator[str]:
 
 
 def _reward_faults(args: SimpleNamespace) -> Iterator[str]:
-    """Only one source of rewards is read; values are normalized for reward models and critics alone."""
+    """Only one source of rewards is read, and none can be normalized."""
     reward = args.reward
     if args.train.agent_func_path and reward.model_name_or_path:
         yield "--reward.model_name_or_path has no effect with --train.agent_func_path, which gives rewards; drop it"
@@ -107,10 +107,10 @@ def _reward_faults(args: SimpleNamespace) -> Iterator[str]:
             f"--reward.model_name_or_path {reward.model_name_or_path} has no effect with --reward.remote_url, which "
             "takes its place; drop one of the two"
         )
-    if reward.normalize_enable and reward.remote_url and not args.critic.model_name_or_path:
+    if reward.normalize_enable:
         yield (
-            "--reward.normalize_enable has no effect with --reward.remote_url: OpenRLHF normalizes what reward models "
-            "and critics say, not other rewards; drop it"
+            "--reward.normalize_enable is not supported: transformers 5 does not load the mean and the deviation that "
+            "OpenRLHF would normalize with, and values would be divided by what stands in memory; drop it"
         )
 
 

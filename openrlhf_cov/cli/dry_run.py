@@ -13,6 +13,7 @@ from openrlhf_cov.sizing import conditions, prose
 from openrlhf_cov.sizing.flag_sizes import model_names, step_of
 from openrlhf_cov.sizing.model_shape import KNOWN, ModelShape, shape_of_config
 from openrlhf_cov.utils.json_lines import parse_object
+from openrlhf_cov.utils.prompts import prompts_ids
 from openrlhf_cov.utils.terminal import say
 
 PROMPTS_TO_MEASURE = 1000
@@ -119,7 +120,7 @@ def _prompt_lengths(args: SimpleNamespace, rows: Any, tokenizer: Any) -> list[in
     """Tokens of the first prompts, with the template that the flags name; none if they cannot be written."""
     prompts = rows[: min(PROMPTS_TO_MEASURE, len(rows))][args.data.input_key]
     try:
-        return [len(tokenizer(_written(args, prompt, tokenizer))["input_ids"]) for prompt in prompts]
+        return [len(ids) for ids in prompts_ids([_written(args, prompt, tokenizer) for prompt in prompts], tokenizer)]
     except Exception:  # a chat template is code; bad prompts have been reported
         return []
 

@@ -14,6 +14,7 @@ from openrlhf_cov.evaluation import benchmarks
 from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_module
 from openrlhf_cov.sizing import conditions
 from openrlhf_cov.sizing.model_shape import shape_of_config
+from openrlhf_cov.trainer.checkpoints import uses_checkpoints
 from openrlhf_cov.utils.json_lines import parse_object
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,11 @@ def check(
         check_run.check_checkpoints(args)
     if not args.dry_run:
         check_data.check_strategy(args)
-    return _check_inputs(args, attempt, ask_tokenizer)
+    rows = _check_inputs(args, attempt, ask_tokenizer)
+    if rows is not None and uses_checkpoints(args):
+        with attempt():
+            check_run.check_settings(args, rows)
+    return rows
 
 
 def _check_inputs(args: SimpleNamespace, attempt: Callable[[], AbstractContextManager], ask_tokenizer: bool) -> Any:

@@ -1,13 +1,12 @@
-"""``python -m openrlhf_cov.cli.train_ppo_ray``: upstream's command line and training, with our flags and losses.
+"""``python -m openrlhf_cov.cli.train_ppo_ray``: train with OpenRLHF's flags and ours.
 
-Upstream's own main block declares and checks its flags, with our parser class in place of argparse's. Then inputs and
-cluster are checked, the seams are installed, and upstream's ``train(args)`` runs.
+The flags are parsed and completed, inputs and cluster are checked, the seams are installed, and upstream's
+``train(args)`` runs.
 """
 
-import argparse
+import logging
 import os
 import sys
-from datetime import datetime
 from functools import partial
 from types import SimpleNamespace
 
@@ -17,6 +16,7 @@ from openrlhf_cov.cli.program import program
 from openrlhf_cov.errors import RunStopped, StoppedBySignal, UsageError
 from openrlhf_cov.rewards.limits import REWARD_TOKEN
 from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.trainer.flags.normalise import normalise
 from openrlhf_cov.utils import garbage_collection
 from openrlhf_cov.utils.command import COMMAND_FILE, write_command
 from openrlhf_cov.utils.ray_here import protect_own_ray
@@ -25,25 +25,35 @@ from openrlhf_cov.utils.terminal import clean_logs, refuse
 
 NAME = "train_ppo_ray"
 
+logger = logging.getLogger(__name__)
+
 
 def parse_args() -> SimpleNamespace:
-    """Parsed flags of ``sys.argv`` as upstream nests them (``args.actor.adam.lr``); exits with one line if wrong."""
-    from openrlhf_cov.trainer.ray.seams import upstream_main
+    """Parse and check the flags of ``sys.argv``.
 
-    parsed: list[SimpleNamespace] = []
-    namespace = {
-        "__name__": "__main__",
-        "argparse": SimpleNamespace(ArgumentParser=CovArgumentParser, Namespace=argparse.Namespace),
-        "datetime": datetime,
-        "train": parsed.append,
-    }
-    try:
-        exec(upstream_main(), namespace)
-    except AssertionError as error:
-        raise UsageError(str(error) or "upstream refused the combination of flags") from error
-    if not parsed[0].dry_run_gpu_memory:
-        cpu_host.adapt(parsed[0])
-    return parsed[0]
+    Returns:
+        The flags as OpenRLHF nests them: ``args.actor.adam.lr``.
+
+    Raises:
+        SystemExit: A flag is unknown or has a wrong value; one line on stderr says which.
+        UsageError: A combination of flags cannot train.
+    """
+    parsed = CovArgumentParser().parse_args()
+    # This import takes seconds (torch and transformers), so --help and wrong flags are answered before it.
+    from openrlhf.utils.config import hierarchize
+
+    args = hierarchize(parsed)
+    for warning in normalise(args):
+        logger.warning(warning)
+    if args.use_ms:
+        try:
+            from modelscope.utils.hf_util import patch_hub  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise UsageError(f"--use_ms needs ModelScope ({error}); run `pip install modelscope`") from error
+        patch_hub()
+    if not args.dry_run_gpu_memory:
+        cpu_host.adapt(args)
+    return args
 
 
 @program(NAME)

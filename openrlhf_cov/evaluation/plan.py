@@ -11,7 +11,7 @@ from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.evaluation.benchmarks import Benchmark, Protocol, Sampling
 from openrlhf_cov.evaluation.data import Problem, load_problems, ungradable
 from openrlhf_cov.evaluation.records import STRICT, AskedProblem, BenchmarkSettings, Count, Key
-from openrlhf_cov.utils.prompts import check_asks, get_template
+from openrlhf_cov.utils.prompts import check_asks, get_template, prompts_ids
 from openrlhf_cov.utils.seeds import seed_of
 
 
@@ -107,16 +107,16 @@ def make_plan(
         settings.append(_settings(benchmark, sampling_of(protocol, benchmark, overrides), problems, complete))
         asked += [AskedProblem.of(benchmark.name, problem) for problem in problems]
         texts = [write(problem.problem, tokenizer) for problem in problems]
-        prompts += zip(texts, _tokens(benchmark.name, texts, template, tokenizer), strict=True)
+        prompts += zip(texts, _tokens(benchmark.name, texts, tokenizer), strict=True)
     return EvaluationPlan(tuple(settings), tuple(asked), tuple(prompts))
 
 
-def _tokens(benchmark: str, texts: list[str], template: str, tokenizer: Any) -> list[tuple[int, ...] | None]:
-    """Tokens of each prompt; the tokenizer adds its own special tokens, except to a chat template, which has them."""
+def _tokens(benchmark: str, texts: list[str], tokenizer: Any) -> list[tuple[int, ...] | None]:
+    """Return the tokens of each prompt, the same as in a rollout; None without a tokenizer."""
     if tokenizer is None:
         return [None] * len(texts)
     try:
-        return list(map(tuple, tokenizer(texts, add_special_tokens=template != "chat")["input_ids"]))
+        return list(map(tuple, prompts_ids(texts, tokenizer)))
     except Exception as error:  # a tokenizer raises what it likes
         raise UsageError(
             f"{benchmark}: the tokenizer of the model cannot write its problems ({reason_of(error)}); take another "

@@ -38,6 +38,7 @@ from openrlhf_cov.models.window import ALONE, Window, plan_step
 from openrlhf_cov.rewards.addition import EOS_TOKEN
 from openrlhf_cov.tiny_task.tokenizer import PAD_TOKEN
 from openrlhf_cov.utils.metrics import MetricBuffer
+from openrlhf_cov.utils.prompts import prompts_ids
 
 ENDS = (EOS_TOKEN, PAD_TOKEN)
 
@@ -268,7 +269,7 @@ class Lab:
         self, asked: Sequence[Question], each: int, generator: torch.Generator | None, min_p: float | None = None
     ) -> tuple[Tensor, Samples]:
         """Prompts (N, P) and ``each`` samples of every one (N * each, A), greedy ones without a generator."""
-        prompts = torch.tensor([self.tokenizer.encode(problem.prompt) for problem in asked])
+        prompts = torch.tensor(prompts_ids([problem.prompt for problem in asked], self.tokenizer))
         return prompts, sample(self.model, prompts, self.task.tokens, generator, self.eos, self.pad, each, min_p)
 
     def _right(self, samples: Samples, asked: Sequence[Question], each: int) -> Tensor:

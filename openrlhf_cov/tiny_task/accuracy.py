@@ -14,6 +14,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from openrlhf_cov.utils.prompts import prompts_ids
+
 
 @dataclass(frozen=True)
 class PolicyScore:
@@ -90,7 +92,7 @@ def _generation_config(
 def _generate(
     model: Any, tokenizer: PreTrainedTokenizerBase, prompts: list[str], settings: GenerationConfig
 ) -> _Rollout:
-    encoded = tokenizer(prompts, return_tensors="pt", padding=True)
+    encoded = tokenizer.pad({"input_ids": prompts_ids(prompts, tokenizer)}, return_tensors="pt")
     output = model.generate(**encoded, generation_config=settings)
     ids = output.sequences[:, encoded["input_ids"].size(1) :]
     log_probs = torch.stack(output.logits, dim=1).float().log_softmax(dim=-1)  # (B, A, V), untouched by temperature

@@ -34,6 +34,8 @@ ROLLOUTS = "data_loader_state_dict"
 """Upstream's entry of the client states for what the controller alone needs: ``CheckpointedLoader.state_dict``."""
 ROLLOUTS_FILE = "rollouts.pt"
 """File of a policy's checkpoint that holds it, megabytes of tensors, once."""
+SETTINGS = "settings"
+"""Entry of ``RUN_FILE`` for what determines a run (``run_record.record_of``)."""
 NO_LIMIT = 10**9
 
 Writer = Callable[..., None]
@@ -239,6 +241,22 @@ def _describe_lora(lora: Any) -> str:
     return f"rank {lora.rank}, alpha {lora.alpha}, {shown}"
 
 
+def saved_settings(args: Any) -> tuple[Path, dict[str, Any]] | None:
+    """Return the checkpoint of the policy that these flags continue from, and what determined its run.
+
+    Return None where there is no such checkpoint, or where an earlier version or upstream wrote it.
+    """
+    folder = checkpoint_folder(args, "actor")
+    tag = tag_to_restore(args, folder) or pointed_to(folder)
+    if tag is None or not (folder / tag / RUN_FILE).is_file():
+        return None
+    try:
+        saved = parse_object((folder / tag / RUN_FILE).read_bytes()).get(SETTINGS)
+    except ValueError:
+        return None  # differences() has reported it
+    return (folder / tag, saved) if isinstance(saved, dict) else None
+
+
 def point_back(folder: Path, tag: str) -> None:
     """Let ``latest`` name the checkpoint that a run goes on from, where a newer one had no counterpart.
 
@@ -289,10 +307,14 @@ def _remove(path: Path, reason: str) -> None:
 
 
 class CheckpointedLoader:
-    """A data loader whose state includes that of the generator that draws from it."""
+    """A data loader whose state includes that of the generator that draws from it.
 
-    def __init__(self, loader: Any, generator: Any) -> None:
+    With ``restart`` the data is not that of the checkpoint, and begins with its first prompt.
+    """
+
+    def __init__(self, loader: Any, generator: Any, restart: bool = False) -> None:
         self.loader, self.generator = loader, generator
+        self.restart = restart
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -306,6 +328,10 @@ class CheckpointedLoader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from both; a checkpoint of upstream has the state of the loader alone."""
+        if self.restart:
+            if "generator" in state:
+                self.generator.restart(state["generator"])
+            return
         self.loader.load_state_dict(state.get("loader", state))
         if "generator" in state:
             self.generator.load_state_dict(state["generator"])

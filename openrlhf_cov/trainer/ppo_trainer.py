@@ -30,6 +30,7 @@ from openrlhf_cov.trainer.rollouts import (
     failed_rewards,
     of_scores,
 )
+from openrlhf_cov.trainer.run_record import DATA_CHANGED
 from openrlhf_cov.trainer.sample_info import SAMPLE_ID
 from openrlhf_cov.trainer.shared_argument import share
 from openrlhf_cov.trainer.stopping import Ending, ending, stop_requested
@@ -90,6 +91,8 @@ class StepLogging(InstalledActor):
         self.kl_ctl.value = states.get(KL_COEF, self.kl_ctl.value)
         self.law = RunningLaw()
         self.law.load_state_dict(states.get(LAW))
+        if getattr(self.args, DATA_CHANGED, False):  # the new data has all of its episodes
+            states["episode"] = states["total_consumed_prompts"] = 0
         self.restored = {name: states[name] for name in CLIENT_STATES}
         folder = Path(self.args.ckpt.output_dir)
         self.metrics_log = MetricsLog(folder / METRICS_FILE, resumed_step=states["global_step"])
@@ -126,6 +129,7 @@ class StepLogging(InstalledActor):
         complete_logs(rollout_samples)
         number_samples(rollout_samples, first=self.untrained)
         self.untrained += len(rollout_samples)
+        self.args.global_step = global_step  # for balanced_in_parts: upstream calls it with the flags alone
         status, global_step = super().train_step(rollout_samples, global_step)
         if "entropy/mean" in status:
             status |= self.law.add(status["entropy/mean"], status["reward"])
@@ -212,7 +216,8 @@ class CheckpointedRollouts(InstalledActor):
         torch.manual_seed(strategy.args.train.seed)  # the data loader draws the seed of its order when it is made
         super().__init__(pretrain, strategy, *args, **kwargs)
         self.samples_generator.tokenizer = share(self.samples_generator.tokenizer)
-        self.prompts_dataloader = CheckpointedLoader(self.prompts_dataloader, self.samples_generator)
+        restart = getattr(strategy.args, DATA_CHANGED, False)
+        self.prompts_dataloader = CheckpointedLoader(self.prompts_dataloader, self.samples_generator, restart)
 
 
 class CheckedBroadcast(BasePPOTrainer):

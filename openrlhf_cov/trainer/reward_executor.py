@@ -6,12 +6,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from openrlhf.utils.agent import AgentExecutorBase, SingleTurnAgentExecutor
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards.loading import load_reward_module
 from openrlhf_cov.rewards.pool import shared_pool
+from openrlhf_cov.utils.prompts import prompt_ids
 
 logger = init_logger(__name__)
 
@@ -19,14 +21,51 @@ ERROR_METRIC = "reward/error_frac"
 SECONDS_BETWEEN_WARNINGS = 60.0
 
 
+class PromptTokenizer:
+    """The tokenizer that one call of upstream's executors gets: the first text that it tokenizes is the prompt.
+
+    Upstream tokenizes every text without special tokens. Here the prompt has those of ``prompt_ids``; texts after the
+    first, such as the answers of an environment in a rollout of several turns, are tokenized as upstream asks.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._has_prompt = False
+
+    def __call__(self, text: Any, **settings: Any) -> Any:
+        # Images expand to tokens of their own, which the processor of the model inserts.
+        if self._has_prompt or "images" in settings:
+            self._has_prompt = True
+            return self._tokenizer(text=text, **settings)
+        self._has_prompt = True
+        return {"input_ids": torch.tensor([prompt_ids(text, self._tokenizer)])}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+
+class MultiTurnExecutor(AgentExecutorBase):
+    """Upstream's ``MultiTurnAgentExecutor`` whose first observation has the special tokens of a prompt."""
+
+    def __init__(self, executor: AgentExecutorBase) -> None:
+        self._executor = executor
+
+    async def execute(
+        self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None
+    ) -> dict[str, Any]:
+        """Return upstream's output of one conversation."""
+        tokenizer = PromptTokenizer(hf_tokenizer)
+        return await self._executor.execute(prompt, label, sampling_params, max_length, tokenizer, llm_engine, images)
+
+
 class RewardExecutor(AgentExecutorBase):
     """Upstream's ``SingleTurnAgentExecutor`` with a reward for every response.
 
     Differs from upstream: a reward that raises is counted (``reward/error_frac`` is 1 for that response, its score 0,
     its reward ``reward_incorrect``) and logged, at most once a minute for each kind of error; the query is the prompt
-    as it was given plus the decoded response; a response that hit the length limit gets the ``truncated_rewards`` of
-    the reward function, if it gives any, and the score 0, unless ``reward_keep_truncated``. A module with
-    ``make_reward_func(config)`` gets the settings of the run.
+    as it was given plus the decoded response; the tokens of the prompt are those of ``prompt_ids``; a response that
+    hit the length limit gets the ``truncated_rewards`` of the reward function, if it gives any, and the score 0,
+    unless ``reward_keep_truncated``. A module with ``make_reward_func(config)`` gets the settings of the run.
     """
 
     def __init__(self, remote_rm_url: list[str] | str | None, config: RewardConfig) -> None:
@@ -47,7 +86,7 @@ class RewardExecutor(AgentExecutorBase):
     ) -> dict[str, Any]:
         """Upstream's output of one response with ``reward``, ``scores`` and ``extra_logs`` as floats."""
         output = await self._generator.execute(
-            prompt, label, sampling_params, max_length, hf_tokenizer, llm_engine, images
+            prompt, label, sampling_params, max_length, PromptTokenizer(hf_tokenizer), llm_engine, images
         )
         if not self._endpoints:
             return output

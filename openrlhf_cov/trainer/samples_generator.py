@@ -148,6 +148,15 @@ class CovSamplesGenerator(SamplesGenerator):
         if self.prompts_drawn >= len(self.prompts_dataloader) * self.args.train.num_episodes:
             self._dataloader_iter = iter(())  # the loader, whose pass has ended, would begin another one
 
+    def restart(self, state: dict[str, Any]) -> None:
+        """Begin with the first prompt of data that is not that of ``state_dict``; only the count of rollouts stays."""
+        _, batches, _ = state["numbers"]
+        self.batches = max(1, batches)
+        if waiting := len(state["groups"]):
+            logger.warning(
+                f"rollouts: {waiting} groups that waited are left out; their prompts are of the former data"
+            )
+
     def _fill(self, **generate_kwargs) -> tuple[int, bool]:
         """Every group that is drawn, until the buffer holds a batch: (prompts drawn, end of data)."""
         if self._missing() <= 0:

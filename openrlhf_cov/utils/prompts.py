@@ -1,6 +1,6 @@
-"""The exact texts that models are asked with. Nothing else in the package holds a piece of one (pure)."""
+"""The exact texts and token ids that models are asked with. Nothing else in the package makes one (pure)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,8 +29,7 @@ def qwen(problem: str, tokenizer: Any = None, instruction: str = BOXED) -> str:
 def chat(problem: str, tokenizer: Any = None) -> str:
     """The tokenizer's own chat template around one user message: the problem, a newline, the instruction.
 
-    The text has the special tokens of the template; tokenize it without adding others. The instruction is no system
-    message, which some templates refuse. Raises UsageError without a chat template.
+    The instruction is no system message, which some templates refuse. Raises UsageError without a chat template.
     """
     if getattr(tokenizer, "chat_template", None) is None:
         raise UsageError("--template chat: the model's tokenizer has no chat template; use qwen-boxed or plain")
@@ -78,3 +77,38 @@ def check_asks(template: str, *, program: bool, what: str) -> None:
 def template_text(name: str, tokenizer: Any = None) -> str:
     """The text of a template with ``{problem}`` where the problem goes, to be stored with the results."""
     return get_template(name)("{problem}", tokenizer)
+
+
+def prompt_ids(text: str, tokenizer: Any) -> list[int]:
+    """Return the token ids of one prompt, as ``prompts_ids``."""
+    return prompts_ids([text], tokenizer)[0]
+
+
+def prompts_ids(texts: Sequence[str], tokenizer: Any) -> list[list[int]]:
+    """Return the token ids of prompts: the one way to token ids for rollouts, evaluations, the lab and dry runs.
+
+    The special tokens that the tokenizer puts before a text, such as BOS, are added unless the text already begins
+    with them, as the text of most chat templates does. The tokens that it puts after a text, such as EOS, are left
+    out: a response follows.
+
+    Args:
+        texts: Whole prompts, with their template.
+        tokenizer: A Hugging Face tokenizer, or a processor that holds one.
+    """
+    if not texts:
+        return []
+    if hasattr(tokenizer, "image_processor"):
+        tokenizer = tokenizer.tokenizer
+    bare = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    full = tokenizer(list(texts), add_special_tokens=True)["input_ids"]
+    return [_with_prefix(list(ids), list(with_special)) for ids, with_special in zip(bare, full, strict=True)]
+
+
+def _with_prefix(ids: list[int], with_special: list[int]) -> list[int]:
+    """Return ``ids`` behind the special tokens that stand before them in ``with_special``."""
+    # Post-processors have no interface that lists their tokens; the place of the text shows which come before it.
+    for start in range(len(with_special) - len(ids) + 1):
+        if with_special[start : start + len(ids)] == ids:
+            overlap = next(n for n in range(start, -1, -1) if ids[:n] == with_special[start - n : start])
+            return with_special[: start - overlap] + ids
+    return ids

@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +13,6 @@ from openrlhf_cov.cli import dry_run, packages, train_ppo_ray
 from openrlhf_cov.cli.arguments import CovArgumentParser
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.ray.seams import upstream_main
 
 cpu_host.install()
 
@@ -43,28 +41,12 @@ CONFIG = {
 }
 
 
-class Parsed(Exception):
-    """Carries the flags as our parser leaves them, before upstream's checks."""
-
-
-class StoppingParser(CovArgumentParser):
-    def parse_args(self, args=None, namespace=None):
-        raise Parsed(super().parse_args(args, namespace))
-
-
 @pytest.fixture
-def parse(monkeypatch) -> Callable[..., argparse.Namespace]:
+def parse() -> Callable[..., argparse.Namespace]:
     """Function (flags...) -> the flat namespace of our parser: ``getattr(args, "actor.eps_clip")``."""
 
     def run(*flags: str) -> argparse.Namespace:
-        monkeypatch.setattr(sys, "argv", ["train_ppo_ray", *REQUIRED, *flags])
-        fake_argparse = SimpleNamespace(ArgumentParser=StoppingParser, Namespace=argparse.Namespace)
-        namespace = {"__name__": "__main__", "argparse": fake_argparse, "datetime": datetime}
-        try:
-            exec(upstream_main(), namespace)
-        except Parsed as parsed:
-            return parsed.args[0]
-        raise AssertionError("upstream did not parse")
+        return CovArgumentParser().parse_args([*REQUIRED, *flags])
 
     return run
 

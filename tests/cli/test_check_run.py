@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_cov.cli import check_run
+from openrlhf_cov.errors import UsageError
 
 GAE = {"--algo.advantage.estimator": "gae"}
 
@@ -391,3 +392,131 @@ def test_k1_as_a_loss_is_refused(refusal, check):
     check({}, "--algo.kl.use_loss", "--algo.kl.init_coef", "1e-3", "--algo.kl.unbiased_gradient")
     check({}, "--algo.kl.use_loss", "--algo.kl.init_coef", "0")
     check({}, "--algo.kl.init_coef", "1e-3")  # in the reward, where k1 is right
+
+
+@pytest.fixture
+def resumed(inputs, parse_nested, tmp_path):
+    """Function (changes, flags...): resume from a checkpoint of the inputs with some of them changed; the flags."""
+    from openrlhf_cov.cli import preflight
+
+    def words(changes=()):
+        return [str(word) for pair in (inputs | dict(changes)).items() for word in pair]
+
+    def run(changes=(), *extra):
+        flags = parse_nested(*words(changes), "--ckpt.load_enable", *extra)
+        preflight.check(flags)
+        return flags
+
+    first = parse_nested(*words(), "--ckpt.save_steps", "5")
+    preflight.check(first)
+    inputs |= checkpointed(tmp_path, {"ranks": 1, "settings": json.loads(json.dumps(first.run_record))})
+    return run
+
+
+def changed_data(inputs, write_rows, tmp_path):
+    """Other prompts under the same path."""
+    write_rows(tmp_path / "train.jsonl", [{"input": f"{i}-{i}=", "label": "0"} for i in range(4)])
+
+
+def changed_weights(inputs, write_rows, tmp_path):
+    (tmp_path / "model" / "model.safetensors").write_text("changes")
+
+
+def changed_template(inputs, write_rows, tmp_path):
+    (tmp_path / "model" / "tokenizer_config.json").write_text('{"chat_template": "x"}')
+
+
+def changed_reward(inputs, write_rows, tmp_path):
+    (tmp_path / "reward.py").write_text((tmp_path / "reward.py").read_text() + "\n# stricter\n")
+
+
+FILES = [
+    (changed_data, "data"),
+    (changed_weights, "model"),
+    (changed_template, "tokenizer"),
+    (changed_reward, "reward_function"),
+]
+
+
+@pytest.mark.parametrize(("change", "name"), FILES)
+def test_a_resume_with_other_files_is_refused_until_it_is_accepted(
+    resumed, inputs, write_rows, tmp_path, change, name
+):
+    assert resumed().data_changed is False
+    change(inputs, write_rows, tmp_path)
+    with pytest.raises(UsageError) as refused:
+        resumed()
+    message = str(refused.value)
+    assert f"was made with {name} " in message
+    assert message.endswith(f"accept the new ones with --ckpt.allow_changed {name}")
+    assert resumed({}, "--ckpt.allow_changed", name).data_changed is (name == "data")
+
+
+CHANGED_FLAGS = [
+    ({"--train.batch_size": 8}, "train.batch_size 4 (this run: 8)"),
+    ({"--actor.adam.lr": 1e-3}, "actor.adam.lr 1e-06 (this run: 0.001)"),
+    ({"--reward_source": "gsm8k"}, "reward_source math (this run: gsm8k)"),
+    ({"--reward_format": "any"}, "reward_format boxed (this run: any)"),
+    ({"--data.input_template": "Q: {}"}, "data.input_template null (this run: Q: {})"),
+    ({"--train.seed": 7}, "train.seed 42 (this run: 7)"),
+    ({"--cov_type": "clip_cov"}, "cov_type none (this run: clip_cov)"),
+]
+
+
+@pytest.mark.parametrize(("changes", "said"), CHANGED_FLAGS)
+def test_a_resume_with_other_settings_names_them(resumed, changes, said):
+    with pytest.raises(UsageError) as refused:
+        resumed(changes)
+    message = str(refused.value)
+    assert said in message
+    accepted = message.rpartition("--ckpt.allow_changed ")[2]
+    assert resumed(changes, "--ckpt.allow_changed", accepted).data_changed is False
+
+
+def test_every_difference_is_in_one_line_and_all_have_to_be_accepted(resumed, inputs, write_rows, tmp_path):
+    changed_data(inputs, write_rows, tmp_path)
+    changes = {"--train.seed": 7}
+    for accepted in ((), ("--ckpt.allow_changed", "data")):
+        with pytest.raises(UsageError) as refused:
+            resumed(changes, *accepted)
+        assert "\n" not in str(refused.value)
+        assert str(refused.value).endswith("--ckpt.allow_changed data,train.seed")
+    assert resumed(changes, "--ckpt.allow_changed", "data,--train.seed").data_changed is True
+
+
+FREE_CHANGES = [
+    {"--train.num_episodes": 9, "--actor.lr_scheduler": "constant"},
+    {"--rollout_limit": 9},
+    {"--ckpt.save_steps": 7},
+    {"--ckpt.output_dir": "elsewhere"},
+    {"--vllm.num_engines": 2},
+    {"--train.micro_batch_size": 2},
+    {"--logger.logging_steps": 3},
+    {"--eval.temperature": 0.1},
+]
+
+
+@pytest.mark.parametrize("changes", FREE_CHANGES, ids=lambda changes: next(iter(changes)))
+def test_what_does_not_determine_a_run_may_change(resumed, tmp_path, changes):
+    if "--ckpt.output_dir" in changes:
+        changes = {"--ckpt.output_dir": tmp_path / changes["--ckpt.output_dir"]}
+    accepted = ["--ckpt.allow_changed", "actor.lr_scheduler"] if "--actor.lr_scheduler" in changes else []
+    resumed(changes, *accepted)
+
+
+def test_more_episodes_change_a_schedule_of_the_learning_rate(resumed):
+    with pytest.raises(UsageError, match=r"train\.num_episodes 1 \(this run: 9\)"):
+        resumed({"--train.num_episodes": 9})
+
+
+def test_a_checkpoint_of_an_earlier_version_has_no_settings_and_is_continued(check, tmp_path):
+    check(checkpointed(tmp_path, {"ranks": 1}), "--ckpt.load_enable")
+
+
+def test_names_that_cannot_be_accepted_are_refused(resumed):
+    with pytest.raises(UsageError, match=r"allow_changed train\.batchsize: .*did you mean train\.batch_size"):
+        resumed({}, "--ckpt.allow_changed", "train.batchsize")
+
+
+def test_changes_are_accepted_on_a_resume_alone(refusal):
+    assert "only applies with --ckpt.load_enable" in refusal({}, "--ckpt.allow_changed", "data")

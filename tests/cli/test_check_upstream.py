@@ -29,7 +29,7 @@ LORA = ("--ds.lora.rank", "8")
         ),
         ("--data.prompt_probs 0.9", "--data.prompt_probs 0.9: give one probability"),
         ("--data.prompt_probs all", "--data.prompt_probs all: give one probability"),
-        ("--reward.normalize_enable", "--reward.normalize_enable has no effect with --reward.remote_url"),
+        ("--reward.normalize_enable", "--reward.normalize_enable is not supported"),
         ("--reward.model_name_or_path m", "--reward.model_name_or_path m has no effect with --reward.remote_url"),
     ],
 )

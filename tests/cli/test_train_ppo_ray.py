@@ -6,7 +6,6 @@ import pytest
 
 from openrlhf_cov.cli import packages, train_ppo_ray
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.trainer.ray import seams
 
 
 def test_flags_are_nested_as_upstream_nests_them(parse_nested):
@@ -30,40 +29,29 @@ GROUP_OF_ONE = [
 
 
 def test_a_combination_that_upstream_refuses_is_a_usage_error(parse_nested):
-    with pytest.raises(UsageError, match="group_norm requires n_samples_per_prompt > 1"):
+    with pytest.raises(UsageError, match=r"--rollout.n_samples_per_prompt 1: .*group_norm.*use at least 2"):
         parse_nested(*GROUP_OF_ONE)
 
 
 def test_main_prints_one_line(monkeypatch, refused):
     monkeypatch.setattr(sys, "argv", ["train_ppo_ray", *GROUP_OF_ONE])
     line = refused(train_ppo_ray.main)
-    assert line == "train_ppo_ray: error: group_norm requires n_samples_per_prompt > 1\n"
+    assert line.startswith("train_ppo_ray: error: --rollout.n_samples_per_prompt 1: ")
+    assert line.endswith("use at least 2\n")
 
 
 def test_main_without_a_reward_is_one_line(monkeypatch, refused):
-    # upstream's own checks would take the name of the missing reward model apart: AttributeError
     monkeypatch.setattr(sys, "argv", ["train_ppo_ray", "--vllm.num_engines", "1"])
     line = refused(train_ppo_ray.main)
     assert "--reward." in line
 
 
-def raising(error):
-    def main_block():
-        raise error
-
-    return main_block
-
-
-def test_another_error_of_upstreams_checks_is_not_a_missing_reward(monkeypatch):
-    monkeypatch.setattr(seams, "upstream_main", raising(AttributeError("'NoneType' object has no attribute 'split'")))
-    with pytest.raises(AttributeError, match="split"):
-        train_ppo_ray.main()
-
-
 def test_a_missing_package_is_one_line(monkeypatch, refused):
-    monkeypatch.setattr(seams, "upstream_main", raising(ModuleNotFoundError("No module named 'deepspeed'")))
+    monkeypatch.setattr(sys, "argv", ["train_ppo_ray", "--reward.remote_url", "reward.py", "--vllm.num_engines", "1"])
+    monkeypatch.setitem(sys.modules, "openrlhf.utils.config", None)  # its import fails
     line = refused(train_ppo_ray.main)
-    assert line.startswith("train_ppo_ray: error: No module named 'deepspeed'; install all of requirements.txt")
+    assert line.startswith("train_ppo_ray: error: import of openrlhf.utils.config halted")
+    assert line.endswith("install all of requirements.txt (requirements-cpu.txt on a host without a GPU)\n")
 
 
 def test_main_checks_before_it_starts_ray(monkeypatch, refused, tmp_path):
@@ -89,13 +77,18 @@ def test_a_command_line_that_cannot_be_written_is_a_usage_error(tmp_path):
         train_ppo_ray._write_command(str(tmp_path))
 
 
-def test_another_openrlhf_is_refused_before_its_source_is_read(monkeypatch, refused):
+def test_modelscope_is_asked_for(monkeypatch, parse_nested):
+    monkeypatch.setitem(sys.modules, "modelscope", None)  # its import fails
+    with pytest.raises(UsageError, match=r"--use_ms needs ModelScope .*pip install modelscope"):
+        parse_nested("--reward.remote_url", "reward.py", "--vllm.num_engines", "1", "--use_ms")
+
+
+def test_another_openrlhf_is_refused_before_its_flags_are_declared(monkeypatch, refused):
     monkeypatch.setattr(packages, "OPENRLHF", "0.0.1")
-    monkeypatch.setattr(seams, "upstream_main", raising(AssertionError("not to be read")))
     monkeypatch.setattr(sys, "argv", ["train_ppo_ray"])
     assert "--allow_openrlhf_version" in refused(train_ppo_ray.main)
     monkeypatch.setattr(sys, "argv", ["train_ppo_ray", "--allow_openrlhf_version"])
-    assert "not to be read" in refused(train_ppo_ray.main)
+    assert "--vllm.num_engines is missing" in refused(train_ppo_ray.main)
 
 
 def nested(url, key=None):

@@ -1,48 +1,25 @@
-"""Every flag of upstream, with its name, default, type and choices, and our own beside them."""
+"""Every flag of OpenRLHF, with its name, default, type and choices, and our own beside them."""
 
 import argparse
 import ast
 from dataclasses import fields
-from datetime import datetime
-from types import SimpleNamespace
 
 import pytest
+from upstream_flags import declared_by_upstream
 
 from openrlhf_cov.cli.arguments import GROUPS, CovArgumentParser
 from openrlhf_cov.cli.flag_ranges import INTERVALS, POSITIVE, RANGES
 from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.ray.seams import upstream_main
 
 OUR_FIELDS = [field for config in GROUPS.values() for field in fields(config)]
 
 
-class Declared(Exception):
-    """Upstream has declared its flags and wants to parse them; carries the parser."""
-
-
-def declare(base):
-    """The parser of class ``base`` as upstream's main block leaves it, before anything is parsed."""
-
-    class Capturing(base):
-        def parse_args(self, *args, **kwargs):
-            raise Declared(self)
-
-    namespace = {
-        "__name__": "__main__",
-        "argparse": SimpleNamespace(ArgumentParser=Capturing, Namespace=argparse.Namespace),
-        "datetime": SimpleNamespace(now=lambda: datetime(2025, 5, 28)),  # two defaults hold the time of day
-        "train": None,
-    }
-    with pytest.raises(Declared) as declared:
-        exec(upstream_main(), namespace)
-    return declared.value.args[0]
-
-
 def flags(parser):
-    """{dest: everything that argparse knows about the flag}."""
+    """{first option: everything that argparse knows about the flag}. Two options may have one destination."""
     return {
-        action.dest: {
+        action.option_strings[0].removeprefix("--"): {
+            "dest": action.dest,
             "options": action.option_strings,
             "default": action.default,
             "type": action.type,
@@ -58,15 +35,15 @@ def flags(parser):
 
 @pytest.fixture(scope="module")
 def upstream_flags():
-    return flags(declare(argparse.ArgumentParser))
+    declared = flags(declared_by_upstream())
+    declared["logger.wandb.run_name"].pop("default")  # the time of day
+    return declared
 
 
 @pytest.fixture(params=[False, True], ids=["gpu_host", "cpu_host"])
 def our_flags(request, monkeypatch):
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: request.param)
-    parser = declare(CovArgumentParser)
-    parser.declare()
-    return request.param, flags(parser)
+    return request.param, flags(CovArgumentParser())
 
 
 def test_upstream_has_its_flags(upstream_flags):
@@ -90,12 +67,12 @@ def test_every_upstream_flag_is_ours_unchanged(upstream_flags, our_flags):
 
 def test_our_own_flags_are_the_fields_of_the_config(upstream_flags, our_flags):
     _, ours = our_flags
-    assert ours.keys() - upstream_flags.keys() == {field.name for field in OUR_FIELDS}
+    assert ours.keys() - upstream_flags.keys() == {field.metadata["flag"] or field.name for field in OUR_FIELDS}
 
 
 @pytest.mark.parametrize("field", OUR_FIELDS, ids=lambda field: field.name)
 def test_a_flag_has_the_default_of_its_field(our_flags, field):
-    flag = our_flags[1][field.name]
+    flag = our_flags[1][field.metadata["flag"] or field.name]
     assert flag["default"] == field.default
     assert flag["options"] == [f"--{field.metadata['flag'] or field.name}"]
     if isinstance(field.default, bool):
@@ -111,8 +88,7 @@ def test_a_flag_has_the_default_of_its_field(our_flags, field):
 
 def test_help_shows_every_flag(our_flags, monkeypatch):
     monkeypatch.setattr(cpu_host, "is_cpu_host", lambda: our_flags[0])
-    parser = declare(CovArgumentParser)
-    parser.declare()
+    parser = CovArgumentParser()
     text = parser.format_help()  # a lone percent sign in a help text would raise
     assert all(option in text for flag in our_flags[1].values() for option in flag["options"])
 
@@ -135,11 +111,11 @@ def settings_read(tree):
             code = ast.unparse(node)
             for root in ("args.", "self.args.", "strategy.args."):
                 if code.startswith(root):
-                    yield code.removeprefix(root)
+                    yield code.removeprefix(root).removesuffix(".split")  # a method of the value
 
 
 def test_the_settings_we_read_are_flags(ours, our_flags):
-    known = set(our_flags[1])
+    known = {flag["dest"] for flag in our_flags[1].values()}
     known |= {dest.rsplit(".", i)[0] for dest in known for i in (1, 2, 3)}  # groups, e.g. args.actor
     paths = ["cli/preflight.py", "cli/train_ppo_ray.py"]
     paths += [path for path in ours.paths() if path.startswith(("cli/check_", "trainer/"))]

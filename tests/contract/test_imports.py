@@ -62,11 +62,16 @@ def test_arguments_are_parsed_without_a_heavy_import(ours):
         assert not foreign_imports(top) & (HEAVY | {"torch", "transformers"}), path
 
 
-def test_package_init_files_are_empty(ours):
+def test_package_init_files_hold_no_code(ours):
     inits = [path for path in ours.paths() if path.endswith("__init__.py")]
     assert len(inits) >= 6
-    # but for the registry: a method is a file and a line there
-    assert [path for path in inits if (ours.root / path).read_text()] == ["models/methods/__init__.py"]
+    # A docstring may say what belongs in the package. The registry of the methods alone is code.
+    with_code = [path for path in inits if any(not is_docstring(node) for node in ours.tree(path).body)]
+    assert with_code == ["models/methods/__init__.py"]
+
+
+def is_docstring(node):
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def test_only_the_host_module_asks_about_devices(ours):

@@ -1,7 +1,6 @@
 """What upstream's code does around our seams: the names it looks up late, and how it calls what we put in place."""
 
 import ast
-import builtins
 
 import pytest
 
@@ -23,32 +22,6 @@ def local_imports(node):
 def arguments(call):
     """(positional arguments, keyword names) as written; ``**x`` is the keyword None."""
     return [ast.unparse(arg) for arg in call.args], [keyword.arg for keyword in call.keywords]
-
-
-def main_block(upstream):
-    (main,) = (
-        node
-        for node in upstream.tree(TRAIN[0]).body
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'"
-    )
-    return ast.Module(body=main.body, type_ignores=[])
-
-
-def test_the_main_block_uses_no_name_we_do_not_supply(upstream):
-    block = main_block(upstream)
-    bound = names(block, ast.Store) | {name for name, _ in local_imports(block)}
-    assert names(block) - bound - set(dir(builtins)) == {"argparse", "datetime", "train"}
-
-
-def test_the_main_block_parses_once_and_trains_last(upstream):
-    block = main_block(upstream)
-    parsers = [node for node in ast.walk(block) if isinstance(node, ast.Attribute) and node.attr == "parse_args"]
-    assert [ast.unparse(node) for node in parsers] == ["parser.parse_args"]
-    assert [ast.unparse(node) for node in block.body if "argparse" in names(node)] == [
-        "parser = argparse.ArgumentParser()"
-    ]
-    assert ast.unparse(block.body[-1]) == "train(args)"
-    assert ("hierarchize", "openrlhf.utils.config.hierarchize") in local_imports(block)
 
 
 MODEL_ACTORS = {

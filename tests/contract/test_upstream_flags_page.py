@@ -1,13 +1,12 @@
 """docs/upstream_flags.md names every flag of upstream, and its tests exist and use the flag."""
 
-import argparse
 import re
 from functools import cache
 from pathlib import Path
 
 import pytest
 from flag_uses import flags_used_by
-from test_flags import declare
+from upstream_flags import declared_by_upstream
 
 PAGE = Path(__file__).parents[2] / "docs" / "upstream_flags.md"
 ROW = re.compile(r"\| `(--[^`]+)` \| (tested|refused|untested) \| (.+) \|")
@@ -16,14 +15,16 @@ ROW = re.compile(r"\| `(--[^`]+)` \| (tested|refused|untested) \| (.+) \|")
 @cache
 def rows() -> dict[str, tuple[str, str]]:
     """Return {flag: (status, what the page says)}."""
-    found = [match.groups() for line in PAGE.read_text(encoding="utf-8").splitlines() if (match := ROW.fullmatch(line))]
+    found = [
+        match.groups() for line in PAGE.read_text(encoding="utf-8").splitlines() if (match := ROW.fullmatch(line))
+    ]
     flags = [flag for flag, _, _ in found]
     assert len(flags) == len(set(flags)), "a flag has two rows"
     return {flag: (status, why) for flag, status, why in found}
 
 
 def upstream_options() -> set[str]:
-    actions = declare(argparse.ArgumentParser)._actions
+    actions = declared_by_upstream()._actions
     return {option for action in actions for option in action.option_strings if option.startswith("--")} - {"--help"}
 
 

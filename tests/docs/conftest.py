@@ -10,10 +10,8 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cache, cached_property
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -153,29 +151,13 @@ def _raise_declared(parser, *args, **kwargs):
 def parser_of(module: str) -> argparse.ArgumentParser:
     """The parser of ``openrlhf_cov.cli.<module>``, complete; that of the trainer without upstream's checks."""
     if module == "train_ppo_ray":
-        return _trainer_parser()
+        return CovArgumentParser()
     main = importlib.import_module(f"openrlhf_cov.cli.{module}").main
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(argparse.ArgumentParser, "parse_args", _raise_declared)
         with pytest.raises(Declared) as declared:
             main()
     return declared.value.args[0]
-
-
-def _trainer_parser() -> argparse.ArgumentParser:
-    from openrlhf_cov.trainer.ray.seams import upstream_main
-
-    class Capturing(CovArgumentParser):
-        def parse_args(self, args=None, namespace=None):
-            raise Declared(self)
-
-    fake_argparse = SimpleNamespace(ArgumentParser=Capturing, Namespace=argparse.Namespace)
-    namespace = {"__name__": "__main__", "argparse": fake_argparse, "datetime": datetime, "train": None}
-    with pytest.raises(Declared) as declared:
-        exec(upstream_main(), namespace)
-    (parser,) = declared.value.args
-    parser.declare()
-    return parser
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,7 @@ def test_partial_rollouts_with_a_critic_and_a_reward_model(run_trainer, task, tm
         --train.async_enable --train.partial_rollout_enable --train.async_queue_size 2
         --algo.advantage.estimator gae --algo.advantage.lambd 0.95 --algo.advantage.gamma 0.99
         --critic.model_name_or_path {task.model} --critic.num_gpus_per_node 1 --critic.save_value_network
-        --critic.adam.lr 1e-4 --critic.value_clip 0.2 --critic.max_norm 0.5 --reward.normalize_enable
+        --critic.adam.lr 1e-4 --critic.value_clip 0.2 --critic.max_norm 0.5
         --critic.lr_scheduler constant
     """.split()
     run = run_trainer(flags, folder, ray)

@@ -18,6 +18,7 @@ class Upstream:
         self.experience_maker = SimpleNamespace()
         self.args.on_signal, self.args.on_nan = "checkpoint", "stop"
         self.args.placement_timeout, self.args.allow_openrlhf_version = 20.0, False
+        self.args.allow_changed = ""
         self.kl_ctl = SimpleNamespace(value=0.5)
         self.wandb_logger = self.tensorboard_logger = None
         self.actor_model_group = SimpleNamespace(async_run_method=self.run_on_actors)

@@ -25,7 +25,9 @@ def flags_used_by(test: str) -> set[str]:
     if not file.is_file() or not name.startswith("test_") or name not in _definitions(file):
         raise LookupError(f"{test}: no such test")
     folders = [folder for folder in file.parents if folder == TESTS or TESTS in folder.parents]
-    sources = [_definitions(each) for each in (file, *(folder / "conftest.py" for folder in folders)) if each.is_file()]
+    sources = [
+        _definitions(each) for each in (file, *(folder / "conftest.py" for folder in folders)) if each.is_file()
+    ]
     found: set[str] = set()
     seen: set[str] = set()
     waiting = [name]

@@ -125,6 +125,7 @@ def test_every_sample_has_a_number(tmp_path):
     assert trainer.train_step(samples, 4) == ({"policy_loss": 1.0}, 5)
     name, seen, step = trainer.calls[0]
     assert (name, step) == ("train_step", 4)
+    assert trainer.args.global_step == 4  # dynamic batches are shuffled by seed and step
     assert [info["sample_id"].item() for info in seen] == [0, 1, 2]
     assert [info["reward"].item() for info in seen] == [reward, 0.0, 0.0]  # every sample has every metric
     for info in seen:  # upstream concatenates the entries of one micro-batch: one row per sample

@@ -14,6 +14,7 @@ from openrlhf_cov.trainer.checkpoints import (
     LATEST,
     NO_LIMIT,
     ROLLOUTS_FILE,
+    SETTINGS,
     checkpoint_folder,
     describe_run,
     errors_at_the_end,
@@ -26,6 +27,7 @@ from openrlhf_cov.trainer.checkpoints import (
 from openrlhf_cov.trainer.cpu_adam import replay_bias_corrections
 from openrlhf_cov.trainer.extension_locks import remove_stale_locks
 from openrlhf_cov.trainer.ray.seams import InstalledActor, plain_class
+from openrlhf_cov.trainer.run_record import RECORD
 from openrlhf_cov.trainer.shared_storage import check_restored, check_shared
 
 
@@ -134,6 +136,7 @@ class CheckpointedActor(PreparedNode):
                     noting(_write_rollouts)(folder / name / ROLLOUTS_FILE, rollouts)
 
         run = describe_run(strategy.args, engine.module.config, self.model_name)
+        run[SETTINGS] = getattr(strategy.args, RECORD, None)
         save_whole(save, folder, tag, run, first=first, share=share_over_ranks)
         if first:
             prune(folder, pointed_to(folder), ckpt.max_num, ckpt.max_mem, strategy._read_ckpt_metric)

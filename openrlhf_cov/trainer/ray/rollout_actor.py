@@ -6,6 +6,7 @@ from copy import copy
 from functools import partial
 
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
+from openrlhf.utils.agent import MultiTurnAgentExecutor
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 from vllm.sampling_params import RequestOutputKind
 
@@ -15,7 +16,7 @@ from openrlhf_cov.evaluation.plan import Completion, Request
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray.completions import completion_of, sampling_params
 from openrlhf_cov.trainer.ray.seams import plain_class
-from openrlhf_cov.trainer.reward_executor import RewardExecutor
+from openrlhf_cov.trainer.reward_executor import MultiTurnExecutor, RewardExecutor
 from openrlhf_cov.utils import garbage_collection
 
 
@@ -44,6 +45,9 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
         if agent_func_path is None:
             self.new_executor = partial(RewardExecutor, remote_rm_url, reward_config)
             self.executor = self.new_executor()
+        elif type(self.executor).execute is MultiTurnAgentExecutor.execute:
+            # An executor with a method of its own tokenizes its prompts as its author wants.
+            self.executor = MultiTurnExecutor(self.executor)
         garbage_collection.resume()
 
     async def generate_responses(

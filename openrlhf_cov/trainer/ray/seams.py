@@ -1,17 +1,14 @@
-"""The one place that rebinds names of upstream and of the libraries below it, and reads upstream's main program.
+"""The one place that rebinds names of upstream and of the libraries below it.
 
 ``docs/seams.md`` lists every name and ``tests/contract`` fails when upstream changes one, or when another module of
 ours rebinds one. (What a GPU host has and a CPU host lacks is supplied by ``trainer/cpu_host.py``.)
 """
 
-import ast
 import importlib
 import os
 import sys
 from functools import cache, wraps
-from importlib.util import find_spec
-from pathlib import Path
-from types import CodeType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -71,18 +68,6 @@ ACTOR = {
     "utils.utils": {"convert_to_torch_dtype": "strategy.convert_to_torch_dtype"},
 }
 """The same for what those actors look up."""
-
-
-def upstream_main() -> CodeType:
-    """The body of ``if __name__ == "__main__":`` in upstream's train_ppo_ray, compiled but not run.
-
-    It declares upstream's flags, parses, checks and calls ``train(args)``. Run it in a namespace that supplies
-    ``argparse``, ``datetime`` and ``train``. Upstream's module itself, with vLLM and DeepSpeed, is not imported.
-    """
-    path = Path(find_spec("openrlhf.cli").origin).with_name("train_ppo_ray.py")
-    module = ast.parse(path.read_text(encoding="utf-8"))
-    (main,) = [node for node in module.body if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)]
-    return compile(ast.Module(body=main.body, type_ignores=[]), str(path), "exec")
 
 
 def install_driver(args: SimpleNamespace) -> None:

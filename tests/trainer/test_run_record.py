@@ -1,0 +1,82 @@
+"""What determines a run, and how a checkpoint's record is compared with that of the run that resumes."""
+
+from types import SimpleNamespace
+
+import datasets
+import pytest
+
+from openrlhf_cov.trainer import run_record
+from openrlhf_cov.trainer.checkpoints import CheckpointedLoader
+
+KEYS = SimpleNamespace(input_key="input", label_key="label", image_key=None)
+
+
+def rows(*pairs):
+    return datasets.Dataset.from_list([{"input": prompt, "label": label} for prompt, label in pairs])
+
+
+def test_the_digest_of_data_is_of_prompts_labels_and_order():
+    first, second = ("1+1=", "2"), ("2+2=", "4")
+    expected = run_record.digest_of_rows(rows(first, second), KEYS)
+    assert expected.startswith("2 rows, digest ")
+    assert run_record.digest_of_rows(rows(first, second), KEYS) == expected
+    others = [rows(second, first), rows(first), rows(first, ("2+2=", "5")), rows(first, ("2+2 =", "4"))]
+    assert all(run_record.digest_of_rows(other, KEYS) != expected for other in others)
+
+
+def test_columns_that_a_run_does_not_read_and_names_of_columns_do_not_count():
+    expected = run_record.digest_of_rows(rows(("1+1=", "2")), KEYS)
+    more = datasets.Dataset.from_list([{"question": "1+1=", "answer": "2", "note": "easy"}])
+    keys = SimpleNamespace(input_key="question", label_key="answer", image_key=None)
+    assert run_record.digest_of_rows(more, keys) == expected
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_the_digest_of_a_model_is_of_its_content_and_not_of_its_path(tmp_path, name):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text("{}")
+        (tmp_path / folder / "model.safetensors").write_bytes(b"0" * 100)
+    digest = run_record.digest_of_files(str(tmp_path / "a"), run_record.MODEL_FILES)
+    assert run_record.digest_of_files(str(tmp_path / "b"), run_record.MODEL_FILES) == digest
+    content = (tmp_path / "b" / name).read_bytes()
+    (tmp_path / "b" / name).write_bytes(content[:-1] + b"1")  # of equal size
+    assert run_record.digest_of_files(str(tmp_path / "b"), run_record.MODEL_FILES) != digest
+    assert run_record.digest_of_files("owner/name", run_record.MODEL_FILES) == "owner/name"
+
+
+def test_large_weights_are_read_in_samples(tmp_path, monkeypatch):
+    # 40 bytes in 4 blocks of 4, which begin at 0, 12, 24 and 36: byte 20 is not read, byte 13 is
+    monkeypatch.setattr(run_record, "READ_WHOLE", 10)
+    monkeypatch.setattr(run_record, "BLOCK", 4)
+    monkeypatch.setattr(run_record, "BLOCKS", 4)
+    weights, digests = tmp_path / "model.safetensors", []
+    for place in (None, 20, 13):
+        content = bytearray(40)
+        if place is not None:
+            content[place] = 1
+        weights.write_bytes(content)
+        digests.append(run_record.digest_of_files(str(tmp_path), run_record.MODEL_FILES))
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_settings_that_one_version_does_not_know_do_not_differ():
+    saved = {"train.batch_size": 4, "former": 1, "train.seed": 1}
+    record = {"train.batch_size": 8, "new": 1, "train.seed": 1}
+    assert run_record.changed_names(saved, record) == ["train.batch_size"]
+    line = run_record.describe_changes(["train.batch_size"], saved, record)
+    assert line == "train.batch_size 4 (this run: 8)"
+
+
+def test_other_data_begins_with_its_first_prompt_and_keeps_the_count_of_rollouts(make_generator, step):
+    fresh, _ = make_generator()
+    expected = step(fresh)[0]
+    first, _ = make_generator()
+    for _ in range(2):
+        step(first)
+    state = CheckpointedLoader(first.prompts_dataloader, first).state_dict()
+    second, _ = make_generator()
+    CheckpointedLoader(second.prompts_dataloader, second, restart=True).load_state_dict(state)
+    assert second.prompts_drawn == 0
+    assert second.batches == first.batches == 2
+    assert step(second)[0] == expected
