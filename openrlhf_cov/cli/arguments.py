@@ -134,6 +134,7 @@ class CovArgumentParser(Parser):
                 "as published, or your own"
             )
         self._check_counts(args)
+        self._name_all_linear(args)
         self._check_sampling(args, given)
         self._check_evaluation(args, given)
         if not any(getattr(args, name) for name in REWARD_FLAGS):
@@ -148,6 +149,19 @@ class CovArgumentParser(Parser):
         for fault in range_faults(vars(args)):
             self.error(fault)
 
+    def _name_all_linear(self, args: argparse.Namespace) -> None:
+        """Give PEFT its word for all linear layers as a string; as a list, it would be the name of a layer."""
+        modules = getattr(args, "ds.lora.target_modules")
+        if isinstance(modules, list) and "all-linear" in modules:
+            if len(modules) > 1:
+                self.error(
+                    f"--ds.lora.target_modules {' '.join(modules)}: all-linear stands for all linear layers but the "
+                    "output head; give it alone, or name layers"
+                )
+            setattr(args, "ds.lora.target_modules", "all-linear")
+        elif not modules:
+            self.error("--ds.lora.target_modules is empty; name layers such as q_proj v_proj, or drop it")
+
     def _check_sampling(self, args: argparse.Namespace, given: set[str]) -> None:
         """Refuse what dynamic sampling, or the reward, would ignore."""
         filters, source = getattr(args, "algo.dynamic_filtering_enable"), args.reward_source
@@ -159,6 +173,13 @@ class CovArgumentParser(Parser):
                 self.error(f"--{name} only applies with --algo.dynamic_filtering_enable; drop it or add that")
             if name.startswith("code_") and not reads_programs:
                 self.error(f"--{name} only applies to --reward_source code or row, got {source}; drop it or set one")
+        if getattr(args, "train.agent_func_path"):
+            if "reward.remote_url" in given:
+                self.error("--reward.remote_url has no effect with --train.agent_func_path; drop one of the two")
+            for setting in fields(RewardConfig):
+                flag = setting.metadata["flag"] or setting.name
+                if setting.name in given and not benchmarks:
+                    self.error(f"--{flag} has no effect with --train.agent_func_path, which gives rewards; drop it")
         generated, batch = getattr(args, "rollout.vllm_generate_batch_size"), getattr(args, "rollout.batch_size")
         if filters and generated not in (None, batch):
             self.error(

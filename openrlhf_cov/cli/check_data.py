@@ -30,9 +30,10 @@ def load_rows(args: SimpleNamespace, flag: str, names: str | None, split_flag: s
             refuse_local_name(flag, path, "file")
         if Path(path).is_file() and Path(path).stat().st_size == 0:
             raise UsageError(f"{flag} {path} is empty")
+    probabilities = args.data.prompt_probs if flag == "--data.prompt_dataset" else None
     strategy = SimpleNamespace(args=args, print=logger.info, is_rank_0=lambda: True)
     try:
-        rows = blending_datasets(names, None, strategy, max_count=args.data.max_samples, dataset_split=split)
+        rows = blending_datasets(names, probabilities, strategy, max_count=args.data.max_samples, dataset_split=split)
     except Exception as error:  # the datasets library raises its own and its backends' errors for a bad file
         splits = getattr(error, "obj", None)
         # AttributeError: upstream takes all splits together for the rows

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from openrlhf_cov.cli import check_data, check_run
+from openrlhf_cov.cli import check_data, check_run, check_upstream
 from openrlhf_cov.cli.packages import require_grader
 from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.evaluation import benchmarks
@@ -25,7 +25,12 @@ CONFIG_FILES = ("config.json", "tokenizer_config.json", "processor_config.json",
 
 def flag_faults(args: SimpleNamespace) -> list[str]:
     """All faults that follow from the flags alone."""
-    return [*check_run.number_faults(args), *conditions.rollout_faults(args), *conditions.faults(args)]
+    return [
+        *check_upstream.upstream_faults(args),
+        *check_run.number_faults(args),
+        *conditions.rollout_faults(args),
+        *conditions.faults(args),
+    ]
 
 
 def check(
@@ -56,6 +61,7 @@ def check(
                 config = check_model(flag, path, required=is_actor, trusted=args.trust_remote_code)
                 if is_actor:
                     _check_shape(args, config)
+                    _check_adapters(args, config)
     with attempt():
         if args.actor.model_name_or_path not in known:
             check_run.check_entropies(args)
@@ -157,6 +163,12 @@ def _check_shape(args: SimpleNamespace, config: Mapping[str, Any]) -> None:
     except ValueError:
         return  # another kind of model
     for fault in conditions.shape_faults(args, shape):
+        raise UsageError(fault)
+
+
+def _check_adapters(args: SimpleNamespace, config: Mapping[str, Any]) -> None:
+    fault = check_upstream.lora_model_fault(args, config) if args.ds.lora.rank else None
+    if fault:
         raise UsageError(fault)
 
 

@@ -69,8 +69,6 @@ def notes(args: SimpleNamespace, shape: ModelShape | None) -> Iterator[str]:
                 f"--{name}.max_tokens_per_gpu {limit} is less than one sequence of --data.max_len {args.data.max_len} "
                 "needs: such a sequence is a micro-batch of its own"
             )
-    if args.ds.lora.rank or args.ds.load_in_4bit:
-        yield "--ds.lora.rank, --ds.load_in_4bit: estimated as full training, which is more than they need"
     if "muon" in (args.actor.optim, args.critic.optim):
         yield "--actor.optim muon, --critic.optim muon: estimated as Adam, which keeps one more buffer"
     if shape is not None and args.ds.tensor_parallel_size > shape.kv_heads:

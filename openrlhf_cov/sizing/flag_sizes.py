@@ -156,6 +156,7 @@ def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) ->
         secondary=args.ds.zpg if trains else 1,
         optimizer_on_cpu=args.ds.adam_offload,
         weights_on_cpu=name in ("ref", "reward") and getattr(args, name).offload,
+        trained=_adapter_parameters(args, shape) if trains and args.ds.lora.rank else None,
         whole_buffers=on_gpus,
     )
     training = Pass(
@@ -182,6 +183,27 @@ def _upstream_computes(args: SimpleNamespace) -> bool:
     """True where ``CovActor`` leaves log-probs to upstream, whatever the model."""
     changed_head = args.ds.lora.rank > 0 and "lm_head" in (args.ds.lora.target_modules or ())
     return args.ds.ring_attn_size > 1 or args.ds.tensor_parallel_size > 1 or args.ds.deepcompile or changed_head
+
+
+def _adapter_parameters(args: SimpleNamespace, shape: ModelShape) -> int:
+    """Return the parameters of the LoRA adapters: rank x (inputs + outputs) of every adapted matrix.
+
+    A layer whose name is not one of Llama's counts as none of them.
+    """
+    inputs_and_outputs = {
+        "q_proj": shape.hidden + shape.query_width,
+        "k_proj": shape.hidden + shape.kv_width,
+        "v_proj": shape.hidden + shape.kv_width,
+        "o_proj": shape.query_width + shape.hidden,
+        "gate_proj": shape.hidden + shape.intermediate,
+        "up_proj": shape.hidden + shape.intermediate,
+        "down_proj": shape.intermediate + shape.hidden,
+    }
+    modules = args.ds.lora.target_modules
+    named = inputs_and_outputs if modules == "all-linear" or modules is None else modules
+    sizes = shape.layers * sum(inputs_and_outputs.get(name, 0) for name in named)
+    sizes += sum(shape.hidden + shape.vocab for name in ("lm_head", "embed_tokens") if name in named)
+    return args.ds.lora.rank * sizes
 
 
 def _per_gpu(args: SimpleNamespace, tokens: int) -> int:

@@ -55,12 +55,18 @@ class Sharding:
     optimizer_on_cpu: bool = False
     weights_on_cpu: bool = False
     """``--ref.offload`` and ``--reward.offload``; DeepSpeed heeds them in stage 3 alone."""
+    trained: int | None = None
+    """Parameters that are trained, those of LoRA adapters; None for all of the model."""
     whole_buffers: bool = True
     """False on a CPU host: memory that nothing is written to does not count."""
 
+    def trained_parameters(self, shape: ModelShape) -> int:
+        """Return how many parameters have gradients and a state of the optimizer."""
+        return shape.parameters if self.trained is None else self.trained
+
     def weights(self, shape: ModelShape) -> float:
         """Weights that a GPU holds all the time."""
-        whole = shape.parameters * self.element
+        whole = (shape.parameters + (self.trained or 0)) * self.element
         if self.stage < 3:
             return whole / self.tensor_parallel
         second = whole / self.secondary if self.secondary > 1 else 0.0
@@ -71,13 +77,13 @@ class Sharding:
         if self.optimizer_on_cpu and self.stage >= 2:
             return 0.0
         ranks = self.world if self.stage >= 2 else self.tensor_parallel
-        return shape.parameters * (self.grad_element or self.element) / ranks
+        return self.trained_parameters(shape) * (self.grad_element or self.element) / ranks
 
     def optimizer(self, shape: ModelShape) -> float:
         """AdamW in fp32: master weights and two moments; stages 1 to 3 partition them."""
         if self.optimizer_on_cpu:
             return 0.0
-        return 12.0 * shape.parameters / (self.world if self.stage >= 1 else self.tensor_parallel)
+        return 12.0 * self.trained_parameters(shape) / (self.world if self.stage >= 1 else self.tensor_parallel)
 
     def gathered(self, shape: ModelShape) -> float:
         """Parameters that ZeRO-3 gathers for the layers at work."""
@@ -85,14 +91,14 @@ class Sharding:
 
     def bucket(self, shape: ModelShape) -> float:
         """The buffer in which gradients are reduced."""
-        size = REDUCE_BUCKET if self.whole_buffers else min(REDUCE_BUCKET, shape.parameters)
+        size = REDUCE_BUCKET if self.whole_buffers else min(REDUCE_BUCKET, self.trained_parameters(shape))
         return float(self.element * size) if self.stage >= 1 else 0.0
 
     def update(self, shape: ModelShape) -> float:
         """What the optimizer needs while it updates: the gradients of a sub-group, flattened and in fp32."""
         if self.optimizer_on_cpu:
             return 0.0
-        part = shape.parameters / (self.world if self.stage >= 1 else self.tensor_parallel)
+        part = self.trained_parameters(shape) / (self.world if self.stage >= 1 else self.tensor_parallel)
         return (4.0 + (self.grad_element or self.element)) * (min(part, SUB_GROUP) if self.stage == 3 else part)
 
 

@@ -227,8 +227,18 @@ def describe_run(args: Any, model_config: Any, model: str = "actor") -> dict[str
         "dtype": args.ds.param_dtype,
         "Adam offload": args.ds.adam_offload,
         "optimizer": processes.optim,
+        "LoRA": _describe_lora(args.ds.lora),
         **{name: getattr(model_config, name, None) for name in sizes},
     }
+
+
+def _describe_lora(lora: Any) -> str:
+    """Return the settings that the names, shapes and scale of LoRA adapters follow from, as one text."""
+    if not lora.rank:
+        return "none"
+    modules = lora.target_modules
+    shown = modules if isinstance(modules, str) else " ".join(sorted(modules))
+    return f"rank {lora.rank}, alpha {lora.alpha}, {shown}"
 
 
 def saved_settings(args: Any) -> tuple[Path, dict[str, Any]] | None:

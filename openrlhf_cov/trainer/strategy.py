@@ -6,8 +6,13 @@ from typing import Any
 import torch
 from openrlhf.utils.deepspeed import DeepspeedStrategy
 from openrlhf.utils.utils import convert_to_torch_dtype as upstream_dtype
+from peft import PeftModel
 
 from openrlhf_cov.trainer.checkpoints import tag_to_restore
+from openrlhf_cov.trainer.lora_weights import merged_state_dict
+
+ADAPTER = "adapter"
+"""Folder of an exported model that holds its LoRA adapters."""
 
 
 class CovStrategy(DeepspeedStrategy):
@@ -22,6 +27,22 @@ class CovStrategy(DeepspeedStrategy):
         if path is not None:
             self.restored = Path(path).parent.name, states.get("global_step")
         return path, states
+
+    def save_model(self, model: Any, tokenizer: Any, output_dir: str, **kwargs) -> None:
+        """Save as upstream does; a model with LoRA adapters is merged, so that the folder can be served.
+
+        Upstream saves the adapters alone, beside a config.json that promises a whole model. They go to the folder
+        ``adapter`` in ``output_dir``. Called on every rank.
+        """
+        peft_model = self._unwrap_model(model)
+        if not isinstance(peft_model, PeftModel):
+            super().save_model(model, tokenizer, output_dir, **kwargs)
+            return
+        state = merged_state_dict(peft_model, self.stage)
+        if self.is_rank_0():
+            peft_model.get_base_model().save_pretrained(output_dir, state_dict=state, **kwargs)
+            tokenizer.save_pretrained(output_dir)
+        super().save_model(model, tokenizer, str(Path(output_dir) / ADAPTER), **kwargs)
 
 
 def convert_to_torch_dtype(param_dtype: str) -> torch.dtype:

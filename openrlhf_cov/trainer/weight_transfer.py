@@ -6,7 +6,6 @@ One bucket is one call of the engine and one broadcast; vLLM reloads layer by la
 
 import socket
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import ray
@@ -21,6 +20,14 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+from openrlhf_cov.trainer.lora_weights import (
+    adapted_layers,
+    adapter_parameters,
+    gathered,
+    merged_weight,
+    plain_parameters,
+)
 
 BACKEND = "openrlhf_cov_gloo"
 BUCKET_BYTES = 256 * 2**20
@@ -141,13 +148,19 @@ class GlooWeightSender:
 
 
 def transfer_weights(model: nn.Module, sender: GlooWeightSender | None, zero_stage: int) -> None:
-    """Send all parameters of ``model`` to vLLM; called on every rank, with a ``sender`` on rank 0 only."""
+    """Send all weights of ``model`` to vLLM; called on every rank, with a ``sender`` on rank 0 only.
+
+    vLLM gets the weights of the plain model: LoRA adapters are merged into copies (``trainer/lora_weights.py``).
+    """
+    layers = adapted_layers(model)
     if sender:
         sender.start()
-    for bucket in buckets(model.named_parameters(), BUCKET_BYTES):
-        with _gathered([param for _, param in bucket], zero_stage):
+    for bucket in buckets(plain_parameters(model), BUCKET_BYTES):
+        # ZeRO-3 needs the adapters of a weight beside the weight itself
+        needed = [param for name, param in bucket for param in (param, *adapter_parameters(layers.get(name)))]
+        with gathered(needed, zero_stage):
             if sender:
-                sender.send([(name, param.data) for name, param in bucket])
+                sender.send([(name, merged_weight(param, layers.get(name))) for name, param in bucket])
     if sender:
         sender.finish()
 
@@ -177,14 +190,6 @@ def unpack(buffer: Tensor, metas: list[Tensor]) -> list[Tensor]:
     chunks = buffer.split([meta.nbytes for meta in metas])
     # clone: a view that starts off the dtype's alignment cannot be reinterpreted
     return [chunk.clone().view(meta.dtype).view(meta.shape) for chunk, meta in zip(chunks, metas, strict=True)]
-
-
-def _gathered(params: list[nn.Parameter], zero_stage: int):
-    if zero_stage < 3:
-        return nullcontext()
-    import deepspeed
-
-    return deepspeed.zero.GatheredParameters(params)
 
 
 def _join_group(host: str, port: int, rank: int, world_size: int):

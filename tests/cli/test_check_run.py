@@ -298,7 +298,8 @@ BATCHES = [  # --train.batch_size is 4
 
 @pytest.mark.parametrize(("changes", "named"), BATCHES)
 def test_a_step_is_a_whole_number_of_micro_batches_on_every_rank(refusal, check, inputs, changes, named):
-    inputs["--reward.model_name_or_path"] = inputs["--actor.model_name_or_path"]
+    if changes.get("--reward.remote_url") == "":
+        inputs["--reward.model_name_or_path"] = inputs["--actor.model_name_or_path"]
     if named is None:
         check(changes)
     else:

@@ -326,7 +326,7 @@ def test_any_content(tmp_path_factory, name, content):
 def test_hostile_training_data(tmp_path, content):
     path = tmp_path / "train.jsonl"
     path.write_bytes(lines({"input": "1 + 1?", "label": "2"}, HOSTILE[content]))
-    data = SimpleNamespace(input_key="input", label_key="label", max_samples=10)
+    data = SimpleNamespace(input_key="input", label_key="label", max_samples=10, prompt_probs=None)
 
     def read(folder, line):
         load_rows(SimpleNamespace(data=data), "--data.prompt_dataset", str(path), "--data.prompt_split", "train")

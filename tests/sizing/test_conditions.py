@@ -145,10 +145,6 @@ def test_rollouts_that_are_shared_evenly(flags, changes):
             "sequence is a micro-batch of its own",
         ),
         (
-            {"ds.lora.rank": 8},
-            "--ds.lora.rank, --ds.load_in_4bit: estimated as full training, which is more than they need",
-        ),
-        (
             {"actor.optim": "muon"},
             "--actor.optim muon, --critic.optim muon: estimated as Adam, which keeps one more buffer",
         ),

@@ -118,6 +118,27 @@ def test_logits_stand_side_by_side_where_upstream_computes(flags, changes, whole
     assert [each.whole_logits for each in passes] == [whole] * 3
 
 
+@pytest.mark.parametrize(
+    ("modules", "per_layer", "beside"),
+    [
+        # hidden 3584, queries 3584, keys and values 512 wide, MLP 18944: inputs and outputs of every matrix
+        (["q_proj"], 3584 + 3584, 0),
+        (["k_proj", "o_proj"], (3584 + 512) + (3584 + 3584), 0),
+        ("all-linear", 2 * (3584 + 3584) + 2 * (3584 + 512) + 3 * (3584 + 18944), 0),
+        (["v_proj", "lm_head"], 3584 + 512, 3584 + 152064),
+    ],
+)
+def test_adapters_alone_have_gradients_and_a_state_of_the_optimizer(flags, modules, per_layer, beside):
+    trained = 8 * (28 * per_layer + beside)  # rank x (28 layers and what is beside them)
+    args = flags({"ds.lora.rank": 8, "ds.lora.target_modules": modules, "ds.zero_stage": 2})
+    roles = roles_of(args, {"actor": QWEN_7B, "ref": QWEN_7B}, on_gpus=True)
+    sharding = roles["actor"].sharding
+    assert sharding.weights(QWEN_7B) == 2 * (P + trained)
+    assert sharding.gradients(QWEN_7B) == 2 * trained / 8
+    assert sharding.optimizer(QWEN_7B) == 12 * trained / 8
+    assert roles["ref"].sharding.weights(QWEN_7B) == 2 * P  # the model without adapters
+
+
 def test_models_that_do_not_train_are_whole_below_stage_3(flags):
     roles = roles_of(flags(ALL | {"ds.zero_stage": 2}), {"actor": QWEN_7B, "ref": QWEN_7B}, on_gpus=True)
     assert roles["ref"].weights == roles["actor"].weights == 2 * P

@@ -157,7 +157,13 @@ def test_a_run_is_described_by_what_a_checkpoint_depends_on():
 
     args = SimpleNamespace(
         actor=SimpleNamespace(num_nodes=2, num_gpus_per_node=4, optim="adam"),
-        ds=SimpleNamespace(zero_stage=3, tensor_parallel_size=1, param_dtype="bf16", adam_offload=False),
+        ds=SimpleNamespace(
+            zero_stage=3,
+            tensor_parallel_size=1,
+            param_dtype="bf16",
+            adam_offload=False,
+            lora=SimpleNamespace(rank=8, alpha=16, target_modules=["v_proj", "q_proj"]),
+        ),
     )
     config = SimpleNamespace(model_type="llama", hidden_size=8, num_hidden_layers=2, vocab_size=21)
     assert describe_run(args, config) == {
@@ -167,11 +173,14 @@ def test_a_run_is_described_by_what_a_checkpoint_depends_on():
         "dtype": "bf16",
         "Adam offload": False,
         "optimizer": "adam",
+        "LoRA": "rank 8, alpha 16, q_proj v_proj",
         "model_type": "llama",
         "hidden_size": 8,
         "num_hidden_layers": 2,
         "vocab_size": 21,
     }
+    args.ds.lora.rank = 0
+    assert describe_run(args, config)["LoRA"] == "none"
 
 
 @pytest.mark.parametrize("pointer", ["latest", "latest_universal"])
