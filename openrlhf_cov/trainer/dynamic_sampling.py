@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from openrlhf_cov.utils.ordering import ceil_share
+
 WINDOW = 4
 """Rounds over which the pass rate is taken."""
 
@@ -34,7 +36,8 @@ def groups_to_dispatch(missing: int, pass_rate: float | None, oversample_max: fl
         wanted = missing if pass_rate is None else math.inf
     else:
         wanted = (missing + MARGIN * math.sqrt(missing * (1.0 - pass_rate))) / pass_rate
-    return max(1, math.ceil(min(wanted, missing * oversample_max)))
+    most = ceil_share(missing, oversample_max)
+    return max(1, math.ceil(min(wanted, most)))
 
 
 def groups_to_add(missing: int, under_way: int, pass_rate: float | None, oversample_max: float) -> int:

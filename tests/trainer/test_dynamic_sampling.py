@@ -47,6 +47,7 @@ def test_a_group_without_scores_is_an_error():
         (3, 0.0, 2.0, 6),  # none passed: as many as allowed
         (1, 0.9, 1.0, 1),
         (5, 0.5, 1.1, 6),  # 5.5, rounded up
+        (10, 0.5, 1.1, 11),  # 11.000000000000002 in float64
     ],
 )
 def test_groups_to_dispatch(missing, pass_rate, ceiling, count):
