@@ -242,7 +242,11 @@ class CovArgumentParser(Parser):
         for reason in unread_clip(config, {name: getattr(args, name) for name in CLIP_FLAGS if name in given}):
             self.error(reason)
         first = config.at(0)  # schedules give numbers step by step, and each step sets its own
-        for reason in filter(None, (method.refuses(config, vars(args)) for method in config.methods)):
+        flags = dict(vars(args))
+        if "actor.eps_clip" in given and "actor.eps_clip_low_high" not in given:
+            # Upstream uses --actor.eps_clip for both sides of the range when the other flag is missing.
+            flags["actor.eps_clip_low_high"] = (flags["actor.eps_clip"], flags["actor.eps_clip"])
+        for reason in filter(None, (method.refuses(config, flags) for method in config.methods)):
             self.error(reason)
         if first.ppo_clip and given.isdisjoint(CLIP_RANGE_FLAGS):
             setattr(args, "actor.eps_clip_low_high", first.ppo_clip)

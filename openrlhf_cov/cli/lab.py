@@ -154,7 +154,7 @@ def configured(args: Any, given: Collection[str]) -> CovConfig:
         "rollout.n_samples_per_prompt": args.group,
     }
     clip = {"actor.eps_clip_low_high": args.clip} if "clip" in given else {}
-    refused = filter(None, (method.refuses(config, flags) for method in config.methods))
+    refused = filter(None, (method.refuses(config, flags | clip) for method in config.methods))
     for reason in (*unread_flags(config, given), *unread_clip(config, clip), *refused):
         raise ValueError(reason)
     return config

@@ -47,6 +47,8 @@ class Rollout:
     """(B,) int64; the K responses to prompt p are numbered p * K ... p * K + K - 1."""
     proxy: Tensor | None = None
     """Log-probs among the probable tokens, where a method asks for them."""
+    abstained: Tensor | None = None
+    """(B,) mask of the responses whose reward function abstained, None without one."""
 
     @property
     def prob_weighted(self) -> Tensor:
@@ -92,6 +94,8 @@ class Responses:
     @classmethod
     def of(cls, rollout: Rollout) -> "Responses":
         mask = rollout.action_mask.bool()
+        if rollout.abstained is not None:  # such a response is no part of its group
+            mask = mask & ~rollout.abstained[:, None]
         tokens = mask.sum(1)
         values = torch.stack([rollout.log_probs, rollout.advantages, rollout.entropy]).double().masked_fill(~mask, 0.0)
         log_prob, advantage, entropy = values.sum(2) / tokens.clamp(min=1)

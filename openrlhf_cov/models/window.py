@@ -4,7 +4,6 @@ Three primitives serve every method: counts and exact sums, the k largest, the m
 once, one round of collectives after another. Nothing here carries gradient.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.covariance import TokenMeans, select_largest, token_covariance
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.ranking import NOT_A_CANDIDATE, fixed_point_sum, lottery_scores, value_scores
-from openrlhf_cov.utils.ordering import quota
+from openrlhf_cov.utils.ordering import ceil_share, quota
 
 BINS = 2**16
 PARTS = 2.0**36
@@ -125,12 +124,15 @@ class Window:
         values: Sequence[Tensor],
         among: Sequence[Tensor],
         fraction: float,
-        rounded: Callable[[float], int] = math.ceil,
+        share: Callable[[int, float], int] = ceil_share,
     ) -> list[Tensor]:
-        """As ``largest``, of the action tokens in the masks ``among`` (B, A) alone; their quota is rounded up."""
+        """As ``largest``, of the action tokens in the masks ``among`` (B, A) alone.
+
+        The quota is max(1, share(count, fraction)), with the number of these tokens as ``count``.
+        """
         masks = [some & mask for some, mask in zip(among, self.masks, strict=True)]
         scores = [value_scores(v, mask, k) for v, mask, k in zip(values, masks, self.keys, strict=True)]
-        return self._best(scores, max(1, rounded(int(self.total(masks)) * fraction)))
+        return self._best(scores, max(1, share(int(self.total(masks)), fraction)))
 
     def lottery(self, candidates: Sequence[Tensor], fraction: float) -> list[Tensor]:
         """Masks (B, A) of as many ``candidates`` (B, A), drawn uniformly; all of them if there are fewer."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from openrlhf_cov.utils.ordering import ceil_share
+
 WINDOW = 4
 """Rounds over which the pass rate is taken."""
 
@@ -15,12 +17,12 @@ has too much waits for the next step."""
 
 
 def keep_group(scores: Sequence[float], low: float, high: float) -> bool:
-    """True if the mean score of one prompt's responses is strictly inside (low, high); else all advantages are 0.
+    """Return True if the mean score of one prompt's responses is strictly inside (low, high).
 
-    Raises ValueError without scores.
+    All advantages of other groups are 0. A group without scores, whose rewards all abstained, is not kept.
     """
     if not scores:
-        raise ValueError("keep_group needs at least one score per prompt")
+        return False
     return low < sum(scores) / len(scores) < high
 
 
@@ -34,7 +36,8 @@ def groups_to_dispatch(missing: int, pass_rate: float | None, oversample_max: fl
         wanted = missing if pass_rate is None else math.inf
     else:
         wanted = (missing + MARGIN * math.sqrt(missing * (1.0 - pass_rate))) / pass_rate
-    return max(1, math.ceil(min(wanted, missing * oversample_max)))
+    most = ceil_share(missing, oversample_max)
+    return max(1, math.ceil(min(wanted, most)))
 
 
 def groups_to_add(missing: int, under_way: int, pass_rate: float | None, oversample_max: float) -> int:
@@ -104,8 +107,9 @@ class SamplingCounts:
         """Count one finished group."""
         self.tried += 1
         self.kept += kept
-        self.all_right += min(group.scores) >= 1.0
-        self.all_wrong += max(group.scores) <= 0.0
+        if group.scores:
+            self.all_right += min(group.scores) >= 1.0
+            self.all_wrong += max(group.scores) <= 0.0
         self.tokens += group.tokens
         self.wasted_tokens += 0 if kept else group.tokens
 

@@ -19,7 +19,7 @@ from openrlhf_cov.models.rollout import (
     token_sums,
 )
 from openrlhf_cov.models.window import ALONE, Ranks
-from openrlhf_cov.trainer.sample_info import PROXY, sample_ids
+from openrlhf_cov.trainer.sample_info import PROXY, abstentions, sample_ids
 from openrlhf_cov.utils.metrics import AllReduce, Mean, MetricBuffer
 
 OLD_OVERLAP = "cov/old_overlap"
@@ -40,6 +40,7 @@ def rollout_of(items: Sequence[Any], device: torch.device | str) -> Rollout:
         scores=torch.tensor(scores, device=device),
         sample_ids=torch.cat([sample_ids(item.info) for item in items]).to(device),
         proxy=padded(PROXY) if hasattr(items[0], PROXY) else None,
+        abstained=torch.cat([abstentions(item.info, 1) for item in items]).to(device),
     )
 
 

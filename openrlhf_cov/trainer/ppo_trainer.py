@@ -28,6 +28,7 @@ from openrlhf_cov.trainer.rollouts import (
     check_rollout_log_probs,
     complete_logs,
     failed_rewards,
+    fill_abstained,
     of_scores,
 )
 from openrlhf_cov.trainer.run_record import DATA_CHANGED
@@ -127,6 +128,7 @@ class StepLogging(InstalledActor):
         if config.rollout_anchor:
             check_rollout_log_probs(rollout_samples, config.rollout_anchor)
         complete_logs(rollout_samples)
+        fill_abstained(rollout_samples)
         number_samples(rollout_samples, first=self.untrained)
         self.untrained += len(rollout_samples)
         self.args.global_step = global_step  # for balanced_in_parts: upstream calls it with the flags alone

@@ -13,6 +13,7 @@ from openrlhf.utils.logging_utils import init_logger
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards.loading import load_reward_module
 from openrlhf_cov.rewards.pool import shared_pool
+from openrlhf_cov.trainer.sample_info import ABSTAINED
 from openrlhf_cov.utils.prompts import prompt_ids
 
 logger = init_logger(__name__)
@@ -65,7 +66,8 @@ class RewardExecutor(AgentExecutorBase):
     its reward ``reward_incorrect``) and logged, at most once a minute for each kind of error; the query is the prompt
     as it was given plus the decoded response; the tokens of the prompt are those of ``prompt_ids``; a response that
     hit the length limit gets the ``truncated_rewards`` of the reward function, if it gives any, and the score 0,
-    unless ``reward_keep_truncated``. A module with ``make_reward_func(config)`` gets the settings of the run.
+    unless ``reward_keep_truncated``. A module with ``make_reward_func(config)`` gets the settings of the run. A reward
+    of None abstains: see ``_values``.
     """
 
     def __init__(self, remote_rm_url: list[str] | str | None, config: RewardConfig) -> None:
@@ -118,22 +120,36 @@ class RewardExecutor(AgentExecutorBase):
 
 
 def _values(reward: dict[str, Any], truncated: bool) -> dict[str, Any]:
-    """``reward``, ``scores`` and ``extra_logs`` of a reward result for one response."""
+    """Return ``reward``, ``scores`` and ``extra_logs`` of a reward result for one response.
+
+    A reward of None abstains. The sample then has the reward 0, the score NaN and 1 in ``reward/abstained_frac``, by
+    which the controller leaves it out of the statistics of its group.
+    """
     value = _number(reward["rewards"])
-    score = value if reward.get("scores") is None else _number(reward["scores"])
+    score = _number(reward.get("scores"))
+    score = value if score is None else score
     if truncated and reward.get("truncated_rewards") is not None:
-        value, score = _number(reward["truncated_rewards"]), 0.0
+        value = _number(reward["truncated_rewards"])
+        score = 0.0
     logs = {name: _number(log) for name, log in (reward.get("extra_logs") or {}).items()}
+    logs = {name: log for name, log in logs.items() if log is not None}
+    if value is None:
+        return {"reward": 0.0, "scores": math.nan, "extra_logs": {ERROR_METRIC: 0.0} | logs | {ABSTAINED: 1.0}}
     return {"reward": value, "scores": score, "extra_logs": {ERROR_METRIC: 0.0} | logs}
 
 
-def _number(value: Any) -> float:
-    """The one number in a tensor, array or list, or itself. ValueError for several, none and what is not finite."""
+def _number(value: Any) -> float | None:
+    """Return the one number in a tensor, array or list, or the number itself; None stays None.
+
+    Raises ValueError for several numbers, for none and for one that is not finite.
+    """
     value = value.tolist() if hasattr(value, "tolist") else value  # tensors of any type and device, arrays
     while isinstance(value, Sequence) and not isinstance(value, str):
         if len(value) != 1:
             raise ValueError(f"a reward is one number, got {len(value)}")
         value = value[0].tolist() if hasattr(value[0], "tolist") else value[0]
+    if value is None:
+        return None
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"the reward is {number}")

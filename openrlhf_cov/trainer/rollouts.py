@@ -7,6 +7,7 @@ import torch
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.reward_executor import ERROR_METRIC
+from openrlhf_cov.trainer.sample_info import abstentions
 
 
 def complete_logs(samples: list) -> None:
@@ -24,14 +25,42 @@ def failed_rewards(samples: list) -> int:
     return round(sum(float(sample.info[ERROR_METRIC][0]) for sample in samples if ERROR_METRIC in sample.info))
 
 
+def has_abstained(sample: Any) -> bool:
+    """Return True if the reward function abstained from this sample."""
+    return bool(abstentions(sample.info, 1)[0])
+
+
+def fill_abstained(samples: list) -> None:
+    """Give samples with an abstention the mean reward and score of the other samples, 0 if there are none.
+
+    Upstream averages rewards and scores over all samples of a step: with these values the averages are those of the
+    graded samples. The score itself stays NaN, and the experience maker gives these samples no advantage.
+    """
+    abstained = [sample for sample in samples if has_abstained(sample)]
+    if not abstained:
+        return
+    graded = [sample for sample in samples if not has_abstained(sample)]
+    for name in ("reward", "score"):
+        values = [float(sample.info[name][0]) for sample in graded if name in sample.info]
+        mean = sum(values) / len(values) if values else 0.0
+        for sample in abstained:
+            if name in sample.info:
+                sample.info[name] = torch.full_like(sample.info[name], mean)
+            if name == "reward":
+                sample.rewards = torch.full_like(sample.rewards, mean)
+
+
 def scores_of(samples: list) -> list[float]:
-    """The scores of one group. Raises RunStopped where a sample has none, as agents and their rewards may leave it."""
+    """Return the scores of one group, without those of samples with an abstention.
+
+    Raises RunStopped where a sample has none, as agents and their rewards may leave it.
+    """
     if any(sample.scores is None for sample in samples):
         raise RunStopped(
             "--algo.dynamic_filtering_enable: a response came without a score, by which groups are kept; have the "
             f"agent or reward return scores, or drop the flag (prompt {samples[0].prompts[0][:200]!r})"
         )
-    return [float(sample.scores[0]) for sample in samples]
+    return [float(sample.scores[0]) for sample in samples if not has_abstained(sample)]
 
 
 def check_reward_errors(failed: int, responses: int, limit: float) -> None:
@@ -58,7 +87,7 @@ def of_scores(compute_eval_metrics: Callable[..., dict[str, Any]]) -> Callable[.
     def compute(eval_dataloader, samples_list: list, n_samples_per_prompt: int) -> dict[str, Any]:
         for sample in samples_list:
             if sample.scores is not None:
-                sample.rewards = sample.scores
+                sample.rewards = sample.scores.nan_to_num(0.0)  # an abstention counts as not solved
         return compute_eval_metrics(eval_dataloader, samples_list, n_samples_per_prompt)
 
     return compute

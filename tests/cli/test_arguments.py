@@ -110,6 +110,8 @@ REFUSED = [
     ),
     (["--method", "steer", "--steer_max", "1.1"], ["--steer_max", "--steer_form linear", "got --steer_form expon"]),
     (["--method", "lp_reg", "--actor.dual_clip", "3"], ["--actor.dual_clip 3", "--method lp_reg"]),
+    (["--method", "lp_reg", "--actor.eps_clip_low_high", "0.2", "9"], ["_low_high 0.2 9", "--method lp_reg"]),
+    (["--method", "lp_reg", "--actor.eps_clip", "0.3"], ["--actor.eps_clip_low_high 0.3 0.3", "--method lp_reg"]),
     (["--method", "lp_reg,sapo"], ["--method lp_reg", "--method sapo"]),
     (["--method", "lp_reg", "--cov_type", "clip_cov"], ["--method lp_reg", "--cov_type clip_cov", "clip of its own"]),
     (["--method", "nsr", "--reward.clip_range", "0", "1"], ["--reward.clip_range has no effect", "--method nsr"]),

@@ -114,7 +114,8 @@ SEAMS = {
     },
     "utils/agent.py": {
         "AgentExecutorBase": None,
-        "MultiTurnAgentExecutor.execute": "self prompt label sampling_params max_length hf_tokenizer llm_engine images",
+        "MultiTurnAgentExecutor.execute": "self prompt label sampling_params max_length hf_tokenizer llm_engine "
+        "images",
         "SingleTurnAgentExecutor": None,
         "SingleTurnAgentExecutor.__init__": "self remote_rm_url",
         "SingleTurnAgentExecutor.execute": "self prompt label sampling_params max_length hf_tokenizer llm_engine "

@@ -31,9 +31,11 @@ def test_keep_group(scores, low, high, keep):
     assert keep_group(scores, low, high) is keep
 
 
-def test_a_group_without_scores_is_an_error():
-    with pytest.raises(ValueError, match="at least one score"):
-        keep_group([], 0, 1)
+def test_a_group_whose_rewards_all_abstained_is_not_kept():
+    assert keep_group([], 0, 1) is False
+    counts = SamplingCounts()
+    counts.add(Group([], scores=[], tokens=7, batch=0), kept=False)
+    assert (counts.tried, counts.all_right, counts.all_wrong, counts.wasted_tokens) == (1, 0, 0, 7)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +49,7 @@ def test_a_group_without_scores_is_an_error():
         (3, 0.0, 2.0, 6),  # none passed: as many as allowed
         (1, 0.9, 1.0, 1),
         (5, 0.5, 1.1, 6),  # 5.5, rounded up
+        (10, 0.5, 1.1, 11),  # 11.000000000000002 in float64
     ],
 )
 def test_groups_to_dispatch(missing, pass_rate, ceiling, count):

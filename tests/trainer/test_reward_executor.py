@@ -1,4 +1,5 @@
 import asyncio
+import math
 import string
 from types import SimpleNamespace
 
@@ -131,6 +132,26 @@ def test_a_failing_reward_is_counted_and_never_none(tokenizer, tmp_path, caplog,
     path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    {body}\n")
     output = execute(tokenizer, RewardExecutor(path, RewardConfig(reward_incorrect=-0.5)), "abc")
     assert (output["reward"], output["scores"], output["extra_logs"]) == (-0.5, 0.0, {"reward/error_frac": 1.0})
+
+
+@pytest.mark.parametrize(
+    "result",
+    ["{'rewards': None}", "{'rewards': [None]}", "{'rewards': [None], 'scores': [1.0]}", "{'rewards': ((None,),)}"],
+)
+def test_a_reward_of_none_abstains(tokenizer, tmp_path, result):
+    path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    return {result}\n")
+    output = execute(tokenizer, RewardExecutor(path, RewardConfig(reward_incorrect=-0.5)), "abc")
+    assert output["reward"] == 0.0
+    assert math.isnan(output["scores"])
+    assert output["extra_logs"] == {"reward/error_frac": 0.0, "reward/abstained_frac": 1.0}
+
+
+def test_a_score_or_log_of_none_is_as_if_it_were_missing(tokenizer, tmp_path):
+    result = "{'rewards': [0.5], 'scores': [None], 'extra_logs': {'a': None, 'b': [2.0]}}"
+    path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    return {result}\n")
+    output = execute(tokenizer, RewardExecutor(path, RewardConfig()), "abc")
+    assert (output["reward"], output["scores"]) == (0.5, 0.5)
+    assert output["extra_logs"] == {"reward/error_frac": 0.0, "b": 2.0}
 
 
 def test_each_kind_of_error_is_logged_once_a_minute(tokenizer, tmp_path, monkeypatch):

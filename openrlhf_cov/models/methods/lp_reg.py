@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.control import Control
-from openrlhf_cov.models.method import LOG_RATIO_LIMIT, Method, Plan, TokenBatch
+from openrlhf_cov.models.method import Method, Plan, TokenBatch
 from openrlhf_cov.settings import Scheduled, Settings, setting
+from openrlhf_cov.utils.ordering import floor_share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from openrlhf_cov.models.window import Window
+
+# The released code cuts k3 at this value. Beyond a log ratio of about 2.6 the penalty is constant: no gradient.
+K3_LIMIT = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +47,7 @@ def plan(settings: LpRegSettings, window: Window) -> list[Plan]:
     """
     wrong = [batch.advantages < 0 for batch in window.batches]
     surprisals = [-batch.log_probs for batch in window.batches]
-    lowest = window.largest_among(surprisals, wrong, settings.lp_reg_frac, math.floor)
+    lowest = window.largest_among(surprisals, wrong, settings.lp_reg_frac, floor_share)
     return [
         Plan(tokens & (proxy > batch.log_probs), reference=proxy)
         for tokens, proxy, batch in zip(lowest, window.proxies, window.batches, strict=True)
@@ -51,11 +55,18 @@ def plan(settings: LpRegSettings, window: Window) -> list[Plan]:
 
 
 def penalty(settings: LpRegSettings, batch: TokenBatch, plan: Plan) -> Tensor:
-    """coef * (e^d - d - 1), d = log proxy - log pi (B, A): the published code's k3; the paper says forward KL."""
+    """Return coef * min(e^d - d - 1, 10) with d = log proxy - log pi, shape (B, A).
+
+    This is the k3 estimator of the released code with its cut; the paper speaks of a forward KL.
+    """
     if plan.reference is None:
         raise RuntimeError("a plan of --method lp_reg has the proxies as its reference")
-    distance = (plan.reference - batch.log_probs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    return settings.lp_reg_coef * (distance.exp() - distance - 1)
+    distance = plan.reference - batch.log_probs
+    # Cut d before exp(): an infinite exp() would turn the zero gradient of the cut below into NaN.
+    # k3 at |d| = 20 is above the limit on both sides, so this first cut changes no value.
+    distance = distance.clamp(-2 * K3_LIMIT, 2 * K3_LIMIT)
+    k3 = distance.exp() - distance - 1
+    return settings.lp_reg_coef * k3.clamp(max=K3_LIMIT)
 
 
 def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
@@ -72,6 +83,12 @@ def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
         return (
             f"--actor.dual_clip {flags['actor.dual_clip']:g} would take the gradient of tokens that --method lp_reg "
             "holds, which has no clip for them; drop it"
+        )
+    clip = flags.get("actor.eps_clip_low_high")
+    if clip is not None and clip[0] < 1:
+        return (
+            f"--actor.eps_clip_low_high {clip[0]:g} {clip[1]:g} would clip tokens that --method lp_reg holds, which "
+            "has no clip for them; give a lower range of at least 1, or drop it for the published 1 9"
         )
     return None
 

@@ -36,6 +36,8 @@ class PasskSettings(Settings):
 def estimate(settings: PasskSettings, groups: Groups) -> Tensor:
     """Advantages (G, K): the mean, over all sets of k responses with this one in it, of the set's advantage."""
     is_right, n = right(groups.rewards), groups.rewards.shape[1]
+    if n < settings.passk_k:  # abstentions left fewer responses than a set has
+        return groups.rewards.new_zeros(groups.rewards.shape)
     table = [advantages(n, c, settings.passk_k) for c in range(n + 1)]
     of_right, of_wrong = groups.rewards.new_tensor(table)[is_right.sum(1)].T[:, :, None]
     return of_right.where(is_right, of_wrong)

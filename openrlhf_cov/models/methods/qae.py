@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Groups, Method
 from openrlhf_cov.settings import Settings, setting
+from openrlhf_cov.utils.ordering import ceil_share
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,7 @@ def estimate(settings: QaeSettings, groups: Groups) -> Tensor:
     if settings.qae_baseline == "linear":
         baseline = rewards.quantile(settings.qae_quantile, dim=1, keepdim=True)
     else:
-        place = max(1, math.ceil(settings.qae_quantile * rewards.shape[1] - 1e-9))  # 0.07 * 100 is above 7
+        place = max(1, ceil_share(rewards.shape[1], settings.qae_quantile))
         baseline = rewards.sort(1).values[:, place - 1 : place]
     return (rewards - baseline) / (rewards.std(1, keepdim=True) + EPSILON)
 

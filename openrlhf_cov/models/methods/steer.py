@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from openrlhf_cov.models.method import Method, Plan
 from openrlhf_cov.settings import Settings, setting
 
@@ -54,16 +56,19 @@ def plan(settings: SteerSettings, window: Window) -> list[Plan]:
     """w = w_min ^ (|Omega| / max |Omega|), or linear between the smallest and the largest |Omega|.
 
     Both extremes are of the whole optimizer step; the published code takes those of a micro-batch, where the same
-    token weighs otherwise. Tokens with A = 0 have Omega = 0.
+    token weighs otherwise. Tokens with A = 0 have Omega = 0. Where all are equal, the linear weights are the middle of
+    the range.
     """
     omegas = changes(window)
     largest = window.maximum(omegas)
     if settings.steer_form == "linear":
         smallest = -window.maximum([-omega for omega in omegas])
-        spread = (largest - smallest).clamp(min=1e-30)  # all alike: all weigh steer_max
-        weights = [
-            settings.steer_max - (o - smallest) / spread * (settings.steer_max - settings.steer_min) for o in omegas
-        ]
+        # The floor of the spread keeps the division finite where all changes are equal.
+        spread = (largest - smallest).clamp(min=torch.finfo(largest.dtype).tiny)
+        heights = [(o - smallest) / spread for o in omegas]
+        # Equal changes weigh the middle of the range, as in the released code.
+        heights = [torch.where(largest > smallest, height, 0.5) for height in heights]
+        weights = [settings.steer_max - height * (settings.steer_max - settings.steer_min) for height in heights]
     else:
         weights = [(math.log(settings.steer_min) * o / largest.clamp(min=FLOOR)).exp() for o in omegas]
     weights = [weight.masked_fill(~mask, 1.0) for weight, mask in zip(weights, window.masks, strict=True)]

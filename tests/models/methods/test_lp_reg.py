@@ -41,13 +41,36 @@ def test_without_a_wrong_token_nothing_is_held():
     assert not found.tokens.any()
 
 
-def test_a_policy_that_ran_away_is_held_by_a_finite_penalty():
-    log_probs = torch.tensor([[-200.0]], requires_grad=True)
+@pytest.mark.parametrize(
+    ("distance", "value", "gradient"),
+    [
+        (0.3, 0.049859, -0.349859),  # e^0.3 - 0.3 - 1, and 1 - e^0.3
+        (2.6, 9.863738, -12.463738),  # e^2.6 = 13.463738: the estimator is just below its cut at 10
+        (2.63, 10.0, 0.0),  # e^2.63 = 13.873770 gives 10.243770
+        (199.0, 10.0, 0.0),  # e^199 is beyond float32
+        (-0.5, 0.106531, 0.393469),  # e^-0.5 = 0.606531
+        (-12.0, 10.0, 0.0),  # e^-12 + 12 - 1 is above 11
+    ],
+)
+def test_the_estimator_is_cut_at_10_as_in_the_released_code(distance, value, gradient):
+    log_probs = torch.tensor([[-1.0 - distance]], requires_grad=True)
     batch = TokenBatch(log_probs, *torch.zeros(2, 1, 1), torch.ones(1, 1))
-    found = penalty(
-        CovConfig(method="lp_reg", lp_reg_coef=2.0), batch, Plan(torch.ones(1, 1) > 0, reference=-torch.ones(1, 1))
-    )
-    assert found.item() == pytest.approx(2 * (math.exp(20) - 21))  # d is cut at 20
+    held = Plan(torch.ones(1, 1) > 0, reference=-torch.ones(1, 1))
+    found = penalty(CovConfig(method="lp_reg", lp_reg_coef=2.0), batch, held)
+    found.sum().backward()
+    assert found.item() == pytest.approx(2 * value, rel=1e-4)
+    assert log_probs.grad.item() == pytest.approx(2 * gradient, rel=1e-4)
+
+
+@pytest.mark.parametrize("clip", [(0.2, 0.28), (0.99, 9.0)])
+def test_a_lower_clip_range_below_1_is_refused(clip):
+    refused = METHOD.refuses(CovConfig(method="lp_reg"), {"actor.eps_clip_low_high": clip})
+    assert refused.startswith(f"--actor.eps_clip_low_high {clip[0]:g} {clip[1]:g} would clip")
+
+
+@pytest.mark.parametrize("clip", [None, (1.0, 9.0), (1.0, 0.2), (2.0, 9.0)])
+def test_a_lower_clip_range_of_1_clips_no_held_token(clip):
+    assert METHOD.refuses(CovConfig(method="lp_reg"), {"actor.eps_clip_low_high": clip}) is None
 
 
 @pytest.mark.parametrize("size", ["ds.ring_attn_size", "ds.tensor_parallel_size"])

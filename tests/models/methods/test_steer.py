@@ -51,12 +51,22 @@ def test_the_linear_form():
     assert gradients(settings)[0] == pytest.approx(-0.199446, abs=1e-6)
 
 
-@pytest.mark.parametrize(("form", "weight"), [("exponential", 1.0), ("linear", 1.2)])
+@pytest.mark.parametrize(("form", "weight"), [("exponential", 1.0), ("linear", 1.0)])
 def test_where_no_token_would_change_the_entropy_all_weigh_alike(form, weight):
     window = window_of_example()
     window.batches[0].advantages.zero_()
     (found,) = plan(steer(steer_form=form), window)
     assert found.weight.flatten()[:5].tolist() == pytest.approx([weight] * 5)
+
+
+def test_equal_changes_weigh_the_middle_of_the_range():
+    # One token alone: its change is both the smallest and the largest. (0.8 + 1.4) / 2 = 1.1
+    window = window_of_example()
+    window.batches[0].action_mask.zero_()
+    window.batches[0].action_mask[0, 0] = 1
+    window.masks = [window.batches[0].action_mask.bool()]
+    (found,) = plan(steer(steer_form="linear", steer_max=1.4), window)
+    assert found.weight[0, 0].item() == pytest.approx(1.1)
 
 
 def test_small_changes_are_measured_by_the_floor():
