@@ -9,6 +9,9 @@ from openrlhf.utils.utils import convert_to_torch_dtype as upstream_dtype
 
 from openrlhf_cov.trainer.checkpoints import tag_to_restore
 
+# The end of the names that DeepSpeed gives to host buffers in an optimizer's state (_make_offload_state_key).
+OFFLOAD_SUFFIX = "_offload_buffer"
+
 
 class CovStrategy(DeepspeedStrategy):
     """Upstream's, which restores the checkpoint that policy and critic both have."""
@@ -20,8 +23,22 @@ class CovStrategy(DeepspeedStrategy):
         """Upstream's, which gets no tag from its actors."""
         path, states = super().load_ckpt(model, load_dir, tag_to_restore(self.args, Path(load_dir)), *args, **kwargs)
         if path is not None:
+            # before upstream's actors offload the states of a new run (--ds.enable_sleep)
+            drop_offload_buffers(model.basic_optimizer)
             self.restored = Path(path).parent.name, states.get("global_step")
         return path, states
+
+
+def drop_offload_buffers(optimizer: torch.optim.Optimizer) -> None:
+    """Remove DeepSpeed's host buffers of offloaded moments from the state of an optimizer that was just loaded.
+
+    DeepSpeed's ``offload_adam_states`` keeps the buffer of ``exp_avg`` as ``exp_avg_offload_buffer`` in the same state,
+    so that a checkpoint contains it, and ``load_state_dict`` moves all of it to the device of the parameter. DeepSpeed
+    would then offload the moments into buffers on the GPU. Without the keys it allocates buffers on the host.
+    """
+    for state in optimizer.state.values():
+        for name in [name for name in state if isinstance(name, str) and name.endswith(OFFLOAD_SUFFIX)]:
+            del state[name]
 
 
 def convert_to_torch_dtype(param_dtype: str) -> torch.dtype:
