@@ -32,7 +32,7 @@ class CovStrategy(DeepspeedStrategy):
 def drop_offload_buffers(optimizer: torch.optim.Optimizer) -> None:
     """Remove DeepSpeed's host buffers of offloaded moments from the state of an optimizer that was just loaded.
 
-    DeepSpeed's ``offload_adam_states`` keeps the buffer of ``exp_avg`` as ``exp_avg_offload_buffer`` in the same state,
+    DeepSpeed's ``offload_adam_states`` keeps the buffer of ``exp_avg`` as ``exp_avg_offload_buffer`` in that state,
     so that a checkpoint contains it, and ``load_state_dict`` moves all of it to the device of the parameter. DeepSpeed
     would then offload the moments into buffers on the GPU. Without the keys it allocates buffers on the host.
     """

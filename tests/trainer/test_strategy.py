@@ -43,7 +43,7 @@ def test_a_restored_optimizer_has_no_buffers_and_offloads_again(asleep):
     if not asleep:
         reload_adam_states(old, "cpu")
     weight, optimizer = restored(old)
-    assert MOMENTS < optimizer.state[weight].keys()  # the fault: the checkpoint has the buffers
+    assert optimizer.state[weight].keys() > MOMENTS  # the fault: the checkpoint has the buffers
     drop_offload_buffers(optimizer)
     assert optimizer.state[weight].keys() == MOMENTS
     for name in MOMENTS:
@@ -69,7 +69,7 @@ def test_states_without_buffers_stay_as_they_are():
 
 
 def test_training_goes_on_as_without_the_restart():
-    weight, optimizer = trained(steps=3)
+    weight, _ = trained(steps=3)
     old_weight, old = trained(steps=2)
     offload_adam_states(old, "cpu")
     new_weight, new = restored(old)
