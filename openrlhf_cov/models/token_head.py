@@ -21,8 +21,9 @@ EXCLUDED = -1e4
 """Log-prob of a token that a distribution of the probable ones leaves out."""
 IMPOSSIBLE = -1e30
 """Logit of a token of probability 0."""
-LEAST_COLUMNS = 256
-"""Columns of a block, at least, however many tokens there are: narrower products are slow."""
+COLUMN_STEP = 256
+"""The columns of a block are a multiple of this: narrower products are slow, and every row of a block of bf16 logits
+then starts at a multiple of 16 bytes, which the fast kernels of GPUs require."""
 
 
 def token_scores(
@@ -154,8 +155,11 @@ class _TokenScores(torch.autograd.Function):
 
 
 def _blocks(vocabulary: int, tokens: int, block: int) -> Iterator[tuple[int, int]]:
-    """Columns [start, end) of every block."""
-    columns = max(LEAST_COLUMNS, block // max(1, tokens))
+    """Yield the columns [start, end) of every block: ``block`` logits, rounded down to ``COLUMN_STEP`` columns.
+
+    A block has at least ``COLUMN_STEP`` columns however many tokens there are, and ends where the vocabulary does.
+    """
+    columns = max(1, block // max(1, tokens) // COLUMN_STEP) * COLUMN_STEP
     for start in range(0, vocabulary, columns):
         yield start, min(start + columns, vocabulary)
 

@@ -32,7 +32,7 @@ ENGINE_ASLEEP = 1 * GIB
 
 HEAD_BLOCK = 2**25
 HEAD_COLUMNS = 256
-"""``BLOCK`` and ``LEAST_COLUMNS`` of ``models/token_head.py``: logits that are there at once."""
+"""``BLOCK`` and ``COLUMN_STEP`` of ``models/token_head.py``: logits that are there at once."""
 
 ENGINE_SEQUENCES = 128
 """vLLM's default of max_num_seqs for engines made as upstream makes them; upstream has no flag for it."""

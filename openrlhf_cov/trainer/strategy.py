@@ -14,6 +14,9 @@ from openrlhf_cov.trainer.lora_weights import merged_state_dict
 ADAPTER = "adapter"
 """Folder of an exported model that holds its LoRA adapters."""
 
+# The end of the names that DeepSpeed gives to host buffers in an optimizer's state (_make_offload_state_key).
+OFFLOAD_SUFFIX = "_offload_buffer"
+
 
 class CovStrategy(DeepspeedStrategy):
     """Upstream's, which restores the checkpoint that policy and critic both have."""
@@ -25,6 +28,8 @@ class CovStrategy(DeepspeedStrategy):
         """Upstream's, which gets no tag from its actors."""
         path, states = super().load_ckpt(model, load_dir, tag_to_restore(self.args, Path(load_dir)), *args, **kwargs)
         if path is not None:
+            # before upstream's actors offload the states of a new run (--ds.enable_sleep)
+            drop_offload_buffers(model.basic_optimizer)
             self.restored = Path(path).parent.name, states.get("global_step")
         return path, states
 
@@ -43,6 +48,18 @@ class CovStrategy(DeepspeedStrategy):
             peft_model.get_base_model().save_pretrained(output_dir, state_dict=state, **kwargs)
             tokenizer.save_pretrained(output_dir)
         super().save_model(model, tokenizer, str(Path(output_dir) / ADAPTER), **kwargs)
+
+
+def drop_offload_buffers(optimizer: torch.optim.Optimizer) -> None:
+    """Remove DeepSpeed's host buffers of offloaded moments from the state of an optimizer that was just loaded.
+
+    DeepSpeed's ``offload_adam_states`` keeps the buffer of ``exp_avg`` as ``exp_avg_offload_buffer`` in that state,
+    so that a checkpoint contains it, and ``load_state_dict`` moves all of it to the device of the parameter. DeepSpeed
+    would then offload the moments into buffers on the GPU. Without the keys it allocates buffers on the host.
+    """
+    for state in optimizer.state.values():
+        for name in [name for name in state if isinstance(name, str) and name.endswith(OFFLOAD_SUFFIX)]:
+            del state[name]
 
 
 def convert_to_torch_dtype(param_dtype: str) -> torch.dtype:

@@ -20,7 +20,7 @@ are rounded block by block."""
 @pytest.fixture(autouse=True)
 def uncompiled(monkeypatch):
     """Upstream compiles its entropy, anew for every shape; the least width of a block is for speed."""
-    monkeypatch.setattr(token_head, "LEAST_COLUMNS", 1)
+    monkeypatch.setattr(token_head, "COLUMN_STEP", 1)
     with torch.compiler.set_stance("force_eager"):
         yield
 

@@ -105,7 +105,7 @@ def test_a_head_in_blocks_by_hand():
     assert many.head_in_blocks(QWEN_7B, training=False) == 200_000 * 2 * 3584 + 8 * 256 * 200_000
     assert Pass(tokens=100, head=False).head_in_blocks(QWEN_7B, training=True) == 0
     assert Pass(tokens=100, whole_logits=True).head_in_blocks(QWEN_7B, training=True) == 0
-    assert (memory.HEAD_BLOCK, memory.HEAD_COLUMNS) == (token_head.BLOCK, token_head.LEAST_COLUMNS)
+    assert (memory.HEAD_BLOCK, memory.HEAD_COLUMNS) == (token_head.BLOCK, token_head.COLUMN_STEP)
 
 
 def test_a_layer_by_hand():

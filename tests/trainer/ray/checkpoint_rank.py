@@ -20,6 +20,7 @@ cpu_host.install()
 import deepspeed  # noqa: E402
 import deepspeed.runtime.engine as ds_engine  # noqa: E402
 import torch  # noqa: E402
+from deepspeed.runtime.zero.offload_states import offload_adam_states  # noqa: E402
 
 from openrlhf_cov.errors import RunStopped  # noqa: E402
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS, ROLLOUTS_FILE  # noqa: E402
@@ -174,9 +175,29 @@ def critic(stage, folder, _):
         print(f"{kind.model_name} of rank {RANK}: {load(stage, folder, kind, with_critic=True).restored}")
 
 
+def buffers(stage, folder, _):
+    """Policy and critic are saved after their moments were on the host, and loaded."""
+    for kind in (CovPolicyActor, CovCriticActor):
+        actor = make_actor(stage, folder, kind)
+        optimizer = actor.engine.basic_optimizer
+        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+            optimizer.state[parameter] = {name: torch.ones_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            optimizer.state[parameter]["step"] = torch.tensor(1.0)
+        if stage == 3:  # ZeRO-3 has no parameters in its optimizer between two steps
+            for parameter in actor.engine.optimizer.fp32_partitioned_groups_flat:
+                moments = {name: torch.ones_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+                optimizer.state[parameter] = {"step": torch.tensor(1.0), **moments}
+        offload_adam_states(optimizer, "cpu")
+        states = (client_states(1),) if kind is CovPolicyActor else ()
+        actor.save_checkpoint("global_step1", *states)
+        torch.distributed.barrier()
+        restored = load(stage, folder, kind).engine.basic_optimizer.state
+        print(f"{kind.model_name} of rank {RANK}: {sorted({name for state in restored.values() for name in state})}")
+
+
 if __name__ == "__main__":
     remove_stale_locks()
     cpu_host.adapt_deepspeed()
     deepspeed.init_distributed("gloo", timeout=timedelta(seconds=60))
-    tasks = {"full": full, "groups": groups, "mixed": mixed, "critic": critic}
+    tasks = {"full": full, "groups": groups, "mixed": mixed, "critic": critic, "buffers": buffers}
     serve(lambda name, stage, folder, how: tasks[name](stage, Path(folder), how))

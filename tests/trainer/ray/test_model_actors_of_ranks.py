@@ -68,3 +68,11 @@ def test_policy_and_critic_go_on_from_what_both_have(ranks):
     printed = ranks("critic", 2, "")
     models = [f"{model} of rank {rank}: global_step1" for model in ("actor", "critic") for rank in range(2)]
     assert set(models) <= set(printed)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_no_buffer_of_offloaded_moments_is_restored(ranks, stage):
+    printed = ranks("buffers", stage, "")
+    for model in ("actor", "critic"):
+        for rank in range(2):
+            assert f"{model} of rank {rank}: ['exp_avg', 'exp_avg_sq', 'step']" in printed
