@@ -133,6 +133,29 @@ def checkpoint_folder(args: Any, model: str) -> Path:
     return Path(args.ckpt.path) / f"_{model}"
 
 
+def trained_models(args: Any) -> list[str]:
+    """Return the models of a run that have checkpoints: actor, and critic where there is one."""
+    return ["actor", "critic"] if args.critic.model_name_or_path else ["actor"]
+
+
+def can_resume(args: Any) -> bool:
+    """True if every trained model has a checkpoint to continue from.
+
+    A run that was killed before its first save, or during it, has none for at least one model. It starts afresh.
+    """
+    folders = [checkpoint_folder(args, model) for model in trained_models(args)]
+    return all(any((folder / name).is_file() for name in (LATEST, UNIVERSAL)) for folder in folders)
+
+
+def start_afresh_without_checkpoint(args: Any) -> None:
+    """Switch ``--ckpt.load_enable`` off in this process where there is nothing to continue from.
+
+    Upstream resumes whenever the folder ``_actor`` exists, also when a kill left nothing but a partial checkpoint in
+    it, and then fails because the client states are empty.
+    """
+    args.ckpt.load_enable = args.ckpt.load_enable and can_resume(args)
+
+
 def tag_to_restore(args: Any, folder: Path) -> str | None:
     """What ``latest`` in ``folder`` names, or the newest that policy and critic both have.
 
@@ -141,9 +164,7 @@ def tag_to_restore(args: Any, folder: Path) -> str | None:
     """
     if args.ds.use_universal_ckpt:
         return None
-    models = [
-        checkpoint_folder(args, name) for name in ("actor", "critic")[: 1 + bool(args.critic.model_name_or_path)]
-    ]
+    models = [checkpoint_folder(args, name) for name in trained_models(args)]
     tags = [pointed_to(model) for model in models]
     common = (tag for tag in tags if tag and all((model / tag / RUN_FILE).is_file() for model in models))
     return next(common, pointed_to(folder))
@@ -184,6 +205,14 @@ class ClientStates(dict):
 
     def __repr__(self) -> str:
         return repr({k: v if isinstance(v, int | float | str | None) else type(v) for k, v in self.items()})
+
+
+def whole_checkpoints(folder: Path) -> list[str]:
+    """Return the names of the complete checkpoints in a folder, the oldest first."""
+    if not folder.is_dir():
+        return []
+    whole = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(PARTIAL)]
+    return [path.name for path in sorted(whole, key=lambda path: path.stat().st_mtime)]
 
 
 def partial_checkpoints(folder: Path) -> list[str]:

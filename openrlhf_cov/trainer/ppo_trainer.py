@@ -19,7 +19,13 @@ from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.dynamics import RunningLaw
 from openrlhf_cov.trainer.benchmark_evaluation import of_benchmarks, with_benchmarks
-from openrlhf_cov.trainer.checkpoints import ROLLOUTS, CheckpointedLoader, checkpoint_folder
+from openrlhf_cov.trainer.checkpoints import (
+    ROLLOUTS,
+    CheckpointedLoader,
+    can_resume,
+    checkpoint_folder,
+    start_afresh_without_checkpoint,
+)
 from openrlhf_cov.trainer.engine_health import dead_engines
 from openrlhf_cov.trainer.experience_maker import CovExperienceMaker
 from openrlhf_cov.trainer.ray.seams import InstalledActor, plain_class
@@ -87,6 +93,7 @@ class StepLogging(InstalledActor):
         Raises RunStopped if policy, critic and this process do not continue from the same checkpoint.
         """
         self._check_restored()
+        start_afresh_without_checkpoint(self.args)
         states = super().init_checkpoint_states()
         self.kl_ctl.value = states.get(KL_COEF, self.kl_ctl.value)
         self.law = RunningLaw()
@@ -95,8 +102,10 @@ class StepLogging(InstalledActor):
             states["episode"] = states["total_consumed_prompts"] = 0
         self.restored = {name: states[name] for name in CLIENT_STATES}
         folder = Path(self.args.ckpt.output_dir)
-        self.metrics_log = MetricsLog(folder / METRICS_FILE, resumed_step=states["global_step"])
-        self.eval_log = MetricsLog(folder / EVAL_FILE, resumed_step=states["global_step"])
+        # A fresh start keeps no line of an earlier attempt, not even that of the evaluation at step 0.
+        resumed_step = states["global_step"] or -1
+        self.metrics_log = MetricsLog(folder / METRICS_FILE, resumed_step)
+        self.eval_log = MetricsLog(folder / EVAL_FILE, resumed_step)
         return states
 
     def _check_restored(self) -> None:
@@ -104,10 +113,10 @@ class StepLogging(InstalledActor):
             return
         tag = ray.get(self.actor_model_group.async_run_method(method_name="get_restored"))[0]
         folder = checkpoint_folder(self.args, "actor")
-        if folder.exists() != (tag is not None):  # upstream then begins anew, or looks for what is not there
+        if can_resume(self.args) != (tag is not None):
             raise RunStopped(
-                f"--ckpt.load_enable: the policy continues from {tag or 'no checkpoint'}, but {folder} is "
-                f"{'missing' if tag else 'there'} on host {socket.gethostname()}, where the controller runs; name a "
+                f"--ckpt.load_enable: the policy continues from {tag or 'no checkpoint'}, but {folder} has "
+                f"{'none' if tag else 'one'} on host {socket.gethostname()}, where the controller runs; name a "
                 "--ckpt.path on a file system that all hosts mount at this path"
             )
         if self.critic_model_group is None:

@@ -176,6 +176,47 @@ def value(flags: list[str], name: str) -> str:
 
 
 @pytest.mark.long
+def test_one_unchanged_command_starts_and_restarts_a_run(start, task, tmp_path, ray):
+    """As Slurm's --requeue and KubeRay's backoffLimit start it again: the recipes have these flags."""
+    folder = tmp_path / "run"
+    more = "--rollout_seeded --rollout.batch_size 16 --ckpt.save_steps 3 --ckpt.max_num 2 --ckpt.load_enable"
+    command = [*task.flags(folder), *more.split()]
+    checkpoints = Path(value(command, "--ckpt.path")) / "_actor"
+
+    def kill(process: subprocess.Popen) -> list[dict]:
+        process.kill()
+        process.wait()
+        wait_for_forks()
+        return lines(folder)
+
+    first = start(command, folder, ray)
+    wait_for_steps(first, folder, 1)  # the second of three steps is being made
+    before = kill(first)
+    assert not (checkpoints / "latest").exists()
+    (checkpoints / "partial-global_step3").mkdir(parents=True, exist_ok=True)  # as if it had died while it saved
+
+    second = start(command, folder, ray)
+    wait_for_steps(second, folder, 4)
+    after = kill(second)
+    assert "holds no complete checkpoint, so the run starts afresh" in log_of(folder)
+    assert after[: len(before)] == before
+    assert len(read_metrics(folder / f"{METRICS_FILE}.bak")) == len(before)
+    tag = (checkpoints / "latest").read_text()
+    assert tag in ("global_step3", "global_step6")
+
+    third = start(command, folder, ray)
+    wait_for_steps(third, folder, len(after) + 1)
+    kill(third)
+
+    wait_for_end(start(command, folder, ray), folder, 0)
+    done = lines(folder)
+    assert [line["step"] for line in done] == list(range(1, len(done) + 1))
+    assert done[: len(after)] == after
+    assert (folder / "model.safetensors").is_file()
+    assert len([path for path in checkpoints.iterdir() if path.is_dir()]) <= 2
+
+
+@pytest.mark.long
 def test_an_engine_that_dies_costs_no_step(start, task, tmp_path):
     folder = tmp_path / "run"
     flags = [*task.flags(folder), "--rollout.batch_size", "16", "--ckpt.save_steps", "1", "--vllm.num_engines", "2"]

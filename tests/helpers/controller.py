@@ -14,7 +14,8 @@ class Upstream:
     def __init__(self, folder, restored_step=0, status=None):
         ckpt = SimpleNamespace(output_dir=str(folder), path=str(folder / "ckpt"), save_steps=float("inf"))
         ckpt.load_enable = False
-        self.args = SimpleNamespace(ckpt=ckpt, reward_max_error_frac=0.05, **vars(CovConfig()))
+        critic = SimpleNamespace(model_name_or_path=None)
+        self.args = SimpleNamespace(ckpt=ckpt, critic=critic, reward_max_error_frac=0.05, **vars(CovConfig()))
         self.experience_maker = SimpleNamespace()
         self.args.on_signal, self.args.on_nan = "checkpoint", "stop"
         self.args.placement_timeout, self.args.allow_openrlhf_version = 20.0, False

@@ -92,10 +92,13 @@ def resuming(tmp_path):
         trainer = Trainer(tmp_path, restored_step=4 if policy and folder else 0)
         trainer.args.ckpt.load_enable = True
         if folder:
-            (tmp_path / "ckpt" / "_actor").mkdir(parents=True)
+            for name in ["_actor", "_critic"][: 1 + has_critic]:
+                (tmp_path / "ckpt" / name).mkdir(parents=True)
+                (tmp_path / "ckpt" / name / "latest").write_text("global_step4")
         tags = {"get_restored": [policy, policy]}
         trainer.actor_model_group = SimpleNamespace(async_run_method=lambda method_name: tags[method_name])
         if has_critic:
+            trainer.args.critic.model_name_or_path = "critic"
             trainer.critic_model_group = SimpleNamespace(async_run_method=lambda method_name: [critic])
         return trainer
 
@@ -119,8 +122,8 @@ def test_a_run_goes_on_where_all_continue_from_the_same_checkpoint(resuming, pol
 @pytest.mark.parametrize(
     ("policy", "settings", "message"),
     [
-        ("global_step4", {"folder": False}, "from global_step4, but .*_actor is missing on host"),
-        (None, {"folder": True}, "from no checkpoint, but .*_actor is there on host"),
+        ("global_step4", {"folder": False}, "from global_step4, but .*_actor has none on host"),
+        (None, {"folder": True}, "from no checkpoint, but .*_actor has one on host"),
         (
             "global_step4",
             {"has_critic": True, "critic": "global_step2"},
