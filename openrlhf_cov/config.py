@@ -126,6 +126,11 @@ class EvaluationConfig(Settings):
     )
     eval_max_tokens: int = setting(0, "longest response; 0 for the protocol's", flag="eval.max_tokens")
     eval_limit: int = setting(0, "ask the first N problems of each benchmark only; 0 for all", flag="eval.limit")
+    eval_at_start: bool = setting(
+        False,
+        "evaluate the policy before its first step, too, as step 0; any --eval.dataset",
+        flag="eval.at_start",
+    )
 
     def check(self) -> None:
         self.require("eval_max_tokens", lambda tokens: tokens >= 0, "is at least 0")

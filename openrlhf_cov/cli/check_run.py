@@ -277,8 +277,8 @@ def _check_fresh_start(args: SimpleNamespace) -> None:
     begun = [checkpoints.checkpoint_folder(args, model) for model in checkpoints.trained_models(args)]
     if metrics.exists() or any(folder.exists() for folder in begun):
         logger.warning(
-            f"--ckpt.load_enable: --ckpt.path {args.ckpt.path} holds no complete checkpoint, so the run starts afresh; "
-            f"lines of {METRICS_FILE} in --ckpt.output_dir {args.ckpt.output_dir} move to {METRICS_FILE}.bak"
+            f"--ckpt.load_enable: --ckpt.path {args.ckpt.path} holds no complete checkpoint: the run starts afresh. "
+            f"Lines of {METRICS_FILE} in --ckpt.output_dir {args.ckpt.output_dir} move to {METRICS_FILE}.bak"
         )
 
 

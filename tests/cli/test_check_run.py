@@ -67,9 +67,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_afresh(
     changes = with_critic(tmp_path) if critic else {}
     check(changes, "--ckpt.load_enable")
     (warning,) = warnings
-    start = (
-        f"--ckpt.load_enable: --ckpt.path {tmp_path / 'checkpoints'} holds no complete checkpoint, so the run starts"
-    )
+    start = f"--ckpt.load_enable: --ckpt.path {tmp_path / 'checkpoints'} holds no complete checkpoint: the run starts"
     assert warning.startswith(start)
     if has_metrics:
         assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"step": 1}\n'  # a check moves nothing
