@@ -198,6 +198,11 @@ class CovArgumentParser(Parser):
                 f"--ckpt.best_metric_key {key}: no evaluation chooses the best model; add --eval.dataset and "
                 "--eval.steps, or drop it"
             )
+        if getattr(args, "train.async_enable"):
+            self.error(
+                f"--ckpt.best_metric_key {key}: with --train.async_enable the policy has moved on when its evaluation "
+                "ends; drop one of the two"
+            )
         if key == "auto":
             setattr(args, "ckpt.best_metric_key", "")
 

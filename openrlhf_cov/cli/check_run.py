@@ -68,9 +68,15 @@ def check_checkpoints(args: SimpleNamespace) -> None:
             _check_resumable(args, folder / f"_{model}", model)
     elif ckpt.load_enable:
         _check_fresh_start(args)
-    if not checkpoints.writes_checkpoints(args):
+    patterns = []
+    if checkpoints.writes_checkpoints(args) and not ckpt.disable_ds:
+        patterns += ["_actor/*", "_critic/*"]
+    if checkpoints.writes_checkpoints(args) and ckpt.save_hf:
+        patterns.append("*_hf")
+    if checkpoints.keeps_best(args):
+        patterns.append(checkpoints.BEST)
+    if not (checkpoints.writes_checkpoints(args) or checkpoints.keeps_best(args)):
         return
-    patterns = ([] if ckpt.disable_ds else ["_actor/*", "_critic/*"]) + (["*_hf"] if ckpt.save_hf else [])
     found = next((path for pattern in patterns for path in sorted(folder.glob(pattern))), None)
     if found is not None and not ckpt.load_enable:
         raise UsageError(

@@ -38,7 +38,13 @@ SETTINGS = "settings"
 """Entry of ``RUN_FILE`` for what determines a run (``run_record.record_of``)."""
 NO_LIMIT = 10**9
 
+BEST = "best"
+"""Folder in ``--ckpt.path`` with the exported model of the best evaluation."""
+BEST_FILE = "best.json"
+"""File of that folder: global step, name and value of the metric."""
+
 Writer = Callable[..., None]
+Share = Callable[[str | None], list[str | None]]
 
 
 def save_whole(
@@ -48,7 +54,7 @@ def save_whole(
     run: dict[str, Any],
     *,
     first: bool,
-    share: Callable[[str | None], list[str | None]],
+    share: Share,
 ) -> None:
     """Let ``save(name)`` write a checkpoint of that name into ``folder``; give it its ``tag`` when it is complete.
 
@@ -65,6 +71,7 @@ def save_whole(
 
     def commit() -> None:
         (folder / name / RUN_FILE).write_text(json.dumps(run), encoding="utf-8")
+        _sync(folder / name / RUN_FILE)
         _sync(folder / name)
         old, new = (tag, tag + AGAIN) if pointed_to(folder) == tag else (tag + AGAIN, tag)
         _discard(folder / new)
@@ -72,11 +79,58 @@ def save_whole(
         _point_to(folder, new)
         _discard(folder / old)
 
-    for mine, part in ((first, clear), (True, lambda: save(name)), (first, commit)):
+    # Every rank syncs the files, because on a network file system a host flushes only what it wrote itself.
+    parts = [(first, clear), (True, lambda: save(name)), (True, lambda: _sync_files(folder / name)), (first, commit)]
+    _on_all_ranks(parts, f"checkpoint {folder / tag}", share)
+
+
+def export_best(
+    export: Callable[[str], None], parent: Path, record: dict[str, Any], *, first: bool, share: Share
+) -> None:
+    """Let ``export(path)`` write a model into a folder, and replace the folder ``best`` in ``parent`` by it.
+
+    Called on every rank, like ``save_whole``. A kill leaves the former model, or the new one, whole.
+
+    Args:
+        export: Writes the files; it is called on every rank with the path of a new folder.
+        parent: ``--ckpt.path``.
+        record: Content of ``BEST_FILE``.
+        first: True on the rank that renames folders.
+        share: Tells all ranks the error of each.
+
+    Raises:
+        RunStopped: On every rank alike, if the disk refuses one of them.
+    """
+    new = parent / f"{PARTIAL}{BEST}"
+    old = parent / f"{PARTIAL}{BEST}-removed"
+
+    def clear() -> None:
+        parent.mkdir(parents=True, exist_ok=True)
+        if old.exists() and not (parent / BEST).exists():  # killed between the two renames
+            os.replace(old, parent / BEST)
+        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
+
+    def commit() -> None:
+        (new / BEST_FILE).write_text(json.dumps(record), encoding="utf-8")
+        _sync_files(new)
+        _sync(new)
+        with suppress(FileNotFoundError):
+            os.replace(parent / BEST, old)
+        os.replace(new, parent / BEST)
+        _sync(parent)
+        shutil.rmtree(old, ignore_errors=True)
+
+    _on_all_ranks([(first, clear), (True, lambda: export(str(new))), (first, commit)], f"{parent / BEST}", share)
+
+
+def _on_all_ranks(parts: list[tuple[bool, Callable[[], None]]], what: str, share: Share) -> None:
+    """Run every part that is this rank's; each part begins when the one before it has ended on all ranks."""
+    for mine, part in parts:
         for rank, error in enumerate(share(_error_of(part) if mine else None)):
             if error is not None:
                 reason = f"{error} (rank {rank}); the one before it is whole"
-                raise RunStopped(f"checkpoint {folder / tag} could not be written: {reason}")
+                raise RunStopped(f"{what} could not be written: {reason}")
 
 
 @contextmanager
@@ -118,9 +172,13 @@ def _error_of(part: Callable[[], None]) -> str | None:
 
 
 def writes_checkpoints(args: Any) -> bool:
-    """True if these flags may lead to a checkpoint of any kind."""
-    keeps_best = args.eval.dataset and args.eval.steps > 0 and args.ckpt.best_metric_key != "none"
-    return args.ckpt.save_steps > 0 or bool(keeps_best) or args.on_signal == "checkpoint"
+    """True if these flags may lead to a checkpoint, as DeepSpeed's or as an exported model."""
+    return args.ckpt.save_steps > 0 or args.on_signal == "checkpoint"
+
+
+def keeps_best(args: Any) -> bool:
+    """True if these flags may lead to an exported model of the best evaluation."""
+    return bool(args.eval.dataset) and args.ckpt.best_metric_key != "none"
 
 
 def uses_checkpoints(args: Any) -> bool:
@@ -293,9 +351,16 @@ def _point_to(folder: Path, tag: str) -> None:
     _sync(folder)
 
 
-def _sync(folder: Path) -> None:
-    """Make a rename in ``folder`` survive a power cut, where the file system can."""
-    handle = os.open(folder, os.O_RDONLY)
+def _sync_files(folder: Path) -> None:
+    """Make the content of all files in ``folder`` survive a power cut; there may be none on a rank of another host."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            _sync(path)
+
+
+def _sync(path: Path) -> None:
+    """Make a file, or the renames in a folder, survive a power cut, where the file system can."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -20,6 +20,7 @@ from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.dynamics import RunningLaw
 from openrlhf_cov.trainer.benchmark_evaluation import of_benchmarks, with_benchmarks
 from openrlhf_cov.trainer.checkpoints import (
+    BEST,
     ROLLOUTS,
     CheckpointedLoader,
     can_resume,
@@ -93,6 +94,7 @@ class StepLogging(InstalledActor):
         Raises RunStopped if policy, critic and this process do not continue from the same checkpoint.
         """
         self._check_restored()
+        load_enable = self.args.ckpt.load_enable
         start_afresh_without_checkpoint(self.args)
         states = super().init_checkpoint_states()
         self.kl_ctl.value = states.get(KL_COEF, self.kl_ctl.value)
@@ -102,8 +104,8 @@ class StepLogging(InstalledActor):
             states["episode"] = states["total_consumed_prompts"] = 0
         self.restored = {name: states[name] for name in CLIENT_STATES}
         folder = Path(self.args.ckpt.output_dir)
-        # A fresh start keeps no line of an earlier attempt, not even that of the evaluation at step 0.
-        resumed_step = states["global_step"] or -1
+        # With --ckpt.load_enable the evaluation at step 0 of an earlier attempt stays, and is not made again.
+        resumed_step = states["global_step"] or (0 if load_enable else -1)
         self.metrics_log = MetricsLog(folder / METRICS_FILE, resumed_step)
         self.eval_log = MetricsLog(folder / EVAL_FILE, resumed_step)
         return states
@@ -191,10 +193,41 @@ class StepLogging(InstalledActor):
         raise reason.error(f"{reason.cause}: stopped after global step {global_step}; {how}")
 
     def save_best_checkpoint(self, eval_metrics, global_step, client_states=None) -> None:
-        """Write the line of this evaluation to ``eval.jsonl``, where it may be already, then upstream's."""
-        if eval_metrics and self.eval_log.values_of(global_step) is None:
+        """Write the line of this evaluation to ``eval.jsonl``, unless it is there, and export a better model.
+
+        Upstream writes a whole DeepSpeed checkpoint at every better evaluation, which is seven times the size of the
+        weights. Here the best model is a Hugging Face export, and only if ``--ckpt.best_metric_key`` asks for it.
+        """
+        if not eval_metrics:
+            return
+        if self.eval_log.values_of(global_step) is None:
             _on_disk(self.eval_log, global_step, eval_metrics)
-        super().save_best_checkpoint(eval_metrics, global_step, _for_actors(self._own_states(client_states)))
+        if self.best_eval_metric_key == "none":
+            return
+        key = self._detect_eval_metric_key(eval_metrics)
+        if key is None:
+            logger.warning(
+                f"--ckpt.best_metric_key {self.best_eval_metric_key or 'auto'}: the evaluation has no such metric; "
+                f"choose one of {', '.join(sorted(eval_metrics))}"
+            )
+            return
+        value = self._latest_eval_metric_value = eval_metrics[key]
+        if not value > self.best_eval_metric_value:
+            return
+        self.best_eval_metric_value = value
+        record = {"global_step": global_step, "metric": key, "value": value}
+        ray.get(self.actor_model_group.async_run_method(method_name="export_best", record=record))
+        logger.info(f"best model so far, {key} {value:.4f} at global step {global_step}: {self.args.ckpt.path}/{BEST}")
+
+    def restore_best_checkpoint_state(self, checkpoint_states) -> None:
+        """Upstream's, unless ``--ckpt.best_metric_key`` has changed since the checkpoint.
+
+        Upstream takes the key of the checkpoint, so the flag would have no effect.
+        """
+        saved = (checkpoint_states or {}).get("best_eval_metric_key") or "none"
+        own = self.best_eval_metric_key
+        if own == saved or (own == "" and saved != "none"):  # empty: upstream chose the key by itself
+            super().restore_best_checkpoint_state(checkpoint_states)
 
     def _own_states(self, client_states: dict | None) -> dict:
         return (client_states or {}) | {KL_COEF: self.kl_ctl.value, LAW: self.law.state_dict()}
@@ -256,6 +289,12 @@ class CovPPOTrainer(StepLogging, CheckpointedRollouts, plain_class(PPOTrainer), 
         if not states["global_step"] and any(ray.get([each.needs_weights.remote() for each in self.vllm_engines])):
             super().broadcast_to_vllm()
         return states
+
+    def restore_best_checkpoint_state(self, checkpoint_states) -> None:
+        """Upstream's; a fresh start evaluates its policy first, with ``--eval.at_start``."""
+        super().restore_best_checkpoint_state(checkpoint_states)
+        if self.args.eval_at_start and self.restored is not None and not self.restored["global_step"]:
+            self._evaluate(self.restored)
 
     def broadcast_to_vllm(self) -> None:
         """Upstream's; on resuming, what upstream does between the checkpoint of a step and the next step follows."""

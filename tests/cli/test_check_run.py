@@ -107,7 +107,6 @@ def test_checkpoints_that_no_kill_explains_are_not_replaced(refusal, tmp_path, k
 NO_SIGNAL = ["--ckpt.on_signal", "stop"]
 SAVES = [
     ["--ckpt.save_steps", "5", *NO_SIGNAL],
-    ["--eval.dataset", "EVAL", "--eval.steps", "5", *NO_SIGNAL],  # the best checkpoint
     ["--ckpt.save_steps", "5", "--ckpt.save_hf", *NO_SIGNAL],
     ["--ckpt.on_signal", "checkpoint"],
     [],  # which is the default
@@ -115,7 +114,9 @@ SAVES = [
 SAVES_NOT = [
     NO_SIGNAL,
     ["--eval.dataset", "EVAL", *NO_SIGNAL],
+    ["--eval.dataset", "EVAL", "--eval.steps", "5", *NO_SIGNAL],
     ["--eval.dataset", "EVAL", "--eval.steps", "5", "--ckpt.best_metric_key", "none", *NO_SIGNAL],
+    ["--eval.dataset", "EVAL", "--eval.steps", "5", "--ckpt.best_metric_key", "auto", *NO_SIGNAL],
     ["--ckpt.save_steps", "5", "--ckpt.disable_ds"],
 ]
 
@@ -146,6 +147,15 @@ def test_models_of_another_run_are_not_replaced(refusal, check, tmp_path):
     assert f"{tmp_path / 'checkpoints'} holds global_step5_hf of another run" in message
     assert message.endswith("choose a new folder")
     check({}, *saves)
+
+
+@pytest.mark.parametrize("when", [["--eval.steps", "5"], ["--eval.at_start"]])
+def test_the_best_model_of_another_run_is_not_replaced(refusal, check, inputs, tmp_path, when):
+    put_checkpoint(tmp_path / "checkpoints", "best/config.json")
+    evaluates = [*evaluated(["--eval.dataset", "EVAL"], inputs), *when, *NO_SIGNAL]
+    message = refusal({}, *evaluates, "--ckpt.best_metric_key", "auto")
+    assert f"{tmp_path / 'checkpoints'} holds best of another run" in message
+    check({}, *evaluates)
 
 
 def test_a_file_in_the_way_of_the_checkpoints_is_refused(refusal, check, tmp_path):

@@ -29,10 +29,6 @@ class Saving(Upstream):
         if global_step % self.args.ckpt.save_steps == 0:
             self.save(client_states)
 
-    def save_best_checkpoint(self, eval_metrics, global_step, client_states=None):
-        if eval_metrics:
-            self.save(client_states)
-
     def save(self, client_states):
         calls = [pickle.dumps(client_states) for _ in range(self.actors)]
         self.sent += sum(map(len, calls))
@@ -48,17 +44,13 @@ def save_a_step(trainer, client_states):
     trainer.save_logs_and_checkpoints(4, {"loss": 1.0}, client_states)
 
 
-def save_the_best(trainer, client_states):
-    trainer.save_best_checkpoint({"eval_task_pass1": 0.5}, 4, client_states)
-
-
 def stop_by_a_signal(trainer, client_states):
     trainer.dead_engines = [0]
     with pytest.raises(RunStopped):
         trainer.save_logs_and_checkpoints(4, {"loss": 1.0}, client_states)
 
 
-@pytest.mark.parametrize("save", [save_a_step, save_the_best, stop_by_a_signal])
+@pytest.mark.parametrize("save", [save_a_step, stop_by_a_signal])
 def test_groups_that_wait_go_into_the_store_once_and_to_the_actors_as_a_reference(tmp_path, monkeypatch, save):
     store = Store()
     monkeypatch.setattr(ppo_trainer, "ray", store)
