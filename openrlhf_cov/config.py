@@ -150,8 +150,8 @@ class RunConfig(Settings):
     )
     on_nan: str = setting(
         "stop",
-        "an update of the policy whose gradient is NaN or infinite is skipped on all ranks: stop ends the run after 3 "
-        "in a row, skip goes on",
+        "an update of policy or critic whose gradient is NaN or infinite is skipped on all ranks: stop ends the run "
+        "after 3 in a row, skip goes on",
         choices=("skip", "stop"),
         flag="train.on_nan",
     )

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
 from openrlhf.trainer.ppo_trainer import compute_eval_metrics as upstream_metrics
 from openrlhf.trainer.ppo_trainer import prepare_datasets as upstream_datasets
 from openrlhf.trainer.ppo_trainer_async import GenerateSamplesActor, TrainingActor
-from openrlhf.utils.logging_utils import WandbLogger, init_logger
+from openrlhf.utils.logging_utils import TensorboardLogger, WandbLogger, init_logger
 
 from openrlhf_cov.config import RunConfig
 from openrlhf_cov.errors import RunStopped
@@ -54,15 +55,58 @@ CLIENT_STATES = ("episode", "global_step", "total_consumed_prompts", "data_loade
 """Upstream's entries of the client states."""
 
 
+WANDB_RUN = "wandb_run_id"
+"""File in ``--ckpt.output_dir`` with the id of the W&B run."""
+
+
 class CovWandbLogger(WandbLogger):
-    """Upstream's, which records the flags: here without secrets, of which the key is one."""
+    """Upstream's, which records the flags: here without secrets, of which the key is one. A resume goes on in its run.
+
+    Upstream starts a new W&B run at every start. ``wandb.init`` also reads environment variables, and upstream does
+    not pass the settings that they give: the id of the run, and that a run of this id is continued.
+    """
 
     def __init__(self, args: Any) -> None:
+        os.environ["WANDB_RUN_ID"] = wandb_run_id(args)
+        os.environ["WANDB_RESUME"] = "allow"
         import wandb
 
         if not wandb.api.api_key:
             os.environ["WANDB_API_KEY"] = args.logger.wandb.key
         super().__init__(redact_arguments(args))
+
+    def log_eval(self, global_step: int, logs_dict: dict[str, Any]) -> None:
+        """Upstream's, with each name once under ``eval/``."""
+        super().log_eval(global_step, without_prefix(logs_dict))
+
+
+class CovTensorboardLogger(TensorboardLogger):
+    """Upstream's, with each metric of an evaluation once under ``eval/``."""
+
+    def log_eval(self, global_step: int, logs_dict: dict[str, Any]) -> None:
+        """Upstream's."""
+        super().log_eval(global_step, without_prefix(logs_dict))
+
+
+def without_prefix(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return metrics without ``eval/`` in front of their names, which upstream's trackers add themselves."""
+    return {name.removeprefix("eval/"): value for name, value in metrics.items()}
+
+
+def wandb_run_id(args: Any) -> str:
+    """Return the id of the W&B run: that of the run which these flags resume, or a new one.
+
+    The id is kept in the folder of the run. The variable ``WANDB_RUN_ID`` goes before.
+    """
+    path = Path(args.ckpt.output_dir) / WANDB_RUN
+    if run_id := os.environ.get("WANDB_RUN_ID"):
+        return run_id
+    run_id = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    if not (run_id and args.ckpt.load_enable and can_resume(args)):
+        run_id = uuid.uuid4().hex[:8]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(run_id, encoding="utf-8")
+    return run_id
 
 
 def number_samples(samples: list, first: int) -> None:

@@ -1,6 +1,7 @@
 """A run that is killed, stopped and resumed is the run that was not: every metric of every step and the exported model
 are equal, bit for bit. On one rank, and with a recipe's own flags at toy size on two."""
 
+import json
 import re
 import signal
 import subprocess
@@ -180,6 +181,8 @@ def test_one_unchanged_command_starts_and_restarts_a_run(start, task, tmp_path, 
     """As Slurm's --requeue and KubeRay's backoffLimit start it again: the recipes have these flags."""
     folder = tmp_path / "run"
     more = "--rollout_seeded --rollout.batch_size 16 --ckpt.save_steps 3 --ckpt.max_num 2 --ckpt.load_enable"
+    evaluation = f"--eval.dataset bench:{task.benchmark} --eval.template none --eval.max_tokens 24 --eval.steps 3"
+    more += f" {evaluation} --eval.at_start --ckpt.best_metric_key auto"
     command = [*task.flags(folder), *more.split()]
     checkpoints = Path(value(command, "--ckpt.path")) / "_actor"
 
@@ -212,7 +215,13 @@ def test_one_unchanged_command_starts_and_restarts_a_run(start, task, tmp_path, 
     done = lines(folder)
     assert [line["step"] for line in done] == list(range(1, len(done) + 1))
     assert done[: len(after)] == after
-    assert (folder / "model.safetensors").is_file()
+    assert [line["step"] for line in lines(folder, EVAL_FILE)] == [0, 3, 6]
+    assert all(abs(line["vllm_kl"]) < 1e-3 for line in done)  # equal weights in float32
+    best = checkpoints.parent / "best"
+    assert load_file(best / "model.safetensors").keys() == load_file(folder / "model.safetensors").keys()
+    evaluations = lines(folder, EVAL_FILE)
+    record = json.loads((best / "best.json").read_text())
+    assert record["value"] == max(line[record["metric"]] for line in evaluations)
     assert len([path for path in checkpoints.iterdir() if path.is_dir()]) <= 2
 
 
