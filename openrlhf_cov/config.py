@@ -151,6 +151,11 @@ class EvaluationConfig(Settings):
     )
     eval_max_tokens: int = setting(0, "longest response; 0 for the protocol's", flag="eval.max_tokens")
     eval_limit: int = setting(0, "ask the first N problems of each benchmark only; 0 for all", flag="eval.limit")
+    eval_at_start: bool = setting(
+        False,
+        "evaluate the policy before its first step, too, as step 0; any --eval.dataset",
+        flag="eval.at_start",
+    )
 
     def check(self) -> None:
         self.require("eval_max_tokens", lambda tokens: tokens >= 0, "is at least 0")
@@ -170,8 +175,8 @@ class RunConfig(Settings):
     )
     on_nan: str = setting(
         "stop",
-        "an update of the policy whose gradient is NaN or infinite is skipped on all ranks: stop ends the run after 3 "
-        "in a row, skip goes on",
+        "an update of policy or critic whose gradient is NaN or infinite is skipped on all ranks: stop ends the run "
+        "after 3 in a row, skip goes on",
         choices=("skip", "stop"),
         flag="train.on_nan",
     )

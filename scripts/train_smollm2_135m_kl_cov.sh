@@ -24,4 +24,4 @@ ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" \
   --data.max_len 512 --rollout.max_new_tokens 192 \
   --actor.adam.lr 2e-6 --actor.lr_scheduler constant --ds.zero_stage 2 --actor.gradient_checkpointing_enable \
   --ckpt.output_dir "${OUTPUT:-$PWD/runs/smollm2_kl_cov}" --ckpt.path "${OUTPUT:-$PWD/runs/smollm2_kl_cov}/state" \
-  --cov_dump_every 5 --rollout_seeded "$@"
+  --ckpt.save_steps 10 --ckpt.max_num 2 --ckpt.load_enable --cov_dump_every 5 --rollout_seeded "$@"

@@ -189,15 +189,43 @@ class CovArgumentParser(Parser):
 
     def _check_evaluation(self, args: argparse.Namespace, given: set[str]) -> None:
         """``bench:`` takes the protocol's settings; the flags of benchmarks need ``bench:``."""
+        self._check_best(args)
+        if args.eval_at_start and not getattr(args, "eval.dataset"):
+            self.error("--eval.at_start: there is nothing to evaluate; add --eval.dataset, or drop it")
+        if args.eval_at_start and getattr(args, "train.async_enable"):
+            self.error("--eval.at_start is not supported with --train.async_enable; drop one of the two")
         if (getattr(args, "eval.dataset") or "").startswith("bench:"):
             for name in PROTOCOL_FLAGS:
                 if name not in given:
                     setattr(args, name, None)
             return
         for setting in fields(EvaluationConfig):
-            if setting.name in given:
+            if setting.name in given and setting.name != "eval_at_start":
                 flag = setting.metadata["flag"]
                 self.error(f"--{flag} only applies to --eval.dataset bench:NAMES; drop it or name benchmarks there")
+
+    def _check_best(self, args: argparse.Namespace) -> None:
+        """Give ``--ckpt.best_metric_key`` the values that upstream understands.
+
+        Upstream chooses a metric where the key is empty. Here an empty key keeps no best model, because a copy of the
+        weights at every better evaluation should be asked for; ``auto`` is upstream's empty key.
+        """
+        key = getattr(args, "ckpt.best_metric_key")
+        if key in ("", "none"):
+            setattr(args, "ckpt.best_metric_key", "none")
+            return
+        if not getattr(args, "eval.dataset") or (getattr(args, "eval.steps") <= 0 and not args.eval_at_start):
+            self.error(
+                f"--ckpt.best_metric_key {key}: no evaluation chooses the best model; add --eval.dataset and "
+                "--eval.steps, or drop it"
+            )
+        if getattr(args, "train.async_enable"):
+            self.error(
+                f"--ckpt.best_metric_key {key}: with --train.async_enable the policy has moved on when its evaluation "
+                "ends; drop one of the two"
+            )
+        if key == "auto":
+            setattr(args, "ckpt.best_metric_key", "")
 
     def _take_published(self, args: argparse.Namespace, config: CovConfig, given: set[str]) -> None:
         """Give upstream the aggregation and the estimator that the methods were published with, unless given."""

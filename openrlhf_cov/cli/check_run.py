@@ -63,17 +63,20 @@ def check_output(args: SimpleNamespace, models: dict[str, str | None]) -> None:
 def check_checkpoints(args: SimpleNamespace) -> None:
     """``--ckpt.path`` can be written and read as the flags want, and no other run's checkpoints are in the way."""
     folder, ckpt = Path(args.ckpt.path), args.ckpt
-    if ckpt.load_enable and (folder / "_actor").exists() and not has_checkpoint(folder):
-        raise UsageError(
-            f"--ckpt.path {folder}: its folder _actor has no complete checkpoint (file latest) to continue from; name "
-            "another --ckpt.path or drop --ckpt.load_enable"
-        )
-    for model in ("actor", "critic"):
-        if ckpt.load_enable and getattr(args, model).model_name_or_path and (folder / f"_{model}").exists():
+    if ckpt.load_enable and checkpoints.can_resume(args):
+        for model in checkpoints.trained_models(args):
             _check_resumable(args, folder / f"_{model}", model)
-    if not checkpoints.writes_checkpoints(args):
+    elif ckpt.load_enable:
+        _check_fresh_start(args)
+    patterns = []
+    if checkpoints.writes_checkpoints(args) and not ckpt.disable_ds:
+        patterns += ["_actor/*", "_critic/*"]
+    if checkpoints.writes_checkpoints(args) and ckpt.save_hf:
+        patterns.append("*_hf")
+    if checkpoints.keeps_best(args):
+        patterns.append(checkpoints.BEST)
+    if not (checkpoints.writes_checkpoints(args) or checkpoints.keeps_best(args)):
         return
-    patterns = ([] if ckpt.disable_ds else ["_actor/*", "_critic/*"]) + (["*_hf"] if ckpt.save_hf else [])
     found = next((path for pattern in patterns for path in sorted(folder.glob(pattern))), None)
     if found is not None and not ckpt.load_enable:
         raise UsageError(
@@ -97,7 +100,8 @@ def check_settings(args: SimpleNamespace, rows: Any) -> None:
             close = difflib.get_close_matches(name, record, n=1)
             advice = f"did you mean {close[0]}?" if close else "give a name that the refusal of the resume gives"
             raise UsageError(f"--ckpt.allow_changed {name}: a resume does not compare this; {advice}")
-    found = checkpoints.saved_settings(args) if args.ckpt.load_enable else None
+    resumes = args.ckpt.load_enable and checkpoints.can_resume(args)
+    found = checkpoints.saved_settings(args) if resumes else None
     changed: list[str] = []
     if found is not None:
         path, saved = found
@@ -252,10 +256,35 @@ def _check_resumed(args: SimpleNamespace, folder: Path) -> None:
             f"--ckpt.output_dir {folder} holds {METRICS_FILE} of another run; choose a new folder"
             f"{_or_resume(ckpt_path)}"
         )
-    if not has_checkpoint(ckpt_path):
+    weights = find_weights(folder)
+    if weights and not checkpoints.can_resume(args):
         raise UsageError(
-            f"--ckpt.load_enable: --ckpt.path {ckpt_path} holds no checkpoint (_actor), and --ckpt.output_dir "
-            f"{folder} holds {METRICS_FILE} of another run; name that run's --ckpt.path, or choose a new folder"
+            f"--ckpt.load_enable: --ckpt.path {ckpt_path} holds no checkpoint, and --ckpt.output_dir {folder} holds "
+            f"{weights[0].name} of a finished run; name that run's --ckpt.path, or choose a new folder"
+        )
+
+
+def _check_fresh_start(args: SimpleNamespace) -> None:
+    """Warn that a run starts afresh which was killed before its first checkpoint was complete.
+
+    Raises UsageError where one of two models has more than the first checkpoint and the other has none: a kill does
+    not leave that behind, and a fresh start would replace them.
+    """
+    for model in checkpoints.trained_models(args):
+        whole = checkpoints.whole_checkpoints(checkpoints.checkpoint_folder(args, model))
+        if len(whole) > 1:
+            others = " or ".join(f"_{each}" for each in checkpoints.trained_models(args) if each != model)
+            missing = f"a complete checkpoint in {others}" if others else f"the file {checkpoints.LATEST}"
+            raise UsageError(
+                f"--ckpt.load_enable: --ckpt.path {args.ckpt.path} holds _{model}/{whole[-1]}, but not {missing}; "
+                "restore what is missing, or choose a new folder"
+            )
+    metrics = Path(args.ckpt.output_dir) / METRICS_FILE
+    begun = [checkpoints.checkpoint_folder(args, model) for model in checkpoints.trained_models(args)]
+    if metrics.exists() or any(folder.exists() for folder in begun):
+        logger.warning(
+            f"--ckpt.load_enable: --ckpt.path {args.ckpt.path} holds no complete checkpoint: the run starts afresh. "
+            f"Lines of {METRICS_FILE} in --ckpt.output_dir {args.ckpt.output_dir} move to {METRICS_FILE}.bak"
         )
 
 

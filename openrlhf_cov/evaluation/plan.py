@@ -62,7 +62,7 @@ class EvaluationPlan:
     prompts: tuple[tuple[str, tuple[int, ...] | None], ...]
     """Text and tokens, one pair per problem."""
 
-    def requests(self, *, seed: int, max_model_len: int | None, log_probs: bool = False) -> Iterator[Request]:
+    def requests(self, *, seed: int | None, max_model_len: int | None, log_probs: bool = False) -> Iterator[Request]:
         """Every sample of every problem, benchmark by benchmark.
 
         A prompt of known length gets as many tokens as ``max_model_len`` leaves; ``fits`` is False where it leaves
@@ -76,7 +76,7 @@ class EvaluationPlan:
                 room = max(0, min(room, max_model_len - len(ids)))
             for sample in range(how.samples):
                 key = (asked.benchmark, asked.id, sample)
-                own_seed = seed_of(seed, *key) if how.temperature > 0 else None
+                own_seed = seed_of(seed, *key) if seed is not None and how.temperature > 0 else None
                 yield Request(key, text, ids, own_seed, how.temperature, how.top_p, room, log_probs)
 
 

@@ -152,6 +152,8 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         self.align(self.actor.model, step)
         update = self.actor.model.global_steps  # DeepSpeed counts updates on the host
         self.actor_loss_fn.expect(self._plans.pop(step, ()), update)
+        if experience.rollout_log_probs is not None:  # upstream has this metric with a rollout correction alone
+            experience.info["vllm_kl"] = kl_of_engine(experience)
         status = super().training_step(experience, kl_ctl, step, *args, **kwargs)
         if self.ends_step(step):
             self.norms = [*self.norms, status["metrics"]["actor_grad_norm"]]
@@ -298,6 +300,17 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
             torch.distributed.barrier()
         else:
             super().broadcast_to_vllm()
+
+
+def kl_of_engine(experience: Experience) -> Tensor:
+    """Return the mean over action tokens of log-prob in the engine less log-prob in training, a scalar.
+
+    The tokens are samples of the engine, so the mean estimates KL(engine || trained policy), in nats. It compares the
+    same weights in two programs: anything beyond rounding is a mismatch between vLLM and training.
+    """
+    gap = experience.rollout_log_probs.float() - experience.action_log_probs.float()
+    mask = experience.action_mask.bool()
+    return gap.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
 
 
 def _by_log_probs(config: CovConfig, plans: list[list[Plan]]) -> list[Tensor]:

@@ -70,10 +70,16 @@ def gradients_are_finite(gradients: Iterable[Tensor | None]) -> bool:
 class BadUpdates:
     """Watches the optimizer of a DeepSpeed engine (``check_every_gradient``); counts and keeps what was skipped."""
 
-    def __init__(self, engine: Any, on_nan: str, folder: Path, rank: int) -> None:
+    def __init__(self, engine: Any, on_nan: str, folder: Path, rank: int, model: str = "policy") -> None:
         self.engine, self.on_nan, self.folder, self.rank = engine, on_nan, folder, rank
+        self.model = model
         self.total = self.in_a_row = 0
         check_every_gradient(engine)
+
+    @property
+    def gradient(self) -> str:
+        """The gradient's name in messages."""
+        return "the gradient" if self.model == "policy" else f"the gradient of the {self.model}"
 
     def check(self, global_step: int, micro_batch: Any) -> bool:
         """True if the update that was just asked for was skipped; its last micro-batch is then saved.
@@ -86,7 +92,9 @@ class BadUpdates:
         self.total += 1
         self.in_a_row += 1
         kept = self._keep(global_step, micro_batch) if self.total <= KEPT_BATCHES else "not kept"
-        message = f"global step {global_step}: the gradient is NaN or infinite, update skipped (micro-batch: {kept})"
+        message = (
+            f"global step {global_step}: {self.gradient} is NaN or infinite, update skipped (micro-batch: {kept})"
+        )
         logger.warning(message)
         if self.on_nan == "stop" and self.in_a_row >= IN_A_ROW:
             raise RunStopped(f"{message}; {IN_A_ROW} in a row end the run, --train.on_nan skip would go on")

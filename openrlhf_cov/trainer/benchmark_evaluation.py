@@ -1,7 +1,7 @@
 """``--eval.dataset bench:aime24,math500``: the evaluation harness inside the training, on the training's engines.
 
-Problems, prompts, sampling, seeds and grading are those of ``cli.evaluate``, so that a point of the curve is the
-number that the harness gives for the checkpoint of that step.
+Problems, prompts, sampling and grading are those of ``cli.evaluate``. With ``--rollout_seeded`` the seeds are, too, so
+that a point of the curve is the number that the harness gives for the checkpoint of that step.
 """
 
 import re
@@ -93,7 +93,10 @@ class BenchmarkEvaluation:
 
     def __init__(self, plan: EvaluationPlan, args: SimpleNamespace) -> None:
         self.plan = plan
-        self.requests = list(plan.requests(seed=args.train.seed, max_model_len=args.data.max_len))
+        # vLLM samples requests with seeds of their own one by one, which is slow, so only repeatable runs get them.
+        repeats = args.rollout_seeded or args.train.full_determinism_enable
+        seed = args.train.seed if repeats else None
+        self.requests = list(plan.requests(seed=seed, max_model_len=args.data.max_len))
         # the curve of a training is by one grader, whichever rewards; `evaluate` gives both
         self.config = replace(RewardConfig.from_args(args), reward_grader="strict")
         self.grader = Grader.of(plan, self.config)

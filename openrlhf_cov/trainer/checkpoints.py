@@ -38,7 +38,13 @@ SETTINGS = "settings"
 """Entry of ``RUN_FILE`` for what determines a run (``run_record.record_of``)."""
 NO_LIMIT = 10**9
 
+BEST = "best"
+"""Folder in ``--ckpt.path`` with the exported model of the best evaluation."""
+BEST_FILE = "best.json"
+"""File of that folder: global step, name and value of the metric."""
+
 Writer = Callable[..., None]
+Share = Callable[[str | None], list[str | None]]
 
 
 def save_whole(
@@ -48,7 +54,7 @@ def save_whole(
     run: dict[str, Any],
     *,
     first: bool,
-    share: Callable[[str | None], list[str | None]],
+    share: Share,
 ) -> None:
     """Let ``save(name)`` write a checkpoint of that name into ``folder``; give it its ``tag`` when it is complete.
 
@@ -65,6 +71,7 @@ def save_whole(
 
     def commit() -> None:
         (folder / name / RUN_FILE).write_text(json.dumps(run), encoding="utf-8")
+        _sync(folder / name / RUN_FILE)
         _sync(folder / name)
         old, new = (tag, tag + AGAIN) if pointed_to(folder) == tag else (tag + AGAIN, tag)
         _discard(folder / new)
@@ -72,11 +79,58 @@ def save_whole(
         _point_to(folder, new)
         _discard(folder / old)
 
-    for mine, part in ((first, clear), (True, lambda: save(name)), (first, commit)):
+    # Every rank syncs the files, because on a network file system a host flushes only what it wrote itself.
+    parts = [(first, clear), (True, lambda: save(name)), (True, lambda: _sync_files(folder / name)), (first, commit)]
+    _on_all_ranks(parts, f"checkpoint {folder / tag}", share)
+
+
+def export_best(
+    export: Callable[[str], None], parent: Path, record: dict[str, Any], *, first: bool, share: Share
+) -> None:
+    """Let ``export(path)`` write a model into a folder, and replace the folder ``best`` in ``parent`` by it.
+
+    Called on every rank, like ``save_whole``. A kill leaves the former model, or the new one, whole.
+
+    Args:
+        export: Writes the files; it is called on every rank with the path of a new folder.
+        parent: ``--ckpt.path``.
+        record: Content of ``BEST_FILE``.
+        first: True on the rank that renames folders.
+        share: Tells all ranks the error of each.
+
+    Raises:
+        RunStopped: On every rank alike, if the disk refuses one of them.
+    """
+    new = parent / f"{PARTIAL}{BEST}"
+    old = parent / f"{PARTIAL}{BEST}-removed"
+
+    def clear() -> None:
+        parent.mkdir(parents=True, exist_ok=True)
+        if old.exists() and not (parent / BEST).exists():  # killed between the two renames
+            os.replace(old, parent / BEST)
+        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
+
+    def commit() -> None:
+        (new / BEST_FILE).write_text(json.dumps(record), encoding="utf-8")
+        _sync_files(new)
+        _sync(new)
+        with suppress(FileNotFoundError):
+            os.replace(parent / BEST, old)
+        os.replace(new, parent / BEST)
+        _sync(parent)
+        shutil.rmtree(old, ignore_errors=True)
+
+    _on_all_ranks([(first, clear), (True, lambda: export(str(new))), (first, commit)], f"{parent / BEST}", share)
+
+
+def _on_all_ranks(parts: list[tuple[bool, Callable[[], None]]], what: str, share: Share) -> None:
+    """Run every part that is this rank's; each part begins when the one before it has ended on all ranks."""
+    for mine, part in parts:
         for rank, error in enumerate(share(_error_of(part) if mine else None)):
             if error is not None:
                 reason = f"{error} (rank {rank}); the one before it is whole"
-                raise RunStopped(f"checkpoint {folder / tag} could not be written: {reason}")
+                raise RunStopped(f"{what} could not be written: {reason}")
 
 
 @contextmanager
@@ -118,9 +172,13 @@ def _error_of(part: Callable[[], None]) -> str | None:
 
 
 def writes_checkpoints(args: Any) -> bool:
-    """True if these flags may lead to a checkpoint of any kind."""
-    keeps_best = args.eval.dataset and args.eval.steps > 0 and args.ckpt.best_metric_key != "none"
-    return args.ckpt.save_steps > 0 or bool(keeps_best) or args.on_signal == "checkpoint"
+    """True if these flags may lead to a checkpoint, as DeepSpeed's or as an exported model."""
+    return args.ckpt.save_steps > 0 or args.on_signal == "checkpoint"
+
+
+def keeps_best(args: Any) -> bool:
+    """True if these flags may lead to an exported model of the best evaluation."""
+    return bool(args.eval.dataset) and args.ckpt.best_metric_key != "none"
 
 
 def uses_checkpoints(args: Any) -> bool:
@@ -133,6 +191,29 @@ def checkpoint_folder(args: Any, model: str) -> Path:
     return Path(args.ckpt.path) / f"_{model}"
 
 
+def trained_models(args: Any) -> list[str]:
+    """Return the models of a run that have checkpoints: actor, and critic where there is one."""
+    return ["actor", "critic"] if args.critic.model_name_or_path else ["actor"]
+
+
+def can_resume(args: Any) -> bool:
+    """True if every trained model has a checkpoint to continue from.
+
+    A run that was killed before its first save, or during it, has none for at least one model. It starts afresh.
+    """
+    folders = [checkpoint_folder(args, model) for model in trained_models(args)]
+    return all(any((folder / name).is_file() for name in (LATEST, UNIVERSAL)) for folder in folders)
+
+
+def start_afresh_without_checkpoint(args: Any) -> None:
+    """Switch ``--ckpt.load_enable`` off in this process where there is nothing to continue from.
+
+    Upstream resumes whenever the folder ``_actor`` exists, also when a kill left nothing but a partial checkpoint in
+    it, and then fails because the client states are empty.
+    """
+    args.ckpt.load_enable = args.ckpt.load_enable and can_resume(args)
+
+
 def tag_to_restore(args: Any, folder: Path) -> str | None:
     """What ``latest`` in ``folder`` names, or the newest that policy and critic both have.
 
@@ -141,9 +222,7 @@ def tag_to_restore(args: Any, folder: Path) -> str | None:
     """
     if args.ds.use_universal_ckpt:
         return None
-    models = [
-        checkpoint_folder(args, name) for name in ("actor", "critic")[: 1 + bool(args.critic.model_name_or_path)]
-    ]
+    models = [checkpoint_folder(args, name) for name in trained_models(args)]
     tags = [pointed_to(model) for model in models]
     common = (tag for tag in tags if tag and all((model / tag / RUN_FILE).is_file() for model in models))
     return next(common, pointed_to(folder))
@@ -184,6 +263,14 @@ class ClientStates(dict):
 
     def __repr__(self) -> str:
         return repr({k: v if isinstance(v, int | float | str | None) else type(v) for k, v in self.items()})
+
+
+def whole_checkpoints(folder: Path) -> list[str]:
+    """Return the names of the complete checkpoints in a folder, the oldest first."""
+    if not folder.is_dir():
+        return []
+    whole = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(PARTIAL)]
+    return [path.name for path in sorted(whole, key=lambda path: path.stat().st_mtime)]
 
 
 def partial_checkpoints(folder: Path) -> list[str]:
@@ -274,9 +361,16 @@ def _point_to(folder: Path, tag: str) -> None:
     _sync(folder)
 
 
-def _sync(folder: Path) -> None:
-    """Make a rename in ``folder`` survive a power cut, where the file system can."""
-    handle = os.open(folder, os.O_RDONLY)
+def _sync_files(folder: Path) -> None:
+    """Make the content of all files in ``folder`` survive a power cut; there may be none on a rank of another host."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            _sync(path)
+
+
+def _sync(path: Path) -> None:
+    """Make a file, or the renames in a folder, survive a power cut, where the file system can."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

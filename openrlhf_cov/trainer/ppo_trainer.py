@@ -2,6 +2,7 @@
 
 import os
 import socket
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,21 @@ from openrlhf.trainer.ppo_trainer import BasePPOTrainer, PPOTrainer
 from openrlhf.trainer.ppo_trainer import compute_eval_metrics as upstream_metrics
 from openrlhf.trainer.ppo_trainer import prepare_datasets as upstream_datasets
 from openrlhf.trainer.ppo_trainer_async import GenerateSamplesActor, TrainingActor
-from openrlhf.utils.logging_utils import WandbLogger, init_logger
+from openrlhf.utils.logging_utils import TensorboardLogger, WandbLogger, init_logger
 
 from openrlhf_cov.config import RunConfig
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.dynamics import RunningLaw
 from openrlhf_cov.trainer.benchmark_evaluation import of_benchmarks, with_benchmarks
-from openrlhf_cov.trainer.checkpoints import ROLLOUTS, CheckpointedLoader, checkpoint_folder
+from openrlhf_cov.trainer.checkpoints import (
+    BEST,
+    ROLLOUTS,
+    CheckpointedLoader,
+    can_resume,
+    checkpoint_folder,
+    start_afresh_without_checkpoint,
+)
 from openrlhf_cov.trainer.engine_health import dead_engines
 from openrlhf_cov.trainer.experience_maker import CovExperienceMaker
 from openrlhf_cov.trainer.ray.seams import InstalledActor, plain_class
@@ -48,15 +56,58 @@ CLIENT_STATES = ("episode", "global_step", "total_consumed_prompts", "data_loade
 """Upstream's entries of the client states."""
 
 
+WANDB_RUN = "wandb_run_id"
+"""File in ``--ckpt.output_dir`` with the id of the W&B run."""
+
+
 class CovWandbLogger(WandbLogger):
-    """Upstream's, which records the flags: here without secrets, of which the key is one."""
+    """Upstream's, which records the flags: here without secrets, of which the key is one. A resume goes on in its run.
+
+    Upstream starts a new W&B run at every start. ``wandb.init`` also reads environment variables, and upstream does
+    not pass the settings that they give: the id of the run, and that a run of this id is continued.
+    """
 
     def __init__(self, args: Any) -> None:
+        os.environ["WANDB_RUN_ID"] = wandb_run_id(args)
+        os.environ["WANDB_RESUME"] = "allow"
         import wandb
 
         if not wandb.api.api_key:
             os.environ["WANDB_API_KEY"] = args.logger.wandb.key
         super().__init__(redact_arguments(args))
+
+    def log_eval(self, global_step: int, logs_dict: dict[str, Any]) -> None:
+        """Upstream's, with each name once under ``eval/``."""
+        super().log_eval(global_step, without_prefix(logs_dict))
+
+
+class CovTensorboardLogger(TensorboardLogger):
+    """Upstream's, with each metric of an evaluation once under ``eval/``."""
+
+    def log_eval(self, global_step: int, logs_dict: dict[str, Any]) -> None:
+        """Upstream's."""
+        super().log_eval(global_step, without_prefix(logs_dict))
+
+
+def without_prefix(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Return metrics without ``eval/`` in front of their names, which upstream's trackers add themselves."""
+    return {name.removeprefix("eval/"): value for name, value in metrics.items()}
+
+
+def wandb_run_id(args: Any) -> str:
+    """Return the id of the W&B run: that of the run which these flags resume, or a new one.
+
+    The id is kept in the folder of the run. The variable ``WANDB_RUN_ID`` goes before.
+    """
+    path = Path(args.ckpt.output_dir) / WANDB_RUN
+    if run_id := os.environ.get("WANDB_RUN_ID"):
+        return run_id
+    run_id = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    if not (run_id and args.ckpt.load_enable and can_resume(args)):
+        run_id = uuid.uuid4().hex[:8]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(run_id, encoding="utf-8")
+    return run_id
 
 
 def number_samples(samples: list, first: int) -> None:
@@ -88,6 +139,8 @@ class StepLogging(InstalledActor):
         Raises RunStopped if policy, critic and this process do not continue from the same checkpoint.
         """
         self._check_restored()
+        load_enable = self.args.ckpt.load_enable
+        start_afresh_without_checkpoint(self.args)
         states = super().init_checkpoint_states()
         self.kl_ctl.value = states.get(KL_COEF, self.kl_ctl.value)
         self.law = RunningLaw()
@@ -96,8 +149,10 @@ class StepLogging(InstalledActor):
             states["episode"] = states["total_consumed_prompts"] = 0
         self.restored = {name: states[name] for name in CLIENT_STATES}
         folder = Path(self.args.ckpt.output_dir)
-        self.metrics_log = MetricsLog(folder / METRICS_FILE, resumed_step=states["global_step"])
-        self.eval_log = MetricsLog(folder / EVAL_FILE, resumed_step=states["global_step"])
+        # With --ckpt.load_enable the evaluation at step 0 of an earlier attempt stays, and is not made again.
+        resumed_step = states["global_step"] or (0 if load_enable else -1)
+        self.metrics_log = MetricsLog(folder / METRICS_FILE, resumed_step)
+        self.eval_log = MetricsLog(folder / EVAL_FILE, resumed_step)
         return states
 
     def _check_restored(self) -> None:
@@ -105,10 +160,10 @@ class StepLogging(InstalledActor):
             return
         tag = ray.get(self.actor_model_group.async_run_method(method_name="get_restored"))[0]
         folder = checkpoint_folder(self.args, "actor")
-        if folder.exists() != (tag is not None):  # upstream then begins anew, or looks for what is not there
+        if can_resume(self.args) != (tag is not None):
             raise RunStopped(
-                f"--ckpt.load_enable: the policy continues from {tag or 'no checkpoint'}, but {folder} is "
-                f"{'missing' if tag else 'there'} on host {socket.gethostname()}, where the controller runs; name a "
+                f"--ckpt.load_enable: the policy continues from {tag or 'no checkpoint'}, but {folder} has "
+                f"{'none' if tag else 'one'} on host {socket.gethostname()}, where the controller runs; name a "
                 "--ckpt.path on a file system that all hosts mount at this path"
             )
         if self.critic_model_group is None:
@@ -184,10 +239,41 @@ class StepLogging(InstalledActor):
         raise reason.error(f"{reason.cause}: stopped after global step {global_step}; {how}")
 
     def save_best_checkpoint(self, eval_metrics, global_step, client_states=None) -> None:
-        """Write the line of this evaluation to ``eval.jsonl``, where it may be already, then upstream's."""
-        if eval_metrics and self.eval_log.values_of(global_step) is None:
+        """Write the line of this evaluation to ``eval.jsonl``, unless it is there, and export a better model.
+
+        Upstream writes a whole DeepSpeed checkpoint at every better evaluation, which is seven times the size of the
+        weights. Here the best model is a Hugging Face export, and only if ``--ckpt.best_metric_key`` asks for it.
+        """
+        if not eval_metrics:
+            return
+        if self.eval_log.values_of(global_step) is None:
             _on_disk(self.eval_log, global_step, eval_metrics)
-        super().save_best_checkpoint(eval_metrics, global_step, _for_actors(self._own_states(client_states)))
+        if self.best_eval_metric_key == "none":
+            return
+        key = self._detect_eval_metric_key(eval_metrics)
+        if key is None:
+            logger.warning(
+                f"--ckpt.best_metric_key {self.best_eval_metric_key or 'auto'}: the evaluation has no such metric; "
+                f"choose one of {', '.join(sorted(eval_metrics))}"
+            )
+            return
+        value = self._latest_eval_metric_value = eval_metrics[key]
+        if not value > self.best_eval_metric_value:
+            return
+        self.best_eval_metric_value = value
+        record = {"global_step": global_step, "metric": key, "value": value}
+        ray.get(self.actor_model_group.async_run_method(method_name="export_best", record=record))
+        logger.info(f"best model so far, {key} {value:.4f} at global step {global_step}: {self.args.ckpt.path}/{BEST}")
+
+    def restore_best_checkpoint_state(self, checkpoint_states) -> None:
+        """Upstream's, unless ``--ckpt.best_metric_key`` has changed since the checkpoint.
+
+        Upstream takes the key of the checkpoint, so the flag would have no effect.
+        """
+        saved = (checkpoint_states or {}).get("best_eval_metric_key") or "none"
+        own = self.best_eval_metric_key
+        if own == saved or (own == "" and saved != "none"):  # empty: upstream chose the key by itself
+            super().restore_best_checkpoint_state(checkpoint_states)
 
     def _own_states(self, client_states: dict | None) -> dict:
         return (client_states or {}) | {KL_COEF: self.kl_ctl.value, LAW: self.law.state_dict()}
@@ -249,6 +335,12 @@ class CovPPOTrainer(StepLogging, CheckpointedRollouts, plain_class(PPOTrainer), 
         if not states["global_step"] and any(ray.get([each.needs_weights.remote() for each in self.vllm_engines])):
             super().broadcast_to_vllm()
         return states
+
+    def restore_best_checkpoint_state(self, checkpoint_states) -> None:
+        """Upstream's; a fresh start evaluates its policy first, with ``--eval.at_start``."""
+        super().restore_best_checkpoint_state(checkpoint_states)
+        if self.args.eval_at_start and self.restored is not None and not self.restored["global_step"]:
+            self._evaluate(self.restored)
 
     def broadcast_to_vllm(self) -> None:
         """Upstream's; on resuming, what upstream does between the checkpoint of a step and the next step follows."""

@@ -386,3 +386,34 @@ def test_a_target_may_have_a_schedule(parse):
     args = parse(*KL, "--entropy_target", "0.6:0.4:100-500", "--entropy_control", "ppo_kl_coef", "--entropy_high", "9")
     assert args.entropy_target == Schedule(0.6, 0.4, 500, begin=100)
     assert (args.entropy_high, args.entropy_low) == (9.0, None)
+
+
+EVALUATES = ["--eval.dataset", "problems.jsonl", "--eval.steps", "5"]
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ([], "none"),  # upstream would choose a metric, and write a whole checkpoint at every better evaluation
+        (["--ckpt.best_metric_key", ""], "none"),
+        (["--ckpt.best_metric_key", "none"], "none"),
+        (["--ckpt.best_metric_key", "auto"], ""),  # with which upstream chooses
+        (["--ckpt.best_metric_key", "eval_task_pass1"], "eval_task_pass1"),
+    ],
+)
+def test_no_best_model_unless_asked(parse, given, key):
+    assert getattr(parse(*EVALUATES, *given), "ckpt.best_metric_key") == key
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--ckpt.best_metric_key", "auto"], "no evaluation chooses the best model"),
+        (["--ckpt.best_metric_key", "auto", *EVALUATES[:2]], "no evaluation chooses the best model"),
+        (["--ckpt.best_metric_key", "auto", *EVALUATES, "--train.async_enable"], "the policy has moved on"),
+        (["--eval.at_start"], "there is nothing to evaluate"),
+        (["--eval.at_start", *EVALUATES, "--train.async_enable"], "not supported with --train.async_enable"),
+    ],
+)
+def test_an_evaluation_that_a_flag_needs_is_asked_for(parse, refused, flags, said):
+    assert said in refused(parse, *flags)

@@ -31,25 +31,82 @@ def test_a_folder_of_another_run_is_refused(refusal, check, tmp_path):
     check({}, "--ckpt.load_enable")
 
 
-def test_metrics_without_a_checkpoint_are_not_continued(refusal, check, tmp_path):
+WEIGHTS = "global_step5/weights"
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    """What the checks of a run warn of."""
+    messages = []
+    monkeypatch.setattr(check_run.logger, "warning", messages.append)
+    return messages
+
+
+def with_critic(tmp_path):
+    return {"--critic.model_name_or_path": tmp_path / "model", "--critic.num_gpus_per_node": 1} | GAE
+
+
+@pytest.mark.parametrize(
+    ("left", "critic", "has_metrics"),
+    [
+        ([], False, True),  # killed before the first checkpoint
+        (["_actor/partial-global_step5/weights"], False, True),  # killed while it was written
+        (["_actor/partial-global_step5/weights"], False, False),  # and before the first line
+        ([f"_actor/{WEIGHTS}"], False, True),  # killed before latest was written
+        (["_actor/latest", f"_actor/{WEIGHTS}", "_critic/partial-global_step5/weights"], True, True),
+        (["_critic/latest", f"_critic/{WEIGHTS}"], True, True),
+    ],
+)
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_afresh(
+    check, tmp_path, warnings, left, critic, has_metrics
+):
+    if has_metrics:
+        put_metrics(tmp_path / "run")
+    if left:
+        put_checkpoint(tmp_path / "checkpoints", *left)
+    changes = with_critic(tmp_path) if critic else {}
+    check(changes, "--ckpt.load_enable")
+    (warning,) = warnings
+    start = f"--ckpt.load_enable: --ckpt.path {tmp_path / 'checkpoints'} holds no complete checkpoint: the run starts"
+    assert warning.startswith(start)
+    if has_metrics:
+        assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"step": 1}\n'  # a check moves nothing
+
+
+def test_the_first_start_of_a_command_that_resumes_gives_no_warning(check, warnings):
+    check({}, "--ckpt.load_enable")
+    assert warnings == []
+
+
+def test_a_finished_run_without_a_checkpoint_is_not_replaced(refusal, tmp_path):
     put_metrics(tmp_path / "run")
+    (tmp_path / "run" / "model.safetensors").touch()
     message = refusal({}, "--ckpt.load_enable")
-    assert message.startswith(f"--ckpt.load_enable: --ckpt.path {tmp_path / 'checkpoints'} holds no checkpoint")
-    assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"step": 1}\n'
-    check({"--ckpt.output_dir": tmp_path / "new"}, "--ckpt.load_enable")  # a run that has not started yet
+    assert message.startswith(f"--ckpt.load_enable: --ckpt.path {tmp_path / 'checkpoints'} holds no checkpoint, and")
+    assert "model.safetensors of a finished run" in message
 
 
-def test_an_unfinished_checkpoint_is_not_continued(refusal, tmp_path):
-    # upstream goes on without states, and its trainer then misses them
-    put_checkpoint(tmp_path / "checkpoints", "_actor/global_step5/weights")
-    message = refusal({}, "--ckpt.load_enable")
-    assert message.startswith(f"--ckpt.path {tmp_path / 'checkpoints'}: its folder _actor has no complete checkpoint")
+@pytest.mark.parametrize(
+    ("kept", "critic", "missing"),
+    [
+        (["_actor/global_step5/weights", "_actor/global_step9/weights"], False, "the file latest"),
+        (
+            ["_actor/latest", "_actor/global_step5/w", "_actor/global_step9/w"],
+            True,
+            "a complete checkpoint in _critic",
+        ),
+    ],
+)
+def test_checkpoints_that_no_kill_explains_are_not_replaced(refusal, tmp_path, kept, critic, missing):
+    put_checkpoint(tmp_path / "checkpoints", *kept)
+    changes = with_critic(tmp_path) if critic else {}
+    message = refusal(changes, "--ckpt.load_enable")
+    assert f"but not {missing}; restore what is missing, or choose a new folder" in message
 
 
 NO_SIGNAL = ["--ckpt.on_signal", "stop"]
 SAVES = [
     ["--ckpt.save_steps", "5", *NO_SIGNAL],
-    ["--eval.dataset", "EVAL", "--eval.steps", "5", *NO_SIGNAL],  # the best checkpoint
     ["--ckpt.save_steps", "5", "--ckpt.save_hf", *NO_SIGNAL],
     ["--ckpt.on_signal", "checkpoint"],
     [],  # which is the default
@@ -57,7 +114,9 @@ SAVES = [
 SAVES_NOT = [
     NO_SIGNAL,
     ["--eval.dataset", "EVAL", *NO_SIGNAL],
+    ["--eval.dataset", "EVAL", "--eval.steps", "5", *NO_SIGNAL],
     ["--eval.dataset", "EVAL", "--eval.steps", "5", "--ckpt.best_metric_key", "none", *NO_SIGNAL],
+    ["--eval.dataset", "EVAL", "--eval.steps", "5", "--ckpt.best_metric_key", "auto", *NO_SIGNAL],
     ["--ckpt.save_steps", "5", "--ckpt.disable_ds"],
 ]
 
@@ -88,6 +147,15 @@ def test_models_of_another_run_are_not_replaced(refusal, check, tmp_path):
     assert f"{tmp_path / 'checkpoints'} holds global_step5_hf of another run" in message
     assert message.endswith("choose a new folder")
     check({}, *saves)
+
+
+@pytest.mark.parametrize("when", [["--eval.steps", "5"], ["--eval.at_start"]])
+def test_the_best_model_of_another_run_is_not_replaced(refusal, check, inputs, tmp_path, when):
+    put_checkpoint(tmp_path / "checkpoints", "best/config.json")
+    evaluates = [*evaluated(["--eval.dataset", "EVAL"], inputs), *when, *NO_SIGNAL]
+    message = refusal({}, *evaluates, "--ckpt.best_metric_key", "auto")
+    assert f"{tmp_path / 'checkpoints'} holds best of another run" in message
+    check({}, *evaluates)
 
 
 def test_a_file_in_the_way_of_the_checkpoints_is_refused(refusal, check, tmp_path):

@@ -136,8 +136,11 @@ SEAMS = {
         "DeepspeedStrategy.ring_attn_group": "self",
     },
     "utils/logging_utils.py": {
+        "TensorboardLogger": None,
+        "TensorboardLogger.log_eval": "self global_step logs_dict",
         "WandbLogger": None,
         "WandbLogger.__init__": "self args",
+        "WandbLogger.log_eval": "self global_step logs_dict",
         "init_logger": "name",
     },
     "utils/seqlen_balancing.py": {

@@ -1,6 +1,7 @@
 """A run that is killed, stopped and resumed is the run that was not: every metric of every step and the exported model
 are equal, bit for bit. On one rank, and with a recipe's own flags at toy size on two."""
 
+import json
 import re
 import signal
 import subprocess
@@ -173,6 +174,55 @@ def test_a_run_survives_what_clusters_do(start, flags, tmp_path, ray):
 def value(flags: list[str], name: str) -> str:
     """Of the last flag of that name."""
     return flags[len(flags) - flags[::-1].index(name)]
+
+
+@pytest.mark.long
+def test_one_unchanged_command_starts_and_restarts_a_run(start, task, tmp_path, ray):
+    """As Slurm's --requeue and KubeRay's backoffLimit start it again: the recipes have these flags."""
+    folder = tmp_path / "run"
+    more = "--rollout_seeded --rollout.batch_size 16 --ckpt.save_steps 3 --ckpt.max_num 2 --ckpt.load_enable"
+    evaluation = f"--eval.dataset bench:{task.benchmark} --eval.template none --eval.max_tokens 24 --eval.steps 3"
+    more += f" {evaluation} --eval.at_start --ckpt.best_metric_key auto"
+    command = [*task.flags(folder), *more.split()]
+    checkpoints = Path(value(command, "--ckpt.path")) / "_actor"
+
+    def kill(process: subprocess.Popen) -> list[dict]:
+        process.kill()
+        process.wait()
+        wait_for_forks()
+        return lines(folder)
+
+    first = start(command, folder, ray)
+    wait_for_steps(first, folder, 1)  # the second of three steps is being made
+    before = kill(first)
+    assert not (checkpoints / "latest").exists()
+    (checkpoints / "partial-global_step3").mkdir(parents=True, exist_ok=True)  # as if it had died while it saved
+
+    second = start(command, folder, ray)
+    wait_for_steps(second, folder, 4)
+    after = kill(second)
+    assert "holds no complete checkpoint: the run starts afresh" in folder.with_suffix(".log").read_text()
+    assert after[: len(before)] == before
+    assert len(read_metrics(folder / f"{METRICS_FILE}.bak")) == len(before)
+    tag = (checkpoints / "latest").read_text()
+    assert tag in ("global_step3", "global_step6")
+
+    third = start(command, folder, ray)
+    wait_for_steps(third, folder, len(after) + 1)
+    kill(third)
+
+    wait_for_end(start(command, folder, ray), folder, 0)
+    done = lines(folder)
+    assert [line["step"] for line in done] == list(range(1, len(done) + 1))
+    assert done[: len(after)] == after
+    assert [line["step"] for line in lines(folder, EVAL_FILE)] == [0, 3, 6]
+    assert all(abs(line["vllm_kl"]) < 1e-3 for line in done)  # equal weights in float32
+    best = checkpoints.parent / "best"
+    assert load_file(best / "model.safetensors").keys() == load_file(folder / "model.safetensors").keys()
+    evaluations = lines(folder, EVAL_FILE)
+    record = json.loads((best / "best.json").read_text())
+    assert record["value"] == max(line[record["metric"]] for line in evaluations)
+    assert len([path for path in checkpoints.iterdir() if path.is_dir()]) <= 2
 
 
 @pytest.mark.long

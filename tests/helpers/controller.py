@@ -3,6 +3,8 @@
 import pickle
 from types import SimpleNamespace
 
+from openrlhf.trainer.ppo_trainer import BasePPOTrainer
+
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.dynamics import RunningLaw
 from openrlhf_cov.trainer.ppo_trainer import StepLogging
@@ -14,12 +16,14 @@ class Upstream:
     def __init__(self, folder, restored_step=0, status=None):
         ckpt = SimpleNamespace(output_dir=str(folder), path=str(folder / "ckpt"), save_steps=float("inf"))
         ckpt.load_enable = False
-        self.args = SimpleNamespace(ckpt=ckpt, reward_max_error_frac=0.05, **vars(CovConfig()))
+        critic = SimpleNamespace(model_name_or_path=None)
+        self.args = SimpleNamespace(ckpt=ckpt, critic=critic, reward_max_error_frac=0.05, **vars(CovConfig()))
         self.experience_maker = SimpleNamespace()
         self.args.on_signal, self.args.on_nan = "checkpoint", "stop"
         self.args.placement_timeout, self.args.allow_openrlhf_version = 20.0, False
         self.args.allow_changed = ""
         self.kl_ctl = SimpleNamespace(value=0.5)
+        self.best_eval_metric_key, self.best_eval_metric_value = "none", float("-inf")
         self.wandb_logger = self.tensorboard_logger = None
         self.actor_model_group = SimpleNamespace(async_run_method=self.run_on_actors)
         self.critic_model_group = None
@@ -49,8 +53,8 @@ class Upstream:
     def save_logs_and_checkpoints(self, global_step, logs_dict=None, client_states=None):
         self.calls.append(("save_logs_and_checkpoints", global_step, logs_dict, client_states, self.lines_on_disk()))
 
-    def save_best_checkpoint(self, eval_metrics, global_step, client_states=None):
-        self.calls.append(("save_best_checkpoint", eval_metrics, global_step, client_states, self.lines_on_disk()))
+    _detect_eval_metric_key = BasePPOTrainer._detect_eval_metric_key
+    restore_best_checkpoint_state = BasePPOTrainer.restore_best_checkpoint_state
 
 
 def states(step=0, is_over=False):

@@ -20,6 +20,13 @@ def test_the_kubernetes_manifest_asks_for_what_the_recipe_needs():
     assert (SCRIPTS.parent / recipe).exists()
     pins = (SCRIPTS.parent / "requirements.txt").read_text()
     assert f"ray[default]=={job['spec']['rayClusterSpec']['rayVersion']}" in pins
+    assert job["spec"]["backoffLimit"] > 0  # a failed job starts again, and the recipe continues the run
+
+
+def test_slurm_starts_a_failed_job_again_and_keeps_its_log():
+    options = [line for line in (SCRIPTS / "slurm_train.sbatch").read_text().splitlines() if line[:8] == "#SBATCH "]
+    assert "#SBATCH --requeue" in options
+    assert "#SBATCH --open-mode=append" in options
 
 
 def stand_in(folder: Path, name: str, script: str) -> None:
@@ -42,8 +49,8 @@ def test_the_kubernetes_job_passes_its_flags_to_the_recipe(tmp_path):
     (tmp_path / "scripts").mkdir()
     stand_in(tmp_path / "scripts", "train_qwen2.5_32b_kl_cov.sh", f'echo "$@" >> {tmp_path}/calls')
     command = (tmp_path / "job").read_text().replace("/workspace/openrlhf_cov", str(tmp_path))
-    subprocess.run(["bash", "-c", command], check=True, env=path | {"FLAGS": "--ckpt.load_enable"})
-    assert (tmp_path / "calls").read_text() == "--dry_run --ckpt.load_enable\n--ckpt.load_enable\n"
+    subprocess.run(["bash", "-c", command], check=True, env=path | {"FLAGS": "--train.seed 7"})
+    assert (tmp_path / "calls").read_text() == "--dry_run --train.seed 7\n--train.seed 7\n"
 
 
 @pytest.fixture

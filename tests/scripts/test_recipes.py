@@ -72,7 +72,7 @@ def value(flags: list[str], flag: str, count: int = 1) -> list[str]:
 def test_a_recipe_would_run_on_its_cluster(monkeypatch, capfd, flags_of, size, method, layout):
     cluster = ["--dry_run", "--dry_run_nodes", str(NODES[size]), "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80"]
     flags = flags_of(f"train_qwen2.5_{size}_{method}.sh", *cluster, LAYOUT=layout)
-    assert (dry_run(monkeypatch, flags), value(flags, "--eval.dataset")) == (0, ["bench:paper"])
+    assert (dry_run(monkeypatch, flags), value(flags, "--eval.dataset")) == (0, ["bench:aime24,math500"])
     printed = capfd.readouterr().out
     assert "dry run: it would run" in printed
     assert "2,048 samples, updates: 8" in printed
@@ -88,7 +88,7 @@ def test_a_recipe_without_its_benchmarks_would_not_run(monkeypatch, capfd, flags
     cluster = ["--dry_run", "--dry_run_nodes", "1", "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80"]
     assert dry_run(monkeypatch, flags_of("train_qwen2.5_7b_grpo.sh", *cluster, EVAL_DATA=str(tmp_path))) == 2
     missing = [line for line in capfd.readouterr().err.splitlines() if f"--eval.data_dir {tmp_path}: no file" in line]
-    assert len(missing) == len(GROUPS["paper"])
+    assert len(missing) == 2  # AIME 2024 and MATH-500
 
 
 @pytest.mark.parametrize(("size", "engines", "gpus_each"), [("7b", 8, 1), ("32b", 2, 4)])
@@ -134,13 +134,17 @@ SETTINGS = {
     "--actor.adam.weight_decay": "0",
     "--actor.max_norm": "1",
     "--ds.zero_stage": "3",
-    "--eval.steps": "4",
-    "--eval.dataset": "bench:paper",
-    "--ckpt.save_steps": "32",
+    "--eval.steps": "20",
+    "--eval.dataset": "bench:aime24,math500",
+    "--ckpt.save_steps": "10",
+    "--ckpt.max_num": "2",
     "--train.num_episodes": "10",
 }
 LEARNING_RATES = {"7b": "5e-7", "32b": "1e-6"}
-SWITCHES = "--algo.dynamic_filtering_enable --actor.gradient_checkpointing_enable --ds.packing_samples".split()
+SWITCHES = [
+    *("--algo.dynamic_filtering_enable", "--actor.gradient_checkpointing_enable", "--ds.packing_samples"),
+    *("--ckpt.load_enable", "--eval.at_start"),
+]
 DUAL_CLIP = {"--actor.dual_clip": "10"}
 METHOD_SETTINGS = {
     "grpo": DUAL_CLIP | {"--actor.eps_clip_low_high": "0.2 0.2"},
@@ -193,6 +197,16 @@ def test_recipes_of_a_size_differ_in_the_method_alone(size):
         common = [line.replace(f"_{method}", "") for line in lines if "--cov_type" not in line][2:]
         first = [line.replace("_grpo", "") for line in scripts["grpo"] if "--cov_type" not in line][2:]
         assert common == first, method
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS.glob("train_*.sh")), ids=lambda path: path.name)
+def test_every_recipe_continues_when_its_command_is_given_again(path):
+    text = path.read_text()
+    if path.name == "train_qwen2.5_7b_on_policy.sh":  # calls the recipe of GRPO
+        assert "train_qwen2.5_7b_grpo.sh" in text
+        return
+    assert "--ckpt.save_steps 10 --ckpt.max_num 2 --ckpt.load_enable" in text
+    assert "--ckpt.best_metric_key" not in text
 
 
 @pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.sh")) + sorted(SCRIPTS.glob("*.sbatch")), ids=lambda p: p.name)

@@ -31,12 +31,15 @@ def make_args(tmp_path):
     file = tmp_path / "sums.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def make(samples=None, temperature=None, max_len=100, dataset=f"bench:{file}", **flags):
+    def make(
+        samples=None, temperature=None, max_len=100, dataset=f"bench:{file}", seeded=False, determinism=False, **flags
+    ):
         config = {f"eval_{name}": value for name, value in ({"template": "none"} | flags).items()}
         return SimpleNamespace(
             eval=SimpleNamespace(dataset=dataset, n_samples_per_prompt=samples, temperature=temperature),
             data=SimpleNamespace(max_len=max_len),
-            train=SimpleNamespace(seed=7),
+            train=SimpleNamespace(seed=7, full_determinism_enable=determinism),
+            rollout_seeded=seeded,
             **vars(RewardConfig()),
             **vars(EvaluationConfig(**config)),
         )
@@ -71,6 +74,20 @@ def test_the_curve_is_by_the_grader_strict_whichever_rewards(make_args):
     (request, *_) = (evaluation := BenchmarkEvaluation(plan_of(args, Tokenizer()), args)).requests
     graded = evaluation.grader(request, Completion(r"\boxed{1-1}", 3, 4, False))
     assert (graded.correct, graded.published) == (False, None)
+
+
+@pytest.mark.parametrize("repeatable", [{}, {"seeded": True}, {"determinism": True}])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_requests_have_seeds_where_a_run_is_to_repeat(make_args, repeatable, temperature):
+    samples = 2 if temperature else 1
+    args = make_args(samples=samples, temperature=temperature, **repeatable)
+    plan = plan_of(args, Tokenizer())
+    seeds = [request.seed for request in BenchmarkEvaluation(plan, args).requests]
+    if repeatable and temperature:
+        assert seeds == [request.seed for request in plan.requests(seed=7, max_model_len=100)]  # those of `evaluate`
+        assert len(set(seeds)) == 6  # 3 problems x 2 samples
+    else:
+        assert seeds == [None] * 3 * samples
 
 
 def test_prompt_and_response_fit_into_max_len(make_args):

@@ -12,6 +12,7 @@ from openrlhf_cov.trainer import checkpoints
 from openrlhf_cov.trainer.checkpoints import (
     ClientStates,
     errors_at_the_end,
+    export_best,
     partial_checkpoints,
     pointed_to,
     prune,
@@ -54,6 +55,68 @@ def test_a_disk_that_refuses_leaves_the_one_before(tmp_path, error):
         save(tmp_path, "global_step2", fails=error)
     assert (tmp_path / "latest").read_text() == "global_step1"
     assert partial_checkpoints(tmp_path) == ["partial-global_step2"]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_rank_syncs_files_before_the_checkpoint_gets_its_name(tmp_path, monkeypatch, rank):
+    synced, replace = [], os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.readlink(f"/proc/self/fd/{handle}")))
+    monkeypatch.setattr(os, "replace", lambda *paths: (synced.append("rename"), replace(*paths)))
+    save_whole(writer(tmp_path), tmp_path, "global_step1", RUN, first=rank == 0, share=lambda error: [error])
+    states = str(tmp_path / "partial-global_step1" / "states.pt")
+    assert states in synced
+    if rank == 0:
+        assert str(tmp_path / "partial-global_step1" / "run.json") in synced[: synced.index("rename")]
+        assert synced.index(states) < synced.index("rename")
+
+
+def export(tmp_path, content, fails=None):
+    def write(path):
+        os.mkdir(path)
+        (tmp_path / path / "model.safetensors").write_text(content)
+        if fails:
+            raise fails
+
+    export_best(write, tmp_path, {"global_step": 1, "value": 0.5}, first=True, share=lambda error: [error])
+
+
+def test_the_best_model_replaces_the_one_before(tmp_path):
+    for content in ("first", "second"):
+        export(tmp_path, content)
+        assert (tmp_path / "best" / "model.safetensors").read_text() == content
+        assert json.loads((tmp_path / "best" / "best.json").read_text()) == {"global_step": 1, "value": 0.5}
+        assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+def test_a_disk_that_refuses_the_best_model_leaves_the_one_before(tmp_path):
+    export(tmp_path, "first")
+    with pytest.raises(RunStopped, match=f"{tmp_path}/best could not be written: No space left on device .rank 0."):
+        export(tmp_path, "second", fails=OSError(28, "No space left on device"))
+    assert (tmp_path / "best" / "model.safetensors").read_text() == "first"
+    export(tmp_path, "third")  # the remains of the second are not in the way
+    assert (tmp_path / "best" / "model.safetensors").read_text() == "third"
+
+
+def test_a_kill_between_the_two_renames_loses_no_model(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    export(tmp_path, "first")
+    replace, calls = os.replace, []
+
+    def replace_once(*paths):
+        calls.append(paths)
+        if len(calls) == 2:
+            raise Killed
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", replace_once)
+    with pytest.raises(Killed):
+        export(tmp_path, "second")
+    monkeypatch.setattr(os, "replace", replace)
+    with pytest.raises(RunStopped):
+        export(tmp_path, "third", fails=OSError(28, "No space left on device"))
+    assert (tmp_path / "best" / "model.safetensors").read_text() == "first"
 
 
 class TwoRanks:

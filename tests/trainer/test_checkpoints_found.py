@@ -88,7 +88,7 @@ def test_the_checkpoint_that_the_other_model_points_to_stays(tmp_path):
     [
         (2, -1, "", "stop", False, False, True),
         (-1, -1, "", "checkpoint", False, False, True),
-        (-1, 4, "", "stop", False, False, True),  # the best one
+        (-1, 4, "eval_task_pass1", "stop", False, False, False),  # the best model is an export
         (-1, 4, "none", "stop", False, False, False),
         (-1, -1, "", "stop", False, False, False),
         (2, 4, "", "checkpoint", True, False, False),

@@ -45,7 +45,7 @@ def test_a_step_is_on_disk_before_upstream_logs_and_saves(tmp_path):
 def test_an_evaluation_has_a_line_of_its_own(tmp_path):
     trainer = started(tmp_path)
     trainer.save_best_checkpoint({"eval_task_pass1": 0.25}, 4, {"episode": 1})
-    assert trainer.calls == [("save_best_checkpoint", {"eval_task_pass1": 0.25}, 4, {"episode": 1} | OWN_STATES, 1)]
+    assert trainer.calls == []  # no best model unless a flag asks for it
     (line,) = read_metrics(tmp_path / "eval.jsonl")
     assert (line["step"], line["eval_task_pass1"]) == (4, 0.25)
 
@@ -55,7 +55,59 @@ def test_no_evaluation_no_line(tmp_path, nothing):
     trainer = started(tmp_path)
     trainer.save_best_checkpoint(nothing, 4)
     assert not (tmp_path / "eval.jsonl").exists()
-    assert trainer.calls == [("save_best_checkpoint", nothing, 4, OWN_STATES, 0)]
+    assert trainer.calls == []
+
+
+@pytest.mark.parametrize(
+    ("key", "chosen"),
+    [
+        ("eval/math/avg@4", "eval/math/avg@4"),
+        ("", "eval_a_pass1"),  # --ckpt.best_metric_key auto: the first of upstream's metrics
+    ],
+)
+def test_a_better_model_is_exported_where_a_flag_asks_for_it(tmp_path, key, chosen):
+    trainer = started(tmp_path)
+    trainer.best_eval_metric_key = key
+    # better, worse, equal, NaN, better
+    for step, value in enumerate((0.25, 0.125, 0.25, float("nan"), 0.5)):
+        trainer.save_best_checkpoint({"eval/math/avg@4": value, "eval_a_pass1": value, "eval_b_pass1": 0.0}, step)
+    records = [
+        {"global_step": 0, "metric": chosen, "value": 0.25},
+        {"global_step": 4, "metric": chosen, "value": 0.5},
+    ]
+    assert trainer.calls == [("export_best", {"record": record}) for record in records]
+    assert trainer.best_eval_metric_value == 0.5
+
+
+def test_a_metric_that_no_evaluation_has_exports_nothing_and_warns(tmp_path, caplog):
+    trainer = started(tmp_path)
+    trainer.best_eval_metric_key = "eval/maths"
+    ppo_trainer.logger.addHandler(caplog.handler)  # upstream's loggers do not propagate
+    trainer.save_best_checkpoint({"eval/math/avg@4": 0.5}, 4)
+    ppo_trainer.logger.removeHandler(caplog.handler)
+    assert trainer.calls == []
+    assert "--ckpt.best_metric_key eval/maths: the evaluation has no such metric; choose one of eval/math/avg@4" in (
+        caplog.text
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "saved", "restored"),
+    [
+        ("eval/math/avg@4", "eval/math/avg@4", True),
+        ("", "eval_a_pass1", True),  # auto, which upstream had already resolved
+        ("eval/math/avg@4", "eval/aime24/avg@32", False),  # another metric was asked for since
+        ("eval/math/avg@4", "none", False),
+        ("none", "eval/math/avg@4", False),
+        ("", "none", False),
+    ],
+)
+def test_the_best_value_of_a_checkpoint_counts_for_its_own_metric(tmp_path, own, saved, restored):
+    trainer = started(tmp_path)
+    trainer.best_eval_metric_key = own
+    trainer.restore_best_checkpoint_state({"best_eval_metric_key": saved, "best_eval_metric_value": 0.5})
+    assert trainer.best_eval_metric_key == (saved if restored else own)
+    assert trainer.best_eval_metric_value == (0.5 if restored else float("-inf"))
 
 
 def test_resuming_drops_later_steps_of_both_files(tmp_path):

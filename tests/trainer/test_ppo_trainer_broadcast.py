@@ -7,7 +7,6 @@ from openrlhf.trainer import ppo_trainer_async
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.dynamics import RunningLaw
 from openrlhf_cov.trainer import ppo_trainer
 from openrlhf_cov.trainer.ppo_trainer import CovPPOTrainer, CovTrainingActor
 from openrlhf_cov.utils.metrics_log import read_metrics
@@ -17,23 +16,31 @@ STATES = {"episode": 0, "global_step": 3, "total_consumed_prompts": 9, "data_loa
 
 @pytest.fixture
 def restart(tmp_path, monkeypatch):
-    """Function (dead engines, class, eval.steps, eval data) -> a controller that starts from step 3.
+    """Function (dead engines, class, eval.steps, eval data, states) -> a controller that starts from step 3.
 
     Its ``calls`` note what reaches upstream; an evaluation gives an accuracy of 0.75.
     """
 
-    def make(dead, kind=CovPPOTrainer, steps=3, eval_dataloader="eval"):
+    def make(dead, kind=CovPPOTrainer, steps=3, eval_dataloader="eval", states=STATES, **flags):
         trainer = object.__new__(kind)
         calls = []
+
+        (tmp_path / "state" / "_actor").mkdir(parents=True)
+        if states["global_step"]:
+            (tmp_path / "state" / "_actor" / "latest").write_text("global_step3")
+
+        def run_on_actors(method_name, **call):
+            if method_name == "export_best":
+                calls.append(call["record"])
+            return ["global_step3" if states["global_step"] else None]
 
         def remote(name):
             return SimpleNamespace(remote=lambda: calls.append(name))
 
         upstream = {
-            "init_checkpoint_states": lambda self: STATES | {"optimizer": "of DeepSpeed"},
+            "init_checkpoint_states": lambda self: states | {"optimizer": "of DeepSpeed"},
             "broadcast_to_vllm": lambda self: calls.append("broadcast"),
             "ppo_train": lambda self, global_steps: {},
-            "save_best_checkpoint": lambda self, *call: calls.append(call),
         }
         for name, method in upstream.items():
             monkeypatch.setattr(BasePPOTrainer, name, method)
@@ -42,11 +49,18 @@ def restart(tmp_path, monkeypatch):
         monkeypatch.setattr(ppo_trainer, "dead_engines", lambda engines: calls.append(f"check {engines}") or dead)
         evaluation = SimpleNamespace(steps=steps, temperature=0.5, n_samples_per_prompt=4)
         vars(trainer).update(
-            args=SimpleNamespace(ckpt=SimpleNamespace(output_dir=str(tmp_path), load_enable=False), eval=evaluation),
+            args=SimpleNamespace(
+                ckpt=SimpleNamespace(output_dir=str(tmp_path), path=str(tmp_path / "state"), load_enable=True),
+                critic=SimpleNamespace(model_name_or_path=None),
+                eval=evaluation,
+                **({"eval_at_start": False} | flags),
+            ),
+            best_eval_metric_key="eval_task_pass1",
+            best_eval_metric_value=float("-inf"),
             kl_ctl=SimpleNamespace(value=0.5),
-            actor_model_group=SimpleNamespace(async_run_method=lambda **call: []),
+            actor_model_group=SimpleNamespace(async_run_method=run_on_actors),
             critic_model_group=None,
-            vllm_engines="engines",
+            vllm_engines="engines" if states["global_step"] else [],
             vllm_lock=SimpleNamespace(acquire=remote("acquire"), release=remote("release")),
             _partial_rollout=False,
             eval_dataloader=eval_dataloader,
@@ -97,15 +111,16 @@ def test_a_dead_engine_at_the_start_stops_a_resumed_run(restart, kind):
     assert trainer.calls == locked(kind, "check engines")
 
 
-SAVED = STATES | {"kl_coef": 0.5, "law": RunningLaw().state_dict()}
-"""The client states of the step, as upstream passes them right after it."""
+def best(value, step=3):
+    """What is exported with the model of an evaluation."""
+    return {"global_step": step, "metric": "eval_task_pass1", "value": value}
 
 
 def test_the_evaluation_of_the_restored_step_is_made_up_for_with_its_weights(restart, tmp_path):
     trainer = restart([])
     trainer.broadcast_to_vllm()
     evaluated = (3, {"temperature": 0.5, "n_samples_per_prompt": 4, "max_len": 64})
-    assert trainer.calls == ["check engines", "broadcast", evaluated, ({"eval_task_pass1": 0.75}, 3, SAVED)]
+    assert trainer.calls == ["check engines", "broadcast", evaluated, best(0.75)]
     (line,) = read_metrics(tmp_path / "eval.jsonl")
     assert (line["step"], line["eval_task_pass1"]) == (3, 0.75)
 
@@ -114,7 +129,7 @@ def test_an_evaluation_that_was_made_is_not_made_again_but_may_be_the_best(resta
     (tmp_path / "eval.jsonl").write_text('{"step": 3, "eval_task_pass1": 0.25, "eval_task_pass4": null}\n')
     trainer = restart([])
     trainer.broadcast_to_vllm()
-    assert trainer.calls == ["check engines", "broadcast", ({"eval_task_pass1": 0.25}, 3, SAVED)]
+    assert trainer.calls == ["check engines", "broadcast", best(0.25)]
     assert len(read_metrics(tmp_path / "eval.jsonl")) == 1
 
 
@@ -123,3 +138,30 @@ def test_no_evaluation_was_due(restart, steps, data):
     trainer = restart([], steps=steps, eval_dataloader=data)
     trainer.broadcast_to_vllm()
     assert trainer.calls == ["check engines", "broadcast"]
+
+
+FRESH = STATES | {"global_step": 0, "total_consumed_prompts": 0}
+
+
+@pytest.mark.parametrize("steps", [3, float("inf")])
+def test_a_fresh_start_evaluates_its_policy_where_a_flag_asks_for_it(restart, tmp_path, steps):
+    trainer = restart([], steps=steps, states=FRESH, eval_at_start=True)
+    trainer.restore_best_checkpoint_state(FRESH)
+    assert trainer.calls == [(0, {"temperature": 0.5, "n_samples_per_prompt": 4, "max_len": 64}), best(0.75, step=0)]
+    (line,) = read_metrics(tmp_path / "eval.jsonl")
+    assert (line["step"], line["eval_task_pass1"]) == (0, 0.75)
+
+
+def test_a_start_that_is_repeated_does_not_evaluate_again(restart, tmp_path):
+    (tmp_path / "eval.jsonl").write_text('{"step": 0, "eval_task_pass1": 0.25}\n')
+    trainer = restart([], states=FRESH, eval_at_start=True)
+    trainer.restore_best_checkpoint_state(FRESH)
+    assert trainer.calls == [best(0.25, step=0)]
+    assert len(read_metrics(tmp_path / "eval.jsonl")) == 1
+
+
+@pytest.mark.parametrize(("states", "at_start"), [(FRESH, False), (STATES, True)])
+def test_a_start_without_the_flag_and_a_resume_do_not_evaluate_first(restart, states, at_start):
+    trainer = restart([], states=states, eval_at_start=at_start)
+    trainer.restore_best_checkpoint_state(states)
+    assert trainer.calls == []

@@ -29,10 +29,6 @@ class Saving(Upstream):
         if global_step % self.args.ckpt.save_steps == 0:
             self.save(client_states)
 
-    def save_best_checkpoint(self, eval_metrics, global_step, client_states=None):
-        if eval_metrics:
-            self.save(client_states)
-
     def save(self, client_states):
         calls = [pickle.dumps(client_states) for _ in range(self.actors)]
         self.sent += sum(map(len, calls))
@@ -48,17 +44,13 @@ def save_a_step(trainer, client_states):
     trainer.save_logs_and_checkpoints(4, {"loss": 1.0}, client_states)
 
 
-def save_the_best(trainer, client_states):
-    trainer.save_best_checkpoint({"eval_task_pass1": 0.5}, 4, client_states)
-
-
 def stop_by_a_signal(trainer, client_states):
     trainer.dead_engines = [0]
     with pytest.raises(RunStopped):
         trainer.save_logs_and_checkpoints(4, {"loss": 1.0}, client_states)
 
 
-@pytest.mark.parametrize("save", [save_a_step, save_the_best, stop_by_a_signal])
+@pytest.mark.parametrize("save", [save_a_step, stop_by_a_signal])
 def test_groups_that_wait_go_into_the_store_once_and_to_the_actors_as_a_reference(tmp_path, monkeypatch, save):
     store = Store()
     monkeypatch.setattr(ppo_trainer, "ray", store)
@@ -92,10 +84,13 @@ def resuming(tmp_path):
         trainer = Trainer(tmp_path, restored_step=4 if policy and folder else 0)
         trainer.args.ckpt.load_enable = True
         if folder:
-            (tmp_path / "ckpt" / "_actor").mkdir(parents=True)
+            for name in ["_actor", "_critic"][: 1 + has_critic]:
+                (tmp_path / "ckpt" / name).mkdir(parents=True)
+                (tmp_path / "ckpt" / name / "latest").write_text("global_step4")
         tags = {"get_restored": [policy, policy]}
         trainer.actor_model_group = SimpleNamespace(async_run_method=lambda method_name: tags[method_name])
         if has_critic:
+            trainer.args.critic.model_name_or_path = "critic"
             trainer.critic_model_group = SimpleNamespace(async_run_method=lambda method_name: [critic])
         return trainer
 
@@ -119,8 +114,8 @@ def test_a_run_goes_on_where_all_continue_from_the_same_checkpoint(resuming, pol
 @pytest.mark.parametrize(
     ("policy", "settings", "message"),
     [
-        ("global_step4", {"folder": False}, "from global_step4, but .*_actor is missing on host"),
-        (None, {"folder": True}, "from no checkpoint, but .*_actor is there on host"),
+        ("global_step4", {"folder": False}, "from global_step4, but .*_actor has none on host"),
+        (None, {"folder": True}, "from no checkpoint, but .*_actor has one on host"),
         (
             "global_step4",
             {"has_critic": True, "critic": "global_step2"},

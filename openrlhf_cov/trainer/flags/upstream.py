@@ -267,7 +267,12 @@ CHECKPOINTS = (
     Flag("ckpt.max_mem", float, float("inf"), "Size of all checkpoints at most, in GiB."),
     Flag("ckpt.save_hf", bool, False, "Export the model with each checkpoint."),
     Flag("ckpt.disable_ds", bool, False, "Write no DeepSpeed checkpoints."),
-    Flag("ckpt.best_metric_key", str, "", "Metric that chooses the best checkpoint; none keeps no best one."),
+    Flag(
+        "ckpt.best_metric_key",
+        str,
+        "",
+        "Metric of the model exported to <ckpt.path>/best; auto: the first; empty: none.",
+    ),
     Flag("ds.use_universal_ckpt", bool, False, "Load a universal checkpoint of DeepSpeed."),
 )
 

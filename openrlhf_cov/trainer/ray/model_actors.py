@@ -22,6 +22,7 @@ from openrlhf_cov.trainer.checkpoints import (
     pointed_to,
     prune,
     save_whole,
+    start_afresh_without_checkpoint,
     uses_checkpoints,
 )
 from openrlhf_cov.trainer.cpu_adam import replay_bias_corrections
@@ -100,12 +101,14 @@ class CheckpointedActor(PreparedNode):
 
         Raises RunStopped, on every rank alike, if they restored different checkpoints.
         """
+        resumes = strategy.args.ckpt.load_enable
+        start_afresh_without_checkpoint(strategy.args)
         super().init_model_from_pretrained(strategy, *args, **kwargs)
         description = None
         if strategy.restored:
             self.restored, step = strategy.restored
             description = f"{self.restored} (global step {step}, {self.engine.global_steps} updates)"
-        if strategy.args.ckpt.load_enable:
+        if resumes:
             check_restored(Path(strategy.args.ckpt.path), description, share_over_ranks)
         if self.restored:
             replay_bias_corrections(self.engine.basic_optimizer)

@@ -1,13 +1,14 @@
 """The policy actor: entropies of the rollouts on their way, and checkpoints."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from openrlhf.trainer.ray.ppo_actor import PolicyModelActor
 
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.checkpoints import ROLLOUTS, ClientStates, checkpoint_folder
-from openrlhf_cov.trainer.ray.model_actors import CheckpointedActor, read_rollouts, scoring_models
+from openrlhf_cov.trainer.checkpoints import ROLLOUTS, ClientStates, checkpoint_folder, export_best
+from openrlhf_cov.trainer.ray.model_actors import CheckpointedActor, read_rollouts, scoring_models, share_over_ranks
 from openrlhf_cov.trainer.ray.seams import plain_class
 from openrlhf_cov.trainer.sample_info import ENTROPY, PROXY
 
@@ -88,3 +89,18 @@ class CovPolicyActor(CheckpointedActor, plain_class(PolicyModelActor)):
             super().save_checkpoint(tag, states, metric_value, metric_key)
         finally:
             self.disable_ds_ckpt = disabled
+
+    def export_best(self, record: dict[str, Any]) -> None:
+        """Replace the folder ``best`` by a Hugging Face export of the policy, which vLLM and transformers load.
+
+        Called on every rank. ``record`` names the global step and its metric. Raises RunStopped, on every rank alike,
+        if the disk refuses the export.
+        """
+        strategy = self.strategy
+        model = self.ema_model if strategy.args.train.enable_ema else self.actor
+
+        def export(path: str) -> None:
+            strategy.save_model(model, self.tokenizer, path)
+
+        parent = Path(strategy.args.ckpt.path)
+        export_best(export, parent, record, first=strategy.is_rank_0(), share=share_over_ranks)

@@ -53,6 +53,7 @@ ACTOR = {
     "trainer.ppo_trainer": {
         "RemoteExperienceMaker": "experience_maker.CovExperienceMaker",
         "WandbLogger": "ppo_trainer.CovWandbLogger",
+        "TensorboardLogger": "ppo_trainer.CovTensorboardLogger",
         "PromptDataset": "prompt_dataset.CovPromptDataset",
         "SamplesGenerator": "samples_generator.CovSamplesGenerator",
         "balance_experiences": "rank_batches.balanced_in_parts",
@@ -133,11 +134,10 @@ def install_engines(settings: dict[str, Any], warm: bool = False) -> None:
 def engine_settings(args: SimpleNamespace) -> dict[str, Any]:
     """Arguments of the engine actor that upstream fixes and we set from the flags."""
     from openrlhf_cov.config import RewardConfig
-    from openrlhf_cov.models.config import CovConfig
 
     settings: dict[str, Any] = {"dtype": VLLM_DTYPES[args.ds.param_dtype]}
-    if CovConfig.from_args(args).rollout_anchor:  # upstream asks for them for its rollout correction alone
-        settings |= {"log_probs": True, "logprobs_mode": "processed_logprobs", "max_logprobs": 1}
+    # Upstream asks for log-probs for its rollout correction alone. vllm_kl compares them in every run.
+    settings |= {"log_probs": True, "logprobs_mode": "processed_logprobs", "max_logprobs": 1}
     settings["trust_remote_code"] = args.trust_remote_code
     settings["reward_config"] = RewardConfig.from_args(args)
     if args.vllm.sync_backend == "gloo":

@@ -6,9 +6,11 @@ import pytest
 import torch
 from openrlhf.models import ValueLoss
 from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ray.ppo_critic import CriticPPOTrainer
 from torch import nn
 
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.trainer.bad_updates import BadUpdates
 from openrlhf_cov.trainer.ray.critic_actor import CovCriticActor, CovCriticTrainer
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -86,6 +88,46 @@ def test_the_critic_of_a_static_step_stops_where_deepspeed_would_step_elsewhere(
     with pytest.raises(RunStopped, match=r"--train\.batch_size 4"):
         trainer.training_step(experience(1.0), 0, {})
     assert trainer.critic.events == []
+
+
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
+def test_updates_of_a_critic_whose_gradient_is_nan_are_counted_kept_and_end_the_run(tmp_path, on_nan):
+    trainer = make_trainer([1] * 5)
+    trainer.critic.optimizer = SimpleNamespace(overflow=False, check_grad_overflow=False)
+    trainer.bad_updates = BadUpdates(trainer.critic, on_nan, tmp_path / "critic", rank=0, model="critic")
+    trainer.global_step = 7
+    trainer.strategy.optimizer_step = lambda *args, **kwargs: setattr(
+        trainer.critic.optimizer, "overflow", not bool(torch.isfinite(trainer.critic.value.grad))
+    )
+
+    def train(*returns):
+        for step, value in enumerate(returns):
+            trainer.critic.value.grad = None
+            trainer.training_step(experience(value), step)
+
+    train(1.0, float("nan"), float("nan"), 2.0)  # never three in a row
+    assert trainer.bad_updates.total == 2
+    assert sorted(path.name for path in (tmp_path / "critic").iterdir()) == ["step7_1_rank0.pt", "step7_2_rank0.pt"]
+    if on_nan == "stop":
+        with pytest.raises(RunStopped, match=r"global step 7: the gradient of the critic is NaN .*; 3 in a row end"):
+            train(*[float("inf")] * 3)
+    else:
+        train(*[float("inf")] * 3)
+    assert trainer.bad_updates.total == 5
+
+
+def test_the_skipped_updates_of_a_critic_are_a_metric_of_the_step(monkeypatch, tmp_path):
+    trainer = make_trainer([1])
+    trainer.critic.optimizer = SimpleNamespace(overflow=True, check_grad_overflow=False)
+    trainer.bad_updates = BadUpdates(trainer.critic, "skip", tmp_path, rank=0, model="critic")
+
+    def ppo_train(self):
+        self.bad_updates.check(1, "batch")
+        return {"critic_loss": 0.5}
+
+    monkeypatch.setattr(CriticPPOTrainer, "ppo_train", ppo_train)
+    for _ in range(2):  # of each step, not of the run
+        assert trainer.ppo_train() == {"critic_loss": 0.5, "critic_skipped_updates": 1.0}
 
 
 def test_the_order_of_a_step_repeats():

@@ -26,24 +26,24 @@ def args(param_dtype, sync_backend, **methods):
     )
 
 
+LOG_PROBS = {"log_probs": True, "logprobs_mode": "processed_logprobs", "max_logprobs": 1}
+
+
 @pytest.mark.parametrize(("flag", "dtype"), [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32")])
 def test_the_engine_generates_in_the_dtype_of_the_flag(flag, dtype):
     assert seams.engine_settings(args(flag, "nccl")) == {
+        **LOG_PROBS,
         "dtype": dtype,
         "trust_remote_code": False,
         "reward_config": RewardConfig(),
     }
 
 
-def test_engines_give_log_probs_where_a_method_compares_with_them():
-    # beside upstream's own flag, which asks for them where it corrects for the engine
-    settings = seams.engine_settings(args("fp32", "nccl", method="dppo"))
-    assert (settings["log_probs"], settings["logprobs_mode"], settings["max_logprobs"]) == (
-        True,
-        "processed_logprobs",
-        1,
-    )
-    assert "log_probs" not in seams.engine_settings(args("fp32", "nccl", method="dppo", dppo_anchor="old"))
+@pytest.mark.parametrize("settings", [{}, {"method": "dppo"}, {"method": "dppo", "dppo_anchor": "old"}])
+def test_engines_give_log_probs_in_every_run(settings):
+    # vllm_kl compares them with those of training; upstream asks for them where it corrects for the engine
+    found = seams.engine_settings(args("fp32", "nccl", **settings))
+    assert LOG_PROBS.items() <= found.items()
 
 
 def test_gloo_gives_the_engine_our_weight_transfer():
@@ -51,6 +51,7 @@ def test_gloo_gives_the_engine_our_weight_transfer():
     module, name = settings.pop("worker_extension_cls").rsplit(".", 1)
     assert getattr(sys.modules[module], name) is weight_transfer.GlooWorkerExtension
     assert settings == {
+        **LOG_PROBS,
         "dtype": "float32",
         "trust_remote_code": False,
         "reward_config": RewardConfig(),
