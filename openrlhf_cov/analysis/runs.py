@@ -1,6 +1,6 @@
 """A training run as the analysis sees it, read from our folders, TensorBoard events or a table."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from openrlhf_cov.analysis.json_rows import JsonRows
 from openrlhf_cov.analysis.law import LawPoints
 from openrlhf_cov.analysis.table import EMPTY, Table, missing_steps
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.utils.command import COMMAND_FILE, UPSTREAM_DEFAULTS, read_flags, setting
+from openrlhf_cov.utils.command import COMMAND_FILE, SETTINGS_FILE, read_flags, read_settings, setting
 from openrlhf_cov.utils.metric_table import ENTROPY
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE
 from openrlhf_cov.utils.terminal import printable
@@ -22,10 +22,11 @@ NEAREST_ENTROPY = 5
 KEPT_ONLY = "R is that of the groups that dynamic sampling kept"
 """What to know of the law of training rewards where ``keeps_groups``."""
 KL = "--algo.kl.init_coef"
+ENTROPY_COEF = "--actor.entropy_coef"
 CLIPS = ("--actor.eps_clip_low_high", "--actor.eps_clip")
 """Flags whose last number is the upper bound of the PPO clip; the first counts."""
 PPO_CLIP = 0.2
-"""Upstream's upper bound."""
+"""The upper bound of the paper's runs without a raised clip."""
 METHOD_FLAGS = ("--cov_type", "--method")
 SELECTED, TO_REFERENCE = "cov/selected_frac", "kl"
 INTERVENTION_COLUMNS = (SELECTED, TO_REFERENCE)
@@ -36,7 +37,8 @@ INTERVENTION_COLUMNS = (SELECTED, TO_REFERENCE)
 class Run:
     """``training`` has a row per global step, ``evaluations`` one per evaluation; names as in docs/metrics.md.
 
-    ``settings`` are the flags of the run, where they are known. All texts are printable; ``warnings``
+    ``settings`` are the flags on the command line of the run, where they are known. ``resolved`` are all settings that
+    the run itself recorded, with the defaults of the program that made the run. All texts are printable; ``warnings``
     say what was odd about the files.
     """
 
@@ -46,11 +48,27 @@ class Run:
     evaluations: Table = EMPTY
     settings: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    resolved: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(self.name))
-        object.__setattr__(self, "settings", {flag: printable(value) for flag, value in self.settings.items()})
+        for name in ("settings", "resolved"):
+            texts = {flag: printable(value) for flag, value in getattr(self, name).items()}
+            object.__setattr__(self, name, texts)
         object.__setattr__(self, "warnings", tuple(map(printable, self.warnings)))
+
+    def setting(self, flag: str) -> str | None:
+        """Return the value of a flag as the run recorded it, or else as its command line names it.
+
+        None means that the value is unknown: no default of this or of another program is filled in.
+        """
+        if flag in self.resolved:
+            return self.resolved[flag]
+        return setting(self.settings, flag)
+
+    def with_resolved(self, flags: Iterable[str]) -> dict[str, str]:
+        """Return the flags of the command line, and for ``flags`` what the run recorded."""
+        return {**self.settings, **{flag: self.resolved[flag] for flag in flags if flag in self.resolved}}
 
 
 class RunFollower:
@@ -75,6 +93,7 @@ class RunFollower:
             training=self._metrics.table,
             evaluations=self._evaluations.table,
             settings=read_flags(self.folder / COMMAND_FILE),
+            resolved=read_settings(self.folder / SETTINGS_FILE),
             warnings=(*self._metrics.warnings, *_gaps(self._metrics.table, METRICS_FILE), *self._evaluations.warnings),
         )
 
@@ -129,24 +148,26 @@ def _gaps(training: Table, source: str) -> list[str]:
 def interventions(run: Run) -> list[str]:
     """What acts on the entropy of this run, as ``examine_law`` takes it, from its flags and its metrics.
 
-    A method, a KL term, an entropy term, a raised upper clip bound. A flag that a known command does not
-    name has upstream's default. Of a run whose flags are not known a covariance method shows in the share of selected
-    tokens, and a KL term in ``kl``, which trainers log where there is a reference policy; the others do not.
+    These are a method, a KL term, an entropy term and a raised upper clip bound. Only what the run recorded counts,
+    see ``Run.setting``. Where the run says nothing of a method, the share of selected tokens shows a covariance
+    method. Where it says nothing of a KL coefficient, ``kl`` shows a KL term: trainers log it with a reference policy.
     """
-    found, settings = [], run.settings
-    methods = [f"{flag} {settings[flag]}" for flag in METHOD_FLAGS if settings.get(flag, "none") != "none"]
+    found = []
+    methods = [f"{flag} {run.setting(flag)}" for flag in METHOD_FLAGS if run.setting(flag) not in (None, "", "none")]
     selected = np.nan_to_num(run.training.column(SELECTED))
     found += methods or ([f"a covariance method ({SELECTED} above 0)"] if selected.any() else [])
-    kl, entropy = setting(settings, KL), settings.get("--actor.entropy_coef")
-    if _number(kl):
-        left = kl == UPSTREAM_DEFAULTS[KL] and KL not in settings
-        found.append(f"{KL} {kl}" + (" (upstream's default)" if left else ""))
+    coef = run.setting(KL)
+    entropy = run.setting(ENTROPY_COEF)
+    if _number(coef):
+        found.append(f"{KL} {coef}" + ("" if setting(run.settings, KL) else " (the program's default)"))
     if _number(entropy):
-        found.append(f"--actor.entropy_coef {entropy}")
-    clip = next((flag for flag in CLIPS if settings.get(flag)), None)
-    if clip and _number(settings[clip].split()[-1]) > PPO_CLIP:
-        found.append(f"{clip} {settings[clip]}")
-    if not settings and np.nan_to_num(run.training.column(TO_REFERENCE)).any():
+        found.append(f"{ENTROPY_COEF} {entropy}")
+    # An exact name: --actor.eps_clip is a flag of its own, not the beginning of --actor.eps_clip_low_high.
+    clips = run.settings | run.resolved
+    clip = next((flag for flag in CLIPS if clips.get(flag)), None)
+    if clip and _number(clips[clip].split()[-1]) > PPO_CLIP:
+        found.append(f"{clip} {clips[clip]}")
+    if coef is None and np.nan_to_num(run.training.column(TO_REFERENCE)).any():
         found.append(f"a KL term (the log has a {TO_REFERENCE} that is not 0)")
     return found
 

@@ -21,7 +21,7 @@ from openrlhf_cov.config import (
 from openrlhf_cov.models.config import NOT_PERCENT, CovConfig
 from openrlhf_cov.models.method import CORRECT, SLOTS, UNCLIPPED
 from openrlhf_cov.models.methods import METHODS
-from openrlhf_cov.settings import Schedule
+from openrlhf_cov.settings import Schedule, flag_of
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.flags.upstream import add_upstream_arguments
 from openrlhf_cov.utils.terminal import Parser
@@ -40,6 +40,9 @@ GROUPS = {
     "planning without running": DryRunConfig,
 }
 """Title in --help -> config class whose fields are its flags."""
+
+FLAG_OF_FIELD = {entry.name: flag_of(entry) for config in GROUPS.values() for entry in fields(config)}
+"""Field of a config class -> its flag, without the dashes."""
 
 COVARIANCE_METHODS = [method for method in METHODS.values() if method.by_covariance]
 

@@ -23,9 +23,10 @@ from openrlhf_cov.cli.tiny_tasks import check_sandbox
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.lab.settings import PPO_CLIP, LabSettings
 from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.settings import flag_of
 from openrlhf_cov.study.results import read_run
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.utils.command import write_command
+from openrlhf_cov.utils.command import write_command, write_settings
 from openrlhf_cov.utils.json_lines import read_json, write_json
 from openrlhf_cov.utils.metric_table import CPU_TIME, STEP_TOTAL
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, RESULT_FILE, TEST_FILE, MetricsLog
@@ -104,6 +105,14 @@ class LabRequest:
             values["clip_in_place_of_the_methods"] = True
         found = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
         return {name: value for name, value in found.items() if not name.startswith("allow_")}
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """Return every setting of the run by its flag, with the defaults of the lab filled in."""
+        record = self.record
+        config_classes = (LabSettings, CovConfig)
+        names = {entry.name: flag_of(entry) for config in config_classes for entry in fields(config)}
+        return {f"--{names.get(name, name)}": value for name, value in record.items()}
 
     def check(self) -> None:
         """UsageError where this host cannot make the run, or its folder cannot take it; nothing is written."""
@@ -210,6 +219,7 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     output: Path = request.args.output
     write_json(output / RUN_FILE, request.record)
     write_command(output, ["lab", *request.words])
+    write_settings(output, request.flags)
     for name in (METRICS_FILE, EVAL_FILE, RESULT_FILE):
         (output / name).unlink(missing_ok=True)  # of a run that was cut off: a minute's work, done again
     metrics, evaluations = MetricsLog(output / METRICS_FILE), MetricsLog(output / EVAL_FILE)

@@ -19,15 +19,18 @@ from typing import NamedTuple
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.utils.orphans import die_with_parent
-from openrlhf_cov.utils.ray_here import fresh_token
+from openrlhf_cov.utils.ray_here import own_ray_variables
 
-START_TIMEOUT = 180.0
+START_TIMEOUT = 600.0
+"""Seconds until a head is ready. On a host with a load of 10 a head takes minutes; one that dies is seen at once."""
 STOP_TIMEOUT = 20.0
 ATTEMPTS = 3
 WATCHING = "--block"
 """In the output of a head whose processes all run: it looks at them once a second from then on, and ends with any."""
 SETTLING = 1.5
 """Seconds in which it has looked once."""
+CONNECT = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False); ray.shutdown()"
+"""Program of a client: it ends with status 0 if it was registered with the GCS and the raylet."""
 PORT_FLAGS = (
     "--port",
     "--dashboard-port",
@@ -49,7 +52,8 @@ ANOTHER_RAY = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_MODE", "RAY_AU
 class RayAddress(NamedTuple):
     """Where a Ray head answers: ``dashboard`` for ``ray job submit --address``, ``gcs`` for RAY_ADDRESS.
 
-    It answers those who have the environment variables ``token``, which belong in no command line and in no log.
+    It answers clients that have the environment variables ``token``: the token itself, which belongs in no command
+    line and in no log, and those with which Ray's clients use the loopback address and are patient.
     """
 
     dashboard: str
@@ -66,8 +70,9 @@ def local_ray(num_gpus: int, num_cpus: int, log: Path) -> Iterator[RayAddress]:
     """A running Ray head.
 
     Its GPUs are logical: slots for actors. Ports and temporary folder are its own, its output goes to ``log``. It is
-    stopped when the block ends, and also when this process is killed. On a busy host one of a head's processes may
-    give up while it starts, and the head with it: then another one is started, ``ATTEMPTS`` in all.
+    stopped when the block ends, and also when this process is killed. The block begins when a client has connected.
+    On a busy host one of a head's processes may give up while it starts, and the head with it: then another one is
+    started, ``ATTEMPTS`` in all.
     """
     log.unlink(missing_ok=True)
     for attempt in range(1, ATTEMPTS + 1):
@@ -84,13 +89,14 @@ def local_ray(num_gpus: int, num_cpus: int, log: Path) -> Iterator[RayAddress]:
 
 @contextmanager
 def _head(num_gpus: int, num_cpus: int, log: Path) -> Iterator[tuple[subprocess.Popen, RayAddress]]:
-    folder = Path(tempfile.mkdtemp(prefix="cov-", dir="/tmp"))  # short: Ray puts unix sockets below it
+    private = Path(tempfile.mkdtemp(prefix="cov-", dir="/tmp"))  # short: Ray puts unix sockets below it
+    folder = private / "ray"  # Ray makes this one writable for all users; nobody else can enter the private one
     ports = dict(zip(PORT_FLAGS, free_ports(len(PORT_FLAGS)), strict=True))
     command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--block", "--disable-usage-stats"]
     command += ["--node-ip-address", "127.0.0.1", "--dashboard-host", "127.0.0.1", "--temp-dir", str(folder)]
     command += ["--num-gpus", str(num_gpus), "--num-cpus", str(num_cpus), "--object-store-memory", str(2**28)]
     command += [part for flag, port in ports.items() for part in (flag, str(port))]
-    token = fresh_token()
+    token = own_ray_variables()
     with log.open("a") as output:
         head = subprocess.Popen(
             command,
@@ -106,7 +112,7 @@ def _head(num_gpus: int, num_cpus: int, log: Path) -> Iterator[tuple[subprocess.
         yield head, address
     finally:
         stop(head)
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(private, ignore_errors=True)
 
 
 def environment() -> dict[str, str]:
@@ -147,19 +153,52 @@ def stop(process: subprocess.Popen) -> None:
 
 
 def _wait_until_up(head: subprocess.Popen, address: RayAddress, log: Path) -> None:
-    """Until the dashboard answers and the head has watched its processes for a while, which it says it begins."""
+    """Wait until the head can be used: the dashboard answers, the head watches its processes, a client connected.
+
+    Raises:
+        EndedAtStart: The head ended.
+        RunStopped: The head did not answer within ``START_TIMEOUT`` seconds.
+    """
     headers = {"Authorization": f"Bearer {address.token['RAY_AUTH_TOKEN']}"}
     request = urllib.request.Request(f"{address.dashboard}/api/jobs/", headers=headers)
-    deadline, settled = time.monotonic() + START_TIMEOUT, None
+    deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
-        if head.poll() is not None:
-            raise EndedAtStart(f"the local Ray ended while it started (status {head.returncode}); see {log}")
-        if settled is None and _answers(request) and WATCHING in log.read_text(errors="replace"):
-            settled = time.monotonic() + SETTLING
-        elif settled is not None and time.monotonic() > settled:
+        _check_runs(head, log)
+        if (
+            _answers(request)
+            and WATCHING in log.read_text(errors="replace")
+            and _client_connects(head, address, deadline)
+        ):
+            # A process of the head may have died while the client connected: the head has seen it by then.
+            time.sleep(SETTLING)
+            _check_runs(head, log)
             return
         time.sleep(0.2)
     raise RunStopped(f"the local Ray did not answer within {START_TIMEOUT:.0f} s; see {log}")
+
+
+def _check_runs(head: subprocess.Popen, log: Path) -> None:
+    if head.poll() is not None:
+        raise EndedAtStart(f"the local Ray ended while it started (status {head.returncode}); see {log}")
+
+
+def _client_connects(head: subprocess.Popen, address: RayAddress, deadline: float) -> bool:
+    """Connect as a driver does, in a process of its own; False if that failed, the head ended or time is up."""
+    client = subprocess.Popen(
+        [sys.executable, "-c", CONNECT, address.gcs],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        env=environment() | address.token,
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+    )
+    try:
+        while client.poll() is None and head.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return client.poll() == 0
+    finally:
+        stop(client)
 
 
 def _answers(request: urllib.request.Request) -> bool:

@@ -7,10 +7,12 @@ The flags are parsed and completed, inputs and cluster are checked, the seams ar
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
-from openrlhf_cov.cli.arguments import CovArgumentParser
+from openrlhf_cov.cli.arguments import FLAG_OF_FIELD, CovArgumentParser
 from openrlhf_cov.cli.packages import ALLOW_OPENRLHF, check_versions
 from openrlhf_cov.cli.program import program
 from openrlhf_cov.errors import RunStopped, StoppedBySignal, UsageError
@@ -18,7 +20,7 @@ from openrlhf_cov.rewards.limits import REWARD_TOKEN
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.flags.normalise import normalise
 from openrlhf_cov.utils import garbage_collection
-from openrlhf_cov.utils.command import COMMAND_FILE, write_command
+from openrlhf_cov.utils.command import COMMAND_FILE, SETTINGS_FILE, write_command, write_settings
 from openrlhf_cov.utils.ray_here import protect_own_ray
 from openrlhf_cov.utils.redaction import HIDDEN
 from openrlhf_cov.utils.terminal import clean_logs, refuse
@@ -85,6 +87,7 @@ def main() -> int | None:
         cluster.check_capacity(needs, args.placement_timeout)
         seams.install_driver(args)
         _write_command(args.ckpt.output_dir)
+        _write_settings(args)
         from openrlhf.cli.train_ppo_ray import train
 
         garbage_collection.resume()
@@ -130,10 +133,30 @@ def _write_command(folder: str) -> None:
     try:
         write_command(folder, [NAME, *sys.argv[1:]])
     except OSError as error:
-        raise UsageError(
-            f"--ckpt.output_dir {folder}: {COMMAND_FILE} cannot be written ({error.strerror}); make room or choose "
-            "another folder"
-        ) from error
+        raise _not_writable(folder, COMMAND_FILE, error) from error
+
+
+def _write_settings(args: SimpleNamespace) -> None:
+    folder = args.ckpt.output_dir
+    try:
+        write_settings(folder, dict(_flags_of(args)))
+    except OSError as error:
+        raise _not_writable(folder, SETTINGS_FILE, error) from error
+
+
+def _flags_of(args: SimpleNamespace, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every flag and its value, with upstream's nested names joined by dots."""
+    for name, value in vars(args).items():
+        if isinstance(value, SimpleNamespace):
+            yield from _flags_of(value, f"{prefix}{name}.")
+        else:
+            yield f"--{prefix}{FLAG_OF_FIELD.get(name, name) if not prefix else name}", value
+
+
+def _not_writable(folder: str, name: str, error: OSError) -> UsageError:
+    return UsageError(
+        f"--ckpt.output_dir {folder}: {name} cannot be written ({error.strerror}); make room or choose another folder"
+    )
 
 
 def _cause_of(error: Exception) -> Exception:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from openrlhf_cov.analysis.regression import Floats
-from openrlhf_cov.utils.command import setting
+from openrlhf_cov.utils.command import TRAINER_DEFAULTS, setting
 
 DYNAMIC = "--algo.dynamic_filtering_enable"
 WINDOW = 20
@@ -44,7 +44,8 @@ def total_steps(settings: Mapping[str, str], asked: int | None = None, kept_frac
 
 def _steps_of_the_data(settings: Mapping[str, str], kept_frac: float) -> Total | None:
     prompts = _whole(settings.get("--data.max_samples"))
-    batch, episodes = (_whole(setting(settings, flag)) for flag in ("--rollout.batch_size", "--train.num_episodes"))
+    # Only the trainer has --data.max_samples, so the defaults of the trainer are those of the run.
+    batch, episodes = (_whole(setting(settings, flag) or default) for flag, default in TRAINER_DEFAULTS.items())
     if not (prompts and batch and episodes):
         return None
     times = f" x {episodes} episodes" if episodes > 1 else ""

@@ -9,12 +9,20 @@ import numpy as np
 
 from openrlhf_cov.analysis.law import LawPoints
 from openrlhf_cov.analysis.regression import Floats
-from openrlhf_cov.analysis.runs import INTERVENTION_COLUMNS, Run, interventions, keeps_groups, training_points
+from openrlhf_cov.analysis.runs import (
+    INTERVENTION_COLUMNS,
+    METHOD_FLAGS,
+    Run,
+    interventions,
+    keeps_groups,
+    training_points,
+)
 from openrlhf_cov.analysis.table import EMPTY, Table
 from openrlhf_cov.analysis.verdict import HIGHEST_REWARD, LawResult, examine_law, usable_bound
 from openrlhf_cov.dashboard import alerts
 from openrlhf_cov.dashboard.alerts import Alert, find_alerts
 from openrlhf_cov.dashboard.eta import Activity, Pace, Total, activity, pace, remaining, total_steps
+from openrlhf_cov.utils.command import TRAINER_DEFAULTS
 from openrlhf_cov.utils.metric_table import ENTROPY, OWN, PHASES, STEP_TOTAL, TIME, family, is_known, title
 from openrlhf_cov.utils.terminal import printable
 
@@ -112,7 +120,7 @@ class RunState:
 def build(run: Run, *, follows: bool = True, asked_steps: int | None = None, law: LawResult | None = None) -> RunState:
     """The state of a run; ``asked_steps`` is the number of its steps where its flags do not say."""
     table = run.training
-    total = total_steps(run.settings, asked_steps, _kept(table))
+    total = total_steps(run.with_resolved(TRAINER_DEFAULTS), asked_steps, _kept(table))
     state = RunState(run.name, printable(str(run.path)), follows, total=total, warnings=run.warnings)
     if not len(table):
         return state
@@ -137,7 +145,7 @@ def build(run: Run, *, follows: bool = True, asked_steps: int | None = None, law
         selected_frac=_last(table, "cov/selected_frac"),
         law=law,
         keeps_groups=keeps_groups(table),
-        alerts=tuple(find_alerts(table, run.settings)),
+        alerts=tuple(find_alerts(table, run.with_resolved(METHOD_FLAGS))),
     )
 
 

@@ -193,7 +193,7 @@ def settings_table(contents: Contents) -> Table | None:
     """Settings that differ: a row per setting, or per run where these are many."""
     if not contents.settings:
         return None
-    caption = "Settings that differ between the runs; – where a run leaves the default."
+    caption = "Settings that differ between the runs; – where the command of a run does not name one."
     table = [
         [each.flag, *(_shown(value, run) for value, run in zip(each.values, contents.runs, strict=True))]
         for each in contents.settings

@@ -1,15 +1,19 @@
-"""``command.txt``: the command line of a run, beside its metrics, so that its settings can be read later."""
+"""``command.txt`` and ``settings.json``: the command line of a run and all its settings, beside its metrics."""
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from openrlhf_cov.utils.json_lines import write_lines
-from openrlhf_cov.utils.redaction import redact_words
+from openrlhf_cov.settings import Schedule
+from openrlhf_cov.utils.json_lines import read_json, write_lines
+from openrlhf_cov.utils.redaction import redact_settings, redact_words
 
 COMMAND_FILE = "command.txt"
-UPSTREAM_DEFAULTS = {"--rollout.batch_size": "1024", "--train.num_episodes": "1", "--algo.kl.init_coef": "0.01"}
-"""What openrlhf 0.11.2 takes where a command does not say, of the flags that a reader of runs asks for."""
+SETTINGS_FILE = "settings.json"
+TRAINER_DEFAULTS = {"--rollout.batch_size": "1024", "--train.num_episodes": "1"}
+"""Defaults of openrlhf 0.11.2, for runs of the trainer that were made before ``settings.json`` existed."""
 
 
 def write_command(folder: str | Path, words: Sequence[str]) -> None:
@@ -43,11 +47,53 @@ def read_flags(path: Path) -> dict[str, str]:
     return {flag: value or "true" for flag, value in settings.items()}
 
 
-def setting(settings: Mapping[str, str], flag: str) -> str | None:
-    """What a run had for a flag of ``UPSTREAM_DEFAULTS``: upstream's default where its command does not name it.
+def write_settings(folder: str | Path, values: Mapping[str, Any]) -> None:
+    """Write every setting of a run, flag by flag, with the defaults that the program filled in.
 
-    None where nothing is known, of a run without settings. argparse takes the beginning of a flag for the flag.
+    Readers of a run need no defaults of their own: another program, or another version, may have other ones. Secrets
+    are hidden, and only the user can read the file.
+
+    Args:
+        folder: Folder of the run; it must exist.
+        values: Flag, such as ``--algo.kl.init_coef``, to its value; None for a setting that is not set.
     """
-    if not settings:
+    texts = {flag: setting_text(value) for flag, value in values.items()}
+    shown = redact_settings({flag: text for flag, text in texts.items() if text is not None})
+    content = {flag: shown.get(flag) for flag in texts}
+    write_lines(Path(folder) / SETTINGS_FILE, [json.dumps(content, indent=2)], private=True)
+
+
+def read_settings(path: Path) -> dict[str, str]:
+    """Return the settings in a file of ``write_settings``; an empty text means that the setting is not set.
+
+    Return nothing for a file that does not exist or is damaged, and leave out values that are not texts.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        return {}
+    known = {flag: "" if value is None else value for flag, value in content.items()}
+    return {flag: value for flag, value in known.items() if isinstance(value, str)}
+
+
+def setting_text(value: Any) -> str | None:
+    """Return a value as a command line has it; None for a setting that is not set."""
+    if value is None:
         return None
-    return next((value for name, value in settings.items() if flag.startswith(name)), UPSTREAM_DEFAULTS[flag])
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Schedule):
+        steps = f"{value.begin}-{value.steps}" if value.begin else value.steps
+        return f"{value.start:g}:{value.end:g}:{steps}:{value.shape}"
+    if isinstance(value, list | tuple):
+        return " ".join(str(each) for each in value)
+    return str(value)
+
+
+def setting(settings: Mapping[str, str], flag: str) -> str | None:
+    """Return what a command line says for a flag; None where the command line does not name the flag.
+
+    argparse accepts the beginning of a flag for the flag, so ``--algo.kl.init`` counts as ``--algo.kl.init_coef``.
+    """
+    if flag in settings:
+        return settings[flag]
+    return next((value for name, value in settings.items() if flag.startswith(name)), None)

@@ -1,13 +1,42 @@
-"""The Rays of this host, known without importing Ray; and a token for those that we start ourselves."""
+"""The Rays of this host, known without importing Ray; and how the Rays that we start ourselves are protected."""
 
 import os
 import secrets
+import stat
+import tempfile
 from pathlib import Path
 
 import psutil
 
 KEEP_ENGINES = "OPENRLHF_COV_KEEP_ENGINES"
 """Environment variable of a run that leaves its engines to the next one on its Ray: 1."""
+
+LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Environment variable with which all processes of a Ray listen on 127.0.0.1 alone, as they do on macOS and Windows.
+
+On Linux Ray replaces ``--node-ip-address 127.0.0.1`` by an address that other hosts reach unless this variable is
+set. The programs that connect to such a Ray need the variable as well.
+"""
+
+PATIENCE = {
+    # The raylet ends itself, and the head with it, when its agent has not registered in this time (default 30 s).
+    "RAY_agent_register_timeout_ms": "300000",
+    # How long a driver or worker waits for the raylet, and the raylet for a new worker (both 60 s by default).
+    "RAY_raylet_start_wait_time_s": "300",
+    "RAY_worker_register_timeout_seconds": "300",
+    # How long clients wait until the GCS accepts their connection (defaults 5 and 30 s) and answers (60 s).
+    "RAY_gcs_rpc_server_connect_timeout_s": "60",
+    "RAY_py_gcs_connect_timeout_s": "120",
+    "RAY_gcs_server_request_timeout_seconds": "180",
+    "RAY_NUM_REDIS_GET_RETRIES": "120",
+    # A node is dead after this many missed health checks of 10 s (default 5).
+    "RAY_health_check_failure_threshold": "30",
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
+}
+"""Environment variables with which a Ray starts and stays on a host whose cores are all busy, with Ray's own names."""
+
+LONGEST_FOLDER = 40
+"""Bytes of the name of a temporary folder: the names of Unix sockets below it must stay under 108 bytes."""
 
 
 def ray_of_this_host() -> str | None:
@@ -49,13 +78,49 @@ def fresh_token() -> dict[str, str]:
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
-def protect_own_ray() -> None:
-    """Give the Ray that this process may start a token; in the environment, which this user alone can read.
+def own_ray_variables() -> dict[str, str]:
+    """Return the environment of a Ray of our own and of its clients: token, loopback address and patience.
 
-    A Ray listens on all interfaces and runs the code of whoever reaches it. It reads these variables when it is
-    imported: call this before. Nothing happens where a Ray will be joined, or where the user set RAY_AUTH_MODE.
+    A value of ``PATIENCE`` that the user has set stays.
     """
-    if "RAY_AUTH_MODE" in os.environ or os.environ.get("RAY_ADDRESS", "") not in ("", "local"):
+    patience = {name: os.environ.get(name, value) for name, value in PATIENCE.items()}
+    return fresh_token() | LOOPBACK_ONLY | patience
+
+
+def protect_own_ray() -> None:
+    """Give the Ray that this process may start a token, and have it listen on the loopback address alone.
+
+    A Ray runs the code of whoever reaches it. The token is in the environment, which this user alone can read. Ray
+    reads these variables when it is imported, so call this function before. Nothing happens where a Ray will be
+    joined. A user who set RAY_AUTH_MODE gets no token.
+    """
+    if os.environ.get("RAY_ADDRESS", "") not in ("", "local"):
         return
-    if os.environ.get("RAY_ADDRESS") == "local" or ray_of_this_host() is None:
-        os.environ.update(fresh_token())
+    if os.environ.get("RAY_ADDRESS") != "local" and ray_of_this_host() is not None:
+        return
+    variables = own_ray_variables()
+    if "RAY_AUTH_MODE" in os.environ:
+        variables = {name: value for name, value in variables.items() if not name.startswith("RAY_AUTH")}
+    os.environ.update(variables)
+
+
+def private_folder() -> Path:
+    """Return a folder that only this user can enter, and make it; for the temporary files of our own Rays.
+
+    Ray makes its temporary folder and all folders below it writable for every user (mode 0777), so pass Ray a
+    subfolder. The folder lies where Ray would put its own, or in /tmp where that name is too long for Unix sockets.
+    """
+    parent = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    folder = Path(parent, f"cov-{os.getuid()}")
+    if len(os.fsencode(folder)) > LONGEST_FOLDER:
+        folder = Path("/tmp", folder.name)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError:  # a file of somebody else
+        return Path(tempfile.mkdtemp(prefix="cov-", dir="/tmp"))
+    found = folder.lstat()
+    # Another user may have made a folder or a link of this name first: do not use it.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        return Path(tempfile.mkdtemp(prefix="cov-", dir="/tmp"))
+    folder.chmod(0o700)
+    return folder

@@ -11,6 +11,7 @@ from openrlhf_cov.analysis.runs import (
 )
 from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.command import write_settings
 from openrlhf_cov.utils.metrics_log import MetricsLog
 
 
@@ -134,11 +135,13 @@ def test_interventions(tmp_path, settings, expected):
     assert interventions(Run("r", tmp_path, table([1], reward=[0]), settings=settings)) == expected
 
 
-def test_a_kl_term_that_the_command_leaves_at_its_default_is_an_intervention(tmp_path):
+def test_a_setting_that_the_run_did_not_record_is_no_intervention(tmp_path):
     run = Run("r", tmp_path, table([1], reward=[0]), settings={"--cov_type": "none"})
-    assert interventions(run) == ["--algo.kl.init_coef 0.01 (upstream's default)"]
+    assert interventions(run) == []
     named = Run("r", tmp_path, table([1], reward=[0]), settings={"--algo.kl.init_coef": "0.01"})
     assert interventions(named) == ["--algo.kl.init_coef 0.01"]
+    shortened = Run("r", tmp_path, table([1], reward=[0]), settings={"--algo.kl.init": "0.01"})
+    assert interventions(shortened) == ["--algo.kl.init_coef 0.01"]
     assert interventions(Run("r", tmp_path, table([1], reward=[0]))) == []  # nothing is known
 
 
@@ -153,6 +156,41 @@ def test_a_kl_to_the_reference_is_an_intervention_where_flags_are_not_known(tmp_
     assert interventions(Run("r", tmp_path, table([1, 2], kl=[0.0, np.nan]))) == []
     known = {"--algo.kl.init_coef": "0"}
     assert interventions(Run("r", tmp_path, columns, settings=known)) == []
+
+
+@pytest.mark.parametrize(
+    ("recorded", "expected"),
+    [
+        ({"--algo.kl.init_coef": "0.01"}, ["--algo.kl.init_coef 0.01 (the program's default)"]),
+        ({"--algo.kl.init_coef": "0.0"}, []),
+        ({"--algo.kl.init_coef": ""}, []),
+        ({"--cov_type": "none", "--method": "none", "--actor.entropy_coef": ""}, []),
+        ({"--cov_type": "clip_cov"}, ["--cov_type clip_cov"]),
+        ({"--actor.entropy_coef": "0.001"}, ["--actor.entropy_coef 0.001"]),
+        ({"--actor.eps_clip_low_high": "0.2 0.28"}, ["--actor.eps_clip_low_high 0.2 0.28"]),
+        ({"--actor.eps_clip_low_high": "", "--actor.eps_clip": "0.3"}, ["--actor.eps_clip 0.3"]),
+    ],
+)
+def test_interventions_are_read_from_what_the_run_recorded(tmp_path, recorded, expected):
+    run = Run("r", tmp_path, table([1], reward=[0]), settings={"--data.max_len": "48"}, resolved=recorded)
+    assert interventions(run) == expected
+
+
+def test_a_logged_kl_counts_only_where_the_coefficient_is_unknown(tmp_path):
+    columns = table([1, 2], kl=[0.0, 0.02])
+    unknown = Run("r", tmp_path, columns, settings={"--cov_type": "none"})
+    assert interventions(unknown) == ["a KL term (the log has a kl that is not 0)"]
+    recorded = Run("r", tmp_path, columns, settings={"--cov_type": "none"}, resolved={"--algo.kl.init_coef": "0"})
+    assert interventions(recorded) == []
+
+
+def test_settings_that_a_run_recorded_are_read_with_it(tmp_path):
+    MetricsLog(tmp_path / "metrics.jsonl").write(1, {"reward": 1.0})
+    write_settings(tmp_path, {"--algo.kl.init_coef": 0.02, "--cov_type": "none"})
+    run = read_run(tmp_path)
+    assert run.resolved == {"--algo.kl.init_coef": "0.02", "--cov_type": "none"}
+    assert run.setting("--algo.kl.init_coef") == "0.02"
+    assert run.setting("--actor.entropy_coef") is None
 
 
 def test_a_name_holds_what_can_be_printed(tmp_path):

@@ -3,6 +3,7 @@ import sys
 
 import pytest
 
+from openrlhf_cov.analysis.runs import interventions, read_run
 from openrlhf_cov.cli import lab
 from openrlhf_cov.cli.program import alone_in
 from openrlhf_cov.lab import tasks
@@ -40,6 +41,20 @@ def test_a_run_writes_what_other_commands_read(tmp_path, base_policies, capsys):
     assert result["test/greedy"] == pytest.approx(sum(test["greedy"]) / 256)
     assert result["test/sampled"] == pytest.approx(sum(test["right"]) / 256 / test["samples"])
     assert "step 2: reward" in capsys.readouterr().out
+
+
+def test_no_program_but_the_lab_says_what_a_run_of_the_lab_had(tmp_path, base_policies):
+    output = tmp_path / "run"
+    lab.main(["--output", str(output), *base_policies, *SHORT])
+    run = read_run(output)
+    assert run.setting("--algo.kl.init_coef") == "0.0"
+    assert run.setting("--rollout.batch_size") == "4"
+    assert run.setting("--cov_type") == "none"
+    assert interventions(run) == []  # upstream's default of --algo.kl.init_coef is 0.01
+    (output / "settings.json").unlink()  # of a run that was made before this file existed
+    assert interventions(read_run(output)) == []
+    lab.main(["--output", str(tmp_path / "kl"), *base_policies, *SHORT, "--algo.kl.init_coef", "0.1"])
+    assert interventions(read_run(tmp_path / "kl")) == ["--algo.kl.init_coef 0.1"]
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ def test_children_that_outlive_their_parent_are_stopped():
 
 
 def address(port):
-    return local_ray.RayAddress(f"http://127.0.0.1:{port}", "", local_ray.fresh_token())
+    return local_ray.RayAddress(f"http://127.0.0.1:{port}", "", local_ray.own_ray_variables())
 
 
 def test_a_ray_that_ends_while_it_starts_is_reported(tmp_path):
@@ -118,6 +118,7 @@ def fake_ray(tmp_path, monkeypatch, script):
     program.chmod(0o755)
     monkeypatch.setattr(local_ray.sys, "executable", str(program.with_name("python")))
     monkeypatch.setattr(local_ray, "_answers", lambda request: True)
+    monkeypatch.setattr(local_ray, "_client_connects", lambda head, address, deadline: True)
     monkeypatch.setattr(local_ray, "SETTLING", 0.3)
 
 
@@ -136,3 +137,67 @@ def test_heads_that_always_give_up_are_reported(tmp_path, monkeypatch):
     with pytest.raises(RunStopped, match="status 7"), local_ray.local_ray(1, 1, tmp_path / "ray.log"):
         pytest.fail("it never ran")
     assert starts.read_text().count("\n") == local_ray.ATTEMPTS
+
+
+def fake_client(tmp_path, monkeypatch, program):
+    """A Python program that takes the place of the client, for heads that are a ``sleep``."""
+    monkeypatch.setattr(local_ray, "CONNECT", program)
+    monkeypatch.setattr(local_ray, "_answers", lambda request: True)
+    monkeypatch.setattr(local_ray, "SETTLING", 0.0)
+    (tmp_path / "ray.log").write_text("--block")
+    return tmp_path / "ray.log"
+
+
+@pytest.fixture
+def head():
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    yield process
+    local_ray.stop(process)
+
+
+def test_a_ray_is_up_when_a_client_connected(tmp_path, monkeypatch, head):
+    tries = tmp_path / "tries"
+    program = f"open({str(tries)!r}, 'a').write('x'); import sys; sys.exit(len(open({str(tries)!r}).read()) < 3)"
+    log = fake_client(tmp_path, monkeypatch, program)
+    local_ray._wait_until_up(head, address(9), log)
+    assert tries.read_text() == "xxx"
+
+
+def test_a_head_that_dies_under_its_client_is_not_up(tmp_path, monkeypatch, head):
+    log = fake_client(tmp_path, monkeypatch, f"import os, time; os.kill({head.pid}, 9); time.sleep(600)")
+    with pytest.raises(local_ray.EndedAtStart, match="status -9"):
+        local_ray._wait_until_up(head, address(9), log)
+
+
+def test_a_head_that_dies_after_its_client_is_not_up(tmp_path, monkeypatch, head):
+    log = fake_client(tmp_path, monkeypatch, f"import os; os.kill({head.pid}, 9)")
+    with pytest.raises(local_ray.EndedAtStart, match="status -9"):
+        local_ray._wait_until_up(head, address(9), log)
+
+
+def test_a_client_that_never_connects_is_reported(tmp_path, monkeypatch, head):
+    log = fake_client(tmp_path, monkeypatch, "import time; time.sleep(600)")
+    monkeypatch.setattr(local_ray, "START_TIMEOUT", 0.3)
+    with pytest.raises(RunStopped, match="did not answer"):
+        local_ray._wait_until_up(head, address(9), log)
+
+
+def test_the_client_has_the_token_and_the_address(tmp_path, monkeypatch, head):
+    told = tmp_path / "told"
+    names = [*local_ray.own_ray_variables()]
+    program = f"import os, sys; open({str(told)!r}, 'w').write(repr((sys.argv[1:], [os.environ[n] for n in {names}])))"
+    log = fake_client(tmp_path, monkeypatch, program)
+    place = address(9)._replace(gcs="127.0.0.1:9")
+    local_ray._wait_until_up(head, place, log)
+    assert told.read_text() == repr((["127.0.0.1:9"], [place.token[name] for name in names]))
+
+
+def test_rays_own_folder_lies_in_a_private_one(tmp_path, monkeypatch):
+    words = tmp_path / "words"
+    fake_ray(tmp_path, monkeypatch, f'echo "$@" > {words}; echo --block; exec sleep 60')
+    with local_ray.local_ray(1, 1, tmp_path / "ray.log"):
+        given = words.read_text().split()
+        folder = Path(given[given.index("--temp-dir") + 1])
+        assert folder.parent.stat().st_mode & 0o777 == 0o700
+        assert given[given.index("--node-ip-address") + 1] == "127.0.0.1"
+    assert not folder.parent.exists()

@@ -6,6 +6,7 @@ import pytest
 
 from openrlhf_cov.cli import packages, train_ppo_ray
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.command import read_settings
 
 
 def test_flags_are_nested_as_upstream_nests_them(parse_nested):
@@ -69,6 +70,27 @@ def test_the_command_line_is_written_without_secrets(monkeypatch, tmp_path):
     assert (tmp_path / "run" / "command.txt").read_text() == (
         "train_ppo_ray --cov_type kl_cov --logger.wandb.key '***'\n"
     )
+
+
+def test_all_settings_are_written_with_upstreams_defaults(monkeypatch, tmp_path):
+    flags = ["--ckpt.output_dir", str(tmp_path), "--reward.remote_url", "reward.py", "--logger.wandb.key", "TOP"]
+    monkeypatch.setattr(
+        sys, "argv", ["train_ppo_ray", *flags, "--ray.placement_timeout", "90", "--vllm.num_engines", "1"]
+    )
+    train_ppo_ray._write_settings(train_ppo_ray.parse_args())
+    found = read_settings(tmp_path / "settings.json")
+    assert found["--algo.kl.init_coef"] == "0.01"
+    assert found["--rollout.batch_size"] == "1024"
+    assert (found["--cov_type"], found["--method"]) == ("none", "none")
+    assert found["--ray.placement_timeout"] == "90.0"
+    assert found["--logger.wandb.key"] == "***"
+
+
+def test_settings_that_cannot_be_written_are_a_usage_error(tmp_path):
+    (tmp_path / "settings.json").mkdir()
+    args = SimpleNamespace(ckpt=SimpleNamespace(output_dir=str(tmp_path)))
+    with pytest.raises(UsageError, match=rf"--ckpt.output_dir {tmp_path}: settings.json cannot be written"):
+        train_ppo_ray._write_settings(args)
 
 
 def test_a_command_line_that_cannot_be_written_is_a_usage_error(tmp_path):

@@ -191,6 +191,12 @@ def read_command(tmp_path, line):
     interventions(read_run(tmp_path))
 
 
+def read_recorded_settings(tmp_path, line):
+    (tmp_path / "metrics.jsonl").write_bytes(lines(STEP, b""))
+    (tmp_path / "settings.json").write_bytes(line)
+    interventions(read_run(tmp_path))
+
+
 def read_a_task(tmp_path, line):
     (tmp_path / "task.json").write_bytes(line)
     read_task(tmp_path)
@@ -260,6 +266,11 @@ READERS = {
     "command.txt": ({"a": 1}, "utils/command.py", read_command),
     "config.json of a model": ({"model_type": "llama"}, "cli/dry_run.py", read_model_config),
     "config.json that may name code": ({"model_type": "llama"}, "cli/preflight.py", look_for_code),
+    "settings.json": (
+        {"--cov_type": "none", "--algo.kl.init_coef": "0.01"},
+        "utils/command.py",
+        read_recorded_settings,
+    ),
     "task.json": ({"task": "sum", "settings": {}}, "cli/make_tiny_task.py", read_a_task),
     "request of a reward": ({"query": ["a"], "prompts": ["a"], "labels": ["a"]}, "rewards/service.py", read_a_request),
     "csv": ({"a": 1}, "analysis/foreign_logs.py", read_a_table),

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import psutil
 import pytest
 from ending import ended
 from forkserver import serving, write_program
+from processes import HANGS, children_of, kill
 
 from openrlhf_cov.cli.local_ray import local_ray
 from openrlhf_cov.trainer import cpu_host
@@ -110,11 +110,10 @@ def kill_tree():
 
 def _kill_tree(process: subprocess.Popen) -> None:
     if process.poll() is None:
-        tree = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
-        for member in tree:
-            member.kill()
-        psutil.wait_procs(tree, timeout=30)
+        tree = children_of(process.pid)
+        process.kill()
         process.wait()
+        kill(tree)
 
 
 @pytest.fixture(scope="session")
@@ -148,7 +147,7 @@ def run_trainer():
 
 
 def _run_trainer(
-    flags: list[str], folder: Path, ray: dict[str, str] | None = None, timeout: float = 600, status: int = 0
+    flags: list[str], folder: Path, ray: dict[str, str] | None = None, timeout: float = HANGS, status: int = 0
 ) -> Run:
     """Run ``python -m openrlhf_cov.cli.train_ppo_ray`` in a process of its own, which is to end with that status."""
     env, command = _trainer(flags, ray)

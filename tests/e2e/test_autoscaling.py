@@ -60,7 +60,7 @@ for _ in range(60):  # the monitor reports every few seconds
     time.sleep(0.5)
 print(cluster.autoscales(), flush=True)
 try:
-    cluster.check_capacity(needs, timeout=180)
+    cluster.check_capacity(needs, timeout=1200)
     print("room", cluster.ray.cluster_resources()["GPU"])
 except UsageError as error:
     print(error)
@@ -112,7 +112,7 @@ def test_a_cluster_that_grows_is_waited_for(head, cloud, variables, expected):
     file = Path(env["RAY_TMPDIR"], "ray", "ray_current_cluster")
     while not (file.exists() and file.read_text()):
         time.sleep(0.2)
-    done = ended([sys.executable, "-c", RUN], "a run that waits for its cluster", env=env, timeout=400)
+    done = ended([sys.executable, "-c", RUN], "a run that waits for its cluster", env=env)
     scales, outcome = done.stdout.splitlines()[-2:]
     assert (scales, outcome[: len(expected[1])]) == tuple(expected)
     assert "joining the Ray of this host" in done.stderr + done.stdout

@@ -6,11 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from ending import ended
+from processes import HANGS, wait_until
 
 from openrlhf_cov.cli.make_tiny_task import TaskSettings, write_task
 from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
@@ -64,26 +64,27 @@ def demo(task_folder: Path, output: Path, steps: int = 2) -> dict:
 def test_demo_prints_a_table(demo_task, tmp_path):
     output = tmp_path / "run"
     words = demo(demo_task, output)
-    done = ended(words["args"], "the demo", env=words["env"], timeout=600)
+    done = ended(words["args"], "the demo", env=words["env"])
     assert "held-out accuracy, greedy" in done.stdout
     assert "entropy, nats per token" in done.stdout
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
     assert all(line["cov/selected_count"] > 0 for line in lines)  # of KL-Cov, which it shows
     assert (output / "model.safetensors").is_file()
-    assert processes_of(str(output)) == []
+    wait_until(lambda: processes_of(str(output)) == [], "the demo leaves no process")
 
 
 def test_demo_stops_its_ray_when_it_is_interrupted(demo_task, tmp_path):
     output = tmp_path / "run"
     process = subprocess.Popen(**demo(demo_task, output, steps=3), stderr=subprocess.PIPE)
-    wait_for((output / "metrics.jsonl").exists, process)  # the actors train
+    # The file appears when the actors train. The test of the exit status below shows what a demo that ended said.
+    wait_until((output / "metrics.jsonl").exists, "the demo trains", still_possible=lambda: process.poll() is None)
     assert len(processes_of(str(output))) > 5
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=HANGS)
     assert process.returncode == 130
     assert "interrupted" in stderr.splitlines()[-1]
-    assert processes_of(str(output)) == []
+    wait_until(lambda: processes_of(str(output)) == [], "the demo leaves no process")
 
 
 def test_demo_stops_its_ray_when_the_training_fails(demo_task, tmp_path):
@@ -91,19 +92,11 @@ def test_demo_stops_its_ray_when_the_training_fails(demo_task, tmp_path):
     shutil.copytree(demo_task, task)
     rows = (task / "train.jsonl").read_text()
     (task / "train.jsonl").write_text(rows.replace('"label"', '"another key"'))
-    done = subprocess.run(**demo(task, output), capture_output=True, timeout=600)
+    done = subprocess.run(**demo(task, output), capture_output=True, timeout=HANGS)
     assert done.returncode == 1, done.stderr
     assert "training failed" in done.stderr.splitlines()[-1]
     assert "--data.label_key" in done.stderr  # the end of the job's output says why
-    assert processes_of(str(output)) == []
-
-
-def wait_for(condition, process: subprocess.Popen, timeout: float = 300) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.2)
+    wait_until(lambda: processes_of(str(output)) == [], "the demo leaves no process")
 
 
 def test_demo_refuses_a_folder_that_is_in_use(tmp_path):

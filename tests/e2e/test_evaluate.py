@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from ending import ended
+from processes import HANGS
 
 from openrlhf_cov.evaluation.records import read_responses
 
@@ -41,7 +42,7 @@ def start(task, kill_tree):
 
 def wait_for_responses(process: subprocess.Popen, folder: Path, count: int) -> None:
     """Until there are at least ``count`` lines."""
-    deadline, path = time.monotonic() + 300, folder / "responses.jsonl"
+    deadline, path = time.monotonic() + HANGS, folder / "responses.jsonl"
     while not path.exists() or path.read_bytes().count(b"\n") < count:
         assert process.poll() is None, log_of(folder)
         assert time.monotonic() < deadline, log_of(folder)
@@ -54,7 +55,7 @@ def log_of(folder: Path) -> str:
 
 def test_killed_interrupted_and_continued_is_as_good_as_straight(start, kill_tree, tmp_path):
     straight, broken = tmp_path / "straight", tmp_path / "broken"
-    assert start(straight).wait(timeout=400) == 0, log_of(straight)
+    assert start(straight).wait(timeout=HANGS) == 0, log_of(straight)
     expected = (straight / "responses.jsonl").read_bytes()
     assert expected.count(b"\n") == TOTAL
     responses = read_responses(straight)
@@ -72,18 +73,18 @@ def test_killed_interrupted_and_continued_is_as_good_as_straight(start, kill_tre
     process = start(broken)
     wait_for_responses(process, broken, killed_at + 1)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=120) == 128 + signal.SIGTERM, log_of(broken)
+    assert process.wait(timeout=HANGS) == 128 + signal.SIGTERM, log_of(broken)
     interrupted_at = len(read_responses(broken))
     assert killed_at < interrupted_at < TOTAL
     assert f"evaluate: {TOTAL - killed_at} of {TOTAL} responses are missing" in log_of(broken)
     last = "evaluate: error: interrupted; what was generated is kept, the same command continues"
     assert log_of(broken).splitlines()[-1] == last
 
-    assert start(broken).wait(timeout=400) == 0, log_of(broken)
+    assert start(broken).wait(timeout=HANGS) == 0, log_of(broken)
     assert (broken / "responses.jsonl").read_bytes() == expected
     assert (broken / "summary.json").read_bytes() == (straight / "summary.json").read_bytes()
 
     command = [sys.executable, "-m", "openrlhf_cov.cli.evaluate", "--regrade", "--output", str(broken)]
-    again = ended(command, "grading again", timeout=120)
+    again = ended(command, "grading again")
     assert again.stdout.startswith("0 grades changed\n")
     assert (broken / "responses.jsonl").read_bytes() == expected

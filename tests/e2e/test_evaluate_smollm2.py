@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from ending import ended
+from processes import HANGS, wait_until
 
 from openrlhf_cov.evaluation.records import read_responses
 from openrlhf_cov.trainer import cpu_host
@@ -27,9 +28,9 @@ def smollm2(tmp_path_factory) -> Path:
     """The folder that the command makes from the package."""
     folder = tmp_path_factory.mktemp("smollm2") / "model"
     command = [sys.executable, "-m", "openrlhf_cov.cli.fetch_smollm2", "--output", folder]
-    done = ended(command, "the making of the model", timeout=300)
+    done = ended(command, "the making of the model")
     assert "134,515,008 parameters" in done.stdout
-    again = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    again = subprocess.run(command, capture_output=True, text=True, timeout=HANGS)
     assert "nothing to do" in again.stdout
     return folder
 
@@ -61,7 +62,7 @@ def test_smollm2_on_gsm8k_and_math500_killed_continued_and_graded_again(smollm2,
     # seeded samples whose prompts, together, are more than vLLM reads at once: see cpu_host.engine_settings
     command = [*EVALUATE, *flags, "--samples", "1", "--temperature", "1", "--max_tokens", "64", "--log_probs"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + HANGS
     while not (output / "responses.jsonl").exists() or len(read_responses(output)) < 3:
         assert process.poll() is None
         assert time.monotonic() < deadline
@@ -70,7 +71,7 @@ def test_smollm2_on_gsm8k_and_math500_killed_continued_and_graded_again(smollm2,
     before = read_responses(output)
     assert 3 <= len(before) < 30
 
-    ended(command, "the evaluation that goes on", timeout=300)
+    ended(command, "the evaluation that goes on")
     after = {response.key: response for response in read_responses(output)}
     assert len(after) == 30
     assert all(after[response.key] == response for response in before)  # none was asked for again
@@ -80,7 +81,7 @@ def test_smollm2_on_gsm8k_and_math500_killed_continued_and_graded_again(smollm2,
     assert [(each["name"], each["problems"]) for each in summary["benchmarks"]] == [("gsm8k", 20), ("math500", 10)]
 
     regraded = subprocess.run(
-        [*EVALUATE, "--output", output, "--regrade"], capture_output=True, text=True, timeout=120
+        [*EVALUATE, "--output", output, "--regrade"], capture_output=True, text=True, timeout=HANGS
     )
     assert regraded.stdout.startswith("0 grades changed"), regraded.stderr
     assert json.loads((output / "summary.json").read_text()) == summary
@@ -97,20 +98,20 @@ def server(task):
     environment = os.environ | cpu_host.environment(training_processes=1)
     process = subprocess.Popen([*module, "--model", task.model, *settings], env=environment)
     try:
-        deadline = time.monotonic() + 300
-        while not answers(f"http://127.0.0.1:{port}/health"):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.5)
+        wait_until(
+            lambda: answers(f"http://127.0.0.1:{port}/health"),
+            "the server answers",
+            still_possible=lambda: process.poll() is None,
+        )
         yield f"http://127.0.0.1:{port}/v1"
     finally:
         process.terminate()
-        process.wait(timeout=60)
+        process.wait(timeout=HANGS)
 
 
 def answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=5) as reply:
+        with urllib.request.urlopen(url, timeout=60) as reply:
             return reply.status == 200
     except OSError:
         return False
@@ -124,9 +125,9 @@ def test_a_server_gives_what_engines_give(server, task, tmp_path):
     flags += ["--max_tokens", "24"]
     by_server, by_engines = tmp_path / "server", tmp_path / "engines"
     served = [*EVALUATE, *flags, "--model", "tiny", "--base_url", server, "--output", by_server]
-    ended(served, "the evaluation of a server", timeout=120)
+    ended(served, "the evaluation of a server")
     engines = [*EVALUATE, *flags, "--model", task.model, "--max_model_len", "40", "--output", by_engines]
-    ended(engines, "the evaluation by engines", timeout=300)
+    ended(engines, "the evaluation by engines")
     pairs = list(zip(read_responses(by_server), read_responses(by_engines), strict=True))
     assert len(pairs) == 26
     for ours, theirs in pairs:

@@ -12,6 +12,7 @@ import forkserver
 import psutil
 import pytest
 from forkserver import FORKED, SERVERS, place_of
+from processes import HANGS, children_of, command_line
 
 pytestmark = pytest.mark.e2e
 
@@ -37,7 +38,7 @@ def test_it_has_arguments_variables_folder_files_and_status_of_its_caller(start,
         f"{LOADED}; import os; print(sys.argv[1], os.environ['OF_TEST'], os.getcwd(), sys.stdin.read()); sys.exit(7)"
     )
     process = start(code, stdin=subprocess.PIPE, env=os.environ | {"OF_TEST": "x"})
-    said, _ = process.communicate("asked", timeout=60)
+    said, _ = process.communicate("asked", timeout=HANGS)
     assert said == f"word x {tmp_path} asked\n"
     assert process.returncode == 7
 
@@ -47,12 +48,12 @@ def test_it_gets_the_signals_of_its_caller_and_ends_with_it(start, number):
     process = start("import os, time; print(os.getpid(), flush=True); time.sleep(600)")
     child = psutil.Process(int(process.stdout.readline()))
     process.send_signal(number)
-    assert process.wait(timeout=60) == -number
-    child.wait(timeout=60)
+    assert process.wait(timeout=HANGS) == -number
+    child.wait(timeout=HANGS)
 
 
 def test_its_caller_ends_as_it_does(start):
-    assert start("import os; os.kill(os.getpid(), 9)").wait(timeout=60) == -signal.SIGKILL
+    assert start("import os; os.kill(os.getpid(), 9)").wait(timeout=HANGS) == -signal.SIGKILL
 
 
 def test_callers_that_break_off_do_not_end_a_server(start, ray):
@@ -63,7 +64,7 @@ def test_callers_that_break_off_do_not_end_a_server(start, ray):
                 caller.connect(str(place))
                 caller.sendall(said)
     time.sleep(0.5)
-    assert start(LOADED).wait(timeout=60) == 0
+    assert start(LOADED).wait(timeout=HANGS) == 0
 
 
 def test_a_server_that_does_not_listen_in_time_is_not_waited_for(tmp_path, monkeypatch):
@@ -74,4 +75,4 @@ def test_a_server_that_does_not_listen_in_time_is_not_waited_for(tmp_path, monke
         forkserver.serving(program, {}),
     ):
         pass
-    assert [child for child in psutil.Process().children() if str(program) in child.cmdline()] == []
+    assert [child for child in children_of(os.getpid()) if str(program) in command_line(child)] == []

@@ -5,6 +5,7 @@ import signal
 
 import psutil
 import pytest
+from processes import command_line, wait_for_end_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore")]
 
@@ -35,9 +36,9 @@ def test_an_engine_ends_with_its_actor(task, monkeypatch):
         ray.get(engine.check_health.remote())
         (actor,) = (p for p in psutil.process_iter(["cmdline"]) if _is_engine(p))
         children = actor.children(recursive=True)
-        assert any("EngineCore" in " ".join(child.cmdline()) for child in children)
+        assert any("EngineCore" in command_line(child) for child in children)
         os.kill(actor.pid, signal.SIGKILL)
-        assert psutil.wait_procs(children, timeout=60)[1] == []
+        wait_for_end_of(children)
     finally:
         ray.shutdown()
 

@@ -7,8 +7,10 @@ import urllib.error
 import urllib.request
 
 import pytest
+from processes import HANGS
 
 from openrlhf_cov.cli.local_ray import environment, local_ray
+from openrlhf_cov.utils.ray_here import LOOPBACK_ONLY
 
 pytestmark = pytest.mark.e2e
 
@@ -33,7 +35,7 @@ def asked(address, token):
         env=environment() | {"RAY_ADDRESS": address} | token,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS,
     )
 
 
@@ -51,17 +53,17 @@ def is_refused(address, token):
 def test_the_demos_ray_answers_those_who_have_its_token(tmp_path):
     with local_ray(num_gpus=1, num_cpus=1, log=tmp_path / "ray.log") as ray:
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"{ray.dashboard}/api/jobs/", timeout=10)
+            urllib.request.urlopen(f"{ray.dashboard}/api/jobs/", timeout=HANGS)
         with refused.value as answer:  # or its socket closes when the garbage is collected, in some later test
             assert answer.code in (401, 403)
-        assert is_refused(ray.gcs, {})
+        assert is_refused(ray.gcs, LOOPBACK_ONLY)
         assert is_refused(ray.gcs, ray.token | {"RAY_AUTH_TOKEN": "0" * 64})
         friend = asked(ray.gcs, ray.token)
         assert friend.stdout.strip() == "answered", friend.stderr
         submit = [os.path.join(os.path.dirname(sys.executable), "ray"), "job", "submit", "--address", ray.dashboard]
         for token, works in (({}, False), (ray.token, True)):
             env = environment() | token
-            job = subprocess.run([*submit, "--", "true"], env=env, capture_output=True, text=True, timeout=120)
+            job = subprocess.run([*submit, "--", "true"], env=env, capture_output=True, text=True, timeout=HANGS)
             assert (job.returncode == 0) is works, job.stdout + job.stderr
     assert ray.token["RAY_AUTH_TOKEN"] not in (tmp_path / "ray.log").read_text()
 
@@ -76,7 +78,7 @@ def test_the_ray_that_a_run_starts_for_itself(protected):
         found = next(line for line in run.stdout if line.startswith("found"))  # after warnings of another Ray
         _, started, has_token, address = found.split()
         assert (started, has_token) == ("True", str(protected))
-        nothing = {"RAY_AUTH_MODE": "disabled"}
+        nothing = {"RAY_AUTH_MODE": "disabled"} | LOOPBACK_ONLY
         assert is_refused(address, nothing) if protected else "answered" in asked(address, nothing).stdout
     finally:
-        run.communicate("\n", timeout=60)
+        run.communicate("\n", timeout=HANGS)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from html import unescape
 
 import pytest
+from processes import HANGS
 
 from openrlhf_cov.evaluation.page import evaluation_page
 from openrlhf_cov.evaluation.summary import summarize
@@ -81,7 +82,7 @@ def seen(make_evaluation, tmp_path_factory):
     (folder / "report.html").write_text(html)
     command = f"{BROWSER} --headless --no-sandbox --disable-gpu --window-size=390,1800 --virtual-time-budget=20000"
     command += f" --user-data-dir={folder}/profile --dump-dom file://{folder}/report.html"
-    dom = subprocess.run(command.split(), capture_output=True, text=True, timeout=120, check=True).stdout
+    dom = subprocess.run(command.split(), capture_output=True, text=True, timeout=HANGS, check=True).stdout
     (output,) = re.findall(r"<output>(.*)</output>", dom)
     return json.loads(unescape(output))
 

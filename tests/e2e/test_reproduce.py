@@ -23,7 +23,7 @@ def reproduce(tmp_path_factory):
     def run(*words):
         command = [sys.executable, "-m", "openrlhf_cov.cli.main", "reproduce", *words, "--scale", "tiny", "--run"]
         command += ["--output", str(folder / "out")]
-        return ended(command, f"reproduce {' '.join(words)}", env=env, timeout=1200).stdout
+        return ended(command, f"reproduce {' '.join(words)}", env=env).stdout
 
     run.output = lambda steps: folder / "out" / f"{steps}-steps"
     return run

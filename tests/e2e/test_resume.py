@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from forkserver import forks
+from processes import HANGS, children_of, command_line, wait_for_end_of, wait_until
 from safetensors.torch import load_file
 
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS_FILE, partial_checkpoints
@@ -73,7 +74,7 @@ def start(trainer, kill_tree):
 
 
 def wait_for_steps(process: subprocess.Popen, folder: Path, steps: int, file: str = METRICS_FILE) -> None:
-    deadline = time.monotonic() + 400
+    deadline = time.monotonic() + HANGS
     while steps_of(folder, file) < steps:
         missing = f"expected of the run {folder.name}: {steps} lines of {file}\n"
         assert process.poll() is None, missing + log_of(folder)
@@ -81,7 +82,7 @@ def wait_for_steps(process: subprocess.Popen, folder: Path, steps: int, file: st
         time.sleep(0.1)
 
 
-def wait_for_end(process: subprocess.Popen, folder: Path, status: int, timeout: float = 600) -> None:
+def wait_for_end(process: subprocess.Popen, folder: Path, status: int, timeout: float = HANGS) -> None:
     ended = process.wait(timeout=timeout)
     assert ended == status, f"expected of the run {folder.name}: to end with {status}, not {ended}\n{log_of(folder)}"
 
@@ -91,10 +92,7 @@ def wait_for_forks() -> None:
 
     Ray ends them when it notices, and a policy may well write its checkpoint to the end before.
     """
-    deadline = time.monotonic() + 60
-    while forks():
-        assert time.monotonic() < deadline, "expected of the killed run: to leave no process"
-        time.sleep(0.1)
+    wait_until(lambda: not forks(), "the killed run leaves no process")
 
 
 def log_of(folder: Path) -> str:
@@ -143,7 +141,7 @@ def test_a_run_survives_what_clusters_do(start, flags, tmp_path, ray):
     resumed = start([*flags(broken), "--ckpt.load_enable"], broken, ray)
     wait_for_steps(resumed, broken, len(done) + 1)  # two more follow, so that it is stopped
     resumed.send_signal(signal.SIGTERM)
-    wait_for_end(resumed, broken, 128 + signal.SIGTERM, timeout=200)
+    wait_for_end(resumed, broken, 128 + signal.SIGTERM)
     steps = steps_of(broken)
     assert lines(broken) == expected[:steps]  # without a gap, without a step twice
     log = broken.with_suffix(".log").read_text()
@@ -233,10 +231,10 @@ def test_an_engine_that_dies_costs_no_step(start, task, tmp_path):
         before = steps_of(folder)
         run = start([*flags, "--train.num_episodes", "2", *more], folder)
         wait_for_steps(run, folder, before + 1)
-        engines = [p for p in psutil.Process(run.pid).children(recursive=True) if name in " ".join(p.cmdline())]
+        engines = [each for each in children_of(run.pid) if name in command_line(each)]
         assert len(engines) == 2
         engines[-1].kill()
-        wait_for_end(run, folder, 1, timeout=300)
+        wait_for_end(run, folder, 1)
         steps = steps_of(folder)
         assert [line["step"] for line in lines(folder)] == list(range(1, steps + 1))
         *_, ending = (line for line in log_of(folder).splitlines() if line.startswith("train_ppo_ray: error: "))
@@ -248,11 +246,11 @@ def test_an_engine_that_dies_costs_no_step(start, task, tmp_path):
 def test_a_run_whose_whole_group_is_told_to_end_leaves_no_process(start, task, tmp_path):
     run = start(task.flags(tmp_path / "run"), tmp_path / "run")
     wait_for_steps(run, tmp_path / "run", 1)
-    members = psutil.Process(run.pid).children(recursive=True)
-    assert any("VLLM::EngineCore" in " ".join(member.cmdline()) for member in members)
+    members = children_of(run.pid)
+    assert any("VLLM::EngineCore" in command_line(member) for member in members)
     for member in members:  # as killpg does where all are in one group; Ray gives its processes groups of their own
         with suppress(psutil.NoSuchProcess):
             member.terminate()
     run.terminate()
-    run.wait(timeout=300)
-    assert psutil.wait_procs(members, timeout=120)[1] == []
+    run.wait(timeout=HANGS)
+    wait_for_end_of(members)

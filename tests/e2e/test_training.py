@@ -4,11 +4,11 @@ import json
 import math
 import re
 import sys
-import time
 import urllib.request
 
 import pytest
 from ending import ended
+from processes import HANGS
 from safetensors.torch import load_file
 
 from openrlhf_cov.cli.local_ray import local_ray
@@ -94,12 +94,10 @@ def test_only_uncertain_tokens_train_with_capped_weights_beside_a_ray_of_somebod
         request = urllib.request.Request(
             f"{other.dashboard}/api/jobs/", headers={"Authorization": f"Bearer {other.token['RAY_AUTH_TOKEN']}"}
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=HANGS) as answer:
             assert json.load(answer) == []
-        started = time.monotonic()
         joined = other.token | {"RAY_ADDRESS": other.gcs}
         small = run_trainer(task.flags(tmp_path / "small"), tmp_path / "small", ray=joined, status=2)
-        assert time.monotonic() - started < 90  # imports included; the wait for room is 20 s
     last_line = small.stderr.strip().splitlines()[-1]
     assert "needs 2 GPUs" in last_line
     assert "Ray has 1 GPUs (1 free)" in last_line
@@ -229,7 +227,7 @@ def test_kl_cov_on_two_ranks_for_twelve_steps(run_trainer, task, tmp_path, ray):
         "--output",
         tmp_path / "results",
     ]
-    ended(command, "the evaluation of the trained model", timeout=300)
+    ended(command, "the evaluation of the trained model")
     (sums,) = json.loads((tmp_path / "results" / "summary.json").read_text())["benchmarks"]
     assert sums["avg_at_k"]["estimate"] == curve[-1]["eval/sums/avg@1"]
     assert sums["mean_tokens"] == pytest.approx(curve[-1]["eval/sums/response_length_mean"])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from processes import HANGS
 
 from openrlhf_cov.cli.packages import ENGINES
 
@@ -22,7 +23,7 @@ ROW = {"response": r"It is \boxed{4}.", "answer": "4"}
 
 
 def call(*words, **kwargs) -> subprocess.CompletedProcess:
-    return subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=600, **kwargs)
+    return subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=HANGS, **kwargs)
 
 
 @pytest.fixture(scope="module")

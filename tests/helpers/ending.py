@@ -4,13 +4,18 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
+from processes import HANGS
+
 SHOWN = 20_000
 """Characters of each output."""
 
 
 def ended(command: Sequence[Any], what: str, *, status: int = 0, **settings: Any) -> subprocess.CompletedProcess:
-    """The finished command, which is to end with ``status``; ``settings`` are those of ``subprocess.run``."""
-    done = subprocess.run(command, **{"capture_output": True, "text": True} | settings)
+    """Return the finished command, which is to end with ``status``.
+
+    ``settings`` are those of ``subprocess.run``. A command that hangs is ended after ``HANGS`` seconds.
+    """
+    done = subprocess.run(command, **{"capture_output": True, "text": True, "timeout": HANGS} | settings)
     told = [str(output)[-SHOWN:] for output in (done.stdout, done.stderr) if output]
     assert done.returncode == status, (
         f"expected of {what}: to end with status {status}, not {done.returncode}\n{''.join(told)}"

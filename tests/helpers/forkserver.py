@@ -26,6 +26,7 @@ from pathlib import Path
 from runpy import run_module, run_path
 
 import psutil
+from processes import children_of, command_line
 
 from openrlhf_cov.utils.orphans import die_with_parent
 
@@ -39,7 +40,7 @@ IMPORTED = """
 """Without Ray, which reads variables of a process once, when it is imported."""
 SERVERS = 2
 """They take turns from one run to the next, so that no two in a row have the hashes of one process."""
-START_SECONDS = 300.0
+START_SECONDS = 1200.0
 """Time that the servers have until they listen: on a busy machine importing takes minutes."""
 MAX_FILES = 253
 """Open files of a request, as many as Linux passes at once."""
@@ -120,8 +121,8 @@ def serving(program: Path, variables: Mapping[str, str]) -> Iterator[None]:
 
 def forks() -> list[psutil.Process]:
     """Processes of runs that the servers of this process made and that live; Ray cannot give these its titles."""
-    servers = (each for each in psutil.Process().children() if __file__ in each.cmdline())
-    return [child for server in servers for child in server.children() if child.status() != psutil.STATUS_ZOMBIE]
+    servers = (each for each in children_of(os.getpid(), recursive=False) if __file__ in command_line(each))
+    return [child for server in servers for child in children_of(server.pid, recursive=False)]
 
 
 def place_of(program: Path, number: int) -> Path:

@@ -4,12 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from openrlhf_cov.settings import Schedule
 from openrlhf_cov.utils.command import (
     COMMAND_FILE,
-    UPSTREAM_DEFAULTS,
+    SETTINGS_FILE,
+    TRAINER_DEFAULTS,
     read_flags,
+    read_settings,
     setting,
     write_command,
+    write_settings,
 )
 
 
@@ -82,18 +86,51 @@ def test_the_program_behind_two_dashes_is_no_value(tmp_path):
     assert read_flags(path) == {"--runtime-env-json": '{"a": 1}', "--flag": "true", "--n": "3"}
 
 
-def test_a_flag_that_is_not_named_has_upstreams_default():
-    assert setting({"--cov_type": "none"}, "--algo.kl.init_coef") == "0.01"
+def test_a_flag_that_is_not_named_is_unknown():
+    assert setting({"--cov_type": "none"}, "--algo.kl.init_coef") is None
     assert setting({"--algo.kl.init_coef": "0"}, "--algo.kl.init_coef") == "0"
     assert setting({"--algo.kl.init": "0"}, "--algo.kl.init_coef") == "0"  # argparse takes a beginning
+    assert setting({"--actor.eps_clip": "0.3", "--actor": "1"}, "--actor.eps_clip") == "0.3"  # the exact name first
     assert setting({}, "--algo.kl.init_coef") is None
+
+
+def test_settings_are_written_with_their_defaults_and_without_secrets(tmp_path):
+    values = {
+        "--algo.kl.init_coef": 0.01,
+        "--actor.entropy_coef": None,
+        "--actor.eps_clip_low_high": [0.2, 0.28],
+        "--train.colocate_all": False,
+        "--cov_ratio": Schedule(0.1, 0.2, 100),
+        "--other_ratio": Schedule(0.1, 0.2, 100, "cosine", begin=10),
+        "--logger.wandb.key": "TOP",
+        "--reward.remote_url": ["http://a?token=TOP"],
+    }
+    write_settings(tmp_path, values)
+    assert (tmp_path / SETTINGS_FILE).stat().st_mode & 0o777 == 0o600
+    assert read_settings(tmp_path / SETTINGS_FILE) == {
+        "--algo.kl.init_coef": "0.01",
+        "--actor.entropy_coef": "",
+        "--actor.eps_clip_low_high": "0.2 0.28",
+        "--train.colocate_all": "false",
+        "--cov_ratio": "0.1:0.2:100:linear",
+        "--other_ratio": "0.1:0.2:10-100:cosine",
+        "--logger.wandb.key": "***",
+        "--reward.remote_url": "http://a?token=***",
+    }
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b'"x"', b"{", b'{"--a": [1], "--b": 2}', b"\xff"])
+def test_damaged_settings_are_unknown(tmp_path, content):
+    (tmp_path / SETTINGS_FILE).write_bytes(content)
+    assert read_settings(tmp_path / SETTINGS_FILE) == {}
+    assert read_settings(tmp_path / "none") == {}
 
 
 def test_defaults_are_upstreams():
     tree = ast.parse((Path(find_spec("openrlhf").submodule_search_locations[0]) / "cli/train_ppo_ray.py").read_text())
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
     flags = {ast.unparse(call.args[0]).strip("'"): call.keywords for call in calls}
-    for flag, default in UPSTREAM_DEFAULTS.items():
+    for flag, default in TRAINER_DEFAULTS.items():
         assert {keyword.arg: ast.unparse(keyword.value) for keyword in flags[flag]}["default"] == default
     # without a default that acts on the entropy
     for flag in ("--actor.entropy_coef", "--actor.eps_clip_low_high"):

@@ -9,7 +9,7 @@ import pytest
 from openrlhf_cov.utils import ray_here
 
 HERE = "10.0.0.1:6379"
-VARIABLES = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
+VARIABLES = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", *ray_here.LOOPBACK_ONLY, *ray_here.PATIENCE)
 
 
 @pytest.fixture
@@ -84,6 +84,96 @@ def test_ray_calls_its_processes_so():
 
     assert "--gcs-address=" in Path(services.__file__).read_text()
     assert Path(services.RAYLET_EXECUTABLE).name == "raylet"
+
+
+class TestVariables:
+    def test_ray_knows_their_names(self):
+        import ray
+
+        folder = Path(ray.__file__).parent
+        files = (
+            folder / "_private" / "ray_constants.py",
+            folder / "core" / "src" / "ray" / "gcs" / "gcs_server",
+            folder / "core" / "src" / "ray" / "raylet" / "raylet",
+        )
+        found = b"".join(file.read_bytes() for file in files)
+        for name in (*ray_here.LOOPBACK_ONLY, *ray_here.PATIENCE):
+            in_python = name.encode() in found
+            in_binaries = name.removeprefix("RAY_").encode() in found
+            assert in_python or in_binaries, name
+
+    def test_they_raise_rays_own_limits(self, monkeypatch):
+        for name in ray_here.PATIENCE:
+            monkeypatch.delenv(name, raising=False)
+        variables = ray_here.own_ray_variables()
+        assert int(variables["RAY_agent_register_timeout_ms"]) > 100_000
+        assert int(variables["RAY_raylet_start_wait_time_s"]) > 60
+
+    def test_a_limit_of_the_user_stays(self, monkeypatch):
+        monkeypatch.setenv("RAY_agent_register_timeout_ms", "7")
+        assert ray_here.own_ray_variables()["RAY_agent_register_timeout_ms"] == "7"
+
+    @pytest.mark.parametrize("mode", [None, "disabled", "token"])
+    def test_a_ray_of_our_own_listens_on_the_loopback_address(self, host, monkeypatch, mode):
+        host(None, [])
+        if mode:
+            monkeypatch.setenv("RAY_AUTH_MODE", mode)
+        ray_here.protect_own_ray()
+        assert ray_here.LOOPBACK_ONLY.items() <= os.environ.items()
+
+    def test_a_ray_that_is_joined_may_have_other_hosts(self, host, monkeypatch):
+        host(HERE, [HERE])
+        ray_here.protect_own_ray()
+        monkeypatch.setenv("RAY_ADDRESS", "10.0.0.2:6379")
+        ray_here.protect_own_ray()
+        assert not ray_here.LOOPBACK_ONLY.keys() & os.environ.keys()
+
+
+class TestPrivateFolder:
+    @pytest.fixture(autouse=True)
+    def short_place(self, monkeypatch):
+        with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+            monkeypatch.setenv("RAY_TMPDIR", folder)
+            yield Path(folder)
+
+    def test_nobody_else_can_enter_it(self, short_place):
+        folder = ray_here.private_folder()
+        assert folder.parent == short_place
+        assert folder.stat().st_mode & 0o777 == 0o700
+        folder.chmod(0o777)  # as Ray did with folders of earlier versions
+        assert ray_here.private_folder() == folder
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+    def test_what_somebody_else_made_is_not_used(self, short_place):
+        name = ray_here.private_folder().name
+        (short_place / name).rmdir()
+        other = short_place / "other"
+        other.mkdir(mode=0o777)
+        (short_place / name).symlink_to(other)
+        self.assert_another(short_place / name)
+        assert other.stat().st_mode & 0o777 != 0o700
+        (short_place / name).unlink()
+        (short_place / name).touch()
+        self.assert_another(short_place / name)
+
+    def test_that_of_another_user_is_not_used(self, short_place, monkeypatch):
+        name = ray_here.private_folder().name
+        me = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: me + 1)
+        (short_place / name).rename(short_place / f"cov-{me + 1}")
+        self.assert_another(short_place / f"cov-{me + 1}")
+
+    def test_a_long_name_is_not_used(self, short_place, monkeypatch):
+        monkeypatch.setenv("RAY_TMPDIR", str(short_place / ("a" * 60)))
+        assert len(str(ray_here.private_folder())) <= ray_here.LONGEST_FOLDER
+
+    def assert_another(self, taken):
+        folder = ray_here.private_folder()
+        try:
+            assert folder != taken
+            assert folder.stat().st_mode & 0o777 == 0o700
+        finally:
+            folder.rmdir()
 
 
 class TestToken:

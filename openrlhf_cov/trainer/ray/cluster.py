@@ -4,10 +4,12 @@ import json
 import os
 import socket
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import ray
 from openrlhf.utils.logging_utils import init_logger
 from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
@@ -19,7 +21,7 @@ from openrlhf_cov.sizing.flag_sizes import CONTROLLER_CPUS, layout_of, processes
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray.seams import TRUST_VARIABLE, prepare_worker
 from openrlhf_cov.utils.cores import cores, most_processes
-from openrlhf_cov.utils.ray_here import ray_of_this_host, rays_of_this_host
+from openrlhf_cov.utils.ray_here import LOOPBACK_ONLY, private_folder, ray_of_this_host, rays_of_this_host
 
 logger = init_logger(__name__)
 
@@ -31,6 +33,12 @@ SCALE_TIMEOUT = 1800.0
 
 ANSWER_TIMEOUT = 2.0
 """Seconds in which a web server answers; the head of a Ray answers within milliseconds."""
+
+END_TIMEOUT = 20.0
+"""Seconds in which killed processes end."""
+
+START_ATTEMPTS = 3
+"""A Ray that is started for a run gives its raylet 30 s; on a busy host a second attempt often succeeds."""
 
 DASHBOARD = (
     "the address of a web server, such as the dashboard that `ray job submit --address` takes; RAY_ADDRESS is the "
@@ -105,8 +113,35 @@ def connect(needs: Needs) -> bool:
             )
         resources = {"num_gpus": slots, "num_cpus": slots + CONTROLLER_CPUS}
     settings = {"include_dashboard": False, "runtime_env": runtime_env, **resources}
-    _init("no Ray can be started on this host", address="local", **settings)
+    # Ray makes its temporary folder writable for all users: it gets a subfolder of one that nobody else can enter.
+    settings["_temp_dir"] = str(private_folder() / "ray")
+    if all(os.environ.get(name) == value for name, value in LOOPBACK_ONLY.items()):
+        settings["_node_ip_address"] = "127.0.0.1"
+    _start(settings)
     return True
+
+
+def _start(settings: dict[str, Any]) -> None:
+    """Start a Ray for this process alone; try again where its processes did not start in time."""
+    for attempt in range(1, START_ATTEMPTS + 1):
+        children = set(psutil.Process().children())
+        try:
+            _init("no Ray can be started on this host", address="local", **settings)
+            return
+        except UsageError as error:
+            if "timed out" not in str(error).lower() or attempt == START_ATTEMPTS:
+                raise
+            ray.shutdown()
+            # Ray leaves the processes of a failed start running: GCS, raylet and agents.
+            _end(set(psutil.Process().children()) - children)
+            logger.warning(f"{error}; trying again")
+
+
+def _end(processes: set[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=END_TIMEOUT)
 
 
 def _runtime_env(needs: Needs) -> dict:

@@ -1,6 +1,9 @@
 """What a run needs of a cluster, the Ray that it starts on its own host, and whether there is room."""
 
 import json
+import os
+import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +11,7 @@ from ray.exceptions import GetTimeoutError
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.trainer.ray import cluster, seams
+from openrlhf_cov.utils.ray_here import LOOPBACK_ONLY
 
 KL = {"algo.kl.init_coef": 1e-3}
 CRITIC = {"critic.model_name_or_path": "model"}
@@ -80,6 +84,74 @@ def test_workers_trust_the_code_of_models_only_if_the_driver_does(connect, monke
 def test_a_ray_that_cannot_be_started_is_one_line(connect):
     with pytest.raises(UsageError, match=r"^no Ray can be started on this host \(no space\)$"):
         connect(True, {}, RuntimeError("no space\nleft"))
+
+
+class SlowRay:
+    """Takes the place of ``ray``: its first ``failures`` starts leave a process behind and raise ``error``."""
+
+    def __init__(self, failures, error):
+        self.failures = failures
+        self.error = error
+        self.left_behind = []
+        self.shutdowns = 0
+
+    def init(self, **settings):
+        if len(self.left_behind) < self.failures:
+            self.left_behind.append(subprocess.Popen(["sleep", "600"]))
+            raise self.error
+
+    def shutdown(self):
+        self.shutdowns += 1
+
+
+@pytest.fixture
+def slow_ray(connect, monkeypatch):
+    """Function (failures, error) -> the ``SlowRay`` that ``cluster.connect`` starts."""
+    made = []
+
+    def make(failures, error):
+        made.append(SlowRay(failures, error))
+        monkeypatch.setattr(cluster, "ray", made[-1])
+        return made[-1]
+
+    yield make
+    for each in made:
+        for process in each.left_behind:
+            process.kill()
+            process.wait()
+
+
+TIMED_OUT = "The current node timed out during startup."
+
+
+def test_a_ray_that_starts_too_slowly_is_started_again(slow_ray):
+    found = slow_ray(2, Exception(TIMED_OUT))
+    cluster._start({})
+    assert (len(found.left_behind), found.shutdowns) == (2, 2)
+    assert all(process.poll() is not None for process in found.left_behind)  # what a failed start left is ended
+
+
+def test_a_ray_that_never_starts_in_time_is_one_line(slow_ray):
+    found = slow_ray(99, Exception(TIMED_OUT))
+    with pytest.raises(UsageError, match=r"^no Ray can be started on this host .*timed out"):
+        cluster._start({})
+    assert len(found.left_behind) == cluster.START_ATTEMPTS
+
+
+def test_another_fault_of_the_start_is_not_tried_again(slow_ray):
+    found = slow_ray(99, Exception("no space"))
+    with pytest.raises(UsageError, match="no space"):
+        cluster._start({})
+    assert len(found.left_behind) == 1
+
+
+def test_a_ray_of_our_own_is_private(connect, monkeypatch):
+    for name, value in LOOPBACK_ONLY.items():
+        monkeypatch.setenv(name, value)
+    folder = Path(connect(True, {})["_temp_dir"])
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+    assert folder.parent.stat().st_uid == os.getuid()
+    assert connect(True, {})["_node_ip_address"] == "127.0.0.1"
 
 
 class Cluster:
