@@ -14,6 +14,7 @@ from openrlhf_cov.analysis.theory import (
 )
 from openrlhf_cov.utils.metric_table import (
     ENTROPY,
+    OF_SOURCES,
     OWN,
     SHARE,
     STEP_TOTAL,
@@ -81,8 +82,9 @@ SAMPLING = CurveFigure(
     "Dynamic sampling",
     _panels("sampling/kept_frac", "sampling/all_right_frac", "sampling/all_wrong_frac"),
 )
+SOURCES = CurveFigure("sources", "By data source", families=(OF_SOURCES,))
 LENGTH = CurveFigure("response_length", "Response length", _panels("response_length", "truncated"))
-CURVE_FIGURES = (PROGRESS, SELECTION, METHODS, GRADIENT, SAMPLING, LENGTH)
+CURVE_FIGURES = (PROGRESS, SELECTION, METHODS, GRADIENT, SAMPLING, LENGTH, SOURCES)
 
 
 def _curves(columns: Iterable[str]) -> tuple[Curve, ...]:
