@@ -18,7 +18,7 @@ UNNAMED = "default"
 
 
 def source_of(sample: Any) -> str:
-    """Return the data source of a sample: the column ``datasource``, else the ``source`` of its label, else default."""
+    """Return the data source: the column ``datasource``, else the ``source`` of the label, else ``default``."""
     source = getattr(sample, "datasource", UNNAMED)
     label = sample.labels[0] if sample.labels else None
     if source in (None, UNNAMED) and isinstance(label, dict):
