@@ -108,11 +108,13 @@ class Endpoint:
             status = getattr(error, "status_code", 500)
             if status >= 500 or status in RETRIED:
                 times = f"{self.max_retries + 1} times, last with " if self.max_retries else "with "
-                raise RunStopped(f"{request.described()} failed {times}{error}") from error
+                raise RunStopped(f"{request.described()} failed {times}{_one_line(error)}") from error
             kind = NoRoom if status == 400 and "context length" in str(error) else RunStopped
-            raise kind(f"the server refuses {request.described()}: {error}") from error
+            raise kind(f"the server refuses {request.described()}: {_one_line(error)}") from error
         except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:  # of any form, or none
-            raise RunStopped(f"the server answers {request.described()} in a form of its own: {error}") from error
+            raise RunStopped(
+                f"the server answers {request.described()} in a form of its own: {_one_line(error)}"
+            ) from error
 
     async def _send(self, client: Any, request: Request, max_tokens: int) -> Any:
         sampling: dict[str, Any] = {"temperature": request.temperature, "top_p": request.top_p, "model": self.model}
@@ -126,21 +128,67 @@ class Endpoint:
         return await client.completions.create(prompt=request.prompt, **sampling, **logged)
 
     def _completion(self, request: Request, answer: Any) -> Completion:
-        choice = answer.choices[0]
+        choice = _choice(answer)
         log_probs: list[float] = []
         if request.log_probs:
-            if choice.logprobs is None:
+            if getattr(choice, "logprobs", None) is None:
                 raise RunStopped("the server gives no log-probs; drop --log_probs")
             logged = choice.logprobs
             log_probs = [each.logprob for each in logged.content or []] if self.chat else logged.token_logprobs
         values = {
-            "text": valid_text((choice.message.content or "") if self.chat else choice.text),
+            "text": valid_text(_text(choice, self.chat)),
             "tokens": answer.usage.completion_tokens,
             "prompt_tokens": answer.usage.prompt_tokens,
             "truncated": choice.finish_reason == "length",
             "surprisal": json_number(-sum(log_probs) / len(log_probs)) if log_probs else None,
         }
         return checked(Completion, json.dumps(values).encode())
+
+
+def _choice(answer: Any) -> Any:
+    """Return the first choice of a reply.
+
+    Raises ValueError, with what is missing, where the reply is none or has gaps that would falsify a record.
+    """
+    if isinstance(answer, str):
+        start = answer.strip()[:80]
+        raise ValueError(f"the reply is text, not a JSON object of OpenAI's form: {start!r}")
+    choices = getattr(answer, "choices", None)
+    if not isinstance(choices, list) or not choices:
+        error = getattr(answer, "error", None)
+        told = f"; the server reports: {error}" if error else ""
+        raise ValueError(f"the reply has no choices{told}")
+    choice = choices[0]
+    if getattr(choice, "finish_reason", None) is None:
+        raise ValueError(
+            "the reply has no finish_reason, so a response that was cut at the limit cannot be told apart"
+        )
+    usage = getattr(answer, "usage", None)
+    if usage is None:
+        raise ValueError("the reply has no usage, so its token counts are unknown; have the server return usage")
+    for name in ("completion_tokens", "prompt_tokens"):
+        if getattr(usage, name, None) is None:
+            raise ValueError(f"the usage of the reply has no {name}; have the server return it")
+    return choice
+
+
+def _text(choice: Any, chat: bool) -> str:
+    """Return the text of a choice; a chat message whose content is null, as after cut-off thinking, is empty."""
+    if chat:
+        message = getattr(choice, "message", None)
+        if message is None:
+            raise ValueError("the choice has no message; drop --chat if the server has no chat")
+        return message.content or ""
+    text = getattr(choice, "text", None)
+    if text is None:
+        raise ValueError("the choice has no text")
+    return text
+
+
+def _one_line(error: Exception) -> str:
+    """Return the message of an error as one line of at most 300 characters; servers put whole pages into it."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:299] + "…"
 
 
 async def _drop(tasks: Iterable[asyncio.Task]) -> None:

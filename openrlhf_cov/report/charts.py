@@ -24,11 +24,11 @@ from openrlhf_cov.pages.chart import (
 from openrlhf_cov.report.contents import Contents, RunReport
 from openrlhf_cov.report.curves import (
     BAND_CURVES,
-    CURVE_FIGURES,
     PROGRESS,
     SELECTION,
     Curve,
     CurveFigure,
+    figures_of,
 )
 from openrlhf_cov.report.run_charts import (
     EXP_H,
@@ -255,7 +255,8 @@ def _part_of(title: str, shown: int, found: int) -> str:
 
 def pictures(contents: Contents) -> dict[str, Chart | str]:
     """By the name of the file: what there is to draw, or why there is nothing."""
-    curves = {figure.name: curve_chart(contents, figure) for figure in CURVE_FIGURES}
+    figures = figures_of(column for run in contents.runs for column in run.series)
+    curves = {figure.name: curve_chart(contents, figure) for figure in figures}
     law, lacks = (
         f"The entropy law R = −a exp(H) + b, R: {shortened(contents.options.metric)}",
         "no run has {} and the like".format,
@@ -280,7 +281,8 @@ def overview_charts(contents: Contents) -> tuple[list[Chart], list[str]]:
 
     Of a single run the law is among its own.
     """
-    curves = {figure.title: curve_chart(contents, figure) for figure in CURVE_FIGURES}
+    figures = figures_of(column for run in contents.runs for column in run.series)
+    curves = {figure.title: curve_chart(contents, figure) for figure in figures}
     across = [law_of_all(contents) if len(contents.runs) > 1 else "", size_chart(contents)]
     first, *others = curves.values()
     charts = [chart for chart in (first, *across, *others) if isinstance(chart, Chart)]

@@ -14,6 +14,7 @@ from openrlhf_cov.analysis.theory import (
 )
 from openrlhf_cov.utils.metric_table import (
     ENTROPY,
+    OF_SOURCES,
     OWN,
     SHARE,
     STEP_TOTAL,
@@ -81,8 +82,16 @@ SAMPLING = CurveFigure(
     "Dynamic sampling",
     _panels("sampling/kept_frac", "sampling/all_right_frac", "sampling/all_wrong_frac"),
 )
+SOURCES = CurveFigure("sources", "By data source", families=(OF_SOURCES,))
 LENGTH = CurveFigure("response_length", "Response length", _panels("response_length", "truncated"))
 CURVE_FIGURES = (PROGRESS, SELECTION, METHODS, GRADIENT, SAMPLING, LENGTH)
+
+
+def figures_of(logged: Iterable[str]) -> tuple[CurveFigure, ...]:
+    """Return the figures for runs that have ``logged`` these columns; sources have one only where they are logged."""
+    if any(column.startswith(OF_SOURCES) for column in logged):
+        return (*CURVE_FIGURES, SOURCES)
+    return CURVE_FIGURES
 
 
 def _curves(columns: Iterable[str]) -> tuple[Curve, ...]:
@@ -106,7 +115,7 @@ OTHER_PHASE = Curve("other", "other")
 SERIES_COLUMNS = tuple(
     dict.fromkeys(
         [
-            *(column for figure in CURVE_FIGURES for column in figure.columns),
+            *(column for figure in (*CURVE_FIGURES, SOURCES) for column in figure.columns),
             *(curve.column for curves in (BAND_CURVES, *ACCURACY_CURVES.values()) for curve in curves),
             "cov/prob_weighted_mean",
             GROUP_COVARIANCE,

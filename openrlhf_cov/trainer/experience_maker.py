@@ -1,5 +1,7 @@
 """From rollouts to experience: upstream's maker, with entropies and with the advantages that a method estimates."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from openrlhf_cov.models.responses import (
 from openrlhf_cov.models.returns import sums_to_the_end
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.sample_info import ENTROPY, abstentions
+from openrlhf_cov.trainer.source_metrics import source_metrics, source_of
 
 
 class CovExperienceMaker(RemoteExperienceMaker):
@@ -34,6 +37,16 @@ class CovExperienceMaker(RemoteExperienceMaker):
 
     config: CovConfig | None = None
     """The settings of the global step that is being made, from the controller."""
+
+    source_metrics: Mapping[str, float] = MappingProxyType({})
+    """Metrics by data source of the experience that was made last."""
+
+    def make_experience_batch(self, rollout_samples: list) -> list:
+        """Make upstream's experience and note its metrics by data source."""
+        sources = [source_of(sample) for sample in rollout_samples]
+        experiences = super().make_experience_batch(rollout_samples)
+        self.source_metrics = source_metrics(experiences, sources)
+        return experiences
 
     @torch.no_grad()
     def make_experience(self, samples_list: list) -> list:

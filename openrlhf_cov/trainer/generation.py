@@ -30,6 +30,8 @@ class Prompt:
     text: str
     label: Any
     images: Any = None
+    source: str | None = None
+    """The column ``datasource`` of its row, or upstream's ``default``."""
 
 
 def sample_seeds(run_seed: int, prompt: Prompt, count: int) -> list[int]:

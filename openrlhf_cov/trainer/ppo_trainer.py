@@ -190,6 +190,7 @@ class StepLogging(InstalledActor):
         status, global_step = super().train_step(rollout_samples, global_step)
         if "entropy/mean" in status:
             status |= self.law.add(status["entropy/mean"], status["reward"])
+        status |= getattr(self.experience_maker, "source_metrics", {})
         return status | getattr(rollout_samples, "metrics", {}), global_step
 
     def ppo_train(self, global_steps: int) -> dict:

@@ -301,9 +301,9 @@ class CovSamplesGenerator(SamplesGenerator):
         evaluating = dataloader_iter is getattr(self, "_eval_dataloader_iter", None)
         first = self.eval_prompts_drawn if evaluating else self.prompts_drawn
         prompts: list[Prompt] = []
-        for _, texts, labels, images in dataloader_iter:
-            for text, label, image in zip(texts, labels, images, strict=True):
-                prompts.append(Prompt(first + len(prompts), text, label, image))
+        for sources, texts, labels, images in dataloader_iter:
+            for source, text, label, image in zip(sources, texts, labels, images, strict=True):
+                prompts.append(Prompt(first + len(prompts), text, label, image, source))
             if len(prompts) >= count:
                 break
         exhausted = len(prompts) < count
@@ -337,7 +337,10 @@ class CovSamplesGenerator(SamplesGenerator):
                 self.vllm_engines = everyone
 
         for place, group in generate_groups(prompts, self.engines, dispatch):
-            yield place, [self._process_response_into_experience(response, **generate_kwargs) for response in group]
+            samples = [self._process_response_into_experience(response, **generate_kwargs) for response in group]
+            for sample in samples:
+                sample.datasource = prompts[place].source
+            yield place, samples
         self.vllm_engines = self.engines.alive  # upstream puts these to sleep and wakes them
 
     def _call_engines(self, method: str) -> None:

@@ -8,6 +8,8 @@ from fnmatch import fnmatchcase
 
 OF_METHODS = "method/"
 """Before the numbers that one method has for itself."""
+OF_SOURCES = "source/"
+"""Before the metrics of one data source: ``source/NAME/reward`` and others."""
 OWN = ("control/", OF_METHODS)
 """Families of numbers that methods have for themselves, whichever they are."""
 POSITIONS = 8
@@ -33,6 +35,7 @@ class Definition:
     """A value above it is worth an alert."""
 
 
+SOURCES = "rows that name a data source"
 DYNAMIC = "`--algo.dynamic_filtering_enable`"
 NATS, SHARE, TOKENS, SECONDS = "nats", "share", "tokens", "s"
 
@@ -107,6 +110,14 @@ TABLE: dict[str, tuple[Definition, ...]] = {
         Definition({"sampling/groups": "groups", "sampling/buffer_groups": "groups that wait"}, "groups of this batch; kept groups that wait for the next", expected="`--rollout.batch_size`; small", only_with=DYNAMIC),
         Definition({"sampling/staleness_mean": "staleness"}, "batches that were given out between generation and use of a group, mean over the batch", expected="below 1", only_with=DYNAMIC),
     ),
+    "sources": (
+        Definition({"source/*/reward": "reward"}, "mean reward of the source's responses, without those from which the reward function abstained", only_with=SOURCES),
+        Definition({"source/*/pass_rate": "pass rate"}, "share of the source's responses with a score above 0.5", unit=SHARE, only_with=f"{SOURCES} and scores"),
+        Definition({"source/*/response_length": "response length"}, "mean number of response tokens", unit=TOKENS, only_with=SOURCES),
+        Definition({"source/*/entropy": "entropy"}, "mean entropy of the tokens, under the policy before the updates", unit=NATS, only_with=SOURCES),
+        Definition({"source/*/cov": "covariance"}, "mean of `cov` over the tokens, centred by the means of the whole step: weighted by tokens, the sources average to `cov/mean`", unit=NATS, only_with=SOURCES),
+        Definition({"source/*/samples": "responses"}, "number of the source's responses in the step", only_with=SOURCES),
+    ),
     "line": (
         Definition({STEP: "step"}, "number of the global step, from 1"),
         Definition({TIME: "time"}, "Unix time when the step's line was written", unit=SECONDS),
@@ -163,7 +174,11 @@ def definition(name: str) -> Definition:
 
 def title(name: str) -> str:
     """What figures and panels call a metric; a number that one method has for itself goes by its name."""
-    return name.removeprefix(OF_METHODS) if name.startswith(OF_METHODS) else definition(name).titles[_key(name)]
+    if name.startswith(OF_METHODS):
+        return name.removeprefix(OF_METHODS)
+    found = definition(name).titles[_key(name)]
+    source = name.removeprefix(OF_SOURCES).rpartition("/")[0]
+    return f"{found}, {source}" if name.startswith(OF_SOURCES) else found
 
 
 def title_and_unit(name: str) -> str:

@@ -59,12 +59,16 @@ SEAMS = {
     },
     "trainer/ppo_utils/experience_maker.py": {
         "RemoteExperienceMaker": None,
+        "RemoteExperienceMaker.make_experience_batch": "self rollout_samples",
         "RemoteExperienceMaker.make_experience": "self samples_list",
         "RemoteExperienceMaker._dispatch_forward": "self group sync_condition **kwargs",
         "RemoteExperienceMaker._flatten_results": "self refs duplicate_factor",
         "RemoteExperienceMaker.compute_advantages_and_returns": "self experiences",
         "RemoteExperienceMaker.get_cumulative_returns": "self rewards action_mask gamma",
         "RemoteExperienceMaker.get_advantages_and_returns": "self values rewards action_mask gamma lambd",
+    },
+    "trainer/ppo_utils/length_penalty.py": {
+        "apply_length_penalties": "experiences args",
     },
     "trainer/ppo_utils/samples_generator.py": {
         "SamplesGenerator": None,

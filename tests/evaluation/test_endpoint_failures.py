@@ -48,13 +48,24 @@ def test_what_the_server_refuses_stops_the_run_at_once(endpoint, openai_server, 
     assert len(openai_server.asked) == 1
 
 
+USAGE = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+STOPPED = {"text": "7", "finish_reason": "stop"}
+
+
 @pytest.mark.parametrize(
     ("reply", "what"),
     [
-        (b"<html>hello</html>", "'str' object has no attribute 'choices'"),
+        (b"<html>\nhello</html>", "the reply is text, not a JSON object of OpenAI's form: '<html>"),
         (b'{"choices": [', "Expecting value"),
-        ({"choices": []}, "list index out of range"),
-        ({"choices": [{"text": "7", "finish_reason": "stop"}]}, "'NoneType' object has no attribute"),  # no usage
+        ({"choices": []}, "the reply has no choices"),
+        ({"choices": None}, "the reply has no choices"),
+        ({"error": "out of memory"}, "the reply has no choices; the server reports: out of memory"),
+        ({"choices": [{"text": "7", "finish_reason": "stop"}]}, "the reply has no usage"),
+        ({"choices": [{"text": "7"}], "usage": USAGE}, "the reply has no finish_reason"),
+        ({"choices": [{"text": "7", "finish_reason": None}], "usage": USAGE}, "the reply has no finish_reason"),
+        ({"choices": [{"finish_reason": "stop"}], "usage": USAGE}, "the choice has no text"),
+        ({"choices": [STOPPED], "usage": {"prompt_tokens": 3}}, "the usage of the reply has no completion_tokens"),
+        ({"choices": [STOPPED], "usage": {"completion_tokens": 3}}, "the usage of the reply has no prompt_tokens"),
     ],
 )
 def test_an_answer_of_another_form_stops_the_run(endpoint, openai_server, reply, what):
@@ -64,6 +75,30 @@ def test_an_answer_of_another_form_stops_the_run(endpoint, openai_server, reply,
     ) as stop:
         list(endpoint().generate([SEEDED]))
     assert what in str(stop.value)
+    assert "\n" not in str(stop.value)
+
+
+def test_a_chat_reply_without_a_message_stops_the_run(endpoint, openai_server):
+    openai_server.reply = lambda path, body: (200, {"choices": [{"finish_reason": "stop"}], "usage": USAGE})
+    with pytest.raises(RunStopped, match=r"in a form of its own: the choice has no message; drop --chat"):
+        list(endpoint(chat=True).generate([SEEDED]))
+
+
+def test_null_content_of_a_chat_is_an_empty_response(endpoint, openai_server):
+    choice = {"finish_reason": "length", "message": {"role": "assistant", "content": None}}
+    openai_server.reply = lambda path, body: (200, {"choices": [choice], "usage": USAGE})
+    ((_, completion),) = endpoint(chat=True).generate([SEEDED])
+    assert (completion.text, completion.truncated, completion.tokens) == ("", True, 1)
+
+
+@pytest.mark.parametrize("status", [404, 502])
+def test_an_error_page_is_one_short_line(endpoint, openai_server, status):
+    page = b"<html>\n<body>\n" + b"<p>Bad Gateway</p>\n" * 1000 + b"</body></html>"
+    openai_server.reply = lambda path, body: (status, page)
+    with pytest.raises(RunStopped, match=f"Error code: {status}") as stop:
+        list(endpoint(max_retries=0).generate([SEEDED]))
+    assert "\n" not in str(stop.value)
+    assert len(str(stop.value)) < 400
 
 
 def test_a_server_without_log_probs_stops_the_run(endpoint, openai_server):

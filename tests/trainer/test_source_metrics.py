@@ -1,0 +1,86 @@
+"""Metrics by data source."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from openrlhf_cov.trainer.source_metrics import MAX_SOURCES, source_metrics, source_of
+from openrlhf_cov.utils.metric_table import is_known, title_and_unit
+
+
+def experience(index, lengths, rewards, scores=None, abstained=None):
+    count, width = len(index), max(lengths)
+    mask = torch.arange(width) < torch.tensor(lengths)[:, None]
+    info = {"reward": torch.tensor(rewards), "entropy": [torch.full((width,), 0.1 * (i + 1)) for i in index]}
+    if abstained is not None:
+        info["reward/abstained_frac"] = torch.tensor(abstained)
+    return SimpleNamespace(
+        index=index,
+        action_mask=mask,
+        action_log_probs=-torch.tensor(index, dtype=torch.float32)[:, None].expand(count, width),
+        advantages=torch.tensor(rewards)[:, None].expand(count, width),
+        scores=None if scores is None else torch.tensor(scores),
+        info=info,
+    )
+
+
+def test_each_source_has_the_means_of_its_samples():
+    # Samples 0 and 2 are of a, 1 and 3 of b; lengths by sample 2, 1, 2, 3.
+    parts = [experience([2, 1], [2, 1], [1.0, 0.0], [1.0, 0.0]), experience([0, 3], [2, 3], [0.0, 0.5], [0.0, 1.0])]
+    found = source_metrics(parts, ["a", "b", "a", "b"])
+    assert found["source/a/samples"] == found["source/b/samples"] == 2
+    assert found["source/a/reward"] == 0.5
+    assert found["source/b/reward"] == 0.25
+    assert found["source/a/pass_rate"] == found["source/b/pass_rate"] == 0.5
+    assert found["source/a/response_length"] == found["source/b/response_length"] == 2.0
+    # Entropies 0.1, 0.2, 0.3, 0.4 by sample: (2 * 0.1 + 2 * 0.3) / 4 and (1 * 0.2 + 3 * 0.4) / 4
+    assert found["source/a/entropy"] == pytest.approx(0.2)
+    assert found["source/b/entropy"] == pytest.approx(0.35)
+    # Log-probs 0, -1, -2, -3 and advantages 0, 0, 1, 0.5 over 2, 1, 2, 3 tokens: means -14/8 and 3.5/8.
+    # Source a: (1.75 * -0.4375 + -0.25 * 0.5625) / 2; source b: (0.75 * -0.4375 + 3 * -1.25 * 0.0625) / 4
+    assert found["source/a/cov"] == pytest.approx(-0.453125)
+    assert found["source/b/cov"] == pytest.approx(-0.140625)
+    assert all(is_known(name) for name in found)
+
+
+def test_an_abstention_has_no_reward():
+    parts = [experience([0, 1], [1, 1], [0.75, 0.5], [torch.nan, 0.0], [1.0, 0.0])]
+    found = source_metrics(parts, ["a", "b"])
+    assert "source/a/reward" not in found
+    assert "source/a/pass_rate" not in found
+    assert found["source/a/response_length"] == 1.0
+    assert found["source/b/reward"] == 0.5
+
+
+def test_without_a_named_source_nothing_is_logged():
+    assert source_metrics([experience([0], [1], [1.0])], ["default"]) == {}
+
+
+def test_many_sources_are_counted_together():
+    count = MAX_SOURCES + 5
+    parts = [experience(list(range(count)), [1] * count, [1.0] * count)]
+    found = source_metrics(parts, [f"s{place:02}" for place in range(count)])
+    assert sum(name.endswith("/reward") for name in found) == MAX_SOURCES
+    assert found["source/other/samples"] == count - MAX_SOURCES + 1
+
+
+@pytest.mark.parametrize(
+    ("datasource", "label", "expected"),
+    [
+        ("aime", "7", "aime"),
+        ("aime", {"answer": "7", "source": "math"}, "aime"),
+        ("default", {"answer": "7", "source": "math/hard"}, "math_hard"),
+        (None, {"answer": "7"}, "default"),
+        ("default", "7", "default"),
+        (3, "7", "3"),
+        ("open math", None, "open_math"),
+    ],
+)
+def test_the_source_of_a_sample(datasource, label, expected):
+    assert source_of(SimpleNamespace(datasource=datasource, labels=[label])) == expected
+
+
+def test_titles_name_the_source():
+    assert title_and_unit("source/aime/reward") == "reward, aime"
+    assert title_and_unit("source/aime/entropy") == "entropy, aime (nats)"
