@@ -65,7 +65,9 @@ def make_run(
 ) -> Run:
     """A run with all columns, or with ``only`` these; evaluations every tenth step."""
     columns = columns_of(steps, seed, method)
-    columns = {column: columns[column] for column in only or columns}
+    # Few runs log data sources: a run has these columns only where a test names them.
+    of_sources = dict.fromkeys(("source/aime/reward", "source/gsm8k/pass_rate"), np.full(steps, 0.5))
+    columns = {column: (columns | of_sources)[column] for column in only or columns}
     numbers = np.arange(steps) + 1
     evaluations = Table(numbers[9::10], {"eval/aime24/avg@32": np.linspace(0.1, 0.2, len(numbers[9::10]))})
     fields = {"settings": SETTINGS | {"--cov_type": method}, "evaluations": EMPTY if only else evaluations} | fields

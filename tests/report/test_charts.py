@@ -398,3 +398,12 @@ def test_a_step_that_dwarfs_the_others_is_cut(make_contents, make_report_run):
     # 95 % of the steps take 100 s, so that 1.6 times as much is shown
     assert panel.y.ends == (0.0, pytest.approx(160.0, rel=1e-9))
     assert panel.said == "up to 5.03e+03 s, cut"
+
+
+def test_data_sources_are_drawn_where_a_run_logs_them(make_contents, make_report_run):
+    with_sources = make_contents(
+        make_report_run("run", only=["reward", "source/aime/reward", "source/gsm8k/pass_rate"])
+    )
+    panels = pictures(with_sources)["sources"].panels
+    assert {panel.title: panel.y.share for panel in panels} == {"reward, aime": False, "pass rate, gsm8k": True}
+    assert "sources" not in pictures(make_contents(make_report_run("run", only=["reward"])))

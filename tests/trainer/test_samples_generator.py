@@ -211,3 +211,10 @@ def test_groups_without_scores_stop_the_run_with_one_line(make_generator, step):
         step(generator)
     generator, _ = make_generator(score=lambda p: [None, None], filtering=False)
     assert step(generator)[0] == [0, 1, 2, 3]  # a reward model may score them later
+
+
+def test_samples_carry_the_source_of_their_row(make_generator):
+    generator, _ = make_generator()
+    samples, *_ = generator.generate_samples()
+    sources = {source for sources, *_ in generator.prompts_dataloader for source in sources}
+    assert {sample.datasource for sample in samples} <= sources
