@@ -163,7 +163,7 @@ def interventions(run: Run) -> list[str]:
     if _number(entropy):
         found.append(f"{ENTROPY_COEF} {entropy}")
     # An exact name: --actor.eps_clip is a flag of its own, not the beginning of --actor.eps_clip_low_high.
-    clips = run.settings | run.resolved
+    clips = {**run.settings, **run.resolved}
     clip = next((flag for flag in CLIPS if clips.get(flag)), None)
     if clip and _number(clips[clip].split()[-1]) > PPO_CLIP:
         found.append(f"{clip} {clips[clip]}")
