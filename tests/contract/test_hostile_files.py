@@ -249,7 +249,7 @@ READERS = {
         lambda folder, line: evaluation(folder, response=line),
     ),
     "file of a benchmark": (PROBLEM, "evaluation/data.py", read_problem_file),
-    "file to prepare": (PROBLEM, "preparation/inputs.py", read_sources),
+    "file to prepare": (PROBLEM, "preparation/readers.py", read_sources),
     "evaluation set": (PROBLEM, "preparation/overlap.py", read_evaluation_files),
     "cov_tokens": (TOKEN, "report/tokens.py", read_dumped_tokens),
     "grade": ({"response": "2", "answer": "2", "source": "math"}, "cli/grade.py", grade_a_file),
