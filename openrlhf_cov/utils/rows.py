@@ -1,6 +1,6 @@
 """Values of rows of data, whose keys may be nested (pure)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 REQUIRED = object()
@@ -33,3 +33,10 @@ def value_at(row: Mapping[str, Any], key: str, default: Any = REQUIRED) -> Any:
             return default
         value = value[part]
     return value
+
+
+def column_of(columns: Sequence[str], key: str) -> str | None:
+    """Return the column of a table that holds the values of a key, which may be nested; None where no column can."""
+    if key in columns:
+        return key
+    return next((column for column in columns if key.startswith(f"{column}.")), None)

@@ -14,13 +14,13 @@ ROWS = [
 ]
 
 
-def build(label_key="answer", **settings) -> CovPromptDataset:
+def build(label_key="answer", rows=ROWS, input_key="problem", **settings) -> CovPromptDataset:
     config = RewardConfig(**settings)
-    data = SimpleNamespace(input_key="problem", label_key=label_key, apply_chat_template=False)
+    data = SimpleNamespace(input_key=input_key, label_key=label_key, apply_chat_template=False)
     reward = SimpleNamespace(remote_url=[reward_func.__file__])
     args = SimpleNamespace(data=data, reward=reward, **vars(config))
     strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
-    return CovPromptDataset(Dataset.from_list(ROWS), tokenizer=None, strategy=strategy)
+    return CovPromptDataset(Dataset.from_list(rows), tokenizer=None, strategy=strategy)
 
 
 def test_labels_are_those_of_the_rows():
@@ -41,3 +41,18 @@ def test_rows_with_bad_labels_are_dropped_if_asked():
 @pytest.mark.parametrize("skip", [False, True])
 def test_without_a_label_key_there_are_no_labels(skip):
     assert build(label_key=None, reward_skip_bad_labels=skip).labels == ["", "", ""]
+
+
+def test_nested_keys():
+    rows = [
+        {"task": {"text": "a"}, "reward_model": {"ground_truth": "5"}, "datasource": "x"},
+        {"task": {"text": "b"}, "reward_model": None, "datasource": "y"},
+    ]
+    dataset = build(rows=rows, input_key="task.text", label_key="reward_model.ground_truth")
+    assert dataset.prompts == ["a", "b"]
+    assert dataset.labels == ["5", None]
+    assert dataset.datasources == ["x", "y"]
+    graded = build(
+        rows=rows, input_key="task.text", label_key="reward_model.ground_truth", reward_skip_bad_labels=True
+    )
+    assert (graded.prompts, graded.labels) == (["a"], ["5"])
