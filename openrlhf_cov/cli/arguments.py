@@ -14,6 +14,7 @@ from openrlhf_cov.config import (
     DryRunConfig,
     EvaluationConfig,
     ModelConfig,
+    PromptConfig,
     RewardConfig,
     RunConfig,
     SamplingConfig,
@@ -32,6 +33,7 @@ CLIP_FLAGS = (*CLIP_RANGE_FLAGS, "actor.dual_clip")
 
 GROUPS = {
     "policy loss": CovConfig,
+    "prompts": PromptConfig,
     "rule-based rewards": RewardConfig,
     "rollouts and dynamic sampling": SamplingConfig,
     "evaluation on benchmarks (--eval.dataset bench:aime24,math500)": EvaluationConfig,
@@ -168,6 +170,13 @@ class CovArgumentParser(Parser):
 
     def _check_evaluation(self, args: argparse.Namespace, given: set[str]) -> None:
         """``bench:`` takes the protocol's settings; the flags of benchmarks need ``bench:``."""
+        if args.chat_template_kwargs and not (
+            getattr(args, "data.apply_chat_template") or args.eval_template == "chat"
+        ):
+            self.error(
+                "--data.chat_template_kwargs only applies with --data.apply_chat_template or --eval.template chat; "
+                "add one or drop it"
+            )
         if (getattr(args, "eval.dataset") or "").startswith("bench:"):
             for name in PROTOCOL_FLAGS:
                 if name not in given:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_cov.cli.dry_run_placement import Findings, placement
+from openrlhf_cov.config import template_arguments
 from openrlhf_cov.errors import reason_of
 from openrlhf_cov.sizing import conditions, prose
 from openrlhf_cov.sizing.flag_sizes import model_names, step_of
@@ -130,5 +131,6 @@ def _prompt_lengths(args: SimpleNamespace, rows: Any, tokenizer: Any) -> list[in
 def _written(args: SimpleNamespace, prompt: Any, tokenizer: Any) -> str:
     if args.data.apply_chat_template:
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        arguments = template_arguments(args.chat_template_kwargs)
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **arguments)
     return args.data.input_template.format(prompt) if args.data.input_template else prompt

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_cov.config import EvaluationConfig, RunConfig
+from openrlhf_cov.config import EvaluationConfig, PromptConfig, RunConfig
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.utils.rows import column_of, value_at
 
@@ -98,7 +98,9 @@ def flags_of(args: SimpleNamespace, prefix: str = "") -> Iterator[tuple[str, Any
 
 
 # Settings of ours whose flag has another name than their field.
-OUR_FLAGS = {entry.name: flag_of(entry) for config in (EvaluationConfig, RunConfig) for entry in fields(config)}
+OUR_FLAGS = {
+    entry.name: flag_of(entry) for config in (EvaluationConfig, PromptConfig, RunConfig) for entry in fields(config)
+}
 
 RECORD, DATA_CHANGED = "run_record", "data_changed"
 ATTACHED = (RECORD, DATA_CHANGED)

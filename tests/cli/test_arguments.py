@@ -384,3 +384,22 @@ def test_a_target_may_have_a_schedule(parse):
     args = parse(*KL, "--entropy_target", "0.6:0.4:100-500", "--entropy_control", "ppo_kl_coef", "--entropy_high", "9")
     assert args.entropy_target == Schedule(0.6, 0.4, 500, begin=100)
     assert (args.entropy_high, args.entropy_low) == (9.0, None)
+
+
+GIVEN_FOR_CHAT = ("--data.chat_template_kwargs", '{"b":1, "a" : 2}')
+
+
+def test_arguments_of_a_chat_template_need_one(parse_nested, refused):
+    flags = ("--vllm.num_engines", "1", "--reward.remote_url", "r.py", *GIVEN_FOR_CHAT)
+    line = refused(parse_nested, *flags)
+    assert "--data.chat_template_kwargs only applies with --data.apply_chat_template or --eval.template chat" in line
+    benchmarks = ("--eval.dataset", "bench:aime24", "--eval.template", "chat")
+    for more in (("--data.apply_chat_template",), benchmarks):
+        # one spelling, so that spaces and order make no other run
+        assert parse_nested(*flags, *more).chat_template_kwargs == '{"a": 2, "b": 1}'
+
+
+def test_arguments_of_a_chat_template_that_are_no_object_are_refused(parse_nested, refused):
+    flags = ("--vllm.num_engines", "1", "--reward.remote_url", "r.py", "--data.apply_chat_template")
+    line = refused(parse_nested, *flags, "--data.chat_template_kwargs", "enable_thinking=false")
+    assert "--data.chat_template_kwargs 'enable_thinking=false': it is no JSON object; write" in line

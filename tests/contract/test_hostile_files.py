@@ -41,6 +41,7 @@ OWN = {
     "rewards/code/tests.py": "labels; test_tests.py",
     "rewards/code/datasets.py": "rows of data sets; test_datasets.py",
     "rewards/process.py": "what a worker writes to its pool",
+    "config.py": "the flag with arguments of a chat template; test_prompts.py",
     "cli/host/installed.py": "what a process that doctor starts writes",
     "cli/demo.py": "the task that the demo has just made or checked",
     "study/results.py": "what a study packed",

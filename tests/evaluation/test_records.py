@@ -178,7 +178,7 @@ def test_the_fields_of_this_schema():
     ]
     assert {field.name for field in fields(RunSettings)} == {
         *"model protocol template template_text seed log_probs reward_format max_model_len benchmarks".split(),
-        *"model_sha256 dtype packages schema".split(),
+        *"model_sha256 chat_template_kwargs dtype packages schema".split(),
     }
 
 

@@ -3,9 +3,10 @@ from types import SimpleNamespace
 import pytest
 from datasets import Dataset
 
-from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.config import RewardConfig, template_arguments
 from openrlhf_cov.rewards import reward_func
 from openrlhf_cov.trainer.prompt_dataset import CovPromptDataset
+from openrlhf_cov.utils.prompts import BOXED, get_template
 
 ROWS = [
     {"problem": "a", "answer": "5", "source": "gsm8k/test"},
@@ -41,6 +42,31 @@ def test_rows_with_bad_labels_are_dropped_if_asked():
 @pytest.mark.parametrize("skip", [False, True])
 def test_without_a_label_key_there_are_no_labels(skip):
     assert build(label_key=None, reward_skip_bad_labels=skip).labels == ["", "", ""]
+
+
+class Tokenizer:
+    """Writes messages and arguments as they come."""
+
+    chat_template = "{{ enable_thinking }}"
+
+    def apply_chat_template(self, messages, tokenize, add_generation_prompt, **arguments):
+        assert (tokenize, add_generation_prompt) == (False, True)
+        return f"{[message['content'] for message in messages]} {arguments}"
+
+
+@pytest.mark.parametrize(("given", "written"), [("", {}), ('{"enable_thinking": false}', {"enable_thinking": False})])
+def test_rollouts_and_evaluations_give_the_chat_template_the_same_arguments(given, written):
+    data = SimpleNamespace(input_key="problem", label_key=None, apply_chat_template=True)
+    args = SimpleNamespace(
+        data=data, reward=SimpleNamespace(remote_url=[]), chat_template_kwargs=given, **vars(RewardConfig())
+    )
+    strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
+    rows = Dataset.from_list([{"problem": f"1+1=\n{BOXED}"}])
+    tokenizer = Tokenizer()
+    dataset = CovPromptDataset(rows, tokenizer, strategy)
+    assert dataset.prompts == [f"{[rows[0]['problem']]} {written}"]
+    assert dataset.prompts == [get_template("chat", template_arguments(given))("1+1=", tokenizer)]
+    assert dataset.tokenizer is tokenizer
 
 
 def test_nested_keys():
