@@ -1,7 +1,10 @@
 """Every setting beside those of the policy loss (``models/config.py``), with its default and its valid range."""
 
+import json
 import math
+import reprlib
 from dataclasses import dataclass
+from typing import Any
 
 from openrlhf_cov.settings import Settings, setting
 
@@ -160,6 +163,53 @@ class EvaluationConfig(Settings):
     def check(self) -> None:
         self.require("eval_max_tokens", lambda tokens: tokens >= 0, "is at least 0")
         self.require("eval_limit", lambda problems: problems >= 0, "is at least 0")
+
+
+RESERVED_ARGUMENTS = (
+    *("conversation", "messages", "chat_template", "tokenize", "add_generation_prompt", "continue_final_message"),
+    *("padding", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask"),
+    "tokenizer_kwargs",
+)
+"""Arguments of ``apply_chat_template`` that decide what is written and in which form. They are set by this package."""
+
+
+def template_arguments(text: str, flag: str = "--data.chat_template_kwargs") -> dict[str, Any]:
+    """Return the arguments for a chat template that a flag gives as a JSON object; none for an empty text.
+
+    Raises:
+        ValueError: The text is no JSON object, or names an argument that this package sets.
+    """
+    if not text:
+        return {}
+    try:
+        arguments = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise ValueError(f"{flag} {reprlib.repr(text)}: it is no JSON object; write '{{\"enable_thinking\": false}}'")
+    reserved = [name for name in arguments if name in RESERVED_ARGUMENTS]
+    if reserved:
+        raise ValueError(f"{flag}: {', '.join(reserved)} cannot be changed; give arguments of the template alone")
+    return arguments
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptConfig(Settings):
+    """Settings of prompts. Raises ValueError, naming the flag, when a value is out of range."""
+
+    chat_template_kwargs: str = setting(
+        "",
+        'arguments for the chat template as a JSON object, such as {"enable_thinking": false}; for prompts with '
+        "--data.apply_chat_template and benchmarks with --eval.template chat",
+        flag="data.chat_template_kwargs",
+    )
+
+    def check(self) -> None:
+        template_arguments(self.chat_template_kwargs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from openrlhf_cov.config import (
     DryRunConfig,
     EvaluationConfig,
     ModelConfig,
+    PromptConfig,
     RewardConfig,
     RunConfig,
     SamplingConfig,
@@ -32,6 +33,7 @@ CLIP_FLAGS = (*CLIP_RANGE_FLAGS, "actor.dual_clip")
 
 GROUPS = {
     "policy loss": CovConfig,
+    "prompts": PromptConfig,
     "rule-based rewards": RewardConfig,
     "rollouts and dynamic sampling": SamplingConfig,
     "evaluation on benchmarks (--eval.dataset bench:aime24,math500)": EvaluationConfig,
@@ -197,6 +199,13 @@ class CovArgumentParser(Parser):
             self.error("--eval.at_start: there is nothing to evaluate; add --eval.dataset, or drop it")
         if args.eval_at_start and getattr(args, "train.async_enable"):
             self.error("--eval.at_start is not supported with --train.async_enable; drop one of the two")
+        if args.chat_template_kwargs and not (
+            getattr(args, "data.apply_chat_template") or args.eval_template == "chat"
+        ):
+            self.error(
+                "--data.chat_template_kwargs only applies with --data.apply_chat_template or --eval.template chat; "
+                "add one or drop it"
+            )
         if (getattr(args, "eval.dataset") or "").startswith("bench:"):
             for name in PROTOCOL_FLAGS:
                 if name not in given:

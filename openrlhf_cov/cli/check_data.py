@@ -1,6 +1,7 @@
 """Checks of the prompts and labels that a run will read. Each raises UsageError with one line."""
 
 import reprlib
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,6 +14,8 @@ from openrlhf.utils.utils import get_strategy
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.loading import label_check, label_of
+from openrlhf_cov.utils.json_lines import BOM
+from openrlhf_cov.utils.rows import column_of, value_at
 
 logger = init_logger(__name__)
 
@@ -46,17 +49,19 @@ def load_rows(args: SimpleNamespace, flag: str, names: str | None, split_flag: s
     if len(rows) == 0:
         raise UsageError(f"{flag} {names} has no rows")
     for key_flag, key in (("--data.input_key", args.data.input_key), ("--data.label_key", args.data.label_key)):
-        if key is not None and key not in rows.column_names:
-            raise UsageError(f"{key_flag} {key}: {names} has no such key; it has {', '.join(rows.column_names)}")
+        if key is not None and not _has_key(rows, key):
+            raise UsageError(f"{key_flag} {key}: {names} has no such key; it has {', '.join(_keys_of(rows))}")
     return rows
 
 
 def check_prompts(names: str, data: SimpleNamespace, rows: Any) -> None:
     """Every row has a prompt; ``data`` holds the ``--data`` flags."""
-    for row, prompt in enumerate(rows[data.input_key], start=1):
+    key = data.input_key
+    for row, record in enumerate(rows.select_columns(column_of(rows.column_names, key)), start=1):
+        prompt = value_at(record, key, default=None)
         if fault := _prompt_fault(prompt, data):
             shown = reprlib.repr(prompt)
-            raise UsageError(f"{names}, row {row}: --data.input_key {data.input_key} is {shown}: {fault}")
+            raise UsageError(f"{names}, row {row}: --data.input_key {key} is {shown}: {fault}")
 
 
 def check_labels(args: SimpleNamespace, names: str, rows: Any, reward: ModuleType | None) -> None:
@@ -71,7 +76,8 @@ def check_labels(args: SimpleNamespace, names: str, rows: Any, reward: ModuleTyp
     if key is None:
         raise UsageError("--data.label_key is missing: the reward function compares with labels")
     bad = 0
-    columns = sorted({key} | ({"source"} & set(rows.column_names)))
+    label_column = column_of(rows.column_names, key)
+    columns = [column for column in rows.column_names if column in (label_column, "source")]
     for row, record in enumerate(rows.select_columns(columns), start=1):
         try:
             check_label(label_of(record, key, config))
@@ -79,17 +85,37 @@ def check_labels(args: SimpleNamespace, names: str, rows: Any, reward: ModuleTyp
             bad += 1
             if not config.reward_skip_bad_labels or bad == len(rows):
                 place = _place(names, row)
+                label = value_at(record, key, default=None)
                 raise UsageError(
-                    f"{place}: --data.label_key {key} is {record[key]!r}: {error}; mend the row, or drop such rows "
+                    f"{place}: --data.label_key {key} is {label!r}: {error}; mend the row, or drop such rows "
                     "with --reward_skip_bad_labels"
                 ) from error
+
+
+def _has_key(rows: Any, key: str) -> bool:
+    """Return whether the rows have a key, which may be nested; one row with it is enough."""
+    column = column_of(rows.column_names, key)
+    if column is None or column == key:
+        return column is not None
+    missing = object()
+    return any(value_at(row, key, default=missing) is not missing for row in rows.select_columns(column))
+
+
+def _keys_of(rows: Any) -> list[str]:
+    """Return the names of the columns, and with dots those of the values in columns of objects."""
+    keys = []
+    for column, kind in rows.features.items():
+        keys.append(column)
+        if isinstance(kind, Mapping):
+            keys += [f"{column}.{inner}" for inner in kind]
+    return keys
 
 
 def _place(names: str, row: int) -> str:
     """Where row number ``row`` of the blended files stands: file and line, where that can be told."""
     for name in names.split(","):
         path = Path(name.strip())
-        if path.suffix not in (".json", ".jsonl") or not path.is_file():
+        if path.suffix not in (".json", ".jsonl") or not path.is_file() or _is_json_array(path):
             break
         with path.open(encoding="utf-8") as file:
             lines = [number for number, line in enumerate(file, start=1) if line.strip()]
@@ -97,6 +123,12 @@ def _place(names: str, row: int) -> str:
             return f"{path}, line {lines[row - 1]}"
         row -= len(lines)
     return f"{names}, row {row}"
+
+
+def _is_json_array(path: Path) -> bool:
+    """Return whether a file holds one array of JSON, whose rows may take any number of lines."""
+    with path.open("rb") as file:
+        return file.read(4096).removeprefix(BOM).lstrip()[:1] == b"["
 
 
 def refuse_local_name(flag: str, name: str, kind: str) -> None:
@@ -121,7 +153,23 @@ def _prompt_fault(prompt: Any, data: SimpleNamespace) -> str | None:
     if not prompt or (isinstance(prompt, str) and not prompt.strip()):
         return "every row needs a prompt that is not empty; mend the row or drop it"
     if data.apply_chat_template:
-        return None if isinstance(prompt, str | list) else "a prompt is a text or a list of messages"
+        return _chat_fault(prompt)
     if isinstance(prompt, str) or data.input_template:
         return None
     return "without --data.apply_chat_template a prompt is a text"
+
+
+def _chat_fault(prompt: Any) -> str | None:
+    """Return why a chat template could not write a prompt as one that the model answers; None if it can."""
+    if isinstance(prompt, str):
+        return None
+    if not isinstance(prompt, list):
+        return "a prompt is a text or a list of messages"
+    if not all(isinstance(message, dict) and message.get("role") for message in prompt):
+        return "a list of messages has a role and a content in each"
+    if prompt[-1]["role"] == "assistant":
+        return (
+            "the last message is the assistant's answer, which the model would see; leave it out, or let prepare_data "
+            "split the messages into prompt and answer"
+        )
+    return None

@@ -8,12 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_cov.cli.dry_run_placement import Findings, placement
+from openrlhf_cov.config import template_arguments
 from openrlhf_cov.errors import reason_of
 from openrlhf_cov.sizing import conditions, prose
 from openrlhf_cov.sizing.flag_sizes import model_names, step_of
 from openrlhf_cov.sizing.model_shape import KNOWN, ModelShape, shape_of_config
 from openrlhf_cov.utils.json_lines import parse_object
 from openrlhf_cov.utils.prompts import prompts_ids
+from openrlhf_cov.utils.rows import value_at
 from openrlhf_cov.utils.terminal import say
 
 PROMPTS_TO_MEASURE = 1000
@@ -118,7 +120,8 @@ def _step(args: SimpleNamespace, found: Findings, rows: Any, tokenizer: Any) -> 
 
 def _prompt_lengths(args: SimpleNamespace, rows: Any, tokenizer: Any) -> list[int]:
     """Tokens of the first prompts, with the template that the flags name; none if they cannot be written."""
-    prompts = rows[: min(PROMPTS_TO_MEASURE, len(rows))][args.data.input_key]
+    first = rows.select(range(min(PROMPTS_TO_MEASURE, len(rows))))
+    prompts = [value_at(row, args.data.input_key, default=None) for row in first]
     try:
         return [len(ids) for ids in prompts_ids([_written(args, prompt, tokenizer) for prompt in prompts], tokenizer)]
     except Exception:  # a chat template is code; bad prompts have been reported
@@ -128,5 +131,6 @@ def _prompt_lengths(args: SimpleNamespace, rows: Any, tokenizer: Any) -> list[in
 def _written(args: SimpleNamespace, prompt: Any, tokenizer: Any) -> str:
     if args.data.apply_chat_template:
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        arguments = template_arguments(args.chat_template_kwargs)
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **arguments)
     return args.data.input_template.format(prompt) if args.data.input_template else prompt

@@ -14,7 +14,7 @@ from openrlhf_cov.cli import evaluation_backends
 from openrlhf_cov.cli.arguments import add_config_arguments
 from openrlhf_cov.cli.packages import MATH_VERIFY, has_math_verify, require_grader
 from openrlhf_cov.cli.program import check_folder, program
-from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.config import RewardConfig, template_arguments
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation import benchmarks, runner
 from openrlhf_cov.evaluation.data import load_problems
@@ -24,7 +24,7 @@ from openrlhf_cov.evaluation.results import REPORT_FILE, write_results
 from openrlhf_cov.evaluation.tables import table
 from openrlhf_cov.rewards.pool import shared_pool
 from openrlhf_cov.utils.json_lines import write_lines
-from openrlhf_cov.utils.prompts import TEMPLATES, template_text
+from openrlhf_cov.utils.prompts import TEMPLATES, get_template, own_template_warning, template_text, unread_arguments
 from openrlhf_cov.utils.terminal import Parser, clean_logs, say
 
 SAMPLING_FLAGS = ("samples", "temperature", "top_p", "max_tokens")
@@ -60,6 +60,12 @@ def build_parser() -> Parser:
     asked = parser.add_argument_group("what is asked")
     asked.add_argument("--protocol", default="paper", help="how all are sampled: paper or quick (default: paper)")
     asked.add_argument("--template", help=f"prompt: {', '.join(TEMPLATES)} (default: the protocol's)")
+    asked.add_argument(
+        "--chat_template_kwargs",
+        default="",
+        metavar="JSON",
+        help='arguments for --template chat as a JSON object, such as {"enable_thinking": false}',
+    )
     asked.add_argument("--data_dir", type=Path, help="folder with NAME.jsonl for each benchmark (default: the hub)")
     asked.add_argument("--limit", type=int, help="ask the first N problems of each benchmark only")
     asked.add_argument("--samples", type=int, help="responses per problem (default: the protocol's)")
@@ -131,20 +137,27 @@ def _evaluate(args: argparse.Namespace) -> int:
     config = _grading(args)
     chosen, protocol = benchmarks.select(args.benchmarks), benchmarks.get_protocol(args.protocol)
     template = args.template or protocol.template
+    arguments = _template_arguments(args, template)
     backend = evaluation_backends.open_backend(args)
+    _warn_of_template(args, template, arguments, backend.tokenizer)
+    written = backend.template(template)
+    # A server puts its own chat template around the message and is sent the arguments for it.
+    written_arguments = arguments if written == "chat" else None
     plan = make_plan(
         chosen,
         protocol,
         {name: getattr(args, name) for name in SAMPLING_FLAGS},
         data_dir=args.data_dir,
         limit=args.limit,
-        template=backend.template(template),
+        template=written,
         tokenizer=backend.tokenizer,
+        chat_template_kwargs=written_arguments,
     )
     settings = RunSettings(
         protocol=args.protocol,
         template=template,
-        template_text=template_text(backend.template(template), backend.tokenizer),
+        template_text=template_text(written, backend.tokenizer, written_arguments),
+        chat_template_kwargs=arguments,
         seed=args.seed,
         log_probs=args.log_probs,
         **{name: getattr(config, name) for name in GRADED_BY},
@@ -168,6 +181,24 @@ def _evaluate(args: argparse.Namespace) -> int:
             on_response=progress.update,
         )
     return _finish(args.output)
+
+
+def _template_arguments(args: argparse.Namespace, template: str) -> dict[str, Any]:
+    """Return the arguments of ``--chat_template_kwargs``. Raises UsageError for what cannot be used."""
+    try:
+        arguments = template_arguments(args.chat_template_kwargs, "--chat_template_kwargs")
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    get_template(template, arguments)
+    return arguments
+
+
+def _warn_of_template(args: argparse.Namespace, template: str, arguments: dict[str, Any], tokenizer: Any) -> None:
+    """Say on stderr that the model has a chat template that is not used, or does not read an argument."""
+    if not args.template and (warning := own_template_warning(template, tokenizer)):
+        say(f"evaluate: warning: {warning}\n", sys.stderr)
+    if unread := unread_arguments(arguments, tokenizer):
+        say(f"evaluate: warning: --chat_template_kwargs: {unread}\n", sys.stderr)
 
 
 def _grading(args: argparse.Namespace, **defaults: Any) -> RewardConfig:

@@ -11,7 +11,7 @@ from typing import Any
 
 from openrlhf_cov.cli.host.installed import distribution_version
 from openrlhf_cov.cli.packages import ALLOW_OPENRLHF, OPENRLHF, check_versions, require
-from openrlhf_cov.config import ModelConfig
+from openrlhf_cov.config import ModelConfig, template_arguments
 from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, Request
 from openrlhf_cov.evaluation.records import RunSettings
@@ -174,6 +174,9 @@ class Server:
             concurrency=args.concurrency,
             max_retries=args.max_retries,
             api_key=os.environ.get(args.api_key_env) or "none",
+            chat_template_kwargs=template_arguments(
+                getattr(args, "chat_template_kwargs", ""), "--chat_template_kwargs"
+            ),
         )
 
     def template(self, name: str) -> str:

@@ -16,6 +16,7 @@ from openrlhf_cov.sizing import conditions
 from openrlhf_cov.sizing.model_shape import shape_of_config
 from openrlhf_cov.trainer.checkpoints import uses_checkpoints
 from openrlhf_cov.utils.json_lines import parse_object
+from openrlhf_cov.utils.prompts import own_template_warning
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +145,10 @@ def _check_plan(args: SimpleNamespace, ask_tokenizer: bool) -> None:
     template = args.eval_template or benchmarks.get_protocol(args.eval_protocol).template
     if not ask_tokenizer and template == "chat":
         return
-    plan = plan_of(args, get_tokenizer(args.actor.model_name_or_path, None) if ask_tokenizer else None)
+    tokenizer = get_tokenizer(args.actor.model_name_or_path, None) if ask_tokenizer else None
+    if not args.eval_template and (warning := own_template_warning(template, tokenizer, "--eval.template")):
+        logger.warning(warning)
+    plan = plan_of(args, tokenizer)
     args.ckpt.best_metric_key = args.ckpt.best_metric_key or best_metric(plan)
     if not ask_tokenizer:
         return

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from openrlhf_cov.cli.program import alone_in, check_folder, check_own, program
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.preparation.inputs import TRAINING_SETS, Keys, Row, check_sources, open_sources
+from openrlhf_cov.preparation.inputs import TRAINING_SETS, DatasetPart, Keys, Row, check_sources, open_sources
 from openrlhf_cov.preparation.output import DROPPED, MANIFEST, TRAIN, write_training_set
 from openrlhf_cov.preparation.overlap import EvaluationSets, read_evaluation_sets
 from openrlhf_cov.preparation.selection import REASONS
@@ -21,17 +21,30 @@ from openrlhf_cov.utils.terminal import Parser, say
 from openrlhf_cov.utils.text_table import aligned
 
 KEYS = ("id", "problem", "answer", "source")
-LEFT = {".lock", *(f".{name}.tmp" for name in (TRAIN, DROPPED, MANIFEST))}
-"""What a process that was killed leaves in its folder; the same command then writes there again."""
+LEFT = {".lock", DROPPED, *(f".{name}.tmp" for name in (TRAIN, DROPPED, MANIFEST))}
+"""What a process leaves in its folder that was killed or found no row; the same command then writes there again."""
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = Parser(prog="prepare_data", about=__doc__)
     names = ", ".join(TRAINING_SETS)
-    parser.add_argument("--dataset", required=True, help=f"{names} or JSON Lines files, several with commas")
+    parser.add_argument(
+        "--dataset",
+        required=True,
+        help=f"{names}, files (.jsonl, .json, .csv, .parquet), folders of save_to_disk or ids on the hub; several "
+        "with commas",
+    )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new or empty folder, or its own")
     parser.add_argument("--data_dir", type=Path, metavar="DIR", help="folder of the named sets (default: the hub)")
+    parser.add_argument(
+        "--split",
+        default=DatasetPart.split,
+        help=f"split of folders and ids on the hub (default: {DatasetPart.split})",
+    )
+    parser.add_argument(
+        "--subset", metavar="NAME", help="configuration of ids on the hub, such as main of openai/gsm8k"
+    )
     parser.add_argument(
         "--template", choices=tuple(TEMPLATES), default="qwen-boxed", help="of the prompts (default: qwen-boxed)"
     )
@@ -52,7 +65,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     for name in KEYS:
         default = getattr(Keys, name)
-        parser.add_argument(f"--{name}_key", default=default, help=f"key of the {name} in files (default: {default})")
+        parser.add_argument(
+            f"--{name}_key", default=default, help=f"key of the {name}, a.b for a nested one (default: {default})"
+        )
     return parser
 
 
@@ -68,10 +83,15 @@ def prepare(args: argparse.Namespace) -> dict[str, Any]:
     _check(args)
     keys = {f"{name}_key": getattr(args, f"{name}_key") for name in KEYS}
     sources = open_sources(
-        args.dataset, args.data_dir, Keys(**{name: keys[f"{name}_key"] for name in KEYS}), args.rule
+        args.dataset,
+        args.data_dir,
+        Keys(**{name: keys[f"{name}_key"] for name in KEYS}),
+        args.rule,
+        DatasetPart(split=args.split, subset=args.subset),
     )
     evaluation = read_evaluation_sets(args.eval_dir, args.eval_ngram) if args.eval_dir else EvaluationSets()
     settings = {"template": args.template, "eval_ngram": args.eval_ngram, "rule": args.rule} | keys
+    settings |= {"split": args.split, "subset": args.subset}
     with alone_in(args.output):
         return write_training_set(args.output, sources, evaluation, settings, _watch)
 

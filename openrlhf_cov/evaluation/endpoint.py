@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -32,11 +32,20 @@ class Endpoint:
 
     Prompts go to ``/completions``; with ``chat`` to ``/chat/completions``, as one user message. A request that fails
     by rate limit, timeout, broken connection or an error of the server is repeated up to ``max_retries`` times, after
-    waits that double. Raises UsageError where the server does not answer or does not serve the model.
+    waits that double. ``chat_template_kwargs`` go to the server, which puts the template around the message; vLLM and
+    SGLang know the field. Raises UsageError where the server does not answer or does not serve the model.
     """
 
     def __init__(
-        self, base_url: str, model: str, *, chat: bool, concurrency: int, max_retries: int, api_key: str
+        self,
+        base_url: str,
+        model: str,
+        *,
+        chat: bool,
+        concurrency: int,
+        max_retries: int,
+        api_key: str,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         import openai
 
@@ -49,7 +58,9 @@ class Endpoint:
                 f"--model {model} is not served at {base_url}; it serves {', '.join(map(str, served)) or 'nothing'}"
             )
         self.max_model_len = _length(getattr(served[model], "max_model_len", None))
-        self.more = VLLM if getattr(served[model], "owned_by", None) == "vllm" else {}
+        self.more: dict[str, Any] = VLLM if getattr(served[model], "owned_by", None) == "vllm" else {}
+        if chat_template_kwargs:
+            self.more = self.more | {"chat_template_kwargs": dict(chat_template_kwargs)}
 
     def generate(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Completion | None]]:
         """Completions as they arrive; None for a prompt that leaves no room for one. RunStopped after retries.

@@ -243,7 +243,7 @@ def _other_settings(first: ComparedRun, run: ComparedRun) -> list[str]:
     changes = []
     if run.settings.template_text != first.settings.template_text:
         changes.append(("another prompt template", run.settings.template, first.settings.template))
-    for name in (*GRADED_BY, "max_model_len", "dtype"):
+    for name in (*GRADED_BY, "chat_template_kwargs", "max_model_len", "dtype"):
         values = getattr(run.settings, name), getattr(first.settings, name)
         if values[0] != values[1]:
             changes.append((name, *values))

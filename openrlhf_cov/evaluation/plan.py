@@ -89,12 +89,14 @@ def make_plan(
     limit: int | None,
     template: str,
     tokenizer: Any,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> EvaluationPlan:
     """The plan of a run. ``overrides`` replace fields of every benchmark's ``Sampling`` where they are not None.
 
-    ``tokenizer`` None: prompts stay texts. Raises UsageError for data, template or settings that cannot be.
+    ``tokenizer`` None: prompts stay texts. ``chat_template_kwargs`` are arguments for the template ``chat``. Raises
+    UsageError for data, template or settings that cannot be.
     """
-    write = get_template(template)
+    write = get_template(template, chat_template_kwargs)
     settings, asked, prompts = [], [], []
     if limit is not None and limit < 1:
         raise UsageError(f"--limit is at least 1, got {limit}")

@@ -96,6 +96,8 @@ class RunSettings:
     benchmarks: tuple[BenchmarkSettings, ...]
     model_sha256: str | None = None
     """Fingerprint of the files of a local model folder; None for a name on the hub or an endpoint."""
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments that were given to the chat template of the model."""
     dtype: str | None = None
     """Precision of weights and activations; None for an endpoint."""
     packages: dict[str, str] = field(default_factory=dict)

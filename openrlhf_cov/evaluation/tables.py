@@ -1,5 +1,6 @@
 """A summary as people read it: tables for the terminal, Markdown and the page (pure)."""
 
+import json
 from collections.abc import Sequence
 
 from openrlhf_cov.evaluation.records import PROMPT_TOO_LONG
@@ -99,10 +100,13 @@ def notes(summary: Summary) -> list[str]:
 def setting_rows(summary: Summary) -> list[tuple[str, str]]:
     """Name and value of the settings of a run but its model; benchmarks that were sampled alike share a row."""
     how = summary.settings
+    template = how.template
+    if how.chat_template_kwargs:
+        template += f" with {json.dumps(how.chat_template_kwargs)}"
     longest = "as the endpoint allows" if how.max_model_len is None else f"{how.max_model_len:,} tokens"
     return [
         ("protocol", how.protocol),
-        ("prompt template", how.template),
+        ("prompt template", template),
         ("seed", str(how.seed)),
         ("answer format", how.reward_format),
         ("prompt and response", longest),

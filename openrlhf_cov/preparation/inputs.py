@@ -10,25 +10,19 @@ import reprlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.preparation import readers
+from openrlhf_cov.preparation.columns import ANSWER_KEYS, PROBLEM_KEYS, answer_of, find_key, problem_of
+from openrlhf_cov.preparation.readers import Digest, PlacedRows
 from openrlhf_cov.rewards.code import datasets
 from openrlhf_cov.rewards.code.datasets import Converter
 from openrlhf_cov.rewards.code.tests import with_judge
 from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, last_boxed
 from openrlhf_cov.rewards.sources import SOURCES
 from openrlhf_cov.utils.hub import HubDataset, download
-from openrlhf_cov.utils.json_lines import parse_object
-
-EURUS_FORM = "Present the answer in LaTex format: \\boxed{Your answer}"
-"""How a problem of Eurus-2-RL-Math ends on the hub."""
-
-
-class Digest(Protocol):
-    """What ``hashlib.sha256()`` returns."""
-
-    def update(self, content: bytes, /) -> None: ...
+from openrlhf_cov.utils.rows import value_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +46,11 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """Keys of a file's rows. A row without the default key of ``id`` or ``source`` gets its number, its dataset."""
+    """Keys of a file's rows; dots lead into nested values.
+
+    A row without the default key of ``id`` or ``source`` gets its number, its dataset. A row without the default key
+    of ``problem`` or ``answer`` is searched for the keys of ``columns.PROBLEM_KEYS`` and ``ANSWER_KEYS``.
+    """
 
     id: str = "id"
     problem: str = "problem"
@@ -93,14 +91,6 @@ class TrainingSet:
     """Key of ``code.comparison.JUDGES``, the published judge that compares outputs; empty: the label says it."""
 
 
-def _last_message(messages: Any) -> Any:
-    """What the user says last, without the form of answer that is asked for there: templates ask for theirs."""
-    if not isinstance(messages, list) or not messages or not isinstance(messages[-1], dict):
-        return messages
-    said = messages[-1].get("content")
-    return said.strip().removesuffix(EURUS_FORM) if isinstance(said, str) else said
-
-
 def _programs(path: str, file: str, name: str, convert: Converter, judge: str = "") -> TrainingSet:
     """A set of programs, whose rows on the hub have fields of their own."""
     hub = HubDataset(path=path, split="train")
@@ -121,7 +111,7 @@ TRAINING_SETS: dict[str, TrainingSet] = {
         hub=HubDataset(path="PRIME-RL/Eurus-2-RL-Data", split="train", problem="prompt", answer="reward_model"),
         file="eurus_2_rl_math.jsonl",
         source="math/Eurus-2-RL-Math",
-        problem=_last_message,
+        problem=problem_of,
         answer=lambda reward: reward.get("ground_truth") if isinstance(reward, dict) else reward,
         only=("ability", "math"),
     ),
@@ -148,13 +138,25 @@ TRAINING_SETS: dict[str, TrainingSet] = {
 """--dataset, by name."""
 
 
-def open_sources(datasets: str, data_dir: Path | None, keys: Keys, rule: str | None = None) -> list[Source]:
+@dataclass(frozen=True, kw_only=True)
+class DatasetPart:
+    """The part of a data set on the hub or in a folder that is read."""
+
+    split: str = "train"
+    subset: str | None = None
+    """The name of a configuration of the data set; None for its only one."""
+
+
+def open_sources(
+    datasets: str, data_dir: Path | None, keys: Keys, rule: str | None = None, part: DatasetPart | None = None
+) -> list[Source]:
     """The sources of a comma-separated list of names and files. Raises UsageError for one that is not there, and for
     two that are called the same, by which their rows could not be told apart.
 
-    ``rule`` grades the rows of files whose source names no rule; None refuses them.
+    ``rule`` grades the rows of files whose source names no rule; None refuses them. ``part`` of folders and of data
+    sets on the hub is read.
     """
-    sources = [_open(name, data_dir, keys, rule) for name in _names(datasets)]
+    sources = [_open(name, data_dir, keys, rule, part or DatasetPart()) for name in _names(datasets)]
     called = [source.name for source in sources]
     for name in called:
         if called.count(name) > 1:
@@ -165,78 +167,120 @@ def open_sources(datasets: str, data_dir: Path | None, keys: Keys, rule: str | N
 def check_sources(datasets: str, data_dir: Path | None) -> None:
     """Raises UsageError as ``open_sources`` where a dataset is not there; the hub is not asked."""
     for name in _names(datasets):
-        if data_dir is not None or name not in TRAINING_SETS:
-            _open(name, data_dir, Keys(), None)
+        if data_dir is not None and name in TRAINING_SETS:
+            _named_file(name, data_dir)
+        elif name not in TRAINING_SETS and not _is_place(name) and not readers.is_hub_name(name):
+            raise _unknown(name)
 
 
 def _names(datasets: str) -> list[str]:
-    return [datasets] if Path(datasets).is_file() else [name.strip() for name in datasets.split(",")]
+    return [datasets] if _is_place(datasets) else [name.strip() for name in datasets.split(",")]
 
 
-def _open(name: str, data_dir: Path | None, keys: Keys, rule: str | None) -> Source:
+def _is_place(name: str) -> bool:
+    """Return whether a name is that of a file or folder."""
+    return Path(name).is_file() or (name != "" and Path(name).is_dir())
+
+
+def _open(name: str, data_dir: Path | None, keys: Keys, rule: str | None, part: DatasetPart) -> Source:
     known = TRAINING_SETS.get(name)
     if known and data_dir is None:
         return _hub_source(name, known)
-    path = data_dir / known.file if known and data_dir else Path(name)
+    if known and data_dir is not None:
+        rule = rule or known.source.partition("/")[0]
+        return _file_source(name, _named_file(name, data_dir), keys, rule, known)
+    path = Path(name)
     if path.is_file():
-        rule = rule or (known.source.partition("/")[0] if known else None)
-        return _file_source(name if known else path.stem, path, keys, rule, known)
-    if known:
-        raise UsageError(f"--data_dir {data_dir}: no file {known.file}, which {name} needs")
+        return _file_source(path.stem, path, keys, rule, None)
+    if _is_place(name) or readers.is_hub_name(name):
+        return _dataset_source(name, keys, rule, part)
+    raise _unknown(name)
+
+
+def _named_file(name: str, data_dir: Path) -> Path:
+    """Return the file of a data set that is known by name. Raises UsageError where it is missing."""
+    path = data_dir / TRAINING_SETS[name].file
+    if not path.is_file():
+        raise UsageError(f"--data_dir {data_dir}: no file {path.name}, which {name} needs")
+    return path
+
+
+def _unknown(name: str) -> UsageError:
     close = difflib.get_close_matches(name.lower(), TRAINING_SETS, n=1)
     hint = f"did you mean {close[0]}?" if close else f"give a file, or one of {', '.join(TRAINING_SETS)}"
-    raise UsageError(f"--dataset {name}: no such file or dataset; {hint}")
+    return UsageError(f"--dataset {name}: no such file or dataset; {hint}")
 
 
 def _file_source(name: str, path: Path, keys: Keys, rule: str | None, known: TrainingSet | None) -> Source:
     convert = known and known.convert
 
     def read(digest: Digest) -> Iterator[Row]:
-        number = 0
-        with path.open("rb") as file:
-            for line_number, line in enumerate(file, start=1):
-                digest.update(line)
-                if line.strip():
-                    place = f"{path}, line {line_number}"
-                    if known and convert:
-                        yield from _converted(place, _object(place, line), name, number, known, convert)
-                    else:
-                        yield _file_row(place, line, name, number, keys, rule)
-                    number += 1
-
-    try:
-        with path.open("rb") as file:
-            count = sum(1 for _ in file)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    return Source(name=name, place=path.name, count=count, read=read)
-
-
-def _file_row(place: str, line: bytes, name: str, number: int, keys: Keys, rule: str | None) -> Row:
-    row = _object(place, line)
-    values = {}
-    for field, instead in (
-        ("id", f"{name}-{number}"),
-        ("problem", None),
-        ("answer", None),
-        ("source", f"{rule or 'math'}/{name}"),
-    ):
-        key = getattr(keys, field)
-        if key in row:
-            values[field] = _text(f"{place}: {key!r}", row[key])
-        elif instead is not None and key == getattr(Keys, field):
-            values[field] = instead
+        rows = readers.read_file(path, digest)
+        if known and convert:
+            for number, (place, row) in enumerate(rows):
+                yield from _converted(place, row, name, number, known, convert)
         else:
-            raise UsageError(f"{place} has no key {key!r}, but {', '.join(row) or 'none'}; name it with --{field}_key")
-    values["source"] = _with_rule(place, values["source"], rule)
-    return Row(dataset=name, **values)
+            yield from _rows(rows, name, keys, rule)
+
+    return Source(name=name, place=path.name, count=readers.count_rows(path), read=read)
 
 
-def _object(place: str, line: bytes) -> dict[str, Any]:
+def _dataset_source(name: str, keys: Keys, rule: str | None, part: DatasetPart) -> Source:
+    """Return a data set of the hub, by its id, or one in a folder."""
+    dataset = readers.open_dataset(name, part.subset, part.split)
+    place = ", ".join(filter(None, (name, part.subset, f"split {part.split}")))
+    called = Path(name).resolve().name
+
+    def read(digest: Digest) -> Iterator[Row]:
+        return _rows(readers.dataset_rows(place, dataset, digest), called, keys, rule)
+
+    return Source(name=called, place=place, count=len(dataset), read=read)
+
+
+def _rows(rows: PlacedRows, name: str, keys: Keys, rule: str | None) -> Iterator[Row]:
+    for number, (place, row) in enumerate(rows):
+        yield _row(place, row, name, number, keys, rule)
+
+
+def _row(place: str, row: dict[str, Any], name: str, number: int, keys: Keys, rule: str | None) -> Row:
+    """Return a row in the form of the trainer. Raises UsageError for a row without a key, and for wrong values."""
+    found = {
+        "id": find_key(row, keys.id, Keys.id, ()),
+        "problem": find_key(row, keys.problem, Keys.problem, PROBLEM_KEYS),
+        "answer": find_key(row, keys.answer, Keys.answer, ANSWER_KEYS),
+        "source": find_key(row, keys.source, Keys.source, ()),
+    }
+    for field, key in found.items():
+        asked = getattr(keys, field)
+        if key is None and (field in ("problem", "answer") or asked != getattr(Keys, field)):
+            raise UsageError(
+                f"{place} has no key {asked!r}, but {', '.join(row) or 'none'}; name it with --{field}_key"
+            )
+    values = {field: None if key is None else value_at(row, key) for field, key in found.items()}
+    if values["id"] is None:
+        values["id"] = f"{name}-{number}"
+    if values["source"] is None:
+        values["source"] = f"{_rule_of(place, row, rule)}/{name}"
+    source = _with_rule(place, _text(f"{place}: {found['source']!r}", values["source"]), rule)
     try:
-        return parse_object(line)
+        problem = problem_of(values["problem"])
     except ValueError as error:
-        raise UsageError(f"{place}: {error}") from error
+        raise UsageError(f"{place}: {found['problem']!r}: {error}") from error
+    answer = answer_of(values["answer"], found["answer"] or "", source.partition("/")[0].lower())
+    return Row(
+        dataset=name,
+        id=_text(f"{place}: {found['id']!r}", values["id"]),
+        problem=_text(f"{place}: {found['problem']!r}", "" if problem is None else problem),
+        answer=_text(f"{place}: {found['answer']!r}", answer),
+        source=source,
+    )
+
+
+def _rule_of(place: str, row: dict[str, Any], rule: str | None) -> str:
+    """Return the rule of a row without a source: ``math``, unless verl's key ``ability`` says that it is a program."""
+    if rule is None and row.get("ability") in ("code", "coding"):
+        raise UsageError(f"{place}: it is a program (ability {row['ability']!r}); name its rule with --rule code")
+    return rule or "math"
 
 
 def _converted(

@@ -7,14 +7,16 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.preparation.inputs import Digest, Row, Source
+from openrlhf_cov.preparation.inputs import Row, Source
 from openrlhf_cov.preparation.overlap import EvaluationSets
+from openrlhf_cov.preparation.readers import Digest
 from openrlhf_cov.preparation.selection import REASONS, select
 from openrlhf_cov.utils.json_lines import replacing, write_lines
 from openrlhf_cov.utils.prompts import check_asks, get_template, plain
@@ -42,28 +44,34 @@ def write_training_set(
     """Read the sources twice, to decide and to write; the manifest. ``settings`` has the ``template`` among others.
 
     Every file appears whole or not at all. Raises UsageError for sources that change meanwhile, for rows that the
-    template does not fit, and where no row is left.
+    template does not fit, and where no row is left: then ``dropped.jsonl`` alone is written, which says why.
     """
     lines = sum(source.count for source in sources)
     before = [hashlib.sha256() for _ in sources]
     selection = select(_fitting(watch(_rows(sources, before), lines, "reading"), settings["template"]), evaluation)
     after = [hashlib.sha256() for _ in sources]
     counts = {source.name: Counter() for source in sources}
-    with LinesFile(folder / TRAIN) as train, LinesFile(folder / DROPPED) as dropped:
+    is_empty = len(selection.drops) == selection.rows
+    with ExitStack() as files:
+        dropped = files.enter_context(LinesFile(folder / DROPPED))
+        # An earlier training set in the folder is not replaced by an empty one.
+        train = LinesFile(folder / TRAIN) if is_empty else files.enter_context(LinesFile(folder / TRAIN))
         for number, row in enumerate(watch(_rows(sources, after), lines, "writing")):
             drop = selection.drops.get(number)
             counts[row.dataset][drop.reason if drop else "kept"] += 1
             if drop:
                 dropped.write({"dataset": row.dataset, "id": row.id, **asdict(drop), "answer": row.answer})
-            else:
+            elif not is_empty:
                 train.write(_training_row(row, settings["template"]))
         for source, one, other in zip(sources, before, after, strict=True):
             if one.digest() != other.digest():
                 raise UsageError(f"{source.place} changed while it was read; try again")
-        if not train.rows:
-            reasons = ", ".join(f"{count} {reason}" for reason, count in sum(counts.values(), Counter()).items())
-            places = ", ".join(source.place for source in sources)
-            raise UsageError(f"{places}: no row is left to train on: {reasons or 'there is none'}")
+    if is_empty:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sum(counts.values(), Counter()).items())
+        places = ", ".join(source.place for source in sources)
+        raise UsageError(
+            f"{places}: no row is left to train on: {reasons or 'there is none'}; {dropped.path} has them"
+        )
     manifest = {
         "openrlhf_cov": _version(),
         "settings": settings | {"template_text": prompt_of("{problem}", settings["template"])},

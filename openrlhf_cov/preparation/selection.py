@@ -38,6 +38,8 @@ class Drop:
 class Selection:
     """What was decided about the rows, which are numbered over all sources."""
 
+    rows: int = 0
+    """How many rows were looked at."""
     drops: dict[int, Drop] = field(default_factory=dict)
     overlaps: Counter[str] = field(default_factory=Counter)
     """Rows left out per evaluation set; one row may count for several sets."""
@@ -47,6 +49,7 @@ def select(rows: Iterable[Row], evaluation: EvaluationSets) -> Selection:
     """Decide about every row. Texts are not held, only digests and answers."""
     selection, repeats = Selection(), Repeats()
     for number, row in enumerate(rows):
+        selection.rows += 1
         drop = _alone(row) or _evaluated(row, evaluation, selection.overlaps)
         if drop:
             selection.drops[number] = drop

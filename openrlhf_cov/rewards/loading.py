@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.utils.rows import value_at
 
 
 class MissingRewardFunction(AttributeError):
@@ -30,8 +31,11 @@ def label_check(module: ModuleType | None, config: RewardConfig) -> Callable[[An
 
 
 def label_of(row: dict, label_key: str, config: RewardConfig) -> Any:
-    """The label of one row; ``{"answer", "source"}`` where ``--reward_source row`` lets the source decide the rule."""
-    label = row[label_key]
+    """Return the label of one row; with ``--reward_source row``, ``{"answer", "source"}``, as the source decides.
+
+    Dots in ``label_key`` lead into nested values, see ``value_at``.
+    """
+    label = value_at(row, label_key, default=None)
     if config.reward_source != "row" or isinstance(label, dict):
         return label
     return {"answer": label, "source": row.get("source")}

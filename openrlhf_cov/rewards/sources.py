@@ -10,7 +10,7 @@ from openrlhf_cov.rewards import addition
 from openrlhf_cov.rewards.code.rule import check_code_ready, grade_code
 from openrlhf_cov.rewards.code.tests import parse_tests
 from openrlhf_cov.rewards.grades import Grade
-from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, extract_answer
+from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, extract_answer, last_gsm8k
 from openrlhf_cov.rewards.maths.grading import MAX_ANSWER, bare_answer, grade, with_second_opinion
 from openrlhf_cov.rewards.maths.normalization import clean
 from openrlhf_cov.rewards.maths.numerals import numbers_equal, parse_number
@@ -38,11 +38,13 @@ class RewardSource:
 
 def grade_math(response: str, label: str, config: RewardConfig) -> Grade:
     """Mathematical equality of the final answer with the label."""
-    return grade(response, label, mode=config.reward_format, timeout=config.reward_timeout, thinking_markers=None)
+    mode, timeout = config.reward_format, config.reward_timeout
+    return grade(response, gold_answer(label), mode=mode, timeout=timeout, thinking_markers=None)
 
 
 def check_math_label(label: str) -> None:
     """A label that is not right when a response repeats it in a box can reward nothing."""
+    label = gold_answer(label)
     if not grade(f"\\boxed{{{label}}}", label).correct:
         raise ValueError("it does not even equal itself: empty, braces that do not match, or NaN")
 
@@ -169,7 +171,12 @@ def published_grade(strict: Grade, label: Any, config: RewardConfig) -> Grade:
     answer, source = split_label(label)
     if source_of(source, config) is not SOURCES["math"]:
         return strict
-    return with_second_opinion(strict, answer, timeout=config.reward_timeout)
+    return with_second_opinion(strict, gold_answer(answer), timeout=config.reward_timeout)
+
+
+def gold_answer(label: str) -> str:
+    """Return the answer in a label: what follows ``####`` in a solution of GSM8K, otherwise the label itself."""
+    return last_gsm8k(label) or "" if GSM8K_MARK in label else label
 
 
 def _gsm8k_gold(label: str) -> str:

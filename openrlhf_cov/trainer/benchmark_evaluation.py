@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from openrlhf_cov.config import EvaluationConfig, RewardConfig
+from openrlhf_cov.config import EvaluationConfig, RewardConfig, template_arguments
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import benchmarks
 from openrlhf_cov.evaluation.data import load_problems
@@ -28,6 +28,7 @@ FLAGS = {
     "--benchmarks ": "--eval.dataset bench:",
     "--protocol": "--eval.protocol",
     "--template": "--eval.template",
+    "--chat_template_kwargs": "--data.chat_template_kwargs",
     "--data_dir": "--eval.data_dir",
     "--limit": "--eval.limit",
     "--samples": "--eval.n_samples_per_prompt",
@@ -71,14 +72,17 @@ def plan_of(args: SimpleNamespace, tokenizer: Any) -> EvaluationPlan:
         "temperature": args.eval.temperature,
         "max_tokens": config.eval_max_tokens or None,
     }
+    template = config.eval_template or protocol.template
+    arguments = template_arguments(getattr(args, "chat_template_kwargs", ""))
     return make_plan(
         benchmarks.select(benchmarks.names_in(args.eval.dataset)),
         protocol,
         overrides,
         data_dir=_data_dir(args),
         limit=config.eval_limit or None,
-        template=config.eval_template or protocol.template,
+        template=template,
         tokenizer=tokenizer,
+        chat_template_kwargs=arguments if template == "chat" else None,
     )
 
 

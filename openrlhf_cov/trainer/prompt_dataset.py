@@ -1,13 +1,17 @@
 """Upstream's prompt dataset with labels that say by which rule they are graded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from openrlhf.datasets import PromptDataset
 from openrlhf.utils.logging_utils import init_logger
 
-from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.config import RewardConfig, template_arguments
 from openrlhf_cov.rewards.loading import label_check, label_of, load_reward_module
+from openrlhf_cov.utils.prompts import unread_arguments
+from openrlhf_cov.utils.rows import value_at
 
 logger = init_logger(__name__)
 
@@ -22,9 +26,34 @@ class CovPromptDataset(PromptDataset):
             check_label = label_check(load_reward_module(urls[0]), config)
             if check_label is not None:
                 dataset = graded_rows(dataset, lambda row: check_label(label_of(row, key, config)))
-        super().__init__(dataset, tokenizer, strategy, input_template=input_template)
+        rows = FlatRows(dataset, [args.data.input_key, *([key] if key is not None else [])])
+        arguments = template_arguments(getattr(args, "chat_template_kwargs", ""))
+        if arguments and getattr(args.data, "apply_chat_template", False):
+            if unread := unread_arguments(arguments, tokenizer):
+                logger.warning(f"--data.chat_template_kwargs: {unread}")
+            # Upstream only takes this method from the tokenizer here.
+            writer = SimpleNamespace(apply_chat_template=partial(tokenizer.apply_chat_template, **arguments))
+            super().__init__(rows, writer, strategy, input_template=input_template)
+            self.tokenizer = tokenizer
+        else:
+            super().__init__(rows, tokenizer, strategy, input_template=input_template)
         if key is not None:
             self.labels = [label_of(row, key, config) for row in dataset]
+
+
+class FlatRows:
+    """The rows of a data set with the values of nested keys as values of the rows, where upstream looks for them."""
+
+    def __init__(self, rows: Any, keys: list[str]) -> None:
+        self.rows = rows
+        self.keys = keys
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[dict]:
+        for row in self.rows:
+            yield {**row, **{key: value_at(row, key, default=None) for key in self.keys}}
 
 
 def graded_rows(rows: Any, check: Callable[[dict], None]) -> Any:

@@ -10,8 +10,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_cov.config import EvaluationConfig, RunConfig
+from openrlhf_cov.config import EvaluationConfig, PromptConfig, RunConfig
 from openrlhf_cov.settings import flag_of
+from openrlhf_cov.utils.rows import column_of, value_at
 
 DATA = "data"
 """Name of the entry for the prompts and labels."""
@@ -97,7 +98,9 @@ def flags_of(args: SimpleNamespace, prefix: str = "") -> Iterator[tuple[str, Any
 
 
 # Settings of ours whose flag has another name than their field.
-OUR_FLAGS = {entry.name: flag_of(entry) for config in (EvaluationConfig, RunConfig) for entry in fields(config)}
+OUR_FLAGS = {
+    entry.name: flag_of(entry) for config in (EvaluationConfig, PromptConfig, RunConfig) for entry in fields(config)
+}
 
 RECORD, DATA_CHANGED = "run_record", "data_changed"
 ATTACHED = (RECORD, DATA_CHANGED)
@@ -131,11 +134,11 @@ def parse_names(text: str) -> list[str]:
 def digest_of_rows(rows: Any, data: SimpleNamespace) -> str:
     """Return the number of rows and a digest of prompts, labels, images and sources, in order."""
     keys = [data.input_key, data.label_key, getattr(data, "image_key", None), "datasource", "source"]
-    columns = sorted({key for key in keys if key in rows.column_names})
+    columns = sorted({column_of(rows.column_names, key) for key in keys if key} - {None})
     digest = hashlib.sha256()
     for row in rows.select_columns(columns):
         # The names of columns do not matter, their roles do: a renamed key with equal content is equal data.
-        values = [row.get(key) for key in keys]
+        values = [key and value_at(row, key, default=None) for key in keys]
         digest.update(json.dumps(values, sort_keys=True, default=repr).encode() + b"\n")
     return f"{len(rows)} rows, digest {digest.hexdigest()[:16]}"
 

@@ -1,16 +1,20 @@
 """The exact texts and token ids that models are asked with. Nothing else in the package makes one (pure)."""
 
-from collections.abc import Callable, Sequence
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from openrlhf_cov.errors import UsageError
+from openrlhf_cov.errors import UsageError, reason_of
 
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 """Asks for the form of answer that the grader reads."""
 
 CODE = "Please reason step by step, and give your whole program in one block of code: ```python … ```."
 """Asks for the form of program that ``--code_extract fence`` reads."""
+
+WORD = re.compile(r"\w+")
 
 Template = Callable[[str, Any], str]
 """``(problem, tokenizer or None) -> prompt``."""
@@ -26,15 +30,23 @@ def qwen(problem: str, tokenizer: Any = None, instruction: str = BOXED) -> str:
     )
 
 
-def chat(problem: str, tokenizer: Any = None) -> str:
+def chat(problem: str, tokenizer: Any = None, arguments: Mapping[str, Any] | None = None) -> str:
     """The tokenizer's own chat template around one user message: the problem, a newline, the instruction.
 
-    The instruction is no system message, which some templates refuse. Raises UsageError without a chat template.
+    The instruction is no system message, which some templates refuse. ``arguments`` are given to the template. Raises
+    UsageError without a chat template, and where the template fails.
     """
     if getattr(tokenizer, "chat_template", None) is None:
         raise UsageError("--template chat: the model's tokenizer has no chat template; use qwen-boxed or plain")
     messages = [{"role": "user", "content": plain(problem)}]
-    return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **(arguments or {}))
+    except Exception as error:  # a chat template is code of the model and may raise anything
+        given = f" with --chat_template_kwargs {json.dumps(dict(arguments))}" if arguments else ""
+        raise UsageError(
+            f"--template chat: the chat template of the model fails{given} ({reason_of(error)}); use qwen-boxed or "
+            "plain"
+        ) from error
 
 
 def plain(problem: str, tokenizer: Any = None, instruction: str = BOXED) -> str:
@@ -60,11 +72,51 @@ FOR_PROGRAMS = ("qwen-code", "plain-code", "none")
 """Templates that do not ask for an answer in a box."""
 
 
-def get_template(name: str) -> Template:
-    """The template of this name; UsageError names the known ones."""
+def get_template(name: str, arguments: Mapping[str, Any] | None = None) -> Template:
+    """The template of this name; UsageError names the known ones.
+
+    ``arguments`` are given to the chat template of the tokenizer. Raises UsageError where ``name`` is not ``chat``.
+    """
     if name not in TEMPLATES:
         raise UsageError(f"--template {name}: no such prompt template; choose one of {', '.join(TEMPLATES)}")
-    return TEMPLATES[name]
+    if not arguments:
+        return TEMPLATES[name]
+    if name != "chat":
+        raise UsageError(f"--chat_template_kwargs only applies with --template chat, got {name}; drop one of the two")
+    return partial(chat, arguments=arguments)
+
+
+def unread_arguments(arguments: Mapping[str, Any], tokenizer: Any) -> str | None:
+    """Return a warning that names arguments which the chat template of a tokenizer does not read; None without any."""
+    templates = getattr(tokenizer, "chat_template", None)
+    if templates is None:
+        return None
+    # A tokenizer may have several templates by name, or a template may set a variable and include another text.
+    text = templates if isinstance(templates, str) else json.dumps(templates)
+    words = set(WORD.findall(text))
+    unread = [name for name in arguments if name not in words]
+    if not unread:
+        return None
+    return f"the chat template of the model does not read {', '.join(unread)}, so the prompts stay as they are"
+
+
+def own_template_warning(name: str, tokenizer: Any, flag: str = "--template") -> str | None:
+    """Return a warning for a model with a chat template of its own where prompts have the default template ``name``.
+
+    Returns None where the model has no chat template, and where its template gives the same text.
+    """
+    if getattr(tokenizer, "chat_template", None) is None:
+        return None
+    try:
+        own = chat("{problem}", tokenizer)
+    except UsageError:
+        return None
+    if own == get_template(name)("{problem}", tokenizer):
+        return None
+    return (
+        f"{flag} is not given, so prompts have the template {name}; the model's own chat template writes {own!r}: use "
+        f"{flag} chat for it, or {flag} {name} to go without this warning"
+    )
 
 
 def check_asks(template: str, *, program: bool, what: str) -> None:
@@ -74,9 +126,9 @@ def check_asks(template: str, *, program: bool, what: str) -> None:
         raise UsageError(f"--template {template} does not ask for what {what} grades; use {fit}")
 
 
-def template_text(name: str, tokenizer: Any = None) -> str:
+def template_text(name: str, tokenizer: Any = None, arguments: Mapping[str, Any] | None = None) -> str:
     """The text of a template with ``{problem}`` where the problem goes, to be stored with the results."""
-    return get_template(name)("{problem}", tokenizer)
+    return get_template(name, arguments)("{problem}", tokenizer)
 
 
 def prompt_ids(text: str, tokenizer: Any) -> list[int]:

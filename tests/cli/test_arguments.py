@@ -417,3 +417,22 @@ def test_no_best_model_unless_asked(parse, given, key):
 )
 def test_an_evaluation_that_a_flag_needs_is_asked_for(parse, refused, flags, said):
     assert said in refused(parse, *flags)
+
+
+GIVEN_FOR_CHAT = ("--data.chat_template_kwargs", '{"b":1, "a" : 2}')
+
+
+def test_arguments_of_a_chat_template_need_one(parse_nested, refused):
+    flags = ("--vllm.num_engines", "1", "--reward.remote_url", "r.py", *GIVEN_FOR_CHAT)
+    line = refused(parse_nested, *flags)
+    assert "--data.chat_template_kwargs only applies with --data.apply_chat_template or --eval.template chat" in line
+    benchmarks = ("--eval.dataset", "bench:aime24", "--eval.template", "chat")
+    for more in (("--data.apply_chat_template",), benchmarks):
+        # one spelling, so that spaces and order make no other run
+        assert parse_nested(*flags, *more).chat_template_kwargs == '{"a": 2, "b": 1}'
+
+
+def test_arguments_of_a_chat_template_that_are_no_object_are_refused(parse_nested, refused):
+    flags = ("--vllm.num_engines", "1", "--reward.remote_url", "r.py", "--data.apply_chat_template")
+    line = refused(parse_nested, *flags, "--data.chat_template_kwargs", "enable_thinking=false")
+    assert "--data.chat_template_kwargs 'enable_thinking=false': it is no JSON object; write" in line

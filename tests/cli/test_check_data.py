@@ -1,6 +1,10 @@
+import json
+
+import datasets
 import pytest
 
 from openrlhf_cov.cli import check_data
+from openrlhf_cov.rewards import reward_func
 
 
 @pytest.mark.parametrize("flag", ["--data.prompt_dataset", "--eval.dataset"])
@@ -148,3 +152,85 @@ def test_prompts_that_are_no_text(refusal, check, write_rows, tmp_path):
     assert "a prompt is a text" in refusal({"--data.prompt_dataset": path})
     assert "a prompt is a text or a list" in refusal({"--data.prompt_dataset": path}, "--data.apply_chat_template")
     check({"--data.prompt_dataset": path}, "--data.input_template", "Q: {}")  # upstream formats anything
+
+
+ROWS = [{"prompt": [{"role": "user", "content": f"{i}+{i}="}], "reward_model": {"gold": str(2 * i)}} for i in range(4)]
+VERL = {"--data.input_key": "prompt", "--data.label_key": "reward_model.gold"}
+
+
+def write_parquet(path, rows):
+    datasets.Dataset.from_list(rows).to_parquet(path)
+
+
+def save_to_disk(path, rows):
+    datasets.Dataset.from_list(rows).save_to_disk(path)
+
+
+def save_splits_to_disk(path, rows):
+    datasets.DatasetDict({"train": datasets.Dataset.from_list(rows)}).save_to_disk(path)
+
+
+def write_json(path, rows):
+    path.write_text(json.dumps(rows, indent=1))
+
+
+FORMATS = {
+    "rows.parquet": write_parquet,
+    "rows.json": write_json,
+    "saved": save_to_disk,
+    "splits": save_splits_to_disk,
+}
+
+
+@pytest.mark.parametrize("flag", ["--data.prompt_dataset", "--eval.dataset"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_nested_keys_are_read_in_every_format(check, refusal, tmp_path, flag, name):
+    FORMATS[name](tmp_path / name, ROWS)
+    changes = VERL | {"--data.prompt_dataset": tmp_path / name, flag: tmp_path / name}
+    check(changes, "--data.apply_chat_template")
+    message = refusal(changes | {"--data.label_key": "reward_model.answer"}, "--data.apply_chat_template")
+    assert message == (
+        f"--data.label_key reward_model.answer: {tmp_path / name} has no such key; it has prompt, reward_model, "
+        "reward_model.gold"
+    )
+
+
+def test_a_csv_is_read(check, tmp_path):
+    (tmp_path / "rows.csv").write_text('input,label\n"1, 2 and 3?",6\n1+1=,2\n2+2=,4\n3+3=,6\n')
+    check({"--data.prompt_dataset": tmp_path / "rows.csv", "--reward.remote_url": reward_func.__file__})
+
+
+def test_a_bad_nested_label_is_refused(refusal, write_rows, tmp_path):
+    path = write_rows(tmp_path / "rows.jsonl", [*ROWS[:2], ROWS[2] | {"reward_model": {"gold": None}}, ROWS[3]])
+    changes = VERL | {"--data.prompt_dataset": path, "--reward.remote_url": reward_func.__file__}
+    message = refusal(changes, "--data.apply_chat_template")
+    assert message.startswith(f"{path}, line 3: --data.label_key reward_model.gold is None: ")
+
+
+def test_a_nested_prompt_that_is_missing_is_refused(refusal, write_rows, tmp_path):
+    rows = [{"task": {"text": "1+1="}, "label": "2"}, {"task": None, "label": "2"}] * 2
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    message = refusal({"--data.prompt_dataset": path, "--data.input_key": "task.text"})
+    assert message.startswith(f"{path}, row 2: --data.input_key task.text is None: every row needs a prompt")
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_bad_label_in_an_array_is_refused_with_its_row(refusal, tmp_path, indent):
+    # an array may have any number of lines, so that a line would be wrong
+    rows = [{"input": "1+1=", "label": "2"}, {"input": "2+2=", "label": "four"}] * 2
+    (tmp_path / "rows.json").write_text(json.dumps(rows, indent=indent))
+    message = refusal({"--data.prompt_dataset": tmp_path / "rows.json"})
+    assert message.startswith(f"{tmp_path / 'rows.json'}, row 2: --data.label_key label is 'four'")
+
+
+@pytest.mark.parametrize(
+    ("messages", "fault"),
+    [
+        ([*MESSAGES, {"role": "assistant", "content": "2"}], "the last message is the assistant's answer"),
+        ([{"content": "1+1="}], "a list of messages has a role and a content in each"),
+        (["1+1="], "a list of messages has a role and a content in each"),
+    ],
+)
+def test_messages_that_are_no_prompt_are_refused(refusal, write_rows, tmp_path, messages, fault):
+    path = write_rows(tmp_path / "chat.jsonl", [{"input": messages, "label": "2"}] * 4)
+    assert fault in refusal({"--data.prompt_dataset": path}, "--data.apply_chat_template")

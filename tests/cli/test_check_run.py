@@ -542,6 +542,12 @@ def test_a_resume_with_other_settings_names_them(resumed, changes, said):
     assert resumed(changes, "--ckpt.allow_changed", accepted).data_changed is False
 
 
+def test_a_resume_with_other_arguments_of_the_chat_template_names_them(resumed):
+    with pytest.raises(UsageError) as refused:
+        resumed({"--data.chat_template_kwargs": '{"x":1}'}, "--data.apply_chat_template")
+    assert """data.chat_template_kwargs '' (this run: {"x": 1})""" in str(refused.value)
+
+
 def test_every_difference_is_in_one_line_and_all_have_to_be_accepted(resumed, inputs, write_rows, tmp_path):
     changed_data(inputs, write_rows, tmp_path)
     changes = {"--train.seed": 7}

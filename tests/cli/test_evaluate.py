@@ -106,6 +106,19 @@ def test_chat_is_the_servers_own_template_around_the_plain_prompt(evaluate_flags
     assert body["messages"][0]["content"].startswith("What is ")
 
 
+def test_arguments_of_the_chat_template_are_sent_and_recorded(evaluate_flags, openai_server, tmp_path, words):
+    flags = evaluate_flags | {"--template": "chat", "--chat_template_kwargs": '{"enable_thinking": false}'}
+    assert evaluate.main(words(flags)) == 0
+    settings = read_settings(tmp_path / "run")
+    assert settings.chat_template_kwargs == {"enable_thinking": False}
+    assert settings.template_text.startswith("{problem}\nPlease reason")
+    assert {json.dumps(body["chat_template_kwargs"]) for _, body, _ in openai_server.asked} == {
+        '{"enable_thinking": false}'
+    }
+    assert '"enable_thinking": false' in (tmp_path / "run/summary.md").read_text()
+    assert evaluate.main(words(evaluate_flags | {"--template": "chat"})) == 2  # is another run
+
+
 def test_log_probs_give_a_surprisal(evaluate_flags, openai_server, completed, tmp_path, capsys, words):
     openai_server.reply = lambda path, body: (200, completed(path, body, "It is 0", log_probs=[-0.5, -1.0, -1.5]))
     assert evaluate.main(words(evaluate_flags, "--log_probs")) == 0

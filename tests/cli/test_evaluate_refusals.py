@@ -44,6 +44,19 @@ def test_a_missing_flag_is_refused(refusal, flag):
             "--template qwen: no such prompt template; choose one of "
             "qwen-boxed, qwen-code, chat, plain, plain-code, none",
         ),
+        (
+            {"--chat_template_kwargs": '{"enable_thinking": false}'},
+            "--chat_template_kwargs only applies with --template chat, got qwen-boxed; drop one of the two",
+        ),
+        (
+            {"--chat_template_kwargs": "enable_thinking=false"},
+            "--chat_template_kwargs 'enable_thinking=false': it is no JSON object; write "
+            """'{"enable_thinking": false}'""",
+        ),
+        (
+            {"--template": "chat", "--chat_template_kwargs": '{"tokenize": true}'},
+            "--chat_template_kwargs: tokenize cannot be changed; give arguments of the template alone",
+        ),
         ({"--limit": "0"}, "--limit is at least 1, got 0"),
         ({"--limit": "x"}, "argument --limit: invalid int value: 'x'"),
         ({"--samples": "0"}, "sums: --samples is at least 1, got 0"),

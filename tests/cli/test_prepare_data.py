@@ -107,6 +107,14 @@ def test_the_same_again_replaces_what_it_wrote(run, tmp_path):
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
 
 
+def test_a_folder_with_the_reasons_of_an_empty_set_is_written_to_again(run, tmp_path):
+    status, _, error = run([ROWS[0] | {"answer": None}])
+    assert status == 2
+    assert "no row is left to train on: 1 empty" in error
+    assert json.loads((tmp_path / "out/dropped.jsonl").read_text())["reason"] == "empty"
+    assert run(ROWS)[0] == 0
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("flags", "message"),

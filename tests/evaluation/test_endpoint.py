@@ -33,6 +33,16 @@ def test_chat_sends_one_user_message(endpoint, openai_server):
     assert (body["seed"], body["temperature"], body["top_p"], body["max_tokens"]) == (17, 0.6, 0.9, 24)
 
 
+def test_arguments_of_the_chat_template_go_to_the_server(endpoint, openai_server):
+    for owner in ("vllm", "somebody"):
+        openai_server.models = [{"id": "tiny", "owned_by": owner}]
+        asked = endpoint(chat=True, chat_template_kwargs={"enable_thinking": False})
+        assert len(list(asked.generate([SEEDED]))) == 1
+        assert openai_server.asked[-1][1]["chat_template_kwargs"] == {"enable_thinking": False}
+    assert len(list(endpoint(chat=True).generate([SEEDED]))) == 1
+    assert "chat_template_kwargs" not in openai_server.asked[-1][1]
+
+
 @pytest.mark.parametrize("chat", [False, True])
 def test_vllm_is_told_to_sample_as_engines_started_here(endpoint, openai_server, chat):
     # or it would take top_k and a repetition penalty from the model's folder, and drop the end token

@@ -180,6 +180,13 @@ def test_settings_that_move_scores_are_named(make_run):
     )
 
 
+def test_other_arguments_of_the_chat_template_are_named(make_run):
+    # a server writes the template, so that the text is the same
+    first = make_run("a", {"aime24": ["1"]})
+    other = make_run("b", {"aime24": ["1"]}, chat_template_kwargs={"enable_thinking": False})
+    assert compare([first, other]).notes == ("b: chat_template_kwargs: {'enable_thinking': False}, where a has {}",)
+
+
 @pytest.mark.parametrize("metric", ["pass@0", "pass@", "pass@-1", "pass@2.0", "maj", "avg@32", "", "pass@1234567"])
 def test_an_unknown_metric_is_refused(metric):
     with pytest.raises(UsageError, match=f"^--metric {metric}: a metric is avg or, for example, pass@8$"):

@@ -178,7 +178,7 @@ def test_the_fields_of_this_schema():
     ]
     assert {field.name for field in fields(RunSettings)} == {
         *"model protocol template template_text seed log_probs reward_format max_model_len benchmarks".split(),
-        *"model_sha256 dtype packages schema thinking_markers thinking_opened".split(),
+        *"model_sha256 chat_template_kwargs dtype packages schema thinking_markers thinking_opened".split(),
         *"code_extract code_judge code_float_tolerance".split(),
     }
 

@@ -24,6 +24,10 @@ def changed(settings, benchmarks="pq", p=(), **changes):
         (dict(model="n", seed=4), "model was 'm', now 'n'"),  # the first one
         (dict(seed=4), "seed was 3, now 4"),
         (dict(template_text="{problem}!"), "template_text was '{problem}', now '{problem}!'"),
+        (
+            dict(chat_template_kwargs={"enable_thinking": False}),
+            "chat_template_kwargs was {}, now {'enable_thinking': False}",
+        ),
         (dict(reward_format="any"), "reward_format was 'boxed', now 'any'"),
         (dict(max_model_len=None), "max_model_len was 50, now None"),
         (dict(model_sha256="ab"), "model_sha256 was None, now 'ab'"),

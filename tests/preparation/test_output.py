@@ -140,6 +140,17 @@ def test_a_set_without_rows_is_refused_and_leaves_an_earlier_one_alone(prepare, 
     assert (folder / "train.jsonl").read_bytes() == before
 
 
+def test_why_no_row_is_left_is_written(prepare, open_rows, tmp_path):
+    rows = [{"problem": "Find 1+1.", "answer": None}, {"problem": "Find 2+2.", "answer": "{4"}]
+    with pytest.raises(UsageError, match=r"1 empty, 1 bad_label; .*out/dropped\.jsonl has them$"):
+        prepare([open_rows(rows)])
+    assert [(row["id"], row["reason"]) for row in lines(tmp_path / "out/dropped.jsonl")] == [
+        ("own-0", "empty"),
+        ("own-1", "bad_label"),
+    ]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["dropped.jsonl"]
+
+
 def test_progress_is_seen_in_both_passes(prepare, open_rows):
     seen = []
 

@@ -14,8 +14,10 @@ import pytest
 from openrlhf_cov.rewards.pool import WorkerDied, WorkerPool, WorkerTimeout
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("pool_targets"), pytest.mark.usefixtures("no_shared_pool")]
-SLACK = 1.0
-"""Seconds that a kill and its bookkeeping may take on a busy machine."""
+SLACK = 30.0
+"""Seconds after which a kill is taken not to work; on a busy machine it and its bookkeeping take seconds.
+
+Shorter than the naps below, which would end by themselves."""
 
 
 def wait_until(condition, seconds):
@@ -42,7 +44,7 @@ def run_script(path, text):
     """Output lines, read as JSON, of a script that finds the package and the targets."""
     with start_script(path, text) as script:
         try:
-            output, _ = script.communicate(timeout=20)
+            output, _ = script.communicate(timeout=600)
         finally:
             script.kill()
     return [json.loads(line) for line in output.splitlines()]
@@ -70,7 +72,7 @@ def test_a_target_that_cannot_be_imported(target, reason):
     with WorkerPool(target, 1) as pool:
         for _ in range(2):
             with pytest.raises(WorkerDied, match=reason):
-                pool.call(timeout=5)
+                pool.call(timeout=SLACK)
 
 
 def test_the_start_does_not_count_as_work():
@@ -81,61 +83,60 @@ def test_the_start_does_not_count_as_work():
 def test_a_worker_that_does_not_get_ready():
     pool = WorkerPool("slow_target:answer", 1, startup_seconds=0.2)
     with pool, pytest.raises(WorkerDied, match=r"not ready within 0\.2 seconds"):
-        pool.call(timeout=5)
+        pool.call(timeout=SLACK)
 
 
 def test_a_replacement_may_stay_unused_for_longer_than_a_start_may_take():
     with WorkerPool("pool_targets:run", 1, startup_seconds=1.0) as pool:
         with pytest.raises(WorkerDied):
-            pool.call("exit_hard", timeout=5)
+            pool.call("exit_hard", timeout=SLACK)
         time.sleep(1.1)
-        assert pool.call("echo", 1, timeout=5) == 1
+        assert pool.call("echo", 1, timeout=SLACK) == 1
 
 
 def test_the_replacement_starts_at_once(workers):
     with WorkerPool("slow_target:answer", 1) as pool:
-        pool.call(timeout=5)
+        pool.call(timeout=SLACK)
         (worker,) = workers()
         worker.suspend()
         with pytest.raises(WorkerTimeout):
             pool.call(timeout=0.1)
-        time.sleep(1.2)
-        started = time.monotonic()
-        assert pool.call(timeout=5) == 42
-        assert time.monotonic() - started < 0.4
+        # Its process is there before anybody calls the pool again.
+        wait_until(lambda: any(each.pid != worker.pid for each in workers()), SLACK)
+        assert pool.call(timeout=SLACK) == 42
 
 
 def test_a_worker_that_is_ready_goes_before_one_that_starts():
     with WorkerPool("slow_target:answer", 2) as pool:
-        pool.call(timeout=5)
+        pool.call(timeout=SLACK)
         time.sleep(0.2)  # the other one is ready too
         with pytest.raises(WorkerDied):
-            pool.call(3, timeout=5)
+            pool.call(3, timeout=SLACK)
         started = time.monotonic()
-        assert [pool.call(timeout=5) for _ in range(4)] == [42] * 4
+        assert [pool.call(timeout=SLACK) for _ in range(4)] == [42] * 4
         assert time.monotonic() - started < 0.4
 
 
 def test_workers_start_with_the_first_call_and_close_leaves_none(workers):
     pool = WorkerPool("pool_targets:run", 3)
     assert workers() == []
-    pool.call("pid", timeout=5)
+    pool.call("pid", timeout=SLACK)
     started = workers()
     assert len(started) == 3
     pool.close()
     pool.close()
     assert all(gone(worker.pid) for worker in started)
     with pytest.raises(RuntimeError, match="closed"):
-        pool.call("pid", timeout=5)
+        pool.call("pid", timeout=SLACK)
 
 
 def test_close_ends_the_call_in_progress_and_those_that_wait(workers):
     pool = WorkerPool("pool_targets:run", 1)
-    pool.call("pid", timeout=5)
+    pool.call("pid", timeout=SLACK)
     with ThreadPoolExecutor(2) as threads:
         busy = threads.submit(pool.call, "nap", 60, timeout=60)
         time.sleep(0.2)
-        waiting = threads.submit(pool.call, "pid", timeout=5)
+        waiting = threads.submit(pool.call, "pid", timeout=SLACK)
         time.sleep(0.1)
         pool.close()
         with pytest.raises(WorkerDied):
@@ -157,16 +158,16 @@ def tell(value):
     sys.stdout.flush()
 
 pool = WorkerPool("pool_targets:run", 1)
-tell(pool.call("pid", timeout=5))
-busy = threading.Thread(target=pool.call, args=("nap", 0.5), kwargs={"timeout": 5})
+tell(pool.call("pid", timeout=120))
+busy = threading.Thread(target=pool.call, args=("nap", 0.5), kwargs={"timeout": 120})
 busy.start()
 time.sleep(0.1)
 if os.fork() == 0:
-    tell(pool.call("pid", timeout=5))
+    tell(pool.call("pid", timeout=120))
     sys.exit()  # with atexit: must not kill the workers of the parent
 os.wait()
 busy.join()
-tell(pool.call("pid", timeout=5))
+tell(pool.call("pid", timeout=120))
 """,
     )
     assert parent == again
@@ -184,7 +185,7 @@ from openrlhf_cov.rewards.pool import WorkerPool
 sys.stdout.write("1\\n")
 sys.stdout.flush()
 pool = WorkerPool("pool_targets:run", 2)
-sys.stdout.write(str(pool.call("echo", 2, timeout=5)) + "\\n")
+sys.stdout.write(str(pool.call("echo", 2, timeout=120)) + "\\n")
 """,
     )
     assert lines == [1, 2]
@@ -202,7 +203,7 @@ from openrlhf_cov.rewards.pool import WorkerPool
 signal.signal(signal.SIGALRM, signal.SIG_IGN)  # both would be inherited
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
 pools = [WorkerPool("pool_targets:run", 1) for _ in range(2)]
-pids = [pool.call("pid", timeout=5) for pool in pools]
+pids = [pool.call("pid", timeout=120) for pool in pools]
 forked = os.fork()
 if forked == 0:
     time.sleep(60)
@@ -251,7 +252,7 @@ import sys, threading, time
 from openrlhf_cov.rewards.pool import WorkerPool
 
 pool = WorkerPool("pool_targets:run", 1)
-sys.stdout.write(str(pool.call("pid", timeout=5)) + "\\n")
+sys.stdout.write(str(pool.call("pid", timeout=120)) + "\\n")
 threading.Thread(target=pool.call, args=("nap", 60), kwargs={"timeout": 60}, daemon=True).start()
 time.sleep(0.1)
 """,
@@ -260,10 +261,10 @@ time.sleep(0.1)
 
 
 def test_the_children_of_a_killed_worker_are_killed_too(pool):
-    worker = psutil.Process(pool.call("pid", timeout=5))
+    worker = psutil.Process(pool.call("pid", timeout=SLACK))
     with ThreadPoolExecutor(1) as thread:
-        call = thread.submit(pool.call, "hang_with_a_child", timeout=0.5)
-        wait_until(worker.children, 0.4)
+        call = thread.submit(pool.call, "hang_with_a_child", timeout=3.0)
+        wait_until(worker.children, SLACK)
         (child,) = worker.children()
         with pytest.raises(WorkerTimeout):
             call.result()

@@ -206,3 +206,18 @@ def test_one_reader_finds_the_answer_for_every_rule(source, label, other):
         f"Answer: {label}\nAnswer:",
     ):  # fmt: skip
         assert not grade_label(response, label, config).correct, response
+
+
+@pytest.mark.parametrize("grader", ["strict", "published"])
+def test_the_label_may_be_a_solution_of_gsm8k_or_with_a_box(grader):
+    config = RewardConfig(reward_grader=grader)
+    labels = {
+        "He has 3 * 24 = <<3*24=72>>72.\n#### 72": r"\boxed{72}",
+        r"So $x = \boxed{\frac{1}{2}}$.": r"\boxed{0.5}",
+    }
+    for label, response in labels.items():
+        check_label(label, config)
+        assert grade_label(response, label, config).correct
+        assert not grade_label(r"\boxed{3}", label, config).correct
+    with pytest.raises(ValueError, match="it does not even equal itself"):
+        check_label("He does not know.\n####", config)

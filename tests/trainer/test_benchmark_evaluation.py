@@ -53,6 +53,20 @@ def response(problem: int, sample: int, **values) -> Response:
     return Response(**(defaults | values))
 
 
+def test_the_chat_template_has_the_arguments_of_the_training(make_args):
+    class Chat(Tokenizer):
+        chat_template = "{{ enable_thinking }}"
+
+        def apply_chat_template(self, messages, tokenize, add_generation_prompt, **arguments):
+            return f"{messages[0]['content'][:4]} {arguments}"
+
+    args = make_args(template="chat")
+    args.chat_template_kwargs = '{"enable_thinking": false}'
+    assert plan_of(args, Chat()).prompts[0][0] == "0+0= {'enable_thinking': False}"
+    args.eval_template = "none"  # does not use the chat template
+    assert plan_of(args, Chat()).prompts[0][0] == "0+0="
+
+
 def test_flags_replace_the_settings_of_the_protocol(make_args):
     (greedy,) = plan_of(make_args(), Tokenizer()).benchmarks
     assert (greedy.samples, greedy.temperature, greedy.max_tokens) == (1, 0.0, 8192)

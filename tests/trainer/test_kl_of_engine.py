@@ -4,8 +4,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from openrlhf.models import PolicyLoss, aggregate_loss
 from openrlhf.trainer.ppo_utils.experience import Experience
 
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.trainer import cpu_host
 
 cpu_host.install()
@@ -37,3 +40,18 @@ def test_without_action_tokens_it_is_zero():
 @given(st.lists(st.floats(-20, 0, width=16), min_size=1, max_size=8))
 def test_equal_programs_have_no_gap(log_probs):
     assert kl_of_engine(experience([log_probs], [log_probs], [[1] * len(log_probs)])).item() == 0.0
+
+
+@pytest.mark.parametrize("kind", ["ppo", "gspo"])
+def test_log_probs_of_the_engine_do_not_change_a_loss_without_correction(kind):
+    log_probs = torch.tensor([[-1.0, -2.0]], requires_grad=True)
+    old, engine = torch.tensor([[-1.1, -2.2]]), torch.tensor([[-3.0, -0.5]])
+    results = []
+    for rollout_log_probs in (None, engine):
+        upstream = PolicyLoss(0.2, 0.2, policy_loss_type=kind)
+        loss = MethodLoss(CovConfig(), policy_loss=upstream, aggregate=aggregate_loss)
+        value, *_ = loss(
+            log_probs, old, torch.ones(1, 2), action_mask=torch.ones(1, 2), rollout_log_probs=rollout_log_probs
+        )
+        results.append((value, *torch.autograd.grad(value, log_probs)))
+    assert all(map(torch.equal, *results))

@@ -31,6 +31,14 @@ def test_columns_that_a_run_does_not_read_and_names_of_columns_do_not_count():
     assert run_record.digest_of_rows(more, keys) == expected
 
 
+def test_the_digest_of_data_is_of_nested_values():
+    expected = run_record.digest_of_rows(rows(("1+1=", "2")), KEYS)
+    keys = SimpleNamespace(input_key="task.text", label_key="gold.value", image_key=None)
+    for label in ("2", "3"):
+        nested = datasets.Dataset.from_list([{"task": {"text": "1+1="}, "gold": {"value": label}}])
+        assert (run_record.digest_of_rows(nested, keys) == expected) == (label == "2")
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_the_digest_of_a_model_is_of_its_content_and_not_of_its_path(tmp_path, name):
     for folder in ("a", "b"):

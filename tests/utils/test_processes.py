@@ -43,7 +43,7 @@ def test_a_process_that_is_gone_has_ended():
 def test_a_wait_ends_when_its_condition_can_no_longer_come_true(monkeypatch):
     with pytest.raises(AssertionError, match="expected: a file; it can no longer happen"):
         processes.wait_until(lambda: False, "a file", still_possible=lambda: False)
-    answers = iter([False, True])
+    answers = iter([False, True, True])
     processes.wait_until(lambda: next(answers), "a file", still_possible=lambda: False)  # it came true at the end
     monkeypatch.setattr(processes, "HANGS", 0.0)
     with pytest.raises(AssertionError, match="expected within 0 s: a file"):

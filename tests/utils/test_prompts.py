@@ -3,8 +3,15 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
+from openrlhf_cov.config import PromptConfig, template_arguments
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.utils.prompts import TEMPLATES, get_template, template_text
+from openrlhf_cov.utils.prompts import (
+    TEMPLATES,
+    get_template,
+    own_template_warning,
+    template_text,
+    unread_arguments,
+)
 
 LLAMA_LIKE = (
     "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
@@ -106,3 +113,96 @@ def test_an_unknown_template_is_refused():
     assert str(refused.value) == (
         "--template qwen: no such prompt template; choose one of qwen-boxed, qwen-code, chat, plain, plain-code, none"
     )
+
+
+THINKING = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% if enable_thinking is defined and not enable_thinking %}"
+    "<think></think>{% endif %}{% endif %}{% if language == 'fr' %}{{ raise_exception('no French') }}{% endif %}"
+)
+
+
+def test_arguments_reach_the_chat_template(tokenizer):
+    tokenizer.chat_template = THINKING
+    with_thinking = get_template("chat")("1+1=", tokenizer)
+    without = get_template("chat", {"enable_thinking": False})("1+1=", tokenizer)
+    assert without == with_thinking + "<think></think>"
+    assert template_text("chat", tokenizer, {"enable_thinking": False}).endswith("<|assistant|><think></think>")
+
+
+@pytest.mark.parametrize("name", sorted(TEMPLATES.keys() - {"chat"}))
+def test_arguments_are_for_the_chat_template(name):
+    assert get_template(name, {}) is TEMPLATES[name]
+    with pytest.raises(UsageError, match=f"--chat_template_kwargs only applies with --template chat, got {name}"):
+        get_template(name, {"enable_thinking": False})
+
+
+def test_a_chat_template_that_fails_is_refused_in_one_line(tokenizer):
+    tokenizer.chat_template = THINKING
+    with pytest.raises(UsageError) as refused:
+        get_template("chat", {"language": "fr"})("1+1=", tokenizer)
+    assert str(refused.value) == (
+        '--template chat: the chat template of the model fails with --chat_template_kwargs {"language": "fr"} '
+        "(no French); use qwen-boxed or plain"
+    )
+
+
+def test_arguments_that_the_chat_template_does_not_read_are_named(tokenizer):
+    assert unread_arguments({"x": 1}, tokenizer) is None  # has no chat template, which is refused elsewhere
+    tokenizer.chat_template = THINKING
+    assert unread_arguments({"enable_thinking": False, "language": "en"}, tokenizer) is None
+    warning = unread_arguments({"enable_thinkin": False, "effort": "low"}, tokenizer)
+    assert warning.startswith("the chat template of the model does not read enable_thinkin, effort, so")
+
+
+def test_the_models_own_template_is_named_where_it_is_not_used(tokenizer):
+    assert own_template_warning("qwen-boxed", tokenizer) is None
+    tokenizer.chat_template = THINKING
+    assert own_template_warning("qwen-boxed", tokenizer) == (
+        "--template is not given, so prompts have the template qwen-boxed; the model's own chat template writes "
+        "'<|user|>{problem}\\nPlease reason step by step, and put your final answer within \\\\boxed{}.<|assistant|>'"
+        ": use --template chat for it, or --template qwen-boxed to go without this warning"
+    )
+    tokenizer.chat_template = "{{ messages[0].content }}"  # as the template plain
+    assert own_template_warning("plain", tokenizer) is None
+
+
+GIVEN = {
+    "": {},
+    "{}": {},
+    '{"enable_thinking": false}': {"enable_thinking": False},
+    '{"tools": [{"name": "f"}], "effort": "low"}': {"tools": [{"name": "f"}], "effort": "low"},
+}
+
+
+@pytest.mark.parametrize("text", GIVEN)
+def test_arguments_are_a_json_object(text):
+    assert template_arguments(text) == GIVEN[text]
+    assert PromptConfig(chat_template_kwargs=text).chat_template_kwargs == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[1]",
+        "null",
+        "enable_thinking=false",
+        "{'enable_thinking': False}",
+        '{"x": NaN}',
+        "[" * 100_000,
+        " ",
+        "\n{",
+    ],
+)
+def test_what_is_no_json_object_is_refused_in_one_line(text):
+    with pytest.raises(ValueError, match=r"--data.chat_template_kwargs .*: it is no JSON object; write") as refused:
+        PromptConfig(chat_template_kwargs=text)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize("name", ["tokenize", "add_generation_prompt", "chat_template", "return_dict", "messages"])
+def test_what_this_package_sets_cannot_be_changed(name):
+    with pytest.raises(ValueError, match=f"--chat_template_kwargs: {name} cannot be changed"):
+        template_arguments(f'{{"enable_thinking": false, "{name}": true}}', "--chat_template_kwargs")

@@ -3,8 +3,10 @@
 OpenRLHF does the same at the end of its main block. Here each rule says which flag is at fault and what to do.
 """
 
+import json
 from types import SimpleNamespace
 
+from openrlhf_cov.config import template_arguments
 from openrlhf_cov.errors import UsageError
 
 GROUP_ESTIMATORS = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
@@ -97,6 +99,9 @@ def _check_images(args: SimpleNamespace) -> None:
 
 
 def _check_template(args: SimpleNamespace, warnings: list[str]) -> None:
+    given = getattr(args, "chat_template_kwargs", "")
+    if given:  # one spelling, so that a resume does not take another order or spacing for another template
+        args.chat_template_kwargs = json.dumps(template_arguments(given), sort_keys=True)
     template = args.data.input_template
     if not template:
         return

@@ -1,0 +1,183 @@
+import csv
+import hashlib
+import json
+
+import datasets
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.preparation.inputs import DatasetPart, Keys, Row, check_sources, open_sources
+from openrlhf_cov.preparation.readers import is_hub_name
+
+ROWS = [
+    {"problem": 'Say "1,5"\non two lines.', "answer": "2"},
+    {"problem": "Find $x_2$.", "answer": "\\frac{1}{2}"},
+    {"problem": "How many?", "answer": None},
+]
+EXPECTED = [
+    Row("own", "own-0", 'Say "1,5"\non two lines.', "2", "math/own"),
+    Row("own", "own-1", "Find $x_2$.", "\\frac{1}{2}", "math/own"),
+    Row("own", "own-2", "How many?", "", "math/own"),  # is dropped as empty
+]
+
+
+def read(source):
+    return list(source.read(hashlib.sha256()))
+
+
+def refusal(*arguments, **keywords):
+    with pytest.raises(UsageError) as refused:
+        [read(source) for source in open_sources(*arguments, **keywords)]
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def write_json_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_json(path, rows):
+    path.write_text(json.dumps(rows, indent=2))
+
+
+def write_json_with_mark(path, rows):
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(rows).encode())
+
+
+def write_csv(path, rows):
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_parquet(path, rows):
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+
+
+def save_to_disk(path, rows):
+    datasets.Dataset.from_list(rows).save_to_disk(path)
+
+
+def save_splits_to_disk(path, rows):
+    dataset = datasets.Dataset.from_list(rows)
+    datasets.DatasetDict({"test": dataset.select([0]), "train": dataset}).save_to_disk(path)
+
+
+FORMATS = {
+    "own.jsonl": write_json_lines,
+    "own.json": write_json,
+    "own.csv": write_csv,
+    "own.parquet": write_parquet,
+    "own": save_to_disk,
+}
+MORE = {
+    "lines in .json": ("own.json", write_json_lines),
+    "a byte order mark": ("own.json", write_json_with_mark),
+    "capitals": ("own.PARQUET", write_parquet),
+    "no suffix": ("own", write_json_lines),
+    "splits": ("own", save_splits_to_disk),
+}
+ALL = [(name, write) for name, write in FORMATS.items()] + list(MORE.values())
+
+
+@pytest.mark.parametrize(("name", "write"), ALL, ids=[*FORMATS, *MORE])
+def test_rows_are_the_same_in_every_format(tmp_path, name, write):
+    write(tmp_path / name, ROWS)
+    (source,) = open_sources(str(tmp_path / name), None, Keys())
+    assert read(source) == read(source) == EXPECTED
+    assert source.name == "own"
+
+
+@pytest.mark.parametrize("name", ["own.json", "own.csv", "own.parquet"])
+def test_the_digest_is_that_of_the_file(tmp_path, name):
+    FORMATS[name](tmp_path / name, ROWS)
+    (source,) = open_sources(str(tmp_path / name), None, Keys())
+    list(source.read(digest := hashlib.sha256()))
+    assert digest.hexdigest() == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+
+
+def test_the_digest_of_a_folder_follows_its_rows(tmp_path):
+    digests = []
+    for name, rows in (("a", ROWS), ("b", ROWS), ("c", ROWS[:2])):
+        save_to_disk(tmp_path / name, rows)
+        (source,) = open_sources(str(tmp_path / name), None, Keys())
+        list(source.read(digest := hashlib.sha256()))
+        digests.append(digest.hexdigest())
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.parametrize("name", ["own.json", "own.parquet", "own"])
+def test_the_number_of_rows_is_known(tmp_path, name):
+    FORMATS[name](tmp_path / name, ROWS)
+    (source,) = open_sources(str(tmp_path / name), None, Keys())
+    assert source.count == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("own.json", b'[{"problem": "?", "answer": "5"}, [1]]', "own.json, row 2: it is no JSON object"),
+        ("own.json", b'[{"problem": "?"', "own.json: not JSON: "),
+        ("own.json", b'[{"problem": "?"}]', "own.json, row 1 has no key 'answer', but problem; name it with"),
+        ("own.csv", b"problem,answer\n?,5\n1,2,3\n", "own.csv, line 3 has more fields than the header"),
+        ("own.csv", b'problem,answer\n"a\nb",5\n1,2,3\n', "own.csv, line 4 has more fields than the header"),
+        ("own.csv", b"problem,answer\n\xff,5\n", "own.csv: byte 16 is not UTF-8"),
+        ("own.csv", b"q,a\n?,5\n", "own.csv, line 2 has no key 'problem', but q, a; name it with --problem_key"),
+        ("own.parquet", b"PAR1 no parquet", "own.parquet cannot be read: "),
+        ("own.parquet", b"", "own.parquet cannot be read: "),
+        ("own.arrow", b"no arrow", "own.arrow cannot be read: "),
+    ],
+)
+def test_a_file_that_is_not_as_its_suffix_says_is_refused(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    assert message in refusal(str(tmp_path / name), None, Keys())
+
+
+def test_a_row_of_parquet_is_refused_by_its_number(tmp_path):
+    write_parquet(tmp_path / "own.parquet", [{"problem": "?", "answer": ["5"]}])
+    assert "own.parquet, row 1: 'answer' is a text, got ['5']" in refusal(str(tmp_path / "own.parquet"), None, Keys())
+
+
+def test_a_split_that_is_not_there_is_refused_with_those_that_are(tmp_path):
+    save_splits_to_disk(tmp_path / "own", ROWS)
+    assert refusal(f"{tmp_path}/own", None, Keys(), part=DatasetPart(split="dev")) == (
+        f"--split dev: {tmp_path}/own has no such split; it has test, train"
+    )
+    (source,) = open_sources(f"{tmp_path}/own", None, Keys(), part=DatasetPart(split="test"))
+    assert read(source) == EXPECTED[:1]
+
+
+def test_an_id_of_the_hub(hub):
+    calls = hub(ROWS)
+    (source,) = open_sources("org/own", None, Keys(), part=DatasetPart(split="test", subset="main"))
+    assert read(source) == EXPECTED
+    assert calls == [("org/own", "main", "test")]
+    assert (source.place, source.count) == ("org/own, main, split test", 3)
+
+
+def test_an_id_that_cannot_be_loaded_is_refused_in_one_line(monkeypatch):
+    def load_dataset(*arguments, **keywords):
+        raise ConnectionError("no route\nto the hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert refusal("org/own", None, Keys()) == (
+        "--dataset org/own: it cannot be loaded from the Hugging Face hub (no route); check the name, --subset and "
+        "--split train, or give a file"
+    )
+
+
+def test_what_is_no_id_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    assert is_hub_name("org/own-1.5")
+    assert not any(map(is_hub_name, ("data/own", "own", "org/own.parquet", "/org/own", "./own", "a/b/c", "")))
+
+
+def test_the_hub_is_not_asked_by_a_check(monkeypatch):
+    monkeypatch.setattr(datasets, "load_dataset", None)
+    check_sources("org/own,gsm8k", None)
+    with pytest.raises(UsageError, match="--dataset own: no such file or dataset"):
+        check_sources("own", None)
