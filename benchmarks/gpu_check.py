@@ -9,12 +9,16 @@ states of an optimizer to the host and back.
 
 import argparse
 import copy
+import gc
 import io
 import json
 import math
+import os
 import platform
+import socket
 import statistics
 import sys
+import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -45,6 +49,7 @@ from openrlhf_cov.trainer.offload_buffers import drop_offload_buffers
 HEAD_ERROR = 1.5
 HEAD_MEMORY = 0.5  # peak memory of the chunked head, relative to full logits
 HEAD_TIME = 2.0  # time of the chunked head, relative to full logits; it makes four products instead of three
+ASLEEP = 2.5  # bytes per parameter of a sleeping ZeRO-3 engine on the GPU: weights in bf16, and little else
 GRADIENT_ERROR = 1e-3  # norm of the difference of two gradients in fp32, relative to the norm of the gradient
 
 # Settings with which a method acts on a few random samples. All other methods act with their defaults.
@@ -123,7 +128,7 @@ def guarded(check: Callable[[torch.device, Sizes], Iterator[Row]], device: torch
     rows = []
     try:
         for row in check(device, sizes):
-            rows.append(row)  # noqa: PERF402 - the rows before an error are kept
+            rows.append(row)
     except Exception as error:
         rows.append(Row(check.__name__, f"{type(error).__name__}: {str(error).splitlines()[0][:120]}", 0.0))
     return rows
@@ -499,7 +504,108 @@ def moments_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
 
 
-CHECKS = (output_head, selection, update, optimizer_states)
+def engine_states(device: torch.device, sizes: Sizes) -> Iterator[Row]:
+    """Let DeepSpeed's ZeRO-3 engine offload and reload its states on the GPU, before and after a checkpoint.
+
+    DeepSpeed offloads the states of its FusedAdam alone, which it compiles for the GPU at first use.
+    """
+    if device.type != "cuda":
+        yield Row("ZeRO-3 engine: needs a GPU", "skipped")
+        return
+    try:
+        import deepspeed
+    except ImportError:
+        yield Row("ZeRO-3 engine: DeepSpeed is not installed", "skipped")
+        return
+    os.environ.update({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"})
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        os.environ["MASTER_PORT"] = str(free.getsockname()[1])
+    deepspeed.init_distributed()
+    with tempfile.TemporaryDirectory() as folder:
+        engine = trained_engine(deepspeed, steps=1)
+        parameters = sum(parameter.ds_numel for parameter in engine.module.parameters())
+        yield Row("ZeRO-3 engine: parameters", f"{parameters:,}")
+        yield from memory_rows(engine, "")
+        engine.save_checkpoint(folder)  # after a reload, as a run saves: the host buffers are in the states
+        expected = [each.cpu() for each in moments_of(engine.basic_optimizer)]
+        engine.destroy()
+        del engine
+        for mended in (False, True):
+            engine = trained_engine(deepspeed, steps=0)
+            engine.load_checkpoint(folder)
+            if mended:
+                drop_offload_buffers(engine.basic_optimizer)
+                loaded = moments_of(engine.basic_optimizer)
+                wrong = sum(not a.cpu().equal(b) for a, b in zip(loaded, expected, strict=True))
+                yield Row("ZeRO-3 engine: moments that the checkpoint changed", wrong, 0)
+            yield from memory_rows(
+                engine, " after a checkpoint" + ("" if mended else ", as DeepSpeed loads it"), mended
+            )
+            engine.destroy()
+            del engine
+
+
+def trained_engine(deepspeed: Any, steps: int) -> Any:
+    """Return a ZeRO-3 engine in bf16, with gradients in fp32, after updates of a Llama of 0.2B parameters."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.manual_seed(0)
+    shape = LlamaConfig(
+        vocab_size=32_000, hidden_size=1024, intermediate_size=2816, num_hidden_layers=12, num_attention_heads=16,
+        num_key_value_heads=8, max_position_embeddings=128, tie_word_embeddings=True, attn_implementation="sdpa",
+    )  # fmt: skip
+    settings = {
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": True},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "gradient_clipping": 1.0,
+        "zero_optimization": {"stage": 3},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        "steps_per_print": 10**9,
+    }
+    model = LlamaForCausalLM(shape)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=settings)
+    ids = torch.arange(64, device=engine.device).view(1, -1)
+    for _ in range(steps):
+        engine.backward(engine(input_ids=ids, labels=ids).loss)
+        engine.step()
+    return engine
+
+
+def memory_rows(engine: Any, when: str, limited: bool = True) -> Iterator[Row]:
+    """Offload and reload the states as OpenRLHF does for --ds.enable_sleep, and give the memory of each phase."""
+    from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum, OffloadStateTypeEnum
+
+    kinds = [
+        OffloadStateTypeEnum.optim_states,
+        OffloadStateTypeEnum.contiguous_grad_buffer,
+        OffloadStateTypeEnum.hp_params,
+        OffloadStateTypeEnum.lp_grads,
+    ]
+    parameters = sum(parameter.ds_numel for parameter in engine.module.parameters())
+    before = [each.clone() for each in moments_of(engine.basic_optimizer)]
+    awake = bytes_per_parameter(parameters)
+    engine.optimizer.offload_states(include=kinds, device=OffloadDeviceEnum.cpu, pin_memory=True, non_blocking=True)
+    engine.empty_partition_cache()
+    torch.cuda.synchronize()
+    asleep = bytes_per_parameter(parameters)
+    engine.optimizer.reload_states(non_blocking=True)
+    torch.cuda.synchronize()
+    wrong = sum(not a.equal(b) for a, b in zip(moments_of(engine.basic_optimizer), before, strict=True))
+    # These copies of both moments are on the GPU in both phases.
+    copies = 8.0
+    yield Row(f"ZeRO-3 engine: bytes per parameter, awake{when}", awake - copies)
+    yield Row(f"ZeRO-3 engine: bytes per parameter, asleep{when}", asleep - copies, ASLEEP if limited else None)
+    yield Row(f"ZeRO-3 engine: moments that are not back as they were{when}", wrong, 0)
+
+
+def bytes_per_parameter(parameters: int) -> float:
+    """Return the bytes that PyTorch holds on the GPU, per parameter of the model."""
+    return torch.cuda.memory_allocated() / parameters
+
+
+CHECKS = (output_head, selection, update, optimizer_states, engine_states)
 
 
 # --- the table ---
