@@ -9,10 +9,10 @@ states of an optimizer to the host and back.
 
 import argparse
 import copy
-import gc
 import io
 import json
 import math
+import multiprocessing
 import os
 import platform
 import socket
@@ -22,7 +22,9 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +170,21 @@ def output_head(device: torch.device, sizes: Sizes) -> Iterator[Row]:
     if device.type == "cuda":
         yield Row("head: peak memory of the chunked head, GiB", peaks[0] / 2**30)
         yield Row("head: time of the chunked head, s", seconds[0])
+        unaligned, aligned = (block_seconds(hidden, weight, columns) / columns for columns in (819, 768))
+        yield Row("head: time per column of a product with 819 columns / with 768", unaligned / aligned)
+
+
+def block_seconds(hidden: Tensor, weight: Tensor, columns: int) -> float:
+    """Return the time of one block's product and of its product in the backward pass, repeated 100 times."""
+    part = weight[:columns]
+
+    def products() -> None:
+        for _ in range(100):
+            logits = functional.linear(hidden, part)
+            torch.mm(logits, part)
+
+    products()
+    return median_seconds(products, hidden.device, 5)
 
 
 def head_pass(
@@ -512,44 +529,55 @@ def engine_states(device: torch.device, sizes: Sizes) -> Iterator[Row]:
     if device.type != "cuda":
         yield Row("ZeRO-3 engine: needs a GPU", "skipped")
         return
-    try:
-        import deepspeed
-    except ImportError:
+    if find_spec("deepspeed") is None:
         yield Row("ZeRO-3 engine: DeepSpeed is not installed", "skipped")
         return
-    os.environ.update({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"})
+    with tempfile.TemporaryDirectory() as folder:
+        for phase in ("new", "loaded", "mended"):
+            # DeepSpeed keeps references to the memory of engines, so that each has a process of its own.
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+                yield from process.submit(engine_rows, folder, phase).result()
+
+
+def engine_rows(folder: str, phase: str) -> list[Row]:
+    """Return the rows of one engine.
+
+    ``new`` trains and saves a checkpoint in ``folder``; ``loaded`` loads it as DeepSpeed does, and ``mended`` also
+    drops the host buffers in it, as training does.
+    """
+    import deepspeed
+
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        os.environ["MASTER_PORT"] = str(free.getsockname()[1])
+        port = str(free.getsockname()[1])
+    os.environ.update(
+        {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    )
     deepspeed.init_distributed()
-    with tempfile.TemporaryDirectory() as folder:
+    kept = Path(folder, "moments.pt")
+    if phase == "new":
         engine = trained_engine(deepspeed, steps=1)
         parameters = sum(parameter.ds_numel for parameter in engine.module.parameters())
-        yield Row("ZeRO-3 engine: parameters", f"{parameters:,}")
-        yield from memory_rows(engine, "")
+        rows = [Row("ZeRO-3 engine: parameters", f"{parameters:,}"), *memory_rows(engine, "")]
         engine.save_checkpoint(folder)  # after a reload, as a run saves: the host buffers are in the states
-        expected = [each.cpu() for each in moments_of(engine.basic_optimizer)]
-        engine.destroy()
-        del engine
-        for mended in (False, True):
-            engine = trained_engine(deepspeed, steps=0)
-            engine.load_checkpoint(folder)
-            if mended:
-                drop_offload_buffers(engine.basic_optimizer)
-                loaded = moments_of(engine.basic_optimizer)
-                wrong = sum(not a.cpu().equal(b) for a, b in zip(loaded, expected, strict=True))
-                yield Row("ZeRO-3 engine: moments that the checkpoint changed", wrong, 0)
-            yield from memory_rows(
-                engine, " after a checkpoint" + ("" if mended else ", as DeepSpeed loads it"), mended
-            )
-            engine.destroy()
-            del engine
+        torch.save([each.cpu() for each in moments_of(engine.basic_optimizer)], kept)
+    else:
+        engine = trained_engine(deepspeed, steps=0)
+        engine.load_checkpoint(folder)
+        if phase == "loaded":
+            rows = list(memory_rows(engine, " after a checkpoint, as DeepSpeed loads it", limited=False))
+        else:
+            drop_offload_buffers(engine.basic_optimizer)
+            loaded = [each.cpu() for each in moments_of(engine.basic_optimizer)]
+            wrong = sum(not a.equal(b) for a, b in zip(loaded, torch.load(kept), strict=True))
+            rows = [Row("ZeRO-3 engine: moments that the checkpoint changed", wrong, 0)]
+            rows += memory_rows(engine, " after a checkpoint")
+    torch.distributed.destroy_process_group()
+    return rows
 
 
 def trained_engine(deepspeed: Any, steps: int) -> Any:
     """Return a ZeRO-3 engine in bf16, with gradients in fp32, after updates of a Llama of 0.2B parameters."""
-    gc.collect()
-    torch.cuda.empty_cache()
     torch.manual_seed(0)
     shape = LlamaConfig(
         vocab_size=32_000, hidden_size=1024, intermediate_size=2816, num_hidden_layers=12, num_attention_heads=16,
