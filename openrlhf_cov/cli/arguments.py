@@ -12,6 +12,7 @@ from typing import Any
 from openrlhf_cov.cli.flag_ranges import range_faults
 from openrlhf_cov.config import (
     DryRunConfig,
+    EngineConfig,
     EvaluationConfig,
     ModelConfig,
     PromptConfig,
@@ -37,6 +38,7 @@ GROUPS = {
     "rule-based rewards": RewardConfig,
     "rollouts and dynamic sampling": SamplingConfig,
     "evaluation on benchmarks (--eval.dataset bench:aime24,math500)": EvaluationConfig,
+    "vLLM engines": EngineConfig,
     "waiting and stopping": RunConfig,
     "code of models": ModelConfig,
     "planning without running": DryRunConfig,

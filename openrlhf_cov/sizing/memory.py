@@ -6,6 +6,7 @@ Formulas, constants and what they leave out: docs/sizing.md. Estimates; nothing 
 from dataclasses import dataclass
 
 from openrlhf_cov.sizing.model_shape import ModelShape
+from openrlhf_cov.utils.engine_limits import GPU_LIMITS, EngineLimits
 
 GIB = 2**30
 
@@ -24,8 +25,8 @@ FRAGMENTATION = 0.1
 PROCESS = 1 * GIB
 """Assumed: CUDA context, NCCL and cuBLAS of one process."""
 
-ENGINE_WORKSPACE = 3 * GIB
-"""Assumed: activations and CUDA graphs of vLLM, inside of its share."""
+ENGINE_WORKSPACE = 2 * GIB
+"""Assumed: CUDA graphs of vLLM and workspaces of its kernels, inside of its share, beside activations and logits."""
 
 ENGINE_ASLEEP = 1 * GIB
 """Assumed: what a sleeping engine keeps beside its process, mainly CUDA graphs."""
@@ -33,9 +34,6 @@ ENGINE_ASLEEP = 1 * GIB
 HEAD_BLOCK = 2**25
 HEAD_COLUMNS = 256
 """``BLOCK`` and ``COLUMN_STEP`` of ``models/token_head.py``: logits that are there at once."""
-
-ENGINE_SEQUENCES = 128
-"""vLLM's default of max_num_seqs for engines made as upstream makes them; upstream has no flag for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +179,9 @@ class Engine:
     utilization: float
     gpu_bytes: float
     element: int = 2
-    workspace: float = ENGINE_WORKSPACE
+    limits: EngineLimits = GPU_LIMITS
+    # False on a CPU host, where the share of vLLM is weights and KV cache alone
+    has_workspace: bool = True
 
     @property
     def share(self) -> float:
@@ -194,7 +194,19 @@ class Engine:
 
     def kv_bytes(self, shape: ModelShape) -> float:
         """Bytes of a GPU that are left for the KV cache; below 0 if the weights do not fit."""
-        return self.share - self.weights(shape) - self.workspace
+        return self.share - self.weights(shape) - self.workspace(shape)
+
+    def workspace(self, shape: ModelShape) -> float:
+        """Return the bytes that vLLM keeps free for a step: graphs, and the larger of a layer and the sampler.
+
+        A layer has the activations of ``batched_tokens``, of which tensor parallelism splits those of the MLP. The
+        sampler has the logits of ``sequences`` in the model's type, in fp32, and a second time in fp32.
+        """
+        if not self.has_workspace:
+            return 0.0
+        layer = (3 * shape.intermediate / self.tensor_parallel + 5 * shape.hidden) * self.element
+        logits = (self.element + 8) * shape.vocab
+        return ENGINE_WORKSPACE + max(self.limits.batched_tokens * layer, self.limits.sequences * logits)
 
     def kv_bytes_per_token(self, shape: ModelShape) -> float:
         """Keys and values of one token on one GPU; more GPUs than heads of keys hold copies."""
@@ -207,4 +219,4 @@ class Engine:
 
     def sequences(self, shape: ModelShape, length: int) -> int:
         """Sequences of ``length`` tokens that run at once."""
-        return min(ENGINE_SEQUENCES, self.kv_tokens(shape) // length)
+        return min(self.limits.sequences, self.kv_tokens(shape) // length)

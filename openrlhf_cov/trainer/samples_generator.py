@@ -56,7 +56,7 @@ class CovSamplesGenerator(SamplesGenerator):
     def __init__(self, strategy, prompts_dataloader, eval_dataloader, tokenizer, vllm_engines) -> None:
         super().__init__(strategy, prompts_dataloader, eval_dataloader, tokenizer, vllm_engines)
         self.config = SamplingConfig.from_args(self.args)
-        self.engines = EngineGroup(self.vllm_engines)
+        self.engines = EngineGroup(self.vllm_engines, self.args.vllm_no_progress_timeout)
         self.buffer, self.pass_rate, self.counts = GroupBuffer(), PassRate(), SamplingCounts()
         self.prompts_drawn = self.eval_prompts_drawn = self.batches = self.episode = 0
         self.at_end = self.resumed_at_end = False

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_cov.config import EvaluationConfig, RewardConfig
+from openrlhf_cov.config import EngineConfig, EvaluationConfig, RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan
 from openrlhf_cov.evaluation.records import Response
@@ -41,6 +41,7 @@ def make_args(tmp_path):
             train=SimpleNamespace(seed=7, full_determinism_enable=determinism),
             rollout_seeded=seeded,
             **vars(RewardConfig()),
+            **vars(EngineConfig()),
             **vars(EvaluationConfig(**config)),
         )
 
