@@ -70,12 +70,23 @@ class Sharding:
         second = whole / self.secondary if self.secondary > 1 else 0.0
         return (0.0 if self.weights_on_cpu else whole / self.world) + second
 
+    @property
+    def accumulated(self) -> int:
+        """Bytes of an accumulated gradient: those of ``grad_element``, which DeepSpeed's stage 2 does not heed."""
+        return self.element if self.stage == 2 else self.grad_element or self.element
+
     def gradients(self, shape: ModelShape) -> float:
-        """Accumulated gradients; stages 2 and 3 partition them."""
+        """Return the bytes of accumulated gradients; stages 2 and 3 partition them.
+
+        Stage 1 with gradients in fp32 also holds those of the backward pass, in the type of the weights.
+        """
         if self.optimizer_on_cpu and self.stage >= 2:
             return 0.0
         ranks = self.world if self.stage >= 2 else self.tensor_parallel
-        return self.trained_parameters(shape) * (self.grad_element or self.element) / ranks
+        size = self.accumulated
+        if self.stage == 1 and size != self.element and not self.optimizer_on_cpu:
+            size += self.element
+        return self.trained_parameters(shape) * size / ranks
 
     def optimizer(self, shape: ModelShape) -> float:
         """AdamW in fp32: master weights and two moments; stages 1 to 3 partition them."""
@@ -88,16 +99,26 @@ class Sharding:
         return self.element * min(LIVE_PARAMETERS, shape.parameters) if self.stage == 3 else 0.0
 
     def bucket(self, shape: ModelShape) -> float:
-        """The buffer in which gradients are reduced."""
+        """Return the bytes of the buffer in which gradients are reduced, in the type of the weights.
+
+        Stage 3 casts a rank's part of the buffer where gradients accumulate in another type.
+        """
         size = REDUCE_BUCKET if self.whole_buffers else min(REDUCE_BUCKET, self.trained_parameters(shape))
-        return float(self.element * size) if self.stage >= 1 else 0.0
+        if self.stage == 0:
+            return 0.0
+        casts = self.stage == 3 and self.accumulated != self.element and not self.optimizer_on_cpu
+        return float(self.element * size) + (self.accumulated * size / self.world if casts else 0.0)
 
     def update(self, shape: ModelShape) -> float:
-        """What the optimizer needs while it updates: the gradients of a sub-group, flattened and in fp32."""
+        """Return what the optimizer needs while it updates: the gradients of a sub-group, flattened.
+
+        Gradients that are not in fp32 are there a second time, in fp32.
+        """
         if self.optimizer_on_cpu:
             return 0.0
         part = self.trained_parameters(shape) / (self.world if self.stage >= 1 else self.tensor_parallel)
-        return (4.0 + (self.grad_element or self.element)) * (min(part, SUB_GROUP) if self.stage == 3 else part)
+        size = self.accumulated if self.accumulated == 4 else self.accumulated + 4
+        return float(size) * (min(part, SUB_GROUP) if self.stage == 3 else part)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,8 +35,12 @@ P = 7_615_616_512
         ({"world": 8, "stage": 1}, 2 * P, 2 * P, 12 * P / 8, 0, 1e9, 6 * P / 8),
         ({"world": 8, "stage": 0}, 2 * P, 2 * P, 12 * P, 0, 0, 6 * P),
         # fp32 weights, gradients in fp32
-        ({"world": 8, "stage": 3, "element": 4}, 4 * P / 8, 4 * P / 8, 12 * P / 8, 4e9, 2e9, 8 * P / 8),
-        ({"world": 8, "stage": 3, "grad_element": 4}, 2 * P / 8, 4 * P / 8, 12 * P / 8, 2e9, 1e9, 8 * P / 8),
+        ({"world": 8, "stage": 3, "element": 4}, 4 * P / 8, 4 * P / 8, 12 * P / 8, 4e9, 2e9, 4 * P / 8),
+        # bf16 weights, gradients accumulated in fp32: a rank's part of the bucket is cast, and an update casts nothing
+        ({"world": 8, "stage": 3, "grad_element": 4}, 2 * P / 8, 4 * P / 8, 12 * P / 8, 2e9, 1.25e9, 4 * P / 8),
+        # stage 2 does not heed the type, stage 1 holds the gradients of the backward pass as well
+        ({"world": 8, "stage": 2, "grad_element": 4}, 2 * P, 2 * P / 8, 12 * P / 8, 0, 1e9, 6 * P / 8),
+        ({"world": 8, "stage": 1, "grad_element": 4}, 2 * P, 6 * P, 12 * P / 8, 0, 1e9, 4 * P / 8),
         # the optimizer on the CPU takes the gradients with it
         ({"world": 8, "stage": 3, "optimizer_on_cpu": True}, 2 * P / 8, 0, 0, 2e9, 1e9, 0),
         ({"world": 8, "stage": 1, "optimizer_on_cpu": True}, 2 * P, 2 * P, 0, 0, 1e9, 0),
