@@ -76,7 +76,8 @@ def check_labels(args: SimpleNamespace, names: str, rows: Any, reward: ModuleTyp
     if key is None:
         raise UsageError("--data.label_key is missing: the reward function compares with labels")
     bad = 0
-    columns = sorted({column_of(rows.column_names, key)} | ({"source"} & set(rows.column_names)))
+    label_column = column_of(rows.column_names, key)
+    columns = [column for column in rows.column_names if column in (label_column, "source")]
     for row, record in enumerate(rows.select_columns(columns), start=1):
         try:
             check_label(label_of(record, key, config))

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from openrlhf_cov.cli.program import alone_in, check_folder, check_own, program
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.preparation.inputs import TRAINING_SETS, Keys, Part, Row, check_sources, open_sources
+from openrlhf_cov.preparation.inputs import TRAINING_SETS, DatasetPart, Keys, Row, check_sources, open_sources
 from openrlhf_cov.preparation.output import DROPPED, MANIFEST, TRAIN, write_training_set
 from openrlhf_cov.preparation.overlap import EvaluationSets, read_evaluation_sets
 from openrlhf_cov.preparation.selection import REASONS
@@ -38,7 +38,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new or empty folder, or its own")
     parser.add_argument("--data_dir", type=Path, metavar="DIR", help="folder of the named sets (default: the hub)")
     parser.add_argument(
-        "--split", default=Part.split, help=f"split of folders and ids on the hub (default: {Part.split})"
+        "--split",
+        default=DatasetPart.split,
+        help=f"split of folders and ids on the hub (default: {DatasetPart.split})",
     )
     parser.add_argument(
         "--subset", metavar="NAME", help="configuration of ids on the hub, such as main of openai/gsm8k"
@@ -85,7 +87,7 @@ def prepare(args: argparse.Namespace) -> dict[str, Any]:
         args.data_dir,
         Keys(**{name: keys[f"{name}_key"] for name in KEYS}),
         args.rule,
-        Part(split=args.split, subset=args.subset),
+        DatasetPart(split=args.split, subset=args.subset),
     )
     evaluation = read_evaluation_sets(args.eval_dir, args.eval_ngram) if args.eval_dir else EvaluationSets()
     settings = {"template": args.template, "eval_ngram": args.eval_ngram, "rule": args.rule} | keys

@@ -139,7 +139,7 @@ TRAINING_SETS: dict[str, TrainingSet] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class DatasetPart:
     """The part of a data set on the hub or in a folder that is read."""
 
     split: str = "train"
@@ -148,7 +148,7 @@ class Part:
 
 
 def open_sources(
-    datasets: str, data_dir: Path | None, keys: Keys, rule: str | None = None, part: Part | None = None
+    datasets: str, data_dir: Path | None, keys: Keys, rule: str | None = None, part: DatasetPart | None = None
 ) -> list[Source]:
     """The sources of a comma-separated list of names and files. Raises UsageError for one that is not there, and for
     two that are called the same, by which their rows could not be told apart.
@@ -156,7 +156,7 @@ def open_sources(
     ``rule`` grades the rows of files whose source names no rule; None refuses them. ``part`` of folders and of data
     sets on the hub is read.
     """
-    sources = [_open(name, data_dir, keys, rule, part or Part()) for name in _names(datasets)]
+    sources = [_open(name, data_dir, keys, rule, part or DatasetPart()) for name in _names(datasets)]
     called = [source.name for source in sources]
     for name in called:
         if called.count(name) > 1:
@@ -182,7 +182,7 @@ def _is_place(name: str) -> bool:
     return Path(name).is_file() or (name != "" and Path(name).is_dir())
 
 
-def _open(name: str, data_dir: Path | None, keys: Keys, rule: str | None, part: Part) -> Source:
+def _open(name: str, data_dir: Path | None, keys: Keys, rule: str | None, part: DatasetPart) -> Source:
     known = TRAINING_SETS.get(name)
     if known and data_dir is None:
         return _hub_source(name, known)
@@ -225,7 +225,7 @@ def _file_source(name: str, path: Path, keys: Keys, rule: str | None, known: Tra
     return Source(name=name, place=path.name, count=readers.count_rows(path), read=read)
 
 
-def _dataset_source(name: str, keys: Keys, rule: str | None, part: Part) -> Source:
+def _dataset_source(name: str, keys: Keys, rule: str | None, part: DatasetPart) -> Source:
     """Return a data set of the hub, by its id, or one in a folder."""
     dataset = readers.open_dataset(name, part.subset, part.split)
     place = ", ".join(filter(None, (name, part.subset, f"split {part.split}")))

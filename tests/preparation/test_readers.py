@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.preparation.inputs import Keys, Part, Row, check_sources, open_sources
+from openrlhf_cov.preparation.inputs import DatasetPart, Keys, Row, check_sources, open_sources
 from openrlhf_cov.preparation.readers import is_hub_name
 
 ROWS = [
@@ -143,16 +143,16 @@ def test_a_row_of_parquet_is_refused_by_its_number(tmp_path):
 
 def test_a_split_that_is_not_there_is_refused_with_those_that_are(tmp_path):
     save_splits_to_disk(tmp_path / "own", ROWS)
-    assert refusal(f"{tmp_path}/own", None, Keys(), part=Part(split="dev")) == (
+    assert refusal(f"{tmp_path}/own", None, Keys(), part=DatasetPart(split="dev")) == (
         f"--split dev: {tmp_path}/own has no such split; it has test, train"
     )
-    (source,) = open_sources(f"{tmp_path}/own", None, Keys(), part=Part(split="test"))
+    (source,) = open_sources(f"{tmp_path}/own", None, Keys(), part=DatasetPart(split="test"))
     assert read(source) == EXPECTED[:1]
 
 
 def test_an_id_of_the_hub(hub):
     calls = hub(ROWS)
-    (source,) = open_sources("org/own", None, Keys(), part=Part(split="test", subset="main"))
+    (source,) = open_sources("org/own", None, Keys(), part=DatasetPart(split="test", subset="main"))
     assert read(source) == EXPECTED
     assert calls == [("org/own", "main", "test")]
     assert (source.place, source.count) == ("org/own, main, split test", 3)
