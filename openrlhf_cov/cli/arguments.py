@@ -167,8 +167,8 @@ class CovArgumentParser(Parser):
             return
         fault = "DeepSpeed refuses another type than that of the weights" if stage == 0 else "DeepSpeed ignores it"
         self.error(
-            f"--ds.grad_accum_dtype {accumulated}: {fault} with --ds.zero_stage {stage} and --ds.param_dtype {weights}; "
-            "use --ds.zero_stage 3 (or 1), or drop it"
+            f"--ds.grad_accum_dtype {accumulated}: {fault} with --ds.zero_stage {stage} and --ds.param_dtype {weights}"
+            "; use --ds.zero_stage 3 (or 1), or drop it"
         )
 
     def _name_all_linear(self, args: argparse.Namespace) -> None:

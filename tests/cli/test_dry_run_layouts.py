@@ -43,8 +43,9 @@ SIZING = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text(encoding="
 DOCUMENTED = [block for block in SIZING.split("\n```\n") if block.startswith("cluster: ")]
 """The outputs that docs/sizing.md shows."""
 
-STEP = """--ds.zero_stage 3 --ds.grad_accum_dtype fp32 --actor.gradient_checkpointing_enable --train.dynamic_batch_enable
---data.max_len 10240 --rollout.max_new_tokens 8192 --rollout.batch_size 256 --rollout.n_samples_per_prompt 8 --train.batch_size 256"""
+STEP = """--ds.zero_stage 3 --ds.grad_accum_dtype fp32 --actor.gradient_checkpointing_enable
+--train.dynamic_batch_enable --data.max_len 10240 --rollout.max_new_tokens 8192 --rollout.batch_size 256
+--rollout.n_samples_per_prompt 8 --train.batch_size 256"""
 
 
 @pytest.mark.parametrize(("name", "layout", "nodes", "sums"), LAYOUTS.values(), ids=LAYOUTS)

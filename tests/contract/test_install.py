@@ -73,7 +73,8 @@ imported = changed(before)
 
 originals = {(p, n): getattr(sys.modules[f"openrlhf.{p}"], n) for t in tables for p, ns in t.items() for n in ns}
 args = SimpleNamespace(**vars(RewardConfig()), **vars(CovConfig()), **vars(EngineConfig()),
-                       trust_remote_code=False, data=SimpleNamespace(max_len=64), ds=SimpleNamespace(param_dtype="fp32"),
+                       trust_remote_code=False, data=SimpleNamespace(max_len=64),
+                       ds=SimpleNamespace(param_dtype="fp32"),
                        vllm=SimpleNamespace(sync_backend="nccl"))
 seams.install_driver(args)
 installed, once = changed(before), bindings()
