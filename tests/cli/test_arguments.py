@@ -439,9 +439,9 @@ def test_arguments_of_a_chat_template_that_are_no_object_are_refused(parse_neste
 
 
 @pytest.mark.parametrize(("stage", "fault"), [("0", "DeepSpeed refuses another type"), ("2", "DeepSpeed ignores it")])
-def test_gradients_in_a_type_that_deepspeed_does_not_heed(refused, stage, fault):
+def test_gradients_in_a_type_that_deepspeed_does_not_heed(parse, refused, stage, fault):
     flags = ["--ds.param_dtype", "bf16", "--ds.zero_stage", stage, "--ds.grad_accum_dtype", "fp32"]
-    assert f"--ds.grad_accum_dtype fp32: {fault}" in refused(*flags)
+    assert f"--ds.grad_accum_dtype fp32: {fault}" in refused(parse, *flags)
 
 
 @pytest.mark.parametrize(("weights", "stage"), [("bf16", "3"), ("bf16", "1"), ("fp32", "2"), ("fp32", "0")])

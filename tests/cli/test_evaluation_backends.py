@@ -96,8 +96,8 @@ def plan(tmp_path):
         (("--max_num_seqs", -1), "--max_num_seqs lies between 0 and 1,048,576, got -1"),
         (
             ("--max_num_seqs", 64, "--max_num_batched_tokens", 32),
-            "--max_num_batched_tokens 32 is less than --max_num_seqs 64: each sequence takes one token of a step; raise "
-            "the first or lower the second",
+            "--max_num_batched_tokens 32 is less than --max_num_seqs 64: each sequence takes one token of a step; "
+            "raise the first or lower the second",
         ),
         (("--gpu_memory_utilization", "nan"), "--gpu_memory_utilization is a fraction in (0, 1], got nan"),
     ],
