@@ -250,6 +250,41 @@ class RunConfig(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EngineConfig(Settings):
+    """Settings of the vLLM engines. Raises ValueError, naming the flag, when a value is out of range."""
+
+    vllm_max_num_seqs: int = setting(
+        0,
+        "sequences that an engine generates at once; 0: 1,024 on GPUs, vLLM's own default on CPU hosts",
+        flag="vllm.max_num_seqs",
+    )
+    vllm_max_num_batched_tokens: int = setting(
+        0,
+        "tokens that an engine computes in one step; 0: 8,192 on GPUs, vLLM's own default on CPU hosts",
+        flag="vllm.max_num_batched_tokens",
+    )
+    vllm_no_progress_timeout: float = setting(
+        3600.0,
+        "seconds without any result from the engines, or for one transfer of weights, after which engines that are "
+        "still at work are ended and count as dead; 0: no limit",
+        flag="vllm.no_progress_timeout",
+    )
+
+    def check(self) -> None:
+        for name in ("vllm_max_num_seqs", "vllm_max_num_batched_tokens"):
+            self.require(name, lambda count: 0 <= count <= 1 << 20, "lies between 0 and 1,048,576")
+        self.require(
+            "vllm_no_progress_timeout", lambda seconds: 0.0 <= seconds < math.inf, "is a finite number of at least 0"
+        )
+        seqs, tokens = self.vllm_max_num_seqs, self.vllm_max_num_batched_tokens
+        if seqs and tokens and tokens < seqs:
+            raise ValueError(
+                f"--vllm.max_num_batched_tokens {tokens} is less than --vllm.max_num_seqs {seqs}: each sequence takes "
+                "one token of a step; raise the first or lower the second"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig(Settings):
     """What a model may do on this host."""
 

@@ -28,7 +28,7 @@ from openrlhf_cov.trainer.checkpoints import (
     checkpoint_folder,
     start_afresh_without_checkpoint,
 )
-from openrlhf_cov.trainer.engine_health import dead_engines
+from openrlhf_cov.trainer.engine_health import dead_engines, limited_transfer
 from openrlhf_cov.trainer.experience_maker import CovExperienceMaker
 from openrlhf_cov.trainer.ray.seams import InstalledActor, plain_class
 from openrlhf_cov.trainer.rollouts import (
@@ -315,11 +315,14 @@ class CheckedBroadcast(BasePPOTrainer):
     def broadcast_to_vllm(self) -> None:
         """Upstream's, unless a vLLM engine died: the broadcast would wait for it.
 
-        The step in flight is then finished without (``dead_engines``). Raises RunStopped if there is none.
+        The step in flight is then finished without (``dead_engines``). Raises RunStopped if there is none, and if the
+        engines take longer than ``--vllm.no_progress_timeout``.
         """
         self.dead_engines = dead_engines(self.vllm_engines)
         if not self.dead_engines:
-            super().broadcast_to_vllm()
+            actors = getattr(self.actor_model_group, "_actor_handlers", ())
+            with limited_transfer(self.vllm_engines, actors, self.args.vllm_no_progress_timeout):
+                super().broadcast_to_vllm()
             return
         message = f"vLLM engine {', '.join(map(str, self.dead_engines))} died; look for the cause in its log above"
         if self.restored is not None:
