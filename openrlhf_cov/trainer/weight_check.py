@@ -176,7 +176,7 @@ class WeightCheck:
             self._require_finite(scores, f"vLLM engine {place}", "after")
         verdicts = [change.was_received() for change in changes]
         if False in verdicts:
-            raise RunStopped(self._failure(changes, verdicts))
+            raise self._failure(changes, verdicts)
         size, rounding = rms(changes[0].of_policy), changes[0].rounding
         if None in verdicts:
             self._tell_once(
@@ -202,10 +202,10 @@ class WeightCheck:
         pairs = zip(self._engines, engines_after, strict=True)
         return [Change(before, again, policy_after, *pair, rounding) for pair in pairs]
 
-    def _failure(self, changes: list[Change], verdicts: list[bool | None]) -> str:
+    def _failure(self, changes: list[Change], verdicts: list[bool | None]) -> RunStopped:
         stale = [place for place, verdict in enumerate(verdicts) if verdict is False]
         change = changes[stale[0]]
-        return (
+        return RunStopped(
             f"{self.flag}: vLLM engine {', '.join(map(str, stale))} did not receive the new weights of global step "
             f"{self.step}: the log-probs of {len(change.of_policy)} tokens changed by {rms(change.of_policy):.2g} "
             f"nats under the policy and by {rms(change.of_engine):.2g} under the engine, and differ by "

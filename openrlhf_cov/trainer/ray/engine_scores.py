@@ -31,7 +31,9 @@ def score_texts(engines: list[Any], texts: list[list[int]], asleep: bool) -> lis
         for text in texts:
             outputs = ray.get([engine.generate.remote(text, settings) for engine in engines])
             for kept, output in zip(scores, outputs, strict=True):
-                kept += [found[token].logprob for token, found in zip(text[1:], output.prompt_logprobs[1:], strict=True)]
+                kept += [
+                    found[token].logprob for token, found in zip(text[1:], output.prompt_logprobs[1:], strict=True)
+                ]
         if asleep:
             batch_vllm_engine_call(engines, "sleep")
     except ray.exceptions.RayError as error:
