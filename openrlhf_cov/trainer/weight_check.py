@@ -171,13 +171,17 @@ class WeightCheck:
         engines_after = self.score_engines(self._texts)
         if engines_after is None:
             return
-        changes = self._changes(policy_after, engines_after)
         for place, scores in enumerate(engines_after):
             self._require_finite(scores, f"vLLM engine {place}", "after")
+        # The least difference of all engines: that of an engine with old weights is no rounding.
+        before, again = self._policy
+        rounding = min(rms(scores - before) for scores in self._engines)
+        pairs = zip(self._engines, engines_after, strict=True)
+        changes = [Change(before, again, policy_after, *pair, rounding) for pair in pairs]
         verdicts = [change.was_received() for change in changes]
         if False in verdicts:
             raise self._failure(changes, verdicts)
-        size, rounding = rms(changes[0].of_policy), changes[0].rounding
+        size = rms(changes[0].of_policy)
         if None in verdicts:
             self._tell_once(
                 "too little",
@@ -194,13 +198,6 @@ class WeightCheck:
         )
         self.is_over = not self.repeats
         self._policy = self._engines = None
-
-    def _changes(self, policy_after: Tensor, engines_after: list[Tensor]) -> list[Change]:
-        before, again = self._policy
-        # The least difference of all engines: that of an engine with old weights is no rounding.
-        rounding = min(rms(scores - before) for scores in self._engines)
-        pairs = zip(self._engines, engines_after, strict=True)
-        return [Change(before, again, policy_after, *pair, rounding) for pair in pairs]
 
     def _failure(self, changes: list[Change], verdicts: list[bool | None]) -> RunStopped:
         stale = [place for place, verdict in enumerate(verdicts) if verdict is False]

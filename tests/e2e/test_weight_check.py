@@ -86,8 +86,8 @@ def test_the_check_changes_nothing_in_a_run(run_trainer, task, tmp_path, ray):
     for line in (*off, *first):
         line.pop("time", None)
     assert first == off
-    assert "received the new weights of global step 1" in runs["first"].stderr
-    assert "check_weight_update" not in runs["off"].stderr
+    assert "received the new weights of global step 1" in runs["first"].stdout
+    assert "check_weight_update" not in runs["off"].stdout
     models = [load_file(tmp_path / mode / "model.safetensors") for mode in runs]
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
 
@@ -97,4 +97,4 @@ def test_every_transfer_is_checked_while_engines_generate(run_trainer, task, tmp
     flags += ["--train.check_weight_update", "always", "--ds.param_dtype", "bf16"]
     run = run_trainer(flags, tmp_path / "run", ray)
     assert [line["step"] for line in run.metrics] == [1, 2, 3]
-    assert "--train.check_weight_update always: " in run.stderr
+    assert "--train.check_weight_update always: " in run.stdout

@@ -5,6 +5,7 @@ from typing import Any
 import ray
 import torch
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
+from ray.exceptions import RayError
 from torch import Tensor
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
@@ -36,7 +37,7 @@ def score_texts(engines: list[Any], texts: list[list[int]], asleep: bool) -> lis
                 ]
         if asleep:
             batch_vllm_engine_call(engines, "sleep")
-    except ray.exceptions.RayError as error:
+    except RayError as error:
         if is_death(error):  # the next transfer looks for dead engines and says which
             return None
         raise
