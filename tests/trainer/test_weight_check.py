@@ -243,6 +243,22 @@ def test_an_engine_of_a_failed_resume_is_found_by_the_first_update():
         run.step(stale=(1,))
 
 
+def test_the_difference_of_a_stale_engine_is_not_taken_for_rounding():
+    # As before, and engines do not repeat their bits: only the size of the change shows the old weights.
+    run = Run()
+    run.policy.weights = torch.full((SIZE,), 0.1, dtype=torch.float64)
+    run.engines[0].weights = run.policy.weights.clone()
+    noise = torch.Generator().manual_seed(0)
+
+    def score(texts):
+        exact = (engine(texts) for engine in run.engines)
+        return [each + 1e-6 * torch.randn(len(each), generator=noise) for each in exact]
+
+    run.check.score_engines = score
+    with pytest.raises(RunStopped, match="engine 1 did not receive the new weights of global step 1"):
+        run.step(stale=(1,))
+
+
 def test_a_death_of_an_engine_ends_no_check():
     run = Run()
     run.check.score_engines = lambda texts: None
