@@ -89,10 +89,10 @@ class Change:
     def was_received(self) -> bool | None:
         """Return True if the engine has the new weights, False if not, None if the change is too small to tell."""
         policy, engine = self.of_policy, self.of_engine
-        size = rms(policy)
-        repeat = rms(self.policy_again - self.policy_before)
+        size = size_of(policy)
+        repeat = size_of(self.policy_again - self.policy_before)
         if size > MARGIN * max(self.rounding, repeat, LEAST_ROUNDING):
-            return rms(engine - policy) < LACKING * size
+            return size_of(engine - policy) < LACKING * size
         # Any change of the weights changes the last bits of nearly all log-probs. So equal bits are proof enough
         # where the change itself is lost in rounding, unless the policy's own bits change without new weights.
         changed = int((policy != 0).sum())
@@ -102,9 +102,13 @@ class Change:
         return None
 
 
-def rms(values: Tensor) -> float:
-    """Return the root mean square of values (N,)."""
-    return float(values.square().mean().sqrt())
+def size_of(values: Tensor) -> float:
+    """Return the mean absolute value of values (N,).
+
+    It is not the root mean square, to which one token can contribute more than all others: in a mixture of experts
+    rounding sends a few tokens to other experts.
+    """
+    return float(values.abs().mean())
 
 
 class WeightCheck:
@@ -152,7 +156,7 @@ class WeightCheck:
         self._engines = self.score_engines(self._texts)
         for place, scores in enumerate(self._engines or []):
             self._require_finite(scores, f"vLLM engine {place}", "before")
-            gap = float((scores - self._policy[0]).abs().mean())
+            gap = size_of(scores - self._policy[0])
             if gap > SAME_MODEL:
                 raise RunStopped(
                     f"{self.flag}: vLLM engine {place} does not have the policy's weights: before global step "
@@ -175,13 +179,13 @@ class WeightCheck:
             self._require_finite(scores, f"vLLM engine {place}", "after")
         # The least difference of all engines: that of an engine with old weights is no rounding.
         before, again = self._policy
-        rounding = min(rms(scores - before) for scores in self._engines)
+        rounding = min(size_of(scores - before) for scores in self._engines)
         pairs = zip(self._engines, engines_after, strict=True)
         changes = [Change(before, again, policy_after, *pair, rounding) for pair in pairs]
         verdicts = [change.was_received() for change in changes]
         if False in verdicts:
             raise self._failure(changes, verdicts)
-        size = rms(changes[0].of_policy)
+        size = size_of(changes[0].of_policy)
         if None in verdicts:
             self._tell_once(
                 "too little",
@@ -189,7 +193,7 @@ class WeightCheck:
                 f"rounding of {rounding:.2g} nats between policy and engines; the next transfer is checked as well",
             )
             return
-        lacking = max(rms(change.of_engine - change.of_policy) for change in changes)
+        lacking = max(size_of(change.of_engine - change.of_policy) for change in changes)
         self._tell_once(
             "received",
             f"{self.flag}: {len(changes)} vLLM engine(s) received the new weights of global step {self.step}: the "
@@ -204,9 +208,9 @@ class WeightCheck:
         change = changes[stale[0]]
         return RunStopped(
             f"{self.flag}: vLLM engine {', '.join(map(str, stale))} did not receive the new weights of global step "
-            f"{self.step}: the log-probs of {len(change.of_policy)} tokens changed by {rms(change.of_policy):.2g} "
-            f"nats under the policy and by {rms(change.of_engine):.2g} under the engine, and differ by "
-            f"{rms(change.engine_after - change.policy_after):.2g} now; see docs/troubleshooting.md"
+            f"{self.step}: the log-probs of {len(change.of_policy)} tokens changed by {size_of(change.of_policy):.2g} "
+            f"nats under the policy and by {size_of(change.of_engine):.2g} under the engine, and differ by "
+            f"{size_of(change.engine_after - change.policy_after):.2g} now; see docs/troubleshooting.md"
         )
 
     def _require_finite(self, scores: Tensor, model: str, when: str) -> None:
