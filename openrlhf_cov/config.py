@@ -230,6 +230,14 @@ class RunConfig(Settings):
         choices=("skip", "stop"),
         flag="train.on_nan",
     )
+    check_weight_update: str = setting(
+        "first",
+        "compare log-probs of a few tokens under the policy and under every vLLM engine before and after weights are "
+        "sent, and end the run if an engine kept old weights: first, until that is proved once; always, in every "
+        "step; off",
+        choices=("off", "first", "always"),
+        flag="train.check_weight_update",
+    )
     allow_changed: str = setting(
         "",
         "names of settings, separated by commas, that may differ from those of the checkpoint that --ckpt.load_enable "

@@ -54,6 +54,7 @@ def restart(tmp_path, monkeypatch):
                 ckpt=SimpleNamespace(output_dir=str(tmp_path), path=str(tmp_path / "state"), load_enable=True),
                 critic=SimpleNamespace(model_name_or_path=None),
                 eval=evaluation,
+                train=SimpleNamespace(partial_rollout_enable=False),
                 **({"eval_at_start": False, "vllm_no_progress_timeout": 0.0} | flags),
             ),
             best_eval_metric_key="eval_task_pass1",
@@ -215,3 +216,40 @@ def test_a_transfer_that_fails_in_time_is_no_hang(restart, monkeypatch):
     monkeypatch.setattr(BasePPOTrainer, "broadcast_to_vllm", fail)
     with pytest.raises(ActorDiedError):
         trainer.broadcast_to_vllm()
+
+
+class Check:
+    """Stands in for a ``WeightCheck`` and notes when it is asked."""
+
+    def __init__(self, calls):
+        self.before_transfer = lambda: calls.append("before")
+        self.after_transfer = lambda: calls.append("after")
+
+
+@BOTH
+def test_weights_are_checked_around_their_transfer(restart, kind):
+    trainer = restart([], kind)
+    trainer.weight_check = Check(trainer.calls)
+    trainer.ppo_train(3)
+    trainer.broadcast_to_vllm()
+    assert trainer.calls == locked(kind, "check engines", "before", "broadcast", "after")
+
+
+def test_engines_that_are_paused_for_a_transfer_are_asked_before_and_after(restart, monkeypatch):
+    trainer = restart([], CovTrainingActor)
+    trainer._partial_rollout = trainer.args.train.partial_rollout_enable = True
+    monkeypatch.setattr(ppo_trainer_async, "batch_vllm_engine_call", lambda engines, name: trainer.calls.append(name))
+    trainer.weight_check = Check(trainer.calls)
+    trainer.ppo_train(3)
+    trainer.broadcast_to_vllm()
+    paused = ["acquire", "pause_generation", "check engines", "broadcast", "resume_generation", "release"]
+    assert trainer.calls == ["before", *paused, "after"]
+
+
+@BOTH
+def test_weights_that_did_not_go_out_are_not_checked(restart, kind):
+    trainer = restart([1], kind)
+    trainer.weight_check = Check(trainer.calls)
+    trainer.ppo_train(3)
+    trainer.broadcast_to_vllm()
+    assert trainer.calls == locked(kind, "check engines")
