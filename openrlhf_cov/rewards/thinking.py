@@ -9,8 +9,8 @@ DEFAULT_MARKERS: tuple[str, str] = RewardConfig().thinking_markers
 """The default of ``--thinking_markers``: the opening and the closing marker."""
 REACH = 200
 """Characters on each side of a marker in which quotation marks are looked for."""
-OPENING_QUOTE = re.compile(r"(?<![A-Za-z0-9])(?:[bfru]{0,2})[\"`']", re.IGNORECASE)
-"""A quotation mark that can open a quotation, also one of Python with a prefix; no apostrophe and no sign for inches."""
+OPENING_QUOTE = re.compile(r"(?<![A-Za-z0-9])(?:[\"`']|[bfru]{1,2}\"|[bfru]{1,2}'(?![\s(=+*/,.;:)^-]))", re.IGNORECASE)
+"""A quotation mark that can open a quotation, also with a prefix of Python; no apostrophe, inches or derivative."""
 CLOSING_QUOTE = re.compile(r"[\"`'](?![A-Za-z0-9])")
 """A quotation mark that can close a quotation."""
 START_OF_TURN = re.compile(r"(?:\A|[\n>\]▷]|assistant\s?:)[ \t]{0,8}\Z", re.IGNORECASE)
@@ -52,11 +52,10 @@ def opens_thinking(prompt: str, markers: tuple[str, str] = DEFAULT_MARKERS) -> b
     """
     opening, closing = (_pattern(marker) for marker in markers)
     tail = prompt.rstrip()[-MAX_PREFILL:]
-    found = None
-    for found in opening.finditer(tail):
-        pass
-    if found is None:
+    openings = list(opening.finditer(tail))
+    if not openings:
         return False
+    found = openings[-1]
     behind = tail[found.end() :]
     if not behind:
         return True

@@ -41,6 +41,7 @@ from openrlhf_cov.rewards.thinking import final_part, opens_thinking
         ('<think>He said "x".</think>b "c"', 'b "c"'),
         ("<think>the boys' a</think> the girls' b", " the girls' b"),  # nor is one behind a plural
         ('<think>It is 5" tall</think> and 6" wide', ' and 6" wide'),  # nor is the sign for inches
+        ("<think>so f'(1) = 2</think> and f'(2) = 4", " and f'(2) = 4"),  # nor is that of a derivative
         ('<think>"Maybe</think>The "answer" is b', 'The "answer" is b'),  # one quotation was never closed
         ('<think>a</think>re.sub(r"<think>.*</think>", "", s)', 're.sub(r"<think>.*</think>", "", s)'),
         ('<think>of 5"</think>\n"b"', '\n"b"'),  # a quotation does not go on over lines
