@@ -7,7 +7,8 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -140,6 +141,7 @@ def _csv(path: Path, digest: Digest) -> PlacedRows:
     rows = csv.DictReader(io.StringIO(text, newline=""))
     line = 1
     try:
+        _check_names(path, rows.fieldnames or ())
         for row in rows:
             place = f"{path}, line {line + 1}"
             if None in row:
@@ -153,8 +155,10 @@ def _csv(path: Path, digest: Digest) -> PlacedRows:
 def _parquet(path: Path, digest: Digest) -> PlacedRows:
     _add_content(path, digest)
     number = 0
+    file = _parquet_file(path)
+    _check_names(path, file.schema_arrow.names)
     try:
-        for batch in _parquet_file(path).iter_batches(batch_size=1024):
+        for batch in file.iter_batches(batch_size=1024):
             for row in batch.to_pylist():
                 number += 1
                 yield f"{path}, row {number}", row
@@ -172,6 +176,13 @@ def _arrow(path: Path, digest: Digest) -> PlacedRows:
         raise UsageError(f"{path} cannot be read: {reason_of(error)}") from error
     for number, row in enumerate(dataset, start=1):
         yield f"{path}, row {number}", dict(row)
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    """Raise UsageError for two columns of one name: readers differ in which of them they take."""
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise UsageError(f"{path}: two columns are called {twice!r}; rename one of them")
 
 
 def _parquet_file(path: Path) -> Any:
