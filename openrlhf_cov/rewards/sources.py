@@ -20,7 +20,10 @@ from openrlhf_cov.rewards.thinking import final_part, opens_thinking
 
 CHOICE = re.compile(r"\(?(?P<letter>[A-Za-z])\)?(?P<rest>[.:)]\s?.*)?", re.DOTALL)
 GROUPING = re.compile(r"\\text\s?(?=\{)|[{}]")
-SECOND_LETTER = re.compile(r"(?<![A-Za-z])[A-Z](?:\s?[.:)]|\s?\Z)")
+SECOND_LETTER = re.compile(
+    r"(?<![A-Za-z])[A-Z](?:\s?[.:)]|\s?\Z)|\([a-z]\)|(?<![A-Za-z])(?:or|and|not)\s+\(?[A-Za-z](?![A-Za-z])"
+)
+"""A second option beside that of an answer; a single small letter can be the text of an option."""
 LETTER_ALONE = re.compile(r"(?<![A-Za-z\\])[A-H](?![A-Za-z])")
 
 

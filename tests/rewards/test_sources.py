@@ -182,7 +182,7 @@ def test_a_choice_takes_the_spellings_that_math_takes(answer):
     "answer",
     ["A or B", "B or C", "A, B", "(A)(B)", "A. 3 B. 4", "option B or C", "A is B", "The answer is A or B", "not B",
      "The answer is not B", "Both B", "AB", "BB", "B12", "B = 12", "A. B", "(A) B", r"\text{A} \text{B}", "{A}{B}",
-     "A is wrong, the answer is B"],
+     "A is wrong, the answer is B", "(b) (c)", "B. or c", "b: or c", "(a) and (b)", "b. not (c)"],
 )  # fmt: skip
 def test_an_answer_that_names_several_letters_is_no_choice(answer):
     for label in "ABC":
