@@ -8,7 +8,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, last_boxed, last_gsm8k
+from openrlhf_cov.rewards.maths.extraction import answer_of_solution
+from openrlhf_cov.rewards.thinking import final_part
 from openrlhf_cov.utils.rows import value_at
 
 PROBLEM_KEYS = ("problem", "question", "prompt", "messages")
@@ -81,8 +82,9 @@ def problem_of(value: Any) -> Any:
 def answer_of(value: Any, key: str, rule: str) -> Any:
     """Return the final answer that a value gives; "" where the value is null or gives none.
 
-    A text that ends with ``#### x`` gives x, and one with a box gives the content of its last box. A solution without
-    both gives an answer only if it is a single word, such as a number.
+    A text that ends with ``#### x`` gives x, and one with a box gives the content of its last box. Thinking between
+    ``<think>`` and ``</think>`` holds no answer. A solution without a box and ``####`` gives an answer only if it is a
+    single word, such as a number.
 
     Args:
         value: What the row has: a text, a number, null or a list of messages.
@@ -97,11 +99,12 @@ def answer_of(value: Any, key: str, rule: str) -> Any:
         return ""
     if not isinstance(value, str) or rule == "code":
         return value
-    if GSM8K_MARK in value:
-        return last_gsm8k(value)
-    boxed = last_boxed(value)
-    if boxed is not None:
-        return boxed
+    final = final_part(value)
+    answer = answer_of_solution(final)
+    if answer is not None:
+        return answer
+    if final != value:  # thinking, and no answer behind it in one of these forms
+        return final.strip() if len(final.split()) == 1 else ""
     return "" if is_solution and len(value.split()) > 1 else value
 
 

@@ -10,7 +10,7 @@ from openrlhf_cov.rewards import addition
 from openrlhf_cov.rewards.code.rule import check_code_ready, grade_code
 from openrlhf_cov.rewards.code.tests import parse_tests
 from openrlhf_cov.rewards.grades import Grade
-from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, extract_answer, last_gsm8k
+from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, answer_of_solution, extract_answer
 from openrlhf_cov.rewards.maths.grading import MAX_ANSWER, bare_answer, grade, with_second_opinion
 from openrlhf_cov.rewards.maths.normalization import clean
 from openrlhf_cov.rewards.maths.numerals import numbers_equal, parse_number
@@ -178,8 +178,8 @@ def published_grade(strict: Grade, label: Any, config: RewardConfig) -> Grade:
 
 
 def gold_answer(label: str) -> str:
-    """Return the answer in a label: what follows ``####`` in a solution of GSM8K, otherwise the label itself."""
-    return last_gsm8k(label) or "" if GSM8K_MARK in label else label
+    """Return the answer in a label: that of a solution with ``####``, as in GSM8K, otherwise the label itself."""
+    return answer_of_solution(label) or "" if GSM8K_MARK in label else label
 
 
 def _gsm8k_gold(label: str) -> str:

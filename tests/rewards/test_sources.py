@@ -189,6 +189,21 @@ def test_an_answer_that_names_several_letters_is_no_choice(answer):
         assert not grade_label(f"\\boxed{{{answer}}}", {"answer": label, "source": "choice"}, ROW).correct
 
 
+@pytest.mark.parametrize(
+    "label",
+    ["so\n#### 5", "#### Step 1\nHm.\n#### Step 2\nSo \\boxed{5}.", "#### Step 1\nSo \\boxed{5}.", "so \\boxed{5}."],
+)
+def test_a_label_that_is_a_solution_is_its_answer(label):
+    check_label({"answer": label, "source": "math"}, ROW)
+    assert grade_label(r"\boxed{5}", {"answer": label, "source": "math"}, ROW).correct
+    assert not grade_label(r"\boxed{\text{Step 2}}", {"answer": label, "source": "math"}, ROW).correct
+
+
+def test_a_label_of_headings_without_an_answer_is_refused():
+    with pytest.raises(ValueError, match="does not even equal itself"):
+        check_label({"answer": "#### Step 1\nIt is five.", "source": "math"}, ROW)
+
+
 ALL_RULES = [("math", "13", "14"), ("gsm8k", "13", "14"), ("choice", "B", "C")]
 
 

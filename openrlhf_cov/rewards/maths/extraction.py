@@ -130,6 +130,19 @@ def last_gsm8k(text: str) -> str | None:
     return _first_content(rest) if mark else None
 
 
+def answer_of_solution(text: str) -> str | None:
+    """Return the answer with which a written solution ends; None if it ends with none.
+
+    The answer is the content of the last box, or what follows ``####`` to the end of the text. Four signs before
+    other text are a heading of Markdown.
+    """
+    _, mark, rest = text.rpartition(GSM8K_MARK)
+    body = rest.strip()
+    if mark and last_boxed(body) is None and _content_end(body) >= len(body):
+        return _first_content(body)
+    return last_boxed(text)
+
+
 def last_answer_line(text: str) -> str | None:
     r"""The first content after the last "Answer:" or "the answer is"; a ``\boxed{}`` there gives its content."""
     end = None
