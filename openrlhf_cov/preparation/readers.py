@@ -138,7 +138,7 @@ def _csv(path: Path, digest: Digest) -> PlacedRows:
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: byte {error.start + 1} is not UTF-8; save the file as UTF-8") from error
     csv.field_size_limit(2**31 - 1)  # the default of 128 KiB is too small for tests of programs
-    rows = csv.DictReader(io.StringIO(text, newline=""))
+    rows = csv.DictReader(io.StringIO(text, newline=""), strict=True)  # else an open quote takes all lines behind it
     line = 1
     try:
         _check_names(path, rows.fieldnames or ())
@@ -149,7 +149,7 @@ def _csv(path: Path, digest: Digest) -> PlacedRows:
             yield place, row
             line = rows.line_num
     except csv.Error as error:
-        raise UsageError(f"{path}, line {rows.line_num}: {error}") from error
+        raise UsageError(f"{path}, line {line + 1}: {error}; check the quotation marks of the row") from error
 
 
 def _parquet(path: Path, digest: Digest) -> PlacedRows:
@@ -180,7 +180,7 @@ def _arrow(path: Path, digest: Digest) -> PlacedRows:
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
     """Raise UsageError for two columns of one name: readers differ in which of them they take."""
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    twice = next((name for name, count in Counter(names).items() if name and count > 1), None)
     if twice is not None:
         raise UsageError(f"{path}: two columns are called {twice!r}; rename one of them")
 

@@ -1,4 +1,5 @@
 import hashlib
+import json
 
 import pytest
 
@@ -44,6 +45,12 @@ PUBLISHED = {
         "How many?",
         "5",
     ),
+    "messages written as JSON": (
+        {"messages": json.dumps([USER, said(r"So it is \boxed{5}.")])},
+        "How many?",
+        "5",
+    ),
+    "a problem about lists": ({"problem": "[{1}] has how many?", "answer": "1"}, "[{1}] has how many?", "1"),
     "verl": (verl("How many?", "34"), "How many?", "34"),
     "verl, a number": (verl("How many?", 34), "How many?", "34"),
     "verl, GSM8K": (
