@@ -44,7 +44,7 @@ class StepBoundaries:
             )
 
     def shuffle_next_epoch(self, number: int) -> None:
-        """Put the samples into another order if micro-batch ``number`` is the last one of an epoch of dynamic batches.
+        """Reorder the samples if micro-batch ``number`` is the last one of an epoch of dynamic batches.
 
         Upstream shuffles static batches anew in every epoch of a rollout, but trains on the same dynamic batches again.
         Call this at the end of each ``training_step``, when the data loader has nothing left to read.

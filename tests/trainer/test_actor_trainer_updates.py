@@ -1,6 +1,7 @@
 """All updates of a global step, by upstream's own ``ppo_train`` and replay buffer: a policy of 6 numbers learns."""
 
 import math
+from itertools import chain
 from types import SimpleNamespace
 
 import pytest
@@ -221,10 +222,10 @@ def test_every_epoch_has_its_own_dynamic_updates(batch_size, count):
     updates = updates_of_epochs(3, batch_size)
     epochs = [updates[first : first + count] for first in (0, count, 2 * count)]
     assert len(updates) == 3 * count
-    trained = sorted(sum(epochs[0], []))
+    trained = sorted(chain.from_iterable(epochs[0]))
     assert len(trained) == batch_size * count
     for epoch in epochs:
-        assert sorted(sum(epoch, [])) == trained  # each sample once, and the same ones
+        assert sorted(chain.from_iterable(epoch)) == trained  # each sample once, and the same ones
         assert [len(update) for update in epoch] == [batch_size] * count
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
     assert updates_of_epochs(3, batch_size) == updates
