@@ -46,7 +46,7 @@ class StepBoundaries:
     def shuffle_next_epoch(self, number: int) -> None:
         """Reorder the samples if micro-batch ``number`` is the last one of an epoch of dynamic batches.
 
-        Upstream shuffles static batches anew in every epoch of a rollout, but trains on the same dynamic batches again.
+        Upstream shuffles static batches anew in every epoch of a rollout, but repeats the updates of dynamic batches.
         Call this at the end of each ``training_step``, when the data loader has nothing left to read.
 
         All ranks move their samples in the same way. A rank holds the samples of an update from the longest to the
