@@ -15,7 +15,8 @@ from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.covariance import TokenMeans, select_largest, token_covariance
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.ranking import NOT_A_CANDIDATE, fixed_point_sum, lottery_scores, value_scores
-from openrlhf_cov.utils.ordering import ceil_share, quota
+from openrlhf_cov.utils.ordering import quota
+from openrlhf_cov.utils.shares import ceil_share
 
 BINS = 2**16
 PARTS = 2.0**36

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from openrlhf_cov.utils.ordering import ceil_share
+from openrlhf_cov.utils.shares import ceil_share
 
 WINDOW = 4
 """Rounds over which the pass rate is taken."""

@@ -10,12 +10,10 @@ from peft import PeftModel
 
 from openrlhf_cov.trainer.checkpoints import tag_to_restore
 from openrlhf_cov.trainer.lora_weights import merged_state_dict
+from openrlhf_cov.trainer.offload_buffers import drop_offload_buffers
 
 ADAPTER = "adapter"
 """Folder of an exported model that holds its LoRA adapters."""
-
-# The end of the names that DeepSpeed gives to host buffers in an optimizer's state (_make_offload_state_key).
-OFFLOAD_SUFFIX = "_offload_buffer"
 
 
 class CovStrategy(DeepspeedStrategy):
@@ -48,18 +46,6 @@ class CovStrategy(DeepspeedStrategy):
             peft_model.get_base_model().save_pretrained(output_dir, state_dict=state, **kwargs)
             tokenizer.save_pretrained(output_dir)
         super().save_model(model, tokenizer, str(Path(output_dir) / ADAPTER), **kwargs)
-
-
-def drop_offload_buffers(optimizer: torch.optim.Optimizer) -> None:
-    """Remove DeepSpeed's host buffers of offloaded moments from the state of an optimizer that was just loaded.
-
-    DeepSpeed's ``offload_adam_states`` keeps the buffer of ``exp_avg`` as ``exp_avg_offload_buffer`` in that state,
-    so that a checkpoint contains it, and ``load_state_dict`` moves all of it to the device of the parameter. DeepSpeed
-    would then offload the moments into buffers on the GPU. Without the keys it allocates buffers on the host.
-    """
-    for state in optimizer.state.values():
-        for name in [name for name in state if isinstance(name, str) and name.endswith(OFFLOAD_SUFFIX)]:
-            del state[name]
 
 
 def convert_to_torch_dtype(param_dtype: str) -> torch.dtype:

@@ -7,7 +7,7 @@ import torch
 from deepspeed.runtime.zero.offload_states import _make_offload_state_key, offload_adam_states, reload_adam_states
 from torch import nn
 
-from openrlhf_cov.trainer.strategy import OFFLOAD_SUFFIX, drop_offload_buffers
+from openrlhf_cov.trainer.offload_buffers import OFFLOAD_SUFFIX, drop_offload_buffers
 
 MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 

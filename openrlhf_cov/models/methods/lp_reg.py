@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from openrlhf_cov.models.control import Control
 from openrlhf_cov.models.method import Method, Plan, TokenBatch
 from openrlhf_cov.settings import Scheduled, Settings, setting
-from openrlhf_cov.utils.ordering import floor_share
+from openrlhf_cov.utils.shares import floor_share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

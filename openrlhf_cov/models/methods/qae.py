@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.models.method import Groups, Method
 from openrlhf_cov.settings import Settings, setting
-from openrlhf_cov.utils.ordering import ceil_share
+from openrlhf_cov.utils.shares import ceil_share
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from openrlhf_cov.models.method import Method, Plan
 from openrlhf_cov.settings import Settings, setting
 
@@ -63,11 +61,10 @@ def plan(settings: SteerSettings, window: Window) -> list[Plan]:
     largest = window.maximum(omegas)
     if settings.steer_form == "linear":
         smallest = -window.maximum([-omega for omega in omegas])
-        # The floor of the spread keeps the division finite where all changes are equal.
-        spread = (largest - smallest).clamp(min=torch.finfo(largest.dtype).tiny)
-        heights = [(o - smallest) / spread for o in omegas]
         # Equal changes weigh the middle of the range, as in the released code.
-        heights = [torch.where(largest > smallest, height, 0.5) for height in heights]
+        equal = largest == smallest
+        spread = (largest - smallest).masked_fill(equal, 1.0)
+        heights = [((omega - smallest) / spread).masked_fill(equal, 0.5) for omega in omegas]
         weights = [settings.steer_max - height * (settings.steer_max - settings.steer_min) for height in heights]
     else:
         weights = [(math.log(settings.steer_min) * o / largest.clamp(min=FLOOR)).exp() for o in omegas]
