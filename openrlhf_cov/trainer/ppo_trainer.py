@@ -143,7 +143,6 @@ class StepLogging(InstalledActor):
         Raises RunStopped if policy, critic and this process do not continue from the same checkpoint.
         """
         self._check_restored()
-        load_enable = self.args.ckpt.load_enable
         start_afresh_without_checkpoint(self.args)
         states = super().init_checkpoint_states()
         self.kl_ctl.value = states.get(KL_COEF, self.kl_ctl.value)
@@ -153,8 +152,9 @@ class StepLogging(InstalledActor):
             states["episode"] = states["total_consumed_prompts"] = 0
         self.restored = {name: states[name] for name in CLIENT_STATES}
         folder = Path(self.args.ckpt.output_dir)
-        # With --ckpt.load_enable the evaluation at step 0 of an earlier attempt stays, and is not made again.
-        resumed_step = states["global_step"] or (0 if load_enable else -1)
+        # A fresh start keeps no line of an earlier attempt, nor its evaluation at step 0: without a checkpoint nothing
+        # tells whether that attempt had this model and these settings.
+        resumed_step = states["global_step"] or -1
         self.metrics_log = MetricsLog(folder / METRICS_FILE, resumed_step)
         self.eval_log = MetricsLog(folder / EVAL_FILE, resumed_step)
         return states

@@ -144,9 +144,24 @@ class CovSamplesGenerator(SamplesGenerator):
         size, waiting = self.args.rollout.n_samples_per_prompt, state.get("samples", [])  # of earlier versions
         for first in range(0, len(waiting), size):
             self.buffer.groups.append(Group(waiting[first : first + size], scores=[], tokens=0, batch=self.batches))
+        self._leave_out_groups_of_another_size()
         self.resumed_at_end = state["at_end"]
         if self.prompts_drawn >= len(self.prompts_dataloader) * self.args.train.num_episodes:
             self._dataloader_iter = iter(())  # the loader, whose pass has ended, would begin another one
+
+    def _leave_out_groups_of_another_size(self) -> None:
+        """Drop waiting groups if ``--rollout.n_samples_per_prompt`` has changed (``--ckpt.allow_changed``).
+
+        The advantages of a group are computed from n consecutive samples, so such a group would be mixed with another.
+        """
+        size = self.args.rollout.n_samples_per_prompt
+        fitting = [group for group in self.buffer.groups if len(group.samples) == size]
+        if left_out := len(self.buffer) - len(fitting):
+            logger.warning(
+                f"rollouts: {left_out} groups that waited are left out; they do not have "
+                f"--rollout.n_samples_per_prompt {size} samples"
+            )
+        self.buffer.groups = fitting
 
     def restart(self, state: dict[str, Any]) -> None:
         """Begin with the first prompt of data that is not that of ``state_dict``; only the count of rollouts stays."""

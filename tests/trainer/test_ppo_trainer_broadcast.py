@@ -154,12 +154,16 @@ def test_a_fresh_start_evaluates_its_policy_where_a_flag_asks_for_it(restart, tm
     assert (line["step"], line["eval_task_pass1"]) == (0, 0.75)
 
 
-def test_a_start_that_is_repeated_does_not_evaluate_again(restart, tmp_path):
+def test_a_start_that_is_repeated_evaluates_again(restart, tmp_path):
+    # the former attempt left no checkpoint, so nothing tells whether it had the same model and settings
     (tmp_path / "eval.jsonl").write_text('{"step": 0, "eval_task_pass1": 0.25}\n')
     trainer = restart([], states=FRESH, eval_at_start=True)
     trainer.restore_best_checkpoint_state(FRESH)
-    assert trainer.calls == [best(0.25, step=0)]
-    assert len(read_metrics(tmp_path / "eval.jsonl")) == 1
+    assert trainer.calls[1:] == [best(0.75, step=0)]
+    (line,) = read_metrics(tmp_path / "eval.jsonl")
+    assert line["eval_task_pass1"] == 0.75
+    (former,) = read_metrics(tmp_path / "eval.jsonl.bak")
+    assert former["eval_task_pass1"] == 0.25
 
 
 @pytest.mark.parametrize(("states", "at_start"), [(FRESH, False), (STATES, True)])
