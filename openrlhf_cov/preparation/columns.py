@@ -4,7 +4,6 @@ The forms are ``problem`` or ``question`` with ``answer``, ``solution`` with a b
 chat, and verl's ``prompt``, a list of messages, with ``reward_model.ground_truth``.
 """
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 from openrlhf_cov.rewards.maths.extraction import answer_of_solution
 from openrlhf_cov.rewards.thinking import final_part
+from openrlhf_cov.utils.json_lines import parse_json
 from openrlhf_cov.utils.rows import value_at
 
 PROBLEM_KEYS = ("problem", "question", "prompt", "messages")
@@ -71,8 +71,8 @@ def messages_of(value: Any) -> Any:
     if not isinstance(value, str) or not WRITTEN_MESSAGES.match(value):
         return value
     try:
-        messages = json.loads(value)
-    except (ValueError, RecursionError):
+        messages = parse_json(value.encode("utf-8", "surrogatepass"))
+    except ValueError:
         messages = None
     if not _is_chat(messages):
         raise ValueError("it is a list of messages written as a text that is no JSON; write it as JSON")

@@ -25,6 +25,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import records, samples, summary, tables
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
 from openrlhf_cov.evaluation.data import load_problems
+from openrlhf_cov.preparation.columns import problem_of
 from openrlhf_cov.preparation.inputs import Keys, open_sources
 from openrlhf_cov.preparation.overlap import read_evaluation_sets
 from openrlhf_cov.report.tokens import clean, passages, read_tokens
@@ -233,6 +234,13 @@ def read_event_files(tmp_path, line):
     read_events(tmp_path)
 
 
+def read_written_messages(tmp_path, line):
+    try:
+        problem_of("[" + line.decode("utf-8", "surrogateescape") + "]")
+    except ValueError as refusal:
+        raise UsageError(str(refusal)) from refusal
+
+
 def read_a_token(tmp_path, line):
     (tmp_path / "token").write_bytes(line)
     serve_reward.read_token(tmp_path / "token")
@@ -257,6 +265,11 @@ READERS = {
     ),
     "file of a benchmark": (PROBLEM, "evaluation/data.py", read_problem_file),
     "file to prepare": (PROBLEM, "preparation/readers.py", read_sources),
+    "messages in a text": (
+        {"role": "user", "content": "1 + 1?"},
+        "preparation/columns.py",
+        read_written_messages,
+    ),
     "evaluation set": (PROBLEM, "preparation/overlap.py", read_evaluation_files),
     "cov_tokens": (TOKEN, "report/tokens.py", read_dumped_tokens),
     "grade": ({"response": "2", "answer": "2", "source": "math"}, "cli/grade.py", grade_a_file),

@@ -108,6 +108,7 @@ SEAMS = {
         "CriticModelActor.save_checkpoint": "self tag metric_value metric_key",
     },
     "trainer/ray/vllm_engine.py": {
+        "batch_vllm_engine_call": "engines method_name *args **kwargs",
         "RolloutRayActor": None,
         "RolloutRayActor.generate_responses": "self prompt label sampling_params max_length hf_tokenizer num_samples "
         "images",
