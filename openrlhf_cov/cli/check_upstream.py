@@ -11,6 +11,7 @@ from typing import Any
 
 from openrlhf_cov.sizing.prose import counted
 from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.trainer.flags.upstream import DEEPSPEED
 
 
 def upstream_faults(args: SimpleNamespace) -> Iterator[str]:
@@ -31,10 +32,22 @@ def upstream_faults(args: SimpleNamespace) -> Iterator[str]:
     yield from _reward_faults(args)
 
 
+LORA_DEFAULTS = {flag.name: flag.default for flag in DEEPSPEED if flag.name.startswith("ds.lora.")}
+"""Flag of LoRA -> value without it."""
+
+
 def _lora_faults(args: SimpleNamespace) -> Iterator[str]:
     """Only our sender over gloo merges adapters; upstream's sends the names that PEFT gives, which vLLM refuses."""
     rank = args.ds.lora.rank
     if not rank:
+        for flag, default in LORA_DEFAULTS.items():
+            value = getattr(args.ds.lora, flag.removeprefix("ds.lora."))
+            if value != default:
+                shown = " ".join(value) if isinstance(value, list) else value
+                yield (
+                    f"--{flag} {shown} has no effect without --ds.lora.rank: all weights would be trained; add "
+                    "--ds.lora.rank, or drop it"
+                )
         return
     if args.vllm.sync_backend != "gloo":
         yield (

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,9 +77,10 @@ def local_ray(num_gpus: int, num_cpus: int, log: Path) -> Iterator[RayAddress]:
     """
     log.unlink(missing_ok=True)
     for attempt in range(1, ATTEMPTS + 1):
+        before = log.stat().st_size if log.exists() else 0  # what an earlier head wrote says nothing of this one
         with _head(num_gpus, num_cpus, log) as (process, address):
             try:
-                _wait_until_up(process, address, log)
+                _wait_until_up(process, address, log, before)
             except EndedAtStart:
                 if attempt == ATTEMPTS:
                     raise
@@ -152,8 +154,14 @@ def stop(process: subprocess.Popen) -> None:
     process.wait()
 
 
-def _wait_until_up(head: subprocess.Popen, address: RayAddress, log: Path) -> None:
+def _wait_until_up(head: subprocess.Popen, address: RayAddress, log: Path, before: int = 0) -> None:
     """Wait until the head can be used: the dashboard answers, the head watches its processes, a client connected.
+
+    Args:
+        head: The process of the head.
+        address: Where it answers.
+        log: The file with its output.
+        before: Bytes of ``log`` that earlier heads wrote.
 
     Raises:
         EndedAtStart: The head ended.
@@ -166,7 +174,7 @@ def _wait_until_up(head: subprocess.Popen, address: RayAddress, log: Path) -> No
         _check_runs(head, log)
         if (
             _answers(request)
-            and WATCHING in log.read_text(errors="replace")
+            and WATCHING.encode() in log.read_bytes()[before:]
             and _client_connects(head, address, deadline)
         ):
             # A process of the head may have died while the client connected: the head has seen it by then.
@@ -205,5 +213,5 @@ def _answers(request: urllib.request.Request) -> bool:
     try:
         with urllib.request.urlopen(request, timeout=5):
             return True
-    except (urllib.error.URLError, TimeoutError, ConnectionError):
-        return False
+    except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError):
+        return False  # HTTPException: a dying dashboard, or another program on its port, does not speak HTTP

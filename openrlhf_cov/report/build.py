@@ -379,7 +379,7 @@ def _notes(runs: Sequence[Run], options: Options) -> list[str]:
         if usable_bound(points, bound) != bound:
             highest = f"{options.metric} reaches {points.reward.max():.3g}"
             notes.append(f"{run.name}: {highest}, above --reward_max {bound:g}, which is not used for this run")
-    unknown = [run.name for run in runs if not run.settings]
+    unknown = [run.name for run in runs if not (run.settings or run.resolved)]
     if unknown:
         notes.append(f"{', '.join(unknown)}: {UNKNOWN_FLAGS}")
     kept = [run.name for run in runs if keeps_groups(run.training)]

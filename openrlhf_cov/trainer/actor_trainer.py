@@ -102,6 +102,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         skipped_before, updates_before = self.bad_updates.total, self.actor.model.global_steps
         self.diagnostics.start(samples, self.device)
         self.policy_moved, self.norms = False, ()
+        self.epoch = 0
         self.replay_buffer.steps_of, self.replay_buffer.dealt = self.plan_each_step, self.deal_by_prompt
         status = super().ppo_train(kl_ctl)
         updates = self.actor.model.global_steps - updates_before
@@ -159,6 +160,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
             self.norms = [*self.norms, status["metrics"]["actor_grad_norm"]]
             self.bad_updates.check(self.global_step, experience)
         self.diagnostics.observe(sample_ids(experience.info), self.actor_loss_fn.record)
+        self.shuffle_next_epoch(step)
         return status
 
     def _plans_while_training(self, window: list[Experience]) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.trainer.rank_batches import shuffled
 
 logger = init_logger(__name__)
 
@@ -17,6 +18,11 @@ class StepBoundaries:
     upstream tells DeepSpeed that every micro-batch is a whole step, and DeepSpeed then keeps the gradient of the last
     one only; it is told the truth here.
     """
+
+    max_epochs = 1
+    """Upstream's trainers set it to ``--train.max_epochs``."""
+    epoch = 0
+    """Epochs over the replay buffer that this global step has completed; ``ppo_train`` starts it at 0."""
 
     def ends_step(self, number: int) -> bool:
         """True if micro-batch ``number`` of an epoch is the last one of its optimizer step."""
@@ -36,6 +42,26 @@ class StepBoundaries:
                 f"against --train.batch_size {self.args.train.batch_size}: an earlier rollout was no whole number of "
                 "updates"
             )
+
+    def shuffle_next_epoch(self, number: int) -> None:
+        """Reorder the samples if micro-batch ``number`` is the last one of an epoch of dynamic batches.
+
+        Upstream shuffles static batches anew in every epoch of a rollout, but repeats the updates of dynamic batches.
+        Call this at the end of each ``training_step``, when the data loader has nothing left to read.
+
+        All ranks move their samples in the same way. A rank holds the samples of an update from the longest to the
+        shortest, so the samples at one place have similar lengths on all ranks, and the ranks stay balanced.
+        """
+        buffer = self.replay_buffer
+        if not self.args.train.dynamic_batch_enable or number + 1 < len(buffer.dynamic_optimizer_step):
+            return
+        self.epoch += 1
+        if self.epoch >= self.max_epochs:
+            return
+        count = sum(map(len, buffer.dynamic_indices))  # samples that make no whole update stay at the end
+        order = shuffled(count, self.args.train.seed, self.global_step, self.epoch)
+        buffer.items[:count] = [buffer.items[place] for place in order]
+        buffer.setup_dynamic_batch(self.strategy)
 
     def check_whole_steps(self) -> None:
         """Every sample of the replay buffer belongs to an optimizer step, or a warning says how many do not.

@@ -53,9 +53,10 @@ def balanced_in_parts(experiences: list[Experience], args: SimpleNamespace) -> l
     ]
 
 
-def shuffled(count: int, seed: int, global_step: int) -> list[int]:
-    """Return a permutation of ``range(count)`` that depends on the seed of the run and the global step alone."""
-    generator = torch.Generator().manual_seed(seed_of("dynamic batches", seed, global_step))
+def shuffled(count: int, seed: int, global_step: int, epoch: int = 0) -> list[int]:
+    """Return a permutation of ``range(count)`` that depends on the seed of the run, the global step and the epoch."""
+    numbers = (seed, global_step, epoch) if epoch else (seed, global_step)
+    generator = torch.Generator().manual_seed(seed_of("dynamic batches", *numbers))
     return torch.randperm(count, generator=generator).tolist()
 
 

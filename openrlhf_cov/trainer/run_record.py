@@ -37,13 +37,14 @@ FREE = (
     *("ds.attn_implementation", "ds.experts_implementation", "ds.use_liger_kernel"),
     *("reward_workers", "reward_timeout", "reward_max_error_frac", "code_sandbox"),
     # Evaluation, planning, and what ends a run.
-    *("eval.*", "dry_run*", "train.on_nan", "critic.save_value_network"),
+    *("eval.*", "dry_run*", "train.on_nan", "train.check_weight_update", "critic.save_value_network"),
 )
 
-# Files that are larger than this are read in samples: their size and BLOCKS blocks, evenly spaced.
+# Files that are larger than READ_WHOLE are read in samples: their size, and one block of BLOCK bytes in every STRIDE.
+# A matrix that is larger than STRIDE bytes cannot change unseen, and 15 GB of weights take 240 MB of reading.
 READ_WHOLE = 64 * 2**20
-BLOCK = 2**20
-BLOCKS = 32
+STRIDE = 4 * 2**20
+BLOCK = 64 * 2**10
 
 MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.bin")
 TOKENIZER_FILES = (
@@ -67,14 +68,14 @@ def record_of(args: SimpleNamespace, rows: Any) -> dict[str, Any]:
     actor = args.actor.model_name_or_path
     record["model"] = digest_of_files(actor, MODEL_FILES)
     record["tokenizer"] = digest_of_files(actor, TOKENIZER_FILES)
-    if args.critic.model_name_or_path:
-        record["critic_model"] = digest_of_files(args.critic.model_name_or_path, MODEL_FILES)
-    if args.reward.remote_url:
-        record["reward_function"] = [digest_of_source(url) for url in args.reward.remote_url]
-    else:
-        record["reward_model"] = digest_of_files(args.reward.model_name_or_path, MODEL_FILES)
-    if args.train.agent_func_path:
-        record["agent_function"] = digest_of_source(args.train.agent_func_path)
+    # Every name is always there, None where a run has no such thing: changed_names passes over a name that is missing,
+    # and would not see that a reward function took the place of a reward model.
+    urls = args.reward.remote_url or []
+    agent = args.train.agent_func_path
+    record["critic_model"] = digest_of_files(args.critic.model_name_or_path, MODEL_FILES)
+    record["reward_function"] = [digest_of_source(url) for url in urls] or None
+    record["reward_model"] = None if urls else digest_of_files(args.reward.model_name_or_path, MODEL_FILES)
+    record["agent_function"] = digest_of_source(agent) if agent else None
     record |= {name: value for name, value in flags_of(args) if not is_free(name, args)}
     return {name: _as_json(value) for name, value in record.items()}
 
@@ -176,11 +177,11 @@ def _blocks(path: Path) -> Iterator[bytes]:
     size = path.stat().st_size
     with path.open("rb") as file:
         if size <= READ_WHOLE:
-            while block := file.read(BLOCK):
+            while block := file.read(STRIDE):
                 yield block
             return
-        for number in range(BLOCKS):
-            file.seek((size - BLOCK) * number // (BLOCKS - 1))
+        for place in [*range(0, size - BLOCK, STRIDE), size - BLOCK]:
+            file.seek(place)
             yield file.read(BLOCK)
 
 

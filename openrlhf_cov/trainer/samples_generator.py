@@ -8,7 +8,6 @@ from typing import Any
 import ray
 import torch
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
-from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.config import SamplingConfig
@@ -25,6 +24,7 @@ from openrlhf_cov.trainer.dynamic_sampling import (
     keep_group,
     sampling_metrics,
 )
+from openrlhf_cov.trainer.engine_health import end_unanswered
 from openrlhf_cov.trainer.generation import EngineGroup, Prompt, SeededEngine, generate_groups, in_order, sample_seeds
 from openrlhf_cov.trainer.rollouts import check_reward_errors, failed_rewards, scores_of
 
@@ -56,7 +56,7 @@ class CovSamplesGenerator(SamplesGenerator):
     def __init__(self, strategy, prompts_dataloader, eval_dataloader, tokenizer, vllm_engines) -> None:
         super().__init__(strategy, prompts_dataloader, eval_dataloader, tokenizer, vllm_engines)
         self.config = SamplingConfig.from_args(self.args)
-        self.engines = EngineGroup(self.vllm_engines)
+        self.engines = EngineGroup(self.vllm_engines, self.args.vllm_no_progress_timeout)
         self.buffer, self.pass_rate, self.counts = GroupBuffer(), PassRate(), SamplingCounts()
         self.prompts_drawn = self.eval_prompts_drawn = self.batches = self.episode = 0
         self.at_end = self.resumed_at_end = False
@@ -144,9 +144,24 @@ class CovSamplesGenerator(SamplesGenerator):
         size, waiting = self.args.rollout.n_samples_per_prompt, state.get("samples", [])  # of earlier versions
         for first in range(0, len(waiting), size):
             self.buffer.groups.append(Group(waiting[first : first + size], scores=[], tokens=0, batch=self.batches))
+        self._leave_out_groups_of_another_size()
         self.resumed_at_end = state["at_end"]
         if self.prompts_drawn >= len(self.prompts_dataloader) * self.args.train.num_episodes:
             self._dataloader_iter = iter(())  # the loader, whose pass has ended, would begin another one
+
+    def _leave_out_groups_of_another_size(self) -> None:
+        """Drop waiting groups if ``--rollout.n_samples_per_prompt`` has changed (``--ckpt.allow_changed``).
+
+        The advantages of a group are computed from n consecutive samples, so such a group would be mixed with another.
+        """
+        size = self.args.rollout.n_samples_per_prompt
+        fitting = [group for group in self.buffer.groups if len(group.samples) == size]
+        if left_out := len(self.buffer) - len(fitting):
+            logger.warning(
+                f"rollouts: {left_out} groups that waited are left out; they do not have "
+                f"--rollout.n_samples_per_prompt {size} samples"
+            )
+        self.buffer.groups = fitting
 
     def restart(self, state: dict[str, Any]) -> None:
         """Begin with the first prompt of data that is not that of ``state_dict``; only the count of rollouts stays."""
@@ -344,5 +359,8 @@ class CovSamplesGenerator(SamplesGenerator):
         self.vllm_engines = self.engines.alive  # upstream puts these to sleep and wakes them
 
     def _call_engines(self, method: str) -> None:
-        if self.args.vllm.enable_sleep:
-            batch_vllm_engine_call(self.engines.alive, method)
+        if not self.args.vllm.enable_sleep:
+            return
+        places = list(self.engines.unfinished)
+        for hung in end_unanswered(self.engines.alive, method, self.engines.no_progress_timeout):
+            self.engines.lose(places[hung])

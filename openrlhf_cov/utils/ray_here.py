@@ -108,15 +108,16 @@ def private_folder() -> Path:
     """Return a folder that only this user can enter, and make it; for the temporary files of our own Rays.
 
     Ray makes its temporary folder and all folders below it writable for every user (mode 0777), so pass Ray a
-    subfolder. The folder lies where Ray would put its own, or in /tmp where that name is too long for Unix sockets.
+    subfolder. The folder lies where Ray would put its own, or in /tmp where that name is too long for Unix sockets or
+    the folder cannot be made.
     """
     parent = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
-    folder = Path(parent, f"cov-{os.getuid()}")
+    folder = Path(parent, f"cov-{os.getuid()}").absolute()
     if len(os.fsencode(folder)) > LONGEST_FOLDER:
         folder = Path("/tmp", folder.name)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except FileExistsError:  # a file of somebody else
+    except OSError:  # a file of somebody else has its name, or RAY_TMPDIR cannot be written
         return Path(tempfile.mkdtemp(prefix="cov-", dir="/tmp"))
     found = folder.lstat()
     # Another user may have made a folder or a link of this name first: do not use it.

@@ -445,6 +445,21 @@ def test_the_kind_of_checkpoint_that_is_asked_for_is_there(refusal, tmp_path, po
     assert said in refusal(changes, "--ckpt.load_enable", *flags)
 
 
+@pytest.mark.parametrize(
+    ("pointer", "fault"),
+    [("global_step9", "latest names global_step9, which is not there"), ("", "latest names no folder beside it: ''")],
+)
+def test_a_pointer_that_leads_nowhere_is_told_what_to_name(refusal, tmp_path, pointer, fault):
+    changes = checkpointed(tmp_path, {"ranks": 1})
+    actor = tmp_path / "ck" / "_actor"
+    (actor / "latest").write_text(pointer)
+    message = refusal(changes, "--ckpt.load_enable")
+    assert message == f"--ckpt.load_enable: {actor}: {fault}; write global_step3, which is there, into it"
+    (actor / "global_step3").rename(actor / "partial-global_step3")
+    message = refusal(changes, "--ckpt.load_enable")
+    assert message == f"--ckpt.load_enable: {actor}: {fault}; restore the folder, or choose a new one"
+
+
 def test_a_whole_universal_checkpoint_of_other_ranks_is_taken(check, tmp_path):
     changes = checkpointed(tmp_path, {"ranks": 7})
     actor = tmp_path / "ck" / "_actor"
@@ -519,6 +534,13 @@ def test_a_resume_with_other_files_is_refused_until_it_is_accepted(
     assert f"was made with {name} " in message
     assert message.endswith(f"accept the new ones with --ckpt.allow_changed {name}")
     assert resumed({}, "--ckpt.allow_changed", name).data_changed is (name == "data")
+
+
+def test_another_kind_of_reward_is_named(resumed):
+    # None of the two records had the name of the other's reward: the change passed as a setting that one did not know.
+    run = resumed().run_record
+    assert run["reward_function"] is not None
+    assert {"critic_model", "reward_model", "agent_function"} <= {name for name, value in run.items() if value is None}
 
 
 CHANGED_FLAGS = [

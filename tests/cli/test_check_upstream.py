@@ -20,6 +20,12 @@ LORA = ("--ds.lora.rank", "8")
             "--ds.lora.rank 8 --ds.tensor_parallel_size 2 --ds.param_dtype bf16 --actor.num_gpus_per_node 2",
             "--ds.lora.rank 8 and --ds.tensor_parallel_size 2",
         ),
+        ("--ds.lora.alpha 32", "--ds.lora.alpha 32 has no effect without --ds.lora.rank"),
+        ("--ds.lora.dropout 0.1", "--ds.lora.dropout 0.1 has no effect without --ds.lora.rank"),
+        (
+            "--ds.lora.rank 0 --ds.lora.target_modules q_proj v_proj",
+            "--ds.lora.target_modules q_proj v_proj has no effect without --ds.lora.rank",
+        ),
         ("--train.enable_ema", "--train.enable_ema needs a GPU"),
         ("--actor.muon.ns_steps 3", "--actor.muon.ns_steps 3 has no effect"),
         ("--critic.muon.ns_steps 3", "--critic.muon.ns_steps 3 has no effect"),

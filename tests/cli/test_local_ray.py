@@ -4,7 +4,9 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,30 @@ def test_a_ray_that_does_not_answer_is_reported(tmp_path, monkeypatch):
     local_ray.stop(head)
 
 
+@pytest.mark.parametrize("reply", [b"junk\r\n\r\n", b"", b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"])
+def test_a_port_on_which_no_ray_answers_is_waited_for(tmp_path, monkeypatch, reply):
+    # another program has the port, or the dashboard dies while it answers
+    monkeypatch.setattr(local_ray, "START_TIMEOUT", 1.0)
+
+    def serve(server):
+        with suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                connection.recv(1000)
+                connection.sendall(reply)
+                connection.close()
+
+    log = tmp_path / "ray.log"
+    log.write_text("--block")
+    head = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, args=(server,), daemon=True).start()
+        with pytest.raises(RunStopped, match="did not answer within 1 s"):
+            local_ray._wait_until_up(head, address(server.getsockname()[1]), log)
+        server.shutdown(socket.SHUT_RDWR)
+    local_ray.stop(head)
+
+
 def fake_ray(tmp_path, monkeypatch, script):
     """A program that takes the place of ``ray``, and an API that answers."""
     program = tmp_path / "bin" / "ray"
@@ -128,6 +154,17 @@ def test_a_head_that_gives_up_is_started_again(tmp_path, monkeypatch):
     fake_ray(tmp_path, monkeypatch, f"echo >> {starts}; echo --block; [ $(wc -l < {starts}) = 3 ] && sleep 60; exit 1")
     with local_ray.local_ray(1, 1, tmp_path / "ray.log"):
         assert starts.read_text().count("\n") == 3
+
+
+@pytest.mark.slow
+def test_a_second_head_is_not_taken_for_running_by_the_words_of_the_first(tmp_path, monkeypatch):
+    # the first ends after it began to watch; the second never does, and is no running head
+    starts = tmp_path / "starts"
+    script = f"echo >> {starts}; [ $(wc -l < {starts}) = 1 ] && {{ echo --block; exit 1; }}; sleep 60"
+    fake_ray(tmp_path, monkeypatch, script)
+    monkeypatch.setattr(local_ray, "START_TIMEOUT", 2.0)
+    with pytest.raises(RunStopped, match="did not answer"), local_ray.local_ray(1, 1, tmp_path / "ray.log"):
+        pytest.fail("it never watched its processes")
 
 
 @pytest.mark.slow

@@ -138,6 +138,13 @@ def test_rewards_above_their_bound_are_noted_and_the_bound_is_not_used(make_cont
     assert make_contents(run, high, highest_reward=None).notes == (kept,)
 
 
+def test_settings_that_a_run_recorded_are_known_without_its_command_line(make_contents, make_report_run):
+    run = replace(make_report_run("moved", only=["reward", "entropy/mean"]), settings={})
+    (note,) = make_contents(run).notes
+    assert note.startswith("moved: flags not known")
+    assert make_contents(replace(run, resolved={"--actor.entropy_coef": ""})).notes == ()
+
+
 def test_the_reward_of_kept_groups_is_noted_where_it_is_r(make_contents, make_report_run):
     plain = make_report_run("plain", only=["reward", "entropy/mean"])
     assert make_contents(plain).notes == ()

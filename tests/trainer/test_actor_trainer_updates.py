@@ -1,6 +1,7 @@
 """All updates of a global step, by upstream's own ``ppo_train`` and replay buffer: a policy of 6 numbers learns."""
 
 import math
+from itertools import chain
 from types import SimpleNamespace
 
 import pytest
@@ -109,7 +110,11 @@ def make_trainer(config, micro_batch, dynamic=False, epochs=2, kind=CovActorTrai
     """A trainer with everything that upstream's ``ppo_train`` reads; its buffer holds the rollouts."""
     args = SimpleNamespace(
         train=SimpleNamespace(
-            dynamic_batch_enable=dynamic, batch_size=SAMPLES, max_tokens_per_gpu=14, micro_batch_size=micro_batch
+            dynamic_batch_enable=dynamic,
+            batch_size=SAMPLES,
+            max_tokens_per_gpu=14,
+            micro_batch_size=micro_batch,
+            seed=42,
         ),
         rollout=SimpleNamespace(batch_size=SAMPLES, n_samples_per_prompt=1),
         actor=SimpleNamespace(entropy_coef=None, num_nodes=1, num_gpus_per_node=1),
@@ -189,6 +194,44 @@ def test_updates_do_not_depend_on_the_micro_batches(config):
         # two updates of some 40 token gradients in float32, added in another order
         torch.testing.assert_close(trainer.actor.logits, reference.actor.logits, rtol=1e-5, atol=1e-6)
     assert trainer.strategy.backwards > 4  # dynamic: several micro-batches per update
+
+
+def updates_of_epochs(epochs, batch_size, seed=42):
+    """The sample ids of every update, in the order of training."""
+    trainer = make_trainer(CovConfig(), micro_batch=1, dynamic=True, epochs=epochs)
+    trainer.args.train.batch_size, trainer.args.train.seed = batch_size, seed
+    updates, step = [[]], trainer.training_step
+
+    def recording(experience, kl_ctl, number, *args):
+        ends = trainer.ends_step(number)  # of this epoch: its end makes the next one
+        status = step(experience, kl_ctl, number, *args)
+        updates[-1] += [int(sample) for sample in experience.info["sample_id"]]
+        if ends:
+            updates.append([])
+        return status
+
+    trainer.training_step = recording
+    trainer.ppo_train(0.0)
+    assert updates.pop() == []
+    return [sorted(update) for update in updates]
+
+
+@pytest.mark.parametrize(("batch_size", "count"), [(2, 4), (4, 2), (3, 2)])
+def test_every_epoch_has_its_own_dynamic_updates(batch_size, count):
+    # as static batches, which upstream shuffles in every epoch; 3: two samples of 8 make no update
+    updates = updates_of_epochs(3, batch_size)
+    epochs = [updates[first : first + count] for first in (0, count, 2 * count)]
+    assert len(updates) == 3 * count
+    trained = sorted(chain.from_iterable(epochs[0]))
+    assert len(trained) == batch_size * count
+    for epoch in epochs:
+        assert sorted(chain.from_iterable(epoch)) == trained  # each sample once, and the same ones
+        assert [len(update) for update in epoch] == [batch_size] * count
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+    assert updates_of_epochs(3, batch_size) == updates
+    assert updates_of_epochs(1, batch_size) == epochs[0]
+    assert updates_of_epochs(3, batch_size, seed=43)[:count] == epochs[0]  # the controller orders the first one
+    assert updates_of_epochs(3, batch_size, seed=43) != updates
 
 
 def test_the_policy_is_asked_from_the_second_update_on():

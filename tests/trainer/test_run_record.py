@@ -7,6 +7,7 @@ import pytest
 
 from openrlhf_cov.trainer import run_record
 from openrlhf_cov.trainer.checkpoints import CheckpointedLoader
+from openrlhf_cov.trainer.dynamic_sampling import Group
 
 KEYS = SimpleNamespace(input_key="input", label_key="label", image_key=None)
 
@@ -54,18 +55,35 @@ def test_the_digest_of_a_model_is_of_its_content_and_not_of_its_path(tmp_path, n
 
 
 def test_large_weights_are_read_in_samples(tmp_path, monkeypatch):
-    # 40 bytes in 4 blocks of 4, which begin at 0, 12, 24 and 36: byte 20 is not read, byte 13 is
+    # 42 bytes: blocks of 4 in every 10, which begin at 0, 10, 20 and 30, and the last 4, from 38 on
     monkeypatch.setattr(run_record, "READ_WHOLE", 10)
+    monkeypatch.setattr(run_record, "STRIDE", 10)
     monkeypatch.setattr(run_record, "BLOCK", 4)
-    monkeypatch.setattr(run_record, "BLOCKS", 4)
-    weights, digests = tmp_path / "model.safetensors", []
-    for place in (None, 20, 13):
-        content = bytearray(40)
-        if place is not None:
+    weights = tmp_path / "model.safetensors"
+
+    def digest(*changed):
+        content = bytearray(42)
+        for place in changed:
             content[place] = 1
         weights.write_bytes(content)
-        digests.append(run_record.digest_of_files(str(tmp_path), run_record.MODEL_FILES))
-    assert digests[0] == digests[1] != digests[2]
+        return run_record.digest_of_files(str(tmp_path), run_record.MODEL_FILES)
+
+    unchanged = digest()
+    assert digest(16) == unchanged
+    assert all(digest(place) != unchanged for place in (0, 3, 12, 31, 38, 41))
+    assert all(digest(*range(first, first + 10)) != unchanged for first in range(33))
+
+
+def test_one_changed_matrix_of_large_weights_is_seen(tmp_path):
+    # 128 MiB; one matrix of 4 MiB at an odd place, as of another layer that was trained
+    weights = tmp_path / "model.safetensors"
+    with weights.open("wb") as file:
+        file.truncate(128 * 2**20)
+    former = run_record.digest_of_files(str(tmp_path), run_record.MODEL_FILES)
+    with weights.open("r+b") as file:
+        file.seek(66 * 2**20 + 1234)
+        file.write(b"1" * 4 * 2**20)
+    assert run_record.digest_of_files(str(tmp_path), run_record.MODEL_FILES) != former
 
 
 def test_settings_that_one_version_does_not_know_do_not_differ():
@@ -88,3 +106,22 @@ def test_other_data_begins_with_its_first_prompt_and_keeps_the_count_of_rollouts
     assert second.prompts_drawn == 0
     assert second.batches == first.batches == 2
     assert step(second)[0] == expected
+
+
+def test_waiting_groups_of_another_size_are_left_out_and_named(make_generator, step, caplog):
+    # two samples per prompt, and a group of them waits: with three per prompt its samples would join other groups
+    first, _ = make_generator(prompts=10)
+    step(first)
+    state = first.state_dict()
+    samples = [object(), object()]
+    state["groups"] = [Group(samples, scores=[1.0, 0.0], tokens=2, batch=1)]
+    second, _ = make_generator(prompts=10)
+    second.args.rollout.n_samples_per_prompt = 2
+    second.load_state_dict(state)
+    assert [group.samples for group in second.buffer.groups] == [samples]
+    third, _ = make_generator(prompts=10)
+    third.args.rollout.n_samples_per_prompt = 3
+    third.load_state_dict(state)
+    assert third.buffer.groups == []
+    assert "1 groups that waited are left out" in caplog.text
+    assert "--rollout.n_samples_per_prompt 3" in caplog.text

@@ -167,6 +167,18 @@ class TestPrivateFolder:
         monkeypatch.setenv("RAY_TMPDIR", str(short_place / ("a" * 60)))
         assert len(str(ray_here.private_folder())) <= ray_here.LONGEST_FOLDER
 
+    def test_a_place_that_cannot_be_written_is_not_used(self, short_place, monkeypatch):
+        (short_place / "file").touch()
+        for place in ("/proc/nothing", short_place / "file"):
+            monkeypatch.setenv("RAY_TMPDIR", str(place))
+            self.assert_another(Path(place))
+
+    def test_a_relative_place_is_that_of_this_process(self, short_place, monkeypatch):
+        # Ray's processes may run in other folders
+        monkeypatch.chdir(short_place)
+        monkeypatch.setenv("RAY_TMPDIR", "own")
+        assert ray_here.private_folder() == short_place / "own" / f"cov-{os.getuid()}"
+
     def assert_another(self, taken):
         folder = ray_here.private_folder()
         try:

@@ -29,6 +29,7 @@ class CovCriticTrainer(StepBoundaries, CriticPPOTrainer):
 
     def ppo_train(self) -> dict[str, float]:
         """All updates of one global step; upstream's status and the number of skipped updates."""
+        self.epoch = 0
         before = self.bad_updates.total if self.bad_updates else 0
         status = super().ppo_train()
         if self.bad_updates:
@@ -43,6 +44,7 @@ class CovCriticTrainer(StepBoundaries, CriticPPOTrainer):
         status = super().training_step(experience, step, *args, **kwargs)
         if self.bad_updates and self.ends_step(step):
             self.bad_updates.check(self.global_step, experience)
+        self.shuffle_next_epoch(step)
         return status
 
 
