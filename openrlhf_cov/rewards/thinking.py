@@ -15,7 +15,12 @@ CLOSING_QUOTE = re.compile(r"[\"`'](?![A-Za-z0-9])")
 """A quotation mark that can close a quotation."""
 START_OF_TURN = re.compile(r"(?:\A|[\n>\]▷]|assistant\s?:)[ \t]{0,8}\Z", re.IGNORECASE)
 """What stands before the marker with which a response begins: a new line, a special token or the name of the role."""
-SPECIAL_TOKEN = re.compile(r"<[|｜][^<>|｜\s]{1,40}[|｜]>|</s>|<end_of_turn>|\[/?INST\]")
+NEXT_TURN = re.compile(
+    r"<[|｜][^<>|｜\s]{1,40}[|｜]>|</s>|<end_of_turn>|\[/?INST\]"
+    r"|^[ \t]{0,8}(?:user|human|assistant|question|problem)[ \t]{0,8}:",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""What begins another turn: a special token, or the name of a role on a line."""
 MAX_PREFILL = 20_000
 """Characters at the end of a prompt in which an opened thinking is looked for."""
 WORDS_OR_SIGNS = re.compile(r"\w+|[^\w\s]")
@@ -59,7 +64,7 @@ def opens_thinking(prompt: str, markers: tuple[str, str] = DEFAULT_MARKERS) -> b
     behind = tail[found.end() :]
     if not behind:
         return True
-    if closing.search(behind) or SPECIAL_TOKEN.search(behind):
+    if closing.search(behind) or NEXT_TURN.search(behind):
         return False
     return START_OF_TURN.search(tail[: found.start()]) is not None and not _is_quoted(tail, found)
 

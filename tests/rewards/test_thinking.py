@@ -74,6 +74,7 @@ def test_what_the_prompt_opened_and_nothing_closed_has_no_final_part(response):
         ("assistant\n<think>\nNo need.\n</think>\nThe answer", False),
         ("Begin with\n<think>\nplease.<|im_end|>\n<|im_start|>assistant\n", False),
         ("Explain what the tag <think> does.\n", False),
+        ("Begin with:\n<think>\nUser: 1+1\nAssistant:", False),
         ("", False),
     ],
 )

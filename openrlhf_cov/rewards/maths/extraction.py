@@ -42,7 +42,7 @@ BLOCK = re.compile(
 """A displayed formula, or a block of code, that is the whole answer."""
 MAX_BLOCK = 4_000
 """Characters of an answer that goes on over lines."""
-REVISION = r"(?:or|no|not|wait|actually|alternatively|otherwise|hmm|sorry|correction)(?![a-z])"
+REVISION = r"(?:no[,.:;!]|(?:or|not|wait|actually|alternatively|hmm|sorry|correction)(?![a-z]))"
 SENTENCE_END = re.compile(rf"(?:[.!]\s+(?!(?i:{REVISION}))[A-Z\"'(].*|[.!?]\s*)\Z", re.DOTALL)
 """The end of the sentence of an answer, and what follows; a sentence that takes the answer back is a part of it."""
 

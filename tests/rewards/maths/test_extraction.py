@@ -111,6 +111,7 @@ ANSWER_LINES = [
     ("Answer: 5. Or 6.", "5. Or 6"),
     ("The answer is 5? No.", "5? No"),
     ("The answer is 5. Note that 6 is close.", "5"),
+    ("The answer is 5. No further steps are needed.", "5"),
     ("Answer: 5 or 6", "5 or 6"),  # what a guess is worth is for the grader to say
     ("The answer is not 5", "not 5"),
     ("Answer:", None),
