@@ -230,6 +230,14 @@ class RunConfig(Settings):
         choices=("skip", "stop"),
         flag="train.on_nan",
     )
+    check_weight_update: str = setting(
+        "first",
+        "compare log-probs of a few tokens under the policy and under every vLLM engine before and after weights are "
+        "sent, and end the run if an engine kept old weights: first, until that is proved once; always, in every "
+        "step; off",
+        choices=("off", "first", "always"),
+        flag="train.check_weight_update",
+    )
     allow_changed: str = setting(
         "",
         "names of settings, separated by commas, that may differ from those of the checkpoint that --ckpt.load_enable "
@@ -247,6 +255,41 @@ class RunConfig(Settings):
         self.require(
             "placement_timeout", lambda seconds: 0.0 <= seconds < math.inf, "is a number of seconds of at least 0"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig(Settings):
+    """Settings of the vLLM engines. Raises ValueError, naming the flag, when a value is out of range."""
+
+    vllm_max_num_seqs: int = setting(
+        0,
+        "sequences that an engine generates at once; 0: 1,024 on GPUs, vLLM's own default on CPU hosts",
+        flag="vllm.max_num_seqs",
+    )
+    vllm_max_num_batched_tokens: int = setting(
+        0,
+        "tokens that an engine computes in one step; 0: 8,192 on GPUs, vLLM's own default on CPU hosts",
+        flag="vllm.max_num_batched_tokens",
+    )
+    vllm_no_progress_timeout: float = setting(
+        3600.0,
+        "seconds without any result from the engines, or for one transfer of weights, after which engines that are "
+        "still at work are ended and count as dead; 0: no limit",
+        flag="vllm.no_progress_timeout",
+    )
+
+    def check(self) -> None:
+        for name in ("vllm_max_num_seqs", "vllm_max_num_batched_tokens"):
+            self.require(name, lambda count: 0 <= count <= 1 << 20, "lies between 0 and 1,048,576")
+        self.require(
+            "vllm_no_progress_timeout", lambda seconds: 0.0 <= seconds < math.inf, "is a finite number of at least 0"
+        )
+        seqs, tokens = self.vllm_max_num_seqs, self.vllm_max_num_batched_tokens
+        if seqs and tokens and tokens < seqs:
+            raise ValueError(
+                f"--vllm.max_num_batched_tokens {tokens} is less than --vllm.max_num_seqs {seqs}: each sequence takes "
+                "one token of a step; raise the first or lower the second"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

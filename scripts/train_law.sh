@@ -25,7 +25,7 @@ ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" --working-dir
   --train.batch_size 2048 --train.max_epochs 1 --train.num_episodes "${EPISODES:-300}" --rollout_limit 1200 \
   --data.max_len 4096 --rollout.max_new_tokens 3072 \
   --actor.adam.lr 5e-7 --actor.adam.betas 0.9 0.999 --actor.adam.weight_decay 0 --actor.lr_scheduler constant --actor.max_norm 1 \
-  --ds.zero_stage 3 --actor.gradient_checkpointing_enable --ds.packing_samples --train.dynamic_batch_enable \
+  --ds.zero_stage 3 --ds.grad_accum_dtype fp32 --actor.gradient_checkpointing_enable --ds.packing_samples --train.dynamic_batch_enable \
   $(< "scripts/layouts/qwen2.5_${SIZE:-7b}_${LAYOUT:-colocated}.flags") \
   ${NODES:+--actor.num_nodes "$NODES"} ${ENGINES:+--vllm.num_engines "$ENGINES"} \
   --eval.dataset "bench:${BENCHMARKS:-law}" --eval.template "$TEMPLATE" --eval.data_dir "${EVAL_DATA:-/data/eval}" --eval.steps 4 --eval.at_start \

@@ -21,7 +21,7 @@ ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" --working-dir
   --train.batch_size 256 --train.max_epochs 1 --train.num_episodes "${EPISODES:-10}" \
   --data.max_len 10240 --rollout.max_new_tokens 8192 \
   --actor.adam.lr 1e-6 --actor.adam.betas 0.9 0.999 --actor.adam.weight_decay 0 --actor.lr_scheduler constant --actor.max_norm 1 \
-  --ds.zero_stage 3 --actor.gradient_checkpointing_enable --ds.packing_samples --train.dynamic_batch_enable \
+  --ds.zero_stage 3 --ds.grad_accum_dtype fp32 --actor.gradient_checkpointing_enable --ds.packing_samples --train.dynamic_batch_enable \
   $(< "scripts/layouts/qwen2.5_32b_${LAYOUT:-colocated}.flags") \
   ${NODES:+--actor.num_nodes "$NODES"} ${ENGINES:+--vllm.num_engines "$ENGINES"} \
   --eval.dataset "bench:${BENCHMARKS:-aime24,math500}" --eval.data_dir "${EVAL_DATA:-/data/eval}" --eval.steps 20 --eval.at_start \

@@ -12,6 +12,7 @@ from typing import Any
 from openrlhf_cov.cli.flag_ranges import range_faults
 from openrlhf_cov.config import (
     DryRunConfig,
+    EngineConfig,
     EvaluationConfig,
     ModelConfig,
     PromptConfig,
@@ -37,6 +38,7 @@ GROUPS = {
     "rule-based rewards": RewardConfig,
     "rollouts and dynamic sampling": SamplingConfig,
     "evaluation on benchmarks (--eval.dataset bench:aime24,math500)": EvaluationConfig,
+    "vLLM engines": EngineConfig,
     "waiting and stopping": RunConfig,
     "code of models": ModelConfig,
     "planning without running": DryRunConfig,
@@ -105,6 +107,8 @@ class CovArgumentParser(Parser):
         """Add our flags, and the defaults of this host for flags of OpenRLHF."""
         (param_dtype,) = (action for action in self._actions if action.dest == "ds.param_dtype")
         param_dtype.choices = [*(param_dtype.choices or ()), "fp32"]
+        (grad_dtype,) = (action for action in self._actions if action.dest == "ds.grad_accum_dtype")
+        grad_dtype.choices = ["bf16", "fp16", "fp32"]
         self.gpu_host_defaults = {name: self.get_default(name) for name in cpu_host.FLAG_DEFAULTS}
         if cpu_host.is_cpu_host():
             self.set_defaults(**cpu_host.FLAG_DEFAULTS)
@@ -139,6 +143,7 @@ class CovArgumentParser(Parser):
                 "as published, or your own"
             )
         self._check_counts(args)
+        self._check_gradients(args)
         self._name_all_linear(args)
         self._check_sampling(args, given)
         self._check_evaluation(args, given)
@@ -153,6 +158,18 @@ class CovArgumentParser(Parser):
             self.error("--vllm.num_engines is missing: rollouts come from vLLM; use at least 1")
         for fault in range_faults(vars(args)):
             self.error(fault)
+
+    def _check_gradients(self, args: argparse.Namespace) -> None:
+        """Refuse a type of accumulated gradients that DeepSpeed 0.19.6 refuses or ignores at this ZeRO stage."""
+        accumulated, weights = getattr(args, "ds.grad_accum_dtype"), getattr(args, "ds.param_dtype")
+        stage = getattr(args, "ds.zero_stage")
+        if accumulated in (None, weights) or stage in (1, 3):
+            return
+        fault = "DeepSpeed refuses another type than that of the weights" if stage == 0 else "DeepSpeed ignores it"
+        self.error(
+            f"--ds.grad_accum_dtype {accumulated}: {fault} with --ds.zero_stage {stage} and --ds.param_dtype {weights}"
+            "; use --ds.zero_stage 3 (or 1), or drop it"
+        )
 
     def _name_all_linear(self, args: argparse.Namespace) -> None:
         """Give PEFT its word for all linear layers as a string; as a list, it would be the name of a layer."""

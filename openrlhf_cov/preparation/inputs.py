@@ -266,7 +266,10 @@ def _row(place: str, row: dict[str, Any], name: str, number: int, keys: Keys, ru
         problem = problem_of(values["problem"])
     except ValueError as error:
         raise UsageError(f"{place}: {found['problem']!r}: {error}") from error
-    answer = answer_of(values["answer"], found["answer"] or "", source.partition("/")[0].lower())
+    try:
+        answer = answer_of(values["answer"], found["answer"] or "", source.partition("/")[0].lower())
+    except ValueError as error:
+        raise UsageError(f"{place}: {found['answer']!r}: {error}") from error
     return Row(
         dataset=name,
         id=_text(f"{place}: {found['id']!r}", values["id"]),

@@ -7,7 +7,8 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -137,9 +138,10 @@ def _csv(path: Path, digest: Digest) -> PlacedRows:
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: byte {error.start + 1} is not UTF-8; save the file as UTF-8") from error
     csv.field_size_limit(2**31 - 1)  # the default of 128 KiB is too small for tests of programs
-    rows = csv.DictReader(io.StringIO(text, newline=""))
+    rows = csv.DictReader(io.StringIO(text, newline=""), strict=True)  # else an open quote takes all lines behind it
     line = 1
     try:
+        _check_names(path, rows.fieldnames or ())
         for row in rows:
             place = f"{path}, line {line + 1}"
             if None in row:
@@ -147,14 +149,16 @@ def _csv(path: Path, digest: Digest) -> PlacedRows:
             yield place, row
             line = rows.line_num
     except csv.Error as error:
-        raise UsageError(f"{path}, line {rows.line_num}: {error}") from error
+        raise UsageError(f"{path}, line {line + 1}: {error}; check the quotation marks of the row") from error
 
 
 def _parquet(path: Path, digest: Digest) -> PlacedRows:
     _add_content(path, digest)
     number = 0
+    file = _parquet_file(path)
+    _check_names(path, file.schema_arrow.names)
     try:
-        for batch in _parquet_file(path).iter_batches(batch_size=1024):
+        for batch in file.iter_batches(batch_size=1024):
             for row in batch.to_pylist():
                 number += 1
                 yield f"{path}, row {number}", row
@@ -172,6 +176,13 @@ def _arrow(path: Path, digest: Digest) -> PlacedRows:
         raise UsageError(f"{path} cannot be read: {reason_of(error)}") from error
     for number, row in enumerate(dataset, start=1):
         yield f"{path}, row {number}", dict(row)
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    """Raise UsageError for two columns of one name: readers differ in which of them they take."""
+    twice = next((name for name, count in Counter(names).items() if name and count > 1), None)
+    if twice is not None:
+        raise UsageError(f"{path}: two columns are called {twice!r}; rename one of them")
 
 
 def _parquet_file(path: Path) -> Any:

@@ -10,7 +10,7 @@ from openrlhf_cov.rewards import addition
 from openrlhf_cov.rewards.code.rule import check_code_ready, grade_code
 from openrlhf_cov.rewards.code.tests import parse_tests
 from openrlhf_cov.rewards.grades import Grade
-from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, extract_answer, last_gsm8k
+from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, answer_of_solution, extract_answer
 from openrlhf_cov.rewards.maths.grading import MAX_ANSWER, bare_answer, grade, with_second_opinion
 from openrlhf_cov.rewards.maths.normalization import clean
 from openrlhf_cov.rewards.maths.numerals import numbers_equal, parse_number
@@ -20,7 +20,10 @@ from openrlhf_cov.rewards.thinking import final_part, opens_thinking
 
 CHOICE = re.compile(r"\(?(?P<letter>[A-Za-z])\)?(?P<rest>[.:)]\s?.*)?", re.DOTALL)
 GROUPING = re.compile(r"\\text\s?(?=\{)|[{}]")
-SECOND_LETTER = re.compile(r"(?<![A-Za-z])[A-Z](?:\s?[.:)]|\s?\Z)")
+SECOND_LETTER = re.compile(
+    r"(?<![A-Za-z])[A-Z](?:\s?[.:)]|\s?\Z)|\([a-z]\)|(?<![A-Za-z])(?:or|and|not)\s+\(?[A-Za-z](?![A-Za-z])"
+)
+"""A second option beside that of an answer; a single small letter can be the text of an option."""
 LETTER_ALONE = re.compile(r"(?<![A-Za-z\\])[A-H](?![A-Za-z])")
 
 
@@ -175,8 +178,8 @@ def published_grade(strict: Grade, label: Any, config: RewardConfig) -> Grade:
 
 
 def gold_answer(label: str) -> str:
-    """Return the answer in a label: what follows ``####`` in a solution of GSM8K, otherwise the label itself."""
-    return last_gsm8k(label) or "" if GSM8K_MARK in label else label
+    """Return the answer in a label: that of a solution with ``####``, as in GSM8K, otherwise the label itself."""
+    return answer_of_solution(label) or "" if GSM8K_MARK in label else label
 
 
 def _gsm8k_gold(label: str) -> str:

@@ -9,7 +9,15 @@ DEFAULT_MARKERS: tuple[str, str] = RewardConfig().thinking_markers
 """The default of ``--thinking_markers``: the opening and the closing marker."""
 REACH = 200
 """Characters on each side of a marker in which quotation marks are looked for."""
-QUOTES = re.compile(r"[\"`]|(?<![A-Za-z0-9])'|'(?![A-Za-z0-9])")
+OPENING_QUOTE = re.compile(r"(?<![A-Za-z0-9])(?:[\"`']|[bfru]{1,2}\"|[bfru]{1,2}'(?![\s(=+*/,.;:)^-]))", re.IGNORECASE)
+"""A quotation mark that can open a quotation, also with a prefix of Python; no apostrophe, inches or derivative."""
+CLOSING_QUOTE = re.compile(r"[\"`'](?![A-Za-z0-9])")
+"""A quotation mark that can close a quotation."""
+START_OF_TURN = re.compile(r"(?:\A|[\n>\]▷]|assistant\s?:)[ \t]{0,8}\Z", re.IGNORECASE)
+"""What stands before the marker with which a response begins: a new line, a special token or the name of the role."""
+SPECIAL_TOKEN = re.compile(r"<[|｜][^<>|｜\s]{1,40}[|｜]>|</s>|<end_of_turn>|\[/?INST\]")
+MAX_PREFILL = 20_000
+"""Characters at the end of a prompt in which an opened thinking is looked for."""
 WORDS_OR_SIGNS = re.compile(r"\w+|[^\w\s]")
 
 
@@ -37,9 +45,23 @@ def final_part(response: str, markers: tuple[str, str] = DEFAULT_MARKERS, *, ope
 
 
 def opens_thinking(prompt: str, markers: tuple[str, str] = DEFAULT_MARKERS) -> bool:
-    """Return True if the prompt ends with the opening marker, so that the response begins inside the thinking."""
-    tail = prompt.rstrip()[-4 * len(markers[0]) - 16 :]
-    return any(found.end() == len(tail) for found in _pattern(markers[0]).finditer(tail))
+    """Return True if the prompt ends inside the thinking, so that the response begins there.
+
+    The prompt ends with the opening marker, or with the first words of the thinking behind a marker that begins a line
+    or the turn of the model. A marker that the prompt closes, or that stands in an earlier turn, opens nothing.
+    """
+    opening, closing = (_pattern(marker) for marker in markers)
+    tail = prompt.rstrip()[-MAX_PREFILL:]
+    openings = list(opening.finditer(tail))
+    if not openings:
+        return False
+    found = openings[-1]
+    behind = tail[found.end() :]
+    if not behind:
+        return True
+    if closing.search(behind) or SPECIAL_TOKEN.search(behind):
+        return False
+    return START_OF_TURN.search(tail[: found.start()]) is not None and not _is_quoted(tail, found)
 
 
 @lru_cache(maxsize=16)
@@ -55,6 +77,20 @@ def _is_quoted(text: str, marker: re.Match[str]) -> bool:
     after = text[marker.end() : marker.end() + REACH].partition("\n")[0]
     if before.endswith("{") and after.startswith("}"):
         return True
-    # a quotation mark of the same kind is open before the marker and is closed behind it
-    opened = [quote for quote in "\"`'" if QUOTES.findall(before).count(quote) % 2]
-    return any(quote in QUOTES.findall(after) for quote in opened)
+    quote = _open_quote(before)
+    place = after.find(quote) if quote else -1
+    return place >= 0 and CLOSING_QUOTE.match(after, place) is not None
+
+
+def _open_quote(line: str) -> str:
+    """Return the quotation mark that is open at the end of a line, "" if none is."""
+    place = 0
+    while opening := OPENING_QUOTE.search(line, place):
+        quote = opening[0][-1]
+        place = line.find(quote, opening.end())
+        while place >= 0 and not CLOSING_QUOTE.match(line, place):
+            place = line.find(quote, place + 1)
+        if place < 0:
+            return quote
+        place += 1
+    return ""

@@ -9,6 +9,7 @@ from openrlhf_cov.sizing.budget import Role
 from openrlhf_cov.sizing.memory import Engine, Pass, Sharding
 from openrlhf_cov.sizing.model_shape import ModelShape
 from openrlhf_cov.sizing.placement import GpuLayout
+from openrlhf_cov.utils.engine_limits import engine_limits
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 """--ds.param_dtype and --ds.grad_accum_dtype -> bytes of a number."""
@@ -106,6 +107,7 @@ def engine_of(args: SimpleNamespace, gpu_bytes: float) -> Engine:
         utilization=args.vllm.gpu_memory_utilization,
         gpu_bytes=gpu_bytes,
         element=BYTES[args.ds.param_dtype],
+        limits=engine_limits(args.vllm_max_num_seqs, args.vllm_max_num_batched_tokens, on_gpus=True),
     )
 
 

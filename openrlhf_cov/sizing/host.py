@@ -8,6 +8,7 @@ from openrlhf_cov.sizing.flag_sizes import BYTES, engine_of
 from openrlhf_cov.sizing.memory import GIB, Engine
 from openrlhf_cov.sizing.model_shape import ModelShape
 from openrlhf_cov.sizing.placement import Placement
+from openrlhf_cov.utils.engine_limits import engine_limits
 
 CPU_PROCESS = 2 * GIB // 3
 """Measured on the embedded task, on a CPU host: Python, torch and Ray in one process, without model."""
@@ -43,7 +44,12 @@ def cpu_engine(args: SimpleNamespace, shape: ModelShape, kv_space: float) -> Eng
     shards, element = args.vllm.tensor_parallel_size, BYTES[args.ds.param_dtype]
     weights = shape.parameters * element / shards
     return Engine(
-        tensor_parallel=shards, utilization=1.0, gpu_bytes=weights + kv_space, element=element, workspace=0.0
+        tensor_parallel=shards,
+        utilization=1.0,
+        gpu_bytes=weights + kv_space,
+        element=element,
+        limits=engine_limits(args.vllm_max_num_seqs, args.vllm_max_num_batched_tokens, on_gpus=False),
+        has_workspace=False,
     )
 
 

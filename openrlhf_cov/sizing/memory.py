@@ -6,6 +6,7 @@ Formulas, constants and what they leave out: docs/sizing.md. Estimates; nothing 
 from dataclasses import dataclass
 
 from openrlhf_cov.sizing.model_shape import ModelShape
+from openrlhf_cov.utils.engine_limits import GPU_LIMITS, EngineLimits
 
 GIB = 2**30
 
@@ -24,8 +25,8 @@ FRAGMENTATION = 0.1
 PROCESS = 1 * GIB
 """Assumed: CUDA context, NCCL and cuBLAS of one process."""
 
-ENGINE_WORKSPACE = 3 * GIB
-"""Assumed: activations and CUDA graphs of vLLM, inside of its share."""
+ENGINE_WORKSPACE = 2 * GIB
+"""Assumed: CUDA graphs of vLLM and workspaces of its kernels, inside of its share, beside activations and logits."""
 
 ENGINE_ASLEEP = 1 * GIB
 """Assumed: what a sleeping engine keeps beside its process, mainly CUDA graphs."""
@@ -33,9 +34,6 @@ ENGINE_ASLEEP = 1 * GIB
 HEAD_BLOCK = 2**25
 HEAD_COLUMNS = 256
 """``BLOCK`` and ``COLUMN_STEP`` of ``models/token_head.py``: logits that are there at once."""
-
-ENGINE_SEQUENCES = 128
-"""vLLM's default of max_num_seqs for engines made as upstream makes them; upstream has no flag for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +70,23 @@ class Sharding:
         second = whole / self.secondary if self.secondary > 1 else 0.0
         return (0.0 if self.weights_on_cpu else whole / self.world) + second
 
+    @property
+    def accumulated(self) -> int:
+        """Bytes of an accumulated gradient: those of ``grad_element``, which DeepSpeed's stage 2 does not heed."""
+        return self.element if self.stage == 2 else self.grad_element or self.element
+
     def gradients(self, shape: ModelShape) -> float:
-        """Accumulated gradients; stages 2 and 3 partition them."""
+        """Return the bytes of accumulated gradients; stages 2 and 3 partition them.
+
+        Stage 1 with gradients in fp32 also holds those of the backward pass, in the type of the weights.
+        """
         if self.optimizer_on_cpu and self.stage >= 2:
             return 0.0
         ranks = self.world if self.stage >= 2 else self.tensor_parallel
-        return self.trained_parameters(shape) * (self.grad_element or self.element) / ranks
+        size = self.accumulated
+        if self.stage == 1 and size != self.element and not self.optimizer_on_cpu:
+            size += self.element
+        return self.trained_parameters(shape) * size / ranks
 
     def optimizer(self, shape: ModelShape) -> float:
         """AdamW in fp32: master weights and two moments; stages 1 to 3 partition them."""
@@ -90,16 +99,26 @@ class Sharding:
         return self.element * min(LIVE_PARAMETERS, shape.parameters) if self.stage == 3 else 0.0
 
     def bucket(self, shape: ModelShape) -> float:
-        """The buffer in which gradients are reduced."""
+        """Return the bytes of the buffer in which gradients are reduced, in the type of the weights.
+
+        Stage 3 casts a rank's part of the buffer where gradients accumulate in another type.
+        """
         size = REDUCE_BUCKET if self.whole_buffers else min(REDUCE_BUCKET, self.trained_parameters(shape))
-        return float(self.element * size) if self.stage >= 1 else 0.0
+        if self.stage == 0:
+            return 0.0
+        casts = self.stage == 3 and self.accumulated != self.element and not self.optimizer_on_cpu
+        return float(self.element * size) + (self.accumulated * size / self.world if casts else 0.0)
 
     def update(self, shape: ModelShape) -> float:
-        """What the optimizer needs while it updates: the gradients of a sub-group, flattened and in fp32."""
+        """Return what the optimizer needs while it updates: the gradients of a sub-group, flattened.
+
+        Gradients that are not in fp32 are there a second time, in fp32.
+        """
         if self.optimizer_on_cpu:
             return 0.0
         part = self.trained_parameters(shape) / (self.world if self.stage >= 1 else self.tensor_parallel)
-        return (4.0 + (self.grad_element or self.element)) * (min(part, SUB_GROUP) if self.stage == 3 else part)
+        size = self.accumulated if self.accumulated == 4 else self.accumulated + 4
+        return float(size) * (min(part, SUB_GROUP) if self.stage == 3 else part)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +200,9 @@ class Engine:
     utilization: float
     gpu_bytes: float
     element: int = 2
-    workspace: float = ENGINE_WORKSPACE
+    limits: EngineLimits = GPU_LIMITS
+    # False on a CPU host, where the share of vLLM is weights and KV cache alone
+    has_workspace: bool = True
 
     @property
     def share(self) -> float:
@@ -194,7 +215,19 @@ class Engine:
 
     def kv_bytes(self, shape: ModelShape) -> float:
         """Bytes of a GPU that are left for the KV cache; below 0 if the weights do not fit."""
-        return self.share - self.weights(shape) - self.workspace
+        return self.share - self.weights(shape) - self.workspace(shape)
+
+    def workspace(self, shape: ModelShape) -> float:
+        """Return the bytes that vLLM keeps free for a step: graphs, and the larger of a layer and the sampler.
+
+        A layer has the activations of ``batched_tokens``, of which tensor parallelism splits those of the MLP. The
+        sampler has the logits of ``sequences`` in the model's type, in fp32, and a second time in fp32.
+        """
+        if not self.has_workspace:
+            return 0.0
+        layer = (3 * shape.intermediate / self.tensor_parallel + 5 * shape.hidden) * self.element
+        logits = (self.element + 8) * shape.vocab
+        return ENGINE_WORKSPACE + max(self.limits.batched_tokens * layer, self.limits.sequences * logits)
 
     def kv_bytes_per_token(self, shape: ModelShape) -> float:
         """Keys and values of one token on one GPU; more GPUs than heads of keys hold copies."""
@@ -207,4 +240,4 @@ class Engine:
 
     def sequences(self, shape: ModelShape, length: int) -> int:
         """Sequences of ``length`` tokens that run at once."""
-        return min(ENGINE_SEQUENCES, self.kv_tokens(shape) // length)
+        return min(self.limits.sequences, self.kv_tokens(shape) // length)

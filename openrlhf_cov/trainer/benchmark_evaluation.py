@@ -22,7 +22,9 @@ from openrlhf_cov.evaluation.plan import EvaluationPlan, make_plan
 from openrlhf_cov.evaluation.records import Response
 from openrlhf_cov.evaluation.runner import Grader, respond, too_long
 from openrlhf_cov.evaluation.scores import avg_at_k, pass_at_k
+from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.generation import EngineGroup
+from openrlhf_cov.utils.engine_limits import engine_limits
 
 FLAGS = {
     "--benchmarks ": "--eval.dataset bench:",
@@ -104,13 +106,15 @@ class BenchmarkEvaluation:
         # the curve of a training is by one grader, whichever rewards; `evaluate` gives both
         self.config = replace(RewardConfig.from_args(args), reward_grader="strict")
         self.grader = Grader.of(plan, self.config)
+        on_gpus = not cpu_host.is_cpu_host()
+        self.sequences = engine_limits(args.vllm_max_num_seqs, args.vllm_max_num_batched_tokens, on_gpus).sequences
 
     def respond(self, engines: EngineGroup) -> list[Response]:
         """Graded responses to all requests, in no order."""
         from openrlhf_cov.trainer.ray import completions
 
         def generate(requests):
-            return completions.generate(engines, requests)
+            return completions.generate(engines, requests, self.sequences)
 
         fitting = [request for request in self.requests if request.fits]
         responses = [too_long(request) for request in self.requests if not request.fits]

@@ -99,6 +99,7 @@ class SamplingCounts:
     kept: int = 0
     all_right: int = 0
     all_wrong: int = 0
+    all_abstained: int = 0
     tokens: int = 0
     wasted_tokens: int = 0
     failed_rewards: int = 0
@@ -110,6 +111,8 @@ class SamplingCounts:
         if group.scores:
             self.all_right += min(group.scores) >= 1.0
             self.all_wrong += max(group.scores) <= 0.0
+        else:
+            self.all_abstained += 1
         self.tokens += group.tokens
         self.wasted_tokens += 0 if kept else group.tokens
 
@@ -119,10 +122,13 @@ class SamplingCounts:
         self.wasted_tokens += group.tokens
 
     def __str__(self) -> str:
-        return (
+        counts = (
             f"{self.tried} prompts tried in {self.rounds} rounds, {self.kept} groups kept, "
             f"{self.all_right} all right, {self.all_wrong} all wrong"
         )
+        if self.all_abstained:
+            counts += f", {self.all_abstained} without a reward, as the reward function abstained"
+        return counts
 
 
 @dataclass

@@ -1,10 +1,18 @@
 """Which vLLM engines died. They are asked before they get new weights: a broadcast would wait for a dead one."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from threading import Event, Timer
 from typing import Any
 
 import ray
+from openrlhf.utils.logging_utils import init_logger
 from ray.exceptions import RayActorError, RayError
 from vllm.v1.engine.exceptions import EngineDeadError
+
+from openrlhf_cov.errors import RunStopped
+
+logger = init_logger(__name__)
 
 ANSWER_SECONDS = 60.0
 
@@ -27,3 +35,55 @@ def _tells_of_death(answer: Any) -> bool:
     except RayError as error:  # also that there is no answer yet
         return is_death(error)
     return False
+
+
+def end_unanswered(engines: list[Any], method: str, seconds: float) -> list[int]:
+    """Call ``method`` of every engine, and end those that do not answer within ``seconds`` (0: wait without limit).
+
+    Returns the places of the engines that were ended. Raises what ``ray.get`` raises for the other engines.
+    """
+    answers = [getattr(engine, method).remote() for engine in engines]
+    ready, _ = ray.wait(answers, num_returns=len(answers), timeout=seconds or None)
+    hung = [place for place, answer in enumerate(answers) if answer not in ready]
+    for place in hung:
+        ray.kill(engines[place])
+    if hung:
+        logger.warning(
+            f"{len(hung)} vLLM engines did not answer {method} within {seconds:g} s (--vllm.no_progress_timeout) and "
+            "were ended"
+        )
+    ray.get(ready)
+    return hung
+
+
+@contextmanager
+def limited_transfer(engines: Iterable[Any], actors: Iterable[Any], seconds: float) -> Iterator[None]:
+    """End engines and training actors if the block takes longer than ``seconds``; 0: no limit.
+
+    An actor that sends weights waits in a collective for an engine that hangs, and nothing but its end frees it.
+    Raises RunStopped if the time ran out.
+    """
+    if not seconds:
+        yield
+        return
+    ran_out = Event()
+
+    def end() -> None:
+        ran_out.set()
+        for handle in (*engines, *actors):
+            ray.kill(handle)
+
+    timer = Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except RayError as error:
+        if not ran_out.is_set():
+            raise
+        raise RunStopped(
+            f"the vLLM engines did not take the new weights within {seconds:g} s (--vllm.no_progress_timeout) and "
+            "were ended; look for the cause in their logs above, then continue with --ckpt.load_enable"
+        ) from error
+    finally:
+        timer.cancel()

@@ -58,6 +58,8 @@ class EngineGroup:
     """The engines that still answer; each new group goes to the one with the fewest unfinished groups."""
 
     engines: list[Any]
+    # --vllm.no_progress_timeout: seconds without a result after which the busy engines are ended; 0: no limit
+    no_progress_timeout: float = 0.0
     unfinished: dict[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -128,10 +130,14 @@ def finished(
     ``dispatch(engine, items)`` returns one Ray reference per item. Items that the caller appends meanwhile are sent at
     the next result. An item whose request fails is asked for again on another engine. Raises RunStopped, with what
     ``describe`` says, after ``MAX_ATTEMPTS`` failures of one item, and when no engine is left.
+
+    Engines that give no result for ``engines.no_progress_timeout`` seconds of waiting are ended like dead ones: their
+    items go to other engines, and the run ends after its step, when the health of the engines is checked.
     """
     failures: Counter[int] = Counter()
     in_flight: dict[Any, tuple[int, int]] = {}
     sent = 0
+    waited = 0.0  # seconds spent in waiting since the last result; the time that the caller takes does not count
 
     def send(places: Sequence[int], avoid: int | None = None) -> None:
         chosen = engines.assign(len(places), avoid)
@@ -157,7 +163,14 @@ def finished(
     while in_flight:
         ready, _ = ray.wait(list(in_flight), num_returns=1, timeout=WAIT_SECONDS)
         if ready:
+            waited = 0.0
             ready, _ = ray.wait(list(in_flight), num_returns=len(in_flight), timeout=0)
+        else:
+            waited += WAIT_SECONDS
+            if 0.0 < engines.no_progress_timeout <= waited:
+                waited = 0.0
+                for engine, places in _end_hung(engines, in_flight).items():
+                    send(places, avoid=engine)
         for ref in ready:
             place, engine = in_flight.pop(ref)
             try:
@@ -171,6 +184,22 @@ def finished(
                 send_waiting()
                 yield place, result
         send_waiting()
+
+
+def _end_hung(engines: EngineGroup, in_flight: dict[Any, tuple[int, int]]) -> dict[int, list[int]]:
+    """End every engine that still has requests; return engine -> places of its items, which leave ``in_flight``."""
+    hung: dict[int, list[int]] = {}
+    for place, engine in in_flight.values():
+        hung.setdefault(engine, []).append(place)
+    in_flight.clear()
+    for engine, places in hung.items():
+        engines.lose(engine)
+        ray.kill(engines.engines[engine])
+        logger.warning(
+            f"vLLM engine {engine} gave no result for {engines.no_progress_timeout:g} s "
+            f"(--vllm.no_progress_timeout) and was ended; {len(places)} requests go to others"
+        )
+    return hung
 
 
 def _describe(prompt: Prompt) -> str:

@@ -3,7 +3,8 @@
 import os
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ from openrlhf_cov.trainer.checkpoints import (
     checkpoint_folder,
     start_afresh_without_checkpoint,
 )
-from openrlhf_cov.trainer.engine_health import dead_engines
+from openrlhf_cov.trainer.engine_health import dead_engines, limited_transfer
 from openrlhf_cov.trainer.experience_maker import CovExperienceMaker
+from openrlhf_cov.trainer.ray.engine_scores import score_texts
 from openrlhf_cov.trainer.ray.seams import InstalledActor, plain_class
 from openrlhf_cov.trainer.rollouts import (
     check_reward_errors,
@@ -43,6 +45,7 @@ from openrlhf_cov.trainer.run_record import DATA_CHANGED
 from openrlhf_cov.trainer.sample_info import SAMPLE_ID
 from openrlhf_cov.trainer.shared_argument import share
 from openrlhf_cov.trainer.stopping import Ending, ending, stop_requested
+from openrlhf_cov.trainer.weight_check import WeightCheck
 from openrlhf_cov.utils.metric_table import limit
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
 from openrlhf_cov.utils.redaction import redact_arguments
@@ -132,6 +135,7 @@ class StepLogging(InstalledActor):
     """Places of the vLLM engines that did not get the newest weights because they died."""
     restored: dict | None = None
     """The client states that this process starts from, until its first step."""
+    weight_check: WeightCheck | None = None
 
     def init_checkpoint_states(self) -> dict:
         """Upstream's; the metrics file continues after the step that was restored.
@@ -186,12 +190,27 @@ class StepLogging(InstalledActor):
         fill_abstained(rollout_samples)
         number_samples(rollout_samples, first=self.untrained)
         self.untrained += len(rollout_samples)
+        self._start_weight_check(rollout_samples, global_step)
         self.args.global_step = global_step  # for balanced_in_parts: upstream calls it with the flags alone
         status, global_step = super().train_step(rollout_samples, global_step)
         if "entropy/mean" in status:
             status |= self.law.add(status["entropy/mean"], status["reward"])
         status |= getattr(self.experience_maker, "source_metrics", {})
         return status | getattr(rollout_samples, "metrics", {}), global_step
+
+    def _start_weight_check(self, rollout_samples: list, global_step: int) -> None:
+        if self.args.check_weight_update == "off":
+            return
+        if self.weight_check is None:
+            self.weight_check = WeightCheck(self.args.check_weight_update, self._score_policy, self._score_engines)
+        self.weight_check.start_step(rollout_samples, self.args.data.max_len, global_step + 1)
+
+    def _score_policy(self, texts: list[list[int]]) -> torch.Tensor:
+        ranks = self.actor_model_group.async_run_method(method_name="score_texts", texts=texts)
+        return torch.tensor(ray.get(ranks)[0], dtype=torch.float64)
+
+    def _score_engines(self, texts: list[list[int]]) -> list[torch.Tensor] | None:
+        return score_texts(self.vllm_engines, texts, asleep=self.args.vllm.enable_sleep)
 
     def ppo_train(self, global_steps: int) -> dict:
         """Upstream's, after every actor has been told which step this is."""
@@ -312,19 +331,37 @@ class CheckpointedRollouts(InstalledActor):
 class CheckedBroadcast(BasePPOTrainer):
     """Stands between upstream's trainers and their base class, where the asynchronous one holds its lock on vLLM."""
 
+    weight_check: WeightCheck | None
+
     def broadcast_to_vllm(self) -> None:
         """Upstream's, unless a vLLM engine died: the broadcast would wait for it.
 
-        The step in flight is then finished without (``dead_engines``). Raises RunStopped if there is none.
+        The step in flight is then finished without (``dead_engines``). Raises RunStopped if there is none, and if the
+        engines take longer than ``--vllm.no_progress_timeout``.
         """
         self.dead_engines = dead_engines(self.vllm_engines)
         if not self.dead_engines:
-            super().broadcast_to_vllm()
+            actors = getattr(self.actor_model_group, "_actor_handlers", ())
+            limited = limited_transfer(self.vllm_engines, actors, self.args.vllm_no_progress_timeout)
+            paused = self.args.train.partial_rollout_enable  # CovTrainingActor checks when engines answer again
+            with limited, nullcontext() if paused else self.weights_checked():
+                super().broadcast_to_vllm()
             return
         message = f"vLLM engine {', '.join(map(str, self.dead_engines))} died; look for the cause in its log above"
         if self.restored is not None:
             raise RunStopped(f"{message}; no step was made")
         logger.warning(f"{message}; no engine gets the new weights, and the run ends after this step")
+
+    @contextmanager
+    def weights_checked(self) -> Iterator[None]:
+        """Run the weight check around a transfer. Raises RunStopped as ``WeightCheck`` does."""
+        if self.weight_check is None:  # off, or no step was made yet
+            yield
+            return
+        self.weight_check.before_transfer()
+        yield
+        if not self.dead_engines:
+            self.weight_check.after_transfer()
 
 
 class CovPPOTrainer(StepLogging, CheckpointedRollouts, plain_class(PPOTrainer), CheckedBroadcast):
@@ -361,6 +398,11 @@ class CovPPOTrainer(StepLogging, CheckpointedRollouts, plain_class(PPOTrainer), 
 
 class CovTrainingActor(StepLogging, plain_class(TrainingActor), CheckedBroadcast):
     """The training side of ``--train.async_enable``."""
+
+    def broadcast_to_vllm(self) -> None:
+        """Upstream's; engines that it pauses meanwhile are asked for the weight check before and after that."""
+        with self.weights_checked() if self._partial_rollout else nullcontext():
+            super().broadcast_to_vllm()
 
 
 class CovGenerateSamplesActor(CheckpointedRollouts, plain_class(GenerateSamplesActor)):

@@ -42,7 +42,10 @@ class CovPromptDataset(PromptDataset):
 
 
 class FlatRows:
-    """The rows of a data set with the values of nested keys as values of the rows, where upstream looks for them."""
+    """The rows of a data set with the values of nested keys as values of the rows, where upstream looks for them.
+
+    A row without a ``datasource`` gets that of verl's column ``data_source``.
+    """
 
     def __init__(self, rows: Any, keys: list[str]) -> None:
         self.rows = rows
@@ -53,7 +56,10 @@ class FlatRows:
 
     def __iter__(self) -> Iterator[dict]:
         for row in self.rows:
-            yield {**row, **{key: value_at(row, key, default=None) for key in self.keys}}
+            flat = {**row, **{key: value_at(row, key, default=None) for key in self.keys}}
+            if flat.get("datasource") in (None, "") and flat.get("data_source") not in (None, ""):
+                flat["datasource"] = flat["data_source"]
+            yield flat
 
 
 def graded_rows(rows: Any, check: Callable[[dict], None]) -> Any:

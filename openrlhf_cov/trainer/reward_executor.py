@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -123,8 +123,14 @@ def _values(reward: dict[str, Any], truncated: bool) -> dict[str, Any]:
     """Return ``reward``, ``scores`` and ``extra_logs`` of a reward result for one response.
 
     A reward of None abstains. The sample then has the reward 0, the score NaN and 1 in ``reward/abstained_frac``, by
-    which the controller leaves it out of the statistics of its group.
+    which the controller leaves it out of the statistics of its group. Raises ValueError for a result of another form,
+    which is no abstention.
     """
+    if not isinstance(reward, Mapping) or "rewards" not in reward:
+        got = (
+            f"the keys {', '.join(map(str, reward)) or 'none'}" if isinstance(reward, Mapping) else repr(reward)[:100]
+        )
+        raise ValueError(f"a reward function or server must return an object with the key 'rewards'; got {got}")
     value = _number(reward["rewards"])
     score = _number(reward.get("scores"))
     score = value if score is None else score
@@ -150,7 +156,10 @@ def _number(value: Any) -> float | None:
         value = value[0].tolist() if hasattr(value[0], "tolist") else value[0]
     if value is None:
         return None
-    number = float(value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a reward must be a number; got {repr(value)[:100]}") from error
     if not math.isfinite(number):
         raise ValueError(f"the reward is {number}")
     return number

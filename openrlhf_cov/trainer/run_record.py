@@ -37,7 +37,7 @@ FREE = (
     *("ds.attn_implementation", "ds.experts_implementation", "ds.use_liger_kernel"),
     *("reward_workers", "reward_timeout", "reward_max_error_frac", "code_sandbox"),
     # Evaluation, planning, and what ends a run.
-    *("eval.*", "dry_run*", "train.on_nan", "critic.save_value_network"),
+    *("eval.*", "dry_run*", "train.on_nan", "train.check_weight_update", "critic.save_value_network"),
 )
 
 # Files that are larger than READ_WHOLE are read in samples: their size, and one block of BLOCK bytes in every STRIDE.

@@ -8,7 +8,6 @@ from typing import Any
 import ray
 import torch
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
-from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.config import SamplingConfig
@@ -25,6 +24,7 @@ from openrlhf_cov.trainer.dynamic_sampling import (
     keep_group,
     sampling_metrics,
 )
+from openrlhf_cov.trainer.engine_health import end_unanswered
 from openrlhf_cov.trainer.generation import EngineGroup, Prompt, SeededEngine, generate_groups, in_order, sample_seeds
 from openrlhf_cov.trainer.rollouts import check_reward_errors, failed_rewards, scores_of
 
@@ -56,7 +56,7 @@ class CovSamplesGenerator(SamplesGenerator):
     def __init__(self, strategy, prompts_dataloader, eval_dataloader, tokenizer, vllm_engines) -> None:
         super().__init__(strategy, prompts_dataloader, eval_dataloader, tokenizer, vllm_engines)
         self.config = SamplingConfig.from_args(self.args)
-        self.engines = EngineGroup(self.vllm_engines)
+        self.engines = EngineGroup(self.vllm_engines, self.args.vllm_no_progress_timeout)
         self.buffer, self.pass_rate, self.counts = GroupBuffer(), PassRate(), SamplingCounts()
         self.prompts_drawn = self.eval_prompts_drawn = self.batches = self.episode = 0
         self.at_end = self.resumed_at_end = False
@@ -359,5 +359,8 @@ class CovSamplesGenerator(SamplesGenerator):
         self.vllm_engines = self.engines.alive  # upstream puts these to sleep and wakes them
 
     def _call_engines(self, method: str) -> None:
-        if self.args.vllm.enable_sleep:
-            batch_vllm_engine_call(self.engines.alive, method)
+        if not self.args.vllm.enable_sleep:
+            return
+        places = list(self.engines.unfinished)
+        for hung in end_unanswered(self.engines.alive, method, self.engines.no_progress_timeout):
+            self.engines.lose(places[hung])

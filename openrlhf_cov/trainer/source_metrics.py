@@ -1,5 +1,6 @@
 """Metrics of a global step by the data source of its prompts."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -15,15 +16,18 @@ MAX_SOURCES = 30
 OTHER = "other"
 UNNAMED = "default"
 """Upstream's name for the source of a row without a column ``datasource``."""
+NAMELESS = (None, "", UNNAMED)
+"""Values of the column ``datasource`` that name no source."""
 
 
 def source_of(sample: Any) -> str:
     """Return the data source: the column ``datasource``, else the ``source`` of the label, else ``default``."""
     source = getattr(sample, "datasource", UNNAMED)
     label = sample.labels[0] if sample.labels else None
-    if source in (None, UNNAMED) and isinstance(label, dict):
+    if source in NAMELESS and isinstance(label, dict):
         source = label.get("source")
-    return UNNAMED if source is None else re.sub(r"[^\w.@-]", "_", str(source)) or UNNAMED
+    is_null = isinstance(source, float) and math.isnan(source)  # a null beside numbers
+    return UNNAMED if source is None or is_null else re.sub(r"[^\w.@-]", "_", str(source).strip()) or UNNAMED
 
 
 def source_metrics(experiences: Sequence[Any], sources: Sequence[str]) -> dict[str, float]:

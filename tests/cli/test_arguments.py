@@ -436,3 +436,15 @@ def test_arguments_of_a_chat_template_that_are_no_object_are_refused(parse_neste
     flags = ("--vllm.num_engines", "1", "--reward.remote_url", "r.py", "--data.apply_chat_template")
     line = refused(parse_nested, *flags, "--data.chat_template_kwargs", "enable_thinking=false")
     assert "--data.chat_template_kwargs 'enable_thinking=false': it is no JSON object; write" in line
+
+
+@pytest.mark.parametrize(("stage", "fault"), [("0", "DeepSpeed refuses another type"), ("2", "DeepSpeed ignores it")])
+def test_gradients_in_a_type_that_deepspeed_does_not_heed(parse, refused, stage, fault):
+    flags = ["--ds.param_dtype", "bf16", "--ds.zero_stage", stage, "--ds.grad_accum_dtype", "fp32"]
+    assert f"--ds.grad_accum_dtype fp32: {fault}" in refused(parse, *flags)
+
+
+@pytest.mark.parametrize(("weights", "stage"), [("bf16", "3"), ("bf16", "1"), ("fp32", "2"), ("fp32", "0")])
+def test_gradients_in_a_type_that_deepspeed_heeds(parse, weights, stage):
+    flags = ["--ds.param_dtype", weights, "--ds.zero_stage", stage, "--ds.grad_accum_dtype", "fp32"]
+    assert getattr(parse(*flags), "ds.grad_accum_dtype") == "fp32"

@@ -228,6 +228,8 @@ def test_a_bad_label_in_an_array_is_refused_with_its_row(refusal, tmp_path, inde
     [
         ([*MESSAGES, {"role": "assistant", "content": "2"}], "the last message is the assistant's answer"),
         ([{"content": "1+1="}], "a list of messages has a role and a content in each"),
+        (json.dumps([{"role": "user", "content": "1+1="}]), "it is a list of messages written as a text"),
+        ("[{'role': 'user', 'content': '1+1='}]", "it is a list of messages written as a text"),
         (["1+1="], "a list of messages has a role and a content in each"),
     ],
 )

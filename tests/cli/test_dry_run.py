@@ -62,7 +62,7 @@ def test_every_shortfall_is_listed(plan_run, tmp_path):
     changes = {
         "--actor.num_gpus_per_node": 3,
         "--vllm.tensor_parallel_size": 3,
-        "--vllm.gpu_memory_utilization": 0.03,
+        "--vllm.gpu_memory_utilization": 0.02,
         "--data.prompt_dataset": tmp_path / "nowhere.jsonl",
         "--reward.remote_url": tmp_path / "nowhere.py",
         "--ckpt.output_dir": tmp_path / "train.jsonl" / "run",
@@ -85,7 +85,7 @@ def test_every_shortfall_is_listed(plan_run, tmp_path):
         "--data.max_len 100 is more than the 96 positions of the model",
         "engine: no room for 3 GPUs beside what comes before; the run needs 6, there are 2: lower",
         "actor: no room for 3 GPUs beside what comes before; the run needs 6, there are 2: lower",
-        "--vllm.gpu_memory_utilization 0.03 leaves a KV cache of 0 tokens per engine",
+        "--vllm.gpu_memory_utilization 0.02 leaves a KV cache of 0 tokens per engine",
     ]
     assert len(shortfalls) == len(beginnings)
     for shortfall, beginning in zip(shortfalls, beginnings, strict=True):

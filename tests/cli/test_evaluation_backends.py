@@ -93,6 +93,12 @@ def plan(tmp_path):
         (("--max_retries", -1), "--max_retries is at least 0, got -1"),
         (("--gpu_memory_utilization", 0), "--gpu_memory_utilization is a fraction in (0, 1], got 0.0"),
         (("--gpu_memory_utilization", 1.1), "--gpu_memory_utilization is a fraction in (0, 1], got 1.1"),
+        (("--max_num_seqs", -1), "--max_num_seqs lies between 0 and 1,048,576, got -1"),
+        (
+            ("--max_num_seqs", 64, "--max_num_batched_tokens", 32),
+            "--max_num_batched_tokens 32 is less than --max_num_seqs 64: each sequence takes one token of a step; "
+            "raise the first or lower the second",
+        ),
         (("--gpu_memory_utilization", "nan"), "--gpu_memory_utilization is a fraction in (0, 1], got nan"),
     ],
 )
@@ -112,6 +118,8 @@ OTHER_VALUES = {
         "api_key_env": ["KEY"],
     },
     "trust_remote_code": [],
+    "max_num_seqs": [64],
+    "max_num_batched_tokens": [512],
 }
 
 

@@ -59,7 +59,8 @@ def test_every_upstream_flag_is_ours_unchanged(upstream_flags, our_flags):
         for key in flag
         if ours[dest][key] != flag[key]
     }
-    expected = {("ds.param_dtype", "choices"): ["bf16", "fp16", "fp32"]}
+    types = ["bf16", "fp16", "fp32"]
+    expected = {("ds.param_dtype", "choices"): types, ("ds.grad_accum_dtype", "choices"): types}
     if on_cpu:
         expected |= {(dest, "default"): value for dest, value in cpu_host.FLAG_DEFAULTS.items()}
     assert changed == expected

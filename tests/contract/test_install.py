@@ -43,7 +43,7 @@ from types import FunctionType, SimpleNamespace
 from openrlhf_cov.trainer import cpu_host
 cpu_host.install()
 import openrlhf_cov.trainer
-from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.config import EngineConfig, RewardConfig
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.ray import seams
 
@@ -72,7 +72,8 @@ for module in pkgutil.walk_packages(openrlhf_cov.trainer.__path__, "openrlhf_cov
 imported = changed(before)
 
 originals = {(p, n): getattr(sys.modules[f"openrlhf.{p}"], n) for t in tables for p, ns in t.items() for n in ns}
-args = SimpleNamespace(**vars(RewardConfig()), **vars(CovConfig()), trust_remote_code=False,
+args = SimpleNamespace(**vars(RewardConfig()), **vars(CovConfig()), **vars(EngineConfig()),
+                       trust_remote_code=False, data=SimpleNamespace(max_len=64),
                        ds=SimpleNamespace(param_dtype="fp32"),
                        vllm=SimpleNamespace(sync_backend="nccl"))
 seams.install_driver(args)

@@ -111,7 +111,6 @@ SEAMS = {
         "RolloutRayActor": None,
         "RolloutRayActor.generate_responses": "self prompt label sampling_params max_length hf_tokenizer num_samples "
         "images",
-        "batch_vllm_engine_call": "engines method_name",
         "RolloutRayActor.generate": "self prompt_token_ids sampling_params",
         "create_vllm_engines": "num_engines tensor_parallel_size pretrain seed full_determinism "
         "enable_prefix_caching enforce_eager max_model_len gpu_memory_utilization",

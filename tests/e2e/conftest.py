@@ -133,6 +133,8 @@ class Run:
 
     stderr: str
     folder: Path
+    stdout: str = ""
+    """With what its actors log."""
 
     @property
     def metrics(self) -> list[dict]:
@@ -152,4 +154,4 @@ def _run_trainer(
     """Run ``python -m openrlhf_cov.cli.train_ppo_ray`` in a process of its own, which is to end with that status."""
     env, command = _trainer(flags, ray)
     done = ended(command, "the run", status=status, env=env, timeout=timeout, cwd=folder.parent)
-    return Run(done.stderr, folder)
+    return Run(done.stderr, folder, done.stdout)

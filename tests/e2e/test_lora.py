@@ -18,6 +18,7 @@ def test_lora_trains_exports_and_resumes(run_trainer, task, tmp_path, ray):
     more = [*LORA, *MISMATCH, "--actor.adam.lr", "1e-2", "--ckpt.save_steps", "1", "--rollout_seeded"]
     run = run_trainer([*task.flags(straight), *more], straight, ray)
     assert [line["step"] for line in run.metrics] == [1, 2, 3]
+    assert "1 vLLM engine(s) received the new weights of global step 1" in run.stdout
     # updates of 1e-2 move log-probs by far more than fp32's rounding: an engine without the adapters would show
     assert max(line["ppo/ratio_p99"] for line in run.metrics) > 1.05
     assert all(abs(line["vllm_kl"]) < 1e-5 for line in run.metrics)

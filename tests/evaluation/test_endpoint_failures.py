@@ -63,6 +63,7 @@ STOPPED = {"text": "7", "finish_reason": "stop"}
         ({"choices": [{"text": "7", "finish_reason": "stop"}]}, "the reply has no usage"),
         ({"choices": [{"text": "7"}], "usage": USAGE}, "the reply has no finish_reason"),
         ({"choices": [{"text": "7", "finish_reason": None}], "usage": USAGE}, "the reply has no finish_reason"),
+        ({"choices": [{"text": "7", "finish_reason": "abort"}], "usage": USAGE}, "did not finish the response"),
         ({"choices": [{"finish_reason": "stop"}], "usage": USAGE}, "the choice has no text"),
         ({"choices": [STOPPED], "usage": {"prompt_tokens": 3}}, "the usage of the reply has no completion_tokens"),
         ({"choices": [STOPPED], "usage": {"completion_tokens": 3}}, "the usage of the reply has no prompt_tokens"),
@@ -76,6 +77,17 @@ def test_an_answer_of_another_form_stops_the_run(endpoint, openai_server, reply,
         list(endpoint().generate([SEEDED]))
     assert what in str(stop.value)
     assert "\n" not in str(stop.value)
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_cut"),
+    [("length", True), ("MAX_TOKENS", True), ("model_length", True), ("stop", False), ("eos_token", False)],
+)
+def test_servers_name_the_limit_in_their_own_words(endpoint, openai_server, reason, is_cut):
+    reply = {"choices": [{"text": "7", "finish_reason": reason}], "usage": USAGE}
+    openai_server.reply = lambda path, body: (200, reply)
+    ((_, completion),) = endpoint().generate([SEEDED])
+    assert completion.truncated is is_cut
 
 
 def test_a_chat_reply_without_a_message_stops_the_run(endpoint, openai_server):

@@ -21,7 +21,7 @@ class Upstream:
         self.experience_maker = SimpleNamespace()
         self.args.on_signal, self.args.on_nan = "checkpoint", "stop"
         self.args.placement_timeout, self.args.allow_openrlhf_version = 20.0, False
-        self.args.allow_changed = ""
+        self.args.allow_changed, self.args.check_weight_update = "", "off"
         self.kl_ctl = SimpleNamespace(value=0.5)
         self.best_eval_metric_key, self.best_eval_metric_value = "none", float("-inf")
         self.wandb_logger = self.tensorboard_logger = None

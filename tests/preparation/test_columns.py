@@ -1,4 +1,5 @@
 import hashlib
+import json
 
 import pytest
 
@@ -44,6 +45,12 @@ PUBLISHED = {
         "How many?",
         "5",
     ),
+    "messages written as JSON": (
+        {"messages": json.dumps([USER, said(r"So it is \boxed{5}.")])},
+        "How many?",
+        "5",
+    ),
+    "a problem about lists": ({"problem": "[{1}] has how many?", "answer": "1"}, "[{1}] has how many?", "1"),
     "verl": (verl("How many?", "34"), "How many?", "34"),
     "verl, a number": (verl("How many?", 34), "How many?", "34"),
     "verl, GSM8K": (
@@ -66,6 +73,14 @@ PUBLISHED = {
         "How many?",
         "34",
     ),
+    "headings of Markdown": ({"problem": "?", "solution": "#### Step 1\nHm.\n#### Step 2\nSo \\boxed{5}."}, "?", "5"),
+    "headings and no answer": ({"problem": "?", "solution": "#### Step 1\nIt is five.\n"}, "?", ""),
+    "a box behind the sign": ({"problem": "?", "solution": "Hm.\n#### \\boxed{5}"}, "?", "5"),
+    "a heading and a formula": ({"problem": "?", "solution": "Hm.\n####\n$$\n5\n$$\n"}, "?", "5"),
+    "thinking": ({"messages": [USER, said("<think>\\boxed{3}? No.</think>\n5")]}, "How many?", "5"),
+    "thinking and a box": ({"messages": [USER, said("<think>\\boxed{3}</think>\\boxed{5}")]}, "How many?", "5"),
+    "thinking and words": ({"messages": [USER, said("<think>\\boxed{3}</think>It is 5.")]}, "How many?", ""),
+    "thinking that was cut off": ({"problem": "?", "answer": "<think>\\boxed{3}"}, "?", ""),
     "null answer": ({"problem": "How many?", "answer": None}, "How many?", ""),
     "null problem": ({"problem": None, "answer": "5"}, "", "5"),
     "null beside a solution": ({"problem": "?", "answer": None, "solution": r"\boxed{5}"}, "?", ""),

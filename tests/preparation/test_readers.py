@@ -126,6 +126,13 @@ def test_the_number_of_rows_is_known(tmp_path, name):
         ("own.csv", b'problem,answer\n"a\nb",5\n1,2,3\n', "own.csv, line 4 has more fields than the header"),
         ("own.csv", b"problem,answer\n\xff,5\n", "own.csv: byte 16 is not UTF-8"),
         ("own.csv", b"q,a\n?,5\n", "own.csv, line 2 has no key 'problem', but q, a; name it with --problem_key"),
+        (
+            "own.csv",
+            b'problem,answer\n"a,2\nb,3\n',
+            "own.csv, line 2: unexpected end of data; check the quotation marks",
+        ),
+        ("own.csv", b"messages,answer\n\"[{'role': 'user'}]\",2\n", "'messages': it is a list of messages written as"),
+        ("own.csv", b"problem,answer,answer\n?,5,6\n", "own.csv: two columns are called 'answer'; rename one of them"),
         ("own.parquet", b"PAR1 no parquet", "own.parquet cannot be read: "),
         ("own.parquet", b"", "own.parquet cannot be read: "),
         ("own.arrow", b"no arrow", "own.arrow cannot be read: "),
@@ -139,6 +146,18 @@ def test_a_file_that_is_not_as_its_suffix_says_is_refused(tmp_path, name, conten
 def test_a_row_of_parquet_is_refused_by_its_number(tmp_path):
     write_parquet(tmp_path / "own.parquet", [{"problem": "?", "answer": ["5"]}])
     assert "own.parquet, row 1: 'answer' is a text, got ['5']" in refusal(str(tmp_path / "own.parquet"), None, Keys())
+
+
+def test_columns_of_csv_without_a_name_are_passed_over(tmp_path):
+    (tmp_path / "own.csv").write_text("problem,answer,,\n?,5,,\n")
+    (source,) = open_sources(str(tmp_path / "own.csv"), None, Keys())
+    assert [row.answer for row in read(source)] == ["5"]
+
+
+def test_two_columns_of_parquet_with_one_name_are_refused(tmp_path):
+    table = pyarrow.table([["?"], ["5"], ["6"]], names=["problem", "answer", "answer"])
+    pyarrow.parquet.write_table(table, tmp_path / "own.parquet")
+    assert "own.parquet: two columns are called 'answer'" in refusal(str(tmp_path / "own.parquet"), None, Keys())
 
 
 def test_a_split_that_is_not_there_is_refused_with_those_that_are(tmp_path):

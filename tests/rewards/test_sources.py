@@ -182,11 +182,26 @@ def test_a_choice_takes_the_spellings_that_math_takes(answer):
     "answer",
     ["A or B", "B or C", "A, B", "(A)(B)", "A. 3 B. 4", "option B or C", "A is B", "The answer is A or B", "not B",
      "The answer is not B", "Both B", "AB", "BB", "B12", "B = 12", "A. B", "(A) B", r"\text{A} \text{B}", "{A}{B}",
-     "A is wrong, the answer is B"],
+     "A is wrong, the answer is B", "(b) (c)", "B. or c", "b: or c", "(a) and (b)", "b. not (c)"],
 )  # fmt: skip
 def test_an_answer_that_names_several_letters_is_no_choice(answer):
     for label in "ABC":
         assert not grade_label(f"\\boxed{{{answer}}}", {"answer": label, "source": "choice"}, ROW).correct
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["so\n#### 5", "#### Step 1\nHm.\n#### Step 2\nSo \\boxed{5}.", "#### Step 1\nSo \\boxed{5}.", "so \\boxed{5}."],
+)
+def test_a_label_that_is_a_solution_is_its_answer(label):
+    check_label({"answer": label, "source": "math"}, ROW)
+    assert grade_label(r"\boxed{5}", {"answer": label, "source": "math"}, ROW).correct
+    assert not grade_label(r"\boxed{\text{Step 2}}", {"answer": label, "source": "math"}, ROW).correct
+
+
+def test_a_label_of_headings_without_an_answer_is_refused():
+    with pytest.raises(ValueError, match="does not even equal itself"):
+        check_label({"answer": "#### Step 1\nIt is five.", "source": "math"}, ROW)
 
 
 ALL_RULES = [("math", "13", "14"), ("gsm8k", "13", "14"), ("choice", "B", "C")]

@@ -39,6 +39,11 @@ from openrlhf_cov.rewards.thinking import final_part, opens_thinking
         ("<think>a</think>re.sub(r'<think>.*</think>', '', s)", "re.sub(r'<think>.*</think>', '', s)"),
         ("<think>It's a.</think>b", "b"),  # an apostrophe is no quotation mark
         ('<think>He said "x".</think>b "c"', 'b "c"'),
+        ("<think>the boys' a</think> the girls' b", " the girls' b"),  # nor is one behind a plural
+        ('<think>It is 5" tall</think> and 6" wide', ' and 6" wide'),  # nor is the sign for inches
+        ("<think>so f'(1) = 2</think> and f'(2) = 4", " and f'(2) = 4"),  # nor is that of a derivative
+        ('<think>"Maybe</think>The "answer" is b', 'The "answer" is b'),  # one quotation was never closed
+        ('<think>a</think>re.sub(r"<think>.*</think>", "", s)', 're.sub(r"<think>.*</think>", "", s)'),
         ('<think>of 5"</think>\n"b"', '\n"b"'),  # a quotation does not go on over lines
         ("", ""),
     ],
@@ -62,10 +67,17 @@ def test_what_the_prompt_opened_and_nothing_closed_has_no_final_part(response):
         ("<think>\n\n</think>\n\n", False),  # a template that switches thinking off
         ("What does <think> mean?<|im_end|>\n<|im_start|>assistant\n", False),
         ('Which tag is "<think>"', False),
+        # a template that also begins the thinking
+        ("<|im_start|>assistant\n<think>\nOkay, let me see.", True),
+        ("User: 1+1\nAssistant: <think> Let me solve this step by step.\n", True),
+        ("[/INST]<think>Okay", True),
+        ("assistant\n<think>\nNo need.\n</think>\nThe answer", False),
+        ("Begin with\n<think>\nplease.<|im_end|>\n<|im_start|>assistant\n", False),
+        ("Explain what the tag <think> does.\n", False),
         ("", False),
     ],
 )
-def test_only_a_prompt_that_ends_with_the_marker_opens_the_thinking(prompt, opens):
+def test_only_a_prompt_that_ends_inside_the_thinking_opens_it(prompt, opens):
     assert opens_thinking(prompt) is opens
 
 

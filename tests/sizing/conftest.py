@@ -16,7 +16,7 @@ FLAGS = {
     "reward.num_nodes": 1, "reward.num_gpus_per_node": 8, "reward.model_name_or_path": None, "reward.offload": False,
     "reward.remote_url": ["reward.py"],
     "vllm.num_engines": 8, "vllm.tensor_parallel_size": 1, "vllm.gpu_memory_utilization": 0.8,
-    "vllm.enable_sleep": True,
+    "vllm.enable_sleep": True, "vllm_max_num_seqs": 0, "vllm_max_num_batched_tokens": 0,
     "ds.zero_stage": 3, "ds.param_dtype": "bf16", "ds.grad_accum_dtype": None, "ds.adam_offload": False, "ds.zpg": 1,
     "ds.ring_attn_size": 1, "ds.ring_attn_head_stride": 1, "ds.tensor_parallel_size": 1, "ds.enable_sleep": True,
     "ds.attn_implementation": "flash_attention_2", "ds.lora.rank": 0, "ds.lora.target_modules": None,

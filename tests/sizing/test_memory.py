@@ -12,6 +12,7 @@ from openrlhf_cov.sizing import memory
 from openrlhf_cov.sizing.memory import ENGINE_WORKSPACE, GIB, Engine, Pass, Sharding
 from openrlhf_cov.sizing.model_shape import KNOWN, shape_of_config
 from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.utils.engine_limits import EngineLimits
 
 cpu_host.install()  # before upstream's modules are imported
 from openrlhf_cov.trainer.actor_model import HeadScores, answering  # noqa: E402
@@ -34,8 +35,12 @@ P = 7_615_616_512
         ({"world": 8, "stage": 1}, 2 * P, 2 * P, 12 * P / 8, 0, 1e9, 6 * P / 8),
         ({"world": 8, "stage": 0}, 2 * P, 2 * P, 12 * P, 0, 0, 6 * P),
         # fp32 weights, gradients in fp32
-        ({"world": 8, "stage": 3, "element": 4}, 4 * P / 8, 4 * P / 8, 12 * P / 8, 4e9, 2e9, 8 * P / 8),
-        ({"world": 8, "stage": 3, "grad_element": 4}, 2 * P / 8, 4 * P / 8, 12 * P / 8, 2e9, 1e9, 8 * P / 8),
+        ({"world": 8, "stage": 3, "element": 4}, 4 * P / 8, 4 * P / 8, 12 * P / 8, 4e9, 2e9, 4 * P / 8),
+        # bf16 weights, gradients accumulated in fp32: a rank's part of the bucket is cast, and an update casts nothing
+        ({"world": 8, "stage": 3, "grad_element": 4}, 2 * P / 8, 4 * P / 8, 12 * P / 8, 2e9, 1.25e9, 4 * P / 8),
+        # stage 2 does not heed the type, stage 1 holds the gradients of the backward pass as well
+        ({"world": 8, "stage": 2, "grad_element": 4}, 2 * P, 2 * P / 8, 12 * P / 8, 0, 1e9, 6 * P / 8),
+        ({"world": 8, "stage": 1, "grad_element": 4}, 2 * P, 6 * P, 12 * P / 8, 0, 1e9, 4 * P / 8),
         # the optimizer on the CPU takes the gradients with it
         ({"world": 8, "stage": 3, "optimizer_on_cpu": True}, 2 * P / 8, 0, 0, 2e9, 1e9, 0),
         ({"world": 8, "stage": 1, "optimizer_on_cpu": True}, 2 * P, 2 * P, 0, 0, 1e9, 0),
@@ -261,8 +266,11 @@ def test_an_engine_by_hand():
     assert engine.weights(shape) == 32_763_876_352 * 2 / 4
     # 64 layers, keys and values, 8 / 4 heads of 128 numbers in bf16
     assert engine.kv_bytes_per_token(shape) == 2 * 64 * 2 * 128 * 2 == 65_536
-    assert engine.kv_tokens(shape) == int((64 * GIB - 32_763_876_352 / 2 - ENGINE_WORKSPACE) / 65_536) == 749_455
-    assert engine.sequences(shape, 10_240) == 73
+    # graphs; the logits of 1,024 sequences in bf16 and twice in fp32, which are more than the activations of 8,192
+    # tokens in a layer: (3 x 27,648 / 4 + 5 x 5,120) x 2 bytes
+    assert engine.workspace(shape) == ENGINE_WORKSPACE + 1024 * 10 * 152_064 > 8192 * 92_672
+    assert engine.kv_tokens(shape) == int((64 * GIB - 32_763_876_352 / 2 - engine.workspace(shape)) / 65_536)
+    assert engine.sequences(shape, 10_240) == engine.kv_tokens(shape) // 10_240 == 72
 
 
 def test_more_gpus_than_heads_of_keys_hold_copies():
@@ -270,9 +278,13 @@ def test_more_gpus_than_heads_of_keys_hold_copies():
     assert engine.kv_bytes_per_token(QWEN_7B) == 2 * 28 * 1 * 128 * 2  # 4 heads on 8 GPUs
 
 
-def test_vllm_runs_128_sequences_at_most():
-    engine = Engine(tensor_parallel=1, utilization=0.8, gpu_bytes=80 * GIB)
+def test_an_engine_runs_as_many_sequences_as_it_is_told():
+    engine = Engine(tensor_parallel=1, utilization=0.8, gpu_bytes=80 * GIB, limits=EngineLimits(128, 2048))
     assert engine.sequences(QWEN_7B, 1024) == 128
+    # a layer of 65,536 tokens, (3 x 18,944 + 5 x 3,584) x 2 bytes each, is more than the logits of 128 sequences
+    many = Engine(tensor_parallel=1, utilization=0.8, gpu_bytes=80 * GIB, limits=EngineLimits(128, 65_536))
+    assert many.workspace(QWEN_7B) == ENGINE_WORKSPACE + 65_536 * 149_504
+    assert many.kv_tokens(QWEN_7B) < engine.kv_tokens(QWEN_7B)
 
 
 def test_weights_that_do_not_fit_leave_no_cache():

@@ -49,7 +49,7 @@ def test_a_budget_is_a_table_in_gib():
 def test_the_lines_of_engine_host_and_step():
     engine = Engine(tensor_parallel=4, utilization=0.8, gpu_bytes=80 * GIB)
     assert engine_line(engine, KNOWN["Qwen/Qwen2.5-32B"], 10_240) == (
-        "  64.0 GiB of every GPU: weights 15.3, KV cache 45.7 = 749,455 tokens per engine, room for 73 sequences of "
+        "  64.0 GiB of every GPU: weights 15.3, KV cache 45.3 = 742,079 tokens per engine, room for 72 sequences of "
         "10,240 at once"
     )
     assert host_line({"states": 2.0 * GIB, "weights": 0.0}) == "  2.0 GiB = 2.0 states"

@@ -203,6 +203,7 @@ def make_generator(monkeypatch):
             reward_max_error_frac=0.05,
             actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=ranks),
             vllm=SimpleNamespace(enable_sleep=False),
+            vllm_no_progress_timeout=0.0,
         )
         generator = CovSamplesGenerator(SimpleNamespace(args=args), Loader(prompts), Loader(3), None, handles)
         return generator, handles

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_cov.config import EvaluationConfig, RewardConfig
+from openrlhf_cov.config import EngineConfig, EvaluationConfig, RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan
 from openrlhf_cov.evaluation.records import Response
@@ -41,6 +41,7 @@ def make_args(tmp_path):
             train=SimpleNamespace(seed=7, full_determinism_enable=determinism),
             rollout_seeded=seeded,
             **vars(RewardConfig()),
+            **vars(EngineConfig()),
             **vars(EvaluationConfig(**config)),
         )
 
@@ -149,8 +150,9 @@ def test_the_mean_over_benchmarks_weighs_each_the_same(make_args, tmp_path):
 def test_responses_come_from_the_engines_and_are_graded(make_args, monkeypatch):
     from openrlhf_cov.trainer.ray import completions
 
-    def generate(engines, requests):
+    def generate(engines, requests, sequences):
         assert engines == "the engines of the training"
+        assert sequences == 128  # of an engine on a CPU host, such as this one
         for request in reversed(requests):
             n = int(request.key[1])
             yield request, Completion(f"\\boxed{{{2 * n if n else 5}}}", tokens=3, prompt_tokens=4, truncated=False)
@@ -168,7 +170,7 @@ def test_responses_come_from_the_engines_and_are_graded(make_args, monkeypatch):
 def test_a_prompt_without_room_counts_as_wrong(make_args, monkeypatch):
     from openrlhf_cov.trainer.ray import completions
 
-    monkeypatch.setattr(completions, "generate", lambda engines, requests: iter(()))
+    monkeypatch.setattr(completions, "generate", lambda engines, requests, sequences: iter(()))
     args = make_args(max_len=4)
     evaluation = BenchmarkEvaluation(plan_of(args, Tokenizer()), args)
     metrics = evaluation.metrics(evaluation.respond(None))

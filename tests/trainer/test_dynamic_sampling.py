@@ -124,6 +124,16 @@ def test_metrics_by_hand():
     assert str(counts) == "4 prompts tried in 2 rounds, 2 groups kept, 1 all right, 1 all wrong"
 
 
+def test_groups_whose_rewards_all_abstained_are_counted():
+    counts = SamplingCounts(rounds=1)
+    for scores in ([], [], [0.0]):
+        counts.add(group(scores), kept=False)
+    assert str(counts) == (
+        "3 prompts tried in 1 rounds, 0 groups kept, 0 all right, 1 all wrong, "
+        "2 without a reward, as the reward function abstained"
+    )
+
+
 def test_metrics_of_a_batch_from_the_buffer_alone():
     metrics = sampling_metrics(SamplingCounts(), [group([1, 0])], waiting=0, number=1)
     assert metrics["sampling/kept_frac"] == metrics["sampling/oversample"] == metrics["sampling/rounds"] == 0.0

@@ -9,7 +9,7 @@ from ray.exceptions import ActorDiedError, GetTimeoutError, RayTaskError
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_cov.trainer import engine_health
-from openrlhf_cov.trainer.engine_health import dead_engines, is_death
+from openrlhf_cov.trainer.engine_health import dead_engines, end_unanswered, is_death
 from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
 
 
@@ -73,3 +73,34 @@ def test_an_engine_actor_speaks_for_its_core(error):
 @pytest.mark.parametrize(("error", "expected"), [(PROCESS, True), (CORE, True), (task_error(ValueError()), False)])
 def test_which_errors_are_a_death(error, expected):
     assert is_death(error) is expected
+
+
+@pytest.mark.parametrize("method", ["wake_up", "sleep"])
+@pytest.mark.parametrize(
+    ("seconds", "silent", "ended"), [(30.0, {1}, [1]), (30.0, {0, 2}, [0, 2]), (30.0, set(), []), (0.0, set(), [])]
+)
+def test_engines_that_do_not_answer_are_ended(monkeypatch, method, seconds, silent, ended):
+    killed = []
+
+    def wait(answers, num_returns, timeout):
+        assert (num_returns, timeout) == (3, seconds or None)
+        return [answer for answer in answers if answer not in silent], []
+
+    stand_in = SimpleNamespace(wait=wait, get=lambda answers: answers, kill=lambda engine: killed.append(engine.place))
+    monkeypatch.setattr(engine_health, "ray", stand_in)
+    engines = [
+        SimpleNamespace(place=place, **{method: SimpleNamespace(remote=lambda place=place: place)})
+        for place in range(3)
+    ]
+    assert end_unanswered(engines, method, seconds) == ended
+    assert killed == ended
+
+
+def test_a_dead_engine_is_no_hung_one(monkeypatch):
+    def get(answers):
+        raise PROCESS
+
+    stand_in = SimpleNamespace(wait=lambda answers, num_returns, timeout: (answers, []), get=get)
+    monkeypatch.setattr(engine_health, "ray", stand_in)
+    with pytest.raises(ActorDiedError):
+        end_unanswered([SimpleNamespace(sleep=SimpleNamespace(remote=lambda: 0))], "sleep", 30.0)

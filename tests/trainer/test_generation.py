@@ -224,3 +224,61 @@ def test_an_interrupt_passes_through(walk):
     cluster.wait = interrupted
     with pytest.raises(KeyboardInterrupt):
         list(walk(cluster, 3))
+
+
+class HangingCluster(Cluster):
+    """Engines in ``hung`` never answer; ``killed`` lists those that were ended."""
+
+    hung: frozenset = frozenset()
+    slow_waits: int = 0
+
+    def wait(self, references, num_returns, timeout):
+        ready = [reference for reference in references if self.under_way[reference][0] not in self.hung]
+        if timeout and self.slow_waits:
+            self.slow_waits -= 1
+            return [], references
+        ready = ready[:num_returns]
+        return ready, [reference for reference in references if reference not in ready]
+
+    def kill(self, engine):
+        self.killed = [*getattr(self, "killed", []), engine]
+        assert len(self.sent) < 100
+
+
+def hanging(monkeypatch, hung, timeout, slow_waits=0, count=7, window=None):
+    cluster = HangingCluster(random.Random(0))
+    cluster.hung, cluster.slow_waits, cluster.killed = frozenset(hung), slow_waits, []
+    monkeypatch.setattr(generation, "ray", cluster)
+    group = EngineGroup(list(ENGINES), timeout)
+    return cluster, group, finished(range(count), group, cluster.dispatch, lambda item: f"item {item}", window)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("hung", ["a", "bc"])
+def test_a_hung_engine_ends_like_a_dead_one(monkeypatch, hung, window):
+    cluster, group, results = hanging(monkeypatch, hung, timeout=30.0, window=window)
+    assert sorted(results) == [(place, f"response {place}") for place in range(7)]
+    assert cluster.killed == list(hung)
+    assert group.alive == [engine for engine in ENGINES if engine not in hung]
+
+
+def test_a_run_whose_engines_all_hang_stops(monkeypatch):
+    cluster, _, results = hanging(monkeypatch, ENGINES, timeout=30.0)
+    with pytest.raises(RunStopped, match="no vLLM engine answers any more"):
+        list(results)
+    assert sorted(cluster.killed) == list(ENGINES)
+
+
+def test_a_result_begins_the_limit_anew(monkeypatch):
+    # two waits of 10 s without a result, below 30 s; then all engines answer at once
+    cluster, group, results = hanging(monkeypatch, "", timeout=30.0, slow_waits=2)
+    next(results)
+    cluster.slow_waits = 2
+    assert len(list(results)) == 6
+    assert (cluster.killed, len(group.alive)) == ([], 3)
+
+
+def test_without_a_limit_nothing_is_ended(monkeypatch):
+    cluster, group, results = hanging(monkeypatch, "", timeout=0.0, slow_waits=1000)
+    assert len(list(results)) == 7
+    assert (cluster.killed, len(group.alive)) == ([], 3)

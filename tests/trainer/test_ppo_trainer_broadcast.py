@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 from openrlhf.trainer import ppo_trainer_async
 from openrlhf.trainer.ppo_trainer import BasePPOTrainer
+from ray.exceptions import ActorDiedError
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer import ppo_trainer
+from openrlhf_cov.trainer import engine_health, ppo_trainer
 from openrlhf_cov.trainer.ppo_trainer import CovPPOTrainer, CovTrainingActor
 from openrlhf_cov.utils.metrics_log import read_metrics
 
@@ -53,7 +54,8 @@ def restart(tmp_path, monkeypatch):
                 ckpt=SimpleNamespace(output_dir=str(tmp_path), path=str(tmp_path / "state"), load_enable=True),
                 critic=SimpleNamespace(model_name_or_path=None),
                 eval=evaluation,
-                **({"eval_at_start": False} | flags),
+                train=SimpleNamespace(partial_rollout_enable=False),
+                **({"eval_at_start": False, "vllm_no_progress_timeout": 0.0} | flags),
             ),
             best_eval_metric_key="eval_task_pass1",
             best_eval_metric_value=float("-inf"),
@@ -169,3 +171,89 @@ def test_a_start_without_the_flag_and_a_resume_do_not_evaluate_first(restart, st
     trainer = restart([], states=states, eval_at_start=at_start)
     trainer.restore_best_checkpoint_state(states)
     assert trainer.calls == []
+
+
+@BOTH
+def test_a_transfer_that_hangs_ends_the_run(restart, kind, monkeypatch):
+    killed = []
+
+    class Clock:
+        """Stands in for ``threading.Timer``; its time runs out when the transfer waits."""
+
+        def __init__(self, seconds, function):
+            assert seconds == 30.0
+            Clock.function = function
+
+        def start(self):
+            pass
+
+        def cancel(self):
+            Clock.cancelled = True
+
+    monkeypatch.setattr(engine_health, "Timer", Clock)
+    monkeypatch.setattr(engine_health, "ray", SimpleNamespace(kill=killed.append))
+    trainer = restart([], kind, vllm_no_progress_timeout=30.0)
+    trainer.ppo_train(3)
+    trainer.vllm_engines = ["engine 0", "engine 1"]
+    trainer.actor_model_group._actor_handlers = ["rank 0"]
+    trainer.broadcast_to_vllm()
+    assert (killed, Clock.cancelled) == ([], True)
+
+    def hang(self):
+        Clock.function()
+        raise ActorDiedError()
+
+    monkeypatch.setattr(BasePPOTrainer, "broadcast_to_vllm", hang)
+    with pytest.raises(RunStopped, match=r"within 30 s \(--vllm.no_progress_timeout\).* --ckpt.load_enable"):
+        trainer.broadcast_to_vllm()
+    assert killed == ["engine 0", "engine 1", "rank 0"]
+    # the asynchronous trainer has released its lock
+    assert (trainer.calls[-1] == "release") is (kind is CovTrainingActor)
+
+
+def test_a_transfer_that_fails_in_time_is_no_hang(restart, monkeypatch):
+    def fail(self):
+        raise ActorDiedError()
+
+    trainer = restart([], vllm_no_progress_timeout=3600.0)
+    trainer.ppo_train(3)
+    monkeypatch.setattr(BasePPOTrainer, "broadcast_to_vllm", fail)
+    with pytest.raises(ActorDiedError):
+        trainer.broadcast_to_vllm()
+
+
+class Check:
+    """Stands in for a ``WeightCheck`` and notes when it is asked."""
+
+    def __init__(self, calls):
+        self.before_transfer = lambda: calls.append("before")
+        self.after_transfer = lambda: calls.append("after")
+
+
+@BOTH
+def test_weights_are_checked_around_their_transfer(restart, kind):
+    trainer = restart([], kind)
+    trainer.weight_check = Check(trainer.calls)
+    trainer.ppo_train(3)
+    trainer.broadcast_to_vllm()
+    assert trainer.calls == locked(kind, "check engines", "before", "broadcast", "after")
+
+
+def test_engines_that_are_paused_for_a_transfer_are_asked_before_and_after(restart, monkeypatch):
+    trainer = restart([], CovTrainingActor)
+    trainer._partial_rollout = trainer.args.train.partial_rollout_enable = True
+    monkeypatch.setattr(ppo_trainer_async, "batch_vllm_engine_call", lambda engines, name: trainer.calls.append(name))
+    trainer.weight_check = Check(trainer.calls)
+    trainer.ppo_train(3)
+    trainer.broadcast_to_vllm()
+    paused = ["acquire", "pause_generation", "check engines", "broadcast", "resume_generation", "release"]
+    assert trainer.calls == ["before", *paused, "after"]
+
+
+@BOTH
+def test_weights_that_did_not_go_out_are_not_checked(restart, kind):
+    trainer = restart([1], kind)
+    trainer.weight_check = Check(trainer.calls)
+    trainer.ppo_train(3)
+    trainer.broadcast_to_vllm()
+    assert trainer.calls == locked(kind, "check engines")

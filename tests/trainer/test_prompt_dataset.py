@@ -82,3 +82,13 @@ def test_nested_keys():
         rows=rows, input_key="task.text", label_key="reward_model.ground_truth", reward_skip_bad_labels=True
     )
     assert (graded.prompts, graded.labels) == (["a"], ["5"])
+
+
+def test_the_source_of_a_row_is_also_that_of_verl():
+    rows = [
+        {"problem": "a", "answer": "5", "datasource": "aime", "data_source": "math"},
+        {"problem": "b", "answer": "5", "datasource": None, "data_source": "openai/gsm8k"},
+        {"problem": "c", "answer": "5", "datasource": "", "data_source": None},
+    ]
+    assert build(rows=rows).datasources[:2] == ["aime", "openai/gsm8k"]
+    assert build(rows=[{"problem": "a", "answer": "5"}]).datasources == ["default"]

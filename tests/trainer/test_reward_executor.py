@@ -109,7 +109,16 @@ def test_a_reward_of_the_user_is_called_as_upstream_calls_it(tokenizer, tmp_path
 @pytest.mark.parametrize(
     "value",
     [
-        *("1", "[1]", "True", "numpy.float32(1)", "numpy.ones((1, 1))", "torch.tensor(1.0)", "torch.ones(1, 1)"),
+        *(
+            "1",
+            "[1]",
+            "True",
+            "numpy.float32(1)",
+            "numpy.ones((1, 1))",
+            "__import__('fractions').Fraction(1)",
+            "torch.tensor(1.0)",
+            "torch.ones(1, 1)",
+        ),
         *("torch.ones(1, dtype=torch.bfloat16)", "[torch.ones(1, requires_grad=True)]"),
     ],
 )
@@ -132,6 +141,27 @@ def test_a_failing_reward_is_counted_and_never_none(tokenizer, tmp_path, caplog,
     path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    {body}\n")
     output = execute(tokenizer, RewardExecutor(path, RewardConfig(reward_incorrect=-0.5)), "abc")
     assert (output["reward"], output["scores"], output["extra_logs"]) == (-0.5, 0.0, {"reward/error_frac": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ("None", "must return an object with the key 'rewards'; got None"),
+        ("[1.0]", "must return an object with the key 'rewards'; got [1.0]"),
+        ("{'reward': 1.0}", "must return an object with the key 'rewards'; got the keys reward"),
+        ("{'rewards': 'null'}", "a reward must be a number; got 'null'"),
+        ("{'rewards': [{'score': 1.0}]}", "a reward must be a number; got {'score': 1.0}"),
+    ],
+)
+def test_a_result_of_another_form_is_no_abstention_and_says_what_it_is(
+    tokenizer, tmp_path, monkeypatch, result, message
+):
+    lines = []
+    monkeypatch.setattr("openrlhf_cov.trainer.reward_executor.logger", SimpleNamespace(warning=lines.append))
+    path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    return {result}\n")
+    output = execute(tokenizer, RewardExecutor(path, RewardConfig()), "abc")
+    assert output["extra_logs"] == {"reward/error_frac": 1.0}
+    assert message in lines[0]
 
 
 @pytest.mark.parametrize(

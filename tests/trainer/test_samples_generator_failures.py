@@ -112,3 +112,20 @@ def test_no_engine_left_stops_the_run(make_generator, step):
     )
     with pytest.raises(RunStopped, match="no vLLM engine answers"):
         step(generator)
+
+
+@pytest.mark.parametrize("hung", [[0], [1]])
+def test_an_engine_that_does_not_wake_up_gets_no_requests(make_generator, step, monkeypatch, hung):
+    generator, engines = make_generator(engines=2, filtering=False)
+    generator.args.vllm.enable_sleep = True
+    generator.engines.no_progress_timeout = 30.0
+    calls = []
+
+    def end(engines, method, seconds):
+        calls.append((len(engines), method, seconds))
+        return hung if method == "wake_up" else []
+
+    monkeypatch.setattr("openrlhf_cov.trainer.samples_generator.end_unanswered", end)
+    assert step(generator)[0] == [0, 1, 2, 3]
+    assert engines[hung[0]].requests == []
+    assert calls == [(2, "wake_up", 30.0), (1, "sleep", 30.0)]

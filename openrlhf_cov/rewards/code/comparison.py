@@ -30,6 +30,7 @@ MAX_WORD = 400
 NUMBER = re.compile(
     r"(?P<sign>[+-]?)(?:(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]*))?|\.(?P<only>[0-9]+))(?:[eE](?P<exponent>[+-]?[0-9]{1,6}))?"
 )
+INFINITE = re.compile(r"(?P<sign>[+-]?)inf(?:inity)?", re.IGNORECASE)
 WHOLE = re.compile(r"[+-]?[0-9]+")
 NUMBERS = (int, float, Decimal, Fraction)
 MAX_FRACTION = 4096
@@ -107,10 +108,14 @@ def _equal_word(word: str, expected: str) -> bool:
 
 
 def _value(word: str) -> tuple[str, str, int] | None:
-    """Return sign, digits and exponent of a finite decimal number, the same for equal numbers; None for other words.
+    """Return sign, digits and exponent of a decimal number, the same for equal numbers; None for other words.
 
+    Infinity, in any of its spellings, has "inf" for its digits. NaN equals nothing and is no number here.
     Nothing is rounded and no power is written out, so that a number takes linear time, whatever its exponent.
     """
+    infinite = INFINITE.fullmatch(word)
+    if infinite:
+        return infinite["sign"].replace("+", ""), "inf", 0
     found = NUMBER.fullmatch(word)
     if found is None:
         return None

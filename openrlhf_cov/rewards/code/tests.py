@@ -184,9 +184,23 @@ def _text(value: Any) -> str:
 def _call(given: Any, output: Any) -> list[Any]:
     """Arguments and output: as they are (APPS), or as texts with one value in JSON on each line (Eurus, PRIME)."""
     if not isinstance(given, str):
-        return [given if isinstance(given, list) else [given], output]
+        return [_with_whole_keys(given if isinstance(given, list) else [given]), output]
     try:
         arguments = [json.loads(line) for line in given.split("\n") if line.strip()]
-        return [arguments, json.loads(output) if isinstance(output, str) else output]
+        return [_with_whole_keys(arguments), json.loads(output) if isinstance(output, str) else output]
     except ValueError:
         raise ValueError(f"inputs that are texts have JSON on each line, and their outputs: {given!r:.60}") from None
+
+
+def _with_whole_keys(arguments: list[Any]) -> list[Any]:
+    """Return the arguments with whole numbers as keys of the first one, as the judges of APPS and PRIME give them.
+
+    JSON has no keys but texts. Arguments whose first one is no dictionary of whole numbers are returned as they are.
+    """
+    if not arguments or not isinstance(arguments[0], dict):
+        return arguments
+    try:
+        first = {int(key): value for key, value in arguments[0].items()}
+    except ValueError:
+        return arguments
+    return [first, *arguments[1:]]

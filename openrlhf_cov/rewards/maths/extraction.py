@@ -42,7 +42,9 @@ BLOCK = re.compile(
 """A displayed formula, or a block of code, that is the whole answer."""
 MAX_BLOCK = 4_000
 """Characters of an answer that goes on over lines."""
-SENTENCE_END = re.compile(r"[.!?](?:\s+[A-Z\"'(].*|\s*)\Z", re.DOTALL)
+REVISION = r"(?:or|no|not|wait|actually|alternatively|otherwise|hmm|sorry|correction)(?![a-z])"
+SENTENCE_END = re.compile(rf"(?:[.!]\s+(?!(?i:{REVISION}))[A-Z\"'(].*|[.!?]\s*)\Z", re.DOTALL)
+"""The end of the sentence of an answer, and what follows; a sentence that takes the answer back is a part of it."""
 
 
 def extract_answer(response: str, mode: str) -> str | None:
@@ -126,6 +128,19 @@ def last_gsm8k(text: str) -> str | None:
     """The first content after the last ``####``; None without one."""
     _, mark, rest = text.rpartition(GSM8K_MARK)
     return _first_content(rest) if mark else None
+
+
+def answer_of_solution(text: str) -> str | None:
+    """Return the answer with which a written solution ends; None if it ends with none.
+
+    The answer is the content of the last box, or what follows ``####`` to the end of the text. Four signs before
+    other text are a heading of Markdown.
+    """
+    _, mark, rest = text.rpartition(GSM8K_MARK)
+    body = rest.strip()
+    if mark and last_boxed(body) is None and _content_end(body) >= len(body):
+        return _first_content(body)
+    return last_boxed(text)
 
 
 def last_answer_line(text: str) -> str | None:

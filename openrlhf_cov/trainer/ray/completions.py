@@ -11,17 +11,22 @@ from openrlhf_cov.evaluation.plan import Completion, Request
 from openrlhf_cov.trainer.generation import EngineGroup, finished
 from openrlhf_cov.utils.json_lines import json_number
 
-IN_FLIGHT = 512
-"""Requests under way on one engine: twice the sequences that vLLM runs at once by default, so that it never waits."""
+# Requests under way on one engine for each sequence that it generates at once, so that it never waits for one.
+IN_FLIGHT = 2
 
 
-def generate(engines: EngineGroup, requests: Sequence[Request]) -> Iterator[tuple[Request, Completion]]:
-    """Completions as they finish, from the engines with the least to do; see ``generation.finished``."""
+def generate(
+    engines: EngineGroup, requests: Sequence[Request], sequences: int
+) -> Iterator[tuple[Request, Completion]]:
+    """Yield completions as they finish, from the engines with the least to do; see ``generation.finished``.
+
+    ``sequences`` is what one engine generates at once (``EngineLimits.sequences``).
+    """
 
     def dispatch(engine: Any, batch: list[Request]) -> list[Any]:
         return [engine.complete.remote(request) for request in batch]
 
-    window = IN_FLIGHT * max(1, len(engines.unfinished))
+    window = IN_FLIGHT * sequences * max(1, len(engines.unfinished))
     for place, completion in finished(requests, engines, dispatch, Request.described, window):
         yield requests[place], completion
 

@@ -50,6 +50,24 @@ class CovPolicyActor(CheckpointedActor, plain_class(PolicyModelActor)):
         self.scored.append({name: each.float().cpu() for name, each in named.items() if each is not None})
         return scores.log_probs.cpu()
 
+    @torch.no_grad()
+    def score_texts(self, texts: list[list[int]]) -> list[float]:
+        """Return the log-probs of all tokens but the first of each text, one text after another; on every rank.
+
+        They are those of the policy at temperature 1, as vLLM gives them for the tokens of a prompt.
+        """
+        temperature, self.actor.temperature = self.actor.temperature, 1.0
+        log_probs: list[float] = []
+        try:
+            for text in texts:
+                ids = torch.tensor([text], device=self.trainer.device)
+                ones = torch.ones_like(ids)
+                scores = self.trainer.score(ids, ones[:, 1:], ones, None, with_entropy=False)
+                log_probs += scores.log_probs[0].float().tolist()
+        finally:
+            self.actor.temperature = temperature
+        return log_probs
+
     def take_scored(self) -> list[dict[str, torch.Tensor]]:
         """Name -> (B, A) of every ``forward`` since the last call, in order; the controller hands them on."""
         taken, self.scored = self.scored, []

@@ -16,6 +16,7 @@ import ray
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray import warm_engines
 from openrlhf_cov.utils import garbage_collection
+from openrlhf_cov.utils.engine_limits import engine_arguments
 from openrlhf_cov.utils.terminal import clean_logs
 
 TRUST_VARIABLE = "OPENRLHF_COV_TRUST_REMOTE_CODE"
@@ -138,6 +139,12 @@ def engine_settings(args: SimpleNamespace) -> dict[str, Any]:
     settings: dict[str, Any] = {"dtype": VLLM_DTYPES[args.ds.param_dtype]}
     # Upstream asks for log-probs for its rollout correction alone. vllm_kl compares them in every run.
     settings |= {"log_probs": True, "logprobs_mode": "processed_logprobs", "max_logprobs": 1}
+    settings |= engine_arguments(
+        args.vllm_max_num_seqs,
+        args.vllm_max_num_batched_tokens,
+        on_gpus=not cpu_host.is_cpu_host(),
+        max_model_len=args.data.max_len,
+    )
     settings["trust_remote_code"] = args.trust_remote_code
     settings["reward_config"] = RewardConfig.from_args(args)
     if args.vllm.sync_backend == "gloo":

@@ -96,13 +96,15 @@ NEAR = {"apps", "prime"}
         ("", "3", set()),
         ("Yes", "YES", set()),
         ("1\n2", "1 2", set()),
-        # what is no finite number in ASCII digits equals its own spelling alone
+        # what is no number in ASCII digits equals its own spelling alone
         ("nan", "nan", ALL),
         ("nan", "3", set()),
         ("NaN", "nan", set()),
         ("inf", "1e308", set()),
         ("1e400", "inf", set()),
-        ("Infinity", "inf", set()),
+        ("Infinity", "inf", BY_NUMBER),  # Python prints inf, Java and the decimal module Infinity
+        ("-inf", "-Infinity", BY_NUMBER),
+        ("-inf", "inf", set()),
         ("1e999999999", "1e999999998", set()),
         ("1_0", "10", set()),
         ("３", "3", set()),

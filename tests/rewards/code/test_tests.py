@@ -22,6 +22,13 @@ def test_calls_of_apps_and_eurus_with_values_or_lines_of_json():
     assert tests.cases == ([[1, 2], [3]], [[3, [4]], [7]])
 
 
+@pytest.mark.parametrize("given", [[{"1": 5, "-2": 6}, {"3": 7}], '{"1": 5, "-2": 6}\n{"3": 7}'])
+def test_the_first_argument_has_whole_numbers_as_keys_where_all_are(given):
+    # the judge of APPS does so for the first argument alone
+    assert parsed({"fn_name": "f", "inputs": [given], "outputs": [5]}).cases == ([[{1: 5, -2: 6}, {"3": 7}], 5],)
+    assert parsed({"fn_name": "f", "inputs": [[{"1": 5, "a": 6}]], "outputs": [5]}).cases == ([[{"1": 5, "a": 6}], 5],)
+
+
 def test_inputs_of_live_code_bench():
     tests = parsed([{"input": "1\n", "output": "2\n", "testtype": "stdin"}])
     assert (tests.kind, tests.cases) == ("stdin", (["1\n", "2\n"],))

@@ -107,6 +107,10 @@ ANSWER_LINES = [
     ("Final Answer: The final answer is $5$. I hope it is correct.", "$5$"),
     (r"The answer is \boxed{5}, I think", "5"),
     ("The answer is 5. It was easy", "5"),
+    ("The answer is 5. No, 6.", "5. No, 6"),  # a sentence that takes it back is a part of it
+    ("Answer: 5. Or 6.", "5. Or 6"),
+    ("The answer is 5? No.", "5? No"),
+    ("The answer is 5. Note that 6 is close.", "5"),
     ("Answer: 5 or 6", "5 or 6"),  # what a guess is worth is for the grader to say
     ("The answer is not 5", "not 5"),
     ("Answer:", None),

@@ -109,14 +109,13 @@ def two_engines(monkeypatch):
 
 def test_every_request_gets_its_completion(two_engines):
     requests = [replace(SEEDED, key=("sums", "p0", seed), seed=seed) for seed in range(5)]
-    results = list(completions.generate(two_engines, requests))
+    results = list(completions.generate(two_engines, requests, sequences=4))
     assert {request.key: completion.text for request, completion in results} == {
         ("sums", "p0", seed): f"{'ab'[seed % 2]} {seed}" for seed in range(5)
     }
 
 
 def test_no_more_than_a_window_for_each_engine_is_under_way(two_engines, monkeypatch):
-    monkeypatch.setattr(completions, "IN_FLIGHT", 3)
     under_way = []
     wait = generation.ray.wait
 
@@ -126,8 +125,8 @@ def test_no_more_than_a_window_for_each_engine_is_under_way(two_engines, monkeyp
 
     monkeypatch.setattr(generation.ray, "wait", note)
     requests = [replace(SEEDED, seed=seed) for seed in range(20)]
-    assert len(list(completions.generate(two_engines, requests))) == 20
-    assert max(under_way) == 6  # 3 for each of two
+    assert len(list(completions.generate(two_engines, requests, sequences=3))) == 20
+    assert max(under_way) == 12  # twice the 3 sequences of each of two engines
 
 
 def test_a_failing_request_is_named(two_engines, monkeypatch):
@@ -136,7 +135,7 @@ def test_a_failing_request_is_named(two_engines, monkeypatch):
 
     monkeypatch.setattr(generation.ray, "get", fail)
     with pytest.raises(generation.RunStopped, match=r"out of blocks\); sums, problem p0, sample 3$"):
-        list(completions.generate(two_engines, [SEEDED]))
+        list(completions.generate(two_engines, [SEEDED], sequences=4))
 
 
 def test_the_actor_generates_from_the_tokens_of_the_prompt():

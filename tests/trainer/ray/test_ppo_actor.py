@@ -41,6 +41,19 @@ def test_scoring_rollouts_keeps_their_entropies_until_they_are_taken(stub_actor)
     assert actor.take_scored() == []
 
 
+def test_texts_are_scored_at_temperature_1_token_by_token(stub_actor):
+    policy, temperatures = stub_actor(), []
+    policy.temperature = 0.6
+    policy.register_forward_pre_hook(lambda module, _: temperatures.append((module.temperature, module.training)))
+    actor = scoring_actor(policy)
+    # token v has log-prob -v; the first token of a text has none
+    assert actor.score_texts([[5, 6, 7], [9, 1]]) == [-6.0, -7.0, -1.0]
+    assert temperatures == [(1.0, False), (1.0, False)]
+    assert policy.temperature == 0.6
+    assert policy.training
+    assert actor.take_scored() == []  # they are no rollouts
+
+
 def test_a_model_that_cannot_say_what_a_method_asks_for_ends_the_run(stub_actor):
     policy, seen = stub_actor(), []
     policy.register_forward_pre_hook(lambda module, _: seen.append(module.proxy_min_p))

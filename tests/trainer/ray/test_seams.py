@@ -10,16 +10,18 @@ import pytest
 import ray
 import torch
 
-from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.config import EngineConfig, RewardConfig
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer import weight_transfer
 from openrlhf_cov.trainer.ray import seams
 
 
-def args(param_dtype, sync_backend, **methods):
+def args(param_dtype, sync_backend, limits=(), **methods):
     return SimpleNamespace(
         **vars(RewardConfig()),
         **vars(CovConfig(**methods)),
+        **vars(EngineConfig(**dict(limits))),
+        data=SimpleNamespace(max_len=10_240),
         trust_remote_code=False,
         ds=SimpleNamespace(param_dtype=param_dtype),
         vllm=SimpleNamespace(sync_backend=sync_backend),
@@ -44,6 +46,53 @@ def test_engines_give_log_probs_in_every_run(settings):
     # vllm_kl compares them with those of training; upstream asks for them where it corrects for the engine
     found = seams.engine_settings(args("fp32", "nccl", **settings))
     assert LOG_PROBS.items() <= found.items()
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "limits", "sequences", "tokens"),
+    [
+        (False, {}, 1024, 8192),
+        (False, {"vllm_max_num_seqs": 64}, 64, 8192),
+        (False, {"vllm_max_num_seqs": 64, "vllm_max_num_batched_tokens": 512}, 64, 512),
+        # vLLM refuses fewer tokens than sequences: the default gives way to what is given
+        (False, {"vllm_max_num_batched_tokens": 512}, 512, 512),
+        (False, {"vllm_max_num_seqs": 20_000}, 20_000, 20_000),
+        # an engine on a CPU host reads prompts whole, for which it needs tokens for --data.max_len
+        (True, {"vllm_max_num_seqs": 16}, 16, 10_240),
+        (True, {"vllm_max_num_batched_tokens": 20_480}, 128, 20_480),
+        (True, {}, None, None),
+    ],
+)
+def test_engines_get_their_limits(monkeypatch, on_cpu, limits, sequences, tokens):
+    monkeypatch.setattr(seams.cpu_host, "is_cpu_host", lambda: on_cpu)
+    settings = seams.engine_settings(args("bf16", "nccl", limits))
+    assert (settings.get("max_num_seqs"), settings.get("max_num_batched_tokens")) == (sequences, tokens)
+
+
+@pytest.mark.parametrize(("memory", "name"), [(80, "nvidia h100"), (40, "nvidia a100"), (180, "nvidia b200")])
+def test_vllm_has_no_defaults_for_engines_of_upstreams_kind(monkeypatch, memory, name):
+    import inspect
+
+    import vllm.engine.arg_utils as arg_utils
+    from vllm.config import SchedulerConfig
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    from openrlhf_cov.utils.engine_limits import VLLM_LIMITS, EngineLimits
+
+    platform = SimpleNamespace(
+        get_device_total_memory=lambda: memory * 2**30,
+        get_device_name=lambda: name,
+        is_tpu=lambda: False,
+        is_cpu=lambda: False,
+    )
+    monkeypatch.setattr(arg_utils, "current_platform", platform)
+    context = inspect.signature(AsyncLLM.from_engine_args).parameters["usage_context"].default
+    tokens, sequences = arg_utils.EngineArgs.get_batch_defaults(1)
+    assert context is UsageContext.ENGINE_CONTEXT
+    assert context not in tokens.keys() | sequences.keys()
+    defaults = SchedulerConfig.DEFAULT_MAX_NUM_SEQS, SchedulerConfig.DEFAULT_MAX_NUM_BATCHED_TOKENS
+    assert EngineLimits(*defaults) == VLLM_LIMITS
 
 
 def test_gloo_gives_the_engine_our_weight_transfer():
