@@ -139,3 +139,19 @@ def test_the_order_of_a_step_repeats():
         actor.start_step(step)
         orders.append(torch.randperm(50).tolist())
     assert orders[0] == orders[2] != orders[1]
+
+
+def test_every_epoch_of_dynamic_batches_has_its_own_order():
+    # the fifth sample makes no whole update, so it stays where it is
+    trainer = make_trainer([1, 1, 1, 1])
+    trainer.max_epochs, trainer.global_step, trainer.args.train.seed = 3, 7, 42
+    buffer, orders = trainer.replay_buffer, []
+    buffer.items = [0, 1, 2, 3, 4]
+    buffer.setup_dynamic_batch = lambda strategy: orders.append(list(buffer.items))
+    trainer.check_whole_steps = lambda: None
+    for _ in range(3):
+        for number in range(4):
+            trainer.training_step(experience(1.0), number)
+    assert len(orders) == 2  # before the second and the third epoch
+    assert all(sorted(order[:4]) == [0, 1, 2, 3] and order[4] == 4 for order in orders)
+    assert [0, 1, 2, 3, 4] != orders[0] != orders[1]
