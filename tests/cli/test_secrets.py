@@ -38,6 +38,7 @@ for step in range(1, 9):
 args = hierarchize(SimpleNamespace(**{
     "reward.remote_url": urls, "logger.wandb.key": key, "logger.wandb.org": None, "logger.wandb.project": "p",
     "logger.wandb.group": None, "logger.wandb.run_name": "r", "hf_token": key, "train.batch_size": 8,
+    "ckpt.output_dir": str(folder), "ckpt.load_enable": False,
 }))
 before = repr(args)
 tracker = CovWandbLogger(args)

@@ -54,7 +54,12 @@ def make_actor(stage, folder, kind=CovPolicyActor, with_critic=False):
             num_nodes=1, num_gpus_per_node=2, optim="adam", model_name_or_path="model" if with_critic else None
         ),
         ds=SimpleNamespace(
-            zero_stage=stage, tensor_parallel_size=1, param_dtype="fp32", adam_offload=False, use_universal_ckpt=False
+            zero_stage=stage,
+            tensor_parallel_size=1,
+            param_dtype="fp32",
+            adam_offload=False,
+            use_universal_ckpt=False,
+            lora=SimpleNamespace(rank=0),
         ),
         train=SimpleNamespace(enable_ema=False),
     )
