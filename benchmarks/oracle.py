@@ -56,7 +56,7 @@ LAYOUTS = {
     "--algo.advantage.estimator group_norm",
     # No method: upstream's own loss, with its correction of the rollout's log-probs.
     "plain": f"{ONE_RANK} --cov_type none --train.batch_size 16 --algo.kl.init_coef 0 "
-    "--algo.advantage.estimator reinforce --algo.advantage.is_correction_enable",
+    "--algo.advantage.estimator reinforce --algo.advantage.is_correction_level token",
 }
 """Name -> flags beside COMMON."""
 
