@@ -156,7 +156,7 @@ def test_evaluations_are_listed_graded_again_and_compared(run, tmp_path, make_ev
 @pytest.mark.parametrize(
     "words",
     [
-        ["train", "--cov_type", "kl_cov"],
+        ["train", "--vllm.num_engines", "1", "--actor.model_name_or_path", "m", "--reward.remote_url", "http://r/"],
         ["evaluate", "--model", "m", "--benchmarks", "aime24", "--output", "out"],
         ["demo"],
         ["tiny-task", "--output", "task"],
