@@ -26,7 +26,13 @@ TWO_RANKS = ["--actor.num_gpus_per_node", "2", "--ref.num_gpus_per_node", "2", "
 
 GAE = ["--algo.advantage.estimator", "gae", "--critic.num_gpus_per_node", "1", "--critic.adam.lr", "1e-4"]
 ALWAYS = frozenset(
-    {"several samples per prompt", "scores", "the reward function of the embedded task", "a reward function"}
+    {
+        "several samples per prompt",
+        "scores",
+        "the reward function of the embedded task",
+        "a reward function",
+        "log-probs of the engine",
+    }
 )
 """Conditions of metrics that every run here meets."""
 
