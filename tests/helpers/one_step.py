@@ -69,7 +69,8 @@ def lab_updates(model_folder, flags: list[str], updates: int) -> list[dict[str, 
     lab.loss.start_step(lab.config.at(4), lab.settings.seed, 5, rank=0)
     rollout = lab.score(samples, scores, lab.config.at(4))
     # lots are drawn by the column of a token, and those of the actors begin at the second token of the prompt
-    tokens = {name: each for name, each in vars(rollout).items() if each.shape == samples.responses.shape}
+    given = {name: each for name, each in vars(rollout).items() if each is not None}
+    tokens = {name: each for name, each in given.items() if each.shape == samples.responses.shape}
     rollout = replace(rollout, **{name: pad(each, (PROMPT - 1, 0)) for name, each in tokens.items()})
     ids = torch.cat([prompts, samples.responses], 1)
     kept = []
