@@ -42,7 +42,7 @@ OVERLAP_EVERY = 50
 """Global steps from one comparison of the selections by ``old`` and by ``current`` log-probs to the next."""
 
 
-class PolicyScores(NamedTuple):
+class Scores(NamedTuple):
     """What the policy says of action tokens, (B, A); None is what was not asked for."""
 
     log_probs: Tensor
@@ -236,7 +236,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         now = self._score_of(experience, with_entropy)
         return now.log_probs if config.asks_log_probs else log_probs, now.entropy if with_entropy else old
 
-    def _score_of(self, each: Experience, with_entropy: bool) -> PolicyScores:
+    def _score_of(self, each: Experience, with_entropy: bool) -> Scores:
         return self.score(each.sequences, each.action_mask, each.attention_mask, each.mm_train_inputs, with_entropy)
 
     @torch.no_grad()
@@ -248,7 +248,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
         images: list | None,
         with_entropy: bool,
         with_proxy: bool = False,
-    ) -> PolicyScores:
+    ) -> Scores:
         """Of the policy as it is now. ``with_proxy``: what a method of the run asks for.
 
         Raises RunStopped if this model cannot say that.
@@ -272,7 +272,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
             self.actor.train()
             self.actor.proxy_min_p = None  # training has no use for it
         if not with_entropy:
-            return PolicyScores(result)
+            return Scores(result)
         log_probs, output = result
         proxy = getattr(output, "proxy", None)
         if min_p is not None and proxy is None:
@@ -281,7 +281,7 @@ class CovActorTrainer(StepBoundaries, ActorPPOTrainer):
                 f"{flags} needs a policy whose log-probs are those of a plain output head, which this model's are not "
                 "(docs/performance.md); choose another method"
             )
-        return PolicyScores(log_probs, output.entropy[:, -action_mask.shape[1] :], proxy)
+        return Scores(log_probs, output.entropy[:, -action_mask.shape[1] :], proxy)
 
     def _warn(self, message: str | None) -> None:
         """Log a warning on rank 0, once per run."""
