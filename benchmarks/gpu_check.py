@@ -132,7 +132,8 @@ def guarded(check: Callable[[torch.device, Sizes], Iterator[Row]], device: torch
         for row in check(device, sizes):
             rows.append(row)
     except Exception as error:
-        rows.append(Row(check.__name__, f"{type(error).__name__}: {str(error).splitlines()[0][:120]}", 0.0))
+        first_line = str(error).partition("\n")[0]
+        rows.append(Row(check.__name__, f"{type(error).__name__}: {first_line[:120]}", 0.0))
     return rows
 
 
