@@ -30,10 +30,13 @@ def test_a_zombie_has_ended(zombie):
 def test_a_process_that_is_gone_has_ended():
     child = subprocess.Popen(["sleep", "600"])
     process = psutil.Process(child.pid)
-    assert process in processes.children_of(os.getpid())
-    assert processes.command_line(process) == "sleep 600"
-    processes.kill([process])
-    child.wait()
+    try:
+        assert process in processes.children_of(os.getpid())
+        # For a moment after the exec the kernel has an empty command line.
+        processes.wait_until(lambda: processes.command_line(process) == "sleep 600", "the command line of a sleep")
+    finally:
+        processes.kill([process])
+        child.wait()
     assert not processes.is_running(process)
     assert processes.command_line(process) == ""
     assert processes.children_of(child.pid) == []
