@@ -52,7 +52,7 @@ LAYOUTS = {
     "--algo.advantage.lambd 0.95 --algo.advantage.gamma 0.99 --train.batch_size 16 --algo.kl.init_coef 1e-3",
     # Dynamic sampling, an entropy bonus, evaluation before the first step and after every second one.
     "dynamic_sampling": f"{ONE_RANK} --cov_type kl_cov --kl_cov_ratio 0.04 --train.batch_size 16 "
-    "--algo.dynamic_filtering_enable --actor.entropy_coef 0.001 --algo.kl.init_coef 0 --eval.steps 2 --eval_at_start "
+    "--algo.dynamic_filtering_enable --actor.entropy_coef 0.001 --algo.kl.init_coef 0 --eval.steps 2 --eval.at_start "
     "--algo.advantage.estimator group_norm",
     # No method: upstream's own loss, with its correction of the rollout's log-probs.
     "plain": f"{ONE_RANK} --cov_type none --train.batch_size 16 --algo.kl.init_coef 0 "
