@@ -1,4 +1,4 @@
-"""The policy loss of every run: upstream's, with the methods of the run around it, and the record of each call."""
+"""The policy loss of every run: upstream's PPO loss with the methods of the run around it, as a pure function."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -45,21 +45,133 @@ class LossRecord:
         return self.plans[0].tokens & mask if self.plans else torch.zeros_like(mask)
 
 
+@dataclass(frozen=True)
+class PolicyLossResult:
+    """What ``policy_loss`` computes for one micro-batch; 0-d tensors."""
+
+    # The loss to be differentiated.
+    loss: Tensor
+    # Share of the action tokens whose gradient the clip removes, without gradient.
+    clip_frac: Tensor
+    # Approximate KL divergence of the policy from the one before the step.
+    ppo_kl: Tensor
+    # With a rollout correction: KL divergence from the rollout policy, and the share of tokens that it filters.
+    rollout_kl: Tensor | None
+    filtered_frac: Tensor | None
+    record: LossRecord
+
+
+def policy_loss(
+    config: CovConfig,
+    ppo_loss: Any,
+    aggregate: Callable[..., Tensor],
+    batch: TokenBatch,
+    plans: Sequence[Plan],
+    *,
+    update: int = 0,
+    **normalizers: Any,
+) -> PolicyLossResult:
+    """Compute the loss of one micro-batch with the methods of the run.
+
+    loss = ppo_loss(log_probs, old_log_probs, advantages', ...) + aggregate(penalty)
+
+    ``ppo_loss`` brings the PPO clip, the dual clip, the aggregation (token-mean or per sequence) and the rollout
+    correction. The importance weights of the rollout correction multiply the policy-gradient part only, never a
+    penalty: a penalty holds the new policy near the old one, whichever engine sampled the token. A surrogate with the
+    coefficient k becomes PPO with the advantages A' k / ratio, whose value is -k A' and whose gradient is that of the
+    method. Without a method the loss is upstream's loss of upstream's arguments. No gradient flows through the plans.
+
+    Args:
+        config: The settings of the step.
+        ppo_loss: Upstream's ``PolicyLoss``.
+        aggregate: Upstream's ``aggregate_loss``.
+        batch: Tensors (B, A); its log-probs carry the gradient.
+        plans: One plan per method that makes one, in the order of the methods.
+        update: Number of the update, which the record keeps.
+        normalizers: Upstream's ``dp_size``, ``batch_num_tokens`` and ``global_batch_size``.
+
+    Raises:
+        RuntimeError: The plans do not fit the methods or the batch.
+    """
+    planning = [method for method in config.methods if method.plan]
+    if [plan.tokens.shape for plan in plans] != [batch.action_mask.shape] * len(planning):
+        raise RuntimeError(f"got {len(plans)} plans for {len(planning)} methods that plan; each needs tensors (B, A)")
+    mask = batch.action_mask.bool()
+    advantages = transformed(batch.advantages, plans)
+
+    # A surrogate replaces PPO's coefficient, the ratio, by its own.
+    surrogate = config.surrogate
+    coefficient, removed = None, None
+    if surrogate and surrogate.coefficient:
+        coefficient = surrogate.coefficient(config, replace(batch, advantages=advantages))
+        coefficient = coefficient.masked_fill(batch.cut, 0.0)  # upstream's loss has no gradient there
+        removed = (coefficient == 0) & (advantages != 0) & mask
+        advantages = (advantages * (coefficient / batch.ratio)).masked_fill(~mask, 0.0)
+
+    loss, clip_frac, ppo_kl, rollout_kl, filtered_frac = ppo_loss(
+        batch.log_probs, batch.old_log_probs, advantages, batch.action_mask, batch.rollout_log_probs, **normalizers
+    )
+    if removed is not None:  # the clip of PPO is open, so upstream would count 0
+        clip_frac = removed.sum() / batch.action_mask.sum().clamp(min=1)
+
+    for method, plan in zip(planning, plans, strict=True):
+        if method.penalty:
+            penalty = torch.where(plan.tokens, method.penalty(config, batch, plan), 0.0)
+            loss = loss + aggregate(
+                penalty, batch.action_mask, token_level_loss=ppo_loss.token_level_loss, **normalizers
+            )
+    record = LossRecord(
+        batch=replace(batch, log_probs=batch.log_probs.detach()),
+        advantages=advantages,
+        plans=plans,
+        ppo_clip=clip_of(ppo_loss),
+        sequence_old=_sequence_old(ppo_loss, batch),
+        coefficient=coefficient,
+        update=update,
+        removed=removed,
+        dual_clip=ppo_loss.dual_clip,
+    )
+    return PolicyLossResult(loss, clip_frac, ppo_kl, rollout_kl, filtered_frac, record)
+
+
+def clip_of(ppo_loss: Any) -> tuple[float, float]:
+    """Return (eps_low, eps_high) of upstream's ``PolicyLoss``."""
+    return ppo_loss.clip_eps_low, ppo_loss.clip_eps_high
+
+
+def plan_micro_batch(
+    config: CovConfig, batch: TokenBatch, ppo_clip: tuple[float, float], generator: torch.Generator
+) -> list[Plan]:
+    """Return the plans of ``--cov_scope micro_batch``: each method sees one micro-batch of one rank alone.
+
+    Released code computes its statistics so. Draws come from ``generator``, which lies on the batch's device.
+    """
+    window = MicroBatch(batch, ppo_clip, generator)
+    return [plan for method in config.methods if method.plan for plan in method.plan(config, window)]
+
+
+def draws_of_step(seed: int, global_step: int, rank: int, device: torch.device | str) -> torch.Generator:
+    """Return the generator of ``plan_micro_batch``, a function of (seed, global step, rank) alone."""
+    state = np.random.SeedSequence((seed, global_step, rank)).generate_state(1, np.uint64)
+    return torch.Generator(device).manual_seed(int(state[0]))
+
+
+def _sequence_old(ppo_loss: Any, batch: TokenBatch) -> Tensor | None:
+    """Return the log-probs that GSPO's ratio of a sequence is to; None without GSPO.
+
+    Upstream compares with the policy that sampled where it corrects for that policy.
+    """
+    if ppo_loss.policy_loss_type != "gspo":
+        return None
+    return batch.old_log_probs if ppo_loss.is_correction_level == "off" else batch.rollout_log_probs
+
+
 class MethodLoss(nn.Module):
-    """The methods of a run, with the call signature and the 5-tuple of upstream's ``PolicyLoss``.
+    """``policy_loss`` with the call signature and the 5-tuple of upstream's ``PolicyLoss``, for other trainers.
 
-    loss = policy_loss(log_probs, old_log_probs, advantages', ...) + aggregate(penalty)
-
-    ``policy_loss`` is upstream's own object; it brings the PPO clip (opened as a method was published, see
-    ``openrlhf_cov.cli.arguments``), the dual clip, the aggregation (token-mean or per sequence) and the rollout
-    correction. Importance weights of the rollout correction multiply the policy-gradient part only, never a penalty:
-    it holds the new policy near the old one, whichever engine sampled the token. A surrogate with the coefficient k is
-    upstream's with advantages' * k / ratio, whose value is -k * advantages' and whose gradient is that of the method.
-
-    Without a method it is upstream's loss of upstream's arguments. The plans of a call come from a window over the
-    optimizer step (``--cov_scope global``), and the caller hands them over by ``expect``; or the call makes them from
-    its own tokens, as the published code does (``micro_batch``), with draws that depend on ``start_step``. No gradient
-    flows through them. ``record`` is what the last call did; nothing else is kept between calls.
+    Our own trainer calls ``policy_loss``. A trainer whose loss is an object that it calls once per micro-batch hands
+    the plans over by ``expect`` before each call, or has them made from the micro-batch (``cov_scope micro_batch``).
+    ``record`` is what the last call did.
     """
 
     def __init__(self, config: CovConfig, *, policy_loss: nn.Module, aggregate: Callable[..., Tensor]) -> None:
@@ -69,7 +181,7 @@ class MethodLoss(nn.Module):
         self.aggregate = aggregate
         self.record: LossRecord | None = None
         self._expected: tuple[Sequence[Plan] | MakePlans, int] = ((), 0)
-        self._seed = 0
+        self._numbers = (0, 0, 0)
         self._generator: torch.Generator | None = None
 
     def start_step(self, config: CovConfig, seed: int, global_step: int, rank: int) -> None:
@@ -78,17 +190,21 @@ class MethodLoss(nn.Module):
         for method in config.methods:
             if method.clip:
                 self.policy_loss.clip_eps_low, self.policy_loss.clip_eps_high = method.clip(config)
-        self._seed = int(np.random.SeedSequence((seed, global_step, rank)).generate_state(1, np.uint64)[0])
+        self._numbers = (seed, global_step, rank)
         self._generator = None
 
     @property
     def ppo_clip(self) -> tuple[float, float]:
         """(eps_low, eps_high) of the PPO clip in force."""
-        return self.policy_loss.clip_eps_low, self.policy_loss.clip_eps_high
+        return clip_of(self.policy_loss)
 
     def expect(self, plans: Sequence[Plan] | MakePlans = (), update: int = 0) -> None:
-        """The next call is about a micro-batch of this update; with ``cov_scope global`` these are its plans, or a
-        function that makes them of the log-probs (B, A) of the call, where the step has no other micro-batch."""
+        """Announce the plans and the update of the next call.
+
+        Args:
+            plans: The plans, or a function that makes them of the log-probs (B, A) of the call.
+            update: The number of the update.
+        """
         self._expected = plans, update
 
     def forward(
@@ -100,64 +216,20 @@ class MethodLoss(nn.Module):
         rollout_log_probs: Tensor | None = None,
         **normalizers,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-        """(loss, clip fraction, approximate KL to the old policy, KL to the rollout policy, share it filtered).
-
-        Tensors are (B, A); ``normalizers`` are upstream's ``dp_size``, ``batch_num_tokens``, ``global_batch_size``.
-        """
+        """Return (loss, clip fraction, approximate KL, KL to the rollout policy, share it filtered); inputs (B, A)."""
         batch = TokenBatch(log_probs, old_log_probs, advantages, action_mask, rollout_log_probs)
-        methods = [method for method in self.config.methods if method.plan]
-        plans, update = self._plans(methods, batch)
-        advantages = transformed(advantages, plans)
-        surrogate, coefficient, removed = self.config.surrogate, None, None
-        if surrogate and surrogate.coefficient:
-            coefficient = surrogate.coefficient(self.config, replace(batch, advantages=advantages))
-            coefficient = coefficient.masked_fill(batch.cut, 0.0)  # upstream's loss has no gradient there
-            removed = (coefficient == 0) & (advantages != 0) & action_mask.bool()
-            advantages = (advantages * (coefficient / batch.ratio)).masked_fill(~action_mask.bool(), 0.0)
-        self.record = LossRecord(
-            batch=replace(batch, log_probs=log_probs.detach()),
-            advantages=advantages,
-            plans=plans,
-            ppo_clip=self.ppo_clip,
-            sequence_old=self._sequence_old(old_log_probs, rollout_log_probs),
-            coefficient=coefficient,
-            update=update,
-            removed=removed,
-            dual_clip=self.policy_loss.dual_clip,
-        )
-        loss, clipped, *rest = self.policy_loss(
-            log_probs, old_log_probs, advantages, action_mask, rollout_log_probs, **normalizers
-        )
-        if removed is not None:  # its clip is open, so what upstream counts is 0
-            clipped = removed.sum() / action_mask.sum().clamp(min=1)
-        for method, plan in zip(methods, plans, strict=True):
-            if method.penalty:
-                penalty = torch.where(plan.tokens, method.penalty(self.config, batch, plan), 0.0)
-                by_token = self.policy_loss.token_level_loss
-                loss = loss + self.aggregate(penalty, action_mask, token_level_loss=by_token, **normalizers)
-        return loss, clipped, *rest
-
-    def _plans(self, methods: Sequence[Method], batch: TokenBatch) -> tuple[Sequence[Plan], int]:
-        """The plans of this call and the number of its update."""
         (plans, update), self._expected = self._expected, ((), 0)
         if callable(plans):
-            plans = plans(batch.log_probs.detach())
+            plans = plans(log_probs.detach())
+        methods: list[Method] = [method for method in self.config.methods if method.plan]
         if methods and self.config.cov_scope == "micro_batch":
-            alone = MicroBatch(batch, self.ppo_clip, self._generator_on(batch.log_probs.device))
-            making = [method.plan for method in methods if method.plan]
-            plans = [plan for make in making for plan in make(self.config, alone)]
-        if [plan.tokens.shape for plan in plans] != [batch.action_mask.shape] * len(methods):
-            raise RuntimeError(
-                "with cov_scope global, `expect` plans, of tensors (B, A), before each call of the loss"
-            )
-        return plans, update
-
-    def _sequence_old(self, old_log_probs: Tensor, rollout_log_probs: Tensor | None) -> Tensor | None:
-        if self.policy_loss.policy_loss_type != "gspo":
-            return None  # its ratio is to the policy that sampled where upstream corrects for that one
-        return old_log_probs if self.policy_loss.is_correction_level == "off" else rollout_log_probs
-
-    def _generator_on(self, device: torch.device) -> torch.Generator:
-        if self._generator is None:
-            self._generator = torch.Generator(device).manual_seed(self._seed)
-        return self._generator
+            if self._generator is None:
+                self._generator = draws_of_step(*self._numbers, log_probs.device)
+            plans = plan_micro_batch(self.config, batch, self.ppo_clip, self._generator)
+        elif len(plans) != len(methods):
+            raise RuntimeError("with cov_scope global, `expect` plans, of tensors (B, A), before each call of the loss")
+        result = policy_loss(
+            self.config, self.policy_loss, self.aggregate, batch, plans, update=update, **normalizers
+        )
+        self.record = result.record
+        return result.loss, result.clip_frac, result.ppo_kl, result.rollout_kl, result.filtered_frac

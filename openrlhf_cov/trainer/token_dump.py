@@ -13,6 +13,7 @@ from torch import Tensor
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.rollout import Rollout
 from openrlhf_cov.trainer.observation import StepDiagnostics
+from openrlhf_cov.trainer.records import TrainSample
 from openrlhf_cov.utils.json_lines import json_number, write_lines
 from openrlhf_cov.utils.metrics_log import TOKENS_FOLDER
 
@@ -28,7 +29,7 @@ def is_due(every: int, global_step: int) -> bool:
 
 
 def dump_tokens(
-    diagnostics: StepDiagnostics, samples: Sequence[Any], tokenizer: Any, config: CovConfig, strategy: Any, step: int
+    diagnostics: StepDiagnostics, samples: Sequence[TrainSample], tokenizer: Any, config: CovConfig, strategy: Any, step: int
 ) -> None:
     """Write the file of global step ``step`` (from 0); the name has the number of its line in ``metrics.jsonl``.
 
@@ -38,7 +39,7 @@ def dump_tokens(
         diagnostics.rollout,
         diagnostics.rollout.token_covariance(diagnostics.sums),
         diagnostics.selected,
-        [(sample.sequences.tolist(), len(sample.action_mask)) for sample in samples],
+        [(sample.tokens.tolist(), len(sample.action_mask)) for sample in samples],
         diagnostics.samples_per_prompt,
         config.cov_dump_tokens,
         lambda ids: tokenizer.decode(ids, skip_special_tokens=False),

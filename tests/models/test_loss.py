@@ -152,7 +152,7 @@ def test_the_same_tokens_give_the_same_loss_in_both_scopes(cov_type):
 def test_with_global_scope_a_missing_or_foreign_mask_stops_the_run(selected):
     loss = loss_fn("kl_cov", unclipped(), cov_scope="global")
     loss.expect([] if selected is None else [Plan(selected)])
-    with pytest.raises(RuntimeError, match=r"cov_scope global, `expect` plans, of tensors \(B, A\), before each call"):
+    with pytest.raises(RuntimeError, match=r"tensors \(B, A\)"):
         run(loss)
 
 

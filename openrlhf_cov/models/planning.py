@@ -1,0 +1,102 @@
+"""Planning one optimizer step: the trainer and the laboratory show their micro-batches to the methods in one way."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.method import Plan, TokenBatch
+from openrlhf_cov.models.ranking import token_keys
+from openrlhf_cov.models.window import ALONE, Ranks, Window, plan_step
+
+ScoreNow = Callable[[int, bool], tuple[Tensor, Tensor | None]]
+"""(place of a micro-batch, whether entropies are asked for) -> log-probs and entropies (B, A) of the policy now."""
+
+
+@dataclass(frozen=True)
+class WindowPart:
+    """One micro-batch of an optimizer step as it was sampled; tensors (B, A) unless stated otherwise."""
+
+    # Numbers of the samples, int64 (B,), which break ties and seed draws.
+    sample_ids: Tensor
+    log_probs: Tensor
+    advantages: Tensor
+    action_mask: Tensor
+    # Entropies in nats, where a method asks for entropies.
+    entropy: Tensor | None = None
+    # Log-probs among the probable tokens, where a method asks for them by ``proxy_min_p``.
+    proxy: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class PlanningStep:
+    """What the windows of one global step have in common."""
+
+    config: CovConfig
+    seed: int
+    global_step: int
+    # (eps_low, eps_high) of the PPO clip in force.
+    ppo_clip: tuple[float, float]
+    # Mean entropy of all tokens of the rollout, 0-d.
+    rollout_entropy: Tensor
+    ranks: Ranks = ALONE
+
+
+@dataclass(frozen=True)
+class PolicySeen:
+    """The policy that the methods see, one tensor (B, A) per micro-batch."""
+
+    log_probs: Sequence[Tensor]
+    entropies: Sequence[Tensor | None]
+
+
+def policy_seen(config: CovConfig, parts: Sequence[WindowPart], moved: bool, score_now: ScoreNow) -> PolicySeen:
+    """Return the log-probs and entropies that the methods see of a window.
+
+    Those of the rollout are exact until the first update after it (``moved`` is False), and serve for all updates
+    where the settings say so. Otherwise ``score_now`` is called once per micro-batch.
+    """
+    needs_log_probs = moved and config.asks_log_probs
+    needs_entropy = moved and config.entropy_policy == "current"
+    log_probs: list[Tensor] = []
+    entropies: list[Tensor | None] = []
+    for place, part in enumerate(parts):
+        seen, entropy = part.log_probs, part.entropy
+        if needs_log_probs or needs_entropy:
+            now, entropy_now = score_now(place, needs_entropy)
+            seen = now if needs_log_probs else seen
+            entropy = entropy_now if needs_entropy else entropy
+        log_probs.append(seen)
+        entropies.append(entropy)
+    return PolicySeen(log_probs, entropies)
+
+
+def plan_window(step: PlanningStep, parts: Sequence[WindowPart], seen: PolicySeen) -> list[list[Plan]]:
+    """Return, for each micro-batch of an optimizer step, one plan per method that makes one.
+
+    The methods see all tokens of the step at once, those of other ranks included, so every rank must call this
+    function together.
+    """
+    batches = []
+    keys = []
+    for part, log_probs in zip(parts, seen.log_probs, strict=True):
+        batches.append(TokenBatch(log_probs, part.log_probs, part.advantages, part.action_mask))
+        keys.append(token_keys(step.seed, step.global_step, part.sample_ids, part.action_mask.shape[1]))
+    window = Window(
+        batches,
+        keys,
+        step.ppo_clip,
+        step.ranks,
+        entropies=seen.entropies,
+        old_entropies=[part.entropy for part in parts],
+        rollout_entropy=step.rollout_entropy,
+        proxies=[part.proxy for part in parts],
+    )
+    return plan_step(step.config, window)
+
+
+def selected_by_covariance(config: CovConfig, plans: Sequence[Sequence[Plan]]) -> list[Tensor]:
+    """Return the masks (B, A) of what the methods that select by covariance act on, micro-batch by micro-batch."""
+    planning = [method for method in config.methods if method.plan]
+    return [plan.tokens for each in plans for method, plan in zip(planning, each, strict=True) if method.by_covariance]

@@ -1,0 +1,110 @@
+"""All updates of the critic in one global step, on one rank (``--algo.advantage.estimator gae``)."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from openrlhf.models import ValueLoss
+from openrlhf.models.utils import masked_mean
+
+from openrlhf_cov.models.window import Ranks
+from openrlhf_cov.trainer.bad_updates import BadUpdates
+from openrlhf_cov.trainer.ranks import ranks_of
+from openrlhf_cov.trainer.records import MicroBatch, StepOrder, StepResult, TrainSample
+from openrlhf_cov.trainer.step_seed import seed_step
+from openrlhf_cov.trainer.windows import BatchLayout, loss_normalizers, start_micro_batch, windows_of_epoch
+
+
+@dataclass
+class Critic:
+    """The critic of one rank: its model, what trains it, and how its samples are cut into updates."""
+
+    strategy: Any
+    # A DeepSpeed engine around upstream's critic model.
+    engine: Any
+    scheduler: Any
+    ranks: Ranks
+    bad_updates: BadUpdates
+    layout: BatchLayout
+
+    @classmethod
+    def of(cls, strategy: Any, engine: Any, scheduler: Any) -> "Critic":
+        """Make the critic of this rank from its DeepSpeed engine."""
+        ranks = ranks_of(strategy.ds_device_mesh["dp"].get_group())
+        kept = Path(strategy.args.ckpt.output_dir) / "bad_updates" / "critic"
+        bad_updates = BadUpdates(engine, strategy.args.on_nan, kept, strategy.get_rank(), model="critic")
+        return cls(strategy, engine, scheduler, ranks, bad_updates, BatchLayout.of(strategy, ranks))
+
+    @property
+    def args(self) -> SimpleNamespace:
+        """The flags of the run."""
+        return self.strategy.args
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return next(self.engine.parameters()).device
+
+
+def update_critic(critic: Critic, order: StepOrder, samples: Sequence[TrainSample]) -> StepResult:
+    """Train the critic on the samples that this rank got in a global step: values toward returns.
+
+    Returns:
+        Metrics that are means over the micro-batches of all ranks, and the number of skipped updates.
+
+    Raises:
+        RunStopped: As ``update.update_policy``.
+    """
+    args, ranks, layout = critic.args, critic.ranks, critic.layout
+    seed_step(critic.strategy, order.step)
+    value_loss = ValueLoss(args.critic.value_clip)
+    skipped_before = critic.bad_updates.total
+    sums: Counter[str] = Counter()
+    count = 0
+
+    critic.engine.train()
+    for epoch in range(args.train.max_epochs):
+        for window in windows_of_epoch(samples, layout, ranks, step=order.step, epoch=epoch, device=critic.device):
+            micro_batches = [MicroBatch.of(each).to(critic.device) for each in window.micro_batches]
+            samples_of_window = sum(map(len, window.micro_batches))
+            normalizers = loss_normalizers(window, layout, ranks)
+            for number, micro_batch in enumerate(micro_batches):
+                ends_update = number + 1 == len(micro_batches)
+                start_micro_batch(critic.engine, layout, ends_update=ends_update)
+                values, output = critic.engine(
+                    micro_batch.tokens,
+                    action_mask=micro_batch.action_mask,
+                    attention_mask=micro_batch.attention_mask,
+                    return_output=True,
+                    ring_attn_group=critic.strategy.ring_attn_group,
+                )
+                loss = value_loss(
+                    values,
+                    micro_batch.values,
+                    micro_batch.returns,
+                    action_mask=micro_batch.action_mask,
+                    **normalizers,
+                )
+                total = loss
+                if args.actor.aux_loss_coef > 1e-8:
+                    share = len(micro_batch.tokens) / samples_of_window if layout.dynamic else 1.0
+                    total = loss + output.aux_loss * args.actor.aux_loss_coef * share
+                critic.strategy.backward(total, critic.engine, None)
+                if ends_update or not layout.dynamic:
+                    critic.strategy.optimizer_step(None, critic.engine, critic.scheduler, name="critic")
+                if ends_update:
+                    critic.bad_updates.check(order.step, micro_batch)
+                count += 1
+                sums["critic_loss"] += loss.detach().item()
+                sums["values"] += masked_mean(values, micro_batch.action_mask).detach().item()
+                sums["critic_lr"] += critic.scheduler.get_last_lr()[0]
+                sums["critic_grad_norm"] += critic.strategy.get_grad_norm(critic.engine)
+
+    means = {name: total / count for name, total in sums.items()} if count else {}
+    metrics = critic.strategy.all_reduce(means)
+    metrics["critic_skipped_updates"] = float(critic.bad_updates.total - skipped_before)
+    return StepResult(metrics)

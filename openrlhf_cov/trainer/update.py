@@ -1,0 +1,257 @@
+"""All updates of the policy in one global step, on one rank.
+
+The samples of the step are cut into windows, one per optimizer step. For every window:
+
+1. The methods of the run plan over all tokens of the window, those of other ranks included.
+2. Each micro-batch of the window runs forward; its loss is PPO's with the plans, the KL loss and the entropy bonus.
+3. DeepSpeed steps at the end of the window, unless the gradient is not finite.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from openrlhf.models import aggregate_loss
+from openrlhf.models.utils import compute_approx_kl
+from torch import Tensor
+from tqdm import tqdm
+
+from openrlhf_cov.models.loss import clip_of, draws_of_step, plan_micro_batch, policy_loss
+from openrlhf_cov.models.method import Plan, TokenBatch
+from openrlhf_cov.models.planning import (
+    PlanningStep,
+    PolicySeen,
+    WindowPart,
+    plan_window,
+    policy_seen,
+    selected_by_covariance,
+)
+from openrlhf_cov.trainer.observation import StepDiagnostics
+from openrlhf_cov.trainer.policy import Policy, TrainingPass
+from openrlhf_cov.trainer.records import MicroBatch, StepOrder, StepResult, TrainSample
+from openrlhf_cov.trainer.step_seed import seed_step
+from openrlhf_cov.trainer.token_dump import dump_tokens, is_due
+from openrlhf_cov.trainer.windows import loss_normalizers, start_micro_batch, windows_of_epoch
+from openrlhf_cov.utils.masked import masked_sum
+from openrlhf_cov.utils.metrics import Mean
+
+# Global steps from one comparison of the selections by "old" and by "current" log-probs to the next.
+OVERLAP_EVERY = 50
+
+
+def update_policy(policy: Policy, order: StepOrder, samples: Sequence[TrainSample]) -> StepResult:
+    """Train the policy on the samples that this rank got in a global step.
+
+    Every rank calls this function with its own samples. All of them make the same number of updates.
+
+    Returns:
+        The metrics of the step over all ranks, its mean entropy, and the number and learning rate of its updates.
+
+    Raises:
+        RunStopped: The samples make no whole number of updates, or the gradient stays NaN (``--train.on_nan stop``).
+    """
+    config, args = order.config, policy.args
+    rank = seed_step(policy.strategy, order.step)
+    ppo_loss = policy.ppo_loss(config)
+    bonus = config.entropy_bonus_in_force
+    bonus = args.actor.entropy_coef if bonus is None else bonus
+    updates_before, skipped_before = policy.engine.global_steps, policy.bad_updates.total
+    norms: list[float] = []
+
+    # Measure the policy that was sampled, before its first update.
+    diagnostics = StepDiagnostics(samples, args.rollout.n_samples_per_prompt, policy.ranks, policy.device)
+    planning = PlanningStep(
+        config, policy.strategy.seed, order.step, clip_of(ppo_loss), diagnostics.mean_entropy, policy.ranks
+    )
+    draws = draws_of_step(policy.strategy.seed, order.step, rank, policy.device)
+
+    policy.actor.train()
+    moved = False
+    for epoch in range(args.train.max_epochs):
+        windows = windows_of_epoch(
+            samples, policy.layout, policy.ranks, step=order.step, epoch=epoch, device=policy.device
+        )
+        title = f"Train epoch [{epoch + 1}/{args.train.max_epochs}]"
+        for window in tqdm(windows, desc=title, unit="update", disable=not policy.strategy.is_rank_0()):
+            micro_batches = [MicroBatch.of(each).to(policy.device) for each in window.micro_batches]
+            samples_of_window = sum(map(len, window.micro_batches))
+            normalizers = loss_normalizers(window, policy.layout, policy.ranks)
+
+            # Methods plan over the whole window before any of its tokens has a gradient. Where the window is one
+            # micro-batch, its training pass gives the log-probs of the policy, so the plans can wait for that pass.
+            plan = partial(plan_with_policy, policy, planning, diagnostics, micro_batches, moved)
+            plans_late = moved and len(micro_batches) == 1 and can_plan_late(policy, order)
+            window_plans = plan() if config.plans_globally and not plans_late else None
+
+            for number, micro_batch in enumerate(micro_batches):
+                ends_update = number + 1 == len(micro_batches)
+                start_micro_batch(policy.engine, policy.layout, ends_update=ends_update)
+                forward = policy.forward(micro_batch, with_entropy=bonus is not None)
+                batch = token_batch(micro_batch, forward.log_probs)
+                if window_plans is not None:
+                    plans: Sequence[Plan] = window_plans[number]
+                elif config.plans_globally:
+                    (plans,) = plan(forward.log_probs.detach())
+                else:
+                    plans = plan_micro_batch(config, batch, planning.ppo_clip, draws)
+
+                # loss = policy loss + KL loss + balancing loss of experts - entropy bonus
+                update = policy.engine.global_steps
+                result = policy_loss(config, ppo_loss, aggregate_loss, batch, plans, update=update, **normalizers)
+                kl, kl_numbers = kl_loss(policy, micro_batch, forward, normalizers)
+                loss = result.loss + kl * order.kl_coef
+                if forward.balancing_loss is not None:
+                    share = len(micro_batch.tokens) / samples_of_window if policy.layout.dynamic else 1.0
+                    loss = loss + forward.balancing_loss * args.actor.aux_loss_coef * share
+                entropy = None
+                if bonus is not None:
+                    entropy = aggregate_loss(forward.entropy, micro_batch.action_mask, **normalizers)
+                    loss = loss - entropy * bonus if bonus else loss
+                policy.backward(loss)
+                policy.end_micro_batch(ends_update=ends_update)
+
+                if ends_update:
+                    norms.append(policy.strategy.get_grad_norm(policy.actor))
+                    policy.bad_updates.check(order.step, micro_batch)
+                diagnostics.observe(micro_batch.sample_ids, result.record)
+                numbers = {
+                    "policy_loss": result.loss,
+                    "entropy_loss": entropy,
+                    "ppo_clip_ratio": result.clip_frac,
+                    "ppo_kl": result.ppo_kl,
+                    "vllm_kl": kl_of_engine(micro_batch) if result.rollout_kl is None else result.rollout_kl,
+                    "is_filter_ratio": result.filtered_frac,
+                    **kl_numbers,
+                }
+                diagnostics.add(*means_over_tokens(numbers, micro_batch.action_mask.sum()))
+            moved = True
+
+    # One reduction over the ranks for all metrics.
+    updates = policy.engine.global_steps - updates_before
+    metrics = diagnostics.finish()
+    metrics["actor_lr"] = learning_rate = policy.scheduler.get_last_lr()[0]
+    metrics["actor_grad_norm"] = norms[-1] if norms else math.nan
+    metrics["gradient/norm"] = sum(norms) / len(norms) if norms else math.nan
+    metrics["ppo/skipped_updates"] = float(policy.bad_updates.total - skipped_before)
+    for method in config.methods:
+        policy.warn_once(method.idle(metrics, updates))
+    if is_due(config.cov_dump_every, order.step):
+        dump_tokens(diagnostics, samples, policy.tokenizer, config, policy.strategy, order.step)
+    return StepResult(metrics, float(diagnostics.mean_entropy), updates, learning_rate)
+
+
+def can_plan_late(policy: Policy, order: StepOrder) -> bool:
+    """Return True if methods may plan with the log-probs of the training pass instead of a pass of their own.
+
+    So it is where the methods ask for the current log-probs but not for entropies, and the training pass gives the
+    log-probs of the policy itself (no dropout).
+    """
+    config = order.config
+    asks = config.plans_globally and config.asks_log_probs and config.entropy_policy != "current"
+    return asks and not policy.draws_in_training
+
+
+@torch.no_grad()
+def plan_with_policy(
+    policy: Policy,
+    planning: PlanningStep,
+    diagnostics: StepDiagnostics,
+    micro_batches: Sequence[MicroBatch],
+    moved: bool,
+    log_probs: Tensor | None = None,
+) -> list[list[Plan]]:
+    """Return the plans of a window, one list per micro-batch.
+
+    Args:
+        planning: What the windows of the step have in common.
+        moved: Whether the policy was updated since the rollout.
+        log_probs: The policy's log-probs (B, A) of the only micro-batch, where the training pass gave them.
+    """
+    config = planning.config
+
+    def score_now(place: int, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
+        each = micro_batches[place]
+        scores = policy.score(each.tokens, each.action_mask, each.attention_mask, each.image_inputs, with_entropy)
+        return scores.log_probs, scores.entropy
+
+    parts = [
+        WindowPart(
+            each.sample_ids,
+            each.log_probs,
+            each.advantages,
+            each.action_mask,
+            diagnostics.entropies(each.sample_ids, each.action_mask.shape[1]) if config.entropy_policy else None,
+            diagnostics.proxies(each.sample_ids, each.action_mask.shape[1]) if config.proxy_min_p else None,
+        )
+        for each in micro_batches
+    ]
+    if log_probs is None:
+        seen = policy_seen(config, parts, moved, score_now)
+    else:
+        seen = PolicySeen([log_probs], [part.entropy for part in parts])
+    plans = plan_window(planning, parts, seen)
+
+    # Every so often, measure how much the selection depends on whose log-probs the methods see.
+    if moved and planning.global_step % OVERLAP_EVERY == 0 and any(each.by_covariance for each in config.methods):
+        if config.asks_log_probs:
+            other = [part.log_probs for part in parts]
+        else:
+            other = [score_now(place, False)[0] for place in range(len(parts))]
+        by_other = plan_window(planning, parts, PolicySeen(other, seen.entropies))
+        current, old = (plans, by_other) if config.asks_log_probs else (by_other, plans)
+        diagnostics.compare(selected_by_covariance(config, current), selected_by_covariance(config, old))
+    return plans
+
+
+def kl_loss(
+    policy: Policy, micro_batch: MicroBatch, forward: TrainingPass, normalizers: dict
+) -> tuple[Tensor | float, dict[str, Tensor]]:
+    """Return the KL loss toward the reference policy and its numbers for the log; 0 and none without a KL loss."""
+    kl_flags = policy.args.algo.kl
+    if not kl_flags.use_loss:
+        return 0, {}
+    if kl_flags.init_coef > 0:
+        kl = compute_approx_kl(
+            forward.log_probs,
+            micro_batch.base_log_probs,
+            log_probs_old=micro_batch.log_probs,
+            kl_estimator=kl_flags.estimator,
+            unbiased_gradient=kl_flags.unbiased_gradient,
+        )
+        difference = forward.log_probs.float() - micro_batch.base_log_probs.float()
+    else:
+        kl = difference = torch.zeros_like(forward.log_probs)
+    mask = micro_batch.action_mask
+    loss = aggregate_loss(kl, mask, **normalizers)
+    return loss, {"kl": loss, "logprobs_diff": masked_sum(difference, mask) / mask.sum().clamp(min=1)}
+
+
+def token_batch(micro_batch: MicroBatch, log_probs: Tensor) -> TokenBatch:
+    """Return what the loss sees of a micro-batch; ``log_probs`` (B, A) carry the gradient."""
+    return TokenBatch(
+        log_probs,
+        micro_batch.log_probs,
+        micro_batch.advantages,
+        micro_batch.action_mask,
+        micro_batch.rollout_log_probs,
+    )
+
+
+def kl_of_engine(micro_batch: MicroBatch) -> Tensor | None:
+    """Return the mean over action tokens of log-prob in the engine less log-prob in training, 0-d.
+
+    The tokens are samples of the engine, so the mean estimates KL(engine || trained policy), in nats. It compares the
+    same weights in two programs: anything beyond rounding is a mismatch between vLLM and training. None where the
+    engine gave no log-probs.
+    """
+    if micro_batch.rollout_log_probs is None:
+        return None
+    gap = micro_batch.rollout_log_probs.float() - micro_batch.log_probs.float()
+    mask = micro_batch.action_mask
+    return gap.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def means_over_tokens(numbers: dict[str, Tensor | None], tokens: Tensor) -> list[Mean]:
+    """Return metrics that average 0-d values of micro-batches with their action tokens as weights."""
+    return [Mean(name, value.detach() * tokens, tokens) for name, value in numbers.items() if value is not None]
