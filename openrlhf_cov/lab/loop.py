@@ -1,7 +1,7 @@
 """GRPO from top to bottom, in one process: sample, score, plan and update, measure, evaluate.
 
-It is made of what the Ray run is made of: ``MethodLoss`` around upstream's PPO loss, the window of an optimizer step,
-the methods, the diagnostics. Only the policy, the sampler and the optimizer are plain PyTorch, so that a step of the
+It is made of what the Ray run is made of: ``plan_window``, ``policy_loss`` around upstream's PPO loss, the methods and
+the diagnostics. Only the policy, the sampler and the optimizer are plain PyTorch, so that a step of the
 embedded tasks takes a fraction of a second.
 """
 
@@ -22,9 +22,9 @@ from openrlhf_cov.lab.tasks import Question, Task
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.dynamics import EntropyDynamics
-from openrlhf_cov.models.loss import LossRecord, MethodLoss
+from openrlhf_cov.models.loss import clip_of, draws_of_step, plan_micro_batch, policy_loss
 from openrlhf_cov.models.method import Groups, Plan, TokenBatch
-from openrlhf_cov.models.ranking import token_keys
+from openrlhf_cov.models.planning import PlanningStep, WindowPart, plan_window, policy_seen
 from openrlhf_cov.models.responses import group_normalised
 from openrlhf_cov.models.rollout import (
     Rollout,
@@ -34,7 +34,6 @@ from openrlhf_cov.models.rollout import (
     selection_metrics,
     token_sums,
 )
-from openrlhf_cov.models.window import ALONE, Window, plan_step
 from openrlhf_cov.rewards.addition import EOS_TOKEN
 from openrlhf_cov.tiny_task.tokenizer import PAD_TOKEN
 from openrlhf_cov.utils.metrics import MetricBuffer
@@ -63,11 +62,6 @@ class Lab:
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
         )
-        low, high = settings.clip if any(settings.clip) else config.at(0).ppo_clip or PPO_CLIP
-        by_token = config.aggregation is None  # as --actor.loss_agg_mode token-mean
-        self.loss = MethodLoss(
-            config, policy_loss=PolicyLoss(low, high, token_level_loss=by_token), aggregate=aggregate_loss
-        )
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.problems = random.Random(f"problems {settings.seed}")
         self.coin = random.Random(f"coin {settings.seed}")
@@ -88,9 +82,11 @@ class Lab:
         buffer = MetricBuffer()
         sums, groups = token_sums(rollout), group_sums(rollout, self.settings.group, self.settings.prompts)
         buffer.add(*rollout_metrics(rollout, sums, groups, self.settings.group))
-        logged = self.update(step, prompts, samples.responses, rollout, buffer)
+        config = self.config.at(step - 1, self.controller)
+        planning = self.planning(step, config, mean_entropy(sums))
+        logged = self.update(planning, prompts, samples.responses, rollout, buffer)
         if self.controller:
-            logged |= self.controller.step(mean_entropy(sums).item(), self.loss.config.entropy_target)
+            logged |= self.controller.step(mean_entropy(sums).item(), config.entropy_target)
         values = buffer.reduce(lambda tensor, op: tensor)
         eta = self.settings.learning_rate * self.settings.updates
         names = ("entropy/mean", "cov/prob_weighted_mean", "cov/mean")
@@ -127,54 +123,94 @@ class Lab:
             proxy=samples.proxy,
         )
 
+    def planning(self, step: int, config: CovConfig, rollout_entropy: Tensor) -> PlanningStep:
+        """Return what the updates of a global step have in common."""
+        clip = clip_of(self.ppo_loss(config))
+        return PlanningStep(config, self.settings.seed, step, clip, rollout_entropy)
+
+    def ppo_loss(self, config: CovConfig) -> PolicyLoss:
+        """Return upstream's PPO loss with the clip that is in force under the settings of a step."""
+        low, high = self.settings.clip if any(self.settings.clip) else self.config.at(0).ppo_clip or PPO_CLIP
+        for method in config.methods:
+            if method.clip:
+                low, high = method.clip(config)
+        # Without a published aggregation, as with --actor.loss_agg_mode token-mean.
+        return PolicyLoss(low, high, token_level_loss=config.aggregation is None)
+
     def update(
-        self, step: int, prompts: Tensor, responses: Tensor, rollout: Rollout, buffer: MetricBuffer
+        self, planning: PlanningStep, prompts: Tensor, responses: Tensor, rollout: Rollout, buffer: MetricBuffer
     ) -> dict[str, float]:
-        """All optimizer steps of a rollout, each on other samples; the means of what upstream logs, too."""
-        self.loss.start_step(self.config.at(step - 1, self.controller), self.settings.seed, step, rank=0)
+        """Make all optimizer steps of a rollout, each on other samples; return the means of loss and gradient norm."""
         order = torch.randperm(len(prompts), generator=self.generator)
         chosen = torch.zeros_like(rollout.action_mask)
-        logged = []
+        draws = draws_of_step(planning.seed, planning.global_step, 0, "cpu")
+        losses: list[float] = []
+        norms: list[float] = []
         for number, rows in enumerate(order.chunk(self.settings.updates)):
-            *values, selected = self.optimize(step, prompts, responses, rollout, rows, number == 0, buffer)
-            logged.append(values)
+            loss, norm, selected = self.optimize(
+                planning, prompts, responses, rollout, rows, moved=number > 0, draws=draws, buffer=buffer
+            )
+            losses.append(loss)
+            norms.append(norm)
             chosen[rows] = selected
         buffer.add(*selection_metrics(rollout.entropy, rollout.action_mask, chosen))
-        losses, norms = zip(*logged, strict=True)
         return {"policy_loss": sum(losses) / len(losses), "gradient/norm": sum(norms) / len(norms)}
 
     def optimize(
         self,
-        step: int,
+        planning: PlanningStep,
         prompts: Tensor,
         responses: Tensor,
         rollout: Rollout,
         rows: Tensor,
-        first: bool,
+        *,
+        moved: bool,
+        draws: torch.Generator,
         buffer: MetricBuffer,
     ) -> tuple[float, float, Tensor]:
-        """Loss, norm of the gradient and selected tokens (rows, A) of one optimizer step on ``rows``.
+        """Make one optimizer step on the samples ``rows``.
 
-        ``first`` after a rollout. Micro-batches add up to the step: each loss is over the tokens of all of them.
+        Micro-batches add up to the step: each loss is over the tokens of all of them.
+
+        Args:
+            planning: What the updates of the global step have in common.
+            prompts: (B, P) of all samples of the rollout.
+            responses: (B, A).
+            rollout: The policy that sampled them.
+            rows: The samples of this step.
+            moved: Whether the policy was updated since the rollout.
+            draws: The generator of ``--cov_scope micro_batch``.
+            buffer: Gets the metrics of the update.
+
+        Returns:
+            The loss, the norm of the gradient, and the mask of the selected tokens (rows, A).
         """
+        config = planning.config
+        ppo_loss = self.ppo_loss(config)
         parts = rows.split(self.settings.micro_batch or len(rows))
-        global_plans = self.loss.config.plans_globally
-        plans = self._plans(step, prompts, responses, rollout, parts, first) if global_plans else []
+        window_plans = (
+            self._plans(planning, prompts, responses, rollout, parts, moved) if config.plans_globally else []
+        )
         tokens = rollout.action_mask[rows].sum()
-        sizes = {"batch_num_tokens": tokens, "global_batch_size": len(rows)}
-        moved = self.loss.config.entropy_bonus_in_force
-        bonus = self.settings.entropy_coef if moved is None else moved
+        normalizers = {"batch_num_tokens": tokens, "global_batch_size": len(rows)}
+        bonus = config.entropy_bonus_in_force
+        bonus = self.settings.entropy_coef if bonus is None else bonus
         self.optimizer.zero_grad()
-        losses, selected = [], []
+        total = 0.0
+        selected: list[Tensor] = []
         for number, part in enumerate(parts):
-            if global_plans:
-                self.loss.expect(plans[number])
             log_probs, entropy = log_probs_and_entropy(self.model, prompts[part], responses[part])
-            mask, old, advantages = rollout.action_mask[part], rollout.log_probs[part], rollout.advantages[part]
-            loss, *_ = self.loss(log_probs, old, advantages, action_mask=mask, rollout_log_probs=old, **sizes)
-            buffer.add(*update_metrics(self.record))
-            losses.append(loss.item())
-            selected.append(self.record.selected)
+            mask, old = rollout.action_mask[part], rollout.log_probs[part]
+            batch = TokenBatch(log_probs, old, rollout.advantages[part], mask, rollout_log_probs=old)
+            if config.plans_globally:
+                plans: Sequence[Plan] = window_plans[number]
+            else:
+                plans = plan_micro_batch(config, batch, planning.ppo_clip, draws)
+            result = policy_loss(config, ppo_loss, aggregate_loss, batch, plans, **normalizers)
+            buffer.add(*update_metrics(result.record))
+            selected.append(result.record.selected)
+            total += result.loss.item()
+            loss = result.loss
             if bonus:
                 loss = loss - bonus * (entropy * mask).sum() / tokens
             if self.settings.kl_coef:
@@ -184,43 +220,35 @@ class Lab:
             loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
-        return sum(losses), norm.item(), torch.cat(selected)
-
-    @property
-    def record(self) -> LossRecord:
-        """What the last call of the loss did."""
-        if self.loss.record is None:
-            raise RuntimeError("no update was made yet")
-        return self.loss.record
+        return total, norm.item(), torch.cat(selected)
 
     @torch.no_grad()
     def _plans(
         self,
-        step: int,
+        planning: PlanningStep,
         prompts: Tensor,
         responses: Tensor,
         rollout: Rollout,
         parts: Sequence[Tensor],
-        first: bool,
+        moved: bool,
     ) -> Sequence[Sequence[Plan]]:
-        """What each method does to the tokens of each micro-batch of an optimizer step, seen as a whole before it."""
-        config = self.loss.config
-        current = not first and (config.asks_log_probs or config.entropy_policy == "current")
-        batches, keys, entropies, old_entropies, proxies = [], [], [], [], []
-        for rows in parts:
-            log_probs, entropy = rollout.log_probs[rows], rollout.entropy[rows]
-            if current:
-                now, entropy_now = log_probs_and_entropy(self.model, prompts[rows], responses[rows])
-                log_probs = now if config.asks_log_probs else log_probs
-                entropy = entropy_now if config.entropy_policy == "current" else entropy
-            mask = rollout.action_mask[rows]
-            batches.append(TokenBatch(log_probs, rollout.log_probs[rows], rollout.advantages[rows], mask))
-            keys.append(token_keys(self.settings.seed, step, rollout.sample_ids[rows], mask.shape[1]))
-            entropies.append(entropy)
-            old_entropies.append(rollout.entropy[rows])
-            proxies.append(None if rollout.proxy is None else rollout.proxy[rows])
-        others = entropies, old_entropies, mean_entropy(token_sums(rollout)), proxies
-        return plan_step(config, Window(batches, keys, self.loss.ppo_clip, ALONE, *others))
+        """Return what each method does to the tokens of each micro-batch of an optimizer step."""
+
+        def score_now(place: int, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
+            return log_probs_and_entropy(self.model, prompts[parts[place]], responses[parts[place]])
+
+        window = [
+            WindowPart(
+                sample_ids=rollout.sample_ids[rows],
+                log_probs=rollout.log_probs[rows],
+                advantages=rollout.advantages[rows],
+                action_mask=rollout.action_mask[rows],
+                entropy=rollout.entropy[rows],
+                proxy=None if rollout.proxy is None else rollout.proxy[rows],
+            )
+            for rows in parts
+        ]
+        return plan_window(planning, window, policy_seen(planning.config, window, moved, score_now))
 
     @torch.no_grad()
     def _base_log_probs(self, prompts: Tensor, responses: Tensor) -> Tensor:

@@ -227,9 +227,9 @@ class MethodLoss(nn.Module):
                 self._generator = draws_of_step(*self._numbers, log_probs.device)
             plans = plan_micro_batch(self.config, batch, self.ppo_clip, self._generator)
         elif len(plans) != len(methods):
-            raise RuntimeError("with cov_scope global, `expect` plans, of tensors (B, A), before each call of the loss")
-        result = policy_loss(
-            self.config, self.policy_loss, self.aggregate, batch, plans, update=update, **normalizers
-        )
+            raise RuntimeError(
+                "with cov_scope global, `expect` plans, of tensors (B, A), before each call of the loss"
+            )
+        result = policy_loss(self.config, self.policy_loss, self.aggregate, batch, plans, update=update, **normalizers)
         self.record = result.record
         return result.loss, result.clip_frac, result.ppo_kl, result.rollout_kl, result.filtered_frac

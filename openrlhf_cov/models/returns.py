@@ -1,15 +1,39 @@
-"""Sums over the tokens that follow, for whole tensors at once."""
+"""Returns and generalised advantages of whole tensors at once (pure)."""
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 def sums_to_the_end(values: Tensor) -> Tensor:
-    """Every entry of ``values`` (B, A) plus all after it in its row; in float32, or float64 if the values are.
+    """Return every entry of ``values`` (B, A) plus all after it in its row, in float32, or float64 for float64 values.
 
     The last entry comes first, then one after the other without extra precision: bit for bit what the loop
     ``total = values[:, t] + total`` over the columns from the last to the first gives.
     """
     reversed_values = values.to(torch.promote_types(values.dtype, torch.float32)).flip(1)
     return torch.from_numpy(np.add.accumulate(reversed_values.numpy(), axis=1)).flip(1)
+
+
+def discounted_returns(rewards: Tensor, gamma: float) -> Tensor:
+    """Return G_t = r_t + gamma G_{t+1} of rewards (B, A) that are 0 outside of the response."""
+    if gamma == 1.0:
+        return sums_to_the_end(rewards)
+    returns = torch.zeros_like(rewards)
+    total = rewards.new_zeros(len(rewards))
+    for column in reversed(range(rewards.shape[1])):
+        total = rewards[:, column] + gamma * total
+        returns[:, column] = total
+    return returns
+
+
+def generalised_advantages(values: Tensor, rewards: Tensor, gamma: float, lambd: float) -> Tensor:
+    """Return the GAE advantages (B, A) of values and rewards (B, A), which are 0 outside of the response.
+
+    Reference:
+        Schulman et al., arXiv 1506.02438: A_t = delta_t + gamma lambda A_{t+1}, with
+        delta_t = r_t + gamma V_{t+1} - V_t.
+    """
+    following = pad(values[:, 1:], (0, 1))
+    return discounted_returns(rewards + gamma * following - values, gamma * lambd)

@@ -1,56 +1,38 @@
-"""The samples that every rank trains on with ``--train.dynamic_batch_enable``, as they are sent to the ranks."""
+"""The samples of a step that every rank trains on."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
 
 import torch
-from openrlhf.trainer.ppo_utils.experience import (
-    Experience,
-    make_experience_batch,
-    remove_padding_in_sequences,
-    split_experience_batch,
-)
 
-from openrlhf_cov.trainer.sample_info import sample_ids
+from openrlhf_cov.trainer.records import TrainSample
 from openrlhf_cov.utils.seeds import seed_of
 
-SAMPLES = 8
-"""Samples that are padded to one width, about."""
 
-
-def balanced_in_parts(experiences: list[Experience], args: SimpleNamespace) -> list[Experience]:
-    """Shuffle the samples of a rollout over its updates and deal each update out to the ranks by length.
-
-    Upstream's ``balance_experiences``, which this function replaces, sorts the samples by length, and upstream does
-    not shuffle dynamic batches. The first update of a rollout would get the longest responses and the last one the
-    shortest.
+def shares_of_ranks(
+    samples: Sequence[TrainSample], args: SimpleNamespace, *, ranks: int, step: int
+) -> list[list[TrainSample]]:
+    """Deal the samples of a step out to the ranks of a model.
 
     Args:
-        experiences: the samples of one rollout, which carry their numbers (``SAMPLE_ID``).
-        args: the flags of the run. ``args.global_step``, which the controller sets, is the number of the global step.
+        samples: The samples of the step, in the order of the rollout.
+        args: The flags of the run.
+        ranks: The number of data-parallel ranks.
+        step: The number of the global step, from 0.
 
     Returns:
-        The batches of rank 0, then those of rank 1, and so on; the same number for every rank. A batch has about
-        ``SAMPLES`` samples. One batch per rank, as upstream sends it, would be as wide as the longest response: three
-        times the bytes where lengths differ as they do.
+        The samples of every rank. With static micro-batches these are equal consecutive parts, which the ranks shuffle
+        themselves. With dynamic micro-batches the samples are shuffled over the updates of the step here, by (seed,
+        step) alone, and each update is dealt out by length.
     """
-    samples = [
-        sample for batch in experiences for sample in remove_padding_in_sequences(split_experience_batch(batch))
-    ]
-    # The order of arrival depends on the micro-batches of the scoring pass; the numbers of the samples do not.
-    samples.sort(key=lambda sample: int(sample_ids(sample.info)))
-    lengths = [int(sample.total_length) for sample in samples]
-    ranks = args.actor.num_nodes * args.actor.num_gpus_per_node
-    ranks = ranks // args.ds.ring_attn_size // args.ds.tensor_parallel_size
-    order = shuffled(len(samples), args.train.seed, args.global_step)
+    if not args.train.dynamic_batch_enable:
+        size = -(-len(samples) // ranks)
+        return [list(samples[first : first + size]) for first in range(0, size * ranks, size)]
+    by_number = sorted(samples, key=lambda sample: sample.sample_id)
+    lengths = [len(sample.tokens) for sample in by_number]
+    order = shuffled(len(by_number), args.train.seed, step)
     places_of_ranks = deal_updates(order, lengths, ranks, args.train.batch_size)
-    places_of_ranks = [places for places in places_of_ranks if places]  # fewer samples than ranks
-    count = max(1, min(map(len, places_of_ranks)) // SAMPLES)  # the same for all: parts are dealt out by their number
-    return [
-        _batch([samples[place] for place in places[len(places) * n // count : len(places) * (n + 1) // count]])
-        for places in places_of_ranks
-        for n in range(count)
-    ]
+    return [[by_number[place] for place in places] for places in places_of_ranks]
 
 
 def shuffled(count: int, seed: int, global_step: int, epoch: int = 0) -> list[int]:
@@ -103,13 +85,3 @@ def _equal_parts(places: Sequence[int], lengths: Sequence[int], count: int) -> l
         parts[part].append(place)
         tokens[part] += lengths[place]
     return parts
-
-
-def _batch(samples: list[Experience]) -> Experience:
-    """Upstream's, but one tensor for each metric instead of a list of one for each sample, which Ray would pickle one
-    by one."""
-    batch = make_experience_batch(samples)
-    for name, values in batch.info.items():
-        if isinstance(values, list) and isinstance(values[0], torch.Tensor) and not values[0].dim():
-            batch.info[name] = torch.stack(values)
-    return batch

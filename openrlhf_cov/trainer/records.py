@@ -1,8 +1,8 @@
 """The records that travel through a training step.
 
-A step turns prompts into a ``Rollout`` of ``Sample``s, scores them (``Scores``), estimates advantages (``TrainSample``)
-and trains on them (``StepOrder`` and ``UpdateWindow`` in, ``StepResult`` out). All records are frozen: a later stage
-makes a new record instead of changing an old one.
+A step turns prompts into a ``Rollout`` of ``Sample`` records, scores them (``Scores``), estimates advantages
+(``TrainSample``) and trains on them (``StepOrder`` and ``UpdateWindow`` in, ``StepResult`` out). All records are
+frozen: a later stage makes a new record instead of changing an old one.
 
 In all shapes T is the number of tokens of a sample, prompt and response together, and A = T - 1 is the number of
 predicted positions: entry t of a tensor (A,) is about token t + 1. B is the number of samples of a micro-batch.
@@ -196,7 +196,9 @@ class MicroBatch:
             return None if rows[0] is None else pad_sequence(rows, batch_first=True)
 
         names = (entry.name for entry in fields(cls))
-        tensors = {name: padded(name) for name in names if name not in ("sample_ids", "attention_mask", "image_inputs")}
+        tensors = {
+            name: padded(name) for name in names if name not in ("sample_ids", "attention_mask", "image_inputs")
+        }
         masks = [torch.ones_like(sample.tokens) for sample in samples]
         return cls(
             sample_ids=torch.tensor([sample.sample_id for sample in samples]),

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from openrlhf_cov.models.method import CORRECT
-from openrlhf_cov.trainer.sample_info import ENTROPY, abstentions
+from openrlhf_cov.trainer.records import Sample, TrainSample
 from openrlhf_cov.utils.metric_table import OF_SOURCES
 
 MAX_SOURCES = 30
@@ -20,23 +21,27 @@ NAMELESS = (None, "", UNNAMED)
 """Values of the column ``datasource`` that name no source."""
 
 
-def source_of(sample: Any) -> str:
+def source_of(datasource: Any, label: Any) -> str:
     """Return the data source: the column ``datasource``, else the ``source`` of the label, else ``default``."""
-    source = getattr(sample, "datasource", UNNAMED)
-    label = sample.labels[0] if sample.labels else None
+    source = datasource
     if source in NAMELESS and isinstance(label, dict):
         source = label.get("source")
     is_null = isinstance(source, float) and math.isnan(source)  # a null beside numbers
     return UNNAMED if source is None or is_null else re.sub(r"[^\w.@-]", "_", str(source).strip()) or UNNAMED
 
 
-def source_metrics(experiences: Sequence[Any], sources: Sequence[str]) -> dict[str, float]:
+def source_metrics(samples: Sequence[Sample], trained: Sequence[TrainSample], rewards: Tensor) -> dict[str, float]:
     """Return ``source/NAME/...`` for every source of a step; nothing if no row names a source.
 
-    ``sources`` has the source of each sample by its place in the rollout, to which ``index`` of an experience refers.
     Beyond ``MAX_SOURCES`` sources, the ones with the fewest samples of the step are counted as ``other``.
     The covariance is centred by the means of the whole step, so that ``cov/mean`` is the token-weighted mean of it.
+
+    Args:
+        samples: The samples of the step.
+        trained: The same samples with log-probs, entropies and advantages.
+        rewards: (N,), from which the advantages were estimated.
     """
+    sources = [source_of(sample.source, sample.label) for sample in samples]
     counts = Counter(sources)
     if set(counts) <= {UNNAMED}:
         return {}
@@ -44,30 +49,24 @@ def source_metrics(experiences: Sequence[Any], sources: Sequence[str]) -> dict[s
     named = by_size if len(by_size) <= MAX_SOURCES else by_size[: MAX_SOURCES - 1]
 
     # Means over all tokens of the step, the centre of the covariance.
-    masks = [experience.action_mask.bool() for experience in experiences]
-    rows = list(zip(experiences, masks, strict=True))
-    log_prob_mean = torch.cat([e.action_log_probs[mask].double() for e, mask in rows]).mean()
-    advantage_mean = torch.cat([e.advantages[mask].double() for e, mask in rows]).mean()
+    log_prob_mean = torch.cat([each.log_probs[each.action_mask].double() for each in trained]).mean()
+    advantage_mean = torch.cat([each.advantages[each.action_mask].double() for each in trained]).mean()
 
     found: dict[str, list[dict[str, float]]] = {}
-    for experience, mask in rows:
-        apart = experience.action_log_probs.double() - log_prob_mean
-        covariances = (apart * (experience.advantages.double() - advantage_mean)).masked_fill(~mask, 0.0)
-        entropies = torch.stack(list(experience.info[ENTROPY])).double().masked_fill(~mask, 0.0)
-        abstained = abstentions(experience.info, len(mask)).tolist()
-        for place, index in enumerate(experience.index):
-            name = sources[index] if sources[index] in named else OTHER
-            sample = {
-                "samples": 1.0,
-                "tokens": float(mask[place].sum()),
-                "entropy": float(entropies[place].sum()),
-                "cov": float(covariances[place].sum()),
-            }
-            if not abstained[place]:
-                sample |= {"rewarded": 1.0, "reward": float(experience.info["reward"][place])}
-                if experience.scores is not None and not experience.scores[place].isnan():
-                    sample |= {"scored": 1.0, "passed": float(experience.scores[place] > CORRECT)}
-            found.setdefault(name, []).append(sample)
+    for source, each, reward in zip(sources, trained, rewards.tolist(), strict=True):
+        mask = each.action_mask
+        apart = each.log_probs[mask].double() - log_prob_mean
+        numbers = {
+            "samples": 1.0,
+            "tokens": float(mask.sum()),
+            "entropy": float(each.entropy[mask].double().sum()),
+            "cov": float((apart * (each.advantages[mask].double() - advantage_mean)).sum()),
+        }
+        if not each.abstained:
+            numbers |= {"rewarded": 1.0, "reward": reward}
+            if not math.isnan(each.score):
+                numbers |= {"scored": 1.0, "passed": float(each.score > CORRECT)}
+        found.setdefault(source if source in named else OTHER, []).append(numbers)
 
     metrics: dict[str, float] = {}
     for name in sorted(found):

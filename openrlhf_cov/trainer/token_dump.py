@@ -29,7 +29,12 @@ def is_due(every: int, global_step: int) -> bool:
 
 
 def dump_tokens(
-    diagnostics: StepDiagnostics, samples: Sequence[TrainSample], tokenizer: Any, config: CovConfig, strategy: Any, step: int
+    diagnostics: StepDiagnostics,
+    samples: Sequence[TrainSample],
+    tokenizer: Any,
+    config: CovConfig,
+    strategy: Any,
+    step: int,
 ) -> None:
     """Write the file of global step ``step`` (from 0); the name has the number of its line in ``metrics.jsonl``.
 

@@ -13,12 +13,11 @@ from functools import partial
 
 import torch
 from openrlhf.models import aggregate_loss
-from openrlhf.models.utils import compute_approx_kl
 from torch import Tensor
 from tqdm import tqdm
 
 from openrlhf_cov.models.loss import clip_of, draws_of_step, plan_micro_batch, policy_loss
-from openrlhf_cov.models.method import Plan, TokenBatch
+from openrlhf_cov.models.method import Plan
 from openrlhf_cov.models.planning import (
     PlanningStep,
     PolicySeen,
@@ -27,14 +26,13 @@ from openrlhf_cov.models.planning import (
     policy_seen,
     selected_by_covariance,
 )
+from openrlhf_cov.trainer.losses import kl_loss, kl_of_engine, means_over_tokens, token_batch
 from openrlhf_cov.trainer.observation import StepDiagnostics
-from openrlhf_cov.trainer.policy import Policy, TrainingPass
+from openrlhf_cov.trainer.policy import Policy
 from openrlhf_cov.trainer.records import MicroBatch, StepOrder, StepResult, TrainSample
 from openrlhf_cov.trainer.step_seed import seed_step
 from openrlhf_cov.trainer.token_dump import dump_tokens, is_due
 from openrlhf_cov.trainer.windows import loss_normalizers, start_micro_batch, windows_of_epoch
-from openrlhf_cov.utils.masked import masked_sum
-from openrlhf_cov.utils.metrics import Mean
 
 # Global steps from one comparison of the selections by "old" and by "current" log-probs to the next.
 OVERLAP_EVERY = 50
@@ -99,7 +97,7 @@ def update_policy(policy: Policy, order: StepOrder, samples: Sequence[TrainSampl
                 # loss = policy loss + KL loss + balancing loss of experts - entropy bonus
                 update = policy.engine.global_steps
                 result = policy_loss(config, ppo_loss, aggregate_loss, batch, plans, update=update, **normalizers)
-                kl, kl_numbers = kl_loss(policy, micro_batch, forward, normalizers)
+                kl, kl_numbers = kl_loss(args.algo.kl, micro_batch, forward.log_probs, normalizers)
                 loss = result.loss + kl * order.kl_coef
                 if forward.balancing_loss is not None:
                     share = len(micro_batch.tokens) / samples_of_window if policy.layout.dynamic else 1.0
@@ -202,56 +200,3 @@ def plan_with_policy(
         current, old = (plans, by_other) if config.asks_log_probs else (by_other, plans)
         diagnostics.compare(selected_by_covariance(config, current), selected_by_covariance(config, old))
     return plans
-
-
-def kl_loss(
-    policy: Policy, micro_batch: MicroBatch, forward: TrainingPass, normalizers: dict
-) -> tuple[Tensor | float, dict[str, Tensor]]:
-    """Return the KL loss toward the reference policy and its numbers for the log; 0 and none without a KL loss."""
-    kl_flags = policy.args.algo.kl
-    if not kl_flags.use_loss:
-        return 0, {}
-    if kl_flags.init_coef > 0:
-        kl = compute_approx_kl(
-            forward.log_probs,
-            micro_batch.base_log_probs,
-            log_probs_old=micro_batch.log_probs,
-            kl_estimator=kl_flags.estimator,
-            unbiased_gradient=kl_flags.unbiased_gradient,
-        )
-        difference = forward.log_probs.float() - micro_batch.base_log_probs.float()
-    else:
-        kl = difference = torch.zeros_like(forward.log_probs)
-    mask = micro_batch.action_mask
-    loss = aggregate_loss(kl, mask, **normalizers)
-    return loss, {"kl": loss, "logprobs_diff": masked_sum(difference, mask) / mask.sum().clamp(min=1)}
-
-
-def token_batch(micro_batch: MicroBatch, log_probs: Tensor) -> TokenBatch:
-    """Return what the loss sees of a micro-batch; ``log_probs`` (B, A) carry the gradient."""
-    return TokenBatch(
-        log_probs,
-        micro_batch.log_probs,
-        micro_batch.advantages,
-        micro_batch.action_mask,
-        micro_batch.rollout_log_probs,
-    )
-
-
-def kl_of_engine(micro_batch: MicroBatch) -> Tensor | None:
-    """Return the mean over action tokens of log-prob in the engine less log-prob in training, 0-d.
-
-    The tokens are samples of the engine, so the mean estimates KL(engine || trained policy), in nats. It compares the
-    same weights in two programs: anything beyond rounding is a mismatch between vLLM and training. None where the
-    engine gave no log-probs.
-    """
-    if micro_batch.rollout_log_probs is None:
-        return None
-    gap = micro_batch.rollout_log_probs.float() - micro_batch.log_probs.float()
-    mask = micro_batch.action_mask
-    return gap.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
-
-
-def means_over_tokens(numbers: dict[str, Tensor | None], tokens: Tensor) -> list[Mean]:
-    """Return metrics that average 0-d values of micro-batches with their action tokens as weights."""
-    return [Mean(name, value.detach() * tokens, tokens) for name, value in numbers.items() if value is not None]

@@ -63,11 +63,14 @@ def make_rollouts(model_folder, drift: float = 0.0) -> list:
 
 def lab_updates(model_folder, flags: list[str], updates: int) -> list[dict[str, torch.Tensor]]:
     """The weights after the first and after the last optimizer step of the laboratory, all samples in each."""
+    from openrlhf_cov.models.loss import draws_of_step
+    from openrlhf_cov.models.rollout import mean_entropy, token_sums
     from openrlhf_cov.utils.metrics import MetricBuffer
 
     lab, (prompts, samples, scores) = make_lab(model_folder, flags)
-    lab.loss.start_step(lab.config.at(4), lab.settings.seed, 5, rank=0)
     rollout = lab.score(samples, scores, lab.config.at(4))
+    planning = lab.planning(5, lab.config.at(4), mean_entropy(token_sums(rollout)))
+    draws = draws_of_step(lab.settings.seed, 5, 0, "cpu")
     # lots are drawn by the column of a token, and those of the actors begin at the second token of the prompt
     given = {name: each for name, each in vars(rollout).items() if each is not None}
     tokens = {name: each for name, each in given.items() if each.shape == samples.responses.shape}
@@ -76,7 +79,9 @@ def lab_updates(model_folder, flags: list[str], updates: int) -> list[dict[str, 
     kept = []
     for number in range(updates):
         rows = torch.arange(SAMPLES)
-        lab.optimize(5, ids[:, :1], ids[:, 1:], rollout, rows, first=number == 0, buffer=MetricBuffer())
+        lab.optimize(
+            planning, ids[:, :1], ids[:, 1:], rollout, rows, moved=number > 0, draws=draws, buffer=MetricBuffer()
+        )
         if number in (0, updates - 1):
             kept.append(weights_of(lab))
     return kept

@@ -13,6 +13,7 @@ from openrlhf_cov.lab.settings import LabSettings
 from openrlhf_cov.lab.tasks import TASKS
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.models.rollout import mean_entropy, token_sums
 
 SMALL = dict(steps=2, prompts=8, group=4, updates=4, learning_rate=1e-2, eval_every=2, eval_samples=2, test_samples=4)
 CHOICES = {
@@ -136,7 +137,8 @@ def test_old_entropies_decide_which_tokens_train_after_an_update(task, policy):
     prompts, *_ = lab.roll_out()
     responses, entropies = torch.tensor([[9, 3, 4, 3, 9]] * 4), torch.tensor([[2.0, 0.5, 0.2, 1.5, 1.0]] * 4)
     rollout = lab.score(Samples(responses, -entropies, entropies), torch.tensor([1.0, 0.0, 0.0, 0.0]), config)
-    ((plan,),) = lab._plans(1, prompts[:4], responses, rollout, [torch.tensor([0])], first=False)
+    planning = lab.planning(1, config, mean_entropy(token_sums(rollout)))
+    ((plan,),) = lab._plans(planning, prompts[:4], responses, rollout, [torch.tensor([0])], moved=True)
     assert plan.tokens.int().tolist() == [[0, 1, 1, 0, 1]]
 
 

@@ -1,0 +1,56 @@
+"""The flags that say how rewards become advantages."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from openrlhf.utils.logging_utils import init_logger
+
+logger = init_logger(__name__)
+
+# Estimators whose advantages are whitened over all tokens of a step.
+WHITENED = ("gae", "reinforce", "reinforce_baseline")
+
+
+@dataclass(frozen=True)
+class AdvantageSettings:
+    """How a run estimates advantages, from its flags."""
+
+    # --algo.advantage.estimator
+    estimator: str
+    gamma: float
+    lambd: float
+    # Divide by the standard deviation where advantages are whitened.
+    by_deviation: bool
+    # (low, high) that rewards are clipped to; None without.
+    reward_clip: tuple[float, float] | None
+    # The KL estimator of the penalty in the reward; None where the reward has no KL penalty.
+    kl_penalty: str | None
+    # True if the log-probs of the reference policy are needed for a KL loss.
+    has_kl_loss: bool
+    samples_per_prompt: int
+
+    @classmethod
+    def of(cls, args: SimpleNamespace) -> "AdvantageSettings":
+        """Read the settings off the flags of a run."""
+        advantage, kl = args.algo.advantage, args.algo.kl
+        gamma = advantage.gamma
+        if gamma != 1.0 and advantage.estimator not in ("gae", "reinforce"):
+            logger.warning(f"--algo.advantage.gamma {gamma:g} has no effect with {advantage.estimator}: 1 is taken")
+            gamma = 1.0
+        clip = args.reward.clip_range
+        has_reference = kl.init_coef > 0
+        return cls(
+            estimator=advantage.estimator,
+            gamma=gamma,
+            lambd=advantage.lambd,
+            by_deviation=not advantage.no_std_norm,
+            reward_clip=(clip[0], clip[1]) if clip else None,
+            kl_penalty=kl.estimator if has_reference and not kl.use_loss else None,
+            has_kl_loss=kl.use_loss,
+            samples_per_prompt=args.rollout.n_samples_per_prompt,
+        )
+
+    @property
+    def whitens(self) -> bool:
+        """True if advantages are whitened over all tokens of a step."""
+        return self.estimator in WHITENED

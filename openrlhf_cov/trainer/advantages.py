@@ -1,0 +1,189 @@
+"""From rewards to advantages, for all samples of a step.
+
+1. Rewards: those of the rollout or of a reward model, with upstream's length penalties.
+2. Responses: the estimator of the run compares each reward with those of the other responses to its prompt.
+3. Tokens: the KL penalty joins the reward; returns are sums to the end of the response, or advantages are GAE's.
+4. Whitening over all tokens of the step, where the estimator is defined so.
+
+A sample whose reward function abstained takes no part in any of the statistics and gets the advantage 0.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import torch
+from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
+from torch import Tensor
+
+from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.method import CORRECT, Groups
+from openrlhf_cov.models.responses import group_normalised, is_two_valued
+from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
+from openrlhf_cov.trainer.records import Sample, Scores, TrainSample
+from openrlhf_cov.trainer.token_values import TokenValues, has_estimator, token_values, whitened
+
+# Samples that are padded to one width while their returns are computed.
+CHUNK = 64
+
+# --algo.advantage.estimator -> advantages (G, K) of the rewards (G, K) of G prompts. Other estimators keep the reward.
+BY_GROUP: dict[str, Callable[[Tensor], Tensor]] = {
+    "group_norm": group_normalised,
+    "rloo": lambda rewards: rewards - (rewards.sum(1, keepdim=True) - rewards) / (rewards.shape[1] - 1),
+    "reinforce_baseline": lambda rewards: rewards - rewards.mean(1, keepdim=True),
+    "dr_grpo": lambda rewards: rewards - rewards.mean(1, keepdim=True),
+}
+
+
+@dataclass(frozen=True)
+class TrainBatch:
+    """The samples of a step with their advantages, and the numbers of each sample to be logged."""
+
+    samples: Sequence[TrainSample]
+    # Name -> (N,), in the order of the samples.
+    numbers: Mapping[str, Tensor]
+
+
+@torch.no_grad()
+def estimate_advantages(
+    samples: Sequence[Sample],
+    scores: Sequence[Scores],
+    settings: AdvantageSettings,
+    config: CovConfig,
+    kl_coef: float,
+    args: SimpleNamespace,
+) -> TrainBatch:
+    """Estimate the advantages of all tokens of a step.
+
+    Args:
+        samples: The samples of the step; the K responses to a prompt lie together.
+        scores: What the models say of each of them.
+        settings: How the run estimates advantages.
+        config: The settings of the step; a method may bring its own estimator.
+        kl_coef: Coefficient of the KL penalty in the reward.
+        args: The flags of the run, for upstream's length penalties.
+
+    Raises:
+        RunStopped: An estimator for correct and incorrect responses meets other rewards.
+    """
+    # 1. Rewards (N,), and by prompt (G, K).
+    rewards = penalised_rewards(samples, scores, args)
+    groups = rewards.view(-1, settings.samples_per_prompt)
+    graded = torch.tensor([not sample.abstained for sample in samples]).view_as(groups)
+
+    # 2. Responses (N,); NaN is left out.
+    responses = response_advantages(groups, graded, settings, config, mean_entropy(samples, scores)).flatten()
+
+    # 3. Tokens.
+    values: list[TokenValues] = []
+    for first in range(0, len(samples), CHUNK):
+        chunk = slice(first, first + CHUNK)
+        values += token_values(samples[chunk], scores[chunk], responses[chunk], settings, config, kl_coef)
+
+    # 4. Whitening.
+    if settings.whitens and not has_estimator(config):
+        values = whitened(values, settings.by_deviation)
+
+    numbers = {
+        "reward": rewards,
+        "return": torch.stack([each.total_reward for each in values]),
+        "kl": torch.stack([each.kl for each in values]),
+        "logprobs_diff": torch.stack([each.log_ratio for each in values]),
+    }
+    if settings.samples_per_prompt > 1:
+        numbers["group_reward_std"] = group_deviations(groups, graded).flatten()
+    trained = [train_sample(*each, settings.has_kl_loss) for each in zip(samples, scores, values, strict=True)]
+    return TrainBatch(trained, numbers)
+
+
+def penalised_rewards(samples: Sequence[Sample], scores: Sequence[Scores], args: SimpleNamespace) -> Tensor:
+    """Return the rewards (N,) with upstream's penalties for long and for truncated responses."""
+    rewards = [
+        each.reward if sample.reward is None else sample.reward for sample, each in zip(samples, scores, strict=True)
+    ]
+    # What upstream's function reads and writes of a batch.
+    batch = SimpleNamespace(
+        rewards=torch.tensor(rewards, dtype=torch.float32),
+        response_length=torch.tensor([sample.response_length for sample in samples]),
+        truncated=torch.tensor([sample.truncated for sample in samples]),
+        info={},
+    )
+    apply_length_penalties([batch], args)
+    return batch.rewards
+
+
+def response_advantages(
+    rewards: Tensor, graded: Tensor, settings: AdvantageSettings, config: CovConfig, entropy: float
+) -> Tensor:
+    """Return the advantage (G, K) of every response, NaN for those that are left out.
+
+    Args:
+        rewards: (G, K).
+        graded: False where the reward function abstained, bool (G, K).
+        entropy: Mean entropy of all action tokens, nats.
+    """
+    method = config.estimator
+    if method is not None and method.estimate is not None:
+        if method.two_valued and not is_two_valued(rewards[graded]):
+            raise RunStopped(
+                f"{method.flag} needs one reward for right responses, above {CORRECT}, and one for all others, got "
+                f"{', '.join(f'{value:g}' for value in rewards[graded].unique()[:5])}"
+            )
+        estimate = method.estimate
+        return by_graded_responses(lambda found: estimate(config, Groups(found, entropy)), rewards, graded)
+    if settings.estimator in BY_GROUP:
+        return by_graded_responses(BY_GROUP[settings.estimator], rewards, graded)
+    if settings.estimator == "flash_reinforce":  # its group is the whole step
+        rewards = rewards - rewards[graded].mean()
+    return rewards.masked_fill(~graded, torch.nan)
+
+
+def by_graded_responses(estimate: Callable[[Tensor], Tensor], rewards: Tensor, graded: Tensor) -> Tensor:
+    """Apply an estimator to the graded responses of each prompt; NaN for all others.
+
+    Prompts with equally many graded responses are estimated together. A single graded response has the advantage 0.
+    """
+    if graded.all():
+        return estimate(rewards)
+    found = torch.full_like(rewards, torch.nan)
+    counts = graded.sum(1)
+    for count in counts.unique().tolist():
+        chosen = (counts == count)[:, None] & graded
+        if count > 1:
+            found[chosen] = estimate(rewards[chosen].view(-1, count)).flatten()
+        else:
+            found[chosen] = 0.0
+    return found
+
+
+def train_sample(sample: Sample, scores: Scores, values: TokenValues, has_kl_loss: bool) -> TrainSample:
+    """Join what is known of one sample. Ranks need the log-probs of the reference for a KL loss alone."""
+    return TrainSample(
+        sample_id=sample.sample_id,
+        score=torch.nan if sample.score is None else sample.score,
+        abstained=sample.abstained,
+        tokens=sample.tokens,
+        action_mask=sample.action_mask,
+        log_probs=scores.log_probs,
+        entropy=scores.entropy,
+        advantages=values.advantages,
+        returns=values.returns,
+        proxy=scores.proxy,
+        base_log_probs=scores.base_log_probs if has_kl_loss else None,
+        values=scores.values,
+        rollout_log_probs=sample.rollout_log_probs,
+        image_inputs=sample.image_inputs,
+    )
+
+
+def group_deviations(rewards: Tensor, graded: Tensor) -> Tensor:
+    """Return the sample standard deviation of the graded rewards of each prompt, for all its responses (G, K)."""
+    deviations = by_graded_responses(lambda found: found.std(1, keepdim=True).expand_as(found), rewards, graded)
+    return deviations.nan_to_num(0.0).amax(1, keepdim=True).expand_as(rewards)
+
+
+def mean_entropy(samples: Sequence[Sample], scores: Sequence[Scores]) -> float:
+    """Return the mean entropy of all action tokens under the policy that scored them, nats."""
+    found = torch.cat([each.entropy[sample.action_mask] for sample, each in zip(samples, scores, strict=True)])
+    return float(found.double().sum() / max(1, len(found)))

@@ -1,0 +1,196 @@
+"""The training loop. One global step is one rollout and all its updates:
+
+    prompts -> Rollout of Samples -> Scores -> advantages -> updates -> new weights -> log, checkpoint, evaluation
+
+``TrainingLoop.run`` is the whole of it, in one process, the controller. Models and engines are Ray actors that the
+controller calls: ``ModelGroups`` (policy, critic, reference, reward model) and vLLM engines behind ``BatchStream``.
+"""
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf.utils.logging_utils import init_logger
+
+from openrlhf_cov.config import RunConfig
+from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
+from openrlhf_cov.trainer.advantages import estimate_advantages
+from openrlhf_cov.trainer.clock import Clock
+from openrlhf_cov.trainer.engine_health import named_dead
+from openrlhf_cov.trainer.logged_numbers import rollout_statistics, sample_means
+from openrlhf_cov.trainer.logs import TrainingLogs
+from openrlhf_cov.trainer.loop_state import LoopState
+from openrlhf_cov.trainer.model_groups import ModelGroups
+from openrlhf_cov.trainer.records import Rollout, StepOrder
+from openrlhf_cov.trainer.resuming import restored_states
+from openrlhf_cov.trainer.rollouts import checked_samples
+from openrlhf_cov.trainer.sampler import BatchStream, WeightDelivery
+from openrlhf_cov.trainer.scoring import score
+from openrlhf_cov.trainer.source_metrics import source_metrics
+from openrlhf_cov.trainer.stopping import ending, stop_requested
+
+logger = init_logger(__name__)
+
+Evaluate = Callable[[], dict[str, float]]
+
+
+class TrainingLoop:
+    """Everything that one training run does after its actors were placed and loaded.
+
+    Args:
+        args: The flags of the run.
+        groups: The models, which are loaded by the time ``run`` is called.
+        stream: The rollouts, step by step.
+        delivery: Sends new weights to the vLLM engines, and checks that they arrived.
+        evaluate: Evaluates the weights that the engines have; None without ``--eval.dataset``.
+        tokenizer: The tokenizer of the policy.
+    """
+
+    def __init__(
+        self,
+        args: SimpleNamespace,
+        groups: ModelGroups,
+        stream: BatchStream,
+        delivery: WeightDelivery,
+        evaluate: Evaluate | None,
+        tokenizer: Any,
+    ) -> None:
+        self.args, self.groups, self.stream, self.delivery = args, groups, stream, delivery
+        self.evaluate_engines, self.tokenizer = evaluate, tokenizer
+        self.config = CovConfig.from_args(args)
+        self.advantages = AdvantageSettings.of(args)
+
+    def run(self) -> None:
+        """Train until the data or ``--rollout_limit`` ends.
+
+        Raises:
+            RunStopped: The run cannot go on, or a signal asked it to stop; all complete steps are logged.
+        """
+        state = self.start()
+        self.stream.start(state.step)
+        try:
+            while (rollout := self.stream.next(state.step)) is not None:
+                metrics, example = self.train_step(rollout, state)
+                self.logs.write_step(state.step, metrics, example)  # the line comes before the checkpoint of the step
+                saved = self.save_checkpoint(rollout, state)
+                self.stop_if_asked(rollout, state, saved)
+                if state.step % self.args.eval.steps == 0:
+                    self.evaluate(state)
+        finally:
+            self.stream.close()
+        self.logs.close()
+
+    def start(self) -> LoopState:
+        """Return the state before the next step: that of a checkpoint, or a fresh one."""
+        state = LoopState.fresh(self.args, self.config)
+        if states := restored_states(self.args, self.groups):
+            state.load_state_dict(states)
+            self.stream.restore(states)
+        self.logs = TrainingLogs(self.args, resumed_step=state.step)
+
+        # Engines start with the weights of the model's files; those of a checkpoint, or of another run, differ.
+        if state.step or self.delivery.engines_have_other_weights():
+            self.deliver_weights(state)
+            if state.dead_engines:
+                raise RunStopped(
+                    f"{named_dead(state.dead_engines)}; look for the cause in its log above; no step was made"
+                )
+
+        # An interrupted run owes the evaluation that was due after its last step.
+        is_due = state.step % self.args.eval.steps == 0 if state.step else self.args.eval_at_start
+        if is_due:
+            self.evaluate(state)
+        return state
+
+    def train_step(self, rollout: Rollout, state: LoopState) -> tuple[dict[str, float], tuple[str, float]]:
+        """Train on one rollout, and move ``state`` to the next step.
+
+        Returns:
+            The metrics of the step, and the text and reward of one of its samples.
+        """
+        clock = Clock(generation=rollout.seconds)
+        # Settings of this step: schedules and the closed loop have their values.
+        config = self.config.at(state.step, state.control)
+
+        # Samples are numbered in the order of the data, so that selection does not depend on where they are trained.
+        samples = checked_samples(rollout.samples, config, self.args.reward_max_error_frac)
+        self.delivery.before_step(samples, state.step)
+
+        # Policy, reference, critic and reward model score the samples; advantages follow from rewards and scores.
+        with clock("make_experience"):
+            scores = score(samples, self.groups, self.tokenizer.pad_token_id)
+            batch = estimate_advantages(samples, scores, self.advantages, config, state.kl.value, self.args)
+
+        # All updates of this step, on the ranks of policy and critic.
+        with clock("ppo_train"):
+            order = StepOrder(state.step, config, state.kl.value)
+            result = self.groups.update(order, batch.samples)
+
+        # The engines get the new weights: the next rollout is sampled from the policy that was just trained.
+        metrics = {
+            **sample_means(samples, batch.numbers),
+            **result.metrics,
+            **rollout_statistics(samples, batch.numbers["reward"]),
+            **source_metrics(samples, batch.samples, batch.numbers["reward"]),
+            **rollout.metrics,
+        }
+        samples_per_step = self.args.rollout.batch_size * self.args.rollout.n_samples_per_prompt
+        metrics |= state.finish_step(metrics, result, config, samples_per_step)
+        with clock("broadcast"):
+            self.deliver_weights(state)
+
+        if rollout.pass_rate is not None:
+            metrics["dynamic_filtering_pass_rate"] = rollout.pass_rate
+        text = self.tokenizer.decode(samples[0].tokens, skip_special_tokens=True)
+        return metrics | clock.seconds(), (text, float(batch.numbers["reward"][0]))
+
+    def deliver_weights(self, state: LoopState) -> None:
+        """Send the weights of the policy to the engines, unless one of them died: the run then ends after its step."""
+        state.dead_engines = self.delivery.deliver(self.groups.send_weights, version=state.step)
+
+    def save_checkpoint(self, rollout: Rollout, state: LoopState, *, now: bool = False) -> bool:
+        """Write a checkpoint if one is due after this step, or ``now``; return True if one was written."""
+        ckpt = self.args.ckpt
+        if not (now or state.step % ckpt.save_steps == 0):
+            return False
+        states = state.state_dict(rollout.sampler_state)
+        key = state.best.key or None
+        self.groups.save(f"global_step{state.step}", states, metric_value=state.best.latest, metric_key=key)
+        return not ckpt.disable_ds
+
+    def evaluate(self, state: LoopState) -> None:
+        """Evaluate the weights after a step, and keep the model if it is the best so far.
+
+        Evaluations wait for the rollout that is being sampled. One that was written for this step is not repeated.
+        """
+        if self.evaluate_engines is None:
+            return
+        metrics = self.logs.evaluation_of(state.step)
+        if metrics is None:
+            started = time.monotonic()
+            with self.stream.exclusive():
+                metrics = self.evaluate_engines()
+            self.logs.write_evaluation(state.step, metrics)
+            logger.info(
+                f"✨ Evaluation after global step {state.step} in {time.monotonic() - started:.0f} s: {metrics}"
+            )
+        before, state.best = state.best, state.best.after(metrics)
+        if state.best.value > before.value:
+            record = {"global_step": state.step, "metric": state.best.key, "value": state.best.value}
+            self.groups.export_best(record)
+            logger.info(f"best model so far, {state.best.key} {state.best.value:.4f} at global step {state.step}")
+
+    def stop_if_asked(self, rollout: Rollout, state: LoopState, saved: bool) -> None:
+        """End the run after a signal or the death of an engine, with a checkpoint as ``--ckpt.on_signal`` says."""
+        reason = ending(stop_requested(), state.dead_engines, rollout.is_last)
+        if reason is None:
+            return
+        ckpt = self.args.ckpt
+        if not (saved or ckpt.disable_ds) and RunConfig.from_args(self.args).on_signal == "checkpoint":
+            saved = self.save_checkpoint(rollout, state, now=True)
+        self.logs.close()
+        how = f"continue with --ckpt.load_enable from {ckpt.path}" if saved else "no checkpoint was asked for"
+        raise reason.error(f"{reason.cause}: stopped after global step {state.step}; {how}")

@@ -1,0 +1,94 @@
+"""What one global step hands to the next, beside the weights: the state of the controller."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf.trainer.ppo_utils.kl_controller import AdaptiveKLController, FixedKLController
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.control import Controller
+from openrlhf_cov.models.dynamics import EntropyDynamics, RunningLaw
+from openrlhf_cov.trainer.best_model import BestModel
+from openrlhf_cov.trainer.checkpoints import ROLLOUTS
+from openrlhf_cov.trainer.records import StepResult
+
+# Entries of a checkpoint's client states.
+STEP, KL_COEF, LAW, DYNAMICS, CONTROL = "global_step", "kl_coef", "law", "entropy_dynamics", "entropy_control"
+
+
+@dataclass
+class LoopState:
+    """The state of a run between two global steps."""
+
+    # Upstream's controller of the KL coefficient.
+    kl: Any
+    # Moves a setting of a method toward --entropy_target; None without a target.
+    control: Controller | None
+    best: BestModel
+    # Number of completed global steps, which is also the version of the weights.
+    step: int = 0
+    # Predictions of the entropy, and the law R = -a exp(H) + b, as of the last step.
+    dynamics: EntropyDynamics = field(default_factory=EntropyDynamics)
+    law: RunningLaw = field(default_factory=RunningLaw)
+    # Places of the vLLM engines that did not get the newest weights because they died.
+    dead_engines: Sequence[int] = ()
+
+    @classmethod
+    def fresh(cls, args: SimpleNamespace, config: CovConfig) -> "LoopState":
+        """Return the state before the first step."""
+        kl = args.algo.kl
+        adapts = bool(kl.target)
+        controller = (
+            AdaptiveKLController(kl.init_coef, kl.target, kl.horizon) if adapts else FixedKLController(kl.init_coef)
+        )
+        return cls(controller, config.controller(), BestModel(args.ckpt.best_metric_key or ""))
+
+    def finish_step(
+        self, metrics: Mapping[str, float], result: StepResult, config: CovConfig, samples: int
+    ) -> dict[str, float]:
+        """Move everything that follows from a step to the next one, and return its metrics.
+
+        Args:
+            metrics: The metrics of the step so far.
+            result: What the ranks answered.
+            config: The settings of the step.
+            samples: The number of samples of a step, by which the KL coefficient adapts.
+        """
+        found: dict[str, float] = {}
+        if "kl" in metrics:
+            self.kl.update(metrics["kl"], samples)
+        if result.mean_entropy is not None:
+            learned = result.learning_rate * result.updates
+            found |= self.dynamics.step(
+                metrics["entropy/mean"], metrics["cov/prob_weighted_mean"], metrics["cov/mean"], learned
+            )
+            found |= self.law.add(metrics["entropy/mean"], metrics["reward"])
+            if self.control:
+                found |= self.control.step(result.mean_entropy, config.entropy_target)
+        self.step += 1
+        return found
+
+    def state_dict(self, sampler_state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the client states of a checkpoint, with the state of the sampler after the rollout of the step."""
+        states: dict[str, Any] = {
+            STEP: self.step,
+            ROLLOUTS: dict(sampler_state),
+            KL_COEF: self.kl.value,
+            LAW: self.law.state_dict(),
+            DYNAMICS: self.dynamics.state_dict(),
+        }
+        if self.control:
+            states[CONTROL] = self.control.state_dict()
+        return states | self.best.state_dict()
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """Continue from the client states of a checkpoint."""
+        self.step = states[STEP]
+        self.kl.value = states.get(KL_COEF, self.kl.value)
+        self.law.load_state_dict(states.get(LAW))
+        self.dynamics.load_state_dict(states.get(DYNAMICS))
+        if self.control:
+            self.control.load_state_dict(states.get(CONTROL))
+        self.best = self.best.restored(states)

@@ -1,0 +1,65 @@
+"""The terms of a micro-batch's loss beside the policy loss, and the numbers of a micro-batch for the log."""
+
+from types import SimpleNamespace
+
+import torch
+from openrlhf.models import aggregate_loss
+from openrlhf.models.utils import compute_approx_kl
+from torch import Tensor
+
+from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.trainer.records import MicroBatch
+from openrlhf_cov.utils.masked import masked_sum
+from openrlhf_cov.utils.metrics import Mean
+
+
+def kl_loss(
+    kl_flags: SimpleNamespace, micro_batch: MicroBatch, log_probs: Tensor, normalizers: dict
+) -> tuple[Tensor | float, dict[str, Tensor]]:
+    """Return the KL loss toward the reference policy and its numbers for the log; 0 and none without a KL loss."""
+    if not kl_flags.use_loss:
+        return 0, {}
+    if kl_flags.init_coef > 0:
+        kl = compute_approx_kl(
+            log_probs,
+            micro_batch.base_log_probs,
+            log_probs_old=micro_batch.log_probs,
+            kl_estimator=kl_flags.estimator,
+            unbiased_gradient=kl_flags.unbiased_gradient,
+        )
+        difference = log_probs.float() - micro_batch.base_log_probs.float()
+    else:
+        kl = difference = torch.zeros_like(log_probs)
+    mask = micro_batch.action_mask
+    loss = aggregate_loss(kl, mask, **normalizers)
+    return loss, {"kl": loss, "logprobs_diff": masked_sum(difference, mask) / mask.sum().clamp(min=1)}
+
+
+def token_batch(micro_batch: MicroBatch, log_probs: Tensor) -> TokenBatch:
+    """Return what the loss sees of a micro-batch; ``log_probs`` (B, A) carry the gradient."""
+    return TokenBatch(
+        log_probs,
+        micro_batch.log_probs,
+        micro_batch.advantages,
+        micro_batch.action_mask,
+        micro_batch.rollout_log_probs,
+    )
+
+
+def kl_of_engine(micro_batch: MicroBatch) -> Tensor | None:
+    """Return the mean over action tokens of log-prob in the engine less log-prob in training, 0-d.
+
+    The tokens are samples of the engine, so the mean estimates KL(engine || trained policy), in nats. It compares the
+    same weights in two programs: anything beyond rounding is a mismatch between vLLM and training. None where the
+    engine gave no log-probs.
+    """
+    if micro_batch.rollout_log_probs is None:
+        return None
+    gap = micro_batch.rollout_log_probs.float() - micro_batch.log_probs.float()
+    mask = micro_batch.action_mask
+    return gap.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def means_over_tokens(numbers: dict[str, Tensor | None], tokens: Tensor) -> list[Mean]:
+    """Return metrics that average 0-d values of micro-batches with their action tokens as weights."""
+    return [Mean(name, value.detach() * tokens, tokens) for name, value in numbers.items() if value is not None]

@@ -1,0 +1,190 @@
+"""The models of a training, each a group of Ray actors, as the controller calls them.
+
+Only this module calls the groups, so it shows which calls a training makes and in which order: scoring, updates with
+the states of the optimizers on and off the GPU, sending of weights, and checkpoints.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import ray
+from torch import Tensor
+
+from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.trainer.checkpoints import ROLLOUTS
+from openrlhf_cov.trainer.rank_batches import shares_of_ranks
+from openrlhf_cov.trainer.records import Share, StepOrder, StepResult, TrainSample
+
+
+@dataclass(frozen=True)
+class ModelScores:
+    """What the models say of the batches of a step, batch by batch; None without a model."""
+
+    # (log-probs, entropy, proxy or None), each (B, A).
+    policy: Sequence[tuple[Tensor, Tensor, Tensor | None]]
+    reference: Sequence[Tensor] | None
+    critic: Sequence[Tensor] | None
+    # (B,)
+    reward: Sequence[Tensor] | None
+
+
+@dataclass(frozen=True)
+class ModelGroups:
+    """The groups of a run, upstream's ``RayActorGroup`` each; None without that model."""
+
+    args: SimpleNamespace
+    policy: Any
+    reference: Any = None
+    critic: Any = None
+    reward: Any = None
+
+    @property
+    def policy_ranks(self) -> int:
+        """The number of data-parallel ranks of the policy."""
+        return _ranks(self.policy)
+
+    @property
+    def trained(self) -> list[Any]:
+        """The groups that are trained and have checkpoints."""
+        return [self.policy] if self.critic is None else [self.policy, self.critic]
+
+    def score(
+        self,
+        tokens: list[Tensor],
+        attention_mask: list[Tensor],
+        action_mask: list[Tensor],
+        image_inputs: list[Sequence[Any]],
+        with_reward: bool,
+    ) -> ModelScores:
+        """Let every model score the batches of a step.
+
+        Models on GPUs of their own score side by side. Where two models share a GPU, one waits for the other and frees
+        its memory first; on a CPU host there is no such memory.
+
+        Args:
+            tokens: Of each batch, (B, T).
+            attention_mask: Of each batch, (B, T).
+            action_mask: Of each batch, (B, A).
+            image_inputs: Of each batch, what a vision-language model reads of its images.
+            with_reward: Whether the reward model is to score.
+        """
+        train = self.args.train
+        action = {"tokens": tokens, "action_mask": action_mask, "attention_mask": attention_mask}
+        seen = action | {"image_inputs": image_inputs}
+        rewards = None
+        if with_reward:
+            rewards = self._dispatch(self.reward, train.colocate_all, tokens=tokens, attention_mask=attention_mask)
+        shares_with_reference = train.colocate_all or train.colocate_actor_ref
+        policy = self._dispatch(self.policy, shares_with_reference, **seen)
+        values = None
+        if self.critic is not None:
+            if train.colocate_critic_reward and rewards is not None:
+                ray.get(rewards)
+                ray.get(self.reward.async_run_method(method_name="empty_cache"))
+            shares_with_reward = train.colocate_all or train.colocate_critic_reward
+            values = self._dispatch(self.critic, shares_with_reward, **action)
+        base = None
+        if self.reference is not None:
+            base = self._dispatch(self.reference, shares_with_reference, **seen)
+        return ModelScores(*(self._results(refs) for refs in (policy, base, values, rewards)))
+
+    def _dispatch(self, group: Any, shares_gpu: bool, **batches: Any) -> list[Any]:
+        refs = group.async_run_method_batch(method_name="score", **batches)
+        if shares_gpu and not cpu_host.is_cpu_host():
+            ray.get(refs)
+            ray.get(group.async_run_method(method_name="empty_cache"))
+        return refs
+
+    def _results(self, refs: list[Any] | None) -> list[Any] | None:
+        """Return the answers batch by batch; ranks that share the tokens of a batch give it alike."""
+        if refs is None:
+            return None
+        copies = self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size
+        return list(itertools.chain.from_iterable(ray.get(refs[::copies])))
+
+    def update(self, order: StepOrder, samples: Sequence[TrainSample]) -> StepResult:
+        """Train the critic and the policy on the samples of a step, each rank on its share.
+
+        During ``--critic.freezing_steps`` the critic alone is trained. With ``--ds.enable_sleep`` one model after the
+        other has its optimizer states on the GPU; otherwise both are trained at once.
+        """
+        trains_policy = order.step > self.args.critic.freezing_steps
+        groups = [group for group in (self.critic, self.policy if trains_policy else None) if group is not None]
+        shares = [self._shares(group, order, samples) for group in groups]
+        results: list[StepResult] = []
+        if self.args.ds.enable_sleep:
+            for group, of_ranks in zip(groups, shares, strict=True):
+                ray.get(group.async_run_method(method_name="reload_states"))
+                results.append(ray.get(_update(group, order, of_ranks))[0])
+                ray.get(group.async_run_method(method_name="offload_states"))
+        else:
+            running = [_update(group, order, of_ranks) for group, of_ranks in zip(groups, shares, strict=True)]
+            results = [answers[0] for answers in map(ray.get, running)]
+        metrics: dict[str, float] = {}
+        for result in results:
+            metrics |= result.metrics
+        if not trains_policy:
+            return StepResult(metrics)
+        policy = results[-1]
+        return StepResult(metrics, policy.mean_entropy, policy.updates, policy.learning_rate)
+
+    def _shares(self, group: Any, order: StepOrder, samples: Sequence[TrainSample]) -> list[Any]:
+        """Put the share of each data-parallel rank into Ray's store."""
+        shares = shares_of_ranks(samples, self.args, ranks=_ranks(group), step=order.step)
+        return [ray.put(Share.of(share)) for share in shares]
+
+    def send_weights(self) -> None:
+        """Send the weights of the policy to the vLLM engines; all ranks take part."""
+        ray.get(self.policy.async_run_method(method_name="send_weights"))
+
+    def score_texts(self, texts: list[list[int]]) -> list[float]:
+        """Return the policy's log-probs of all tokens but the first of each text, at temperature 1."""
+        return ray.get(self.policy.async_run_method(method_name="score_texts", texts=texts))[0]
+
+    def restored(self) -> list[str | None]:
+        """Return the tag of the checkpoint that each trained model continues from, None after a fresh start."""
+        return [ray.get(group.async_run_method(method_name="get_restored"))[0] for group in self.trained]
+
+    def client_states(self) -> Mapping[str, Any]:
+        """Return what the checkpoint of the policy holds for the controller."""
+        return ray.get(self.policy.async_run_method(method_name="get_checkpoint_states"))[0]
+
+    def save(
+        self, tag: str, client_states: Mapping[str, Any], metric_value: float | None, metric_key: str | None
+    ) -> None:
+        """Write checkpoints of the trained models, and exported models as the flags say.
+
+        The state of the rollouts lies in Ray's store until one rank fetches it, so that not every rank gets it.
+        """
+        named = {"tag": tag, "metric_value": metric_value, "metric_key": metric_key}
+        states = dict(client_states)
+        if ROLLOUTS in states:
+            states[ROLLOUTS] = ray.put(states[ROLLOUTS])
+        refs = self.policy.async_run_method(method_name="save_checkpoint", client_states=states, **named)
+        if self.critic is not None:
+            refs += self.critic.async_run_method(method_name="save_checkpoint", **named)
+        ray.get(refs)
+
+    def export_best(self, record: Mapping[str, Any]) -> None:
+        """Replace the exported model of the best evaluation by the policy."""
+        ray.get(self.policy.async_run_method(method_name="export_best", record=dict(record)))
+
+    @property
+    def senders(self) -> list[Any]:
+        """The actors that take part in sending weights."""
+        return list(self.policy._actor_handlers)
+
+
+def _ranks(group: Any) -> int:
+    return len(group._actor_handlers) // group.duplicate_actors
+
+
+def _update(group: Any, order: StepOrder, shares: Sequence[Any]) -> list[Any]:
+    """Start the updates of all ranks; those that share the tokens of a batch get the same samples."""
+    return [
+        actor.update.remote(order, shares[number // group.duplicate_actors])
+        for number, actor in enumerate(group._actor_handlers)
+    ]

@@ -1,0 +1,97 @@
+"""Every model of a training scores the samples of a step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from openrlhf.utils.seqlen_balancing import get_minimum_num_micro_batch_size
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from openrlhf_cov.trainer.micro_batches import balanced_partitions
+from openrlhf_cov.trainer.model_groups import ModelGroups
+from openrlhf_cov.trainer.records import Sample, Scores
+
+
+@dataclass(frozen=True)
+class ScoringBatch:
+    """Samples that a model scores in one forward pass, padded on the right."""
+
+    # Places of the samples in the step.
+    places: Sequence[int]
+    tokens: Tensor  # (B, T) int64
+    attention_mask: Tensor  # (B, T) int64
+    action_mask: Tensor  # (B, A) bool
+    image_inputs: Sequence[Any]
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample], places: Sequence[int], pad_token_id: int) -> "ScoringBatch":
+        """Pad the samples at some places to the longest of them."""
+        chosen = [samples[place] for place in places]
+        tokens = [sample.tokens for sample in chosen]
+        return cls(
+            places,
+            pad_sequence(tokens, batch_first=True, padding_value=pad_token_id),
+            pad_sequence([torch.ones_like(each) for each in tokens], batch_first=True),
+            pad_sequence([sample.action_mask for sample in chosen], batch_first=True),
+            [sample.image_inputs for sample in chosen if sample.image_inputs is not None],
+        )
+
+
+def scoring_batches(lengths: Sequence[int], args: SimpleNamespace, ranks: int) -> list[list[int]]:
+    """Cut the samples of a step into batches for scoring.
+
+    Args:
+        lengths: Number of tokens of every sample.
+        args: The flags of the run.
+        ranks: Data-parallel ranks of the policy, each of which gets as many batches.
+
+    Returns:
+        The places of the samples of each batch: ``--rollout.micro_batch_size`` samples one after another, or with
+        dynamic batches nearly equally many tokens of at most ``--rollout.max_tokens_per_gpu``.
+    """
+    if not args.train.dynamic_batch_enable:
+        size = args.rollout.micro_batch_size
+        return [list(range(first, min(first + size, len(lengths)))) for first in range(0, len(lengths), size)]
+    fewest = get_minimum_num_micro_batch_size(
+        list(lengths), args.rollout.max_tokens_per_gpu, args.ds.ring_attn_size, args.ds.tensor_parallel_size
+    )
+    return balanced_partitions(lengths, max(fewest // ranks * ranks, ranks))
+
+
+def score(samples: Sequence[Sample], groups: ModelGroups, pad_token_id: int) -> list[Scores]:
+    """Return what the policy, the reference, the critic and the reward model say of the samples of a step."""
+    lengths = [len(sample.tokens) for sample in samples]
+    places_of_batches = scoring_batches(lengths, groups.args, groups.policy_ranks)
+    batches = [ScoringBatch.of(samples, places, pad_token_id) for places in places_of_batches]
+    scored = groups.score(
+        tokens=[batch.tokens for batch in batches],
+        attention_mask=[batch.attention_mask for batch in batches],
+        action_mask=[batch.action_mask for batch in batches],
+        image_inputs=[batch.image_inputs for batch in batches],
+        with_reward=samples[0].reward is None,
+    )
+    found: list[Scores | None] = [None] * len(samples)
+    for number, batch in enumerate(batches):
+        log_probs, entropy, proxy = scored.policy[number]
+        base = scored.reference[number] if scored.reference else None
+        values = scored.critic[number] if scored.critic else None
+        rewards = scored.reward[number] if scored.reward else None
+        for row, place in enumerate(batch.places):
+            # The tensors of a batch are padded: a sample takes the columns of its own tokens.
+            width = lengths[place] - 1
+
+            def of_sample(tensor: Tensor | None, row: int = row, width: int = width) -> Tensor | None:
+                return None if tensor is None else tensor[row, :width].float()
+
+            found[place] = Scores(
+                log_probs=of_sample(log_probs),
+                entropy=of_sample(entropy),
+                proxy=of_sample(proxy),
+                base_log_probs=of_sample(base),
+                values=of_sample(values),
+                reward=None if rewards is None else float(rewards[row]),
+            )
+    return [each for each in found if each is not None]

@@ -1,0 +1,97 @@
+"""Advantages and returns of tokens, from the advantages of their responses."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from openrlhf.models.utils import compute_approx_kl, compute_reward
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.returns import discounted_returns, generalised_advantages
+from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
+from openrlhf_cov.trainer.records import Sample, Scores
+
+
+@dataclass(frozen=True)
+class TokenValues:
+    """What stage 3 computes for one sample; tensors (A,) and 0-d numbers for the log."""
+
+    advantages: Tensor
+    returns: Tensor
+    # True where the advantage counts in the statistics of the step.
+    counted: Tensor
+    total_reward: Tensor
+    kl: Tensor
+    log_ratio: Tensor
+
+
+def token_values(
+    samples: Sequence[Sample],
+    scores: Sequence[Scores],
+    responses: Tensor,
+    settings: AdvantageSettings,
+    config: CovConfig,
+    kl_coef: float,
+) -> list[TokenValues]:
+    """Return advantages and returns of the tokens of some samples, from the advantages (B,) of their responses."""
+
+    def padded(rows: Sequence[Tensor]) -> Tensor:
+        return pad_sequence(list(rows), batch_first=True)
+
+    mask = padded([sample.action_mask for sample in samples])
+    counted = mask & ~responses.isnan()[:, None]
+    tokens = mask.sum(1).clamp(min=1)
+    log_probs = padded([each.log_probs for each in scores])
+    kl = log_ratio = torch.zeros_like(log_probs)
+    if settings.kl_penalty is not None:
+        base = padded([each.base_log_probs for each in scores])
+        kl = compute_approx_kl(log_probs, base, kl_estimator=settings.kl_penalty)
+        log_ratio = log_probs - base
+
+    # An estimator of a method gives advantages, which the clip of rewards would cut.
+    by_method = has_estimator(config)
+    clip = None if by_method else settings.reward_clip
+    reward = compute_reward(responses.nan_to_num(0.0), kl_coef, kl, action_mask=mask, reward_clip_range=clip)
+    reward = reward.masked_fill(~counted, 0.0)
+    if settings.estimator == "gae" and not by_method:
+        critic = padded([each.values for each in scores]).masked_fill(~mask, 0.0)
+        advantages = generalised_advantages(critic, reward, settings.gamma, settings.lambd)
+        returns = advantages + critic
+        # The critic learns nothing from a sample that is left out: its target is its own value.
+        returns = torch.where(counted, returns, critic)
+    else:
+        returns = discounted_returns(reward, 1.0 if by_method else settings.gamma)
+        advantages = returns
+    rows = zip(
+        samples,
+        advantages.masked_fill(~counted, 0.0),
+        returns.masked_fill(~mask, 0.0),
+        counted,
+        reward.sum(1),
+        (kl * mask).sum(1) / tokens,
+        (log_ratio * mask).sum(1) / tokens,
+        strict=True,
+    )
+    widths = [len(sample.action_mask) for sample in samples]
+    return [
+        TokenValues(advantage[:width], target[:width], seen[:width], *numbers)
+        for width, (_, advantage, target, seen, *numbers) in zip(widths, rows, strict=True)
+    ]
+
+
+def whitened(values: Sequence[TokenValues], by_deviation: bool) -> list[TokenValues]:
+    """Return the samples with advantages about their mean over all tokens, over the deviation if that is asked for."""
+    counted = torch.cat([each.counted for each in values])
+    advantages = torch.cat([each.advantages for each in values])[counted].double()
+    mean = advantages.mean()
+    scale = (advantages - mean).square().mean().clamp(min=1e-8).rsqrt() if by_deviation else 1.0
+    return [
+        replace(each, advantages=((each.advantages - mean) * scale).masked_fill(~each.counted, 0.0)) for each in values
+    ]
+
+
+def has_estimator(config: CovConfig) -> bool:
+    """Return True if a method of the run estimates the advantages."""
+    return config.estimator is not None and config.estimator.estimate is not None
