@@ -88,8 +88,8 @@ def plan_window(step: PlanningStep, parts: Sequence[WindowPart], seen: PolicySee
         keys,
         step.ppo_clip,
         step.ranks,
-        entropies=seen.entropies,
-        old_entropies=[part.entropy for part in parts],
+        entropies=[each for each in seen.entropies if each is not None],
+        old_entropies=[part.entropy for part in parts if part.entropy is not None],
         rollout_entropy=step.rollout_entropy,
         proxies=[part.proxy for part in parts],
     )
