@@ -80,6 +80,11 @@ def check(
 def _check_inputs(args: SimpleNamespace, attempt: Callable[[], AbstractContextManager], ask_tokenizer: bool) -> Any:
     """Reward, data and benchmarks; the rows of the data, None if they cannot be read."""
     reward, data, evaluation = None, args.data, args.eval
+    if data.dataloader_num_workers:
+        logger.warning(
+            f"--data.dataloader_num_workers {data.dataloader_num_workers} has no effect: all prompts are read before "
+            "the first step; drop it"
+        )
     with attempt():
         require_grader(args.reward_grader)
     with attempt():

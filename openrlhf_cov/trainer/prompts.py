@@ -127,7 +127,7 @@ class PromptOrder:
         self.episode = 0
         # Prompts drawn in this episode.
         self.place = 0
-        self._permutation = self._permutation_of(0)
+        self._permutation = self.permutation(0)
 
     @property
     def drawn(self) -> int:
@@ -144,9 +144,11 @@ class PromptOrder:
         """Continue in an episode after ``place`` of its prompts."""
         self.episode = episode
         self.place = place
-        self._permutation = self._permutation_of(episode)
+        self._permutation = self.permutation(episode)
 
-    def _permutation_of(self, episode: int) -> list[int]:
+    def permutation(self, episode: int) -> list[int]:
+        """Return the places of all prompts in the order of an episode."""
+        # A sampler of torch draws the seed of its own generator, which goes on from episode to episode.
         first = torch.Generator().manual_seed(self.seed)
         generator = torch.Generator().manual_seed(int(torch.empty((), dtype=torch.int64).random_(generator=first)))
         permutation: list[int] = []
