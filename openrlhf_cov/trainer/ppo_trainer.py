@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ray
@@ -31,9 +32,7 @@ from openrlhf_cov.trainer.checkpoints import (
 )
 from openrlhf_cov.trainer.engine_health import dead_engines, limited_transfer
 from openrlhf_cov.trainer.experience_maker import CovExperienceMaker
-from openrlhf_cov.trainer.ray.engine_scores import score_texts
-from openrlhf_cov.trainer.ray.seams import InstalledActor, plain_class
-from openrlhf_cov.trainer.rollouts import (
+from openrlhf_cov.trainer.old_rollouts import (
     check_reward_errors,
     check_rollout_log_probs,
     complete_logs,
@@ -41,6 +40,8 @@ from openrlhf_cov.trainer.rollouts import (
     fill_abstained,
     of_scores,
 )
+from openrlhf_cov.trainer.ray.engine_scores import score_texts
+from openrlhf_cov.trainer.ray.seams import InstalledActor, plain_class
 from openrlhf_cov.trainer.run_record import DATA_CHANGED
 from openrlhf_cov.trainer.sample_info import SAMPLE_ID
 from openrlhf_cov.trainer.shared_argument import share
@@ -203,7 +204,11 @@ class StepLogging(InstalledActor):
             return
         if self.weight_check is None:
             self.weight_check = WeightCheck(self.args.check_weight_update, self._score_policy, self._score_engines)
-        self.weight_check.start_step(rollout_samples, self.args.data.max_len, global_step + 1)
+        plain = [
+            SimpleNamespace(tokens=each.sequences[0], images=each.images[0], image_inputs=each.mm_train_inputs[0])
+            for each in rollout_samples
+        ]
+        self.weight_check.start_step(plain, self.args.data.max_len, global_step + 1)
 
     def _score_policy(self, texts: list[list[int]]) -> torch.Tensor:
         ranks = self.actor_model_group.async_run_method(method_name="score_texts", texts=texts)

@@ -26,7 +26,7 @@ from openrlhf_cov.trainer.dynamic_sampling import (
 )
 from openrlhf_cov.trainer.engine_health import end_unanswered
 from openrlhf_cov.trainer.generation import EngineGroup, Prompt, SeededEngine, generate_groups, in_order, sample_seeds
-from openrlhf_cov.trainer.rollouts import check_reward_errors, failed_rewards, scores_of
+from openrlhf_cov.trainer.old_rollouts import check_reward_errors, failed_rewards, scores_of
 
 logger = init_logger(__name__)
 
@@ -143,7 +143,7 @@ class CovSamplesGenerator(SamplesGenerator):
         self.batches = max(1, batches)  # a checkpoint follows a step; earlier versions did not count all of them
         size, waiting = self.args.rollout.n_samples_per_prompt, state.get("samples", [])  # of earlier versions
         for first in range(0, len(waiting), size):
-            self.buffer.groups.append(Group(waiting[first : first + size], scores=[], tokens=0, batch=self.batches))
+            self.buffer.groups.append(Group(waiting[first : first + size], scores=[], tokens=0, version=self.batches))
         self._leave_out_groups_of_another_size()
         self.resumed_at_end = state["at_end"]
         if self.prompts_drawn >= len(self.prompts_dataloader) * self.args.train.num_episodes:
@@ -180,7 +180,7 @@ class CovSamplesGenerator(SamplesGenerator):
         count = ahead if ahead > batch else self._missing()  # with --train.async_enable several batches at once
         prompts, exhausted = self._draw(self._dataloader_iter, count)
         for _, samples in in_order(self._generate(prompts, **generate_kwargs)):
-            self.buffer.groups.append(Group(samples, scores=[], tokens=0, batch=self.batches))
+            self.buffer.groups.append(Group(samples, scores=[], tokens=0, version=self.batches))
         return len(prompts), exhausted
 
     def _fill_filtered(self, **generate_kwargs) -> tuple[int, bool]:

@@ -62,7 +62,7 @@ def emitted():
     names = [*diagnostics.finish(eta=1.0), *RunningLaw().add(1.0, 0.5)]
     names += [SKIPPED_UPDATES, GRADIENT_NORM, ERROR_METRIC, ABSTAINED, "reward/unfinished_frac"]
     names += make_reward_func(RewardConfig(reward_source="code"))([], [], [])["extra_logs"]  # of programs, too
-    names += sampling_metrics(SamplingCounts(), [], waiting=0, number=0)
+    names += sampling_metrics(SamplingCounts(), [], waiting=0, step=0)
     return dict.fromkeys(names, "") | diagnostics.metrics.kinds
 
 
