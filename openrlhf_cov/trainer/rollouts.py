@@ -10,8 +10,7 @@ from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.prompts import Prompt, source_name
 from openrlhf_cov.trainer.records import Sample
-from openrlhf_cov.trainer.reward_executor import ERROR_METRIC
-from openrlhf_cov.trainer.sample_info import ABSTAINED
+from openrlhf_cov.trainer.reward_executor import ABSTAINED, ERROR_METRIC
 
 # Metric: 1 for a sample that fills the context of --data.max_len.
 CLIP_METRIC = "response_clip_ratio"

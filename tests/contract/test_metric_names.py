@@ -49,7 +49,7 @@ def emitted():
     from openrlhf_cov.trainer.dynamic_sampling import SamplingCounts, sampling_metrics
     from openrlhf_cov.trainer.observation import StepDiagnostics
     from openrlhf_cov.trainer.reward_executor import ERROR_METRIC
-    from openrlhf_cov.trainer.sample_info import ABSTAINED
+    from openrlhf_cov.trainer.reward_executor import ABSTAINED
 
     ones = torch.ones(2)
     sample = dict.fromkeys(("action_log_probs", "entropy", "advantages", "action_mask"), ones)
