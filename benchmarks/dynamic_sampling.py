@@ -19,7 +19,7 @@ import ray
 
 from openrlhf_cov.config import ModelConfig, RewardConfig, SamplingConfig
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.ray.seams import prepare_worker
+from openrlhf_cov.trainer.ray.workers import prepare_worker
 
 FLAGS = {"max_len": 64, "max_new_tokens": 40, "temperature": 1.0, "top_p": 1.0}
 

@@ -20,7 +20,7 @@ import ray
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.ray.seams import prepare_worker
+from openrlhf_cov.trainer.ray.workers import prepare_worker
 
 SAMPLES = 8
 LONGEST_PROMPT = 16

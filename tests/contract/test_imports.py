@@ -53,6 +53,15 @@ def test_only_what_trains_and_cli_import_upstream_and_its_engines(ours):
             assert not foreign_imports(ours.tree(path)) & HEAVY, path
 
 
+TRAINERS = re.compile(r"openrlhf\.trainer\..*\.\w*(?:Trainer|TrainerAsync|TrainingActor|GenerateSamplesActor)")
+SENDER = "trainer/ray/upstream_sender.py"
+
+
+def test_one_module_imports_a_trainer_of_upstream_to_send_weights(ours):
+    found = {(path, name) for path in modules(ours) for name in imports(ours.tree(path)) if TRAINERS.fullmatch(name)}
+    assert found == {(SENDER, "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer")}
+
+
 def test_arguments_are_parsed_without_a_heavy_import(ours):
     # ``--help`` and a wrong flag answer at once: what these modules import at their top is light
     for path in ("cli/arguments.py", "cli/train_ppo_ray.py", "trainer/cpu_host.py"):

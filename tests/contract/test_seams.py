@@ -6,9 +6,6 @@ import pytest
 
 # module -> class, method or function -> the parameters that we pass, override or are called with, in their order
 SEAMS = {
-    "cli/train_ppo_ray.py": {
-        "train": "args",
-    },
     "datasets/prompts_dataset.py": {
         "PromptDataset": None,
         "PromptDataset.__init__": "self dataset tokenizer strategy input_template",
@@ -17,8 +14,16 @@ SEAMS = {
         "blending_datasets": "datasets probabilities strategy max_count dataset_split",
     },
     "models/actor.py": {
+        "Actor.__init__": "self pretrain_or_model attn_implementation param_dtype load_in_4bit lora_rank lora_alpha "
+        "lora_dropout target_modules ds_config packing_samples temperature use_liger_kernel freeze_visual_encoder "
+        "experts_implementation",
         "Actor.forward": "self sequences action_mask attention_mask return_output allgather_logits return_logprobs "
         "ring_attn_group packed_seq_lens return_entropy **mm_inputs",
+    },
+    "models/model.py": {
+        "get_llm_for_sequence_regression": "model_name_or_path model_type param_dtype load_in_4bit lora_rank "
+        "lora_alpha target_modules lora_dropout normalize_reward attn_implementation ds_config init_value_head "
+        "value_head_prefix packing_samples experts_implementation",
     },
     "models/ring_attn_utils.py": {
         "unpad_and_slice_tensor": "sequences attention_mask ring_attn_group",
@@ -81,31 +86,23 @@ SEAMS = {
     "trainer/ray/launcher.py": {
         "BaseModelActor": None,
         "BaseModelActor._setup_distributed": "self strategy",
-        "ReferenceModelActor": None,
-        "RewardModelActor": None,
+        "BaseModelActor.empty_cache": "self",
+        "BaseModelActor.execute_batch": "self method_name all_data start_idx end_idx",
+        "BaseDistributedActor.__init__": "self world_size rank master_addr master_port",
+        "RayActorGroup.__init__": "self num_nodes num_gpus_per_node ray_actor_type pg num_gpus_per_actor "
+        "duplicate_actors",
         "RayActorGroup.async_run_method": "self method_name *args **kwargs",
     },
     "trainer/ray/ppo_actor.py": {
-        "ActorPPOTrainer": None,
-        "ActorPPOTrainer.__init__": "self strategy actor",
-        "ActorPPOTrainer.ppo_train": "self kl_ctl",
-        "ActorPPOTrainer.training_step": "self experience kl_ctl step loss_batch_info",
-        "ActorPPOTrainer._init_vllm_sync_group": "self backend",
+        "ActorPPOTrainer.__init__": "self strategy actor ema_model actor_optim actor_scheduler ema_beta "
+        "micro_train_batch_size eps_clip tokenizer vllm_engines",
         "ActorPPOTrainer.broadcast_to_vllm": "self",
-        "PolicyModelActor": None,
-        "PolicyModelActor.init_model_from_pretrained": "self strategy pretrain max_steps vllm_engines",
-        "PolicyModelActor.forward": "self sequences action_mask attention_mask packed_seq_lens mm_train_inputs_list",
-        "PolicyModelActor.fit": "self kl_ctl",
-        "PolicyModelActor.append": "self experience",
-        "PolicyModelActor.get_checkpoint_states": "self",
-        "PolicyModelActor.save_checkpoint": "self tag client_states metric_value metric_key",
     },
-    "trainer/ray/ppo_critic.py": {
-        "CriticPPOTrainer": None,
-        "CriticPPOTrainer.training_step": "self experience step loss_batch_info",
-        "CriticModelActor": None,
-        "CriticModelActor.init_model_from_pretrained": "self strategy pretrain max_steps",
-        "CriticModelActor.save_checkpoint": "self tag metric_value metric_key",
+    "trainer/ray/utils.py": {
+        "get_bundle_indices": "placement_group index length",
+    },
+    "trainer/ray/vllm_worker_wrap.py": {
+        "WorkerWrap": None,
     },
     "trainer/ray/vllm_engine.py": {
         "batch_vllm_engine_call": "engines method_name *args **kwargs",
@@ -113,8 +110,6 @@ SEAMS = {
         "RolloutRayActor.generate_responses": "self prompt label sampling_params max_length hf_tokenizer num_samples "
         "images",
         "RolloutRayActor.generate": "self prompt_token_ids sampling_params",
-        "create_vllm_engines": "num_engines tensor_parallel_size pretrain seed full_determinism "
-        "enable_prefix_caching enforce_eager max_model_len gpu_memory_utilization",
     },
     "utils/agent.py": {
         "AgentExecutorBase": None,
@@ -129,7 +124,20 @@ SEAMS = {
     "utils/config.py": {
         "hierarchize": "args",
     },
+    "utils/deepspeed/deepspeed_utils.py": {
+        "offload_deepspeed_states": "model",
+        "reload_deepspeed_states": "model",
+    },
+    "utils/distributed_util.py": {
+        "torch_dist_barrier_and_cuda_sync": "",
+    },
     "utils/deepspeed/deepspeed.py": {
+        "DeepspeedStrategy.__init__": "self seed full_determinism max_norm micro_train_batch_size train_batch_size "
+        "zero_stage args",
+        "DeepspeedStrategy.prepare": "self *args",
+        "DeepspeedStrategy.get_ds_train_config": "self",
+        "DeepspeedStrategy.get_ds_eval_config": "self offload",
+        "DeepspeedStrategy.save_model": "self model tokenizer output_dir **kwargs",
         "DeepspeedStrategy.all_reduce": "self data op",
         "DeepspeedStrategy.get_rank": "self",
         "DeepspeedStrategy.is_rank_0": "self",
@@ -153,7 +161,7 @@ SEAMS = {
     "utils/utils.py": {
         "convert_to_torch_dtype": "param_dtype",
         "get_strategy": "args",
-        "get_tokenizer": "pretrain model",
+        "get_tokenizer": "pretrain model padding_side strategy use_fast",
     },
     "utils/vlm_utils.py": {
         "merge_mm_train_inputs": "mm_train_inputs_list device",
@@ -190,11 +198,6 @@ ATTRIBUTES = {
             "tokenizer",
             "vllm_engines",
         },
-        "PolicyModelActor": {"actor", "trainer", "checkpoint_states", "disable_ds_ckpt"},
-    },
-    "trainer/ray/ppo_critic.py": {
-        "CriticPPOTrainer": {"args", "strategy", "critic", "replay_buffer"},
-        "CriticModelActor": {"critic", "disable_ds_ckpt"},
     },
     "trainer/ray/vllm_engine.py": {"RolloutRayActor": {"llm"}},
     "utils/deepspeed/deepspeed.py": {
@@ -260,5 +263,5 @@ def module_path(module, name, upstream):
 def test_the_table_lists_every_upstream_name_we_touch(upstream, ours):
     listed = {(path, name.split(".")[0]) for path, name, _ in rows(SEAMS)}
     touched = {pair for path in ours.paths() for pair in upstream_names(ours.tree(path), upstream)}
-    assert {("models/loss.py", "aggregate_loss"), ("trainer/ray/ppo_actor.py", "PolicyModelActor")} <= touched
+    assert {("models/loss.py", "aggregate_loss"), ("trainer/ray/ppo_actor.py", "ActorPPOTrainer")} <= touched
     assert touched <= listed

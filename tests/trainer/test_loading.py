@@ -43,7 +43,9 @@ class Recorder:
         self.calls.append(("model", arguments, options))
         self.models += 1
         made = SimpleNamespace(number=self.models, mean=0.0, std=1.0, model=f"inner {self.models}")
-        made.gradient_checkpointing_enable = lambda **settings: self.calls.append(("checkpointing", made.number, settings))
+        made.gradient_checkpointing_enable = lambda **settings: self.calls.append(
+            ("checkpointing", made.number, settings)
+        )
         made.eval = lambda: self.calls.append(("eval", made.number))
         return made
 

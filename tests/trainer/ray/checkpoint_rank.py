@@ -46,7 +46,9 @@ def make_role(stage, folder, kind=PolicyRole, with_critic=False):
     """Return a policy or a critic with a new engine, whose checkpoints are in ``folder``."""
     strategy = object.__new__(CovStrategy)
     strategy.args = SimpleNamespace(
-        ckpt=SimpleNamespace(path=str(folder), max_num=3, max_mem=1000, save_hf=False, load_enable=True, disable_ds=False),
+        ckpt=SimpleNamespace(
+            path=str(folder), max_num=3, max_mem=1000, save_hf=False, load_enable=True, disable_ds=False
+        ),
         actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2, optim="adam"),
         critic=SimpleNamespace(
             num_nodes=1, num_gpus_per_node=2, optim="adam", model_name_or_path="model" if with_critic else None
