@@ -115,7 +115,7 @@ def both(monkeypatch, role, changes):
 @pytest.mark.parametrize("role", ROLES)
 def test_a_model_is_loaded_as_upstream_loads_it(monkeypatch, role, changes):
     theirs, ours, _ = both(monkeypatch, role, changes)
-    assert [call[0] for call in ours][0] == "model"
+    assert ours[0][0] == "model"
     assert ours == theirs
 
 

@@ -1,4 +1,4 @@
-"""One of two ranks with a real DeepSpeed engine in the role of policy or critic; ``test_roles_of_ranks.py`` starts them.
+"""One of two ranks with a real DeepSpeed engine as policy or critic; ``test_roles_of_ranks.py`` starts them.
 
 A task: what to do, ZeRO stage, folder, and how.
 """
