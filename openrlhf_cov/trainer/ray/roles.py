@@ -1,8 +1,8 @@
 """The roles of a training as Ray actors: one process per rank holds the model of one role.
 
-The controller calls the methods through upstream's ``RayActorGroup``. All ranks of a role have to call ``load`` and the
-methods of checkpoints and weights together, because these contain collectives. In all shapes B is the number of samples
-of a call, T their number of tokens and A the number of predicted positions.
+The controller calls the methods through upstream's ``RayActorGroup``. All ranks of a role have to call ``load`` and
+the methods of checkpoints and weights together, because these contain collectives. In all shapes B is the number of
+samples of a call, T their number of tokens and A the number of predicted positions.
 """
 
 import os
