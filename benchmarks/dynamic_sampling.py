@@ -17,9 +17,9 @@ from types import SimpleNamespace
 
 import ray
 
-from openrlhf_cov.config import ModelConfig, RewardConfig, SamplingConfig
+from openrlhf_cov.config import EngineConfig, ModelConfig, RewardConfig, SamplingConfig
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.ray.seams import prepare_worker
+from openrlhf_cov.trainer.ray.workers import prepare_worker
 
 FLAGS = {"max_len": 64, "max_new_tokens": 40, "temperature": 1.0, "top_p": 1.0}
 
@@ -63,29 +63,31 @@ def flags(score_range: tuple[float, float], filtering: bool) -> SimpleNamespace:
             dynamic_filtering_range=tuple(score_range),
             advantage=SimpleNamespace(is_correction_level="off"),
         ),
-        train=SimpleNamespace(seed=1, num_episodes=1),
+        train=SimpleNamespace(
+            seed=1, num_episodes=1, full_determinism_enable=False, agent_func_path=None, async_enable=False,
+            colocate_all=False,
+        ),
+        data=SimpleNamespace(max_len=FLAGS["max_len"], max_images_per_prompt=0),
         actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=1),
-        vllm=SimpleNamespace(enable_sleep=False, sync_backend="gloo"),
+        vllm=SimpleNamespace(
+            num_engines=1, tensor_parallel_size=1, enable_sleep=False, sync_backend="gloo", enforce_eager=True,
+            enable_prefix_caching=True, gpu_memory_utilization=0.2,
+        ),
         ds=SimpleNamespace(param_dtype="fp32"),
         **vars(RewardConfig()),
         **vars(ModelConfig()),
-    )
+        **vars(EngineConfig()),
+    )  # fmt: skip
 
 
 def start_engine(task: Path, settings: SimpleNamespace) -> list:
     """One engine on the model of the task, with the task's reward."""
-    import openrlhf.trainer.ray.vllm_engine as vllm_engine
-
     from openrlhf_cov.tiny_task import reward_func
-    from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
-    from openrlhf_cov.trainer.ray.seams import _with_engine_settings, engine_settings
+    from openrlhf_cov.trainer.ray.engines import start_engines
 
-    actor = ray.remote(CovRolloutActor)
-    vllm_engine.RolloutRayActor = _with_engine_settings(actor, engine_settings(settings))
-    return vllm_engine.create_vllm_engines(
-        1, 1, str(task / "model"), 1, False, True, True, 64, gpu_memory_utilization=0.2,
-        remote_rm_url=reward_func.__file__,
-    )  # fmt: skip
+    settings.actor.model_name_or_path = str(task / "model")
+    settings.reward = SimpleNamespace(remote_url=reward_func.__file__)
+    return start_engines(settings, None)
 
 
 def load_tokenizer(task: Path):

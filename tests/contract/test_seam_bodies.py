@@ -1,11 +1,10 @@
 """What upstream's code does around our seams: the names it looks up late, and how it calls what we put in place."""
 
 import ast
+import re
 
 import pytest
 
-TRAIN = ("cli/train_ppo_ray.py", "train")
-ENGINES = ("trainer/ray/vllm_engine.py", "create_vllm_engines")
 ACTOR = "trainer/ray/ppo_actor.py"
 
 
@@ -22,82 +21,6 @@ def local_imports(node):
 def arguments(call):
     """(positional arguments, keyword names) as written; ``**x`` is the keyword None."""
     return [ast.unparse(arg) for arg in call.args], [keyword.arg for keyword in call.keywords]
-
-
-MODEL_ACTORS = {
-    "PolicyModelActor": ACTOR,
-    "CriticModelActor": "trainer/ray/ppo_critic.py",
-    "ReferenceModelActor": "trainer/ray/launcher.py",
-    "RewardModelActor": "trainer/ray/launcher.py",
-}
-
-
-def test_train_looks_our_classes_up_late(upstream):
-    train = upstream.find(*TRAIN)
-    assert {*MODEL_ACTORS, "create_vllm_engines"} <= names(train)
-    assert not {*MODEL_ACTORS, "create_vllm_engines", "PPOTrainer"} & names(train, ast.Store)
-    assert sorted(local_imports(train)) == [
-        ("PPOTrainer", "openrlhf.trainer.ppo_trainer.PPOTrainer"),
-        ("PPOTrainer", "openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync"),
-    ]
-    assert len(upstream.calls(*TRAIN, "PPOTrainer.remote")) == 1
-
-
-def test_the_module_of_train_binds_the_names_we_rebind(upstream):
-    assert (
-        dict(local_imports(upstream.tree(TRAIN[0]))).items()
-        >= {
-            **{
-                name: f"openrlhf.{path.removesuffix('.py').replace('/', '.')}.{name}"
-                for name, path in MODEL_ACTORS.items()
-            },
-            "create_vllm_engines": "openrlhf.trainer.ray.create_vllm_engines",
-        }.items()
-    )
-
-
-def test_train_keeps_a_ray_that_runs_already(upstream):
-    (init,) = upstream.calls(*TRAIN, "ray.init")
-    guards = [node for node in ast.walk(upstream.find(*TRAIN)) if isinstance(node, ast.If) and init in ast.walk(node)]
-    assert ast.unparse(guards[0].test) == "not ray.is_initialized()"
-
-
-def test_the_asynchronous_controller_looks_up_the_training_actor(upstream):
-    calls = upstream.calls("trainer/ppo_trainer_async.py", "PPOTrainerAsync.__init__", "TrainingActor.remote")
-    assert len(calls) == 1
-
-
-def test_engines_are_made_by_options_and_remote_keywords_only(upstream):
-    function = upstream.find(*ENGINES)
-    uses = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == "RolloutRayActor"]
-    assert len(uses) == 1
-    (options,) = upstream.calls(*ENGINES, "RolloutRayActor.options")
-    assert not options.args
-    made = [
-        node for node in ast.walk(function) if isinstance(node, ast.Call) and getattr(node.func, "value", 0) is options
-    ]
-    assert [(call.func.attr, *arguments(call)) for call in made] == [("remote", [], [None])]
-
-
-def test_our_engine_settings_are_arguments_that_upstream_fixes(upstream):
-    (kwargs,) = (
-        node.value
-        for node in ast.walk(upstream.find(*ENGINES))
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "actor_kwargs"
-    )
-    fixed = {key.value: ast.unparse(value) for key, value in zip(kwargs.keys, kwargs.values, strict=True)}
-    assert fixed["dtype"] == "'bfloat16'"
-    assert fixed["worker_extension_cls"] == "'openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap'"
-    assert "weight_transfer_config" not in fixed
-
-
-def test_the_policy_actor_makes_its_trainer_by_a_global_name(upstream):
-    (call,) = upstream.calls(ACTOR, "PolicyModelActor.init_model_from_pretrained", "ActorPPOTrainer")
-    method = upstream.find(ACTOR, "PolicyModelActor.init_model_from_pretrained")
-    assert "ActorPPOTrainer" not in names(method, ast.Store)
-    assert "vllm_engines" in arguments(call)[1]
-    (made,) = (node for node in ast.walk(method) if isinstance(node, ast.Assign) and node.value is call)
-    assert ast.unparse(made.targets[0]) == "self.trainer"
 
 
 def test_training_walks_one_loader_once_per_epoch(upstream):
@@ -199,15 +122,6 @@ def test_the_actor_returns_log_probs_and_an_output_with_entropy(upstream):
     assert ast.unparse(forward.body[-1]) == "return (action_log_probs, output) if return_output else action_log_probs"
 
 
-@pytest.mark.parametrize(
-    ("path", "name"), [(ACTOR, "PolicyModelActor"), ("trainer/ray/launcher.py", "ReferenceModelActor")]
-)
-def test_the_language_model_is_made_by_a_global_name(upstream, path, name):
-    method = f"{name}.init_model_from_pretrained"
-    assert upstream.calls(path, method, "Actor")
-    assert "Actor" not in names(upstream.find(path, method), ast.Store)
-
-
 def test_an_update_takes_the_entropies_of_the_last_columns(upstream):
     code = ast.unparse(upstream.find(ACTOR, "ActorPPOTrainer.training_step"))
     assert code.count("output.entropy") == code.count("output.entropy[:, -experience.action_mask.shape[1]:]") == 1
@@ -215,10 +129,19 @@ def test_an_update_takes_the_entropies_of_the_last_columns(upstream):
     assert "output['logits']" not in code
 
 
-def test_weights_are_synchronised_through_the_methods_we_override(upstream):
-    assert len(upstream.calls(ACTOR, "PolicyModelActor.broadcast_to_vllm", "self.trainer.broadcast_to_vllm")) == 1
-    (call,) = upstream.calls(ACTOR, "ActorPPOTrainer.__init__", "self._init_vllm_sync_group")
-    assert arguments(call) == (["backend"], [])
+def test_upstreams_actor_sends_weights_as_ours_does(upstream, ours):
+    # it makes the trainer once, when it loads the policy, and calls this method for every transfer
+    send = upstream.find(ACTOR, "PolicyModelActor.broadcast_to_vllm")
+    assert ast.unparse(send.body[-1]) == "self.trainer.broadcast_to_vllm()"
+    (made,) = upstream.calls(ACTOR, "PolicyModelActor.init_model_from_pretrained", "ActorPPOTrainer")
+    (our_call,) = ours.calls("trainer/ray/upstream_sender.py", "make_upstream_sender", "ActorPPOTrainer")
+    assert sorted(arguments(our_call)[1]) == sorted(arguments(made)[1])
+
+
+def test_upstreams_sender_needs_what_it_is_made_with_and_the_flags(upstream):
+    code = ast.unparse(upstream.find(ACTOR, "ActorPPOTrainer.broadcast_to_vllm"))
+    used = set(re.findall(r"self\.(\w+)", code))
+    assert used == {"strategy", "vllm_engines", "actor", "_model_update_group", "use_cuda_ipc"}
 
 
 @pytest.mark.parametrize(
@@ -251,18 +174,6 @@ def test_checkpoint_states_name_the_restored_step(upstream):
         node.value for node in ast.walk(function) if isinstance(node, ast.Return) and isinstance(node.value, ast.Dict)
     )
     assert "'global_step': 0" in ast.unparse(fresh)
-
-
-@pytest.mark.parametrize(("name", "path"), MODEL_ACTORS.items())
-def test_a_model_actor_sets_up_before_it_loads_anything(upstream, name, path):
-    code = ast.unparse(upstream.find(path, f"{name}.init_model_from_pretrained"))
-    places = [code.find(part) for part in ("self._setup_distributed(strategy)", "ds_config=", "strategy.load_ckpt(")]
-    assert 0 < places[0] < places[1]
-    if name in ("PolicyModelActor", "CriticModelActor"):
-        assert places[1] < places[2]
-        (load,) = upstream.calls(path, f"{name}.init_model_from_pretrained", "strategy.load_ckpt")
-        assert (len(load.args), len(load.keywords)) == (2, 0)
-        assert "args.ckpt.load_enable and os.path.exists(ckpt_path)" in code
 
 
 def test_the_controller_takes_the_states_of_the_first_rank_if_it_sees_the_folder(upstream):
