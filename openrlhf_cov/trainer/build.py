@@ -11,7 +11,7 @@ from openrlhf_cov.trainer.controller import TrainingController
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.ray.cluster import reserve
 from openrlhf_cov.trainer.ray.engines import SHARED_PART, start_engines
-from openrlhf_cov.trainer.ray.roles import CriticRole, PolicyRole, ReferenceRole, RewardRole, ModelRole
+from openrlhf_cov.trainer.ray.roles import CriticRole, ModelRole, PolicyRole, ReferenceRole, RewardRole
 from openrlhf_cov.trainer.strategy import CovStrategy, make_strategy
 from openrlhf_cov.utils.redaction import redact_arguments
 

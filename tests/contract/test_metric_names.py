@@ -46,10 +46,10 @@ class Recording(MetricBuffer):
 def emitted():
     """Every name that we add to upstream's status of one global step -> as what it adds up, "" for a plain number."""
     from openrlhf_cov.trainer.actor_trainer import GRADIENT_NORM, SKIPPED_UPDATES
+
     from openrlhf_cov.trainer.dynamic_sampling import SamplingCounts, sampling_metrics
     from openrlhf_cov.trainer.observation import StepDiagnostics
-    from openrlhf_cov.trainer.reward_executor import ERROR_METRIC
-    from openrlhf_cov.trainer.reward_executor import ABSTAINED
+    from openrlhf_cov.trainer.reward_executor import ABSTAINED, ERROR_METRIC
 
     ones = torch.ones(2)
     sample = dict.fromkeys(("action_log_probs", "entropy", "advantages", "action_mask"), ones)

@@ -29,7 +29,7 @@ REPLACED = {
     "rewards/code/inside/testing.py": {"sys.modules[...]": SANDBOX, "sys.modules.update": SANDBOX},
 }
 
-# What happens in every process of a run, in the order of a role: the set-up of the worker, imports, the load of a model.
+# What happens in every process of a run: imports, the set-up of the worker, the load of a model.
 PROGRAM = """
 import importlib, json, pkgutil, sys
 from openrlhf_cov.trainer import cpu_host

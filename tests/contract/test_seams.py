@@ -214,7 +214,7 @@ SUBCLASSES = {
     "CovWandbLogger": ("trainer/logs.py", "utils/logging_utils.py", "WandbLogger"),
     "MultiTurnExecutor": ("trainer/reward_executor.py", "utils/agent.py", "AgentExecutorBase"),
     "RewardExecutor": ("trainer/reward_executor.py", "utils/agent.py", "AgentExecutorBase"),
-    "Role": ("trainer/ray/roles.py", "trainer/ray/launcher.py", "BaseModelActor"),
+    "ModelRole": ("trainer/ray/roles.py", "trainer/ray/launcher.py", "BaseModelActor"),
 }
 
 
@@ -246,9 +246,7 @@ def test_upstream_still_sets_the_attributes_that_we_read(upstream, path, name, n
 @pytest.fixture(scope="module")
 def imports(upstream, ours):
     """(our module, module of upstream, name) of everything that we import."""
-    return [
-        (path, *found) for path in ours.paths() for found in imported_names(ours.tree(path), upstream).values()
-    ]
+    return [(path, *found) for path in ours.paths() for found in imported_names(ours.tree(path), upstream).values()]
 
 
 def test_the_table_lists_exactly_what_we_import(imports):

@@ -150,8 +150,6 @@ def unpacked(value: ast.AST, tree) -> set[str]:
     """Return the keys of a dictionary that is unpacked into a call."""
     if isinstance(value, ast.Name) and value.id == "normalizers":
         return set(NORMALIZERS)
-    (function,) = (
-        node for node in tree.body if isinstance(node, FUNCTIONS) and node.name == ast.unparse(value.func)
-    )
+    (function,) = (node for node in tree.body if isinstance(node, FUNCTIONS) and node.name == ast.unparse(value.func))
     (returned,) = (node.value for node in ast.walk(function) if isinstance(node, ast.Return))
     return {key.value for key in returned.keys}
