@@ -37,6 +37,8 @@ def flags(estimator="group_norm", group=4, **settings):
         actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=1),
         critic=SimpleNamespace(freezing_steps=-1, model_name_or_path=None),
         data=SimpleNamespace(max_len=64),
+        vllm=SimpleNamespace(enable_sleep=False),
+        vllm_no_progress_timeout=0.0,
     )
     for name, value in settings.items():
         *path, last = name.split("__")
