@@ -26,7 +26,6 @@ from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import Rollout, StepOrder
 from openrlhf_cov.trainer.resuming import restored_states
 from openrlhf_cov.trainer.rollouts import checked_samples
-from openrlhf_cov.trainer.run_record import DATA_CHANGED
 from openrlhf_cov.trainer.sampler import BatchStream, Sampler, max_staleness_of
 from openrlhf_cov.trainer.scoring import score
 from openrlhf_cov.trainer.source_metrics import source_metrics
@@ -61,8 +60,12 @@ class TrainingLoop:
         weight_check: WeightCheck | None,
         tokenizer: Any,
     ) -> None:
-        self.args, self.groups, self.sampler = args, groups, sampler
-        self.evaluation, self.weight_check, self.tokenizer = evaluation, weight_check, tokenizer
+        self.args = args
+        self.groups = groups
+        self.sampler = sampler
+        self.evaluation = evaluation
+        self.weight_check = weight_check
+        self.tokenizer = tokenizer
         self.config = CovConfig.from_args(args)
         self.advantages = AdvantageSettings.of(args)
 
@@ -94,8 +97,7 @@ class TrainingLoop:
         state = LoopState.fresh(self.args, self.config)
         if states := restored_states(self.args, self.groups):
             state.load_state_dict(states)
-            restore = self.sampler.restart if getattr(self.args, DATA_CHANGED, False) else self.sampler.load_state_dict
-            restore(states[ROLLOUTS])
+            self.sampler.restore(states[ROLLOUTS])
         self.logs = TrainingLogs(self.args, resumed_step=state.step)
         # Rollouts are generated at most so many weight versions ahead: 0 without --train.async_enable.
         self.stream = BatchStream(self.sampler, max_staleness_of(self.args), first_step=state.step)
@@ -105,7 +107,8 @@ class TrainingLoop:
             self.send_weights(state, is_start=True)
 
         # An interrupted run owes the evaluation that was due after its last step.
-        if state.step % self.args.eval.steps == 0 if state.step else self.args.eval_at_start:
+        is_due = state.step % self.args.eval.steps == 0 if state.step else self.args.eval_at_start
+        if is_due:
             self.evaluate(state)
         return state
 
