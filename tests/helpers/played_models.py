@@ -38,10 +38,14 @@ class PlayedGroup:
         ranks: The number of data-parallel ranks.
         copies: Ranks that get the same batches.
         calls: Every call is noted here as (model, method, arguments).
+        results: Name of a method -> what a rank answers, or a function of the number of the rank.
     """
 
-    def __init__(self, model: str, ranks: int = 1, copies: int = 1, calls: list | None = None) -> None:
+    def __init__(
+        self, model: str, ranks: int = 1, copies: int = 1, calls: list | None = None, **results: Any
+    ) -> None:
         self.model, self.ranks, self.duplicate_actors = model, ranks, copies
+        self.results = results
         self.calls = [] if calls is None else calls
         self._actor_handlers = [PlayedRank(self, number) for number in range(ranks * copies)]
 
@@ -72,7 +76,8 @@ class PlayedGroup:
         return log_probs_of(tokens, mask)
 
     def answer(self, method: str, rank: int) -> Any:
-        return None
+        result = self.results.get(method)
+        return result(rank) if callable(result) else result
 
 
 class PlayedRank:

@@ -36,18 +36,6 @@ def store(monkeypatch):
     return made
 
 
-class Model(PlayedGroup):
-    """A model whose ranks answer ``results[method]``, a value or a function of the rank."""
-
-    def __init__(self, model, ranks=1, copies=1, calls=None, **results):
-        super().__init__(model, ranks, copies, calls)
-        self.results = results
-
-    def answer(self, method, rank):
-        result = self.results.get(method)
-        return result(rank) if callable(result) else result
-
-
 def train_samples(count=8):
     samples = [sample(i, float(i % 2), 1 + i % 3) for i in range(count)]
     args = flags()
@@ -68,8 +56,8 @@ POLICY = StepResult({"policy_loss": 1.0}, mean_entropy=0.5, updates=4, learning_
 @pytest.mark.parametrize("sleeps", [False, True])
 def test_policy_and_critic_are_trained_on_their_shares(store, sleeps):
     calls = []
-    policy = Model("policy", 2, 1, calls, update=POLICY)
-    critic = Model("critic", 1, 1, calls, update=StepResult({"critic_loss": 2.0}))
+    policy = PlayedGroup("policy", 2, 1, calls, update=POLICY)
+    critic = PlayedGroup("critic", 1, 1, calls, update=StepResult({"critic_loss": 2.0}))
     args = flags(ds__enable_sleep=sleeps)
     result = ModelGroups(args, policy, critic=critic).update(ORDER, train_samples())
     assert result == StepResult({"policy_loss": 1.0, "critic_loss": 2.0}, 0.5, 4, 0.1)
@@ -83,7 +71,7 @@ def test_policy_and_critic_are_trained_on_their_shares(store, sleeps):
 def test_ranks_that_share_the_tokens_of_a_batch_get_the_same_samples(store):
     calls = []
     args = flags(ds__ring_attn_size=2)
-    ModelGroups(args, Model("policy", 2, 2, calls, update=POLICY)).update(ORDER, train_samples(4))
+    ModelGroups(args, PlayedGroup("policy", 2, 2, calls, update=POLICY)).update(ORDER, train_samples(4))
     assert [(rank, ids) for _, rank, _, ids in updates_of(calls)] == [
         (0, [0, 1]),
         (1, [0, 1]),
@@ -96,7 +84,7 @@ def test_ranks_that_share_the_tokens_of_a_batch_get_the_same_samples(store):
 def test_a_sample_arrives_as_it_was(store):
     calls = []
     samples = [replace(each, rollout_log_probs=each.log_probs - 1.0) for each in train_samples(4)]
-    ModelGroups(flags(), Model("policy", 1, 1, calls, update=POLICY)).update(ORDER, samples)
+    ModelGroups(flags(), PlayedGroup("policy", 1, 1, calls, update=POLICY)).update(ORDER, samples)
     (_, _, (_, _, share)) = calls[0]
     for one, other in zip(samples, share.samples(), strict=True):
         for name, value in vars(one).items():
@@ -107,8 +95,8 @@ def test_a_sample_arrives_as_it_was(store):
 @pytest.mark.parametrize(("step", "models"), [(1, {"critic"}), (2, {"critic"}), (3, {"critic", "policy"})])
 def test_the_critic_is_trained_alone_at_first(store, step, models):
     calls = []
-    policy = Model("policy", 1, 1, calls, update=POLICY)
-    critic = Model("critic", 1, 1, calls, update=StepResult({"critic_loss": 2.0}))
+    policy = PlayedGroup("policy", 1, 1, calls, update=POLICY)
+    critic = PlayedGroup("critic", 1, 1, calls, update=StepResult({"critic_loss": 2.0}))
     groups = ModelGroups(flags(critic__freezing_steps=2), policy, critic=critic)
     result = groups.update(replace(ORDER, step=step), train_samples())
     assert {model for model, *_ in updates_of(calls)} == models
@@ -118,7 +106,7 @@ def test_the_critic_is_trained_alone_at_first(store, step, models):
 
 def test_a_checkpoint_of_policy_and_critic(store):
     calls = []
-    groups = ModelGroups(flags(), Model("policy", 2, 1, calls), critic=Model("critic", 1, 1, calls))
+    groups = ModelGroups(flags(), PlayedGroup("policy", 2, 1, calls), critic=PlayedGroup("critic", 1, 1, calls))
     state = {"groups": ["megabytes"]}
     states = {"global_step": 4, ROLLOUTS: state}
     groups.save("global_step4", states, metric_value=0.25, metric_key="eval/a")
@@ -132,21 +120,21 @@ def test_a_checkpoint_of_policy_and_critic(store):
 
 
 def test_what_a_checkpoint_of_the_policy_holds_comes_from_its_first_rank(store):
-    policy = Model("policy", 2, 1, get_checkpoint_states=lambda rank: {"rank": rank}, score_texts=lambda rank: [rank])
+    policy = PlayedGroup("policy", 2, 1, get_checkpoint_states=lambda rank: {"rank": rank}, score_texts=lambda rank: [rank])
     groups = ModelGroups(flags(), policy)
     assert groups.client_states() == {"rank": 0}
     assert groups.score_texts([[1, 2]]) == [0]
 
 
 def test_the_trained_models_name_the_checkpoint_that_they_restored(store):
-    policy, critic = Model("policy", 2, get_restored="global_step4"), Model("critic", get_restored=None)
+    policy, critic = PlayedGroup("policy", 2, get_restored="global_step4"), PlayedGroup("critic", get_restored=None)
     assert ModelGroups(flags(), policy).restored() == ["global_step4"]
     assert ModelGroups(flags(), policy, critic=critic).restored() == ["global_step4", None]
 
 
 def test_weights_and_the_best_model_are_sent_by_all_ranks_of_the_policy(store):
     calls = []
-    groups = ModelGroups(flags(), Model("policy", 2, 1, calls), critic=Model("critic", 1, 1, calls))
+    groups = ModelGroups(flags(), PlayedGroup("policy", 2, 1, calls), critic=PlayedGroup("critic", 1, 1, calls))
     groups.send_weights()
     groups.export_best({"value": 0.5})
     assert calls == [("policy", "send_weights", {}), ("policy", "export_best", {"record": {"value": 0.5}})]
@@ -167,6 +155,6 @@ def test_an_error_of_any_rank_is_raised(monkeypatch):
     def second_fails(rank):
         return OSError("rank 1") if rank == 1 else POLICY
 
-    policy = Model("policy", 2, update=second_fails)
+    policy = PlayedGroup("policy", 2, update=second_fails)
     with pytest.raises(OSError, match="rank 1"):
         ModelGroups(flags(), policy).update(ORDER, train_samples())
