@@ -41,9 +41,7 @@ class PlayedGroup:
         results: Name of a method -> what a rank answers, or a function of the number of the rank.
     """
 
-    def __init__(
-        self, model: str, ranks: int = 1, copies: int = 1, calls: list | None = None, **results: Any
-    ) -> None:
+    def __init__(self, model: str, ranks: int = 1, copies: int = 1, calls: list | None = None, **results: Any) -> None:
         self.model, self.ranks, self.duplicate_actors = model, ranks, copies
         self.results = results
         self.calls = [] if calls is None else calls

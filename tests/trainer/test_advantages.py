@@ -1,4 +1,4 @@
-"""From rewards to advantages: every estimator by hand, methods, abstentions, penalties, and the numbers to be logged."""
+"""From rewards to advantages: estimators by hand, methods, abstentions, penalties, and the numbers to be logged."""
 
 import math
 

@@ -55,9 +55,7 @@ def groups_of(args, recorder, has_critic, has_reward_model):
     policy, reference, critic, reward = (
         RecordedGroup(model, recorder, status) for model in ("policy", "reference", "critic", "reward")
     )
-    return ModelGroups(
-        args, policy, reference, critic if has_critic else None, reward if has_reward_model else None
-    )
+    return ModelGroups(args, policy, reference, critic if has_critic else None, reward if has_reward_model else None)
 
 
 def run_step(recorder, settings, has_critic, has_reward_model):

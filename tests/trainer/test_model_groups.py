@@ -45,9 +45,7 @@ def train_samples(count=8):
 def updates_of(calls):
     """Return (model, rank, order, numbers of the samples) of every update."""
     found = [(model, *arguments) for model, method, arguments in calls if method == "update"]
-    return [
-        (model, rank, order, [each.sample_id for each in share.samples()]) for model, rank, order, share in found
-    ]
+    return [(model, rank, order, [each.sample_id for each in share.samples()]) for model, rank, order, share in found]
 
 
 POLICY = StepResult({"policy_loss": 1.0}, mean_entropy=0.5, updates=4, learning_rate=0.1)
@@ -120,7 +118,9 @@ def test_a_checkpoint_of_policy_and_critic(store):
 
 
 def test_what_a_checkpoint_of_the_policy_holds_comes_from_its_first_rank(store):
-    policy = PlayedGroup("policy", 2, 1, get_checkpoint_states=lambda rank: {"rank": rank}, score_texts=lambda rank: [rank])
+    policy = PlayedGroup(
+        "policy", 2, 1, get_checkpoint_states=lambda rank: {"rank": rank}, score_texts=lambda rank: [rank]
+    )
     groups = ModelGroups(flags(), policy)
     assert groups.client_states() == {"rank": 0}
     assert groups.score_texts([[1, 2]]) == [0]

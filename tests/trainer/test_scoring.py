@@ -117,7 +117,8 @@ def test_log_probs_among_probable_tokens_are_handed_on():
 def test_scores_of_half_precision_become_single():
     class Half(PlayedGroup):
         def scored(self, method, tokens, mask):
-            return tuple(each.bfloat16() for each in super().scored(method, tokens, mask)[:2]) + (None,)
+            log_probs, entropies, proxy = super().scored(method, tokens, mask)
+            return log_probs.bfloat16(), entropies.bfloat16(), proxy
 
     groups = models(flags(), policy=Half("policy"), reference=None, critic=None)
     (each,) = score([sample(0)], groups, PAD)
