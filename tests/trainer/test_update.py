@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -527,12 +526,3 @@ def test_the_samples_of_a_run_do_not_change(tmp_path):
         for name, value in vars(sample).items():
             other = getattr(same, name)
             assert torch.equal(value, other) if isinstance(value, torch.Tensor) else value == other
-
-
-def test_the_stub_is_not_what_makes_the_policy_see_itself():
-    """The oracle of this file: the log-probs of the samples are those of the stub before its first update."""
-    policy = Unigrams()
-    for sample in make_samples():
-        ones = torch.ones(1, len(sample.tokens))
-        assert torch.equal(policy(sample.tokens[None], ones[:, 1:], ones)[0], sample.log_probs)
-    assert isinstance(policy.model.optimizer, SimpleNamespace)
