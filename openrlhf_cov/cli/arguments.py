@@ -214,8 +214,6 @@ class CovArgumentParser(Parser):
         self._check_best(args)
         if args.eval_at_start and not getattr(args, "eval.dataset"):
             self.error("--eval.at_start: there is nothing to evaluate; add --eval.dataset, or drop it")
-        if args.eval_at_start and getattr(args, "train.async_enable"):
-            self.error("--eval.at_start is not supported with --train.async_enable; drop one of the two")
         if args.chat_template_kwargs and not (
             getattr(args, "data.apply_chat_template") or args.eval_template == "chat"
         ):
@@ -247,11 +245,6 @@ class CovArgumentParser(Parser):
             self.error(
                 f"--ckpt.best_metric_key {key}: no evaluation chooses the best model; add --eval.dataset and "
                 "--eval.steps, or drop it"
-            )
-        if getattr(args, "train.async_enable"):
-            self.error(
-                f"--ckpt.best_metric_key {key}: with --train.async_enable the policy has moved on when its evaluation "
-                "ends; drop one of the two"
             )
         if key == "auto":
             setattr(args, "ckpt.best_metric_key", "")

@@ -99,7 +99,7 @@ class Engines:  # ``Server`` has the same methods
         protect_own_ray()  # before the first import of Ray
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # before the first import of vLLM, which writes to stdout
         from openrlhf_cov.cli.preflight import check_model
-        from openrlhf_cov.trainer.ray.seams import trust_remote_code
+        from openrlhf_cov.trainer.ray.workers import trust_remote_code
 
         check_model("--model", args.model, required=True, trusted=args.trust_remote_code)
         trust_remote_code(args.trust_remote_code)
@@ -138,17 +138,17 @@ class Engines:  # ``Server`` has the same methods
         import ray
 
         from openrlhf_cov.trainer.generation import EngineGroup
-        from openrlhf_cov.trainer.ray import cluster, completions, evaluation_engines
+        from openrlhf_cov.trainer.ray import cluster, completions, engines
 
         args = self.args
-        needs = evaluation_engines.needs_of_engines(args.num_engines, args.tensor_parallel_size)
+        needs = engines.needs_of_engines(args.num_engines, args.tensor_parallel_size)
         on_sigterm = signal.getsignal(signal.SIGTERM)
         cluster.connect(needs)
         signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own one would end the process at once
         assert settings.max_model_len is not None
         try:
             cluster.check_capacity(needs)
-            engines = evaluation_engines.start_engines(
+            handles = engines.start_evaluation_engines(
                 args.model,
                 num_engines=args.num_engines,
                 tensor_parallel_size=args.tensor_parallel_size,
@@ -163,7 +163,7 @@ class Engines:  # ``Server`` has the same methods
             )
             on_gpus = not cpu_host.is_cpu_host()
             limits = engine_limits(args.max_num_seqs, args.max_num_batched_tokens, on_gpus)
-            group = EngineGroup(engines, EngineConfig().vllm_no_progress_timeout)
+            group = EngineGroup(handles, EngineConfig().vllm_no_progress_timeout)
             yield from completions.generate(group, requests, limits.sequences)
         finally:
             ray.shutdown()

@@ -80,6 +80,11 @@ def check(
 def _check_inputs(args: SimpleNamespace, attempt: Callable[[], AbstractContextManager], ask_tokenizer: bool) -> Any:
     """Reward, data and benchmarks; the rows of the data, None if they cannot be read."""
     reward, data, evaluation = None, args.data, args.eval
+    if data.dataloader_num_workers:
+        logger.warning(
+            f"--data.dataloader_num_workers {data.dataloader_num_workers} has no effect: all prompts are read before "
+            "the first step; drop it"
+        )
     with attempt():
         require_grader(args.reward_grader)
     with attempt():
@@ -123,7 +128,7 @@ def check_benchmarks(
 
     ``ask_tokenizer`` False: prompts stay texts, and those that need a chat template are not written.
     """
-    from openrlhf_cov.trainer.benchmark_evaluation import benchmarks_of, check_problems
+    from openrlhf_cov.trainer.evaluation import benchmarks_of, check_problems
 
     chosen, readable = None, []
     with attempt():
@@ -140,7 +145,7 @@ def check_benchmarks(
 def _check_plan(args: SimpleNamespace, ask_tokenizer: bool) -> None:
     from openrlhf.utils import get_tokenizer
 
-    from openrlhf_cov.trainer.benchmark_evaluation import best_metric, plan_of
+    from openrlhf_cov.trainer.evaluation import best_metric, plan_of
 
     template = args.eval_template or benchmarks.get_protocol(args.eval_protocol).template
     if not ask_tokenizer and template == "chat":

@@ -1,7 +1,7 @@
 """``python -m openrlhf_cov.cli.train_ppo_ray``: train with OpenRLHF's flags and ours.
 
-The flags are parsed and completed, inputs and cluster are checked, the seams are installed, and upstream's
-``train(args)`` runs.
+The flags are parsed and completed, inputs and cluster are checked, and ``trainer/build.py`` builds and runs the
+training.
 """
 
 import logging
@@ -70,9 +70,9 @@ def main() -> int | None:
         args = parse_args()
         fill_in_secrets(args)
         cpu_host.install()
-        from openrlhf_cov.trainer.ray import seams
+        from openrlhf_cov.trainer.ray.workers import trust_remote_code
 
-        seams.trust_remote_code(args.trust_remote_code)
+        trust_remote_code(args.trust_remote_code)
         if args.dry_run:
             from openrlhf_cov.cli import dry_run
 
@@ -85,10 +85,9 @@ def main() -> int | None:
         needs = cluster.needs_of_training(args)
         cluster.connect(needs)
         cluster.check_capacity(needs, args.placement_timeout)
-        seams.install_driver(args)
         _write_command(args.ckpt.output_dir)
         _write_settings(args)
-        from openrlhf.cli.train_ppo_ray import train
+        from openrlhf_cov.trainer.build import train
 
         garbage_collection.resume()
     except ImportError as error:

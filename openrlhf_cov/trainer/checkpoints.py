@@ -34,6 +34,8 @@ ROLLOUTS = "data_loader_state_dict"
 """Upstream's entry of the client states for what the controller alone needs: ``CheckpointedLoader.state_dict``."""
 ROLLOUTS_FILE = "rollouts.pt"
 """File of a policy's checkpoint that holds it, megabytes of tensors, once."""
+FORMAT, FORMAT_VERSION = "format", 2
+"""Entry of ``RUN_FILE``: increase the version when a field of a checkpoint is removed or changes its meaning."""
 SETTINGS = "settings"
 """Entry of ``RUN_FILE`` for what determines a run (``run_record.record_of``)."""
 NO_LIMIT = 10**9
@@ -298,6 +300,12 @@ def differences(folder: Path, run: dict[str, Any], universal: bool = False) -> s
         saved = parse_object((folder / tag / RUN_FILE).read_bytes())
     except ValueError as error:
         return f"{tag}/{RUN_FILE} cannot be read ({error})"
+    # Checkpoints without the entry are of the first format, whose place in the data is that of another loader.
+    if FORMAT in run and (version := saved.get(FORMAT, 1)) != run[FORMAT]:
+        return (
+            f"{tag} has the checkpoint format {version}, this version reads {run[FORMAT]}; finish the run with the "
+            "version that wrote it, or start a new run from its exported model"
+        )
     compared = run.keys() - (PLACEMENT if universal else ())
     differing = [name for name in run if name in compared and saved.get(name, run[name]) != run[name]]
     other = [f"{name} {saved[name]}, this run has {run[name]}" for name in differing]
@@ -308,6 +316,7 @@ def describe_run(args: Any, model_config: Any, model: str = "actor") -> dict[str
     """What ``RUN_FILE`` holds for these flags and the Hugging Face config of ``actor`` or ``critic``."""
     processes, sizes = getattr(args, model), ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
     return {
+        FORMAT: FORMAT_VERSION,
         "ranks": processes.num_nodes * processes.num_gpus_per_node,
         "ZeRO stage": args.ds.zero_stage,
         "tensor parallel size": args.ds.tensor_parallel_size,
@@ -398,34 +407,3 @@ def _discard(path: Path) -> None:
 def _remove(path: Path, reason: str) -> None:
     _discard(path)
     logger.info(f"removed checkpoint {path} ({reason})")
-
-
-class CheckpointedLoader:
-    """A data loader whose state includes that of the generator that draws from it.
-
-    With ``restart`` the data is not that of the checkpoint, and begins with its first prompt.
-    """
-
-    def __init__(self, loader: Any, generator: Any, restart: bool = False) -> None:
-        self.loader, self.generator = loader, generator
-        self.restart = restart
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def __iter__(self) -> Iterator:
-        return iter(self.loader)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Both states."""
-        return {"loader": self.loader.state_dict(), "generator": self.generator.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from both; a checkpoint of upstream has the state of the loader alone."""
-        if self.restart:
-            if "generator" in state:
-                self.generator.restart(state["generator"])
-            return
-        self.loader.load_state_dict(state.get("loader", state))
-        if "generator" in state:
-            self.generator.load_state_dict(state["generator"])

@@ -1,5 +1,7 @@
 """What upstream assumes of a GPU host, supplied on a host that has none. The only module that knows about devices.
 
+It is also the only module that assigns to attributes of upstream and of the libraries below it.
+
 A CPU host is one whose vLLM is the CPU build. That is read from the installed packages, not from ``torch.cuda``: it
 is the same in every process of a run, costs no import, and does not depend on CUDA_VISIBLE_DEVICES, which Ray empties
 for actors without a GPU.
@@ -53,6 +55,9 @@ GATHERS = ("all_gather", "all_gather_into_tensor")
 
 PACKED_ATTENTION = "packed_sdpa"
 """The name by which transformers knows ``_packed_attention`` in a process where ``install`` has run."""
+
+TRUST_VARIABLE = "OPENRLHF_COV_TRUST_REMOTE_CODE"
+"""Set to 1 in every process of a run with ``--trust_remote_code``."""
 
 
 @cache
@@ -222,6 +227,49 @@ def install() -> None:
     from transformers import AttentionInterface
 
     AttentionInterface.register(PACKED_ATTENTION, _packed_attention)
+
+
+def accept_fp32() -> None:
+    """Make upstream's model loaders accept ``--ds.param_dtype fp32`` in this process, on every kind of host.
+
+    Upstream's ``convert_to_torch_dtype`` refuses fp32, and its loaders import the function when they are called, so no
+    argument or subclass can change the type. A CPU host needs fp32: it is the default there.
+    """
+    import torch
+    from openrlhf.utils import utils
+
+    upstream = utils.convert_to_torch_dtype
+    if getattr(upstream, "accepts_fp32", False):
+        return
+
+    @wraps(upstream)
+    def convert_to_torch_dtype(param_dtype: str) -> torch.dtype:
+        return torch.float32 if param_dtype == "fp32" else upstream(param_dtype)
+
+    convert_to_torch_dtype.accepts_fp32 = True  # type: ignore[attr-defined]
+    utils.convert_to_torch_dtype = convert_to_torch_dtype
+
+
+def distrust_model_code() -> None:
+    """Make transformers refuse the code of a model in this process, unless ``TRUST_VARIABLE`` is 1.
+
+    Upstream passes ``trust_remote_code=True`` wherever it loads a model, a configuration or a tokenizer. Transformers
+    then takes its own code for the model or raises an error, as it does with ``trust_remote_code=False``.
+    """
+    from transformers import dynamic_module_utils
+
+    upstream = dynamic_module_utils.resolve_trust_remote_code
+    if getattr(upstream, "trusts_nobody", False):
+        return
+
+    @wraps(upstream)
+    def resolve_trust_remote_code(trust_remote_code: bool | None, *args: Any, **kwargs: Any) -> bool:
+        return upstream(False if os.environ.get(TRUST_VARIABLE) != "1" else trust_remote_code, *args, **kwargs)
+
+    resolve_trust_remote_code.trusts_nobody = True  # type: ignore[attr-defined]
+    for module in list(sys.modules.values()):  # modules that have imported the function by its name
+        if vars(module).get("resolve_trust_remote_code") is upstream:
+            module.resolve_trust_remote_code = resolve_trust_remote_code  # type: ignore[attr-defined]
 
 
 class _CpuDevice(str):

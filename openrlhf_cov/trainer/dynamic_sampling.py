@@ -4,8 +4,8 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from openrlhf_cov.trainer.records import Group
 from openrlhf_cov.utils.shares import ceil_share
 
 WINDOW = 4
@@ -77,16 +77,6 @@ class PassRate:
 
 
 @dataclass
-class Group:
-    """The samples of one prompt. ``batch`` counts the batches that had been given out when they were generated."""
-
-    samples: list[Any]
-    scores: list[float]
-    tokens: int
-    batch: int
-
-
-@dataclass
 class SamplingCounts:
     """What was tried since the last batch was given out, for which ``missing`` groups were needed at first.
 
@@ -140,10 +130,14 @@ class GroupBuffer:
     def __len__(self) -> int:
         return len(self.groups)
 
-    def drop_stale(self, batch: int, max_staleness: int) -> list[Group]:
-        """Remove and return the groups that are more than ``max_staleness`` batches old in batch ``batch``."""
-        stale = [group for group in self.groups if batch - group.batch > max_staleness]
-        self.groups = [group for group in self.groups if batch - group.batch <= max_staleness]
+    def drop_stale(self, step: int, max_staleness: int) -> list[Group]:
+        """Remove and return the groups that step ``step`` may not train on.
+
+        The policy of step n has the weights of version n. A group is stale if the weights that sampled it are more
+        than ``max_staleness`` versions older.
+        """
+        stale = [group for group in self.groups if step - group.version > max_staleness]
+        self.groups = [group for group in self.groups if step - group.version <= max_staleness]
         return stale
 
     def take(self, count: int) -> list[Group]:
@@ -152,8 +146,15 @@ class GroupBuffer:
         return taken
 
 
-def sampling_metrics(counts: SamplingCounts, batch: list[Group], waiting: int, number: int) -> dict[str, float]:
-    """The ``sampling/*`` metrics of one batch, before which ``number`` batches were given out."""
+def sampling_metrics(counts: SamplingCounts, batch: list[Group], waiting: int, step: int) -> dict[str, float]:
+    """Return the ``sampling/*`` metrics of the batch of one step.
+
+    Args:
+        counts: What was tried for the batch.
+        batch: Groups of the batch.
+        waiting: Kept groups that wait for a later step.
+        step: Number of the step, which is the version of the policy's weights before its updates.
+    """
     tried, tokens = max(counts.tried, 1), max(counts.tokens, 1)
     return {
         "sampling/kept_frac": counts.kept / tried,
@@ -164,5 +165,5 @@ def sampling_metrics(counts: SamplingCounts, batch: list[Group], waiting: int, n
         "sampling/wasted_token_frac": counts.wasted_tokens / tokens,
         "sampling/groups": float(len(batch)),
         "sampling/buffer_groups": float(waiting),
-        "sampling/staleness_mean": sum(number - group.batch for group in batch) / max(len(batch), 1),
+        "sampling/staleness_mean": sum(step - group.version for group in batch) / max(len(batch), 1),
     }

@@ -1,7 +1,8 @@
-"""Groups of responses from several vLLM engines: in the order of the prompts, seeded, and whole or not at all."""
+"""Requests to several vLLM engines: shared out evenly, repeated where they fail, and given in order where asked."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -11,7 +12,8 @@ from openrlhf.utils.logging_utils import init_logger
 from tqdm import tqdm
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.engine_health import is_death
+from openrlhf_cov.trainer.engine_health import end_unanswered, is_death
+from openrlhf_cov.trainer.prompts import Prompt
 from openrlhf_cov.utils.seeds import seed_of
 
 logger = init_logger(__name__)
@@ -22,22 +24,10 @@ MAX_ATTEMPTS = 3
 WAIT_SECONDS = 10.0
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """One prompt of the data; ``number`` counts the prompts drawn so far in the run."""
-
-    number: int
-    text: str
-    label: Any
-    images: Any = None
-    source: str | None = None
-    """The column ``datasource`` of its row, or upstream's ``default``."""
-
-
 def sample_seeds(run_seed: int, prompt: Prompt, count: int) -> list[int]:
-    """One seed for each of ``count`` samples of a prompt; they depend on the run, the prompt and its number alone.
+    """Return one seed for each of ``count`` samples of a prompt.
 
-    They are ``seed_of`` run seed, prompt number, prompt text and sample number.
+    A seed depends on the seed of the run, the number and the text of the prompt and the number of the sample alone.
     """
     return [seed_of(run_seed, prompt.number, prompt.text, sample) for sample in range(count)]
 
@@ -57,6 +47,7 @@ class SeededEngine:
 class EngineGroup:
     """The engines that still answer; each new group goes to the one with the fewest unfinished groups."""
 
+    # Handles of all engines, also of those that died; an engine is named by its place here.
     engines: list[Any]
     # --vllm.no_progress_timeout: seconds without a result after which the busy engines are ended; 0: no limit
     no_progress_timeout: float = 0.0
@@ -67,11 +58,11 @@ class EngineGroup:
 
     @property
     def alive(self) -> list[Any]:
-        """Those that did not die."""
+        """Handles of the engines that did not die."""
         return [self.engines[place] for place in self.unfinished]
 
     def assign(self, count: int, avoid: int | None = None) -> list[int]:
-        """The engine of each of ``count`` new groups. Raises RunStopped if no engine is left."""
+        """Return the engine of each of ``count`` new groups. Raises RunStopped if no engine is left."""
         if not self.unfinished:
             raise RunStopped("no vLLM engine answers any more; look for the cause in their logs above")
         places = []
@@ -83,32 +74,58 @@ class EngineGroup:
         return places
 
     def finish(self, place: int) -> None:
-        """One group of this engine is done."""
+        """Note that one group of this engine is done."""
         if place in self.unfinished:
             self.unfinished[place] -= 1
 
     def lose(self, place: int) -> None:
-        """This engine died."""
+        """Note that this engine died."""
         self.unfinished.pop(place, None)
 
 
+@contextmanager
+def awake(engines: EngineGroup, enabled: bool) -> Iterator[None]:
+    """Wake the engines for the block and put them to sleep after it, if ``enabled`` (``--vllm.enable_sleep``).
+
+    Engines that do not answer within ``engines.no_progress_timeout`` seconds are ended and lost.
+    """
+    if not enabled:
+        yield
+        return
+    _call_all(engines, "wake_up")
+    try:
+        yield
+    finally:
+        with suppress(ray.exceptions.RayActorError):  # a dead engine is what ended the block, if one did
+            _call_all(engines, "sleep")
+
+
+def _call_all(engines: EngineGroup, method: str) -> None:
+    places = list(engines.unfinished)
+    for hung in end_unanswered(engines.alive, method, engines.no_progress_timeout):
+        engines.lose(places[hung])
+
+
 def generate_groups(
-    prompts: list[Prompt], engines: EngineGroup, dispatch: Callable[[Any, list[Prompt]], list[Any]]
+    prompts: list[Prompt],
+    engines: EngineGroup,
+    dispatch: Callable[[Any, list[Prompt]], list[Any]],
+    window: int | None = None,
 ) -> Iterator[tuple[int, list[dict]]]:
-    """(Place in ``prompts``, the responses to it) of every prompt, as they finish.
+    """Yield (place in ``prompts``, the responses to it) of every prompt, as they finish.
 
     A group whose request fails is asked for again as a whole, so that no group is half used. Prompts that are appended
-    to the list meanwhile are asked for, too; see ``finished``.
+    to the list meanwhile are asked for, too. At most ``window`` prompts are under way; see ``finished``.
     """
     with tqdm(total=len(prompts), desc="Generate samples") as progress:
-        for place, responses in finished(prompts, engines, dispatch, _describe):
+        for place, responses in finished(prompts, engines, dispatch, _describe, window):
             progress.total = len(prompts)
             progress.update()
             yield place, responses
 
 
 def in_order(results: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, Item]]:
-    """(Place, result) by place, from 0 on, each as soon as all before it are there."""
+    """Yield (place, result) by place, from 0 on, each as soon as all before it are there."""
     early: dict[int, Item] = {}
     given = 0
     for place, result in results:
@@ -125,7 +142,7 @@ def finished(
     describe: Callable[[Item], str],
     window: int | None = None,
 ) -> Iterator[tuple[int, Any]]:
-    """(Place in ``items``, result) of every item, as they finish; at most ``window`` are under way.
+    """Yield (place in ``items``, result) of every item, as they finish; at most ``window`` are under way.
 
     ``dispatch(engine, items)`` returns one Ray reference per item. Items that the caller appends meanwhile are sent at
     the next result. An item whose request fails is asked for again on another engine. Raises RunStopped, with what

@@ -7,19 +7,18 @@ controller calls: ``ModelGroups`` (policy, critic, reference, reward model) and 
 """
 
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.config import RunConfig
-from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
+from openrlhf_cov.trainer.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.clock import Clock
-from openrlhf_cov.trainer.engine_health import named_dead
+from openrlhf_cov.trainer.evaluation import Evaluation
 from openrlhf_cov.trainer.logged_numbers import rollout_statistics, sample_means
 from openrlhf_cov.trainer.logs import TrainingLogs
 from openrlhf_cov.trainer.loop_state import LoopState
@@ -27,14 +26,14 @@ from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import Rollout, StepOrder
 from openrlhf_cov.trainer.resuming import restored_states
 from openrlhf_cov.trainer.rollouts import checked_samples
-from openrlhf_cov.trainer.sampler import BatchStream, WeightDelivery
+from openrlhf_cov.trainer.sampler import BatchStream, Sampler, max_staleness_of
 from openrlhf_cov.trainer.scoring import score
 from openrlhf_cov.trainer.source_metrics import source_metrics
 from openrlhf_cov.trainer.stopping import ending, stop_requested
+from openrlhf_cov.trainer.weight_check import WeightCheck
+from openrlhf_cov.trainer.weight_delivery import deliver_weights, have_other_weights
 
 logger = init_logger(__name__)
-
-Evaluate = Callable[[], dict[str, float]]
 
 
 class TrainingLoop:
@@ -43,23 +42,30 @@ class TrainingLoop:
     Args:
         args: The flags of the run.
         groups: The models, which are loaded by the time ``run`` is called.
-        stream: The rollouts, step by step.
-        delivery: Sends new weights to the vLLM engines, and checks that they arrived.
-        evaluate: Evaluates the weights that the engines have; None without ``--eval.dataset``.
+        sampler: Makes the rollouts, with the vLLM engines.
+        evaluation: Evaluates the weights that the engines have; None without ``--eval.dataset``.
+        weight_check: Checks that new weights reach the engines; None with ``--train.check_weight_update off``.
         tokenizer: The tokenizer of the policy.
     """
+
+    stream: BatchStream
+    logs: TrainingLogs
 
     def __init__(
         self,
         args: SimpleNamespace,
         groups: ModelGroups,
-        stream: BatchStream,
-        delivery: WeightDelivery,
-        evaluate: Evaluate | None,
+        sampler: Sampler,
+        evaluation: Evaluation | None,
+        weight_check: WeightCheck | None,
         tokenizer: Any,
     ) -> None:
-        self.args, self.groups, self.stream, self.delivery = args, groups, stream, delivery
-        self.evaluate_engines, self.tokenizer = evaluate, tokenizer
+        self.args = args
+        self.groups = groups
+        self.sampler = sampler
+        self.evaluation = evaluation
+        self.weight_check = weight_check
+        self.tokenizer = tokenizer
         self.config = CovConfig.from_args(args)
         self.advantages = AdvantageSettings.of(args)
 
@@ -70,7 +76,6 @@ class TrainingLoop:
             RunStopped: The run cannot go on, or a signal asked it to stop; all complete steps are logged.
         """
         state = self.start()
-        self.stream.start(state.step)
         try:
             while (rollout := self.stream.next(state.step)) is not None:
                 metrics, example = self.train_step(rollout, state)
@@ -88,16 +93,14 @@ class TrainingLoop:
         state = LoopState.fresh(self.args, self.config)
         if states := restored_states(self.args, self.groups):
             state.load_state_dict(states)
-            self.stream.restore(states)
+            self.sampler.restore(states[ROLLOUTS])
         self.logs = TrainingLogs(self.args, resumed_step=state.step)
+        # Rollouts are generated at most so many weight versions ahead: 0 without --train.async_enable.
+        self.stream = BatchStream(self.sampler, max_staleness_of(self.args), first_step=state.step)
 
         # Engines start with the weights of the model's files; those of a checkpoint, or of another run, differ.
-        if state.step or self.delivery.engines_have_other_weights():
-            self.deliver_weights(state)
-            if state.dead_engines:
-                raise RunStopped(
-                    f"{named_dead(state.dead_engines)}; look for the cause in its log above; no step was made"
-                )
+        if state.step or have_other_weights(self.sampler.engines.engines):
+            self.send_weights(state, is_start=True)
 
         # An interrupted run owes the evaluation that was due after its last step.
         is_due = state.step % self.args.eval.steps == 0 if state.step else self.args.eval_at_start
@@ -117,7 +120,8 @@ class TrainingLoop:
 
         # Samples are numbered in the order of the data, so that selection does not depend on where they are trained.
         samples = checked_samples(rollout.samples, config, self.args.reward_max_error_frac)
-        self.delivery.before_step(samples, state.step)
+        if self.weight_check is not None:
+            self.weight_check.start_step(samples, self.args.data.max_len, state.step + 1)
 
         # Policy, reference, critic and reward model score the samples; advantages follow from rewards and scores.
         with clock("make_experience"):
@@ -140,16 +144,24 @@ class TrainingLoop:
         samples_per_step = self.args.rollout.batch_size * self.args.rollout.n_samples_per_prompt
         metrics |= state.finish_step(metrics, result, config, samples_per_step)
         with clock("broadcast"):
-            self.deliver_weights(state)
+            self.send_weights(state)
 
         if rollout.pass_rate is not None:
             metrics["dynamic_filtering_pass_rate"] = rollout.pass_rate
         text = self.tokenizer.decode(samples[0].tokens, skip_special_tokens=True)
         return metrics | clock.seconds(), (text, float(batch.numbers["reward"][0]))
 
-    def deliver_weights(self, state: LoopState) -> None:
-        """Send the weights of the policy to the engines, unless one of them died: the run then ends after its step."""
-        state.dead_engines = self.delivery.deliver(self.groups.send_weights, version=state.step)
+    def send_weights(self, state: LoopState, *, is_start: bool = False) -> None:
+        """Send the weights of the policy to the engines. If an engine died, none gets them and the run ends."""
+        state.dead_engines = deliver_weights(
+            self.args,
+            self.stream,
+            self.groups.send_weights,
+            version=state.step,
+            ranks=self.groups.senders,
+            weight_check=None if is_start else self.weight_check,
+            is_start=is_start,
+        )
 
     def save_checkpoint(self, rollout: Rollout, state: LoopState, *, now: bool = False) -> bool:
         """Write a checkpoint if one is due after this step, or ``now``; return True if one was written."""
@@ -166,13 +178,13 @@ class TrainingLoop:
 
         Evaluations wait for the rollout that is being sampled. One that was written for this step is not repeated.
         """
-        if self.evaluate_engines is None:
+        if self.evaluation is None:
             return
         metrics = self.logs.evaluation_of(state.step)
         if metrics is None:
             started = time.monotonic()
             with self.stream.exclusive():
-                metrics = self.evaluate_engines()
+                metrics = self.evaluation.run(self.sampler.engines)
             self.logs.write_evaluation(state.step, metrics)
             logger.info(
                 f"✨ Evaluation after global step {state.step} in {time.monotonic() - started:.0f} s: {metrics}"

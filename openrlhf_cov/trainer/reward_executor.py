@@ -13,11 +13,12 @@ from openrlhf.utils.logging_utils import init_logger
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards.loading import load_reward_module
 from openrlhf_cov.rewards.pool import shared_pool
-from openrlhf_cov.trainer.sample_info import ABSTAINED
 from openrlhf_cov.utils.prompts import prompt_ids
 
 logger = init_logger(__name__)
 
+# Metric: 1 for a sample whose reward function abstained, else 0.
+ABSTAINED = "reward/abstained_frac"
 ERROR_METRIC = "reward/error_frac"
 SECONDS_BETWEEN_WARNINGS = 60.0
 

@@ -1,10 +1,8 @@
 """Metrics of a global step by the data source of its prompts."""
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,17 +15,6 @@ MAX_SOURCES = 30
 OTHER = "other"
 UNNAMED = "default"
 """Upstream's name for the source of a row without a column ``datasource``."""
-NAMELESS = (None, "", UNNAMED)
-"""Values of the column ``datasource`` that name no source."""
-
-
-def source_of(datasource: Any, label: Any) -> str:
-    """Return the data source: the column ``datasource``, else the ``source`` of the label, else ``default``."""
-    source = datasource
-    if source in NAMELESS and isinstance(label, dict):
-        source = label.get("source")
-    is_null = isinstance(source, float) and math.isnan(source)  # a null beside numbers
-    return UNNAMED if source is None or is_null else re.sub(r"[^\w.@-]", "_", str(source).strip()) or UNNAMED
 
 
 def source_metrics(samples: Sequence[Sample], trained: Sequence[TrainSample], rewards: Tensor) -> dict[str, float]:
@@ -41,7 +28,7 @@ def source_metrics(samples: Sequence[Sample], trained: Sequence[TrainSample], re
         trained: The same samples with log-probs, entropies and advantages.
         rewards: (N,), from which the advantages were estimated.
     """
-    sources = [source_of(sample.source, sample.label) for sample in samples]
+    sources = [sample.source for sample in samples]
     counts = Counter(sources)
     if set(counts) <= {UNNAMED}:
         return {}

@@ -1,11 +1,10 @@
-"""Upstream's strategy, which every actor of a run gets, and the dtypes that it knows."""
+"""Upstream's DeepSpeed strategy with our rules for checkpoints and exports; every role of a run gets one."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import torch
 from openrlhf.utils.deepspeed import DeepspeedStrategy
-from openrlhf.utils.utils import convert_to_torch_dtype as upstream_dtype
 from peft import PeftModel
 
 from openrlhf_cov.trainer.checkpoints import tag_to_restore
@@ -48,6 +47,14 @@ class CovStrategy(DeepspeedStrategy):
         super().save_model(model, tokenizer, str(Path(output_dir) / ADAPTER), **kwargs)
 
 
-def convert_to_torch_dtype(param_dtype: str) -> torch.dtype:
-    """Upstream's, which refuses fp32."""
-    return torch.float32 if param_dtype == "fp32" else upstream_dtype(param_dtype)
+def make_strategy(args: SimpleNamespace) -> CovStrategy:
+    """Return the strategy of a run, with the settings that upstream's ``get_strategy`` takes from the flags."""
+    return CovStrategy(
+        seed=args.train.seed,
+        full_determinism=args.train.full_determinism_enable,
+        max_norm=1.0,  # only of the configuration that models are loaded with; an optimizer has a limit of its own
+        micro_train_batch_size=args.train.micro_batch_size,
+        train_batch_size=args.train.batch_size,
+        zero_stage=args.ds.zero_stage,
+        args=args,
+    )

@@ -11,13 +11,13 @@ verdict and keeps the scores from before, so that the change adds up until a lat
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from openrlhf.utils.logging_utils import init_logger
 from torch import Tensor
 
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.trainer.records import Sample
 
 logger = init_logger(__name__)
 
@@ -40,25 +40,18 @@ LEAST_CHANGED = 16
 SAME_MODEL = 0.5
 
 
-def texts_of(samples: Sequence[Any], max_len: int) -> Texts:
+def texts_of(samples: Sequence[Sample], max_len: int) -> Texts:
     """Return the beginnings of a few responses with their prompts, evenly spaced over a rollout.
 
     Args:
-        samples: Samples of a rollout, one sequence each. Samples with images are left out.
+        samples: Samples of a rollout. Samples with images are left out.
         max_len: Tokens that an engine takes; vLLM always generates one more token.
     """
-    plain = [sample for sample in samples if not any(image is not None for image in _images_of(sample))]
+    plain = [sample for sample in samples if sample.images is None and sample.image_inputs is None]
     spacing = max(1, len(plain) // TEXTS)
     longest = min(TEXT_TOKENS, max_len - 1)
-    texts = []
-    for sample in plain[::spacing][:TEXTS]:
-        ids = sample.sequences[0][sample.attention_mask[0].bool()].tolist()
-        texts.append(ids[:longest])
+    texts = [sample.tokens[:longest].tolist() for sample in plain[::spacing][:TEXTS]]
     return [text for text in texts if len(text) > 1]
-
-
-def _images_of(sample: Any) -> list:
-    return [*(getattr(sample, "images", None) or []), *(getattr(sample, "mm_train_inputs", None) or [])]
 
 
 @dataclass(frozen=True)
@@ -137,7 +130,7 @@ class WeightCheck:
         self._engines: list[Tensor] | None = None
         self._told: set[str] = set()
 
-    def start_step(self, samples: Sequence[Any], max_len: int, step: int) -> None:
+    def start_step(self, samples: Sequence[Sample], max_len: int, step: int) -> None:
         """Score the policy before it trains in global step ``step`` (from 1), unless scores are kept from before."""
         self.step = step
         if self.is_over or self._policy is not None:

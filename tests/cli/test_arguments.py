@@ -410,9 +410,7 @@ def test_no_best_model_unless_asked(parse, given, key):
     [
         (["--ckpt.best_metric_key", "auto"], "no evaluation chooses the best model"),
         (["--ckpt.best_metric_key", "auto", *EVALUATES[:2]], "no evaluation chooses the best model"),
-        (["--ckpt.best_metric_key", "auto", *EVALUATES, "--train.async_enable"], "the policy has moved on"),
         (["--eval.at_start"], "there is nothing to evaluate"),
-        (["--eval.at_start", *EVALUATES, "--train.async_enable"], "not supported with --train.async_enable"),
     ],
 )
 def test_an_evaluation_that_a_flag_needs_is_asked_for(parse, refused, flags, said):

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from openrlhf_cov.trainer import cpu_host
 cpu_host.install()
-from openrlhf_cov.trainer.ray import seams
-seams.prepare_worker()
+from openrlhf_cov.trainer.ray.workers import prepare_worker
+prepare_worker()
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 from openrlhf.utils.config import hierarchize
 from openrlhf.utils.logging_utils import init_logger

@@ -49,7 +49,7 @@ def emitted():
     from openrlhf_cov.trainer.dynamic_sampling import SamplingCounts, sampling_metrics
     from openrlhf_cov.trainer.observation import StepDiagnostics
     from openrlhf_cov.trainer.reward_executor import ERROR_METRIC
-    from openrlhf_cov.trainer.sample_info import ABSTAINED
+    from openrlhf_cov.trainer.reward_executor import ABSTAINED
 
     ones = torch.ones(2)
     sample = dict.fromkeys(("action_log_probs", "entropy", "advantages", "action_mask"), ones)
@@ -62,7 +62,7 @@ def emitted():
     names = [*diagnostics.finish(eta=1.0), *RunningLaw().add(1.0, 0.5)]
     names += [SKIPPED_UPDATES, GRADIENT_NORM, ERROR_METRIC, ABSTAINED, "reward/unfinished_frac"]
     names += make_reward_func(RewardConfig(reward_source="code"))([], [], [])["extra_logs"]  # of programs, too
-    names += sampling_metrics(SamplingCounts(), [], waiting=0, number=0)
+    names += sampling_metrics(SamplingCounts(), [], waiting=0, step=0)
     return dict.fromkeys(names, "") | diagnostics.metrics.kinds
 
 

@@ -13,7 +13,7 @@ TOLERANCE = 1e-3
 
 @pytest.fixture
 def actors(task, tmp_path, monkeypatch):
-    """(policy group, engine, tokenizer) as upstream's ``train`` builds them, on a Ray of this process."""
+    """(policy group, engine, tokenizer) as ``build.train`` makes them, on a Ray of this process."""
     import ray
 
     from openrlhf_cov.cli import train_ppo_ray
@@ -26,21 +26,20 @@ def actors(task, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "local")
     args = train_ppo_ray.parse_args()
     cpu_host.install()
-    from openrlhf.trainer.ray.launcher import RayActorGroup
-    from openrlhf.utils import get_strategy, get_tokenizer
+    from openrlhf.utils import get_tokenizer
 
-    from openrlhf_cov.trainer.ray import cluster, seams
+    from openrlhf_cov.trainer.build import make_groups
+    from openrlhf_cov.trainer.ray import cluster
+    from openrlhf_cov.trainer.ray.engines import start_engines
+    from openrlhf_cov.trainer.strategy import make_strategy
 
     cluster.connect(cluster.needs_of_training(args))
     try:
-        seams.install_driver(args)
-        import openrlhf.cli.train_ppo_ray as upstream
-
+        engines = start_engines(args, None)
+        policy = make_groups(args, None).policy
         model = str(task.model)
-        engines = upstream.create_vllm_engines(1, 1, model, 0, False, True, True, 48, None, 0.2)
-        policy = RayActorGroup(1, 1, upstream.PolicyModelActor)
-        ray.get(policy.async_init_model_from_pretrained(get_strategy(args), model, 10, engines))
-        yield policy, engines[0], get_tokenizer(model, None)
+        ray.get(policy.async_run_method("load", make_strategy(args), model, 10, engines))
+        yield policy, engines[0], get_tokenizer(model, None), args
     finally:
         ray.shutdown()
 
@@ -48,17 +47,19 @@ def actors(task, tmp_path, monkeypatch):
 def test_vllm_scores_text_as_the_trainer_does_after_a_sync(actors):
     import ray
 
-    policy, engine, tokenizer = actors
+    policy, engine, tokenizer, args = actors
     text = torch.tensor([tokenizer.encode("34+57=4+7=11;3+5=8;91")])
     assert difference(policy, engine, text) < TOLERANCE
 
-    ray.get(policy.async_run_method("append", experience=experience(text.expand(8, -1))))
-    ray.get(policy.async_run_method("start_step", global_step=0))
-    ray.get(policy.async_run_method("fit", kl_ctl=0.0))
+    from openrlhf_cov.models.config import CovConfig
+    from openrlhf_cov.trainer.records import StepOrder
+
+    order = StepOrder(step=0, config=CovConfig.from_args(args).at(0), kl_coef=0.0)
+    ray.get(policy.async_run_method("update", order, equal_samples(text[0])))
     # one step at lr 1e-2 moves the log-probs by far more than the tolerance: without a sync this test cannot pass
     assert difference(policy, engine, text) > 100 * TOLERANCE
 
-    ray.get(policy.async_run_method("broadcast_to_vllm"))
+    ray.get(policy.async_run_method("send_weights"))
     assert difference(policy, engine, text) < TOLERANCE
 
 
@@ -68,9 +69,8 @@ def difference(policy, engine, text: torch.Tensor) -> float:
     from vllm import SamplingParams
 
     ones = torch.ones_like(text)
-    (trainer,) = ray.get(
-        policy.async_run_method("forward", sequences=text, action_mask=ones[:, 1:], attention_mask=ones)
-    )
+    (scores,) = ray.get(policy.async_run_method("score", text, ones[:, 1:], ones))
+    trainer = scores[0]
     ids = text[0].tolist()
     settings = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
     output = ray.get(engine.generate.remote(ids, settings))
@@ -78,26 +78,23 @@ def difference(policy, engine, text: torch.Tensor) -> float:
     return (trainer[0] - torch.tensor(vllm)).abs().max().item()
 
 
-def experience(sequences: torch.Tensor):
-    """A rollout of 8 equal samples (8, T) whose every token is to become more probable."""
-    from openrlhf.trainer.ppo_utils.experience import Experience
+def equal_samples(tokens: torch.Tensor):
+    """Return the share of a rank with 8 equal samples (T,), each token of which is to become more probable."""
+    from openrlhf_cov.trainer.records import Share, TrainSample
 
-    batch, length = sequences.shape
-    zeros = torch.zeros(batch, length - 1)
-    return Experience(
-        sequences=sequences,
-        attention_mask=torch.ones_like(sequences),
-        action_mask=torch.ones(batch, length - 1, dtype=torch.long),
-        action_log_probs=zeros - 1.0,
-        advantages=zeros + 1.0,
-        returns=zeros + 1.0,
-        rewards=torch.ones(batch),
-        response_length=torch.full((batch,), length - 1),
-        truncated=torch.zeros(batch),
-        total_length=torch.full((batch,), length),
-        info={
-            "reward": torch.ones(batch),
-            "sample_id": torch.arange(batch),
-            "entropy": [torch.ones(length - 1) for _ in range(batch)],
-        },
-    )
+    zeros = torch.zeros(len(tokens) - 1)
+    samples = [
+        TrainSample(
+            sample_id=number,
+            score=1.0,
+            abstained=False,
+            tokens=tokens,
+            action_mask=torch.ones(len(tokens) - 1, dtype=torch.bool),
+            log_probs=zeros - 1.0,
+            entropy=zeros + 1.0,
+            advantages=zeros + 1.0,
+            returns=zeros + 1.0,
+        )
+        for number in range(8)
+    ]
+    return Share.of(samples)

@@ -62,32 +62,6 @@ SAMPLES = 2
 TOKENS = 3
 
 
-class Loader:
-    """Prompts "0", "1", … one at a time, from the start or from where a state left off; as torchdata's loader, which
-    begins another pass if the state was taken when the end had been noticed."""
-
-    def __init__(self, count: int) -> None:
-        self.count, self.place, self.resumed, self.ended = count, 0, False, False
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self):
-        if not self.resumed or self.ended:
-            self.place = 0
-        self.resumed = self.ended = False
-        while self.place < self.count:
-            self.place += 1
-            yield ["default"], [str(self.place - 1)], [f"label {self.place - 1}"], [None]
-        self.ended = True
-
-    def state_dict(self) -> dict:
-        return {"place": self.place, "ended": self.ended}
-
-    def load_state_dict(self, state: dict) -> None:
-        self.place, self.ended, self.resumed = state["place"], state["ended"], True
-
-
 class Clock:
     """``ray.wait`` and ``ray.get`` over requests that take the time their engine says."""
 
@@ -108,13 +82,7 @@ class Clock:
         return ready, [reference for reference in references if reference not in ready]
 
     def get(self, reference):
-        if isinstance(reference, list):  # of the engines' numbers of unfinished requests
-            return [self.get(item) for item in reference]
-        if isinstance(reference, Exception):
-            raise reference
-        if reference == 0:
-            return 0
-        result = self.results.pop(reference) if isinstance(reference, int) else reference
+        result = self.results.pop(reference)
         if isinstance(result, Exception):
             raise result
         return result
@@ -125,15 +93,17 @@ class Engine:
 
     def __init__(self, clock: Clock, score, delays: random.Random, failures=None) -> None:
         self.clock, self.score, self.delays, self.failures = clock, score, delays, failures or {}
-        self.requests, self.seeds = [], []
-        self.sampling = None
+        # What each request asked for: prompts, and all arguments.
+        self.requests, self.asked = [], []
         self.generate_responses = SimpleNamespace(remote=self._generate)
-        self.get_num_unfinished_requests = SimpleNamespace(remote=lambda: 0)
 
-    def _generate(self, prompt, label, num_samples, seeds=None, sampling_params=None, **request) -> int:
-        self.sampling = sampling_params
+    @property
+    def seeds(self) -> list:
+        return [request["seeds"] for request in self.asked]
+
+    def _generate(self, prompt, label, **request) -> int:
         self.requests.append(prompt)
-        self.seeds.append(seeds)
+        self.asked.append(request)
         result = self.failures.get(len(self.requests)) or [
             answered(prompt, label, score) for score in self.score(int(prompt))
         ]
@@ -164,29 +134,42 @@ def half_pass(prompt: int) -> list[float]:
 
 
 @pytest.fixture
-def make_generator(monkeypatch):
-    """Function (settings...) -> (``CovSamplesGenerator`` of two samples per prompt, its engines)."""
+def make_sampler(monkeypatch):
+    """Function (settings...) -> (``Sampler`` of two samples per prompt, its engines); prompts are "0", "1", ..."""
     import ray
 
     from openrlhf_cov.trainer import generation
-    from openrlhf_cov.trainer.samples_generator import CovSamplesGenerator
+    from openrlhf_cov.trainer.generation import EngineGroup
+    from openrlhf_cov.trainer.prompts import Prompt, PromptOrder
+    from openrlhf_cov.trainer.requests import RolloutRequests
+    from openrlhf_cov.trainer.sampler import Sampler
+
+    class DataOrder(PromptOrder):
+        """Draws prompts in the order of the data, so that tests can say which ones a step has."""
+
+        def permutation(self, episode):
+            return list(range(self.prompts))
 
     def make(score=half_pass, prompts=1000, batch=4, engines=1, delays=0, failures=None, filtering=True, **settings):
         episodes, ranks = settings.pop("episodes", 1), settings.pop("ranks", 1)
         train_batch, generated = settings.pop("train_batch", SAMPLES), settings.pop("generated", None)
         dynamic_batch, micro = settings.pop("dynamic_batch", False), settings.pop("micro", 2)
+        queue = settings.pop("queue", 0)
         clock = Clock(ray.exceptions)
         monkeypatch.setattr(generation, "ray", clock)
-        monkeypatch.setattr("openrlhf.trainer.ppo_utils.samples_generator.ray", clock)
         chance = random.Random(delays)
         handles = [Engine(clock, score, chance, (failures or {}).get(place)) for place in range(engines)]
         args = SimpleNamespace(
             **vars(SamplingConfig(**settings)),
+            data=SimpleNamespace(max_len=100),
             rollout=SimpleNamespace(
                 batch_size=batch,
                 n_samples_per_prompt=SAMPLES,
                 vllm_generate_batch_size=generated or batch,  # as upstream fills it in
                 micro_batch_size=micro,
+                max_new_tokens=10,
+                temperature=1.0,
+                top_p=1.0,
             ),
             algo=SimpleNamespace(
                 dynamic_filtering_enable=filtering,
@@ -195,8 +178,15 @@ def make_generator(monkeypatch):
                 kl=SimpleNamespace(init_coef=0.0),
             ),
             train=SimpleNamespace(
-                seed=1, num_episodes=episodes, batch_size=train_batch, dynamic_batch_enable=dynamic_batch
+                seed=1,
+                num_episodes=episodes,
+                batch_size=train_batch,
+                dynamic_batch_enable=dynamic_batch,
+                async_enable=queue > 0,
+                async_queue_size=max(1, queue),
+                partial_rollout_enable=False,
             ),
+            eval=SimpleNamespace(temperature=0.5, n_samples_per_prompt=SAMPLES),
             ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1, zero_stage=3),
             critic=SimpleNamespace(model_name_or_path=None),
             reward=SimpleNamespace(remote_url=["reward.py"]),
@@ -205,28 +195,30 @@ def make_generator(monkeypatch):
             vllm=SimpleNamespace(enable_sleep=False),
             vllm_no_progress_timeout=0.0,
         )
-        generator = CovSamplesGenerator(SimpleNamespace(args=args), Loader(prompts), Loader(3), None, handles)
-        return generator, handles
+        data = [Prompt(place, str(place), f"label {place}", source="numbers") for place in range(prompts)]
+        sampler = Sampler(args, data, EngineGroup(handles), RolloutRequests(args, "tokenizer"))
+        sampler.order = DataOrder(prompts, seed=1)
+        return sampler, handles
 
     return make
 
 
 def groups_of(samples) -> list[int]:
     """The prompt of each group, after a check that no group is torn."""
-    names = [int(sample.prompts[0]) for sample in samples]
+    names = [int(sample.prompt) for sample in samples]
     assert names[::SAMPLES] == names[1::SAMPLES]
     return names[::SAMPLES]
 
 
-def one_call(generator) -> tuple[list[int], dict, bool]:
-    samples, _, _, exhausted = generator.generate_samples(max_len=100, max_new_tokens=10)
-    return groups_of(samples), getattr(samples, "metrics", {}), exhausted
+def one_step(sampler) -> tuple[list[int], dict] | None:
+    rollout = sampler.next_batch(version=sampler.step)
+    return None if rollout is None else (groups_of(rollout.samples), dict(rollout.metrics))
 
 
-def all_calls(generator, count: int = 10**9) -> list:
+def all_steps(sampler, count: int = 10**9) -> list:
     found = []
-    while len(found) < count and generator.episode < generator.args.train.num_episodes:
-        found.append(one_call(generator))
+    while len(found) < count and (outcome := one_step(sampler)) is not None:
+        found.append(outcome)
     return found
 
 
@@ -237,35 +229,28 @@ def prompts_of() -> Callable[..., list[int]]:
 
 
 @pytest.fixture(scope="session")
-def step() -> Callable[..., tuple[list[int], dict, bool]]:
-    """Function (generator) -> (prompts of the groups, metrics, end of the pass) of one call."""
-    return one_call
+def step() -> Callable[..., tuple[list[int], dict] | None]:
+    """Function (sampler) -> (prompts of the groups, metrics) of the next step, without staleness; None at the end."""
+    return one_step
 
 
 @pytest.fixture(scope="session")
 def outcomes() -> Callable[..., list]:
-    """Function (generator, count) -> what ``step`` gives at most so many times, up to the end of the last pass."""
-    return all_calls
+    """Function (sampler, count) -> what ``step`` gives, at most so many times, up to the end of the data."""
+    return all_steps
 
 
 @pytest.fixture
-def check_resuming(make_generator, outcomes):
-    """Function (arguments of a generator) that stops such a run after each of its steps, in turn, and resumes it."""
-    from openrlhf_cov.trainer.checkpoints import CheckpointedLoader
+def check_resuming(make_sampler, outcomes):
+    """Function (arguments of a sampler) that stops such a run after each of its steps, in turn, and resumes it."""
 
     def check(run: dict) -> None:
-        expected = outcomes(make_generator(**run)[0])
-        for done in range(1, len(expected)):
-            first, _ = make_generator(**run)
+        expected = outcomes(make_sampler(**run)[0])
+        for done in range(1, len(expected) + 1):
+            first, _ = make_sampler(**run)
             assert outcomes(first, done) == expected[:done]
-            if not expected[done - 1][0]:
-                continue  # no step, no checkpoint
-            second, _ = make_generator(**run)
-            state = CheckpointedLoader(first.prompts_dataloader, first).state_dict()
-            CheckpointedLoader(second.prompts_dataloader, second).load_state_dict(state)
-            following = outcomes(second)
-            if expected[done - 1][2]:  # it says again that the pass has ended
-                assert following.pop(0) == ([], {}, True)
-            assert following == expected[done:]
+            second, _ = make_sampler(**run)
+            second.load_state_dict(first.state_dict())
+            assert outcomes(second) == expected[done:]
 
     return check

@@ -8,7 +8,6 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.experience_maker import CovExperienceMaker
-from openrlhf_cov.trainer.rollouts import fill_abstained, of_scores, scores_of
 
 ABSTAINED = "reward/abstained_frac"
 REWARDS = [1.0, 0.0, 0.7, 0.0, 1.0, 0.0, 1.0, 0.5]
@@ -155,34 +154,3 @@ def test_a_group_smaller_than_a_set_of_passk_has_no_advantages():
         experiences([range(8)], left_out=[1, 2, 7])
     )
     assert not found[0].advantages[:4].any()
-
-
-def sample(reward, score, abstained):
-    info = {"reward": torch.tensor([reward]), "score": torch.tensor([score])}
-    if abstained:
-        info[ABSTAINED] = torch.tensor([1.0])
-    return SimpleNamespace(info=info, rewards=torch.tensor([reward]), scores=torch.tensor([score]))
-
-
-def test_means_of_a_step_are_those_of_graded_samples():
-    samples = [sample(1.0, 1.0, False), sample(0.0, torch.nan, True), sample(0.5, 0.0, False)]
-    fill_abstained(samples)
-    assert samples[1].info["reward"].tolist() == samples[1].rewards.tolist() == [0.75]
-    assert samples[1].info["score"].tolist() == [0.5]
-    assert samples[1].scores.isnan().all()
-    assert scores_of(samples) == [1.0, 0.0]
-
-
-def test_a_step_of_abstentions_alone_is_finite():
-    samples = [sample(0.0, torch.nan, True), sample(0.0, torch.nan, True)]
-    fill_abstained(samples)
-    assert [float(each.info["score"][0]) for each in samples] == [0.0, 0.0]
-    assert scores_of(samples) == []
-
-
-def test_an_abstention_in_an_evaluation_is_not_solved():
-    samples = [sample(0.0, torch.nan, True), sample(1.0, 1.0, False)]
-    found = of_scores(lambda loader, given, n: {"rewards": [float(each.rewards[0]) for each in given]})(
-        None, samples, 2
-    )
-    assert found == {"rewards": [0.0, 1.0]}

@@ -37,17 +37,17 @@ class Slots:
         return ticks
 
 
-def simulate(make_generator, step, passing: float, **settings) -> tuple[float, float, float, float]:
+def simulate(make_sampler, step, passing: float, **settings) -> tuple[float, float, float, float]:
     """Ticks of the first step; of those after it the ticks, the idle share of engines and the groups that wait."""
-    generator, engines = make_generator(
+    sampler, engines = make_sampler(
         score=lambda p: [1.0, float(random.Random(p).random() >= passing)],
         prompts=100_000, batch=BATCH, engines=ENGINES, **settings,
     )  # fmt: skip
     for place, engine in enumerate(engines):
         engine.delays = Slots(engine.clock, random.Random(place))
-    step(generator)
+    step(sampler)
     first = engines[0].clock.now
-    waiting = [step(generator)[1]["sampling/buffer_groups"] for _ in range(STEPS)]
+    waiting = [step(sampler)[1]["sampling/buffer_groups"] for _ in range(STEPS)]
     end = engines[0].clock.now
     busy = sum(engine.delays.busy_between(first, end) for engine in engines)
     return first, (end - first) / STEPS, 1.0 - busy / (ENGINES * (end - first)), sum(waiting) / STEPS
@@ -57,10 +57,10 @@ def simulate(make_generator, step, passing: float, **settings) -> tuple[float, f
 @pytest.mark.parametrize(
     ("passing", "first_limit", "later_limit"), [(0.2, 2.0, 1.6), (0.5, 1.5, 1.3), (0.8, 1.5, 1.2)]
 )
-def test_engines_idle_little_in_a_step_of_dynamic_sampling(make_generator, step, passing, first_limit, later_limit):
+def test_engines_idle_little_in_a_step_of_dynamic_sampling(make_sampler, step, passing, first_limit, later_limit):
     # a round after another costs one longest response more; a fifth passing needs several waves of SLOTS anyway, for
     # (64 + 2 sqrt(64 * 0.8)) / 0.2 = 392 = 6.1 * 64 groups, of which the recipes' 6 * 64 are allowed
-    first, later, idle, waiting = simulate(make_generator, step, passing, sampling_oversample_max=6.0)
+    first, later, idle, waiting = simulate(make_sampler, step, passing, sampling_oversample_max=6.0)
     assert first <= first_limit * LONGEST
     assert later <= later_limit * LONGEST
     assert idle <= 0.15

@@ -3,7 +3,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_cov.trainer.dynamic_sampling import (
-    Group,
     GroupBuffer,
     PassRate,
     SamplingCounts,
@@ -13,6 +12,7 @@ from openrlhf_cov.trainer.dynamic_sampling import (
     keep_group,
     sampling_metrics,
 )
+from openrlhf_cov.trainer.records import Group
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_keep_group(scores, low, high, keep):
 def test_a_group_whose_rewards_all_abstained_is_not_kept():
     assert keep_group([], 0, 1) is False
     counts = SamplingCounts()
-    counts.add(Group([], scores=[], tokens=7, batch=0), kept=False)
+    counts.add(Group([], scores=[], tokens=7, version=0), kept=False)
     assert (counts.tried, counts.all_right, counts.all_wrong, counts.wasted_tokens) == (1, 0, 0, 7)
 
 
@@ -91,14 +91,14 @@ def test_pass_rate_is_that_of_the_last_four_rounds():
     assert rate.value == 20 / 40  # the first round is out of the window
 
 
-def group(scores, batch=0, tokens=10) -> Group:
-    return Group(samples=list(scores), scores=scores, tokens=tokens, batch=batch)
+def group(scores, version=0, tokens=10) -> Group:
+    return Group(samples=list(scores), scores=scores, tokens=tokens, version=version)
 
 
 def test_the_oldest_groups_are_taken_first_and_stale_ones_dropped():
-    groups = [group([0, 1], batch=batch) for batch in (0, 1, 1, 2)]
+    groups = [group([0, 1], version=version) for version in (0, 1, 1, 2)]
     buffer = GroupBuffer(list(groups))
-    assert buffer.drop_stale(batch=2, max_staleness=1) == groups[:1]
+    assert buffer.drop_stale(step=2, max_staleness=1) == groups[:1]
     assert buffer.take(2) == groups[1:3]
     assert buffer.groups == groups[3:]
 
@@ -109,8 +109,8 @@ def test_metrics_by_hand():
     counts.add(group([1.0, 1.0], tokens=20), kept=False)
     counts.add(group([0.0, 0.0], tokens=40), kept=False)
     counts.add(group([1.0, 0.0], tokens=10), kept=True)
-    batch = [group([1, 0], batch=4), group([1, 0], batch=5)]
-    assert sampling_metrics(counts, batch, waiting=3, number=5) == {
+    batch = [group([1, 0], version=4), group([1, 0], version=5)]
+    assert sampling_metrics(counts, batch, waiting=3, step=5) == {
         "sampling/kept_frac": 2 / 4,
         "sampling/all_right_frac": 1 / 4,
         "sampling/all_wrong_frac": 1 / 4,
@@ -119,7 +119,7 @@ def test_metrics_by_hand():
         "sampling/wasted_token_frac": 60 / 100,
         "sampling/groups": 2.0,
         "sampling/buffer_groups": 3.0,
-        "sampling/staleness_mean": 0.5,  # one is one batch old, one is new
+        "sampling/staleness_mean": 0.5,  # one is one version old, one is new
     }
     assert str(counts) == "4 prompts tried in 2 rounds, 2 groups kept, 1 all right, 1 all wrong"
 
@@ -135,7 +135,7 @@ def test_groups_whose_rewards_all_abstained_are_counted():
 
 
 def test_metrics_of_a_batch_from_the_buffer_alone():
-    metrics = sampling_metrics(SamplingCounts(), [group([1, 0])], waiting=0, number=1)
+    metrics = sampling_metrics(SamplingCounts(), [group([1, 0])], waiting=0, step=1)
     assert metrics["sampling/kept_frac"] == metrics["sampling/oversample"] == metrics["sampling/rounds"] == 0.0
     assert metrics["sampling/staleness_mean"] == 1.0
 
@@ -158,4 +158,4 @@ def test_stale_groups_count_as_generated_and_wasted():
     counts = SamplingCounts()
     counts.add(group([1.0, 0.0], tokens=30), kept=True)
     counts.add_stale(group([1.0, 0.0], tokens=10))
-    assert sampling_metrics(counts, [], waiting=0, number=0)["sampling/wasted_token_frac"] == 10 / 40
+    assert sampling_metrics(counts, [], waiting=0, step=0)["sampling/wasted_token_frac"] == 10 / 40

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer import generation
-from openrlhf_cov.trainer.generation import EngineGroup, Prompt, finished, generate_groups, in_order
+from openrlhf_cov.trainer.generation import EngineGroup, finished, generate_groups, in_order
+from openrlhf_cov.trainer.prompts import Prompt
 
 ENGINES = "abc"
 

@@ -1,46 +1,167 @@
-from types import SimpleNamespace
+"""Samples of a step: made from responses, checked, completed and numbered."""
+
+import math
 
 import pytest
 import torch
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.rollouts import check_reward_errors, complete_logs, failed_rewards, of_scores
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.trainer.prompts import Prompt
+from openrlhf_cov.trainer.records import Sample
+from openrlhf_cov.trainer.rollouts import (
+    check_reward_errors,
+    checked_samples,
+    complete_metrics,
+    failed_rewards,
+    fill_abstained,
+    number_samples,
+    sample_of,
+    scores_of,
+)
+
+PROMPT = Prompt(7, "1+1=", {"answer": "2", "source": "sums"}, source="default")
+
+RESPONSE = {
+    "prompt": "1+1=",
+    "label": PROMPT.label,
+    "observation_tokens": [5, 6, 7, 8, 9, 10],
+    "action_ranges": [(2, 4), (5, 6)],  # an environment wrote token 4
+    "rollout_log_probs": [0.0, 0.0, -1.0, -2.0, 0.0, -3.0],
+    "reward": 0.5,
+    "scores": 1.0,
+    "truncated": True,
+    "extra_logs": {"reward/no_answer_frac": torch.tensor([[1.0]]), "length": 3},
+}
 
 
-def sample(**info) -> SimpleNamespace:
-    return SimpleNamespace(info={name: torch.tensor([value]) for name, value in info.items()})
+def test_a_response_becomes_a_sample():
+    sample = sample_of(RESPONSE, PROMPT, max_len=100)
+    assert sample.tokens.tolist() == [5, 6, 7, 8, 9, 10]
+    # entry t is about token t + 1: tokens 2, 3 and 5 were sampled
+    assert sample.action_mask.tolist() == [False, True, True, False, True]
+    assert sample.rollout_log_probs.tolist() == [0.0, -1.0, -2.0, 0.0, -3.0]
+    assert sample.response_length == 4  # from token 2 to token 5
+    assert (sample.prompt, sample.label, sample.source) == ("1+1=", PROMPT.label, "sums")
+    assert (sample.reward, sample.score, sample.truncated, sample.abstained) == (0.5, 1.0, True, False)
+    assert sample.metrics == {"response_clip_ratio": 0.0, "reward/no_answer_frac": 1.0, "length": 3.0}
+    assert (sample.tokens.dtype, sample.rollout_log_probs.dtype) == (torch.int64, torch.float32)
+
+
+def test_tokens_beyond_the_limit_are_cut_off():
+    sample = sample_of(RESPONSE, PROMPT, max_len=4)
+    assert sample.tokens.tolist() == [5, 6, 7, 8]
+    assert sample.action_mask.tolist() == [False, True, True]
+    assert sample.rollout_log_probs.tolist() == [0.0, -1.0, -2.0]
+    assert sample.response_length == 2
+    assert sample.metrics["response_clip_ratio"] == 1.0
+    assert sample_of(RESPONSE, PROMPT, max_len=6).metrics["response_clip_ratio"] == 1.0  # it fills the context
+
+
+def test_what_an_agent_leaves_out_is_none():
+    bare = {name: RESPONSE[name] for name in ("prompt", "label", "observation_tokens", "action_ranges")}
+    sample = sample_of(bare | {"rollout_log_probs": None}, PROMPT, max_len=100)
+    assert (sample.reward, sample.score, sample.rollout_log_probs) == (None, None, None)
+    assert (sample.images, sample.image_inputs, sample.truncated) == (None, None, False)
+    assert sample_of(bare | {"rollout_log_probs": None, "action_ranges": []}, PROMPT, max_len=100).response_length == 0
+
+
+def test_a_sample_is_made_as_upstream_makes_its_experience():
+    from types import SimpleNamespace
+
+    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
+    upstream = object.__new__(SamplesGenerator)
+    upstream.args = SimpleNamespace()
+    for max_len in (3, 4, 5, 6, 100):
+        expected = upstream._process_response_into_experience(RESPONSE, max_len=max_len)
+        sample = sample_of(RESPONSE, PROMPT, max_len)
+        assert torch.equal(sample.tokens, expected.sequences[0])
+        assert torch.equal(sample.action_mask.long(), expected.action_mask[0])
+        assert torch.equal(sample.rollout_log_probs, expected.rollout_log_probs[0])
+        assert sample.response_length == int(expected.response_length)
+        logged = {name: float(value[0]) for name, value in expected.info.items()}
+        assert dict(sample.metrics) | {"reward": sample.reward, "score": sample.score} == logged
+
+
+def make(prompt="p", label="l", **values) -> Sample:
+    values = {"reward": 1.0, "rollout_log_probs": torch.zeros(2)} | values
+    mask = torch.tensor([False, True])
+    return Sample(tokens=torch.tensor([1, 2, 3]), action_mask=mask, prompt=prompt, label=label, **values)
 
 
 def test_every_sample_gets_every_metric():
-    samples = [sample(**{"a": 1.0}), sample(**{"b": 2.0, "a": 3.0})]
-    complete_logs(samples)
-    assert [{name: value.tolist() for name, value in s.info.items()} for s in samples] == [
-        {"a": [1.0], "b": [0.0]},
-        {"a": [3.0], "b": [2.0]},
-    ]
+    samples = complete_metrics([make(metrics={"a": 1.0}), make(metrics={"b": 2.0, "a": 3.0})])
+    assert [sample.metrics for sample in samples] == [{"a": 1.0, "b": 0.0}, {"a": 3.0, "b": 2.0}]
 
 
 @pytest.mark.parametrize(("failed", "limit", "stops"), [(1, 0.05, False), (2, 0.05, True), (0, 0.0, False)])
 def test_a_run_stops_above_the_share_of_failed_rewards(failed, limit, stops):
     # 5 % of 20 samples is one
-    samples = [sample(**{"reward/error_frac": float(place < failed)}) for place in range(20)]
+    samples = [make(metrics={"reward/error_frac": float(place < failed)}) for place in range(20)]
     assert failed_rewards(samples) == failed
     if not stops:
         check_reward_errors(failed, 20, limit)
+        assert len(checked_samples(samples, CovConfig(), limit)) == 20
         return
     with pytest.raises(RunStopped, match=r"reward of 2 of 20 responses failed .* --reward_max_error_frac 0.05"):
-        check_reward_errors(failed, 20, limit)
+        checked_samples(samples, CovConfig(), limit)
 
 
 def test_samples_without_a_rule_are_no_errors():
-    assert failed_rewards([sample(length=1.0)]) == 0
+    assert failed_rewards([make(metrics={"length": 1.0})]) == 0
 
 
-def test_evaluation_counts_scores_not_shaped_rewards():
-    samples = [SimpleNamespace(scores=torch.tensor([1.0]), rewards=torch.tensor([0.3])), SimpleNamespace(scores=None)]
-    samples[1].rewards = torch.tensor([0.7])  # of a reward model
+def test_means_of_a_step_are_those_of_graded_samples():
+    samples = fill_abstained([make(reward=1.0), make(reward=0.0, score=math.nan, abstained=True), make(reward=0.5)])
+    assert [sample.reward for sample in samples] == [1.0, 0.75, 0.5]
+    assert math.isnan(samples[1].score)
 
-    def mean_reward(loader, samples_list, n):
-        return {"mean": sum(float(s.rewards) for s in samples_list) / n}
 
-    assert of_scores(mean_reward)(None, samples, 2) == {"mean": pytest.approx((1.0 + 0.7) / 2)}
+def test_a_step_of_abstentions_alone_is_finite():
+    samples = [make(reward=0.0, score=math.nan, abstained=True) for _ in range(2)]
+    assert [sample.reward for sample in fill_abstained(samples)] == [0.0, 0.0]
+    assert scores_of(samples) == []
+
+
+def test_a_reward_model_is_left_to_give_the_rewards():
+    assert [sample.reward for sample in fill_abstained([make(reward=None)] * 2)] == [None, None]
+
+
+def test_scores_of_a_group_are_those_of_its_graded_samples():
+    assert scores_of([make(score=1.0), make(score=math.nan, abstained=True), make(score=0.0)]) == [1.0, 0.0]
+    with pytest.raises(RunStopped, match=r"--algo\.dynamic_filtering_enable: a response came without a score"):
+        scores_of([make(score=1.0), make(score=None)])
+
+
+def test_numbers_follow_text_and_label_wherever_a_group_stands():
+    groups = [("b", "2"), ("a", {"x": 1}), ("b", "1"), ("a", {"x": 1})]
+    samples = [make(prompt, label, reward=float(k)) for prompt, label in groups for k in range(2)]
+    numbered = number_samples(samples)
+    # a, {x: 1} twice in their order; then b with label 1, b with label 2
+    assert [sample.sample_id for sample in numbered] == [6, 7, 0, 1, 4, 5, 2, 3]
+    assert [(sample.prompt, sample.reward) for sample in numbered] == [(s.prompt, s.reward) for s in samples]
+
+
+def test_samples_are_checked_completed_and_numbered():
+    samples = [
+        make("b", reward=1.0, metrics={"n": 1.0}),
+        make("b", reward=0.0, score=math.nan, abstained=True),
+        make("a", reward=0.5),
+    ]
+    checked = checked_samples(samples, CovConfig(), max_error_share=0.05)
+    assert [(sample.sample_id, sample.reward, sample.metrics["n"]) for sample in checked] == [
+        (1, 1.0, 1.0),
+        (2, 0.75, 0.0),
+        (0, 0.5, 0.0),
+    ]
+    assert [sample.sample_id for sample in samples] == [-1, -1, -1]  # records do not change
+
+
+def test_an_anchor_on_the_rollout_needs_the_log_probs_of_the_engine():
+    anchored = CovConfig(method="dppo", dppo_anchor="rollout")
+    assert anchored.rollout_anchor
+    samples = [make(), make(rollout_log_probs=None)]
+    assert len(checked_samples(samples, CovConfig(), 0.05)) == 2
+    with pytest.raises(RunStopped, match=rf"^--{anchored.rollout_anchor} rollout: a response came without the log-pr"):
+        checked_samples(samples, anchored, 0.05)

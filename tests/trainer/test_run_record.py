@@ -6,8 +6,7 @@ import datasets
 import pytest
 
 from openrlhf_cov.trainer import run_record
-from openrlhf_cov.trainer.checkpoints import CheckpointedLoader
-from openrlhf_cov.trainer.dynamic_sampling import Group
+from openrlhf_cov.trainer.records import Group
 
 KEYS = SimpleNamespace(input_key="input", label_key="label", image_key=None)
 
@@ -94,32 +93,31 @@ def test_settings_that_one_version_does_not_know_do_not_differ():
     assert line == "train.batch_size 4 (this run: 8)"
 
 
-def test_other_data_begins_with_its_first_prompt_and_keeps_the_count_of_rollouts(make_generator, step):
-    fresh, _ = make_generator()
+def test_other_data_begins_with_its_first_prompt_and_keeps_the_count_of_rollouts(make_sampler, step):
+    fresh, _ = make_sampler()
     expected = step(fresh)[0]
-    first, _ = make_generator()
+    first, _ = make_sampler()
     for _ in range(2):
         step(first)
-    state = CheckpointedLoader(first.prompts_dataloader, first).state_dict()
-    second, _ = make_generator()
-    CheckpointedLoader(second.prompts_dataloader, second, restart=True).load_state_dict(state)
-    assert second.prompts_drawn == 0
-    assert second.batches == first.batches == 2
+    second, _ = make_sampler()
+    second.restart(first.state_dict())
+    assert second.order.drawn == 0
+    assert second.step == first.step == 2
     assert step(second)[0] == expected
 
 
-def test_waiting_groups_of_another_size_are_left_out_and_named(make_generator, step, caplog):
+def test_waiting_groups_of_another_size_are_left_out_and_named(make_sampler, step, caplog):
     # two samples per prompt, and a group of them waits: with three per prompt its samples would join other groups
-    first, _ = make_generator(prompts=10)
+    first, _ = make_sampler(prompts=10)
     step(first)
     state = first.state_dict()
     samples = [object(), object()]
-    state["groups"] = [Group(samples, scores=[1.0, 0.0], tokens=2, batch=1)]
-    second, _ = make_generator(prompts=10)
+    state["groups"] = [Group(samples, scores=[1.0, 0.0], tokens=2, version=1)]
+    second, _ = make_sampler(prompts=10)
     second.args.rollout.n_samples_per_prompt = 2
     second.load_state_dict(state)
     assert [group.samples for group in second.buffer.groups] == [samples]
-    third, _ = make_generator(prompts=10)
+    third, _ = make_sampler(prompts=10)
     third.args.rollout.n_samples_per_prompt = 3
     third.load_state_dict(state)
     assert third.buffer.groups == []

@@ -1,7 +1,6 @@
 """The weight check finds engines that kept old weights, and no others, whatever the rounding."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer import weight_check
+from openrlhf_cov.trainer.records import Sample
 from openrlhf_cov.trainer.weight_check import TEXT_TOKENS, TEXTS, WeightCheck, texts_of
 
 TOKENS = 100
@@ -35,11 +35,10 @@ class Model:
         return -2.0 + features[ids] @ self.weights / math.sqrt(SIZE) + self.rounding * errors
 
 
-def sample(first: int, length: int = TOKENS, **more) -> SimpleNamespace:
-    """A response with its prompt, after two tokens of padding."""
-    ids = [0, 0, *range(first, first + length)]
-    mask = [0, 0, *[1] * length]
-    return SimpleNamespace(sequences=torch.tensor([ids]), attention_mask=torch.tensor([mask]), **more)
+def sample(first: int, length: int = TOKENS, **more) -> Sample:
+    """A response with its prompt."""
+    tokens = torch.arange(first, first + length)
+    return Sample(tokens=tokens, action_mask=torch.ones(length - 1, dtype=torch.bool), prompt="", **more)
 
 
 SAMPLES = [sample(first) for first in (1, 201, 401, 601)]
@@ -296,7 +295,8 @@ def test_texts_are_spread_over_the_rollout_and_fit_into_an_engine():
 
 
 def test_samples_with_images_are_left_out(log):
-    with_image, without = sample(1, images=["a.png"]), sample(300, images=[None], mm_train_inputs=[None])
+    with_image = sample(1, images=["a.png"])
+    without = sample(300)
     assert texts_of([with_image, without], max_len=512) == [list(range(300, 300 + TOKENS))]
     run = Run()
     run.check.start_step([with_image], max_len=512, step=1)

@@ -15,11 +15,12 @@ from openrlhf.utils.logging_utils import init_logger
 from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
 from ray.exceptions import GetTimeoutError
 from ray.util import placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup
 
 from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.sizing.flag_sizes import CONTROLLER_CPUS, layout_of, processes
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.ray.seams import TRUST_VARIABLE, prepare_worker
+from openrlhf_cov.trainer.ray.workers import prepare_worker
 from openrlhf_cov.utils.cores import cores, most_processes
 from openrlhf_cov.utils.ray_here import LOOPBACK_ONLY, private_folder, ray_of_this_host, rays_of_this_host
 
@@ -48,7 +49,7 @@ DASHBOARD = (
 FORWARDED = {"TOKENIZERS_PARALLELISM": "true", "NCCL_DEBUG": "WARN", "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1"}
 """Environment variables that upstream hands to every worker, with upstream's defaults."""
 
-FORWARDED_IF_SET = ("VLLM_LOGGING_LEVEL", TRUST_VARIABLE)
+FORWARDED_IF_SET = ("VLLM_LOGGING_LEVEL", cpu_host.TRUST_VARIABLE)
 """And those that a worker gets where this process has them."""
 
 
@@ -65,7 +66,7 @@ class Needs:
 
 
 def needs_of_training(args: SimpleNamespace) -> Needs:
-    """The needs of upstream's ``train(args)``."""
+    """Return the needs of a training with these flags."""
     slots = sum(group.slots for group in layout_of(args).groups())
     return Needs(
         [{"GPU": 1.0, "CPU": 1.0}] * slots,
@@ -185,6 +186,16 @@ def check_capacity(needs: Needs, timeout: float = 0.0, may_scale: bool = True) -
         raise _shortfall(bundles, needs.way_out) from error
     finally:
         remove_placement_group(group)
+
+
+def reserve(slots: int) -> PlacementGroup:
+    """Reserve one GPU and one CPU for each of ``slots`` processes and wait until Ray has them.
+
+    The processes of one node are packed together. The reservation ends with the run.
+    """
+    group = placement_group([{"GPU": 1, "CPU": 1} for _ in range(slots)], strategy="PACK")
+    ray.get(group.ready())
+    return group
 
 
 def autoscales() -> bool:

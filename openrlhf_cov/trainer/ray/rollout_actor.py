@@ -15,7 +15,7 @@ from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.evaluation.plan import Completion, Request
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray.completions import completion_of, sampling_params
-from openrlhf_cov.trainer.ray.seams import plain_class
+from openrlhf_cov.trainer.ray.workers import plain_class
 from openrlhf_cov.trainer.reward_executor import MultiTurnExecutor, RewardExecutor
 from openrlhf_cov.utils import garbage_collection
 

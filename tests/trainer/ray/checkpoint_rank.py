@@ -1,4 +1,4 @@
-"""One of two ranks with a real DeepSpeed engine and our policy actor; ``test_model_actors_of_ranks.py`` starts them.
+"""One of two ranks with a real DeepSpeed engine in the role of policy or critic; ``test_roles_of_ranks.py`` starts them.
 
 A task: what to do, ZeRO stage, folder, and how.
 """
@@ -25,9 +25,7 @@ from deepspeed.runtime.zero.offload_states import offload_adam_states  # noqa: E
 from openrlhf_cov.errors import RunStopped  # noqa: E402
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS, ROLLOUTS_FILE  # noqa: E402
 from openrlhf_cov.trainer.extension_locks import remove_stale_locks  # noqa: E402
-from openrlhf_cov.trainer.ray.critic_actor import CovCriticActor  # noqa: E402
-from openrlhf_cov.trainer.ray.model_actors import CheckpointedActor  # noqa: E402
-from openrlhf_cov.trainer.ray.ppo_actor import CovPolicyActor  # noqa: E402
+from openrlhf_cov.trainer.ray.roles import CriticRole, PolicyRole  # noqa: E402
 from openrlhf_cov.trainer.strategy import CovStrategy  # noqa: E402
 
 RANK = int(os.environ["RANK"])
@@ -44,11 +42,11 @@ def make_engine(stage):
     return deepspeed.initialize(model=model, optimizer=torch.optim.Adam(model.parameters()), config=config)[0]
 
 
-def make_actor(stage, folder, kind=CovPolicyActor, with_critic=False):
-    """A policy or critic actor with a new engine, whose checkpoints are in ``folder``."""
+def make_role(stage, folder, kind=PolicyRole, with_critic=False):
+    """Return a policy or a critic with a new engine, whose checkpoints are in ``folder``."""
     strategy = object.__new__(CovStrategy)
     strategy.args = SimpleNamespace(
-        ckpt=SimpleNamespace(path=str(folder), max_num=3, max_mem=1000, save_hf=False, load_enable=True),
+        ckpt=SimpleNamespace(path=str(folder), max_num=3, max_mem=1000, save_hf=False, load_enable=True, disable_ds=False),
         actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2, optim="adam"),
         critic=SimpleNamespace(
             num_nodes=1, num_gpus_per_node=2, optim="adam", model_name_or_path="model" if with_critic else None
@@ -63,30 +61,18 @@ def make_actor(stage, folder, kind=CovPolicyActor, with_critic=False):
         ),
         train=SimpleNamespace(enable_ema=False),
     )
-    actor, engine = object.__new__(kind), make_engine(stage)
-    vars(actor).update(
-        strategy=strategy,
-        critic=engine,
-        actor=SimpleNamespace(model=engine),
-        trainer=SimpleNamespace(
-            controller=None, diagnostics=SimpleNamespace(dynamics=SimpleNamespace(state_dict=dict))
-        ),
-        disable_ds_ckpt=False,
-        save_hf_ckpt=False,
+    role, engine = object.__new__(kind), make_engine(stage)
+    vars(role).update(
+        strategy=strategy, model=engine, policy=SimpleNamespace(actor=SimpleNamespace(model=engine)), client_states={}
     )
-    return actor
+    return role
 
 
-def load(stage, folder, kind=CovPolicyActor, with_critic=False):
-    """An actor that has restored what is in ``folder``, as upstream's does."""
-
-    def upstream(self, strategy):
-        _, self.checkpoint_states = strategy.load_ckpt(self.engine, str(folder / f"_{kind.model_name}"))
-
-    actor = make_actor(stage, folder, kind, with_critic)
-    kind.__mro__[kind.__mro__.index(CheckpointedActor) + 2].init_model_from_pretrained = upstream
-    CheckpointedActor.init_model_from_pretrained(actor, actor.strategy)
-    return actor
+def load(stage, folder, kind=PolicyRole, with_critic=False):
+    """Return a role that has restored what is in ``folder``."""
+    role = make_role(stage, folder, kind, with_critic)
+    role.client_states = role.restore()
+    return role
 
 
 def client_states(step):
@@ -101,8 +87,8 @@ def refuse(*_, **__):
 
 def full(stage, folder, moment):
     """A disk has no room at one moment of the second checkpoint; the first stays, and the third is written."""
-    actor = make_actor(stage, folder)
-    actor.save_checkpoint("global_step1", client_states(1), 0.5, "accuracy")
+    role = make_role(stage, folder)
+    role.save_checkpoint("global_step1", client_states(1), 0.5, "accuracy")
     before = torch.save, ds_engine.copyfile
     if moment == "rank 1 writes" and RANK == 1:
         torch.save = refuse
@@ -112,7 +98,7 @@ def full(stage, folder, moment):
         ds_engine.copyfile = refuse
     started = time.monotonic()
     try:
-        actor.save_checkpoint("global_step2", client_states(2), 0.75, "accuracy")
+        role.save_checkpoint("global_step2", client_states(2), 0.75, "accuracy")
     except RunStopped as stopped:
         assert time.monotonic() - started < 20
         print(f"rank {RANK}: {stopped}")
@@ -121,18 +107,18 @@ def full(stage, folder, moment):
     if RANK == 0:
         assert (folder / "_actor" / "latest").read_text() == "global_step1"
         assert not (folder / "_actor" / "global_step2").exists()
-    actor.save_checkpoint("global_step3", client_states(3), 1.0, "accuracy")
+    role.save_checkpoint("global_step3", client_states(3), 1.0, "accuracy")
     if RANK == 0:
         assert (folder / "_actor" / "latest").read_text() == "global_step3"
 
 
 def groups(stage, folder, writer):
     """The groups are in one file, and the first rank alone hands them on, also those of an earlier version."""
-    actor, states = make_actor(stage, folder), client_states(4)
+    role, states = make_role(stage, folder), client_states(4)
     if writer == "ours":
-        actor.save_checkpoint("global_step4", states)
+        role.save_checkpoint("global_step4", states)
     else:  # what an earlier version left: in the client states of every rank
-        actor.strategy.save_ckpt(actor.actor.model, str(folder / "_actor"), "global_step4", client_state=states)
+        role.strategy.save_ckpt(role.engine, str(folder / "_actor"), "global_step4", client_state=states)
     torch.distributed.barrier()
     sizes = {path.name: path.stat().st_size for path in (folder / "_actor" / "global_step4").iterdir()}
     if RANK == 0:
@@ -152,9 +138,9 @@ def groups(stage, folder, writer):
 
 def mixed(stage, folder, _):
     """Two disks that are not one: each rank restores what is on its own."""
-    actor = make_actor(stage, folder)
+    role = make_role(stage, folder)
     for step in (1, 2):
-        actor.save_checkpoint(f"global_step{step}", client_states(step))
+        role.save_checkpoint(f"global_step{step}", client_states(step))
     torch.distributed.barrier()
     own = folder / str(RANK)
     shutil.copytree(folder / "_actor", own / "_actor")
@@ -168,7 +154,7 @@ def mixed(stage, folder, _):
 
 def critic(stage, folder, _):
     """A kill when the policy's second checkpoint was complete and the critic's was not."""
-    policy, critic = (make_actor(stage, folder, kind) for kind in (CovPolicyActor, CovCriticActor))
+    policy, critic = (make_role(stage, folder, kind) for kind in (PolicyRole, CriticRole))
     for step in (1, 2):
         policy.save_checkpoint(f"global_step{step}", client_states(step), 0.5, "accuracy")
         if step == 1:
@@ -176,25 +162,25 @@ def critic(stage, folder, _):
     torch.distributed.barrier()
     if RANK == 0:
         assert json.loads((folder / "_critic" / "global_step1" / "run.json").read_text())["ranks"] == 2
-    for kind in (CovPolicyActor, CovCriticActor):
+    for kind in (PolicyRole, CriticRole):
         print(f"{kind.model_name} of rank {RANK}: {load(stage, folder, kind, with_critic=True).restored}")
 
 
 def buffers(stage, folder, _):
     """Policy and critic are saved after their moments were on the host, and loaded."""
-    for kind in (CovPolicyActor, CovCriticActor):
-        actor = make_actor(stage, folder, kind)
-        optimizer = actor.engine.basic_optimizer
+    for kind in (PolicyRole, CriticRole):
+        role = make_role(stage, folder, kind)
+        optimizer = role.engine.basic_optimizer
         for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
             optimizer.state[parameter] = {name: torch.ones_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
             optimizer.state[parameter]["step"] = torch.tensor(1.0)
         if stage == 3:  # ZeRO-3 has no parameters in its optimizer between two steps
-            for parameter in actor.engine.optimizer.fp32_partitioned_groups_flat:
+            for parameter in role.engine.optimizer.fp32_partitioned_groups_flat:
                 moments = {name: torch.ones_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
                 optimizer.state[parameter] = {"step": torch.tensor(1.0), **moments}
         offload_adam_states(optimizer, "cpu")
-        states = (client_states(1),) if kind is CovPolicyActor else ()
-        actor.save_checkpoint("global_step1", *states)
+        states = (client_states(1),) if kind is PolicyRole else ()
+        role.save_checkpoint("global_step1", *states)
         torch.distributed.barrier()
         restored = load(stage, folder, kind).engine.basic_optimizer.state
         print(f"{kind.model_name} of rank {RANK}: {sorted({name for state in restored.values() for name in state})}")

@@ -10,7 +10,9 @@ import pytest
 from ray.exceptions import GetTimeoutError
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.trainer.ray import cluster, seams
+from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.trainer.ray import cluster
+from openrlhf_cov.trainer.ray.workers import trust_remote_code
 from openrlhf_cov.utils.ray_here import LOOPBACK_ONLY
 
 KL = {"algo.kl.init_coef": 1e-3}
@@ -59,7 +61,7 @@ def test_a_cpu_host_gets_logical_gpus_and_the_stand_ins(connect):
     asked = connect(True, {})
     assert (asked["address"], asked["num_gpus"]) == ("local", 4)
     assert asked["num_cpus"] == 4 + cluster.CONTROLLER_CPUS
-    assert asked["runtime_env"]["worker_process_setup_hook"] == "openrlhf_cov.trainer.ray.seams.prepare_worker"
+    assert asked["runtime_env"]["worker_process_setup_hook"] == "openrlhf_cov.trainer.ray.workers.prepare_worker"
     assert cluster.FORWARDED.items() <= asked["runtime_env"]["env_vars"].items()
     assert asked["runtime_env"]["env_vars"]["DS_ACCELERATOR"] == "cpu"
 
@@ -69,16 +71,16 @@ def test_a_gpu_host_keeps_its_own_resources(connect):
     assert not {"num_gpus", "num_cpus"} & asked.keys()
     assert asked["runtime_env"] == {
         "env_vars": cluster.FORWARDED,
-        "worker_process_setup_hook": "openrlhf_cov.trainer.ray.seams.prepare_worker",
+        "worker_process_setup_hook": "openrlhf_cov.trainer.ray.workers.prepare_worker",
     }
 
 
 def test_workers_trust_the_code_of_models_only_if_the_driver_does(connect, monkeypatch):
-    monkeypatch.setenv(seams.TRUST_VARIABLE, "")  # as it was, afterwards
-    monkeypatch.delenv(seams.TRUST_VARIABLE)
-    assert seams.TRUST_VARIABLE not in connect(True, {})["runtime_env"]["env_vars"]
-    seams.trust_remote_code(True)
-    assert connect(True, {})["runtime_env"]["env_vars"][seams.TRUST_VARIABLE] == "1"
+    monkeypatch.setenv(cpu_host.TRUST_VARIABLE, "")  # as it was, afterwards
+    monkeypatch.delenv(cpu_host.TRUST_VARIABLE)
+    assert cpu_host.TRUST_VARIABLE not in connect(True, {})["runtime_env"]["env_vars"]
+    trust_remote_code(True)
+    assert connect(True, {})["runtime_env"]["env_vars"][cpu_host.TRUST_VARIABLE] == "1"
 
 
 def test_a_ray_that_cannot_be_started_is_one_line(connect):

@@ -1,20 +1,28 @@
 import json
+import math
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from openrlhf_cov.config import EngineConfig, EvaluationConfig, RewardConfig
-from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan
+from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.evaluation.plan import Completion
 from openrlhf_cov.evaluation.records import Response
-from openrlhf_cov.trainer.benchmark_evaluation import (
+from openrlhf_cov.trainer import evaluation as evaluation_module
+from openrlhf_cov.trainer.evaluation import (
     BenchmarkEvaluation,
+    PromptEvaluation,
     best_metric,
-    of_benchmarks,
+    load_evaluation,
     plan_of,
-    with_benchmarks,
+    prompt_metrics,
 )
+from openrlhf_cov.trainer.generation import EngineGroup
+from openrlhf_cov.trainer.prompts import Prompt
+from openrlhf_cov.trainer.records import Sample
 
 
 class Tokenizer:
@@ -39,6 +47,7 @@ def make_args(tmp_path):
             eval=SimpleNamespace(dataset=dataset, n_samples_per_prompt=samples, temperature=temperature),
             data=SimpleNamespace(max_len=max_len),
             train=SimpleNamespace(seed=7, full_determinism_enable=determinism),
+            vllm=SimpleNamespace(enable_sleep=False),
             rollout_seeded=seeded,
             **vars(RewardConfig()),
             **vars(EngineConfig()),
@@ -148,54 +157,153 @@ def test_the_mean_over_benchmarks_weighs_each_the_same(make_args, tmp_path):
 
 
 def test_responses_come_from_the_engines_and_are_graded(make_args, monkeypatch):
-    from openrlhf_cov.trainer.ray import completions
+    engines = EngineGroup(["an engine of the training"])
 
-    def generate(engines, requests, sequences):
-        assert engines == "the engines of the training"
+    def generate(given, requests, sequences):
+        assert given is engines
         assert sequences == 128  # of an engine on a CPU host, such as this one
         for request in reversed(requests):
             n = int(request.key[1])
             yield request, Completion(f"\\boxed{{{2 * n if n else 5}}}", tokens=3, prompt_tokens=4, truncated=False)
 
-    monkeypatch.setattr(completions, "generate", generate)
-    args = make_args()
-    evaluation = BenchmarkEvaluation(plan_of(args, Tokenizer()), args)
-    responses = evaluation.respond("the engines of the training")
+    monkeypatch.setattr(evaluation_module.completions, "generate", generate)
+    evaluation = load_evaluation(make_args(), None, Tokenizer(), None)
+    assert isinstance(evaluation, BenchmarkEvaluation)
+    responses = evaluation.respond(engines)
     assert {each.id: each.correct for each in responses} == {"0": False, "1": True, "2": True}
-    metrics = of_benchmarks(lambda *args: {"upstream": 1.0})(evaluation, responses, None)
+    metrics = evaluation.run(engines)
     assert metrics["eval/sums/avg@1"] == pytest.approx(2 / 3)
     assert "eval/sums/pass@1" not in metrics
 
 
 def test_a_prompt_without_room_counts_as_wrong(make_args, monkeypatch):
-    from openrlhf_cov.trainer.ray import completions
-
-    monkeypatch.setattr(completions, "generate", lambda engines, requests, sequences: iter(()))
+    monkeypatch.setattr(evaluation_module.completions, "generate", lambda engines, requests, sequences: iter(()))
     args = make_args(max_len=4)
-    evaluation = BenchmarkEvaluation(plan_of(args, Tokenizer()), args)
-    metrics = evaluation.metrics(evaluation.respond(None))
+    metrics = BenchmarkEvaluation(plan_of(args, Tokenizer()), args).run(EngineGroup([]))
     assert (metrics["eval/sums/avg@1"], metrics["eval/sums/truncated_frac"]) == (0.0, 1.0)
 
 
-def test_upstream_prepares_the_prompts_alone(make_args):
-    seen = []
-
-    def prepare_datasets(strategy, tokenizer):
-        seen.append(strategy.args.eval.dataset)
-        return "prompts", "evaluation", 12
-
-    prepare = with_benchmarks(prepare_datasets)
-    args = make_args()
-    prompts, evaluation, steps = prepare(SimpleNamespace(args=args), Tokenizer())
-    assert (prompts, steps, seen) == ("prompts", 12, [None])
-    assert isinstance(evaluation, BenchmarkEvaluation)
-    assert isinstance(evaluation.plan, EvaluationPlan)
-    assert args.eval.dataset.startswith("bench:")
-    other = SimpleNamespace(args=make_args(dataset="data.jsonl"))
-    assert prepare(other, Tokenizer()) == ("prompts", "evaluation", 12)
+def test_without_the_flag_there_is_no_evaluation(make_args):
+    assert load_evaluation(make_args(dataset=None), None, Tokenizer(), None) is None
 
 
-def test_other_evaluations_are_upstreams(make_args):
-    assert of_benchmarks(lambda *args: {"upstream": args})("loader", ["samples"], 4) == {
-        "upstream": ("loader", ["samples"], 4)
+def sample(prompt: str, score: float | None, length: int = 3, **values) -> Sample:
+    mask = torch.ones(length, dtype=torch.bool)
+    values = {"reward": 0.3} | values
+    return Sample(tokens=torch.zeros(length + 1), action_mask=mask, prompt=prompt, score=score, **values)
+
+
+def test_metrics_of_prompts_by_hand():
+    prompts = [Prompt(0, "a", "", source="sums"), Prompt(1, "b", "", source="x/y"), Prompt(2, "c", "", source="sums")]
+    groups = [
+        [sample("a", 1.0, 2), sample("a", 0.0, 4)],
+        [sample("b", 0.0, 5, truncated=True), sample("b", math.nan, 5, abstained=True)],  # not solved
+        [sample("c", None, 6, reward=0.25), sample("c", 0.75, 8)],  # of a reward model
+    ]
+    assert prompt_metrics(prompts, groups) == {
+        "eval_sums_pass2": (1.0 + 0.75) / 2,
+        "eval_sums_pass1": (0.5 + 0.5) / 2,
+        "eval_sums_response_length_mean": 20 / 4,
+        "eval_sums_truncated_rate": 0.0,
+        "eval_x/y_pass2": 0.0,
+        "eval_x/y_pass1": 0.0,
+        "eval_x/y_response_length_mean": 5.0,
+        "eval_x/y_truncated_rate": 0.5,
+        "eval_response_length_mean": 30 / 6,
+        "eval_truncated_rate": 1 / 6,
+        "eval_num_samples": 6.0,
     }
+    assert prompt_metrics([], []) == {}
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_metrics_of_prompts_are_upstreams(size):
+    from openrlhf.trainer.ppo_trainer import compute_eval_metrics
+    from openrlhf.trainer.ppo_utils.experience import Experience
+
+    chance = random.Random(size)
+    prompts = [Prompt(place, str(place), "", source=f"source{place % 3}") for place in range(7)]
+    groups = [
+        [sample(prompt.text, chance.random(), chance.randint(1, 9), truncated=chance.random() < 0.5)] * size
+        for prompt in prompts
+    ]
+    experiences = [
+        Experience(
+            prompts=[each.prompt],
+            rewards=torch.tensor([each.score]),
+            response_length=torch.tensor([each.response_length]),
+            truncated=torch.tensor([each.truncated]),
+        )
+        for group in groups
+        for each in group
+    ]
+    loader = [([prompt.source], [prompt.text], [prompt.label], [None]) for prompt in prompts]
+    expected = compute_eval_metrics(loader, experiences, size)
+    assert prompt_metrics(prompts, groups) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_sample_without_a_reward_ends_the_run():
+    with pytest.raises(RunStopped, match=r"--eval\.dataset: a response came without a reward"):
+        prompt_metrics([Prompt(0, "a", "")], [[sample("a", None, reward=None)]])
+
+
+def evaluation_of(sampler, prompts=3) -> PromptEvaluation:
+    data = [Prompt(place, str(place), "x", source="task") for place in range(prompts)]
+    return PromptEvaluation(data, sampler.args, sampler.requests)
+
+
+def test_an_evaluation_takes_all_prompts_and_leaves_the_training_data_alone(make_sampler, step):
+    sampler, handles = make_sampler(engines=2, ranks=4, train_batch=2, rollout_seeded=True)
+    evaluation = evaluation_of(sampler)
+    for _ in range(2):
+        # prompt 0 is all right, 1 half right, 2 all wrong
+        metrics = evaluation.run(sampler.engines)
+        assert metrics["eval_task_pass2"] == pytest.approx(2 / 3)
+        assert metrics["eval_task_pass1"] == pytest.approx(1 / 2)
+        assert metrics["eval_num_samples"] == 6.0
+    asked = [
+        (prompt, *each["seeds"])
+        for handle in handles
+        for prompt, each in zip(handle.requests, handle.asked, strict=True)
+    ]
+    assert len(asked) == 6
+    assert len(set(asked)) == 3  # both evaluations have the same seeds
+    assert {each["sampling_params"].temperature for handle in handles for each in handle.asked} == {0.5}
+    assert sampler.order.drawn == 0
+    assert step(sampler)[0] == [1, 3, 5, 7]
+
+
+def test_no_more_prompts_are_under_way_than_a_rollout_has(make_sampler):
+    sampler, (engine,) = make_sampler(batch=4)
+    send, get, under_way = engine.generate_responses.remote, engine.clock.get, []
+
+    def counted(**request):
+        under_way.append(len(engine.requests) + 1 - len(given))
+        return send(**request)
+
+    given = []
+    engine.generate_responses.remote = counted
+    engine.clock.get = lambda reference: given.append(reference) or get(reference)
+    assert evaluation_of(sampler, prompts=20).run(sampler.engines)["eval_num_samples"] == 40.0
+    assert max(under_way) == 4
+
+
+def test_failed_rewards_stop_an_evaluation(make_sampler, response):
+    failed = [response("0", "x", 0.0) | {"extra_logs": {"reward/error_frac": 1.0}}] * 2
+    sampler, _ = make_sampler(failures={0: {1: failed}})
+    with pytest.raises(RunStopped, match="the reward of 2 of 6 responses failed"):
+        evaluation_of(sampler).run(sampler.engines)
+
+
+def test_engines_are_awake_during_an_evaluation(make_sampler, monkeypatch):
+    sampler, (engine,) = make_sampler()
+    sampler.args.vllm.enable_sleep = True
+    calls = []
+
+    def note(engines, method, seconds):
+        calls.append((method, len(engine.requests)))
+        return []
+
+    monkeypatch.setattr("openrlhf_cov.trainer.generation.end_unanswered", note)
+    evaluation_of(sampler).run(sampler.engines)
+    assert calls == [("wake_up", 0), ("sleep", 3)]

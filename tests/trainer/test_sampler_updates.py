@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.sizing.updates import update_unit, usable_groups
-from openrlhf_cov.trainer import samples_generator
-from openrlhf_cov.trainer.checkpoints import CheckpointedLoader
+from openrlhf_cov.trainer import sampler as sampler_module
 
-SAMPLES = 2  # of each prompt, as make_generator has it
+SAMPLES = 2  # of each prompt, as make_sampler has it
 
 
 def shares(samples: list, micro: int, ranks: int) -> list[list[int]]:
@@ -38,23 +37,20 @@ def runs(draw) -> dict:
 @pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(run=runs())
-def test_every_rollout_is_whole_updates_and_no_sample_is_lost_or_trained_twice(make_generator, prompts_of, run):
+def test_every_rollout_is_whole_updates_and_no_sample_is_lost_or_trained_twice(make_sampler, prompts_of, run):
     run = dict(run)
     rollouts, ahead = run.pop("rollouts"), run.pop("ahead")
-    generator, _ = make_generator(**run)
-    args, unit = generator.args, update_unit(generator.args)
+    sampler, _ = make_sampler(**run)
+    args, unit = sampler.args, update_unit(sampler.args)
     smallest = next(count for count in range(1, unit + 1) if usable_groups(count, args))
     args.rollout.batch_size = rollouts * smallest
     args.rollout.vllm_generate_batch_size = ahead * args.rollout.batch_size
     data = list(range(run["prompts"])) * run["episodes"]
-    trained, drawn = [], 0
+    trained = []
     try:
-        while generator.episode < run["episodes"]:
-            samples, rate, count, _ = generator.generate_samples(max_len=100, max_new_tokens=10)
-            drawn += count
-            assert rate is None
-            if not samples:
-                continue
+        while (rollout := sampler.next_batch(version=sampler.step)) is not None:
+            samples = rollout.samples
+            assert rollout.pass_rate is None
             assert len(samples) % run["train_batch"] == 0
             assert len(samples) <= args.rollout.batch_size * SAMPLES  # the steps of upstream's setup_dynamic_batch
             if not run["dynamic_batch"]:
@@ -64,56 +60,48 @@ def test_every_rollout_is_whole_updates_and_no_sample_is_lost_or_trained_twice(m
         assert not trained
         assert len(data) < smallest
         return
-    left = [int(group.samples[0].prompts[0]) for group in generator.buffer.groups]
+    left = [int(group.samples[0].prompt) for group in sampler.buffer.groups]
     assert trained + left == data
     assert len(left) < smallest
-    assert drawn == generator.prompts_drawn == len(data)
-    assert generator.is_over
+    assert sampler.order.drawn == len(data)
+    assert sampler.is_over
 
 
-def test_what_a_short_rollout_leaves_over_is_the_beginning_of_the_next(make_generator, outcomes):
+def test_what_a_short_rollout_leaves_over_is_the_beginning_of_the_next(make_sampler, outcomes):
     # 2 ranks x micro-batches of 2 samples: 2 groups. Of 7 prompts 4 train, then 2 of the other 3
-    generator, _ = make_generator(prompts=7, episodes=3, ranks=2, filtering=False)
-    assert [taken for taken, _, _ in outcomes(generator)] == [
+    sampler, _ = make_sampler(prompts=7, episodes=3, ranks=2, filtering=False)
+    assert [taken for taken, _ in outcomes(sampler)] == [
         [0, 1, 2, 3], [4, 5],
         [6, 0, 1, 2], [3, 4, 5, 6],
-        [],  # the end of the data is noticed
         [0, 1, 2, 3], [4, 5],
     ]  # fmt: skip
-    assert len(generator.buffer) == 1
+    assert len(sampler.buffer) == 1
 
 
 @pytest.fixture
 def warnings(monkeypatch) -> list[str]:
     lines = []
-    monkeypatch.setattr(samples_generator.logger, "warning", lines.append)
+    monkeypatch.setattr(sampler_module.logger, "warning", lines.append)
     return lines
 
 
 @pytest.mark.parametrize("filtering", [False, True])
 @pytest.mark.parametrize(("prompts", "left"), [(7, 1), (5, 1), (6, 0), (8, 0)])
-def test_one_warning_says_what_the_end_of_a_run_leaves_out(
-    make_generator, outcomes, warnings, prompts, left, filtering
-):
-    generator, _ = make_generator(prompts=prompts, ranks=2, filtering=filtering, score=lambda p: [1.0, 0.0])
-    outcomes(generator)
+def test_one_warning_says_what_the_end_of_a_run_leaves_out(make_sampler, outcomes, warnings, prompts, left, filtering):
+    sampler, _ = make_sampler(prompts=prompts, ranks=2, filtering=filtering, score=lambda p: [1.0, 0.0])
+    outcomes(sampler)
     said = [line for line in warnings if "the run ends without" in line]
     assert len(said) == (left > 0)
     assert all("the last 1 groups (2 samples)" in line for line in said)
 
 
 @pytest.mark.parametrize("episodes", [1, 2])
-def test_a_run_whose_data_make_no_update_is_stopped(make_generator, outcomes, episodes):
-    generator, _ = make_generator(prompts=1, episodes=episodes, train_batch=6, filtering=False)
+def test_a_run_whose_data_make_no_update_is_stopped(make_sampler, outcomes, episodes):
+    sampler, _ = make_sampler(prompts=1, episodes=episodes, train_batch=6, filtering=False)
     with pytest.raises(
         RunStopped, match=rf"with {episodes} of 4 groups: a whole update on every rank takes 6 samples"
     ):
-        outcomes(generator)
-
-
-def test_an_evaluation_is_never_cut(make_generator, prompts_of):
-    generator, _ = make_generator(ranks=4, train_batch=64, filtering=False)
-    assert prompts_of(generator.generate_eval_samples(max_len=100, max_new_tokens=10)) == [0, 1, 2]
+        outcomes(sampler)
 
 
 @pytest.mark.parametrize("ahead", [4, 8])
@@ -123,26 +111,19 @@ def test_a_run_resumed_after_any_step_trains_on_the_same_groups(check_resuming, 
     check_resuming(run)
 
 
-def test_a_run_resumed_after_its_end_has_nothing_to_do(make_generator, outcomes):
-    first, _ = make_generator(prompts=8, filtering=False)
-    assert [taken for taken, _, _ in outcomes(first, 2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    second, engines = make_generator(prompts=8, filtering=False)
-    state = CheckpointedLoader(first.prompts_dataloader, first).state_dict()
-    CheckpointedLoader(second.prompts_dataloader, second).load_state_dict(state)
-    assert outcomes(second) == [([], {}, True)]
+def test_a_run_resumed_after_its_end_has_nothing_to_do(make_sampler, outcomes):
+    first, _ = make_sampler(prompts=8, filtering=False)
+    assert [taken for taken, _ in outcomes(first, 2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    second, engines = make_sampler(prompts=8, filtering=False)
+    second.load_state_dict(first.state_dict())
+    assert outcomes(second) == []
     assert engines[0].requests == []
 
 
-def test_a_checkpoint_of_an_earlier_version_goes_on(make_generator, outcomes):
-    # it counted no batches without filtering, and kept what was generated ahead as samples
-    run = dict(prompts=12, filtering=False, generated=8)
-    expected = outcomes(make_generator(**run)[0])
-    first, _ = make_generator(**run)
-    outcomes(first, 1)
-    state = CheckpointedLoader(first.prompts_dataloader, first).state_dict()
-    samples = [sample for group in state["generator"].pop("groups") for sample in group.samples]
-    drawn, _, episode = state["generator"]["numbers"]
-    state["generator"] |= {"groups": [], "samples": samples, "numbers": (drawn, 0, episode)}
-    second, _ = make_generator(**run)
-    CheckpointedLoader(second.prompts_dataloader, second).load_state_dict(state)
-    assert outcomes(second) == expected[1:]
+def test_a_run_that_is_made_longer_goes_on_with_the_next_episode(make_sampler, outcomes):
+    first, _ = make_sampler(prompts=6, filtering=False)
+    assert [taken for taken, _ in outcomes(first)] == [[0, 1, 2, 3], [4, 5]]
+    second, _ = make_sampler(prompts=6, filtering=False, episodes=2)
+    second.load_state_dict(first.state_dict())
+    assert [taken for taken, _ in outcomes(second)] == [[0, 1, 2, 3], [4, 5]]
+    assert second.order.drawn == 12

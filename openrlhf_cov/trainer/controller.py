@@ -1,0 +1,81 @@
+"""The Ray actor of the training loop: what it makes from the flags before the first step.
+
+It is a Ray actor because the driver of ``ray job submit`` runs on the head node, which often has little memory.
+"""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import ray
+import torch
+from openrlhf.utils.utils import get_tokenizer
+from torch import Tensor
+
+from openrlhf_cov.trainer.evaluation import load_evaluation
+from openrlhf_cov.trainer.generation import EngineGroup
+from openrlhf_cov.trainer.loop import TrainingLoop
+from openrlhf_cov.trainer.model_groups import ModelGroups
+from openrlhf_cov.trainer.prompts import load_prompts, scheduled_updates
+from openrlhf_cov.trainer.ray.engine_scores import score_texts
+from openrlhf_cov.trainer.requests import RolloutRequests
+from openrlhf_cov.trainer.sampler import Sampler
+from openrlhf_cov.trainer.shared_argument import share
+from openrlhf_cov.trainer.strategy import make_strategy
+from openrlhf_cov.trainer.weight_check import WeightCheck
+from openrlhf_cov.utils import garbage_collection
+
+
+@ray.remote
+class TrainingController:
+    """The controller of one run.
+
+    Args:
+        args: The flags of the run.
+        groups: The models. They may be loaded after this call, because the learning rate depends on ``max_steps``.
+        engines: The handles of the vLLM engines.
+    """
+
+    def __init__(self, args: SimpleNamespace, groups: ModelGroups, engines: list[Any]) -> None:
+        garbage_collection.resume()  # the set-up of the worker has paused it
+        self.args = args
+        # Upstream's flags have -1 for never.
+        args.eval.steps = math.inf if args.eval.steps == -1 else args.eval.steps
+        args.ckpt.save_steps = math.inf if args.ckpt.save_steps == -1 else args.ckpt.save_steps
+
+        strategy = make_strategy(args)
+        fast = not args.data.disable_fast_tokenizer
+        tokenizer = get_tokenizer(args.actor.model_name_or_path, None, "left", strategy, use_fast=fast)
+        self.prompts = load_prompts(args, strategy, tokenizer)
+        requests = RolloutRequests(args, share(tokenizer))
+        sampler = Sampler(args, self.prompts, EngineGroup(engines, args.vllm_no_progress_timeout), requests)
+        self.loop = TrainingLoop(
+            args,
+            groups,
+            sampler,
+            evaluation=load_evaluation(args, strategy, tokenizer, requests),
+            weight_check=weight_check_of(args, groups, engines),
+            tokenizer=tokenizer,
+        )
+
+    def max_steps(self) -> int:
+        """Return the number of updates by which the learning rate is scheduled."""
+        return scheduled_updates(self.args, len(self.prompts))
+
+    def run(self) -> None:
+        """Train; see ``TrainingLoop.run``."""
+        self.loop.run()
+
+
+def weight_check_of(args: SimpleNamespace, groups: ModelGroups, engines: list[Any]) -> WeightCheck | None:
+    """Return the check of ``--train.check_weight_update``; None if it is off."""
+    if args.check_weight_update == "off":
+        return None
+
+    def score_policy(texts: list[list[int]]) -> Tensor:
+        return torch.tensor(groups.score_texts(texts), dtype=torch.float64)
+
+    def score_engines(texts: list[list[int]]) -> list[Tensor] | None:
+        return score_texts(engines, texts, asleep=args.vllm.enable_sleep)
+
+    return WeightCheck(args.check_weight_update, score_policy, score_engines)

@@ -1,0 +1,480 @@
+"""The roles of a training as Ray actors: one process per rank holds the model of one role.
+
+The controller calls the methods through upstream's ``RayActorGroup``. All ranks of a role are told to call ``load`` and
+the methods of checkpoints and weights together, because these contain collectives. In all shapes B is the number of
+samples of a call, T their number of tokens and A the number of predicted positions.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ray
+import torch
+from openrlhf.trainer.ray.launcher import BaseModelActor
+from openrlhf.utils.deepspeed.deepspeed_utils import offload_deepspeed_states, reload_deepspeed_states
+from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
+from openrlhf.utils.vlm_utils import merge_mm_train_inputs
+from torch import Tensor
+
+from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.trainer.checkpoints import (
+    LATEST,
+    NO_LIMIT,
+    ROLLOUTS,
+    ROLLOUTS_FILE,
+    SETTINGS,
+    ClientStates,
+    can_resume,
+    checkpoint_folder,
+    describe_run,
+    errors_at_the_end,
+    export_best,
+    point_back,
+    pointed_to,
+    prune,
+    save_whole,
+    uses_checkpoints,
+)
+from openrlhf_cov.trainer.cpu_adam import replay_bias_corrections
+from openrlhf_cov.trainer.critic_update import Critic, update_critic
+from openrlhf_cov.trainer.extension_locks import remove_stale_locks
+from openrlhf_cov.trainer.loading import load_critic, load_policy, load_reference, load_reward_model
+from openrlhf_cov.trainer.policy import Policy
+from openrlhf_cov.trainer.ray.upstream_sender import WeightSender, make_upstream_sender
+from openrlhf_cov.trainer.records import Share, StepOrder, StepResult
+from openrlhf_cov.trainer.run_record import RECORD
+from openrlhf_cov.trainer.shared_storage import check_restored, check_shared
+from openrlhf_cov.trainer.strategy import CovStrategy
+from openrlhf_cov.trainer.update import update_policy
+from openrlhf_cov.trainer.weight_transfer import GlooWeightSender, transfer_weights
+from openrlhf_cov.utils import garbage_collection
+
+
+def scoring_models(args: SimpleNamespace) -> int:
+    """Return how many models of a run score its rollouts at the same time."""
+    has_reference = args.algo.kl.init_coef > 0
+    has_critic = bool(args.critic.model_name_or_path)
+    has_reward_model = not args.reward.remote_url
+    return 1 + has_reference + has_critic + has_reward_model
+
+
+def share_over_ranks(value: Any) -> list[Any]:
+    """Return the argument of every rank in the order of the ranks; called on every rank."""
+    values: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(values, value)
+    return values
+
+
+class Role(BaseModelActor):
+    """One rank of a model. A subclass has ``load``, which calls ``setup`` first, and ``score``."""
+
+    strategy: CovStrategy
+
+    def __init__(self, world_size: int, rank: int, master_addr: str | None, master_port: int | None) -> None:
+        super().__init__(world_size, rank, master_addr, master_port)
+        garbage_collection.resume()  # ``prepare_worker`` has paused it
+
+    def setup(self, strategy: CovStrategy) -> None:
+        """Join the process group of the role and prepare this process for loading its model."""
+        cpu_host.adapt_deepspeed()
+        # A lock that a killed process left would keep DeepSpeed from loading its compiled extensions.
+        remove_stale_locks()
+        # Upstream's loaders refuse fp32. Roles alone load models, so that other workers need not import upstream.
+        cpu_host.accept_fp32()
+        self._setup_distributed(strategy)
+
+    @property
+    def device(self) -> Any:
+        """The device of this rank, on which its model computes."""
+        return torch.cuda.current_device()
+
+    def share_of_threads(self) -> Any:
+        """Return a context in which this process has its part of the cores; models score rollouts side by side."""
+        return cpu_host.share_of_threads(scoring_models(self.strategy.args))
+
+
+class ReferenceRole(Role):
+    """The reference policy, which the KL term compares the policy with."""
+
+    def load(self, strategy: CovStrategy, pretrain: str) -> None:
+        """Load the model."""
+        self.setup(strategy)
+        self.model = load_reference(strategy, pretrain)
+
+    @torch.no_grad()
+    def score(
+        self, tokens: Tensor, action_mask: Tensor, attention_mask: Tensor, image_inputs: Sequence[Any] | None = None
+    ) -> Tensor:
+        """Return the log-probs of the action tokens.
+
+        Args:
+            tokens: Token ids, int64 (B, T).
+            action_mask: True where a token is an action, (B, A).
+            attention_mask: 1 where a token is no padding, (B, T).
+            image_inputs: What the processor made of the images of each sample that has images.
+
+        Returns:
+            float32 (B, A) on the CPU, 0 where no token is an action.
+        """
+        merged = {}
+        if image_inputs and self.model.is_vlm:
+            merged = merge_mm_train_inputs(image_inputs, self.device)
+        with self.share_of_threads():
+            log_probs = self.model(
+                tokens.to(self.device),
+                action_mask.to(self.device),
+                attention_mask.to(self.device),
+                ring_attn_group=self.strategy.ring_attn_group,
+                **merged,
+            )
+        return log_probs.float().cpu()
+
+
+class RewardRole(Role):
+    """A reward model."""
+
+    def load(self, strategy: CovStrategy, pretrain: str) -> None:
+        """Load the model."""
+        self.setup(strategy)
+        self.model = load_reward_model(strategy, pretrain)
+
+    @torch.no_grad()
+    def score(self, tokens: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return the rewards of samples, float32 (B,) on the CPU; the arguments are (B, T)."""
+        with self.share_of_threads():
+            rewards = self.model(
+                tokens.to(self.device),
+                attention_mask.to(self.device),
+                ring_attn_group=self.strategy.ring_attn_group,
+                pad_sequence=True,
+            )
+        return rewards.float().cpu()
+
+
+class TrainedRole(Role):
+    """A model that is trained: its ranks write and restore the same checkpoint.
+
+    ``restored`` is the tag of the checkpoint that this rank started from, None after a fresh start.
+    """
+
+    # Name of the model in flags and folders: actor or critic.
+    model_name: str
+    restored: str | None = None
+
+    @property
+    def engine(self) -> Any:
+        """The DeepSpeed engine of the model."""
+        raise NotImplementedError
+
+    def setup(self, strategy: CovStrategy) -> None:
+        """Prepare as ``Role.setup``, then check that all ranks see the same folder of checkpoints."""
+        super().setup(strategy)
+        if uses_checkpoints(strategy.args):
+            folder = checkpoint_folder(strategy.args, self.model_name)
+            check_shared(folder.parent, folder / LATEST, share_over_ranks, first=strategy.is_rank_0())
+
+    def restore(self) -> dict[str, Any]:
+        """Load the newest checkpoint that all trained models have, with ``--ckpt.load_enable``.
+
+        Returns:
+            The client states that the checkpoint was saved with; {} if the run starts afresh.
+
+        Raises:
+            RunStopped: The ranks restored different checkpoints; on every rank alike.
+        """
+        strategy, args = self.strategy, self.strategy.args
+        if not args.ckpt.load_enable:
+            return {}
+        folder = checkpoint_folder(args, self.model_name)
+        states: dict[str, Any] = {}
+        # A run that was killed before its first save has nothing to continue from: it starts afresh.
+        if can_resume(args):
+            strategy.print(f"Loading the checkpoint: {folder}")
+            _, states = strategy.load_ckpt(self.engine, str(folder))
+        description = None
+        if strategy.restored:
+            self.restored, step = strategy.restored
+            description = f"{self.restored} (global step {step}, {self.engine.global_steps} updates)"
+        check_restored(Path(args.ckpt.path), description, share_over_ranks)
+        if self.restored:
+            replay_bias_corrections(self.engine.basic_optimizer)
+            if strategy.is_rank_0():
+                point_back(folder, self.restored)
+        return states
+
+    def get_restored(self) -> str | None:
+        """Return ``restored``; the controller compares policy and critic."""
+        return self.restored
+
+    def reload_states(self) -> None:
+        """Bring the optimizer states to the GPU before the updates of a step (``--ds.enable_sleep``)."""
+        reload_deepspeed_states(self.engine)
+
+    def offload_states(self) -> None:
+        """Move the optimizer states to the host after the updates of a step (``--ds.enable_sleep``)."""
+        offload_deepspeed_states(self.engine)
+
+    def save_deepspeed(
+        self, tag: str, metric_value: float | None, metric_key: str | None, states: dict, rollouts: Any = None
+    ) -> None:
+        """Write a DeepSpeed checkpoint, which gets its name when it is complete (``save_whole``).
+
+        Args:
+            tag: Name of the checkpoint.
+            metric_value: Value of the metric by which checkpoints are kept.
+            metric_key: Name of that metric.
+            states: The client states; every rank writes them.
+            rollouts: The state of the sampler, or a Ray reference to it. The first rank alone writes it, into a file
+                of its own, because it may have megabytes.
+
+        Raises:
+            RunStopped: The disk of a rank refuses the checkpoint; on every rank alike.
+        """
+        strategy, ckpt, first = self.strategy, self.strategy.args.ckpt, self.strategy.is_rank_0()
+        folder = checkpoint_folder(strategy.args, self.model_name)
+        engine = self.engine
+
+        def save(name: str) -> None:
+            writers = (engine.checkpoint_engine, "save"), (engine, "_copy_recovery_script")
+            with errors_at_the_end(*writers) as noting:
+                # ``prune`` removes old checkpoints below, after this one is complete: upstream removes them first.
+                strategy.save_ckpt(
+                    engine, str(folder), name, NO_LIMIT, NO_LIMIT, states, False, metric_value, metric_key
+                )
+                if first and rollouts is not None:
+                    noting(_write_rollouts)(folder / name / ROLLOUTS_FILE, rollouts)
+
+        run = describe_run(strategy.args, engine.module.config, self.model_name)
+        run[SETTINGS] = getattr(strategy.args, RECORD, None)
+        save_whole(save, folder, tag, run, first=first, share=share_over_ranks)
+        if first:
+            prune(folder, pointed_to(folder), ckpt.max_num, ckpt.max_mem, strategy._read_ckpt_metric)
+
+
+class PolicyRole(TrainedRole):
+    """The policy: it scores rollouts, is updated on them, and sends its weights to the vLLM engines."""
+
+    model_name = "actor"
+    # Joined to the engines on rank 0 with --vllm.sync_backend gloo; upstream's sender with any other backend.
+    gloo_sender: GlooWeightSender | None = None
+    upstream_sender: WeightSender | None = None
+
+    @property
+    def engine(self) -> Any:
+        """The DeepSpeed engine of the policy."""
+        return self.policy.actor.model
+
+    def load(self, strategy: CovStrategy, pretrain: str, max_steps: int, vllm_engines: list[Any] | None) -> None:
+        """Load the policy and its checkpoint, and join the engines.
+
+        Args:
+            strategy: The strategy of the run.
+            pretrain: Name or folder of the model.
+            max_steps: Number of optimizer steps of the run.
+            vllm_engines: Handles of the engines that the weights are sent to.
+        """
+        args = strategy.args
+        self.setup(strategy)
+        loaded = load_policy(strategy, pretrain, max_steps)
+        self.policy = Policy.of(strategy, loaded.actor, loaded.scheduler, loaded.ema_model, loaded.tokenizer)
+        self.client_states = self.restore()
+        if args.ds.enable_sleep:
+            self.offload_states()
+        if args.vllm.sync_backend != "gloo":
+            self.upstream_sender = make_upstream_sender(strategy, loaded, vllm_engines)
+        elif vllm_engines and strategy.is_rank_0():
+            self.gloo_sender = GlooWeightSender(vllm_engines, args.vllm.tensor_parallel_size)
+
+    def score(
+        self, tokens: Tensor, action_mask: Tensor, attention_mask: Tensor, image_inputs: Sequence[Any] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return what the policy says of the action tokens before the updates of a step.
+
+        The arguments are those of ``ReferenceRole.score``.
+
+        Returns:
+            (log-probs, entropies, proxy log-probs), each float32 (B, A) on the CPU. The last is None unless a method
+            of the run uses it (``proxy_min_p``).
+
+        Raises:
+            RunStopped: A method uses the proxy and this model cannot compute it.
+        """
+        tensors = [each.to(self.device) for each in (tokens, action_mask, attention_mask)]
+        with self.share_of_threads():
+            scores = self.policy.score(*tensors, image_inputs, with_entropy=True, with_proxy=True)
+        proxy = None if scores.proxy is None else scores.proxy.float().cpu()
+        return scores.log_probs.float().cpu(), scores.entropy.float().cpu(), proxy
+
+    def score_texts(self, texts: list[list[int]]) -> list[float]:
+        """Return the log-probs of all tokens but the first of each text, one text after another; on every rank.
+
+        The temperature is 1, as vLLM has it for the tokens of a prompt.
+        """
+        actor = self.policy.actor
+        temperature = actor.temperature
+        actor.temperature = 1.0
+        log_probs: list[float] = []
+        try:
+            for text in texts:
+                tokens = torch.tensor([text], device=self.device)
+                ones = torch.ones_like(tokens)
+                scores = self.policy.score(tokens, ones[:, 1:], ones, None, with_entropy=False, with_proxy=False)
+                log_probs += scores.log_probs[0].float().tolist()
+        finally:
+            actor.temperature = temperature
+        return log_probs
+
+    def update(self, order: StepOrder, share: Share) -> StepResult:
+        """Train on the samples of this rank: all updates of one global step."""
+        torch.cuda.empty_cache()
+        self.policy.actor.train()  # a model is loaded in evaluation mode
+        result = update_policy(self.policy, order, share.samples())
+        torch.cuda.empty_cache()
+        torch.cuda.synchronize()
+        return result
+
+    def send_weights(self) -> None:
+        """Send the current weights to every engine; called on every rank."""
+        args = self.strategy.args
+        if self.upstream_sender is not None:
+            self.upstream_sender.broadcast_to_vllm()
+            return
+        transfer_weights(self.engine.module, self.gloo_sender, args.ds.zero_stage)
+        torch.distributed.barrier()
+
+    def save_model(self) -> None:
+        """Export the policy into ``--ckpt.output_dir`` at the end of the run; called on every rank."""
+        self._export(self.strategy.args.ckpt.output_dir)
+
+    def export_best(self, record: dict[str, Any]) -> None:
+        """Replace the folder ``best`` by an export of the policy, which vLLM and transformers load.
+
+        Called on every rank.
+
+        Args:
+            record: The global step and its metric, which are kept beside the model.
+
+        Raises:
+            RunStopped: A disk refuses the export; on every rank alike.
+        """
+        parent = Path(self.strategy.args.ckpt.path)
+        export_best(self._export, parent, record, first=self.strategy.is_rank_0(), share=share_over_ranks)
+
+    def save_checkpoint(
+        self,
+        tag: str,
+        client_states: dict[str, Any] | None = None,
+        metric_value: float | None = None,
+        metric_key: str | None = None,
+    ) -> None:
+        """Save the policy under a tag: the DeepSpeed checkpoint, and with ``--ckpt.save_hf`` an export.
+
+        Called on every rank. The arguments are those of ``save_deepspeed``; ``client_states`` are returned by
+        ``get_checkpoint_states`` of a run that continues from the checkpoint.
+        """
+        ckpt = self.strategy.args.ckpt
+        states = dict(client_states or {})
+        rollouts = states.pop(ROLLOUTS, None)
+        if not ckpt.disable_ds:
+            self.save_deepspeed(tag, metric_value, metric_key, states, rollouts)
+        if ckpt.save_hf:
+            self._export(os.path.join(ckpt.path, f"{tag}_hf"))
+        torch_dist_barrier_and_cuda_sync()
+
+    def get_checkpoint_states(self) -> ClientStates:
+        """Return the client states of the restored checkpoint; {} after a fresh start.
+
+        The first rank adds the state of the sampler, because the controller takes the answer of that rank.
+
+        Raises:
+            RunStopped: The state of the sampler cannot be read.
+        """
+        states = ClientStates(self.client_states)
+        states.pop("optimizer", None)  # without ZeRO, DeepSpeed returns its own state, too
+        if not self.strategy.is_rank_0():
+            states.pop(ROLLOUTS, None)
+        elif self.restored and ROLLOUTS not in states:  # earlier versions have it among the client states
+            states[ROLLOUTS] = _read_rollouts(checkpoint_folder(self.strategy.args, "actor") / self.restored)
+        return states
+
+    def _export(self, folder: str) -> None:
+        model = self.policy.ema_model if self.strategy.args.train.enable_ema else self.policy.actor
+        self.strategy.save_model(model, self.policy.tokenizer, folder)
+
+
+class CriticRole(TrainedRole):
+    """The critic (``--algo.advantage.estimator gae``)."""
+
+    model_name = "critic"
+    model: Any
+
+    @property
+    def engine(self) -> Any:
+        """The DeepSpeed engine of the critic."""
+        return self.model
+
+    def load(self, strategy: CovStrategy, pretrain: str, max_steps: int) -> None:
+        """Load the critic and its checkpoint; the arguments are those of ``PolicyRole.load``."""
+        self.setup(strategy)
+        loaded = load_critic(strategy, pretrain, max_steps)
+        self.model = loaded.engine
+        self.tokenizer = loaded.tokenizer
+        self.critic = Critic.of(strategy, loaded.engine, loaded.scheduler)
+        self.restore()
+        if strategy.args.ds.enable_sleep:
+            self.offload_states()
+
+    @torch.no_grad()
+    def score(self, tokens: Tensor, action_mask: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return the values of the states, float32 (B, A) on the CPU, 0 where no token is an action.
+
+        The arguments are those of ``ReferenceRole.score``.
+        """
+        self.model.eval()
+        with self.share_of_threads():
+            values = self.model(
+                tokens.to(self.device),
+                action_mask.to(self.device),
+                attention_mask.to(self.device),
+                ring_attn_group=self.strategy.ring_attn_group,
+            )
+        self.model.train()
+        return values.float().cpu()
+
+    def update(self, order: StepOrder, share: Share) -> StepResult:
+        """Train on the samples of this rank: all updates of one global step."""
+        torch.cuda.empty_cache()
+        self.model.train()  # a model is loaded in evaluation mode
+        result = update_critic(self.critic, order, share.samples())
+        torch.cuda.empty_cache()
+        torch.cuda.synchronize()
+        return result
+
+    def save_checkpoint(self, tag: str, metric_value: float | None = None, metric_key: str | None = None) -> None:
+        """Save the critic under a tag; called on every rank. The arguments are those of ``save_deepspeed``."""
+        if not self.strategy.args.ckpt.disable_ds:
+            self.save_deepspeed(tag, metric_value, metric_key, {})
+
+    def save_model(self) -> None:
+        """Export the critic at the end of the run, with ``--critic.save_value_network``; called on every rank."""
+        if self.tokenizer is not None:
+            self.strategy.save_model(self.model, self.tokenizer, f"{self.strategy.args.ckpt.output_dir}_critic")
+
+
+def _write_rollouts(path: Path, state: Any) -> None:
+    torch.save(ray.get(state) if isinstance(state, ray.ObjectRef) else state, path)
+
+
+def _read_rollouts(checkpoint: Path) -> Any:
+    path = checkpoint / ROLLOUTS_FILE
+    try:
+        return torch.load(path, weights_only=False)
+    except OSError as error:
+        raise RunStopped(
+            f"--ckpt.load_enable: {path}, with the place in the data, cannot be read: {error.strerror or error}; "
+            f"restore it, or write the name of another checkpoint into {checkpoint.parent / LATEST}"
+        ) from error

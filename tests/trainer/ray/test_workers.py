@@ -1,0 +1,81 @@
+"""The preparation of worker processes, and classes under Ray's decorator as base classes."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import ray
+from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
+
+from openrlhf_cov.trainer.cpu_host import TRUST_VARIABLE
+from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
+from openrlhf_cov.trainer.ray.workers import plain_class
+
+
+class Counter:
+    def __init__(self, start):
+        self.value = start
+
+    def add(self, amount):
+        self.value += amount
+        return self.value
+
+
+class Doubling(plain_class(ray.remote(Counter))):
+    def add(self, amount):
+        return super().add(2 * amount)
+
+
+def test_a_decorated_actor_can_be_subclassed():
+    assert Doubling(10).add(3) == 16  # 10 + 2 * 3
+
+
+def test_a_subclass_is_sent_by_its_name_and_upstreams_module_keeps_its_own():
+    assert pickle.loads(pickle.dumps(CovRolloutActor)) is CovRolloutActor
+    plain = plain_class(RolloutRayActor)
+    assert issubclass(CovRolloutActor, plain)
+    module = sys.modules[plain.__module__]
+    assert module.RolloutRayActor is RolloutRayActor
+    assert plain not in vars(module).values()
+
+
+@pytest.fixture
+def model_with_code(tmp_path):
+    """A folder whose configuration is code; the code leaves a file when it is run."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "odd", "auto_map": {"AutoConfig": "code.Odd"}}))
+    (folder / "code.py").write_text(
+        textwrap.dedent(
+            f"""
+            from pathlib import Path
+            from transformers import PretrainedConfig
+            Path({str(tmp_path / "ran")!r}).touch()
+            class Odd(PretrainedConfig):
+                model_type = "odd"
+            """
+        )
+    )
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["import transformers.models.auto.configuration_auto", "pass"])
+@pytest.mark.parametrize("trusted", [False, True])
+def test_code_of_a_model_runs_only_where_it_is_trusted(model_with_code, trusted, first):
+    # as upstream's actors do it: the flag of transformers is always set
+    program = f"""
+    {first}
+    from openrlhf_cov.trainer.ray.workers import prepare_worker
+    prepare_worker()
+    from transformers import AutoConfig
+    AutoConfig.from_pretrained({str(model_with_code)!r}, trust_remote_code=True)
+    """
+    env = {**os.environ, TRUST_VARIABLE: "1"} if trusted else dict(os.environ)
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=env, capture_output=True, text=True)
+    assert (done.returncode == 0) is trusted, done.stderr
+    assert (model_with_code.parent / "ran").exists() is trusted

@@ -1,0 +1,224 @@
+"""Which groups, bundles and engines each layout of GPUs makes, and in which order a training is built and run."""
+
+from types import SimpleNamespace
+
+import pytest
+import ray
+from nested import nested
+from openrlhf.trainer.ray import launcher
+
+from openrlhf_cov.trainer import build
+from openrlhf_cov.trainer.ray import cluster
+from openrlhf_cov.trainer.strategy import CovStrategy
+
+FLAGS = {
+    "actor.num_nodes": 1, "actor.num_gpus_per_node": 4, "actor.model_name_or_path": "policy",
+    "ref.num_nodes": 1, "ref.num_gpus_per_node": 4,
+    "critic.num_nodes": 1, "critic.num_gpus_per_node": 2, "critic.model_name_or_path": None,
+    "critic.save_value_network": False,
+    "reward.num_nodes": 1, "reward.num_gpus_per_node": 2, "reward.model_name_or_path": None,
+    "reward.remote_url": ["reward.py"],
+    "algo.kl.init_coef": 0.0,
+    "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1, "ds.param_dtype": "bf16", "ds.zero_stage": 2,
+    "vllm.num_engines": 4,
+    "train.colocate_all": False, "train.colocate_actor_ref": False, "train.colocate_critic_reward": False,
+    "train.async_enable": False, "train.seed": 5, "train.full_determinism_enable": True,
+    "train.micro_batch_size": 2, "train.batch_size": 16,
+    "logger.wandb.key": "secret",
+}  # fmt: skip
+ALL_ROLES = {
+    "algo.kl.init_coef": 0.1,
+    "critic.model_name_or_path": "critic",
+    "reward.remote_url": None,
+    "reward.model_name_or_path": "rewards",
+}
+
+
+class RecordingCluster:
+    """Stands in for Ray: notes placement groups, the ranks of every role, and what is called, in this order.
+
+    A placement group is known by its number, from 1.
+    """
+
+    def __init__(self, monkeypatch):
+        self.events = []
+        self.groups = 0
+        self.ranks = {}
+        self.engine_groups = []
+        monkeypatch.setattr(ray, "get", self.get)
+        for module in (cluster, launcher):
+            monkeypatch.setattr(module, "placement_group", self.reserve)
+        monkeypatch.setattr(launcher, "PlacementGroupSchedulingStrategy", lambda **strategy: strategy)
+        monkeypatch.setattr(build.ray, "remote", lambda role: RecordingRole(self, role.__name__))
+        monkeypatch.setattr(build, "start_engines", self.start_engines)
+        monkeypatch.setattr(build, "TrainingController", SimpleNamespace(remote=self.controller))
+
+    @staticmethod
+    def get(value):
+        return [each() for each in value] if isinstance(value, list) else value()
+
+    def reserve(self, bundles, strategy):
+        assert strategy == "PACK"
+        assert set(map(str, bundles)) == {"{'GPU': 1, 'CPU': 1}"}
+        self.groups += 1
+        self.events.append(f"reserve {len(bundles)}")
+        return SimpleNamespace(number=self.groups, ready=lambda: lambda: None)
+
+    def start_engines(self, args, shared):
+        self.events.append("engines")
+        self.engine_groups.append(shared.number if shared else None)
+        return ["engine"]
+
+    def controller(self, args, groups, engines):
+        assert engines == ["engine"]
+        self.events.append("controller")
+        call = lambda name, answer: SimpleNamespace(  # noqa: E731
+            remote=lambda: lambda: self.events.append(f"controller {name}") or answer
+        )
+        return SimpleNamespace(max_steps=call("max_steps", 100), run=call("run", None))
+
+
+class RecordingRole:
+    """Stands in for the Ray actor class of a role; its ranks note the calls when their answers are fetched."""
+
+    def __init__(self, recording, name):
+        self.recording, self.name = recording, name
+
+    def options(self, num_cpus, num_gpus, resources=None, scheduling_strategy=None):
+        assert num_cpus == num_gpus
+        place = scheduling_strategy or {}
+        group = place["placement_group"].number if place else None
+
+        def remote(world_size, rank, address, port):
+            bundle = place.get("placement_group_bundle_index")
+            self.recording.ranks.setdefault(self.name, []).append((group, bundle, num_gpus))
+            return RecordingRank(self.recording, self.name, rank)
+
+        return SimpleNamespace(remote=remote)
+
+
+class RecordingRank:
+    def __init__(self, recording, name, rank):
+        self.recording, self.name, self.rank = recording, name, rank
+
+    def __getattr__(self, method):
+        def remote(*arguments):
+            def answer():
+                if method == "get_master_addr_port":
+                    return "localhost", 29500
+                if self.rank == 0:
+                    # the strategy, which goes first, is not shown
+                    self.recording.events.append((self.name, method, *arguments[1:]))
+
+            return answer
+
+        return SimpleNamespace(remote=remote)
+
+
+def train(monkeypatch, changes):
+    recording = RecordingCluster(monkeypatch)
+    build.train(nested(FLAGS | changes))
+    return recording
+
+
+def places(recording):
+    """Return role -> (placement group, part of a GPU) of its ranks, after a check of their bundles."""
+    found = {}
+    for role, ranks in recording.ranks.items():
+        ((group, part),) = {(group, part) for group, _, part in ranks}
+        if group is not None:
+            assert [bundle for _, bundle, _ in ranks] == list(range(len(ranks)))
+        found[role.removesuffix("Role")] = (group, part)
+    return found
+
+
+def test_every_role_has_gpus_of_its_own(monkeypatch):
+    recording = train(monkeypatch, ALL_ROLES)
+    # RayActorGroup makes a placement group for each of the four
+    assert places(recording) == {"Policy": (1, 1), "Reference": (2, 1), "Critic": (3, 1), "Reward": (4, 1)}
+    assert [len(ranks) for ranks in recording.ranks.values()] == [4, 4, 2, 2]
+    assert recording.engine_groups == [None]
+
+
+def test_policy_and_reference_share_gpus(monkeypatch):
+    recording = train(monkeypatch, ALL_ROLES | {"train.colocate_actor_ref": True})
+    assert places(recording) == {"Policy": (1, 0.2), "Reference": (1, 0.2), "Critic": (2, 1), "Reward": (3, 1)}
+    assert recording.engine_groups == [None]
+    assert recording.events[:2] == ["reserve 4", "engines"]
+
+
+def test_all_models_and_the_engines_share_gpus(monkeypatch):
+    recording = train(monkeypatch, ALL_ROLES | {"train.colocate_all": True})
+    assert places(recording) == dict.fromkeys(("Policy", "Reference", "Critic", "Reward"), (1, 0.2))
+    assert recording.engine_groups == [1]
+    assert recording.groups == 1
+
+
+def test_engines_that_generate_while_the_policy_trains_have_gpus_of_their_own(monkeypatch):
+    recording = train(monkeypatch, ALL_ROLES | {"train.colocate_all": True, "train.async_enable": True})
+    assert places(recording) == dict.fromkeys(("Policy", "Reference", "Critic", "Reward"), (1, 0.2))
+    assert recording.engine_groups == [None]
+
+
+@pytest.mark.parametrize("colocate_all", [False, True])
+def test_critic_and_reward_model_share_gpus(monkeypatch, colocate_all):
+    changes = {"train.colocate_critic_reward": True, "train.colocate_all": colocate_all}
+    recording = train(monkeypatch, ALL_ROLES | changes)
+    pair = places(recording)
+    assert pair["Critic"] == pair["Reward"] == (2 if colocate_all else 3, 0.2)
+    assert pair["Policy"] == pair["Reference"] if colocate_all else pair["Policy"] != pair["Reference"]
+    assert "reserve 2" in recording.events
+
+
+def test_a_reward_model_without_a_critic_has_gpus_of_its_own(monkeypatch):
+    changes = {"reward.remote_url": None, "train.colocate_critic_reward": True}
+    recording = train(monkeypatch, changes)
+    assert places(recording) == {"Policy": (1, 1), "Reward": (2, 1)}
+
+
+def test_a_run_has_the_roles_that_it_needs(monkeypatch):
+    recording = train(monkeypatch, {})
+    assert list(recording.ranks) == ["PolicyRole"]
+
+
+@pytest.mark.parametrize(("ring", "tensor"), [(1, 1), (2, 1), (2, 2)])
+def test_ranks_of_a_ring_or_of_tensor_parallelism_get_the_same_samples(monkeypatch, ring, tensor):
+    RecordingCluster(monkeypatch)
+    changes = ALL_ROLES | {"ds.ring_attn_size": ring, "ds.tensor_parallel_size": tensor}
+    groups = build.make_groups(nested(FLAGS | changes), None)
+    members = groups.policy, groups.reference, groups.critic, groups.reward
+    assert {group.duplicate_actors for group in members} == {ring * tensor}
+
+
+def test_a_training_is_built_and_run_in_order(monkeypatch, capsys):
+    recording = train(monkeypatch, ALL_ROLES | {"train.colocate_all": True, "critic.save_value_network": True})
+    assert recording.events == [
+        "reserve 4",
+        "engines",
+        "controller",
+        "controller max_steps",
+        ("PolicyRole", "load", "policy", 100, ["engine"]),
+        ("ReferenceRole", "load", "policy"),
+        ("RewardRole", "load", "rewards"),
+        ("CriticRole", "load", "critic", 100),
+        "controller run",
+        ("PolicyRole", "save_model"),
+        ("CriticRole", "save_model"),
+    ]
+    printed = capsys.readouterr().out
+    assert "batch_size=16" in printed
+    assert "secret" not in printed
+
+
+def test_the_critic_is_exported_if_the_flags_say_so(monkeypatch):
+    recording = train(monkeypatch, ALL_ROLES)
+    assert recording.events[-2:] == ["controller run", ("PolicyRole", "save_model")]
+
+
+def test_the_strategy_has_the_settings_of_upstreams(monkeypatch):
+    from openrlhf.utils import get_strategy
+
+    args = nested(FLAGS)
+    strategy = build.make_strategy(args)
+    assert isinstance(strategy, CovStrategy)
+    assert vars(strategy) == vars(get_strategy(args))

@@ -1,0 +1,234 @@
+"""Dynamic sampling over engines that answer in any order; Ray is replaced by a clock."""
+
+import math
+import random
+from types import SimpleNamespace
+
+import pytest
+import ray
+from vllm import SamplingParams
+
+from openrlhf_cov.errors import RunStopped
+
+SAMPLES = 2  # of each prompt, as make_sampler has it
+
+
+def test_every_batch_is_full_and_in_the_order_of_the_data(make_sampler, step):
+    sampler, _ = make_sampler()
+    taken = [step(sampler)[0] for _ in range(5)]
+    assert taken == [[1, 3, 5, 7], [9, 11, 13, 15], [17, 19, 21, 23], [25, 27, 29, 31], [33, 35, 37, 39]]
+
+
+@pytest.mark.parametrize("filtering", [False, True])
+def test_responses_are_samples_of_the_policy_and_of_nothing_narrower(make_sampler, step, filtering):
+    # a token that is forbidden somewhere keeps the probability that it has: no sample shows it, nothing pushes it down
+    sampler, (engine,) = make_sampler(filtering=filtering)
+    step(sampler)
+    unchanged = SamplingParams(max_tokens=10, skip_special_tokens=False)
+    narrowing = ("temperature", "top_p", "top_k", "min_p", "min_tokens", "ignore_eos", "bad_words", "logit_bias")
+    narrowing += ("allowed_token_ids", "repetition_penalty", "presence_penalty", "frequency_penalty", "stop_token_ids")
+    for request in engine.asked:
+        for name in narrowing:
+            assert getattr(request["sampling_params"], name) == getattr(unchanged, name), name
+
+
+@pytest.mark.parametrize("engines", [1, 2, 5])
+@pytest.mark.parametrize("delays", range(4))
+def test_what_is_accepted_does_not_depend_on_timing(make_sampler, step, delays, engines):
+    sampler, _ = make_sampler(delays=delays, engines=engines, score=lambda p: [float(p % 3 > 0), float(p % 5 > 1)])
+    # kept are the prompts whose two scores differ: p % 3 > 0 and p % 5 > 1 disagree
+    kept = [p for p in range(100) if (p % 3 > 0) != (p % 5 > 1)]
+    assert [step(sampler)[0] for _ in range(4)] == [kept[0:4], kept[4:8], kept[8:12], kept[12:16]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_asked_for_with_seeds_depends_on_neither_timing_nor_engines_nor_deaths(make_sampler, outcomes, seed):
+    chance = random.Random(seed)
+    passing = [chance.random() < 0.4 for _ in range(80)]
+    run = {"prompts": 80, "episodes": 2, "batch": 5, "score": lambda p: [1.0, float(not passing[p])]}
+    run["rollout_seeded"] = True
+    expected = outcomes(make_sampler(**run)[0])
+    failures = {
+        0: {3: ray.exceptions.RayTaskError("f", "trace", ValueError("no"))},
+        1: {n: ray.exceptions.RayActorError() for n in range(2, 9)},
+    }
+    for engines, delays, broken in ((2, 5, None), (4, 9, None), (3, 4, failures)):
+        assert outcomes(make_sampler(**run, engines=engines, delays=delays, failures=broken)[0]) == expected
+
+
+def test_a_known_pass_rate_fills_the_batch_in_one_round(make_sampler, step):
+    sampler, _ = make_sampler(batch=16, sampling_oversample_max=3.0)
+    rounds = [step(sampler)[1]["sampling/rounds"] for _ in range(6)]
+    assert rounds[0] > 1
+    assert rounds[2:] == [1.0] * 4
+
+
+def test_groups_beyond_the_batch_wait_one_step_at_most(make_sampler, step):
+    # the first round of 8 keeps all; the batch is 4 of them once the buffer may hold the rest
+    passing = {p: [1.0, 0.0] for p in range(1000)}
+    sampler, engines = make_sampler(score=passing.get, sampling_max_staleness=0)
+    sampler.pass_rate.add(1, 2)  # it expects that half of the groups pass and asks for 4 * 2
+    taken, metrics = step(sampler)
+    assert taken == [0, 1, 2, 3]
+    assert metrics["sampling/buffer_groups"] == 4.0
+    taken, metrics = step(sampler)
+    assert taken[0] == 8  # 4 to 7 were older than allowed
+    # those four groups of 2 x 3 tokens are wasted, the new ones all pass
+    new = len(engines[0].requests) - 8
+    assert metrics["sampling/wasted_token_frac"] == pytest.approx(4 * 6 / (new * 6 + 4 * 6))
+
+
+@pytest.mark.parametrize("filtering", [False, True])
+def test_after_its_last_rollout_a_run_is_over_as_at_the_end_of_its_data(make_sampler, filtering):
+    sampler, (engine,) = make_sampler(rollout_limit=2, episodes=3, filtering=filtering)
+    assert [sampler.next_batch(version=step).is_last for step in range(2)] == [False, True]
+    asked = len(engine.requests)
+    assert sampler.next_batch(version=2) is None
+    assert len(engine.requests) == asked
+    resumed, _ = make_sampler(rollout_limit=2, episodes=3, filtering=filtering)
+    resumed.load_state_dict(sampler.state_dict())
+    assert resumed.next_batch(version=2) is None
+
+
+def test_metrics_of_a_first_batch(make_sampler, step):
+    sampler, _ = make_sampler(rollout_seeded=True)
+    _, metrics = step(sampler)
+    # 4 prompts are asked for. After 0 and 1 the rate is 1/2: the 2 under way make 1 < 3, 3 * 2 - 2 = 4 more are asked
+    # for; after 2 it is 1/3: 5/3 < 3, a ninth. That round keeps 1 and 3, the 5 others are the second; it keeps 5 and 7
+    assert metrics["sampling/rounds"] == 2.0
+    assert metrics["sampling/kept_frac"] == 4 / 9
+    assert metrics["sampling/all_right_frac"] == 3 / 9  # prompts 0, 4 and 8
+    assert metrics["sampling/all_wrong_frac"] == 2 / 9  # prompts 2 and 6
+    assert metrics["sampling/oversample"] == 9 / 4
+    assert metrics["sampling/wasted_token_frac"] == 5 / 9
+
+
+def test_what_is_lacking_is_asked_for_while_the_round_is_under_way(make_sampler, step):
+    sampler, (engine,) = make_sampler(score=lambda p: [1.0, float(p < 2)])
+    sampler.pass_rate.add(1, 2)
+    delays = iter(range(1, 100))  # the first request takes 1 s, the second 2 s, ...
+    engine.delays = SimpleNamespace(random=lambda: next(delays))
+    asked = []
+    engine.generate_responses.remote = lambda **request: asked.append(engine.clock.now) or engine._generate(**request)
+    step(sampler)
+    # 8 at once; prompt 0 fails after 1 s: 7 * 1/2 < 4, one more is asked for; after prompt 1 again; 2 to 5 are kept
+    assert asked == [0.0] * 8 + [1.0, 2.0]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_more_is_under_way_than_the_ceiling_allows(make_sampler, step, seed):
+    chance = random.Random(seed)
+    batch, ceiling, share = chance.randint(1, 12), chance.uniform(1, 3), chance.uniform(0.2, 0.9)
+    passing = [chance.random() < share for _ in range(400)]
+    sampler, (engine,) = make_sampler(
+        score=lambda p: [1.0, float(not passing[p])], prompts=400, batch=batch, delays=seed,
+        sampling_oversample_max=ceiling, sampling_max_rounds=1000,
+    )  # fmt: skip
+    send, get, judged, under_way = engine.generate_responses.remote, engine.clock.get, [], []
+
+    def judging(reference):
+        responses = get(reference)
+        judged.append(passing[int(responses[0]["prompt"])])
+        return responses
+
+    def checked(**request):
+        missing = batch - sum(judged)
+        under_way.append((len(engine.requests) + 1 - len(judged), max(batch, math.ceil(missing * ceiling))))
+        return send(**request)
+
+    engine.clock.get, engine.generate_responses.remote = judging, checked
+    assert step(sampler)[0] == [p for p in range(400) if passing[p]][:batch]
+    assert all(asked <= allowed for asked, allowed in under_way)
+
+
+def test_seeds_depend_on_the_prompt_alone(make_sampler, step):
+    seeds = {}
+    for engines, delays in ((1, 0), (3, 1)):
+        sampler, handles = make_sampler(engines=engines, delays=delays, rollout_seeded=True)
+        for _ in range(3):
+            step(sampler)
+        for handle in handles:
+            for prompt, given in zip(handle.requests, handle.seeds, strict=True):
+                assert seeds.setdefault(prompt, given) == given
+    flat = [seed for given in seeds.values() for seed in given]
+    assert len(set(flat)) == len(flat) == SAMPLES * len(seeds)
+    assert all(0 <= seed < 2**63 for seed in flat)
+
+
+def test_without_the_flag_nothing_is_seeded(make_sampler, step):
+    sampler, (engine,) = make_sampler()
+    step(sampler)
+    assert set(map(str, engine.seeds)) == {"None"}
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_one_long_response_holds_up_only_what_is_seeded(make_sampler, step, seeded):
+    # prompt 0 takes 50 s, all others 1 s; 0, 4, 8, ... pass. A rate of 1/4 asks for 8 of 4 missing, twice the missing
+    sampler, (engine,) = make_sampler(score=lambda p: [1.0, float(p % 4 > 0)], rollout_seeded=seeded)
+    sampler.pass_rate.add(1, 4)
+    asked = []
+    engine.generate_responses.remote = lambda **request: asked.append(engine.clock.now) or engine._generate(**request)
+    delays = iter([50.0])
+    engine.delays = SimpleNamespace(random=lambda: next(delays, 1.0))
+    assert step(sampler)[0] == [0, 4, 8, 12]  # the long one is the first all the same
+    # 1 to 7 finish after 1 s and keep 4: 3 are missing, at most 6 of them under way beside prompt 0, and so on
+    assert (len([now for now in asked if 0.0 < now < 50.0]) > 0) is not seeded
+
+
+def test_no_group_is_left_out_because_it_is_long(make_sampler, step):
+    # all pass and the batch of 4 is full after 1 s; the 5th of the 8 that were asked for takes 50 s and trains next
+    sampler, (engine,) = make_sampler(score=lambda p: [1.0, 0.0])
+    sampler.pass_rate.add(1, 2)
+    delays = iter([1.0, 1.0, 1.0, 1.0, 50.0])
+    engine.delays = SimpleNamespace(random=lambda: next(delays, 1.0))
+    assert [step(sampler)[0] for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_groups_without_scores_stop_the_run_with_one_line(make_sampler, step):
+    sampler, _ = make_sampler(score=lambda p: [None, None])
+    with pytest.raises(RunStopped, match=r"--algo\.dynamic_filtering_enable: a response came without a score"):
+        step(sampler)
+    sampler, _ = make_sampler(score=lambda p: [None, None], filtering=False)
+    assert step(sampler)[0] == [0, 1, 2, 3]  # a reward model may score them later
+
+
+def test_requests_and_samples_are_those_of_the_prompts(make_sampler):
+    sampler, (engine,) = make_sampler(filtering=False)
+    rollout = sampler.next_batch(version=0)
+    assert {sample.source for sample in rollout.samples} == {"numbers"}
+    assert [sample.label for sample in rollout.samples[::SAMPLES]] == [f"label {place}" for place in range(4)]
+    (request, *_) = engine.asked
+    assert (request["num_samples"], request["max_length"], request["hf_tokenizer"]) == (SAMPLES, 100, "tokenizer")
+    assert request["images"] is None
+
+
+def test_a_rollout_says_how_it_came_about(make_sampler):
+    sampler, _ = make_sampler()
+    first = sampler.next_batch(version=0)
+    # Of the groups 0 to 8 four are kept; see test_metrics_of_a_first_batch for the seeded order.
+    assert first.pass_rate == pytest.approx(100 * first.metrics["sampling/kept_frac"])
+    assert (first.version, first.sampler_state["step"]) == (0, 1)
+    assert first.seconds > 0.0
+    unfiltered = make_sampler(filtering=False)[0].next_batch(version=0)
+    assert (unfiltered.pass_rate, unfiltered.metrics) == (None, {})
+
+
+@pytest.mark.parametrize(("queue", "versions", "dropped"), [(0, [0, 1], True), (1, [0, 0], True), (2, [0, 0], False)])
+def test_staleness_is_counted_in_versions_of_the_weights(make_sampler, prompts_of, queue, versions, dropped):
+    # 8 are asked for and kept, 4 wait. With --sampling_max_staleness 0 they may be as old as the engines may: in step
+    # 1 they are one version old, in step 2 two.
+    sampler, _ = make_sampler(score=lambda p: [1.0, 0.0], sampling_max_staleness=0, queue=queue)
+    sampler.pass_rate.add(1, 2)
+    first, second = (sampler.next_batch(version) for version in versions)
+    assert prompts_of(first.samples) == [0, 1, 2, 3]
+    if queue == 0:
+        assert prompts_of(second.samples) == [8, 9, 10, 11]
+        return
+    assert prompts_of(second.samples) == [4, 5, 6, 7]
+    assert second.metrics["sampling/staleness_mean"] == 1.0
+    state = sampler.state_dict()
+    sampler, _ = make_sampler(score=lambda p: [1.0, 0.0], sampling_max_staleness=0, queue=queue)
+    sampler.load_state_dict(state | {"groups": first.sampler_state["groups"]})
+    third = sampler.next_batch(version=1)
+    assert (prompts_of(third.samples) == [4, 5, 6, 7]) is not dropped

@@ -1,0 +1,127 @@
+"""Rewards that failed, requests that fail, and engines that die."""
+
+import pytest
+import ray
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from openrlhf_cov.errors import RunStopped
+
+SAMPLES = 2  # of each prompt, as make_sampler has it
+
+
+@pytest.fixture(scope="session")
+def failed(response):
+    """Function (prompt, label) -> what an engine answers when the reward of a response failed."""
+    return lambda prompt, label: response(prompt, label, 0.0) | {"extra_logs": {"reward/error_frac": 1.0}}
+
+
+def test_failed_rewards_stop_the_run_though_their_groups_would_be_filtered_out(make_sampler, step, failed):
+    failures = {0: {n: [failed(str(n - 1), "x")] * SAMPLES for n in range(1, 9)}}
+    sampler, _ = make_sampler(failures=failures)
+    with pytest.raises(RunStopped, match="the reward of 8 of 8 responses failed"):
+        step(sampler)
+
+
+@pytest.mark.parametrize(("limit", "stops"), [(0.1, True), (0.125, False)])
+def test_a_failed_reward_counts_in_the_whole_step_however_small_its_round(
+    make_sampler, step, response, failed, limit, stops
+):
+    # rounds of 4 and 5 groups, of 2 responses each; one response of the second fails, 1 of the 10 of its round and of
+    # the 18 of the step. Then one of each round: 1 of 8, and 2 of 18 < 0.125
+    torn = [response("8", "x", 1.0), failed("8", "x")]
+    sampler, _ = make_sampler(failures={0: {9: torn}}, rollout_seeded=True)
+    sampler.args.reward_max_error_frac = 1 / 18
+    assert step(sampler)[1]["sampling/rounds"] == 2.0
+    failures = {0: {n: [response("0", "x", 0.0), failed("0", "x")] for n in (1, 5)}}
+    sampler, _ = make_sampler(failures=failures, rollout_seeded=True)
+    sampler.args.reward_max_error_frac = limit
+    if not stops:
+        step(sampler)
+        return
+    with pytest.raises(RunStopped, match="the reward of 1 of 8 responses failed"):
+        step(sampler)
+
+
+def test_a_failed_reward_in_a_first_round_that_tops_up_a_batch_is_one_of_the_batch(
+    make_sampler, step, response, failed
+):
+    # 4 * 1.75 = 7 groups are asked for and kept, 4 train and 3 wait; the next step asks for one, of whose 2 responses
+    # one fails: 1 of the 8 of a batch
+    sampler, _ = make_sampler(
+        score=lambda p: [1.0, 0.0],
+        failures={0: {8: [response("7", "x", 1.0), failed("7", "x")]}},
+        sampling_oversample_max=1.75,
+    )
+    sampler.pass_rate.add(1, 2)
+    sampler.args.reward_max_error_frac = 0.2
+    assert [step(sampler)[0] for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_a_failed_request_is_sent_whole_to_another_engine(make_sampler, step):
+    failures = {0: {1: ray.exceptions.RayTaskError("f", "trace", ValueError("out of blocks"))}}
+    sampler, engines = make_sampler(engines=2, failures=failures, filtering=False)
+    assert step(sampler)[0] == [0, 1, 2, 3]
+    assert engines[1].requests.count("0") == 1
+
+
+def test_an_engine_that_dies_gets_no_more_requests(make_sampler, step):
+    died = ray.exceptions.RayActorError()
+    sampler, engines = make_sampler(engines=2, failures={1: {1: died, 2: died}}, filtering=False)
+    assert step(sampler)[0] == [0, 1, 2, 3]
+    assert step(sampler)[0] == [4, 5, 6, 7]
+    assert engines[1].requests == ["1", "3"]
+
+
+@pytest.mark.parametrize(
+    "death",
+    [ray.exceptions.RayActorError(), ray.exceptions.RayTaskError("f", "t", EngineDeadError()).as_instanceof_cause()],
+)
+def test_a_dead_engine_is_neither_asked_nor_woken_again(make_sampler, step, death):
+    sampler, engines = make_sampler(engines=3, failures={1: {1: death}}, filtering=False)
+    assert step(sampler)[0] == [0, 1, 2, 3]
+    step(sampler)
+    assert engines[1].requests == ["1"]
+    assert sampler.engines.alive == [engines[0], engines[2]]
+
+
+def test_an_engine_that_died_idle_is_found_out(make_sampler, step):
+    sampler, engines = make_sampler(engines=2, filtering=False)
+
+    def refuse(**request):
+        raise ray.exceptions.RayActorError
+
+    engines[0].generate_responses.remote = refuse
+    assert step(sampler)[0] == [0, 1, 2, 3]
+    assert sampler.engines.alive == [engines[1]]
+
+
+def test_a_prompt_that_always_fails_stops_the_run(make_sampler, step):
+    error = ray.exceptions.RayTaskError("f", "trace", ValueError("no"))
+    sampler, _ = make_sampler(failures={0: dict.fromkeys(range(1, 9), error)}, filtering=False)
+    with pytest.raises(RunStopped, match=r"a request failed 3 times \(ValueError: no\); prompt \d: "):
+        step(sampler)
+
+
+def test_no_engine_left_stops_the_run(make_sampler, step):
+    sampler, _ = make_sampler(
+        failures={0: dict.fromkeys(range(1, 9), ray.exceptions.RayActorError())}, filtering=False
+    )
+    with pytest.raises(RunStopped, match="no vLLM engine answers"):
+        step(sampler)
+
+
+@pytest.mark.parametrize("hung", [[0], [1]])
+def test_an_engine_that_does_not_wake_up_gets_no_requests(make_sampler, step, monkeypatch, hung):
+    sampler, engines = make_sampler(engines=2, filtering=False)
+    sampler.args.vllm.enable_sleep = True
+    sampler.engines.no_progress_timeout = 30.0
+    calls = []
+
+    def end(engines, method, seconds):
+        calls.append((len(engines), method, seconds))
+        return hung if method == "wake_up" else []
+
+    monkeypatch.setattr("openrlhf_cov.trainer.generation.end_unanswered", end)
+    assert step(sampler)[0] == [0, 1, 2, 3]
+    assert engines[hung[0]].requests == []
+    assert calls == [(2, "wake_up", 30.0), (1, "sleep", 30.0)]
