@@ -65,10 +65,11 @@ class CovActor(Actor):
         That has no logits, and the entropies (B, A) as ``entropy`` if ``return_entropy`` asks for them, 0 where there
         is no action; upstream's are (B, T - 1), of all tokens. Without ``action_mask`` it is upstream's result.
         """
-        head = None if action_mask is None or ring_attn_group is not None else self._plain_head()
-        if head is not None:
-            result = self._with_scores(head, sequences, action_mask, attention_mask, return_entropy)
-            return result if return_output else result[0]
+        if action_mask is not None and attention_mask is not None and ring_attn_group is None:
+            head = self._plain_head()
+            if head is not None:
+                result = self._with_scores(head, sequences, action_mask, attention_mask, return_entropy)
+                return result if return_output else result[0]
         return super().forward(
             sequences,
             action_mask,
@@ -128,6 +129,7 @@ class CovActor(Actor):
         attention_mask, asked = torch.ones_like(sequences), torch.zeros_like(sequences, dtype=torch.bool)
         asked[:, 2:5] = True
         layout = shared_layout(sequences, attention_mask, asked, token_cost=1e9)
+        assert layout is not None  # at such a cost of a token, sharing always pays
         positions = attention_mask.cumsum(1) - 1
         first, second = (places[1:] for places in layout.places.chunk(2))  # without the prompt's
         changed = layout.tokens.clone()
@@ -174,9 +176,14 @@ class CovActor(Actor):
             logger.info(f"log-probs are computed as upstream does: {error}")
             return False
         given = answers[0] if len(answers) == 1 else None  # it may use the weight without a call, or call twice
-        same = given is not None and isinstance(logits, Tensor)
-        same = same and (logits.shape, logits.dtype) == (given.shape, given.dtype)
-        if not same or logits.data_ptr() != given.data_ptr() or given._version:
+        is_untouched = (
+            given is not None
+            and isinstance(logits, Tensor)
+            and (logits.shape, logits.dtype) == (given.shape, given.dtype)
+            and logits.data_ptr() == given.data_ptr()
+            and not given._version
+        )
+        if not is_untouched:
             logger.info("this model changes its logits after the output head: log-probs are computed as upstream does")
             return False
         return True

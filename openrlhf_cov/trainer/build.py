@@ -36,7 +36,7 @@ def train(args: SimpleNamespace) -> None:
 
     # The controller is an actor: under `ray job submit` this process runs on the head node, which may be small.
     controller = TrainingController.remote(args, groups, engines)
-    max_steps = ray.get(controller.max_steps.remote())
+    max_steps: int = ray.get(controller.max_steps.remote())  # pyright: ignore[reportAssignmentType]
     load_models(strategy, groups, engines, max_steps)
 
     ray.get(controller.run.remote())

@@ -270,7 +270,7 @@ def distrust_model_code() -> None:
         return
 
     @wraps(upstream)
-    def resolve_trust_remote_code(trust_remote_code: bool | None, *args: Any, **kwargs: Any) -> bool:
+    def resolve_trust_remote_code(trust_remote_code: bool | None, *args: Any, **kwargs: Any) -> Any:
         return upstream(False if os.environ.get(TRUST_VARIABLE) != "1" else trust_remote_code, *args, **kwargs)
 
     resolve_trust_remote_code.trusts_nobody = True  # type: ignore[attr-defined]
@@ -372,9 +372,10 @@ def _packed_attention(module, query, key, value, attention_mask, position_ids=No
     starts = (position_ids.flatten() == 0).nonzero().flatten().tolist()
     lengths = [end - start for start, end in pairwise([*starts, query.shape[2]])]
     outputs = []
-    for parts in zip(*(tensor.split(lengths, dim=2) for tensor in (query, key, value)), strict=True):
-        mask, length = None, parts[0].shape[2]
+    of_samples = zip(*(tensor.split(lengths, dim=2) for tensor in (query, key, value)), strict=True)
+    for queries, keys, values in of_samples:
+        mask, length = None, queries.shape[2]
         if sliding_window and length > sliding_window:
             mask = torch.ones(length, length, dtype=torch.bool, device=query.device).tril().triu(1 - sliding_window)
-        outputs.append(sdpa_attention_forward(module, *parts, mask, **kwargs)[0])
+        outputs.append(sdpa_attention_forward(module, queries, keys, values, mask, **kwargs)[0])
     return torch.cat(outputs, dim=1), None

@@ -63,7 +63,7 @@ def flags_of_training() -> Iterator[None]:
 @flags_of_training()
 def benchmarks_of(args: SimpleNamespace) -> list[benchmarks.Benchmark]:
     """Return the benchmarks that ``--eval.dataset`` names. Raises UsageError."""
-    return benchmarks.select(benchmarks.names_in(args.eval.dataset))
+    return benchmarks.select(benchmarks.names_in(args.eval.dataset) or "")
 
 
 @flags_of_training()
@@ -85,7 +85,7 @@ def plan_of(args: SimpleNamespace, tokenizer: Any) -> EvaluationPlan:
     template = config.eval_template or protocol.template
     arguments = template_arguments(getattr(args, "chat_template_kwargs", ""))
     return make_plan(
-        benchmarks.select(benchmarks.names_in(args.eval.dataset)),
+        benchmarks.select(benchmarks.names_in(args.eval.dataset) or ""),
         protocol,
         overrides,
         data_dir=_data_dir(args),

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import ray
 from openrlhf.utils.logging_utils import init_logger
+from ray.exceptions import RayActorError, RayError
 from tqdm import tqdm
 
 from openrlhf_cov.errors import RunStopped
@@ -96,7 +97,7 @@ def awake(engines: EngineGroup, enabled: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(ray.exceptions.RayActorError):  # a dead engine is what ended the block, if one did
+        with suppress(RayActorError):  # a dead engine is what ended the block, if one did
             _call_all(engines, "sleep")
 
 
@@ -162,7 +163,7 @@ def finished(
             mine = [place for place, other in zip(places, chosen, strict=True) if other == engine]
             try:
                 references = dispatch(engines.engines[engine], [items[place] for place in mine])
-            except ray.exceptions.RayActorError:  # it died while it had nothing to do
+            except RayActorError:  # it died while it had nothing to do
                 engines.lose(engine)
                 logger.warning(f"vLLM engine {engine} died; {len(mine)} requests go to others")
                 send(mine)
@@ -192,7 +193,7 @@ def finished(
             place, engine = in_flight.pop(ref)
             try:
                 result = ray.get(ref)
-            except ray.exceptions.RayError as error:
+            except RayError as error:
                 failures[place] += 1
                 _note_failure(error, engines, engine, describe(items[place]), failures[place])
                 send([place], avoid=engine)
@@ -223,7 +224,7 @@ def _describe(prompt: Prompt) -> str:
     return f"prompt {prompt.number}: {prompt.text[:200]!r}"
 
 
-def _note_failure(error: Exception, engines: EngineGroup, engine: int, item: str, failures: int) -> None:
+def _note_failure(error: RayError, engines: EngineGroup, engine: int, item: str, failures: int) -> None:
     """Count out a dead engine, and an item that fails again and again."""
     died = is_death(error)
     engines.lose(engine) if died else engines.finish(engine)

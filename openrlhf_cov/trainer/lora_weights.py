@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -58,7 +59,7 @@ def adapted_layers(model: nn.Module) -> dict[str, LoraLayer]:
     return layers
 
 
-def adapter_parameters(layer: LoraLayer | None) -> list[nn.Parameter]:
+def adapter_parameters(layer: Any) -> list[nn.Parameter]:
     """Return the parameters of a layer's adapters, without the weight that they adapt; none without a layer."""
     if layer is None:
         return []
@@ -66,7 +67,7 @@ def adapter_parameters(layer: LoraLayer | None) -> list[nn.Parameter]:
 
 
 @torch.no_grad()
-def merged_weight(param: nn.Parameter, layer: LoraLayer | None) -> Tensor:
+def merged_weight(param: nn.Parameter, layer: Any) -> Tensor:
     """Return W + scale B A as a new tensor of the weight's type, or the weight itself where no adapter changes it.
 
     The sum is rounded once, from fp32. The weight and its adapters stay as they are. With ZeRO-3 the caller gathers

@@ -20,14 +20,16 @@ def kl_loss(
     if not kl_flags.use_loss:
         return 0, {}
     if kl_flags.init_coef > 0:
+        base = micro_batch.base_log_probs
+        assert base is not None  # a run with a KL loss has a reference policy
         kl = compute_approx_kl(
             log_probs,
-            micro_batch.base_log_probs,
+            base,
             log_probs_old=micro_batch.log_probs,
             kl_estimator=kl_flags.estimator,
             unbiased_gradient=kl_flags.unbiased_gradient,
         )
-        difference = log_probs.float() - micro_batch.base_log_probs.float()
+        difference = log_probs.float() - base.float()
     else:
         kl = difference = torch.zeros_like(log_probs)
     mask = micro_batch.action_mask

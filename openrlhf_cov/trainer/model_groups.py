@@ -107,7 +107,7 @@ class ModelGroups:
             ray.get(group.async_run_method(method_name="empty_cache"))
         return refs
 
-    def _results(self, refs: list[Any] | None) -> list[Any] | None:
+    def _results(self, refs: list[Any] | None) -> Any:
         """Return the answers batch by batch; ranks that share the tokens of a batch give it alike."""
         if refs is None:
             return None

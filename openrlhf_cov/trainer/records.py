@@ -191,7 +191,7 @@ class MicroBatch:
     def of(cls, samples: Sequence[TrainSample]) -> Self:
         """Pad samples to the longest of them."""
 
-        def padded(name: str) -> Tensor | None:
+        def padded(name: str) -> Any:
             rows = [getattr(sample, name) for sample in samples]
             return None if rows[0] is None else pad_sequence(rows, batch_first=True)
 

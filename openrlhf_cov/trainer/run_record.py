@@ -135,7 +135,8 @@ def parse_names(text: str) -> list[str]:
 def digest_of_rows(rows: Any, data: SimpleNamespace) -> str:
     """Return the number of rows and a digest of prompts, labels, images and sources, in order."""
     keys = [data.input_key, data.label_key, getattr(data, "image_key", None), "datasource", "source"]
-    columns = sorted({column_of(rows.column_names, key) for key in keys if key} - {None})
+    found = {column_of(rows.column_names, key) for key in keys if key}
+    columns = sorted(column for column in found if column is not None)
     digest = hashlib.sha256()
     for row in rows.select_columns(columns):
         # The names of columns do not matter, their roles do: a renamed key with equal content is equal data.

@@ -83,7 +83,7 @@ def score(samples: Sequence[Sample], groups: ModelGroups, pad_token_id: int) -> 
             # The tensors of a batch are padded: a sample takes the columns of its own tokens.
             width = lengths[place] - 1
 
-            def of_sample(tensor: Tensor | None, row: int = row, width: int = width) -> Tensor | None:
+            def of_sample(tensor: Tensor | None, row: int = row, width: int = width) -> Any:
                 return None if tensor is None else tensor[row, :width].float()
 
             found[place] = Scores(

@@ -22,7 +22,8 @@ class _Shared:
     """Pickled, it is the pickled value, which Ray does not copy; unpickled, it is the value."""
 
     def __init__(self, value: Any) -> None:
-        self.key, self.pickled = uuid.uuid4().hex, cloudpickle.dumps(value)
+        self.key = uuid.uuid4().hex
+        self.pickled = cloudpickle.dumps(value)  # pyright: ignore[reportPrivateImportUsage]
 
     def __reduce__(self) -> tuple:
         return _value, (self.key, pickle.PickleBuffer(self.pickled))

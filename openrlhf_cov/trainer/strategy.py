@@ -42,7 +42,8 @@ class CovStrategy(DeepspeedStrategy):
             return
         state = merged_state_dict(peft_model, self.stage)
         if self.is_rank_0():
-            peft_model.get_base_model().save_pretrained(output_dir, state_dict=state, **kwargs)
+            base: Any = peft_model.get_base_model()
+            base.save_pretrained(output_dir, state_dict=state, **kwargs)
             tokenizer.save_pretrained(output_dir)
         super().save_model(model, tokenizer, str(Path(output_dir) / ADAPTER), **kwargs)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from openrlhf.models.utils import compute_approx_kl, compute_reward
@@ -37,7 +38,7 @@ def token_values(
 ) -> list[TokenValues]:
     """Return advantages and returns of the tokens of some samples, from the advantages (B,) of their responses."""
 
-    def padded(rows: Sequence[Tensor]) -> Tensor:
+    def padded(rows: Sequence[Any]) -> Tensor:
         return pad_sequence(list(rows), batch_first=True)
 
     mask = padded([sample.action_mask for sample in samples])

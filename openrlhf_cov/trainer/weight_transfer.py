@@ -7,6 +7,7 @@ One bucket is one call of the engine and one broadcast; vLLM reloads layer by la
 import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import ray
 import torch
@@ -80,7 +81,8 @@ class GlooWeightTransferEngine(WeightTransferEngine[GlooInitInfo, Bucket]):
         ]
         buffer = torch.empty(sum(meta.nbytes for meta in metas), dtype=torch.uint8)
         _broadcast(self._group, buffer)
-        self.model.load_weights(zip(update_info.names, unpack(buffer, metas), strict=True))
+        model: Any = self.model
+        model.load_weights(zip(update_info.names, unpack(buffer, metas), strict=True))
 
     def finish_weight_update(self) -> None:
         """Run what vLLM does after loading (repacking, quantization).

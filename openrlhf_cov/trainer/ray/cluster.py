@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -232,7 +233,7 @@ def _shortfall(bundles: list[dict[str, float]], way_out: str) -> UsageError:
     )
 
 
-def _exceed(bundles: list[dict[str, float]], resources: dict[str, float]) -> bool:
+def _exceed(bundles: list[dict[str, float]], resources: Mapping[str, float]) -> bool:
     return any(_sum(bundles, kind) > resources.get(kind, 0.0) for kind in ("GPU", "CPU"))
 
 

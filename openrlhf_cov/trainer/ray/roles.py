@@ -252,7 +252,7 @@ class TrainedRole(ModelRole):
         run[SETTINGS] = getattr(strategy.args, RECORD, None)
         save_whole(save, folder, tag, run, first=first, share=share_over_ranks)
         if first:
-            prune(folder, pointed_to(folder), ckpt.max_num, ckpt.max_mem, strategy._read_ckpt_metric)
+            prune(folder, pointed_to(folder) or tag, ckpt.max_num, ckpt.max_mem, strategy._read_ckpt_metric)
 
 
 class PolicyRole(TrainedRole):
@@ -303,9 +303,12 @@ class PolicyRole(TrainedRole):
         Raises:
             RunStopped: A method uses the proxy and this model cannot compute it.
         """
-        tensors = [each.to(self.device) for each in (tokens, action_mask, attention_mask)]
+        tokens, action_mask, attention_mask = (each.to(self.device) for each in (tokens, action_mask, attention_mask))
         with self.share_of_threads():
-            scores = self.policy.score(*tensors, image_inputs, with_entropy=True, with_proxy=True)
+            scores = self.policy.score(
+                tokens, action_mask, attention_mask, image_inputs, with_entropy=True, with_proxy=True
+            )
+        assert scores.entropy is not None  # it was asked for
         proxy = None if scores.proxy is None else scores.proxy.float().cpu()
         return scores.log_probs.float().cpu(), scores.entropy.float().cpu(), proxy
 

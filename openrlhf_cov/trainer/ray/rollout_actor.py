@@ -70,7 +70,7 @@ class CovRolloutActor(plain_class(RolloutRayActor)):
 
     async def complete(self, request: Request) -> Completion:
         """The response to one request of an evaluation."""
-        return completion_of(await self.generate(list(request.prompt_ids), sampling_params(request)))
+        return completion_of(await self.generate(list(request.prompt_ids or ()), sampling_params(request)))
 
     async def check_health(self) -> None:
         """Raises vLLM's EngineDeadError if the engine behind this actor died."""

@@ -47,7 +47,8 @@ def engine(actor_class: Any, arguments: dict[str, Any]) -> Any:
     """The handle of an engine of these arguments: one that waits, or a new one, which keeps waiting after the run."""
     its_own = {name: value for name, value in arguments.items() if name != "seed"}
     of_job = ray.get_runtime_context().runtime_env
-    kind = hashlib.sha256(cloudpickle.dumps((sorted(its_own.items()), sorted(of_job.items())))).hexdigest()
+    pickled = cloudpickle.dumps((sorted(its_own.items()), sorted(of_job.items())))  # pyright: ignore[reportPrivateImportUsage]
+    kind = hashlib.sha256(pickled).hexdigest()
     name = f"{kind}-{len(_lent)}"
     if not _lent:
         _end_all_but(kind)
@@ -94,6 +95,7 @@ def _waiting(name: str) -> Any:
 
 
 def _end_all_but(kind: str) -> None:
-    for each in ray.util.list_named_actors(all_namespaces=True):
+    actors: list[Any] = ray.util.list_named_actors(all_namespaces=True)  # dictionaries, with all namespaces
+    for each in actors:
         if each["namespace"] == NAMESPACE and not each["name"].startswith(kind):
             ray.kill(ray.get_actor(each["name"], NAMESPACE))
