@@ -25,7 +25,7 @@ REPLACED = {
         "self.replay_buffer.dealt": FOR_OUR_LOADER,
     },
     "trainer/ppo_trainer.py": {"self.samples_generator.tokenizer": "data: a reference in the place of a tokenizer"},
-    "trainer/rollouts.py": {"sample.rewards": "data: the reward of a sample whose reward function abstained"},
+    "trainer/old_rollouts.py": {"sample.rewards": "data: the reward of a sample whose reward function abstained"},
     "cli/host/probe.py": {"handler.emit": "the standard library's handler, made there to keep what is logged"},
     "utils/terminal.py": {"sys.excepthook": "what Python calls with an error that nobody catches"},
     "rewards/code/inside/program.py": {

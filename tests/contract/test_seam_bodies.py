@@ -159,14 +159,6 @@ def test_micro_batches_of_a_rollout_need_no_equal_sizes(upstream):
     assert arguments(call) == (["total_lengths", "num_batch", "False"], [])
 
 
-def test_the_tokenizer_of_a_rollout_is_only_sent_and_as_an_argument_itself(upstream):
-    generator = upstream.find("trainer/ppo_utils/samples_generator.py", "SamplesGenerator")
-    uses = [node for node in ast.walk(generator) if ast.unparse(node) == "self.tokenizer"]
-    sent = [node for node in ast.walk(generator) if isinstance(node, ast.keyword) and node.arg == "hf_tokenizer"]
-    assert [ast.unparse(node.value) for node in sent] == ["self.tokenizer"]
-    assert [type(node.ctx) for node in uses] == [ast.Store, ast.Load]
-
-
 def test_the_loss_is_called_with_three_tensors_and_two_keywords(upstream):
     (call,) = upstream.calls(ACTOR, "ActorPPOTrainer.training_step", "self.actor_loss_fn")
     assert arguments(call) == (

@@ -10,11 +10,12 @@ SEAMS = {
         "train": "args",
     },
     "datasets/prompts_dataset.py": {
+        "preprocess_data": "data input_template input_key label_key apply_chat_template",
         "PromptDataset": None,
         "PromptDataset.__init__": "self dataset tokenizer strategy input_template",
     },
     "datasets/utils.py": {
-        "blending_datasets": "datasets probabilities strategy max_count dataset_split",
+        "blending_datasets": "datasets probabilities strategy seed max_count dataset_split",
     },
     "models/actor.py": {
         "Actor.forward": "self sequences action_mask attention_mask return_output allgather_logits return_logprobs "
