@@ -8,14 +8,16 @@ difference.
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import pytest
 import torch
 from active import active, active_flags
 from one_step import DRIFT, SAMPLES, lab_steps, lab_updates, make_rollouts
 
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.trainer.rank_batches import shares_of_ranks
+from openrlhf_cov.trainer.records import Sample, Scores, Share, StepOrder, TrainSample
 
 pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore")]
 
@@ -79,15 +81,19 @@ def one_step(
         groups[ranks] = policy_group(args, ranks)
     group = groups[ranks]
     ray.get(group.async_init_model_from_pretrained(get_strategy(args), args.actor.model_name_or_path, 10, None))
-    per_rank = SAMPLES // ranks
     before, *_ = ray.get([actor.__ray_call__.remote(weights) for actor in group._actor_handlers])
     ray.get([actor.__ray_call__.remote(record_selection) for actor in group._actor_handlers])
+    settings = CovConfig.from_args(args)
+    controller = settings.controller()
     for number in range(5, 5 + steps):
-        for rank, actor in enumerate(group._actor_handlers):
-            for rollout in rollouts[rank * per_rank : (rank + 1) * per_rank]:
-                ray.get(actor.append.remote(rollout))
-        ray.get(group.async_run_method("start_step", global_step=number))
-        metrics, *_ = ray.get(group.async_run_method("fit", kl_ctl=args.algo.kl.init_coef))
+        config = settings.at(number, controller)
+        order = StepOrder(number, config, args.algo.kl.init_coef)
+        shares = shares_of_ranks(rollouts, args, ranks=ranks, step=number)
+        pairs = zip(group._actor_handlers, shares, strict=True)
+        result, *_ = ray.get([actor.update.remote(order, Share.of(share)) for actor, share in pairs])
+        metrics = dict(result.metrics)
+        if controller:
+            metrics |= controller.step(result.mean_entropy, config.entropy_target)
     selected = ray.get([actor.__ray_call__.remote(lambda self: self.recorded) for actor in group._actor_handlers])
     first, *_ = ray.get([actor.__ray_call__.remote(lambda self: self.first) for actor in group._actor_handlers])
     after, *_ = ray.get([actor.__ray_call__.remote(weights) for actor in group._actor_handlers])
@@ -123,31 +129,41 @@ def weights(actor) -> dict[str, torch.Tensor]:
 def record_selection(actor) -> None:
     """Runs inside a policy actor: keep (update, sample id, position) of every token that the loss restrains, and the
     weights after the first update."""
+    from openrlhf_cov.trainer.observation import StepDiagnostics
+
     actor.recorded, actor.first = set(), None
-    training_step = actor.trainer.training_step
+    observe = getattr(StepDiagnostics, "observe_alone", StepDiagnostics.observe)
 
-    def recording(experience, *args, **kwargs):
-        update = actor.actor.model.global_steps
-        status = training_step(experience, *args, **kwargs)
-        ids = [int(number) for number in experience.info["sample_id"]]
-        record = actor.trainer.actor_loss_fn.record
-        assert record.update == update
-        actor.recorded |= {(update, ids[row], col) for row, col in record.selected.nonzero().tolist()}
-        if actor.first is None and actor.actor.model.global_steps > update:
+    def recording(diagnostics, ids, record):
+        observe(diagnostics, ids, record)
+        numbers = ids.tolist()
+        actor.recorded |= {(record.update, numbers[row], col) for row, col in record.selected.nonzero().tolist()}
+        if actor.first is None and actor.engine.global_steps > record.update:
             actor.first = weights(actor)
-        return status
 
-    actor.trainer.training_step = recording
+    StepDiagnostics.observe_alone, StepDiagnostics.observe = observe, recording
 
 
-def estimated(args, rollouts: list) -> list:
-    """The rollouts with the advantages that the trainer's controller gives them for their rewards."""
-    from openrlhf_cov.models.config import CovConfig
-    from openrlhf_cov.trainer.experience_maker import CovExperienceMaker
+def estimated(args, rollouts: Sequence[TrainSample]) -> Sequence[TrainSample]:
+    """The rollouts with the advantages that the trainer's controller gives them for their scores."""
+    from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
+    from openrlhf_cov.trainer.advantages import estimate_advantages
 
-    maker = CovExperienceMaker(*[None] * 4, SimpleNamespace(value=0.0), SimpleNamespace(args=args), None)
-    maker.config = CovConfig.from_args(args).at(5)
-    return maker.compute_advantages_and_returns(rollouts)
+    samples = [
+        Sample(
+            tokens=each.tokens,
+            action_mask=each.action_mask,
+            prompt="",
+            reward=each.score,
+            score=each.score,
+            rollout_log_probs=each.rollout_log_probs,
+            sample_id=each.sample_id,
+        )
+        for each in rollouts
+    ]
+    scores = [Scores(each.log_probs, each.entropy, each.proxy, each.base_log_probs) for each in rollouts]
+    config = CovConfig.from_args(args).at(5)
+    return estimate_advantages(samples, scores, AdvantageSettings.of(args), config, 0.0, args).samples
 
 
 KL_COV, CLIP_COV = map(active_flags, ("kl_cov", "clip_cov"))

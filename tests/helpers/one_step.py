@@ -5,6 +5,8 @@ from dataclasses import replace
 import torch
 from torch.nn.functional import pad
 
+from openrlhf_cov.trainer.records import TrainSample
+
 SAMPLES, GROUP, PROMPT = 16, 8, 7
 EOS = 1
 """Of the embedded tasks' tokenizers; 0 is padding."""
@@ -12,10 +14,10 @@ DRIFT = 0.05
 """Of log ratios, nats, where their signs must not be those of rounding: the penalty of KL-Cov is their size."""
 
 
-def make_rollouts(model_folder, drift: float = 0.0) -> list:
+def make_rollouts(model_folder, drift: float = 0.0) -> list[TrainSample]:
     """16 samples of random text and lengths that end with EOS, after prompts of 7 tokens. Two groups of 8 with
-    normalised rewards, 3 of each right; old log-probs of the policy, or of one that differs by some ``drift``."""
-    from openrlhf.trainer.ppo_utils.experience import Experience
+    normalised rewards, which are their scores, 3 of each right; old log-probs of the policy, or of one that differs by
+    some ``drift``."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
@@ -26,36 +28,28 @@ def make_rollouts(model_folder, drift: float = 0.0) -> list:
         ids = torch.randint(2, 20, (1, length), generator=generator)
         ids[0, -1] = EOS
         with torch.no_grad():
-            log_probs = model(ids).logits.log_softmax(-1)[:, :-1].gather(-1, ids[:, 1:, None])[..., 0]
+            log_probs = model(ids).logits.log_softmax(-1)[:, :-1].gather(-1, ids[:, 1:, None])[0, :, 0]
         base = log_probs.clone()
         log_probs += drift * torch.randn(log_probs.shape, generator=torch.Generator().manual_seed(number))
-        action_mask = torch.ones_like(log_probs)
-        action_mask[:, : PROMPT - 1] = 0
+        action_mask = torch.ones_like(log_probs, dtype=torch.bool)
+        action_mask[: PROMPT - 1] = False
         right = number % 3 == 0
-        advantage = (1.2 if right else -0.7) * action_mask
+        advantages = (1.2 if right else -0.7) * action_mask
         drawn = torch.rand(2, length - 1, generator=torch.Generator().manual_seed(100 + number))
         rollouts.append(
-            Experience(
-                index=[number],
-                sequences=ids,
-                attention_mask=torch.ones_like(ids),
-                action_mask=action_mask.long(),
-                action_log_probs=log_probs * action_mask,
+            TrainSample(
+                sample_id=number,
+                score=float(right),
+                abstained=False,
+                tokens=ids[0],
+                action_mask=action_mask,
+                log_probs=log_probs * action_mask,
                 rollout_log_probs=log_probs * action_mask,  # the engine's are the same
-                base_action_log_probs=base * action_mask,  # of the policy that the run begins with
-                advantages=advantage,
-                returns=advantage,
-                kl=torch.zeros_like(log_probs),
-                rewards=torch.tensor([float(right)]),
-                response_length=torch.tensor([length - PROMPT + 1]),
-                truncated=torch.tensor([0.0]),
-                total_length=torch.tensor([length]),
-                info={
-                    "reward": torch.tensor([float(right)]),
-                    "sample_id": torch.tensor([number]),
-                    "entropy": [0.1 + 2 * drawn[0]],
-                    "proxy": [log_probs[0] + drawn[1]],
-                },
+                base_log_probs=base * action_mask,  # of the policy that the run begins with
+                entropy=0.1 + 2 * drawn[0],
+                proxy=log_probs + drawn[1],
+                advantages=advantages,
+                returns=advantages,
             )
         )
     return rollouts
@@ -124,10 +118,9 @@ def make_lab(model_folder, flags: list[str]) -> tuple:
     rollouts = make_rollouts(model_folder, DRIFT)
 
     def padded(name: str) -> torch.Tensor:
-        rows = [each.info[name] if name in each.info else getattr(each, name) for each in rollouts]
-        return pad_sequence([row[0] for row in rows], batch_first=True)
+        return pad_sequence([getattr(each, name) for each in rollouts], batch_first=True)
 
-    ids = padded("sequences")
-    seen = (padded(name)[:, PROMPT - 1 :] for name in ("action_log_probs", "entropy", "proxy"))
-    scores = torch.cat([each.rewards for each in rollouts])
+    ids = padded("tokens")
+    seen = (padded(name)[:, PROMPT - 1 :] for name in ("log_probs", "entropy", "proxy"))
+    scores = torch.tensor([each.score for each in rollouts])
     return lab, (ids[:, :PROMPT], Samples(ids[:, PROMPT:], *seen), scores)
