@@ -16,7 +16,7 @@ from openrlhf_cov.config import RunConfig
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
-from openrlhf_cov.trainer.checkpoints import ROLLOUTS
+from openrlhf_cov.trainer.checkpoints import BEST, ROLLOUTS
 from openrlhf_cov.trainer.clock import Clock
 from openrlhf_cov.trainer.evaluation import Evaluation
 from openrlhf_cov.trainer.logged_numbers import rollout_statistics, sample_means
@@ -77,8 +77,12 @@ class TrainingLoop:
         """
         state = self.start()
         try:
-            while (rollout := self.stream.next(state.step)) is not None:
-                metrics, example = self.train_step(rollout, state)
+            while True:
+                clock = Clock()  # a step begins with the wait for its rollout
+                rollout = self.stream.next(state.step)
+                if rollout is None:
+                    break
+                metrics, example = self.train_step(rollout, state, clock)
                 self.logs.write_step(state.step, metrics, example)  # the line comes before the checkpoint of the step
                 saved = self.save_checkpoint(rollout, state)
                 self.stop_if_asked(rollout, state, saved)
@@ -108,13 +112,14 @@ class TrainingLoop:
             self.evaluate(state)
         return state
 
-    def train_step(self, rollout: Rollout, state: LoopState) -> tuple[dict[str, float], tuple[str, float]]:
+    def train_step(
+        self, rollout: Rollout, state: LoopState, clock: Clock
+    ) -> tuple[dict[str, float], tuple[str, float]]:
         """Train on one rollout, and move ``state`` to the next step.
 
         Returns:
             The metrics of the step, and the text and reward of one of its samples.
         """
-        clock = Clock(generation=rollout.seconds)
         # Settings of this step: schedules and the closed loop have their values.
         config = self.config.at(state.step, state.control)
 
@@ -149,7 +154,7 @@ class TrainingLoop:
         if rollout.pass_rate is not None:
             metrics["dynamic_filtering_pass_rate"] = rollout.pass_rate
         text = self.tokenizer.decode(samples[0].tokens, skip_special_tokens=True)
-        return metrics | clock.seconds(), (text, float(batch.numbers["reward"][0]))
+        return metrics | clock.seconds(rollout.seconds), (text, float(batch.numbers["reward"][0]))
 
     def send_weights(self, state: LoopState, *, is_start: bool = False) -> None:
         """Send the weights of the policy to the engines. If an engine died, none gets them and the run ends."""
@@ -185,15 +190,21 @@ class TrainingLoop:
             started = time.monotonic()
             with self.stream.exclusive():
                 metrics = self.evaluation.run(self.sampler.engines)
+            if not metrics:  # the evaluation has no prompts
+                return
             self.logs.write_evaluation(state.step, metrics)
             logger.info(
                 f"✨ Evaluation after global step {state.step} in {time.monotonic() - started:.0f} s: {metrics}"
             )
-        before, state.best = state.best, state.best.after(metrics)
+        before = state.best
+        state.best = before.after(metrics)
         if state.best.value > before.value:
             record = {"global_step": state.step, "metric": state.best.key, "value": state.best.value}
             self.groups.export_best(record)
-            logger.info(f"best model so far, {state.best.key} {state.best.value:.4f} at global step {state.step}")
+            logger.info(
+                f"best model so far, {state.best.key} {state.best.value:.4f} at global step {state.step}: "
+                f"{self.args.ckpt.path}/{BEST}"
+            )
 
     def stop_if_asked(self, rollout: Rollout, state: LoopState, saved: bool) -> None:
         """End the run after a signal or the death of an engine, with a checkpoint as ``--ckpt.on_signal`` says."""
