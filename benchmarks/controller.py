@@ -234,7 +234,7 @@ class Controller:
     def __init__(self, name: str, flags: list[str], model: str, ranks: list, engines: list) -> None:
         logging.disable(logging.WARNING)
         from openrlhf_cov.cli.train_ppo_ray import parse_args
-        from openrlhf_cov.trainer.ray.seams import plain_class, prepare_worker
+        from openrlhf_cov.trainer.ray.workers import plain_class, prepare_worker
 
         sys.argv = ["train_ppo_ray", *flags]
         self.args = parse_args()

@@ -18,9 +18,9 @@ from types import SimpleNamespace
 
 import ray
 
-from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.config import EngineConfig, ModelConfig, RewardConfig
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.ray.seams import prepare_worker
+from openrlhf_cov.trainer.ray.workers import prepare_worker
 
 SAMPLES = 8
 LONGEST_PROMPT = 16
@@ -78,19 +78,24 @@ def model_of(args: argparse.Namespace) -> str:
 
 def start_engine(args: argparse.Namespace, reward: str | None):
     """One engine."""
-    import openrlhf.trainer.ray.vllm_engine as vllm_engine
-
-    from openrlhf_cov.trainer.ray.seams import engine_settings, install_engines
+    from openrlhf_cov.trainer.ray.engines import start_engines
 
     flags = SimpleNamespace(
-        ds=SimpleNamespace(param_dtype="fp32"), vllm=SimpleNamespace(sync_backend="gloo"), **vars(RewardConfig())
-    )
-    install_engines(engine_settings(flags))
-    (engine,) = vllm_engine.create_vllm_engines(
-        *(1, 1, model_of(args), 1, False, True, True, LONGEST_PROMPT + args.tokens),
-        gpu_memory_utilization=0.2,
-        remote_rm_url=reward,
-    )
+        actor=SimpleNamespace(model_name_or_path=model_of(args)),
+        data=SimpleNamespace(max_len=LONGEST_PROMPT + args.tokens, max_images_per_prompt=0),
+        ds=SimpleNamespace(param_dtype="fp32"),
+        reward=SimpleNamespace(remote_url=reward),
+        rollout_seeded=True,
+        train=SimpleNamespace(
+            seed=1, full_determinism_enable=False, agent_func_path=None, async_enable=False, colocate_all=False
+        ),
+        vllm=SimpleNamespace(
+            num_engines=1, tensor_parallel_size=1, enable_sleep=False, sync_backend="gloo", enforce_eager=True,
+            enable_prefix_caching=True, gpu_memory_utilization=0.2,
+        ),
+        **vars(RewardConfig()), **vars(ModelConfig()), **vars(EngineConfig()),
+    )  # fmt: skip
+    (engine,) = start_engines(flags, None)
     return engine
 
 

@@ -7,7 +7,6 @@ import pytest
 from openrlhf_cov.evaluation.endpoint import VLLM
 
 ENGINES = "trainer/ray/vllm_engine.py"
-OURS = ("trainer/ray/evaluation_engines.py", "start_engines")
 SERVER = "entrypoints/openai"
 
 
@@ -15,23 +14,6 @@ def annotated(node):
     """{name: default} of the annotated fields in the body of a class."""
     fields = [child for child in node.body if isinstance(child, ast.AnnAssign)]
     return {child.target.id: child.value and ast.unparse(child.value) for child in fields}
-
-
-def test_engines_are_made_with_every_argument_that_has_no_default(upstream, ours):
-    (call,) = ours.calls(*OURS, "create_vllm_engines")
-    assert not call.args
-    given = {keyword.arg for keyword in call.keywords}
-    parameters = upstream.parameters(ENGINES, "create_vllm_engines")
-    defaults = len(upstream.find(ENGINES, "create_vllm_engines").args.defaults)
-    assert set(parameters[:-defaults]) <= given <= set(parameters)
-
-
-def test_the_settings_we_replace_are_arguments_that_upstream_fixes(upstream, ours):
-    written = {node.value for node in ast.walk(ours.find(*OURS)) if isinstance(node, ast.Constant)}
-    fixed = ast.unparse(upstream.find(ENGINES, "create_vllm_engines"))
-    for name, value in (("dtype", "'"), ("worker_extension_cls", "'"), ("trust_remote_code", "True")):
-        assert name in written
-        assert f"'{name}': {value}" in fixed
 
 
 def test_an_engine_gives_the_last_output_of_a_request(upstream):

@@ -67,7 +67,9 @@ class RecordingRay:
 
     def options(self, **options):
         def remote(**arguments):
-            options["scheduling_strategy"]["placement_group"] = options["scheduling_strategy"]["placement_group"].number
+            options["scheduling_strategy"]["placement_group"] = options["scheduling_strategy"][
+                "placement_group"
+            ].number
             self.started.append((options, arguments))
             number = len(self.started)
             return SimpleNamespace(sleep=SimpleNamespace(remote=lambda: self.slept.append(number)))
