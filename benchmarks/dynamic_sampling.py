@@ -12,6 +12,8 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,9 +21,11 @@ import ray
 
 from openrlhf_cov.config import EngineConfig, ModelConfig, RewardConfig, SamplingConfig
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.ray.workers import prepare_worker
+from openrlhf_cov.trainer.ray.seams import prepare_worker
 
-FLAGS = {"max_len": 64, "max_new_tokens": 40, "temperature": 1.0, "top_p": 1.0}
+MAX_LEN = 64
+GENERATION = {"max_len": MAX_LEN, "max_new_tokens": 40, "temperature": 1.0, "top_p": 1.0}
+SAMPLES = 8
 
 
 def main() -> None:
@@ -38,14 +42,12 @@ def main() -> None:
     try:
         settings = flags(args.range, filtering=not args.seeded)
         engines, tokenizer = start_engine(args.task, settings), load_tokenizer(args.task)
-        generators = {
-            name: build(name, settings, args.task, tokenizer, engines)
-            for name in (("ours", "seeded") if args.seeded else ("upstream", "ours"))
-        }
-        results: dict[str, list[dict]] = {name: [] for name in generators}
+        names = ("ours", "seeded") if args.seeded else ("upstream", "ours")
+        measures = {name: build(name, settings, args.task, tokenizer, engines) for name in names}
+        results: dict[str, list[dict]] = {name: [] for name in names}
         for batch in range(args.batches + 1):
-            for name, generator in generators.items():
-                result = measure(generator)
+            for name, measure in measures.items():
+                result = measure()
                 if batch:
                     results[name].append(result)
         sys.stdout.write(report(results))
@@ -57,37 +59,50 @@ def flags(score_range: tuple[float, float], filtering: bool) -> SimpleNamespace:
     """The flags that the two generators read; prompts and samples are those of the demo."""
     return SimpleNamespace(
         **vars(SamplingConfig()),
-        rollout=SimpleNamespace(batch_size=32, n_samples_per_prompt=8, vllm_generate_batch_size=None),
+        data=SimpleNamespace(max_len=MAX_LEN),
+        rollout=SimpleNamespace(
+            batch_size=32,
+            n_samples_per_prompt=SAMPLES,
+            vllm_generate_batch_size=None,
+            micro_batch_size=SAMPLES,
+            max_new_tokens=GENERATION["max_new_tokens"],
+            temperature=GENERATION["temperature"],
+            top_p=GENERATION["top_p"],
+        ),
         algo=SimpleNamespace(
             dynamic_filtering_enable=filtering,
             dynamic_filtering_range=tuple(score_range),
             advantage=SimpleNamespace(is_correction_level="off"),
+            kl=SimpleNamespace(init_coef=0.0),
         ),
         train=SimpleNamespace(
-            seed=1, num_episodes=1, full_determinism_enable=False, agent_func_path=None, async_enable=False,
-            colocate_all=False,
+            seed=1, num_episodes=1, batch_size=SAMPLES, dynamic_batch_enable=False, async_enable=False
         ),
-        data=SimpleNamespace(max_len=FLAGS["max_len"], max_images_per_prompt=0),
         actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=1),
-        vllm=SimpleNamespace(
-            num_engines=1, tensor_parallel_size=1, enable_sleep=False, sync_backend="gloo", enforce_eager=True,
-            enable_prefix_caching=True, gpu_memory_utilization=0.2,
-        ),
-        ds=SimpleNamespace(param_dtype="fp32"),
+        critic=SimpleNamespace(model_name_or_path=None),
+        vllm=SimpleNamespace(enable_sleep=False, sync_backend="gloo"),
+        ds=SimpleNamespace(param_dtype="fp32", zero_stage=2, ring_attn_size=1, tensor_parallel_size=1),
+        reward=SimpleNamespace(remote_url=["reward_func.py"]),
         **vars(RewardConfig()),
         **vars(ModelConfig()),
         **vars(EngineConfig()),
-    )  # fmt: skip
+    )
 
 
 def start_engine(task: Path, settings: SimpleNamespace) -> list:
     """One engine on the model of the task, with the task's reward."""
-    from openrlhf_cov.tiny_task import reward_func
-    from openrlhf_cov.trainer.ray.engines import start_engines
+    import openrlhf.trainer.ray.vllm_engine as vllm_engine
 
-    settings.actor.model_name_or_path = str(task / "model")
-    settings.reward = SimpleNamespace(remote_url=reward_func.__file__)
-    return start_engines(settings, None)
+    from openrlhf_cov.tiny_task import reward_func
+    from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
+    from openrlhf_cov.trainer.ray.seams import _with_engine_settings, engine_settings
+
+    actor = ray.remote(CovRolloutActor)
+    vllm_engine.RolloutRayActor = _with_engine_settings(actor, engine_settings(settings))
+    return vllm_engine.create_vllm_engines(
+        1, 1, str(task / "model"), 1, False, True, True, 64, gpu_memory_utilization=0.2,
+        remote_rm_url=reward_func.__file__,
+    )  # fmt: skip
 
 
 def load_tokenizer(task: Path):
@@ -96,21 +111,65 @@ def load_tokenizer(task: Path):
     return AutoTokenizer.from_pretrained(task / "model")
 
 
-def build(name: str, settings: SimpleNamespace, task: Path, tokenizer, engines: list):
-    """One of the two generators over the training prompts, in the same order."""
+def build(name: str, settings: SimpleNamespace, task: Path, tokenizer, engines: list) -> Callable[[], dict]:
+    """Return the function that generates and measures one batch of one of the generators."""
+    rows = [json.loads(line) for line in (task / "train.jsonl").read_text(encoding="utf-8").splitlines()]
+    settings = SimpleNamespace(**vars(settings) | {"rollout_seeded": name == "seeded"})
+    if name == "upstream":
+        return partial(measure_upstream, upstream_generator(settings, rows, tokenizer, engines))
+    return partial(measure, sampler_of(settings, rows, tokenizer, engines))
+
+
+def sampler_of(settings: SimpleNamespace, rows: list[dict], tokenizer, engines: list):
+    """Return our sampler over the training prompts."""
+    from openrlhf_cov.trainer.generation import EngineGroup
+    from openrlhf_cov.trainer.prompts import Prompt
+    from openrlhf_cov.trainer.requests import RolloutRequests
+    from openrlhf_cov.trainer.sampler import Sampler
+    from openrlhf_cov.trainer.shared_argument import share
+
+    class CountedRequests(RolloutRequests):
+        """Counts the tokens of all responses, also of those in groups that are left out."""
+
+        tokens = 0
+
+        def groups(self, *args, **kwargs):
+            for place, samples in super().groups(*args, **kwargs):
+                self.tokens += sum(sample.response_length for sample in samples)
+                yield place, samples
+
+    prompts = [Prompt(place, row["input"], row["label"]) for place, row in enumerate(rows)]
+    return Sampler(settings, prompts, EngineGroup(engines), CountedRequests(settings, share(tokenizer)))
+
+
+def upstream_generator(settings: SimpleNamespace, rows: list[dict], tokenizer, engines: list):
+    """Return upstream's generator over the same prompts in the same order, which is that of our sampler."""
     from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
-    from openrlhf_cov.trainer.samples_generator import CovSamplesGenerator
+    from openrlhf_cov.trainer.prompts import PromptOrder
 
-    rows = [json.loads(line) for line in (task / "train.jsonl").read_text(encoding="utf-8").splitlines()]
-    loader = [(["default"], [row["input"]], [row["label"]], [None]) for row in rows]
-    generator_class = SamplesGenerator if name == "upstream" else CovSamplesGenerator
-    settings = SimpleNamespace(**vars(settings) | {"rollout_seeded": name == "seeded"})
-    return generator_class(SimpleNamespace(args=settings), loader, None, tokenizer, engines)
+    places = PromptOrder(len(rows), settings.train.seed).permutation(0)
+    loader = [(["default"], [rows[place]["input"]], [rows[place]["label"]], [None]) for place in places]
+    return SamplesGenerator(SimpleNamespace(args=settings), loader, None, tokenizer, engines)
 
 
-def measure(generator) -> dict[str, float]:
-    """Seconds, prompts and tokens of one batch."""
+def measure(sampler) -> dict[str, float]:
+    """Return seconds, prompts and tokens of one batch of our sampler."""
+    drawn = sampler.order.drawn
+    tokens = sampler.requests.tokens
+    started = time.perf_counter()
+    rollout = sampler.next_batch(version=sampler.step)
+    seconds = time.perf_counter() - started
+    return {
+        "seconds": seconds,
+        "groups": len(rollout.samples) // SAMPLES,
+        "prompts": sampler.order.drawn - drawn,
+        "tokens": sampler.requests.tokens - tokens,
+    }
+
+
+def measure_upstream(generator) -> dict[str, float]:
+    """Return seconds, prompts and tokens of one batch of upstream's generator."""
     generated: list[int] = []
     process = generator._process_response_into_experience
 
@@ -120,12 +179,10 @@ def measure(generator) -> dict[str, float]:
 
     generator._process_response_into_experience = counted
     started = time.perf_counter()
-    samples, _, prompts, _ = generator.generate_samples(**FLAGS)
+    samples, _, prompts, _ = generator.generate_samples(**GENERATION)
     seconds = time.perf_counter() - started
     generator._process_response_into_experience = process
-    groups = len(samples) // 8
-    metrics = getattr(samples, "metrics", {})
-    return {"seconds": seconds, "groups": groups, "prompts": prompts, "tokens": sum(generated), **metrics}
+    return {"seconds": seconds, "groups": len(samples) // SAMPLES, "prompts": prompts, "tokens": sum(generated)}
 
 
 def report(results: dict[str, list[dict]]) -> str:

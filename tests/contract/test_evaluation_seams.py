@@ -23,8 +23,12 @@ def test_an_engine_gives_the_last_output_of_a_request(upstream):
     assert code.endswith("return final_output")
 
 
-def test_vllm_draws_a_sample_by_the_parameters_we_set(vllm, ours):
-    (call,) = ours.calls("trainer/ray/completions.py", "sampling_params", "SamplingParams")
+@pytest.mark.parametrize(
+    "where",
+    [("trainer/ray/completions.py", "sampling_params"), ("trainer/requests.py", "RolloutRequests._sampling_params")],
+)
+def test_vllm_draws_a_sample_by_the_parameters_we_set(vllm, ours, where):
+    (call,) = ours.calls(*where, "SamplingParams")
     fields = annotated(vllm.find("sampling_params.py", "SamplingParams"))
     assert {keyword.arg for keyword in call.keywords} <= fields.keys()
     assert annotated(vllm.find("sampling_params.py", "SamplingParams"))["n"] == "1"
@@ -32,6 +36,23 @@ def test_vllm_draws_a_sample_by_the_parameters_we_set(vllm, ours):
     assert [fields[name] for name in ("top_k", "min_p", "repetition_penalty")] == ["0", "0.0", "1.0"]
     kinds = ast.unparse(vllm.find("sampling_params.py", "RequestOutputKind"))
     assert "FINAL_ONLY" in kinds
+
+
+def test_an_engine_gives_responses_to_the_arguments_we_send(upstream, ours):
+    (call,) = ours.calls("trainer/requests.py", "RolloutRequests._send", "engine.generate_responses.remote")
+    sent = {keyword.arg for keyword in call.keywords}
+    # our engine actor takes the seeds
+    assert sent == set(upstream.parameters(ENGINES, "RolloutRayActor.generate_responses")) - {"self"} | {"seeds"}
+    assert "seeds" in ours.parameters("trainer/ray/rollout_actor.py", "CovRolloutActor.generate_responses")
+
+
+def test_a_response_has_the_entries_that_a_sample_is_made_from(upstream):
+    agents = "utils/agent.py"
+    single = ast.unparse(upstream.find(agents, "SingleTurnAgentExecutor.execute"))
+    multi = ast.unparse(upstream.find(agents, "MultiTurnAgentExecutor.execute"))
+    for entry in ("prompt", "label", "observation_tokens", "action_ranges", "rollout_log_probs", "extra_logs"):
+        assert f"'{entry}'" in single
+        assert f"'{entry}'" in multi
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,8 @@ def both(monkeypatch, role, changes):
     "changes",
     [
         {},
-        {"train.enable_ema": True, "ref.offload": True, "reward.offload": True},
+        {"train.enable_ema": True, "ref.offload": True},
+        {"reward.offload": True},
         {
             "actor.gradient_checkpointing_enable": False,
             "data.disable_fast_tokenizer": True,
