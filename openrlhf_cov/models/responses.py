@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from openrlhf_cov.models.method import CORRECT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 EPSILON = 1e-9
@@ -62,3 +64,32 @@ def right(rewards: Tensor) -> Tensor:
 def is_two_valued(rewards: Tensor) -> bool:
     """True if all right responses have one reward, and all others one."""
     return all(len(of_kind.unique()) <= 1 for of_kind in (rewards[right(rewards)], rewards[~right(rewards)]))
+
+
+def by_graded_responses(
+    estimate: Callable[[Tensor], Tensor], rewards: Tensor, graded: Tensor, *, single: float = 0.0
+) -> Tensor:
+    """Apply an estimator to the graded responses of each prompt.
+
+    Prompts with equally many graded responses are estimated together.
+
+    Args:
+        estimate: Rewards (G, n) of G prompts -> values (G, n).
+        rewards: (G, K).
+        graded: bool (G, K).
+        single: Value of a response that is the only graded one of several responses to its prompt.
+
+    Returns:
+        The values (G, K); NaN for responses that are not graded.
+    """
+    if graded.all():
+        return estimate(rewards)
+    found = rewards.new_full(rewards.shape, math.nan)
+    counts = graded.sum(1)
+    for count in counts.unique().tolist():
+        chosen = (counts == count)[:, None] & graded
+        if count > 1 or count == rewards.shape[1]:
+            found[chosen] = estimate(rewards[chosen].view(-1, count)).flatten()
+        else:
+            found[chosen] = single
+    return found

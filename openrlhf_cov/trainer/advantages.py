@@ -19,7 +19,7 @@ from torch import Tensor
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.method import CORRECT, Groups
-from openrlhf_cov.models.responses import group_normalised, is_two_valued
+from openrlhf_cov.models.responses import by_graded_responses, group_normalised, is_two_valued
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.records import Sample, Scores, TrainSample
 from openrlhf_cov.trainer.token_values import TokenValues, has_estimator, token_values, whitened
@@ -140,35 +140,6 @@ def response_advantages(
     if settings.estimator == "flash_reinforce":  # its group is the whole step
         rewards = rewards - rewards[graded].mean()
     return rewards.masked_fill(~graded, torch.nan)
-
-
-def by_graded_responses(
-    estimate: Callable[[Tensor], Tensor], rewards: Tensor, graded: Tensor, *, single: float = 0.0
-) -> Tensor:
-    """Apply an estimator to the graded responses of each prompt.
-
-    Prompts with equally many graded responses are estimated together.
-
-    Args:
-        estimate: Rewards (G, n) of G prompts -> values (G, n).
-        rewards: (G, K).
-        graded: bool (G, K).
-        single: Value of a response that is the only graded one of several responses to its prompt.
-
-    Returns:
-        The values (G, K); NaN for responses that are not graded.
-    """
-    if graded.all():
-        return estimate(rewards)
-    found = torch.full_like(rewards, torch.nan)
-    counts = graded.sum(1)
-    for count in counts.unique().tolist():
-        chosen = (counts == count)[:, None] & graded
-        if count > 1 or count == rewards.shape[1]:
-            found[chosen] = estimate(rewards[chosen].view(-1, count)).flatten()
-        else:
-            found[chosen] = single
-    return found
 
 
 def train_sample(sample: Sample, scores: Scores, values: TokenValues, has_kl_loss: bool) -> TrainSample:
