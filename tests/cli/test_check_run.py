@@ -6,6 +6,7 @@ import pytest
 
 from openrlhf_cov.cli import check_run
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.trainer.checkpoints import FORMAT, FORMAT_VERSION
 
 GAE = {"--algo.advantage.estimator": "gae"}
 
@@ -394,7 +395,7 @@ def checkpointed(folder, run, partial=()):
     """A checkpoint as our trainer leaves it."""
     actor = folder / "ck" / "_actor"
     (actor / "global_step3").mkdir(parents=True)
-    (actor / "global_step3" / "run.json").write_text(json.dumps(run))
+    (actor / "global_step3" / "run.json").write_text(json.dumps({FORMAT: FORMAT_VERSION} | run))
     (actor / "latest").write_text("global_step3")
     for name in partial:
         (actor / name).mkdir()
@@ -606,8 +607,13 @@ def test_more_episodes_change_a_schedule_of_the_learning_rate(resumed):
         resumed({"--train.num_episodes": 9})
 
 
-def test_a_checkpoint_of_an_earlier_version_has_no_settings_and_is_continued(check, tmp_path):
+def test_a_checkpoint_without_settings_is_continued(check, tmp_path):
     check(checkpointed(tmp_path, {"ranks": 1}), "--ckpt.load_enable")
+
+
+def test_a_checkpoint_of_another_format_is_refused(refusal, tmp_path):
+    changes = checkpointed(tmp_path, {"ranks": 1, FORMAT: 1})
+    assert "global_step3 has the checkpoint format 1, this version reads 2" in refusal(changes, "--ckpt.load_enable")
 
 
 def test_names_that_cannot_be_accepted_are_refused(resumed):

@@ -10,7 +10,14 @@ from upstream_uses import LOGGING, imported_names, methods_of
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "seams.md"
 
 # Names that the code does not write: they belong to objects that it gets, or are built of parts.
-ALONE = {"AsyncEngineArgs", "CompletionOutput", "Logprob", "RequestOutput", "process_weights_after_loading", "DeepSpeedEngine"}
+ALONE = {
+    "AsyncEngineArgs",
+    "CompletionOutput",
+    "Logprob",
+    "RequestOutput",
+    "process_weights_after_loading",
+    "DeepSpeedEngine",
+}
 
 
 def section(title):
