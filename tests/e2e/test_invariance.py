@@ -61,9 +61,9 @@ def one_step(
     """With a ``drift`` the advantages come from the rewards, as the flags say. ``steps`` global steps from number 5 on
     have the same rollouts; the metrics are those of the last one."""
     import ray
-    from openrlhf.utils import get_strategy
 
     from openrlhf_cov.cli import train_ppo_ray
+    from openrlhf_cov.trainer.strategy import make_strategy
 
     # eps 1 and lr 1 turn the first Adam step into plain gradient descent: at the usual eps, elements whose gradient is
     # rounding noise would move by lr in the noise's direction
@@ -80,7 +80,7 @@ def one_step(
     if ranks not in groups:
         groups[ranks] = policy_group(args, ranks)
     group = groups[ranks]
-    ray.get(group.async_init_model_from_pretrained(get_strategy(args), args.actor.model_name_or_path, 10, None))
+    ray.get(group.async_run_method("load", make_strategy(args), args.actor.model_name_or_path, 10, None))
     before, *_ = ray.get([actor.__ray_call__.remote(weights) for actor in group._actor_handlers])
     ray.get([actor.__ray_call__.remote(record_selection) for actor in group._actor_handlers])
     settings = CovConfig.from_args(args)
@@ -105,23 +105,21 @@ def policy_group(args, ranks: int):
     import ray
     from openrlhf.trainer.ray.launcher import RayActorGroup
 
-    from openrlhf_cov.trainer.ray import cluster, seams
+    from openrlhf_cov.trainer.ray import cluster
+    from openrlhf_cov.trainer.ray.roles import PolicyRole
 
     if not ray.is_initialized():
         args.actor.num_gpus_per_node = 3  # a group of one rank, and one of two
         cluster.connect(cluster.needs_of_training(args))
         args.actor.num_gpus_per_node = ranks
-    seams.install_driver(args)
-    import openrlhf.cli.train_ppo_ray as upstream
-
-    return RayActorGroup(1, ranks, upstream.PolicyModelActor)
+    return RayActorGroup(1, ranks, ray.remote(PolicyRole))
 
 
 def weights(actor) -> dict[str, torch.Tensor]:
     """Runs inside every policy actor, which gather them together."""
     import deepspeed
 
-    module = actor.actor.model.module
+    module = actor.engine.module
     with deepspeed.zero.GatheredParameters(list(module.parameters()), enabled=actor.strategy.stage == 3):
         return {name: param.detach().float().clone() for name, param in module.named_parameters()}
 
