@@ -12,6 +12,8 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,23 +29,21 @@ def main() -> None:
     steps = parser.parse_args().steps
     cpu_host.install()
     with tempfile.TemporaryDirectory() as folder:
-        problems, trainer = build(Path(folder))
+        problems, policy = build(Path(folder))
         seconds, overlaps = {"current": [], "old": []}, []
-        fill(trainer, problems, 2 * steps)
-        train(trainer, 2 * steps, cov_log_probs="current")  # warm-up, not counted
+        train(policy, roll_out(policy, problems, 2 * steps), cov_log_probs="current")  # warm-up, not counted
         for step in range(steps):
             setting = ("current", "old")[step % 2]
-            fill(trainer, problems, step)
+            samples = roll_out(policy, problems, step)
             started = time.perf_counter()
-            train(trainer, step, cov_log_probs=setting)
+            train(policy, samples, cov_log_probs=setting)
             seconds[setting].append(time.perf_counter() - started)
-            fill(trainer, problems, steps + step)
-            overlaps += overlap_by_update(trainer, step)
+            overlaps += overlap_by_update(policy, roll_out(policy, problems, steps + step))
     sys.stdout.write(report(seconds, overlaps))
 
 
 def build(folder: Path, training_steps: int | None = None, update: int = 32):
-    """(problems, trainer) around a new base policy, a trained one by default; ``update`` samples in an update."""
+    """(problems, policy) around a new base policy, a trained one by default; ``update`` samples in an update."""
     from openrlhf_cov.cli import train_ppo_ray
     from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy
     from openrlhf_cov.tiny_task.problems import split_problems
@@ -61,22 +61,22 @@ def build(folder: Path, training_steps: int | None = None, update: int = 32):
     """.split()
     sys.argv = ["train_ppo_ray", *flags]
     args = train_ppo_ray.parse_args()
-    return problems, make_trainer(args, folder, tokenizer)
+    return problems, make_policy(args, folder, tokenizer)
 
 
-def make_trainer(args, folder: Path, tokenizer):
-    """The policy in ``folder`` in DeepSpeed inside our trainer, in torchrun's process group or in a group of one."""
-    from openrlhf.utils import get_strategy
-
+def make_policy(args, folder: Path, tokenizer):
+    """The policy in ``folder`` in DeepSpeed, in torchrun's process group or in a group of one."""
     from openrlhf_cov.trainer.actor_model import CovActor
-    from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
-    from openrlhf_cov.trainer.ray.seams import install_actor
+    from openrlhf_cov.trainer.extension_locks import remove_stale_locks
+    from openrlhf_cov.trainer.policy import Policy
+    from openrlhf_cov.trainer.strategy import make_strategy
 
-    install_actor()
-
+    cpu_host.adapt_deepspeed()
+    cpu_host.accept_fp32()
+    remove_stale_locks()
     alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     os.environ |= alone | os.environ
-    strategy = get_strategy(args)
+    strategy = make_strategy(args)
     strategy.setup_distributed()
     actor = CovActor(
         str(folder), attn_implementation="sdpa", param_dtype="fp32", ds_config=strategy.get_ds_train_config()
@@ -87,21 +87,17 @@ def make_trainer(args, folder: Path, tokenizer):
         lr_scheduler="constant",
         scheduler_steps=1000,
     )
-    actor, optimizer, scheduler = strategy.prepare((actor, settings))
-    return CovActorTrainer(
-        strategy, actor, None, optimizer, scheduler, micro_train_batch_size=16, tokenizer=tokenizer, vllm_engines=None
-    )
+    actor, _, scheduler = strategy.prepare((actor, settings))
+    return Policy.of(strategy, actor, scheduler, None, tokenizer)
 
 
 @torch.no_grad()
-def fill(trainer, problems, step: int) -> None:
-    """Put one rollout of the current policy into the replay buffer."""
-    from openrlhf.trainer.ppo_utils.experience import Experience
-
+def roll_out(policy, problems, step: int) -> list:
+    """One rollout of the current policy, as its rank trains on it."""
     from openrlhf_cov.tiny_task.reward_func import reward_func
+    from openrlhf_cov.trainer.records import TrainSample
 
-    trainer.replay_buffer.clear()
-    tokenizer, model = trainer.tokenizer, trainer.actor.model.module
+    tokenizer, model = policy.tokenizer, policy.engine.module
     chosen = [problem for problem in random.Random(step).sample(problems, PROMPTS) for _ in range(SAMPLES)]
     prompt_ids = torch.tensor([tokenizer.encode(problem.prompt) for problem in chosen])  # all prompts have 6 tokens
     torch.manual_seed(step)
@@ -112,61 +108,60 @@ def fill(trainer, problems, step: int) -> None:
     is_eos = (response == tokenizer.eos_token_id).long()
     response_mask = (is_eos.cumsum(1) - is_eos == 0).long()
     attention = torch.cat([torch.ones_like(prompt_ids), response_mask], 1)
-    action_mask = torch.cat([torch.zeros_like(prompt_ids[:, 1:]), response_mask], 1)
+    action_mask = torch.cat([torch.zeros_like(prompt_ids[:, 1:]), response_mask], 1).bool()
     texts = [
         tokenizer.decode(ids[mask.bool()], skip_special_tokens=False)
         for ids, mask in zip(sequences, attention, strict=True)
     ]
     scores = reward_func(texts, [p.prompt for p in chosen], [p.label for p in chosen])["scores"].view(PROMPTS, SAMPLES)
     advantages = (scores - scores.mean(1, keepdim=True)) / (scores.std(1, keepdim=True) + 1e-9)
-    log_probs = trainer.actor(sequences, action_mask, attention_mask=attention)
-    trainer.replay_buffer.append(
-        Experience(
-            sequences=sequences,
-            attention_mask=attention,
-            action_mask=action_mask,
-            action_log_probs=log_probs,
-            advantages=advantages.view(-1, 1) * action_mask,
-            returns=advantages.view(-1, 1) * action_mask,
-            total_length=attention.sum(1),
-            info={"reward": scores.view(-1), "sample_id": torch.arange(len(chosen))},
+    log_probs = policy.score(sequences, action_mask, attention, None, with_entropy=False).log_probs
+    samples = []
+    for number, length in enumerate(attention.sum(1).tolist()):
+        mask = action_mask[number, : length - 1]
+        advantage = advantages.view(-1)[number] * mask
+        samples.append(
+            TrainSample(
+                sample_id=number,
+                score=float(scores.view(-1)[number]),
+                abstained=False,
+                tokens=sequences[number, :length],
+                action_mask=mask,
+                log_probs=log_probs[number, : length - 1],
+                entropy=torch.zeros(length - 1),  # for the diagnostics
+                advantages=advantage,
+                returns=advantage,
+            )
         )
-    )
-    for sample in trainer.replay_buffer.items:
-        sample.entropy = torch.zeros_like(sample.action_log_probs)  # for the diagnostics
+    return samples
 
 
-def train(trainer, step: int, cov_log_probs: str) -> None:
-    """All updates of one global step."""
-    from dataclasses import replace
+def train(policy, samples: Sequence, cov_log_probs: str, step: int = 1) -> None:
+    """All updates of one global step; in step 0 the selections are compared, too."""
+    from openrlhf_cov.trainer.records import StepOrder
+    from openrlhf_cov.trainer.update import update_policy
 
-    loss = trainer.actor_loss_fn
-    loss.start_step(replace(loss.config, cov_log_probs=cov_log_probs), seed=0, global_step=step, rank=0)
-    trainer.global_step = step
-    trainer.ppo_train(0.0)
+    config = replace(policy.config.at(step), cov_log_probs=cov_log_probs)
+    update_policy(policy, StepOrder(step, config, kl_coef=0.0), samples)
 
 
-def overlap_by_update(trainer, step: int) -> list[tuple[int, float]]:
+def overlap_by_update(policy, samples: Sequence) -> list[tuple[int, float]]:
     """(number of the update, share of the ``current`` selection that ``old`` makes too); trains with ``current``."""
-    from dataclasses import replace
+    from openrlhf_cov.trainer.observation import StepDiagnostics
 
-    loss, plan, overlaps = trainer.actor_loss_fn, trainer._planned, []
+    overlaps = [(0, 1.0)]  # the policy is the one that sampled
+    compare = StepDiagnostics.compare
 
-    def plan_both(window) -> list:
-        current_config = loss.config
-        loss.config = replace(current_config, cov_log_probs="old")
-        old = plan(window)
-        loss.config = current_config
-        plans = plan(window)
-        both = sum(int((a.tokens & b.tokens).sum()) for (a,), (b,) in zip(old, plans, strict=True))
-        overlaps.append((len(overlaps), both / sum(int(each.tokens.sum()) for (each,) in plans)))
-        return plans
+    def noting(diagnostics, current, old) -> None:
+        compare(diagnostics, current, old)
+        both = sum(int((one & other).sum()) for one, other in zip(current, old, strict=True))
+        overlaps.append((len(overlaps), both / sum(int(one.sum()) for one in current)))
 
-    trainer._planned = plan_both
+    StepDiagnostics.compare = noting
     try:
-        train(trainer, step, cov_log_probs="current")
+        train(policy, samples, cov_log_probs="current", step=0)
     finally:
-        trainer._planned = plan
+        StepDiagnostics.compare = compare
     return overlaps
 
 
