@@ -92,6 +92,17 @@ def test_generalised_advantages_and_returns():
     assert rows(batch) == [pytest.approx([0.285 - 0.4925, 0.7 - 0.4925])]  # less their mean
 
 
+def test_values_outside_of_the_response_count_for_nothing():
+    args = flags("gae", group=1, algo__advantage__gamma=0.9, algo__advantage__lambd=0.5)
+    samples = [sample(0, 1.0, [False, True, False, True, False])]
+    expected = estimated(samples, args, values=0.3)
+    found = scores(samples, kl=0.5)
+    found = [type(each)(**{**vars(each), "values": torch.where(each.log_probs == 0, 9.0, 0.3)}) for each in found]
+    batch = estimate_advantages(samples, found, AdvantageSettings.of(args), CovConfig(), 0.0, args)
+    for name in ("advantages", "returns"):
+        assert rows(batch, name) == [pytest.approx(row) for row in rows(expected, name)]
+
+
 def test_discounted_returns():
     args = flags("reinforce", group=1, algo__advantage__gamma=0.5)
     batch = estimated([sample(0, 1.0, 3, prompt=2)], args)
@@ -316,6 +327,14 @@ def test_whitening_is_over_the_tokens_of_graded_samples(estimator, no_std_norm):
     expected = rows(estimated(graded_alone(), flags(estimator, group=3, **settings), kl_coef=0.1, values=0.3))
     assert [found[i] for i in GRADED] == [pytest.approx(row, abs=1e-6) for row in expected]
     assert not any(any(found[i]) for i in LEFT_OUT)
+
+
+@pytest.mark.parametrize("estimator", ["group_norm", "reinforce"])
+def test_an_abstention_has_no_return_also_not_its_kl(estimator):
+    batch = estimated(abstaining(), flags(estimator), kl_coef=0.1)
+    for i in LEFT_OUT:
+        assert batch.numbers["return"][i] == 0
+        assert not batch.samples[i].returns.any()
 
 
 def test_a_critic_learns_nothing_from_an_abstention():

@@ -429,6 +429,7 @@ def test_without_a_data_set_nothing_is_evaluated(make_run):
         (NEVER, "stop", False, [], "no checkpoint was asked for"),
         (1, "checkpoint", False, ["global_step1"], "continue with --ckpt.load_enable from"),  # saved anyway
         (NEVER, "checkpoint", True, [], "no checkpoint was asked for"),
+        (1, "checkpoint", True, ["global_step1"], "no checkpoint was asked for"),  # an exported model alone
     ],
 )
 @pytest.mark.parametrize(
