@@ -8,12 +8,11 @@ difference.
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import pytest
 import torch
 from active import active, active_flags
-from one_step import DRIFT, SAMPLES, lab_steps, lab_updates, make_rollouts
+from one_step import DRIFT, SAMPLES, lab_steps, lab_updates, make_rollouts, with_fixed_advantages
 
 from openrlhf_cov.models.methods import METHODS
 
@@ -44,24 +43,28 @@ def take_step(task):
 
     cpu_host.install()
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import a test module
-    rollouts, groups = make_rollouts(task.model), {}
+    groups = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_ADDRESS", "local")
         patch.setenv("OMP_NUM_THREADS", "1")  # sums inside a kernel then run in one order
-        yield lambda *flags, **layout: one_step(task, patch, groups, rollouts, flags, **layout)
+        yield lambda *flags, **layout: one_step(task, patch, groups, flags, **layout)
     ray.shutdown()
 
 
 def one_step(
-    task, patch, groups, rollouts, flags, *,
+    task, patch, groups, flags, *,
     updates=1, micro_batch=8, ranks=1, packed=False, dynamic=False, zero_stage=2, dtype="fp32", drift=0.0, steps=1,
 ) -> Step:  # fmt: skip
     """With a ``drift`` the advantages come from the rewards, as the flags say. ``steps`` global steps from number 5 on
     have the same rollouts; the metrics are those of the last one."""
     import ray
-    from openrlhf.utils import get_strategy
 
     from openrlhf_cov.cli import train_ppo_ray
+    from openrlhf_cov.models.config import CovConfig
+    from openrlhf_cov.trainer.loop_state import LoopState
+    from openrlhf_cov.trainer.model_groups import ModelGroups
+    from openrlhf_cov.trainer.records import StepOrder
+    from openrlhf_cov.trainer.strategy import make_strategy
 
     # eps 1 and lr 1 turn the first Adam step into plain gradient descent: at the usual eps, elements whose gradient is
     # rounding noise would move by lr in the noise's direction
@@ -74,20 +77,23 @@ def one_step(
     """.split()
     patch.setattr(sys, "argv", ["train_ppo_ray", *task.flags(task.model.parent / "run"), *settings, *flags])
     args = train_ppo_ray.parse_args()
-    rollouts = estimated(args, make_rollouts(task.model, drift)) if drift else rollouts
+    config = CovConfig.from_args(args)
+    scored = make_rollouts(task.model, drift)
+    samples = estimated(args, scored) if drift else with_fixed_advantages(scored)
     if ranks not in groups:
         groups[ranks] = policy_group(args, ranks)
     group = groups[ranks]
-    ray.get(group.async_init_model_from_pretrained(get_strategy(args), args.actor.model_name_or_path, 10, None))
-    per_rank = SAMPLES // ranks
+    ray.get(group.async_run_method("load", make_strategy(args), args.actor.model_name_or_path, 10, None))
     before, *_ = ray.get([actor.__ray_call__.remote(weights) for actor in group._actor_handlers])
     ray.get([actor.__ray_call__.remote(record_selection) for actor in group._actor_handlers])
-    for number in range(5, 5 + steps):
-        for rank, actor in enumerate(group._actor_handlers):
-            for rollout in rollouts[rank * per_rank : (rank + 1) * per_rank]:
-                ray.get(actor.append.remote(rollout))
-        ray.get(group.async_run_method("start_step", global_step=number))
-        metrics, *_ = ray.get(group.async_run_method("fit", kl_ctl=args.algo.kl.init_coef))
+    state = LoopState.fresh(args, config)
+    state.step = 5
+    for _ in range(steps):
+        of_step = config.at(state.step, state.control)
+        order = StepOrder(state.step, of_step, state.kl.value)
+        result = ModelGroups(args, policy=group).update(order, samples)
+        metrics = result.metrics | {"reward": 0.375}
+        metrics |= state.finish_step(metrics, result, of_step, SAMPLES)
     selected = ray.get([actor.__ray_call__.remote(lambda self: self.recorded) for actor in group._actor_handlers])
     first, *_ = ray.get([actor.__ray_call__.remote(lambda self: self.first) for actor in group._actor_handlers])
     after, *_ = ray.get([actor.__ray_call__.remote(weights) for actor in group._actor_handlers])
@@ -99,55 +105,58 @@ def policy_group(args, ranks: int):
     import ray
     from openrlhf.trainer.ray.launcher import RayActorGroup
 
-    from openrlhf_cov.trainer.ray import cluster, seams
+    from openrlhf_cov.trainer.ray import cluster
+    from openrlhf_cov.trainer.ray.roles import PolicyRole
 
     if not ray.is_initialized():
         args.actor.num_gpus_per_node = 3  # a group of one rank, and one of two
         cluster.connect(cluster.needs_of_training(args))
         args.actor.num_gpus_per_node = ranks
-    seams.install_driver(args)
-    import openrlhf.cli.train_ppo_ray as upstream
-
-    return RayActorGroup(1, ranks, upstream.PolicyModelActor)
+    return RayActorGroup(1, ranks, ray.remote(PolicyRole))
 
 
-def weights(actor) -> dict[str, torch.Tensor]:
-    """Runs inside every policy actor, which gather them together."""
+def weights(role) -> dict[str, torch.Tensor]:
+    """Runs inside every policy role, which gather them together."""
     import deepspeed
 
-    module = actor.actor.model.module
-    with deepspeed.zero.GatheredParameters(list(module.parameters()), enabled=actor.strategy.stage == 3):
+    module = role.engine.module
+    with deepspeed.zero.GatheredParameters(list(module.parameters()), enabled=role.strategy.stage == 3):
         return {name: param.detach().float().clone() for name, param in module.named_parameters()}
 
 
-def record_selection(actor) -> None:
-    """Runs inside a policy actor: keep (update, sample id, position) of every token that the loss restrains, and the
+def record_selection(role) -> None:
+    """Runs inside a policy role: keep (update, sample id, position) of every token that the loss restrains, and the
     weights after the first update."""
-    actor.recorded, actor.first = set(), None
-    training_step = actor.trainer.training_step
+    from openrlhf_cov.trainer import update
+    from openrlhf_cov.trainer.observation import StepDiagnostics
 
-    def recording(experience, *args, **kwargs):
-        update = actor.actor.model.global_steps
-        status = training_step(experience, *args, **kwargs)
-        ids = [int(number) for number in experience.info["sample_id"]]
-        record = actor.trainer.actor_loss_fn.record
-        assert record.update == update
-        actor.recorded |= {(update, ids[row], col) for row, col in record.selected.nonzero().tolist()}
-        if actor.first is None and actor.actor.model.global_steps > update:
-            actor.first = weights(actor)
-        return status
+    role.recorded, role.first = set(), None
+    end_micro_batch = role.policy.end_micro_batch
 
-    actor.trainer.training_step = recording
+    class Recording(StepDiagnostics):
+        def observe(self, ids, record):
+            numbers = ids.tolist()
+            role.recorded |= {(record.update, numbers[row], col) for row, col in record.selected.nonzero().tolist()}
+            super().observe(ids, record)
+
+    def keep_first(*, ends_update):
+        end_micro_batch(ends_update=ends_update)
+        if role.first is None and ends_update:
+            role.first = weights(role)
+
+    update.StepDiagnostics = Recording
+    role.policy.end_micro_batch = keep_first
 
 
-def estimated(args, rollouts: list) -> list:
-    """The rollouts with the advantages that the trainer's controller gives them for their rewards."""
+def estimated(args, scored) -> list:
+    """Return the samples with the advantages that a training gives them for their rewards."""
     from openrlhf_cov.models.config import CovConfig
-    from openrlhf_cov.trainer.experience_maker import CovExperienceMaker
+    from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
+    from openrlhf_cov.trainer.advantages import estimate_advantages
 
-    maker = CovExperienceMaker(*[None] * 4, SimpleNamespace(value=0.0), SimpleNamespace(args=args), None)
-    maker.config = CovConfig.from_args(args).at(5)
-    return maker.compute_advantages_and_returns(rollouts)
+    config = CovConfig.from_args(args).at(5)
+    settings = AdvantageSettings.of(args)
+    return estimate_advantages(scored.samples, scored.scores, settings, config, 0.0, args).samples
 
 
 KL_COV, CLIP_COV = map(active_flags, ("kl_cov", "clip_cov"))

@@ -18,11 +18,11 @@ def test_an_engine_ends_with_its_actor(task, monkeypatch):
 
     cpu_host.install()
     from openrlhf_cov.trainer.ray import cluster
-    from openrlhf_cov.trainer.ray.evaluation_engines import needs_of_engines, start_engines
+    from openrlhf_cov.trainer.ray.engines import needs_of_engines, start_evaluation_engines
 
     cluster.connect(needs_of_engines(1, 1))
     try:
-        (engine,) = start_engines(
+        (engine,) = start_evaluation_engines(
             str(task.model),
             num_engines=1,
             tensor_parallel_size=1,
