@@ -23,20 +23,24 @@ from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from openrlhf_cov.models.config import CovConfig  # noqa: E402
 from openrlhf_cov.models.loss import MethodLoss  # noqa: E402
+from openrlhf_cov.models.window import ALONE  # noqa: E402
 from openrlhf_cov.trainer.observation import StepDiagnostics  # noqa: E402
+from openrlhf_cov.trainer.records import TrainSample  # noqa: E402
 
 SAMPLES, SAMPLES_PER_PROMPT, PROMPT, RESPONSE, VOCABULARY = 64, 8, 16, 112, 4096
 UPDATES, MICRO_BATCH = 4, 8
 
 
 class Trainer:
-    """Upstream's ``training_step`` without DeepSpeed: one micro-batch forward and backward."""
+    """A step of training without DeepSpeed: one micro-batch forward and backward."""
 
-    def __init__(self, actor: Actor, optimizer: torch.optim.Optimizer, diagnostics: StepDiagnostics | None) -> None:
+    diagnostics: StepDiagnostics | None = None
+
+    def __init__(self, actor: Actor, optimizer: torch.optim.Optimizer, observes: bool) -> None:
         config = CovConfig(cov_type="kl_cov", cov_scope="micro_batch")
         loss = PolicyLoss(math.inf, math.inf)
         self.actor_loss_fn = MethodLoss(config, policy_loss=loss, aggregate=aggregate_loss)
-        self.actor, self.optimizer, self.diagnostics = actor, optimizer, diagnostics
+        self.actor, self.optimizer, self.observes = actor, optimizer, observes
 
     def training_step(self, batch: SimpleNamespace, ends_update: bool) -> dict:
         log_probs = self.actor(batch.sequences, batch.action_mask, attention_mask=batch.attention_mask)
@@ -65,8 +69,8 @@ def main() -> None:
     actor = Actor(LlamaForCausalLM(config))
     actor.packing_samples, actor.model.global_steps = False, 0
     optimizer = torch.optim.AdamW(actor.parameters(), lr=1e-5)
-    plain = Trainer(actor, optimizer, None)
-    observed = Trainer(actor, optimizer, StepDiagnostics(SAMPLES_PER_PROMPT))
+    plain = Trainer(actor, optimizer, observes=False)
+    observed = Trainer(actor, optimizer, observes=True)
 
     seconds = []
     for seed in range(pairs + 1):
@@ -78,19 +82,19 @@ def main() -> None:
 
 def global_step(trainer: Trainer, seed: int) -> tuple[float, float]:
     """CPU seconds of scoring one rollout, and of all updates on it; other load on the machine does not count."""
-    diagnostics = trainer.diagnostics
     torch.manual_seed(seed)
     batches = rollout()
     started = time.process_time()
-    score(trainer.actor, batches, with_entropy=diagnostics is not None)
+    score(trainer.actor, batches, with_entropy=trainer.observes)
     scored = time.process_time()
-    if diagnostics:
-        diagnostics.start([sample for batch in batches for sample in samples_of(batch)], "cpu")
+    if trainer.observes:
+        samples = [sample for batch in batches for sample in samples_of(batch)]
+        trainer.diagnostics = StepDiagnostics(samples, SAMPLES_PER_PROMPT, ALONE, "cpu")
     per_update = len(batches) // UPDATES
     for number, batch in enumerate(batches, start=1):
         trainer.training_step(batch, number % per_update == 0)
-    if diagnostics:
-        diagnostics.finish(eta=1e-5 * UPDATES)
+    if trainer.diagnostics:
+        trainer.diagnostics.finish()
     return scored - started, time.process_time() - scored
 
 
@@ -101,8 +105,8 @@ def rollout() -> list[SimpleNamespace]:
         lengths = PROMPT + torch.randint(RESPONSE // 2, RESPONSE + 1, (MICRO_BATCH, 1))
         sequences = torch.randint(VOCABULARY, (MICRO_BATCH, int(lengths.max())))
         attention_mask = (torch.arange(sequences.shape[1]) < lengths).long()
-        action_mask = attention_mask[:, 1:].clone()
-        action_mask[:, : PROMPT - 1] = 0
+        action_mask = attention_mask[:, 1:].bool()
+        action_mask[:, : PROMPT - 1] = False
         advantages = torch.randn(MICRO_BATCH, 1) * action_mask
         info = {"sample_id": torch.arange(first, first + MICRO_BATCH)}
         batches.append(
@@ -130,14 +134,23 @@ def score(actor: Actor, batches: list[SimpleNamespace], with_entropy: bool) -> N
         batch.action_log_probs = found
 
 
-def samples_of(batch: SimpleNamespace) -> list[SimpleNamespace]:
-    """One sample each, without padding, as in upstream's replay buffer."""
+def samples_of(batch: SimpleNamespace) -> list[TrainSample]:
+    """Return the samples of a micro-batch without padding."""
     samples = []
-    for i, length in enumerate((batch.attention_mask.sum(1) - 1).tolist()):
-        names = ("action_log_probs", "entropy", "advantages", "action_mask")
-        tensors = {name: getattr(batch, name)[i, :length] for name in names}
-        info = {"sample_id": batch.info["sample_id"][i]}
-        samples.append(SimpleNamespace(**tensors, scores=batch.scores[i], info=info))
+    for i, length in enumerate(batch.attention_mask.sum(1).tolist()):
+        names = ("entropy", "advantages", "action_mask")
+        tensors = {name: getattr(batch, name)[i, : length - 1] for name in names}
+        samples.append(
+            TrainSample(
+                sample_id=int(batch.info["sample_id"][i]),
+                score=float(batch.scores[i]),
+                abstained=False,
+                tokens=batch.sequences[i, :length],
+                log_probs=batch.action_log_probs[i, : length - 1],
+                returns=tensors["advantages"],
+                **tensors,
+            )
+        )
     return samples
 
 

@@ -22,8 +22,8 @@ from openrlhf_cov.evaluation import benchmarks, runner
 from openrlhf_cov.evaluation.plan import EvaluationPlan, Request, make_plan
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.generation import EngineGroup
-from openrlhf_cov.trainer.ray import cluster, completions, evaluation_engines
-from openrlhf_cov.trainer.ray.seams import VLLM_DTYPES
+from openrlhf_cov.trainer.ray import cluster, completions
+from openrlhf_cov.trainer.ray.engines import VLLM_DTYPES, needs_of_engines, start_evaluation_engines
 
 
 def main() -> None:
@@ -41,10 +41,9 @@ def main() -> None:
     plan = make_the_plan(args)
     longest = max(len(ids) for _, ids in plan.prompts) + args.max_tokens
     alone = start_alone(args, longest)
-    needs = evaluation_engines.needs_of_engines(1, 1, args.dtype)
-    cluster.connect(needs)
+    cluster.connect(needs_of_engines(1, 1))
     try:
-        engines = evaluation_engines.start_engines(
+        engines = start_evaluation_engines(
             str(args.model),
             num_engines=1,
             tensor_parallel_size=1,

@@ -14,13 +14,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import ray
 
-from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.cli import train_ppo_ray
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.ray.seams import prepare_worker
+from openrlhf_cov.trainer.ray.workers import prepare_worker
 
 SAMPLES = 8
 LONGEST_PROMPT = 16
@@ -77,20 +76,21 @@ def model_of(args: argparse.Namespace) -> str:
 
 
 def start_engine(args: argparse.Namespace, reward: str | None):
-    """One engine."""
-    import openrlhf.trainer.ray.vllm_engine as vllm_engine
+    """Start one engine with a reward function or without."""
+    from openrlhf_cov.trainer.ray.engines import start_engines
 
-    from openrlhf_cov.trainer.ray.seams import engine_settings, install_engines
-
-    flags = SimpleNamespace(
-        ds=SimpleNamespace(param_dtype="fp32"), vllm=SimpleNamespace(sync_backend="gloo"), **vars(RewardConfig())
-    )
-    install_engines(engine_settings(flags))
-    (engine,) = vllm_engine.create_vllm_engines(
-        *(1, 1, model_of(args), 1, False, True, True, LONGEST_PROMPT + args.tokens),
-        gpu_memory_utilization=0.2,
-        remote_rm_url=reward,
-    )
+    words = f"""
+        --actor.model_name_or_path {model_of(args)} --data.prompt_dataset {args.task}/train.jsonl
+        --data.input_key input --data.label_key label --reward.remote_url {reward or "none.py"}
+        --actor.num_gpus_per_node 1 --vllm.num_engines 1 --vllm.gpu_memory_utilization 0.2 --vllm.enforce_eager
+        --vllm.enable_prefix_caching --train.seed 1 --data.max_len {LONGEST_PROMPT + args.tokens}
+        --algo.advantage.estimator group_norm --algo.kl.init_coef 0
+    """.split()
+    sys.argv = ["train_ppo_ray", *words]
+    settings = train_ppo_ray.parse_args()
+    if reward is None:
+        settings.reward.remote_url = None
+    (engine,) = start_engines(settings, None)
     return engine
 
 

@@ -1,6 +1,6 @@
 """What ``--cov_log_probs current`` costs, and how often it picks other tokens than ``old``.
 
-One policy rank without Ray: upstream's DeepSpeed strategy and our trainer on the embedded task. Prints Markdown.
+One policy rank without Ray: a DeepSpeed engine and the updates of our trainer on the embedded task. Prints Markdown.
 
     python benchmarks/selection.py --steps 12
 """
@@ -12,7 +12,10 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import torch
 
@@ -27,23 +30,35 @@ def main() -> None:
     steps = parser.parse_args().steps
     cpu_host.install()
     with tempfile.TemporaryDirectory() as folder:
-        problems, trainer = build(Path(folder))
-        seconds, overlaps = {"current": [], "old": []}, []
-        fill(trainer, problems, 2 * steps)
-        train(trainer, 2 * steps, cov_log_probs="current")  # warm-up, not counted
+        problems, rank = build(Path(folder))
+        seconds: dict[str, list[float]] = {"current": [], "old": []}
+        overlaps: list[tuple[int, float]] = []
+        fill(rank, problems, 2 * steps)
+        train(rank, 2 * steps, cov_log_probs="current")  # warm-up, not counted
         for step in range(steps):
             setting = ("current", "old")[step % 2]
-            fill(trainer, problems, step)
+            fill(rank, problems, step)
             started = time.perf_counter()
-            train(trainer, step, cov_log_probs=setting)
+            train(rank, step, cov_log_probs=setting)
             seconds[setting].append(time.perf_counter() - started)
-            fill(trainer, problems, steps + step)
-            overlaps += overlap_by_update(trainer, step)
+            fill(rank, problems, steps + step)
+            overlaps += overlap_by_update(rank, step)
     sys.stdout.write(report(seconds, overlaps))
 
 
-def build(folder: Path, training_steps: int | None = None, update: int = 32):
-    """(problems, trainer) around a new base policy, a trained one by default; ``update`` samples in an update."""
+@dataclass
+class Rank:
+    """The policy of one rank, and the samples that it trains on next."""
+
+    policy: Any
+    samples: list
+
+
+def build(folder: Path, training_steps: int | None = None, update: int = 32) -> tuple[list, Rank]:
+    """Return the problems and a rank with a new base policy, a trained one by default.
+
+    ``update`` is the number of samples in an update.
+    """
     from openrlhf_cov.cli import train_ppo_ray
     from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy
     from openrlhf_cov.tiny_task.problems import split_problems
@@ -58,50 +73,35 @@ def build(folder: Path, training_steps: int | None = None, update: int = 32):
         --algo.advantage.estimator group_norm --algo.kl.init_coef 0 --rollout.n_samples_per_prompt {SAMPLES}
         --rollout.batch_size {PROMPTS} --rollout.micro_batch_size 64 --actor.num_gpus_per_node 1
         --train.batch_size {update} --train.micro_batch_size 16 --cov_type kl_cov --kl_cov_ratio 2e-2
+        --actor.adam.lr 3e-5 --actor.lr_scheduler constant --ckpt.output_dir {folder}/run
     """.split()
     sys.argv = ["train_ppo_ray", *flags]
-    args = train_ppo_ray.parse_args()
-    return problems, make_trainer(args, folder, tokenizer)
+    return problems, Rank(make_policy(train_ppo_ray.parse_args(), folder), [])
 
 
-def make_trainer(args, folder: Path, tokenizer):
-    """The policy in ``folder`` in DeepSpeed inside our trainer, in torchrun's process group or in a group of one."""
-    from openrlhf.utils import get_strategy
-
-    from openrlhf_cov.trainer.actor_model import CovActor
-    from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
-    from openrlhf_cov.trainer.ray.seams import install_actor
-
-    install_actor()
+def make_policy(args, folder: Path):
+    """Return the policy in ``folder`` in DeepSpeed, in torchrun's process group or in a group of one."""
+    from openrlhf_cov.trainer.loading import load_policy
+    from openrlhf_cov.trainer.policy import Policy
+    from openrlhf_cov.trainer.strategy import make_strategy
 
     alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     os.environ |= alone | os.environ
-    strategy = get_strategy(args)
+    cpu_host.adapt_deepspeed()
+    cpu_host.accept_fp32()
+    strategy = make_strategy(args)
     strategy.setup_distributed()
-    actor = CovActor(
-        str(folder), attn_implementation="sdpa", param_dtype="fp32", ds_config=strategy.get_ds_train_config()
-    )
-    settings = dict(
-        optim="adam",
-        adam=dict(lr=3e-5, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0),
-        lr_scheduler="constant",
-        scheduler_steps=1000,
-    )
-    actor, optimizer, scheduler = strategy.prepare((actor, settings))
-    return CovActorTrainer(
-        strategy, actor, None, optimizer, scheduler, micro_train_batch_size=16, tokenizer=tokenizer, vllm_engines=None
-    )
+    loaded = load_policy(strategy, str(folder), 1000)
+    return Policy.of(strategy, loaded.actor, loaded.scheduler, loaded.ema_model, loaded.tokenizer)
 
 
 @torch.no_grad()
-def fill(trainer, problems, step: int) -> None:
-    """Put one rollout of the current policy into the replay buffer."""
-    from openrlhf.trainer.ppo_utils.experience import Experience
-
+def fill(rank: Rank, problems, step: int) -> None:
+    """Give the rank one rollout of its current policy."""
     from openrlhf_cov.tiny_task.reward_func import reward_func
+    from openrlhf_cov.trainer.records import TrainSample
 
-    trainer.replay_buffer.clear()
-    tokenizer, model = trainer.tokenizer, trainer.actor.model.module
+    tokenizer, model = rank.policy.tokenizer, rank.policy.engine.module
     chosen = [problem for problem in random.Random(step).sample(problems, PROMPTS) for _ in range(SAMPLES)]
     prompt_ids = torch.tensor([tokenizer.encode(problem.prompt) for problem in chosen])  # all prompts have 6 tokens
     torch.manual_seed(step)
@@ -112,61 +112,57 @@ def fill(trainer, problems, step: int) -> None:
     is_eos = (response == tokenizer.eos_token_id).long()
     response_mask = (is_eos.cumsum(1) - is_eos == 0).long()
     attention = torch.cat([torch.ones_like(prompt_ids), response_mask], 1)
-    action_mask = torch.cat([torch.zeros_like(prompt_ids[:, 1:]), response_mask], 1)
+    action_mask = torch.cat([torch.zeros_like(prompt_ids[:, 1:]), response_mask], 1).bool()
     texts = [
         tokenizer.decode(ids[mask.bool()], skip_special_tokens=False)
         for ids, mask in zip(sequences, attention, strict=True)
     ]
     scores = reward_func(texts, [p.prompt for p in chosen], [p.label for p in chosen])["scores"].view(PROMPTS, SAMPLES)
-    advantages = (scores - scores.mean(1, keepdim=True)) / (scores.std(1, keepdim=True) + 1e-9)
-    log_probs = trainer.actor(sequences, action_mask, attention_mask=attention)
-    trainer.replay_buffer.append(
-        Experience(
-            sequences=sequences,
-            attention_mask=attention,
-            action_mask=action_mask,
-            action_log_probs=log_probs,
-            advantages=advantages.view(-1, 1) * action_mask,
-            returns=advantages.view(-1, 1) * action_mask,
-            total_length=attention.sum(1),
-            info={"reward": scores.view(-1), "sample_id": torch.arange(len(chosen))},
+    advantages = ((scores - scores.mean(1, keepdim=True)) / (scores.std(1, keepdim=True) + 1e-9)).view(-1, 1)
+    seen = rank.policy.score(sequences, action_mask, attention, None, with_entropy=True)
+    rank.samples = []
+    for number, length in enumerate(attention.sum(1).tolist()):
+        mask = action_mask[number, : length - 1]
+        rank.samples.append(
+            TrainSample(
+                sample_id=number,
+                score=float(scores.view(-1)[number]),
+                abstained=False,
+                tokens=sequences[number, :length],
+                action_mask=mask,
+                log_probs=seen.log_probs[number, : length - 1],
+                entropy=seen.entropy[number, : length - 1],
+                advantages=advantages[number] * mask,
+                returns=advantages[number] * mask,
+            )
         )
-    )
-    for sample in trainer.replay_buffer.items:
-        sample.entropy = torch.zeros_like(sample.action_log_probs)  # for the diagnostics
 
 
-def train(trainer, step: int, cov_log_probs: str) -> None:
-    """All updates of one global step."""
-    from dataclasses import replace
+def train(rank: Rank, step: int, cov_log_probs: str) -> None:
+    """Make all updates of one global step."""
+    from openrlhf_cov.trainer.records import StepOrder
+    from openrlhf_cov.trainer.update import update_policy
 
-    loss = trainer.actor_loss_fn
-    loss.start_step(replace(loss.config, cov_log_probs=cov_log_probs), seed=0, global_step=step, rank=0)
-    trainer.global_step = step
-    trainer.ppo_train(0.0)
+    config = replace(rank.policy.config, cov_log_probs=cov_log_probs).at(step)
+    update_policy(rank.policy, StepOrder(step, config, kl_coef=0.0), rank.samples)
 
 
-def overlap_by_update(trainer, step: int) -> list[tuple[int, float]]:
-    """(number of the update, share of the ``current`` selection that ``old`` makes too); trains with ``current``."""
-    from dataclasses import replace
+def overlap_by_update(rank: Rank, step: int) -> list[tuple[int, float]]:
+    """Train with ``current``; return the share of its selection that ``old`` makes too, by number of the update."""
+    from openrlhf_cov.trainer import update
 
-    loss, plan, overlaps = trainer.actor_loss_fn, trainer._planned, []
+    plan = update.plan_with_policy
+    overlaps: list[tuple[int, float]] = []
 
-    def plan_both(window) -> list:
-        current_config = loss.config
-        loss.config = replace(current_config, cov_log_probs="old")
-        old = plan(window)
-        loss.config = current_config
-        plans = plan(window)
+    def plan_both(policy, planning, *others) -> list:
+        old = plan(policy, replace(planning, config=replace(planning.config, cov_log_probs="old")), *others)
+        plans = plan(policy, planning, *others)
         both = sum(int((a.tokens & b.tokens).sum()) for (a,), (b,) in zip(old, plans, strict=True))
         overlaps.append((len(overlaps), both / sum(int(each.tokens.sum()) for (each,) in plans)))
         return plans
 
-    trainer._planned = plan_both
-    try:
-        train(trainer, step, cov_log_probs="current")
-    finally:
-        trainer._planned = plan
+    with mock.patch.object(update, "plan_with_policy", plan_both):
+        train(rank, step, cov_log_probs="current")
     return overlaps
 
 

@@ -37,13 +37,14 @@ def main() -> None:
     cpu_host.install()
     with tempfile.TemporaryDirectory() as folder:
         guard = args.what == "guard"
-        problems, trainer = selection.build(Path(folder), training_steps=1, update=32 if guard else 64)
-        base, ranks = selection.PROMPTS, torch.distributed.get_world_size()
+        problems, rank = selection.build(Path(folder), training_steps=1, update=32 if guard else 64)
+        base = selection.PROMPTS
+        ranks = torch.distributed.get_world_size()
         write("| ranks | prompts | tokens | bare | old | current | old, µs/token | old / bare | current / bare |")
         write("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
         for factor in (1,) if guard else (1, 2, 4, 8):
             selection.PROMPTS = factor * base // ranks
-            ratios = measure(trainer, problems, args.steps)
+            ratios = measure(rank, problems, args.steps)
     for setting, ratio in ratios.items() if guard else ():
         if ratio > LIMIT * MEASURED[setting]:
             sys.exit(
@@ -52,18 +53,18 @@ def main() -> None:
             )
 
 
-def measure(trainer, problems, steps: int) -> dict[str, float]:
+def measure(policy: selection.Rank, problems, steps: int) -> dict[str, float]:
     """Writes a row; the ratios of the phase to the bare model."""
     seconds: dict[str, list[float]] = {name: [] for name in ("bare", *SETTINGS)}
     ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     tokens = []
     for step in range(steps + 1):  # the first one warms up
         for setting in SETTINGS:
-            selection.fill(trainer, problems, step * ranks + rank)
+            selection.fill(policy, problems, step * ranks + rank)
             if setting == "old":
-                seconds["bare"].append(cpu_seconds(bare, trainer))
-            seconds[setting].append(cpu_seconds(selection.train, trainer, step, setting))
-        tokens.append(over_ranks(sum(len(sample.sequences) for sample in trainer.replay_buffer.items)))
+                seconds["bare"].append(cpu_seconds(bare, policy))
+            seconds[setting].append(cpu_seconds(selection.train, policy, step, setting))
+        tokens.append(over_ranks(sum(len(sample.tokens) for sample in policy.samples)))
     medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
     ratios = {name: medians[name] / medians["bare"] for name in SETTINGS}
     cells = [f"{value:.2f}" for value in medians.values()]
@@ -87,18 +88,20 @@ def over_ranks(value: float) -> float:
     return float(total)
 
 
-def bare(trainer) -> None:
+def bare(rank: selection.Rank) -> None:
     """Forward, backward and AdamW of the micro-batches of a step, by torch and transformers alone."""
-    model = copy.deepcopy(trainer.actor.model.module)
+    from openrlhf_cov.trainer.records import MicroBatch
+
+    model = copy.deepcopy(rank.policy.engine.module)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-5, betas=(0.9, 0.95), weight_decay=0.0)
-    buffer = trainer.replay_buffer
-    micro, update = buffer.sample_batch_size, trainer.strategy.accumulated_gradient
-    for number, first in enumerate(range(0, len(buffer.items), micro)):
-        batch = buffer.collate_fn(buffer.items[first : first + micro])
-        logits = model(input_ids=batch.sequences, attention_mask=batch.attention_mask).logits[:, :-1]
-        log_probs = logits.log_softmax(-1).gather(-1, batch.sequences[:, 1:, None])
+    layout = rank.policy.layout
+    micro = layout.micro_batch_size
+    for number, first in enumerate(range(0, len(rank.samples), micro)):
+        batch = MicroBatch.of(rank.samples[first : first + micro])
+        logits = model(input_ids=batch.tokens, attention_mask=batch.attention_mask).logits[:, :-1]
+        log_probs = logits.log_softmax(-1).gather(-1, batch.tokens[:, 1:, None])
         log_probs.mean().backward()
-        if (number + 1) % update == 0:
+        if (number + 1) % layout.micro_batches == 0:
             optimizer.step()
             optimizer.zero_grad()
 

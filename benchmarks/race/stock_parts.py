@@ -8,7 +8,7 @@ from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
 from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
-from openrlhf_cov.trainer.ray.seams import plain_class
+from openrlhf_cov.trainer.ray.workers import plain_class
 from openrlhf_cov.trainer.weight_transfer import GlooWeightSender, transfer_weights
 
 
