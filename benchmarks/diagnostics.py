@@ -10,7 +10,8 @@ import math
 import statistics
 import sys
 import time
-from types import SimpleNamespace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -22,40 +23,49 @@ from openrlhf.models import Actor, PolicyLoss, aggregate_loss  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from openrlhf_cov.models.config import CovConfig  # noqa: E402
-from openrlhf_cov.models.loss import MethodLoss  # noqa: E402
+from openrlhf_cov.models.loss import clip_of, plan_micro_batch, policy_loss  # noqa: E402
 from openrlhf_cov.models.window import ALONE  # noqa: E402
+from openrlhf_cov.trainer.losses import token_batch  # noqa: E402
 from openrlhf_cov.trainer.observation import StepDiagnostics  # noqa: E402
-from openrlhf_cov.trainer.records import TrainSample  # noqa: E402
+from openrlhf_cov.trainer.records import MicroBatch, TrainSample  # noqa: E402
 
 SAMPLES, SAMPLES_PER_PROMPT, PROMPT, RESPONSE, VOCABULARY = 64, 8, 16, 112, 4096
 UPDATES, MICRO_BATCH = 4, 8
 
 
+CONFIG = CovConfig(cov_type="kl_cov", cov_scope="micro_batch")
+
+
 class Trainer:
-    """A step of training without DeepSpeed: one micro-batch forward and backward."""
+    """The updates of a step without DeepSpeed: one micro-batch after another, forward and backward."""
 
-    diagnostics: StepDiagnostics | None = None
+    def __init__(self, actor: Actor, optimizer: torch.optim.Optimizer, *, with_diagnostics: bool) -> None:
+        self.actor, self.optimizer, self.with_diagnostics = actor, optimizer, with_diagnostics
+        self.ppo_loss = PolicyLoss(math.inf, math.inf)
 
-    def __init__(self, actor: Actor, optimizer: torch.optim.Optimizer, observes: bool) -> None:
-        config = CovConfig(cov_type="kl_cov", cov_scope="micro_batch")
-        loss = PolicyLoss(math.inf, math.inf)
-        self.actor_loss_fn = MethodLoss(config, policy_loss=loss, aggregate=aggregate_loss)
-        self.actor, self.optimizer, self.observes = actor, optimizer, observes
-
-    def training_step(self, batch: SimpleNamespace, ends_update: bool) -> dict:
-        log_probs = self.actor(batch.sequences, batch.action_mask, attention_mask=batch.attention_mask)
-        self.actor_loss_fn.expect(update=self.actor.model.global_steps)
-        loss, *_ = self.actor_loss_fn(
-            log_probs, batch.action_log_probs, batch.advantages, action_mask=batch.action_mask
-        )
-        loss.backward()
-        if ends_update:
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            self.actor.model.global_steps += 1
-        if self.diagnostics:
-            self.diagnostics.observe(batch.info["sample_id"], self.actor_loss_fn.record)
-        return {"loss": loss.item()}
+    def train(self, samples: Sequence[TrainSample]) -> None:
+        """Make all updates on the samples of a step."""
+        diagnostics = StepDiagnostics(samples, SAMPLES_PER_PROMPT, ALONE, "cpu") if self.with_diagnostics else None
+        draws = torch.Generator()
+        batches = [MicroBatch.of(samples[first : first + MICRO_BATCH]) for first in range(0, SAMPLES, MICRO_BATCH)]
+        per_update = len(batches) // UPDATES
+        for number, micro_batch in enumerate(batches):
+            log_probs = self.actor(
+                micro_batch.tokens, micro_batch.action_mask, attention_mask=micro_batch.attention_mask
+            )
+            batch = token_batch(micro_batch, log_probs)
+            plans = plan_micro_batch(CONFIG, batch, clip_of(self.ppo_loss), draws)
+            update = number // per_update
+            result = policy_loss(CONFIG, self.ppo_loss, aggregate_loss, batch, plans, update=update)
+            result.loss.backward()
+            if (number + 1) % per_update == 0:
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            if diagnostics:
+                diagnostics.observe(micro_batch.sample_ids, result.record)
+            result.loss.item()
+        if diagnostics:
+            diagnostics.finish()
 
 
 def main() -> None:
@@ -67,10 +77,9 @@ def main() -> None:
         vocab_size=VOCABULARY, hidden_size=256, intermediate_size=688, num_hidden_layers=4, num_attention_heads=4
     )
     actor = Actor(LlamaForCausalLM(config))
-    actor.packing_samples, actor.model.global_steps = False, 0
+    actor.packing_samples = False
     optimizer = torch.optim.AdamW(actor.parameters(), lr=1e-5)
-    plain = Trainer(actor, optimizer, observes=False)
-    observed = Trainer(actor, optimizer, observes=True)
+    plain, observed = (Trainer(actor, optimizer, with_diagnostics=each) for each in (False, True))
 
     seconds = []
     for seed in range(pairs + 1):
@@ -83,75 +92,55 @@ def main() -> None:
 def global_step(trainer: Trainer, seed: int) -> tuple[float, float]:
     """CPU seconds of scoring one rollout, and of all updates on it; other load on the machine does not count."""
     torch.manual_seed(seed)
-    batches = rollout()
+    samples = rollout()
     started = time.process_time()
-    score(trainer.actor, batches, with_entropy=trainer.observes)
+    samples = score(trainer.actor, samples, with_entropy=trainer.with_diagnostics)
     scored = time.process_time()
-    if trainer.observes:
-        samples = [sample for batch in batches for sample in samples_of(batch)]
-        trainer.diagnostics = StepDiagnostics(samples, SAMPLES_PER_PROMPT, ALONE, "cpu")
-    per_update = len(batches) // UPDATES
-    for number, batch in enumerate(batches, start=1):
-        trainer.training_step(batch, number % per_update == 0)
-    if trainer.diagnostics:
-        trainer.diagnostics.finish()
+    trainer.train(samples)
     return scored - started, time.process_time() - scored
 
 
-def rollout() -> list[SimpleNamespace]:
-    """Micro-batches of random tokens, responses of random length, random advantages."""
-    batches = []
-    for first in range(0, SAMPLES, MICRO_BATCH):
-        lengths = PROMPT + torch.randint(RESPONSE // 2, RESPONSE + 1, (MICRO_BATCH, 1))
-        sequences = torch.randint(VOCABULARY, (MICRO_BATCH, int(lengths.max())))
-        attention_mask = (torch.arange(sequences.shape[1]) < lengths).long()
-        action_mask = attention_mask[:, 1:].bool()
-        action_mask[:, : PROMPT - 1] = False
-        advantages = torch.randn(MICRO_BATCH, 1) * action_mask
-        info = {"sample_id": torch.arange(first, first + MICRO_BATCH)}
-        batches.append(
-            SimpleNamespace(
-                sequences=sequences,
-                attention_mask=attention_mask,
-                action_mask=action_mask,
-                advantages=advantages,
-                scores=torch.randint(2, (MICRO_BATCH,)).float(),
-                info=info,
-            )
-        )
-    return batches
-
-
-@torch.no_grad()
-def score(actor: Actor, batches: list[SimpleNamespace], with_entropy: bool) -> None:
-    """Give every micro-batch its log-probs, and its entropies if asked."""
-    for batch in batches:
-        wanted = {"return_output": True, "return_entropy": True} if with_entropy else {}
-        found = actor(batch.sequences, batch.action_mask, attention_mask=batch.attention_mask, **wanted)
-        if with_entropy:
-            found, output = found
-            batch.entropy = output.entropy[:, -batch.action_mask.shape[1] :]
-        batch.action_log_probs = found
-
-
-def samples_of(batch: SimpleNamespace) -> list[TrainSample]:
-    """Return the samples of a micro-batch without padding."""
+def rollout() -> list[TrainSample]:
+    """Samples of random tokens, responses of random length, random advantages."""
     samples = []
-    for i, length in enumerate(batch.attention_mask.sum(1).tolist()):
-        names = ("entropy", "advantages", "action_mask")
-        tensors = {name: getattr(batch, name)[i, : length - 1] for name in names}
+    for number in range(SAMPLES):
+        length = PROMPT + int(torch.randint(RESPONSE // 2, RESPONSE + 1, ()))
+        action_mask = torch.arange(1, length) >= PROMPT
+        advantages = torch.randn(()) * action_mask
+        zeros = torch.zeros(length - 1)
         samples.append(
             TrainSample(
-                sample_id=int(batch.info["sample_id"][i]),
-                score=float(batch.scores[i]),
+                sample_id=number,
+                score=float(torch.randint(2, ())),
                 abstained=False,
-                tokens=batch.sequences[i, :length],
-                log_probs=batch.action_log_probs[i, : length - 1],
-                returns=tensors["advantages"],
-                **tensors,
+                tokens=torch.randint(VOCABULARY, (length,)),
+                action_mask=action_mask,
+                log_probs=zeros,
+                entropy=zeros,
+                advantages=advantages,
+                returns=advantages,
             )
         )
     return samples
+
+
+@torch.no_grad()
+def score(actor: Actor, samples: Sequence[TrainSample], with_entropy: bool) -> list[TrainSample]:
+    """Return the samples with their log-probs, and with their entropies if asked."""
+    scored = []
+    for first in range(0, SAMPLES, MICRO_BATCH):
+        part = samples[first : first + MICRO_BATCH]
+        batch = MicroBatch.of(part)
+        wanted = {"return_output": True, "return_entropy": True} if with_entropy else {}
+        found = actor(batch.tokens, batch.action_mask, attention_mask=batch.attention_mask, **wanted)
+        log_probs, output = found if with_entropy else (found, None)
+        for row, sample in enumerate(part):
+            width = len(sample.action_mask)
+            given = {"log_probs": log_probs[row, :width]}
+            if output is not None:
+                given["entropy"] = output.entropy[row, :width]
+            scored.append(replace(sample, **given))
+    return scored
 
 
 def report(seconds: list[tuple[tuple[float, float], tuple[float, float]]]) -> str:

@@ -1,6 +1,6 @@
 """What ``--cov_log_probs current`` costs, and how often it picks other tokens than ``old``.
 
-One policy rank without Ray: a DeepSpeed engine and the updates of our trainer on the embedded task. Prints Markdown.
+One policy rank without Ray: upstream's DeepSpeed strategy and our trainer on the embedded task. Prints Markdown.
 
     python benchmarks/selection.py --steps 12
 """
@@ -12,10 +12,9 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import torch
 
@@ -30,35 +29,21 @@ def main() -> None:
     steps = parser.parse_args().steps
     cpu_host.install()
     with tempfile.TemporaryDirectory() as folder:
-        problems, rank = build(Path(folder))
-        seconds: dict[str, list[float]] = {"current": [], "old": []}
-        overlaps: list[tuple[int, float]] = []
-        fill(rank, problems, 2 * steps)
-        train(rank, 2 * steps, cov_log_probs="current")  # warm-up, not counted
+        problems, policy = build(Path(folder))
+        seconds, overlaps = {"current": [], "old": []}, []
+        train(policy, roll_out(policy, problems, 2 * steps), cov_log_probs="current")  # warm-up, not counted
         for step in range(steps):
             setting = ("current", "old")[step % 2]
-            fill(rank, problems, step)
+            samples = roll_out(policy, problems, step)
             started = time.perf_counter()
-            train(rank, step, cov_log_probs=setting)
+            train(policy, samples, cov_log_probs=setting)
             seconds[setting].append(time.perf_counter() - started)
-            fill(rank, problems, steps + step)
-            overlaps += overlap_by_update(rank, step)
+            overlaps += overlap_by_update(policy, roll_out(policy, problems, steps + step))
     sys.stdout.write(report(seconds, overlaps))
 
 
-@dataclass
-class Rank:
-    """The policy of one rank, and the samples that it trains on next."""
-
-    policy: Any
-    samples: list
-
-
-def build(folder: Path, training_steps: int | None = None, update: int = 32) -> tuple[list, Rank]:
-    """Return the problems and a rank with a new base policy, a trained one by default.
-
-    ``update`` is the number of samples in an update.
-    """
+def build(folder: Path, training_steps: int | None = None, update: int = 32):
+    """(problems, policy) around a new base policy, a trained one by default; ``update`` samples in an update."""
     from openrlhf_cov.cli import train_ppo_ray
     from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy
     from openrlhf_cov.tiny_task.problems import split_problems
@@ -73,35 +58,46 @@ def build(folder: Path, training_steps: int | None = None, update: int = 32) -> 
         --algo.advantage.estimator group_norm --algo.kl.init_coef 0 --rollout.n_samples_per_prompt {SAMPLES}
         --rollout.batch_size {PROMPTS} --rollout.micro_batch_size 64 --actor.num_gpus_per_node 1
         --train.batch_size {update} --train.micro_batch_size 16 --cov_type kl_cov --kl_cov_ratio 2e-2
-        --actor.adam.lr 3e-5 --actor.lr_scheduler constant --ckpt.output_dir {folder}/run
     """.split()
     sys.argv = ["train_ppo_ray", *flags]
-    return problems, Rank(make_policy(train_ppo_ray.parse_args(), folder), [])
+    args = train_ppo_ray.parse_args()
+    return problems, make_policy(args, folder, tokenizer)
 
 
-def make_policy(args, folder: Path):
-    """Return the policy in ``folder`` in DeepSpeed, in torchrun's process group or in a group of one."""
-    from openrlhf_cov.trainer.loading import load_policy
+def make_policy(args, folder: Path, tokenizer):
+    """The policy in ``folder`` in DeepSpeed, in torchrun's process group or in a group of one."""
+    from openrlhf_cov.trainer.actor_model import CovActor
+    from openrlhf_cov.trainer.extension_locks import remove_stale_locks
     from openrlhf_cov.trainer.policy import Policy
     from openrlhf_cov.trainer.strategy import make_strategy
 
-    alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-    os.environ |= alone | os.environ
     cpu_host.adapt_deepspeed()
     cpu_host.accept_fp32()
+    remove_stale_locks()
+    alone = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    os.environ |= alone | os.environ
     strategy = make_strategy(args)
     strategy.setup_distributed()
-    loaded = load_policy(strategy, str(folder), 1000)
-    return Policy.of(strategy, loaded.actor, loaded.scheduler, loaded.ema_model, loaded.tokenizer)
+    actor = CovActor(
+        str(folder), attn_implementation="sdpa", param_dtype="fp32", ds_config=strategy.get_ds_train_config()
+    )
+    settings = dict(
+        optim="adam",
+        adam=dict(lr=3e-5, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0),
+        lr_scheduler="constant",
+        scheduler_steps=1000,
+    )
+    actor, _, scheduler = strategy.prepare((actor, settings))
+    return Policy.of(strategy, actor, scheduler, None, tokenizer)
 
 
 @torch.no_grad()
-def fill(rank: Rank, problems, step: int) -> None:
-    """Give the rank one rollout of its current policy."""
+def roll_out(policy, problems, step: int) -> list:
+    """One rollout of the current policy, as its rank trains on it."""
     from openrlhf_cov.tiny_task.reward_func import reward_func
     from openrlhf_cov.trainer.records import TrainSample
 
-    tokenizer, model = rank.policy.tokenizer, rank.policy.engine.module
+    tokenizer, model = policy.tokenizer, policy.engine.module
     chosen = [problem for problem in random.Random(step).sample(problems, PROMPTS) for _ in range(SAMPLES)]
     prompt_ids = torch.tensor([tokenizer.encode(problem.prompt) for problem in chosen])  # all prompts have 6 tokens
     torch.manual_seed(step)
@@ -118,51 +114,54 @@ def fill(rank: Rank, problems, step: int) -> None:
         for ids, mask in zip(sequences, attention, strict=True)
     ]
     scores = reward_func(texts, [p.prompt for p in chosen], [p.label for p in chosen])["scores"].view(PROMPTS, SAMPLES)
-    advantages = ((scores - scores.mean(1, keepdim=True)) / (scores.std(1, keepdim=True) + 1e-9)).view(-1, 1)
-    seen = rank.policy.score(sequences, action_mask, attention, None, with_entropy=True)
-    rank.samples = []
+    advantages = (scores - scores.mean(1, keepdim=True)) / (scores.std(1, keepdim=True) + 1e-9)
+    log_probs = policy.score(sequences, action_mask, attention, None, with_entropy=False).log_probs
+    samples = []
     for number, length in enumerate(attention.sum(1).tolist()):
         mask = action_mask[number, : length - 1]
-        rank.samples.append(
+        advantage = advantages.view(-1)[number] * mask
+        samples.append(
             TrainSample(
                 sample_id=number,
                 score=float(scores.view(-1)[number]),
                 abstained=False,
                 tokens=sequences[number, :length],
                 action_mask=mask,
-                log_probs=seen.log_probs[number, : length - 1],
-                entropy=seen.entropy[number, : length - 1],
-                advantages=advantages[number] * mask,
-                returns=advantages[number] * mask,
+                log_probs=log_probs[number, : length - 1],
+                entropy=torch.zeros(length - 1),  # for the diagnostics
+                advantages=advantage,
+                returns=advantage,
             )
         )
+    return samples
 
 
-def train(rank: Rank, step: int, cov_log_probs: str) -> None:
-    """Make all updates of one global step."""
+def train(policy, samples: Sequence, cov_log_probs: str, step: int = 1) -> None:
+    """All updates of one global step; in step 0 the selections are compared, too."""
     from openrlhf_cov.trainer.records import StepOrder
     from openrlhf_cov.trainer.update import update_policy
 
-    config = replace(rank.policy.config, cov_log_probs=cov_log_probs).at(step)
-    update_policy(rank.policy, StepOrder(step, config, kl_coef=0.0), rank.samples)
+    config = replace(policy.config.at(step), cov_log_probs=cov_log_probs)
+    update_policy(policy, StepOrder(step, config, kl_coef=0.0), samples)
 
 
-def overlap_by_update(rank: Rank, step: int) -> list[tuple[int, float]]:
-    """Train with ``current``; return the share of its selection that ``old`` makes too, by number of the update."""
-    from openrlhf_cov.trainer import update
+def overlap_by_update(policy, samples: Sequence) -> list[tuple[int, float]]:
+    """(number of the update, share of the ``current`` selection that ``old`` makes too); trains with ``current``."""
+    from openrlhf_cov.trainer.observation import StepDiagnostics
 
-    plan = update.plan_with_policy
-    overlaps: list[tuple[int, float]] = []
+    overlaps = [(0, 1.0)]  # the policy is the one that sampled
+    compare = StepDiagnostics.compare
 
-    def plan_both(policy, planning, *others) -> list:
-        old = plan(policy, replace(planning, config=replace(planning.config, cov_log_probs="old")), *others)
-        plans = plan(policy, planning, *others)
-        both = sum(int((a.tokens & b.tokens).sum()) for (a,), (b,) in zip(old, plans, strict=True))
-        overlaps.append((len(overlaps), both / sum(int(each.tokens.sum()) for (each,) in plans)))
-        return plans
+    def noting(diagnostics, current, old) -> None:
+        compare(diagnostics, current, old)
+        both = sum(int((one & other).sum()) for one, other in zip(current, old, strict=True))
+        overlaps.append((len(overlaps), both / sum(int(one.sum()) for one in current)))
 
-    with mock.patch.object(update, "plan_with_policy", plan_both):
-        train(rank, step, cov_log_probs="current")
+    StepDiagnostics.compare = noting
+    try:
+        train(policy, samples, cov_log_probs="current", step=0)
+    finally:
+        StepDiagnostics.compare = compare
     return overlaps
 
 

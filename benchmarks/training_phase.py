@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import selection
@@ -37,14 +38,13 @@ def main() -> None:
     cpu_host.install()
     with tempfile.TemporaryDirectory() as folder:
         guard = args.what == "guard"
-        problems, rank = selection.build(Path(folder), training_steps=1, update=32 if guard else 64)
-        base = selection.PROMPTS
-        ranks = torch.distributed.get_world_size()
+        problems, policy = selection.build(Path(folder), training_steps=1, update=32 if guard else 64)
+        base, ranks = selection.PROMPTS, torch.distributed.get_world_size()
         write("| ranks | prompts | tokens | bare | old | current | old, µs/token | old / bare | current / bare |")
         write("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
         for factor in (1,) if guard else (1, 2, 4, 8):
             selection.PROMPTS = factor * base // ranks
-            ratios = measure(rank, problems, args.steps)
+            ratios = measure(policy, problems, args.steps)
     for setting, ratio in ratios.items() if guard else ():
         if ratio > LIMIT * MEASURED[setting]:
             sys.exit(
@@ -53,18 +53,18 @@ def main() -> None:
             )
 
 
-def measure(policy: selection.Rank, problems, steps: int) -> dict[str, float]:
+def measure(policy, problems, steps: int) -> dict[str, float]:
     """Writes a row; the ratios of the phase to the bare model."""
     seconds: dict[str, list[float]] = {name: [] for name in ("bare", *SETTINGS)}
     ranks, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     tokens = []
     for step in range(steps + 1):  # the first one warms up
         for setting in SETTINGS:
-            selection.fill(policy, problems, step * ranks + rank)
+            samples = selection.roll_out(policy, problems, step * ranks + rank)
             if setting == "old":
-                seconds["bare"].append(cpu_seconds(bare, policy))
-            seconds[setting].append(cpu_seconds(selection.train, policy, step, setting))
-        tokens.append(over_ranks(sum(len(sample.tokens) for sample in policy.samples)))
+                seconds["bare"].append(cpu_seconds(bare, policy, samples))
+            seconds[setting].append(cpu_seconds(selection.train, policy, samples, setting))
+        tokens.append(over_ranks(sum(len(sample.tokens) for sample in samples)))
     medians = {name: statistics.median(values[1:]) for name, values in seconds.items()}
     ratios = {name: medians[name] / medians["bare"] for name in SETTINGS}
     cells = [f"{value:.2f}" for value in medians.values()]
@@ -88,16 +88,15 @@ def over_ranks(value: float) -> float:
     return float(total)
 
 
-def bare(rank: selection.Rank) -> None:
+def bare(policy, samples: Sequence) -> None:
     """Forward, backward and AdamW of the micro-batches of a step, by torch and transformers alone."""
     from openrlhf_cov.trainer.records import MicroBatch
 
-    model = copy.deepcopy(rank.policy.engine.module)
+    model = copy.deepcopy(policy.engine.module)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-5, betas=(0.9, 0.95), weight_decay=0.0)
-    layout = rank.policy.layout
-    micro = layout.micro_batch_size
-    for number, first in enumerate(range(0, len(rank.samples), micro)):
-        batch = MicroBatch.of(rank.samples[first : first + micro])
+    layout = policy.layout
+    for number, first in enumerate(range(0, len(samples), layout.micro_batch_size)):
+        batch = MicroBatch.of(samples[first : first + layout.micro_batch_size])
         logits = model(input_ids=batch.tokens, attention_mask=batch.attention_mask).logits[:, :-1]
         log_probs = logits.log_softmax(-1).gather(-1, batch.tokens[:, 1:, None])
         log_probs.mean().backward()
