@@ -22,8 +22,8 @@ from openrlhf_cov.evaluation import benchmarks, runner
 from openrlhf_cov.evaluation.plan import EvaluationPlan, Request, make_plan
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.generation import EngineGroup
-from openrlhf_cov.trainer.ray import cluster, completions
-from openrlhf_cov.trainer.ray.engines import VLLM_DTYPES, needs_of_engines, start_evaluation_engines
+from openrlhf_cov.trainer.ray import cluster, completions, engines
+from openrlhf_cov.trainer.ray.engines import VLLM_DTYPES
 
 
 def main() -> None:
@@ -41,9 +41,10 @@ def main() -> None:
     plan = make_the_plan(args)
     longest = max(len(ids) for _, ids in plan.prompts) + args.max_tokens
     alone = start_alone(args, longest)
-    cluster.connect(needs_of_engines(1, 1))
+    needs = engines.needs_of_engines(1, 1)
+    cluster.connect(needs)
     try:
-        engines = start_evaluation_engines(
+        handles = engines.start_evaluation_engines(
             str(args.model),
             num_engines=1,
             tensor_parallel_size=1,
@@ -58,7 +59,7 @@ def main() -> None:
         for turn in range(args.rounds + 1):
             # other seeds in every turn: neither engine may answer from its cache of the turn before
             requests = list(plan.requests(seed=turn, max_model_len=longest))
-            takers = {"harness": lambda r: in_harness(plan, engines, r), "alone": lambda r: by_llm(alone, r)}
+            takers = {"harness": lambda r: in_harness(plan, handles, r), "alone": lambda r: by_llm(alone, r)}
             for name in sorted(takers, reverse=bool(turn % 2)):
                 started = time.perf_counter()
                 tokens = takers[name](requests)

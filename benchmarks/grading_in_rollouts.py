@@ -14,10 +14,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import ray
 
-from openrlhf_cov.cli import train_ppo_ray
+from openrlhf_cov.config import EngineConfig, ModelConfig, RewardConfig
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray.workers import prepare_worker
 
@@ -76,21 +77,25 @@ def model_of(args: argparse.Namespace) -> str:
 
 
 def start_engine(args: argparse.Namespace, reward: str | None):
-    """Start one engine with a reward function or without."""
+    """One engine."""
     from openrlhf_cov.trainer.ray.engines import start_engines
 
-    words = f"""
-        --actor.model_name_or_path {model_of(args)} --data.prompt_dataset {args.task}/train.jsonl
-        --data.input_key input --data.label_key label --reward.remote_url {reward or "none.py"}
-        --actor.num_gpus_per_node 1 --vllm.num_engines 1 --vllm.gpu_memory_utilization 0.2 --vllm.enforce_eager
-        --vllm.enable_prefix_caching --train.seed 1 --data.max_len {LONGEST_PROMPT + args.tokens}
-        --algo.advantage.estimator group_norm --algo.kl.init_coef 0
-    """.split()
-    sys.argv = ["train_ppo_ray", *words]
-    settings = train_ppo_ray.parse_args()
-    if reward is None:
-        settings.reward.remote_url = None
-    (engine,) = start_engines(settings, None)
+    flags = SimpleNamespace(
+        actor=SimpleNamespace(model_name_or_path=model_of(args)),
+        data=SimpleNamespace(max_len=LONGEST_PROMPT + args.tokens, max_images_per_prompt=0),
+        ds=SimpleNamespace(param_dtype="fp32"),
+        reward=SimpleNamespace(remote_url=reward),
+        rollout_seeded=True,
+        train=SimpleNamespace(
+            seed=1, full_determinism_enable=False, agent_func_path=None, async_enable=False, colocate_all=False
+        ),
+        vllm=SimpleNamespace(
+            num_engines=1, tensor_parallel_size=1, enable_sleep=False, sync_backend="gloo", enforce_eager=True,
+            enable_prefix_caching=True, gpu_memory_utilization=0.2,
+        ),
+        **vars(RewardConfig()), **vars(ModelConfig()), **vars(EngineConfig()),
+    )  # fmt: skip
+    (engine,) = start_engines(flags, None)
     return engine
 
 

@@ -85,9 +85,9 @@ def measure(kind: str, folder: str, tokens: int) -> dict:
     from openrlhf_cov.trainer import cpu_host
 
     cpu_host.install()
+    cpu_host.accept_fp32()
     import torch
 
-    cpu_host.accept_fp32()
     module, name = KINDS[kind].rsplit(".", 1)
     actor_class = getattr(__import__(module, fromlist=[name]), name)
     actor = actor_class(folder, attn_implementation="sdpa", param_dtype="fp32")

@@ -10,13 +10,9 @@ from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.cores import cores
-
-if TYPE_CHECKING:
-    import torch
 
 NEEDED = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
 """Of the host module's variables, those without which a run does not start or its threads fight."""
@@ -25,16 +21,7 @@ NEEDED = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_C
 def prepare() -> None:
     """Ray runs this first in every worker; upstream knows no fp32."""
     cpu_host.install()
-    from openrlhf.utils import utils
-
-    stock = utils.convert_to_torch_dtype
-
-    def convert_to_torch_dtype(param_dtype: str) -> "torch.dtype":
-        import torch
-
-        return torch.float32 if param_dtype == "fp32" else stock(param_dtype)
-
-    utils.convert_to_torch_dtype = convert_to_torch_dtype
+    cpu_host.accept_fp32()
 
 
 def parse_args() -> SimpleNamespace:

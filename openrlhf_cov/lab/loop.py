@@ -27,7 +27,7 @@ from openrlhf_cov.models.method import Groups, Plan, TokenBatch
 from openrlhf_cov.models.planning import PlanningStep, WindowPart, plan_window, policy_seen
 from openrlhf_cov.models.responses import group_normalised
 from openrlhf_cov.models.rollout import (
-    Rollout,
+    RolloutTokens,
     group_sums,
     mean_entropy,
     rollout_metrics,
@@ -106,14 +106,14 @@ class Lab:
             scores = torch.tensor([float(self.coin.random() < 0.5) for _ in scores])
         return prompts.repeat_interleave(self.settings.group, 0), samples, scores
 
-    def score(self, samples: Samples, scores: Tensor, config: CovConfig) -> Rollout:
+    def score(self, samples: Samples, scores: Tensor, config: CovConfig) -> RolloutTokens:
         """The samples with the advantages of an estimator of ``config`` or GRPO's; log-probs and entropies are those
         that the sampler saw."""
         mask = until_end(samples.responses, self.eos)
         groups = Groups(scores.view(-1, self.settings.group), samples.entropy[mask].mean().item())
         estimate = config.estimator and config.estimator.estimate
         advantages = estimate(config, groups).nan_to_num(0.0) if estimate else group_normalised(groups.rewards)
-        return Rollout(
+        return RolloutTokens(
             log_probs=samples.log_probs * mask,
             entropy=samples.entropy * mask,
             advantages=advantages.view(-1, 1) * mask,
@@ -138,7 +138,7 @@ class Lab:
         return PolicyLoss(low, high, token_level_loss=config.aggregation is None)
 
     def update(
-        self, planning: PlanningStep, prompts: Tensor, responses: Tensor, rollout: Rollout, buffer: MetricBuffer
+        self, planning: PlanningStep, prompts: Tensor, responses: Tensor, rollout: RolloutTokens, buffer: MetricBuffer
     ) -> dict[str, float]:
         """Make all optimizer steps of a rollout, each on other samples; return the means of loss and gradient norm."""
         order = torch.randperm(len(prompts), generator=self.generator)
@@ -161,7 +161,7 @@ class Lab:
         planning: PlanningStep,
         prompts: Tensor,
         responses: Tensor,
-        rollout: Rollout,
+        rollout: RolloutTokens,
         rows: Tensor,
         *,
         moved: bool,
@@ -228,7 +228,7 @@ class Lab:
         planning: PlanningStep,
         prompts: Tensor,
         responses: Tensor,
-        rollout: Rollout,
+        rollout: RolloutTokens,
         parts: Sequence[Tensor],
         moved: bool,
     ) -> Sequence[Sequence[Plan]]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.method import Method, Plan, TokenBatch, transformed
-from openrlhf_cov.models.window import MicroBatch
+from openrlhf_cov.models.window import LocalWindow
 
 MakePlans = Callable[[Tensor], Sequence[Plan]]
 """Log-probs (B, A) of an update's only micro-batch -> its plans."""
@@ -146,7 +146,7 @@ def plan_micro_batch(
 
     Released code computes its statistics so. Draws come from ``generator``, which lies on the batch's device.
     """
-    window = MicroBatch(batch, ppo_clip, generator)
+    window = LocalWindow(batch, ppo_clip, generator)
     return [plan for method in config.methods if method.plan for plan in method.plan(config, window)]
 
 

@@ -168,7 +168,7 @@ class Method:
     entropy_policy: str | None = None
     """Whose entropies the window holds, or the setting that says so: ``current`` or ``old``, as of the log-probs."""
     plan: Callable[[Any, Any], list[Plan]] | None = None
-    """(settings, ``Window`` or ``MicroBatch``) -> what it does to each micro-batch."""
+    """(settings, ``Window`` or ``LocalWindow``) -> what it does to each micro-batch."""
     coefficient: Callable[[Any, TokenBatch], Tensor] | None = None
     """(settings, batch with A' as its advantages) -> k (B, A) of a surrogate, without gradient."""
     anchor_policy: str | None = None

@@ -33,7 +33,7 @@ TOP_FRACTIONS = {
 
 
 @dataclass(frozen=True)
-class Rollout:
+class RolloutTokens:
     """Samples of one global step that lie on one rank, padded on the right: (B, A), and (B,) per response."""
 
     log_probs: Tensor
@@ -60,7 +60,7 @@ class Rollout:
         return token_covariance(self.log_probs, self.advantages, self.action_mask, means_of(sums[:3]))
 
 
-def token_sums(rollout: Rollout) -> Tensor:
+def token_sums(rollout: RolloutTokens) -> Tensor:
     """int64 (7,): ``fixed_point_sums`` of (log pi, A) and of (log pi, pi * A), ``fixed_point_sum`` of the entropy."""
     mask = rollout.action_mask
     return torch.cat(
@@ -92,7 +92,7 @@ class Responses:
     """1 where the response has a token, else 0."""
 
     @classmethod
-    def of(cls, rollout: Rollout) -> "Responses":
+    def of(cls, rollout: RolloutTokens) -> "Responses":
         mask = rollout.action_mask.bool()
         if rollout.abstained is not None:  # such a response is no part of its group
             mask = mask & ~rollout.abstained[:, None]
@@ -107,7 +107,7 @@ class Responses:
         return self.log_prob.exp() * self.advantage * self.counted
 
 
-def group_sums(rollout: Rollout, samples_per_prompt: int, groups: int) -> Tensor:
+def group_sums(rollout: RolloutTokens, samples_per_prompt: int, groups: int) -> Tensor:
     """float64 (groups, 5) per prompt: responses with a token, sums of their log pi, A and pi A, correct ones."""
     means = Responses.of(rollout)
     columns = (means.counted, means.log_prob, means.advantage, means.prob_weighted, rollout.scores > CORRECT)
@@ -128,7 +128,7 @@ def accuracy_levels(samples_per_prompt: int) -> dict[str, int]:
 
 
 @torch.no_grad()
-def rollout_metrics(rollout: Rollout, sums: Tensor, groups: Tensor, samples_per_prompt: int) -> list[Metric]:
+def rollout_metrics(rollout: RolloutTokens, sums: Tensor, groups: Tensor, samples_per_prompt: int) -> list[Metric]:
     """Entropy and covariance statistics of one rank; ``docs/metrics.md`` defines each name.
 
     ``sums`` (7,) and ``groups`` (G, 5) are ``token_sums`` and ``group_sums`` added over all ranks. The same names come
@@ -175,7 +175,7 @@ def selection_metrics(entropy: Tensor, action_mask: Tensor, selected: Tensor) ->
     ]
 
 
-def covariance_metrics(rollout: Rollout, cov: Tensor, weighted_means: TokenMeans) -> list[Metric]:
+def covariance_metrics(rollout: RolloutTokens, cov: Tensor, weighted_means: TokenMeans) -> list[Metric]:
     """The distribution of ``cov`` (B, A), and Cov(log pi, pi * A) centred by ``weighted_means``."""
     mask = rollout.action_mask.bool()
     weighted = token_covariance(rollout.log_probs, rollout.prob_weighted, mask, weighted_means)
@@ -188,7 +188,7 @@ def covariance_metrics(rollout: Rollout, cov: Tensor, weighted_means: TokenMeans
     ]
 
 
-def prompt_metrics(rollout: Rollout, cov: Tensor, groups: Tensor, samples_per_prompt: int) -> list[Metric]:
+def prompt_metrics(rollout: RolloutTokens, cov: Tensor, groups: Tensor, samples_per_prompt: int) -> list[Metric]:
     """What is averaged over responses or prompts: H of paper eq. 5, and covariance within a prompt, of (log pi, A)
     and of (log pi, pi A) (eq. 8), over all prompts and over those of three accuracies; there token by token, too.
 

@@ -151,7 +151,7 @@ def plan_step(config: CovConfig, window: Window) -> list[list[Plan]]:
     return [list(plans) for plans in zip(*of_methods, strict=True)]
 
 
-class MicroBatch:
+class LocalWindow:
     """A window of one micro-batch of one rank, as the published code has it: means of its own, equal values by
     position, lots from ``generator``. It offers what methods by covariance may ask for, and nothing else."""
 

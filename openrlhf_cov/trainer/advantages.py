@@ -131,7 +131,10 @@ def response_advantages(
                 f"{', '.join(f'{value:g}' for value in rewards[graded].unique()[:5])}"
             )
         estimate = method.estimate
-        return by_graded_responses(lambda found: estimate(config, Groups(found, entropy)), rewards, graded)
+        # A method leaves out a response that has nothing to be compared with, also its KL penalty.
+        return by_graded_responses(
+            lambda found: estimate(config, Groups(found, entropy)), rewards, graded, single=torch.nan
+        )
     if settings.estimator in BY_GROUP:
         return by_graded_responses(BY_GROUP[settings.estimator], rewards, graded)
     if settings.estimator == "flash_reinforce":  # its group is the whole step
@@ -139,10 +142,21 @@ def response_advantages(
     return rewards.masked_fill(~graded, torch.nan)
 
 
-def by_graded_responses(estimate: Callable[[Tensor], Tensor], rewards: Tensor, graded: Tensor) -> Tensor:
-    """Apply an estimator to the graded responses of each prompt; NaN for all others.
+def by_graded_responses(
+    estimate: Callable[[Tensor], Tensor], rewards: Tensor, graded: Tensor, *, single: float = 0.0
+) -> Tensor:
+    """Apply an estimator to the graded responses of each prompt.
 
-    Prompts with equally many graded responses are estimated together. A single graded response has the advantage 0.
+    Prompts with equally many graded responses are estimated together.
+
+    Args:
+        estimate: Rewards (G, n) of G prompts -> values (G, n).
+        rewards: (G, K).
+        graded: bool (G, K).
+        single: Value of a response that is the only graded one of several responses to its prompt.
+
+    Returns:
+        The values (G, K); NaN for responses that are not graded.
     """
     if graded.all():
         return estimate(rewards)
@@ -150,10 +164,10 @@ def by_graded_responses(estimate: Callable[[Tensor], Tensor], rewards: Tensor, g
     counts = graded.sum(1)
     for count in counts.unique().tolist():
         chosen = (counts == count)[:, None] & graded
-        if count > 1:
+        if count > 1 or count == rewards.shape[1]:
             found[chosen] = estimate(rewards[chosen].view(-1, count)).flatten()
         else:
-            found[chosen] = 0.0
+            found[chosen] = single
     return found
 
 

@@ -7,12 +7,11 @@ import ray
 from openrlhf.trainer.ray.launcher import RayActorGroup
 from ray.util.placement_group import PlacementGroup
 
-from openrlhf_cov.sizing.flag_sizes import processes
 from openrlhf_cov.trainer.controller import TrainingController
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.ray.cluster import reserve
 from openrlhf_cov.trainer.ray.engines import SHARED_PART, start_engines
-from openrlhf_cov.trainer.ray.roles import CriticRole, PolicyRole, ReferenceRole, RewardRole, Role
+from openrlhf_cov.trainer.ray.roles import CriticRole, ModelRole, PolicyRole, ReferenceRole, RewardRole
 from openrlhf_cov.trainer.strategy import CovStrategy, make_strategy
 from openrlhf_cov.utils.redaction import redact_arguments
 
@@ -29,7 +28,7 @@ def train(args: SimpleNamespace) -> None:
     # GPUs that the policy shares with other models. Engines share them only if they wait while the policy trains.
     shared = None
     if args.train.colocate_all or args.train.colocate_actor_ref:
-        shared = reserve(processes(args.actor))
+        shared = reserve(_ranks(args.actor))
     engines_share = args.train.colocate_all and not args.train.async_enable
 
     engines = start_engines(args, shared if engines_share else None)
@@ -60,7 +59,7 @@ def make_groups(args: SimpleNamespace, shared: PlacementGroup | None) -> ModelGr
     # Critic and reward model share the GPUs of the policy, GPUs of their own, or nothing.
     beside = shared if args.train.colocate_all else None
     if has_critic and args.train.colocate_critic_reward:
-        beside = reserve(processes(args.critic))
+        beside = reserve(_ranks(args.critic))
     critic = _start_group(args, args.critic, CriticRole, beside) if has_critic else None
     reward = _start_group(args, args.reward, RewardRole, beside) if has_reward_model else None
     return ModelGroups(args=args, policy=policy, reference=reference, critic=critic, reward=reward)
@@ -88,8 +87,12 @@ def save_models(args: SimpleNamespace, groups: ModelGroups) -> None:
         ray.get(groups.critic.async_run_method("save_model"))
 
 
+def _ranks(size: SimpleNamespace) -> int:
+    return size.num_nodes * size.num_gpus_per_node
+
+
 def _start_group(
-    args: SimpleNamespace, size: SimpleNamespace, role: type[Role], shared: PlacementGroup | None
+    args: SimpleNamespace, size: SimpleNamespace, role: type[ModelRole], shared: PlacementGroup | None
 ) -> RayActorGroup:
     """Start the ranks of a role.
 

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 
 class Clock:
-    """Seconds of the phases of a step: ``timing/NAME``."""
+    """Seconds of the phases of a step: ``timing/NAME``. A step begins when its clock is made."""
 
-    def __init__(self, generation: float) -> None:
-        self._seconds = {"generation": generation}
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
         self._started = time.monotonic()
 
     @contextmanager
@@ -19,7 +19,12 @@ class Clock:
         yield
         self._seconds[phase] = time.monotonic() - started
 
-    def seconds(self) -> dict[str, float]:
-        """Return the metrics; ``timing/step_total`` is from the beginning of the step on, with its generation."""
-        total = time.monotonic() - self._started + self._seconds["generation"]
-        return {f"timing/{phase}": seconds for phase, seconds in self._seconds.items()} | {"timing/step_total": total}
+    def seconds(self, generation: float) -> dict[str, float]:
+        """Return the metrics of a step that ends now.
+
+        Args:
+            generation: Seconds in which its rollout was generated. With ``--train.async_enable`` this was during
+                earlier steps, so ``timing/step_total`` is not the sum of the phases.
+        """
+        phases = {"generation": generation, **self._seconds, "step_total": time.monotonic() - self._started}
+        return {f"timing/{phase}": seconds for phase, seconds in phases.items()}

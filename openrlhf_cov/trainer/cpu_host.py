@@ -229,6 +229,13 @@ def install() -> None:
     AttentionInterface.register(PACKED_ATTENTION, _packed_attention)
 
 
+def training_device() -> Any:
+    """Return the device on which the models of this process compute."""
+    import torch
+
+    return torch.cuda.current_device()
+
+
 def accept_fp32() -> None:
     """Make upstream's model loaders accept ``--ds.param_dtype fp32`` in this process, on every kind of host.
 

@@ -93,6 +93,7 @@ class TrainingLogs:
         """
         _on_disk(self.metrics, step, metrics)
         logger.info(f"✨ Global step {step}: {dict(metrics)}")
+        logger.info(f"Sample: {list(example)}")
         if step % self.every == 0:
             for tracker in self.trackers:
                 tracker.log_train(step, {**metrics, "generated_samples": list(example)})

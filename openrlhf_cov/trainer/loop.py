@@ -16,7 +16,7 @@ from openrlhf_cov.config import RunConfig
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
-from openrlhf_cov.trainer.checkpoints import ROLLOUTS
+from openrlhf_cov.trainer.checkpoints import BEST, ROLLOUTS
 from openrlhf_cov.trainer.clock import Clock
 from openrlhf_cov.trainer.evaluation import Evaluation
 from openrlhf_cov.trainer.logged_numbers import rollout_statistics, sample_means
@@ -26,7 +26,6 @@ from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import Rollout, StepOrder
 from openrlhf_cov.trainer.resuming import restored_states
 from openrlhf_cov.trainer.rollouts import checked_samples
-from openrlhf_cov.trainer.run_record import DATA_CHANGED
 from openrlhf_cov.trainer.sampler import BatchStream, Sampler, max_staleness_of
 from openrlhf_cov.trainer.scoring import score
 from openrlhf_cov.trainer.source_metrics import source_metrics
@@ -61,8 +60,12 @@ class TrainingLoop:
         weight_check: WeightCheck | None,
         tokenizer: Any,
     ) -> None:
-        self.args, self.groups, self.sampler = args, groups, sampler
-        self.evaluation, self.weight_check, self.tokenizer = evaluation, weight_check, tokenizer
+        self.args = args
+        self.groups = groups
+        self.sampler = sampler
+        self.evaluation = evaluation
+        self.weight_check = weight_check
+        self.tokenizer = tokenizer
         self.config = CovConfig.from_args(args)
         self.advantages = AdvantageSettings.of(args)
 
@@ -74,8 +77,12 @@ class TrainingLoop:
         """
         state = self.start()
         try:
-            while (rollout := self.stream.next(state.step)) is not None:
-                metrics, example = self.train_step(rollout, state)
+            while True:
+                clock = Clock()  # a step begins with the wait for its rollout
+                rollout = self.stream.next(state.step)
+                if rollout is None:
+                    break
+                metrics, example = self.train_step(rollout, state, clock)
                 self.logs.write_step(state.step, metrics, example)  # the line comes before the checkpoint of the step
                 saved = self.save_checkpoint(rollout, state)
                 self.stop_if_asked(rollout, state, saved)
@@ -90,8 +97,7 @@ class TrainingLoop:
         state = LoopState.fresh(self.args, self.config)
         if states := restored_states(self.args, self.groups):
             state.load_state_dict(states)
-            restore = self.sampler.restart if getattr(self.args, DATA_CHANGED, False) else self.sampler.load_state_dict
-            restore(states[ROLLOUTS])
+            self.sampler.restore(states[ROLLOUTS])
         self.logs = TrainingLogs(self.args, resumed_step=state.step)
         # Rollouts are generated at most so many weight versions ahead: 0 without --train.async_enable.
         self.stream = BatchStream(self.sampler, max_staleness_of(self.args), first_step=state.step)
@@ -101,17 +107,19 @@ class TrainingLoop:
             self.send_weights(state, is_start=True)
 
         # An interrupted run owes the evaluation that was due after its last step.
-        if state.step % self.args.eval.steps == 0 if state.step else self.args.eval_at_start:
+        is_due = state.step % self.args.eval.steps == 0 if state.step else self.args.eval_at_start
+        if is_due:
             self.evaluate(state)
         return state
 
-    def train_step(self, rollout: Rollout, state: LoopState) -> tuple[dict[str, float], tuple[str, float]]:
+    def train_step(
+        self, rollout: Rollout, state: LoopState, clock: Clock
+    ) -> tuple[dict[str, float], tuple[str, float]]:
         """Train on one rollout, and move ``state`` to the next step.
 
         Returns:
             The metrics of the step, and the text and reward of one of its samples.
         """
-        clock = Clock(generation=rollout.seconds)
         # Settings of this step: schedules and the closed loop have their values.
         config = self.config.at(state.step, state.control)
 
@@ -146,7 +154,7 @@ class TrainingLoop:
         if rollout.pass_rate is not None:
             metrics["dynamic_filtering_pass_rate"] = rollout.pass_rate
         text = self.tokenizer.decode(samples[0].tokens, skip_special_tokens=True)
-        return metrics | clock.seconds(), (text, float(batch.numbers["reward"][0]))
+        return metrics | clock.seconds(rollout.seconds), (text, float(batch.numbers["reward"][0]))
 
     def send_weights(self, state: LoopState, *, is_start: bool = False) -> None:
         """Send the weights of the policy to the engines. If an engine died, none gets them and the run ends."""
@@ -182,15 +190,21 @@ class TrainingLoop:
             started = time.monotonic()
             with self.stream.exclusive():
                 metrics = self.evaluation.run(self.sampler.engines)
+            if not metrics:  # the evaluation has no prompts
+                return
             self.logs.write_evaluation(state.step, metrics)
             logger.info(
                 f"✨ Evaluation after global step {state.step} in {time.monotonic() - started:.0f} s: {metrics}"
             )
-        before, state.best = state.best, state.best.after(metrics)
+        before = state.best
+        state.best = before.after(metrics)
         if state.best.value > before.value:
             record = {"global_step": state.step, "metric": state.best.key, "value": state.best.value}
             self.groups.export_best(record)
-            logger.info(f"best model so far, {state.best.key} {state.best.value:.4f} at global step {state.step}")
+            logger.info(
+                f"best model so far, {state.best.key} {state.best.value:.4f} at global step {state.step}: "
+                f"{self.args.ckpt.path}/{BEST}"
+            )
 
     def stop_if_asked(self, rollout: Rollout, state: LoopState, saved: bool) -> None:
         """End the run after a signal or the death of an engine, with a checkpoint as ``--ckpt.on_signal`` says."""

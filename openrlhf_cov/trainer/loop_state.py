@@ -57,9 +57,9 @@ class LoopState:
             samples: The number of samples of a step, by which the KL coefficient adapts.
         """
         found: dict[str, float] = {}
-        if "kl" in metrics:
-            self.kl.update(metrics["kl"], samples)
+        # Without updates of the policy (``--critic.freezing_steps``) nothing here has changed.
         if result.mean_entropy is not None:
+            self.kl.update(metrics["kl"], samples)
             learned = result.learning_rate * result.updates
             found |= self.dynamics.step(
                 metrics["entropy/mean"], metrics["cov/prob_weighted_mean"], metrics["cov/mean"], learned

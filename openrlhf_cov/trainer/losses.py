@@ -61,5 +61,12 @@ def kl_of_engine(micro_batch: MicroBatch) -> Tensor | None:
 
 
 def means_over_tokens(numbers: dict[str, Tensor | None], tokens: Tensor) -> list[Mean]:
-    """Return metrics that average 0-d values of micro-batches with their action tokens as weights."""
-    return [Mean(name, value.detach() * tokens, tokens) for name, value in numbers.items() if value is not None]
+    """Return metrics that average 0-d values of micro-batches with their action tokens as weights.
+
+    Upstream's means of a micro-batch without action tokens are NaN. They have no weight and are left out.
+    """
+    return [
+        Mean(name, value.detach().masked_fill(tokens == 0, 0.0) * tokens, tokens)
+        for name, value in numbers.items()
+        if value is not None
+    ]

@@ -13,6 +13,7 @@ from typing import Any
 import ray
 from torch import Tensor
 
+from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.rank_batches import shares_of_ranks
@@ -70,12 +71,20 @@ class ModelGroups:
             action_mask: Of each batch, (B, A).
             image_inputs: Of each batch, what a vision-language model reads of its images.
             with_reward: Whether the reward model is to score.
+
+        Raises:
+            RunStopped: Samples have no reward, and the run has no reward model.
         """
         train = self.args.train
         action = {"tokens": tokens, "action_mask": action_mask, "attention_mask": attention_mask}
         seen = action | {"image_inputs": image_inputs}
         rewards = None
         if with_reward:
+            if self.reward is None:
+                raise RunStopped(
+                    "a response came without a reward; have the agent return one, or give a reward model with "
+                    "--reward.model_name_or_path"
+                )
             rewards = self._dispatch(self.reward, train.colocate_all, tokens=tokens, attention_mask=attention_mask)
         shares_with_reference = train.colocate_all or train.colocate_actor_ref
         policy = self._dispatch(self.policy, shares_with_reference, **seen)
@@ -103,7 +112,8 @@ class ModelGroups:
         if refs is None:
             return None
         copies = self.args.ds.ring_attn_size * self.args.ds.tensor_parallel_size
-        return list(itertools.chain.from_iterable(ray.get(refs[::copies])))
+        # All ranks are waited for, so that the error of any rank is raised.
+        return list(itertools.chain.from_iterable(ray.get(refs)[::copies]))
 
     def update(self, order: StepOrder, samples: Sequence[TrainSample]) -> StepResult:
         """Train the critic and the policy on the samples of a step, each rank on its share.
@@ -122,7 +132,9 @@ class ModelGroups:
                 ray.get(group.async_run_method(method_name="offload_states"))
         else:
             running = [_update(group, order, of_ranks) for group, of_ranks in zip(groups, shares, strict=True)]
-            results = [answers[0] for answers in map(ray.get, running)]
+            # One call waits for all ranks: it raises the first error, whichever model has it.
+            ray.get([ref for refs in running for ref in refs])
+            results = [ray.get(refs[0]) for refs in running]
         metrics: dict[str, float] = {}
         for result in results:
             metrics |= result.metrics

@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 from openrlhf_cov.models.diagnostics import empty_update_frac, update_metrics
 from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.rollout import (
-    Rollout,
+    RolloutTokens,
     group_sums,
     mean_entropy,
     rollout_metrics,
@@ -23,13 +23,13 @@ from openrlhf_cov.utils.metrics import AllReduce, Mean, Metric, MetricBuffer
 OLD_OVERLAP = "cov/old_overlap"
 
 
-def rollout_of(samples: Sequence[TrainSample], device: torch.device | str) -> Rollout:
+def rollout_of(samples: Sequence[TrainSample], device: torch.device | str) -> RolloutTokens:
     """Return the samples of a rank as tensors, padded on the right."""
 
     def padded(name: str) -> Tensor:
         return pad_sequence([getattr(sample, name) for sample in samples], batch_first=True).to(device)
 
-    return Rollout(
+    return RolloutTokens(
         log_probs=padded("log_probs"),
         entropy=padded("entropy"),
         advantages=padded("advantages"),

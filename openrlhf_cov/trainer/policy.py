@@ -145,7 +145,7 @@ class Policy:
         self.strategy.optimizer_step(None, self.actor, self.scheduler, name="actor")
         if self.ema_model:
             # With static batches upstream counts the calls, one per micro-batch, and moves at the end of an update.
-            self.strategy.moving_average(self.actor, self.ema_model, self.args.train.ema_beta, "cuda")
+            self.strategy.moving_average(self.actor, self.ema_model, self.args.train.ema_beta, self.device)
 
     @torch.no_grad()
     def score(

@@ -28,6 +28,7 @@ from openrlhf_cov.trainer.prompts import Prompt, PromptOrder
 from openrlhf_cov.trainer.records import Group, Rollout, Sample
 from openrlhf_cov.trainer.requests import RolloutRequests
 from openrlhf_cov.trainer.rollouts import check_reward_errors, failed_rewards, scores_of
+from openrlhf_cov.trainer.run_record import DATA_CHANGED
 
 logger = init_logger(__name__)
 
@@ -125,6 +126,13 @@ class Sampler:
         self.counts = SamplingCounts(**state["counts"])
         self.step = state["step"]
         self.order.move_to(state["episode"], state["place"])
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from the ``state_dict`` of a checkpoint, or with new data where the data of the run has changed."""
+        if getattr(self.args, DATA_CHANGED, False):
+            self.restart(state)
+        else:
+            self.load_state_dict(state)
 
     def restart(self, state: Mapping[str, Any]) -> None:
         """Begin with the first prompt of data that is not the data of ``state``; only the number of steps stays."""

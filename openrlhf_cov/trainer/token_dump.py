@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.rollout import Rollout
+from openrlhf_cov.models.rollout import RolloutTokens
 from openrlhf_cov.trainer.observation import StepDiagnostics
 from openrlhf_cov.trainer.records import TrainSample
 from openrlhf_cov.utils.json_lines import json_number, write_lines
@@ -69,7 +69,7 @@ def top_tokens(cov: Tensor, action_mask: Tensor, count: int) -> Tensor:
 
 
 def token_records(
-    rollout: Rollout,
+    rollout: RolloutTokens,
     cov: Tensor,
     selected: Tensor,
     sequences: Sequence[tuple[list[int], int]],

@@ -39,6 +39,8 @@ class BatchLayout:
     groups_prompts: bool
     # --train.batch_size, for messages.
     batch_size: int
+    # True on the first rank, which gives warnings for all.
+    warns: bool
 
     @classmethod
     def of(cls, strategy: Any, ranks: Ranks, groups_prompts: bool = False) -> "BatchLayout":
@@ -58,6 +60,7 @@ class BatchLayout:
             samples_per_prompt=args.rollout.n_samples_per_prompt,
             groups_prompts=groups_prompts,
             batch_size=args.train.batch_size,
+            warns=strategy.is_rank_0(),
         )
 
     @property
@@ -119,8 +122,10 @@ def _dynamic_updates(
     whole = min(layout.most_updates, len(samples) // layout.update_size)
     updates = int(ranks.all_gather(torch.tensor([whole], device=device)).min())
     count = updates * layout.update_size
-    if count < len(samples):
-        logger.warning(f"{len(samples) - count} of {len(samples)} samples of this rank make no whole update")
+    if count < len(samples) and layout.warns:
+        logger.warning(
+            f"{len(samples) - count} of {len(samples)} samples of rank 0 make no whole update and are left out"
+        )
     if updates == 0:
         return []
     # The samples came shuffled. In later epochs all ranks move their samples in the same way: a rank holds the samples

@@ -76,7 +76,7 @@ def test_vllm_still_takes_the_parameters_we_use(vllm, path, qualname, needed):
 
 def test_the_table_lists_every_vllm_name_we_import(vllm, ours):
     listed = {name.split(".")[0] for names in VLLM.values() for name in names}
-    listed |= {"ParallelLMHead", "SamplingParams"}  # a test of its own below; upstream's generator uses it alike
+    listed |= {"ParallelLMHead", "SamplingParams"}  # they have tests of their own
     imported = {
         alias.name
         for path in ours.paths()
@@ -86,6 +86,28 @@ def test_the_table_lists_every_vllm_name_we_import(vllm, ours):
     }
     assert {"initialize_layerwise_reload", "WeightTransferEngineFactory", "ParallelLMHead"} <= imported
     assert imported <= listed
+
+
+def test_engines_are_started_with_arguments_that_vllm_or_an_actor_takes(vllm, upstream, ours):
+    module = ours.tree("trainer/ray/engines.py")
+    names = {"start_evaluation_engines", "training_arguments", "_place"}
+    functions = [node for node in module.body if getattr(node, "name", None) in names]
+    nodes = [node for function in functions for node in ast.walk(function)]
+    given = {key.value for node in nodes if isinstance(node, ast.Dict) for key in node.keys if key is not None}
+    entries = [node for node in nodes if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "arguments"]
+    given |= {node.slice.value for node in entries}
+    given -= {"image", "backend"}  # values of two arguments
+    fields = set()
+    for name in ("EngineArgs", "AsyncEngineArgs"):
+        body = vllm.find("engine/arg_utils.py", name).body
+        fields |= {node.target.id for node in body if isinstance(node, ast.AnnAssign)}
+    actor = upstream.find("trainer/ray/vllm_engine.py", "RolloutRayActor.__init__")
+    taken = {arg.arg for arg in actor.args.kwonlyargs}
+    pops = upstream.calls("trainer/ray/vllm_engine.py", "RolloutRayActor.__init__", "kwargs.pop")
+    taken |= {call.args[0].value for call in pops}
+    own = set(ours.parameters("trainer/ray/rollout_actor.py", "CovRolloutActor.__init__"))
+    assert {"model", "bundle_indices", "num_gpus", "log_probs", "seed"} <= given
+    assert given <= fields | taken | own
 
 
 def test_the_reload_package_gives_out_both_ends_of_a_reload(vllm):

@@ -7,7 +7,6 @@ import pytest
 from openrlhf_cov.evaluation.endpoint import VLLM
 
 ENGINES = "trainer/ray/vllm_engine.py"
-OURS = ("trainer/ray/evaluation_engines.py", "start_engines")
 SERVER = "entrypoints/openai"
 
 
@@ -17,23 +16,6 @@ def annotated(node):
     return {child.target.id: child.value and ast.unparse(child.value) for child in fields}
 
 
-def test_engines_are_made_with_every_argument_that_has_no_default(upstream, ours):
-    (call,) = ours.calls(*OURS, "create_vllm_engines")
-    assert not call.args
-    given = {keyword.arg for keyword in call.keywords}
-    parameters = upstream.parameters(ENGINES, "create_vllm_engines")
-    defaults = len(upstream.find(ENGINES, "create_vllm_engines").args.defaults)
-    assert set(parameters[:-defaults]) <= given <= set(parameters)
-
-
-def test_the_settings_we_replace_are_arguments_that_upstream_fixes(upstream, ours):
-    written = {node.value for node in ast.walk(ours.find(*OURS)) if isinstance(node, ast.Constant)}
-    fixed = ast.unparse(upstream.find(ENGINES, "create_vllm_engines"))
-    for name, value in (("dtype", "'"), ("worker_extension_cls", "'"), ("trust_remote_code", "True")):
-        assert name in written
-        assert f"'{name}': {value}" in fixed
-
-
 def test_an_engine_gives_the_last_output_of_a_request(upstream):
     code = ast.unparse(upstream.find(ENGINES, "RolloutRayActor.generate"))
     assert "prompt = TokensPrompt(prompt_token_ids=prompt_token_ids)" in code
@@ -41,8 +23,12 @@ def test_an_engine_gives_the_last_output_of_a_request(upstream):
     assert code.endswith("return final_output")
 
 
-def test_vllm_draws_a_sample_by_the_parameters_we_set(vllm, ours):
-    (call,) = ours.calls("trainer/ray/completions.py", "sampling_params", "SamplingParams")
+@pytest.mark.parametrize(
+    "where",
+    [("trainer/ray/completions.py", "sampling_params"), ("trainer/requests.py", "RolloutRequests._sampling_params")],
+)
+def test_vllm_draws_a_sample_by_the_parameters_we_set(vllm, ours, where):
+    (call,) = ours.calls(*where, "SamplingParams")
     fields = annotated(vllm.find("sampling_params.py", "SamplingParams"))
     assert {keyword.arg for keyword in call.keywords} <= fields.keys()
     assert annotated(vllm.find("sampling_params.py", "SamplingParams"))["n"] == "1"
@@ -50,6 +36,23 @@ def test_vllm_draws_a_sample_by_the_parameters_we_set(vllm, ours):
     assert [fields[name] for name in ("top_k", "min_p", "repetition_penalty")] == ["0", "0.0", "1.0"]
     kinds = ast.unparse(vllm.find("sampling_params.py", "RequestOutputKind"))
     assert "FINAL_ONLY" in kinds
+
+
+def test_an_engine_gives_responses_to_the_arguments_we_send(upstream, ours):
+    (call,) = ours.calls("trainer/requests.py", "RolloutRequests._send", "engine.generate_responses.remote")
+    sent = {keyword.arg for keyword in call.keywords}
+    # our engine actor takes the seeds
+    assert sent == set(upstream.parameters(ENGINES, "RolloutRayActor.generate_responses")) - {"self"} | {"seeds"}
+    assert "seeds" in ours.parameters("trainer/ray/rollout_actor.py", "CovRolloutActor.generate_responses")
+
+
+def test_a_response_has_the_entries_that_a_sample_is_made_from(upstream):
+    agents = "utils/agent.py"
+    single = ast.unparse(upstream.find(agents, "SingleTurnAgentExecutor.execute"))
+    multi = ast.unparse(upstream.find(agents, "MultiTurnAgentExecutor.execute"))
+    for entry in ("prompt", "label", "observation_tokens", "action_ranges", "rollout_log_probs", "extra_logs"):
+        assert f"'{entry}'" in single
+        assert f"'{entry}'" in multi
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import re
 import sys
 
 import pytest
+from upstream_uses import imported_names, is_upstream
 
 from openrlhf_cov.models.methods import METHODS
 
@@ -51,6 +52,63 @@ def test_only_what_trains_and_cli_import_upstream_and_its_engines(ours):
     for path in modules(ours):
         if part(path) not in ("trainer", "lab", "cli"):
             assert not foreign_imports(ours.tree(path)) & HEAVY, path
+
+
+# Modules of upstream with its training loops, and with what belongs to them alone.
+UPSTREAMS_LOOP = {
+    "cli/train_ppo_ray.py",
+    "datasets/prompts_dataset.py",
+    "trainer/ppo_trainer.py",
+    "trainer/ppo_trainer_async.py",
+    "trainer/ppo_utils/experience.py",
+    "trainer/ppo_utils/experience_maker.py",
+    "trainer/ppo_utils/replay_buffer.py",
+    "trainer/ppo_utils/samples_generator.py",
+    "trainer/ray/ppo_actor.py",
+    "trainer/ray/ppo_critic.py",
+}
+
+
+def test_upstreams_trainers_are_imported_to_send_weights_only(ours, upstream):
+    assert set(upstream.paths()) >= UPSTREAMS_LOOP
+    found = {
+        (path, *name)
+        for path in modules(ours)
+        for name in imported_names(ours.tree(path), upstream).values()
+        if name[0] in UPSTREAMS_LOOP
+    }
+    assert found == {
+        ("trainer/ray/upstream_sender.py", "trainer/ray/ppo_actor.py", "ActorPPOTrainer"),
+        # A function without state, which makes the text of a prompt from a row.
+        ("trainer/prompts.py", "datasets/prompts_dataset.py", "preprocess_data"),
+    }
+
+
+def test_modules_of_upstream_are_imported_by_statements_only(ours):
+    # A module that is looked up by a string would not be seen by the tests that read imports.
+    for path in modules(ours):
+        for node in ast.walk(ours.tree(path)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not re.fullmatch(r"openrlhf(\.\w+)+", node.value), (path, node.value)
+            if isinstance(node, ast.ImportFrom) and is_upstream(node.module or ""):
+                assert "*" not in {alias.name for alias in node.names}, path
+
+
+# The whole algorithm of a training.
+ALGORITHM = ("trainer/loop.py", "trainer/update.py", "trainer/advantages.py")
+MOST_LINES = 600
+
+
+@pytest.mark.parametrize("path", ALGORITHM)
+def test_the_algorithm_is_no_override_of_other_code(ours, path):
+    nodes = list(ast.walk(ours.tree(path)))
+    assert "super" not in {node.id for node in nodes if isinstance(node, ast.Name)}
+    assert [base for node in nodes if isinstance(node, ast.ClassDef) for base in node.bases] == []
+
+
+def test_the_algorithm_can_be_read_in_ten_minutes(ours):
+    lines = {path: len((ours.root / path).read_text(encoding="utf-8").splitlines()) for path in ALGORITHM}
+    assert sum(lines.values()) <= MOST_LINES, lines
 
 
 def test_arguments_are_parsed_without_a_heavy_import(ours):

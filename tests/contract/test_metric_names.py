@@ -1,25 +1,27 @@
 """The table of metrics, the code and ``docs/metrics.md`` name the same ones."""
 
 import ast
+import math
 import re
 import runpy
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from openrlhf_cov.config import RewardConfig
-from openrlhf_cov.models.dynamics import RunningLaw
+from openrlhf_cov.models.dynamics import EntropyDynamics, RunningLaw
 from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.window import ALONE
 from openrlhf_cov.rewards.reward_func import make_reward_func
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.trainer import observation
+from openrlhf_cov.trainer.dynamic_sampling import SamplingCounts, sampling_metrics
+from openrlhf_cov.trainer.records import TrainSample
+from openrlhf_cov.trainer.reward_executor import ABSTAINED, ERROR_METRIC
 from openrlhf_cov.utils.metric_table import TABLE, definition, family, title, title_and_unit
 from openrlhf_cov.utils.metrics import MetricBuffer
-
-cpu_host.install()  # upstream's modules import on a CPU host only after that
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "write_metric_docs.py"
 OURS = [
@@ -43,24 +45,33 @@ class Recording(MetricBuffer):
 
 
 @pytest.fixture(scope="module")
-def emitted():
-    """Every name that we add to upstream's status of one global step -> as what it adds up, "" for a plain number."""
-    from openrlhf_cov.trainer.actor_trainer import GRADIENT_NORM, SKIPPED_UPDATES
-    from openrlhf_cov.trainer.dynamic_sampling import SamplingCounts, sampling_metrics
-    from openrlhf_cov.trainer.observation import StepDiagnostics
-    from openrlhf_cov.trainer.reward_executor import ERROR_METRIC
-    from openrlhf_cov.trainer.reward_executor import ABSTAINED
-
+def emitted(ours):
+    """Return every name of ours that one global step logs -> as what it adds up, "" for a plain number."""
     ones = torch.ones(2)
-    sample = dict.fromkeys(("action_log_probs", "entropy", "advantages", "action_mask"), ones)
-    sample |= {"scores": None, "info": {"sample_id": torch.tensor(0)}}
-    diagnostics = StepDiagnostics(samples_per_prompt=8)
-    diagnostics.metrics = Recording()
-    diagnostics.start([SimpleNamespace(**sample)], "cpu")
+    sample = TrainSample(
+        sample_id=0,
+        score=math.nan,
+        abstained=False,
+        tokens=torch.ones(3, dtype=torch.long),
+        action_mask=ones.bool(),
+        log_probs=ones,
+        entropy=ones,
+        advantages=ones,
+        returns=ones,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(observation, "MetricBuffer", Recording)
+        diagnostics = observation.StepDiagnostics([sample], 8, ALONE, "cpu")
     record = LossRecord(TokenBatch(*[torch.ones(1, 2)] * 4), torch.ones(1, 2), [], (0.2, 0.2))
     diagnostics.observe(torch.tensor([0]), record)
-    names = [*diagnostics.finish(eta=1.0), *RunningLaw().add(1.0, 0.5)]
-    names += [SKIPPED_UPDATES, GRADIENT_NORM, ERROR_METRIC, ABSTAINED, "reward/unfinished_frac"]
+    names = [*diagnostics.finish(), *EntropyDynamics().step(1.0, 0.0, 0.0, eta=1.0), *RunningLaw().add(1.0, 0.5)]
+    # Numbers that the update writes beside the diagnostics. Those without a group are upstream's names.
+    update = ours.find("trainer/update.py", "update_policy")
+    written = [
+        node for node in ast.walk(update) if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+    ]
+    names += [node.slice.value for node in written if "/" in node.slice.value]
+    names += [ERROR_METRIC, ABSTAINED, "reward/unfinished_frac"]
     names += make_reward_func(RewardConfig(reward_source="code"))([], [], [])["extra_logs"]  # of programs, too
     names += sampling_metrics(SamplingCounts(), [], waiting=0, step=0)
     return dict.fromkeys(names, "") | diagnostics.metrics.kinds

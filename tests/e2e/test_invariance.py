@@ -12,9 +12,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 from active import active, active_flags
-from one_step import DRIFT, SAMPLES, lab_steps, lab_updates, make_rollouts, with_fixed_advantages
+from one_step import DRIFT, SAMPLES, lab_steps, lab_updates, make_rollouts
 
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.trainer.rank_batches import shares_of_ranks
+from openrlhf_cov.trainer.records import Sample, Scores, Share, StepOrder, TrainSample
 
 pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore")]
 
@@ -43,16 +46,16 @@ def take_step(task):
 
     cpu_host.install()
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import a test module
-    groups = {}
+    rollouts, groups = make_rollouts(task.model), {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_ADDRESS", "local")
         patch.setenv("OMP_NUM_THREADS", "1")  # sums inside a kernel then run in one order
-        yield lambda *flags, **layout: one_step(task, patch, groups, flags, **layout)
+        yield lambda *flags, **layout: one_step(task, patch, groups, rollouts, flags, **layout)
     ray.shutdown()
 
 
 def one_step(
-    task, patch, groups, flags, *,
+    task, patch, groups, rollouts, flags, *,
     updates=1, micro_batch=8, ranks=1, packed=False, dynamic=False, zero_stage=2, dtype="fp32", drift=0.0, steps=1,
 ) -> Step:  # fmt: skip
     """With a ``drift`` the advantages come from the rewards, as the flags say. ``steps`` global steps from number 5 on
@@ -60,10 +63,6 @@ def one_step(
     import ray
 
     from openrlhf_cov.cli import train_ppo_ray
-    from openrlhf_cov.models.config import CovConfig
-    from openrlhf_cov.trainer.loop_state import LoopState
-    from openrlhf_cov.trainer.model_groups import ModelGroups
-    from openrlhf_cov.trainer.records import StepOrder
     from openrlhf_cov.trainer.strategy import make_strategy
 
     # eps 1 and lr 1 turn the first Adam step into plain gradient descent: at the usual eps, elements whose gradient is
@@ -77,23 +76,24 @@ def one_step(
     """.split()
     patch.setattr(sys, "argv", ["train_ppo_ray", *task.flags(task.model.parent / "run"), *settings, *flags])
     args = train_ppo_ray.parse_args()
-    config = CovConfig.from_args(args)
-    scored = make_rollouts(task.model, drift)
-    samples = estimated(args, scored) if drift else with_fixed_advantages(scored)
+    rollouts = estimated(args, make_rollouts(task.model, drift)) if drift else rollouts
     if ranks not in groups:
         groups[ranks] = policy_group(args, ranks)
     group = groups[ranks]
     ray.get(group.async_run_method("load", make_strategy(args), args.actor.model_name_or_path, 10, None))
     before, *_ = ray.get([actor.__ray_call__.remote(weights) for actor in group._actor_handlers])
     ray.get([actor.__ray_call__.remote(record_selection) for actor in group._actor_handlers])
-    state = LoopState.fresh(args, config)
-    state.step = 5
-    for _ in range(steps):
-        of_step = config.at(state.step, state.control)
-        order = StepOrder(state.step, of_step, state.kl.value)
-        result = ModelGroups(args, policy=group).update(order, samples)
-        metrics = result.metrics | {"reward": 0.375}
-        metrics |= state.finish_step(metrics, result, of_step, SAMPLES)
+    settings = CovConfig.from_args(args)
+    controller = settings.controller()
+    for number in range(5, 5 + steps):
+        config = settings.at(number, controller)
+        order = StepOrder(number, config, args.algo.kl.init_coef)
+        shares = shares_of_ranks(rollouts, args, ranks=ranks, step=number)
+        pairs = zip(group._actor_handlers, shares, strict=True)
+        result, *_ = ray.get([actor.update.remote(order, Share.of(share)) for actor, share in pairs])
+        metrics = dict(result.metrics)
+        if controller:
+            metrics |= controller.step(result.mean_entropy, config.entropy_target)
     selected = ray.get([actor.__ray_call__.remote(lambda self: self.recorded) for actor in group._actor_handlers])
     first, *_ = ray.get([actor.__ray_call__.remote(lambda self: self.first) for actor in group._actor_handlers])
     after, *_ = ray.get([actor.__ray_call__.remote(weights) for actor in group._actor_handlers])
@@ -115,48 +115,53 @@ def policy_group(args, ranks: int):
     return RayActorGroup(1, ranks, ray.remote(PolicyRole))
 
 
-def weights(role) -> dict[str, torch.Tensor]:
-    """Runs inside every policy role, which gather them together."""
+def weights(actor) -> dict[str, torch.Tensor]:
+    """Runs inside every policy actor, which gather them together."""
     import deepspeed
 
-    module = role.engine.module
-    with deepspeed.zero.GatheredParameters(list(module.parameters()), enabled=role.strategy.stage == 3):
+    module = actor.engine.module
+    with deepspeed.zero.GatheredParameters(list(module.parameters()), enabled=actor.strategy.stage == 3):
         return {name: param.detach().float().clone() for name, param in module.named_parameters()}
 
 
-def record_selection(role) -> None:
-    """Runs inside a policy role: keep (update, sample id, position) of every token that the loss restrains, and the
+def record_selection(actor) -> None:
+    """Runs inside a policy actor: keep (update, sample id, position) of every token that the loss restrains, and the
     weights after the first update."""
-    from openrlhf_cov.trainer import update
     from openrlhf_cov.trainer.observation import StepDiagnostics
 
-    role.recorded, role.first = set(), None
-    end_micro_batch = role.policy.end_micro_batch
+    actor.recorded, actor.first = set(), None
+    observe = getattr(StepDiagnostics, "observe_alone", StepDiagnostics.observe)
 
-    class Recording(StepDiagnostics):
-        def observe(self, ids, record):
-            numbers = ids.tolist()
-            role.recorded |= {(record.update, numbers[row], col) for row, col in record.selected.nonzero().tolist()}
-            super().observe(ids, record)
+    def recording(diagnostics, ids, record):
+        observe(diagnostics, ids, record)
+        numbers = ids.tolist()
+        actor.recorded |= {(record.update, numbers[row], col) for row, col in record.selected.nonzero().tolist()}
+        if actor.first is None and actor.engine.global_steps > record.update:
+            actor.first = weights(actor)
 
-    def keep_first(*, ends_update):
-        end_micro_batch(ends_update=ends_update)
-        if role.first is None and ends_update:
-            role.first = weights(role)
-
-    update.StepDiagnostics = Recording
-    role.policy.end_micro_batch = keep_first
+    StepDiagnostics.observe_alone, StepDiagnostics.observe = observe, recording
 
 
-def estimated(args, scored) -> list:
-    """Return the samples with the advantages that a training gives them for their rewards."""
-    from openrlhf_cov.models.config import CovConfig
+def estimated(args, rollouts: Sequence[TrainSample]) -> Sequence[TrainSample]:
+    """The rollouts with the advantages that the trainer's controller gives them for their scores."""
     from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
     from openrlhf_cov.trainer.advantages import estimate_advantages
 
+    samples = [
+        Sample(
+            tokens=each.tokens,
+            action_mask=each.action_mask,
+            prompt="",
+            reward=each.score,
+            score=each.score,
+            rollout_log_probs=each.rollout_log_probs,
+            sample_id=each.sample_id,
+        )
+        for each in rollouts
+    ]
+    scores = [Scores(each.log_probs, each.entropy, each.proxy, each.base_log_probs) for each in rollouts]
     config = CovConfig.from_args(args).at(5)
-    settings = AdvantageSettings.of(args)
-    return estimate_advantages(scored.samples, scored.scores, settings, config, 0.0, args).samples
+    return estimate_advantages(samples, scores, AdvantageSettings.of(args), config, 0.0, args).samples
 
 
 KL_COV, CLIP_COV = map(active_flags, ("kl_cov", "clip_cov"))

@@ -12,16 +12,14 @@ from openrlhf_cov.trainer import cpu_host
 
 cpu_host.install()
 import deepspeed  # noqa: E402
-import openrlhf.utils.utils  # noqa: E402
 import torch  # noqa: E402
 
 from openrlhf_cov.trainer import actor_model  # noqa: E402
 from openrlhf_cov.trainer.actor_model import CovActor  # noqa: E402
 from openrlhf_cov.trainer.extension_locks import remove_stale_locks  # noqa: E402
-from openrlhf_cov.trainer.strategy import convert_to_torch_dtype  # noqa: E402
 
 RANK = int(os.environ.get("RANK", 0))
-openrlhf.utils.utils.convert_to_torch_dtype = convert_to_torch_dtype
+cpu_host.accept_fp32()
 
 
 def batch(rank):

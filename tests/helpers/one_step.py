@@ -1,10 +1,11 @@
 """One global step's rollouts, the same for the trainer's actors and for the laboratory, and its updates there."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch.nn.functional import pad
-from torch.nn.utils.rnn import pad_sequence
+
+from openrlhf_cov.trainer.records import TrainSample
 
 SAMPLES, GROUP, PROMPT = 16, 8, 7
 EOS = 1
@@ -13,85 +14,45 @@ DRIFT = 0.05
 """Of log ratios, nats, where their signs must not be those of rounding: the penalty of KL-Cov is their size."""
 
 
-@dataclass(frozen=True)
-class Scored:
-    """The samples of a global step, and what the models of a training say of them."""
-
-    samples: list
-    scores: list
-
-
-def make_rollouts(model_folder, drift: float = 0.0) -> Scored:
-    """Return 16 samples of random text and lengths that end with EOS, after prompts of 7 tokens.
-
-    They are two groups of 8 with 3 correct responses each. The old log-probs are those of the policy, or of one that
-    differs from it by some ``drift``.
-    """
+def make_rollouts(model_folder, drift: float = 0.0) -> list[TrainSample]:
+    """16 samples of random text and lengths that end with EOS, after prompts of 7 tokens. Two groups of 8 with
+    normalised rewards, which are their scores, 3 of each right; old log-probs of the policy, or of one that differs by
+    some ``drift``."""
     from transformers import AutoModelForCausalLM
-
-    from openrlhf_cov.trainer.records import Sample, Scores
 
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(0)
-    samples, scores = [], []
+    rollouts = []
     for number in range(SAMPLES):
         length = int(torch.randint(12, 40, (), generator=generator))
-        ids = torch.randint(2, 20, (length,), generator=generator)
-        ids[-1] = EOS
+        ids = torch.randint(2, 20, (1, length), generator=generator)
+        ids[0, -1] = EOS
         with torch.no_grad():
-            log_probs = model(ids[None]).logits[0].log_softmax(-1)[:-1].gather(-1, ids[1:, None])[:, 0]
+            log_probs = model(ids).logits.log_softmax(-1)[:, :-1].gather(-1, ids[:, 1:, None])[0, :, 0]
         base = log_probs.clone()
         log_probs += drift * torch.randn(log_probs.shape, generator=torch.Generator().manual_seed(number))
-        action_mask = torch.ones(length - 1, dtype=torch.bool)
+        action_mask = torch.ones_like(log_probs, dtype=torch.bool)
         action_mask[: PROMPT - 1] = False
-        reward = float(number % 3 == 0)
+        right = number % 3 == 0
+        advantages = (1.2 if right else -0.7) * action_mask
         drawn = torch.rand(2, length - 1, generator=torch.Generator().manual_seed(100 + number))
-        samples.append(
-            Sample(
-                tokens=ids,
-                action_mask=action_mask,
-                prompt=f"prompt {number // GROUP}",
-                reward=reward,
-                score=reward,
-                rollout_log_probs=log_probs * action_mask,  # those of the engine are the same
+        rollouts.append(
+            TrainSample(
                 sample_id=number,
-            )
-        )
-        scores.append(
-            Scores(
+                score=float(right),
+                abstained=False,
+                tokens=ids[0],
+                action_mask=action_mask,
                 log_probs=log_probs * action_mask,
+                rollout_log_probs=log_probs * action_mask,  # the engine's are the same
+                base_log_probs=base * action_mask,  # of the policy that the run begins with
                 entropy=0.1 + 2 * drawn[0],
                 proxy=log_probs + drawn[1],
-                base_log_probs=base * action_mask,  # of the policy that the run begins with
-            )
-        )
-    return Scored(samples, scores)
-
-
-def with_fixed_advantages(scored: Scored) -> list:
-    """Return the samples as ranks train on them, with advantages 1.2 of correct and -0.7 of incorrect responses."""
-    from openrlhf_cov.trainer.records import TrainSample
-
-    trained = []
-    for sample, scores in zip(scored.samples, scored.scores, strict=True):
-        advantages = (1.2 if sample.reward else -0.7) * sample.action_mask
-        trained.append(
-            TrainSample(
-                sample_id=sample.sample_id,
-                score=sample.score,
-                abstained=False,
-                tokens=sample.tokens,
-                action_mask=sample.action_mask,
-                log_probs=scores.log_probs,
-                entropy=scores.entropy,
                 advantages=advantages,
                 returns=advantages,
-                proxy=scores.proxy,
-                base_log_probs=scores.base_log_probs,
-                rollout_log_probs=sample.rollout_log_probs,
             )
         )
-    return trained
+    return rollouts
 
 
 def lab_updates(model_folder, flags: list[str], updates: int) -> list[dict[str, torch.Tensor]]:
@@ -136,6 +97,7 @@ def weights_of(lab) -> dict[str, torch.Tensor]:
 
 def make_lab(model_folder, flags: list[str]) -> tuple:
     """A ``Lab`` with the optimizer of the actors, and the rollouts as its ``roll_out`` would give them."""
+    from torch.nn.utils.rnn import pad_sequence
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
     from openrlhf_cov.cli import lab as command
@@ -153,13 +115,12 @@ def make_lab(model_folder, flags: list[str]) -> tuple:
     lab = Lab(None, model, tokenizer, settings, config)
     assert lab.eos == EOS
     lab.optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.95), eps=1.0, weight_decay=0.0)
-    scored = make_rollouts(model_folder, DRIFT)
-    ids = pad_sequence([sample.tokens for sample in scored.samples], batch_first=True)
+    rollouts = make_rollouts(model_folder, DRIFT)
 
-    def responses(name: str) -> torch.Tensor:
-        rows = [getattr(each, name) for each in scored.scores]
-        return pad_sequence(rows, batch_first=True)[:, PROMPT - 1 :]
+    def padded(name: str) -> torch.Tensor:
+        return pad_sequence([getattr(each, name) for each in rollouts], batch_first=True)
 
-    seen = (responses(name) for name in ("log_probs", "entropy", "proxy"))
-    rewards = torch.tensor([sample.reward for sample in scored.samples])
-    return lab, (ids[:, :PROMPT], Samples(ids[:, PROMPT:], *seen), rewards)
+    ids = padded("tokens")
+    seen = (padded(name)[:, PROMPT - 1 :] for name in ("log_probs", "entropy", "proxy"))
+    scores = torch.tensor([each.score for each in rollouts])
+    return lab, (ids[:, :PROMPT], Samples(ids[:, PROMPT:], *seen), scores)

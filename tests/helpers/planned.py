@@ -3,7 +3,7 @@
 import torch
 
 from openrlhf_cov.models.method import TokenBatch
-from openrlhf_cov.models.window import ALONE, MicroBatch, Window, plan_step
+from openrlhf_cov.models.window import ALONE, LocalWindow, Window, plan_step
 
 
 def select_step(batches, keys, config, ppo_clip, ranks=ALONE, *entropies, **named):
@@ -13,7 +13,7 @@ def select_step(batches, keys, config, ppo_clip, ranks=ALONE, *entropies, **name
     ]
 
 
-class Given(MicroBatch):
+class Given(LocalWindow):
     """A micro-batch of these covariances (B, A) and of tokens that PPO clips."""
 
     def __init__(self, cov, mask, clipped=None, generator=None):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from active import active_flags
 from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf_cov.trainer.experience_maker import CovExperienceMaker
 
 from openrlhf_cov.cli import lab as command
 from openrlhf_cov.cli import train_ppo_ray
@@ -15,7 +16,6 @@ from openrlhf_cov.lab.policy import Samples
 from openrlhf_cov.lab.settings import LabSettings
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
-from openrlhf_cov.trainer.experience_maker import CovExperienceMaker
 
 GROUP, TOKENS = 8, 5
 ENTROPY = 0.65
@@ -68,7 +68,7 @@ def entropies(mask):
 
 
 def of_the_laboratory(task, policy, flags, lengths, entropy, rewards):
-    """The ``Rollout`` of responses of these lengths, of which those of full length have no end."""
+    """The ``RolloutTokens`` of responses of these lengths, of which those of full length have no end."""
     config = command.LabRequest.of(command.build_parser(), ["--output", "unused", *flags]).config
     lab = Lab(task, *policy, LabSettings(prompts=len(rewards) // GROUP, group=GROUP), config)
     responses = torch.full(entropy.shape, 7)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_cov.models.rollout import (
-    Rollout,
+    RolloutTokens,
     accuracy_levels,
     group_sums,
     rollout_metrics,
@@ -26,7 +26,7 @@ ADVANTAGES = torch.tensor([[1.0, 1.0, 9.0], [-2.0, math.nan, 9.0], [0.0, 3.0, -3
 ENTROPY = torch.tensor([[0.5, 1.0, 9.0], [2.0, math.nan, 9.0], [0.0, 0.25, 1.5], [math.nan] * 3])
 MASK = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1], [0, 0, 0]])
 SCORES = torch.tensor([1.0, 0.0, 1.0, 0.0])
-ROLLOUT = Rollout(LOG_PROBS, ENTROPY, ADVANTAGES, MASK, SCORES, torch.arange(4))
+ROLLOUT = RolloutTokens(LOG_PROBS, ENTROPY, ADVANTAGES, MASK, SCORES, torch.arange(4))
 
 
 def logged(*rollouts, samples_per_prompt=2):
@@ -43,7 +43,7 @@ def logged(*rollouts, samples_per_prompt=2):
 def rows(rollout, *index):
     index = list(index)
     tensors = {name: each[index] for name, each in vars(rollout).items() if each is not None}
-    return Rollout(**tensors)
+    return RolloutTokens(**tensors)
 
 
 def test_entropy_by_hand():
@@ -81,7 +81,7 @@ def test_covariance_by_hand():
 
 def test_theorem_1_by_hand():
     # log-probs 0 and -log 2, advantages 1 and 4: pi * A = 1 and 2, both means half way: (log 2 / 2) * (-1 / 2) each
-    rollout = Rollout(
+    rollout = RolloutTokens(
         log_probs=torch.tensor([[0.0, -math.log(2)]]),
         entropy=torch.zeros(1, 2),
         advantages=torch.tensor([[1.0, 4.0]]),
@@ -111,7 +111,7 @@ def test_equation_8_by_hand():
     advantages = torch.tensor([[1.0, 1.0], [-2.0, -2.0], [0.0, 9.0], [0.0, 9.0]])
     mask = torch.tensor([[1, 1], [1, 1], [1, 0], [1, 0]])
     values = logged(
-        Rollout(log_probs, ENTROPY[:, :2], advantages, mask, torch.tensor([1.0, 0, 1, 1]), torch.arange(4))
+        RolloutTokens(log_probs, ENTROPY[:, :2], advantages, mask, torch.tensor([1.0, 0, 1, 1]), torch.arange(4))
     )
     assert values["cov/group_weighted_mean"] == pytest.approx(math.log(2) / 2 / 2)
     assert values["cov/group_mean"] == pytest.approx(1.5 * math.log(2) / 2 / 2)
@@ -141,7 +141,7 @@ def test_prompts_are_told_apart_by_their_accuracy():
         log_probs[0], advantages[0], advantages[1] = -1.0, 8.0 * sign, -8.0 * sign
         scores = (torch.arange(8) < right).float()
         ids = torch.arange(8) + 8 * number
-        return Rollout(log_probs, torch.zeros(8, 1), advantages, torch.ones(8, 1), scores, ids)
+        return RolloutTokens(log_probs, torch.zeros(8, 1), advantages, torch.ones(8, 1), scores, ids)
 
     prompts = [prompt(0, 1, 1), prompt(1, 4, -1), prompt(2, 7, 1), prompt(3, 7, -3), prompt(4, 8, 1), prompt(5, 0, 1)]
     values = logged(*prompts, samples_per_prompt=8)
@@ -199,7 +199,7 @@ samples = st.lists(st.tuples(st.lists(tokens, min_size=3, max_size=3), st.boolea
 def test_against_plain_loops(samples, samples_per_prompt, split):
     columns = torch.tensor([token_rows for token_rows, _ in samples], dtype=torch.float32).unbind(2)
     scores = torch.tensor([float(right) for _, right in samples])
-    rollout = Rollout(columns[0], columns[2], columns[1], columns[3], scores, torch.arange(len(samples)))
+    rollout = RolloutTokens(columns[0], columns[2], columns[1], columns[3], scores, torch.arange(len(samples)))
     parts = [range(split), range(split, len(samples))] if 0 < split < len(samples) else [range(len(samples))]
     values = logged(*(rows(rollout, *part) for part in parts), samples_per_prompt=samples_per_prompt)
     expected = by_loops(samples, samples_per_prompt)

@@ -43,9 +43,10 @@ def stub_actor() -> type[StubActor]:
 @pytest.fixture
 def uncompiled(monkeypatch):
     """In fp32. Upstream compiles its entropy, anew for every shape."""
-    from openrlhf_cov.trainer.strategy import convert_to_torch_dtype
+    from openrlhf.utils import utils
 
-    monkeypatch.setattr("openrlhf.utils.utils.convert_to_torch_dtype", convert_to_torch_dtype)
+    monkeypatch.setattr(utils, "convert_to_torch_dtype", utils.convert_to_torch_dtype)  # as it was, afterwards
+    cpu_host.accept_fp32()
     with torch.compiler.set_stance("force_eager"):
         yield
 

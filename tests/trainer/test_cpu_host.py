@@ -237,6 +237,19 @@ def test_installing_twice_changes_nothing_more():
 
 
 @pytest.mark.skipif(not cpu_host.is_cpu_host(), reason="the stand-ins are installed on CPU hosts only")
+def test_upstreams_loaders_accept_fp32_and_refuse_other_types_as_before(monkeypatch):
+    from openrlhf.utils import utils
+
+    monkeypatch.setattr(utils, "convert_to_torch_dtype", utils.convert_to_torch_dtype)  # as it was, afterwards
+    cpu_host.accept_fp32()
+    accepting = utils.convert_to_torch_dtype
+    assert [accepting(name) for name in ("fp32", "bf16", "fp16")] == [torch.float32, torch.bfloat16, torch.float16]
+    with pytest.raises(ValueError, match="fp8"):
+        accepting("fp8")
+    cpu_host.accept_fp32()
+    assert utils.convert_to_torch_dtype is accepting  # not wrapped twice
+
+
 def test_the_device_serves_tensors_and_device_names():
     device = torch.cuda.current_device()
     assert torch.ones(2).to(device).device.type == "cpu"

@@ -15,12 +15,21 @@ import pytest
 import torch
 from gpu import BrokenRule, GpuGenerator, Rules, gpu_device
 from openrlhf.models import PolicyLoss, aggregate_loss
-from openrlhf.trainer.ppo_utils.experience import Experience, make_experience_batch
 from planned import select_step
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 
 from openrlhf_cov import models
-from openrlhf_cov.models import covariance, diagnostics, method, ranking, responses, rollout, token_head, window
+from openrlhf_cov.models import (
+    covariance,
+    diagnostics,
+    method,
+    planning,
+    ranking,
+    responses,
+    rollout,
+    token_head,
+    window,
+)
 from openrlhf_cov.models import loss as loss_module
 from openrlhf_cov.models import methods as registry
 from openrlhf_cov.models import shared_prompts as sharing
@@ -31,26 +40,40 @@ from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.ranking import token_keys
 from openrlhf_cov.models.window import Ranks
-from openrlhf_cov.trainer import bad_updates, observation
+from openrlhf_cov.trainer import bad_updates, losses, observation
 from openrlhf_cov.trainer import ranks as collectives
-from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
 from openrlhf_cov.trainer.bad_updates import gradient_of, gradients_are_finite
 from openrlhf_cov.trainer.observation import StepDiagnostics
-from openrlhf_cov.trainer.sample_info import SAMPLE_ID, sample_ids
+from openrlhf_cov.trainer.policy import Policy
+from openrlhf_cov.trainer.records import StepOrder, TrainSample
+from openrlhf_cov.trainer.update import OVERLAP_EVERY, update_policy
+from openrlhf_cov.trainer.windows import BatchLayout
 from openrlhf_cov.utils import masked, metrics, ordering
 from openrlhf_cov.utils.metrics import Max
 
 MODULES = (
-    *(covariance, diagnostics, loss_module, method, ranking, responses, rollout, sharing, token_head, window),
+    *(
+        covariance,
+        diagnostics,
+        loss_module,
+        method,
+        planning,
+        ranking,
+        responses,
+        rollout,
+        sharing,
+        token_head,
+        window,
+    ),
     *registry.MODULES,
-    *(observation, collectives, masked, metrics, ordering),
+    *(losses, observation, collectives, masked, metrics, ordering),
 )
 """Modules whose public functions a rank calls in a step."""
 
 ON_THE_HOST = {
     "of settings": "adaptive_entropy.bonus",
     "of flags": "method.Method.has psr.mean_of_tokens method.Method.clip_of",
-    "of the values that were logged": "clip_cov.idle kl_cov.idle method.Method.idle",
+    "of the values that were logged": "clip_cov.idle",
     "on the controller": (
         "entrocraft.estimate nsr.estimate passk.estimate psr.estimate qae.estimate w_reinforce.estimate "
         "passk.advantages responses.group_normalised responses.are_equal responses.right responses.is_two_valued "
@@ -238,63 +261,140 @@ def test_primitives_of_a_window(rules, ranks):
 
 
 def samples(count=4, columns=5):
-    """What upstream's replay buffer holds on the CPU, each with its entropies."""
+    """Samples of a rank on the CPU."""
     found = []
     for number in range(count):
-        floats = dict.fromkeys(("action_log_probs", "advantages", "returns"), torch.rand(columns - number % 2))
-        mask = torch.ones(columns - number % 2, dtype=torch.bool)
-        sample = Experience(
-            sequences=torch.ones(columns + 1 - number % 2, dtype=torch.long),
-            attention_mask=torch.ones(columns + 1 - number % 2, dtype=torch.long),
-            action_mask=mask, scores=None if number == 1 else torch.ones(()),
-            info={SAMPLE_ID: torch.tensor(number)}, **floats,
+        width = columns - number % 2
+        names = ("log_probs", "advantages", "returns", "entropy", "proxy", "base_log_probs", "rollout_log_probs")
+        found.append(
+            TrainSample(
+                sample_id=number, score=math.nan if number == 1 else 1.0, abstained=False,
+                tokens=torch.ones(width + 1, dtype=torch.long), action_mask=torch.ones(width, dtype=torch.bool),
+                **{name: torch.rand(width) for name in names},
+            )
         )  # fmt: skip
-        sample.entropy = sample.proxy = torch.rand(len(mask))
-        found.append(sample)
     return found
 
 
-@pytest.mark.parametrize("name", ["kl_cov", "top_entropy"])
-@pytest.mark.parametrize("moved", [False, True])
-def test_a_window_of_the_trainer(rules, ranks, stub_actor, moved, name):
-    """Reads the quota and nothing else, however many micro-batches and samples there are."""
-    with rules(reads=1) as device:
-        trainer, actor = object.__new__(CovActorTrainer), stub_actor()
-        actor.weight = torch.nn.Parameter(torch.zeros(1, device=device))
-        actor.model = SimpleNamespace(global_steps=1)
-        entropies = lambda ids, width: torch.rand(len(ids), width, device=device)  # noqa: E731
-        vars(trainer).update(
-            diagnostics=SimpleNamespace(entropies=entropies, mean_entropy=torch.rand((), device=device)),
-            actor=actor,
-            actor_loss_fn=make_loss(name),
-            ranks=ranks,
-            strategy=SimpleNamespace(seed=42, ring_attn_group=None),
-            global_step=2,
-            policy_moved=moved,
-        )
-        step = [make_experience_batch([sample]) for sample in samples()]
-        assert {plan.tokens.device for (plan,) in trainer._planned(step)} == {device}
+class Learner(torch.nn.Module):
+    """The forward contract of ``CovActor``: the log-prob of token v is -v times a weight."""
+
+    is_vlm = shares_prompts = False
+
+    def __init__(self, device):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones((), device=device))
+        self.model = SimpleNamespace(global_steps=1, is_gradient_accumulation_boundary=lambda: self.ends)
+        self.micro_steps = 0
+
+    @property
+    def ends(self):
+        return self.micro_steps % 2 == 1
+
+    def forward(self, tokens, action_mask, attention_mask, return_output, ring_attn_group, return_entropy):
+        log_probs = -(self.weight * tokens)[:, 1:] * action_mask
+        output = SimpleNamespace(aux_loss=self.weight.square(), entropy=self.weight * tokens[:, :-1])
+        return (log_probs, output) if return_output else log_probs
+
+
+KL = SimpleNamespace(use_loss=True, init_coef=0.1, estimator="k3", unbiased_gradient=True)
+
+
+def policy_on(device, config, ranks, correction="off"):
+    """A policy that has its updates of two micro-batches of one sample, and a loss with every term."""
+    actor = Learner(device)
+    clip = {"token_level_loss": True, "dual_clip": None, "is_correction_level": "off"} | CORRECTIONS[correction]
+    level = {name: value for name, value in clip.items() if name.startswith("is_correction")}
+    of_correction = {"is_correction_mode": "mask", "is_correction_gating": "ratio"} | level
+    args = SimpleNamespace(
+        actor=SimpleNamespace(
+            entropy_coef=0.1, eps_clip_low_high=(0.2, 0.28), dual_clip=clip["dual_clip"], policy_loss_type="ppo",
+            loss_agg_mode="token-mean" if clip["token_level_loss"] else "seq-mean-token-mean", aux_loss_coef=0.1,
+        ),
+        algo=SimpleNamespace(
+            kl=KL, advantage=SimpleNamespace(**of_correction, is_correction_threshold=(0.5, 5.0))
+        ),
+        train=SimpleNamespace(max_epochs=1),
+        rollout=SimpleNamespace(n_samples_per_prompt=2),
+    )  # fmt: skip
+
+    def step(*_, **named):
+        actor.micro_steps += 1
+        if actor.micro_steps % 2 == 0:
+            actor.model.global_steps += 1
+
+    strategy = SimpleNamespace(
+        args=args, seed=42, ring_attn_group=None, is_rank_0=lambda: False,
+        ds_device_mesh={"dp": SimpleNamespace(get_local_rank=lambda: 0)},
+        backward=lambda loss, *_: loss.backward(), optimizer_step=step, get_grad_norm=lambda _: 1.0,
+    )  # fmt: skip
+    layout = BatchLayout(
+        dynamic=False, seed=42, micro_batch_size=1, micro_batches=2, update_size=2, most_updates=2, max_tokens=9,
+        ring_attn_size=2, tensor_parallel_size=1, samples_per_prompt=2, groups_prompts=False, batch_size=4,
+        warns=False,
+    )  # fmt: skip
+    return Policy(
+        strategy=strategy, actor=actor, scheduler=SimpleNamespace(get_last_lr=lambda: [0.1]), ema_model=None,
+        tokenizer=None, config=config, ranks=ranks, layout=layout, draws_in_training=True,
+        bad_updates=SimpleNamespace(total=0, check=lambda *_: None),
+    )  # fmt: skip
+
+
+def updates_of_a_step(rules, ranks, config, correction="off", step=2):
+    """A whole step of two updates. Reads: the number of prompts, a quota for each update and each comparison, and the
+    results at the end: sums, maxima, counts of the updates and the mean entropy."""
+    has_quota = any(method.name in QUOTAS for method in config.methods) and config.cov_scope == "global"
+    selections = 3 if step % OVERLAP_EVERY == 0 else 2  # the second update makes another one, to compare
+    with rules(reads=5 + selections * has_quota) as device:
+        policy = policy_on(device, config, ranks, correction)
+        result = update_policy(policy, StepOrder(step, config, 0.1), samples())
+    assert policy.actor.weight.grad.device == device
+    assert policy.actor.micro_steps == 4
+    assert {"policy_loss", "kl", "entropy_loss", "vllm_kl", "entropy/mean", "ppo/clip_frac"} <= result.metrics.keys()
+
+
+CONFIGS = {
+    "baseline": CovConfig(),
+    "KL-Cov, by the policy of the rollout": CovConfig(cov_type="kl_cov", cov_log_probs="old"),
+    "KL-Cov in a micro-batch": CovConfig(cov_type="kl_cov", cov_scope="micro_batch"),
+    "Clip-Cov in a micro-batch": CovConfig(cov_type="clip_cov", cov_scope="micro_batch"),
+    **{name: CovConfig(method=name) for name in METHODS},
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_updates_of_a_step(rules, ranks, name):
+    updates_of_a_step(rules, ranks, CONFIGS[name])
+
+
+@pytest.mark.parametrize("setting", ["current", "old"])
+def test_updates_of_a_step_that_compares_selections(rules, ranks, setting):
+    updates_of_a_step(rules, ranks, CovConfig(cov_type="kl_cov", cov_log_probs=setting), step=50)
+
+
+@pytest.mark.parametrize("correction", CORRECTIONS)
+def test_updates_of_a_step_with_a_correction(rules, ranks, correction):
+    updates_of_a_step(rules, ranks, CovConfig(), correction)
 
 
 def diagnostics_of_a_step(rules, ranks, updates=2):
     """Reads: the number of prompts at the start; sums, maxima and counts of the updates at the end."""
     with rules(reads=1) as device:
-        books = StepDiagnostics(samples_per_prompt=2, ranks=ranks)
-        books.start(samples(), device)
+        books = StepDiagnostics(samples(), 2, ranks, device)
     with rules() as device:
         tokens = batch(device, 2, 5)
         for update in range(updates):
-            for ids in (torch.arange(2, device=device), [torch.tensor(each, device=device) for each in (2, 3)]):
+            for ids in (torch.arange(2, device=device), torch.arange(2, 4, device=device)):
                 plans = [Plan(tokens.action_mask)]
                 record = LossRecord(tokens, tokens.advantages, plans, (0.2, 0.2), update=update)
-                books.observe(sample_ids({SAMPLE_ID: ids}), record)
+                books.observe(ids, record)
         books.compare([tokens.action_mask.bool()], [tokens.action_mask.bool()])
         assert books.entropies(torch.arange(2, device=device), 5).device == books.mean_entropy.device == device
         assert books.proxies(torch.arange(2, device=device), 5).device == device
     with rules(reads=3):
-        books.metrics.add(Max("ppo/ratio_max", books.rollout.log_probs.max()))
-        values = books.finish(eta=1e-6)
-    assert {"entropy/mean", "cov/mean", "cov/empty_update_frac", "entropy/delta"} <= values.keys()
+        books.add(Max("ppo/ratio_max", books.rollout.log_probs.max()))
+        values = books.finish()
+    assert {"entropy/mean", "cov/mean", "cov/empty_update_frac"} <= values.keys()
 
 
 @pytest.mark.slow
@@ -303,13 +403,12 @@ def test_the_diagnostics_of_a_step(rules, ranks, updates):
     diagnostics_of_a_step(rules, ranks, updates)
 
 
-def test_entropies_of_rollouts(rules, stub_actor):
+def test_entropies_of_rollouts(rules, ranks):
     with rules() as device:
-        trainer = object.__new__(CovActorTrainer)
-        trainer.actor, trainer.strategy = stub_actor(), SimpleNamespace(ring_attn_group=None)
-        sequences, mask = torch.ones(2, 6, device=device), torch.ones(2, 4, device=device)
-        scores = trainer.score(sequences, mask, None, None, with_entropy=True)
-        assert (scores.entropy.device, scores.entropy.shape) == (device, (2, 4))
+        policy = policy_on(device, CovConfig(), ranks)
+        tokens, mask = torch.ones(2, 6, device=device), torch.ones(2, 5, device=device)
+        scores = policy.score(tokens, mask, None, None, with_entropy=True)
+        assert (scores.entropy.device, scores.entropy.shape) == (device, (2, 5))
 
 
 def test_log_probs_and_entropies_of_a_head(rules):
@@ -376,7 +475,7 @@ def test_every_module_of_models_is_there():
 
 
 @pytest.mark.slow
-def test_every_public_function_runs_under_the_rules(rules, ranks, stub_actor):
+def test_every_public_function_runs_under_the_rules(rules, ranks):
     called = set()
     sys.setprofile(lambda frame, event, arg: called.add(frame.f_code) if event == "call" else None)
     try:
@@ -387,7 +486,10 @@ def test_every_public_function_runs_under_the_rules(rules, ranks, stub_actor):
         test_upstreams_loss_is_observed(rules, "gspo")
         test_primitives_of_a_window(rules, ranks)
         diagnostics_of_a_step(rules, ranks)
-        test_entropies_of_rollouts(rules, stub_actor)
+        test_entropies_of_rollouts(rules, ranks)
+        for name in ("kl_cov", "steer", "erc"):
+            updates_of_a_step(rules, ranks, CovConfig(method=name), step=50)
+        updates_of_a_step(rules, ranks, CONFIGS["KL-Cov in a micro-batch"], "tokens cut")
         test_log_probs_and_entropies_of_a_head(rules)
         test_samples_side_by_side(rules)
     finally:

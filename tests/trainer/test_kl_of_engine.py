@@ -5,41 +5,50 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from openrlhf.models import PolicyLoss, aggregate_loss
-from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.loss import MethodLoss
-from openrlhf_cov.trainer import cpu_host
-
-cpu_host.install()
-
-from openrlhf_cov.trainer.actor_trainer import kl_of_engine  # noqa: E402
+from openrlhf_cov.models.loss import policy_loss
+from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.trainer.losses import kl_of_engine
+from openrlhf_cov.trainer.records import MicroBatch
 
 
-def experience(engine, trainer, mask):
-    return Experience(
-        rollout_log_probs=torch.tensor(engine), action_log_probs=torch.tensor(trainer), action_mask=torch.tensor(mask)
+def micro_batch(engine, trainer, mask):
+    log_probs = torch.tensor(trainer)
+    return MicroBatch(
+        sample_ids=torch.arange(len(log_probs)),
+        tokens=torch.zeros(0),
+        attention_mask=torch.zeros(0),
+        action_mask=torch.tensor(mask).bool(),
+        log_probs=log_probs,
+        advantages=torch.zeros_like(log_probs),
+        returns=torch.zeros_like(log_probs),
+        rollout_log_probs=None if engine is None else torch.tensor(engine),
     )
 
 
 def test_the_mean_is_over_action_tokens():
     # -1 - -1.5 = 0.5, -2 - -2.25 = 0.25, -3 - -3 = 0; masked tokens do not count: 0.75 / 3 = 0.25
     engine, trainer = [[-1.0, -2.0, 9.0], [-3.0, 9.0, 9.0]], [[-1.5, -2.25, 0.0], [-3.0, 0.0, 0.0]]
-    assert kl_of_engine(experience(engine, trainer, [[1, 1, 0], [1, 0, 0]])).item() == pytest.approx(0.25)
+    assert kl_of_engine(micro_batch(engine, trainer, [[1, 1, 0], [1, 0, 0]])).item() == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize("padding", [float("nan"), float("-inf")])
 def test_what_is_masked_may_be_anything(padding):
-    assert kl_of_engine(experience([[-1.0, padding]], [[-2.0, 0.0]], [[1, 0]])).item() == 1.0
+    assert kl_of_engine(micro_batch([[-1.0, padding]], [[-2.0, 0.0]], [[1, 0]])).item() == 1.0
 
 
 def test_without_action_tokens_it_is_zero():
-    assert kl_of_engine(experience([[-1.0]], [[-2.0]], [[0]])).item() == 0.0
+    assert kl_of_engine(micro_batch([[-1.0]], [[-2.0]], [[0]])).item() == 0.0
+
+
+def test_without_log_probs_of_the_engine_there_is_none():
+    assert kl_of_engine(micro_batch(None, [[-2.0]], [[1]])) is None
 
 
 @given(st.lists(st.floats(-20, 0, width=16), min_size=1, max_size=8))
 def test_equal_programs_have_no_gap(log_probs):
-    assert kl_of_engine(experience([log_probs], [log_probs], [[1] * len(log_probs)])).item() == 0.0
+    assert kl_of_engine(micro_batch([log_probs], [log_probs], [[1] * len(log_probs)])).item() == 0.0
 
 
 @pytest.mark.parametrize("kind", ["ppo", "gspo"])
@@ -48,10 +57,8 @@ def test_log_probs_of_the_engine_do_not_change_a_loss_without_correction(kind):
     old, engine = torch.tensor([[-1.1, -2.2]]), torch.tensor([[-3.0, -0.5]])
     results = []
     for rollout_log_probs in (None, engine):
-        upstream = PolicyLoss(0.2, 0.2, policy_loss_type=kind)
-        loss = MethodLoss(CovConfig(), policy_loss=upstream, aggregate=aggregate_loss)
-        value, *_ = loss(
-            log_probs, old, torch.ones(1, 2), action_mask=torch.ones(1, 2), rollout_log_probs=rollout_log_probs
-        )
+        batch = TokenBatch(log_probs, old, torch.ones(1, 2), torch.ones(1, 2), rollout_log_probs)
+        ppo_loss = PolicyLoss(0.2, 0.2, policy_loss_type=kind)
+        value = policy_loss(CovConfig(), ppo_loss, aggregate_loss, batch, []).loss
         results.append((value, *torch.autograd.grad(value, log_probs)))
     assert all(map(torch.equal, *results))

@@ -1,5 +1,4 @@
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -7,45 +6,56 @@ from simulated_ranks import Simulated
 
 from openrlhf_cov.models.loss import LossRecord
 from openrlhf_cov.models.method import Plan, TokenBatch
-from openrlhf_cov.models.window import Ranks
-from openrlhf_cov.trainer.observation import StepDiagnostics, all_reduce_over, rollout_of, sample_ids
+from openrlhf_cov.models.window import ALONE, Ranks
+from openrlhf_cov.trainer.observation import StepDiagnostics, all_reduce_over, rollout_of
+from openrlhf_cov.trainer.records import TrainSample
 
 
-# Upstream's replay buffer: samples without padding; (log-probs, advantages, entropies) of their tokens
-def item(number, tokens, score=1.0):
+# (log-probs, advantages, entropies) of the tokens of a sample
+def item(number, tokens, score=1.0, *, abstained=False, proxy=None):
     log_probs, advantages, entropy = torch.tensor(tokens).T
-    return SimpleNamespace(
-        action_log_probs=log_probs,
-        advantages=advantages,
+    return TrainSample(
+        sample_id=number,
+        score=score,
+        abstained=abstained,
+        tokens=torch.zeros(len(tokens) + 1, dtype=torch.long),
+        action_mask=torch.ones(len(tokens), dtype=torch.bool),
+        log_probs=log_probs,
         entropy=entropy,
-        action_mask=torch.ones(len(tokens), dtype=torch.long),
-        scores=None if score is None else torch.tensor(score),
-        info={"sample_id": torch.tensor(number)},
+        advantages=advantages,
+        returns=advantages,
+        proxy=proxy,
     )
 
 
 ITEMS = [
     item(3, [(-1.0, 1.0, 0.5), (-3.0, 1.0, 1.0)]),
     item(0, [(-4.0, -2.0, 2.0)], score=0.0),
-    item(1, [(-1.0, 0.0, 0.0), (-1.0, 3.0, 0.25), (-2.0, -3.0, 1.5)], score=None),
+    item(1, [(-1.0, 0.0, 0.0), (-1.0, 3.0, 0.25), (-2.0, -3.0, 1.5)], score=math.nan),
 ]
 
 
-def test_a_rollout_is_the_padded_replay_buffer():
+def test_a_rollout_is_its_padded_samples():
     rollout = rollout_of(ITEMS, "cpu")
     assert rollout.action_mask.tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1]]
     assert rollout.entropy.tolist() == [[0.5, 1.0, 0.0], [2.0, 0.0, 0.0], [0.0, 0.25, 1.5]]
     assert rollout.sample_ids.tolist() == [3, 0, 1]
     assert rollout.scores[:2].tolist() == [1.0, 0.0]
     assert rollout.scores[2].isnan()
+    assert rollout.proxy is None
+    assert not rollout.abstained.any()
 
 
-SHAPES = [torch.tensor([2, 5]), torch.tensor([[2], [5]]), [torch.tensor(2), torch.tensor(5)]]
-
-
-@pytest.mark.parametrize("ids", [*SHAPES, [torch.tensor([2]), torch.tensor([5])]])
-def test_sample_ids_in_any_shape_that_upstream_makes(ids):
-    assert sample_ids({"sample_id": ids}).tolist() == [2, 5]
+def test_proxies_and_abstentions_go_with_their_sample():
+    samples = [
+        item(number, [(-1.0, 1.0, 0.5)] * length, abstained=number == 3, proxy=torch.full((length,), float(number)))
+        for number, length in ((3, 1), (0, 2))
+    ]
+    diagnostics = StepDiagnostics(samples, 2, ALONE, "cpu")
+    assert diagnostics.rollout.abstained.tolist() == [True, False]
+    assert diagnostics.proxies(torch.tensor([0, 3]), 2).tolist() == [[0.0, 0.0], [3.0, 0.0]]
+    assert diagnostics.entropies(torch.tensor([0, 3]), 2).tolist() == [[0.5, 0.5], [0.5, 0.0]]
+    assert StepDiagnostics(ITEMS, 2, ALONE, "cpu").proxies(torch.tensor([0]), 1) is None
 
 
 def record(update, mask, selected=None):
@@ -56,22 +66,20 @@ def record(update, mask, selected=None):
 
 
 def test_the_overlap_of_two_selections():
-    diagnostics = StepDiagnostics(samples_per_prompt=2)
-    diagnostics.start(ITEMS, "cpu")
+    diagnostics = StepDiagnostics(ITEMS, 2, ALONE, "cpu")
     # of 3 tokens that the policy before the updates selects, the rollout's log-probs select 1 and 1
     one, other, none = (torch.tensor([row]).bool() for row in ([1, 1, 0], [0, 1, 1], [0, 0, 0]))
     diagnostics.compare([one, none], [other, none])
     diagnostics.compare([none, other[:, 1:2]], [one, other[:, 1:2]])
     diagnostics.observe(torch.tensor([0]), record(0, torch.ones(1, 1, dtype=torch.long)))
-    assert diagnostics.finish(eta=0.1)["cov/old_overlap"] == pytest.approx(2 / 3)
-    diagnostics.start(ITEMS, "cpu")
+    assert diagnostics.finish()["cov/old_overlap"] == pytest.approx(2 / 3)
+    diagnostics = StepDiagnostics(ITEMS, 2, ALONE, "cpu")
     diagnostics.observe(torch.tensor([0]), record(0, torch.ones(1, 1, dtype=torch.long)))
-    assert math.isnan(diagnostics.finish(eta=0.1)["cov/old_overlap"])  # nothing was compared
+    assert math.isnan(diagnostics.finish()["cov/old_overlap"])  # nothing was compared
 
 
 def test_a_step_from_start_to_finish():
-    diagnostics = StepDiagnostics(samples_per_prompt=2)
-    diagnostics.start(ITEMS, "cpu")
+    diagnostics = StepDiagnostics(ITEMS, 2, ALONE, "cpu")
     # update 7 selects the first token of sample 1 and the second of sample 3, 8 nothing, 9 the first again
     ids, mask = torch.tensor([1, 3]), torch.tensor([[1, 1, 1], [1, 1, 0]])
     first = torch.tensor([[1, 0, 0], [0, 1, 1]]).bool()  # the last one lies on padding
@@ -80,27 +88,27 @@ def test_a_step_from_start_to_finish():
     diagnostics.observe(ids, record(8, mask))
     diagnostics.observe(ids[:1], record(9, mask[:1], first[:1]))
     assert diagnostics.selected.tolist() == [[0, 1, 0], [0, 0, 0], [1, 0, 0]]
-    values = diagnostics.finish(eta=0.5)
+    values = diagnostics.finish()
     assert values["cov/empty_update_frac"] == pytest.approx(1 / 3)
     assert values["entropy/selected"] == 0.5  # (1 + 0) / 2
     assert values["entropy/unselected"] == pytest.approx(4.25 / 4)  # 0.5 + 2 + 0.25 + 1.5
     assert values["cov/mean"] == pytest.approx(7 / 6)  # means -2 and 0: 1 - 1 + 4 + 0 + 3 + 0
-    assert values["entropy/delta_theorem2"] == pytest.approx(-0.5 * 7 / 6)
-    diagnostics.start(ITEMS[:1], "cpu")
+    assert values["entropy/mean"] == pytest.approx(5.25 / 6)
+    assert float(diagnostics.mean_entropy) == 5.25 / 6
+    diagnostics = StepDiagnostics(ITEMS[:1], 2, ALONE, "cpu")
     assert not diagnostics.selected.any()
-    values = diagnostics.finish(eta=0.5)
-    assert values["entropy/delta"] == pytest.approx(0.75 - 5.25 / 6)
+    values = diagnostics.finish()
+    assert values["entropy/mean"] == pytest.approx(0.75)
     assert math.isnan(values["cov/empty_update_frac"])  # no update
 
 
 @pytest.mark.parametrize("parts", [[ITEMS[:1], ITEMS[1:]], [ITEMS[1:2], ITEMS[2:], ITEMS[:1]]])
 def test_ranks_log_what_one_rank_logs(parts):
     def work(items, ranks):
-        diagnostics = StepDiagnostics(samples_per_prompt=2, ranks=ranks)
-        diagnostics.start(items, "cpu")
+        diagnostics = StepDiagnostics(items, 2, ranks, "cpu")
         ids, mask = diagnostics.rollout.sample_ids, diagnostics.rollout.action_mask
         diagnostics.observe(ids, record(0, mask, mask & (ids == 1)[:, None]))
-        return diagnostics.finish(eta=1.0)
+        return diagnostics.finish()
 
     (expected,) = Simulated(1).run(work, [ITEMS])
     for values in Simulated(len(parts)).run(work, parts):

@@ -1,5 +1,6 @@
 """Packed samples on a CPU host: upstream's models give what they give for padded samples, to rounding."""
 
+from dataclasses import fields
 from types import SimpleNamespace
 
 import pytest
@@ -9,8 +10,9 @@ from openrlhf.models.model import get_llm_for_sequence_regression
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, OPTConfig, Qwen2Config
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.actor_trainer import CovActorTrainer
+from openrlhf_cov.trainer.policy import Policy
 
 pytestmark = [
     pytest.mark.skipif(not cpu_host.is_cpu_host(), reason="a GPU host packs with flash attention"),
@@ -72,6 +74,12 @@ def assert_same(packed, padded):
     torch.testing.assert_close(packed, padded, rtol=0, atol=ROUNDING * float(scale))
 
 
+def policy_of(actor):
+    """Return a policy that can score, and nothing else."""
+    parts = dict.fromkeys(field.name for field in fields(Policy))
+    return Policy(**parts | {"actor": actor, "strategy": SimpleNamespace(ring_attn_group=None), "config": CovConfig()})
+
+
 def gradients(model):
     return torch.cat([param.grad.flatten() for param in model.parameters() if param.grad is not None])
 
@@ -90,9 +98,7 @@ def test_log_probs_entropy_and_gradient_of_the_policy(model_folder, checkpointin
         log_probs, output = actor(sequences, action, attention_mask=attention, return_output=True, return_entropy=True)
         entropy = output.entropy * action
         (log_probs * weights + 0.1 * entropy).sum().backward()
-        trainer = object.__new__(CovActorTrainer)
-        trainer.actor, trainer.strategy = actor, SimpleNamespace(ring_attn_group=None)
-        scores = trainer.score(sequences, action, attention, None, with_entropy=True)
+        scores = policy_of(actor).score(sequences, action, attention, None, with_entropy=True)
         scored = scores.log_probs, scores.entropy * action
         found[packing] = log_probs.detach(), entropy.detach(), gradients(actor), *scored
     for packed, padded in zip(found[True], found[False], strict=True):

@@ -1,112 +1,75 @@
+"""Which samples of a step every rank gets."""
+
+from itertools import chain
 from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from openrlhf.trainer.ppo_utils import NaiveReplayBuffer
-from openrlhf.trainer.ppo_utils.experience import Experience, remove_padding_in_sequences, split_experience_batch
-from openrlhf.trainer.ray.launcher import RayActorGroup
+from records_of import sample_of
 
-from openrlhf_cov.trainer import rank_batches
-from openrlhf_cov.trainer.rank_batches import balanced_in_parts, deal_updates, shuffled
+from openrlhf_cov.trainer.rank_batches import deal_updates, shares_of_ranks, shuffled
 
 
-def experience(first, lengths):
-    """A micro-batch of samples ``first``, ``first + 1``, … of these lengths, prompts of one token."""
-    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
-    numbers = torch.arange(first, first + len(lengths))
-    return Experience(
-        sequences=mask * (numbers[:, None] * 100 + torch.arange(max(lengths))),
-        attention_mask=mask,
-        action_mask=mask[:, 1:],
-        advantages=mask[:, 1:] * torch.rand(len(lengths), 1),
-        total_length=torch.tensor(lengths),
-        prompts=[f"prompt {number}" for number in numbers],
-        info={"sample_id": numbers, "entropy": [torch.full((max(lengths) - 1,), float(n)) for n in numbers]},
-    )
-
-
-def replayed(experiences, ranks, monkeypatch):
-    """What lies in the replay buffer of each rank after upstream's group has dealt the experiences out."""
-    sent = []
-    actor = SimpleNamespace(execute_batch=SimpleNamespace(remote=lambda name, chunk, start, end: sent.append(chunk)))
-    group = object.__new__(RayActorGroup)
-    group._actor_handlers, group.duplicate_actors = [actor] * ranks, 1
-    monkeypatch.setattr("openrlhf.trainer.ray.launcher.ray.put", lambda chunk: chunk)
-    group.async_run_method_batch(method_name="append", experience=experiences)
-    buffers = [NaiveReplayBuffer(1) for _ in range(ranks)]
-    for buffer, chunk in zip(buffers, sent, strict=True):
-        for each in chunk["experience"]:
-            buffer.append(each)
-    return [buffer.items for buffer in buffers]
-
-
-def flags(ranks, batch_size=8, seed=1, global_step=3):
+def flags(*, dynamic, batch_size=8, seed=1):
     return SimpleNamespace(
-        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=ranks),
-        ds=SimpleNamespace(ring_attn_size=1, tensor_parallel_size=1),
-        train=SimpleNamespace(batch_size=batch_size, seed=seed),
-        global_step=global_step,
+        train=SimpleNamespace(batch_size=batch_size, seed=seed, dynamic_batch_enable=dynamic),
     )
 
 
-def rollout(lengths, size):
-    torch.manual_seed(0)
-    return [experience(first, lengths[first : first + size]) for first in range(0, len(lengths), size)]
+def rollout(lengths):
+    return [sample_of(number, length) for number, length in enumerate(lengths)]
 
 
 @given(
     lengths=st.lists(st.integers(2, 30), min_size=1, max_size=70),
     ranks=st.integers(1, 5),
-    size=st.integers(1, 4),
-    part=st.integers(1, 9),
     batch_size=st.integers(1, 20),
+    dynamic=st.booleans(),
 )
-def test_every_sample_reaches_one_rank_unchanged(lengths, ranks, size, part, batch_size):
-    ranks = min(ranks, len(lengths))
-    sent = {int(s.info["sample_id"]): s for batch in rollout(lengths, size) for s in split_experience_batch(batch)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rank_batches, "SAMPLES", part)
-        of_ranks = replayed(balanced_in_parts(rollout(lengths, size), flags(ranks, batch_size)), ranks, patch)
-    assert max(map(len, of_ranks)) - min(map(len, of_ranks)) <= 1
-    arrived = [sample for samples in of_ranks for sample in samples]
-    assert sorted(int(sample.info["sample_id"]) for sample in arrived) == list(range(len(lengths)))
-    for sample in arrived:
-        (other,) = remove_padding_in_sequences([sent[int(sample.info["sample_id"])]])
-        assert sample.prompts == other.prompts
-        for name in ("sequences", "attention_mask", "action_mask", "advantages", "total_length"):
-            assert torch.equal(getattr(sample, name), getattr(other, name)), name
-        assert torch.equal(
-            sample.info["entropy"][: len(other.action_mask)], other.info["entropy"][: len(other.action_mask)]
-        )
+def test_every_sample_reaches_one_rank_as_it_is(lengths, ranks, batch_size, dynamic):
+    samples = rollout(lengths)
+    of_ranks = shares_of_ranks(samples, flags(dynamic=dynamic, batch_size=batch_size), ranks=ranks, step=3)
+    assert len(of_ranks) == ranks
+    arrived = list(chain.from_iterable(of_ranks))
+    assert sorted(sample.sample_id for sample in arrived) == list(range(len(lengths)))
+    assert all(sample is samples[sample.sample_id] for sample in arrived)
+    if dynamic:
+        assert max(map(len, of_ranks)) - min(map(len, of_ranks)) <= 1
+
+
+def test_static_shares_are_consecutive():
+    samples = rollout([3] * 6)[::-1]  # in the order of the rollout, whatever their numbers
+    of_ranks = shares_of_ranks(samples, flags(dynamic=False), ranks=3, step=0)
+    assert [[sample.sample_id for sample in share] for share in of_ranks] == [[5, 4], [3, 2], [1, 0]]
 
 
 def ids_of_updates(of_ranks, batch_size):
-    """The numbers of the samples of every update, as upstream's ``setup_dynamic_batch`` cuts the buffers."""
+    """The numbers of the samples of every update, as the ranks cut their samples."""
     local = batch_size // len(of_ranks)
-    ids = [[int(sample.info["sample_id"]) for sample in samples] for samples in of_ranks]
+    ids = [[sample.sample_id for sample in samples] for samples in of_ranks]
     return [
         sorted(number for rank in ids for number in rank[first : first + local])
         for first in range(0, len(ids[0]), local)
     ]
 
 
-def test_the_samples_of_an_update_depend_on_seed_and_step_and_on_nothing_else(monkeypatch):
+def test_the_samples_of_an_update_depend_on_seed_and_step_and_on_nothing_else():
     lengths = [2 + 7 * n % 29 for n in range(48)]
 
-    def updates(ranks, size, **of_run):
-        batches = rollout(lengths, size)[::-1]  # the micro-batches arrive in another order
-        args = flags(ranks, batch_size=16, **of_run)
-        return ids_of_updates(replayed(balanced_in_parts(batches, args), ranks, monkeypatch), batch_size=16)
+    def updates(ranks, way=1, step=3, seed=1):
+        samples = rollout(lengths)[::way]  # they may come in another order
+        args = flags(dynamic=True, batch_size=16, seed=seed)
+        return ids_of_updates(shares_of_ranks(samples, args, ranks=ranks, step=step), batch_size=16)
 
-    alone = updates(ranks=1, size=48)
+    alone = updates(ranks=1)
     assert [len(update) for update in alone] == [16, 16, 16]
     for ranks in (1, 2, 4, 8):
-        for size in (1, 3, 16):
-            assert updates(ranks, size) == alone
-    assert updates(1, 48, global_step=4) != alone
-    assert updates(1, 48, seed=2) != alone
+        for way in (1, -1):
+            assert updates(ranks, way) == alone
+    assert updates(1, step=4) != alone
+    assert updates(1, seed=2) != alone
 
 
 def log_normal_lengths(seed):
@@ -148,7 +111,7 @@ def test_updates_have_the_lengths_of_a_static_run(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_ranks_stay_balanced_when_all_move_their_samples_alike(seed):
-    # As StepBoundaries.shuffle_next_epoch does. Measured: 1.019 of the mean at most, 1.32 with a shuffle per rank.
+    # As later epochs do. Measured: 1.019 of the mean at most, 1.32 with a shuffle per rank.
     lengths = log_normal_lengths(seed)
     of_ranks = deal_updates(shuffled(2048, seed, global_step=1), lengths, ranks=8, batch_size=256)
     order = shuffled(256, seed, global_step=1, epoch=1)
@@ -168,11 +131,3 @@ def test_ranks_have_equally_many_samples_of_the_same_updates(ranks):
         assert sorted(place for places in update for place in places) == sorted(
             order[256 * number : 256 * (number + 1)]
         )
-
-
-def test_a_long_sample_widens_those_of_its_part_alone():
-    # 2 ranks x 16 samples, each rank in two parts; the only long one makes one part of four wide
-    parts = balanced_in_parts([experience(0, [30, *[3] * 31])], flags(2, batch_size=32))
-    assert sorted(part.sequences.shape for part in parts) == [(8, 3), (8, 3), (8, 3), (8, 30)]
-    # a number of each sample is one tensor of its part; what has a length of its own is a list
-    assert all(part.info["sample_id"].shape == (8,) and isinstance(part.info["entropy"], list) for part in parts)

@@ -27,12 +27,13 @@ def test_a_restored_sampler_continues_where_the_other_stopped(make_sampler, step
     assert [step(second) for _ in range(3)] == expected[3:]
 
 
-def test_the_state_of_a_rollout_does_not_change_with_the_next(make_sampler, step):
+@pytest.mark.parametrize("filtering", [False, True])
+def test_the_state_of_a_rollout_does_not_change_with_the_next(make_sampler, step, filtering):
     # a checkpoint may be written while the next rollout is generated
-    sampler, _ = make_sampler(rollout_seeded=True)
+    sampler, _ = make_sampler(rollout_seeded=True, filtering=filtering)
     rollout = sampler.next_batch(version=0)
     expected = [step(sampler) for _ in range(2)]
-    resumed, _ = make_sampler(rollout_seeded=True)
+    resumed, _ = make_sampler(rollout_seeded=True, filtering=filtering)
     resumed.load_state_dict(rollout.sampler_state)
     assert [step(resumed) for _ in range(2)] == expected
 

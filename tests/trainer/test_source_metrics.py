@@ -1,34 +1,42 @@
 """Metrics by data source."""
 
-from types import SimpleNamespace
+import math
+from dataclasses import replace
 
 import pytest
 import torch
+from records_of import sample_of
 
+from openrlhf_cov.trainer.records import Sample
 from openrlhf_cov.trainer.source_metrics import MAX_SOURCES, source_metrics, source_of
 from openrlhf_cov.utils.metric_table import is_known, title_and_unit
 
 
-def experience(index, lengths, rewards, scores=None, abstained=None):
-    count, width = len(index), max(lengths)
-    mask = torch.arange(width) < torch.tensor(lengths)[:, None]
-    info = {"reward": torch.tensor(rewards), "entropy": [torch.full((width,), 0.1 * (i + 1)) for i in index]}
-    if abstained is not None:
-        info["reward/abstained_frac"] = torch.tensor(abstained)
-    return SimpleNamespace(
-        index=index,
-        action_mask=mask,
-        action_log_probs=-torch.tensor(index, dtype=torch.float32)[:, None].expand(count, width),
-        advantages=torch.tensor(rewards)[:, None].expand(count, width),
-        scores=None if scores is None else torch.tensor(scores),
-        info=info,
-    )
+def step_of(lengths, rewards, sources, scores=None, abstained=None):
+    """(samples, the same as they are trained on, rewards): sample i has the entropy 0.1 (i + 1) and log-probs -i."""
+    count = len(lengths)
+    scores, abstained = scores or [None] * count, abstained or [False] * count
+    samples, trained = [], []
+    for number, length in enumerate(lengths):
+        mask = torch.ones(length, dtype=torch.bool)
+        tokens = torch.zeros(length + 1, dtype=torch.long)
+        samples.append(Sample(tokens=tokens, action_mask=mask, prompt="", source=sources[number]))
+        values = {"entropy": 0.1 * (number + 1), "log_probs": -number, "advantages": rewards[number]}
+        trained.append(
+            sample_of(
+                number,
+                length + 1,
+                score=math.nan if scores[number] is None else scores[number],
+                abstained=abstained[number],
+                **{name: torch.full((length,), float(value)) for name, value in values.items()},
+            )
+        )
+    return samples, trained, torch.tensor(rewards)
 
 
 def test_each_source_has_the_means_of_its_samples():
     # Samples 0 and 2 are of a, 1 and 3 of b; lengths by sample 2, 1, 2, 3.
-    parts = [experience([2, 1], [2, 1], [1.0, 0.0], [1.0, 0.0]), experience([0, 3], [2, 3], [0.0, 0.5], [0.0, 1.0])]
-    found = source_metrics(parts, ["a", "b", "a", "b"])
+    found = source_metrics(*step_of([2, 1, 2, 3], [0.0, 0.0, 1.0, 0.5], "abab", [0.0, 0.0, 1.0, 1.0]))
     assert found["source/a/samples"] == found["source/b/samples"] == 2
     assert found["source/a/reward"] == 0.5
     assert found["source/b/reward"] == 0.25
@@ -45,8 +53,7 @@ def test_each_source_has_the_means_of_its_samples():
 
 
 def test_an_abstention_has_no_reward():
-    parts = [experience([0, 1], [1, 1], [0.75, 0.5], [torch.nan, 0.0], [1.0, 0.0])]
-    found = source_metrics(parts, ["a", "b"])
+    found = source_metrics(*step_of([1, 1], [0.75, 0.5], "ab", [None, 0.0], [True, False]))
     assert "source/a/reward" not in found
     assert "source/a/pass_rate" not in found
     assert found["source/a/response_length"] == 1.0
@@ -54,13 +61,19 @@ def test_an_abstention_has_no_reward():
 
 
 def test_without_a_named_source_nothing_is_logged():
-    assert source_metrics([experience([0], [1], [1.0])], ["default"]) == {}
+    assert source_metrics(*step_of([1], [1.0], ["default"])) == {}
+
+
+def test_the_source_of_a_label_counts():
+    samples, trained, rewards = step_of([1, 1], [1.0, 0.0], ["default", "default"])
+    samples[0] = replace(samples[0], label={"answer": "7", "source": "math/hard"})
+    found = source_metrics(samples, trained, rewards)
+    assert found["source/math_hard/samples"] == found["source/default/samples"] == 1
 
 
 def test_many_sources_are_counted_together():
     count = MAX_SOURCES + 5
-    parts = [experience(list(range(count)), [1] * count, [1.0] * count)]
-    found = source_metrics(parts, [f"s{place:02}" for place in range(count)])
+    found = source_metrics(*step_of([1] * count, [1.0] * count, [f"s{place:02}" for place in range(count)]))
     assert sum(name.endswith("/reward") for name in found) == MAX_SOURCES
     assert found["source/other/samples"] == count - MAX_SOURCES + 1
 
@@ -86,7 +99,7 @@ def test_many_sources_are_counted_together():
     ],
 )
 def test_the_source_of_a_sample(datasource, label, expected):
-    assert source_of(SimpleNamespace(datasource=datasource, labels=[label])) == expected
+    assert source_of(datasource, label) == expected
 
 
 def test_titles_name_the_source():

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.models.rollout import Rollout
+from openrlhf_cov.models.rollout import RolloutTokens
 from openrlhf_cov.trainer.token_dump import is_due, merge_records, token_records, top_tokens, write_records
 
 
@@ -36,7 +36,7 @@ def test_top_tokens_against_sorting(rows, count):
 
 def rollout(log_probs, mask, ids):
     log_probs = torch.tensor(log_probs)
-    return Rollout(
+    return RolloutTokens(
         log_probs, log_probs + 5, log_probs * 2, torch.tensor(mask), torch.ones(len(ids)), torch.tensor(ids)
     )
 

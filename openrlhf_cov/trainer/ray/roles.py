@@ -1,6 +1,6 @@
 """The roles of a training as Ray actors: one process per rank holds the model of one role.
 
-The controller calls the methods through upstream's ``RayActorGroup``. All ranks of a role are told to call ``load`` and
+The controller calls the methods through upstream's ``RayActorGroup``. All ranks of a role have to call ``load`` and
 the methods of checkpoints and weights together, because these contain collectives. In all shapes B is the number of
 samples of a call, T their number of tokens and A the number of predicted positions.
 """
@@ -69,7 +69,7 @@ def share_over_ranks(value: Any) -> list[Any]:
     return values
 
 
-class Role(BaseModelActor):
+class ModelRole(BaseModelActor):
     """One rank of a model. A subclass has ``load``, which calls ``setup`` first, and ``score``."""
 
     strategy: CovStrategy
@@ -89,15 +89,15 @@ class Role(BaseModelActor):
 
     @property
     def device(self) -> Any:
-        """The device of this rank, on which its model computes."""
-        return torch.cuda.current_device()
+        """The device on which the model of this rank computes."""
+        return cpu_host.training_device()
 
     def share_of_threads(self) -> Any:
         """Return a context in which this process has its part of the cores; models score rollouts side by side."""
         return cpu_host.share_of_threads(scoring_models(self.strategy.args))
 
 
-class ReferenceRole(Role):
+class ReferenceRole(ModelRole):
     """The reference policy, which the KL term compares the policy with."""
 
     def load(self, strategy: CovStrategy, pretrain: str) -> None:
@@ -134,7 +134,7 @@ class ReferenceRole(Role):
         return log_probs.float().cpu()
 
 
-class RewardRole(Role):
+class RewardRole(ModelRole):
     """A reward model."""
 
     def load(self, strategy: CovStrategy, pretrain: str) -> None:
@@ -155,7 +155,7 @@ class RewardRole(Role):
         return rewards.float().cpu()
 
 
-class TrainedRole(Role):
+class TrainedRole(ModelRole):
     """A model that is trained: its ranks write and restore the same checkpoint.
 
     ``restored`` is the tag of the checkpoint that this rank started from, None after a fresh start.
@@ -171,7 +171,7 @@ class TrainedRole(Role):
         raise NotImplementedError
 
     def setup(self, strategy: CovStrategy) -> None:
-        """Prepare as ``Role.setup``, then check that all ranks see the same folder of checkpoints."""
+        """Prepare as ``ModelRole.setup``, then check that all ranks see the same folder of checkpoints."""
         super().setup(strategy)
         if uses_checkpoints(strategy.args):
             folder = checkpoint_folder(strategy.args, self.model_name)
@@ -330,11 +330,10 @@ class PolicyRole(TrainedRole):
 
     def update(self, order: StepOrder, share: Share) -> StepResult:
         """Train on the samples of this rank: all updates of one global step."""
-        torch.cuda.empty_cache()
+        self.empty_cache()
         self.policy.actor.train()  # a model is loaded in evaluation mode
         result = update_policy(self.policy, order, share.samples())
-        torch.cuda.empty_cache()
-        torch.cuda.synchronize()
+        self.empty_cache()
         return result
 
     def send_weights(self) -> None:
@@ -447,11 +446,10 @@ class CriticRole(TrainedRole):
 
     def update(self, order: StepOrder, share: Share) -> StepResult:
         """Train on the samples of this rank: all updates of one global step."""
-        torch.cuda.empty_cache()
+        self.empty_cache()
         self.model.train()  # a model is loaded in evaluation mode
         result = update_critic(self.critic, order, share.samples())
-        torch.cuda.empty_cache()
-        torch.cuda.synchronize()
+        self.empty_cache()
         return result
 
     def save_checkpoint(self, tag: str, metric_value: float | None = None, metric_key: str | None = None) -> None:

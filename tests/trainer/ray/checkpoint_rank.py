@@ -1,4 +1,4 @@
-"""One of two ranks with a real DeepSpeed engine in the role of policy or critic; ``test_roles_of_ranks.py`` starts them.
+"""One of two ranks with a real DeepSpeed engine as policy or critic; ``test_roles_of_ranks.py`` starts them.
 
 A task: what to do, ZeRO stage, folder, and how.
 """
@@ -46,7 +46,9 @@ def make_role(stage, folder, kind=PolicyRole, with_critic=False):
     """Return a policy or a critic with a new engine, whose checkpoints are in ``folder``."""
     strategy = object.__new__(CovStrategy)
     strategy.args = SimpleNamespace(
-        ckpt=SimpleNamespace(path=str(folder), max_num=3, max_mem=1000, save_hf=False, load_enable=True, disable_ds=False),
+        ckpt=SimpleNamespace(
+            path=str(folder), max_num=3, max_mem=1000, save_hf=False, load_enable=True, disable_ds=False
+        ),
         actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=2, optim="adam"),
         critic=SimpleNamespace(
             num_nodes=1, num_gpus_per_node=2, optim="adam", model_name_or_path="model" if with_critic else None

@@ -51,7 +51,7 @@ class RecordingRay:
             monkeypatch.setattr(module, "placement_group", self.reserve)
         for module in (vllm_engine, engines):
             monkeypatch.setattr(module, "PlacementGroupSchedulingStrategy", lambda **strategy: strategy)
-            # bundles are on two nodes in turn, so that those of one node are 0, 2, 4 ... and 1, 3, 5 ...
+            # bundles are on two nodes in turn, and those of a node in no order
             monkeypatch.setattr(module, "get_bundle_indices", self.bundles)
         monkeypatch.setattr(vllm_engine, "RolloutRayActor", self)
         monkeypatch.setattr(engines.ray, "remote", lambda actor_class: self)
@@ -63,11 +63,13 @@ class RecordingRay:
 
     @staticmethod
     def bundles(group, index, length):
-        return [0, 2, 4, 6, 1, 3, 5, 7][index * length : (index + 1) * length]
+        return [4, 6, 0, 2, 1, 3, 5, 7][index * length : (index + 1) * length]
 
     def options(self, **options):
         def remote(**arguments):
-            options["scheduling_strategy"]["placement_group"] = options["scheduling_strategy"]["placement_group"].number
+            options["scheduling_strategy"]["placement_group"] = options["scheduling_strategy"][
+                "placement_group"
+            ].number
             self.started.append((options, arguments))
             number = len(self.started)
             return SimpleNamespace(sleep=SimpleNamespace(remote=lambda: self.slept.append(number)))
@@ -116,7 +118,7 @@ def test_sharded_engines_have_their_own_bundles_and_others_a_whole_gpu(monkeypat
     engines.start_engines(flags(**{"vllm.tensor_parallel_size": 4}), None)
     # the actor of a sharded engine books no GPU: its workers do, in the bundles that it is told
     assert [(options["num_gpus"], arguments["bundle_indices"], arguments["seed"]) for options, arguments in
-            recording.started] == [(0, [0, 2, 4, 6], 7), (0, [1, 3, 5, 7], 8)]  # fmt: skip
+            recording.started] == [(0, [4, 6, 0, 2], 7), (0, [1, 3, 5, 7], 8)]  # fmt: skip
     recording.started.clear()
     engines.start_engines(flags(), None)
     assert [options["num_gpus"] for options, _ in recording.started] == [1, 1]

@@ -1,0 +1,96 @@
+"""``docs/seams.md`` lists what the code imports, overrides and assigns, no more and no less."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from upstream_uses import LOGGING, imported_names, methods_of
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "seams.md"
+
+# Names that the code does not write: they belong to objects that it gets, or are built of parts.
+ALONE = {"AsyncEngineArgs", "CompletionOutput", "Logprob", "RequestOutput", "process_weights_after_loading", "DeepSpeedEngine"}
+
+
+def section(title):
+    """Return the rows of the table below a heading, as lists of cells."""
+    (text,) = [part for part in PAGE.read_text(encoding="utf-8").split("\n## ") if part.startswith(f"{title}\n")]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
+
+
+def quoted(cell):
+    """Return the words in backquotes."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def dotted(path):
+    return path.removesuffix(".py").replace("/", ".")
+
+
+@pytest.fixture(scope="module")
+def imports(upstream, ours):
+    """Return {(module.name of upstream, our file)}."""
+    return {
+        (f"{dotted(module)}.{name}", path)
+        for path in ours.paths()
+        for module, name in imported_names(ours.tree(path), upstream).values()
+        if name not in LOGGING
+    }
+
+
+def test_the_page_lists_every_import_and_no_other(imports):
+    listed = {
+        (name, path) for row in section("What is imported") for name in quoted(row[0]) for path in quoted(row[1])
+    }
+    assert listed == imports
+
+
+def test_every_row_of_the_page_says_why():
+    titles = ("What is imported", "What is overridden", "What is assigned", "What we use of vLLM and DeepSpeed")
+    for title in titles:
+        rows = section(title)
+        assert rows
+        assert all(len(row) == len(rows[0]) and all(row) for row in rows), title
+
+
+def test_the_page_lists_every_method_that_is_overridden(upstream, ours):
+    listed = {}
+    for classes, methods, _ in section("What is overridden"):
+        *names, path = quoted(classes)
+        listed |= {(path, name): set(quoted(methods)) for name in names}
+    found = {}
+    for path in ours.paths():
+        imported = imported_names(ours.tree(path), upstream)
+        for node in ours.tree(path).body:
+            for base in getattr(node, "bases", ()):
+                theirs = [imported[word] for word in re.findall(r"\w+", ast.unparse(base)) if word in imported]
+                if theirs:
+                    (place,) = theirs
+                    inherited = constructors(upstream, *place) | methods_of(upstream.find(*place)).keys()
+                    found[path, node.name] = methods_of(node).keys() & inherited
+    # A constructor of an executor overrides none: upstream's base class of executors has no constructor.
+    assert listed == found
+
+
+def constructors(upstream, path, name):
+    """Return {"__init__"} if a class of upstream, or its base class in the same module, has a constructor."""
+    bases = [ast.unparse(base) for base in upstream.find(path, name).bases]
+    defined = [node for node in upstream.tree(path).body if getattr(node, "name", None) in bases]
+    return {"__init__"} if any("__init__" in methods_of(node) for node in defined) else set()
+
+
+def test_files_and_names_of_our_code_on_the_page_exist(ours):
+    page = PAGE.read_text(encoding="utf-8")
+    paths = {word for word in quoted(page) if re.fullmatch(r"[a-z_]+(/[a-z_]+)+\.py", word)}
+    assert paths
+    missing = {path for path in paths if path not in ours.paths() and not (PAGE.parents[1] / path).exists()}
+    assert missing == set()
+    for row in section("What we use of vLLM and DeepSpeed"):
+        code = "".join(
+            (ours.root / path).read_text(encoding="utf-8") for path in quoted(row[2]) if path in ours.paths()
+        )
+        words = [word.split(".")[-1] for word in quoted(row[0]) if not word.startswith(("vllm", "deepspeed"))]
+        read = [word for word in words if word.replace("_", "").isalnum() and word not in ALONE]
+        assert [word for word in read if word not in code] == [], row

@@ -1,0 +1,71 @@
+"""Which evaluation is the best, and what a resumed run takes for the best."""
+
+import math
+
+import pytest
+
+from openrlhf_cov.trainer import best_model
+from openrlhf_cov.trainer.best_model import BestModel
+
+METRICS = {"eval/math/avg@4": 0.25, "eval_b_pass1": 0.5, "eval_a_pass1": 0.75}
+
+
+@pytest.mark.parametrize(
+    ("key", "chosen", "value"),
+    [
+        ("eval/math/avg@4", "eval/math/avg@4", 0.25),
+        ("", "eval_a_pass1", 0.75),  # --ckpt.best_metric_key auto: the first of these names in the alphabet
+    ],
+)
+def test_the_metric_of_the_flag_counts(key, chosen, value):
+    assert BestModel(key).after(METRICS) == BestModel(chosen, value, value)
+
+
+def test_the_highest_value_stays():
+    best, values = BestModel("accuracy"), []
+    # better, worse, equal, NaN, better
+    for value in (0.25, 0.125, 0.25, math.nan, 0.5):
+        best = best.after({"accuracy": value})
+        values.append(best.value)
+    assert values == [0.25, 0.25, 0.25, 0.25, 0.5]
+    assert best.latest == 0.5
+    assert BestModel("accuracy", 0.5, 0.5).after({"accuracy": 0.25}).latest == 0.25
+
+
+def test_without_a_metric_no_model_is_kept():
+    assert BestModel("none").after(METRICS) == BestModel("none")
+
+
+@pytest.mark.parametrize(("key", "named"), [("eval/maths", "eval/maths"), ("", "auto")])
+def test_a_metric_that_no_evaluation_has_warns(caplog, key, named):
+    best_model.logger.addHandler(caplog.handler)  # upstream's loggers do not propagate
+    found = BestModel(key).after({"eval/math/avg@4": 0.5})
+    best_model.logger.removeHandler(caplog.handler)
+    assert found == BestModel(key)
+    assert (
+        f"--ckpt.best_metric_key {named}: the evaluation has no such metric; choose one of eval/math/avg@4"
+        in caplog.text
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "saved", "restored"),
+    [
+        ("eval/math/avg@4", "eval/math/avg@4", True),
+        ("", "eval_a_pass1", True),  # auto, which chose this metric before
+        ("eval/math/avg@4", "eval/aime24/avg@32", False),  # the flag has changed
+        ("eval/math/avg@4", "none", False),
+        ("none", "eval/math/avg@4", False),
+        ("", "none", False),
+    ],
+)
+def test_the_best_value_of_a_checkpoint_counts_for_its_own_metric(own, saved, restored):
+    states = BestModel(saved, 0.5, 0.25).state_dict()
+    found = BestModel(own).restored(states)
+    assert found == (BestModel(saved, 0.5, 0.25) if restored else BestModel(own))
+
+
+def test_a_checkpoint_before_the_first_evaluation():
+    states = BestModel("accuracy").state_dict()
+    assert BestModel("accuracy").restored(states) == BestModel("accuracy")
+    assert BestModel("accuracy").restored({}) == BestModel("accuracy")

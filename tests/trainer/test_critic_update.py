@@ -1,0 +1,103 @@
+"""All updates of the critic in a global step, through ``update_critic``; upstream's are the oracle elsewhere."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from rank_models import LEARNING_RATE, Values, flags, make_critic, make_samples, order_of
+
+from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.trainer.critic_update import update_critic
+
+pytestmark = pytest.mark.usefixtures("one_process")
+
+
+def with_returns(*returns):
+    """Single-token responses of token 1, each with a return; the value was 0."""
+    (sample,) = make_samples(1)
+    one = dict(
+        tokens=torch.tensor([0, 1]), action_mask=torch.ones(1, dtype=torch.bool), values=torch.zeros(1),
+        log_probs=torch.zeros(1), entropy=torch.zeros(1), advantages=torch.zeros(1),
+    )  # fmt: skip
+    return [
+        replace(sample, sample_id=number, returns=torch.tensor([value]), **one) for number, value in enumerate(returns)
+    ]
+
+
+def test_values_move_toward_returns(tmp_path):
+    args = flags(tmp_path, micro_batch_size=1, train__batch_size=2, value_clip=None, max_epochs=1)
+    critic = make_critic(args)
+    result = update_critic(critic, order_of(args), with_returns(1.0, 3.0))
+    # loss = mean of (v - R)^2 / 2, so the gradient at v = 0 is -(1 + 3) / 2 = -2
+    assert critic.engine.table.tolist() == pytest.approx([0, 2 * LEARNING_RATE, 0, 0, 0, 0])
+    # Upstream's losses of micro-batches: 1/2 and 9/2, as (1 + 9) / 2 / 2 tokens, times 2 for DeepSpeed's division
+    assert result.metrics == {
+        "critic_loss": pytest.approx(2.5),
+        "values": 0.0,
+        "critic_lr": LEARNING_RATE,
+        "critic_grad_norm": pytest.approx(1.0),  # of the micro-batches 0 and 2: the norm is known after the second
+        "critic_skipped_updates": 0.0,
+    }
+    assert result.mean_entropy is None
+
+
+def test_dynamic_steps_tell_deepspeed_where_they_end(tmp_path):
+    args = flags(tmp_path, dynamic_batch_enable=True, train__batch_size=2, max_tokens_per_gpu=2, max_epochs=1)
+    critic = make_critic(args)
+    update_critic(critic, order_of(args), with_returns(1.0, 2.0, 3.0, 4.0))
+    assert critic.engine.engine.told == [False, True] * 2
+    assert critic.engine.engine.global_steps == 2
+
+
+def test_the_critic_stops_where_deepspeed_would_step_elsewhere(tmp_path):
+    args = flags(tmp_path, micro_batch_size=2, train__batch_size=4)
+    critic = make_critic(args)
+    critic.engine.engine.micro_steps = 1
+    with pytest.raises(RunStopped, match=r"--train\.batch_size 4"):
+        update_critic(critic, order_of(args), with_returns(1.0, 2.0, 3.0, 4.0))
+    assert torch.equal(critic.engine.table, Values().table)
+
+
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
+def test_updates_of_a_critic_whose_gradient_is_nan_are_counted_kept_and_end_the_run(tmp_path, on_nan):
+    args = flags(tmp_path, micro_batch_size=1, train__batch_size=1, max_epochs=1, tensor_parallel_size=2)
+    args.on_nan = on_nan
+    critic = make_critic(args)
+    # never three in a row
+    result = update_critic(critic, order_of(args, 7), with_returns(1.0, math.nan, math.nan, 2.0))
+    assert result.metrics["critic_skipped_updates"] == 2.0
+    folder = tmp_path / "bad_updates" / "critic"
+    assert sorted(path.name for path in folder.iterdir()) == ["step7_1_rank0.pt", "step7_2_rank0.pt"]
+    assert critic.engine.table.isfinite().all()
+    infinite = with_returns(*[math.inf] * 3)
+    if on_nan == "stop":
+        with pytest.raises(RunStopped, match=r"global step 8: the gradient of the critic is NaN .*; 3 in a row end"):
+            update_critic(critic, order_of(args, 8), infinite)
+    else:  # of each step, not of the run
+        assert update_critic(critic, order_of(args, 8), infinite).metrics["critic_skipped_updates"] == 3.0
+    assert critic.bad_updates.total == 5
+
+
+def test_a_step_repeats_and_steps_differ(tmp_path):
+    args, tables = flags(tmp_path, train__batch_size=2), []
+    for step in (3, 4, 3):
+        critic = make_critic(args)
+        torch.rand(7)
+        update_critic(critic, order_of(args, step), make_samples(drift=0.5))
+        tables.append(critic.engine.table)
+    assert torch.equal(tables[0], tables[2])
+    assert not torch.equal(tables[0], tables[1])
+
+
+def test_static_samples_that_are_no_whole_update_end_the_run(tmp_path):
+    args = flags(tmp_path)
+    with pytest.raises(RunStopped, match="7 samples, no multiple of the 8"):
+        update_critic(make_critic(args), order_of(args), make_samples(7))
+
+
+def test_a_dynamic_step_without_a_whole_update_does_nothing(tmp_path):
+    args = flags(tmp_path, dynamic_batch_enable=True)
+    critic = make_critic(args)
+    assert update_critic(critic, order_of(args), make_samples(7)).metrics == {"critic_skipped_updates": 0.0}
+    assert torch.equal(critic.engine.table, Values().table)

@@ -1,0 +1,543 @@
+"""The training loop on played models and engines: what a step does in which order, and how a run begins and ends."""
+
+import logging
+import time
+from types import SimpleNamespace
+
+import pytest
+from played_models import NoRay, PlayedGroup
+from scored_samples import flags, sample
+
+from openrlhf_cov.config import RunConfig
+from openrlhf_cov.errors import RunStopped, StoppedBySignal
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.settings import Schedule
+from openrlhf_cov.trainer import loop as loop_module
+from openrlhf_cov.trainer import model_groups, weight_delivery
+from openrlhf_cov.trainer.checkpoints import ROLLOUTS
+from openrlhf_cov.trainer.generation import EngineGroup
+from openrlhf_cov.trainer.loop import TrainingLoop
+from openrlhf_cov.trainer.model_groups import ModelGroups
+from openrlhf_cov.trainer.records import Rollout, StepResult
+from openrlhf_cov.utils.metrics_log import read_metrics
+
+NEVER = float("inf")
+UPDATE = StepResult(
+    {"policy_loss": 0.25, "entropy/mean": 0.5, "cov/prob_weighted_mean": 0.2, "cov/mean": 0.4},
+    mean_entropy=0.5,
+    updates=2,
+    learning_rate=0.1,
+)
+
+
+class PlayedSampler:
+    """Gives one rollout after another: two groups of four samples each."""
+
+    def __init__(self, calls, rollouts, **fields):
+        self.calls, self.rollouts, self.fields = calls, rollouts, fields
+        self.engines = EngineGroup([])
+        self.step = 0
+        self.restored = None
+
+    def next_batch(self, version):
+        if self.step >= self.rollouts:
+            return None
+        self.calls.append(("engines", "sample", (self.step, version)))
+        self.step += 1
+        samples = [sample(i, float(i % 2), 2, prompt=2, source="maths") for i in range(8)]
+        state = {"step": self.step, "is_over": self.step >= self.rollouts}
+        values = {"metrics": {"sampling/kept": 2.0}, "seconds": 3.0, "pass_rate": None, "version": version}
+        return Rollout(samples, sampler_state=state, **values | self.fields)
+
+    def restore(self, state):
+        self.restored = state
+        self.step = state["step"]
+
+
+class Run:
+    """A run of some steps in a folder, and the calls that it made in order: (model or engines, method, arguments)."""
+
+    def __init__(self, folder, monkeypatch, rollouts=3, evaluations=(0.5,) * 9, **settings):
+        self.folder, self.calls = folder, []
+        self.accuracies = list(evaluations)
+        self.dead = []
+        self.signal = None
+        self.has_other_weights = False
+        sampler_fields = settings.pop("rollout", {})
+        results = {"update": UPDATE} | settings.pop("policy", {})
+        critic = settings.pop("critic", None)
+        self.args = args = flags(**{name: value for name, value in settings.items() if "__" in name})
+        args.ckpt = SimpleNamespace(
+            output_dir=str(folder), path=str(folder / "state"), save_steps=NEVER, disable_ds=False,
+            load_enable=False, best_metric_key="eval_pass1",
+        )  # fmt: skip
+        args.eval = SimpleNamespace(steps=NEVER)
+        args.logger = SimpleNamespace(logging_steps=1, wandb=SimpleNamespace(key=""), tensorboard_dir="")
+        args.train.async_enable, args.train.async_queue_size = False, 1
+        args.reward_max_error_frac = 0.05
+        vars(args).update(vars(CovConfig()) | vars(RunConfig()) | {"eval_at_start": False})
+        for name, value in settings.items():
+            if "." in name:
+                section, field = name.split(".")
+                setattr(getattr(args, section), field, value)
+            elif "__" not in name:
+                setattr(args, name, value)
+
+        monkeypatch.setattr(model_groups, "ray", NoRay)
+        monkeypatch.setattr(loop_module, "stop_requested", lambda: self.signal)
+        monkeypatch.setattr(loop_module, "have_other_weights", lambda engines: self.has_other_weights)
+        monkeypatch.setattr(weight_delivery, "dead_engines", lambda engines: list(self.dead))
+        self.sampler = PlayedSampler(self.calls, rollouts, **sampler_fields)
+        policy = PlayedGroup("policy", calls=self.calls, save_checkpoint=self.note_lines, **results)
+        trained_critic = PlayedGroup("critic", calls=self.calls, update=critic) if critic else None
+        self.weight_check = None
+        self.loop = TrainingLoop(
+            args,
+            ModelGroups(args, policy, critic=trained_critic),
+            self.sampler,
+            evaluation=SimpleNamespace(run=self.evaluate),
+            weight_check=None,
+            tokenizer=SimpleNamespace(pad_token_id=0, decode=lambda tokens, **_: f"{len(tokens)} tokens"),
+        )
+
+    def evaluate(self, engines):
+        assert engines is self.sampler.engines
+        self.calls.append(("engines", "evaluate", ()))
+        accuracy = self.accuracies.pop(0)
+        return {} if accuracy is None else {"eval_pass1": accuracy}
+
+    def note_lines(self, rank):
+        self.calls.append(("disk", "lines", len(self.metrics)))
+
+    def resumes(self, step, **states):
+        """Let the run continue from the checkpoint of a step, which is there."""
+        folder = self.folder / "state" / "_actor"
+        folder.mkdir(parents=True)
+        (folder / "latest").write_text(f"global_step{step}")
+        self.args.ckpt.load_enable = True
+        saved = {"global_step": step, ROLLOUTS: {"step": step, "is_over": False}}
+        self.loop.groups.policy.results |= {
+            "get_restored": f"global_step{step}", "get_checkpoint_states": saved | states,
+        }  # fmt: skip
+        return self
+
+    def ends(self):
+        """Run to the end, and return this."""
+        self.loop.run()
+        return self
+
+    @property
+    def metrics(self):
+        path = self.folder / "metrics.jsonl"
+        return read_metrics(path) if path.exists() else []
+
+    @property
+    def evaluations(self):
+        path = self.folder / "eval.jsonl"
+        return [(line["step"], line["eval_pass1"]) for line in read_metrics(path)] if path.exists() else []
+
+    def names(self, *left_out):
+        """Return the names of the calls, without those left out."""
+        return [method for _, method, _ in self.calls if method not in left_out]
+
+    def arguments(self, method):
+        return [arguments for _, name, arguments in self.calls if name == method]
+
+    @property
+    def orders(self):
+        return [order for _, order, _ in self.arguments("update")]
+
+
+@pytest.fixture
+def make_run(tmp_path, monkeypatch):
+    """Function (rollouts, evaluations, settings) -> a ``Run``."""
+    return lambda *args, **settings: Run(tmp_path, monkeypatch, *args, **settings)
+
+
+@pytest.fixture
+def log(caplog):
+    for logger in (loop_module.logger, weight_delivery.logger):  # upstream's loggers do not propagate
+        logger.addHandler(caplog.handler)
+    yield caplog
+    for logger in (loop_module.logger, weight_delivery.logger):
+        logger.removeHandler(caplog.handler)
+
+
+# A step.
+
+
+def test_a_step_samples_scores_trains_and_sends_weights(make_run):
+    run = make_run().ends()
+    assert run.names() == ["sample", "score", "update", "send_weights"] * 3
+    # Every rollout is sampled with the weights of the step before it.
+    assert run.arguments("sample") == [(0, 0), (1, 1), (2, 2)]
+    assert [order.step for order in run.orders] == [0, 1, 2]
+    assert [line["step"] for line in run.metrics] == [1, 2, 3]
+
+
+def test_the_line_of_a_step_has_all_of_its_numbers(make_run):
+    line = make_run(1, rollout={"pass_rate": 40.0}).ends().metrics[0]
+    expected = {
+        "reward": 0.5, "return": 0.0, "kl": 0.0, "logprobs_diff": 0.0, "score": 0.5, "response_length": 2.0,
+        "truncated": 0.0, "total_length": 4.0, "policy_loss": 0.25, "entropy/mean": 0.5, "sampling/kept": 2.0,
+        "rollout/reward_mean": 0.5, "rollout/response_length_mean": 2.0, "rollout/truncated_rate": 0.0,
+        "rollout/num_samples": 8.0, "source/maths/samples": 8.0, "dynamic_filtering_pass_rate": 40.0,
+        "timing/generation": 3.0,
+    }  # fmt: skip
+    assert {name: line[name] for name in expected} == expected
+    # Two of four rewards are 1: the deviation is sqrt(4 * 0.25 / 3), that of all eight sqrt(8 * 0.25 / 7).
+    assert line["group_reward_std"] == pytest.approx((1 / 3) ** 0.5)
+    assert line["rollout/reward_std"] == pytest.approx((2 / 7) ** 0.5)
+    assert line["entropy/delta_theorem1"] == pytest.approx(-0.2 * 0.2)
+    phases = {"generation", "make_experience", "ppo_train", "broadcast", "step_total"}
+    assert {name for name in line if name.startswith("timing/")} == {f"timing/{phase}" for phase in phases}
+    assert "dynamic_filtering_pass_rate" not in make_run(1).ends().metrics[0]
+
+
+def test_numbers_of_the_ranks_come_before_those_of_the_samples(make_run):
+    # With a KL loss the ranks measure the KL of the policy that they train.
+    result = StepResult({**UPDATE.metrics, "kl": 0.75}, 0.5, 2, 0.1)
+    assert make_run(1, policy={"update": result}).ends().metrics[0]["kl"] == 0.75
+
+
+def test_the_time_of_a_step_begins_with_the_wait_for_its_rollout(make_run):
+    run = make_run(1)
+    sample_now = run.sampler.next_batch
+    run.sampler.next_batch = lambda version: time.sleep(0.05) or sample_now(version)
+    total = run.ends().metrics[0]["timing/step_total"]
+    # The rollout says that it took 3 seconds: with --train.async_enable it was made during earlier steps.
+    assert 0.05 < total < 3.0
+
+
+def test_ranks_train_on_samples_that_are_numbered_by_prompt(make_run):
+    run = make_run(1)
+    sample_now = run.sampler.next_batch
+
+    def in_another_order(version):
+        rollout = sample_now(version)
+        return rollout and Rollout(**{**vars(rollout), "samples": [*rollout.samples[4:], *rollout.samples[:4]]})
+
+    run.sampler.next_batch = in_another_order
+    ((_, _, share),) = run.ends().arguments("update")
+    assert [each.sample_id for each in share.samples()] == [4, 5, 6, 7, 0, 1, 2, 3]
+    assert [int(each.tokens[0]) for each in share.samples()] == [50, 60, 70, 80, 10, 20, 30, 40]
+
+
+def test_settings_and_the_kl_coefficient_of_a_step_go_with_its_order(make_run):
+    run = make_run(cov_type="clip_cov", clip_cov_ratio=Schedule(2e-4, 4e-4, 2), algo__kl__init_coef=0.1)
+    run.loop.groups = ModelGroups(run.args, run.loop.groups.policy, PlayedGroup("reference", calls=run.calls))
+    run.ends()
+    assert [order.config.clip_cov_ratio for order in run.orders] == pytest.approx([2e-4, 3e-4, 4e-4])
+    assert [order.kl_coef for order in run.orders] == [0.1] * 3
+
+
+def test_an_adaptive_kl_coefficient_is_that_of_the_step_before(make_run):
+    # The KL is far above its target: the error, cut at 0.2, and 8 of 80 samples raise the coefficient by 2 %.
+    settings = {"algo__kl__init_coef": 0.1, "algo__kl__target": 1e-3, "algo__kl__horizon": 80}
+    run = make_run(policy={"update": StepResult({**UPDATE.metrics, "kl": 0.75}, 0.5, 2, 0.1)}, **settings)
+    run.loop.groups = ModelGroups(run.args, run.loop.groups.policy, PlayedGroup("reference", calls=run.calls))
+    run.ends()
+    assert [order.kl_coef for order in run.orders] == pytest.approx([0.1, 0.102, 0.10404])
+
+
+def test_too_many_failed_rewards_end_the_run_before_a_model_scores(make_run):
+    run = make_run()
+    sample_now = run.sampler.next_batch
+
+    def failed(version):
+        rollout = sample_now(version)
+        samples = [sample(i, 0.0, metrics={"reward/error_frac": 1.0}) for i in range(8)]
+        return Rollout(**{**vars(rollout), "samples": samples})
+
+    run.sampler.next_batch = failed
+    with pytest.raises(RunStopped, match="the reward of 8 of 8 responses failed"):
+        run.ends()
+    assert run.names() == ["sample"]
+    assert run.metrics == []
+
+
+def test_without_updates_of_the_policy_a_step_has_the_numbers_of_the_critic(make_run):
+    run = make_run(
+        2, critic=StepResult({"critic_loss": 2.0}), critic__freezing_steps=0, algo__advantage__estimator="gae",
+        algo__kl__target=None,
+    ).ends()  # fmt: skip
+    first, second = run.metrics
+    assert first["critic_loss"] == second["critic_loss"] == 2.0
+    assert "policy_loss" not in first
+    assert "law/ceiling" not in first
+    assert second["policy_loss"] == 0.25
+    assert "law/ceiling" in second
+
+
+# Weights.
+
+
+def test_a_fresh_run_sends_no_weights_before_its_first_step(make_run):
+    assert make_run(0).ends().names() == []
+
+
+def test_engines_of_another_run_get_the_weights_first(make_run):
+    run = make_run(1)
+    run.has_other_weights = True
+    assert run.ends().names() == ["send_weights", "sample", "score", "update", "send_weights"]
+
+
+def test_a_weight_check_begins_before_the_updates_and_not_at_the_start(make_run):
+    run = make_run(1)
+    run.has_other_weights = True
+
+    def note(name):
+        return lambda *arguments: run.calls.append(("check", name, arguments))
+
+    run.loop.weight_check = SimpleNamespace(
+        start_step=note("start"), before_transfer=note("before"), after_transfer=note("after")
+    )
+    run.ends()
+    assert run.names("sample", "score") == ["send_weights", "start", "update", "before", "send_weights", "after"]
+    ((samples, max_len, step),) = run.arguments("start")
+    assert ([each.sample_id for each in samples], max_len, step) == (list(range(8)), 64, 1)
+
+
+def test_dead_engines_at_the_start_end_the_run_without_a_step(make_run):
+    run = make_run().resumes(2)
+    run.dead = [0, 2]
+    with pytest.raises(RunStopped, match=r"vLLM engine 0, 2 died; .*; no step was made$"):
+        run.ends()
+    assert run.names("get_restored", "get_checkpoint_states") == []
+
+
+# Checkpoints.
+
+
+def test_a_checkpoint_follows_the_line_of_its_step(make_run):
+    run = make_run(4, **{"ckpt.save_steps": 2}).ends()
+    assert run.names() == [
+        *["sample", "score", "update", "send_weights"] * 2, "save_checkpoint", "lines",
+        *["sample", "score", "update", "send_weights"] * 2, "save_checkpoint", "lines",
+    ]  # fmt: skip
+    assert run.arguments("lines") == [2, 4]
+    first, second = run.arguments("save_checkpoint")
+    assert first["tag"] == "global_step2"
+    assert first["client_states"]["global_step"] == 2
+    assert first["client_states"][ROLLOUTS] == {"step": 2, "is_over": False}
+    assert second["client_states"][ROLLOUTS] == {"step": 4, "is_over": True}
+    assert (first["metric_value"], first["metric_key"]) == (None, "eval_pass1")
+
+
+def test_a_checkpoint_names_the_last_evaluation(make_run):
+    run = make_run(3, [0.25], **{"ckpt.save_steps": 3, "eval.steps": 2}).ends()
+    (saved,) = run.arguments("save_checkpoint")
+    assert (saved["metric_value"], saved["metric_key"]) == (0.25, "eval_pass1")
+    assert saved["client_states"]["best_eval_metric_value"] == 0.25
+
+
+def test_a_resumed_run_continues_with_the_following_step(make_run):
+    run = make_run(5).resumes(3, kl_coef=0.5).ends()
+    assert run.sampler.restored == {"step": 3, "is_over": False}
+    # Engines start with the weights of the model's files.
+    assert run.names("get_restored", "get_checkpoint_states")[:2] == ["send_weights", "sample"]
+    assert run.arguments("sample") == [(3, 3), (4, 4)]
+    assert [(order.step, order.kl_coef) for order in run.orders] == [(3, 0.5), (4, 0.5)]
+    assert [line["step"] for line in run.metrics] == [4, 5]
+
+
+# Evaluations.
+
+
+def best(value, step):
+    """Return what is exported with the model of an evaluation."""
+    return {"record": {"global_step": step, "metric": "eval_pass1", "value": value}}
+
+
+def test_an_evaluation_follows_the_checkpoint_of_its_step(make_run):
+    run = make_run(4, [0.25, 0.75], **{"eval.steps": 2, "ckpt.save_steps": 2}).ends()
+    assert run.names("sample", "score", "update", "lines") == [
+        *["send_weights"] * 2, "save_checkpoint", "evaluate", "export_best",
+        *["send_weights"] * 2, "save_checkpoint", "evaluate", "export_best",
+    ]  # fmt: skip
+    assert run.evaluations == [(2, 0.25), (4, 0.75)]
+
+
+def test_a_better_model_is_exported(make_run, log):
+    log.set_level(logging.INFO)
+    run = make_run(3, [0.25, 0.125, 0.5], **{"eval.steps": 1}).ends()
+    assert run.arguments("export_best") == [best(0.25, 1), best(0.5, 3)]
+    assert f"best model so far, eval_pass1 0.5000 at global step 3: {run.folder}/state/best" in log.text
+
+
+def test_no_model_is_exported_unless_a_flag_asks_for_it(make_run):
+    run = make_run(1, **{"eval.steps": 1, "ckpt.best_metric_key": "none"}).ends()
+    assert run.evaluations == [(1, 0.5)]
+    assert run.arguments("export_best") == []
+
+
+def test_an_evaluation_of_nothing_has_no_line(make_run):
+    run = make_run(1, [None], **{"eval.steps": 1}).ends()
+    assert run.evaluations == []
+    assert run.arguments("export_best") == []
+
+
+@pytest.mark.parametrize("steps", [3, NEVER])
+def test_a_fresh_start_evaluates_its_policy_where_a_flag_asks_for_it(make_run, steps):
+    run = make_run(0, [0.75], eval_at_start=True, **{"eval.steps": steps}).ends()
+    assert run.names() == ["evaluate", "export_best"]
+    assert run.evaluations == [(0, 0.75)]
+    assert run.arguments("export_best") == [best(0.75, 0)]
+
+
+def test_a_start_that_is_repeated_evaluates_again(make_run, tmp_path):
+    # The former attempt left no checkpoint, so nothing tells whether it had the same model and settings.
+    (tmp_path / "eval.jsonl").write_text('{"step": 0, "eval_pass1": 0.25}\n')
+    run = make_run(0, [0.75], eval_at_start=True).ends()
+    assert run.evaluations == [(0, 0.75)]
+    (former,) = read_metrics(tmp_path / "eval.jsonl.bak")
+    assert former["eval_pass1"] == 0.25
+
+
+def test_a_resumed_run_makes_the_evaluation_that_was_due(make_run):
+    run = make_run(3, [0.75], **{"eval.steps": 3}).resumes(3).ends()
+    assert run.names("get_restored", "get_checkpoint_states") == ["send_weights", "evaluate", "export_best"]
+    assert run.evaluations == [(3, 0.75)]
+
+
+def test_an_evaluation_that_was_made_is_not_made_again_but_may_be_the_best(make_run, tmp_path):
+    (tmp_path / "eval.jsonl").write_text('{"step": 3, "eval_pass1": 0.25, "eval_pass4": null}\n')
+    run = make_run(3, **{"eval.steps": 3}).resumes(3).ends()
+    assert run.names("get_restored", "get_checkpoint_states") == ["send_weights", "export_best"]
+    assert run.arguments("export_best") == [best(0.25, 3)]
+    assert run.evaluations == [(3, 0.25)]
+
+
+@pytest.mark.parametrize("settings", [{"eval.steps": 2}, {"eval_at_start": True}])
+def test_a_resumed_run_evaluates_only_what_was_due(make_run, settings):
+    assert "evaluate" not in make_run(3, **settings).resumes(3).ends().names()
+
+
+def test_without_a_data_set_nothing_is_evaluated(make_run):
+    run = make_run(2, eval_at_start=True, **{"eval.steps": 1})
+    run.loop.evaluation = None
+    assert "evaluate" not in run.ends().names()
+
+
+# The end of a run.
+
+
+@pytest.mark.parametrize(
+    ("save_steps", "on_signal", "disable_ds", "saved", "advice"),
+    [
+        (NEVER, "checkpoint", False, ["global_step1"], "continue with --ckpt.load_enable from"),
+        (NEVER, "stop", False, [], "no checkpoint was asked for"),
+        (1, "checkpoint", False, ["global_step1"], "continue with --ckpt.load_enable from"),  # saved anyway
+        (NEVER, "checkpoint", True, [], "no checkpoint was asked for"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("signum", "dead", "error", "cause"),
+    [(15, [], StoppedBySignal, "SIGTERM"), (None, [1], RunStopped, "vLLM engine 1 died")],
+)
+def test_a_signal_and_a_dead_engine_end_the_run_after_the_step(
+    make_run, log, signum, dead, error, cause, save_steps, on_signal, disable_ds, saved, advice
+):
+    settings = {"ckpt.save_steps": save_steps, "ckpt.disable_ds": disable_ds, "eval.steps": 1}
+    run = make_run(on_signal=on_signal, **settings)
+    run.signal, run.dead = signum, dead
+    closed = []
+    run.loop.start = lambda start=run.loop.start: start_with_tracker(run, start, closed)
+    with pytest.raises(error, match=f"^{cause}: stopped after global step 1; {advice}") as stopped:
+        run.ends()
+    assert type(stopped.value) is error
+    assert [call["tag"] for call in run.arguments("save_checkpoint")] == saved
+    assert len(run.metrics) == 1
+    assert closed == [True]
+    # The evaluation of the step is owed by the run that continues.
+    assert "evaluate" not in run.names()
+    assert ("send_weights" in run.names()) is not bool(dead)
+    if dead:
+        assert "vLLM engine 1 died; " in log.text
+
+
+def start_with_tracker(run, start, closed):
+    state = start()
+    run.loop.logs.trackers.append(
+        SimpleNamespace(log_train=lambda *_: None, log_eval=lambda *_: None, close=lambda: closed.append(True))
+    )
+    return state
+
+
+def test_a_signal_in_the_last_step_changes_nothing(make_run):
+    run = make_run(1, **{"eval.steps": 1})
+    run.signal = 15
+    closed = []
+    run.loop.start = lambda start=run.loop.start: start_with_tracker(run, start, closed)
+    run.ends()
+    assert run.evaluations == [(1, 0.5)]
+    assert run.arguments("save_checkpoint") == []
+    assert closed == [True]
+
+
+def test_a_full_disk_ends_the_run_before_the_checkpoint(make_run, monkeypatch):
+    run = make_run(**{"ckpt.save_steps": 1})
+
+    def refuse(log, step, values):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("openrlhf_cov.utils.metrics_log.MetricsLog.write", refuse)
+    with pytest.raises(RunStopped, match="cannot be written at global step 1: No space left on device"):
+        run.ends()
+    assert "save_checkpoint" not in run.names()
+
+
+# Rollouts that are sampled ahead (--train.async_enable).
+
+
+@pytest.mark.parametrize("staleness", [1, 2])
+def test_rollouts_are_sampled_at_most_so_many_versions_ahead(make_run, staleness):
+    settings = {"train.async_enable": True, "train.async_queue_size": staleness, "eval.steps": 2}
+    run = make_run(5, **settings).ends()
+    sampled = run.arguments("sample")
+    assert [step for step, _ in sampled] == [0, 1, 2, 3, 4]
+    assert all(step - staleness <= version <= step for step, version in sampled)
+    assert [order.step for order in run.orders] == [0, 1, 2, 3, 4]
+    assert run.evaluations == [(2, 0.5), (4, 0.5)]
+    assert run.loop.stream._thread is not None
+    assert not run.loop.stream._thread.is_alive()
+
+
+def test_an_error_of_the_sampler_ends_an_asynchronous_run(make_run):
+    run = make_run(5, **{"train.async_enable": True})
+    sample_now = run.sampler.next_batch
+
+    def fails(version):
+        if run.sampler.step == 2:
+            raise RunStopped("rollouts: the data ended")
+        return sample_now(version)
+
+    run.sampler.next_batch = fails
+    with pytest.raises(RunStopped, match="rollouts: the data ended"):
+        run.ends()
+    assert [line["step"] for line in run.metrics] == [1, 2]
+    assert not run.loop.stream._thread.is_alive()
+
+
+def test_an_evaluation_waits_for_the_rollout_that_is_sampled(make_run):
+    run = make_run(3, **{"train.async_enable": True, "eval.steps": 1})
+    is_sampling = []
+    sample_now = run.sampler.next_batch
+
+    def slow(version):
+        is_sampling.append(True)
+        time.sleep(0.02)
+        is_sampling.pop()
+        return sample_now(version)
+
+    run.sampler.next_batch = slow
+    evaluate = run.evaluate
+
+    def alone(engines):
+        assert not is_sampling
+        time.sleep(0.02)
+        assert not is_sampling
+        return evaluate(engines)
+
+    run.loop.evaluation = SimpleNamespace(run=alone)
+    assert [step for step, _ in run.ends().evaluations] == [1, 2, 3]

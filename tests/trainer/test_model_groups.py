@@ -1,0 +1,160 @@
+"""What the controller hands to the models of a run, and what it takes from their answers."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from played_models import NoRay, PlayedGroup
+from scored_samples import flags, sample, scores
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.trainer import model_groups
+from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
+from openrlhf_cov.trainer.advantages import estimate_advantages
+from openrlhf_cov.trainer.checkpoints import ROLLOUTS
+from openrlhf_cov.trainer.model_groups import ModelGroups
+from openrlhf_cov.trainer.records import StepOrder, StepResult
+
+ORDER = StepOrder(3, CovConfig(), kl_coef=0.5)
+
+
+class Store(NoRay):
+    """Ray's store, which notes what is put into it."""
+
+    def __init__(self):
+        self.stored = []
+
+    def put(self, value):
+        self.stored.append(value)
+        return value
+
+
+@pytest.fixture
+def store(monkeypatch):
+    made = Store()
+    monkeypatch.setattr(model_groups, "ray", made)
+    return made
+
+
+def train_samples(count=8):
+    samples = [sample(i, float(i % 2), 1 + i % 3) for i in range(count)]
+    args = flags()
+    return estimate_advantages(samples, scores(samples), AdvantageSettings.of(args), CovConfig(), 0.0, args).samples
+
+
+def updates_of(calls):
+    """Return (model, rank, order, numbers of the samples) of every update."""
+    found = [(model, *arguments) for model, method, arguments in calls if method == "update"]
+    return [(model, rank, order, [each.sample_id for each in share.samples()]) for model, rank, order, share in found]
+
+
+POLICY = StepResult({"policy_loss": 1.0}, mean_entropy=0.5, updates=4, learning_rate=0.1)
+
+
+@pytest.mark.parametrize("sleeps", [False, True])
+def test_policy_and_critic_are_trained_on_their_shares(store, sleeps):
+    calls = []
+    policy = PlayedGroup("policy", 2, 1, calls, update=POLICY)
+    critic = PlayedGroup("critic", 1, 1, calls, update=StepResult({"critic_loss": 2.0}))
+    args = flags(ds__enable_sleep=sleeps)
+    result = ModelGroups(args, policy, critic=critic).update(ORDER, train_samples())
+    assert result == StepResult({"policy_loss": 1.0, "critic_loss": 2.0}, 0.5, 4, 0.1)
+    assert updates_of(calls) == [
+        ("critic", 0, ORDER, [0, 1, 2, 3, 4, 5, 6, 7]),
+        ("policy", 0, ORDER, [0, 1, 2, 3]),
+        ("policy", 1, ORDER, [4, 5, 6, 7]),
+    ]
+
+
+def test_ranks_that_share_the_tokens_of_a_batch_get_the_same_samples(store):
+    calls = []
+    args = flags(ds__ring_attn_size=2)
+    ModelGroups(args, PlayedGroup("policy", 2, 2, calls, update=POLICY)).update(ORDER, train_samples(4))
+    assert [(rank, ids) for _, rank, _, ids in updates_of(calls)] == [
+        (0, [0, 1]),
+        (1, [0, 1]),
+        (2, [2, 3]),
+        (3, [2, 3]),
+    ]
+    assert len(store.stored) == 2  # a share is put into the store once
+
+
+def test_a_sample_arrives_as_it_was(store):
+    calls = []
+    samples = [replace(each, rollout_log_probs=each.log_probs - 1.0) for each in train_samples(4)]
+    ModelGroups(flags(), PlayedGroup("policy", 1, 1, calls, update=POLICY)).update(ORDER, samples)
+    (_, _, (_, _, share)) = calls[0]
+    for one, other in zip(samples, share.samples(), strict=True):
+        for name, value in vars(one).items():
+            given = getattr(other, name)
+            assert torch.equal(given, value) if isinstance(value, torch.Tensor) else given == value, name
+
+
+@pytest.mark.parametrize(("step", "models"), [(1, {"critic"}), (2, {"critic"}), (3, {"critic", "policy"})])
+def test_the_critic_is_trained_alone_at_first(store, step, models):
+    calls = []
+    policy = PlayedGroup("policy", 1, 1, calls, update=POLICY)
+    critic = PlayedGroup("critic", 1, 1, calls, update=StepResult({"critic_loss": 2.0}))
+    groups = ModelGroups(flags(critic__freezing_steps=2), policy, critic=critic)
+    result = groups.update(replace(ORDER, step=step), train_samples())
+    assert {model for model, *_ in updates_of(calls)} == models
+    assert (result.mean_entropy is None) is ("policy" not in models)
+    assert result.metrics["critic_loss"] == 2.0
+
+
+def test_a_checkpoint_of_policy_and_critic(store):
+    calls = []
+    groups = ModelGroups(flags(), PlayedGroup("policy", 2, 1, calls), critic=PlayedGroup("critic", 1, 1, calls))
+    state = {"groups": ["megabytes"]}
+    states = {"global_step": 4, ROLLOUTS: state}
+    groups.save("global_step4", states, metric_value=0.25, metric_key="eval/a")
+    named = {"tag": "global_step4", "metric_value": 0.25, "metric_key": "eval/a"}
+    assert calls == [
+        ("policy", "save_checkpoint", {"client_states": {"global_step": 4, ROLLOUTS: state}, **named}),
+        ("critic", "save_checkpoint", named),
+    ]
+    assert store.stored == [state]  # once, for the one rank that fetches it
+    assert states[ROLLOUTS] is state
+
+
+def test_what_a_checkpoint_of_the_policy_holds_comes_from_its_first_rank(store):
+    policy = PlayedGroup(
+        "policy", 2, 1, get_checkpoint_states=lambda rank: {"rank": rank}, score_texts=lambda rank: [rank]
+    )
+    groups = ModelGroups(flags(), policy)
+    assert groups.client_states() == {"rank": 0}
+    assert groups.score_texts([[1, 2]]) == [0]
+
+
+def test_the_trained_models_name_the_checkpoint_that_they_restored(store):
+    policy, critic = PlayedGroup("policy", 2, get_restored="global_step4"), PlayedGroup("critic", get_restored=None)
+    assert ModelGroups(flags(), policy).restored() == ["global_step4"]
+    assert ModelGroups(flags(), policy, critic=critic).restored() == ["global_step4", None]
+
+
+def test_weights_and_the_best_model_are_sent_by_all_ranks_of_the_policy(store):
+    calls = []
+    groups = ModelGroups(flags(), PlayedGroup("policy", 2, 1, calls), critic=PlayedGroup("critic", 1, 1, calls))
+    groups.send_weights()
+    groups.export_best({"value": 0.5})
+    assert calls == [("policy", "send_weights", {}), ("policy", "export_best", {"record": {"value": 0.5}})]
+    assert groups.senders == groups.policy._actor_handlers
+
+
+def test_an_error_of_any_rank_is_raised(monkeypatch):
+    class Failing(NoRay):
+        @staticmethod
+        def get(value):
+            for each in value if isinstance(value, list) else [value]:
+                if isinstance(each, Exception):
+                    raise each
+            return value
+
+    monkeypatch.setattr(model_groups, "ray", Failing)
+
+    def second_fails(rank):
+        return OSError("rank 1") if rank == 1 else POLICY
+
+    policy = PlayedGroup("policy", 2, update=second_fails)
+    with pytest.raises(OSError, match="rank 1"):
+        ModelGroups(flags(), policy).update(ORDER, train_samples())

@@ -1,0 +1,140 @@
+"""Batches for scoring, and what each sample gets of the answers of the models."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from openrlhf.utils.seqlen_balancing import get_seqlen_balanced_partitions
+from played_models import NoRay, PlayedGroup, entropies_of, log_probs_of, rewards_of, values_of
+from scored_samples import flags, sample
+
+from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.trainer import model_groups
+from openrlhf_cov.trainer.model_groups import ModelGroups
+from openrlhf_cov.trainer.scoring import ScoringBatch, score, scoring_batches
+
+PAD = 99
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch):
+    monkeypatch.setattr(model_groups, "ray", NoRay)
+
+
+def test_static_batches_are_consecutive_samples():
+    args = flags(rollout__micro_batch_size=2)
+    assert scoring_batches([5, 3, 9, 2, 7], args, ranks=2) == [[0, 1], [2, 3], [4]]
+
+
+def test_dynamic_batches_have_nearly_equally_many_tokens():
+    # 26 tokens of at most 10 per batch make 3 batches, of which two ranks get as many as each other: 2.
+    args = flags(train__dynamic_batch_enable=True, rollout__max_tokens_per_gpu=10)
+    lengths = [5, 3, 9, 2, 7]
+    batches = scoring_batches(lengths, args, ranks=2)
+    assert batches == [[1, 2, 3], [0, 4]]  # 14 and 12 tokens
+    three = scoring_batches(lengths, args, ranks=1)
+    assert sorted(three) == sorted(get_seqlen_balanced_partitions(lengths, 3, False))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_every_rank_gets_equally_many_dynamic_batches(ranks):
+    args = flags(train__dynamic_batch_enable=True, rollout__max_tokens_per_gpu=10)
+    assert len(scoring_batches([4] * 12, args, ranks)) % ranks == 0
+    # Few tokens: one batch per rank.
+    args.rollout.max_tokens_per_gpu = 1000
+    assert len(scoring_batches([4] * 12, args, ranks)) == ranks
+
+
+def test_a_batch_is_padded_on_the_right():
+    samples = [sample(0, response=3), sample(1, response=1, prompt=2), sample(2, response=1)]
+    batch = ScoringBatch.of(samples, [0, 2], PAD)
+    assert batch.places == [0, 2]
+    assert batch.tokens.tolist() == [[10, 11, 12, 13], [30, 31, PAD, PAD]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
+    assert batch.action_mask.tolist() == [[True, True, True], [True, False, False]]
+    assert batch.image_inputs == []
+
+
+def test_a_batch_has_the_images_of_its_samples():
+    samples = [sample(0), sample(1, image_inputs="of 1"), sample(2, image_inputs="of 2")]
+    assert ScoringBatch.of(samples, [0, 2], PAD).image_inputs == ["of 2"]
+
+
+def models(args, copies=1, ranks=1, **left_out):
+    made = {name: PlayedGroup(name, ranks, copies) for name in ("policy", "reference", "critic", "reward")}
+    return ModelGroups(args, **made | left_out)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(("ranks", "copies"), [(1, 1), (2, 1), (2, 2)])
+def test_a_sample_gets_what_the_models_say_of_its_own_tokens(dynamic, ranks, copies):
+    args = flags(train__dynamic_batch_enable=dynamic, ds__ring_attn_size=copies)
+    samples = [sample(i, None, 1 + i % 4, prompt=1 + i % 3) for i in range(7)]
+    found = score(samples, models(args, copies, ranks), PAD)
+    assert len(found) == 7
+    for each, scored in zip(samples, found, strict=True):
+        tokens, mask = each.tokens[None], each.action_mask[None]
+        torch.testing.assert_close(scored.log_probs, log_probs_of(tokens, mask)[0])
+        torch.testing.assert_close(scored.entropy, entropies_of(tokens, mask)[0])
+        torch.testing.assert_close(scored.base_log_probs, log_probs_of(tokens, mask, 0.21)[0])
+        torch.testing.assert_close(scored.values, values_of(tokens, mask)[0])
+        assert scored.reward == pytest.approx(float(rewards_of(tokens, torch.ones_like(tokens))[0]))
+        assert scored.proxy is None
+        assert scored.log_probs.dtype == torch.float32
+
+
+def test_models_that_a_run_does_not_have_say_nothing():
+    samples = [sample(0), sample(1)]
+    for each in score(samples, models(flags(), reference=None, critic=None, reward=None), PAD):
+        assert (each.base_log_probs, each.values, each.reward) == (None, None, None)
+
+
+def test_a_reward_model_is_not_asked_where_samples_have_rewards():
+    groups = models(flags())
+    (each,) = score([sample(0, 0.25)], groups, PAD)
+    assert each.reward is None
+    assert groups.reward.calls == []
+
+
+def test_a_sample_without_a_reward_ends_a_run_without_a_reward_model():
+    with pytest.raises(RunStopped, match="a response came without a reward"):
+        score([sample(0, None)], models(flags(), reward=None), PAD)
+
+
+def test_log_probs_among_probable_tokens_are_handed_on():
+    class WithProxy(PlayedGroup):
+        def scored(self, method, tokens, mask):
+            log_probs, entropies, _ = super().scored(method, tokens, mask)
+            return log_probs, entropies, 2 * log_probs
+
+    groups = models(flags(), policy=WithProxy("policy"), reward=None)
+    (first, second) = score([sample(0, response=3), sample(1, response=1)], groups, PAD)
+    assert torch.equal(first.proxy, 2 * first.log_probs)
+    assert torch.equal(second.proxy, 2 * second.log_probs)
+    assert len(second.proxy) == 1
+
+
+def test_scores_of_half_precision_become_single():
+    class Half(PlayedGroup):
+        def scored(self, method, tokens, mask):
+            log_probs, entropies, proxy = super().scored(method, tokens, mask)
+            return log_probs.bfloat16(), entropies.bfloat16(), proxy
+
+    groups = models(flags(), policy=Half("policy"), reference=None, critic=None)
+    (each,) = score([sample(0)], groups, PAD)
+    assert each.log_probs.dtype == each.entropy.dtype == torch.float32
+
+
+def test_every_model_sees_the_batches_that_it_needs():
+    groups = models(flags(rollout__micro_batch_size=2))
+    score([sample(i, None) for i in range(3)], groups, PAD)
+    of_model = {name: dict(getattr(groups, name).calls[0][2]) for name in ("policy", "reference", "critic", "reward")}
+    action = {"tokens", "action_mask", "attention_mask"}
+    assert of_model["policy"].keys() == of_model["reference"].keys() == action | {"image_inputs"}
+    assert of_model["critic"].keys() == action
+    assert of_model["reward"].keys() == {"tokens", "attention_mask"}
+    assert all(len(values) == 2 for batches in of_model.values() for values in batches.values())
+
+
+def test_the_ranks_of_the_policy_are_those_that_get_different_batches():
+    assert ModelGroups(SimpleNamespace(), PlayedGroup("policy", ranks=3, copies=2)).policy_ranks == 3
