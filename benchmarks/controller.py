@@ -338,11 +338,14 @@ class OurRun:
 
     def step(self) -> dict[str, Any]:
         """Make a step."""
+        from openrlhf_cov.trainer.clock import Clock as PhaseSeconds
+
         loop, state = self.loop, self.state
         drawn = loop.sampler.order.drawn
+        seconds = PhaseSeconds()
         rollout = loop.stream.next(state.step)
         generated = time.time()
-        metrics, example = loop.train_step(rollout, state)
+        metrics, example = loop.train_step(rollout, state, seconds)
         loop.logs.write_step(state.step, metrics, example)
         loop.save_checkpoint(rollout, state)
         return {
