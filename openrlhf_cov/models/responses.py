@@ -93,3 +93,9 @@ def by_graded_responses(
         else:
             found[chosen] = single
     return found
+
+
+def group_deviations(rewards: Tensor, graded: Tensor) -> Tensor:
+    """Return the sample standard deviation of the graded rewards of each prompt, for all its responses (G, K)."""
+    deviations = by_graded_responses(lambda found: found.std(1, keepdim=True).expand_as(found), rewards, graded)
+    return deviations.nan_to_num(0.0).amax(1, keepdim=True).expand_as(rewards)
