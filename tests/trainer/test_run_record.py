@@ -123,3 +123,17 @@ def test_waiting_groups_of_another_size_are_left_out_and_named(make_sampler, ste
     assert third.buffer.groups == []
     assert "1 groups that waited are left out" in caplog.text
     assert "--rollout.n_samples_per_prompt 3" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("cov_type", "scope", "is_compared"),
+    [
+        ("kl_cov", "micro_batch", True),
+        ("kl_cov", "global", False),
+        ("none", "micro_batch", False),
+    ],
+)
+def test_micro_batches_are_compared_where_a_method_selects_within_them(cov_type, scope, is_compared):
+    args = SimpleNamespace(cov_type=cov_type, method="none", cov_scope=scope)
+    for name in ("train.micro_batch_size", "train.max_tokens_per_gpu", "train.dynamic_batch_enable"):
+        assert run_record.is_free(name, args) is not is_compared
