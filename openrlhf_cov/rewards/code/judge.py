@@ -25,6 +25,8 @@ WALL_FACTOR, WALL_EXTRA = 2.0, 1.0
 MAX_SLOWDOWN = 20.0
 # CPU time that starting a process takes outside of it.
 STARTING_SECONDS = 0.02
+# Seconds between two measurements of the CPU time of programs.
+MEASURED_SECONDS = 0.05
 MAX_DETAIL = 300
 # Tests of one file for pytest, each combination of parameters counted.
 MAX_REPORTS = 100_000
@@ -105,8 +107,9 @@ class _Judging:
         self._latest = deadline + MAX_WAITED
         # CPU seconds of a test.
         self._seconds = tests.seconds or budget.seconds
-        # Tests that were begun with the running processes.
-        self._begun = 0
+        # CPU seconds that the running processes had used when the current test began, and when that was measured.
+        self._used_before = 0.0
+        self._measured = time.monotonic()
 
     def stdin(self) -> Outcome:
         """A process for each input."""
@@ -170,7 +173,7 @@ class _Judging:
         return failures, passed, len(cases)
 
     def _ask(self, channel: socket.socket, lines: "Lines", arguments: list[Any], expected: Any) -> None:
-        self._begun += 1
+        self._begin()
         deadline = self._test_deadline()
         if lines.rest:
             raise Failure("error", "the program answered before it was called")
@@ -214,7 +217,7 @@ class _Judging:
         try:
             total = number_of_tests(read_object(lines.next(self._test_deadline())))
             for _ in range(max(total, 1)):
-                self._begun += 1
+                self._begin()
                 outcomes.append(Report.of(read_object(lines.next(self._test_deadline()))))
                 if self._budget.stop and not outcomes[-1].passed:
                     break
@@ -232,9 +235,16 @@ class _Judging:
         """Those of a process that goes through all tests."""
         return self._budget.limits(min(self._budget.total_seconds, self._seconds * max(len(self._tests.cases), 10)))
 
+    def _begin(self) -> None:
+        """Note the CPU time before a test. Short tests share a measurement, which takes as long as a call."""
+        now = time.monotonic()
+        if now - self._measured > MEASURED_SECONDS:
+            self._used_before = self._sandbox.used()
+            self._measured = now
+
     def _left(self, deadline: float) -> float:
         """Return the seconds until a deadline, see ``Sandbox.left``."""
-        seconds = self._seconds * max(1, self._begun) + WALL_EXTRA
+        seconds = self._used_before + self._seconds + WALL_EXTRA
         return self._sandbox.left(deadline, seconds=seconds, latest=self._latest + WALL_EXTRA)
 
     def _test_deadline(self) -> float:

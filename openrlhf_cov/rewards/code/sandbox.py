@@ -250,13 +250,13 @@ class Sandbox:
         left = deadline - now
         if left > 0:
             return min(left, max(0.0, latest - now))
-        if now >= latest or (seconds < math.inf and self._used() > seconds):
+        if now >= latest or (seconds < math.inf and self.used() > seconds):
             return 0.0
         left += min(MAX_WAITED, self._waited())
         # Looking again soon, as the programs may use up their CPU time meanwhile.
         return min(LOOK_SECONDS, latest - now) if left > 0 else left
 
-    def _used(self) -> float:
+    def used(self) -> float:
         """Return the CPU seconds that the processes of programs have used until now."""
         ticks = 0
         for process in self._processes():
