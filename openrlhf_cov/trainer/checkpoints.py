@@ -32,9 +32,9 @@ AGAIN = "-again"
 """Follows the tag of a checkpoint that replaces the one to which ``latest`` points."""
 ROLLOUTS = "data_loader_state_dict"
 """Upstream's entry of the client states for what the controller alone needs: ``CheckpointedLoader.state_dict``."""
-ROLLOUTS_FILE = "rollouts.pt"
+ROLLOUTS_FILE = "rollouts.safetensors"
 """File of a policy's checkpoint that holds it, megabytes of tensors, once."""
-FORMAT, FORMAT_VERSION = "format", 2
+FORMAT, FORMAT_VERSION = "format", 3
 """Entry of ``RUN_FILE``: increase the version when a field of a checkpoint is removed or changes its meaning."""
 SETTINGS = "settings"
 """Entry of ``RUN_FILE`` for what determines a run (``run_record.record_of``)."""
