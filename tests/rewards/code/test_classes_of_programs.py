@@ -41,7 +41,7 @@ FORMS = {
     "an object that is called": "class Maker:\n    def __call__(self, n): return Always()\nSolve = Maker()",
     "a partial function": "import functools\nSolve = functools.partial(Always)",
     "a list of objects": "def Solve(n): return [Always()]",
-    "a subclass of int": "class Solve(int):\n    __eq__ = __ge__ = lambda self, other: True\n    __hash__ = int.__hash__",
+    "a subclass of int": "class Solve(int):\n    __eq__ = __ge__ = lambda *_: True\n    __hash__ = int.__hash__",
     "a class that says it is int": "class Lie(Always):\n    __class__ = int\ndef Solve(n): return Lie()",
     "the end of an iterator": "def Solve(n): raise StopIteration",
     "an empty iterator": "def Solve(n): return iter(())",

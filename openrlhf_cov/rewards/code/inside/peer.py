@@ -51,8 +51,8 @@ class Peer:
         self._keys: dict[int, str] = {}
         self._errors: dict[tuple[str, ...], type[BaseException]] = {}
         self._numbers, self._depth = itertools.count(), 0
-        # True if a StopIteration of the other side becomes a RuntimeError, as in a generator. It would end a ``map`` or
-        # ``zip`` of the tests early, so that nothing is compared. The end of an iterator is no error here.
+        # True if a StopIteration of the other side becomes a RuntimeError, as in a generator. It would end a ``map``
+        # or ``zip`` of the tests early, so that nothing is compared. The end of an iterator is no error here.
         self.converts_stop = False
 
     def say(self, message: Any) -> None:

@@ -42,9 +42,12 @@ class Remote:
         return object.__getattribute__(self, "_peer").ask(action, self, *operands)
 
     def __getattr__(self, name: str) -> Any:
-        if name in PREDICATES | GIVEN_EXPECTED and not self._answers:
+        if name in PREDICATES and not self._answers:
             raise AttributeError(f"{name} is asked of plain values alone")
-        return self._ask("get", name)
+        found = self._ask("get", name)
+        if name in GIVEN_EXPECTED and isinstance(found, Remote) and not (self._answers or self._makes):
+            raise AttributeError(f"{name} is called of plain values alone")
+        return found
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._ask("set", name, value)
@@ -185,9 +188,11 @@ def _arithmetic(name: str, reflected: bool) -> Any:
     def compute(self: Remote, other: Any) -> Any:
         result = self._ask(f"r{name}" if reflected else name, other)
         if self._answers:
-            if name in ("sub", "xor") and not isinstance(result, Remote | bool) and not isinstance(other, Remote):
-                # What differs from every value by the same number would be near every expected one.
-                if self._ask(f"r{name}" if reflected else name, _unlike(other)) == result:
+            is_plain = not isinstance(result, Remote | bool) and not isinstance(other, Remote)
+            # What differs from every value by the same number would be near every expected one.
+            if name in ("sub", "xor") and is_plain:
+                decoy = self._ask(f"r{name}" if reflected else name, _unlike(other))
+                if decoy == result:
                     raise TypeError("what a program's object makes of a value does not depend on the value")
             return answering(result)
         if not isinstance(other, Remote) and not isinstance(result, Remote):

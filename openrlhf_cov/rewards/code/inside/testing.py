@@ -102,7 +102,8 @@ def used_as_classes(sources: list[str]) -> set[str]:
 
     - uses an attribute of the result, or of the name itself, that no plain data has,
     - calls a method of the result for its effect alone,
-    - uses the name in ``isinstance`` or as a base.
+    - uses the name in ``isinstance`` or as a base,
+    - orders two results of the name, or computes with both.
 
     A test may give the result a name first, or return it from a fixture.
     """
@@ -116,6 +117,14 @@ def used_as_classes(sources: list[str]) -> set[str]:
                 objects.add(_last_name(changed))
             case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kinds]):
                 objects |= {_last_name(each) for each in (kinds.elts if isinstance(kinds, ast.Tuple) else [kinds])}
+            case ast.BinOp(left=ast.Call() as left, right=ast.Call() as right):
+                objects |= {_last_name(left)} & {_last_name(right)}
+            case ast.Compare(
+                left=ast.Call() as left,
+                ops=[ast.Lt() | ast.Gt() | ast.LtE() | ast.GtE()],
+                comparators=[ast.Call() as right],
+            ):
+                objects |= {_last_name(left)} & {_last_name(right)}
             case ast.ClassDef(bases=bases):
                 objects |= set(map(_last_name, bases))
     # A name may come from a function of the tests, whose result comes from a class.
