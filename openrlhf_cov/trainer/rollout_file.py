@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from openrlhf_cov.trainer.records import Group, Sample
@@ -36,11 +36,12 @@ def write_state(path: Path, state: Any) -> None:
 
     Raises:
         TypeError: If the state holds a value of another type, whose place the message names.
+        OSError: If the file cannot be written.
     """
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_packed(state, tensors, "state"))
     tensors[STRUCTURE] = torch.frombuffer(bytearray(text.encode("utf-8")), dtype=torch.uint8)
-    save_file(tensors, path)
+    path.write_bytes(save(tensors))  # safetensors itself would report a full disk as an error of its own
 
 
 def read_state(path: Path) -> Any:

@@ -467,7 +467,10 @@ class CriticRole(TrainedRole):
 
 
 def _write_rollouts(path: Path, state: Any) -> None:
-    write_state(path, ray.get(state) if isinstance(state, ray.ObjectRef) else state)
+    try:
+        write_state(path, ray.get(state) if isinstance(state, ray.ObjectRef) else state)
+    except TypeError as error:  # all ranks end the checkpoint together after an error of this kind
+        raise RuntimeError(f"{path.name}: {error}") from error
 
 
 def _read_rollouts(checkpoint: Path) -> Any:

@@ -292,6 +292,11 @@ def test_a_checkpoint_without_the_state_of_the_rollouts_ends_the_run(tmp_path):
         restored_role(tmp_path).get_checkpoint_states()
 
 
+def test_a_state_that_cannot_be_written_is_an_error_that_ends_the_checkpoint(tmp_path):
+    with pytest.raises(RuntimeError, match=r"rollouts.safetensors: state/groups is of type object, which"):
+        roles._write_rollouts(tmp_path / "rollouts.safetensors", {"groups": object()})
+
+
 def test_a_checkpoint_with_a_pickle_in_place_of_the_rollouts_ends_the_run(tmp_path):
     (tmp_path / "_actor" / "global_step3").mkdir(parents=True)
     torch.save({"groups": []}, tmp_path / "_actor" / "global_step3" / "rollouts.safetensors")
