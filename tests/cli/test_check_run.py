@@ -431,7 +431,8 @@ def test_a_half_written_checkpoint_is_named_and_passed_over(check, tmp_path, mon
         (
             {"latest": "global_step3", "latest_universal": "global_step3_universal"},
             ["--ds.use_universal_ckpt"],
-            "global_step3_universal has no rollouts.safetensors, which the converter leaves behind; copy it from global_step3",
+            "global_step3_universal has no rollouts.safetensors, which the converter leaves behind; "
+            "copy it from global_step3",
         ),
     ],
 )

@@ -41,8 +41,8 @@ def test_a_checkpoint_of_another_run_is_told_apart(tmp_path, run, message):
 
 def test_a_checkpoint_of_an_older_format_is_refused(tmp_path):
     save(tmp_path, "global_step1")  # its run.json has no format, as those of the first one
-    message = differences(tmp_path, RUN | {"format": 3})
-    assert message.startswith("global_step1 has the checkpoint format 1, this version reads 3; finish the run with")
+    message = differences(tmp_path, RUN | {"format": 2})
+    assert message.startswith("global_step1 has the checkpoint format 1, this version reads 2; finish the run with")
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_run_is_described_by_what_a_checkpoint_depends_on():
     )
     config = SimpleNamespace(model_type="llama", hidden_size=8, num_hidden_layers=2, vocab_size=21)
     assert describe_run(args, config) == {
-        "format": 3,
+        "format": 2,
         "ranks": 8,
         "ZeRO stage": 3,
         "tensor parallel size": 1,

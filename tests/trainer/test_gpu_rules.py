@@ -77,7 +77,7 @@ ON_THE_HOST = {
     "on the controller": (
         "entrocraft.estimate nsr.estimate passk.estimate psr.estimate qae.estimate w_reinforce.estimate "
         "passk.advantages responses.group_normalised responses.are_equal responses.right responses.is_two_valued "
-        "responses.normalised_among responses.leave_one_out_among responses.apart_among responses.mean_among"
+        "responses.by_graded_responses responses.group_deviations"
     ),
     "the collectives of torch.distributed, which take what the rules check in `ranks`": "ranks.ranks_of",
 }
