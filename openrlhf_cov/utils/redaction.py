@@ -50,7 +50,7 @@ USER_INFO = re.compile(r"(//)[^/?#\s\"'<>]*@")
 QUERY = re.compile(r"([?&;#])([\w.~%-]+)=([^&;#\s\"'<>,]+)")
 VALUE = r"(\[[^\[\]]*\]|\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s,;&\"'}\])]+)"
 FLAG = re.compile(rf"(?<![\w.-])(--?[A-Za-z][\w.-]*)(=|\s+)(?!-){VALUE}")
-ENTRY = re.compile(rf"(?<![\w.-])([\"']?)([A-Za-z_][\w.%-]*)(\1\s*[=:]\s*){VALUE}")
+ENTRY = re.compile(rf"(?<![\w.%-])([\"']?)([A-Za-z_][\w.%-]*)(\1\s*[=:]\s*){VALUE}")
 # A header ends with its line, or with the quotation mark of a word in which it is.
 HEADER = re.compile(
     r"(?<![\w-])((?:(?:proxy-)?authorization|(?:set-)?cookie|x-(?:[a-z0-9]+-)*(?:key|token|secret|auth|signature)"
