@@ -2,7 +2,8 @@
 
     prompts -> Rollout of Samples -> Scores -> advantages -> updates -> new weights -> log, checkpoint, evaluation
 
-``TrainingLoop.run`` is the whole of it, in one process, the controller. Models and engines are Ray actors that the
+``TrainingLoop.run`` is the whole of it, in one process, the controller; with ``--train.async_enable`` a thread of this
+process samples the next rollouts meanwhile. Models and engines are Ray actors that the
 controller calls: ``ModelGroups`` (policy, critic, reference, reward model) and vLLM engines behind ``BatchStream``.
 """
 
@@ -83,6 +84,7 @@ class TrainingLoop:
                 if rollout is None:
                     break
                 metrics, example = self.train_step(rollout, state, clock)
+                # From here on state.step counts the completed steps, this one included.
                 self.logs.write_step(state.step, metrics, example)  # the line comes before the checkpoint of the step
                 saved = self.save_checkpoint(rollout, state)
                 self.stop_if_asked(rollout, state, saved)
@@ -99,7 +101,8 @@ class TrainingLoop:
             state.load_state_dict(states)
             self.sampler.restore(states[ROLLOUTS])
         self.logs = TrainingLogs(self.args, resumed_step=state.step)
-        # A rollout is trained at most so many weight versions after those that sampled it; 0 is synchronous.
+        # The engines may lag so many weight versions when a rollout begins: 0 without --train.async_enable. Groups
+        # that waited for their step can be older.
         self.stream = BatchStream(self.sampler, max_staleness_of(self.args), first_step=state.step)
 
         # Engines start with the weights of the model's files. A checkpoint has other weights, and so may engines that

@@ -32,7 +32,7 @@ class LoopState:
     # Predictions of the entropy, and the law R = -a exp(H) + b, as of the last step.
     dynamics: EntropyDynamics = field(default_factory=EntropyDynamics)
     law: RunningLaw = field(default_factory=RunningLaw)
-    # Places of the vLLM engines that did not get the newest weights because they died.
+    # Places of the vLLM engines that were found dead at the last delivery of weights: then no engine got them.
     dead_engines: Sequence[int] = ()
 
     @classmethod
@@ -86,7 +86,8 @@ class LoopState:
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Continue from the client states of a checkpoint."""
         self.step = states[STEP]
-        self.kl.value = states.get(KL_COEF, self.kl.value)
+        if isinstance(self.kl, AdaptiveKLController):  # a fixed coefficient is that of the flags
+            self.kl.value = states.get(KL_COEF, self.kl.value)
         self.law.load_state_dict(states.get(LAW))
         self.dynamics.load_state_dict(states.get(DYNAMICS))
         if self.control:

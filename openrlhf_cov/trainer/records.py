@@ -65,7 +65,7 @@ class Group:
     scores: Sequence[float]
     # Tokens of the responses.
     tokens: int
-    # Version of the weights that the first token was sampled with: the number of steps before them.
+    # Version of the weights when its batch was begun, the oldest that it can contain: the number of steps before them.
     version: int
 
 
@@ -242,6 +242,6 @@ class StepResult:
     metrics: Mapping[str, float]
     # Mean entropy over all action tokens of the policy that was sampled, exact in float64; None from a critic.
     mean_entropy: float | None = None
-    # Number of optimizer steps, and the learning rate of the last one.
+    # Number of optimizer steps, and the learning rate after the last one.
     updates: int = 0
     learning_rate: float = 0.0

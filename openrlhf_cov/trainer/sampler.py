@@ -387,7 +387,7 @@ class BatchStream:
                 self._changed.notify_all()
 
     def close(self) -> None:
-        """End the thread. A rollout that was begun is finished first; after some seconds nobody waits for it."""
+        """End the thread. Wait some seconds for a rollout that was begun; after that the thread is abandoned."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -53,6 +53,7 @@ def update_policy(policy: Policy, order: StepOrder, samples: Sequence[TrainSampl
     config, args = order.config, policy.args
     rank = seed_step(policy.strategy, order.step)
     ppo_loss = policy.ppo_loss(config)
+    # The coefficient of the entropy bonus. None: entropies are not computed; 0: they are only logged.
     bonus = config.entropy_bonus_in_force
     bonus = args.actor.entropy_coef if bonus is None else bonus
     updates_before, skipped_before = policy.engine.global_steps, policy.bad_updates.total
@@ -79,9 +80,9 @@ def update_policy(policy: Policy, order: StepOrder, samples: Sequence[TrainSampl
 
             # Methods plan over the whole window before its first backward pass. Where each rank has one micro-batch,
             # the training pass of it gives the log-probs of the policy, so the plans can wait for that pass.
-            plan = partial(plan_with_policy, policy, planning, diagnostics, micro_batches, moved)
+            plan_now = partial(plan_with_policy, policy, planning, diagnostics, micro_batches, moved)
             plans_late = moved and len(micro_batches) == 1 and can_plan_late(policy, order)
-            window_plans = plan() if config.plans_globally and not plans_late else None
+            window_plans = plan_now() if config.plans_globally and not plans_late else None
 
             for index, micro_batch in enumerate(micro_batches):
                 ends_update = index + 1 == len(micro_batches)
@@ -91,7 +92,7 @@ def update_policy(policy: Policy, order: StepOrder, samples: Sequence[TrainSampl
                 if window_plans is not None:
                     plans: Sequence[Plan] = window_plans[index]
                 elif config.plans_globally:
-                    (plans,) = plan(forward.log_probs.detach())
+                    (plans,) = plan_now(forward.log_probs.detach())
                 else:
                     plans = plan_micro_batch(config, batch, planning.ppo_clip, draws)
 
@@ -106,7 +107,8 @@ def update_policy(policy: Policy, order: StepOrder, samples: Sequence[TrainSampl
                 entropy = None
                 if bonus is not None:
                     entropy = aggregate_loss(forward.entropy, micro_batch.action_mask, **normalizers)
-                    loss = loss - entropy * bonus if bonus else loss
+                    if bonus:
+                        loss = loss - entropy * bonus
                 policy.backward(loss)
                 policy.end_micro_batch(ends_update=ends_update)
 

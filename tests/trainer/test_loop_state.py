@@ -90,6 +90,13 @@ def test_the_kl_coefficient_adapts():
     assert fixed.kl.value == 0.1
 
 
+def test_a_fixed_kl_coefficient_is_that_of_the_flags_also_after_a_resume():
+    saved = fresh(algo__kl__init_coef=0.1).state_dict({"groups": [], "is_over": False})
+    resumed = fresh(algo__kl__init_coef=0.2)  # changed, and accepted by --ckpt.allow_changed
+    resumed.load_state_dict(saved)
+    assert resumed.kl.value == 0.2
+
+
 def test_the_closed_loop_moves_its_setting_by_the_exact_entropy():
     state = fresh(CONTROLLED)
     found = step(state, 0.1, CONTROLLED)
