@@ -164,7 +164,7 @@ def test_nothing_is_executed(code, gold, tmp_path):
     answer = code.format(path=path)
     here = sorted(os.listdir())
     assert not grade(f"so \\boxed{{{answer}}}", gold, timeout=TIMEOUT).correct
-    assert not answers_equal(gold, answer, timeout=TIMEOUT)
+    grade(f"so \\boxed{{{gold}}}", answer, timeout=TIMEOUT)
     assert not path.exists()
     assert sorted(os.listdir()) == here
 
