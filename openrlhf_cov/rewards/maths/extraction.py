@@ -22,8 +22,8 @@ BETWEEN_BOXES = re.compile(
 NAMED_BOX = re.compile(r"[A-Za-z](?:_\w|_\{\w{1,6}\})?(?:\([A-Za-z]\))?\s?=\Z")
 MAX_BETWEEN = 120
 DENIED_BEFORE = re.compile(
-    r"(?:(?<![a-z])(?:not|never|isn't|no longer|cannot be|can't be|rather than|instead of|other than|"
-    r"anything but|except|wrong|incorrect)|n't)(?:\s+(?:be|equal|to|the|answer|is))*\s?[:,]?[\s$*]*(?:\\[\[(]\s*)?\Z",
+    r"(?:(?<![a-z])(?:not|never|isn't|no longer|cannot|can't|rather than|instead of|other than|anything but|except|"
+    r"wrong|incorrect)|n't)(?:\s+(?:be|equal|to|the|answer|is|say|claim|give|accept)){0,4}\s{0,3}[:,}]?[\s$*]{0,6}(?:\\[\[(]\s?)?\Z",
     re.IGNORECASE,
 )
 DENIED_AFTER = re.compile(r"[\s$*)\]\\]{0,6}\s(?:is|was)\s+(?:not|wrong|incorrect|false)(?![a-z])", re.IGNORECASE)

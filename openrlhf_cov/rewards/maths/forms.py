@@ -52,7 +52,7 @@ from openrlhf_cov.rewards.maths.shapes import (
     system_lines,
     tuple_items,
 )
-from openrlhf_cov.rewards.maths.units import NOT_UNITS, singular, split_percent, split_unit
+from openrlhf_cov.rewards.maths.units import NOT_UNITS, split_percent, split_unit
 
 Verdict = bool | None
 Computed = Callable[[str, Label, Problem], Verdict]
@@ -162,7 +162,8 @@ def _name_of(text: str, label: Label, problem: Problem) -> str | None:
     words = NAMED_WORDS.fullmatch(text)
     if words and problem.text:
         found = [word.lower() for word in words["words"].split()]
-        if all(singular(word) in problem.words and word not in NOT_UNITS for word in found):
+        known = problem.text.lower()
+        if all(word in known and word not in NOT_UNITS for word in found):
             return "".join(found)
     return None
 

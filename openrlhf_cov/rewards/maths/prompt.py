@@ -46,6 +46,11 @@ NUMBER = re.compile(
 PERCENT = re.compile(r"percent|per cent|%|百分", re.IGNORECASE)
 FACTOR = re.compile(r"\bfactor(?:i[sz]e|ed|ing)?\b", re.IGNORECASE)
 WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]")
+COUNTED = re.compile(
+    r"(?:how many|how much|number of|total of|amount of|in|of|are|\d)\s((?:[A-Za-z-]{1,20}[ ,.?]{1,2}){1,3})",
+    re.IGNORECASE,
+)
+"""The words behind those that count: how many white cats, 5 dogs, in square feet."""
 NAME = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 
 
@@ -67,8 +72,8 @@ class Problem:
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """The words of the problem, small and in the singular, and its runs of up to three Chinese characters."""
-        found = {singular(word.lower()) for word in WORD.findall(self.text)}
+        """The nouns that the problem counts, in the singular, and its runs of up to three Chinese characters."""
+        found = {singular(word) for run in COUNTED.findall(self.text) for word in WORD.findall(run) if word.islower()}
         chinese = re.findall(r"[\u4e00-\u9fff]+", self.text)
         found |= {run[i : i + n] for run in chinese for n in (1, 2, 3) for i in range(len(run) - n + 1)}
         return frozenset(found)

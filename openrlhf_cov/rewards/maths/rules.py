@@ -34,8 +34,8 @@ GROUPS = {
 FAMILY = {kind: family for family, kinds in GROUPS.items() for kind in kinds.split()}
 """Kind of a node -> the family of functions or constants to which it belongs."""
 SYNONYMS = (
-    ({"hyperbolic"}, {"exp"}), ({"exp"}, {"hyperbolic"}), ({"area"}, {"log"}), ({"i", "exp"}, {"trigonometric"}),
-    ({"i", "trigonometric"}, {"exp"}), ({"trigonometric"}, {"pi"}), ({"inverse"}, {"pi"}),
+    ({"hyperbolic"}, {"exp"}), ({"exp"}, {"hyperbolic", "quotient"}), ({"area"}, {"log"}), ({"factorial"}, {"quotient"}), ({"i", "exp"}, {"trigonometric"}),
+    ({"i", "trigonometric"}, {"exp"}), ({"trigonometric"}, {"pi", "quotient"}), ({"inverse"}, {"pi"}),
 )  # fmt: skip
 """Families that a label allows beside its own, because either writes the other."""
 NUMERIC = frozenset("num decimal neg add mul div pow factorial binom abs floor ceil gcd lcm min max".split())
@@ -62,6 +62,7 @@ def breaks_form(answer: Node, label: Node, *, in_equation: bool = False) -> bool
         or bool(arithmetic(answer) - undone)
         or (has_idle_part(answer) and not has_idle_part(label))
         or _is_less_simple(answer, label)
+        or (not _has_names(answer) and _functions(answer) > _functions(label))
     )
 
 
@@ -70,7 +71,21 @@ def families(node: Node) -> set[str]:
     found = {FAMILY[part.kind] for part in node.walk() if part.kind in FAMILY}
     if any(_is_root(part) for part in node.walk()):
         found.add("root")
+    if any(_divides_by_names(part) for part in node.walk()):
+        found.add("quotient")
     return found
+
+
+def _divides_by_names(node: Node) -> bool:
+    if node.kind == "div":
+        return _has_names(node.args[1])
+    if node.kind != "pow" or not _has_names(node):
+        return False
+    return node.args[1].kind == "neg" or (literal(node.args[1]) or 0) < 0
+
+
+def _functions(node: Node) -> int:
+    return sum(part.kind in FUNCTIONS for part in node.walk())
 
 
 def _allowed(label: Node) -> set[str]:
@@ -123,6 +138,8 @@ def _is_arithmetic(node: Node) -> bool:
         return False
     if all(literal(arg) is not None for arg in node.args) and node.kind in NUMERIC:
         return not _is_root(node) or _is_rational_root(node)
+    if node.kind == "pow" and (literal(node.args[1]) or 0) > 1:
+        return any(literal(part) not in (None, 1) for part in factors(node.args[0])[1])  # (2n)^2
     if node.kind == "add":
         found = terms(node)
         if sum(literal(term) is not None for _, term in found) > 1:
@@ -207,20 +224,25 @@ def _is_simple_fraction(node: Node) -> bool:
 
 
 def has_idle_part(node: Node) -> bool:
-    """Return True for a factor 1 or 0, a term 0, a power of or to 1 or 0, or a double sign."""
+    """Return True for a factor 1 or 0, a term 0, a power of or to 1 or 0, two signs, or an integer as a fraction."""
     for part in node.walk():
         values = [literal(arg) for arg in part.args]
         if part.kind == "mul" and any(value in (0, 1, -1) for value in values if value is not None):
             return True
         if part.kind == "add" and 0 in values:
             return True
-        if part.kind == "div" and (values[1] in (1, -1) or values[0] == 0):
+        if part.kind == "div" and (values[1] in (1, -1) or values[0] == 0 or _is_whole(values)):
             return True
         if part.kind in ("pow", "root") and (values[1] in (0, 1) or values[0] in (0, 1)):
             return True
         if part.kind == "neg" and (part.args[0].kind == "neg" or values[0] == 0):
             return True
     return False
+
+
+def _is_whole(values: list[Fraction | None]) -> bool:
+    top, bottom = values
+    return top is not None and bool(bottom) and (top / bottom).denominator == 1
 
 
 def _is_less_simple(answer: Node, label: Node) -> bool:

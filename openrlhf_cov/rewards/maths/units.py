@@ -46,7 +46,9 @@ NOT_UNITS = frozenset(
     "seventh eighths eighth ninth tenth tenths hundredth hundredths thousandth thousandths mil bn product sum "
     "kilo mega crore lakh tens gross grand googol myriad by through until at with squares cubes radical difference "
     "quotient ratio exponent multiple multiples reciprocal inverse opposite equals equal answer value values solution "
-    "pi mean average remainder sine cosine tangent log logarithm true both all any other another answers".split()
+    "pi mean average remainder sine cosine tangent log logarithm true both all any other another answers "
+    "does do did is are was were can will would should could has have had be been than then how many much what "
+    "which who whose find compute determine evaluate solve".split()
 )
 """Words of a problem that change a value or a claim, and so are never its unit."""
 
