@@ -43,6 +43,7 @@ from openrlhf_cov.rewards.maths.prompt import Problem
 from openrlhf_cov.rewards.maths.shapes import (
     CONNECTOR,
     EQUALS,
+    MEMBER,
     RELATION,
     THOUSANDS,
     Piece,
@@ -226,8 +227,8 @@ def _unbracketed(text: str) -> str:
 
 def _is_form_of(text: str, label: Label) -> bool:
     """Return True if a literal number is one of the forms for its label."""
-    if label.kind == "integer":
-        written = label.text if label.percent or label.unit else label.key
+    if label.kind == "integer" and not label.percent:
+        written = label.text if label.unit else label.key
         has_power = "10^" in written or re.search(r"\de", written)
         return INTEGER.fullmatch(text) is not None or SPACED.fullmatch(text) is not None or bool(has_power)
     return True
@@ -319,6 +320,8 @@ def _tuple(text: str, label: Label, problem: Problem, computed: Computed) -> Ver
         if label.name and not _is_same_name(tuple_name(sides[0]) or name_key(sides[0]) or "", label.name):
             return False
         text = sides[1]
+    if member := MEMBER.match(text):
+        text = text[member.end() :]
     found = tuple_items(text)
     if found is None:
         return _assignment(text, label, problem, computed) or _as_reals(text, label, problem, computed)

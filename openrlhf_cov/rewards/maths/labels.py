@@ -182,8 +182,8 @@ def typed(text: str, depth: int = 0) -> Label:
     label = Label("spelling", text, compact(text))
     return (
         _number(label)
-        or _word(label)
         or _base_ratio_or_time(label)
+        or _word(label)
         or _quantity(label, depth)
         or _matrix(label, depth)
         or _reals(label, depth)

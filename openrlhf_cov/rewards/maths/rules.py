@@ -34,9 +34,15 @@ GROUPS = {
 FAMILY = {kind: family for family, kinds in GROUPS.items() for kind in kinds.split()}
 """Kind of a node -> the family of functions or constants to which it belongs."""
 SYNONYMS = (
-    ({"hyperbolic"}, {"exp"}), ({"exp"}, {"hyperbolic", "quotient"}), ({"area"}, {"log"}), ({"factorial"}, {"quotient"}), ({"i", "exp"}, {"trigonometric"}),
-    ({"i", "trigonometric"}, {"exp"}), ({"trigonometric"}, {"pi", "quotient"}), ({"inverse"}, {"pi"}),
-)  # fmt: skip
+    ({"hyperbolic"}, {"exp"}),
+    ({"exp"}, {"hyperbolic", "quotient"}),
+    ({"area"}, {"log"}),
+    ({"factorial"}, {"quotient"}),
+    ({"i", "exp"}, {"trigonometric"}),
+    ({"i", "trigonometric"}, {"exp"}),
+    ({"trigonometric"}, {"pi", "quotient"}),
+    ({"inverse"}, {"pi"}),
+)
 """Families that a label allows beside its own, because either writes the other."""
 NUMERIC = frozenset("num decimal neg add mul div pow factorial binom abs floor ceil gcd lcm min max".split())
 MAX_KERNEL = 10**6
