@@ -210,7 +210,7 @@ def _number_or_formula(text: str, label: Label, problem: Problem, computed: Comp
         return None
     if label.kind != "integer" and problem.has_number(gold.value) and number_form(text) != number_form(label.text):
         return False
-    if percent and label.kind == "integer" and not label.percent and problem.asks_percent is False:
+    if percent and label.kind == "integer" and not label.percent and problem.text and not problem.asks_percent:
         return False
     return numbers_equal(*_same_scale(number, label, percent, problem))
 
@@ -244,7 +244,7 @@ def _same_scale(number: Number, label: Label, percent: bool, problem: Problem) -
     if percent and not label.percent:
         asks = problem.asks_percent if problem.text else gold.value > 1
         number = number if asks else number.hundredth
-    if label.percent and not percent and problem.asks_percent is False:
+    if label.percent and not percent and not problem.has_percent:
         gold = gold.hundredth
     return number, gold
 

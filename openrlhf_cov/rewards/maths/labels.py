@@ -57,7 +57,7 @@ NUMERIC = frozenset({"integer", "fraction", "decimal"})
 SCALAR = NUMERIC | {"formula"}
 
 MARKS = ("**", "__", "```", "`", '"', "*", "$", "'", "“”")
-ARGUMENT = r"\s?(?:\((?:[^()]|\([^()]{1,20}\)){1,30}\)|\[[A-Z]\])"
+ARGUMENT = r"\s?(?:\(\s?-?(?:[^()+*/^-]|\([^()]{1,20}\)|\^\{-1\}){1,30}\)|\[[A-Z]\])"
 LETTER_NAME = (
     rf"(?:\\Delta\s)?(?:{VARIABLE}|\\(?:hat|vec|mathbb|text)\s?\{{?\s?[A-Za-z]\s?\}}?|\\Pr\s?)"
     rf"(?:\^\s?(?:\*|\{{-1\}}))?(?:{ARGUMENT})?'*"

@@ -44,6 +44,11 @@ NUMBER = re.compile(
     r"(?<![\d.])\d{0,30}\.\d{1,30}"
 )
 PERCENT = re.compile(r"percent|per cent|%|百分", re.IGNORECASE)
+ASKS_PERCENT = re.compile(
+    r"what\s(?:\w+\s){0,3}percent|how many percent|percentage|percent (?:of|increase|decrease|change|profit|loss)[^.?]{0,80}\?|"
+    r"(?:as|in|into|to) (?:a |the nearest (?:\w+ )?)?percent|百分之几|百分比",
+    re.IGNORECASE,
+)
 FACTOR = re.compile(r"\bfactor(?:i[sz]e|ed|ing)?\b", re.IGNORECASE)
 WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]")
 COUNTED = re.compile(
@@ -66,9 +71,14 @@ class Problem:
         return clean(self.text)
 
     @cached_property
-    def asks_percent(self) -> bool | None:
-        """True if the problem speaks of percent; None without a problem."""
-        return bool(PERCENT.search(self.text)) if self.text else None
+    def has_percent(self) -> bool:
+        """True if the problem speaks of percent, or is not known."""
+        return not self.text or PERCENT.search(self.text) is not None
+
+    @cached_property
+    def asks_percent(self) -> bool:
+        """True if the problem asks for a percentage."""
+        return ASKS_PERCENT.search(self.text) is not None
 
     @cached_property
     def words(self) -> frozenset[str]:

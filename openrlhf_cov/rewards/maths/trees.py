@@ -76,6 +76,10 @@ def factors(node: Node) -> tuple[int, list[Node], list[Node]]:
     if node.kind == "neg":
         sign, above, below = factors(node.args[0])
         return -sign, above, below
+    exponent = literal(node.args[1]) if node.kind == "pow" else None
+    if exponent is not None and exponent < 0:
+        positive = Node("num", value=-exponent)
+        return 1, [], [node.args[0] if exponent == -1 else Node("pow", (node.args[0], positive))]
     if node.kind == "mul":
         first, second = factors(node.args[0]), factors(node.args[1])
         return first[0] * second[0], first[1] + second[1], first[2] + second[2]
@@ -102,6 +106,8 @@ class Forms:
             return str(value), 1, 0
         if not node.args:
             return node.name or node.kind, 1, 0
+        if node.kind == "root" and (index := literal(node.args[1])):
+            node = Node("pow", (node.args[0], Node("num", value=1 / index)))
         if node.kind in ("add", "neg"):
             found = [(sign, self._read(term)) for sign, term in terms(node)]
             if len(found) == 1:
@@ -110,7 +116,7 @@ class Forms:
             kind = "add"
             operands = [_signed(sign, read[0]) for sign, read in found]
             reads = [read for _, read in found]
-        elif node.kind in ("mul", "div"):
+        elif node.kind in ("mul", "div") or _is_inverse(node):
             kind = "mul"
             sign, above, below = factors(node)
             tops = [self._read(factor) for factor in above]
@@ -132,6 +138,10 @@ class Forms:
     def contains(self, part: Part) -> bool:
         """Return True if one of the parts contains ``part``."""
         return any(own.contains(part) for own in self.parts)
+
+
+def _is_inverse(node: Node) -> bool:
+    return node.kind == "pow" and (literal(node.args[1]) or 0) < 0
 
 
 def _signed(sign: int, key: str) -> str:
