@@ -45,7 +45,8 @@ NUMBER = re.compile(
 )
 PERCENT = re.compile(r"percent|per cent|%|百分", re.IGNORECASE)
 ASKS_PERCENT = re.compile(
-    r"what\s(?:\w+\s){0,3}percent|how many percent|percentage|percent (?:of|increase|decrease|change|profit|loss)[^.?]{0,80}\?|"
+    r"what\s(?:\w+\s){0,3}percent|how many percent|percentage|"
+    r"percent (?:of|increase|decrease|change|profit|loss)[^.?]{0,80}\?|"
     r"(?:as|in|into|to) (?:a |the nearest (?:\w+ )?)?percent|百分之几|百分比",
     re.IGNORECASE,
 )

@@ -96,9 +96,10 @@ def _functions(node: Node) -> int:
 
 def _allowed(label: Node) -> set[str]:
     own = families(label)
+    allowed = own.union(*(others for needed, others in SYNONYMS if needed <= own))
     if _has_names(label):
-        own.add("factorial")  # a binomial coefficient for n(n-1)/2; one of numbers is arithmetic
-    return own.union(*(others for needed, others in SYNONYMS if needed <= own))
+        allowed.add("factorial")  # a binomial coefficient for n(n-1)/2; one of numbers is arithmetic
+    return allowed
 
 
 def _is_root(node: Node) -> bool:
