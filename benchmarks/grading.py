@@ -4,7 +4,7 @@ The graders take turns on blocks of a file of JSON Lines with `answer`, `gold`, 
 Markdown:
 
     python benchmarks/grading.py tests/rewards/maths/cases.jsonl
-    python benchmarks/grading.py CASES.jsonl --verl VERL/verl/utils/reward_score/math.py
+    python benchmarks/grading.py CASES.jsonl --verl VERL/verl/utils/reward_score/math_reward.py
 """
 
 import argparse
@@ -39,7 +39,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("file", type=Path, help="JSON Lines with answer, gold, equal; rows with a mode are left out")
     parser.add_argument("--without", default="hostile", help="group that is left out: upstream's grader hangs in it")
-    parser.add_argument("--verl", type=Path, help="the file math.py of verl, whose rule is graded beside the others")
+    parser.add_argument(
+        "--verl", type=Path, help="the file math_reward.py of verl, whose rule is graded beside the others"
+    )
     args = parser.parse_args()
     logging.disable(logging.WARNING)
     rows = [json.loads(line) for line in args.file.read_text(encoding="utf-8").splitlines()]

@@ -1,4 +1,4 @@
-r"""Every type of label: how it is recognised, and the honest forms of its answers. ``docs/rewards.md`` has the table."""
+r"""The types of labels: how each is recognised, and honest forms of its answers (table in ``docs/rewards.md``)."""
 
 import pytest
 
@@ -40,13 +40,15 @@ def test_the_type_of_a_label(kind):
 
 
 HONEST = [
-    ("", "25", ["25", "025", "25.0", "+25", "$25$", "x = 25", r"25\text{ cm}", r"\$25", "25 cm^2", "(25)", r"\mathbf{25}", "AB = 25",
+    ("", "25", ["25", "025", "25.0", "+25", "$25$", "x = 25", r"25\text{ cm}", r"\$25", "25 cm^2", "(25)",
+    r"\mathbf{25}", "AB = 25",
      "f(3)=25", "25 = x", "25 dollars", "**25**", r"\angle ABC = 25^\circ", "P(A)=25", "x=y=25", "=25"]),
     ("", "1234", ["1,234", "1{,}234", r"1\,234", "1 234", "1234.00"]),
     ("Find $p+q$.", "71", ["p+q=71", "71", "p + q = 71"]),
     ("How many white cats are there?", "5", ["5 cats", "5 white cats", r"5\text{ cats}", "5 cat"]),
     ("What is the area in square feet?", "5", ["5 square feet", "5 ft^2", r"5\text{ sq ft}", r"\text{area} = 5"]),
-    ("", r"\frac34", ["3/4", "6/8", "0.75", ".75", r"x=\frac34", r"\frac{75}{100}", r"\frac34=0.75", r"\dfrac{-3}{-4}", "75\\%"]),
+    ("", r"\frac34", ["3/4", "6/8", "0.75", ".75", r"x=\frac34", r"\frac{75}{100}", r"\frac34=0.75",
+    r"\dfrac{-3}{-4}", "75\\%"]),
     ("", r"\frac23", ["0.666667", "0.666666", r"0.\overline{6}", "2/3", r"\frac46"]),
     ("", r"\frac32", [r"1\frac12", "1 1/2", "1.5", "3/2"]),
     ("", "0.25", [".250", "1/4", "2.5e-1", r"\frac14", "0.25"]),
@@ -55,7 +57,8 @@ HONEST = [
     ("What percent?", "25", [r"25\%", "25", r"25\text{ percent}"]),
     ("What is the probability?", r"25\%", ["1/4", "0.25", r"25\%"]),
     ("", r"5\text{ cm}", ["5 cm", "5", r"5\,\mathrm{cm}", "5 centimeters"]),
-    ("", r"2\sqrt3", [r"\sqrt{12}", r"x = 2\sqrt3", r"2\sqrt3\text{ cm}", r"2\cdot\sqrt{3}", r"2*sqrt(3)", r"\frac{6}{\sqrt3}"]),
+    ("", r"2\sqrt3", [r"\sqrt{12}", r"x = 2\sqrt3", r"2\sqrt3\text{ cm}", r"2\cdot\sqrt{3}", r"2*sqrt(3)",
+    r"\frac{6}{\sqrt3}"]),
     ("", "2^{10}-1", ["1023", "4^5-1", "2^{10}-1", "-1+2^{10}"]),
     ("", "x^2-1", ["-1+x^2", "f(x)=x^2-1", "y=x^2-1", "x^{2}-1", "x**2-1"]),
     ("", "(x-1)^2", ["x^2-2x+1", "(1-x)^2"]),
@@ -75,8 +78,10 @@ HONEST = [
     ("", r"3\pm\sqrt2", [r"3+\sqrt2, 3-\sqrt2", r"3-\sqrt2\text{ and }3+\sqrt2", r"x=3\pm\sqrt2", r"3\mp\sqrt2"]),
     ("", "x=1,y=2", ["y=2, x=1", "x=1, y=2", "1, 2", "(1,2)", "(x,y)=(1,2)"]),
     ("", "300, 400", ["300, 400", "400, 300", r"300\text{ and }400"]),
-    ("Find $(x,y)$.", "(1,2)", ["(1,2)", "x=1, y=2", "(x,y)=(1,2)", r"\left(1,2\right)", r"\langle1,2\rangle", "P=(1,2)"]),
-    ("", r"\begin{pmatrix}1\\2\end{pmatrix}", [r"\begin{bmatrix}1\\2\end{bmatrix}", r"\left[\begin{array}{c}1\\2\end{array}\right]"]),
+    ("Find $(x,y)$.", "(1,2)", ["(1,2)", "x=1, y=2", "(x,y)=(1,2)", r"\left(1,2\right)", r"\langle1,2\rangle",
+    "P=(1,2)"]),
+    ("", r"\begin{pmatrix}1\\2\end{pmatrix}", [r"\begin{bmatrix}1\\2\end{bmatrix}",
+    r"\left[\begin{array}{c}1\\2\end{array}\right]"]),
     ("", "12_5", ["(12)_5", "12_{5}"]),
     ("", "3:4", ["3 to 4", r"3\text{ to }4", "a:b = 3:4", "3 : 4"]),
     ("", "3:30 PM", ["3.30 p.m.", "15:30", r"3:30\text{ p.m.}", "3:30pm"]),
