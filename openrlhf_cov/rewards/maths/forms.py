@@ -140,7 +140,7 @@ def _scalar(text: str, label: Label, problem: Problem, computed: Computed) -> Ve
 
 def _as_equation(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
     """Compare an equation with a label such as ``y = 2x + 3``, which is solved for its name."""
-    if not label.has_names or len(split(text, EQUALS)) != 2:
+    if not label.has_names or len(split(text, EQUALS)) != 2 or problem.asks_factors:
         return False
     return computed(text, replace(label, kind="equation", text=f"{label.name}={label.text}", name=""), problem)
 

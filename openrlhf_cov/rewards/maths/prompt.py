@@ -50,7 +50,8 @@ ASKS_PERCENT = re.compile(
     r"(?:as|in|into|to) (?:a |the nearest (?:\w+ )?)?percent|百分之几|百分比",
     re.IGNORECASE,
 )
-FACTOR = re.compile(r"\bfactor(?:i[sz]e|ed|ing)?\b", re.IGNORECASE)
+FACTOR = re.compile(r"\bfactor(?:i[sz]e|ed|ing)?\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE)
+SIMPLIFY = re.compile(r"\bsimplif|\bexpand|\bcombine like|\bmultiply out", re.IGNORECASE)
 WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]")
 COUNTED = re.compile(
     r"(?:how many|how much|number of|total of|amount of|in|of|are|\d)\s((?:[A-Za-z-]{1,20}[ ,.?]{1,2}){1,3})",
@@ -146,8 +147,13 @@ class Problem:
 
     @cached_property
     def asks_factors(self) -> bool:
-        """True if the problem asks for a product."""
+        """True if the problem asks for a product or a square of sums."""
         return FACTOR.search(self.text) is not None
+
+    @cached_property
+    def asks_terms(self) -> bool:
+        """True if the problem asks for a sum without products of sums in it."""
+        return SIMPLIFY.search(self.text) is not None
 
     def has_number(self, value: Fraction) -> bool:
         """Return True if a fraction or a decimal of the problem has this value, so that only its form is asked for."""

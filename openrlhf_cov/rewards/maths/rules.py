@@ -196,15 +196,15 @@ def _key_without_number(term: Node) -> str:
 
 
 def _kernel(node: Node) -> str:
-    """Return the key of a factor; a square root of an integer without the squares in it, so that root 12 is root 3."""
-    base = literal(node.args[0]) if node.kind == "root" and literal(node.args[1]) == 2 else None
-    if base is None or base.denominator > 1 or not 0 < base < MAX_KERNEL:
+    """Return the key of a factor; a root of an integer without the powers in it, so that root 12 is root 3."""
+    base, index = map(literal, node.args) if node.kind == "root" else (None, None)
+    if not base or not index or base.denominator > 1 or index not in (2, 3, 4) or not 0 < base < MAX_KERNEL:
         return Forms(node).key
     number = int(base)
     for factor in range(2, math.isqrt(number) + 1):
-        while number % factor**2 == 0:
-            number //= factor**2
-    return f"root {number}"
+        while number % factor ** int(index) == 0:
+            number //= factor ** int(index)
+    return f"root {index} {number}"
 
 
 def _is_rational_root(node: Node) -> bool:
@@ -269,7 +269,7 @@ def _root_depth(node: Node) -> int:
 
 def _has_constant_sum_inside(node: Node) -> bool:
     for part in node.walk():
-        if part.kind == "add" and any(_is_product_of_sum(term) for _, term in terms(part)):
+        if part.kind == "add" and not _has_names(part) and has_term_to_expand(part):
             return True
         bottom = part.args[1] if part.kind == "div" and not _has_names(part.args[1]) else None
         if bottom and (bottom.kind == "add" or any(inner.kind == "i" for inner in bottom.walk())):
@@ -281,8 +281,10 @@ def _has_constant_sum_inside(node: Node) -> bool:
     return False
 
 
-def _is_product_of_sum(node: Node) -> bool:
-    return node.kind == "mul" and not _has_names(node) and any(part.kind == "add" for part in factors(node)[1])
+def has_term_to_expand(node: Node) -> bool:
+    """Return True if a term of a sum is a product with a sum, as in ``2(x+1)+3``."""
+    found = [term for part in node.walk() if part.kind == "add" for _, term in terms(part)]
+    return any(term.kind == "mul" and any(part.kind == "add" for part in factors(term)[1]) for term in found)
 
 
 def _has_names(node: Node) -> bool:

@@ -17,7 +17,7 @@ from openrlhf_cov.rewards.maths.latex import Node, parse_formula
 from openrlhf_cov.rewards.maths.points import POINTS, Point, names_in, points, points_of, whole_names
 from openrlhf_cov.rewards.maths.precision import Undecided, difference, numeric_value
 from openrlhf_cov.rewards.maths.prompt import Problem, read_problem
-from openrlhf_cov.rewards.maths.rules import breaks_form, families, sums_multiplied
+from openrlhf_cov.rewards.maths.rules import breaks_form, families, has_term_to_expand, sums_multiplied
 from openrlhf_cov.rewards.maths.shapes import EQUALS, RELATION
 from openrlhf_cov.rewards.maths.tokens import Refused
 from openrlhf_cov.rewards.maths.trees import MAX_NODES, Forms, literal, size
@@ -107,6 +107,8 @@ def _is_unfit(answer: list[Node], gold: list[Node], problem: Problem) -> bool:
         return False
     if len(answer) == 1:
         if problem.asks_factors and sums_multiplied(answer[0]) < sums_multiplied(gold[0]):
+            return True
+        if problem.asks_terms and has_term_to_expand(answer[0]) and not has_term_to_expand(gold[0]):
             return True
         return breaks_form(answer[0], gold[0]) or problem.is_repeated_in(answer[0], gold[0])
     whole = Node("list", tuple(gold))
