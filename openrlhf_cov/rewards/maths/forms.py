@@ -34,6 +34,7 @@ from openrlhf_cov.rewards.maths.normalization import compact
 from openrlhf_cov.rewards.maths.numerals import (
     INTEGER,
     SIGNIFICANT_DIGITS,
+    SPACED_THOUSANDS,
     Number,
     number_form,
     numbers_equal,
@@ -66,6 +67,7 @@ SECOND_LETTER = re.compile(
 )
 FUNCTION_NAME = re.compile(r"([fghFGHy])\([a-z](?:,[a-z])*\)")
 PRODUCT_SIGN = re.compile(r"\s?(?:\\(?:cdot|times)(?![a-z])|\*)\s?")
+TEXT_NUMBER = re.compile(r"\A\\text\s?\{\s?(-?[\d.,]+)\s?\}")
 NAMED_WORDS = re.compile(r"(?:\\text\s?\{\s?)?(?P<words>[A-Za-z]{3,}(?: [A-Za-z]{1,12}){0,4})\s?\}?")
 INTERVAL_WORDS = re.compile(
     r"interval|inequal|range|domain|values? of|solution|for (?:which|what)|set of", re.IGNORECASE
@@ -226,16 +228,10 @@ def _unbracketed(text: str) -> str:
 
 
 def _is_form_of(text: str, label: Label) -> bool:
-    """Return True if a literal number is one of the forms for its label."""
-    if label.kind == "integer" and not label.percent:
-        written = label.text if label.unit else label.key
-        has_power = "10^" in written or re.search(r"\de", written)
-        return INTEGER.fullmatch(text) is not None or SPACED.fullmatch(text) is not None or bool(has_power)
-    return True
-
-
-TEXT_NUMBER = re.compile(r"\A\\text\s?\{\s?(-?[\d.,]+)\s?\}")
-SPACED = re.compile(r"[-+]?[1-9]\d{0,2}(?: \d{3})+")
+    """Return True if a literal number is one of the forms for its label: an integer has digits only."""
+    if label.kind != "integer" or label.percent:
+        return True
+    return INTEGER.fullmatch(text) is not None or SPACED_THOUSANDS.fullmatch(text.lstrip("+-")) is not None
 
 
 def _same_scale(number: Number, label: Label, percent: bool, problem: Problem) -> tuple[Number, Number]:

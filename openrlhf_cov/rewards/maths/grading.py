@@ -1,6 +1,7 @@
 r"""Grades: is the final answer of a response equal to the gold answer? Bounded in time and memory, from any thread."""
 
 import logging
+import re
 import time
 from dataclasses import replace
 from typing import Any
@@ -32,6 +33,10 @@ MAX_ANSWER = 4_000
 
 MAX_PROMPT = 20_000
 """Characters of a prompt, from its end, that are read."""
+
+
+CODE = re.compile(r"__\w|(?<![a-z\\])(?:import|exec|eval|lambda|open|system|print|getattr|globals)(?![a-z])")
+"""Text of a program. Math-Verify executes none of it, but takes the numbers in it for an answer."""
 
 
 class _NeedsWorker(Exception):
@@ -85,6 +90,8 @@ def with_second_opinion(grade: Grade, gold: str, *, timeout: float = DEFAULT_TIM
     stands; after ``timeout`` seconds the status is timeout. Raises WorkerDied as ``grade`` does.
     """
     if grade.correct or grade.answer is None or max(len(grade.answer), len(gold)) > MAX_ANSWER:
+        return grade
+    if is_refused(grade.answer) or CODE.search(grade.answer):
         return grade
     started, changes = time.perf_counter(), {}
     try:

@@ -1,29 +1,8 @@
 r"""The type of a label, which decides how answers to it are read.
 
 A label is trusted: words, conditions and units around its value are split off by patience rather than by grammar. What
-is left has one ``kind``:
-
-=========== =========================================== =======================================
-kind        example                                     read by
-=========== =========================================== =======================================
-integer     ``25``, ``1,234``, ``27.0``                  digits
-fraction    ``\frac{3}{4}``, ``1\frac{1}{2}``            a fraction or an equal decimal
-decimal     ``0.25``, ``4.5e33``                         a decimal or an equal fraction
-formula     ``2\sqrt{3}``, ``x^2+1``, ``5^{80}-1``       one formula
-equation    ``x^2+y^2=1``, ``y' = 2y``                   an equation
-inequality  ``y < 2x``                                   an inequality with several names
-reals       ``[1, 2)``, ``x > 3``, ``x \ne 2``           intervals or inequalities
-list        ``1, 2``, ``\{1, 2\}``, ``3 \pm \sqrt{2}``   items in any order
-tuple       ``(1, 2)``                                   items in this order
-matrix      ``\begin{pmatrix} 1 \\ 2 \end{pmatrix}``     a matrix
-base        ``12_5``                                     digits and their base
-ratio       ``3:4``                                      the same numbers
-time        ``3:30 PM``                                  a time of day
-infinity    ``\infty``                                  the same sign
-choice      ``B``, ``(B)``                               a letter
-word        ``yes``, ``\text{Evelyn}``                   the same words
-spelling    what nothing above fits                      the same spelling
-=========== =========================================== =======================================
+is left has one ``kind``: integer, fraction, decimal, formula, equation, inequality, reals, list, tuple, matrix, base,
+ratio, time, infinity, choice, word, or spelling for what fits nothing else. ``docs/rewards.md`` has a table.
 """
 
 import re

@@ -37,6 +37,7 @@ SYNONYMS = (
     ({"hyperbolic"}, {"exp"}),
     ({"exp"}, {"hyperbolic", "quotient"}),
     ({"area"}, {"log"}),
+    ({"log"}, {"quotient"}),
     ({"factorial"}, {"quotient"}),
     ({"i", "exp"}, {"trigonometric"}),
     ({"i", "trigonometric"}, {"exp"}),
