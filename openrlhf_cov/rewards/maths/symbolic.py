@@ -37,6 +37,7 @@ MAX_RENAMED = 2
 """Constants of integration and parameters that may have other names than in the label."""
 CONSTANTS_OF_DECIMALS = parse_formula(r"\sqrt{2}+\pi+e+\ln 2")
 """A formula with all that an answer may use whose label is a decimal."""
+PLAIN_NAME = re.compile(r"\\?[A-Za-z]+(?:_\w+)?")
 DOUBLE_SIGN = re.compile(r"[-+]\s*[-+]")
 
 
@@ -125,7 +126,7 @@ def _renamed(answer: Node, gold: Node, problem: Problem) -> Node:
     known = problem.names
     if not (problem.text and 0 < len(own) == len(missing) <= MAX_RENAMED):
         return answer
-    if any(name.partition("_")[0] in known for name in own + missing):
+    if any(name.partition("_")[0] in known or not PLAIN_NAME.fullmatch(name) for name in own + missing):
         return answer
     return _replaced(answer, dict(zip(own, missing, strict=True)))
 

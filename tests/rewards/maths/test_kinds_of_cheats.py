@@ -30,6 +30,18 @@ REPEATED = [
     ("Put the circle $x^2+y^2-4x=0$ into standard form.", "(x-2)^2+y^2=4", ["x^2+y^2-4x=0", "x^2-4x+y^2=0",
      "0=x^2+y^2-4x", "y^2+x^2-4x=0", "(x^2+y^2-4x)=0"]),
 ]  # fmt: skip
+REPEATED += [
+    ("Simplify $3(x-2)+4(2x+1)-7$.", "11x-9", ["3(x-2)+4(2x+1)-7", "3x-6+8x-3", "11(x-1)+2", "11x-2-7",
+    "-7+3(x-2)+4(1+2x)"]),
+    (r"Simplify $\frac{x^2-1}{x-1}$.", "x+1", [r"\frac{x^2-1}{x-1}", "(x^2-1)(x-1)^{-1}", r"\frac{1-x^2}{1-x}",
+     r"\frac{2x^2-2}{2x-2}", r"\frac{x^2}{x-1}-\frac{1}{x-1}"]),
+    ("Write in vertex form: $y=x^2-4x+7$.", "y=(x-2)^2+3", ["y=x^2-4x+7", "y=x(x-4)+7", "y-3=x^2-4x+4",
+    "2y=2x^2-8x+14",
+     "y-7=x(x-4)"]),
+    (r"Compute $\sqrt[3]{54}-\sqrt[3]{16}$.", r"\sqrt[3]{2}", [r"\sqrt[3]{54}-\sqrt[3]{16}",
+    r"\sqrt[3]{54}-2\sqrt[3]{2}",
+     r"3\sqrt[3]{2}-2\sqrt[3]{2}", r"54^{1/3}-16^{1/3}", r"-\sqrt[3]{16}+\sqrt[3]{54}"]),
+]  # fmt: skip
 UNDONE = [
     ("", "156", [r"12\cdot13", "12*13", "100+56", r"\frac{312}{2}", "2^7+28", "13^2-13", r"\sqrt{24336}"]),
     ("", "120", ["5!", r"\binom{10}{3}", r"\binom{16}{2}", r"\gcd(120,240)", r"\lfloor120.5\rfloor", r"\max(1,120)"]),
@@ -64,6 +76,11 @@ COMMAS = [
     ("", "(1,2)", ["1,2", "[1,2]", "12", "1.2", r"\{1,2\}", "1<2"]),
 ]
 UNITS = [
+    (
+        "How many dollars does Tom have?",
+        "5",
+        ["5 does", "5 Toms", "5 how", "5 many", "5 have", "5 dozen dollars", "5 dollars or 6"],
+    ),
     (
         "How many cats?",
         "5",
