@@ -11,38 +11,38 @@ from openrlhf_cov.rewards.code.rule import check_code_ready, grade_code
 from openrlhf_cov.rewards.code.tests import parse_tests
 from openrlhf_cov.rewards.grades import Grade
 from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, answer_of_solution, extract_answer
-from openrlhf_cov.rewards.maths.grading import MAX_ANSWER, bare_answer, grade, with_second_opinion
-from openrlhf_cov.rewards.maths.normalization import clean
-from openrlhf_cov.rewards.maths.numerals import numbers_equal, parse_number
-from openrlhf_cov.rewards.maths.structure import Scalar, parse_answer
-from openrlhf_cov.rewards.maths.wording import split_option
+from openrlhf_cov.rewards.maths.forms import choice_of
+from openrlhf_cov.rewards.maths.grading import MAX_ANSWER, grade, with_second_opinion
+from openrlhf_cov.rewards.maths.labels import GROUP, NUMERIC, bare_answer, read_label
+from openrlhf_cov.rewards.maths.normalization import is_refused
+from openrlhf_cov.rewards.maths.prompt import NO_PROBLEM, read_problem
 from openrlhf_cov.rewards.thinking import final_part, opens_thinking
 
-CHOICE = re.compile(r"\(?(?P<letter>[A-Za-z])\)?(?P<rest>[.:)]\s?.*)?", re.DOTALL)
-GROUPING = re.compile(r"\\text\s?(?=\{)|[{}]")
-SECOND_LETTER = re.compile(
-    r"(?<![A-Za-z])[A-Z](?:\s?[.:)]|\s?\Z)|\([a-z]\)|(?<![A-Za-z])(?:or|and|not)\s+\(?[A-Za-z](?![A-Za-z])"
-)
-"""A second option beside that of an answer; a single small letter can be the text of an option."""
-LETTER_ALONE = re.compile(r"(?<![A-Za-z\\])[A-H](?![A-Za-z])")
+ANY_LETTER = re.compile(r"\(?(?P<letter>[A-Za-z])\)?[.:]?")
 
 
 @dataclass(frozen=True)
 class RewardSource:
-    """One rule: ``grade(response, label, config)``, and ``check_label(label)``, which raises ValueError.
+    """One rule: ``grade(response, label, config, prompt="")``, and ``check_label(label)``, which raises ValueError.
 
     ``check_ready(config)`` raises UsageError where this machine cannot grade by the rule.
     """
 
-    grade: Callable[[str, str, RewardConfig], Grade]
+    grade: Callable[..., Grade]
     check_label: Callable[[str], object]
     check_ready: Callable[[RewardConfig], None] = lambda config: None
 
 
-def grade_math(response: str, label: str, config: RewardConfig) -> Grade:
-    """Mathematical equality of the final answer with the label."""
-    mode, timeout = config.reward_format, config.reward_timeout
-    return grade(response, gold_answer(label), mode=mode, timeout=timeout, thinking_markers=None)
+def grade_math(response: str, label: str, config: RewardConfig, prompt: str = "") -> Grade:
+    """Read the final answer as the type of its label, and compare both."""
+    return grade(
+        response,
+        gold_answer(label),
+        prompt=prompt,
+        mode=config.reward_format,
+        timeout=config.reward_timeout,
+        thinking_markers=None,
+    )
 
 
 def check_math_label(label: str) -> None:
@@ -52,30 +52,24 @@ def check_math_label(label: str) -> None:
         raise ValueError("it does not even equal itself: empty, braces that do not match, or NaN")
 
 
-def grade_gsm8k(response: str, label: str, config: RewardConfig) -> Grade:
-    """Equality as plain numbers; whatever surrounds the one number of the answer is no answer."""
-    answer = extract_answer(response, config.reward_format)
-    if answer is None:
-        return Grade(False, "no_answer")
-    number = _plain_number(bare_answer(answer)) if len(answer) <= MAX_ANSWER else None
-    gold = _plain_number(clean(_gsm8k_gold(label)))
-    if number is None:
-        return Grade(False, "unparsable", answer)
-    return Grade(gold is not None and numbers_equal(number, gold), "graded", answer)
+def grade_gsm8k(response: str, label: str, config: RewardConfig, prompt: str = "") -> Grade:
+    """Grade as ``grade_math`` does, against the number behind ``####``."""
+    return grade_math(response, _gsm8k_gold(label), config, prompt)
 
 
 def check_gsm8k_label(label: str) -> None:
     """A number, alone or after ``####``."""
-    if _plain_number(clean(_gsm8k_gold(label))) is None:
+    typed = read_label(_gsm8k_gold(label))
+    if typed.kind not in NUMERIC or typed.percent or typed.name:
         raise ValueError("it is neither a number nor a solution that ends with #### and a number")
 
 
-def grade_choice(response: str, label: str, config: RewardConfig) -> Grade:
-    """Equality of the letter of a multiple-choice answer, as in ``B``, ``(B)``, ``B. 12`` or ``\\text{(B)}``."""
+def grade_choice(response: str, label: str, config: RewardConfig, prompt: str = "") -> Grade:
+    """Compare the letter of a multiple-choice answer, as in ``B``, ``(B)``, ``B. 12`` or ``\\text{(B)}``."""
     answer = extract_answer(response, config.reward_format)
     if answer is None:
         return Grade(False, "no_answer")
-    letter = _letter(answer)
+    letter = None if is_refused(answer) else _letter(answer, prompt)
     return Grade(letter == _letter(label), "graded", answer) if letter else Grade(False, "unparsable", answer)
 
 
@@ -85,7 +79,7 @@ def check_choice_label(label: str) -> None:
         raise ValueError("it is no letter of a multiple-choice answer")
 
 
-def grade_tiny_addition(response: str, label: str, config: RewardConfig) -> Grade:
+def grade_tiny_addition(response: str, label: str, config: RewardConfig, prompt: str = "") -> Grade:
     """The embedded task's own rule, whatever the format: see ``addition.is_right``."""
     answer = addition.extract_answer(response)
     return Grade(addition.is_right(response, label), "no_answer" if answer is None else "graded", answer)
@@ -97,11 +91,15 @@ def check_tiny_addition_label(label: str) -> None:
         raise ValueError("it is no non-negative integer in digits")
 
 
+def _grade_program(response: str, label: str, config: RewardConfig, prompt: str = "") -> Grade:
+    return grade_code(response, label, config)
+
+
 SOURCES: dict[str, RewardSource] = {
     "math": RewardSource(grade_math, check_math_label),
     "gsm8k": RewardSource(grade_gsm8k, check_gsm8k_label),
     "choice": RewardSource(grade_choice, check_choice_label),
-    "code": RewardSource(grade_code, parse_tests, check_code_ready),
+    "code": RewardSource(_grade_program, parse_tests, check_code_ready),
     addition.DATASOURCE: RewardSource(grade_tiny_addition, check_tiny_addition_label),
 }
 """--reward_source, or the field ``source`` of a row up to its first slash -> rule. A new rule is one line here."""
@@ -157,12 +155,13 @@ def checker(config: RewardConfig) -> Callable[[Any], None]:
 def grade_label(response: str, label: Any, config: RewardConfig, *, prompt: str = "") -> Grade:
     """Return the grade of a response by the rule of its row and the grader of the settings.
 
-    Every rule reads only what follows the thinking of the model. The ``prompt`` tells whether it opened the thinking.
+    Every rule reads only what follows the thinking of the model. The ``prompt`` tells whether it opened the thinking,
+    and the rules for mathematics refuse its own formulas as answers.
     """
     answer, source = split_label(label)
     opened = config.thinking_opened or opens_thinking(prompt, config.thinking_markers)
     final = final_part(response, config.thinking_markers, opened=opened)
-    strict = source_of(source, config).grade(final, answer, config)
+    strict = source_of(source, config).grade(final, answer, config, prompt)
     return published_grade(strict, label, config) if config.reward_grader == "published" else strict
 
 
@@ -178,31 +177,21 @@ def published_grade(strict: Grade, label: Any, config: RewardConfig) -> Grade:
 
 
 def gold_answer(label: str) -> str:
-    """Return the answer in a label: that of a solution with ``####``, as in GSM8K, otherwise the label itself."""
-    return answer_of_solution(label) or "" if GSM8K_MARK in label else label
+    """Return the answer in a label: that of a solution with ``####`` or a box, otherwise the label itself."""
+    if GSM8K_MARK in label:
+        return answer_of_solution(label) or ""
+    return answer_of_solution(label) or label
 
 
 def _gsm8k_gold(label: str) -> str:
     return label.rpartition(GSM8K_MARK)[2]
 
 
-def _plain_number(text: str):
-    answer = parse_answer(text)
-    return answer.number if isinstance(answer, Scalar) and not answer.percent else parse_number(text)
-
-
-def _letter(text: str) -> str | None:
+def _letter(text: str, prompt: str = "") -> str | None:
     """Return the capital letter of the one option that an answer names; None where it names none or several."""
     if len(text) > MAX_ANSWER:
         return None
     bare = bare_answer(text)
-    if not bare:
-        return None
-    before, found, _ = clean(text).rpartition(bare)
-    if found and LETTER_ALONE.search(before):  # "A is B"
-        return None
-    option = split_option(bare)
-    if option:
-        return option[0]
-    match = CHOICE.fullmatch("".join(GROUPING.split(bare)).replace("( ", "(").replace(" )", ")").strip())
-    return match["letter"].upper() if match and not SECOND_LETTER.search(match["rest"] or "") else None
+    if match := ANY_LETTER.fullmatch(GROUP.sub("", bare).strip()):
+        return match["letter"].upper()
+    return choice_of(bare, read_problem(prompt) if prompt else NO_PROBLEM)

@@ -55,9 +55,9 @@ def test_every_grade_is_written_if_asked(tmp_path):
 
 def test_the_grader_is_that_of_the_flag(tmp_path, capsys):
     path = str(write(tmp_path / "rows.jsonl", [{"response": r"so \boxed{3+2}", "answer": "5"}]))
-    for name, status in (("strict", "wrong  "), ("published", "correct")):
+    for name, status in (("strict", "unparsable"), ("published", "correct")):
         assert grade.main([path, "--reward_grader", name]) == 0
-        assert f"{status}              1  100.0%" in capsys.readouterr().out
+        assert f"{status:<10}           1  100.0%" in capsys.readouterr().out
 
 
 def test_flags_of_the_reward_apply(tmp_path, capsys):
@@ -124,7 +124,7 @@ class TestCompare:
         ]
         grades = [json.loads(line) for line in output.read_text().splitlines()]
         assert [(each["correct"], each["published"]) for each in grades][-2:] == [(True, True), (False, True)]
-        assert grades[-1]["status"] == "graded"
+        assert grades[-1]["status"] == "unparsable"
 
     def test_the_rows_that_are_printed_are_bounded(self, tmp_path, capsys):
         path = str(write(tmp_path / "rows.jsonl", [self.ROWS[-1]] * (grade.SHOWN + 3)))

@@ -29,8 +29,8 @@ METHODS = {"match", "fullmatch", "search", "sub", "subn", "split", "findall", "f
 ENDS = ("", "!", "a1}")
 MAX_SAMPLES = 6
 
-SEPARATORS = (",", ", ", "=", ":", "CONNECTOR", "OR", "RELATION", "CUP", "EQUALS", "UNEQUAL")
-"""What ``brackets.split`` is called with; capitals are names of patterns in ``structure``."""
+SEPARATORS = (",", ";", "COMMA_OR_WORD", "CONNECTOR", "OR", "RELATION", "EQUALS", "UNEQUAL")
+"""What ``brackets.split`` is called with; capitals are names of patterns in ``shapes``."""
 
 
 def modules():
@@ -84,10 +84,10 @@ def patterns_of(name, call):
     """The compiled patterns of a call whose arguments are constants of its module; anything else fails the test."""
     scope = vars(module_of(name))
     if name == "rewards/maths/brackets.py" and "{pattern}" in ast.unparse(call):
-        patterns = vars(module_of("rewards/maths/structure.py"))
+        patterns = vars(module_of("rewards/maths/shapes.py"))
         return [scope["_bracket_or"](patterns[each] if each.isupper() else each) for each in SEPARATORS]
-    # a name of the text itself, which ``wording`` escapes; the words and signs of a marker in ``thinking``
-    scope = scope | {"name": ("", "x"), "parts": ("<", "think", ">")}
+    # the words and signs of a marker in ``thinking``
+    scope = scope | {"parts": ("<", "think", ">")}
     arguments = [call.args[0], *(keyword.value for keyword in call.keywords if keyword.arg == "flags")]
     if len(call.args) > 1 and call.func.attr == "compile":
         arguments.append(call.args[1])

@@ -198,7 +198,7 @@ class TestOwnFile:
 def test_what_the_rule_of_the_benchmark_cannot_read_is_ungradable():
     golds = {"a": "1,234", "b": "two", "c": "\\frac{1}{2", "d": "so \\boxed{6}."}
     problems = [Problem(name, "?", gold, "s") for name, gold in golds.items()]
-    assert ungradable(BENCHMARKS["gsm8k"], problems) == ["b", "c", "d"]
+    assert ungradable(BENCHMARKS["gsm8k"], problems) == ["b", "c"]
     assert ungradable(BENCHMARKS["math500"], problems) == ["c"]
 
 

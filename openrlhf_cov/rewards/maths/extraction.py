@@ -20,8 +20,26 @@ BETWEEN_BOXES = re.compile(
     rf"{FILL}[,;]?{FILL}(?:(?:\\(?:text|mathrm|mbox)\s?\{{\s*)?,?\s?(?:and|or)(?![a-z])\s*\}}?)?{FILL}"
 )
 NAMED_BOX = re.compile(r"[A-Za-z](?:_\w|_\{\w{1,6}\})?(?:\([A-Za-z]\))?\s?=\Z")
-OPTION_BOX = re.compile(r"(?:\\[a-z]{4,8}\s?\{\s?)?\(([A-H])\)\s?\}?")
 MAX_BETWEEN = 120
+DENIED_BEFORE = re.compile(
+    r"(?:(?<![a-z])(?:not|never|isn't|no longer|cannot|can't|rather than|instead of|other than|anything but|except|"
+    r"wrong|incorrect)|n't)(?:\s+(?:be|equal|to|the|answer|is|say|claim|give|accept)){0,4}\s{0,3}[:,}]?[\s$*]{0,6}(?:\\[\[(]\s?)?\Z",
+    re.IGNORECASE,
+)
+DENIED_AFTER = re.compile(r"[\s$*)\]\\]{0,6}\s(?:is|was)\s+(?:not|wrong|incorrect|false)(?![a-z])", re.IGNORECASE)
+"""A box that is said not to be the answer has none."""
+TURN_END = re.compile(
+    r"<[|｜](?:im_end|endoftext|eot_id|end_of_text|end[▁_]of[▁_]sentence|end|im_start|start_header_id|user|assistant)[|｜]>|</s>|"
+    r"<end_of_turn>|<eos>"
+)
+HIDDEN = re.compile(
+    r"<!--.*?(?:-->|\Z)|\\[hv]?phantom\s?\{[^{}]*\\f?box(?:ed)?\s?\{[^{}]*\}[^{}]*\}|"
+    r"\\(?:re)?newcommand\*?\s?\{?\\[A-Za-z]+\}?(?:\[\d\])?\s?\{(?:[^{}]|\{[^{}]*\})*\}|"
+    r"\\def\s?\\[A-Za-z]+[^{}\n]{0,20}\{(?:[^{}]|\{[^{}]*\})*\}|\\iffalse.*?(?:\\fi(?![a-z])|\Z)|"
+    r"\\begin\s?\{comment\}.*?(?:\\end\s?\{comment\}|\Z)",
+    re.DOTALL,
+)
+COMMENT = re.compile(r"^[ \t]*%.*$|(?<=[^\s\d\\}])[ \t]{1,4}%[ \t%].*$", re.MULTILINE)
 TAGS = ("<answer>", "</answer>")
 ANSWER_MARK = re.compile(
     r"(?<![A-Za-z0-9])(?:final\s+answer|answer|final\s+result)(?![A-Za-z0-9])[*_\s}]{0,4}(?:[:：]|\bis\b|=)[*_\s}]{0,4}[:：]?[*_]{0,2}"
@@ -55,15 +73,16 @@ def extract_answer(response: str, mode: str) -> str | None:
     """
     if mode not in EXTRACTORS:
         raise ValueError(f"--reward_format is one of {', '.join(EXTRACTORS)}, got {mode!r}")
-    answer = EXTRACTORS[mode](without_end_tokens(response[-MAX_RESPONSE:]))
+    answer = EXTRACTORS[mode](visible(without_end_tokens(response[-MAX_RESPONSE:])))
     return (answer or "").strip() or None
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last outermost balanced ``\boxed{...}`` (or the token after ``\boxed``); None if there is none.
+    r"""Return the content of the last outermost balanced ``\boxed{...}``, or the token after ``\boxed``.
 
-    A box inside a box is part of the outer one. Escaped braces do not count. An unterminated box is passed over.
-    Boxes with nothing between them but a comma, "and", "or" or a name such as ``y =`` are one answer: a list.
+    None if there is none, or if the text says at once that it is not the answer. A box inside a box is part of the
+    outer one. Escaped braces do not count. An unterminated box is passed over. Boxes with nothing between them but a
+    comma, "and", "or" or a name such as ``y =`` are one answer: a list.
     """
     mark = BOX.search(text)
     if mark is None:
@@ -75,11 +94,15 @@ def last_boxed(text: str) -> str | None:
         if content is not None:
             boxes.append((mark.start(), end, BOX.sub("", content)))
         mark = BOX.search(text, end)
-    return _joined(text, boxes) if boxes else None
+    if not boxes:
+        return None
+    start, end, _ = boxes[-1]
+    is_denied = DENIED_BEFORE.search(text[max(0, start - 60) : start]) or DENIED_AFTER.match(text[end : end + 60])
+    return None if is_denied else _joined(text, boxes)
 
 
 def _joined(text: str, boxes: list[tuple[int, int, str]]) -> str:
-    """The last box, or the list of those that stand side by side with it; equal ones count once."""
+    """Return the last box, or the list of those that stand side by side with it; equal ones count once."""
     parts = [boxes[-1][2]]
     names = [""]
     for (_, end, content), (start, _, _) in zip(boxes[-2::-1], boxes[:0:-1], strict=True):
@@ -89,9 +112,6 @@ def _joined(text: str, boxes: list[tuple[int, int, str]]) -> str:
         names[-1] = name
         names.append("")
         parts.append(content)
-    option = OPTION_BOX.fullmatch(parts[-1].strip()) if len(parts) == 2 else None
-    if option:
-        return f"({option[1]}) {parts[0]}"
     if len(set(parts)) == 1:
         return parts[0]
     names[-1] = _name_before(text[: boxes[-len(parts)][0]][-60:])
@@ -110,6 +130,16 @@ def _name_before(text: str) -> str:
     """What names the first box, as in ``x = ``; "" for nothing."""
     match = NAMED_BOX.search(text.rstrip("$ \n\t"))
     return match[0] if match and not text[: match.start()][-1:].isalnum() else ""
+
+
+def visible(text: str) -> str:
+    r"""Return a response without what its reader does not see: comments, ``\phantom{}``, definitions of commands.
+
+    What follows the first token that ends a turn is not a part of the response either.
+    """
+    end = TURN_END.search(text)
+    text = HIDDEN.sub("", text[: end.start()] if end else text)
+    return COMMENT.sub("", text)
 
 
 def last_answer_tag(text: str) -> str | None:

@@ -6,6 +6,8 @@ from fractions import Fraction
 from openrlhf_cov.rewards.maths.latex import Node
 
 MAX_EXACT_BITS = 200_000
+MAX_ROOT_BITS = 20_000
+"""Bits of a number of which an exact root is looked for."""
 
 
 class NoValue(ArithmeticError):
@@ -43,7 +45,8 @@ def _exact_power(base: Fraction, exponent: Fraction) -> Fraction:
     return base**exponent.numerator
 
 
-def _exact_root(base: Fraction, index: Fraction) -> Fraction:
+def exact_root(base: Fraction, index: Fraction) -> Fraction:
+    """Return the rational root of a number. Raises NoValue if it has none, or is too long to look for one."""
     if index.denominator != 1 or not 2 <= index <= 64 or (base < 0 and index % 2 == 0):
         raise NoValue("root")
     roots = [_integer_root(abs(part), int(index)) for part in (base.numerator, base.denominator)]
@@ -51,13 +54,19 @@ def _exact_root(base: Fraction, index: Fraction) -> Fraction:
 
 
 def _integer_root(number: int, index: int) -> int:
-    low, high = 0, 1 << (number.bit_length() // index + 1)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if middle**index <= number else (low, middle - 1)
-    if low**index != number:
+    if number.bit_length() > MAX_ROOT_BITS:
+        raise NoValue("too long")
+    if number < 2:
+        return number
+    if index == 2:
+        root = math.isqrt(number)
+    else:  # Newton's method from above
+        root = 1 << (number.bit_length() // index + 1)
+        while (smaller := ((index - 1) * root + number // root ** (index - 1)) // index) < root:
+            root = smaller
+    if root**index != number:
         raise NoValue("irrational")
-    return low
+    return root
 
 
 def _exact_factorial(value: Fraction) -> Fraction:
@@ -87,7 +96,7 @@ EXACT = {
     "mul": lambda a, b: a * b,
     "div": lambda a, b: a / b,
     "pow": _exact_power,
-    "root": _exact_root,
+    "root": exact_root,
     "factorial": _exact_factorial,
     "binom": _exact_binomial,
     "abs": abs,

@@ -37,7 +37,7 @@ RENAMED = {
     "mathbf": "text", "mathit": "text", "mathsf": "text", "mathtt": "text", "mathnormal": "text", "emph": "text",
     "unit": "text", "prime": "'", "lbrack": "[", "rbrack": "]", "land": "\\text{ and }", "lor": "\\text{ or }",
     "varepsilon": "epsilon", "varphi": "phi", "vartheta": "theta", "minus": "-", "colon": ":", "ldots": "dots",
-    "cdots": "dots", "dotsc": "dots", "dotsb": "dots", "bmod": "mod", "lg": "log", "arccot": "acot",
+    "cdots": "dots", "dotsc": "dots", "dotsb": "dots", "bmod": "mod", "lg": "\\log_{10} ", "arccot": "acot",
     "bar": "overline", "rightarrow": "to", "longrightarrow": "to", "simeq": "approx", "measuredangle": "angle",
     "thickapprox": "approx", "approxeq": "approx", "Longrightarrow": "implies",
     "Rightarrow": "implies", "smallsetminus": "setminus", "widehat": "hat", "pounds": "£", "euro": "€",
@@ -47,7 +47,7 @@ RENAMED = {
 DROPPED = frozenset(
     "left right middle big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle "
     "scriptstyle scriptscriptstyle limits nolimits quad qquad enspace thinspace negthinspace hfill nonumber notag "
-    "boldsymbol bm smash mathstrut strut rm bf it underline ensuremath tiny small normalsize large Large LARGE huge "
+    "boldsymbol bm mathstrut strut rm bf it underline ensuremath tiny small normalsize large Large LARGE huge "
     "Huge".split()
 )
 
@@ -61,7 +61,15 @@ THOUSANDS_COMMA = re.compile(r"(?<=\d)(?:,\s*|\{,\})\\!\s*(?=\d)")
 BRACED_COLON = re.compile(r"(?<=\d)\{:\}(?=\d)")
 TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s?\^)")
 """A multiplication sign typed as a letter: 1.5 x 10^3."""
-COLOR = re.compile(r"\\(?:text)?color\s?\{\w{1,20}\}")
+CHOOSE = re.compile(
+    r"(?:\{\s?\}|(?<![\w})\]']))\s?_\s?\{?\s?(?P<n>\w{1,3})\s?\}?\s?C\s?_\s?\{?\s?(?P<k>\w{1,3})\s?\}?"
+)
+"""A binomial coefficient in the notation of schools: {}_nC_k."""
+REFUSED = re.compile(
+    r"\\(?:(?:text|page|f)?color(?:box)?|[hv]?phantom|[rl]lap|(?:re)?newcommand|(?:re)?newenvironment|[egx]?def|let|"
+    r"DeclareMathOperator|[hv]space|kern|rule|[bx]?cancel|sout|st|iffalse|verb)(?![a-zA-Z])|(?<!\\)%\s*\n"
+)
+"""Commands that hide or redefine what a reader sees, and comments."""
 INFIX_NAMES = {"over": "frac", "choose": "binom"}
 INFIX = re.compile(r"\{([^{}\\]{1,200})\\(over|choose)(?![a-z])([^{}\\]{1,200})\}")
 PRIME = re.compile(r"\^\s?(?:\{\s?'\s?\}|')")
@@ -84,10 +92,22 @@ def clean(text: str) -> str:
     text = BRACED_COLON.sub(":", text)
     text = THOUSANDS_SPACE.sub("", THOUSANDS_COMMA.sub(",", text))
     text = MATH_DELIMITER.sub(" ", text).replace("~", " ")
-    text = GLUED_SPACE.sub(" ", NULL_DELIMITER.sub(" ", COLOR.sub(" ", text)))
+    text = GLUED_SPACE.sub(" ", NULL_DELIMITER.sub(" ", text))
+    text = CHOOSE.sub(r"\\binom{\g<n>}{\g<k>}", text)
     text = TIMES.sub(r"\\times ", PRIME.sub("'", COMMAND.sub(_respell, text)))
     text = INFIX.sub(lambda m: f"\\{INFIX_NAMES[m[2]]}{{{m[1].strip()}}}{{{m[3].strip()}}}", text)
     return SPACES.sub(" ", text).strip()
+
+
+def is_refused(text: str) -> bool:
+    """Return True for a text with commands that hide a part of it, or with characters that nobody sees."""
+    if REFUSED.search(text) or any(char < " " and char not in "\t\n\r\f" for char in text):
+        return True
+    return not text.isascii() and any(map(_is_invisible, text))
+
+
+def _is_invisible(char: str) -> bool:
+    return char in VARIATION_SELECTORS or unicodedata.category(char) in ("Cf", "Cc", "Co", "Cn", "Cs")
 
 
 def without_end_mark(text: str) -> str:

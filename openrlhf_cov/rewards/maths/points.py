@@ -3,16 +3,12 @@
 from collections.abc import Collection, Iterator
 from fractions import Fraction
 
-import mpmath
-
-from openrlhf_cov.rewards.maths.formula_value import NoValue, exact_value
+from openrlhf_cov.rewards.maths.formula_value import exact_value
 from openrlhf_cov.rewards.maths.latex import Node
-from openrlhf_cov.rewards.maths.precision import Undecided, numeric_value
 
 POINTS = 14
 POSITIVE = 8
 FAR = (150, 300, 450, 600, 10**6, 10**6, 10**12, 10**12)
-ALL_BUT_WHOLE = 1e-3
 WHOLE_NAMES = tuple("ijklmnpqKMN")
 ROUNDING = frozenset({"floor", "ceil"})
 INTEGER_ONLY = frozenset({"gcd", "lcm"})
@@ -27,40 +23,12 @@ def names_in(node: Node) -> frozenset[str]:
 
 def points(a: Node, b: Node) -> Iterator[Point]:
     """Fixed irregular points. A name is whole where both formulas say so: no side can choose points for the other."""
-    whole = whole_names(a) & whole_names(b)
-    if whole and (_hides_in_whole(a, b, whole) or _hides_in_whole(b, a, whole)):
-        whole = frozenset()
-    return points_of(sorted(names_in(a)), whole)
+    return points_of(sorted(names_in(a)), whole_names(a) & whole_names(b))
 
 
 def points_of(names: list[str], whole: Collection[str], count: int = POINTS + len(FAR)) -> Iterator[Point]:
     for point in range(count):
         yield {name: _coordinate(place, len(names), point, name in whole) for place, name in enumerate(names)}
-
-
-def _hides_in_whole(node: Node, other: Node, whole: set[str]) -> bool:
-    r"""Whether it, and not ``other``, tells whole numbers from others, as 1 - \lceil n\rceil + \lfloor n\rfloor does.
-
-    That is a rounding of what is whole already, or a part that is constant for whole numbers only.
-    """
-    common = set(other.walk())
-    points = list(points_of(sorted(names_in(node)), whole, count=4))
-    for part in node.walk():
-        if part in common or not names_in(part) & whole:
-            continue
-        if not any(inner.kind in ROUNDING or _is_alternating(inner) for inner in part.walk()):
-            continue
-        try:
-            values = [numeric_value(part.args[0] if part.kind in ROUNDING else part, point).number for point in points]
-        except (NoValue, Undecided):
-            continue
-        if all(map(_is_nearly_whole, values)) if part.kind in ROUNDING else len(set(values)) == 1:
-            return True
-    return False
-
-
-def _is_nearly_whole(number: mpmath.mpf | mpmath.mpc) -> bool:
-    return abs(number - mpmath.nint(number)) < ALL_BUT_WHOLE
 
 
 def whole_names(node: Node) -> set[str]:

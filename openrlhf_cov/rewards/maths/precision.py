@@ -41,11 +41,10 @@ class Undecided(ArithmeticError):
 
 @dataclass(frozen=True)
 class Value:
-    """``number``, whether every step to it was ``real``, and ``spread``: bits between the terms of its widest sum."""
+    """A number, and whether every step to it was ``real``."""
 
     number: Number
     real: bool
-    spread: int
 
 
 def numeric_value(node: Node, names: dict[str, Fraction] | None = None) -> Value:
@@ -70,7 +69,7 @@ def _settled(compute: Callable[["_Evaluation"], Number], names: dict[str, Fracti
                 raise
         else:
             if work.total_demand() <= demand:
-                return Value(number, work.real, work.spread)
+                return Value(number, work.real)
         demand = work.total_demand()
     raise Undecided("too many digits")
 
@@ -81,7 +80,7 @@ class _Evaluation:
     def __init__(self, names: dict[str, Fraction], demand: int) -> None:
         self.names = names
         self.resolution = RESOLUTION + demand
-        self.demand = self.spread = self.smallest = 0
+        self.demand = self.smallest = 0
         self.vanished: list[int] = []
         self.real = True
 
@@ -136,9 +135,7 @@ class _Evaluation:
         if not terms:
             return mpmath.mpf(0)
         result = self.rounded(a + b, max(terms))
-        spread = max(terms) - min(terms)
-        self.spread = max(self.spread, spread)
-        self.demand += max(spread, max(terms) - min(_magnitudes(result), default=max(terms)))
+        self.demand += max(max(terms) - min(terms), max(terms) - min(_magnitudes(result), default=max(terms)))
         return result
 
     def rounded(self, number: Number, size: int) -> Number:

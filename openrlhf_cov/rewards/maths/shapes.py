@@ -1,85 +1,268 @@
-"""The shapes that an answer can have. They hold text; no value is looked at."""
+r"""How the text of an answer divides into parts: lists, tuples, matrices and sets of real numbers.
 
+Every function takes clean text (see ``normalization``) and returns None for a text of another shape. No value is read.
+"""
+
+import re
 from dataclasses import dataclass
-from typing import Literal
+from itertools import pairwise
 
-from openrlhf_cov.rewards.maths.numerals import Number
+from openrlhf_cov.rewards.maths.brackets import outer_brackets, split
+from openrlhf_cov.rewards.maths.numerals import parse_number
+
+MAX_ITEMS = 50
+"""Items of a list, rows of a matrix, parts of a union."""
+
+GREEK = (
+    "alpha|beta|gamma|delta|epsilon|theta|lambda|mu|nu|rho|sigma|tau|phi|psi|omega|eta|xi|Delta|Omega|Phi|Gamma|"
+    "Sigma|Theta|Lambda|Psi|ell"
+)
+INDEX = r"_(?:\{\\?[\w ,+-]{1,12}\}|\w)"
+VARIABLE = rf"(?:[A-Za-z]|\\(?:{GREEK})(?![A-Za-z])\s?)(?:{INDEX})?'{{0,3}}"
+UNKNOWN = rf"{VARIABLE}(?:\([a-z]\))?"
+"""What an inequality is about: a name, or a function of one."""
+CONNECTOR = re.compile(r"\\text\s?\{\s?,?\s?(?:and|or|AND|OR|,)\s?\}|(?<![A-Za-z\\])(?:and|or|AND|OR)(?![A-Za-z])|;")
+COMMA_OR_WORD = re.compile(CONNECTOR.pattern + "|,")
+OR = re.compile(r"\\text\s?\{\s?,?\s?(?:or|OR)\s?\}|(?<![A-Za-z\\])(?:or|OR)(?![A-Za-z])|\\cup(?![a-z])\s?")
+THOUSANDS = re.compile(r"(?<![\d,])\d{1,3}(?:,\d{3})+(?!,?\d)")
+EQUALS = re.compile(r"(?<![<>!:])=|\\equiv(?![a-z])")
+RELATION = re.compile(r"\\(?:le|ge)(?![a-z])\s?|<=|>=|<|>")
+UNEQUAL = re.compile(r"\\ne(?![a-z])\s?|!=")
+NEXT_UNEQUAL = re.compile(rf",\s?{VARIABLE}\s?(?:\\ne(?![a-z])|!=)")
+MEMBER = re.compile(rf"\A(?P<name>{VARIABLE}|\({VARIABLE}(?:,\s?{VARIABLE}){{1,5}}\))\s?\\in(?![a-z])\s?")
+PLUS_MINUS = re.compile(r"\\(?P<kind>pm|mp)(?![a-z])\s?")
+MATRIX = re.compile(
+    r"\\begin\s?\{(?P<env>[pbBvV]?matrix|smallmatrix|array)\}(?:\s?\{[lcr| ]*\})?(?P<body>.*)\\end\s?\{(?P=env)\}",
+    re.DOTALL,
+)
+SYSTEM = re.compile(
+    r"\\begin\s?\{(?P<env>cases|aligned|align|gathered|array)\*?\}(?:\s?\{[lcr| ]*\})?(?P<body>.*)"
+    r"\\end\s?\{(?P=env)\*?\}",
+    re.DOTALL,
+)
+ROW_SPACE = re.compile(r"\\\\\s?\[[\w. -]{1,12}\]")
+REALS = re.compile(r"\\mathbb\s?\{?\s?R\s?\}?|(?:\\text\s?\{)?\s?all real numbers\s?\}?")
+WITHOUT = re.compile(
+    rf"(?:{VARIABLE}\s?\\in\s?)?(?:{REALS.pattern})\s?(?:\\setminus(?![a-z])|-|,)\s?"
+    rf"(?:{VARIABLE}\s?(?:\\ne(?![a-z])|!=)\s?)?(?P<points>\S.*)"
+)
+LOWEST = r"-\infty"
+HIGHEST = r"\infty"
+BRACKETS = frozenset({"()", "[]", "[)", "(]"})
 
 
 @dataclass(frozen=True)
-class Scalar:
-    """One value: ``text`` is clean LaTeX without unit; ``number`` is there if it is a literal number."""
+class Piece:
+    """An interval of real numbers, or a point if ``low`` and ``high`` are the same text in closed brackets."""
 
-    text: str
-    unit: str = ""
-    percent: bool = False
-    number: Number | None = None
-
-
-@dataclass(frozen=True)
-class Text:
-    """Words, compared without case, white space and punctuation."""
-
-    key: str
+    opening: str
+    low: str
+    high: str
+    closing: str
 
 
 @dataclass(frozen=True)
-class Compound:
-    """Several answers. ``kind`` is set, union, matrix, row, base, ratio, sum or a pair of brackets such as ``[)``."""
+class RealSet:
+    """A union of intervals and points. ``variable`` is the name in an inequality, "" without one."""
 
-    kind: str
-    items: tuple
-
-    @property
-    def ordered(self) -> bool:
-        """Whether the order of the items matters."""
-        return self.kind not in ("set", "union")
+    pieces: tuple[Piece, ...]
+    variable: str = ""
 
 
-@dataclass(frozen=True)
-class Equation:
-    """``left = right``, or with another ``sign``: ``<`` or ``<=``.
+def list_items(text: str) -> list[str] | None:
+    r"""Return the items of ``1, 2``, ``1 and 2``, ``\{1, 2\}``, ``x = 1, 2`` or ``3 \pm 1``; None for one value.
 
-    ``name`` is what the left side names, "" where it is a formula. ``value`` is the last side; of an inequality it is
-    the interval of its one variable, or None. ``steps`` are the sides that have to agree for the value to count; an
-    equation without name and steps has no value that could be an answer.
+    A comma between groups of three digits, without a space, separates thousands and never items.
     """
-
-    name: str
-    left: str
-    right: str
-    value: "Answer | None"
-    sign: Literal["=", "<", "<="] = "="
-    steps: tuple = ()
-
-
-@dataclass(frozen=True)
-class Noted:
-    """A value with a note beside it, which does not matter where the other side has none.
-
-    ``kind`` is choice (the note is the letter of the option), condition (where the value holds) or rounded (the note
-    is a rounding of the value).
-    """
-
-    kind: Literal["choice", "condition", "rounded"]
-    value: "Answer"
-    note: "Answer"
-
-
-@dataclass(frozen=True)
-class Time:
-    """A time of day. ``half`` is "am" or "pm", "" where it is not said."""
-
-    hour: int
-    minute: int
-    second: int
-    half: str
+    braces = outer_brackets(text)
+    if braces and braces[0] == r"\lbrace":
+        text = braces[1]
+    elif member := MEMBER.match(text):
+        inner = outer_brackets(text[member.end() :])
+        if inner is None or inner[0] != r"\lbrace":
+            return None
+        text, braces = inner[1], inner
+    else:
+        braces = None
+    hidden = THOUSANDS.sub(lambda found: found[0].replace(",", "\x00"), text)
+    parts = [part.replace("\x00", ",").strip() for part in split(hidden, COMMA_OR_WORD)]
+    parts = [part for place, part in enumerate(parts) if part or not 0 < place < len(parts) - 1]  # ", and"
+    if not text.strip():
+        return None
+    items = []
+    for part in parts:
+        items.extend(both_signs(part) or [part])
+    if not all(items) or len(items) > MAX_ITEMS or (len(items) == 1 and braces is None):
+        return None
+    return items
 
 
-Answer = Scalar | Text | Compound | Equation | Noted | Time
+def both_signs(text: str) -> list[str] | None:
+    r"""Return the two texts that one ``\pm`` stands for, also with one ``\mp`` beside it; None for other texts."""
+    kinds = [match["kind"] for match in PLUS_MINUS.finditer(text)]
+    if not kinds or len(kinds) > len(set(kinds)):
+        return None
+    return [PLUS_MINUS.sub(lambda m, s=signs: s[m["kind"] == "mp"], text) for signs in ("+-", "-+")]
 
 
-def is_assignment(answer: Answer) -> bool:
-    """Whether this is ``x = 1, y = 2``, which also answers a question for ``(x, y)``."""
-    is_set = isinstance(answer, Compound) and answer.kind == "set"
-    return is_set and all(isinstance(item, Equation) and item.name for item in answer.items)
+def tuple_items(text: str) -> tuple[str, list[str]] | None:
+    """Return the brackets and the items of ``(1, 2)``; angle brackets count as round ones."""
+    span = outer_brackets(text)
+    if span is None or span[0] in ("{", r"\lbrace"):
+        return None
+    opening, inner, closing = span
+    parts = [part.strip() for part in split(inner, ",")]
+    if len(parts) == 1 and ";" in inner:
+        parts = [part.strip() for part in split(inner, ";")]
+    brackets = "()" if opening == r"\langle" else opening + closing
+    if not 2 <= len(parts) <= MAX_ITEMS or brackets not in BRACKETS or not all(parts):
+        return None
+    return brackets, parts
+
+
+def matrix_rows(text: str) -> tuple[str, list[list[str]]] | None:
+    """Return "matrix" or "determinant" and the cells by row."""
+    span = outer_brackets(text)
+    if span and span[1].startswith(r"\begin"):
+        text = span[1]
+    match = MATRIX.fullmatch(text)
+    if match is None or r"\begin" in match["body"]:
+        return None
+    body = ROW_SPACE.sub(r"\\\\", match["body"]).replace(r"\hline", "")
+    rows = [[cell.strip() for cell in row.split("&")] for row in body.split("\\\\") if row.strip()]
+    if not 0 < sum(map(len, rows)) <= MAX_ITEMS:
+        return None
+    return "determinant" if match["env"][0] in "vV" else "matrix", rows
+
+
+def system_lines(text: str) -> list[str] | None:
+    """Return the lines of a system of equations."""
+    match = SYSTEM.fullmatch(text)
+    if match is None or r"\begin" in match["body"]:
+        return None
+    rows = [row.replace("&", " ").strip(" ,") for row in ROW_SPACE.sub(r"\\\\", match["body"]).split("\\\\")]
+    rows = [row for row in rows if row]
+    return rows if 0 < len(rows) <= MAX_ITEMS and all("=" in row for row in rows) else None
+
+
+def real_set(text: str) -> RealSet | None:
+    r"""Return the set of real numbers that intervals, inequalities or ``\mathbb{R} \setminus \{2\}`` describe."""
+    member = MEMBER.match(text)
+    if member and not WITHOUT.fullmatch(text):
+        text = text[member.end() :]
+        return _union(text, member["name"].strip())
+    return _union(text, "")
+
+
+def _union(text: str, variable: str) -> RealSet | None:
+    pieces: list[Piece] = []
+    parts = split(text, OR)
+    if len(parts) > MAX_ITEMS:
+        return None
+    names = {variable} - {""}
+    for part in map(str.strip, parts):
+        found = _interval(part) or _points(part, len(parts)) or _inequality(part) or _line(part)
+        if found is None:
+            return None
+        pieces.extend(found.pieces)
+        names |= {found.variable} - {""}
+    if len(names) > 1:
+        return None
+    return RealSet(joined(tuple(pieces)), next(iter(names), ""))
+
+
+def _interval(text: str) -> RealSet | None:
+    found = tuple_items(text)
+    if found is None or len(found[1]) != 2:
+        return None
+    brackets, (low, high) = found
+    return RealSet((Piece(brackets[0], low, high, brackets[1]),))
+
+
+def _points(text: str, parts: int) -> RealSet | None:
+    r"""A set of points ``\{1, 2\}``, or ``x = 1``, beside other parts of a union."""
+    if parts < 2:
+        return None
+    sides = split(text, EQUALS)
+    if len(sides) == 2 and re.fullmatch(VARIABLE, sides[0].strip()):
+        point = sides[1].strip()
+        return RealSet((Piece("[", point, point, "]"),), sides[0].strip())
+    braces = outer_brackets(text)
+    items = list_items(text) if braces and braces[0] == r"\lbrace" else None
+    return None if items is None else RealSet(tuple(Piece("[", item, item, "]") for item in items))
+
+
+def _inequality(text: str) -> RealSet | None:
+    r"""``a < x \le b``, ``x > a`` and their mirror images."""
+    parts = [part.strip() for part in split(text, RELATION)]
+    signs = [sign.strip() for sign in RELATION.findall(text)]
+    if len(parts) not in (2, 3) or len(parts) != len(signs) + 1 or not all(parts):
+        return None
+    if signs[0] in (">", ">=", r"\ge"):
+        parts = parts[::-1]
+        signs = [{">": "<", ">=": "<=", r"\ge": r"\le"}.get(sign, "?") for sign in signs[::-1]]
+    if any(sign not in ("<", "<=", r"\le") for sign in signs):
+        return None
+    place = 1 if len(parts) == 3 else next((i for i in (0, 1) if re.fullmatch(UNKNOWN, parts[i])), None)
+    if place is None or not re.fullmatch(UNKNOWN, parts[place]):
+        return None
+    low = parts[place - 1] if place > 0 else LOWEST
+    high = parts[place + 1] if place + 1 < len(parts) else HIGHEST
+    opening = "(" if place == 0 or signs[place - 1] == "<" else "["
+    closing = ")" if place + 1 == len(parts) or signs[place] == "<" else "]"
+    return RealSet((Piece(opening, low, high, closing),), parts[place])
+
+
+def _line(text: str) -> RealSet | None:
+    """The real numbers, all of them or all but some points."""
+    if REALS.fullmatch(text):
+        return RealSet((Piece("(", LOWEST, HIGHEST, ")"),))
+    variable = ""
+    match = WITHOUT.fullmatch(text)
+    if match:
+        points = match["points"]
+        braces = outer_brackets(points)
+        points = braces[1] if braces and braces[0] == r"\lbrace" else points
+    else:
+        sides = [side.strip() for side in split(text, UNEQUAL)]
+        if len(sides) < 2 or not re.fullmatch(VARIABLE, sides[0]):
+            return None
+        variable = sides[0]
+        points = NEXT_UNEQUAL.sub(",", text[text.index(sides[1]) :])
+    items = [item.strip() for item in split(points, ",")]
+    values = [parse_number(item) for item in items]
+    if not all(items) or len(items) > MAX_ITEMS or (len(items) > 1 and None in values):
+        return None
+    if len(items) > 1:
+        items = [item for _, item in sorted(zip((v.value for v in values if v), items, strict=True))]
+    ends = [LOWEST, *items, HIGHEST]
+    return RealSet(tuple(Piece("(", low, high, ")") for low, high in pairwise(ends)), variable)
+
+
+def joined(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """Sort pieces and join those that meet, if all of their ends are plain numbers or infinite."""
+    spans = []
+    for piece in pieces:
+        low, high = _position(piece.low), _position(piece.high)
+        if low is None or high is None or low > high or (low == high and piece.opening + piece.closing != "[]"):
+            return pieces
+        # the low end is 0 at its value or 1 behind it, the high end 1 with its value or 0 before it
+        spans.append(((low, piece.opening == "("), (high, piece.closing == "]"), piece))
+    spans.sort(key=lambda span: span[0])
+    result = spans[:1]
+    for low, high, piece in spans[1:]:
+        last_low, last_high, last = result[-1]
+        if low > last_high:
+            result.append((low, high, piece))
+        elif high > last_high:
+            result[-1] = (last_low, high, Piece(last.opening, last.low, piece.high, piece.closing))
+    return tuple(piece for _, _, piece in result)
+
+
+def _position(end: str):
+    """Return a key by which plain numbers and infinities are ordered; None for any other end."""
+    infinite = re.fullmatch(r"(?P<minus>-)?\+?\s?\\infty", end)
+    if infinite:
+        return (-1 if infinite["minus"] else 1, 0)
+    number = parse_number(end)
+    return None if number is None else (0, number.value)

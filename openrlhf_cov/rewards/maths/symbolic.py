@@ -1,111 +1,188 @@
 r"""Equality of answers that have to be computed. Runs in a killable child process, see ``pool``."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from fractions import Fraction
+from functools import lru_cache
 
 import mpmath
 
-from openrlhf_cov.rewards.maths.comparison import Rules, compare, exact_scalars, exact_steps
+from openrlhf_cov.rewards.maths.brackets import split
+from openrlhf_cov.rewards.maths.derivatives import same_derivatives
+from openrlhf_cov.rewards.maths.forms import Verdict, accepts
 from openrlhf_cov.rewards.maths.formula_value import NoValue, exact_value
-from openrlhf_cov.rewards.maths.latex import Node, node_of, parse_formula
-from openrlhf_cov.rewards.maths.numerals import SIGNIFICANT_DIGITS, Number, numbers_equal, rounds_to
+from openrlhf_cov.rewards.maths.labels import Label, read_label
+from openrlhf_cov.rewards.maths.latex import Node, parse_formula
 from openrlhf_cov.rewards.maths.points import POINTS, Point, names_in, points, points_of, whole_names
-from openrlhf_cov.rewards.maths.precision import Undecided, Value, difference, numeric_value
-from openrlhf_cov.rewards.maths.shapes import Equation, Scalar
-from openrlhf_cov.rewards.maths.structure import parse_clean
+from openrlhf_cov.rewards.maths.precision import Undecided, difference, numeric_value
+from openrlhf_cov.rewards.maths.prompt import Problem, read_problem
+from openrlhf_cov.rewards.maths.rules import breaks_form, families, has_term_to_expand, sums_multiplied
+from openrlhf_cov.rewards.maths.shapes import EQUALS, RELATION
 from openrlhf_cov.rewards.maths.tokens import Refused
-from openrlhf_cov.rewards.maths.undone import has_decimal, is_left_to_do, is_literal, is_undone
-
-ROUNDED_DIGITS, MAX_ROUNDED = 60, 10**40
-"""Decimal places that a rounding is compared with, and the largest value that is."""
+from openrlhf_cov.rewards.maths.trees import MAX_NODES, Forms, literal, size
 
 MAX_DENOMINATORS = 4
 ALL_BUT_ZERO = Fraction(1, 10**40)
-MAX_INTEGER = 10**SIGNIFICANT_DIGITS
+FAR_APART = 1e-6
+MAX_ROUGH = 1e300
+ROUGH = frozenset({"root", "pi", "i", "exp", "trigonometric", "log"})
+"""Families of constants whose values are quick to find."""
 ENOUGH = 3
 """Points at which two formulas with names have to have a value, and the same one."""
-WIDEST = 20
-"""Bits between the terms of a sum beyond which six digits say nothing of the smaller one."""
+MAX_ROUNDED_SIZE = 15
+MAX_ROUNDED_NUMBER = 10_000
+"""Limits for a formula whose label is a decimal."""
+MAX_RENAMED = 2
+"""Constants of integration and parameters that may have other names than in the label."""
+CONSTANTS_OF_DECIMALS = parse_formula(r"\sqrt{2}+\pi+e+\ln 2")
+"""A formula with all that an answer may use whose label is a decimal."""
+PLAIN_NAME = re.compile(r"\\?[A-Za-z]+(?:_\w+)?")
+DOUBLE_SIGN = re.compile(r"[-+]\s*[-+]")
 
 
-def compare_texts(answer: str, gold: str) -> bool | None:
-    """Whether two clean answers are equal; None if a formula that decides it cannot be read. Symmetric."""
-    return compare(parse_clean(answer), parse_clean(gold), COMPUTED)
+def compare_texts(answer: str, gold: str, prompt: str = "") -> bool | None:
+    """Return the verdict on a bare answer; None if the answer has not the form that its label asks for."""
+    return accepts(answer, read_label(gold), read_problem(prompt), computed)
 
 
-def scalars_equal(a: Scalar, b: Scalar) -> bool | None:
-    """The verdict of ``exact_scalars`` or, where it has none, that on the two formulas."""
-    verdict = exact_scalars(a, b)
-    if verdict is not None:
-        return verdict
+def computed(text: str, label: Label, problem: Problem) -> Verdict:
+    """Compare a formula, an equation or an inequality with its label."""
     try:
-        left, right = _formula(a), _formula(b)
-    except Refused:
-        return None
-    if formulas_equal(left, right):
-        return True
-    return a.percent != b.percent and formulas_equal(_fraction_of(a), _fraction_of(b))
-
-
-def steps_agree(a: Scalar, b: Scalar) -> bool | None:
-    """Whether a side of a chain leads to another: the same value, however it is written, or rounded in the second."""
-    verdict = exact_steps(a, b)
-    if verdict is not None:
-        return verdict
-    try:
-        left, right = (_fraction_of(side) for side in (a, b))
-    except Refused:
-        return None
-    if names_in(left) != names_in(right):
-        return False
-    if names_in(left):
-        return _same_function(left, right)
-    if None not in (exact_value(left), exact_value(right)):
-        return exact_value(left) == exact_value(right) or rounds_to(
-            exact_value(left) * (100 if b.percent else 1), b.text
-        )
-    try:
-        if difference(left, right).number == 0:
+        if label.kind in ("equation", "inequality"):
+            return _relations_equal(text, label, problem)
+        answer = _formula(text)
+        gold = _label_formula(label.text)
+        if label.kind == "decimal":
+            return not breaks_form(answer, CONSTANTS_OF_DECIMALS) and _rounds(answer, label)
+        if _differs_roughly(text, label.text):
+            return False
+        if Forms(answer).key == Forms(gold).key:
             return True
-        value = numeric_value(left).number
+        if _is_unfit([answer], [gold], problem):
+            return False
+        return formulas_equal(_renamed(answer, gold, problem), gold)
+    except (Refused, RecursionError):
+        return None
+
+
+@lru_cache(maxsize=256)
+def _formula(text: str) -> Node:
+    """Parse a formula of an answer. Raises Refused for one that is too large or has two signs in a row."""
+    if DOUBLE_SIGN.search(text):
+        raise Refused("two signs in a row")
+    node = parse_formula(text)
+    if size(node) > MAX_NODES:
+        raise Refused(f"more than {MAX_NODES} parts")
+    return node
+
+
+@lru_cache(maxsize=512)
+def _label_formula(text: str) -> Node:
+    return parse_formula(text)
+
+
+def _differs_roughly(text: str, own: str) -> bool:
+    """Return True for two constants that are far apart, which needs no other rule. Both values are remembered."""
+    values = _rough_value(text), _rough_value(own)
+    if values[0] is None or values[1] is None:
+        return False
+    return abs(values[0] - values[1]) > FAR_APART * max(abs(values[0]), abs(values[1]))
+
+
+@lru_cache(maxsize=512)
+def _rough_value(text: str) -> complex | None:
+    node = parse_formula(text)
+    if names_in(node) or not families(node) <= ROUGH or size(node) > MAX_NODES:
+        return None
+    try:
+        number = numeric_value(node).number
+    except (NoValue, Undecided):
+        return None
+    return complex(number) if abs(number) < MAX_ROUGH else None
+
+
+def _is_unfit(answer: list[Node], gold: list[Node], problem: Problem) -> bool:
+    """Return True if the sides of an answer break a rule of form, or repeat the problem."""
+    if len(answer) > 1 and sorted(Forms(side).key for side in answer) == sorted(Forms(side).key for side in gold):
+        return False
+    if len(answer) == 1:
+        if problem.asks_factors and sums_multiplied(answer[0]) < sums_multiplied(gold[0]):
+            return True
+        if problem.asks_terms and has_term_to_expand(answer[0]) and not has_term_to_expand(gold[0]):
+            return True
+        return breaks_form(answer[0], gold[0]) or problem.is_repeated_in(answer[0], gold[0])
+    whole = Node("list", tuple(gold))
+    keys = problem.forms[0] if problem.text else frozenset()
+    return any(breaks_form(side, whole, in_equation=True) for side in answer if side.args) or all(
+        Forms(side).key in keys or literal(side) is not None for side in answer
+    )
+
+
+def _renamed(answer: Node, gold: Node, problem: Problem) -> Node:
+    """Give constants that the problem does not have the names that they have in the label."""
+    own = sorted(names_in(answer) - names_in(gold))
+    missing = sorted(names_in(gold) - names_in(answer))
+    known = problem.names
+    if not (problem.text and 0 < len(own) == len(missing) <= MAX_RENAMED):
+        return answer
+    if any(name.partition("_")[0] in known or not PLAIN_NAME.fullmatch(name) for name in own + missing):
+        return answer
+    return _replaced(answer, dict(zip(own, missing, strict=True)))
+
+
+def _replaced(node: Node, names: dict[str, str]) -> Node:
+    if node.kind == "sym":
+        return Node("sym", name=names.get(node.name, node.name))
+    return Node(node.kind, tuple(_replaced(arg, names) for arg in node.args), node.value, node.name, node.digits)
+
+
+def _rounds(answer: Node, label: Label) -> bool:
+    """Return True if a decimal of six digits and more is the value of a formula, to one unit of its last digit."""
+    if names_in(answer) or label.number is None or exact_value(answer) is not None:
+        return False
+    if size(answer) > MAX_ROUNDED_SIZE or any(abs(part.value) >= MAX_ROUNDED_NUMBER for part in answer.walk()):
+        return False  # long numbers come as near to any value as need be
+    try:
+        number = numeric_value(answer).number
     except (NoValue, Undecided):
         return False
-    if not isinstance(value, mpmath.mpf) or abs(value) > MAX_ROUNDED:
+    gold = label.number
+    value = mpmath.mpf(gold.value.numerator) / gold.value.denominator
+    unit = mpmath.mpf(gold.unit.numerator) / gold.unit.denominator
+    return isinstance(number, mpmath.mpf) and bool(abs(number - value) <= unit)
+
+
+def _relations_equal(text: str, label: Label, problem: Problem) -> Verdict:
+    """Return True for equations or inequalities that are the same up to a constant, or a denominator of the label."""
+    text, own = same_derivatives(text, label.text)
+    separator = EQUALS if label.kind == "equation" else RELATION
+    parts = [[part.strip() for part in split(side, separator)] for side in (text, own)]
+    signs = (
+        ["=", "="]
+        if label.kind == "equation"
+        else [_sign(side, part) for side, part in zip((text, own), parts, strict=True)]
+    )
+    answer = [_formula(part) for part in parts[0]]
+    gold = [_label_formula(part) for part in parts[1]]
+    if len(answer) != 2 or len(gold) != 2 or signs[0] != signs[1] or _is_unfit(answer, gold, problem):
         return False
-    with mpmath.workdps(2 * ROUNDED_DIGITS):
-        digits = Fraction(int(mpmath.floor(value * mpmath.mpf(10) ** ROUNDED_DIGITS)), 10**ROUNDED_DIGITS)
-    return rounds_to(digits * (100 if b.percent else 1), b.text)
-
-
-def _fraction_of(scalar: Scalar) -> Node:
-    node = _formula(scalar)
-    return Node("div", (node, Node("num", value=Fraction(100)))) if scalar.percent else node
-
-
-def _formula(scalar: Scalar) -> Node:
-    return parse_formula(scalar.text) if scalar.number is None else node_of(scalar.number)
-
-
-def equations_equal(a: Equation, b: Equation) -> bool | None:
-    """Whether two equations or inequalities are the same up to a constant, or a denominator; None: unreadable."""
-    try:
-        sides = [[parse_formula(text) for text in (e.left, e.right)] for e in (a, b)]
-    except Refused:
-        return None
-    first, second = (Node("add", (left, Node("neg", (right,)))) for left, right in sides)
+    first, second = (Node("add", (left, Node("neg", (right,)))) for left, right in (answer, gold))
     if not names_in(first) or names_in(first) != names_in(second):
         return False
-    if any(map(_is_undone_side, sides[0])) != any(map(_is_undone_side, sides[1])):
-        return False
     ratio = _ratio(first, second)
-    if ratio is None:
-        return a.sign == "=" and _same_without_denominators(first, second)
-    return a.sign == "=" or (isinstance(ratio, mpmath.mpf) and ratio > 0)
+    if ratio is not None:
+        return label.kind == "equation" or (isinstance(ratio, mpmath.mpf) and ratio > 0)
+    return label.kind == "equation" and bool(_denominators(second)) and _same_without_denominators(first, second)
 
 
-def _is_undone_side(side: Node) -> bool:
-    return is_left_to_do(side) or (exact_value(side) is not None and not is_literal(side) and is_undone(side))
+def _sign(text: str, parts: list[str]) -> str:
+    """Return ``<`` or ``<=``; the sides of an inequality with another sign change places."""
+    found = RELATION.search(text)
+    sign = found[0].strip() if found else ""
+    if sign in (">", ">=", r"\ge"):
+        parts.reverse()
+    return "<" if sign in ("<", ">") else "<="
 
 
 def _ratio(a: Node, b: Node) -> mpmath.mpf | mpmath.mpc | None:
@@ -190,35 +267,22 @@ def _factors(node: Node) -> Iterator[Node]:
 
 
 def formulas_equal(a: Node, b: Node) -> bool:
-    """Whether two formulas have the same value. Symmetric.
+    """Return True if two formulas have the same value. Symmetric.
 
     Formulas without names: exactly where both are rational, else to ``precision.RESOLUTION`` bits below their smallest
-    term, or to 6 significant digits where a decimal takes part. A computation left undone does not equal the plain
-    number it leads to. Formulas with names: the same names, and the same values wherever one of them has one.
+    term. Formulas with names: the same names, and the same values wherever one of them has one.
     """
     if names_in(a) != names_in(b):
-        return False
-    if is_left_to_do(a) != is_left_to_do(b):
         return False
     return _same_function(a, b) if names_in(a) else _same_constant(a, b)
 
 
 def _same_constant(a: Node, b: Node) -> bool:
-    sides = (a, b)
-    literal = [is_literal(side) for side in sides]
-    if literal.count(True) == 1 and is_undone(sides[literal.index(False)]):
-        return False
-    exact = [exact_value(side) for side in sides]
-    if None not in exact:
-        return numbers_equal(*(Number(v, not has_decimal(side)) for v, side in zip(exact, sides, strict=True)))
-    if any(value is not None and not has_decimal(side) for value, side in zip(exact, sides, strict=True)):
-        return False  # a rational number never equals one that is not, however near
+    exact = [exact_value(side) for side in (a, b)]
+    if exact != [None, None]:  # a rational number never equals one that is not, however near
+        return exact[0] == exact[1]
     try:
-        same = difference(a, b).number == 0
-        if same or not any(map(has_decimal, sides)):
-            return same and exact == [None, None]  # else a computation that happens to be rational
-        values = numeric_value(a), numeric_value(b)
-        return _may_round(a, b) and _agree(*values) and _spread(*values) <= WIDEST
+        return difference(a, b).number == 0
     except (NoValue, Undecided):
         return False
 
@@ -250,45 +314,19 @@ def _agree_at_points(a: Node, b: Node, points: Iterator[Point], complex_values: 
 
 
 def _agree_at(a: Node, b: Node, point: Point, complex_values: bool, near: bool) -> bool | None:
-    """Whether both have the same value at a point; None where neither has one, or none that can be computed."""
-    decimal = _may_round(a, b)
+    """Return True if both have the same value at a point; None where neither has one that can be computed."""
     exact = exact_value(a, point), exact_value(b, point)
-    if None not in exact and (not decimal or not numbers_equal(*(Number(value, exact=False) for value in exact))):
+    if None not in exact:
         return exact[0] == exact[1]
     try:
         rest = difference(a, b, point)
         if not rest.real and not any(_has_value(side, point, complex_values) for side in (a, b)):
             return None
-        if rest.number == 0 or not decimal:
-            return rest.number == 0
-        values = numeric_value(a, point), numeric_value(b, point)
-        return (None not in exact or _agree(*values)) and (not near or _spread(*values) <= WIDEST)
+        return rest.number == 0
     except Undecided:  # nobody may choose where: that is no value; far away even plain formulas may be too long
         return False if near and any(_has_value(side, point, complex_values) for side in (a, b)) else None
     except NoValue:  # of one of them: it is wrong where the other one has a value
         return False if any(_has_value(side, point, complex_values) for side in (a, b)) else None
-
-
-def _may_round(a: Node, b: Node) -> bool:
-    """Whether the numbers of one formula may round those of the other: decimals, one with 6 digits or more.
-
-    The other has none, no number with more digits, from which a value as near as need be can be made, and is not all
-    of integers: these are exact.
-    """
-    if has_decimal(a) == has_decimal(b):
-        return False
-    rounded, other = (a, b) if has_decimal(a) else (b, a)
-    return max(part.digits for part in rounded.walk()) >= SIGNIFICANT_DIGITS and not (
-        _is_whole(other) or any(abs(part.value) >= MAX_INTEGER for part in other.walk())
-    )
-
-
-def _is_whole(node: Node) -> bool:
-    """Whether all of a formula that has no names in it is an integer."""
-    if not names_in(node):
-        value = exact_value(node)
-        return value is not None and value.denominator == 1
-    return not (node.kind == "div" and not names_in(node.args[1])) and all(map(_is_whole, node.args))
 
 
 def _has_value(node: Node, point: Point, complex_values: bool) -> bool:
@@ -310,20 +348,3 @@ def _is_not_zero(node: Node) -> bool:
         return numeric_value(node).number != 0
     except (NoValue, Undecided):
         return False
-
-
-def _spread(x: Value, y: Value) -> int:
-    return max(x.spread, y.spread)
-
-
-def _agree(x: Value, y: Value) -> bool:
-    """Agreement to 6 significant digits, as ``numbers_equal`` has it."""
-    size = max(abs(x.number), abs(y.number))
-    if size == 0:
-        return True
-    unit = mpmath.mpf(10) ** (mpmath.floor(mpmath.log10(size)) - 5)
-    return abs(x.number - y.number) <= max(size / 10**6, unit / 2)
-
-
-COMPUTED = Rules(scalars_equal, equations_equal, steps_agree)
-"""The rules with all that can be computed."""

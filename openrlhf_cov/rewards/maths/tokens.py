@@ -36,7 +36,7 @@ class Refused(ValueError):
 def tokenize(text: str) -> list[str]:
     """The signs of a clean text: numbers, letters, ``\\\\commands``, ``name:words``. Refused for any other sign."""
     tokens, position = [], 0
-    text = text.replace(r"\text ", r"\text").replace("np.", "").replace("math.", "")
+    text = text.replace(r"\text ", r"\text")
     while position < len(text):
         named = NAMED.match(text, position)
         match = named or TOKEN.match(text, position)

@@ -26,7 +26,7 @@ SCRAPS = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
 TEXTS = st.one_of(st.text(max_size=60), SCRAPS)
 
 INTEGERS = st.integers(-(10**9), 10**9)
-FRACTIONS = st.builds(Fraction, INTEGERS, st.integers(1, 10**6))
+FRACTIONS = st.builds(Fraction, INTEGERS, st.integers(2, 10**6)).filter(lambda value: value.denominator > 1)
 
 
 def spelt_integer(value: int) -> list[str]:
@@ -34,7 +34,7 @@ def spelt_integer(value: int) -> list[str]:
     return [
         f"{value}", f"{sign}{size:,}", f"{sign}0{size}", f"{value}.0", f"${value}$",
         f"\\text{{{value}}}", f"({value})",
-        f"{sign}\\frac{{{size}}}{{1}}", f"{sign}{size}\\text{{ cm}}", f"x = {value}", f"\\frac{{{2 * value}}}{{2}}",
+        f"{sign}{size}\\text{{ cm}}", f"x = {value}",
         f"{sign}{f'{size:,}'.replace(',', '{,}')}", f"{sign}{f'{size:,}'.replace(',', ' ')}",
     ]  # fmt: skip
 

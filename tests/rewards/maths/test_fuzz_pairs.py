@@ -1,7 +1,7 @@
-"""Generated pairs of answers: 2,000 here, 20,000 more with ``make test-long``.
+"""Generated pairs of answers and pairs of labels: 2,000 here, 20,000 more with ``make test-long``.
 
-``grade(x, y)`` never raises, keeps its time, and gives the same verdict with answer and label exchanged; every answer
-equals itself; two different rational numbers are never equal, however they are spelt.
+``grade(x, y)`` never raises and keeps its time; every answer equals itself; two different rational numbers are never
+equal, however they are spelt; and no answer is accepted for two labels that differ.
 """
 
 import json
@@ -73,15 +73,12 @@ PAIRS = st.one_of(
 
 
 def check_pair(pair):
-    verdicts = []
     for first, second in (pair, pair[::-1]):
         started = time.perf_counter()
         result = grade(f"so \\boxed{{{first}}}", second, timeout=TIMEOUT)
         assert time.perf_counter() - started < TIMEOUT + MARGIN
         assert result.status in ("graded", "no_answer", "unparsable", "timeout")
         assert not result.correct or result.status == "graded"
-        verdicts.append(None if result.status == "timeout" else answers_equal(first, second, timeout=TIMEOUT))
-    assert None in verdicts or verdicts[0] is verdicts[1]
 
 
 def spellings(value: Fraction) -> st.SearchStrategy[str]:
@@ -93,11 +90,10 @@ def spellings(value: Fraction) -> st.SearchStrategy[str]:
         f"({value.numerator})/({bottom})", f"\\frac{{{-value.numerator}}}{{{-bottom}}}", f"$x = {value}$",
         f"{value}\\text{{ cm}}",
         f"{sign}\\dfrac{{{top:,}}}{{{bottom:,}}}", f"\\left({value}\\right)", f"\\text{{{value}}}",
-        f"\\approx {value}",
     ]  # fmt: skip
     whole, rest = divmod(top, bottom)
-    if bottom == 1:
-        ways += [f"{value}", f"{sign}0{top}", f"{sign}{top:,}", f"{value}.", f"{sign}{top:,}".replace(",", r"\,")]
+    if bottom == 1:  # an integer is written in digits
+        ways = [f"{value}", f"{sign}0{top}", f"{sign}{top:,}", f"{value}.", f"{sign}{top:,}".replace(",", r"\,")]
     elif whole:
         ways += [f"{sign}{whole}\\frac{{{rest}}}{{{bottom}}}", f"{sign}{whole} {rest}/{bottom}"]
     return st.sampled_from(ways)
@@ -165,6 +161,84 @@ def test_many_pairs(pair):
 @given(st.data())
 def test_many_rationals(data):
     check_rationals(data)
+
+
+LABELS_BY_SHAPE = [
+    "0", "1", "7", "12", "-3", "025", "27.0", "2,125", "1234567", "204", r"\frac{1}{2}", r"\frac{3}{4}",
+    r"-\frac{7}{3}",
+    "5/6", r"1\frac{1}{2}", "0.5", "0.75", "3.14", "4.5e33", "1.77e-6", r"50\%", r"12.5\%", r"60^\circ", r"120^\circ",
+    r"5\text{ cm}", r"\$12.50", r"\sqrt{2}", r"2\sqrt{3}", r"\sqrt[3]{4}", r"\frac{\sqrt{3}}{2}", r"1+\sqrt{5}",
+    r"\frac{1+\sqrt{5}}{2}", r"\pi", r"12\pi", r"\frac{2\pi}{3}", r"4\pi-3\sqrt{3}", "e^2", r"\ln 2", r"\log_2 3",
+    "3-4i",
+    r"\frac{1}{2}+\frac{\sqrt{3}}{2}i", "2^{10}", "5^{80}-1", r"\binom{20}{10}", "x+1", "x^2+3x+2", "(x+1)^2", "2x",
+    r"\frac{x}{2}",
+    r"\frac{1}{x+1}", r"\frac{n(n+1)}{2}", "2^{n}-1", "(-1)^n", r"e^{-2t}", r"\sin x", r"\cos 2x", r"\sqrt{1-x^2}",
+    "|x|", "x", "y",
+    "y=2x+1", "y=2x-1", "x^2+y^2=1", "x^2+y^2=4", "x=5", "f(x)=x^2", "x>3", r"x\ge 3", "(3,\\infty)", "[1,2)",
+    "(1,2)", "[1,2]",
+    "(2,1)", r"(-\infty,1)\cup(3,\infty)", r"x\ne 2", "1,2", "1,2,3", "2,3", r"\{1,2\}", r"3\pm\sqrt{2}", "x=1,y=2",
+    "(1,2,3)",
+    "(1,2),(3,4)", r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "12_5", "12_7",
+    "3:4", "4:3",
+    "3:30 PM", "3:30 AM", "A", "B", r"\text{(C)}", "yes", "no", r"\text{Evelyn}", r"\text{even}", r"\emptyset",
+    r"\infty",
+]  # fmt: skip
+"""Shapes of the labels of the usual sets."""
+
+
+def spelt_differently(label: str) -> list[str]:
+    """Return ways to write a label, of which its type may or may not allow each."""
+    return [
+        label, f"${label}$", f"x = {label}", f"({label})", f"{label}\\text{{ cm}}", f"{label}\\%", f"{label}.",
+        f"\\text{{{label}}}", f"-({label})", f"1{label}", f"{label}, {label}", f"\\{{{label}\\}}", f"[{label}]",
+        f"{label}+0",
+        f"{label} \\text{{ pm}}", label.replace(",", ", "), label.replace("(", "[").replace(")", "]"),
+        label.replace(r"\frac", r"\dfrac"),
+    ]  # fmt: skip
+
+
+PAIRS_OF_LABELS = st.tuples(st.sampled_from(LABELS_BY_SHAPE), st.sampled_from(LABELS_BY_SHAPE))
+
+
+def check_labels(pair, data):
+    """No answer, made of either label or generated, is accepted for two labels of which neither answers the other."""
+    first, second = pair
+    assume(not answers_equal(first, second))
+    written = [*spelt_differently(first), *spelt_differently(second)]
+    answer = data.draw(st.one_of(st.sampled_from(written), ANSWERS))
+    response = f"\\boxed{{{answer}}}"
+    assert not (grade(response, first).correct and grade(response, second).correct), answer
+
+
+@pytest.mark.slow
+@settings(max_examples=2_000, **MANY)
+@given(PAIRS_OF_LABELS, st.data())
+def test_no_answer_is_accepted_for_two_labels(pair, data):
+    check_labels(pair, data)
+
+
+@pytest.mark.e2e
+@pytest.mark.long
+@settings(max_examples=20_000, **MANY)
+@given(PAIRS_OF_LABELS, st.data())
+def test_no_answer_is_accepted_for_two_labels_of_many(pair, data):
+    check_labels(pair, data)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"the data sets are not at {DATA}")
+def test_no_real_label_answers_another_one():
+    """The labels of one set, each beside the next 3 of other spelling: what answers both makes them equal."""
+    for path in sorted(DATA.glob("*/*.jsonl")):
+        rows = [json.loads(line)["answer"] for line in path.read_text(encoding="utf-8").split("\n") if line]
+        labels = [label for label in dict.fromkeys(rows) if not label.strip().lstrip("-").isdigit()]
+        for place, label in enumerate(labels[:400]):
+            for other in labels[place + 1 : place + 4]:
+                if answers_equal(label, other):
+                    continue
+                for answer in spelt_differently(label):
+                    response = f"\\boxed{{{answer}}}"
+                    assert not (grade(response, label).correct and grade(response, other).correct), (answer, other)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"the data sets are not at {DATA}")

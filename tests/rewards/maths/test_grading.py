@@ -19,25 +19,25 @@ GROUPS = {
 GOLD = Path(__file__).parents[4] / "shared/data/eval"
 FILES = sorted(GOLD.glob("*.jsonl"))
 
-SLOW_ANSWER = ", ".join(rf"\sqrt{{{k}}}+\sqrt{{{k + 2}}}" for k in range(10, 100))
-SLOW_GOLD = ", ".join(rf"\sqrt{{{k + 2}}}+\sqrt{{{k}}}" for k in range(9, 99))
-"""90 · 90 pairs of irrational numbers, each computed to 1,000 digits: seconds."""
+SLOW_ANSWER = "".join(rf"-\sin(-{k}x)" for k in range(25, 0, -1))
+SLOW_GOLD = "+".join(rf"\sin({k}x)" for k in range(1, 26))
+"""Two formulas with 50 functions between them, each computed to some hundred digits at 22 points."""
 
 
 def verdict(case: dict, answer: str, gold: str) -> bool:
-    return grade(answer, gold, mode=case["mode"]).correct if "mode" in case else answers_equal(answer, gold)
+    response = answer if "mode" in case else f"\\boxed{{{answer}}}"
+    return grade(response, gold, mode=case.get("mode", "boxed")).correct
+
+
+def expected(case: dict) -> bool:
+    """Return False also for an equal answer in a form that is not read, which ``accepted`` says."""
+    return case["equal"] and case.get("accepted", True)
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_cases(group):
-    wrong = [case for case in GROUPS[group] if verdict(case, case["answer"], case["gold"]) is not case["equal"]]
+    wrong = [case for case in GROUPS[group] if verdict(case, case["answer"], case["gold"]) is not expected(case)]
     assert wrong == []
-
-
-@pytest.mark.parametrize("group", GROUPS)
-def test_symmetry(group):
-    cases = [case for case in GROUPS[group] if "mode" not in case]
-    assert [case for case in cases if answers_equal(case["gold"], case["answer"]) is not case["equal"]] == []
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -46,7 +46,7 @@ def test_white_space_changes_nothing(group):
     for case in GROUPS[group]:
         if "mode" not in case:  # in a response, a line break ends an answer line
             answer, gold = (f"\n {case[key].replace(' ', '  ')}\t " for key in ("answer", "gold"))
-            if verdict(case, answer, gold) is not case["equal"]:
+            if verdict(case, answer, gold) is not expected(case):
                 wrong.append(case)
     assert wrong == []
 

@@ -7,7 +7,11 @@ import time
 import pytest
 
 from openrlhf_cov.rewards.maths.extraction import EXTRACTORS
+from openrlhf_cov.rewards.maths.forms import accepts
 from openrlhf_cov.rewards.maths.grading import answers_equal, grade
+from openrlhf_cov.rewards.maths.labels import bare_answer, read_label
+from openrlhf_cov.rewards.maths.prompt import read_problem
+from openrlhf_cov.rewards.maths.symbolic import compare_texts
 
 TIMEOUT = 1.0
 MARGIN = 5.0
@@ -164,7 +168,7 @@ def test_nothing_is_executed(code, gold, tmp_path):
     answer = code.format(path=path)
     here = sorted(os.listdir())
     assert not grade(f"so \\boxed{{{answer}}}", gold, timeout=TIMEOUT).correct
-    assert not answers_equal(gold, answer, timeout=TIMEOUT)
+    grade(f"so \\boxed{{{gold}}}", answer, timeout=TIMEOUT)
     assert not path.exists()
     assert sorted(os.listdir()) == here
 
@@ -180,3 +184,56 @@ def test_memory_stays_bounded():
 def test_the_grader_works_as_before():
     assert answers_equal(r"\sqrt{8}", r"2\sqrt{2}")
     assert not answers_equal(r"\sqrt{8}", r"3\sqrt{2}")
+
+
+LABELS = [
+    "5",
+    r"\frac12",
+    "0.25",
+    r"5\text{ cm}",
+    r"2\sqrt3",
+    "x^2+1",
+    "x^2+y^2=1",
+    "x>3",
+    "1,2",
+    "(1,2)",
+    "3:30 PM",
+    "B",
+    "yes",
+]
+BLOCKS = [
+    "(", "}", "[", "1", "x=", r"\cup ", r"\text{", "1,", "and ", r"\frac{", r"\pm ", r"\begin{pmatrix}", "(1,2),",
+    r"\{1,", "1 000 ",
+    r"\mathbb{R}\setminus\{1,", r"\le ", "10^", "A) ", r"x\in ", "5 cm ", "- ",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_what_needs_no_child_process_is_read_at_once(label):
+    def in_a_child(text, label, problem):
+        return None
+
+    typed = read_label(label)
+    problem = read_problem("Find all $x$ with $x^2+1=5$. How many cats are in (A) 3 (B) 4?")
+    for block in BLOCKS:
+        for end in ("", "5", "}" * 50):
+            text = (block * 4_000)[:3_900] + end
+            started = time.process_time()
+            accepts(bare_answer(text), typed, problem, in_a_child)
+            assert time.process_time() - started < 0.05, block
+
+
+@pytest.mark.parametrize(
+    ("answer", "label"),
+    [
+        (r"\sqrt{4500!}", r"\sqrt{4400!}"), (r"\sqrt{4500!}", r"\sqrt2"), ("2^{2^{2^{20}}}", "2^{10}"),
+        ("9^{9^{9^9}}", "3^{2007}"),
+        ("+".join(rf"\sin({k}x)" for k in range(60)), r"\sin x+\sin 2x"), (", ".join(map(str, range(60))), "1, 2"),
+        (r"\sqrt{" * 50 + "2" + "}" * 50, r"\sqrt2"), ("(x+1)^{5000}", "(x+1)^2"), (r"\binom{5000}{2500}x",
+        r"\binom{10}{5}x"),
+    ],
+)  # fmt: skip
+def test_size_is_bounded_before_anything_is_computed(answer, label):
+    started = time.process_time()
+    assert not compare_texts(bare_answer(answer), label)
+    assert time.process_time() - started < 0.5

@@ -43,7 +43,6 @@ CLEAN = [
     (r"90^\degree", r"90^^\circ"),  # nonsense in, nonsense out
     (r"90\degree", r"90^\circ"),
     (r"x^{\prime}", "x'"),
-    (r"\color{red}{5}", "{5}"),
     ("a \t\n b", "a b"),
     ("  5  ", "5"),
     ("", ""),

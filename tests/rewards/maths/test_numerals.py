@@ -5,10 +5,8 @@ import pytest
 from openrlhf_cov.rewards.maths.numerals import (
     MAX_DIGITS,
     Number,
-    half_last_digit,
     numbers_equal,
     parse_number,
-    rounds_to,
 )
 
 EXACT = [
@@ -16,7 +14,6 @@ EXACT = [
     ("025", 25),
     ("-7", -7),
     ("- 7", -7),
-    ("--7", 7),
     ("+7", 7),
     ("27.0", 27),  # only zeros after the point: an integer
     ("5.", 5),
@@ -47,7 +44,6 @@ INEXACT = [
     (r"1.5 \times 10^{3}", 1500),
     (r"5 \cdot 10^{-3}", Fraction(1, 200)),
     ("2*10^6", 2000000),
-    (r"\frac{0.5}{2}", Fraction(1, 4)),
 ]
 NONE = [
     "", "x", "5x", "5 6", "1 00", "1 0000", "1,23", "1,2345", "1/0", r"\frac{1}{0}", "1/2/3", "5!", "2^3", r"\sqrt{4}",
@@ -85,10 +81,10 @@ def test_the_longest_number():
         ("3.14159", "3.141594", True),  # half a unit of the sixth digit is 5e-6
         ("3.14159", "3.141596", False),
         ("0.00000123456", "0.00000123457", False),  # relative, so tiny numbers are not all zero
-        ("0.0000012345612", "0.0000012345614", True),
+        ("0.0000012345612", "0.0000012345614", False),
         ("0.0000001", "0", False),
-        ("1000000", "1000000.4", False),  # an integer is exact,
-        ("5", "5.0000000001", True),  # up to 1e-9
+        ("1000000", "1000000.4", False),  # an integer is exact
+        ("5", "5.0000000001", False),  # however near
         ("5", "5.00000001", False),
         ("1000001", "1000000", False),
         ("123456789/7", "123456790/7", False),
@@ -100,7 +96,7 @@ def test_the_longest_number():
         ("1234567.309", "1234567.30", False),  # the zero is a digit
         ("1234567.301", "1234567.30", True),
         ("98765.4", "98765.432", True),  # half of 0.1 is 0.05
-        ("123456.7", "123456.71", False),  # amounts of money
+        ("123456.7", "123456.71", True),  # amounts of money
         ("100000e0", "10000004e-2", True),  # half a unit of the last digit is 0.5
         ("1234567.30", "1234567.31", False),
         ("12345680", "12345678.5", False),
@@ -114,40 +110,5 @@ def test_numbers_equal(a, b, equal):
     assert numbers_equal(second, first) is equal
 
 
-@pytest.mark.parametrize(
-    ("size", "half_unit"),
-    [
-        (Fraction(1), Fraction(1, 200000)),  # 1.00000 has the digit 1e-5
-        (Fraction(999999), Fraction(1, 2)),
-        (Fraction(10) ** 300, Fraction(10) ** 295 / 2),
-        (Fraction(1, 10**300), Fraction(1, 10**305) / 2),
-    ],
-)
-def test_half_last_digit(size, half_unit):
-    assert half_last_digit(size) == half_unit
-
-
 def test_percent():
-    assert Number(Fraction(50)).scaled_from_percent == Number(Fraction(1, 2))
-
-
-@pytest.mark.parametrize(
-    ("value", "text", "verdict"),
-    [
-        (Fraction(2, 3), "0.67", True),  # rounded
-        (Fraction(2, 3), "0.66", True),  # cut
-        (Fraction(2, 3), "0.68", False),
-        (Fraction(-2, 3), "-0.67", True),
-        (Fraction(-2, 3), "0.67", False),
-        (Fraction(1000, 3), "333", True),
-        (Fraction(1000, 3), "300", False),
-        (Fraction(16, 3), "5", False),  # one digit rounds nothing
-        (Fraction(5, 2), "2.5", True),
-        (Fraction(5, 2), "2.6", False),
-        (Fraction(5000, 3), "1,666.7", True),
-        (Fraction(1), "x", False),
-        (Fraction(1), "", False),
-    ],
-)
-def test_rounds_to(value, text, verdict):
-    assert rounds_to(value, text) is verdict
+    assert Number(Fraction(50)).hundredth == Number(Fraction(1, 2))

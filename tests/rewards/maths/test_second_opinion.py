@@ -49,7 +49,7 @@ def test_what_both_refuse_keeps_our_grade(answer, gold):
 
 def test_what_is_right_for_ours_is_right_without_a_question(monkeypatch):
     monkeypatch.setattr(grading, "_in_worker", None)
-    right = grade(r"\boxed{5 \text{ apples}}", "5")
+    right = grade(r"\boxed{5 \text{ cm}}", "5")
     assert right.correct
     assert with_second_opinion(right, "5") is right
 

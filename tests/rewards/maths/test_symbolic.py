@@ -2,8 +2,7 @@ import pytest
 
 from openrlhf_cov.rewards.maths.latex import parse_formula
 from openrlhf_cov.rewards.maths.normalization import clean
-from openrlhf_cov.rewards.maths.structure import parse_answer
-from openrlhf_cov.rewards.maths.symbolic import compare_texts, equations_equal, formulas_equal
+from openrlhf_cov.rewards.maths.symbolic import compare_texts, formulas_equal
 
 FORMULAS = [
     # without names: exact, or to 600 digits
@@ -17,24 +16,6 @@ FORMULAS = [
     (r"\sqrt{2}+10^{-50}", r"\sqrt{2}", False),
     ("2^{100}+1", "2^{100}", False),
     ("4^{50}", "2^{100}", True),
-    # a decimal: 6 digits
-    (r"\sqrt{2}", "1.41421", True),
-    (r"\sqrt{2}", "1.4142", False),
-    (r"\pi", "22/7", False),
-    # a value or the way to it
-    ("1024", "2^{10}", True),
-    ("1023", "2^{10}-1", True),
-    ("3072", r"3\cdot 2^{10}", True),
-    ("120", "5!", True),
-    ("5", "2+3", False),
-    ("1591", r"37\cdot 43", False),
-    ("1591", r"37\cdot 43\cdot 0!", False),
-    ("1591", r"(37\cdot 43)^1", False),
-    ("25", "(2+3)^2", False),
-    ("25", "0!+24", False),
-    ("4", r"\sqrt{16}", False),
-    ("3", r"\log_2 8", False),
-    ("5", r"\max(3,5)", False),
     # with names: the same ones, and equal values
     ("(x+1)^2", "x^2+2x+1", True),
     ("(x+1)^2", "x^2+1", False),
@@ -44,7 +25,6 @@ FORMULAS = [
     (r"\sin^2 x", r"1-\cos^2 x", True),
     (r"\binom{n}{2}", r"\frac{n(n-1)}{2}", True),
     (r"\frac{(2n)!}{n!n!}", r"\binom{2n}{n}", True),
-    (r"\frac{x}{3}", "0.333333x", True),
     (r"\frac{x}{3}", "0.33x", False),
     (r"\sqrt{x^2}", "|x|", True),
     (r"\sqrt{x^2}", "x", False),
@@ -72,41 +52,48 @@ def test_formulas_equal(a, b, equal):
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "equal"),
-    [
-        ("y=2x+3", "2x-y+3=0", True),
-        ("y=2x+3", "2y=4x+6", True),  # a constant factor
-        ("y=2x+3", "y-3=2x", True),
-        ("y=2x+3", "y=2x", False),
-        ("y=2x+3", "x=2y+3", False),
-        ("y=2x+3", "xy=2x^2+3x", False),  # the factor x is none
-        ("y=y", "x=x", False),
-        ("y=y", "y=2", False),
-        ("0=0", "1=1", False),
-        ("x^2+y^2=4", "x^2+y^2=2", False),
-        ("y=|x|", "y=x", False),
-        (r"\sum=1", r"\sum=1", None),
-    ],
-)
-def test_equations_equal(a, b, equal):
-    first, second = parse_answer(a), parse_answer(b)
-    assert equations_equal(first, second) is equal
-    assert equations_equal(second, first) is equal
-
-
-@pytest.mark.parametrize(
     ("answer", "gold", "equal"),
     [
+        ("2x-y+3=0", "y=2x+3", True),
+        ("y=2x+3", "2x-y+3=0", True),
+        ("2y=4x+6", "y=2x+3", True),  # a constant factor
+        ("y-3=2x", "y=2x+3", True),
+        ("y=2x", "y=2x+3", False),
+        ("x=2y+3", "y=2x+3", False),
+        ("xy=2x^2+3x", "y=2x+3", False),  # the factor x is none
+        ("xy=1", r"\frac{1}{x}=y", True),  # the label has the denominator
+        ("x^2+y^2=2", "x^2+y^2=4", False),
+        ("x^2=4-y^2", "x^2+y^2=4", True),
+        ("y=|x|", "y=x", False),
+        ("2y<2x", "y<x", True),
+        ("-y<-x", "y<x", False),
+        ("x>y", "y<x", True),
         (r"\sqrt{8}, 1", r"1, 2\sqrt{2}", True),
         (r"(1, \sqrt{8})", r"(2\sqrt{2}, 1)", False),
         (r"\pm \sqrt{8}", r"2\sqrt{2}, -2\sqrt{2}", True),
         (r"x = \sqrt{8}", r"2\sqrt{2}", True),
         (r"9 \frac{1}{11}\%", r"\frac{1}{11}", True),
-        (r"\sqrt{4}\%", r"\frac{\sqrt{4}}{100}", True),
         (r"\int f", r"\sqrt{2}", None),
         (r"\int f, 5", r"\sqrt{2}, 6", False),  # 5 has no partner, whatever the integral is
     ],
 )
 def test_compare_texts(answer, gold, equal):
     assert compare_texts(clean(answer), clean(gold)) is equal
-    assert compare_texts(clean(gold), clean(answer)) is equal
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "prompt", "equal"),
+    [
+        ("y=Ae^x", "y=Ce^x", "Solve $y'=y$.", True),  # another name for a constant that the problem does not have
+        ("y=kx", "y=cx", "Find all $f$ with $f(x)=x f(1)$.", True),
+        ("y=Ae^x", "y=Ce^x", "", False),  # it is not known which names the problem has
+        ("y=Ae^t", "y=Ce^x", "Solve $y'=y$ for $t$ and $x$.", False),
+        ("f(x)=2x+1", "y=2x+1", "Find the line.", True),
+        ("g(x)=2x+1", "f(x)=2x+1", "Find $f$, if $g$ is given.", False),
+        ("{}_5C_2 x", r"\binom{5}{2}x", "", True),
+        (r"\lg 2", r"\log_{10} 2", "", True),
+        (r"\lg 2", r"\ln 2", "", False),
+    ],
+)
+def test_names_and_notations(answer, gold, prompt, equal):
+    assert compare_texts(clean(answer), gold, prompt) is equal

@@ -1,0 +1,210 @@
+r"""What the problem says: its formulas, which are no answers to it, its words and whether it asks for a percentage."""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+
+from openrlhf_cov.rewards.maths.latex import Node, parse_formula
+from openrlhf_cov.rewards.maths.normalization import clean, compact
+from openrlhf_cov.rewards.maths.numerals import parse_number
+from openrlhf_cov.rewards.maths.tokens import Refused
+from openrlhf_cov.rewards.maths.trees import MAX_NODES, Forms, Part, size
+from openrlhf_cov.rewards.maths.units import singular
+
+MAX_PROBLEM = 8_000
+"""Characters of a problem that are read, from its end."""
+MAX_FORMULAS = 80
+MAX_FORMULA = 400
+MIN_LEAVES = 3
+MIN_OPERATIONS = 2
+"""A formula of the problem that is smaller than both may be a part of an answer: ``\\sqrt{3}``, ``x + 1``."""
+
+USER_TURN = re.compile(
+    r"<\|im_start\|>user\s|<\|user\|>|<\|start_header_id\|>user<\|end_header_id\|>|<[|｜]User[|｜]>|\[INST\]|"
+    r"<start_of_turn>user\s|^(?:user|human|question|problem)\s?:",
+    re.IGNORECASE | re.MULTILINE,
+)
+TURN_END = re.compile(
+    r"<\|im_end\|>|<\|eot_id\|>|<\|assistant\|>|<[|｜]Assistant[|｜]>|\[/INST\]|<end_of_turn>|<\|im_start\|>assistant|"
+    r"^(?:assistant|solution|answer)\s?:",
+    re.IGNORECASE | re.MULTILINE,
+)
+DELIMITER = re.compile(r"\$\$?|\\[\[\]()]|\\(?:begin|end)\s?\{(?:align|equation|gather)\*?\}")
+OPENING = {r"\[": r"\]", r"\(": r"\)", "$": "$", "$$": "$$"}
+SEPARATOR = re.compile(r",(?!\d{3}(?!\d))|;|\\text\s?\{[^{}]*\}|\\(?:qquad|quad|implies|to|dots)(?![a-z])|\\\\|&")
+SIDE = re.compile(r"\\(?:le|ge|ne|approx|equiv|in)(?![a-z])|[=<>]")
+RUN = re.compile(
+    r"(?:\\?(?:sqrt|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|frac|cdot|times|binom)(?![a-z])|(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])|"
+    r"(?<=\d)[a-z](?![A-Za-z])|[\d.,()\[\]{}+*/^=<>!|_ -])+"
+)
+"""A formula in text without delimiters."""
+NUMBER = re.compile(
+    r"\\frac\s?\{\d{1,30}\}\s?\{\d{1,30}\}|(?<!\d)\d{0,30}\.\d{0,30}\\overline\s?\{\d{1,30}\}|(?<!\d)\d{1,30}\s?/\s?\d{1,30}|"
+    r"(?<![\d.])\d{0,30}\.\d{1,30}"
+)
+PERCENT = re.compile(r"percent|per cent|%|百分", re.IGNORECASE)
+ASKS_PERCENT = re.compile(
+    r"what\s(?:\w+\s){0,3}percent|how many percent|percentage|"
+    r"percent (?:of|increase|decrease|change|profit|loss)[^.?]{0,80}\?|"
+    r"(?:as|in|into|to) (?:a |the nearest (?:\w+ )?)?percent|百分之几|百分比",
+    re.IGNORECASE,
+)
+FACTOR = re.compile(r"\bfactor(?:i[sz]e|ed|ing)?\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE)
+SIMPLIFY = re.compile(r"\bsimplif|\bexpand|\bcombine like|\bmultiply out", re.IGNORECASE)
+WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]")
+COUNTED = re.compile(
+    r"(?:how many|how much|number of|total of|amount of|in|of|are|\d)\s((?:[A-Za-z-]{1,20}[ ,.?]{1,2}){1,3})",
+    re.IGNORECASE,
+)
+"""The words behind those that count: how many white cats, 5 dogs, in square feet."""
+NAME = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The text of a problem, "" if it is not known. Everything is found when it is first asked for."""
+
+    text: str = ""
+
+    @cached_property
+    def cleaned(self) -> str:
+        """The problem with one spelling for each symbol."""
+        return clean(self.text)
+
+    @cached_property
+    def has_percent(self) -> bool:
+        """True if the problem speaks of percent, or is not known."""
+        return not self.text or PERCENT.search(self.text) is not None
+
+    @cached_property
+    def asks_percent(self) -> bool:
+        """True if the problem asks for a percentage."""
+        return ASKS_PERCENT.search(self.text) is not None
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The nouns that the problem counts, in the singular, and its runs of up to three Chinese characters."""
+        found = {singular(word) for run in COUNTED.findall(self.text) for word in WORD.findall(run) if word.islower()}
+        chinese = re.findall(r"[\u4e00-\u9fff]+", self.text)
+        found |= {run[i : i + n] for run in chinese for n in (1, 2, 3) for i in range(len(run) - n + 1)}
+        return frozenset(found)
+
+    @cached_property
+    def snippets(self) -> tuple[str, ...]:
+        """The formulas of the problem and the sides of its equations as clean text, each once."""
+        found: dict[str, None] = {}
+        spans, rest = _divided(self.text)
+        plain = clean(rest)
+        spans = [clean(span) for span in spans] + [run.strip(" .,-=") for run in RUN.findall(plain)]
+        for span in spans:
+            for piece in (span, *SEPARATOR.split(span)):
+                for side in (piece, *SIDE.split(piece)):
+                    side = side.strip(" .,;:?!") if not side.strip().endswith("!") else side.strip(" .,;:?")
+                    if len(side) > 1 and len(side) <= MAX_FORMULA and len(found) < 4 * MAX_FORMULAS:
+                        found[side] = None
+        return tuple(found)
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """The formulas of the problem without white space, to be compared with a name as it is spelt."""
+        return frozenset(map(compact, self.snippets))
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The letters and commands in the formulas of the problem."""
+        spans, rest = _divided(self.text)
+        return frozenset(name for span in (*spans, *RUN.findall(rest)) for name in NAME.findall(clean(span)))
+
+    @cached_property
+    def forms(self) -> tuple[frozenset[str], tuple[Part, ...]]:
+        """The keys of the formulas that can be read, and those large enough to be found in an answer."""
+        keys: set[str] = set()
+        parts: dict[Part, None] = {}
+        for snippet in self.snippets:
+            if len(keys) >= MAX_FORMULAS:
+                break
+            if parse_number(snippet) is not None:
+                continue
+            try:
+                node = parse_formula(snippet)
+            except (Refused, RecursionError):
+                continue
+            if size(node) > MAX_NODES or not node.args:
+                continue
+            forms = Forms(node)
+            keys.add(forms.key)
+            whole = forms.parts[-1] if forms.parts else None
+            if whole and (whole.leaves >= MIN_LEAVES or whole.operations >= MIN_OPERATIONS):
+                parts[whole] = None
+        return frozenset(keys), tuple(parts)
+
+    @cached_property
+    def numbers(self) -> frozenset[Fraction]:
+        """The fractions and decimals of the problem."""
+        found = [parse_number(text) for text in NUMBER.findall(self.cleaned)]
+        return frozenset(number.value for number in found if number is not None)
+
+    @cached_property
+    def asks_factors(self) -> bool:
+        """True if the problem asks for a product or a square of sums."""
+        return FACTOR.search(self.text) is not None
+
+    @cached_property
+    def asks_terms(self) -> bool:
+        """True if the problem asks for a sum without products of sums in it."""
+        return SIMPLIFY.search(self.text) is not None
+
+    def has_number(self, value: Fraction) -> bool:
+        """Return True if a fraction or a decimal of the problem has this value, so that only its form is asked for."""
+        return value in self.numbers or -value in self.numbers
+
+    def is_repeated_in(self, answer: Node, label: Node | None) -> bool:
+        """Return True if an answer is a formula of the problem, or has one in it that the label does not have."""
+        if not self.text:
+            return False
+        keys, parts = self.forms
+        forms = Forms(answer)
+        own = None if label is None else Forms(label)
+        if own is not None and forms.key == own.key:
+            return False
+        if forms.key in keys:
+            return True
+        return any(forms.contains(part) and not (own and own.contains(part)) for part in parts)
+
+
+NO_PROBLEM = Problem()
+
+
+def _divided(text: str) -> tuple[list[str], str]:
+    """Return the formulas between delimiters, and the text without them."""
+    spans, plain = [], []
+    start = 0
+    opened = ""
+    for mark in DELIMITER.finditer(text):
+        if text[mark.start() - 1 : mark.start()] == "\\" and mark[0][0] == "$":
+            continue  # an amount of money
+        if opened and (mark[0] == OPENING.get(opened, "") or (opened.startswith(r"\begin") and r"\end" in mark[0])):
+            spans.append(text[start : mark.start()])
+            opened = ""
+        elif opened or not (mark[0] in OPENING or r"\begin" in mark[0]):
+            continue
+        else:
+            plain.append(text[start : mark.start()])
+            opened = mark[0]
+        start = mark.end()
+    plain.append(text[start:])
+    return spans, " ; ".join(plain)
+
+
+@lru_cache(maxsize=256)
+def read_problem(prompt: str) -> Problem:
+    """Return the problem in a prompt: its last turn of the user, without the template around it."""
+    text = prompt
+    turns = list(USER_TURN.finditer(text))
+    if turns:
+        text = text[turns[-1].end() :]
+    end = TURN_END.search(text)
+    if end:
+        text = text[: end.start()]
+    return Problem(text[-MAX_PROBLEM:].strip()) if text.strip() else NO_PROBLEM
