@@ -65,6 +65,8 @@ SELF_WRONG = {
     r"\frac{81^{10}}{82^{10}",
     r"\frac{2 k n}{n+k-1}-2 \frac{k!n!}{(k+n-1)!",
     r"\frac{11}{2^{20}",
+    # a sentence with a box of its own: the box in it is the answer of a response that repeats the sentence
+    r"The number of distinct such colorings of \( P \) is \(\boxed{6}\).",
 }
 NEXT_RIGHT = {("x=5", "5")}
 """(next row's gold, gold): different spellings of one answer."""
