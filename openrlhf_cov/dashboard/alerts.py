@@ -30,7 +30,11 @@ SKIPS_WITHIN, RATIOS_WITHIN = 20, 5
 GRADER = (
     ("reward/error_frac", "rewards fail", "see the errors of the reward function or server in the log of the run"),
     ("reward/timeout_frac", "grading times out", "raise --reward_timeout or --reward_workers"),
-    ("reward/unparsable_frac", "answers cannot be read", "look at responses; check --reward_format and prompt"),
+    (
+        "reward/unparsable_frac",
+        "answers do not have the form of their label",
+        "look at responses; say the form in the prompt, check --reward_format",
+    ),
 )
 """Metric, whose limit is for the mean over the recent steps; what it is, what to do."""
 

@@ -93,7 +93,7 @@ TABLE: dict[str, tuple[Definition, ...]] = {
     ),
     "rewards": (
         Definition({"reward/no_answer_frac": "no answer"}, "share of responses without an answer in the format asked for", unit=SHARE, expected="falls", only_with="the reward function of the embedded task or `rewards/reward_func.py`"),
-        Definition({"reward/unparsable_frac": "unparsable"}, "share of responses whose answer does not have the form of its label", unit=SHARE, expected="near 0", only_with="`rewards/reward_func.py`", limit=0.1),
+        Definition({"reward/unparsable_frac": "unparsable"}, "share of responses whose answer does not have the form of its label", unit=SHARE, expected="near 0", only_with="`rewards/reward_func.py`", limit=0.3),
         Definition({"reward/timeout_frac": "timeout"}, "share of responses whose grading took too long", unit=SHARE, expected="near 0", only_with="`rewards/reward_func.py`", limit=0.01),
         Definition({"reward/error_frac": "error"}, "share of responses whose reward failed; above `--reward_max_error_frac` the run stops", unit=SHARE, expected="0", only_with="a reward function or server", limit=0.0),
         Definition({"reward/abstained_frac": "abstained"}, "share of responses whose reward function abstained by a reward of None: they leave the statistics of their group and have no advantage", unit=SHARE, only_with="an abstention of the reward function or server in this step"),
