@@ -48,8 +48,8 @@ VALUES = [
     b"\x00\xff",
     {"tensor": "0"},
     {"Sample": {"tokens": 1}},
-    torch.randn(3, 4).to(torch.bfloat16),
-    torch.randn(4, 3).T,
+    torch.linspace(-1, 1, 12).view(3, 4).to(torch.bfloat16),
+    torch.linspace(-1, 1, 12).view(3, 4).T,
     torch.tensor(1.5),
     torch.zeros(0, 3),
     np.arange(6, dtype=np.int32).reshape(2, 3)[:, ::2],
@@ -71,7 +71,7 @@ def test_a_value_comes_back(tmp_path, value):
 
 
 def test_the_state_of_a_sampler_comes_back(tmp_path):
-    shared = torch.randn(8)
+    shared = torch.linspace(-1, 1, 8)
     samples = [sample(rollout_log_probs=shared[:4], metrics={"m": math.nan}), sample(rollout_log_probs=shared[4:])]
     state = {
         "groups": [Group(samples, (1.0, 0.0), 6, 4)],
