@@ -78,7 +78,8 @@ def _packed(value: Any, tensors: dict[str, Tensor], place: str) -> Any:
             raise TypeError(f"{place} has a key of type {unknown[0]}, which a checkpoint cannot hold")
         return {"dict": pairs}
     if type(value) in RECORDS.values():
-        named = {entry.name: getattr(value, entry.name) for entry in fields(value)}
+        record: Any = value
+        named = {entry.name: getattr(record, entry.name) for entry in fields(record)}
         kept = {name: _packed(each, tensors, f"{place}/{name}") for name, each in named.items()}
         return {type(value).__name__: kept}
     if isinstance(value, np.generic):
@@ -91,7 +92,8 @@ def _packed(value: Any, tensors: dict[str, Tensor], place: str) -> Any:
         return {"array": _stored(torch.from_numpy(np.ascontiguousarray(value)), tensors)}
     if hasattr(value, "save") and hasattr(value, "mode"):  # an image of Pillow, which need not be installed
         content = io.BytesIO()
-        value.save(content, "PNG")
+        image: Any = value
+        image.save(content, "PNG")
         return {"image": base64.b64encode(content.getvalue()).decode()}
     raise TypeError(f"{place} is of type {type(value).__name__}, which a checkpoint cannot hold")
 
