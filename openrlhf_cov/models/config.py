@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
+from typing import Any
 
 from openrlhf_cov.models.control import Control, Controller
 from openrlhf_cov.models.method import SHARED_SLOTS, SLOTS, Method
@@ -28,6 +29,16 @@ def methods_of(cov_type: str, method: str) -> list[Method]:
     """
     names = {cov_type, *_names(method)}
     return sorted((each for each in METHODS.values() if each.name in names), key=lambda each: not each.by_covariance)
+
+
+def has_process_reward(args: Any) -> bool:
+    """Return True if a run with these flags has a process reward model."""
+    return any(method.token_rewards for method in methods_of(args.cov_type, args.method))
+
+
+def has_reference(args: Any) -> bool:
+    """Return True if a run has a reference model: for a KL term, or for a process reward model."""
+    return args.algo.kl.init_coef > 0 or has_process_reward(args)
 
 
 def _names(method: str) -> list[str]:

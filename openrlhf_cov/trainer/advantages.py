@@ -2,7 +2,7 @@
 
 1. Rewards: those of the rollout or of a reward model, with upstream's length penalties.
 2. Responses: the estimator of the run compares each reward with those of the other responses to its prompt.
-3. Tokens: the KL penalty joins the reward; returns are sums to the end of the response, or advantages are GAE's.
+3. Tokens: KL penalty and process rewards join the reward. Returns are sums to the end, or advantages are GAE's.
 4. Whitening over all tokens of the step, where the estimator is defined so.
 
 A sample whose reward function abstained takes no part in any of the statistics and gets the advantage 0.
@@ -22,7 +22,7 @@ from openrlhf_cov.models.method import CORRECT, Groups
 from openrlhf_cov.models.responses import by_graded_responses, group_normalised, is_two_valued
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.records import Sample, Scores, TrainSample
-from openrlhf_cov.trainer.token_values import TokenValues, has_estimator, token_values, whitened
+from openrlhf_cov.trainer.token_values import TokenValues, token_values, whitened, whitens
 
 # Samples that are padded to one width while their returns are computed.
 CHUNK = 64
@@ -82,7 +82,7 @@ def estimate_advantages(
         values += token_values(samples[chunk], scores[chunk], responses[chunk], settings, config, kl_coef)
 
     # 4. Whitening.
-    if settings.whitens and not has_estimator(config):
+    if whitens(settings, config):
         values = whitened(values, settings.by_deviation)
 
     numbers = {

@@ -29,6 +29,14 @@ class LoadedPolicy:
 
 
 @dataclass(frozen=True)
+class LoadedProcessReward:
+    """The process reward model of one rank; ``actor.model`` is its DeepSpeed engine."""
+
+    actor: CovActor
+    scheduler: Any
+
+
+@dataclass(frozen=True)
 class LoadedCritic:
     """The critic of one rank.
 
@@ -51,28 +59,37 @@ def load_policy(strategy: Any, pretrain: str, max_steps: int) -> LoadedPolicy:
         max_steps: Number of optimizer steps of the run, from which the learning rate is scheduled.
     """
     args = strategy.args
-    actor = CovActor(
-        pretrain,
-        lora_rank=args.ds.lora.rank,
-        lora_alpha=args.ds.lora.alpha,
-        lora_dropout=args.ds.lora.dropout,
-        target_modules=args.ds.lora.target_modules,
-        ds_config=strategy.get_ds_train_config(),
-        temperature=args.rollout.temperature,
-        use_liger_kernel=args.ds.use_liger_kernel,
-        freeze_visual_encoder=args.actor.freeze_visual_encoder,
-        **_common_arguments(args),
-    )
+    actor = _trained_actor(strategy, pretrain)
     strategy.print(actor)
     tokenizer = _tokenizer(strategy, pretrain, actor.model)
     average = None
     if args.train.enable_ema:
         average = CovActor(pretrain, ds_config=strategy.get_ds_eval_config(offload=True), **_common_arguments(args))
-    _use_gradient_checkpointing(actor, args)
     actor, optimizer, scheduler = strategy.prepare((actor, _optimizer_settings(args.actor, max_steps)))
     if average is not None:
         average = _prepare_for_scoring(strategy, average, offload=True)
     return LoadedPolicy(actor, optimizer, scheduler, tokenizer, average)
+
+
+def load_process_reward(strategy: Any, pretrain: str, max_steps: int) -> LoadedProcessReward:
+    """Load the process reward model for training; the arguments are those of ``load_policy``.
+
+    It is a model as the policy, with the optimizer of ``--method prime``: Adam with a constant learning rate and
+    without weight decay.
+    """
+    args = strategy.args
+    actor = _trained_actor(strategy, pretrain)
+    settings = {
+        "optim": "adam",
+        "muon": vars(args.actor.muon),
+        "adam": {**vars(args.actor.adam), "lr": args.prime_lr, "weight_decay": 0.0},
+        "lr_scheduler": "constant",
+        "lr_warmup_ratio": 0.0,
+        "max_norm": args.prime_max_norm,
+        "scheduler_steps": max_steps,
+    }
+    actor, _, scheduler = strategy.prepare((actor, settings))
+    return LoadedProcessReward(actor, scheduler)
 
 
 def load_critic(strategy: Any, pretrain: str, max_steps: int) -> LoadedCritic:
@@ -132,6 +149,25 @@ def load_reward_model(strategy: Any, pretrain: str) -> Any:
     engine = _prepare_for_scoring(strategy, model, offload=args.reward.offload)
     engine.eval()
     return engine
+
+
+def _trained_actor(strategy: Any, pretrain: str) -> CovActor:
+    """Return a language model that the flags of the policy configure, before it has a DeepSpeed engine."""
+    args = strategy.args
+    actor = CovActor(
+        pretrain,
+        lora_rank=args.ds.lora.rank,
+        lora_alpha=args.ds.lora.alpha,
+        lora_dropout=args.ds.lora.dropout,
+        target_modules=args.ds.lora.target_modules,
+        ds_config=strategy.get_ds_train_config(),
+        temperature=args.rollout.temperature,
+        use_liger_kernel=args.ds.use_liger_kernel,
+        freeze_visual_encoder=args.actor.freeze_visual_encoder,
+        **_common_arguments(args),
+    )
+    _use_gradient_checkpointing(actor, args)
+    return actor
 
 
 def _common_arguments(args: SimpleNamespace) -> dict[str, Any]:
