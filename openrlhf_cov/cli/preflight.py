@@ -51,6 +51,7 @@ def check(
     models = {
         "--actor.model_name_or_path": args.actor.model_name_or_path,
         "--critic.model_name_or_path": args.critic.model_name_or_path,
+        "--prime_model": args.prime_model or None,
         "--reward.model_name_or_path": None if args.reward.remote_url else args.reward.model_name_or_path,
     }
     with attempt():

@@ -65,6 +65,7 @@ def load_policy(strategy: Any, pretrain: str, max_steps: int) -> LoadedPolicy:
     average = None
     if args.train.enable_ema:
         average = CovActor(pretrain, ds_config=strategy.get_ds_eval_config(offload=True), **_common_arguments(args))
+    _use_gradient_checkpointing(actor, args)
     actor, optimizer, scheduler = strategy.prepare((actor, _optimizer_settings(args.actor, max_steps)))
     if average is not None:
         average = _prepare_for_scoring(strategy, average, offload=True)
@@ -79,6 +80,7 @@ def load_process_reward(strategy: Any, pretrain: str, max_steps: int) -> LoadedP
     """
     args = strategy.args
     actor = _trained_actor(strategy, pretrain)
+    _use_gradient_checkpointing(actor, args)
     settings = {
         "optim": "adam",
         "muon": vars(args.actor.muon),
@@ -154,7 +156,7 @@ def load_reward_model(strategy: Any, pretrain: str) -> Any:
 def _trained_actor(strategy: Any, pretrain: str) -> CovActor:
     """Return a language model that the flags of the policy configure, before it has a DeepSpeed engine."""
     args = strategy.args
-    actor = CovActor(
+    return CovActor(
         pretrain,
         lora_rank=args.ds.lora.rank,
         lora_alpha=args.ds.lora.alpha,
@@ -166,8 +168,6 @@ def _trained_actor(strategy: Any, pretrain: str) -> CovActor:
         freeze_visual_encoder=args.actor.freeze_visual_encoder,
         **_common_arguments(args),
     )
-    _use_gradient_checkpointing(actor, args)
-    return actor
 
 
 def _common_arguments(args: SimpleNamespace) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def _prepare_for_scoring(strategy: Any, model: Any, offload: bool) -> Any:
 
 
 def _use_gradient_checkpointing(model: Any, args: SimpleNamespace) -> None:
-    # The flags of the policy hold for the critic, too.
+    # The flags of the policy hold for every model that is trained.
     if args.actor.gradient_checkpointing_enable:
         settings = {"use_reentrant": args.actor.gradient_checkpointing_reentrant}
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)

@@ -1,10 +1,9 @@
 """All updates of the process reward model in one global step, on one rank (``--method prime``)."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -40,11 +39,6 @@ class ProcessRewardModel:
         return cls(strategy, actor, scheduler, ranks, bad_updates, BatchLayout.of(strategy, ranks))
 
     @property
-    def args(self) -> SimpleNamespace:
-        """The flags of the run."""
-        return self.strategy.args
-
-    @property
     def device(self) -> torch.device:
         """The device of the weights."""
         return next(self.actor.parameters()).device
@@ -68,10 +62,10 @@ def update_process_reward(model: ProcessRewardModel, order: StepOrder, samples: 
     Raises:
         RunStopped: As ``update.update_policy``.
     """
-    args, ranks, layout = model.args, model.ranks, model.layout
+    ranks, layout = model.ranks, model.layout
     seed_step(model.strategy, order.step)
     skipped_before = model.bad_updates.total
-    sums: Counter[str] = Counter()
+    sums: defaultdict[str, float] = defaultdict(float)
     updates = 0
 
     model.actor.train()

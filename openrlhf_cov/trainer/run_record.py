@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_cov.config import EvaluationConfig, PromptConfig, RunConfig
+from openrlhf_cov.models.config import has_process_reward
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.utils.rows import column_of, value_at
 
@@ -25,7 +26,7 @@ FREE = (
     *("ckpt.*", "logger.*", "cov_dump_*", "use_ms", "local_rank", "trust_remote_code", "allow_*"),
     *("data.prompt_dataset", "data.prompt_split", "data.max_samples"),
     *("data.input_key", "data.label_key", "data.image_key", "data.dataloader_num_workers"),
-    *("reward.remote_url", "train.agent_func_path", "*.model_name_or_path"),
+    *("reward.remote_url", "train.agent_func_path", "*.model_name_or_path", "prime_model"),
     # Length of a run. num_episodes is compared where it shapes the learning rate.
     *("rollout_limit", "train.num_episodes"),
     # Hardware, memory and speed. Ranks, ZeRO stage and the like are compared by describe_run.
@@ -73,6 +74,8 @@ def record_of(args: SimpleNamespace, rows: Any) -> dict[str, Any]:
     urls = args.reward.remote_url or []
     agent = args.train.agent_func_path
     record["critic_model"] = digest_of_files(args.critic.model_name_or_path, MODEL_FILES)
+    prm = (args.prime_model or actor) if has_process_reward(args) else None
+    record["process_reward_model"] = digest_of_files(prm, MODEL_FILES)
     record["reward_function"] = [digest_of_source(url) for url in urls] or None
     record["reward_model"] = None if urls else digest_of_files(args.reward.model_name_or_path, MODEL_FILES)
     record["agent_function"] = digest_of_source(agent) if agent else None

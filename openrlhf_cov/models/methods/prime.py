@@ -55,9 +55,7 @@ class PrimeSettings(Settings):
         for name in ("prime_process_coef", "prime_outcome_coef"):
             self.require(name, lambda weight: 0.0 <= weight < float("inf"), "is a finite weight of at least 0")
         if not self.prime_process_coef and not self.prime_outcome_coef:
-            raise ValueError(
-                "--prime_process_coef 0 and --prime_outcome_coef 0 leave no reward; raise one of them"
-            )
+            raise ValueError("--prime_process_coef 0 and --prime_outcome_coef 0 leave no reward; raise one of them")
 
 
 def estimate(settings: PrimeSettings, groups: Groups) -> Tensor:
@@ -82,11 +80,13 @@ def refuses(settings: PrimeSettings, flags: Mapping[str, Any]) -> str | None:
     """Return why PRIME does not go with these flags, None if it does."""
     count = flags["rollout.n_samples_per_prompt"]
     if count < 2:
-        return f"--method prime compares the responses to a prompt: --rollout.n_samples_per_prompt is {count}; raise it"
+        return (
+            f"--method prime compares the responses to a prompt: --rollout.n_samples_per_prompt is {count}; raise it"
+        )
     if flags.get("data.max_images_per_prompt"):
         return (
-            f"--data.max_images_per_prompt {flags['data.max_images_per_prompt']}: the process reward model of --method "
-            "prime reads text alone; drop one of the two"
+            f"--data.max_images_per_prompt {flags['data.max_images_per_prompt']}: the process reward model of "
+            "--method prime reads text alone; drop one of the two"
         )
     if settings.prime_model and flags.get("algo.kl.init_coef", 0) > 0:
         return (
