@@ -32,13 +32,20 @@ def methods_of(cov_type: str, method: str) -> list[Method]:
 
 
 def has_process_reward(args: Any) -> bool:
-    """Return True if a run with these flags has a process reward model."""
-    return any(method.token_rewards for method in methods_of(args.cov_type, args.method))
+    """Return True if a run with these flags has a process reward model. Flags of upstream alone name no method."""
+    chosen = (getattr(args, name, "none") for name in ("cov_type", "method"))
+    return any(method.token_rewards for method in methods_of(*chosen))
 
 
 def has_reference(args: Any) -> bool:
     """Return True if a run has a reference model: for a KL term, or for a process reward model."""
     return args.algo.kl.init_coef > 0 or has_process_reward(args)
+
+
+def reference_model(args: Any) -> str:
+    """Return the model that the reference is, and that a process reward model starts from."""
+    own = args.prime_model if has_process_reward(args) else ""
+    return own or args.actor.model_name_or_path
 
 
 def _names(method: str) -> list[str]:

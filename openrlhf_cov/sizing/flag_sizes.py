@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from openrlhf_cov.models.config import has_process_reward, has_reference, methods_of
+from openrlhf_cov.models.config import has_process_reward, has_reference, methods_of, reference_model
 from openrlhf_cov.sizing.budget import Role
 from openrlhf_cov.sizing.memory import Engine, Pass, Sharding
 from openrlhf_cov.sizing.model_shape import ModelShape
@@ -52,7 +52,9 @@ def model_names(args: SimpleNamespace) -> dict[str, tuple[str, str]]:
     """Role -> (flag, name) of every model that a run loads."""
     actor = ("--actor.model_name_or_path", args.actor.model_name_or_path)
     names: dict[str, tuple[str, str]] = {"actor": actor}
-    start = ("--prime_model", args.prime_model) if args.prime_model else actor
+    start = actor
+    if reference_model(args) != actor[1]:
+        start = ("--prime_model", reference_model(args))
     if has_reference(args):
         names["ref"] = start
     if has_process_reward(args):

@@ -7,7 +7,7 @@ import ray
 from openrlhf.trainer.ray.launcher import RayActorGroup
 from ray.util.placement_group import PlacementGroup
 
-from openrlhf_cov.models.config import has_process_reward, has_reference
+from openrlhf_cov.models.config import has_process_reward, has_reference, reference_model
 from openrlhf_cov.trainer.controller import TrainingController
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.ray.cluster import reserve
@@ -80,7 +80,7 @@ def load_models(strategy: CovStrategy, groups: ModelGroups, engines: list[Any], 
     model = args.actor.model_name_or_path
     loading = groups.policy.async_run_method("load", strategy, model, max_steps, engines)
     if groups.reference is not None:
-        loading += groups.reference.async_run_method("load", strategy, args.prime_model or model)
+        loading += groups.reference.async_run_method("load", strategy, reference_model(args))
     if groups.reward is not None and args.reward.model_name_or_path:
         loading += groups.reward.async_run_method("load", strategy, args.reward.model_name_or_path)
     ray.get(loading)
@@ -89,7 +89,7 @@ def load_models(strategy: CovStrategy, groups: ModelGroups, engines: list[Any], 
     if groups.critic is not None:
         ray.get(groups.critic.async_run_method("load", strategy, args.critic.model_name_or_path, max_steps))
     if groups.process_reward is not None:
-        ray.get(groups.process_reward.async_run_method("load", strategy, args.prime_model or model, max_steps))
+        ray.get(groups.process_reward.async_run_method("load", strategy, reference_model(args), max_steps))
 
 
 def save_models(args: SimpleNamespace, groups: ModelGroups) -> None:

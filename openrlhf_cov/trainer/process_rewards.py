@@ -1,5 +1,6 @@
 """The process reward model trains on a step, and then rewards each of its tokens (``--method prime``)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -109,7 +110,7 @@ def agreement(prompts: Sequence[PromptTokens], correct: Tensor, beta: float) -> 
     Returns:
         ``prm/reward_mean``, the mean over graded responses of beta times the sum of their log ratios, and
         ``prm/accuracy``, the share of pairs of a correct and an incorrect response to one prompt of which the correct
-        one has the higher sum. The latter is missing in a step without such a pair.
+        one has the higher sum; NaN where a step has nothing of the kind.
     """
     judged: list[Tensor] = []
     ordered = 0.0
@@ -120,7 +121,7 @@ def agreement(prompts: Sequence[PromptTokens], correct: Tensor, beta: float) -> 
         ordered += found
         pairs += count
         judged.append(totals)
-    metrics = {"prm/reward_mean": beta * float(torch.cat(judged).double().mean())} if torch.cat(judged).numel() else {}
-    if pairs:
-        metrics["prm/accuracy"] = ordered / pairs
-    return metrics
+    return {
+        "prm/reward_mean": beta * float(torch.cat(judged).double().mean()),
+        "prm/accuracy": ordered / pairs if pairs else math.nan,
+    }

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_cov.config import EvaluationConfig, PromptConfig, RunConfig
-from openrlhf_cov.models.config import has_process_reward
+from openrlhf_cov.models.config import has_process_reward, reference_model
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.utils.rows import column_of, value_at
 
@@ -74,7 +74,7 @@ def record_of(args: SimpleNamespace, rows: Any) -> dict[str, Any]:
     urls = args.reward.remote_url or []
     agent = args.train.agent_func_path
     record["critic_model"] = digest_of_files(args.critic.model_name_or_path, MODEL_FILES)
-    prm = (args.prime_model or actor) if has_process_reward(args) else None
+    prm = reference_model(args) if has_process_reward(args) else None
     record["process_reward_model"] = digest_of_files(prm, MODEL_FILES)
     record["reward_function"] = [digest_of_source(url) for url in urls] or None
     record["reward_model"] = None if urls else digest_of_files(args.reward.model_name_or_path, MODEL_FILES)
