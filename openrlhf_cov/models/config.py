@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any
 
 from openrlhf_cov.models.control import Control, Controller
-from openrlhf_cov.models.method import SHARED_SLOTS, SLOTS, Method
+from openrlhf_cov.models.method import SHARED_SLOTS, SLOTS, Method, ProcessReward
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import Schedule, Scheduled, Settings, extremes, setting
 from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY
@@ -31,10 +31,19 @@ def methods_of(cov_type: str, method: str) -> list[Method]:
     return sorted((each for each in METHODS.values() if each.name in names), key=lambda each: not each.by_covariance)
 
 
-def has_process_reward(args: Any) -> bool:
-    """Return True if a run with these flags has a process reward model. Flags of upstream alone name no method."""
+def process_reward_of(args: Any) -> ProcessReward | None:
+    """Return the settings of the process reward model of a run, None without one.
+
+    ``args`` are parsed flags, or a ``CovConfig``. Flags of upstream alone name no method.
+    """
     chosen = (getattr(args, name, "none") for name in ("cov_type", "method"))
-    return any(method.token_rewards for method in methods_of(*chosen))
+    found = (method.process_reward(args) for method in methods_of(*chosen) if method.process_reward)
+    return next(found, None)
+
+
+def has_process_reward(args: Any) -> bool:
+    """Return True if a run with these flags has a process reward model."""
+    return process_reward_of(args) is not None
 
 
 def has_reference(args: Any) -> bool:
@@ -44,8 +53,8 @@ def has_reference(args: Any) -> bool:
 
 def reference_model(args: Any) -> str:
     """Return the model that the reference is, and that a process reward model starts from."""
-    own = args.prime_model if has_process_reward(args) else ""
-    return own or args.actor.model_name_or_path
+    model = process_reward_of(args)
+    return (model and model.model) or args.actor.model_name_or_path
 
 
 def _names(method: str) -> list[str]:

@@ -122,6 +122,20 @@ class PromptTokens:
 
 
 @dataclass(frozen=True)
+class ProcessReward:
+    """Settings of the implicit process reward model of a run."""
+
+    # Scale of its log ratios to the reference.
+    beta: float
+    learning_rate: float
+    # The norm to which its gradient is clipped.
+    max_norm: float
+    # The model that it and the reference start from, and the flag that names it; empty for that of the policy.
+    model: str
+    model_flag: str
+
+
+@dataclass(frozen=True)
 class Plan:
     """What one method does to the tokens of a micro-batch in an update; (B, A) and without gradient."""
 
@@ -195,7 +209,9 @@ class Method:
     """(settings, groups) -> advantage (G, K) of each response, NaN where it is left out."""
     token_rewards: Callable[[Any, Sequence[PromptTokens]], list[Tensor]] | None = None
     """(settings, all prompts of a step) -> reward (K, A) of each token, which joins what ``estimate`` gives the last
-    one. A run with it has a process reward model and a reference."""
+    one. It goes with ``process_reward``."""
+    process_reward: Callable[[Any], ProcessReward] | None = None
+    """(settings) -> those of a process reward model. A run with it has that model and a reference."""
     whitens: bool = False
     """An estimator whose advantages are whitened over all tokens of the step."""
     stands_for: str | None = None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from openrlhf_cov.models.config import has_process_reward, has_reference, methods_of, reference_model
+from openrlhf_cov.models.config import has_process_reward, has_reference, methods_of, process_reward_of
 from openrlhf_cov.sizing.budget import Role
 from openrlhf_cov.sizing.memory import Engine, Pass, Sharding
 from openrlhf_cov.sizing.model_shape import ModelShape
@@ -52,12 +52,13 @@ def model_names(args: SimpleNamespace) -> dict[str, tuple[str, str]]:
     """Role -> (flag, name) of every model that a run loads."""
     actor = ("--actor.model_name_or_path", args.actor.model_name_or_path)
     names: dict[str, tuple[str, str]] = {"actor": actor}
+    process_reward = process_reward_of(args)
     start = actor
-    if reference_model(args) != actor[1]:
-        start = ("--prime_model", reference_model(args))
+    if process_reward is not None and process_reward.model:
+        start = (process_reward.model_flag, process_reward.model)
     if has_reference(args):
         names["ref"] = start
-    if has_process_reward(args):
+    if process_reward is not None:
         names["prm"] = start
     if args.critic.model_name_or_path:
         names["critic"] = ("--critic.model_name_or_path", args.critic.model_name_or_path)

@@ -11,6 +11,7 @@ from typing import Any
 from openrlhf.models import get_llm_for_sequence_regression
 from openrlhf.utils import get_tokenizer
 
+from openrlhf_cov.models.config import process_reward_of
 from openrlhf_cov.trainer.actor_model import CovActor
 
 
@@ -75,19 +76,20 @@ def load_policy(strategy: Any, pretrain: str, max_steps: int) -> LoadedPolicy:
 def load_process_reward(strategy: Any, pretrain: str, max_steps: int) -> LoadedProcessReward:
     """Load the process reward model for training; the arguments are those of ``load_policy``.
 
-    It is a model as the policy, with the optimizer of ``--method prime``: Adam with a constant learning rate and
-    without weight decay.
+    It is a model as the policy. Its optimizer is Adam, with a constant learning rate and without weight decay.
     """
     args = strategy.args
+    options = process_reward_of(args)
+    assert options is not None  # a run that loads this model has its settings
     actor = _trained_actor(strategy, pretrain)
     _use_gradient_checkpointing(actor, args)
     settings = {
         "optim": "adam",
         "muon": vars(args.actor.muon),
-        "adam": {**vars(args.actor.adam), "lr": args.prime_lr, "weight_decay": 0.0},
+        "adam": {**vars(args.actor.adam), "lr": options.learning_rate, "weight_decay": 0.0},
         "lr_scheduler": "constant",
         "lr_warmup_ratio": 0.0,
-        "max_norm": args.prime_max_norm,
+        "max_norm": options.max_norm,
         "scheduler_steps": max_steps,
     }
     actor, _, scheduler = strategy.prepare((actor, settings))

@@ -129,8 +129,8 @@ class TrainingLoop:
         if self.weight_check is not None:
             self.weight_check.start_step(samples, self.args.data.max_len, state.step + 1)
 
-        # Policy, reference, critic and reward model score the samples. A process reward model (--method prime) trains
-        # on them before it scores them. Advantages follow from rewards and scores.
+        # Policy, reference, critic and reward model score the samples. A process reward model trains on them
+        # before it scores them. Advantages follow from rewards and scores.
         order = StepOrder(state.step, config, state.kl.value)
         with clock("make_experience"):
             scores = score(samples, self.groups, self.tokenizer.pad_token_id)

@@ -1,4 +1,4 @@
-"""All updates of the process reward model in one global step, on one rank (``--method prime``)."""
+"""All updates of the process reward model in one global step, on one rank."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from openrlhf_cov.models.config import process_reward_of
 from openrlhf_cov.models.process_rewards import correctness_losses
 from openrlhf_cov.models.window import Ranks
 from openrlhf_cov.trainer.bad_updates import BadUpdates
@@ -63,6 +64,8 @@ def update_process_reward(model: ProcessRewardModel, order: StepOrder, samples: 
         RunStopped: As ``update.update_policy``.
     """
     ranks, layout = model.ranks, model.layout
+    options = process_reward_of(order.config)
+    assert options is not None  # a run with this model has its settings
     seed_step(model.strategy, order.step)
     skipped_before = model.bad_updates.total
     sums: defaultdict[str, float] = defaultdict(float)
@@ -86,9 +89,7 @@ def update_process_reward(model: ProcessRewardModel, order: StepOrder, samples: 
                 ring_attn_group=model.strategy.ring_attn_group,
             )
             mask = micro_batch.action_mask.bool()
-            losses = correctness_losses(
-                log_probs.float() - micro_batch.base_log_probs, mask, correct, order.config.prime_beta
-            )
+            losses = correctness_losses(log_probs.float() - micro_batch.base_log_probs, mask, correct, options.beta)
             total = losses.masked_fill(~mask.any(1), 0.0).sum()
             loss = total * normalizers["dp_size"] / responses
             model.strategy.backward(loss, model.actor, None)

@@ -1,4 +1,4 @@
-"""The process reward model trains on a step, and then rewards each of its tokens (``--method prime``)."""
+"""The process reward model trains on a step, and then rewards each of its tokens."""
 
 import math
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from openrlhf_cov.models.config import process_reward_of
 from openrlhf_cov.models.method import CORRECT, PromptTokens
 from openrlhf_cov.models.process_rewards import ordered_pairs, response_log_ratios
 from openrlhf_cov.trainer.model_groups import ModelGroups
@@ -33,7 +34,8 @@ def reward_tokens(
         The scores with ``token_rewards``, and the ``prm/*`` metrics.
     """
     method = order.config.estimator
-    if groups.process_reward is None or method is None or method.token_rewards is None:
+    options = process_reward_of(order.config)
+    if method is None or method.token_rewards is None or options is None:
         return scores, {}
 
     # The model is updated before it scores, so that it knows how the policy of this step solves its prompts.
@@ -52,7 +54,7 @@ def reward_tokens(
         for sample, each, row in zip(samples, scores, rows, strict=True)
     ]
     correct = torch.tensor([is_correct(sample) for sample in samples]).view(-1, count)
-    return found, {**result.metrics, **agreement(prompts, correct, order.config.prime_beta)}
+    return found, {**result.metrics, **agreement(prompts, correct, options.beta)}
 
 
 def is_correct(sample: Sample) -> float:

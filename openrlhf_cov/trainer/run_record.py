@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_cov.config import EvaluationConfig, PromptConfig, RunConfig
-from openrlhf_cov.models.config import has_process_reward, reference_model
+from openrlhf_cov.models.config import has_process_reward, process_reward_of, reference_model
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.utils.rows import column_of, value_at
 
@@ -26,7 +26,7 @@ FREE = (
     *("ckpt.*", "logger.*", "cov_dump_*", "use_ms", "local_rank", "trust_remote_code", "allow_*"),
     *("data.prompt_dataset", "data.prompt_split", "data.max_samples"),
     *("data.input_key", "data.label_key", "data.image_key", "data.dataloader_num_workers"),
-    *("reward.remote_url", "train.agent_func_path", "*.model_name_or_path", "prime_model"),
+    *("reward.remote_url", "train.agent_func_path", "*.model_name_or_path"),
     # Length of a run. num_episodes is compared where it shapes the learning rate.
     *("rollout_limit", "train.num_episodes"),
     # Hardware, memory and speed. Ranks, ZeRO stage and the like are compared by describe_run.
@@ -88,6 +88,9 @@ def is_free(name: str, args: SimpleNamespace) -> bool:
     if name == "train.num_episodes":  # other schedules spread over the steps of all episodes
         return args.actor.lr_scheduler == "constant"
     if name.startswith("critic.") and name != "critic.freezing_steps" and not args.critic.model_name_or_path:
+        return True
+    model = process_reward_of(args)
+    if model is not None and f"--{name}" == model.model_flag:
         return True
     return any(fnmatchcase(name, pattern) for pattern in FREE)
 

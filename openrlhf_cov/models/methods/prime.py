@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from openrlhf_cov.models.method import Groups, Method, PromptTokens
+from openrlhf_cov.models.method import Groups, Method, ProcessReward, PromptTokens
 from openrlhf_cov.models.process_rewards import (
     EPSILON,
     against_other_responses,
@@ -76,6 +76,17 @@ def token_rewards(settings: PrimeSettings, prompts: Sequence[PromptTokens]) -> l
     ]
 
 
+def process_reward(settings: PrimeSettings) -> ProcessReward:
+    """Return the settings of the process reward model."""
+    return ProcessReward(
+        beta=settings.prime_beta,
+        learning_rate=settings.prime_lr,
+        max_norm=settings.prime_max_norm,
+        model=settings.prime_model,
+        model_flag="--prime_model",
+    )
+
+
 def refuses(settings: PrimeSettings, flags: Mapping[str, Any]) -> str | None:
     """Return why PRIME does not go with these flags, None if it does."""
     count = flags["rollout.n_samples_per_prompt"]
@@ -105,6 +116,7 @@ METHOD = Method(
     settings=PrimeSettings,
     estimate=estimate,
     token_rewards=token_rewards,
+    process_reward=process_reward,
     whitens=True,
     stands_for="rloo",
     two_valued=True,

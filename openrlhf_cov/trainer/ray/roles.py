@@ -105,7 +105,7 @@ class ModelRole(BaseModelActor):
 
 
 class ReferenceRole(ModelRole):
-    """The reference policy, which a KL term compares the policy with, and PRIME its process reward model."""
+    """The reference policy, which a KL term compares the policy with, or a process reward model is compared with."""
 
     def load(self, strategy: CovStrategy, pretrain: str) -> None:
         """Load the model."""
@@ -474,7 +474,7 @@ class CriticRole(TrainedRole):
 
 
 class ProcessRewardRole(TrainedRole):
-    """The process reward model (``--method prime``), a language model trained on correct and incorrect responses.
+    """The process reward model, a language model that is trained on correct and incorrect responses.
 
     Its log-probs, less those of the reference, reward the tokens of a response.
     """
