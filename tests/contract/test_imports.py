@@ -153,10 +153,9 @@ def test_everything_is_said_in_one_place(ours):
 
 
 METHOD_FILES = "models/methods/"
-# Modules with the judge of programs and the data set of that name, prime numbers, or prime-rl.
+# Modules with the judge of programs and the data set of that name, or prime numbers.
 OTHER_PRIMES = (
     "config.py",
-    "models/methods/dppo.py",
     "preparation/inputs.py",
     "rewards/code/comparison.py",
     "rewards/code/datasets.py",

@@ -76,7 +76,8 @@ ON_THE_HOST = {
     "of the values that were logged": "clip_cov.idle",
     "on the controller": (
         "entrocraft.estimate nsr.estimate passk.estimate psr.estimate qae.estimate w_reinforce.estimate "
-        "prime.estimate prime.token_rewards prime.process_reward passk.advantages responses.group_normalised responses.are_equal responses.right responses.is_two_valued "
+        "prime.estimate prime.token_rewards prime.process_reward "
+        "passk.advantages responses.group_normalised responses.are_equal responses.right responses.is_two_valued "
         "responses.normalised_among responses.leave_one_out_among responses.apart_among responses.mean_among"
     ),
     "the collectives of torch.distributed, which take what the rules check in `ranks`": "ranks.ranks_of",
@@ -467,8 +468,8 @@ def public_functions():
 
 
 def test_every_module_of_models_is_there():
-    """``dynamics``, ``control``: numbers of the log; ``returns``, ``process_rewards``: on the controller; ``config`` holds
-    numbers only."""
+    """``dynamics``, ``control``: numbers of the log; ``returns``, ``process_rewards``: on the controller; ``config``
+    holds numbers only."""
     names = {module.name for module in pkgutil.iter_modules(models.__path__)}
     names -= {"dynamics", "control", "returns", "process_rewards", "config", "methods"}
     names |= {f"methods.{name}" for name in METHODS}
