@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 from rank_models import LEARNING_RATE, VOCABULARY, flags, make_process_reward, make_samples, order_of
+from simulated_ranks import Simulated
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.process_reward_update import update_process_reward
+from openrlhf_cov.trainer.rank_batches import shares_of_ranks
 
 pytestmark = pytest.mark.usefixtures("one_process")
 
@@ -134,3 +136,30 @@ def test_a_step_repeats_and_steps_differ(tmp_path):
         found.append(model.actor.logits.detach())
     assert found[0].equal(found[2])
     assert not found[0].equal(found[1])
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_ranks_learn_what_one_rank_learns(tmp_path, count):
+    args = prime(tmp_path, dynamic_batch_enable=True, max_tokens_per_gpu=6, train__batch_size=4)
+    order = order_of(args)
+    responses = [([number % 5, 1] + [2] * (number % 3), float(number % 3 == 0)) for number in range(8)]
+    samples = labelled(*responses, abstained=[1, 6])
+    alone = make_process_reward(args)
+    (share,) = shares_of_ranks(samples, args, ranks=1, step=order.step)
+    expected = update_process_reward(alone, order, share)
+    simulated = Simulated(count)
+
+    def model_of(rank):
+        model = make_process_reward(args)
+        ranks = replace(simulated.rank(rank), size=count)
+        model.ranks, model.layout = ranks, replace(model.layout, update_size=4 // count)
+        model.strategy.average = lambda gradient: ranks.all_reduce_sum(gradient) / count
+        return model
+
+    models = [model_of(rank) for rank in range(count)]
+    shares = shares_of_ranks(samples, args, ranks=count, step=order.step)
+    results = simulated.run(lambda model, share, _: update_process_reward(model, order, share), models, shares)
+    assert expected.updates == 2
+    for model, result in zip(models, results, strict=True):
+        torch.testing.assert_close(model.actor.logits, alone.actor.logits, rtol=1e-5, atol=1e-6)
+        assert result.metrics == pytest.approx(dict(expected.metrics), rel=1e-5)
