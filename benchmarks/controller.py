@@ -11,6 +11,8 @@ token lists of the right sizes, whose lengths have a heavy tail. Two processes s
 
 import argparse
 import asyncio
+import importlib
+import inspect
 import json
 import logging
 import pickle
@@ -39,21 +41,31 @@ FLAGS = """
 --ds.zero_stage 3 --ds.packing_samples --train.dynamic_batch_enable --train.max_tokens_per_gpu 20480
 --rollout.max_tokens_per_gpu 20480 --train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.num_engines 8
 --actor.num_gpus_per_node 8 --ckpt.save_steps 1 --data.input_key prompt --data.label_key answer
---reward.remote_url openrlhf_cov/rewards/reward_func.py
+--reward.remote_url openrlhf_cov/rewards/reward_func.py --train.check_weight_update off
 """
 DYNAMIC = """--algo.dynamic_filtering_enable --algo.dynamic_filtering_range 0 1
 --sampling_max_rounds 10 --sampling_oversample_max 6"""
-GENERATION, TRAINING = "other work while engines generate", "other work after it"
-PHASES = {  # functions of the samples generator, the experience maker, the trainer, its module and the group of ranks
-    "prompts to the engines": ["_dispatch_prompts_to_vllm"],
-    "responses to tensors": ["_process_response_into_experience"],
-    GENERATION: ["generate_samples"],
-    "numbers and complete logs": ["number_samples", "complete_logs"],
-    "micro-batches": ["split_rollout_samples"],
-    "returns": ["get_cumulative_returns"],
-    "balance over ranks": ["balance_experiences"],
-    "tensors to the ranks": ["async_run_method_batch"],
-    "checkpoint": ["save_logs_and_checkpoints"],
+GENERATION = "other work while engines generate"
+TRAINING = "other work after it"
+TRAINER = "openrlhf_cov.trainer"
+# Phase -> what counts for it. Of upstream's controller: names of functions of its generator, experience maker,
+# trainer, module and group of ranks. Of ours: "module:function" or "module:Class.method" in the package's trainer.
+PHASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "prompts to the engines": (("_dispatch_prompts_to_vllm",), ("requests:RolloutRequests._send",)),
+    "responses to tensors": (("_process_response_into_experience",), ("requests:sample_of",)),
+    GENERATION: (("generate_samples",), ("sampler:Sampler.next_batch",)),
+    "checked and numbered samples": ((), ("loop:checked_samples",)),
+    "batches for scoring": (("split_rollout_samples",), ("scoring:scoring_batches", "scoring:ScoringBatch.of")),
+    "scores by sample": ((), ("loop:score",)),
+    "returns": (("get_cumulative_returns",), ()),
+    "advantages": (("compute_advantages_and_returns",), ("loop:estimate_advantages",)),
+    "metrics": ((), ("loop:sample_means", "loop:rollout_statistics", "loop:source_metrics")),
+    "balance over ranks": (("balance_experiences",), ("model_groups:shares_of_ranks",)),
+    "tensors to the ranks": (
+        ("async_run_method_batch",),
+        ("model_groups:ModelGroups._shares", "model_groups:_update", "launcher:RayActorGroup.async_run_method_batch"),
+    ),
+    "checkpoint": (("save_logs_and_checkpoints",), ("loop:TrainingLoop.save_checkpoint",)),
 }
 
 
@@ -130,6 +142,10 @@ class Engine:
     def get_num_unfinished_requests(self) -> int:
         return 0
 
+    def needs_weights(self) -> bool:
+        """Return False: no run has used the engine."""
+        return False
+
     def nothing(self, *args, **kwargs) -> None:
         pass
 
@@ -138,10 +154,9 @@ class Engine:
 
 @ray.remote(num_cpus=0.01)
 class Ranks:
-    """Several neighbouring ranks of the policy, one after the other."""
+    """Several neighbouring ranks of the policy, one after the other, with the methods of upstream's and of ours."""
 
     def __init__(self) -> None:
-        self.entropies: list = []
         self.entropy_bytes = 0
 
     def execute_batch(self, method_name: str, all_data: dict, start_idx: int, end_idx: int) -> list:
@@ -151,20 +166,27 @@ class Ranks:
     def forward(self, sequences, action_mask, **others):
         import torch
 
-        self.entropies.append(torch.zeros(action_mask.shape))
         return torch.zeros(action_mask.shape)
 
-    def take_entropies(self) -> list:
-        taken, self.entropies = self.entropies, []
-        self.entropy_bytes += sum(each.nbytes for each in taken)
-        return taken
-
     def append(self, experience) -> None:
-        self.entropy_bytes += sum(row.nbytes for row in experience.info.get("entropy", ()))
+        pass
 
     def fit(self, **kwargs) -> dict[str, float]:
-        self.entropies = []
         return {"kl": 0.0, "reward": 0.5, "entropy/mean": 0.5}
+
+    def score(self, tokens, action_mask, attention_mask, image_inputs):
+        import torch
+
+        entropy = torch.zeros(action_mask.shape)
+        self.entropy_bytes += entropy.nbytes
+        return torch.zeros(action_mask.shape), entropy, None
+
+    def update(self, order, share):
+        from openrlhf_cov.trainer.records import StepResult
+
+        self.entropy_bytes += share.tensors["entropy"].nbytes
+        metrics = {"entropy/mean": 0.5, "cov/mean": 0.0, "cov/prob_weighted_mean": 0.0}
+        return StepResult(metrics, mean_entropy=0.5, updates=8, learning_rate=1e-6)
 
     def take_entropy_bytes(self) -> int:
         """Bytes of entropies that left and came since the last call."""
@@ -174,7 +196,8 @@ class Ranks:
     def nothing(self, *args, **kwargs) -> None:
         pass
 
-    start_step = empty_cache = reload_states = offload_states = broadcast_to_vllm = save_checkpoint = nothing
+    empty_cache = reload_states = offload_states = save_checkpoint = nothing
+    broadcast_to_vllm = send_weights = nothing
 
 
 class EngineHandle:
@@ -229,46 +252,63 @@ class Clock:
 
 @ray.remote(num_cpus=0.01)
 class Controller:
-    """The trainer of upstream or ours, as ``train_ppo_ray`` makes it; its steps, as ``PPOTrainer.fit`` does them."""
+    """The controller of upstream or ours, as a training makes it, which makes step after step."""
 
     def __init__(self, name: str, flags: list[str], model: str, ranks: list, engines: list) -> None:
         logging.disable(logging.WARNING)
         from openrlhf_cov.cli.train_ppo_ray import parse_args
-        from openrlhf_cov.trainer.ray.workers import plain_class, prepare_worker
+        from openrlhf_cov.trainer.ray.workers import prepare_worker
 
         sys.argv = ["train_ppo_ray", *flags]
         self.args = parse_args()
         prepare_worker()
-        import openrlhf.trainer.ppo_trainer as module
         from openrlhf.trainer.ray.launcher import RayActorGroup
-        from openrlhf.utils import get_strategy
 
-        if name == "ours":
-            import openrlhf_cov.trainer.ppo_trainer as ours
-        trainer_class = ours.CovPPOTrainer if name == "ours" else plain_class(module.PPOTrainer)
         group = object.__new__(RayActorGroup)
-        group.duplicate_actors, group._actor_handlers = 1, ranks
-        generate = {"max_len": self.args.data.max_len, "max_new_tokens": LONGEST, "temperature": 1.0, "top_p": 1.0}
+        group.duplicate_actors = 1
+        group._actor_handlers = ranks
+        self.clock = Clock()
         handles = [EngineHandle(engine) for engine in engines]
-        self.trainer = trainer_class(model, get_strategy(self.args), group, None, None, None, handles, **generate)
-        self.generator = self.trainer.samples_generator
-        tokenizer = SentAsBytes(self.trainer.tokenizer)
-        self.generator.tokenizer = ours.share(tokenizer) if name == "ours" else tokenizer
-        self.trainer.init_checkpoint_states()
-        self.number, self.clock = 0, Clock()
-        owners = [self.generator, self.trainer.experience_maker, self.trainer, group, module]
-        owners += [ours] if name == "ours" else []
-        for phase, functions in PHASES.items():
-            for owner, function in [(o, f) for f in functions for o in owners if hasattr(o, f)]:
-                setattr(owner, function, self.clock.phase(phase)(getattr(owner, function)))
+        run_class = OurRun if name == "ours" else UpstreamRun
+        self.run = run_class(self.args, model, group, handles, self.clock)
 
     def step(self, prompts: int) -> dict[str, Any]:
-        """CPU seconds by phase; when the step and its generation began and ended; peak memory in GB; tokens."""
+        """Return CPU seconds by phase, when step and generation began and ended, peak memory in GB, and tokens."""
         self.args.rollout.batch_size = self.args.rollout.vllm_generate_batch_size = prompts
         Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
         self.clock.switch()
         self.clock.seconds.clear()
         began = time.time()
+        made = self.run.step()
+        self.clock.switch()
+        # with what it maps of Ray's shared memory
+        peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1e6
+        return dict(cpu=dict(self.clock.seconds), began=began, ended=time.time(), peak=peak, **made)
+
+
+class UpstreamRun:
+    """Upstream's trainer; its steps are those of ``PPOTrainer.fit``."""
+
+    def __init__(self, args: SimpleNamespace, model: str, group: Any, engines: list, clock: Clock) -> None:
+        import openrlhf.trainer.ppo_trainer as module
+        from openrlhf.utils import get_strategy
+
+        from openrlhf_cov.trainer.ray.workers import plain_class
+
+        generate = {"max_len": args.data.max_len, "max_new_tokens": LONGEST, "temperature": 1.0, "top_p": 1.0}
+        trainer_class = plain_class(module.PPOTrainer)
+        self.trainer = trainer_class(model, get_strategy(args), group, None, None, None, engines, **generate)
+        self.generator = self.trainer.samples_generator
+        self.generator.tokenizer = SentAsBytes(self.trainer.tokenizer)
+        self.trainer.init_checkpoint_states()
+        self.number = 0
+        owners = [self.generator, self.trainer.experience_maker, self.trainer, group, module]
+        for phase, (functions, _) in PHASES.items():
+            for owner, function in [(o, f) for f in functions for o in owners if hasattr(o, f)]:
+                setattr(owner, function, clock.phase(phase)(getattr(owner, function)))
+
+    def step(self) -> dict[str, Any]:
+        """Make a step."""
         samples, _, drawn, _ = self.generator.generate_samples(**self.trainer.generate_kwargs)
         generated = time.time()
         trained = sum(int(sample.response_length) for sample in samples)
@@ -276,14 +316,59 @@ class Controller:
         states = {"episode": 0, "global_step": self.number, "total_consumed_prompts": 0}
         states["data_loader_state_dict"] = self.trainer.prompts_dataloader.state_dict()
         self.trainer.save_logs_and_checkpoints(self.number, status, states)
-        self.clock.switch()
-        groups = self.generator.buffer.groups if "buffer" in vars(self.generator) else []
-        # with what it maps of Ray's shared memory
-        peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1e6
-        return dict(
-            cpu=dict(self.clock.seconds), began=began, generated=generated, ended=time.time(), peak=peak,
-            drawn=drawn, trained=trained, waiting=sum(group.tokens for group in groups),
-        )  # fmt: skip
+        return {"generated": generated, "drawn": drawn, "trained": trained, "waiting": 0}
+
+
+class OurRun:
+    """Our controller; its steps are those of ``TrainingLoop.run``."""
+
+    def __init__(self, args: SimpleNamespace, model: str, group: Any, engines: list, clock: Clock) -> None:
+        from openrlhf_cov.trainer.controller import TrainingController
+        from openrlhf_cov.trainer.model_groups import ModelGroups
+        from openrlhf_cov.trainer.ray.workers import plain_class
+        from openrlhf_cov.trainer.shared_argument import share
+
+        for phase, (_, functions) in PHASES.items():
+            for function in functions:
+                count_calls(function, clock.phase(phase))
+        controller = plain_class(TrainingController)(args, ModelGroups(args, policy=group), engines)
+        self.loop = controller.loop
+        self.loop.sampler.requests.tokenizer = share(SentAsBytes(self.loop.tokenizer))
+        self.state = self.loop.start()
+
+    def step(self) -> dict[str, Any]:
+        """Make a step."""
+        from openrlhf_cov.trainer.clock import Clock as PhaseSeconds
+
+        loop, state = self.loop, self.state
+        drawn = loop.sampler.order.drawn
+        seconds = PhaseSeconds()
+        rollout = loop.stream.next(state.step)
+        generated = time.time()
+        metrics, example = loop.train_step(rollout, state, seconds)
+        loop.logs.write_step(state.step, metrics, example)
+        loop.save_checkpoint(rollout, state)
+        return {
+            "generated": generated,
+            "drawn": loop.sampler.order.drawn - drawn,
+            "trained": sum(sample.response_length for sample in rollout.samples),
+            "waiting": sum(group.tokens for group in loop.sampler.buffer.groups),
+        }
+
+
+def count_calls(name: str, phase: Any) -> None:
+    """Count every call of a function of our trainer, "module:function" or "module:Class.method", for a phase."""
+    module, _, path = name.partition(":")
+    where = "openrlhf.trainer.ray" if module == "launcher" else TRAINER
+    owner = importlib.import_module(f"{where}.{module}")
+    *outer, function = path.split(".")
+    for each in outer:
+        owner = getattr(owner, each)
+    found = inspect.getattr_static(owner, function)
+    if isinstance(found, classmethod):
+        setattr(owner, function, classmethod(phase(found.__func__)))
+    else:
+        setattr(owner, function, phase(found))
 
 
 def write_inputs(folder: Path, vocabulary: int) -> None:

@@ -12,20 +12,18 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import ray
 
-from openrlhf_cov.config import EngineConfig, ModelConfig, RewardConfig, SamplingConfig
+from openrlhf_cov.cli import train_ppo_ray
+from openrlhf_cov.tiny_task import reward_func
 from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.ray.seams import prepare_worker
+from openrlhf_cov.trainer.ray.workers import prepare_worker
 
-MAX_LEN = 64
-GENERATION = {"max_len": MAX_LEN, "max_new_tokens": 40, "temperature": 1.0, "top_p": 1.0}
-SAMPLES = 8
+FLAGS = {"max_len": 64, "max_new_tokens": 40, "temperature": 1.0, "top_p": 1.0}
 
 
 def main() -> None:
@@ -40,14 +38,17 @@ def main() -> None:
     runtime_env = {"worker_process_setup_hook": hook, "env_vars": cpu_host.environment(training_processes=1)}
     ray.init(num_gpus=1, num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env=runtime_env)
     try:
-        settings = flags(args.range, filtering=not args.seeded)
-        engines, tokenizer = start_engine(args.task, settings), load_tokenizer(args.task)
+        from openrlhf_cov.trainer.ray.engines import start_engines
+
         names = ("ours", "seeded") if args.seeded else ("upstream", "ours")
-        measures = {name: build(name, settings, args.task, tokenizer, engines) for name in names}
-        results: dict[str, list[dict]] = {name: [] for name in names}
+        settings = {name: flags(args, seeded=name == "seeded") for name in names}
+        engines = start_engines(settings["ours"], None)
+        makers = {"upstream": Upstreams, "ours": Ours, "seeded": Ours}
+        generators = {name: makers[name](settings[name], args.task, engines) for name in names}
+        results: dict[str, list[dict]] = {name: [] for name in generators}
         for batch in range(args.batches + 1):
-            for name, measure in measures.items():
-                result = measure()
+            for name, generator in generators.items():
+                result = generator.measure()
                 if batch:
                     results[name].append(result)
         sys.stdout.write(report(results))
@@ -55,134 +56,96 @@ def main() -> None:
         ray.shutdown()
 
 
-def flags(score_range: tuple[float, float], filtering: bool) -> SimpleNamespace:
-    """The flags that the two generators read; prompts and samples are those of the demo."""
-    return SimpleNamespace(
-        **vars(SamplingConfig()),
-        data=SimpleNamespace(max_len=MAX_LEN),
-        rollout=SimpleNamespace(
-            batch_size=32,
-            n_samples_per_prompt=SAMPLES,
-            vllm_generate_batch_size=None,
-            micro_batch_size=SAMPLES,
-            max_new_tokens=GENERATION["max_new_tokens"],
-            temperature=GENERATION["temperature"],
-            top_p=GENERATION["top_p"],
-        ),
-        algo=SimpleNamespace(
-            dynamic_filtering_enable=filtering,
-            dynamic_filtering_range=tuple(score_range),
-            advantage=SimpleNamespace(is_correction_level="off"),
-            kl=SimpleNamespace(init_coef=0.0),
-        ),
-        train=SimpleNamespace(
-            seed=1, num_episodes=1, batch_size=SAMPLES, dynamic_batch_enable=False, async_enable=False
-        ),
-        actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=1),
-        critic=SimpleNamespace(model_name_or_path=None),
-        vllm=SimpleNamespace(enable_sleep=False, sync_backend="gloo"),
-        ds=SimpleNamespace(param_dtype="fp32", zero_stage=2, ring_attn_size=1, tensor_parallel_size=1),
-        reward=SimpleNamespace(remote_url=["reward_func.py"]),
-        **vars(RewardConfig()),
-        **vars(ModelConfig()),
-        **vars(EngineConfig()),
-    )
+def flags(args: argparse.Namespace, seeded: bool) -> SimpleNamespace:
+    """Return the parsed flags of the two generators; prompts and samples are those of the demo."""
+    words = f"""
+        --actor.model_name_or_path {args.task}/model --data.prompt_dataset {args.task}/train.jsonl
+        --data.input_key input --data.label_key label --reward.remote_url {reward_func.__file__}
+        --actor.num_gpus_per_node 1 --vllm.num_engines 1 --vllm.gpu_memory_utilization 0.2
+        --algo.advantage.estimator group_norm --algo.kl.init_coef 0
+        --rollout.batch_size 32 --rollout.n_samples_per_prompt 8 --train.batch_size 64 --train.micro_batch_size 32
+        --data.max_len {FLAGS["max_len"]} --rollout.max_new_tokens {FLAGS["max_new_tokens"]} --train.seed 1
+    """.split()
+    if seeded:
+        words.append("--rollout_seeded")
+    if not args.seeded:
+        words += ["--algo.dynamic_filtering_enable", "--algo.dynamic_filtering_range", *map(str, args.range)]
+    sys.argv = ["train_ppo_ray", *words]
+    return train_ppo_ray.parse_args()
 
 
-def start_engine(task: Path, settings: SimpleNamespace) -> list:
-    """One engine on the model of the task, with the task's reward."""
-    import openrlhf.trainer.ray.vllm_engine as vllm_engine
-
-    from openrlhf_cov.tiny_task import reward_func
-    from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
-    from openrlhf_cov.trainer.ray.seams import _with_engine_settings, engine_settings
-
-    actor = ray.remote(CovRolloutActor)
-    vllm_engine.RolloutRayActor = _with_engine_settings(actor, engine_settings(settings))
-    return vllm_engine.create_vllm_engines(
-        1, 1, str(task / "model"), 1, False, True, True, 64, gpu_memory_utilization=0.2,
-        remote_rm_url=reward_func.__file__,
-    )  # fmt: skip
-
-
-def load_tokenizer(task: Path):
+def load_tokenizer(task: Path) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(task / "model")
 
 
-def build(name: str, settings: SimpleNamespace, task: Path, tokenizer, engines: list) -> Callable[[], dict]:
-    """Return the function that generates and measures one batch of one of the generators."""
-    rows = [json.loads(line) for line in (task / "train.jsonl").read_text(encoding="utf-8").splitlines()]
-    settings = SimpleNamespace(**vars(settings) | {"rollout_seeded": name == "seeded"})
-    if name == "upstream":
-        return partial(measure_upstream, upstream_generator(settings, rows, tokenizer, engines))
-    return partial(measure, sampler_of(settings, rows, tokenizer, engines))
+def load_rows(task: Path) -> list[dict]:
+    """Return the training prompts."""
+    return [json.loads(line) for line in (task / "train.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def sampler_of(settings: SimpleNamespace, rows: list[dict], tokenizer, engines: list):
-    """Return our sampler over the training prompts."""
-    from openrlhf_cov.trainer.generation import EngineGroup
-    from openrlhf_cov.trainer.prompts import Prompt
-    from openrlhf_cov.trainer.requests import RolloutRequests
-    from openrlhf_cov.trainer.sampler import Sampler
-    from openrlhf_cov.trainer.shared_argument import share
+class Upstreams:
+    """Upstream's generator."""
 
-    class CountedRequests(RolloutRequests):
-        """Counts the tokens of all responses, also of those in groups that are left out."""
+    def __init__(self, settings: SimpleNamespace, task: Path, engines: list) -> None:
+        from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
-        tokens = 0
+        loader = [(["default"], [row["input"]], [row["label"]], [None]) for row in load_rows(task)]
+        self.generator = SamplesGenerator(SimpleNamespace(args=settings), loader, None, load_tokenizer(task), engines)
+        self.tokens = 0
+        self.process = self.generator._process_response_into_experience
+        self.generator._process_response_into_experience = self._counted
 
-        def groups(self, *args, **kwargs):
-            for place, samples in super().groups(*args, **kwargs):
-                self.tokens += sum(sample.response_length for sample in samples)
-                yield place, samples
+    def _counted(self, response: dict, **kwargs: Any) -> Any:
+        self.tokens += sum(end - start for start, end in response["action_ranges"])
+        return self.process(response, **kwargs)
 
-    prompts = [Prompt(place, row["input"], row["label"]) for place, row in enumerate(rows)]
-    return Sampler(settings, prompts, EngineGroup(engines), CountedRequests(settings, share(tokenizer)))
-
-
-def upstream_generator(settings: SimpleNamespace, rows: list[dict], tokenizer, engines: list):
-    """Return upstream's generator over the same prompts in the same order, which is that of our sampler."""
-    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
-
-    from openrlhf_cov.trainer.prompts import PromptOrder
-
-    places = PromptOrder(len(rows), settings.train.seed).permutation(0)
-    loader = [(["default"], [rows[place]["input"]], [rows[place]["label"]], [None]) for place in places]
-    return SamplesGenerator(SimpleNamespace(args=settings), loader, None, tokenizer, engines)
+    def measure(self) -> dict[str, float]:
+        """Return seconds, groups, prompts and tokens of one batch."""
+        self.tokens = 0
+        started = time.perf_counter()
+        samples, _, prompts, _ = self.generator.generate_samples(**FLAGS)
+        seconds = time.perf_counter() - started
+        return {"seconds": seconds, "groups": len(samples) // 8, "prompts": prompts, "tokens": self.tokens}
 
 
-def measure(sampler) -> dict[str, float]:
-    """Return seconds, prompts and tokens of one batch of our sampler."""
-    drawn = sampler.order.drawn
-    tokens = sampler.requests.tokens
-    started = time.perf_counter()
-    rollout = sampler.next_batch(version=sampler.step)
-    seconds = time.perf_counter() - started
-    return {
-        "seconds": seconds,
-        "groups": len(rollout.samples) // SAMPLES,
-        "prompts": sampler.order.drawn - drawn,
-        "tokens": sampler.requests.tokens - tokens,
-    }
+class Ours:
+    """Our sampler, over the same prompts in the order of the data."""
 
+    def __init__(self, settings: SimpleNamespace, task: Path, engines: list) -> None:
+        from openrlhf_cov.trainer.generation import EngineGroup
+        from openrlhf_cov.trainer.prompts import Prompt
+        from openrlhf_cov.trainer.requests import RolloutRequests
+        from openrlhf_cov.trainer.sampler import Sampler
+        from openrlhf_cov.trainer.shared_argument import share
 
-def measure_upstream(generator) -> dict[str, float]:
-    """Return seconds, prompts and tokens of one batch of upstream's generator."""
-    generated: list[int] = []
-    process = generator._process_response_into_experience
+        prompts = [Prompt(number, row["input"], row["label"]) for number, row in enumerate(load_rows(task))]
+        requests = RolloutRequests(settings, share(load_tokenizer(task)))
+        self.sampler = Sampler(settings, prompts, EngineGroup(engines), requests)
+        self.tokens = 0
+        self.groups = requests.groups
+        requests.groups = self._counted
 
-    def counted(response, **kwargs):
-        generated.append(sum(end - start for start, end in response["action_ranges"]))
-        return process(response, **kwargs)
+    def _counted(self, *args: Any, **kwargs: Any) -> Any:
+        for place, samples in self.groups(*args, **kwargs):
+            self.tokens += sum(sample.response_length for sample in samples)
+            yield place, samples
 
-    generator._process_response_into_experience = counted
-    started = time.perf_counter()
-    samples, _, prompts, _ = generator.generate_samples(**GENERATION)
-    seconds = time.perf_counter() - started
-    generator._process_response_into_experience = process
-    return {"seconds": seconds, "groups": len(samples) // SAMPLES, "prompts": prompts, "tokens": sum(generated)}
+    def measure(self) -> dict[str, float]:
+        """Return seconds, groups, prompts and tokens of one batch."""
+        self.tokens = 0
+        drawn = self.sampler.order.drawn
+        started = time.perf_counter()
+        rollout = self.sampler.next_batch(version=0)
+        seconds = time.perf_counter() - started
+        return {
+            "seconds": seconds,
+            "groups": len(rollout.samples) // 8,
+            "prompts": self.sampler.order.drawn - drawn,
+            "tokens": self.tokens,
+            **rollout.metrics,
+        }
 
 
 def report(results: dict[str, list[dict]]) -> str:

@@ -24,6 +24,7 @@ from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.generation import EngineGroup
 from openrlhf_cov.trainer.ray import cluster, completions, engines
 from openrlhf_cov.trainer.ray.engines import VLLM_DTYPES
+from openrlhf_cov.utils.engine_limits import engine_limits
 
 
 def main() -> None:
@@ -103,6 +104,7 @@ def start_alone(args: argparse.Namespace, max_model_len: int):
 def in_harness(plan: EvaluationPlan, engines: list, requests: list[Request]) -> int:
     """Tokens that the harness generated, graded and wrote."""
     config = RewardConfig()
+    limits = engine_limits(0, 0, on_gpus=not cpu_host.is_cpu_host())
     with tempfile.TemporaryDirectory() as folder:
         tokens: list[int] = []
         runner.run(
@@ -110,7 +112,7 @@ def in_harness(plan: EvaluationPlan, engines: list, requests: list[Request]) -> 
             requests,
             [],
             runner.Grader.of(plan, config),
-            lambda missing: completions.generate(EngineGroup(engines), missing),
+            lambda missing: completions.generate(EngineGroup(engines), missing, limits.sequences),
             workers=config.reward_workers,
             on_response=lambda response: tokens.append(response.tokens),
         )

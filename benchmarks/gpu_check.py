@@ -4,7 +4,7 @@ The script prints one table and exits with status 1 if a check fails. It took 16
 are enough by arithmetic. With --device cpu it runs the same checks at toy size, in seconds. With DeepSpeed installed
 it also moves the states of an optimizer to the host and back.
 
-    PYTHONPATH=. python benchmarks/gpu_check.py --output gpu_check.json
+    python benchmarks/gpu_check.py --output gpu_check.json
 """
 
 import argparse
@@ -34,6 +34,9 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM
+
+if find_spec("openrlhf_cov") is None:  # the package is not installed: take the repository of this file
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.loss import MethodLoss
@@ -560,8 +563,10 @@ def engine_rows(folder: str, phase: str) -> list[Row]:
         engine = trained_engine(deepspeed, steps=1)
         parameters = sum(parameter.ds_numel for parameter in engine.module.parameters())
         rows = [Row("ZeRO-3 engine: parameters", f"{parameters:,}"), *memory_rows(engine, "")]
-        engine.save_checkpoint(folder)  # after a reload, as a run saves: the host buffers are in the states
         torch.save([each.cpu() for each in moments_of(engine.basic_optimizer)], kept)
+        # A colocated run saves asleep: its states are on the host, and so are the host buffers among them.
+        offload(engine)
+        engine.save_checkpoint(folder)
     else:
         engine = trained_engine(deepspeed, steps=0)
         engine.load_checkpoint(folder)
@@ -602,8 +607,8 @@ def trained_engine(deepspeed: Any, steps: int) -> Any:
     return engine
 
 
-def memory_rows(engine: Any, when: str, limited: bool = True) -> Iterator[Row]:
-    """Offload and reload the states as OpenRLHF does for --ds.enable_sleep, and give the memory of each phase."""
+def offload(engine: Any) -> None:
+    """Move the states of an engine to the host as OpenRLHF does for --ds.enable_sleep."""
     from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum, OffloadStateTypeEnum
 
     kinds = [
@@ -612,12 +617,17 @@ def memory_rows(engine: Any, when: str, limited: bool = True) -> Iterator[Row]:
         OffloadStateTypeEnum.hp_params,
         OffloadStateTypeEnum.lp_grads,
     ]
-    parameters = sum(parameter.ds_numel for parameter in engine.module.parameters())
-    before = [each.clone() for each in moments_of(engine.basic_optimizer)]
-    awake = bytes_per_parameter(parameters)
     engine.optimizer.offload_states(include=kinds, device=OffloadDeviceEnum.cpu, pin_memory=True, non_blocking=True)
     engine.empty_partition_cache()
     torch.cuda.synchronize()
+
+
+def memory_rows(engine: Any, when: str, limited: bool = True) -> Iterator[Row]:
+    """Offload and reload the states as OpenRLHF does for --ds.enable_sleep, and give the memory of each phase."""
+    parameters = sum(parameter.ds_numel for parameter in engine.module.parameters())
+    before = [each.clone() for each in moments_of(engine.basic_optimizer)]
+    awake = bytes_per_parameter(parameters)
+    offload(engine)
     asleep = bytes_per_parameter(parameters)
     engine.optimizer.reload_states(non_blocking=True)
     torch.cuda.synchronize()

@@ -5,6 +5,6 @@ set -euo pipefail
 ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" \
   --runtime-env-json '{"env_vars": {"VLLM_LOGGING_LEVEL": "ERROR"}}' \
   -- python -m openrlhf_cov.cli.evaluate \
-  --model "${MODEL:-Qwen/Qwen2.5-7B}" --benchmarks "${BENCHMARKS:-paper}" --protocol paper \
+  --model "${MODEL:-Qwen/Qwen2.5-7B}" --benchmarks "${BENCHMARKS:-paper}" --protocol paper --template qwen-boxed \
   --data_dir "${DATA_DIR:-/data/eval}" --output "${OUTPUT:-/results/qwen2.5_7b}" \
   --num_engines 8 --tensor_parallel_size 1

@@ -30,6 +30,6 @@ ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" --working-dir
   --ds.zero_stage 3 --ds.grad_accum_dtype fp32 --actor.gradient_checkpointing_enable --ds.packing_samples --train.dynamic_batch_enable \
   $(< "scripts/layouts/qwen2.5_${SIZE:-7b}_${LAYOUT:-colocated}.flags") \
   ${NODES:+--actor.num_nodes "$NODES"} ${ENGINES:+--vllm.num_engines "$ENGINES"} \
-  --eval.dataset "bench:${BENCHMARKS:-law}" --eval.template "$TEMPLATE" --eval.data_dir "${EVAL_DATA:-/data/eval}" --eval.steps 4 --eval.at_start \
+  --eval.dataset "bench:${BENCHMARKS:-law}" --eval.template "$TEMPLATE" --eval.data_dir "${EVAL_DATA:-/data/eval}" --eval.steps "${EVAL_STEPS:-4}" --eval.at_start \
   --ckpt.output_dir "$OUTPUT" --ckpt.path "$OUTPUT/state" --ckpt.save_steps 10 --ckpt.max_num 2 --ckpt.load_enable \
   --logger.tensorboard_dir "$OUTPUT/tensorboard" "$@"

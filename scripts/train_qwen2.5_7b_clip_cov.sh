@@ -24,7 +24,7 @@ ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" --working-dir
   --ds.zero_stage 3 --ds.grad_accum_dtype fp32 --actor.gradient_checkpointing_enable --ds.packing_samples --train.dynamic_batch_enable \
   $(< "scripts/layouts/qwen2.5_7b_${LAYOUT:-colocated}.flags") \
   ${NODES:+--actor.num_nodes "$NODES"} ${ENGINES:+--vllm.num_engines "$ENGINES"} \
-  --eval.dataset "bench:${BENCHMARKS:-aime24,math500}" --eval.data_dir "${EVAL_DATA:-/data/eval}" --eval.steps 20 --eval.at_start \
+  --eval.dataset "bench:${BENCHMARKS:-aime24,math500}" --eval.data_dir "${EVAL_DATA:-/data/eval}" --eval.template qwen-boxed --eval.steps 20 --eval.at_start \
   --ckpt.output_dir "${OUTPUT:-/checkpoints/qwen2.5_7b_clip_cov}" --ckpt.path "${OUTPUT:-/checkpoints/qwen2.5_7b_clip_cov}/state" \
   --ckpt.save_steps 10 --ckpt.max_num 2 --ckpt.load_enable --logger.tensorboard_dir "${OUTPUT:-/checkpoints/qwen2.5_7b_clip_cov}/tensorboard" \
   --cov_dump_every 32 "$@"

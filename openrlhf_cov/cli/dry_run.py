@@ -13,7 +13,7 @@ from openrlhf_cov.errors import reason_of
 from openrlhf_cov.sizing import conditions, prose
 from openrlhf_cov.sizing.flag_sizes import model_names, step_of
 from openrlhf_cov.sizing.model_shape import KNOWN, ModelShape, shape_of_config
-from openrlhf_cov.utils.json_lines import parse_object
+from openrlhf_cov.utils.json_lines import MAX_SETTINGS_BYTES, parse_object, read_bounded
 from openrlhf_cov.utils.prompts import prompts_ids
 from openrlhf_cov.utils.rows import value_at
 from openrlhf_cov.utils.terminal import say
@@ -83,7 +83,7 @@ def _read_config(name: str | None, trusted: bool = False) -> dict[str, Any] | No
         return None
     try:
         if Path(name).exists():
-            return parse_object((Path(name) / "config.json").read_bytes())
+            return parse_object(read_bounded(Path(name) / "config.json", MAX_SETTINGS_BYTES))
         from transformers import AutoConfig
 
         return AutoConfig.from_pretrained(name, trust_remote_code=trusted, local_files_only=name in KNOWN).to_dict()

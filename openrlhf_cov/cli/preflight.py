@@ -16,7 +16,7 @@ from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_modu
 from openrlhf_cov.sizing import conditions
 from openrlhf_cov.sizing.model_shape import shape_of_config
 from openrlhf_cov.trainer.checkpoints import uses_checkpoints
-from openrlhf_cov.utils.json_lines import parse_object
+from openrlhf_cov.utils.json_lines import parse_object, read_bounded
 from openrlhf_cov.utils.prompts import own_template_warning
 
 logger = logging.getLogger(__name__)
@@ -245,6 +245,6 @@ def _file_with_code(model: str) -> str | None:
 
     # all at once: without a network the hub is waited for once, not for each of them
     for path in map(Path, cached_files(model, list(CONFIG_FILES), _raise_exceptions_for_missing_entries=False) or ()):
-        if parse_object(path.read_bytes()).get("auto_map"):
+        if parse_object(read_bounded(path)).get("auto_map"):
             return path.name
     return None

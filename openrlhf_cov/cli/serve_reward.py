@@ -6,6 +6,7 @@ sends no Authorization header.
 """
 
 import argparse
+import ctypes
 import ipaddress
 import logging
 import os
@@ -133,7 +134,7 @@ def reject_trainer_flags(args: argparse.Namespace, parser: argparse.ArgumentPars
 
 def read_token(path: Path | None) -> str | None:
     """The token of a file, else of the environment, from which it is removed; None where neither has one."""
-    token = os.environ.pop(REWARD_TOKEN, None)  # the grading processes inherit the environment
+    token = take_from_environment(REWARD_TOKEN)  # the grading processes inherit the environment
     source = REWARD_TOKEN
     if path is not None:
         source = f"--token_file {path}"
@@ -144,6 +145,33 @@ def read_token(path: Path | None) -> str | None:
     if token is not None and not TOKEN.fullmatch(token):
         raise UsageError(f"{source} holds no token: at least one letter, digit or one of . _ ~ - and nothing else")
     return token
+
+
+def take_from_environment(name: str) -> str | None:
+    """Return a variable of the environment and remove it, also from what ``/proc/PID/environ`` shows of this process.
+
+    Removing a variable leaves its text in the memory that the kernel shows to all processes of the same user.
+    """
+    library = ctypes.CDLL(None)
+    library.getenv.restype = ctypes.c_void_p
+    address = library.getenv(name.encode())
+    value = os.environ.pop(name, None)
+    # A variable that this process set itself lies elsewhere, and may have been freed by now.
+    if address and value is not None and Path("/proc/self/environ").exists():
+        first, last = environment_addresses()
+        if first <= address < last:
+            ctypes.memset(address, 0, len(os.fsencode(value)))
+    return value
+
+
+def environment_addresses() -> tuple[int, int]:
+    """Return the first address of the environment with which this process began, and the address behind it."""
+    try:
+        # The name of the process comes before the last bracket; env_start and env_end are the fields 50 and 51.
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return int(fields[47]), int(fields[48])
+    except (OSError, ValueError, IndexError):
+        return 0, 0
 
 
 def listen(host: str, port: int) -> socket.socket:

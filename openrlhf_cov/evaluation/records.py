@@ -16,7 +16,7 @@ from annotated_types import Ge, Lt
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.data import Problem
-from openrlhf_cov.utils.json_lines import BOM, parse_object, read_rows, write_lines
+from openrlhf_cov.utils.json_lines import BOM, MAX_SETTINGS_BYTES, parse_object, read_bounded, read_rows, write_lines
 
 SCHEMA = 1
 """Counts up when a field changes its meaning or goes."""
@@ -187,7 +187,7 @@ def read_settings(folder: Path) -> RunSettings:
     """The settings of a run. Raises UsageError where there is no run of this schema."""
     path = folder / RUN_FILE
     try:
-        content = path.read_bytes()
+        content = read_bounded(path, MAX_SETTINGS_BYTES)
         found = parse_object(content).get("schema", SCHEMA)
         if found != SCHEMA:
             raise UsageError(f"{path} has schema {found!r:.40}; this version reads schema {SCHEMA}")

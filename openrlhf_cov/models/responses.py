@@ -25,32 +25,6 @@ def group_normalised(rewards: Tensor) -> Tensor:
     return advantages.masked_fill(are_equal(rewards), 0.0)
 
 
-def normalised_among(rewards: Tensor, valid: Tensor) -> Tensor:
-    """Return ``group_normalised`` (G, K) with the statistics of the ``valid`` rewards (G, K) alone, 0 elsewhere."""
-    apart = apart_among(rewards, valid)
-    degrees = (valid.sum(1, keepdim=True) - 1).clamp(min=1)
-    advantages = apart / ((apart.square().sum(1, keepdim=True) / degrees).sqrt() + EPSILON)
-    highest = rewards.masked_fill(~valid, -math.inf).amax(1, keepdim=True)
-    lowest = rewards.masked_fill(~valid, math.inf).amin(1, keepdim=True)
-    return advantages.masked_fill(highest <= lowest, 0.0)
-
-
-def leave_one_out_among(rewards: Tensor, valid: Tensor) -> Tensor:
-    """Return RLOO's advantages (G, K): each ``valid`` reward less the mean of the other valid ones, 0 elsewhere."""
-    count = valid.sum(1, keepdim=True)
-    return apart_among(rewards, valid) * count / (count - 1).clamp(min=1)
-
-
-def apart_among(rewards: Tensor, valid: Tensor) -> Tensor:
-    """Return each ``valid`` reward (G, K) less the mean of the valid ones of its group, 0 elsewhere."""
-    return (rewards - mean_among(rewards, valid)).masked_fill(~valid, 0.0)
-
-
-def mean_among(rewards: Tensor, valid: Tensor) -> Tensor:
-    """Return the mean (G, 1) of the ``valid`` rewards (G, K) of each group, 0 where none is valid."""
-    return rewards.masked_fill(~valid, 0.0).sum(1, keepdim=True) / valid.sum(1, keepdim=True).clamp(min=1)
-
-
 def are_equal(rewards: Tensor) -> Tensor:
     """Mask (G, 1) of the groups whose rewards (G, K) are all the same."""
     return (rewards == rewards[:, :1]).all(1, keepdim=True)
@@ -93,3 +67,9 @@ def by_graded_responses(
         else:
             found[chosen] = single
     return found
+
+
+def group_deviations(rewards: Tensor, graded: Tensor) -> Tensor:
+    """Return the sample standard deviation of the graded rewards of each prompt, for all its responses (G, K)."""
+    deviations = by_graded_responses(lambda found: found.std(1, keepdim=True).expand_as(found), rewards, graded)
+    return deviations.nan_to_num(0.0).amax(1, keepdim=True).expand_as(rewards)

@@ -15,6 +15,12 @@ from typing import Any, Protocol
 from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.utils.json_lines import BOM, parse_json, parse_object
 
+# Rows of a parquet file that are in memory at once. A long text that many rows share is a copy in each of them.
+ROWS_AT_ONCE = 128
+# Uncompressed bytes of a row group of parquet: at most, and for each byte of the file beside a minimum.
+MAX_GROUP_BYTES = 2**33
+MIN_GROUP_BYTES = 2**26
+MAX_RATIO = 1000
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 """Endings of files. A name with one of them is never looked up on the hub."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -156,14 +162,27 @@ def _parquet(path: Path, digest: Digest) -> PlacedRows:
     _add_content(path, digest)
     number = 0
     file = _parquet_file(path)
+    _check_sizes(path, file.metadata)
     _check_names(path, file.schema_arrow.names)
     try:
-        for batch in file.iter_batches(batch_size=1024):
+        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
             for row in batch.to_pylist():
                 number += 1
                 yield f"{path}, row {number}", row
     except (OSError, ValueError, NotImplementedError) as error:  # pyarrow's errors are of these kinds
         raise UsageError(f"{path} cannot be read: {reason_of(error)}") from error
+
+
+def _check_sizes(path: Path, metadata: Any) -> None:
+    """Raise UsageError for a file whose row groups are larger than they can be in memory."""
+    most = min(MAX_GROUP_BYTES, MIN_GROUP_BYTES + MAX_RATIO * path.stat().st_size)
+    for number in range(metadata.num_row_groups):
+        size = metadata.row_group(number).total_byte_size
+        if size > most:
+            raise UsageError(
+                f"{path}: row group {number + 1} has {size:,} bytes uncompressed, more than {most:,}; write the file "
+                "again with smaller row groups"
+            )
 
 
 def _arrow(path: Path, digest: Digest) -> PlacedRows:

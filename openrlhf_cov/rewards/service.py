@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards.limits import ServiceLimits, TokenBucket
@@ -228,10 +229,34 @@ def make_app(service: RewardService) -> FastAPI:
         service.close()
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(OneLength)
     app.add_api_route("/", service.get_reward, methods=["POST"])
     app.add_api_route("/get_reward", service.get_reward, methods=["POST"])
     app.add_api_route("/health", service.health, methods=["GET"])
     return app
+
+
+class OneLength:
+    """Refuse requests with two ways to say where the body ends, and close their connections.
+
+    HTTP/1.1 lets Transfer-Encoding win over Content-Length. A proxy in front that decides otherwise would pass the
+    rest of the body on as a request of its own. HTTP/1.0 has no Transfer-Encoding at all. The server itself refuses
+    unequal lengths, and encodings other than chunked.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer with 400."""
+        names = [name for name, _ in scope.get("headers", ())]
+        is_old = scope.get("http_version") == "1.0"
+        if b"transfer-encoding" in names and (is_old or b"content-length" in names):
+            detail = "the request has Transfer-Encoding beside Content-Length, or in HTTP/1.0; send one of them"
+            response = JSONResponse({"detail": detail}, 400, {"Connection": "close"})
+            await response(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 async def read_body(request: Request, admit: Callable[[int], None]) -> bytes:

@@ -5,7 +5,7 @@ import lzma
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.study.plan import REPORT, STAGES, Score, StudyRun
-from openrlhf_cov.utils.json_lines import parse_object, regular, replacing
+from openrlhf_cov.utils.json_lines import parse_object, read_bounded, regular, replacing
 from openrlhf_cov.utils.metric_table import STEP, STEP_TOTAL, TIME
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, RESULT_FILE, TEST_FILE, read_metrics
 
@@ -27,8 +27,15 @@ LEFT_OUT = tuple(f"cov/{kind}_{share}" for kind in ("acc", "token_acc") for shar
 """Metrics that no packed run keeps: two more averages of what ``cov/group_weighted_acc_…``, the paper's, are of."""
 ALONE = StudyRun("", REPORT, (), 0)
 """A run that is no part of a study."""
-MAX_BYTES = 2**25
-"""Of a line of a packed file, of which a few unpack to any number."""
+# Bytes of a line, and of all lines, of a packed file. A file of a few kB can unpack to any number of bytes.
+MAX_BYTES = 2**22
+MAX_TOTAL_BYTES = 2**32
+# Bytes that the lines may have for each byte of the file, beside one line. Files of studies have about 5.
+MAX_RATIO = 50
+# Memory of the decompressor. A file can ask for gigabytes; the highest preset needs 65 MiB.
+DECOMPRESSOR_BYTES = 2**27
+# Bytes of a file of a run.
+MAX_FILE_BYTES = 2**26
 MAX_SAMPLES = 2**20
 """Of a question in a test."""
 
@@ -116,16 +123,56 @@ def pack(results: Sequence[Result], path: Path, asked: Callable[[StudyRun], Sequ
 def unpack(path: Path, asked: Callable[[StudyRun], Sequence[str]] | None = None) -> Iterator[Result]:
     """The results in a file of ``pack``, with ``asked`` those whose flags are these; UsageError for another file."""
     try:
-        with lzma.open(regular(path), "rb") as lines:
-            while line := lines.readline(MAX_BYTES):
+        with regular(path).open("rb") as file:
+            for line in _unpacked_lines(file, path.stat().st_size):
                 record = parse_object(line)
                 run = _run(record["run"])
                 metrics, evaluations = (_unpacked(record[name]) for name in ("metrics", "evaluations"))
                 result = _result(run, metrics, evaluations, record["test"])
                 if asked is None or record.get("asked") == asked(run):
                     yield result
-    except (OSError, EOFError, lzma.LZMAError, LookupError, ValueError, TypeError, AttributeError) as error:
+    except (
+        OSError,
+        EOFError,
+        lzma.LZMAError,
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        MemoryError,
+    ) as error:
         raise UsageError(f"{path} holds no results of a study: {reason_of(error)}") from error
+
+
+def _unpacked_lines(file: IO[bytes], size: int) -> Iterator[bytes]:
+    """Yield the lines of a compressed file of ``size`` bytes.
+
+    Raises:
+        ValueError: If a line, or all lines together, are larger than any file of ``pack`` has them.
+    """
+    most = min(MAX_TOTAL_BYTES, MAX_BYTES + MAX_RATIO * size)
+    decompressor = lzma.LZMADecompressor(memlimit=DECOMPRESSOR_BYTES)
+    rest = b""
+    total = 0
+    while not decompressor.eof:
+        content = file.read(CHUNK) if decompressor.needs_input else b""
+        if decompressor.needs_input and not content:
+            raise EOFError("the file was cut off")
+        unpacked = decompressor.decompress(content, CHUNK)
+        total += len(unpacked)
+        if total > most:
+            raise ValueError(f"it unpacks to more than {most:,} bytes")
+        *lines, rest = (rest + unpacked).split(b"\n")
+        yield from lines
+        if len(rest) > MAX_BYTES:
+            raise ValueError(f"a line has more than {MAX_BYTES:,} bytes")
+    if decompressor.unused_data or file.read(1):
+        raise ValueError("something follows the compressed lines")
+    if rest:
+        yield rest
+
+
+CHUNK = 2**20
 
 
 def _run(content: Mapping[str, Any]) -> StudyRun:
@@ -163,7 +210,7 @@ def _are_counts(values: Iterable[Any], most: int) -> bool:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        return parse_object(regular(path).read_bytes())
+        return parse_object(read_bounded(path, MAX_FILE_BYTES))
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
 

@@ -2,10 +2,11 @@
 
 1. Rewards: those of the rollout or of a reward model, with upstream's length penalties.
 2. Responses: the estimator of the run compares each reward with those of the other responses to its prompt.
-3. Tokens: KL penalty and process rewards join the reward. Returns are sums to the end, or advantages are GAE's.
+3. Tokens: KL penalty and process rewards join the reward; an advantage is the sum of the rewards that follow, or GAE.
 4. Whitening over all tokens of the step, where the estimator is defined so.
 
-A sample whose reward function abstained takes no part in any of the statistics and gets the advantage 0.
+A sample whose reward function abstained takes no part in the statistics of rewards and advantages, and its advantages
+are 0.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +20,10 @@ from torch import Tensor
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.method import CORRECT, Groups
-from openrlhf_cov.models.responses import by_graded_responses, group_normalised, is_two_valued
+from openrlhf_cov.models.responses import by_graded_responses, group_deviations, group_normalised, is_two_valued
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.records import Sample, Scores, TrainSample
-from openrlhf_cov.trainer.token_values import TokenValues, token_values, whitened, whitens
+from openrlhf_cov.trainer.token_values import TokenValues, mean_entropy, token_values, whitened, whitens
 
 # Samples that are padded to one width while their returns are computed.
 CHUNK = 64
@@ -73,7 +74,8 @@ def estimate_advantages(
     graded = torch.tensor([not sample.abstained for sample in samples]).view_as(groups)
 
     # 2. Responses (N,); NaN is left out.
-    responses = response_advantages(groups, graded, settings, config, mean_entropy(samples, scores)).flatten()
+    entropy = mean_entropy([each.entropy for each in scores], [sample.action_mask for sample in samples])
+    responses = response_advantages(groups, graded, settings, config, entropy).flatten()
 
     # 3. Tokens.
     values: list[TokenValues] = []
@@ -160,15 +162,3 @@ def train_sample(sample: Sample, scores: Scores, values: TokenValues, has_kl_los
         rollout_log_probs=sample.rollout_log_probs,
         image_inputs=sample.image_inputs,
     )
-
-
-def group_deviations(rewards: Tensor, graded: Tensor) -> Tensor:
-    """Return the sample standard deviation of the graded rewards of each prompt, for all its responses (G, K)."""
-    deviations = by_graded_responses(lambda found: found.std(1, keepdim=True).expand_as(found), rewards, graded)
-    return deviations.nan_to_num(0.0).amax(1, keepdim=True).expand_as(rewards)
-
-
-def mean_entropy(samples: Sequence[Sample], scores: Sequence[Scores]) -> float:
-    """Return the mean entropy of all action tokens under the policy that scored them, nats."""
-    found = torch.cat([each.entropy[sample.action_mask] for sample, each in zip(samples, scores, strict=True)])
-    return float(found.double().sum() / max(1, len(found)))

@@ -13,7 +13,7 @@ from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import has_process_reward
-from openrlhf_cov.utils.json_lines import parse_object, replacing
+from openrlhf_cov.utils.json_lines import MAX_SETTINGS_BYTES, parse_object, read_bounded, replacing
 
 logger = init_logger(__name__)
 
@@ -33,7 +33,7 @@ AGAIN = "-again"
 """Follows the tag of a checkpoint that replaces the one to which ``latest`` points."""
 ROLLOUTS = "data_loader_state_dict"
 """Upstream's entry of the client states for what the controller alone needs: ``CheckpointedLoader.state_dict``."""
-ROLLOUTS_FILE = "rollouts.pt"
+ROLLOUTS_FILE = "rollouts.safetensors"
 """File of a policy's checkpoint that holds it, megabytes of tensors, once."""
 FORMAT, FORMAT_VERSION = "format", 2
 """Entry of ``RUN_FILE``: increase the version when a field of a checkpoint is removed or changes its meaning."""
@@ -299,7 +299,7 @@ def differences(folder: Path, run: dict[str, Any], universal: bool = False) -> s
     if not (folder / tag / RUN_FILE).is_file():
         return None  # written by upstream
     try:
-        saved = parse_object((folder / tag / RUN_FILE).read_bytes())
+        saved = parse_object(read_bounded(folder / tag / RUN_FILE, MAX_SETTINGS_BYTES))
     except ValueError as error:
         return f"{tag}/{RUN_FILE} cannot be read ({error})"
     # Checkpoints without the entry are of the first format, whose place in the data is that of another loader.
@@ -352,7 +352,7 @@ def saved_settings(args: Any) -> tuple[Path, dict[str, Any]] | None:
     if tag is None or not (folder / tag / RUN_FILE).is_file():
         return None
     try:
-        saved = parse_object((folder / tag / RUN_FILE).read_bytes()).get(SETTINGS)
+        saved = parse_object(read_bounded(folder / tag / RUN_FILE, MAX_SETTINGS_BYTES)).get(SETTINGS)
     except ValueError:
         return None  # differences() has reported it
     return (folder / tag, saved) if isinstance(saved, dict) else None

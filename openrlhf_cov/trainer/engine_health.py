@@ -78,6 +78,10 @@ def limited_transfer(engines: Iterable[Any], actors: Iterable[Any], seconds: flo
         for handle in (*engines, *actors):
             ray.kill(handle)
 
+    too_long = RunStopped(
+        f"the vLLM engines did not take the new weights within {seconds:g} s (--vllm.no_progress_timeout) and "
+        "were ended; look for the cause in their logs above, then continue with --ckpt.load_enable"
+    )
     timer = Timer(seconds, end)
     timer.daemon = True
     timer.start()
@@ -86,9 +90,9 @@ def limited_transfer(engines: Iterable[Any], actors: Iterable[Any], seconds: flo
     except RayError as error:
         if not ran_out.is_set():
             raise
-        raise RunStopped(
-            f"the vLLM engines did not take the new weights within {seconds:g} s (--vllm.no_progress_timeout) and "
-            "were ended; look for the cause in their logs above, then continue with --ckpt.load_enable"
-        ) from error
+        raise too_long from error
     finally:
         timer.cancel()
+    # The weight check takes an engine that was ended for one that died, and says nothing.
+    if ran_out.is_set():
+        raise too_long

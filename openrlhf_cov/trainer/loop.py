@@ -68,10 +68,10 @@ class TrainingLoop:
         self.weight_check = weight_check
         self.tokenizer = tokenizer
         self.config = CovConfig.from_args(args)
-        self.advantages = AdvantageSettings.of(args)
+        self.advantage_settings = AdvantageSettings.of(args)
 
     def run(self) -> None:
-        """Train until the data or ``--rollout_limit`` ends.
+        """Train until the stream of rollouts ends: at the end of the data, or after ``--rollout_limit`` rollouts.
 
         Raises:
             RunStopped: The run cannot go on, or a signal asked it to stop; all complete steps are logged.
@@ -100,15 +100,16 @@ class TrainingLoop:
             state.load_state_dict(states)
             self.sampler.restore(states[ROLLOUTS])
         self.logs = TrainingLogs(self.args, resumed_step=state.step)
-        # Rollouts are generated at most so many weight versions ahead: 0 without --train.async_enable.
+        # A rollout is trained at most so many weight versions after those that sampled it; 0 is synchronous.
         self.stream = BatchStream(self.sampler, max_staleness_of(self.args), first_step=state.step)
 
-        # Engines start with the weights of the model's files; those of a checkpoint, or of another run, differ.
+        # Engines start with the weights of the model's files. A checkpoint has other weights, and so may engines that
+        # an earlier run of a study has left.
         if state.step or have_other_weights(self.sampler.engines.engines):
             self.send_weights(state, is_start=True)
 
         # An interrupted run owes the evaluation that was due after its last step.
-        is_due = state.step % self.args.eval.steps == 0 if state.step else self.args.eval_at_start
+        is_due = self.args.eval_at_start if state.step == 0 else state.step % self.args.eval.steps == 0
         if is_due:
             self.evaluate(state)
         return state
@@ -124,7 +125,8 @@ class TrainingLoop:
         # Settings of this step: schedules and the closed loop have their values.
         config = self.config.at(state.step, state.control)
 
-        # Samples are numbered in the order of the data, so that selection does not depend on where they are trained.
+        # Check the samples and number them in the order of the data. Ties and draws among tokens are settled by these
+        # numbers, so the result does not depend on the rank that trains a sample.
         samples = checked_samples(rollout.samples, config, self.args.reward_max_error_frac)
         if self.weight_check is not None:
             self.weight_check.start_step(samples, self.args.data.max_len, state.step + 1)
@@ -135,13 +137,13 @@ class TrainingLoop:
         with clock("make_experience"):
             scores = score(samples, self.groups, self.tokenizer.pad_token_id)
             scores, prm = reward_tokens(samples, scores, self.groups, order, self.tokenizer.pad_token_id)
-            batch = estimate_advantages(samples, scores, self.advantages, config, state.kl.value, self.args)
+            batch = estimate_advantages(samples, scores, self.advantage_settings, config, state.kl.value, self.args)
 
         # All updates of this step, on the ranks of policy and critic.
         with clock("ppo_train"):
             result = self.groups.update(order, batch.samples)
 
-        # The engines get the new weights: the next rollout is sampled from the policy that was just trained.
+        # The metrics of the step.
         metrics = {
             **sample_means(samples, batch.numbers),
             **prm,
@@ -152,6 +154,7 @@ class TrainingLoop:
         }
         samples_per_step = self.args.rollout.batch_size * self.args.rollout.n_samples_per_prompt
         metrics |= state.finish_step(metrics, result, config, samples_per_step)
+        # Rollouts that begin from now on are sampled with the new weights.
         with clock("broadcast"):
             self.send_weights(state)
 
@@ -161,7 +164,10 @@ class TrainingLoop:
         return metrics | clock.seconds(rollout.seconds), (text, float(batch.numbers["reward"][0]))
 
     def send_weights(self, state: LoopState, *, is_start: bool = False) -> None:
-        """Send the weights of the policy to the engines. If an engine died, none gets them and the run ends."""
+        """Send the weights of the policy to the engines.
+
+        If an engine died, no engine gets them, and ``stop_if_asked`` ends the run after this step.
+        """
         state.dead_engines = deliver_weights(
             self.args,
             self.stream,
@@ -173,7 +179,7 @@ class TrainingLoop:
         )
 
     def save_checkpoint(self, rollout: Rollout, state: LoopState, *, now: bool = False) -> bool:
-        """Write a checkpoint if one is due after this step, or ``now``; return True if one was written."""
+        """Write a checkpoint if one is due after this step, or ``now``; return True if a run can continue from it."""
         ckpt = self.args.ckpt
         if not (now or state.step % ckpt.save_steps == 0):
             return False
@@ -185,7 +191,8 @@ class TrainingLoop:
     def evaluate(self, state: LoopState) -> None:
         """Evaluate the weights after a step, and keep the model if it is the best so far.
 
-        Evaluations wait for the rollout that is being sampled. One that was written for this step is not repeated.
+        An evaluation waits for the rollout that is being sampled. One that the log has already for this step, as after
+        a resume, is not repeated.
         """
         if self.evaluation is None:
             return

@@ -83,10 +83,21 @@ def record_of(args: SimpleNamespace, rows: Any) -> dict[str, Any]:
     return {name: _as_json(value) for name, value in record.items()}
 
 
+# Flags that decide which samples make up a micro-batch, and so what is selected with --cov_scope micro_batch.
+MICRO_BATCH_FLAGS = ("train.micro_batch_size", "train.max_tokens_per_gpu", "train.dynamic_batch_enable")
+
+
+def selects_tokens(args: SimpleNamespace) -> bool:
+    """Return True if a method of the run selects tokens."""
+    return any(name not in ("", "none") for name in (args.cov_type, args.method))
+
+
 def is_free(name: str, args: SimpleNamespace) -> bool:
-    """True if a flag may change on a resume without being accepted by ``--ckpt.allow_changed``."""
+    """Return True if a flag may change on a resume without being accepted by ``--ckpt.allow_changed``."""
     if name == "train.num_episodes":  # other schedules spread over the steps of all episodes
         return args.actor.lr_scheduler == "constant"
+    if name in MICRO_BATCH_FLAGS and args.cov_scope == "micro_batch" and selects_tokens(args):
+        return False
     if name.startswith("critic.") and name != "critic.freezing_steps" and not args.critic.model_name_or_path:
         return True
     model = process_reward_of(args)

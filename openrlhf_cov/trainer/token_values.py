@@ -105,3 +105,9 @@ def whitens(settings: AdvantageSettings, config: CovConfig) -> bool:
 def has_estimator(config: CovConfig) -> bool:
     """Return True if a method of the run estimates the advantages."""
     return config.estimator is not None and config.estimator.estimate is not None
+
+
+def mean_entropy(entropies: Sequence[Tensor], masks: Sequence[Tensor]) -> float:
+    """Return the mean entropy over the action tokens of all samples, in nats; one tensor (A,) per sample."""
+    found = torch.cat([entropy[mask] for entropy, mask in zip(entropies, masks, strict=True)])
+    return float(found.double().sum() / max(1, len(found)))

@@ -2,7 +2,8 @@
 
 The samples of the step are cut into windows, one per optimizer step. For every window:
 
-1. The methods of the run plan over all tokens of the window, those of other ranks included.
+1. Each method of the run makes a plan: which tokens it drops, weighs or penalises. It sees all tokens of the window,
+   those of other ranks included; with ``--cov_scope micro_batch`` it sees one micro-batch at a time.
 2. Each micro-batch of the window runs forward; its loss is PPO's with the plans, the KL loss and the entropy bonus.
 3. DeepSpeed steps at the end of the window, unless the gradient is not finite.
 """
@@ -57,7 +58,7 @@ def update_policy(policy: Policy, order: StepOrder, samples: Sequence[TrainSampl
     updates_before, skipped_before = policy.engine.global_steps, policy.bad_updates.total
     norms: list[float] = []
 
-    # Measure the policy that was sampled, before its first update.
+    # Measure the policy as it scored the samples, before the first update of this step.
     diagnostics = StepDiagnostics(samples, args.rollout.n_samples_per_prompt, policy.ranks, policy.device)
     planning = PlanningStep(
         config, policy.strategy.seed, order.step, clip_of(ppo_loss), diagnostics.mean_entropy, policy.ranks
@@ -76,19 +77,19 @@ def update_policy(policy: Policy, order: StepOrder, samples: Sequence[TrainSampl
             samples_of_window = sum(map(len, window.micro_batches))
             normalizers = loss_normalizers(window, policy.layout, policy.ranks)
 
-            # Methods plan over the whole window before any of its tokens has a gradient. Where the window is one
-            # micro-batch, its training pass gives the log-probs of the policy, so the plans can wait for that pass.
+            # Methods plan over the whole window before its first backward pass. Where each rank has one micro-batch,
+            # the training pass of it gives the log-probs of the policy, so the plans can wait for that pass.
             plan = partial(plan_with_policy, policy, planning, diagnostics, micro_batches, moved)
             plans_late = moved and len(micro_batches) == 1 and can_plan_late(policy, order)
             window_plans = plan() if config.plans_globally and not plans_late else None
 
-            for number, micro_batch in enumerate(micro_batches):
-                ends_update = number + 1 == len(micro_batches)
+            for index, micro_batch in enumerate(micro_batches):
+                ends_update = index + 1 == len(micro_batches)
                 start_micro_batch(policy.engine, policy.layout, ends_update=ends_update)
                 forward = policy.forward(micro_batch, with_entropy=bonus is not None)
                 batch = token_batch(micro_batch, forward.log_probs)
                 if window_plans is not None:
-                    plans: Sequence[Plan] = window_plans[number]
+                    plans: Sequence[Plan] = window_plans[index]
                 elif config.plans_globally:
                     (plans,) = plan(forward.log_probs.detach())
                 else:
@@ -163,7 +164,7 @@ def plan_with_policy(
 
     Args:
         planning: What the windows of the step have in common.
-        moved: Whether the policy was updated since the rollout.
+        moved: Whether the policy was updated in this step, so that the scores are no longer its own.
         log_probs: The policy's log-probs (B, A) of the only micro-batch, where the training pass gave them.
     """
     config = planning.config

@@ -60,7 +60,7 @@ def deliver_weights(
         dead = _find_dead(engines, is_start)
         if not dead:
             # The check asks the engines, which do not answer while they pause.
-            with _checked(weight_check), limited_transfer(engines, ranks, args.vllm_no_progress_timeout):
+            with limited_transfer(engines, ranks, args.vllm_no_progress_timeout), _checked(weight_check):
                 batch_vllm_engine_call(engines, "pause_generation")
                 try:
                     send()

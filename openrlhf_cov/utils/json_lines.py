@@ -12,6 +12,11 @@ from typing import IO, Any
 from openrlhf_cov.errors import UsageError
 
 BOM = b"\xef\xbb\xbf"
+# Bytes of a file that holds one value, of a file of settings, and of a line of a file with one value a line. Values of
+# JSON take up to 25 times as much memory.
+MAX_FILE_BYTES = 2**26
+MAX_SETTINGS_BYTES = 2**22
+MAX_LINE_BYTES = 2**28
 MAX_DIGITS = 300
 """Of an integer that a float can hold; int() takes quadratic time, and refuses thousands."""
 
@@ -45,10 +50,24 @@ def parse_object(content: bytes) -> dict[str, Any]:
     return value
 
 
+def read_bounded(path: Path, most_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """Return the content of a file of at most so many bytes.
+
+    Raises:
+        OSError: If the path is no file or cannot be read.
+        ValueError: If the file is larger.
+    """
+    with regular(path).open("rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes:,} bytes")
+    return content
+
+
 def read_json(file: Path) -> Any:
     """The value in a file of JSON; None where there is none that can be read."""
     try:
-        return parse_json(regular(file).read_bytes())
+        return parse_json(read_bounded(file))
     except (OSError, ValueError):
         return None
 
@@ -63,7 +82,9 @@ def read_rows(
     """
     try:
         with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
+                if len(line) > MAX_LINE_BYTES:
+                    raise UsageError(f"{path}, line {number}: it has more than {MAX_LINE_BYTES:,} bytes")
                 try:
                     value = parse(line.removesuffix(b"\n")) if line.strip() else None
                 except ValueError as error:

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.utils.json_lines import json_number, parse_object, regular, replacing
+from openrlhf_cov.utils.json_lines import json_number, parse_object, read_bounded, replacing
 
 logger = logging.getLogger(__name__)
 
+# Bytes of a file of metrics: a million steps of 1 kB.
+MAX_BYTES = 2**30
 METRICS_FILE = "metrics.jsonl"
 EVAL_FILE = "eval.jsonl"
 TOKENS_FOLDER = "cov_tokens"
@@ -69,7 +71,9 @@ class MetricsLog:
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """The lines of steps in a metrics file, in order; a line that is none, such as a last one that was cut in the
     middle, is left out."""
-    return [parse_object(line) for line in regular(Path(path)).read_bytes().splitlines() if _step_of(line) != math.inf]
+    return [
+        parse_object(line) for line in read_bounded(Path(path), MAX_BYTES).splitlines() if _step_of(line) != math.inf
+    ]
 
 
 def _write_backup(path: Path, lines: list[bytes]) -> Path:

@@ -4,47 +4,82 @@ import re
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 HIDDEN = "***"
 """Stands in place of a secret."""
 
-OWNERS = "api|access|private|secret|signing|encryption|account|service|auth|ssh|wandb|hf|hub|openai|anthropic|judge"
+OWNERS = (
+    "api|access|private|secret|signing|encryption|account|service|auth|ssh|wandb|hf|hub|openai|anthropic|judge|master"
+    "|session|storage|license|x_api"
+)
 TEXT = "pad|eos|bos|unk|sep|cls|mask|stop|start|end|image|video|audio|per|special|prefix|suffix|next|first|last"
 SECRET_NAME = re.compile(
-    rf"(?:^|_)(?:(?:{OWNERS})_?keys?|secrets?|pass(?:word|wd|phrase)s?|pwd|credentials?|authorization|cookie"
-    r"|runtime_env_json|[a-z0-9]*token)$"
+    rf"(?:^|_)(?:(?:{OWNERS})_?keys?(?:_id)?|secrets?|pass(?:word|wd|phrase|code)?s?|pwd|credentials?|authorization"
+    r"|(?:set_?)?cookies?|connection_string|signature|runtime_env_json|[a-z0-9]*token)$"
 )
 """Names of settings, parameters and variables that hold secrets, once they are ``lower_case``; a ``…_key`` of data is
 none."""
 TOKEN_OF_TEXT = re.compile(rf"(?:^|_)(?:{TEXT})_?token$")
+# Names that say how many, or which way, and end like the name of a secret.
+NO_SECRET = re.compile(r"(?:^|_)(?:first|second|one|two|single|per|n|num|max|min|forward|backward)_pass(?:es)?$")
 WANDB_KEY, SHORTEST = "--logger.wandb.key", "--logger.wandb.k"
 """Upstream's flag of a key, and the shortest beginning by which argparse knows it."""
-IN_QUERIES = re.compile(r"(?:^|[._-])(?:key|sig|signature|auth|code|pass|pw|jwt)$", re.IGNORECASE)
+IN_QUERIES = re.compile(
+    r"(?:^|[._-])(?:keys?|sig|sas|signature|auth|access|code|pass|pw|pwd|jwt|sid|session|credential)$", re.IGNORECASE
+)
 """Parameters of a URL that are secrets there, though no flag is called so."""
+# Keys that services give out, by their published prefixes; as in the tables of detect-secrets, gitleaks and GitHub.
+KNOWN_KEYS = re.compile(
+    r"(?<![\w-])(?:"
+    r"(?:hf|api_org)_[A-Za-z0-9]{20,}"  # Hugging Face
+    r"|sk-(?:proj-|ant-|or-|svcacct-)?[A-Za-z0-9_-]{20,}"  # OpenAI, Anthropic, OpenRouter
+    r"|(?:gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{40,})"  # GitHub
+    r"|glpat-[A-Za-z0-9_-]{20,}"  # GitLab
+    r"|(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}"  # AWS
+    r"|AIza[A-Za-z0-9_-]{35}|ya29\.[A-Za-z0-9_-]{20,}"  # Google
+    r"|xox[abeoprs]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}"  # Slack
+    r"|(?:gsk|nvapi|r8|pplx|xai|tgp_v1|wandb_v1|fw)[_-][A-Za-z0-9_-]{30,}"  # Groq, NVIDIA, Replicate, and others
+    r"|pypi-[A-Za-z0-9_-]{50,}|npm_[A-Za-z0-9]{36}"  # registries of packages
+    r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"  # JSON web tokens
+    r")"
+)
+PRIVATE_KEY = re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(-----END|\Z)", re.DOTALL)
 
-USER_INFO = re.compile(r"(://)[^/?#\s\"'<>]*@")
+USER_INFO = re.compile(r"(//)[^/?#\s\"'<>]*@")
 QUERY = re.compile(r"([?&;#])([\w.~%-]+)=([^&;#\s\"'<>,]+)")
-VALUE = r"(\"[^\"]*\"|'[^']*'|[^\s,;&\"'}\])]+)"
+VALUE = r"(\[[^\[\]]*\]|\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s,;&\"'}\])]+)"
 FLAG = re.compile(rf"(?<![\w.-])(--?[A-Za-z][\w.-]*)(=|\s+)(?!-){VALUE}")
-ENTRY = re.compile(rf"(?<![\w.-])([\"']?)([A-Za-z_][\w.-]*)(\1\s*[=:]\s*){VALUE}")
-HEADER = re.compile(r"(authorization[\"']?\s*[:=]\s*[\"']?(?:bearer|basic)\s+)[\w.~+/=-]+", re.IGNORECASE)
+ENTRY = re.compile(rf"(?<![\w.%-])([\"']?)([A-Za-z_][\w.%-]*)(\1\s*[=:]\s*){VALUE}")
+# A header ends with its line, or with the quotation mark of a word in which it is.
+HEADER = re.compile(
+    r"(?<![\w-])((?:(?:proxy-)?authorization|(?:set-)?cookie|x-(?:[a-z0-9]+-)*(?:key|token|secret|auth|signature)"
+    r"|(?:[a-z0-9]+-)*(?:api-?key|access-token|auth-token|api-token))[\"']?\s*[:=]\s*[\"']?)"
+    r"((?:bearer|basic|token|digest|apikey|negotiate)\s+)?[^\s\"'\n][^\"'\n]*",
+    re.IGNORECASE,
+)
+AWS = re.compile(r"^aws_(?!.*(?:region|profile|output|endpoint|file|bucket|retry|default)).*", re.IGNORECASE)
 
 
 def is_secret(name: str) -> bool:
     """True for the name of a flag (``--hf_token``), URL parameter or variable whose value is nobody's business."""
     if name.startswith(SHORTEST) and WANDB_KEY.startswith(name):
         return True
-    name = re.sub(r"[.-]+", "_", name.lower()).strip("_")
-    return SECRET_NAME.search(name) is not None and TOKEN_OF_TEXT.search(name) is None
+    name = re.sub(r"[.-]+", "_", unquote(name).lower()).strip("_")
+    if TOKEN_OF_TEXT.search(name) or NO_SECRET.search(name):
+        return False
+    return SECRET_NAME.search(name) is not None or AWS.match(name) is not None
 
 
 def redact(text: str) -> str:
     """The text with ``***`` in place of every secret in it: in URLs (``name:password@``, ``?token=``), as the value of
     a flag, a variable or an entry of JSON, and in an Authorization header."""
+    text = PRIVATE_KEY.sub(rf"\1{HIDDEN}\2", text)
+    text = KNOWN_KEYS.sub(HIDDEN, text)
     text = USER_INFO.sub(rf"\1{HIDDEN}@", text)
-    text = QUERY.sub(lambda m: f"{m[1]}{m[2]}={HIDDEN}" if is_secret(m[2]) or IN_QUERIES.search(m[2]) else m[0], text)
+    text = QUERY.sub(lambda m: f"{m[1]}{m[2]}={HIDDEN}" if _is_parameter(m[2]) else m[0], text)
     text = FLAG.sub(lambda m: f"{m[1]}{m[2]}{_hidden(m[3])}" if is_secret(m[1]) else m[0], text)
-    text = HEADER.sub(rf"\1{HIDDEN}", text)
+    text = HEADER.sub(lambda m: f"{m[1]}{m[2] or ''}{HIDDEN}", text)
     return ENTRY.sub(lambda m: f"{m[1]}{m[2]}{m[3]}{_hidden(m[4])}" if _is_entry(m) else m[0], text)
 
 
@@ -79,12 +114,20 @@ def redact_arguments(value: Any, flag: str = "-") -> Any:
     return value
 
 
+def _is_parameter(name: str) -> bool:
+    """Return True for a parameter of a URL that is secret; its name may be percent-encoded, also twice."""
+    plain = unquote(unquote(name))
+    return is_secret(plain) or IN_QUERIES.search(plain) is not None
+
+
 def _is_entry(found: re.Match[str]) -> bool:
     """``NAME=value`` and ``"name": value``; a word before a colon in a sentence is none."""
     return is_secret(found[2]) and (bool(found[1]) or "=" in found[3])
 
 
 def _hidden(value: str) -> str:
-    """``***`` in the quotes of the value."""
+    """Return ``***`` in the quotes, or the brackets, of the value."""
+    if value.startswith("["):
+        return f'["{HIDDEN}"]'
     quote = value[0] if value[0] in "\"'" else ""
     return quote + HIDDEN + quote

@@ -467,7 +467,8 @@ def test_a_half_written_checkpoint_is_named_and_passed_over(check, tmp_path, mon
         (
             {"latest": "global_step3", "latest_universal": "global_step3_universal"},
             ["--ds.use_universal_ckpt"],
-            "global_step3_universal has no rollouts.pt, which the converter leaves behind; copy it from global_step3",
+            "global_step3_universal has no rollouts.safetensors, which the converter leaves behind; "
+            "copy it from global_step3",
         ),
     ],
 )
@@ -475,7 +476,7 @@ def test_the_kind_of_checkpoint_that_is_asked_for_is_there(refusal, tmp_path, po
     changes = checkpointed(tmp_path, {"ranks": 1})
     actor = tmp_path / "ck" / "_actor"
     (actor / "latest").unlink()
-    (actor / "global_step3" / "rollouts.pt").touch()
+    (actor / "global_step3" / "rollouts.safetensors").touch()
     for name, tag in pointers.items():
         (actor / tag).mkdir(exist_ok=True)
         (actor / name).write_text(tag)

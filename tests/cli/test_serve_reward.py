@@ -125,6 +125,25 @@ def test_token_of_the_file_before_that_of_the_environment(monkeypatch, tmp_path)
     assert serve_reward.read_token(None) is None
 
 
+SHOWN = """
+import os, subprocess, sys
+from pathlib import Path
+from openrlhf_cov.cli.serve_reward import read_token
+print(read_token(None))
+print(b"s3cret" in Path("/proc/self/environ").read_bytes(), "OTHER=kept" in Path("/proc/self/environ").read_text())
+child = "import os; print('s3cret' in repr(os.environ), b's3cret' in open('/proc/self/environ', 'rb').read())"
+subprocess.run([sys.executable, "-c", child], check=True)
+print(os.environ["OTHER"], read_token(None))
+"""
+
+
+def test_a_token_is_not_left_in_the_environment_of_a_process():
+    environment = os.environ | {serve_reward.REWARD_TOKEN: "s3cret", "OTHER": "kept"}
+    command = [sys.executable, "-u", "-c", SHOWN]
+    lines = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines == ["s3cret", "False True", "False False", "kept None"]
+
+
 @pytest.mark.parametrize(
     ("host", "url", "loopback"),
     [("127.0.0.1", "http://127.0.0.1", True), ("localhost", "http://", True), ("0.0.0.0", "http://0.0.0.0", False)],

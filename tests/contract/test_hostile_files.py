@@ -46,6 +46,7 @@ OWN = {
     "cli/host/installed.py": "what a process that doctor starts writes",
     "cli/demo.py": "the task that the demo has just made or checked",
     "study/results.py": "what a study packed",
+    "trainer/rollout_file.py": "the state of a sampler; test_rollout_file.py",
     "trainer/ray/cluster.py": "an environment variable that Ray sets",
 }
 

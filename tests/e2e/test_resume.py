@@ -150,7 +150,7 @@ def test_a_run_survives_what_clusters_do(start, flags, tmp_path, ray):
     assert (checkpoints / f"global_step{steps}" / ROLLOUTS_FILE).is_file()
     for name in half_written:
         assert f"{name} was never completed and is passed over" in log
-    states = [line for line in log.splitlines() if "checkpoint_states: " in line]
+    states = [line for line in log.splitlines() if "checkpoint states: " in line]
     assert states
     assert max(map(len, states)) < 1000  # and not the tensors of the groups that wait
     assert lines(broken, EVAL_FILE) == lines(straight, EVAL_FILE)[: steps - 1]  # the last step was not evaluated

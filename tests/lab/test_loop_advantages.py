@@ -1,13 +1,11 @@
 """From the same rewards the laboratory and the trainer make the same advantages, of every estimator and of none."""
 
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
 from active import IN_THE_LAB, active_flags
-from openrlhf.trainer.ppo_utils.experience import Experience
-from openrlhf_cov.trainer.experience_maker import CovExperienceMaker
+from torch.nn.utils.rnn import pad_sequence
 
 from openrlhf_cov.cli import lab as command
 from openrlhf_cov.cli import train_ppo_ray
@@ -16,6 +14,9 @@ from openrlhf_cov.lab.policy import Samples
 from openrlhf_cov.lab.settings import LabSettings
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
+from openrlhf_cov.trainer.advantages import estimate_advantages
+from openrlhf_cov.trainer.records import Sample, Scores
 
 GROUP, TOKENS = 8, 5
 ENTROPY = 0.65
@@ -79,7 +80,7 @@ def of_the_laboratory(task, policy, flags, lengths, entropy, rewards):
 
 
 def of_the_trainer(monkeypatch, flags, mask, entropy, rewards):
-    """Advantages (B, A) from samples that come in unequal parts and another order."""
+    """Return the advantages (B, A) of samples with these rewards, 0 outside of the responses."""
     method = next((METHODS[name] for name in METHODS if name in flags), None)
     words = f"""
         --actor.model_name_or_path none --data.prompt_dataset none --reward.remote_url reward.py --vllm.num_engines 1
@@ -88,20 +89,11 @@ def of_the_trainer(monkeypatch, flags, mask, entropy, rewards):
     """.split()
     monkeypatch.setattr(sys, "argv", ["train_ppo_ray", *words, *flags])
     args = train_ppo_ray.parse_args()
-    maker = CovExperienceMaker(*[None] * 4, SimpleNamespace(value=0.0), SimpleNamespace(args=args), None)
-    maker.config = CovConfig.from_args(args).at(0)
-    order = torch.randperm(len(rewards), generator=torch.Generator().manual_seed(0))
-    parts = order.split([1, 4, len(order) - 5])
-    made = maker.compute_advantages_and_returns([experience(mask, entropy, rewards, part) for part in parts])
-    return torch.cat([each.advantages for each in made])[order.argsort()]
-
-
-def experience(mask, entropy, rewards, part):
-    """These samples as the ranks have scored them."""
-    return Experience(
-        index=part.tolist(),
-        action_mask=mask[part].long(),
-        rewards=rewards[part],
-        kl=torch.zeros(len(part), TOKENS),
-        info={"reward": rewards[part], "entropy": list(entropy[part])},
-    )
+    samples, scores = [], []
+    for row, entropies_of_row, reward in zip(mask, entropy, rewards.tolist(), strict=True):
+        count = int(row.sum())
+        samples.append(Sample(torch.zeros(count + 1, dtype=torch.long), row[:count], prompt="", reward=reward))
+        scores.append(Scores(torch.zeros(count), entropies_of_row[:count]))
+    config = CovConfig.from_args(args).at(0)
+    batch = estimate_advantages(samples, scores, AdvantageSettings.of(args), config, 0.0, args)
+    return pad_sequence([each.advantages for each in batch.samples], batch_first=True)

@@ -8,6 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.preparation import readers
 from openrlhf_cov.preparation.inputs import DatasetPart, Keys, Row, check_sources, open_sources
 from openrlhf_cov.preparation.readers import is_hub_name
 
@@ -200,3 +201,44 @@ def test_the_hub_is_not_asked_by_a_check(monkeypatch):
     check_sources("org/own,gsm8k", None)
     with pytest.raises(UsageError, match="--dataset own: no such file or dataset"):
         check_sources("own", None)
+
+
+def parquet_of(path, columns, **options):
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, **options)
+    return path
+
+
+def test_a_small_parquet_file_of_large_row_groups_is_refused(tmp_path):
+    blank = " " * 2**20
+    path = parquet_of(tmp_path / "x.parquet", {"x": [f"{n}{blank}" for n in range(96)]}, compression="zstd")
+    assert path.stat().st_size < 2**20
+    digest = hashlib.sha256()
+    with pytest.raises(UsageError, match=r"x.parquet: row group 1 has [0-9,]+ bytes uncompressed, more than"):
+        list(readers._parquet(path, digest))
+
+
+def test_an_honest_parquet_file_is_read(tmp_path):
+    values = [f"text {n} " * 50 for n in range(3000)]
+    for compression in ("none", "snappy", "zstd"):
+        path = parquet_of(tmp_path / f"{compression}.parquet", {"x": values}, compression=compression)
+        rows = [row["x"] for _, row in readers._parquet(path, hashlib.sha256())]
+        assert rows == values
+
+
+def test_a_text_that_many_rows_share_is_not_in_memory_for_each(tmp_path, monkeypatch):
+    sizes = []
+    path = parquet_of(tmp_path / "x.parquet", {"x": ["x" * 10**5] * 2000})
+    real = readers._parquet_file
+
+    class Watched:
+        def __init__(self, file):
+            self.metadata, self.schema_arrow, self._file = file.metadata, file.schema_arrow, file
+
+        def iter_batches(self, batch_size):
+            for batch in self._file.iter_batches(batch_size=batch_size):
+                sizes.append(batch.num_rows)
+                yield batch
+
+    monkeypatch.setattr(readers, "_parquet_file", lambda path: Watched(real(path)))
+    assert sum(1 for _ in readers._parquet(path, hashlib.sha256())) == 2000
+    assert max(sizes) <= 128

@@ -122,6 +122,70 @@ def test_a_head_that_comes_drop_by_drop_is_given_up(serve, monkeypatch):
     until(lambda: not server.server_state.connections)
 
 
+CHUNKS = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
+BOTH = b"Content-Length: %d\r\nTransfer-Encoding: chunked" % len(CHUNKS)
+
+
+@pytest.mark.parametrize("path", [b"/", b"/get_reward", b"/health", b"/nothing"])
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        BOTH,
+        b"Transfer-Encoding: chunked\r\nContent-Length: %d" % len(CHUNKS),
+        b"content-length: %d\r\nTRANSFER-ENCODING:chunked" % len(CHUNKS),
+        b"Content-Length: 0\r\nTransfer-Encoding: chunked",
+    ],
+)
+def test_a_request_with_two_lengths_is_refused_and_ends_its_connection(serve, path, lengths):
+    grader, _, connect = serve()
+    grader.release.set()
+    with connect() as client:
+        smuggled = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+        client.sendall(b"POST %s HTTP/1.1\r\nHost: a\r\n%s\r\n\r\n" % (path, lengths) + CHUNKS + smuggled)
+        answer = b""
+        while part := client.recv(10**5):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert not grader.started.is_set()
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        b"Content-Length: 5\r\nContent-Length: 6",
+        b"Content-Length: 5, 6",
+        b"Content-Length: +5",
+        b"Content-Length : 5",
+        b"Transfer-Encoding: gzip, chunked",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding: identity",
+    ],
+)
+def test_other_unclear_lengths_are_refused(serve, lengths):
+    grader, _, connect = serve()
+    with connect() as client:
+        client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\n" + lengths + b"\r\n\r\n" + CHUNKS)
+        assert status_of(client) in (400, 501)
+    assert not grader.started.is_set()
+
+
+def test_an_old_request_has_no_encoding(serve):
+    _, _, connect = serve()
+    with connect() as client:
+        client.sendall(CHUNKED.replace(b"1.1", b"1.0") + CHUNKS)
+        assert status_of(client) == 400
+
+
+def test_one_length_of_either_kind_is_taken(serve):
+    grader, _, connect = serve()
+    grader.release.set()
+    assert grade(connect) == 200
+    with connect() as client:
+        client.sendall(CHUNKED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + CHUNKS)
+        assert status_of(client) == 200
+
+
 def test_a_head_without_an_end_is_refused(serve):
     _, _, connect = serve()
     with connect() as client:

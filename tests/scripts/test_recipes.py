@@ -135,6 +135,7 @@ SETTINGS = {
     "--actor.max_norm": "1",
     "--ds.zero_stage": "3",
     "--eval.steps": "20",
+    "--eval.template": "qwen-boxed",  # the paper's prompts, whatever chat template the model brings
     "--eval.dataset": "bench:aime24,math500",
     "--ckpt.save_steps": "10",
     "--ckpt.max_num": "2",

@@ -1,11 +1,14 @@
 import lzma
 import math
+import time
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.scores import pass_at_k
+from openrlhf_cov.study import results
 from openrlhf_cov.study.plan import REPORT, SCREEN, Score, StudyRun
 from openrlhf_cov.study.results import area, pack, read_result, score_of, unpack
 
@@ -70,6 +73,52 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path, make_result):
         path.write_bytes(content)
         with pytest.raises(UsageError, match="holds no results of a study"):
             list(unpack(path))
+
+
+BOMBS = {
+    "one line": [b"0" * 2**28],
+    "a list": [b"[" + b"[]," * 2**26],
+    "empty lines": [b"\n" * 2**28],
+    "lines": [b"{}\n" * 2**26],
+    "spaces": [b'{"run": 1' + b" " * 2**27 + b"}\n"],
+    "two streams": [b"{}\n", b"{}\n" * 2**20],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_file_that_unpacks_to_a_large_one_is_refused_at_once(tmp_path, name):
+    path = tmp_path / "x.jsonl.xz"
+    path.write_bytes(b"".join(lzma.compress(each, preset=1) for each in BOMBS[name]))
+    started = time.process_time()
+    tracemalloc.start()
+    with pytest.raises(UsageError, match="holds no results of a study"):
+        list(unpack(path))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200 * 2**20
+    assert time.process_time() - started < 10.0
+
+
+def test_a_file_that_asks_for_much_memory_is_refused(tmp_path):
+    path = tmp_path / "x.jsonl.xz"
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 2**30}]
+    path.write_bytes(lzma.compress(b"{}\n", filters=filters))
+    with pytest.raises(UsageError, match="holds no results of a study"):
+        list(unpack(path))
+
+
+def test_a_line_over_several_chunks_is_whole(tmp_path, monkeypatch, make_result):
+    monkeypatch.setattr(results, "CHUNK", 100)
+    pack([make_result(StudyRun("GRPO", REPORT, (), seed), 0.5) for seed in range(3)], tmp_path / "x.jsonl.xz", asked)
+    assert [each.run.seed for each in unpack(tmp_path / "x.jsonl.xz")] == [0, 1, 2]
+
+
+def test_a_large_file_of_a_run_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "MAX_FILE_BYTES", 100)
+    (tmp_path / "result.json").write_text('{"greedy": 1, "x": "' + "x" * 100 + '"}')
+    with pytest.raises(ValueError, match=r"result.json: it has more than 100 bytes"):
+        results.read_run(tmp_path)
 
 
 def test_a_folder_without_its_last_file_is_unfinished(tmp_path):

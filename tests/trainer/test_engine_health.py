@@ -1,6 +1,7 @@
 """Engines that live, died, or do not answer; Ray is replaced by what they say."""
 
 import asyncio
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import pytest
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayTaskError
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer import engine_health
 from openrlhf_cov.trainer.engine_health import dead_engines, end_unanswered, is_death
 from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
@@ -104,3 +106,14 @@ def test_a_dead_engine_is_no_hung_one(monkeypatch):
     monkeypatch.setattr(engine_health, "ray", stand_in)
     with pytest.raises(ActorDiedError):
         end_unanswered([SimpleNamespace(sleep=SimpleNamespace(remote=lambda: 0))], "sleep", 30.0)
+
+
+def test_a_transfer_that_ran_out_of_time_ends_the_run_although_nothing_was_raised(monkeypatch):
+    # The weight check takes an engine that was ended for one that died, and says nothing.
+    killed = []
+    monkeypatch.setattr(engine_health, "ray", SimpleNamespace(kill=killed.append))
+    expected = pytest.raises(RunStopped, match=r"within 0\.01 s .* continue with --ckpt.load_enable")
+    with expected, engine_health.limited_transfer(["engine"], ["rank"], 0.01):
+        while len(killed) < 2:
+            time.sleep(0.01)
+    assert killed == ["engine", "rank"]

@@ -144,3 +144,17 @@ def test_another_start_of_the_process_reward_model_is_seen():
     assert run_record.changed_names(record, run_record.record_of(args, data)) == ["process_reward_model"]
     args.method = "none"
     assert run_record.record_of(args, data)["process_reward_model"] is None
+
+
+@pytest.mark.parametrize(
+    ("cov_type", "scope", "is_compared"),
+    [
+        ("kl_cov", "micro_batch", True),
+        ("kl_cov", "global", False),
+        ("none", "micro_batch", False),
+    ],
+)
+def test_micro_batches_are_compared_where_a_method_selects_within_them(cov_type, scope, is_compared):
+    args = SimpleNamespace(cov_type=cov_type, method="none", cov_scope=scope)
+    for name in ("train.micro_batch_size", "train.max_tokens_per_gpu", "train.dynamic_batch_enable"):
+        assert run_record.is_free(name, args) is not is_compared

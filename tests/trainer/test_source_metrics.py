@@ -1,14 +1,14 @@
 """Metrics by data source."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 from records_of import sample_of
 
+from openrlhf_cov.trainer.prompts import Prompt, source_name
 from openrlhf_cov.trainer.records import Sample
-from openrlhf_cov.trainer.source_metrics import MAX_SOURCES, source_metrics, source_of
+from openrlhf_cov.trainer.source_metrics import MAX_SOURCES, source_metrics
 from openrlhf_cov.utils.metric_table import is_known, title_and_unit
 
 
@@ -64,13 +64,6 @@ def test_without_a_named_source_nothing_is_logged():
     assert source_metrics(*step_of([1], [1.0], ["default"])) == {}
 
 
-def test_the_source_of_a_label_counts():
-    samples, trained, rewards = step_of([1, 1], [1.0, 0.0], ["default", "default"])
-    samples[0] = replace(samples[0], label={"answer": "7", "source": "math/hard"})
-    found = source_metrics(samples, trained, rewards)
-    assert found["source/math_hard/samples"] == found["source/default/samples"] == 1
-
-
 def test_many_sources_are_counted_together():
     count = MAX_SOURCES + 5
     found = source_metrics(*step_of([1] * count, [1.0] * count, [f"s{place:02}" for place in range(count)]))
@@ -99,7 +92,7 @@ def test_many_sources_are_counted_together():
     ],
 )
 def test_the_source_of_a_sample(datasource, label, expected):
-    assert source_of(datasource, label) == expected
+    assert source_name(Prompt(0, "1+1=", label, source=datasource)) == expected
 
 
 def test_titles_name_the_source():

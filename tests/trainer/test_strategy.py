@@ -1,13 +1,16 @@
 """The state of an optimizer that was saved after its moments had been on the host (--ds.enable_sleep)."""
 
 import io
+from types import SimpleNamespace
 
 import pytest
 import torch
 from deepspeed.runtime.zero.offload_states import _make_offload_state_key, offload_adam_states, reload_adam_states
+from openrlhf.utils.deepspeed import DeepspeedStrategy
 from torch import nn
 
 from openrlhf_cov.trainer.offload_buffers import OFFLOAD_SUFFIX, drop_offload_buffers
+from openrlhf_cov.trainer.strategy import CovStrategy
 
 MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
 
@@ -78,3 +81,24 @@ def test_training_goes_on_as_without_the_restart():
     new_weight.grad = torch.linspace(0, 3, 6)  # the third step's
     new.step()
     assert torch.equal(new_weight, weight)
+
+
+@pytest.mark.parametrize("folder", ["_actor", "_critic"])
+def test_every_model_that_is_restored_loses_the_buffers(monkeypatch, tmp_path, folder):
+    weight, optimizer = trained()
+    offload_adam_states(optimizer, "cpu")
+    reload_adam_states(optimizer, "cpu")
+    found = [(None, {}), (str(tmp_path / folder / "global_step3" / "states.pt"), {"global_step": 3})]
+    monkeypatch.setattr(DeepspeedStrategy, "load_ckpt", lambda *args, **kwargs: found.pop(0))
+    strategy = object.__new__(CovStrategy)
+    strategy.args = SimpleNamespace(
+        ckpt=SimpleNamespace(path=str(tmp_path)),
+        critic=SimpleNamespace(model_name_or_path="critic"),
+        ds=SimpleNamespace(use_universal_ckpt=False),
+    )
+    model = SimpleNamespace(basic_optimizer=optimizer)
+    strategy.load_ckpt(model, str(tmp_path / folder))  # no checkpoint: a fresh start
+    assert optimizer.state[weight].keys() > MOMENTS
+    strategy.load_ckpt(model, str(tmp_path / folder))
+    assert optimizer.state[weight].keys() == MOMENTS
+    assert strategy.restored == ("global_step3", 3)

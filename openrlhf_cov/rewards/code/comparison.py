@@ -9,8 +9,6 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal
 
-from openrlhf_cov.rewards.code.inside import wire
-
 Likeness = Literal["same", "presentation", "different"]
 Judge = Literal["exact", "plain", "livecodebench", "apps", "prime"]
 JUDGES: dict[Judge, str] = {
@@ -33,10 +31,17 @@ NUMBER = re.compile(
 INFINITE = re.compile(r"(?P<sign>[+-]?)inf(?:inity)?", re.IGNORECASE)
 WHOLE = re.compile(r"[+-]?[0-9]+")
 NUMBERS = (int, float, Decimal, Fraction)
-MAX_FRACTION = 4096
-"""Digits of a numerator or denominator; reducing larger ones takes long."""
-MAX_PAIRED = 2000
-"""Values in any order that are compared with each other, beside those whose texts are the same."""
+# Digits of a number in a value. Python reads no whole number of more digits from a label, so that a longer one equals
+# nothing that is expected. Arithmetic with longer numbers takes quadratic time.
+MAX_DIGITS = 4300
+MAX_HEX_DIGITS = 3572  # 16 ** 3572 has 4,302 digits
+HEXADECIMAL = re.compile(r"-?0x[0-9a-f]+")
+FLOAT = re.compile(r"-?(?:0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,4}|inf|nan)")
+DECIMAL = re.compile(r"-?(?:[0-9]+(?:\.[0-9]+)?(?:E[+-]?[0-9]{1,18})?|Infinity|s?NaN[0-9]*)")
+# Levels of lists and dicts in a value.
+MAX_DEPTH = 200
+# Comparisons of single values that finding an order may take, beside values whose texts are the same.
+MAX_COMPARISONS = 1_000_000
 
 
 def compare_outputs(
@@ -71,12 +76,20 @@ def compare_outputs(
 
 
 def same_value(value: Any, expected: Any, tolerance: float = 0.0, unordered: bool = False) -> bool:
-    """Whether a function returned what is expected, data of JSON both. False if too deep to tell."""
+    """Return True if a function returned what is expected. False if the comparison is too deep or takes too long.
+
+    Args:
+        value: what the function returned, as ``read_value`` gives it.
+        expected: what its test expects, as JSON has it.
+        tolerance: if above 0, numbers may differ by that much, absolutely or relative to the larger.
+        unordered: True if the items of a list may stand in any order.
+    """
+    comparison = _Comparison(tolerance)
     try:
         if unordered and isinstance(value, list) and isinstance(expected, list):
-            return len(value) == len(expected) and _same_multiset(value, expected, tolerance)
-        return _same(value, expected, tolerance)
-    except (RecursionError, ArithmeticError, ValueError):  # too deep, a number beyond any float, of too many digits
+            return len(value) == len(expected) and comparison.same_multiset(value, expected)
+        return comparison.same(value, expected)
+    except (RecursionError, ArithmeticError, ValueError, TypeError):  # too deep, too long, or numbers without an order
         return False
 
 
@@ -189,80 +202,159 @@ class Unlike:
 
 
 def read_value(packed: Any) -> Any:
-    """What ``inside/wire.py`` packed, as JSON would have it, for ``same_value``; ValueError and the like for nonsense.
+    """Return what ``inside/wire.py`` packed, as JSON would have it, for ``same_value``.
 
-    Nothing that a program chose is hashed but texts, so that no set or dict of colliding keys takes for ever.
+    A program can write anything in place of a packed value. So each kind is checked by its form and its size before
+    anything is computed, and nothing that a program chose is hashed but texts: a set or a dict of colliding keys would
+    take quadratic time.
+
+    Raises:
+        ValueError: If the value was not packed by ``inside/wire.py``, or is nested too deep.
     """
+    return _read(packed, 0)
+
+
+def _read(packed: Any, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise ValueError("values are nested too deep")
     if isinstance(packed, list):
-        return [read_value(each) for each in packed]
+        return [_read(each, depth + 1) for each in packed]
     if not isinstance(packed, dict):
         return packed
+    if len(packed) != 1:
+        raise ValueError("an object has one key, its kind")
     ((kind, inner),) = packed.items()
-    if kind == "namedtuple":
-        return read_value(inner[2:])
+    if kind in CONTAINERS:
+        return _read_container(kind, inner, depth)
+    if kind == "str" and isinstance(inner, str):
+        return inner
+    if kind in ("int", "float", "decimal") and isinstance(inner, str):
+        return _read_number(kind, inner)
+    if kind == "fraction" and isinstance(inner, list) and len(inner) == 2:
+        numerator, denominator = (_whole(each) for each in inner)
+        if numerator is None or denominator is None:
+            return Unlike("fraction of too many digits")
+        return Fraction(numerator, denominator)
+    if kind in SCALARS:
+        raise ValueError(f"a {kind} has another form")
+    return Unlike(str(kind)[:40])
+
+
+CONTAINERS = frozenset(("tuple", "namedtuple", "dict", "counter", "ordered", "default"))
+SCALARS = frozenset(("str", "int", "float", "decimal", "fraction"))
+
+
+def _read_container(kind: str, inner: Any, depth: int) -> Any:
+    if not isinstance(inner, list):
+        raise ValueError(f"a {kind} is a list of its parts")
     if kind == "tuple":
-        return read_value(inner)
-    if kind in ("dict", "counter", "ordered", "default"):
-        inner = inner[1:] if kind == "default" else inner
-        pairs = [(_key(read_value(key)), read_value(each)) for key, each in zip(inner[::2], inner[1::2], strict=True)]
-        found = dict(pairs)
-        return found if len(found) == len(pairs) else Unlike("dict with keys that JSON does not tell apart")
-    if kind == "fraction" and max(len(str(each)) for each in inner) > MAX_FRACTION:
-        return Unlike("fraction of too many digits")
-    if kind in ("int", "float", "str", "decimal", "fraction"):
-        return wire.load(packed)
-    return Unlike(str(kind))
+        return _read(inner, depth)
+    if kind == "namedtuple":  # its name and the names of its places come first
+        return _read(inner[2:], depth)
+    parts = inner[1:] if kind == "default" else inner  # the name of its factory comes first
+    keys = [_key(_read(each, depth + 1)) for each in parts[::2]]
+    values = [_read(each, depth + 1) for each in parts[1::2]]
+    found = dict(zip(keys, values, strict=True))
+    return found if len(found) == len(keys) else Unlike("dict with keys that JSON does not distinguish")
+
+
+def _read_number(kind: str, text: str) -> Any:
+    """Return the number that a text stands for, by a form that takes linear time to read."""
+    if kind == "int":
+        number = _whole({"int": text})
+        return Unlike("number of too many digits") if number is None else number
+    if kind == "float":
+        if FLOAT.fullmatch(text) is None:
+            raise ValueError("a float has another form")
+        return float.fromhex(text)
+    if len(text) > MAX_DIGITS:
+        return Unlike("number of too many digits")
+    if DECIMAL.fullmatch(text) is None:
+        raise ValueError("a decimal has another form")
+    return Decimal(text)
+
+
+def _whole(packed: Any) -> int | None:
+    """Return a whole number that ``inside/wire.py`` packed; None if it has too many digits.
+
+    Raises:
+        ValueError: If the packed value is no whole number.
+    """
+    if type(packed) is int:
+        return packed
+    text = packed.get("int") if isinstance(packed, dict) and len(packed) == 1 else None
+    if not isinstance(text, str):
+        raise ValueError("a whole number has another form")
+    if len(text) > MAX_HEX_DIGITS:
+        return None
+    if HEXADECIMAL.fullmatch(text) is None:
+        raise ValueError("a whole number has another form")
+    return int(text, 16)
 
 
 def _key(key: Any) -> str:
-    """A key as JSON writes it."""
+    """Return a key as JSON writes it."""
     return json.dumps(key) if key is None or isinstance(key, bool) else str(key)
 
 
-def _same(value: Any, expected: Any, tolerance: float) -> bool:
-    if isinstance(value, NUMBERS) and isinstance(expected, int | float):
-        if value != value:
-            return expected != expected
-        return value == expected or (tolerance > 0 and _near(float(value), float(expected), tolerance))
-    if isinstance(value, list | tuple) and isinstance(expected, list):
-        return len(value) == len(expected) and all(
-            _same(one, other, tolerance) for one, other in zip(value, expected, strict=True)
-        )
-    if isinstance(value, dict) and isinstance(expected, dict):
-        return value.keys() == expected.keys() and all(
-            _same(each, expected[key], tolerance) for key, each in value.items()
-        )
-    return type(value) is type(expected) and value == expected
+class _Comparison:
+    """One comparison of a value with what is expected, of bounded length."""
 
+    def __init__(self, tolerance: float) -> None:
+        self._tolerance = tolerance
+        # Comparisons that are left for finding the order of values.
+        self._left = MAX_COMPARISONS
+        self._is_limited = False
 
-def _same_multiset(values: list[Any], expected: list[Any], tolerance: float) -> bool:
-    """Whether each value is one of those expected; the same texts are matched first, as all pairs would take long."""
-    left = Counter(map(_canonical, expected))
-    others = []
-    for value in values:
-        text = _canonical(value)
-        if left[text] > 0:
-            left[text] -= 1
-        else:
-            others.append(value)
-    wanted = []
-    for each in expected:
-        text = _canonical(each)
-        if left[text] > 0:
-            left[text] -= 1
-            wanted.append(each)
-    if all(isinstance(each, NUMBERS) for each in [*others, *wanted]):
-        return _same(sorted(others), sorted(wanted), tolerance)
-    if len(others) > MAX_PAIRED:
-        return False
-    for value in others:
-        place = next((place for place, other in enumerate(wanted) if _same(value, other, tolerance)), None)
-        if place is None:
-            return False
-        del wanted[place]
-    return True
+    def same(self, value: Any, expected: Any) -> bool:
+        """Return True if the two are the same. Raise ValueError if that takes too long."""
+        if self._is_limited:
+            self._left -= 1
+            if self._left < 0:
+                raise ValueError("the comparison takes too long")
+        tolerance = self._tolerance
+        if isinstance(value, NUMBERS) and isinstance(expected, int | float):
+            if value != value:
+                return expected != expected
+            return value == expected or (tolerance > 0 and _near(float(value), float(expected), tolerance))
+        if isinstance(value, list | tuple) and isinstance(expected, list):
+            return len(value) == len(expected) and all(map(self.same, value, expected))
+        if isinstance(value, dict) and isinstance(expected, dict):
+            return value.keys() == expected.keys() and all(
+                self.same(each, expected[key]) for key, each in value.items()
+            )
+        return type(value) is type(expected) and value == expected
+
+    def same_multiset(self, values: list[Any], expected: list[Any]) -> bool:
+        """Return True if each value is one of those expected.
+
+        Values of the same text are matched first: comparing all pairs would take long.
+        """
+        left = Counter(map(_canonical, expected))
+        others = []
+        for value in values:
+            text = _canonical(value)
+            if left[text] > 0:
+                left[text] -= 1
+            else:
+                others.append(value)
+        wanted = []
+        for each in expected:
+            text = _canonical(each)
+            if left[text] > 0:
+                left[text] -= 1
+                wanted.append(each)
+        if all(isinstance(each, NUMBERS) for each in [*others, *wanted]):
+            return self.same(sorted(others), sorted(wanted))
+        self._is_limited = True
+        for value in others:
+            place = next((place for place, other in enumerate(wanted) if self.same(value, other)), None)
+            if place is None:
+                return False
+            del wanted[place]
+        return True
 
 
 def _canonical(value: Any) -> str:
-    """A text that only the same values have, though maybe not all of them."""
+    """Return a text that only the same values have, though equal values may have unequal texts."""
     return json.dumps(value, sort_keys=True, default=repr)

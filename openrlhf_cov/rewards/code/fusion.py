@@ -13,10 +13,19 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.rewards.code.comparison import compare_outputs, read_value, shown
+from openrlhf_cov.rewards.code.comparison import compare_outputs, shown
 from openrlhf_cov.rewards.code.inside import program as inside
 from openrlhf_cov.rewards.code.inside import wire
-from openrlhf_cov.rewards.code.judge import Failure, ProgramBudget, Status, Verdict, checked_by, is_expected
+from openrlhf_cov.rewards.code.judge import (
+    Failure,
+    ProgramBudget,
+    Report,
+    Status,
+    Verdict,
+    checked_by,
+    is_expected,
+    value_of,
+)
 from openrlhf_cov.rewards.code.sandbox import SandboxError
 from openrlhf_cov.rewards.code.tests import Tests
 
@@ -121,6 +130,8 @@ class Service:
         }
         answer = self._post(json.dumps(body).encode(), seconds + EXTRA_SECONDS)
         result = answer.get("run_result") or {}
+        if not isinstance(result, dict):
+            raise SandboxError(f"{self._url}: run_result in the answer of the service is no object")
         if answer.get("status") == "SandboxError" or result.get("status") == "Error":
             raise SandboxError(f"{self._url}: the service failed: {str(answer.get('message'))[:200]}")
         if result.get("status") == "TimeLimitExceeded":
@@ -153,7 +164,7 @@ class Service:
                 fault = f"status {error.code}"
                 if error.code < 500 and error.code != 429:
                     break
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 fault = f"{type(error).__name__}: {error}"
             if attempt + 1 < ATTEMPTS:
                 time.sleep(PAUSE_SECONDS * (attempt + 1))
@@ -196,9 +207,9 @@ def _by_calls(service: Service, program: str, tests: Tests) -> list[Failure | No
     outcomes: list[Failure | None] = []
     for reply, (_, expected) in zip(replies, tests.cases, strict=False):
         try:
-            value = read_value(reply["value"])
-        except (ValueError, TypeError, KeyError, RecursionError, ArithmeticError, AttributeError):
-            outcomes.append(Failure("error", str(reply.get("error"))))
+            value = value_of(reply)
+        except Failure as failure:
+            outcomes.append(failure)
             continue
         right = is_expected(value, expected, tests)
         outcomes.append(None if right else Failure("wrong", f"returned {shown(value)}"))
@@ -213,11 +224,14 @@ def _by_assertions(service: Service, program: str, tests: Tests) -> list[Failure
         return [failure]
     if not replies:
         return [_ended(status)]
-    return [None if reply["passed"] is True else Failure("wrong", reply["detail"]) for reply in replies[1:]]
+    reports = [Report.of(reply) for reply in replies[1:]]
+    return [None if report.passed else Failure("wrong", report.detail) for report in reports]
 
 
-def _drive(service: Service, request: dict[str, Any], calls: list[Any], tests: Any) -> tuple[int, list[Any]]:
-    """Exit status of the program, and what came of the calls or tests."""
+def _drive(
+    service: Service, request: dict[str, Any], calls: list[Any], tests: Any
+) -> tuple[int, list[dict[str, Any]]]:
+    """Return the exit status of the program and a reply for each call, or the reports of its tests."""
     folder = Path(__file__).with_name("inside")
     seconds = math.ceil(service.budget.total_seconds) + 1  # of a program that outlives its container's time
     modules = {name: (folder / f"{name}.py").read_text(encoding="utf-8") for name in MODULES}
@@ -225,9 +239,11 @@ def _drive(service: Service, request: dict[str, Any], calls: list[Any], tests: A
     text = service.run(DRIVER.replace("GIVEN", repr(given), 1), service.budget.total_seconds)
     try:
         status, replies = json.loads(text)
-        return int(status), list(replies)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise Failure("error", "the program kept its tests from reporting") from None
+    if type(status) is not int or not isinstance(replies, list) or not all(isinstance(each, dict) for each in replies):
+        raise Failure("error", "the program kept its tests from reporting")
+    return status, replies
 
 
 def _ended(status: int) -> Failure:

@@ -15,13 +15,21 @@ from typing import Any, Literal
 from openrlhf_cov.rewards.code.comparison import compare_outputs, read_value, same_value, shown
 from openrlhf_cov.rewards.code.inside import program as inside
 from openrlhf_cov.rewards.code.inside import wire
-from openrlhf_cov.rewards.code.sandbox import MAX_WAITED, Limits, ProgramEnd, Sandbox, readable
+from openrlhf_cov.rewards.code.sandbox import MAX_WAITED, Left, Limits, ProgramEnd, Sandbox, readable
 from openrlhf_cov.rewards.code.tests import Tests
 
 Status = Literal["passed", "wrong", "presentation", "error", "time", "memory", "output", "syntax", "no_code"]
 WALL_FACTOR, WALL_EXTRA = 2.0, 1.0
 """Wall clock of a test: so many times its CPU time, so many seconds more, and what a busy machine kept it waiting."""
+# On a busy machine a program waits for at most so many times the CPU time that it uses.
+MAX_SLOWDOWN = 20.0
+# CPU time that starting a process takes outside of it.
+STARTING_SECONDS = 0.02
+# Seconds between two measurements of the CPU time of programs.
+MEASURED_SECONDS = 0.05
 MAX_DETAIL = 300
+# Tests of one file for pytest, each combination of parameters counted.
+MAX_REPORTS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +77,8 @@ class Failure(Exception):
     def __init__(self, status: Status, detail: str = "") -> None:
         super().__init__(status)
         self.status: Status = status
-        self.detail = " ".join(detail.split())[-MAX_DETAIL:]
+        # Texts may have megabytes, of which the end is kept.
+        self.detail = " ".join(detail[-10 * MAX_DETAIL :].split())[-MAX_DETAIL:]
 
 
 def judge(sandbox: Sandbox, program: str, tests: Tests, budget: ProgramBudget) -> Verdict:
@@ -89,9 +98,18 @@ class _Judging:
     """One program and its tests."""
 
     def __init__(self, sandbox: Sandbox, program: str, tests: Tests, budget: ProgramBudget, deadline: float) -> None:
-        self._sandbox, self._program, self._tests, self._budget = sandbox, program, tests, budget
-        self._deadline, self._latest = deadline, deadline + MAX_WAITED
+        self._sandbox = sandbox
+        self._program = program
+        self._tests = tests
+        self._budget = budget
+        # When the time of all tests ends, and when it ends on a machine that keeps programs waiting.
+        self._deadline = deadline
+        self._latest = deadline + MAX_WAITED
+        # CPU seconds of a test.
         self._seconds = tests.seconds or budget.seconds
+        # CPU seconds that the running processes had used when the current test began, and when that was measured.
+        self._used_before = 0.0
+        self._measured = time.monotonic()
 
     def stdin(self) -> Outcome:
         """A process for each input."""
@@ -111,11 +129,13 @@ class _Judging:
         process = self._sandbox.start(
             self._request("script"), self._budget.limits(self._seconds), given.encode(errors="surrogatepass")
         )
-        ending = process.finish(self._test_deadline())
+        ending = process.finish(self._test_deadline(), self._left)
         if failure := failure_of(ending):
             raise failure
+        # A program that sleeps uses no processor either. So waiting counts only as far as it can come from others.
         waited = max(0.0, time.monotonic() - started - ending.seconds)
-        self._deadline = min(self._latest, self._deadline + waited)  # it was no time of the program's
+        waited = min(waited, MAX_SLOWDOWN * (STARTING_SECONDS + ending.seconds))
+        self._deadline = min(self._latest, self._deadline + waited)
         text = ending.stdout.decode(errors="replace")
         tests = self._tests
         match compare_outputs(text, expected, tests.tolerance, tests.unordered, tests.judge):
@@ -132,7 +152,7 @@ class _Judging:
             request = self._request("calls") | {"function": self._tests.function}
             process = self._sandbox.start(request, self._whole_limits(), channel=theirs)
             theirs.close()
-            lines = Lines(ours, self._sandbox, self._budget.output_mb << 20)
+            lines = Lines(ours, self._left, self._budget.output_mb << 20)
             killed: Failure | None = None
             try:
                 for arguments, expected in cases:
@@ -147,23 +167,19 @@ class _Judging:
                 killed = lost.failure()
                 process.kill("time") if killed else None
             ours.close()  # nothing more is asked
-            ending = process.finish(time.monotonic() + WALL_EXTRA)
+            ending = process.finish(time.monotonic() + WALL_EXTRA, self._left)
             if len(failures) + passed < len(cases) and (not failures or not self._budget.stop):
                 failures.append(killed or failure_of(ending) or Failure("error", "the program ended early"))
         return failures, passed, len(cases)
 
     def _ask(self, channel: socket.socket, lines: "Lines", arguments: list[Any], expected: Any) -> None:
+        self._begin()
         deadline = self._test_deadline()
+        if lines.rest:
+            raise Failure("error", "the program answered before it was called")
         lines.send(wire.line(wire.dump(arguments)), deadline)
-        try:
-            reply = json.loads(lines.next(deadline))
-            if "error" in reply:
-                raise Failure("error", str(reply["error"]))
-            value = read_value(reply["value"])
-        except Failure:
-            raise
-        except (ValueError, TypeError, KeyError, RecursionError, ArithmeticError, AttributeError) as error:
-            raise Failure("wrong", f"the value is no plain data: {error}") from None
+        reply = read_object(lines.next(deadline))
+        value = value_of(reply)
         if not is_expected(value, expected, self._tests):
             raise Failure("wrong", f"returned {shown(value)}")
 
@@ -182,29 +198,33 @@ class _Judging:
             for process in (checker, program):
                 if lost:
                     process.kill("time")
-            checked = checker.finish(time.monotonic() + WALL_EXTRA)
-            ended = program.finish(time.monotonic() + WALL_EXTRA)
+            checked = checker.finish(time.monotonic() + WALL_EXTRA, self._left)
+            ended = program.finish(time.monotonic() + WALL_EXTRA, self._left)
         total = total or (len(self._tests.cases) if self._tests.kind == "asserts" else 1)
-        passed = sum(outcome["passed"] for outcome in outcomes)
-        failures = [_failed(outcome["detail"]) for outcome in outcomes if not outcome["passed"]]
+        passed = sum(outcome.passed for outcome in outcomes)
+        failures = [_failed(outcome.detail) for outcome in outcomes if not outcome.passed]
         if passed < total and (not failures or failures[0].status == "error"):
             ending = failure_of(ended)  # the program's own end says more than that the tests did not reach it
             if lost or (ending and ending.status != "error") or not failures:
                 failures = [lost or ending or failure_of(checked) or Failure("error")]
         return failures, passed, total
 
-    def _reports(self, pipe: Any) -> tuple[int, list[dict[str, Any]], Failure | None]:
-        """Number of tests, outcome of each that was reported, what kept the others from it."""
-        lines = Lines(pipe, self._sandbox, self._budget.output_mb << 20)
-        total, outcomes = 0, []
+    def _reports(self, pipe: Any) -> "tuple[int, list[Report], Failure | None]":
+        """Return the number of tests, the reports of tests, and what kept the other tests from reporting."""
+        lines = Lines(pipe, self._left, self._budget.output_mb << 20)
+        total = 0
+        outcomes: list[Report] = []
         try:
-            total = json.loads(lines.next(self._test_deadline()))["tests"]
+            total = number_of_tests(read_object(lines.next(self._test_deadline())))
             for _ in range(max(total, 1)):
-                outcomes.append(json.loads(lines.next(self._test_deadline())))
-                if self._budget.stop and not outcomes[-1]["passed"]:
+                self._begin()
+                outcomes.append(Report.of(read_object(lines.next(self._test_deadline()))))
+                if self._budget.stop and not outcomes[-1].passed:
                     break
         except Lost as lost:
             return total, outcomes, lost.failure()
+        except Failure as failure:
+            return total, outcomes, failure
         return total, outcomes, None
 
     def _request(self, mode: str) -> dict[str, Any]:
@@ -215,8 +235,64 @@ class _Judging:
         """Those of a process that goes through all tests."""
         return self._budget.limits(min(self._budget.total_seconds, self._seconds * max(len(self._tests.cases), 10)))
 
+    def _begin(self) -> None:
+        """Note the CPU time before a test. Short tests share a measurement, which takes as long as a call."""
+        now = time.monotonic()
+        if now - self._measured > MEASURED_SECONDS:
+            self._used_before = self._sandbox.used()
+            self._measured = now
+
+    def _left(self, deadline: float) -> float:
+        """Return the seconds until a deadline, see ``Sandbox.left``."""
+        seconds = self._used_before + self._seconds + WALL_EXTRA
+        return self._sandbox.left(deadline, seconds=seconds, latest=self._latest + WALL_EXTRA)
+
     def _test_deadline(self) -> float:
         return min(self._deadline, time.monotonic() + WALL_FACTOR * self._seconds + WALL_EXTRA)
+
+
+def read_object(line: bytes) -> dict[str, Any]:
+    """Return the object of JSON on a line from a sandbox. Raise Failure for anything else."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:  # ValueError: no JSON, or a number of too many digits
+        raise Failure("error", f"a reply from the sandbox cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise Failure("error", "a reply from the sandbox is no object")
+    return found
+
+
+def value_of(reply: dict[str, Any]) -> Any:
+    """Return the value in the reply of a called function. Raise Failure if it raised or returned no plain data."""
+    if "error" in reply:
+        text = reply["error"]
+        raise Failure("error", text if isinstance(text, str) else "the function raised an error")
+    try:
+        return read_value(reply["value"])
+    except (ValueError, TypeError, KeyError, RecursionError, ArithmeticError) as error:
+        raise Failure("wrong", f"the value is no plain data: {error}") from None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the process of the tests reports about one test."""
+
+    passed: bool
+    detail: str
+
+    @classmethod
+    def of(cls, reply: dict[str, Any]) -> "Report":
+        """Read a report. A test passed only if the report says so with ``true``."""
+        detail = reply.get("detail", "")
+        return cls(reply.get("passed") is True, detail if isinstance(detail, str) else "")
+
+
+def number_of_tests(reply: dict[str, Any]) -> int:
+    """Return the number of tests that the process of the tests found. Raise Failure for another reply."""
+    total = reply.get("tests")
+    if type(total) is not int or not 0 <= total <= MAX_REPORTS:
+        raise Failure("error", f"the number of tests is no number from 0 to {MAX_REPORTS:,}")
+    return total
 
 
 def is_expected(value: Any, expected: Any, tests: Tests) -> bool:
@@ -269,14 +345,18 @@ class Lost(Exception):
 class Lines:
     """Lines from a socket or a pipe of a sandbox, up to a deadline and a length."""
 
-    def __init__(self, source: Any, sandbox: Sandbox, most_bytes: int) -> None:
-        self._source, self._sandbox, self._most_bytes, self._rest = source, sandbox, most_bytes, b""
+    def __init__(self, source: Any, left: Left, most_bytes: int) -> None:
+        self._source = source
+        self._left = left
+        self._most_bytes = most_bytes
+        # What was received behind the last line.
+        self.rest = b""
 
     def send(self, line: bytes, deadline: float) -> None:
         """Send a line over the socket."""
         view = memoryview(line)
         while view:
-            left = self._sandbox.left(deadline)
+            left = self._left(deadline)
             if left <= 0:
                 raise Lost("time")
             try:
@@ -289,8 +369,8 @@ class Lines:
 
     def next(self, deadline: float) -> bytes:
         """The next line."""
-        parts = [self._rest]
-        size = len(self._rest)
+        parts = [self.rest]
+        size = len(self.rest)
         while b"\n" not in parts[-1]:
             chunk = self._receive(deadline)
             if not chunk:
@@ -299,11 +379,11 @@ class Lines:
                 raise Lost("output")
             parts.append(chunk)
             size += len(chunk)
-        line, _, self._rest = b"".join(parts).partition(b"\n")
+        line, _, self.rest = b"".join(parts).partition(b"\n")
         return line
 
     def _receive(self, deadline: float) -> bytes:
-        while (left := self._sandbox.left(deadline)) > 0:
+        while (left := self._left(deadline)) > 0:
             if readable([self._source.fileno()], left):
                 try:
                     return os.read(self._source.fileno(), 1 << 16)

@@ -9,6 +9,7 @@ go in as sealed memory files, and come out as an exit status and whatever they w
 import ctypes
 import fcntl
 import json
+import math
 import os
 import select
 import shutil
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +37,8 @@ KILL_SECONDS = 60.0
 """How long the end of a killed program may take; more than that is a sandbox that does not work."""
 MAX_WAITED = 120.0
 """Seconds, at most, by which a deadline is later on a machine that keeps programs waiting for a processor."""
-LOOK_SECONDS = 0.1
-"""How often at most that is looked at."""
+# Seconds between two looks at the time that programs waited, once a deadline has passed.
+LOOK_SECONDS = 0.25
 STDERR_BYTES = 2_000
 """The end of what a program writes there is kept for a message."""
 CHUNK = 1 << 16
@@ -66,6 +68,8 @@ class Limits:
 
 
 Reason = Literal["exited", "time", "output"]
+Left = Callable[[float], float]
+"""A function that gives the seconds that are left until a deadline."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +103,16 @@ class RunningProgram:
         with suppress(OSError):
             self._answer.shutdown(socket.SHUT_WR)
 
-    def finish(self, deadline: float) -> ProgramEnd:
-        """Wait for its end, until ``deadline`` (see ``Sandbox.left``) at most; how it ended."""
+    def finish(self, deadline: float, left: Left | None = None) -> ProgramEnd:
+        """Wait for the end of the program and return how it ended.
+
+        Args:
+            deadline: when a program that still runs is killed, a time of ``time.monotonic``.
+            left: gives the seconds that are left until a deadline; ``Sandbox.left`` by default.
+        """
         try:
             with self._answer:
-                status, seconds, _ = ENDED.unpack(self._wait(deadline))
+                status, seconds, _ = ENDED.unpack(self._wait(deadline, left or self._sandbox.left))
         finally:
             for descriptor in self._open:
                 os.close(descriptor)
@@ -120,11 +129,11 @@ class RunningProgram:
             stderr=self._kept[self._stderr].decode(errors="replace"),
         )
 
-    def _wait(self, deadline: float) -> bytes:
+    def _wait(self, deadline: float, left_until: Left) -> bytes:
         """What the stage says at the end; before that, everything in the pipes is taken."""
         killed = 0.0
         while True:
-            left = killed - time.monotonic() if killed else self._sandbox.left(deadline)
+            left = killed - time.monotonic() if killed else left_until(deadline)
             if killed and left <= 0:
                 raise SandboxError(f"a program did not end within {KILL_SECONDS:g} s after it was killed")
             if left <= 0:
@@ -211,7 +220,7 @@ class Sandbox:
             beside = [theirs.fileno(), text, out_end, err_end, source]
             beside += [each for each in (channel.fileno() if channel else None, results) if each is not None]
             message = LIMITS.pack(
-                max(1, -int(-limits.seconds // 1)), limits.memory_mb, limits.files_mb, limits.threads, self._uid_inside
+                max(1, math.ceil(limits.seconds)), limits.memory_mb, limits.files_mb, limits.threads, self._uid_inside
             )
             try:
                 socket.send_fds(self._control, [message], beside)
@@ -226,22 +235,53 @@ class Sandbox:
         """Start a program and wait for its end, ``wall`` seconds at most."""
         return self.start(request, limits, stdin).finish(time.monotonic() + wall)
 
-    def left(self, deadline: float) -> float:
-        """Seconds until a deadline (of ``time.monotonic``), which is later by what programs waited for a processor."""
-        left = deadline - time.monotonic()
+    def left(self, deadline: float, *, seconds: float = math.inf, latest: float = math.inf) -> float:
+        """Return the seconds until a deadline, which is later by the time for which programs waited for a processor.
+
+        Two processes that send each other messages wait for each other even where the machine is idle, so the time
+        of waiting alone could be extended without computing anything that a test needs.
+
+        Args:
+            deadline: a time of ``time.monotonic``.
+            seconds: CPU time of all running programs. Once they have used more, waiting does not count.
+            latest: a time of ``time.monotonic`` beyond which no deadline is moved.
+        """
+        now = time.monotonic()
+        left = deadline - now
         if left > 0:
-            return left
+            return min(left, max(0.0, latest - now))
+        if now >= latest or (seconds < math.inf and self.used() > seconds):
+            return 0.0
         left += min(MAX_WAITED, self._waited())
-        return max(left, LOOK_SECONDS) if left > 0 else left
+        # Looking again soon, as the programs may use up their CPU time meanwhile.
+        return min(LOOK_SECONDS, latest - now) if left > 0 else left
+
+    def used(self) -> float:
+        """Return the CPU seconds that the processes of programs have used until now."""
+        ticks = 0
+        for process in self._processes():
+            with suppress(OSError, ValueError, IndexError):
+                # The name of the process comes before the last bracket, and may hold anything.
+                fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def _processes(self) -> list[int]:
+        """Return the ids of all processes of programs; none where the kernel does not tell them."""
+        processes: list[int] = []
+        with suppress(OSError, ValueError):
+            (supervisor,) = _children(self._process.pid)
+            processes = _children(supervisor)
+        for process in processes:  # which grows
+            with suppress(OSError, ValueError):
+                processes += _children(process)
+        return processes
 
     def _waited(self) -> float:
         """Seconds that the processes of programs have waited for a processor until now; 0 where nobody counts them."""
         waited = 0
-        with suppress(OSError, ValueError, IndexError):
-            (supervisor,) = _children(self._process.pid)
-            processes = _children(supervisor)
-            for process in processes:  # which grows
-                processes += _children(process)
+        for process in self._processes():
+            with suppress(OSError, ValueError, IndexError):
                 threads = [file.read_text().split() for file in Path(f"/proc/{process}/task").glob("*/schedstat")]
                 waited += max((int(fields[1]) for fields in threads), default=0)
         return waited / 1e9
@@ -291,10 +331,19 @@ def _arguments() -> list[str]:
         if library.is_symlink():
             arguments += ["--symlink", os.readlink(library), str(library)]
         elif library.is_dir():
-            arguments += ["--ro-bind", str(library), str(library)]
-    standard_library = Path(sysconfig.get_path("stdlib")).parent
+            arguments += ["--perms", "0755", "--dir", str(library)]
+            for folder in _shared_libraries(library):
+                arguments += ["--ro-bind", str(folder), str(folder)]
     arguments += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
-    arguments += ["--ro-bind", str(standard_library), f"{PYTHON}/{standard_library.name}"]
+    standard_library = Path(sysconfig.get_path("stdlib"))
+    libraries = f"{PYTHON}/{standard_library.parent.name}"
+    if str(standard_library.parent) in SYSTEM_LIBRARIES:  # Python's own folder is one of hundreds there
+        bound, inside = standard_library, f"{libraries}/{standard_library.name}"
+    else:
+        bound, inside = standard_library.parent, libraries
+    arguments += ["--perms", "0755", "--dir", libraries, "--ro-bind", str(bound), inside]
+    for folder in _foreign_packages(bound, inside):
+        arguments += ["--perms", "0755", "--tmpfs", folder, "--remount-ro", folder]
     arguments += ["--ro-bind", os.path.realpath(sys.executable), f"{PYTHON}/bin/python"]
     arguments += ["--ro-bind", str(INSIDE), MOUNTED_INSIDE]
     for device in DEVICES:
@@ -302,7 +351,7 @@ def _arguments() -> list[str]:
     arguments += ["--remount-ro", "/", "--chdir", "/"]
     environment = {
         "PYTHONHOME": PYTHON,
-        "LD_LIBRARY_PATH": f"{PYTHON}/{standard_library.name}",
+        "LD_LIBRARY_PATH": libraries,
         "PYTHONHASHSEED": "0",
         "PYTHONUTF8": "1",
         "MALLOC_ARENA_MAX": "1",
@@ -312,6 +361,38 @@ def _arguments() -> list[str]:
     for name, value in environment.items():
         arguments += ["--setenv", name, value]
     return arguments
+
+
+def _shared_libraries(library: Path) -> list[Path]:
+    """Return the folders of a system library that programs need; the library exists.
+
+    Debian keeps shared libraries in a folder named after the machine. The folders beside it hold programs and packages
+    of this machine, which nothing inside needs. Other systems keep all files in one folder.
+    """
+    folders = sorted(library.glob("*-linux-gnu*"))
+    return [*folders, *library.glob("locale")] if folders else [library]
+
+
+def _foreign_packages(library: Path, inside: str) -> list[str]:
+    """Return the folders with installed packages of this machine, which empty folders hide.
+
+    A program could add such a folder to ``sys.path``. What a program finds must not depend on the machine, and
+    packages may hold settings and keys.
+
+    Args:
+        library: folder with Python's library here.
+        inside: the same folder inside.
+    """
+    places = {library: inside} | {each: str(each) for each in map(Path, SYSTEM_LIBRARIES) if each.is_dir()}
+    names = ("site-packages", "dist-packages")
+    return [
+        f"{place}/{folder.relative_to(root)}"
+        for root, place in places.items()
+        if place == inside or _shared_libraries(root) == [root]
+        for name in names
+        for folder in sorted([*root.glob(name), *root.glob(f"*/{name}")])
+        if folder.is_dir() and not folder.is_symlink()
+    ]
 
 
 def readable(descriptors: list[int], seconds: float) -> list[int]:

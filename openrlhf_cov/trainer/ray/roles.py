@@ -54,6 +54,7 @@ from openrlhf_cov.trainer.policy import Policy
 from openrlhf_cov.trainer.process_reward_update import ProcessRewardModel, update_process_reward
 from openrlhf_cov.trainer.ray.upstream_sender import WeightSender, make_upstream_sender
 from openrlhf_cov.trainer.records import Share, StepOrder, StepResult
+from openrlhf_cov.trainer.rollout_file import read_state, write_state
 from openrlhf_cov.trainer.run_record import RECORD
 from openrlhf_cov.trainer.shared_storage import check_restored, check_shared
 from openrlhf_cov.trainer.strategy import CovStrategy
@@ -523,13 +524,21 @@ class ProcessRewardRole(TrainedRole):
 
 
 def _write_rollouts(path: Path, state: Any) -> None:
-    torch.save(ray.get(state) if isinstance(state, ray.ObjectRef) else state, path)
+    try:
+        write_state(path, ray.get(state) if isinstance(state, ray.ObjectRef) else state)
+    except TypeError as error:  # all ranks end the checkpoint together after an error of this kind
+        raise RuntimeError(f"{path.name}: {error}") from error
 
 
 def _read_rollouts(checkpoint: Path) -> Any:
     path = checkpoint / ROLLOUTS_FILE
     try:
-        return torch.load(path, weights_only=False)
+        return read_state(path)
+    except ValueError as error:
+        raise RunStopped(
+            f"--ckpt.load_enable: {path}, with the place in the data: {error}; write the name of another checkpoint "
+            f"into {checkpoint.parent / LATEST}"
+        ) from error
     except OSError as error:
         raise RunStopped(
             f"--ckpt.load_enable: {path}, with the place in the data, cannot be read: {error.strerror or error}; "

@@ -122,3 +122,72 @@ def test_all_tests_of_a_response_share_one_budget(verdict):
     tests = {"stdin": [["", "1"]] * 8}  # each within its 2 s, 3.2 s together
     assert verdict(busy, tests, replace(ROOMY, total_seconds=1.0)).status == "time"
     assert verdict(busy, tests, ROOMY).status == "passed"
+
+
+TINY = ProgramBudget(seconds=0.3, total_seconds=4.0, memory_mb=256, output_mb=1, stop=False)
+ENDLESS = {
+    "a generator": "def f(a):\n    while True: yield 9",
+    "a generator of lists": "def f(a):\n    while True: yield [9]",
+    "an iterator": "class I:\n    __iter__ = lambda self: self\n    __next__ = lambda self: 9\ndef f(a): return I()",
+    "items": "class I:\n    __len__ = lambda self: 10**9\n    __getitem__ = lambda self, n: 9\n"
+    "    __iter__ = lambda self: iter(range(10**9))\ndef f(a): return I()",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENDLESS)
+def test_messages_between_two_processes_gather_no_time(verdict, monkeypatch, name):
+    monkeypatch.setattr(Sandbox, "_waited", lambda sandbox: 100.0)  # as if each had waited for the other one
+    used = []
+    real = Sandbox.used
+
+    def record(sandbox):
+        used.append(real(sandbox))
+        return used[-1]
+
+    monkeypatch.setattr(Sandbox, "used", record)
+    found = verdict(ENDLESS[name], ["assert list(f(1)) == [1]"] * 3, TINY)
+    assert found.passed == 0
+    assert found.status in ("time", "memory")  # memory: for a length that an object only says it has
+    assert max([0.0, *used]) < 2.5  # of 0.3 s for a test and 1 s more; the limits of both processes together are 8 s
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "tests"),
+    [
+        ("import time\ntime.sleep(1.2)\nprint(1)", {"stdin": [["", "1"]] * 40}),
+        ("import select\nselect.select([], [], [], 1.2)\nprint(1)", {"stdin": [["", "1"]] * 40}),
+        ("import time\ndef f(a): time.sleep(1.2); return a", {"function": "f", "calls": [[[1], 1]] * 40}),
+        ("import time\ndef f(a): time.sleep(1.2); return a", ["assert f(1) == 1"] * 40),
+        ("import threading\ndef f(a): threading.Event().wait(1.2); return a", ["assert f(1) == 1"] * 40),
+    ],
+)
+def test_a_program_that_sleeps_gathers_no_time(verdict, program, tests):
+    started = time.monotonic()
+    found = verdict(program, tests, TINY)
+    assert found.status == "time"
+    assert found.passed < 10
+    assert time.monotonic() - started < 20.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "tests", [{"function": "f", "calls": [[[1], 1]]}, ["assert f(1) == 1"]], ids=["calls", "assertions"]
+)
+@pytest.mark.parametrize("end", ["while True: pass", "threading.Event().wait()"])
+def test_what_a_program_does_after_its_answers_keeps_nobody_waiting(verdict, tests, end):
+    program = f"""
+import os, threading
+def f(a): return a
+def last():
+    threading.main_thread().join()
+    {end}
+close = os._exit
+def _exit(status):
+    {end}
+os._exit = _exit
+"""
+    started = time.monotonic()
+    assert verdict(program, tests, TINY).passed == 1
+    assert time.monotonic() - started < 20.0

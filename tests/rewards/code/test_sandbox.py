@@ -397,3 +397,40 @@ def test_a_sandbox_ends_with_the_thread_that_made_it(run):  # run: this machine 
     own._process.wait(timeout=30)  # the system tells it some time after the thread is joined
     with own, pytest.raises(SandboxError, match="ended"):
         own.run({"mode": "script", "source": "print(1)"}, Limits(seconds=5, memory_mb=256), wall=10)
+
+
+FOUND_PACKAGES = """
+import os, sys
+found = []
+for root in ('/python', '/usr', '/lib', '/lib64'):
+    for folder, names, files in os.walk(root):
+        if os.path.basename(folder) in ('site-packages', 'dist-packages') and (names or files):
+            found.append(folder)
+print(found)
+"""
+
+
+def test_installed_packages_of_the_host_are_not_there(run):
+    assert run(FOUND_PACKAGES, wall=30.0).stdout == b"[]\n"
+
+
+@pytest.mark.parametrize("name", ["pip", "pytest", "numpy", "setuptools"])
+def test_no_path_leads_to_a_package_of_the_host(run, name):
+    source = f"""
+import sys
+for library in ('/python/lib', '/usr/lib', '/usr/lib64', '/lib', '/usr/local/lib'):
+    for version in ('python3', 'python%d.%d' % sys.version_info[:2]):
+        for folder in ('site-packages', 'dist-packages'):
+            sys.path.append(f'{{library}}/{{version}}/{{folder}}')
+try:
+    import {name}
+    print('imported')
+except ImportError:
+    print('not there')
+try:
+    open('/python/lib/python%d.%d/site-packages/x.py' % sys.version_info[:2], 'w')
+    print('written')
+except OSError:
+    print('read-only')
+"""
+    assert run(source).stdout == b"not there\nread-only\n"

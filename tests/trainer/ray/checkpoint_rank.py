@@ -23,8 +23,9 @@ import torch  # noqa: E402
 from deepspeed.runtime.zero.offload_states import offload_adam_states  # noqa: E402
 
 from openrlhf_cov.errors import RunStopped  # noqa: E402
-from openrlhf_cov.trainer.checkpoints import ROLLOUTS, ROLLOUTS_FILE  # noqa: E402
+from openrlhf_cov.trainer.checkpoints import ROLLOUTS  # noqa: E402
 from openrlhf_cov.trainer.extension_locks import remove_stale_locks  # noqa: E402
+from openrlhf_cov.trainer.ray import roles  # noqa: E402
 from openrlhf_cov.trainer.ray.roles import CriticRole, PolicyRole  # noqa: E402
 from openrlhf_cov.trainer.strategy import CovStrategy  # noqa: E402
 
@@ -91,11 +92,11 @@ def full(stage, folder, moment):
     """A disk has no room at one moment of the second checkpoint; the first stays, and the third is written."""
     role = make_role(stage, folder)
     role.save_checkpoint("global_step1", client_states(1), 0.5, "accuracy")
-    before = torch.save, ds_engine.copyfile
+    before = torch.save, ds_engine.copyfile, roles.write_state
     if moment == "rank 1 writes" and RANK == 1:
         torch.save = refuse
     elif moment == "rank 0 writes the groups" and RANK == 0:
-        torch.save = lambda what, to, **how: refuse() if Path(to).name == ROLLOUTS_FILE else before[0](what, to, **how)
+        roles.write_state = refuse
     elif moment == "rank 0 copies the script" and RANK == 0:
         ds_engine.copyfile = refuse
     started = time.monotonic()
@@ -105,7 +106,7 @@ def full(stage, folder, moment):
         assert time.monotonic() - started < 20
         print(f"rank {RANK}: {stopped}")
     torch.distributed.barrier()  # the ranks are in step: this one and the next checkpoint come to an end
-    torch.save, ds_engine.copyfile = before
+    torch.save, ds_engine.copyfile, roles.write_state = before
     if RANK == 0:
         assert (folder / "_actor" / "latest").read_text() == "global_step1"
         assert not (folder / "_actor" / "global_step2").exists()

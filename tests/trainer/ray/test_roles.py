@@ -24,6 +24,7 @@ from openrlhf_cov.trainer.ray.roles import (
 )
 from openrlhf_cov.trainer.ray.workers import plain_class
 from openrlhf_cov.trainer.records import Share, StepOrder, StepResult, TrainSample
+from openrlhf_cov.trainer.rollout_file import write_state
 
 
 def flags(**changes):
@@ -309,7 +310,7 @@ def test_a_restored_state_is_short_in_the_log_complete_and_from_the_first_rank(t
     inside = {"data_loader_state_dict": ROLLOUTS, "optimizer": {"state": list(range(999))}} if earlier_version else {}
     if not earlier_version:
         (tmp_path / "_actor" / "global_step3").mkdir(parents=True)
-        torch.save(ROLLOUTS, tmp_path / "_actor" / "global_step3" / "rollouts.pt")
+        write_state(tmp_path / "_actor" / "global_step3" / "rollouts.safetensors", ROLLOUTS)
     states = restored_role(tmp_path, **inside).get_checkpoint_states()
     assert f"{states}" == "{'global_step': 3, 'data_loader_state_dict': <class 'dict'>}"
     assert states == {"global_step": 3, "data_loader_state_dict": ROLLOUTS}
@@ -317,7 +318,19 @@ def test_a_restored_state_is_short_in_the_log_complete_and_from_the_first_rank(t
 
 
 def test_a_checkpoint_without_the_state_of_the_rollouts_ends_the_run(tmp_path):
-    with pytest.raises(RunStopped, match=r"rollouts.pt, .* cannot be read: No such file"):
+    with pytest.raises(RunStopped, match=r"rollouts.safetensors, .* cannot be read: No such file"):
+        restored_role(tmp_path).get_checkpoint_states()
+
+
+def test_a_state_that_cannot_be_written_is_an_error_that_ends_the_checkpoint(tmp_path):
+    with pytest.raises(RuntimeError, match=r"rollouts.safetensors: state/groups is of type object, which"):
+        roles._write_rollouts(tmp_path / "rollouts.safetensors", {"groups": object()})
+
+
+def test_a_checkpoint_with_a_pickle_in_place_of_the_rollouts_ends_the_run(tmp_path):
+    (tmp_path / "_actor" / "global_step3").mkdir(parents=True)
+    torch.save({"groups": []}, tmp_path / "_actor" / "global_step3" / "rollouts.safetensors")
+    with pytest.raises(RunStopped, match=r"rollouts.safetensors, .*it is no state of a sampler"):
         restored_role(tmp_path).get_checkpoint_states()
 
 

@@ -51,6 +51,9 @@ class Peer:
         self._keys: dict[int, str] = {}
         self._errors: dict[tuple[str, ...], type[BaseException]] = {}
         self._numbers, self._depth = itertools.count(), 0
+        # True if a StopIteration of the other side becomes a RuntimeError, as in a generator. It would end a ``map``
+        # or ``zip`` of the tests early, so that nothing is compared. The end of an iterator is no error here.
+        self.converts_stop = False
 
     def say(self, message: Any) -> None:
         """Send a message."""
@@ -87,7 +90,10 @@ class Peer:
                     continue
                 self._change(message.get("changed", {}))
                 if "error" in message:
-                    raise self._raised(message["error"])
+                    error = self._raised(message["error"])
+                    if self.converts_stop and isinstance(error, StopIteration):
+                        raise RuntimeError("the program raised StopIteration")
+                    raise error
                 return self.take(message["value"])
         finally:
             self._depth -= 1
@@ -283,11 +289,11 @@ def names_of(namespace: dict[str, Any], peer: Peer) -> dict[str, Any]:
     return names
 
 
-def imported(names: dict[str, Any], peer: Peer) -> dict[str, Any]:
-    """The names of the program as the tests see them; modules and functions of Python are the tests' own.
+def imported(names: dict[str, Any], peer: Peer, classes: set[str]) -> dict[str, Any]:
+    """Return the names of the program as the tests see them; modules and functions of Python are the tests' own.
 
-    A module keeps its name, so that nobody else's ``math`` is taken for it. What has the name of a class makes objects
-    that answer for themselves.
+    A module keeps its name, so that another ``math`` is not taken for it. A name that begins with a capital makes
+    objects that answer for themselves if the tests use it as a class, which ``classes`` lists.
     """
     values = {}
     for name, found in names.items():
@@ -303,7 +309,7 @@ def imported(names: dict[str, Any], peer: Peer) -> dict[str, Any]:
                     values[name] = getattr(importlib.import_module(module), called)
                 case {"value": packed}:
                     values[name] = peer.take(packed)
-        if isinstance(values.get(name), Remote) and name[0].isupper() and name != "Solution":
+        if isinstance(values.get(name), Remote) and name[0].isupper() and name in classes - {"Solution"}:
             object.__setattr__(values[name], "_makes", True)
     return values
 

@@ -1,11 +1,13 @@
 """An object of the other side, as one side holds it: what is done to it is asked there (``peer.py``).
 
 It equals nothing that is plain, has no order beside it, and is no number, whatever the object itself says. But an
-object that a test itself makes, by calling a class, is what is tested: it ``answers`` for itself.
+object that a test itself makes, by calling a class, is what is tested: it ``answers`` for itself. Even such an object
+is not believed if it equals, or holds, everything that it is compared with (``_is_selective``).
 """
 
 import copy
 import operator
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +15,11 @@ PREDICATES = frozenset(
     name for kind in (str, bytes, set) for name in dir(kind) if name.startswith("is") or name.endswith("swith")
 )
 """Questions to a text or a set that tests ask with the expected answer in hand: no object of a program answers."""
+GIVEN_EXPECTED = frozenset(
+    "count index rindex rfind difference symmetric_difference intersection compare compare_total same_quantum "
+    "removeprefix removesuffix strip lstrip rstrip split rsplit partition rpartition".split()
+)
+"""Methods of plain data that tests call with what they expect, too; likewise."""
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 ARITHMETIC = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor")
@@ -37,7 +44,10 @@ class Remote:
     def __getattr__(self, name: str) -> Any:
         if name in PREDICATES and not self._answers:
             raise AttributeError(f"{name} is asked of plain values alone")
-        return self._ask("get", name)
+        found = self._ask("get", name)
+        if name in GIVEN_EXPECTED and isinstance(found, Remote) and not (self._answers or self._makes):
+            raise AttributeError(f"{name} is called of plain values alone")
+        return found
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._ask("set", name, value)
@@ -65,8 +75,24 @@ class Remote:
 
     def __contains__(self, item: Any) -> bool:
         if self._answers:
-            return self._ask("contains", item) is True
+            return self._ask("contains", item) is True and self._is_selective("contains", item)
         return any(item is each or item == each for each in self)
+
+    def _is_selective(self, name: str, other: Any) -> bool:
+        """Return True if the object distinguishes what it is compared with from random values of the same kind.
+
+        An object that equals everything would pass for every expected value.
+        """
+        for _ in range(DECOYS):
+            try:
+                answer = self._ask(name, _unlike(other))
+            except (EOFError, BrokenPipeError):
+                raise
+            except Exception:  # a random value is no object of the program's class, which its comparison may need
+                return isinstance(other, Remote)
+            if answer is not (name != "ne"):
+                return True
+        return False
 
     def __len__(self) -> int:
         return self._ask("length")
@@ -117,6 +143,25 @@ class Remote:
         return self._ask("leave", *error[:2])
 
 
+# Random values that an object is compared with before it is believed to equal something. Several, because an honest
+# object, such as a number modulo another one, may equal one of them.
+DECOYS = 3
+
+
+def _unlike(value: Any) -> Any:
+    """Return a random value of the kind of ``value`` that equals nothing which a test expects."""
+    number = random.SystemRandom().getrandbits(60)
+    if isinstance(value, bool | int):
+        return number
+    if isinstance(value, float):
+        return number / 7.0
+    if isinstance(value, list | tuple | set | frozenset):
+        return type(value)([number]) if type(value) in (list, tuple, set, frozenset) else [number]
+    if isinstance(value, dict):
+        return {f"{number:x}": number}
+    return f"{number:x}"
+
+
 def answering(value: Any) -> Any:
     """The same, and if it is an object of the other side, one that answers for itself."""
     if isinstance(value, Remote):
@@ -127,7 +172,11 @@ def answering(value: Any) -> Any:
 def _comparison(name: str) -> Any:
     def compare(self: Remote, other: Any) -> Any:
         if self._answers or isinstance(other, Remote):
-            return self._ask(name, other) is True
+            answer = self._ask(name, other) is True
+            claims_equal = answer is (name != "ne")
+            if name in ("eq", "ne") and claims_equal and not self._is_selective(name, other):
+                return name == "ne"
+            return answer
         if name in ("eq", "ne") and isinstance(other, list | dict | set | bytearray):
             return getattr(operator, name)(self._ask("contents"), other)
         return {"eq": False, "ne": True}.get(name, NotImplemented)
@@ -139,6 +188,12 @@ def _arithmetic(name: str, reflected: bool) -> Any:
     def compute(self: Remote, other: Any) -> Any:
         result = self._ask(f"r{name}" if reflected else name, other)
         if self._answers:
+            is_plain = not isinstance(result, Remote | bool) and not isinstance(other, Remote)
+            # What differs from every value by the same number would be near every expected one.
+            if name in ("sub", "xor") and is_plain:
+                decoy = self._ask(f"r{name}" if reflected else name, _unlike(other))
+                if decoy == result:
+                    raise TypeError("what a program's object makes of a value does not depend on the value")
             return answering(result)
         if not isinstance(other, Remote) and not isinstance(result, Remote):
             raise TypeError("what a program's object makes of a plain value is no plain value")

@@ -6,6 +6,10 @@ One line of JSON for each test goes to the results, which the program's process 
 
 import ast
 import builtins
+import collections
+import datetime
+import decimal
+import fractions
 import inspect
 import itertools
 import linecache
@@ -21,6 +25,14 @@ import peer
 import wire
 
 MODULE = "tests"
+# Attributes of plain data, which tests use of the results of functions.
+PLAIN_NAMES = frozenset(
+    name
+    for kind in (str, bytes, list, tuple, dict, set, int, float, complex, range, collections.deque, decimal.Decimal,
+                 fractions.Fraction, collections.Counter, datetime.datetime, datetime.timedelta)
+    for name in dir(kind)
+    if not name.startswith("_")
+)  # fmt: skip
 Test = Callable[[], Any]
 
 
@@ -30,7 +42,9 @@ def run(request: dict[str, Any], channel: BinaryIO, results: BinaryIO, common: d
     names = side.hear().get("names", {})
     module = ModuleType(MODULE)
     sys.modules[MODULE] = module
-    values = peer.imported(names if isinstance(names, dict) else {}, side)
+    side.converts_stop = "StopIteration" not in "".join([request["setup"], *request["asserts"]])
+    classes = used_as_classes([request["setup"], *request["asserts"]])
+    values = peer.imported(names if isinstance(names, dict) else {}, side, classes)
     tested = _tested(request, common.keys() | vars(builtins).keys())
     helpers = {name: value for name, value in common.items() if name not in tested}
     # a program that calls something as the tests call a helper of theirs would be asked what it thinks of itself
@@ -79,6 +93,71 @@ def _tested(request: dict[str, Any], python: set[str]) -> set[str]:
         else:
             beside |= names
     return (alone - beside) | {request["function"]}
+
+
+def used_as_classes(sources: list[str]) -> set[str]:
+    """Return the names that tests use as classes: what calling them returns is an object, whose class is tested.
+
+    A name that begins with a capital may be a function. Its result counts as plain data unless a test
+
+    - uses an attribute of the result, or of the name itself, that no plain data has,
+    - calls a method of the result for its effect alone,
+    - uses the name in ``isinstance`` or as a base,
+    - orders two results of the name, or computes with both.
+
+    A test may give the result a name first, or return it from a fixture.
+    """
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    objects: set[str] = set()
+    for node in nodes:
+        match node:
+            case ast.Attribute(attr=attribute) if attribute not in PLAIN_NAMES:
+                objects.add(_last_name(node.value))
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=changed))):
+                objects.add(_last_name(changed))
+            case ast.Call(func=ast.Name(id="isinstance" | "issubclass"), args=[_, kinds]):
+                objects |= {_last_name(each) for each in (kinds.elts if isinstance(kinds, ast.Tuple) else [kinds])}
+            case ast.BinOp(left=ast.Call() as left, right=ast.Call() as right):
+                objects |= {_last_name(left)} & {_last_name(right)}
+            case ast.Compare(
+                left=ast.Call() as left,
+                ops=[ast.Lt() | ast.Gt() | ast.LtE() | ast.GtE()],
+                comparators=[ast.Call() as right],
+            ):
+                objects |= {_last_name(left)} & {_last_name(right)}
+            case ast.ClassDef(bases=bases):
+                objects |= set(map(_last_name, bases))
+    # A name may come from a function of the tests, whose result comes from a class.
+    known = 0
+    while known < len(objects):
+        known = len(objects)
+        objects |= {called for node in nodes for called in _makers(node, objects)}
+    return objects - {""}
+
+
+def _makers(node: ast.AST, objects: set[str]) -> set[str]:
+    """Return the names that a statement calls to make one of the ``objects``."""
+    made: list[ast.AST] = []
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            places = [each for target in targets for each in ast.walk(target)]
+            made = [value] if objects.intersection(map(_last_name, places)) - {""} else []
+        case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.NamedExpr(target=target, value=value):
+            made = [value] if _last_name(target) in objects else []
+        case ast.withitem(context_expr=value, optional_vars=ast.Name(id=name)):
+            made = [value] if name in objects else []
+        case ast.FunctionDef(name=name) if name in objects:
+            made = [each for each in ast.walk(node) if isinstance(each, ast.Return | ast.Yield)]
+    return {_last_name(each) for value in made for each in ast.walk(value) if isinstance(each, ast.Call)}
+
+
+def _last_name(node: ast.AST) -> str:
+    """Return the last name of ``a.b.c``, ``a.b.c(...)`` and ``a.b.c[...]``; empty for another expression."""
+    if isinstance(node, ast.Call):
+        return _last_name(node.func)
+    if isinstance(node, ast.Subscript):
+        return _last_name(node.value)
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _tell(results: BinaryIO, error: BaseException | None) -> None:
