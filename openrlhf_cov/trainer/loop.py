@@ -3,7 +3,7 @@
     prompts -> Rollout of Samples -> Scores -> advantages -> updates -> new weights -> log, checkpoint, evaluation
 
 ``TrainingLoop.run`` is the whole of it, in one process, the controller. Models and engines are Ray actors that the
-controller calls: ``ModelGroups`` (policy, critic, reference, reward model) and vLLM engines behind ``BatchStream``.
+controller calls: ``ModelGroups`` (policy, critic, reference, reward models) and vLLM engines behind ``BatchStream``.
 """
 
 import time
@@ -136,7 +136,7 @@ class TrainingLoop:
         order = StepOrder(state.step, config, state.kl.value)
         with clock("make_experience"):
             scores = score(samples, self.groups, self.tokenizer.pad_token_id)
-            scores, prm = reward_tokens(samples, scores, self.groups, order, self.tokenizer.pad_token_id)
+            scores, prm_metrics = reward_tokens(samples, scores, self.groups, order, self.tokenizer.pad_token_id)
             batch = estimate_advantages(samples, scores, self.advantage_settings, config, state.kl.value, self.args)
 
         # All updates of this step, on the ranks of policy and critic.
@@ -146,7 +146,7 @@ class TrainingLoop:
         # The metrics of the step.
         metrics = {
             **sample_means(samples, batch.numbers),
-            **prm,
+            **prm_metrics,
             **result.metrics,
             **rollout_statistics(samples, batch.numbers["reward"]),
             **source_metrics(samples, batch.samples, batch.numbers["reward"]),
