@@ -5,6 +5,8 @@
 # 512 prompts x 8 responses, updates of 256 prompts, i.e. 2,048 samples, lr 5e-7, no reference KL, R on the benchmarks of the
 # group law every 4 steps. 1,200 rollouts of two updates are the paper's 2,400, on any data: EPISODES (300) is more than they
 # take where a third of GSM8K's prompts is neither all right nor all wrong. Ours, not the paper's: 4,096 tokens for prompt and response, what the smallest context has.
+# The other estimators of the paper's Fig. 6 are flags after these: --algo.advantage.estimator rloo, reinforce or reinforce_baseline, and PRIME is
+# --method prime --algo.advantage.estimator rloo --ref.num_nodes 1 --ref.num_gpus_per_node 8 (docs/methods/prime.md).
 # Needs 8 GPUs of 80 GB up to 14B, 32 with SIZE=32b (scripts/layouts, LAYOUT as in the other recipes); paths are absolute.
 # Add --dry_run to see whether it would run.
 set -euo pipefail

@@ -43,6 +43,13 @@ def test_defaults_are_the_published_settings():
         "qae_baseline": "exact",
         "passk_k": 4,  # arXiv 2508.10751
         "w_reinforce_lambda": 0.1,  # arXiv 2506.01347
+        "prime_beta": 0.05,  # arXiv 2502.01456
+        "prime_lr": 1e-6,
+        "prime_max_norm": 10.0,  # of the released script
+        "prime_process_coef": 5.0,
+        "prime_outcome_coef": 5.0,
+        "prime_norm": "step",
+        "prime_model": "",
         "entrocraft_low": 0.6,  # arXiv 2604.26326
         "entrocraft_high": 0.7,
         "lp_reg_coef": 1.0,  # arXiv 2510.03222

@@ -15,7 +15,7 @@ from openrlhf.utils.logging_utils import init_logger
 from transformers import AutoConfig
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.config import CovConfig, has_reference, reference_model
 from openrlhf_cov.sizing.flag_sizes import process_groups, processes
 from openrlhf_cov.sizing.prose import counted
 from openrlhf_cov.sizing.updates import update_unit, usable_groups
@@ -70,7 +70,7 @@ def check_checkpoints(args: SimpleNamespace) -> None:
         _check_fresh_start(args)
     patterns = []
     if checkpoints.writes_checkpoints(args) and not ckpt.disable_ds:
-        patterns += ["_actor/*", "_critic/*"]
+        patterns += ["_actor/*", "_critic/*", "_prm/*"]
     if checkpoints.writes_checkpoints(args) and ckpt.save_hf:
         patterns.append("*_hf")
     if checkpoints.keeps_best(args):
@@ -142,7 +142,8 @@ def _kl_faults(args: SimpleNamespace) -> Iterator[str]:
 
 def _colocation_faults(args: SimpleNamespace) -> Iterator[str]:
     """Models that share GPUs have the same size; upstream asserts that when its actors already start."""
-    train, has_ref = args.train, args.algo.kl.init_coef > 0
+    train = args.train
+    has_ref = has_reference(args)
     if has_ref and train.colocate_all:
         yield from _size_faults("--train.colocate_all", args, "actor", "ref")
     elif has_ref and train.colocate_actor_ref:
@@ -293,7 +294,7 @@ def _check_resumable(args: SimpleNamespace, folder: Path, model: str) -> None:
     for name in checkpoints.partial_checkpoints(folder):
         logger.warning(f"--ckpt.path: {folder / name} was never completed and is passed over")
     _check_pointer(folder, args.ds.use_universal_ckpt)
-    path = getattr(args, model).model_name_or_path
+    path = reference_model(args) if model == "prm" else getattr(args, model).model_name_or_path
     config = AutoConfig.from_pretrained(path, trust_remote_code=args.trust_remote_code)
     run = checkpoints.describe_run(args, config, model)
     other = checkpoints.differences(folder, run, args.ds.use_universal_ckpt)

@@ -162,6 +162,12 @@ def configured(args: Any, given: Collection[str]) -> CovConfig:
         "actor.loss_agg_mode": config.aggregation or "token-mean",
         "rollout.n_samples_per_prompt": args.group,
     }
+    for method in config.methods:
+        if method.token_rewards:
+            raise ValueError(
+                f"{method.flag} needs a process reward model, which the laboratory does not have; use openrlhf-cov "
+                "train"
+            )
     clip = {"actor.eps_clip_low_high": args.clip} if "clip" in given else {}
     refused = filter(None, (method.refuses(config, flags | clip) for method in config.methods))
     for reason in (*unread_flags(config, given), *unread_clip(config, clip), *refused):

@@ -11,6 +11,7 @@ from openrlhf_cov.cli import check_data, check_run, check_upstream
 from openrlhf_cov.cli.packages import require_grader
 from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.evaluation import benchmarks
+from openrlhf_cov.models.config import process_reward_of
 from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_module
 from openrlhf_cov.sizing import conditions
 from openrlhf_cov.sizing.model_shape import shape_of_config
@@ -53,6 +54,9 @@ def check(
         "--critic.model_name_or_path": args.critic.model_name_or_path,
         "--reward.model_name_or_path": None if args.reward.remote_url else args.reward.model_name_or_path,
     }
+    process_reward = process_reward_of(args)
+    if process_reward is not None:
+        models[process_reward.model_flag] = process_reward.model or None
     with attempt():
         check_run.check_output(args, models)
     for flag, path in models.items():

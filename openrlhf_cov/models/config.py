@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
+from typing import Any
 
 from openrlhf_cov.models.control import Control, Controller
-from openrlhf_cov.models.method import SHARED_SLOTS, SLOTS, Method
+from openrlhf_cov.models.method import SHARED_SLOTS, SLOTS, Method, ProcessReward
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import Schedule, Scheduled, Settings, extremes, setting
 from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY
@@ -28,6 +29,32 @@ def methods_of(cov_type: str, method: str) -> list[Method]:
     """
     names = {cov_type, *_names(method)}
     return sorted((each for each in METHODS.values() if each.name in names), key=lambda each: not each.by_covariance)
+
+
+def process_reward_of(args: Any) -> ProcessReward | None:
+    """Return the settings of the process reward model of a run, None without one.
+
+    ``args`` are parsed flags, or a ``CovConfig``. Flags of upstream alone name no method.
+    """
+    chosen = (getattr(args, name, "none") for name in ("cov_type", "method"))
+    found = (method.process_reward(args) for method in methods_of(*chosen) if method.process_reward)
+    return next(found, None)
+
+
+def has_process_reward(args: Any) -> bool:
+    """Return True if a run with these flags has a process reward model."""
+    return process_reward_of(args) is not None
+
+
+def has_reference(args: Any) -> bool:
+    """Return True if a run has a reference model: for a KL term, or for a process reward model."""
+    return args.algo.kl.init_coef > 0 or has_process_reward(args)
+
+
+def reference_model(args: Any) -> str:
+    """Return the model that the reference is, and that a process reward model starts from."""
+    model = process_reward_of(args)
+    return (model and model.model) or args.actor.model_name_or_path
 
 
 def _names(method: str) -> list[str]:

@@ -110,6 +110,32 @@ class Groups:
 
 
 @dataclass(frozen=True)
+class PromptTokens:
+    """The responses to one prompt, for an estimator that rewards each of their tokens."""
+
+    # log pi_prm - log pi_ref of the process reward model and its reference, (K, A).
+    log_ratios: Tensor
+    # (K, A)
+    action_mask: Tensor
+    # True where the reward function did not abstain, (K,).
+    graded: Tensor
+
+
+@dataclass(frozen=True)
+class ProcessReward:
+    """Settings of the implicit process reward model of a run."""
+
+    # Scale of its log ratios to the reference.
+    beta: float
+    learning_rate: float
+    # The norm to which its gradient is clipped.
+    max_norm: float
+    # The model that it and the reference start from, and the flag that names it; empty for that of the policy.
+    model: str
+    model_flag: str
+
+
+@dataclass(frozen=True)
 class Plan:
     """What one method does to the tokens of a micro-batch in an update; (B, A) and without gradient."""
 
@@ -181,6 +207,13 @@ class Method:
     """``--actor.loss_agg_mode`` it was published with, where that is not upstream's default."""
     estimate: Callable[[Any, Groups], Tensor] | None = None
     """(settings, groups) -> advantage (G, K) of each response, NaN where it is left out."""
+    token_rewards: Callable[[Any, Sequence[PromptTokens]], list[Tensor]] | None = None
+    """(settings, all prompts of a step) -> reward (K, A) of each token, which joins what ``estimate`` gives the last
+    one. It goes with ``process_reward``."""
+    process_reward: Callable[[Any], ProcessReward] | None = None
+    """(settings) -> those of a process reward model. A run with it has that model and a reference."""
+    whitens: bool = False
+    """An estimator whose advantages are whitened over all tokens of the step."""
     stands_for: str | None = None
     """``--algo.advantage.estimator`` of upstream that an estimator takes the place of."""
     one_sided: bool = False

@@ -7,7 +7,8 @@ from openrlhf_cov.sizing.memory import ENGINE_ASLEEP, FRAGMENTATION, PROCESS, En
 from openrlhf_cov.sizing.model_shape import ModelShape
 
 PHASES = ("generate", "score", "train", "send")
-"""vLLM makes rollouts; every model scores them; policy and critic train; the policy's weights go to vLLM."""
+"""vLLM makes rollouts; every model scores them; policy and critic train, or before them the process reward model; the
+policy's weights go to vLLM."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +97,10 @@ def budget(
     if roles:
         scoring = max(role.scores for role in roles)
         sending = max(role.sends for role in roles)
-        rows.append(Need("micro-batch, gathered weights", (0.0, scoring, sum(r.trains for r in trained), sending)))
+        # The process reward model trains alone, before policy and critic do.
+        alone = max((role.trains for role in trained if role.name == "prm"), default=0.0)
+        together = sum(role.trains for role in trained if role.name != "prm")
+        rows.append(Need("micro-batch, gathered weights", (0.0, scoring, max(alone, together), sending)))
     if engine:
         rows.append(_engine_row(engine, engine_shape, engine_sleeps))
     rows.append(Need("CUDA, NCCL", (float(PROCESS * (len(roles) + bool(engine))),) * len(PHASES)))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from openrlhf_cov.models.config import methods_of
+from openrlhf_cov.models.config import has_process_reward, has_reference, methods_of, process_reward_of
 from openrlhf_cov.sizing.budget import Role
 from openrlhf_cov.sizing.memory import Engine, Pass, Sharding
 from openrlhf_cov.sizing.model_shape import ModelShape
@@ -52,8 +52,14 @@ def model_names(args: SimpleNamespace) -> dict[str, tuple[str, str]]:
     """Role -> (flag, name) of every model that a run loads."""
     actor = ("--actor.model_name_or_path", args.actor.model_name_or_path)
     names: dict[str, tuple[str, str]] = {"actor": actor}
-    if args.algo.kl.init_coef > 0:
-        names["ref"] = actor
+    process_reward = process_reward_of(args)
+    start = actor
+    if process_reward is not None and process_reward.model:
+        start = (process_reward.model_flag, process_reward.model)
+    if has_reference(args):
+        names["ref"] = start
+    if process_reward is not None:
+        names["prm"] = start
     if args.critic.model_name_or_path:
         names["critic"] = ("--critic.model_name_or_path", args.critic.model_name_or_path)
     if not args.reward.remote_url and args.reward.model_name_or_path:
@@ -70,6 +76,7 @@ def layout_of(args: SimpleNamespace) -> GpuLayout:
         colocate_actor_ref=args.train.colocate_actor_ref,
         colocate_critic_reward=args.train.colocate_critic_reward,
         asynchronous=args.train.async_enable,
+        prm=processes(args.actor) if has_process_reward(args) else None,
         **{name: processes(group) for name, group in process_groups(args).items()},
     )
 
@@ -80,10 +87,13 @@ def processes(group: SimpleNamespace) -> int:
 
 
 def process_groups(args: SimpleNamespace) -> dict[str, SimpleNamespace]:
-    """The groups of DeepSpeed processes that a run has, by the name in their flags."""
+    """Return the groups of DeepSpeed processes of a run whose size has flags, by the name in these flags.
+
+    The process reward model (``prm``) is not among them: it has as many processes as the policy.
+    """
     exists = {
         "actor": True,
-        "ref": args.algo.kl.init_coef > 0,
+        "ref": has_reference(args),
         "critic": bool(args.critic.model_name_or_path),
         "reward": not args.reward.remote_url,
     }
@@ -145,12 +155,17 @@ def scoring_tokens(args: SimpleNamespace) -> int:
 
 
 def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) -> Role:
-    element, trains = BYTES[args.ds.param_dtype], name in ("actor", "critic")
+    element, trains = BYTES[args.ds.param_dtype], name in ("actor", "critic", "prm")
     longest = args.data.max_len if args.ds.attn_implementation == "eager" else 0
-    common = {"element": element, "fused_loss": on_gpus, "score_length": longest, "head": name in ("actor", "ref")}
+    common = {
+        "element": element,
+        "fused_loss": on_gpus,
+        "score_length": longest,
+        "head": name in ("actor", "ref", "prm"),
+    }
     common["whole_logits"] = _upstream_computes(args)
     sharding = Sharding(
-        world=processes(getattr(args, name)),
+        world=processes(args.actor if name == "prm" else getattr(args, name)),
         stage=args.ds.zero_stage if trains or args.ds.zero_stage == 3 else 0,
         tensor_parallel=args.ds.tensor_parallel_size,
         element=element,

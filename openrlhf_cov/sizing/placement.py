@@ -36,6 +36,7 @@ class GpuLayout:
     engines: int
     tensor_parallel: int = 1
     ref: int | None = None
+    prm: int | None = None
     critic: int | None = None
     reward: int | None = None
     colocate_all: bool = False
@@ -51,18 +52,18 @@ class GpuLayout:
 
     def groups(self) -> list[GpuGroup]:
         """The placement groups in the order in which upstream asks for them."""
-        actor, ref, critic, reward = (
+        actor, ref, prm, critic, reward = (
             [Tenant(name, size)] if (size := getattr(self, name)) else []
-            for name in ("actor", "ref", "critic", "reward")
+            for name in ("actor", "ref", "prm", "critic", "reward")
         )
         engines = [Tenant("engine", self.engines * self.tensor_parallel, self.tensor_parallel)]
         shared, apart = list(actor), []
         first = engines if not self.engines_share else []
         shared += engines if self.engines_share else []
         if self.colocate_all or self.colocate_actor_ref:
-            shared += ref
+            shared += ref + prm
         else:
-            apart += [ref]
+            apart += [ref, prm]
         if self.colocate_critic_reward and critic:
             apart += [critic + reward]
         elif self.colocate_all:

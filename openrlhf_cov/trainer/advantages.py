@@ -2,7 +2,7 @@
 
 1. Rewards: those of the rollout or of a reward model, with upstream's length penalties.
 2. Responses: the estimator of the run compares each reward with those of the other responses to its prompt.
-3. Tokens: the KL penalty joins the reward; an advantage is the sum of the rewards that follow, or GAE with a critic.
+3. Tokens: KL penalty and process rewards join the reward; an advantage is the sum of the rewards that follow, or GAE.
 4. Whitening over all tokens of the step, where the estimator is defined so.
 
 A sample whose reward function abstained takes no part in the statistics of rewards and advantages, and its advantages
@@ -23,7 +23,7 @@ from openrlhf_cov.models.method import CORRECT, Groups
 from openrlhf_cov.models.responses import by_graded_responses, group_deviations, group_normalised, is_two_valued
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.records import Sample, Scores, TrainSample
-from openrlhf_cov.trainer.token_values import TokenValues, has_estimator, mean_entropy, token_values, whitened
+from openrlhf_cov.trainer.token_values import TokenValues, mean_entropy, token_values, whitened, whitens
 
 # Samples that are padded to one width while their returns are computed.
 CHUNK = 64
@@ -84,7 +84,7 @@ def estimate_advantages(
         values += token_values(samples[chunk], scores[chunk], responses[chunk], settings, config, kl_coef)
 
     # 4. Whitening.
-    if settings.whitens and not has_estimator(config):
+    if whitens(settings, config):
         values = whitened(values, settings.by_deviation)
 
     numbers = {

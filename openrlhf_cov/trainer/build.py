@@ -7,11 +7,19 @@ import ray
 from openrlhf.trainer.ray.launcher import RayActorGroup
 from ray.util.placement_group import PlacementGroup
 
+from openrlhf_cov.models.config import has_process_reward, has_reference, reference_model
 from openrlhf_cov.trainer.controller import TrainingController
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.ray.cluster import reserve
 from openrlhf_cov.trainer.ray.engines import SHARED_PART, start_engines
-from openrlhf_cov.trainer.ray.roles import CriticRole, ModelRole, PolicyRole, ReferenceRole, RewardRole
+from openrlhf_cov.trainer.ray.roles import (
+    CriticRole,
+    ModelRole,
+    PolicyRole,
+    ProcessRewardRole,
+    ReferenceRole,
+    RewardRole,
+)
 from openrlhf_cov.trainer.strategy import CovStrategy, make_strategy
 from openrlhf_cov.utils.redaction import redact_arguments
 
@@ -50,11 +58,12 @@ def make_groups(args: SimpleNamespace, shared: PlacementGroup | None) -> ModelGr
         args: The flags of the run.
         shared: The placement group of the policy and the models beside it. With None every role has GPUs of its own.
     """
-    has_reference = args.algo.kl.init_coef > 0
     has_critic = bool(args.critic.model_name_or_path)
     has_reward_model = not args.reward.remote_url
     policy = _start_group(args, args.actor, PolicyRole, shared)
-    reference = _start_group(args, args.ref, ReferenceRole, shared) if has_reference else None
+    reference = _start_group(args, args.ref, ReferenceRole, shared) if has_reference(args) else None
+    # The process reward model has as many GPUs as the policy: the same ones, or its own.
+    process_reward = _start_group(args, args.actor, ProcessRewardRole, shared) if has_process_reward(args) else None
 
     # Critic and reward model share the GPUs of the policy, GPUs of their own, or nothing.
     beside = shared if args.train.colocate_all else None
@@ -62,7 +71,7 @@ def make_groups(args: SimpleNamespace, shared: PlacementGroup | None) -> ModelGr
         beside = reserve(_ranks(args.critic))
     critic = _start_group(args, args.critic, CriticRole, beside) if has_critic else None
     reward = _start_group(args, args.reward, RewardRole, beside) if has_reward_model else None
-    return ModelGroups(args=args, policy=policy, reference=reference, critic=critic, reward=reward)
+    return ModelGroups(args, policy, reference, critic, reward, process_reward)
 
 
 def load_models(strategy: CovStrategy, groups: ModelGroups, engines: list[Any], max_steps: int) -> None:
@@ -71,13 +80,16 @@ def load_models(strategy: CovStrategy, groups: ModelGroups, engines: list[Any], 
     model = args.actor.model_name_or_path
     loading = groups.policy.async_run_method("load", strategy, model, max_steps, engines)
     if groups.reference is not None:
-        loading += groups.reference.async_run_method("load", strategy, model)
+        loading += groups.reference.async_run_method("load", strategy, reference_model(args))
     if groups.reward is not None and args.reward.model_name_or_path:
         loading += groups.reward.async_run_method("load", strategy, args.reward.model_name_or_path)
     ray.get(loading)
-    # Upstream loads the critic when the other models are loaded. On shared GPUs this order bounds the memory.
+    # Upstream loads the critic when the other models are loaded. On shared GPUs this order bounds the memory, also of
+    # the process reward model.
     if groups.critic is not None:
         ray.get(groups.critic.async_run_method("load", strategy, args.critic.model_name_or_path, max_steps))
+    if groups.process_reward is not None:
+        ray.get(groups.process_reward.async_run_method("load", strategy, reference_model(args), max_steps))
 
 
 def save_models(args: SimpleNamespace, groups: ModelGroups) -> None:

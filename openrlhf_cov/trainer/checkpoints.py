@@ -12,6 +12,7 @@ from typing import Any
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.models.config import has_process_reward
 from openrlhf_cov.utils.json_lines import MAX_SETTINGS_BYTES, parse_object, read_bounded, replacing
 
 logger = init_logger(__name__)
@@ -189,13 +190,14 @@ def uses_checkpoints(args: Any) -> bool:
 
 
 def checkpoint_folder(args: Any, model: str) -> Path:
-    """Where upstream puts the DeepSpeed checkpoints of ``actor`` or ``critic``."""
+    """Return the folder of the DeepSpeed checkpoints of ``actor``, ``critic`` or ``prm``."""
     return Path(args.ckpt.path) / f"_{model}"
 
 
 def trained_models(args: Any) -> list[str]:
-    """Return the models of a run that have checkpoints: actor, and critic where there is one."""
-    return ["actor", "critic"] if args.critic.model_name_or_path else ["actor"]
+    """Return the models of a run that have checkpoints: actor, and where the run has them critic and prm."""
+    exist = {"actor": True, "critic": bool(args.critic.model_name_or_path), "prm": has_process_reward(args)}
+    return [name for name, exists in exist.items() if exists]
 
 
 def can_resume(args: Any) -> bool:
@@ -217,9 +219,9 @@ def start_afresh_without_checkpoint(args: Any) -> None:
 
 
 def tag_to_restore(args: Any, folder: Path) -> str | None:
-    """What ``latest`` in ``folder`` names, or the newest that policy and critic both have.
+    """Return what ``latest`` in ``folder`` names, or the newest that all trained models have.
 
-    A kill while a step was saved leaves one of them a checkpoint ahead. None, as upstream has it, without ``latest``;
+    A kill while a step was saved leaves some of them a checkpoint ahead. None, as upstream has it, without ``latest``;
     and for a universal checkpoint, which DeepSpeed looks up by a pointer of its own.
     """
     if args.ds.use_universal_ckpt:
@@ -313,8 +315,11 @@ def differences(folder: Path, run: dict[str, Any], universal: bool = False) -> s
 
 
 def describe_run(args: Any, model_config: Any, model: str = "actor") -> dict[str, Any]:
-    """What ``RUN_FILE`` holds for these flags and the Hugging Face config of ``actor`` or ``critic``."""
-    processes, sizes = getattr(args, model), ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
+    """Return what ``RUN_FILE`` holds for these flags and the Hugging Face config of a trained model."""
+    sizes = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
+    # The process reward model has as many ranks as the policy, and is trained with Adam.
+    is_prm = model == "prm"
+    processes = args.actor if is_prm else getattr(args, model)
     return {
         FORMAT: FORMAT_VERSION,
         "ranks": processes.num_nodes * processes.num_gpus_per_node,
@@ -322,7 +327,7 @@ def describe_run(args: Any, model_config: Any, model: str = "actor") -> dict[str
         "tensor parallel size": args.ds.tensor_parallel_size,
         "dtype": args.ds.param_dtype,
         "Adam offload": args.ds.adam_offload,
-        "optimizer": processes.optim,
+        "optimizer": "adam" if is_prm else processes.optim,
         "LoRA": _describe_lora(args.ds.lora),
         **{name: getattr(model_config, name, None) for name in sizes},
     }

@@ -11,6 +11,7 @@ from typing import Any
 from openrlhf.models import get_llm_for_sequence_regression
 from openrlhf.utils import get_tokenizer
 
+from openrlhf_cov.models.config import process_reward_of
 from openrlhf_cov.trainer.actor_model import CovActor
 
 
@@ -26,6 +27,14 @@ class LoadedPolicy:
     scheduler: Any
     tokenizer: Any
     ema_model: CovActor | None
+
+
+@dataclass(frozen=True)
+class LoadedProcessReward:
+    """The process reward model of one rank; ``actor.model`` is its DeepSpeed engine."""
+
+    actor: CovActor
+    scheduler: Any
 
 
 @dataclass(frozen=True)
@@ -51,18 +60,7 @@ def load_policy(strategy: Any, pretrain: str, max_steps: int) -> LoadedPolicy:
         max_steps: Number of optimizer steps of the run, from which the learning rate is scheduled.
     """
     args = strategy.args
-    actor = CovActor(
-        pretrain,
-        lora_rank=args.ds.lora.rank,
-        lora_alpha=args.ds.lora.alpha,
-        lora_dropout=args.ds.lora.dropout,
-        target_modules=args.ds.lora.target_modules,
-        ds_config=strategy.get_ds_train_config(),
-        temperature=args.rollout.temperature,
-        use_liger_kernel=args.ds.use_liger_kernel,
-        freeze_visual_encoder=args.actor.freeze_visual_encoder,
-        **_common_arguments(args),
-    )
+    actor = _trained_actor(strategy, pretrain)
     strategy.print(actor)
     tokenizer = _tokenizer(strategy, pretrain, actor.model)
     average = None
@@ -73,6 +71,29 @@ def load_policy(strategy: Any, pretrain: str, max_steps: int) -> LoadedPolicy:
     if average is not None:
         average = _prepare_for_scoring(strategy, average, offload=True)
     return LoadedPolicy(actor, optimizer, scheduler, tokenizer, average)
+
+
+def load_process_reward(strategy: Any, pretrain: str, max_steps: int) -> LoadedProcessReward:
+    """Load the process reward model for training; the arguments are those of ``load_policy``.
+
+    It is a model as the policy. Its optimizer is Adam, with a constant learning rate and without weight decay.
+    """
+    args = strategy.args
+    options = process_reward_of(args)
+    assert options is not None  # a run that loads this model has its settings
+    actor = _trained_actor(strategy, pretrain)
+    _use_gradient_checkpointing(actor, args)
+    settings = {
+        "optim": "adam",
+        "muon": vars(args.actor.muon),
+        "adam": {**vars(args.actor.adam), "lr": options.learning_rate, "weight_decay": 0.0},
+        "lr_scheduler": "constant",
+        "lr_warmup_ratio": 0.0,
+        "max_norm": options.max_norm,
+        "scheduler_steps": max_steps,
+    }
+    actor, _, scheduler = strategy.prepare((actor, settings))
+    return LoadedProcessReward(actor, scheduler)
 
 
 def load_critic(strategy: Any, pretrain: str, max_steps: int) -> LoadedCritic:
@@ -134,6 +155,23 @@ def load_reward_model(strategy: Any, pretrain: str) -> Any:
     return engine
 
 
+def _trained_actor(strategy: Any, pretrain: str) -> CovActor:
+    """Return a language model that the flags of the policy configure, before it has a DeepSpeed engine."""
+    args = strategy.args
+    return CovActor(
+        pretrain,
+        lora_rank=args.ds.lora.rank,
+        lora_alpha=args.ds.lora.alpha,
+        lora_dropout=args.ds.lora.dropout,
+        target_modules=args.ds.lora.target_modules,
+        ds_config=strategy.get_ds_train_config(),
+        temperature=args.rollout.temperature,
+        use_liger_kernel=args.ds.use_liger_kernel,
+        freeze_visual_encoder=args.actor.freeze_visual_encoder,
+        **_common_arguments(args),
+    )
+
+
 def _common_arguments(args: SimpleNamespace) -> dict[str, Any]:
     return {
         "attn_implementation": args.ds.attn_implementation,
@@ -165,7 +203,7 @@ def _prepare_for_scoring(strategy: Any, model: Any, offload: bool) -> Any:
 
 
 def _use_gradient_checkpointing(model: Any, args: SimpleNamespace) -> None:
-    # The flags of the policy hold for the critic, too.
+    # The flags of the policy hold for every model that is trained.
     if args.actor.gradient_checkpointing_enable:
         settings = {"use_reentrant": args.actor.gradient_checkpointing_reentrant}
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)

@@ -2,9 +2,8 @@
 
     prompts -> Rollout of Samples -> Scores -> advantages -> updates -> new weights -> log, checkpoint, evaluation
 
-``TrainingLoop.run`` is the whole of it, in one process, the controller; with ``--train.async_enable`` a thread of this
-process samples the next rollouts meanwhile. Models and engines are Ray actors that the
-controller calls: ``ModelGroups`` (policy, critic, reference, reward model) and vLLM engines behind ``BatchStream``.
+``TrainingLoop.run`` is the whole of it, in one process, the controller; with ``--train.async_enable`` a thread of it
+samples the next rollouts. Models and engines are Ray actors: ``ModelGroups`` and vLLM engines behind ``BatchStream``.
 """
 
 import time
@@ -24,6 +23,7 @@ from openrlhf_cov.trainer.logged_numbers import rollout_statistics, sample_means
 from openrlhf_cov.trainer.logs import TrainingLogs
 from openrlhf_cov.trainer.loop_state import LoopState
 from openrlhf_cov.trainer.model_groups import ModelGroups
+from openrlhf_cov.trainer.process_rewards import reward_tokens
 from openrlhf_cov.trainer.records import Rollout, StepOrder
 from openrlhf_cov.trainer.resuming import restored_states
 from openrlhf_cov.trainer.rollouts import checked_samples
@@ -133,19 +133,22 @@ class TrainingLoop:
         if self.weight_check is not None:
             self.weight_check.start_step(samples, self.args.data.max_len, state.step + 1)
 
-        # Policy, reference, critic and reward model score the samples; advantages follow from rewards and scores.
+        # Policy, reference, critic and reward model score the samples. A process reward model trains on them
+        # before it scores them. Advantages follow from rewards and scores.
+        order = StepOrder(state.step, config, state.kl.value)
         with clock("make_experience"):
             scores = score(samples, self.groups, self.tokenizer.pad_token_id)
+            scores, prm_metrics = reward_tokens(samples, scores, self.groups, order, self.tokenizer.pad_token_id)
             batch = estimate_advantages(samples, scores, self.advantage_settings, config, state.kl.value, self.args)
 
         # All updates of this step, on the ranks of policy and critic.
         with clock("ppo_train"):
-            order = StepOrder(state.step, config, state.kl.value)
             result = self.groups.update(order, batch.samples)
 
         # The metrics of the step.
         metrics = {
             **sample_means(samples, batch.numbers),
+            **prm_metrics,
             **result.metrics,
             **rollout_statistics(samples, batch.numbers["reward"]),
             **source_metrics(samples, batch.samples, batch.numbers["reward"]),

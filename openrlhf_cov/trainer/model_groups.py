@@ -41,6 +41,7 @@ class ModelGroups:
     reference: Any = None
     critic: Any = None
     reward: Any = None
+    process_reward: Any = None
 
     @property
     def policy_ranks(self) -> int:
@@ -50,7 +51,7 @@ class ModelGroups:
     @property
     def trained(self) -> list[Any]:
         """The groups that are trained and have checkpoints."""
-        return [self.policy] if self.critic is None else [self.policy, self.critic]
+        return [group for group in (self.policy, self.critic, self.process_reward) if group is not None]
 
     def score(
         self,
@@ -99,6 +100,26 @@ class ModelGroups:
         if self.reference is not None:
             base = self._dispatch(self.reference, shares_with_reference, **seen)
         return ModelScores(*(self._results(refs) for refs in (policy, base, values, rewards)))
+
+    def update_process_reward(self, order: StepOrder, samples: Sequence[TrainSample]) -> StepResult:
+        """Train the process reward model on the samples of a step, each rank on its share."""
+        group = self.process_reward
+        shares = self._shares(group, order, samples)
+        if self.args.ds.enable_sleep:
+            ray.get(group.async_run_method(method_name="reload_states"))
+        result = ray.get(_update(group, order, shares))[0]
+        if self.args.ds.enable_sleep:
+            ray.get(group.async_run_method(method_name="offload_states"))
+        return result
+
+    def score_process_reward(
+        self, tokens: list[Tensor], attention_mask: list[Tensor], action_mask: list[Tensor]
+    ) -> Sequence[Tensor]:
+        """Return the log-probs of the process reward model batch by batch, (B, A); the arguments are of ``score``."""
+        train = self.args.train
+        action = {"tokens": tokens, "action_mask": action_mask, "attention_mask": attention_mask}
+        shares_gpu = train.colocate_all or train.colocate_actor_ref
+        return self._results(self._dispatch(self.process_reward, shares_gpu, **action))
 
     def _dispatch(self, group: Any, shares_gpu: bool, **batches: Any) -> list[Any]:
         refs = group.async_run_method_batch(method_name="score", **batches)
@@ -176,8 +197,8 @@ class ModelGroups:
         if ROLLOUTS in states:
             states[ROLLOUTS] = ray.put(states[ROLLOUTS])
         refs = self.policy.async_run_method(method_name="save_checkpoint", client_states=states, **named)
-        if self.critic is not None:
-            refs += self.critic.async_run_method(method_name="save_checkpoint", **named)
+        for group in self.trained[1:]:
+            refs += group.async_run_method(method_name="save_checkpoint", **named)
         ray.get(refs)
 
     def export_best(self, record: Mapping[str, Any]) -> None:

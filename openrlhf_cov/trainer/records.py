@@ -106,6 +106,8 @@ class Scores:
     values: Tensor | None = None
     # The reward of a reward model, where the sample has none.
     reward: float | None = None
+    # The reward of each token that a process reward model gives, beside that of the response.
+    token_rewards: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_cov.config import EvaluationConfig, PromptConfig, RunConfig
+from openrlhf_cov.models.config import has_process_reward, process_reward_of, reference_model
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.utils.rows import column_of, value_at
 
@@ -73,6 +74,8 @@ def record_of(args: SimpleNamespace, rows: Any) -> dict[str, Any]:
     urls = args.reward.remote_url or []
     agent = args.train.agent_func_path
     record["critic_model"] = digest_of_files(args.critic.model_name_or_path, MODEL_FILES)
+    prm = reference_model(args) if has_process_reward(args) else None
+    record["process_reward_model"] = digest_of_files(prm, MODEL_FILES)
     record["reward_function"] = [digest_of_source(url) for url in urls] or None
     record["reward_model"] = None if urls else digest_of_files(args.reward.model_name_or_path, MODEL_FILES)
     record["agent_function"] = digest_of_source(agent) if agent else None
@@ -96,6 +99,9 @@ def is_free(name: str, args: SimpleNamespace) -> bool:
     if name in MICRO_BATCH_FLAGS and args.cov_scope == "micro_batch" and selects_tokens(args):
         return False
     if name.startswith("critic.") and name != "critic.freezing_steps" and not args.critic.model_name_or_path:
+        return True
+    model = process_reward_of(args)
+    if model is not None and f"--{name}" == model.model_flag:
         return True
     return any(fnmatchcase(name, pattern) for pattern in FREE)
 

@@ -61,11 +61,33 @@ def scoring_batches(lengths: Sequence[int], args: SimpleNamespace, ranks: int) -
     return balanced_partitions(lengths, max(fewest // ranks * ranks, ranks))
 
 
+def padded_batches(samples: Sequence[Sample], groups: ModelGroups, pad_token_id: int) -> list[ScoringBatch]:
+    """Return the samples of a step as the models score them."""
+    lengths = [len(sample.tokens) for sample in samples]
+    places_of_batches = scoring_batches(lengths, groups.args, groups.policy_ranks)
+    return [ScoringBatch.of(samples, places, pad_token_id) for places in places_of_batches]
+
+
+def process_log_probs(samples: Sequence[Sample], groups: ModelGroups, pad_token_id: int) -> list[Tensor]:
+    """Return the log-probs of the process reward model, float32 (A,) of each sample of a step."""
+    batches = padded_batches(samples, groups, pad_token_id)
+    scored = groups.score_process_reward(
+        tokens=[batch.tokens for batch in batches],
+        attention_mask=[batch.attention_mask for batch in batches],
+        action_mask=[batch.action_mask for batch in batches],
+    )
+    found = {
+        place: log_probs[row, : len(samples[place].action_mask)].float()
+        for batch, log_probs in zip(batches, scored, strict=True)
+        for row, place in enumerate(batch.places)
+    }
+    return [found[place] for place in range(len(samples))]
+
+
 def score(samples: Sequence[Sample], groups: ModelGroups, pad_token_id: int) -> list[Scores]:
     """Return what the policy, the reference, the critic and the reward model say of the samples of a step."""
     lengths = [len(sample.tokens) for sample in samples]
-    places_of_batches = scoring_batches(lengths, groups.args, groups.policy_ranks)
-    batches = [ScoringBatch.of(samples, places, pad_token_id) for places in places_of_batches]
+    batches = padded_batches(samples, groups, pad_token_id)
     scored = groups.score(
         tokens=[batch.tokens for batch in batches],
         attention_mask=[batch.attention_mask for batch in batches],

@@ -16,7 +16,7 @@ ADAPTER = "adapter"
 
 
 class CovStrategy(DeepspeedStrategy):
-    """Upstream's, which restores the checkpoint that policy and critic both have."""
+    """Upstream's, which restores the checkpoint that all trained models have."""
 
     restored: tuple[str, int] | None = None
     """Tag and global step of what this process has loaded."""

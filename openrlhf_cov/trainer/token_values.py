@@ -55,6 +55,8 @@ def token_values(
     by_method = has_estimator(config)
     clip = None if by_method else settings.reward_clip
     reward = compute_reward(responses.nan_to_num(0.0), kl_coef, kl, action_mask=mask, reward_clip_range=clip)
+    if scores[0].token_rewards is not None:
+        reward = reward + padded([each.token_rewards for each in scores])
     reward = reward.masked_fill(~counted, 0.0)
     if settings.estimator == "gae" and not by_method:
         critic = padded([each.values for each in scores]).masked_fill(~mask, 0.0)
@@ -91,6 +93,13 @@ def whitened(values: Sequence[TokenValues], by_deviation: bool) -> list[TokenVal
     return [
         replace(each, advantages=((each.advantages - mean) * scale).masked_fill(~each.counted, 0.0)) for each in values
     ]
+
+
+def whitens(settings: AdvantageSettings, config: CovConfig) -> bool:
+    """Return True if the advantages of the run are whitened over all tokens of a step."""
+    if config.estimator is not None and has_estimator(config):
+        return config.estimator.whitens
+    return settings.whitens
 
 
 def has_estimator(config: CovConfig) -> bool:

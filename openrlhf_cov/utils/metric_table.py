@@ -36,6 +36,7 @@ class Definition:
 
 
 SOURCES = "rows that name a data source"
+PROCESS_REWARD = "a process reward model"
 DYNAMIC = "`--algo.dynamic_filtering_enable`"
 NATS, SHARE, TOKENS, SECONDS = "nats", "share", "tokens", "s"
 
@@ -130,6 +131,11 @@ TABLE: dict[str, tuple[Definition, ...]] = {
         Definition({"is_filter_ratio": "filtered by rollout correction"}, "share of tokens or sequences that rollout correction filters", unit=SHARE, only_with="rollout correction"),
         Definition({"actor_lr": "learning rate", "actor_grad_norm": "gradient norm"}, "learning rate and gradient norm of the last update"),
         Definition({"critic_loss": "critic: loss", "critic_lr": "critic: learning rate", "critic_grad_norm": "critic: gradient norm", "values": "critic: value"}, "loss, learning rate, gradient norm and mean value of the critic", only_with="a critic"),
+        Definition({"prm/loss": "process reward model: loss"}, "cross-entropy of the correctness of a response, mean over the responses and updates of the step, each before the update that it leads to", unit=NATS, expected="ln 2 = 0.693 in the first step, then below", only_with=PROCESS_REWARD),
+        Definition({"prm/accuracy": "process reward model: pairs in order"}, "of all pairs of a correct and an incorrect response to one prompt, the share whose correct response has the higher sum of log ratios, ties counting one half; after the update of the step, on its responses", unit=SHARE, expected="above 0.5; null in a step without such a pair", only_with=PROCESS_REWARD),
+        Definition({"prm/reward_mean": "process reward model: log-odds of correctness"}, "mean over responses of beta times the sum of their log ratios, after the update of the step: the log-odds with which the model takes a response for correct", expected="0 before training", only_with=PROCESS_REWARD),
+        Definition({"prm/grad_norm": "process reward model: gradient norm", "prm/lr": "process reward model: learning rate"}, "norm of the gradient before it is clipped, mean over the updates of the step; and learning rate", expected="steady", only_with=PROCESS_REWARD),
+        Definition({"prm/skipped_updates": "process reward model: skipped updates"}, "updates of the process reward model that were skipped because their gradient was NaN or infinite (`--train.on_nan`)", expected="0", only_with=PROCESS_REWARD, limit=0.0),
         Definition({"critic_skipped_updates": "critic: skipped updates"}, "updates of the critic that were skipped because their gradient was NaN or infinite (`--train.on_nan`)", expected="0", only_with="a critic", limit=0.0),
         Definition({"reward": "reward", "return": "return"}, "means over the samples of the step"),
         Definition({"score": "score"}, "mean of the scores", only_with="scores from the reward function"),

@@ -1,5 +1,6 @@
 import json
 import logging
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -408,6 +409,41 @@ def test_a_checkpoint_of_other_sizes_is_refused(refusal, tmp_path):
         f"--ckpt.load_enable: {tmp_path / 'ck' / '_actor'}: global_step3 has ranks 7, this run has 1; resume with the "
         "same model and sizes"
     )
+
+
+PRIME = {"--method": "prime", "--algo.advantage.estimator": "rloo", "--rollout.n_samples_per_prompt": 2}
+
+
+def with_process_reward(tmp_path, run):
+    """Return the flags of a run with checkpoints of both trained models; ``run`` describes the other one."""
+    changes = checkpointed(tmp_path, {"ranks": 1})
+    prm = tmp_path / "ck" / "_prm"
+    shutil.copytree(tmp_path / "ck" / "_actor", prm)
+    (prm / "global_step3" / "run.json").write_text(json.dumps({FORMAT: FORMAT_VERSION} | run))
+    return changes | PRIME
+
+
+def test_a_checkpoint_of_a_process_reward_model_is_checked_as_the_policys(check, refusal, tmp_path):
+    changes = with_process_reward(tmp_path, {"ranks": 1, "optimizer": "adam", "vocab_size": 5})
+    message = refusal(changes, "--ckpt.load_enable")
+    assert message.startswith(
+        f"--ckpt.load_enable: {tmp_path / 'ck' / '_prm'}: global_step3 has vocab_size 5, this run"
+    )
+
+
+def test_a_run_with_a_process_reward_model_goes_on(check, tmp_path, warnings):
+    check(with_process_reward(tmp_path, {"ranks": 1, "optimizer": "adam"}), "--ckpt.load_enable")
+    assert warnings == []
+
+
+def test_checkpoints_of_a_process_reward_model_are_not_replaced(refusal, tmp_path):
+    put_checkpoint(tmp_path / "checkpoints", "_prm/global_step5/weights")
+    assert "_prm/global_step5 of another run" in refusal({}, "--ckpt.save_steps", "5")
+
+
+def test_another_start_of_a_process_reward_model_has_to_be_there(refusal, tmp_path):
+    changes = PRIME | {"--algo.kl.init_coef": 0, "--prime_model": tmp_path}
+    assert refusal(changes).startswith(f"--prime_model {tmp_path}")
 
 
 def test_a_half_written_checkpoint_is_named_and_passed_over(check, tmp_path, monkeypatch):

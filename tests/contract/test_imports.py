@@ -153,12 +153,23 @@ def test_everything_is_said_in_one_place(ours):
 
 
 METHOD_FILES = "models/methods/"
+# Modules with the judge of programs and the data set of that name, or prime numbers.
+OTHER_PRIMES = (
+    "config.py",
+    "preparation/inputs.py",
+    "rewards/code/comparison.py",
+    "rewards/code/datasets.py",
+    "rewards/code/inside/program.py",
+    "rewards/maths/latex.py",
+    "rewards/maths/normalization.py",
+)
 NAMES_METHODS = {
     "cli/demo.py": "how the demo shows each",
     "dashboard/alerts.py": "an alert on Clip-Cov's band",
     "models/methods/__init__.py": "the registry",
     "models/methods/w_reinforce.py": "a weight of 0 is NSR, says the message that refuses it",
     "reproduction/exhibits.py": "the paper's runs",
+    **dict.fromkeys(OTHER_PRIMES, "another PRIME, or prime numbers"),
 }
 """Modules that know a method by its name, other than its own file -> what for."""
 

@@ -118,8 +118,10 @@ ACTS = {
 
 
 def test_every_method_has_a_run_and_something_to_know_it_by():
-    assert {name for names in RUNS for name in names.split()} == ACTS.keys() | ADVANTAGES.keys() == METHODS.keys()
-    assert ADVANTAGES.keys() == {name for name, method in METHODS.items() if method.slot == "estimator"}
+    # A method with a process reward model has a test of its own: it starts other models (test_prime.py).
+    methods = {name: method for name, method in METHODS.items() if method.process_reward is None}
+    assert {name for names in RUNS for name in names.split()} == ACTS.keys() | ADVANTAGES.keys() == methods.keys()
+    assert ADVANTAGES.keys() == {name for name, method in methods.items() if method.slot == "estimator"}
 
 
 @pytest.mark.parametrize("names", RUNS)

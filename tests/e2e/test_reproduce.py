@@ -44,7 +44,7 @@ def test_figure_8_in_the_laboratory(reproduce):
 
 
 def test_figure_6_through_ray(reproduce):
-    """GRPO, RLOO, REINFORCE++ and REINFORCE++-baseline; two steps have no law, and no coefficients to compare."""
+    """Five estimators; two steps have no law, and no coefficients to compare."""
     from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
 
     write_task(
@@ -54,5 +54,5 @@ def test_figure_6_through_ray(reproduce):
     for run in FIGURES[6].runs:
         assert len(read_metrics(reproduce.output(2) / run.tiny_name / "metrics.jsonl")) == 2
     law = json.loads((reproduce.output(2) / "figure6" / "law.json").read_text())
-    assert len(law["runs"]) == 4
+    assert len(law["runs"]) == 5
     assert law["same_coefficients"]["reason"]

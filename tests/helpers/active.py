@@ -42,6 +42,10 @@ EQUAL = {"cw_grpo": 1.0, "random_drop": -0.5, "psr": 1.0, "nsr": -1.0}
 """Advantage of all tokens with which it is: equal covariances, no positive token, no response that is left out."""
 
 
+IN_THE_LAB = tuple(name for name, method in METHODS.items() if method.process_reward is None)
+"""Methods that the laboratory has: it has no process reward model."""
+
+
 def active(name, **settings):
     """The run of one method that acts."""
     chosen = {"cov_type" if METHODS[name].by_covariance else "method": name}

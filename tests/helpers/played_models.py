@@ -34,7 +34,7 @@ class PlayedGroup:
     It answers the methods ``forward`` of upstream's roles and ``score`` of ours, which have other names of arguments.
 
     Args:
-        model: policy, reference, critic or reward.
+        model: policy, reference, critic, reward or prm.
         ranks: The number of data-parallel ranks.
         copies: Ranks that get the same batches.
         calls: Every call is noted here as (model, method, arguments).
@@ -69,7 +69,7 @@ class PlayedGroup:
             return values_of(tokens, mask)
         if self.model == "reference":
             return log_probs_of(tokens, mask, shift=0.21)
-        if method == "score":
+        if method == "score" and self.model != "prm":
             return log_probs_of(tokens, mask), entropies_of(tokens, mask), None
         return log_probs_of(tokens, mask)
 

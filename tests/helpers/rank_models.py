@@ -15,6 +15,7 @@ from torch import nn
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.critic_update import Critic
 from openrlhf_cov.trainer.policy import Policy
+from openrlhf_cov.trainer.process_reward_update import ProcessRewardModel
 from openrlhf_cov.trainer.records import StepOrder, TrainSample
 
 VOCABULARY, LEARNING_RATE, SEED = 6, 20.0, 42
@@ -204,6 +205,13 @@ def make_critic(args: SimpleNamespace) -> Critic:
     """Return the critic of the only rank of a process group."""
     accumulation = accumulation_of(args)
     return Critic.of(Strategy(args, accumulation), Values(accumulation, args.train.dynamic_batch_enable), SCHEDULER)
+
+
+def make_process_reward(args: SimpleNamespace) -> ProcessRewardModel:
+    """Return the process reward model of the only rank of a process group."""
+    accumulation = accumulation_of(args)
+    actor = Unigrams(accumulation, args.train.dynamic_batch_enable)
+    return ProcessRewardModel.of(Strategy(args, accumulation), actor, SCHEDULER)
 
 
 def make_samples(count: int = 8, *, longest: int = 9, log_probs=None, drift: float = 0.0) -> list[TrainSample]:

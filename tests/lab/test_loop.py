@@ -5,20 +5,19 @@ from dataclasses import replace
 
 import pytest
 import torch
-from active import EQUAL, NEUTRAL, active, neutral
+from active import EQUAL, IN_THE_LAB, NEUTRAL, active, neutral
 
 from openrlhf_cov.lab.loop import Lab, frozen
 from openrlhf_cov.lab.policy import Samples
 from openrlhf_cov.lab.settings import LabSettings
 from openrlhf_cov.lab.tasks import TASKS
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.rollout import mean_entropy, token_sums
 
 SMALL = dict(steps=2, prompts=8, group=4, updates=4, learning_rate=1e-2, eval_every=2, eval_samples=2, test_samples=4)
 CHOICES = {
     "none": CovConfig(),
-    **{name: active(name) for name in METHODS},
+    **{name: active(name) for name in IN_THE_LAB},
 }
 
 

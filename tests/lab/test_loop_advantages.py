@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import torch
-from active import active_flags
+from active import IN_THE_LAB, active_flags
 from torch.nn.utils.rnn import pad_sequence
 
 from openrlhf_cov.cli import lab as command
@@ -23,7 +23,7 @@ ENTROPY = 0.65
 """Mean over all action tokens. With what stands behind them, or as a mean over responses, it is above every band."""
 CASES = {
     "none": "",
-    **{name: " ".join(active_flags(name)) for name, method in METHODS.items() if method.estimate},
+    **{name: " ".join(active_flags(name)) for name in IN_THE_LAB if METHODS[name].estimate},
     "qae, easy prompts": "--method qae --qae_quantile 0.6",
     "qae, interpolated": "--method qae --qae_baseline linear",
     "pass@k, larger sets": "--method passk --passk_k 4",

@@ -82,6 +82,13 @@ def test_policy_and_critic_train_together_unless_their_states_sleep():
     )  # it is on the host while the policy, which needs more, trains
 
 
+def test_a_process_reward_model_trains_before_the_policy_and_not_beside_it():
+    actor, prm = role("actor"), role("prm", whole_logits=True)
+    rows = table([actor, prm])
+    assert rows["micro-batch, gathered weights"][2] == max(actor.trains, prm.trains)
+    assert rows["prm: optimizer, gradients"] == (prm.states,) * 4
+
+
 def test_an_update_can_be_the_peak_of_training():
     few = role("actor", tokens=1)
     assert few.trains == max(few.sharding.update(QWEN_7B), 2e9 + 1.1 * few.training.training(QWEN_7B))

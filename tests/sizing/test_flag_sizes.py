@@ -1,5 +1,6 @@
 import pytest
 
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.sizing.flag_sizes import (
     Step,
     engine_of,
@@ -41,6 +42,19 @@ def test_layout(flags):
     assert layout_of(flags(ALL | changes)) == GpuLayout(
         actor=16, engines=8, ref=4, critic=8, reward=8, colocate_all=True, asynchronous=True
     )
+
+
+def test_a_process_reward_model_has_the_size_and_the_start_of_the_policy(flags):
+    # with a reference, also without a KL term
+    prime = vars(CovConfig(method="prime")) | {"actor.num_nodes": 2, "ref.num_nodes": 2}
+    args = flags(prime)
+    start = ("--actor.model_name_or_path", "policy")
+    assert model_names(args) == {"actor": start, "ref": start, "prm": start}
+    assert layout_of(args) == GpuLayout(actor=16, engines=8, ref=16, prm=16, colocate_all=True)
+    (role,) = roles_of(args, {"prm": QWEN_7B}, on_gpus=True).values()
+    assert (role.sharding.world, role.scoring.head, role.training is not None) == (16, True, True)
+    other = model_names(flags(prime | {"prime_model": "other"}))
+    assert other == {"actor": start, "ref": ("--prime_model", "other"), "prm": ("--prime_model", "other")}
 
 
 def test_a_reward_group_exists_without_a_model_of_its_own(flags):

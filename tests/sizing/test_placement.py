@@ -54,6 +54,14 @@ LAYOUTS = {
         GpuLayout(actor=4, engines=4, ref=4, colocate_actor_ref=True),
         [["actor", "ref"], ["engine"]],
     ),
+    "process reward model on GPUs of its own": (
+        GpuLayout(actor=4, engines=4, ref=4, prm=4),
+        [["engine"], ["actor"], ["ref"], ["prm"]],
+    ),
+    "process reward model with the policy": (
+        GpuLayout(actor=4, engines=4, ref=4, prm=4, colocate_actor_ref=True),
+        [["actor", "ref", "prm"], ["engine"]],
+    ),
     "critic and reward share": (
         GpuLayout(actor=4, engines=4, critic=2, reward=2, colocate_critic_reward=True),
         [["engine"], ["actor"], ["critic", "reward"]],

@@ -190,6 +190,26 @@ def test_ranks_of_a_ring_or_of_tensor_parallelism_get_the_same_samples(monkeypat
     assert {group.duplicate_actors for group in members} == {ring * tensor}
 
 
+PRIME = {"method": "prime", "cov_type": "none", "prime_beta": 0.05, "prime_lr": 1e-6, "prime_max_norm": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        ({}, {"Policy": (1, 1), "Reference": (2, 1), "ProcessReward": (3, 1)}),
+        ({"train.colocate_actor_ref": True}, dict.fromkeys(("Policy", "Reference", "ProcessReward"), (1, 0.2))),
+        ({"train.colocate_all": True}, dict.fromkeys(("Policy", "Reference", "ProcessReward"), (1, 0.2))),
+    ],
+)
+@pytest.mark.parametrize(("given", "model"), [("", "policy"), ("other", "other")])
+def test_a_process_reward_model_comes_with_a_reference_of_the_same_start(monkeypatch, layout, expected, given, model):
+    recording = train(monkeypatch, PRIME | {"prime_model": given} | layout)
+    assert places(recording) == expected
+    assert len(recording.ranks["ProcessRewardRole"]) == 4  # as many as the policy
+    loads = [event for event in recording.events if event[1] == "load"]
+    assert loads[1:] == [("ReferenceRole", "load", model), ("ProcessRewardRole", "load", model, 100)]
+
+
 def test_a_training_is_built_and_run_in_order(monkeypatch, capsys):
     recording = train(monkeypatch, ALL_ROLES | {"train.colocate_all": True, "critic.save_value_network": True})
     assert recording.events == [

@@ -76,6 +76,7 @@ ON_THE_HOST = {
     "of the values that were logged": "clip_cov.idle",
     "on the controller": (
         "entrocraft.estimate nsr.estimate passk.estimate psr.estimate qae.estimate w_reinforce.estimate "
+        "prime.estimate prime.token_rewards prime.process_reward "
         "passk.advantages responses.group_normalised responses.are_equal responses.right responses.is_two_valued "
         "responses.by_graded_responses responses.group_deviations"
     ),
@@ -467,9 +468,10 @@ def public_functions():
 
 
 def test_every_module_of_models_is_there():
-    """``dynamics``, ``control``: numbers of the log; ``returns``: on the controller; ``config`` holds numbers only."""
+    """``dynamics``, ``control``: numbers of the log; ``returns``, ``process_rewards``: on the controller; ``config``
+    holds numbers only."""
     names = {module.name for module in pkgutil.iter_modules(models.__path__)}
-    names -= {"dynamics", "control", "returns", "config", "methods"}
+    names -= {"dynamics", "control", "returns", "process_rewards", "config", "methods"}
     names |= {f"methods.{name}" for name in METHODS}
     assert {f"openrlhf_cov.models.{name}" for name in names} <= {module.__name__ for module in MODULES}
 

@@ -128,6 +128,22 @@ def test_a_loaded_policy_has_its_optimizer_and_its_moving_average(monkeypatch):
     assert policy.ema_model is None
 
 
+def test_a_process_reward_model_is_loaded_as_the_policy_with_an_optimizer_of_its_own(monkeypatch):
+    settings = {"method": "prime", "prime_beta": 0.1, "prime_lr": 3e-6, "prime_max_norm": 2.0, "prime_model": ""}
+    *_, policy_calls, _ = both(monkeypatch, "policy", {})
+    recorder = Recorder(settings)
+    monkeypatch.setattr(loading, "CovActor", recorder.model)
+    loaded = loading.load_process_reward(recorder, "model", 100)
+    assert (loaded.actor.number, loaded.scheduler) == (1, "scheduler")
+    assert recorder.calls[0] == policy_calls[0]  # the same model
+    name, *_, [optimizer] = recorder.calls[-1]
+    assert name == "prepare"
+    actor = recorder.args.actor
+    assert optimizer["adam"] == vars(actor.adam) | {"lr": 3e-6, "weight_decay": 0.0}
+    chosen = {key: optimizer[key] for key in ("optim", "lr_scheduler", "lr_warmup_ratio", "max_norm")}
+    assert chosen == {"optim": "adam", "lr_scheduler": "constant", "lr_warmup_ratio": 0.0, "max_norm": 2.0}
+
+
 @pytest.mark.parametrize("exported", [False, True])
 def test_a_loaded_critic_has_a_tokenizer_where_it_is_exported(monkeypatch, exported):
     *_, critic = both(monkeypatch, "critic", {"critic.save_value_network": exported})

@@ -6,6 +6,7 @@ import pytest
 from played_models import NoRay, PlayedGroup
 
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.resuming import restored_states
@@ -21,19 +22,22 @@ def resume(tmp_path, monkeypatch):
     """
     monkeypatch.setattr(model_groups, "ray", NoRay)
 
-    def run(policy, critic=None, folder=True, has_critic=False, load_enable=True):
+    def run(policy, critic=None, folder=True, has_critic=False, load_enable=True, method="none", prm=None):
         args = SimpleNamespace(
             ckpt=SimpleNamespace(path=str(tmp_path / "ckpt"), load_enable=load_enable),
             critic=SimpleNamespace(model_name_or_path="critic" if has_critic else None),
+            **vars(CovConfig(method=method)),
         )
+        has_prm = method == "prime"
         if folder:
-            for name in ["_actor", "_critic"][: 1 + has_critic]:
+            for name in ["_actor", *["_critic"] * has_critic, *["_prm"] * has_prm]:
                 (tmp_path / "ckpt" / name).mkdir(parents=True)
                 (tmp_path / "ckpt" / name / "latest").write_text("global_step4")
         groups = ModelGroups(
             args,
             PlayedGroup("policy", get_restored=policy, get_checkpoint_states=STATES),
             critic=PlayedGroup("critic", get_restored=critic) if has_critic else None,
+            process_reward=PlayedGroup("prm", get_restored=prm) if has_prm else None,
         )
         return restored_states(args, groups)
 
@@ -45,6 +49,7 @@ def resume(tmp_path, monkeypatch):
     [
         ("global_step4", {}),
         ("global_step4", {"has_critic": True, "critic": "global_step4"}),
+        ("global_step4", {"method": "prime", "prm": "global_step4"}),
         (None, {"folder": False}),  # the first start of a command that also resumes
         (None, {"folder": False, "has_critic": True}),
         (None, {"load_enable": False}),  # a fresh start, whatever is there
@@ -65,6 +70,11 @@ def test_a_run_goes_on_where_all_continue_from_the_same_checkpoint(resume, polic
             "from global_step4, the critic from global_step2",
         ),
         ("global_step4", {"has_critic": True}, "from global_step4, the critic from none"),
+        (
+            "global_step4",
+            {"method": "prime", "prm": "global_step2"},
+            "the process reward model from global_step2; write .*_actor and .*_prm",
+        ),
         (
             None,
             {"folder": False, "has_critic": True, "critic": "best_global_step2"},

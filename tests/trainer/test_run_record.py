@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import datasets
 import pytest
+from nested import nested
 
+from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer import run_record
 from openrlhf_cov.trainer.records import Group
 
@@ -123,6 +125,25 @@ def test_waiting_groups_of_another_size_are_left_out_and_named(make_sampler, ste
     assert third.buffer.groups == []
     assert "1 groups that waited are left out" in caplog.text
     assert "--rollout.n_samples_per_prompt 3" in caplog.text
+
+
+def test_another_start_of_the_process_reward_model_is_seen():
+    args = nested(
+        {
+            **vars(CovConfig(method="prime")), "actor.model_name_or_path": "policy", "actor.lr_scheduler": "constant",
+            "reward.remote_url": ["reward.py"], "reward.model_name_or_path": None, "train.agent_func_path": None,
+            "critic.model_name_or_path": None, "data.input_key": "input", "data.label_key": None,
+        }
+    )  # fmt: skip
+    data = rows(("a", "1"))
+    record = run_record.record_of(args, data)
+    assert record["process_reward_model"] == "policy"
+    assert record["prime_lr"] == 1e-6
+    assert "prime_model" not in record  # the content is compared, not the path
+    args.prime_model = "other"
+    assert run_record.changed_names(record, run_record.record_of(args, data)) == ["process_reward_model"]
+    args.method = "none"
+    assert run_record.record_of(args, data)["process_reward_model"] is None
 
 
 @pytest.mark.parametrize(

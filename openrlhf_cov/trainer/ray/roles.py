@@ -20,6 +20,7 @@ from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from torch import Tensor
 
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.models.config import has_reference
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.checkpoints import (
     LATEST,
@@ -42,8 +43,15 @@ from openrlhf_cov.trainer.checkpoints import (
 from openrlhf_cov.trainer.cpu_adam import replay_bias_corrections
 from openrlhf_cov.trainer.critic_update import Critic, update_critic
 from openrlhf_cov.trainer.extension_locks import remove_stale_locks
-from openrlhf_cov.trainer.loading import load_critic, load_policy, load_reference, load_reward_model
+from openrlhf_cov.trainer.loading import (
+    load_critic,
+    load_policy,
+    load_process_reward,
+    load_reference,
+    load_reward_model,
+)
 from openrlhf_cov.trainer.policy import Policy
+from openrlhf_cov.trainer.process_reward_update import ProcessRewardModel, update_process_reward
 from openrlhf_cov.trainer.ray.upstream_sender import WeightSender, make_upstream_sender
 from openrlhf_cov.trainer.records import Share, StepOrder, StepResult
 from openrlhf_cov.trainer.rollout_file import read_state, write_state
@@ -57,10 +65,9 @@ from openrlhf_cov.utils import garbage_collection
 
 def scoring_models(args: SimpleNamespace) -> int:
     """Return how many models of a run score its rollouts at the same time."""
-    has_reference = args.algo.kl.init_coef > 0
     has_critic = bool(args.critic.model_name_or_path)
     has_reward_model = not args.reward.remote_url
-    return 1 + has_reference + has_critic + has_reward_model
+    return 1 + has_reference(args) + has_critic + has_reward_model
 
 
 def share_over_ranks(value: Any) -> list[Any]:
@@ -99,7 +106,7 @@ class ModelRole(BaseModelActor):
 
 
 class ReferenceRole(ModelRole):
-    """The reference policy, which the KL term compares the policy with."""
+    """The reference policy, which a KL term compares the policy with, or a process reward model is compared with."""
 
     def load(self, strategy: CovStrategy, pretrain: str) -> None:
         """Load the model."""
@@ -162,7 +169,7 @@ class TrainedRole(ModelRole):
     ``restored`` is the tag of the checkpoint that this rank started from, None after a fresh start.
     """
 
-    # Name of the model in flags and folders: actor or critic.
+    # Name of the model in flags and folders: actor, critic or prm.
     model_name: str
     restored: str | None = None
 
@@ -208,7 +215,7 @@ class TrainedRole(ModelRole):
         return states
 
     def get_restored(self) -> str | None:
-        """Return ``restored``; the controller compares policy and critic."""
+        """Return ``restored``; the controller compares it between the models."""
         return self.restored
 
     def reload_states(self) -> None:
@@ -465,6 +472,55 @@ class CriticRole(TrainedRole):
         """Export the critic at the end of the run, with ``--critic.save_value_network``; called on every rank."""
         if self.tokenizer is not None:
             self.strategy.save_model(self.model, self.tokenizer, f"{self.strategy.args.ckpt.output_dir}_critic")
+
+
+class ProcessRewardRole(TrainedRole):
+    """The process reward model, a language model that is trained on correct and incorrect responses.
+
+    Its log-probs, less those of the reference, reward the tokens of a response.
+    """
+
+    model_name = "prm"
+    model: ProcessRewardModel
+
+    @property
+    def engine(self) -> Any:
+        """The DeepSpeed engine of the model."""
+        return self.model.actor.model
+
+    def load(self, strategy: CovStrategy, pretrain: str, max_steps: int) -> None:
+        """Load the model and its checkpoint; the arguments are those of ``PolicyRole.load``."""
+        self.setup(strategy)
+        loaded = load_process_reward(strategy, pretrain, max_steps)
+        self.model = ProcessRewardModel.of(strategy, loaded.actor, loaded.scheduler)
+        self.restore()
+        if strategy.args.ds.enable_sleep:
+            self.offload_states()
+
+    @torch.no_grad()
+    def score(self, tokens: Tensor, action_mask: Tensor, attention_mask: Tensor) -> Tensor:
+        """Return the log-probs of the action tokens, as ``ReferenceRole.score``."""
+        self.model.actor.eval()
+        with self.share_of_threads():
+            log_probs = self.model.actor(
+                tokens.to(self.device),
+                action_mask.to(self.device),
+                attention_mask.to(self.device),
+                ring_attn_group=self.strategy.ring_attn_group,
+            )
+        return log_probs.float().cpu()
+
+    def update(self, order: StepOrder, share: Share) -> StepResult:
+        """Train on the samples of this rank: all updates of one global step."""
+        self.empty_cache()
+        result = update_process_reward(self.model, order, share.samples())
+        self.empty_cache()
+        return result
+
+    def save_checkpoint(self, tag: str, metric_value: float | None = None, metric_key: str | None = None) -> None:
+        """Save the model under a tag; called on every rank. The arguments are those of ``save_deepspeed``."""
+        if not self.strategy.args.ckpt.disable_ds:
+            self.save_deepspeed(tag, metric_value, metric_key, {})
 
 
 def _write_rollouts(path: Path, state: Any) -> None:

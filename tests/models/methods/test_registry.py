@@ -29,6 +29,8 @@ def test_every_method_is_whole():
         assert (method.penalty is not None) is (method.slot == "penalty")
         assert (method.clip is not None) is (method.slot == "clip")
         assert (method.bonus is not None) is (method.slot == "bonus")
+        assert (method.token_rewards is not None) is (method.process_reward is not None)
+        assert method.slot == "estimator" or not (method.token_rewards or method.whitens)
         assert not method.keeps_clip or method.has(method.keeps_clip)
         assert method.proxy_min_p is None or method.has(method.proxy_min_p)
         for policy in filter(None, (method.entropy_policy, method.log_probs_policy)):
@@ -142,6 +144,7 @@ BAD = {
     "passk": {"passk_k": 0},
     "entrocraft": {"entrocraft_low": 0.0},
     "w_reinforce": {"w_reinforce_lambda": 0.0},
+    "prime": {"prime_beta": 0.0},
 }
 
 

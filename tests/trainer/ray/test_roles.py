@@ -14,7 +14,14 @@ from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray import roles
-from openrlhf_cov.trainer.ray.roles import CriticRole, PolicyRole, ReferenceRole, RewardRole, scoring_models
+from openrlhf_cov.trainer.ray.roles import (
+    CriticRole,
+    PolicyRole,
+    ProcessRewardRole,
+    ReferenceRole,
+    RewardRole,
+    scoring_models,
+)
 from openrlhf_cov.trainer.ray.workers import plain_class
 from openrlhf_cov.trainer.records import Share, StepOrder, StepResult, TrainSample
 from openrlhf_cov.trainer.rollout_file import write_state
@@ -230,6 +237,29 @@ def test_a_role_trains_on_its_share(monkeypatch, kind, function, learner):
     assert role.update(order, Share.of([train_sample(4), train_sample(2)])) == StepResult({"loss": 0.5})
     assert updates == [(trained, order, [4, 2])]
     assert model.training  # it was loaded in evaluation mode
+
+
+def test_a_process_reward_model_trains_on_its_share_and_gives_log_probs(monkeypatch):
+    updates = []
+
+    def update(model, order, samples):
+        updates.append((model, [sample.sample_id for sample in samples]))
+        return StepResult({"prm/loss": 0.5})
+
+    class Scorer(nn.Module):
+        def forward(self, tokens, action_mask, attention_mask, ring_attn_group):
+            assert not self.training
+            return -tokens[:, 1:].double() * action_mask
+
+    monkeypatch.setattr(roles, "update_process_reward", update)
+    role = make_role(ProcessRewardRole, model=SimpleNamespace(actor=Scorer()))
+    order = StepOrder(step=3, config=CovConfig(), kl_coef=0.1)
+    assert role.update(order, Share.of([train_sample(4), train_sample(2)])).metrics == {"prm/loss": 0.5}
+    assert updates == [(role.model, [4, 2])]
+    tokens = torch.tensor([[1, 2, 3]])
+    scores = role.score(tokens, torch.tensor([[False, True]]), torch.ones_like(tokens))
+    assert scores.dtype == torch.float32
+    assert scores.tolist() == [[0.0, -3.0]]
 
 
 def test_weights_go_out_through_upstreams_sender_or_over_gloo(monkeypatch):

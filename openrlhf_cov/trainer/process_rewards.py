@@ -1,0 +1,129 @@
+"""The process reward model trains on a step, and then rewards each of its tokens."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from openrlhf_cov.models.config import process_reward_of
+from openrlhf_cov.models.method import CORRECT, PromptTokens
+from openrlhf_cov.models.process_rewards import ordered_pairs, response_log_ratios
+from openrlhf_cov.trainer.model_groups import ModelGroups
+from openrlhf_cov.trainer.records import Sample, Scores, StepOrder, TrainSample
+from openrlhf_cov.trainer.scoring import process_log_probs
+
+
+def reward_tokens(
+    samples: Sequence[Sample], scores: Sequence[Scores], groups: ModelGroups, order: StepOrder, pad_token_id: int
+) -> tuple[Sequence[Scores], dict[str, float]]:
+    """Train the process reward model on the samples of a step, and let it reward their tokens.
+
+    A run without such a model keeps its scores.
+
+    Args:
+        samples: The samples of the step; the K responses to a prompt lie together.
+        scores: What the other models say of each of them, the reference included.
+        groups: The models.
+        order: The settings of the step.
+        pad_token_id: The padding token.
+
+    Returns:
+        The scores with ``token_rewards``, and the ``prm/*`` metrics.
+    """
+    method = order.config.estimator
+    options = process_reward_of(order.config)
+    if method is None or method.token_rewards is None or options is None:
+        return scores, {}
+
+    # The model is updated before it scores, so that it knows how the policy of this step solves its prompts.
+    result = groups.update_process_reward(order, labelled_samples(samples, scores))
+    log_probs = process_log_probs(samples, groups, pad_token_id)
+
+    count = groups.args.rollout.n_samples_per_prompt
+    prompts = [
+        prompt_tokens(samples[first : first + count], scores[first : first + count], log_probs[first : first + count])
+        for first in range(0, len(samples), count)
+    ]
+    rewards = method.token_rewards(order.config, prompts)
+    rows = [row for of_prompt in rewards for row in of_prompt]
+    found = [
+        replace(each, token_rewards=row[: len(sample.action_mask)])
+        for sample, each, row in zip(samples, scores, rows, strict=True)
+    ]
+    correct = torch.tensor([is_correct(sample) for sample in samples]).view(-1, count)
+    return found, {**result.metrics, **agreement(prompts, correct, options.beta)}
+
+
+def is_correct(sample: Sample) -> float:
+    """Return 1 for a correct response and 0 for an incorrect one."""
+    return float(sample.reward is not None and sample.reward > CORRECT)
+
+
+def labelled_samples(samples: Sequence[Sample], scores: Sequence[Scores]) -> list[TrainSample]:
+    """Return the samples as the process reward model trains on them.
+
+    Samples whose reward function abstained have no action token, so that they do not count. Advantages and other
+    numbers of the policy are zeros.
+    """
+    labelled = []
+    for sample, each in zip(samples, scores, strict=True):
+        zeros = torch.zeros_like(each.log_probs)
+        labelled.append(
+            TrainSample(
+                sample_id=sample.sample_id,
+                score=is_correct(sample),
+                abstained=sample.abstained,
+                tokens=sample.tokens,
+                action_mask=sample.action_mask & (not sample.abstained),
+                log_probs=zeros,
+                entropy=zeros,
+                advantages=zeros,
+                returns=zeros,
+                base_log_probs=each.base_log_probs,
+            )
+        )
+    return labelled
+
+
+def prompt_tokens(samples: Sequence[Sample], scores: Sequence[Scores], log_probs: Sequence[Tensor]) -> PromptTokens:
+    """Pad the responses to one prompt to the longest of them."""
+    ratios = []
+    for found, each in zip(log_probs, scores, strict=True):
+        assert each.base_log_probs is not None  # a run with a process reward model has a reference
+        ratios.append(found - each.base_log_probs)
+    return PromptTokens(
+        log_ratios=pad_sequence(ratios, batch_first=True),
+        action_mask=pad_sequence([sample.action_mask for sample in samples], batch_first=True),
+        graded=torch.tensor([not sample.abstained for sample in samples]),
+    )
+
+
+def agreement(prompts: Sequence[PromptTokens], correct: Tensor, beta: float) -> dict[str, float]:
+    """Return how the process reward model, after its update, judges the responses of a step.
+
+    Args:
+        prompts: The responses to each of G prompts.
+        correct: 1 for correct responses and 0 for others, (G, K).
+        beta: Scale of the log ratios.
+
+    Returns:
+        ``prm/reward_mean``, the mean over graded responses of beta times the sum of their log ratios, and
+        ``prm/accuracy``, the share of pairs of a correct and an incorrect response to one prompt of which the correct
+        one has the higher sum; NaN where a step has nothing of the kind.
+    """
+    judged: list[Tensor] = []
+    ordered = 0.0
+    pairs = 0
+    for each, labels in zip(prompts, correct, strict=True):
+        totals = response_log_ratios(each.log_ratios, each.action_mask)[each.graded]
+        found, count = ordered_pairs(totals, labels[each.graded])
+        ordered += found
+        pairs += count
+        judged.append(totals)
+    return {
+        "prm/reward_mean": beta * float(torch.cat(judged).double().mean()),
+        "prm/accuracy": ordered / pairs if pairs else math.nan,
+    }
