@@ -5,8 +5,7 @@
 3. Tokens: KL penalty and process rewards join the reward; an advantage is the sum of the rewards that follow, or GAE.
 4. Whitening over all tokens of the step, where the estimator is defined so.
 
-A sample whose reward function abstained takes no part in the statistics of rewards and advantages, and its advantages
-are 0.
+An abstained sample takes no part in the statistics of rewards and advantages; its advantages are 0.
 """
 
 from collections.abc import Callable, Mapping, Sequence
