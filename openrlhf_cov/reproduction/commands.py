@@ -13,7 +13,7 @@ PRINTED = 'ray() { printf "%s\\0" ray "$@"; }; export -f ray; exec "$0" "$@"'
 """Bash: a script that submits by ``ray`` prints its words instead, with NUL between them."""
 VARIABLES = (
     *("MODEL", "TEMPLATE", "DATA", "EVAL_DATA", "DATA_DIR", "BENCHMARKS", "SIZE", "LAYOUT", "OUTPUT"),
-    *("NODES", "ENGINES", "EPISODES"),
+    *("NODES", "ENGINES", "EPISODES", "EVAL_STEPS"),
 )
 """What a script must not take from the shell that asks for its command."""
 PYTHON = ("python", "-m")

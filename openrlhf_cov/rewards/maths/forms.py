@@ -40,7 +40,7 @@ from openrlhf_cov.rewards.maths.numerals import (
     numbers_equal,
     parse_number,
 )
-from openrlhf_cov.rewards.maths.prompt import Problem
+from openrlhf_cov.rewards.maths.prompt import ProblemText
 from openrlhf_cov.rewards.maths.shapes import (
     CONNECTOR,
     EQUALS,
@@ -57,7 +57,7 @@ from openrlhf_cov.rewards.maths.shapes import (
 from openrlhf_cov.rewards.maths.units import NOT_UNITS, split_percent, split_unit
 
 Verdict = bool | None
-Computed = Callable[[str, Label, Problem], Verdict]
+Computed = Callable[[str, Label, ProblemText], Verdict]
 """Compares the text of a formula, an equation or an inequality with a label."""
 
 MAX_SIDES = 8
@@ -74,7 +74,7 @@ INTERVAL_WORDS = re.compile(
 )
 
 
-def accepts(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def accepts(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     """Return True if the bare answer ``text`` has the form that its label asks for, and its value."""
     key = compact(text)
     if key == label.key and not (label.kind == "list" and THOUSANDS.search(text) and not THOUSANDS.search(label.text)):
@@ -96,7 +96,7 @@ def _without_suffix(text: str, condition: str) -> str:
     return text[:end].rstrip(" ,;")
 
 
-def _read(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _read(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     text = text.removeprefix("=").strip()
     while (span := outer_brackets(text)) and span[0] == "{":
         text = span[1]
@@ -122,7 +122,7 @@ def _every(verdicts: Sequence[Verdict]) -> Verdict:
 # Values: integers, fractions, decimals and formulas
 
 
-def _scalar(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _scalar(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     """A value with a name before it, or a chain of equations of which every side alone is an accepted answer."""
     sides = [side.strip() for side in split(text, EQUALS)]
     if len(sides) > MAX_SIDES or not all(sides) or len(set(map(compact, sides))) < len(sides):
@@ -140,14 +140,14 @@ def _scalar(text: str, label: Label, problem: Problem, computed: Computed) -> Ve
     return _every([_value(side, label, problem, computed) for side in sides])
 
 
-def _as_equation(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _as_equation(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     """Compare an equation with a label such as ``y = 2x + 3``, which is solved for its name."""
     if not label.has_names or len(split(text, EQUALS)) != 2 or problem.asks_factors:
         return False
     return computed(text, replace(label, kind="equation", text=f"{label.name}={label.text}", name=""), problem)
 
 
-def _name_of(text: str, label: Label, problem: Problem) -> str | None:
+def _name_of(text: str, label: Label, problem: ProblemText) -> str | None:
     """Return the name that stands before a value; None if the text names nothing."""
     key = name_key(text)
     if is_derivative(text) or (key is not None and compact(text) != label.key):
@@ -181,7 +181,7 @@ def _is_same_name(name: str, own: str) -> bool:
     return any(functions) and (letters[0] == letters[1] or "y" in letters)
 
 
-def _value(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _value(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     """One value with at most one unit or percent sign behind it."""
     text = TEXT_NUMBER.sub(r"\1", text)
     if label.unit:
@@ -196,7 +196,7 @@ def _value(text: str, label: Label, problem: Problem, computed: Computed) -> Ver
     return _number_or_formula(bare, label, problem, computed, percent=percent)
 
 
-def _number_or_formula(text: str, label: Label, problem: Problem, computed: Computed, *, percent: bool) -> Verdict:
+def _number_or_formula(text: str, label: Label, problem: ProblemText, computed: Computed, *, percent: bool) -> Verdict:
     text = _unbracketed(text)
     number = parse_number(text)
     gold = label.number
@@ -234,7 +234,7 @@ def _is_form_of(text: str, label: Label) -> bool:
     return INTEGER.fullmatch(text) is not None or SPACED_THOUSANDS.fullmatch(text.lstrip("+-")) is not None
 
 
-def _same_scale(number: Number, label: Label, percent: bool, problem: Problem) -> tuple[Number, Number]:
+def _same_scale(number: Number, label: Label, percent: bool, problem: ProblemText) -> tuple[Number, Number]:
     """Return both numbers without percent signs: a sign is a unit where percent is asked for, and else a hundredth."""
     gold = label.number or number
     if percent and not label.percent:
@@ -248,7 +248,7 @@ def _same_scale(number: Number, label: Label, percent: bool, problem: Problem) -
 # Several values
 
 
-def _list(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _list(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     """Items in any order, as many as the label has. Beside a label with names, items without names keep the order."""
     own = list(label.items)
     names = [item.name for item in own]
@@ -265,7 +265,7 @@ def _list(text: str, label: Label, problem: Problem, computed: Computed) -> Verd
     return _match(items, own, problem, computed)
 
 
-def _items(text: str, label: Label, problem: Problem) -> list[str] | None:
+def _items(text: str, label: Label, problem: ProblemText) -> list[str] | None:
     """Return the items of a list, without the one name before all of them."""
     text = TEXT_NUMBER.sub(r"\1", text)
     if label.unit:
@@ -290,7 +290,7 @@ def _items(text: str, label: Label, problem: Problem) -> list[str] | None:
     return items
 
 
-def _match(items: list[str], own: list[Label], problem: Problem, computed: Computed) -> Verdict:
+def _match(items: list[str], own: list[Label], problem: ProblemText, computed: Computed) -> Verdict:
     """Return True if every item has a label of its own, the first that fits."""
     left = list(own)
     unread = False
@@ -309,7 +309,7 @@ def _match(items: list[str], own: list[Label], problem: Problem, computed: Compu
     return None if unread else True
 
 
-def _tuple(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _tuple(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     """Items in order and in the brackets of the label, with one name or the tuple of their names before it."""
     sides = [side.strip() for side in split(text, EQUALS)]
     if len(sides) == 2 and (name_key(sides[0]) is not None or tuple_name(sides[0])):
@@ -327,7 +327,7 @@ def _tuple(text: str, label: Label, problem: Problem, computed: Computed) -> Ver
     return _every([_read(item, own, problem, computed) for item, own in zip(items, label.items, strict=True)])
 
 
-def _assignment(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _assignment(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     """``x = 1, y = 2`` for a problem that asks for ``(x, y)``."""
     items = list_items(text) or []
     sides = [[side.strip() for side in split(item, EQUALS)] for item in items]
@@ -341,7 +341,7 @@ def _assignment(text: str, label: Label, problem: Problem, computed: Computed) -
     return _every([_read(side[1], own, problem, computed) for side, own in zip(sides, label.items, strict=True)])
 
 
-def _as_reals(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _as_reals(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     """``1 < x < 2`` for ``(1, 2)``, if the problem may ask for an interval."""
     ends = [item.number for item in label.items]
     if label.brackets != "()" or len(ends) != 2 or not RELATION.search(text):
@@ -359,7 +359,7 @@ def _as_reals(text: str, label: Label, problem: Problem, computed: Computed) -> 
     )
 
 
-def _reals(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _reals(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     """A union of intervals, inequalities in one variable and points."""
     sides = [side.strip() for side in split(text, EQUALS)]
     if len(sides) == 2 and name_key(sides[0]) is not None and real_set(sides[1]) is not None:
@@ -389,7 +389,7 @@ def _reals(text: str, label: Label, problem: Problem, computed: Computed) -> Ver
     return None if unread else True
 
 
-def _piece(piece: Piece, gold: Piece, ends: tuple[Label, ...], problem: Problem, computed: Computed) -> Verdict:
+def _piece(piece: Piece, gold: Piece, ends: tuple[Label, ...], problem: ProblemText, computed: Computed) -> Verdict:
     if (piece.opening, piece.closing) != (gold.opening, gold.closing):
         return False
     return _every(
@@ -397,7 +397,7 @@ def _piece(piece: Piece, gold: Piece, ends: tuple[Label, ...], problem: Problem,
     )
 
 
-def _end(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _end(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     infinite = [INFINITY.fullmatch(side) for side in (text, label.text)]
     if any(infinite):
         signs = [bool(found and found["minus"]) for found in infinite]
@@ -405,7 +405,7 @@ def _end(text: str, label: Label, problem: Problem, computed: Computed) -> Verdi
     return _read(text, label, problem, computed)
 
 
-def _matrix(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _matrix(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     sides = [side.strip() for side in split(text, EQUALS)]
     if len(sides) == 2 and name_key(sides[0]) is not None:
         text = sides[1]
@@ -419,7 +419,7 @@ def _matrix(text: str, label: Label, problem: Problem, computed: Computed) -> Ve
     return _every([_read(cell, own, problem, computed) for cell, own in zip(cells, label.items, strict=True)])
 
 
-def _ratio(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _ratio(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     sides = [side.strip() for side in split(text, EQUALS)]
     if len(sides) == 2 and all(name_key(part) is not None for part in sides[0].split(":")):
         text = sides[1]
@@ -434,7 +434,7 @@ def _ratio(text: str, label: Label, problem: Problem, computed: Computed) -> Ver
 # Equations, words and letters
 
 
-def _equation(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _equation(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     sides = split(text, EQUALS)
     own = [side.strip() for side in split(label.text, EQUALS)]
     if len(sides) == 1 and (is_derivative(own[0]) or COMPOSED_NAME.fullmatch(own[0])):
@@ -444,16 +444,16 @@ def _equation(text: str, label: Label, problem: Problem, computed: Computed) -> 
     return computed(text, label, problem)
 
 
-def _inequality(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _inequality(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     return computed(text, label, problem) if len(split(text, RELATION)) == 2 else None
 
 
-def _base(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _base(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     match = BASE.fullmatch(text)
     return None if match is None else f"{match['digits']} {match['b'] or match['b1']}" == label.text
 
 
-def _time(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _time(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     """A time of day with its half; a time from 13 to 24 o'clock has said it."""
     time = time_of_day(text)
     if time is None or label.time is None:
@@ -470,7 +470,7 @@ def _on_24_hours(time: tuple[int, int, int, str]) -> tuple[int, int, int]:
     return hour % 24, minute, second
 
 
-def choice_of(text: str, problem: Problem) -> str | None:
+def choice_of(text: str, problem: ProblemText) -> str | None:
     """Return the letter of the one option that an answer names; None if it names none or several.
 
     The text of the option may follow its letter: any text without a second letter, or the text of the problem if the
@@ -491,7 +491,7 @@ def choice_of(text: str, problem: Problem) -> str | None:
     return option[0]
 
 
-def _choice(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _choice(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     letter = choice_of(text, problem)
     option = option_of(GROUP.sub("", text).strip())
     if letter == label.text and option and label.items:
@@ -499,7 +499,7 @@ def _choice(text: str, label: Label, problem: Problem, computed: Computed) -> Ve
     return None if letter is None else letter == label.text
 
 
-def _word(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _word(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     if compact(text) in EMPTY:
         return label.text == "emptyset"
     flat = PRODUCT_SIGN.sub("", GROUP.sub("", text)).strip()
@@ -508,15 +508,15 @@ def _word(text: str, label: Label, problem: Problem, computed: Computed) -> Verd
     return text_key(flat) == label.text
 
 
-def _infinity(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _infinity(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     return _end(text, label, problem, computed) if INFINITY.fullmatch(text) else None
 
 
-def _spelling(text: str, label: Label, problem: Problem, computed: Computed) -> Verdict:
+def _spelling(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     return None
 
 
-READERS: dict[str, Callable[[str, Label, Problem, Computed], Verdict]] = {
+READERS: dict[str, Callable[[str, Label, ProblemText, Computed], Verdict]] = {
     **dict.fromkeys(SCALAR, _scalar),
     "equation": _equation,
     "inequality": _inequality,

@@ -11,7 +11,7 @@ from openrlhf_cov.rewards.maths.extraction import extract_answer
 from openrlhf_cov.rewards.maths.forms import Verdict, accepts
 from openrlhf_cov.rewards.maths.labels import Label, bare_answer, read_label
 from openrlhf_cov.rewards.maths.normalization import is_refused
-from openrlhf_cov.rewards.maths.prompt import Problem, read_problem
+from openrlhf_cov.rewards.maths.prompt import ProblemText, read_problem
 from openrlhf_cov.rewards.pool import (
     COMPARE_TARGET,
     SECOND_OPINION_TARGET,
@@ -130,7 +130,7 @@ def _verdict(answer: str, gold: str, timeout: float, prompt: str) -> tuple[bool,
     return bool(verdict), "unparsable" if verdict is None else "graded"
 
 
-def _needs_worker(text: str, label: Label, problem: Problem) -> Verdict:
+def _needs_worker(text: str, label: Label, problem: ProblemText) -> Verdict:
     raise _NeedsWorker
 
 

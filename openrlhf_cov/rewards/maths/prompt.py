@@ -9,7 +9,7 @@ from openrlhf_cov.rewards.maths.latex import Node, parse_formula
 from openrlhf_cov.rewards.maths.normalization import clean, compact
 from openrlhf_cov.rewards.maths.numerals import parse_number
 from openrlhf_cov.rewards.maths.tokens import Refused
-from openrlhf_cov.rewards.maths.trees import MAX_NODES, Forms, Part, size
+from openrlhf_cov.rewards.maths.trees import MAX_NODES, Forms, TreePart, size
 from openrlhf_cov.rewards.maths.units import singular
 
 MAX_PROBLEM = 8_000
@@ -62,7 +62,7 @@ NAME = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 
 
 @dataclass(frozen=True)
-class Problem:
+class ProblemText:
     """The text of a problem, "" if it is not known. Everything is found when it is first asked for."""
 
     text: str = ""
@@ -117,10 +117,10 @@ class Problem:
         return frozenset(name for span in (*spans, *RUN.findall(rest)) for name in NAME.findall(clean(span)))
 
     @cached_property
-    def forms(self) -> tuple[frozenset[str], tuple[Part, ...]]:
+    def forms(self) -> tuple[frozenset[str], tuple[TreePart, ...]]:
         """The keys of the formulas that can be read, and those large enough to be found in an answer."""
         keys: set[str] = set()
-        parts: dict[Part, None] = {}
+        parts: dict[TreePart, None] = {}
         for snippet in self.snippets:
             if len(keys) >= MAX_FORMULAS:
                 break
@@ -173,7 +173,7 @@ class Problem:
         return any(forms.contains(part) and not (own and own.contains(part)) for part in parts)
 
 
-NO_PROBLEM = Problem()
+NO_PROBLEM = ProblemText()
 
 
 def _divided(text: str) -> tuple[list[str], str]:
@@ -198,7 +198,7 @@ def _divided(text: str) -> tuple[list[str], str]:
 
 
 @lru_cache(maxsize=256)
-def read_problem(prompt: str) -> Problem:
+def read_problem(prompt: str) -> ProblemText:
     """Return the problem in a prompt: its last turn of the user, without the template around it."""
     text = prompt
     turns = list(USER_TURN.finditer(text))
@@ -207,4 +207,4 @@ def read_problem(prompt: str) -> Problem:
     end = TURN_END.search(text)
     if end:
         text = text[: end.start()]
-    return Problem(text[-MAX_PROBLEM:].strip()) if text.strip() else NO_PROBLEM
+    return ProblemText(text[-MAX_PROBLEM:].strip()) if text.strip() else NO_PROBLEM

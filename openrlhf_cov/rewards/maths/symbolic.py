@@ -16,7 +16,7 @@ from openrlhf_cov.rewards.maths.labels import Label, read_label
 from openrlhf_cov.rewards.maths.latex import Node, parse_formula
 from openrlhf_cov.rewards.maths.points import POINTS, Point, names_in, points, points_of, whole_names
 from openrlhf_cov.rewards.maths.precision import Undecided, difference, numeric_value
-from openrlhf_cov.rewards.maths.prompt import Problem, read_problem
+from openrlhf_cov.rewards.maths.prompt import ProblemText, read_problem
 from openrlhf_cov.rewards.maths.rules import breaks_form, families, has_term_to_expand, sums_multiplied
 from openrlhf_cov.rewards.maths.shapes import EQUALS, RELATION
 from openrlhf_cov.rewards.maths.tokens import Refused
@@ -46,7 +46,7 @@ def compare_texts(answer: str, gold: str, prompt: str = "") -> bool | None:
     return accepts(answer, read_label(gold), read_problem(prompt), computed)
 
 
-def computed(text: str, label: Label, problem: Problem) -> Verdict:
+def computed(text: str, label: Label, problem: ProblemText) -> Verdict:
     """Compare a formula, an equation or an inequality with its label."""
     try:
         if label.kind in ("equation", "inequality"):
@@ -102,7 +102,7 @@ def _rough_value(text: str) -> complex | None:
     return complex(number) if abs(number) < MAX_ROUGH else None
 
 
-def _is_unfit(answer: list[Node], gold: list[Node], problem: Problem) -> bool:
+def _is_unfit(answer: list[Node], gold: list[Node], problem: ProblemText) -> bool:
     """Return True if the sides of an answer break a rule of form, or repeat the problem."""
     if len(answer) > 1 and sorted(Forms(side).key for side in answer) == sorted(Forms(side).key for side in gold):
         return False
@@ -119,7 +119,7 @@ def _is_unfit(answer: list[Node], gold: list[Node], problem: Problem) -> bool:
     )
 
 
-def _renamed(answer: Node, gold: Node, problem: Problem) -> Node:
+def _renamed(answer: Node, gold: Node, problem: ProblemText) -> Node:
     """Give constants that the problem does not have the names that they have in the label."""
     own = sorted(names_in(answer) - names_in(gold))
     missing = sorted(names_in(gold) - names_in(answer))
@@ -153,7 +153,7 @@ def _rounds(answer: Node, label: Label) -> bool:
     return isinstance(number, mpmath.mpf) and bool(abs(number - value) <= unit)
 
 
-def _relations_equal(text: str, label: Label, problem: Problem) -> Verdict:
+def _relations_equal(text: str, label: Label, problem: ProblemText) -> Verdict:
     """Return True for equations or inequalities that are the same up to a constant, or a denominator of the label."""
     text, own = same_derivatives(text, label.text)
     separator = EQUALS if label.kind == "equation" else RELATION

@@ -12,7 +12,7 @@ COMMUTATIVE = frozenset({"add", "mul"})
 
 
 @dataclass(frozen=True)
-class Part:
+class TreePart:
     """A sum, product or other operation: its ``kind``, and the keys of its operands with their counts."""
 
     kind: str
@@ -20,7 +20,7 @@ class Part:
     leaves: int
     operations: int
 
-    def contains(self, other: "Part") -> bool:
+    def contains(self, other: "TreePart") -> bool:
         """Return True if every operand of ``other`` is one of this part, or if both are the same operation."""
         if self.kind != other.kind:
             return False
@@ -93,7 +93,7 @@ class Forms:
     """Keys of a formula and of all of its parts. Parts with one key differ in order, brackets and signs at most."""
 
     def __init__(self, node: Node) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[TreePart] = []
         self.key = self._key(node)
 
     def _key(self, node: Node) -> str:
@@ -132,10 +132,10 @@ class Forms:
         leaves = sum(read[1] for read in reads)
         operations = 1 + sum(read[2] for read in reads)
         counts = tuple(sorted(Counter(operands).items()))
-        self.parts.append(Part(kind, counts, leaves, operations))
+        self.parts.append(TreePart(kind, counts, leaves, operations))
         return f"({kind} {' '.join(sorted(operands))})", leaves, operations
 
-    def contains(self, part: Part) -> bool:
+    def contains(self, part: TreePart) -> bool:
         """Return True if one of the parts contains ``part``."""
         return any(own.contains(part) for own in self.parts)
 

@@ -137,10 +137,10 @@ def test_a_long_answer_is_right_only_if_it_is_spelt_alike():
 def test_a_case_that_takes_too_long_is_given_up_and_the_next_one_graded():
     started = time.perf_counter()
     for _ in range(3):
-        result = grade(f"\\boxed{{{SLOW_ANSWER}}}", SLOW_GOLD, timeout=0.2)
+        result = grade(f"\\boxed{{{SLOW_ANSWER}}}", SLOW_GOLD, timeout=0.001)
         assert (result.correct, result.status) == (False, "timeout")
         assert grade(r"\boxed{\sqrt{8}}", r"2\sqrt{2}").correct  # reaches the pool, too
-    assert time.perf_counter() - started < 3 * 0.2 + 5
+    assert time.perf_counter() - started < 3 * 0.001 + 5
 
 
 def test_from_any_thread():
@@ -161,7 +161,7 @@ def test_from_many_tasks_at_once():
     # in every tenth task the pool kills a worker; the others get their own verdicts
     async def one(number: int) -> tuple[bool, str]:
         if number % 10 == 0:
-            result = await asyncio.to_thread(grade, f"\\boxed{{{SLOW_ANSWER}}}", SLOW_GOLD, timeout=0.1)
+            result = await asyncio.to_thread(grade, f"\\boxed{{{SLOW_ANSWER}}}", SLOW_GOLD, timeout=0.001)
         else:
             gold = rf"{number}\sqrt{{2}}"
             other = number + number % 2  # right for even numbers
