@@ -186,7 +186,13 @@ def test_two_replicas_behind_the_client_of_upstream_and_no_process_left():
     from openrlhf.utils.agent import SingleTurnAgentExecutor
 
     prompt = "What is half of $x + 1$? "
-    answers = [r"\boxed{\frac{x+1}{2}}", r"\boxed{(1+x)/2}", r"\boxed{x}", "none", r"\boxed{0.5x + 0.5}"]
+    answers = [
+        r"\boxed{\frac{x+1}{2}}",
+        r"\boxed{(1+x)/2}",
+        r"\boxed{x}",
+        "none",
+        r"\boxed{\frac{x}{2} + \frac{1}{2}}",
+    ]
     queries, prompts, labels = [prompt + a for a in answers], [prompt] * 5, [r"\frac{1+x}{2}"] * 5
     patient = ("--reward_timeout", "30")  # this machine may be busy
     with ExitStack() as stack:
