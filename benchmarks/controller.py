@@ -1,7 +1,7 @@
 """The controller at the paper's size: 256 prompts x 8 responses of up to 8,192 tokens, 8 and 32 ranks, no model.
 
 Upstream's PPOTrainer and ours run as they are, each in a Ray actor of its own, step by step in turns, with the flags
-of our recipes. Ranks and engines are paper tigers: they take what the controller sends and answer with tensors and
+of our recipes. Ranks and engines hold no model: they take what the controller sends and answer with tensors and
 token lists of the right sizes, whose lengths have a heavy tail. Two processes stand for all ranks. Prints Markdown.
 
     python benchmarks/controller.py steps --ranks 8       # whole steps, engines answer at once; minutes, upstream's
@@ -92,7 +92,7 @@ def main() -> None:
         ray.shutdown()
 
 
-# Paper tigers: plain Python and, for the ranks, torch; neither vLLM nor DeepSpeed.
+# Ranks and engines without a model: plain Python and, for the ranks, torch; neither vLLM nor DeepSpeed.
 
 
 def draw(prompt: str, pass_rate: float) -> tuple[list[int], list[float]]:
@@ -427,7 +427,7 @@ def whole_steps(args: argparse.Namespace, folder: str) -> None:
         step = ray.get(made[name].step.remote(args.prompts))
         row = {phase: step["cpu"].get(phase, 0.0) for phase in (*PHASES, TRAINING)}
         row["**CPU seconds of the controller**"] = sum(row.values())
-        row["by the clock, with what the tigers take"] = step["ended"] - step["began"]
+        row["by the clock, with what ranks and engines take"] = step["ended"] - step["began"]
         row["peak memory of the controller, GB"] = step["peak"]
         row["through Ray's object store, GB"] = (stored_bytes() - before) / 1e9
         row["of these entropies, GB"] = sum(ray.get([process.take_entropy_bytes.remote() for process in ranks])) / 1e9
