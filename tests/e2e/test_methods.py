@@ -30,8 +30,8 @@ RUNS = {
         --kl_cov_ratio 0.04 --passk_k 2 --repo_zeta 0.4 --entropy_control repo_zeta
     """,
     "lp_reg erc entrocraft": """
-        --lp_reg_frac 0.05 --lp_reg_min_p 1e-3 --lp_reg_coef 100 --erc_low 0.9999 --erc_high 1.0001
-        --entrocraft_low 2 --entrocraft_high 3
+        --lp_reg_frac 0.5 --allow_large_cov_ratio --lp_reg_min_p 1e-2 --lp_reg_coef 100 --erc_low 0.9999
+        --erc_high 1.0001 --entrocraft_low 2 --entrocraft_high 3
     """,
     "dppo random_drop w_reinforce positive_weight": """
         --dppo_delta 1e-3 --random_drop_ratio 0.05 --positive_weight 0.5 --entropy_control positive_weight
