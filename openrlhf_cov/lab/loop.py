@@ -23,9 +23,9 @@ from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
 from openrlhf_cov.models.dynamics import EntropyDynamics
 from openrlhf_cov.models.loss import clip_of, draws_of_step, plan_micro_batch, policy_loss
-from openrlhf_cov.models.method import Groups, Plan, TokenBatch
+from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.planning import PlanningStep, WindowPart, plan_window, policy_seen
-from openrlhf_cov.models.responses import group_normalised
+from openrlhf_cov.models.responses import response_advantages
 from openrlhf_cov.models.rollout import (
     RolloutTokens,
     group_sums,
@@ -110,9 +110,11 @@ class Lab:
         """The samples with the advantages of an estimator of ``config`` or GRPO's; log-probs and entropies are those
         that the sampler saw."""
         mask = until_end(samples.responses, self.eos)
-        groups = Groups(scores.view(-1, self.settings.group), samples.entropy[mask].mean().item())
-        estimate = config.estimator and config.estimator.estimate
-        advantages = estimate(config, groups).nan_to_num(0.0) if estimate else group_normalised(groups.rewards)
+        rewards = scores.view(-1, self.settings.group)
+        entropy = samples.entropy[mask].mean().item()
+        advantages = response_advantages(
+            rewards, torch.ones_like(rewards, dtype=torch.bool), "group_norm", config, entropy
+        ).nan_to_num(0.0)
         return RolloutTokens(
             log_probs=samples.log_probs * mask,
             entropy=samples.entropy * mask,

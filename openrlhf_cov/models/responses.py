@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from openrlhf_cov.models.method import CORRECT
+import torch
+
+from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.models.method import CORRECT, Groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
+
+    from openrlhf_cov.models.config import CovConfig
 
 EPSILON = 1e-9
 """Beside the standard deviation of a group's rewards, as upstream has it."""
@@ -73,3 +78,47 @@ def group_deviations(rewards: Tensor, graded: Tensor) -> Tensor:
     """Return the sample standard deviation of the graded rewards of each prompt, for all its responses (G, K)."""
     deviations = by_graded_responses(lambda found: found.std(1, keepdim=True).expand_as(found), rewards, graded)
     return deviations.nan_to_num(0.0).amax(1, keepdim=True).expand_as(rewards)
+
+
+# --algo.advantage.estimator -> advantages (G, K) of the rewards (G, K) of G prompts. Other estimators keep the reward.
+BY_GROUP: dict[str, Callable[[Tensor], Tensor]] = {
+    "group_norm": group_normalised,
+    "rloo": lambda rewards: rewards - (rewards.sum(1, keepdim=True) - rewards) / (rewards.shape[1] - 1),
+    "reinforce_baseline": lambda rewards: rewards - rewards.mean(1, keepdim=True),
+    "dr_grpo": lambda rewards: rewards - rewards.mean(1, keepdim=True),
+}
+
+
+def response_advantages(rewards: Tensor, graded: Tensor, estimator: str, config: CovConfig, entropy: float) -> Tensor:
+    """Compare the reward of each response with those of the other responses to its prompt.
+
+    Args:
+        rewards: (G, K), K responses to each of G prompts.
+        graded: False where the reward function abstained, bool (G, K).
+        estimator: Value of ``--algo.advantage.estimator``. An estimator of ``config.methods`` takes its place.
+        config: The settings of the step.
+        entropy: Mean entropy of all action tokens, nats.
+
+    Returns:
+        The advantages (G, K), NaN for responses that are left out.
+
+    Raises:
+        RunStopped: An estimator for correct and incorrect responses meets other rewards.
+    """
+    method = config.estimator
+    if method is not None and method.estimate is not None:
+        if method.two_valued and not is_two_valued(rewards[graded]):
+            raise RunStopped(
+                f"{method.flag} needs one reward for right responses, above {CORRECT}, and one for all others, got "
+                f"{', '.join(f'{value:g}' for value in rewards[graded].unique()[:5])}"
+            )
+        estimate = method.estimate
+        # A method leaves out a response that has nothing to be compared with, also its KL penalty.
+        return by_graded_responses(
+            lambda found: estimate(config, Groups(found, entropy)), rewards, graded, single=torch.nan
+        )
+    if estimator in BY_GROUP:
+        return by_graded_responses(BY_GROUP[estimator], rewards, graded)
+    if estimator == "flash_reinforce":  # its group is the whole step
+        rewards = rewards - rewards[graded].mean()
+    return rewards.masked_fill(~graded, torch.nan)

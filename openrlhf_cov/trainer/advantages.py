@@ -8,7 +8,7 @@
 An abstained sample takes no part in the statistics of rewards and advantages; its advantages are 0.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -16,24 +16,14 @@ import torch
 from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 from torch import Tensor
 
-from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.method import CORRECT, Groups
-from openrlhf_cov.models.responses import by_graded_responses, group_deviations, group_normalised, is_two_valued
+from openrlhf_cov.models.responses import group_deviations, response_advantages
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.records import Sample, Scores, TrainSample
 from openrlhf_cov.trainer.token_values import TokenValues, mean_entropy, token_values, whitened, whitens
 
 # Samples that are padded to one width while their returns are computed.
 CHUNK = 64
-
-# --algo.advantage.estimator -> advantages (G, K) of the rewards (G, K) of G prompts. Other estimators keep the reward.
-BY_GROUP: dict[str, Callable[[Tensor], Tensor]] = {
-    "group_norm": group_normalised,
-    "rloo": lambda rewards: rewards - (rewards.sum(1, keepdim=True) - rewards) / (rewards.shape[1] - 1),
-    "reinforce_baseline": lambda rewards: rewards - rewards.mean(1, keepdim=True),
-    "dr_grpo": lambda rewards: rewards - rewards.mean(1, keepdim=True),
-}
 
 
 @dataclass(frozen=True)
@@ -74,7 +64,7 @@ def estimate_advantages(
 
     # 2. Responses (N,); NaN is left out.
     entropy = mean_entropy([each.entropy for each in scores], [sample.action_mask for sample in samples])
-    responses = response_advantages(groups, graded, settings, config, entropy).flatten()
+    responses = response_advantages(groups, graded, settings.estimator, config, entropy).flatten()
 
     # 3. Tokens.
     values: list[TokenValues] = []
@@ -112,35 +102,6 @@ def penalised_rewards(samples: Sequence[Sample], scores: Sequence[Scores], args:
     )
     apply_length_penalties([batch], args)
     return batch.rewards
-
-
-def response_advantages(
-    rewards: Tensor, graded: Tensor, settings: AdvantageSettings, config: CovConfig, entropy: float
-) -> Tensor:
-    """Return the advantage (G, K) of every response, NaN for those that are left out.
-
-    Args:
-        rewards: (G, K).
-        graded: False where the reward function abstained, bool (G, K).
-        entropy: Mean entropy of all action tokens, nats.
-    """
-    method = config.estimator
-    if method is not None and method.estimate is not None:
-        if method.two_valued and not is_two_valued(rewards[graded]):
-            raise RunStopped(
-                f"{method.flag} needs one reward for right responses, above {CORRECT}, and one for all others, got "
-                f"{', '.join(f'{value:g}' for value in rewards[graded].unique()[:5])}"
-            )
-        estimate = method.estimate
-        # A method leaves out a response that has nothing to be compared with, also its KL penalty.
-        return by_graded_responses(
-            lambda found: estimate(config, Groups(found, entropy)), rewards, graded, single=torch.nan
-        )
-    if settings.estimator in BY_GROUP:
-        return by_graded_responses(BY_GROUP[settings.estimator], rewards, graded)
-    if settings.estimator == "flash_reinforce":  # its group is the whole step
-        rewards = rewards - rewards[graded].mean()
-    return rewards.masked_fill(~graded, torch.nan)
 
 
 def train_sample(sample: Sample, scores: Scores, values: TokenValues, has_kl_loss: bool) -> TrainSample:
