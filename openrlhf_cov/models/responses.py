@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
-
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.method import CORRECT, Groups
 
@@ -109,16 +107,17 @@ def response_advantages(rewards: Tensor, graded: Tensor, estimator: str, config:
     if method is not None and method.estimate is not None:
         if method.two_valued and not is_two_valued(rewards[graded]):
             raise RunStopped(
-                f"{method.flag} needs one reward for right responses, above {CORRECT}, and one for all others, got "
-                f"{', '.join(f'{value:g}' for value in rewards[graded].unique()[:5])}"
+                f"{method.flag}: all correct responses must have one reward, above {CORRECT}, and all others another "
+                f"one; got {', '.join(f'{value:g}' for value in rewards[graded].unique()[:5])}; use rewards without "
+                "shaping"
             )
         estimate = method.estimate
         # A method leaves out a response that has nothing to be compared with, also its KL penalty.
         return by_graded_responses(
-            lambda found: estimate(config, Groups(found, entropy)), rewards, graded, single=torch.nan
+            lambda found: estimate(config, Groups(found, entropy)), rewards, graded, single=math.nan
         )
     if estimator in BY_GROUP:
         return by_graded_responses(BY_GROUP[estimator], rewards, graded)
     if estimator == "flash_reinforce":  # its group is the whole step
         rewards = rewards - rewards[graded].mean()
-    return rewards.masked_fill(~graded, torch.nan)
+    return rewards.masked_fill(~graded, math.nan)

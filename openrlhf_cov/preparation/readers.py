@@ -8,7 +8,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,9 +35,6 @@ class Digest(Protocol):
     """What ``hashlib.sha256()`` returns."""
 
     def update(self, content: bytes, /) -> None: ...
-
-
-Reader = Callable[[Path, Digest], PlacedRows]
 
 
 def read_file(path: Path, digest: Digest) -> PlacedRows:

@@ -29,11 +29,6 @@ def dead_engines(engines: list[Any]) -> list[int]:
     return [place for place, answer in enumerate(answers) if _tells_of_death(answer)]
 
 
-def named_dead(places: Iterable[int]) -> str:
-    """Return the words that name the engines at these places as dead."""
-    return f"vLLM engine {', '.join(map(str, places))} died"
-
-
 def _tells_of_death(answer: Any) -> bool:
     try:
         ray.get(answer, timeout=0)

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import ray
@@ -31,17 +30,6 @@ def sample_seeds(run_seed: int, prompt: Prompt, count: int) -> list[int]:
     A seed depends on the seed of the run, the number and the text of the prompt and the number of the sample alone.
     """
     return [seed_of(run_seed, prompt.number, prompt.text, sample) for sample in range(count)]
-
-
-class SeededEngine:
-    """An engine handle that adds ``seeds`` to each group it is asked for, in the order of the calls."""
-
-    def __init__(self, engine: Any, seeds: Sequence[list[int]]) -> None:
-        waiting = iter(seeds)
-        self.get_num_unfinished_requests = engine.get_num_unfinished_requests
-        self.generate_responses = SimpleNamespace(
-            remote=lambda **request: engine.generate_responses.remote(seeds=next(waiting), **request)
-        )
 
 
 @dataclass

@@ -20,15 +20,15 @@ class _State:
         return (self.spread, self.parts[0]) > (other.spread, other.parts[0])
 
 
-def balanced_partitions(lengths: Sequence[int], count: int, equal_size: bool = False) -> list[list[int]]:
+def balanced_partitions(lengths: Sequence[int], count: int) -> list[list[int]]:
     """The places of ``lengths`` in ``count`` parts of nearly equal sums, each part in order.
 
-    The result of upstream's ``get_seqlen_balanced_partitions`` without ``equal_size``, which nothing of a rollout asks
-    for. Upstream carries all ``count`` parts through every merge, although few of them hold a sample before the end.
+    The result is that of upstream's ``get_seqlen_balanced_partitions`` with ``equal_size=False``. Upstream carries
+    all ``count`` parts through every merge, although few of them hold a sample before the end.
     Raises ValueError if there are fewer lengths than parts.
     """
-    if equal_size or len(lengths) < count:
-        raise ValueError(f"{len(lengths)} samples do not make {count} parts (equal_size {equal_size})")
+    if len(lengths) < count:
+        raise ValueError(f"{len(lengths)} samples do not make {count} parts")
     states = [_state([(length, 1, [(place, length)])], count) for place, length in enumerate(lengths)]
     heapq.heapify(states)
     while len(states) > 1:

@@ -1,7 +1,7 @@
 """Ending a run between two steps: the driver hears the signal, the controller asks after every step."""
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -25,6 +25,11 @@ class Ending:
     error: type[RunStopped]
 
 
+def named_dead(places: Iterable[int]) -> str:
+    """Return the words that name the engines at these places as dead."""
+    return f"vLLM engine {', '.join(map(str, places))} died"
+
+
 def ending(signum: int | None, dead_engines: Sequence[int], is_over: bool) -> Ending | None:
     """What ends the run after the step that was just made; None if it goes on.
 
@@ -32,7 +37,7 @@ def ending(signum: int | None, dead_engines: Sequence[int], is_over: bool) -> En
     ends by itself, evaluated and with its model exported.
     """
     if dead_engines:
-        return Ending(f"vLLM engine {', '.join(map(str, dead_engines))} died", RunStopped)
+        return Ending(named_dead(dead_engines), RunStopped)
     if signum is not None and not is_over:
         return Ending(signal.Signals(signum).name, StoppedBySignal)
     return None

@@ -68,7 +68,7 @@ def token_values(
         returns = discounted_returns(reward, 1.0 if by_method else settings.gamma)
         advantages = returns
     rows = zip(
-        samples,
+        [len(sample.action_mask) for sample in samples],
         advantages.masked_fill(~counted, 0.0),
         returns.masked_fill(~mask, 0.0),
         counted,
@@ -77,15 +77,14 @@ def token_values(
         (log_ratio * mask).sum(1) / tokens,
         strict=True,
     )
-    widths = [len(sample.action_mask) for sample in samples]
     return [
         TokenValues(advantage[:width], target[:width], seen[:width], *numbers)
-        for width, (_, advantage, target, seen, *numbers) in zip(widths, rows, strict=True)
+        for width, advantage, target, seen, *numbers in rows
     ]
 
 
 def whitened(values: Sequence[TokenValues], by_deviation: bool) -> list[TokenValues]:
-    """Return the samples with advantages about their mean over all tokens, over the deviation if that is asked for."""
+    """Subtract the mean of the advantages over all tokens; with ``by_deviation`` divide by their deviation, too."""
     counted = torch.cat([each.counted for each in values])
     advantages = torch.cat([each.advantages for each in values])[counted].double()
     mean = advantages.mean()

@@ -12,6 +12,7 @@ from openrlhf.utils.logging_utils import init_logger
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.engine_health import dead_engines, limited_transfer
 from openrlhf_cov.trainer.sampler import BatchStream
+from openrlhf_cov.trainer.stopping import named_dead
 from openrlhf_cov.trainer.weight_check import WeightCheck
 
 logger = init_logger(__name__)
@@ -86,7 +87,7 @@ def _find_dead(engines: list[Any], is_start: bool) -> list[int]:
     dead = dead_engines(engines)
     if not dead:
         return []
-    message = f"vLLM engine {', '.join(map(str, dead))} died; look for the cause in its log above"
+    message = f"{named_dead(dead)}; look for the cause in the log above"
     if is_start:
         raise RunStopped(f"{message}; no step was made")
     logger.warning(f"{message}; no engine gets the new weights, and the run ends after this step")

@@ -89,7 +89,7 @@ def test_a_dead_engine_keeps_the_weights_from_all(monkeypatch, partial):
     assert delivery.run() == [1]
     assert delivery.calls == ["look for dead"]
     assert warnings == [
-        "vLLM engine 1 died; look for the cause in its log above; no engine gets the new weights, and the run ends "
+        "vLLM engine 1 died; look for the cause in the log above; no engine gets the new weights, and the run ends "
         "after this step"
     ]
 

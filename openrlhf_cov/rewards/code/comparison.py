@@ -170,7 +170,7 @@ def _same_words(words: list[str], others: list[str], tolerance: float) -> bool:
 
 def _number(word: str) -> float:
     try:
-        return float(word) if len(word) < 400 and "_" not in word else math.nan
+        return float(word) if len(word) < MAX_WORD and "_" not in word else math.nan
     except ValueError:
         return math.nan
 

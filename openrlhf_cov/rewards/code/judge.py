@@ -157,7 +157,7 @@ class _Judging:
             try:
                 for arguments, expected in cases:
                     try:
-                        self._ask(ours, lines, arguments, expected)
+                        self._ask(lines, arguments, expected)
                         passed += 1
                     except Failure as failure:
                         failures.append(failure)
@@ -172,7 +172,7 @@ class _Judging:
                 failures.append(killed or failure_of(ending) or Failure("error", "the program ended early"))
         return failures, passed, len(cases)
 
-    def _ask(self, channel: socket.socket, lines: "Lines", arguments: list[Any], expected: Any) -> None:
+    def _ask(self, lines: "Lines", arguments: list[Any], expected: Any) -> None:
         self._begin()
         deadline = self._test_deadline()
         if lines.rest:

@@ -26,8 +26,8 @@ def points(a: Node, b: Node) -> Iterator[Point]:
     return points_of(sorted(names_in(a)), whole_names(a) & whole_names(b))
 
 
-def points_of(names: list[str], whole: Collection[str], count: int = POINTS + len(FAR)) -> Iterator[Point]:
-    for point in range(count):
+def points_of(names: list[str], whole: Collection[str]) -> Iterator[Point]:
+    for point in range(POINTS + len(FAR)):
         yield {name: _coordinate(place, len(names), point, name in whole) for place, name in enumerate(names)}
 
 

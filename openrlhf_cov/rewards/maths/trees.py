@@ -94,10 +94,7 @@ class Forms:
 
     def __init__(self, node: Node) -> None:
         self.parts: list[TreePart] = []
-        self.key = self._key(node)
-
-    def _key(self, node: Node) -> str:
-        return self._read(node)[0]
+        self.key, _, _ = self._read(node)
 
     def _read(self, node: Node) -> tuple[str, int, int]:
         """Return the key of a node, its leaves and its operations, and keep it as a part."""
