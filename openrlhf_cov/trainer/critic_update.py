@@ -64,7 +64,8 @@ def update_critic(critic: Critic, order: StepOrder, samples: Sequence[TrainSampl
     value_loss = ValueLoss(args.critic.value_clip)
     skipped_before = critic.bad_updates.total
     sums: Counter[str] = Counter()
-    count = 0
+    # Micro-batches, and those with action tokens, without which there is no mean of the values.
+    count = with_tokens = 0
 
     critic.engine.train()
     for epoch in range(args.train.max_epochs):
@@ -100,11 +101,15 @@ def update_critic(critic: Critic, order: StepOrder, samples: Sequence[TrainSampl
                     critic.bad_updates.check(order.step, micro_batch)
                 count += 1
                 sums["critic_loss"] += loss.detach().item()
-                sums["values"] += masked_mean(values, micro_batch.action_mask).detach().item()
+                if micro_batch.action_mask.any():
+                    with_tokens += 1
+                    sums["values"] += masked_mean(values, micro_batch.action_mask).detach().item()
                 sums["critic_lr"] += critic.scheduler.get_last_lr()[0]
                 sums["critic_grad_norm"] += critic.strategy.get_grad_norm(critic.engine)
 
     means = {name: total / count for name, total in sums.items()} if count else {}
+    if count:  # on every rank: ranks reduce the same names
+        means["values"] = sums["values"] / max(1, with_tokens)
     metrics = critic.strategy.all_reduce(means)
     metrics["critic_skipped_updates"] = float(critic.bad_updates.total - skipped_before)
     return StepResult(metrics)

@@ -146,14 +146,13 @@ class GroupBuffer:
         return taken
 
 
-def sampling_metrics(counts: SamplingCounts, batch: list[Group], waiting: int, step: int) -> dict[str, float]:
+def sampling_metrics(counts: SamplingCounts, batch: list[Group], waiting: int) -> dict[str, float]:
     """Return the ``sampling/*`` metrics of the batch of one step.
 
     Args:
         counts: What was tried for the batch.
         batch: Groups of the batch.
         waiting: Kept groups that wait for a later step.
-        step: Number of the step, which is the version of the policy's weights before its updates.
     """
     tried, tokens = max(counts.tried, 1), max(counts.tokens, 1)
     return {
@@ -165,5 +164,14 @@ def sampling_metrics(counts: SamplingCounts, batch: list[Group], waiting: int, s
         "sampling/wasted_token_frac": counts.wasted_tokens / tokens,
         "sampling/groups": float(len(batch)),
         "sampling/buffer_groups": float(waiting),
-        "sampling/staleness_mean": sum(step - group.version for group in batch) / max(len(batch), 1),
     }
+
+
+def staleness(batch: Sequence[Group], step: int) -> dict[str, float]:
+    """Return the metric of how many versions the weights that train are ahead of those that sampled, mean over groups.
+
+    Args:
+        batch: Groups of the batch of one step.
+        step: Number of the step, which is the version of the policy's weights before its updates.
+    """
+    return {"sampling/staleness_mean": sum(step - group.version for group in batch) / max(len(batch), 1)}

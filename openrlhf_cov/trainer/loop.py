@@ -92,7 +92,7 @@ class TrainingLoop:
                     self.evaluate(state)
         finally:
             self.stream.close()
-        self.logs.close()
+            self.logs.close()
 
     def start(self) -> LoopState:
         """Return the state before the next step: that of a checkpoint, or a fresh one."""
@@ -101,8 +101,8 @@ class TrainingLoop:
             state.load_state_dict(states)
             self.sampler.restore(states[ROLLOUTS])
         self.logs = TrainingLogs(self.args, resumed_step=state.step)
-        # The engines may lag so many weight versions when a rollout begins: 0 without --train.async_enable. Groups
-        # that waited for their step can be older.
+        # The engines may be this many weight versions behind when a rollout begins (0 without --train.async_enable).
+        # Groups kept from earlier rollouts can be older.
         self.stream = BatchStream(self.sampler, max_staleness_of(self.args), first_step=state.step)
 
         # Engines start with the weights of the model's files. A checkpoint has other weights, and so may engines that
@@ -110,7 +110,7 @@ class TrainingLoop:
         if state.step or have_other_weights(self.sampler.engines.engines):
             self.send_weights(state, is_start=True)
 
-        # An interrupted run owes the evaluation that was due after its last step.
+        # If the run was interrupted before an evaluation that was due, evaluate now.
         is_due = self.args.eval_at_start if state.step == 0 else state.step % self.args.eval.steps == 0
         if is_due:
             self.evaluate(state)
@@ -127,8 +127,8 @@ class TrainingLoop:
         # Settings of this step: schedules and the closed loop have their values.
         config = self.config.at(state.step, state.control)
 
-        # Check the samples and number them in the order of the data. Ties and draws among tokens are settled by these
-        # numbers, so the result does not depend on the rank that trains a sample.
+        # Check the samples and number them by the text and label of their prompts. Ties and draws among tokens are
+        # settled by these numbers, so the result does not depend on the rank that trains a sample.
         samples = checked_samples(rollout.samples, config, self.args.reward_max_error_frac)
         if self.weight_check is not None:
             self.weight_check.start_step(samples, self.args.data.max_len, state.step + 1)
@@ -193,8 +193,8 @@ class TrainingLoop:
     def evaluate(self, state: LoopState) -> None:
         """Evaluate the weights after a step, and keep the model if it is the best so far.
 
-        An evaluation waits for the rollout that is being sampled. One that the log has already for this step, as after
-        a resume, is not repeated.
+        An evaluation waits for the rollout that is being sampled. If the log already has an evaluation of this step,
+        for example after a resume, it is not repeated.
         """
         if self.evaluation is None:
             return
@@ -227,6 +227,5 @@ class TrainingLoop:
         ckpt = self.args.ckpt
         if not (saved or ckpt.disable_ds) and RunConfig.from_args(self.args).on_signal == "checkpoint":
             saved = self.save_checkpoint(rollout, state, now=True)
-        self.logs.close()
         how = f"continue with --ckpt.load_enable from {ckpt.path}" if saved else "no checkpoint was asked for"
         raise reason.error(f"{reason.cause}: stopped after global step {state.step}; {how}")

@@ -123,9 +123,9 @@ class RewardExecutor(AgentExecutorBase):
 def _values(reward: dict[str, Any], truncated: bool) -> dict[str, Any]:
     """Return ``reward``, ``scores`` and ``extra_logs`` of a reward result for one response.
 
-    A reward of None abstains. The sample then has the reward 0, the score NaN and 1 in ``reward/abstained_frac``, by
-    which the controller leaves it out of the statistics of its group. Raises ValueError for a result of another form,
-    which is no abstention.
+    A reward of None abstains, also from a truncated response. The sample then has the reward 0, the score NaN and 1 in
+    ``reward/abstained_frac``, by which the controller leaves it out of the statistics of its group. Raises ValueError
+    for a result of another form, which is no abstention.
     """
     if not isinstance(reward, Mapping) or "rewards" not in reward:
         got = (
@@ -135,12 +135,13 @@ def _values(reward: dict[str, Any], truncated: bool) -> dict[str, Any]:
     value = _number(reward["rewards"])
     score = _number(reward.get("scores"))
     score = value if score is None else score
+    abstains = value is None
     if truncated and reward.get("truncated_rewards") is not None:
         value = _number(reward["truncated_rewards"])
         score = 0.0
     logs = {name: _number(log) for name, log in (reward.get("extra_logs") or {}).items()}
     logs = {name: log for name, log in logs.items() if log is not None}
-    if value is None:
+    if abstains:
         return {"reward": 0.0, "scores": math.nan, "extra_logs": {ERROR_METRIC: 0.0} | logs | {ABSTAINED: 1.0}}
     return {"reward": value, "scores": score, "extra_logs": {ERROR_METRIC: 0.0} | logs}
 

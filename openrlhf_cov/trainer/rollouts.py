@@ -60,11 +60,13 @@ def checked_samples(samples: Sequence[Sample], config: CovConfig, max_error_shar
         max_error_share: ``--reward_max_error_frac``.
 
     Raises:
-        RunStopped: Too many rewards failed, or log-probs of the engine are missing that the settings need.
+        RunStopped: Too many rewards failed, log-probs of the engine are missing that the settings need, or an agent
+            returned a field for some responses only.
     """
     check_reward_errors(failed_rewards(samples), len(samples), max_error_share)
     if config.rollout_anchor:
         check_rollout_log_probs(samples, config.rollout_anchor)
+    check_same_fields(samples)
     return number_samples(fill_abstained(complete_metrics(samples)))
 
 
@@ -78,7 +80,7 @@ def complete_metrics(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def fill_abstained(samples: Sequence[Sample]) -> list[Sample]:
-    """Return the samples, those with an abstention with the mean reward of the other ones, 0 if there are none.
+    """Give abstained samples the mean reward of the others, or 0 if all abstained.
 
     The mean reward of a step is then that of its graded samples. The score of an abstention stays NaN, and the
     advantages leave these samples out.
@@ -105,7 +107,7 @@ def number_samples(samples: Sequence[Sample]) -> list[Sample]:
 def scores_of(samples: Sequence[Sample]) -> list[float]:
     """Return the scores of one group, without those of samples with an abstention.
 
-    Raises RunStopped where a sample has none, as agents and their rewards may leave it.
+    Raises RunStopped if a sample has no score, which agents may leave out.
     """
     if any(sample.score is None for sample in samples):
         raise RunStopped(
@@ -127,6 +129,23 @@ def check_reward_errors(failed: int, responses: int, limit: float) -> None:
             f"the reward of {failed} of {responses} responses failed in this step, more than "
             f"--reward_max_error_frac {limit:g}; the first cases are in the log above"
         )
+
+
+def check_same_fields(samples: Sequence[Sample]) -> None:
+    """Raise RunStopped if an agent returned a reward, or log-probs of the engine, for some responses only.
+
+    A sample whose reward function abstained needs no reward.
+    """
+    for field, needs in (
+        ("reward", [sample for sample in samples if not sample.abstained]),
+        ("rollout_log_probs", samples),
+    ):
+        missing = [sample for sample in needs if getattr(sample, field) is None]
+        if 0 < len(missing) < len(needs):
+            raise RunStopped(
+                f"{len(missing)} of {len(needs)} responses came without {field}, the others with it; have the agent "
+                f"return {field} always or never (prompt {missing[0].prompt[:200]!r})"
+            )
 
 
 def check_rollout_log_probs(samples: Sequence[Sample], setting: str) -> None:

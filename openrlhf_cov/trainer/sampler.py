@@ -22,6 +22,7 @@ from openrlhf_cov.trainer.dynamic_sampling import (
     groups_to_add,
     keep_group,
     sampling_metrics,
+    staleness,
 )
 from openrlhf_cov.trainer.generation import EngineGroup, awake, in_order
 from openrlhf_cov.trainer.prompts import Prompt, PromptOrder
@@ -44,11 +45,12 @@ def max_staleness_of(args: SimpleNamespace) -> int:
 class Sampler:
     """Makes the rollouts of a run, one after the other.
 
-    Every rollout has ``--rollout.batch_size`` groups, whole updates on every rank, and fewer only where the data or
-    the rounds of dynamic sampling end. Groups beyond wait for the next step. With ``--algo.dynamic_filtering_enable``
-    only groups are kept whose mean score is inside ``--algo.dynamic_filtering_range``: prompts are sent by the running
-    pass rate, more of them as soon as those under way will probably not do, and groups are accepted in the order in
-    which their prompts were drawn. ``state_dict`` has all that the next rollout depends on.
+    A rollout has ``--rollout.batch_size`` groups. It has fewer only if the data or the rounds of dynamic sampling run
+    out, and then still makes whole updates on every rank. Surplus groups wait for the next step. With
+    ``--algo.dynamic_filtering_enable`` only groups are kept whose mean score is inside
+    ``--algo.dynamic_filtering_range``. The running pass rate decides how many prompts are sent; more are sent as soon
+    as those in flight are unlikely to suffice. Groups are accepted in the order in which their prompts were drawn.
+    ``state_dict`` has all that the next rollout depends on.
 
     Args:
         args: The parsed flags.
@@ -79,7 +81,7 @@ class Sampler:
 
     @property
     def is_over(self) -> bool:
-        """True if no rollout can follow: the limit is reached, or what is left and what waits makes no update."""
+        """True if no rollout can follow: the limit is reached, or what is left is too little for an update."""
         left = max(0, len(self.prompts) * self.args.train.num_episodes - self.order.drawn)
         return self._limit_is_reached or not usable_groups(len(self.buffer) + left, self.args)
 
@@ -90,8 +92,8 @@ class Sampler:
             version: Version of the weights that the engines have: the number of steps before them.
 
         Raises:
-            RunStopped: As ``--sampling_on_exhausted`` says, where all of the data makes no update, where too many
-                rewards failed, and where no engine answers.
+            RunStopped: ``--sampling_on_exhausted stop`` applies, the whole data is too small for one update, too many
+                rewards failed, or no engine answers.
         """
         started = time.monotonic()
         while not self._limit_is_reached and self.order.episode < self.args.train.num_episodes:
@@ -139,7 +141,7 @@ class Sampler:
         self.step = state["step"]
         if waiting := len(state["groups"]):
             logger.warning(
-                f"rollouts: {waiting} groups that waited are left out; their prompts are of the former data"
+                f"rollouts: {waiting} waiting groups are dropped; their prompts belong to the previous data"
             )
 
     @property
@@ -169,7 +171,8 @@ class Sampler:
         missing = self._missing()
         if missing <= 0:
             return False
-        # --rollout.vllm_generate_batch_size may ask for several batches at once.
+        # --rollout.vllm_generate_batch_size may ask for several batches at once (with --train.async_enable alone). The
+        # groups of the later batches wait for their steps, so their weights are one version older with every step.
         ahead = self.args.rollout.vllm_generate_batch_size or 0
         prompts, is_exhausted = self._draw(ahead if ahead > self.args.rollout.batch_size else missing)
         for _, samples in in_order(self._generate(prompts)):
@@ -223,7 +226,7 @@ class Sampler:
         return is_exhausted
 
     def _check_rewards(self) -> None:
-        """Raise RunStopped if too many rewards of this step failed; less than a batch counts as a whole one."""
+        """Raise RunStopped if too many rewards of this step failed: a share of at least one full batch."""
         samples = self.args.rollout.n_samples_per_prompt
         responses = max(self.counts.tried, self.args.rollout.batch_size) * samples
         check_reward_errors(self.counts.failed_rewards, responses, self.args.reward_max_error_frac)
@@ -232,7 +235,14 @@ class Sampler:
         return self.args.rollout.batch_size - len(self.buffer)
 
     def _more(self, missing: int, under_way: int, rounds: int, rate: float | None) -> tuple[list[Prompt], bool]:
-        """Return the prompts to send beside those under way, after so many rounds were begun; and the end of data."""
+        """Return the prompts to send in addition to those in flight, and True if the data of the episode ended.
+
+        Args:
+            missing: Groups that are to be kept.
+            under_way: Groups in flight.
+            rounds: Rounds that were begun.
+            rate: Share of the groups that are kept; None if it is not known yet.
+        """
         count = groups_to_add(missing, under_way, rate, self.config.sampling_oversample_max)
         if not count or rounds >= self.config.sampling_max_rounds:
             return [], False
@@ -262,7 +272,11 @@ class Sampler:
 
     def _rollout(self, groups: list[Group], pass_rate: float | None, version: int, seconds: float) -> Rollout:
         """Return the rollout of these groups, after it has been counted."""
-        metrics = sampling_metrics(self.counts, groups, len(self.buffer), self.step) if self.filters else {}
+        metrics: dict[str, float] = {}
+        if self.filters:
+            metrics |= sampling_metrics(self.counts, groups, len(self.buffer))
+        if self.filters or self.args.train.async_enable:
+            metrics |= staleness(groups, self.step)
         self.counts = SamplingCounts()
         self.step += 1
         return Rollout(
@@ -296,7 +310,7 @@ class Sampler:
         return count
 
     def _another_step(self) -> bool:
-        """Return True if what waits at the end of the data makes an update; what makes none is left out and logged."""
+        """Return True if the groups left at the end of the data make an update; otherwise warn and drop them."""
         waiting = len(self.buffer)
         if usable_groups(waiting, self.args):
             return True
@@ -363,8 +377,9 @@ class BatchStream:
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._error or self._is_closed)
             if self._ready:
-                # None, the end of the data, stays in the queue.
-                return self._ready[0] and self._ready.popleft()
+                if self._ready[0] is None:  # the end of the data stays in the queue
+                    return None
+                return self._ready.popleft()
             raise self._error or RuntimeError("the stream of rollouts is closed")
 
     def delivered(self, version: int) -> None:

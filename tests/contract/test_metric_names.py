@@ -17,7 +17,7 @@ from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.window import ALONE
 from openrlhf_cov.rewards.reward_func import make_reward_func
 from openrlhf_cov.trainer import observation
-from openrlhf_cov.trainer.dynamic_sampling import SamplingCounts, sampling_metrics
+from openrlhf_cov.trainer.dynamic_sampling import SamplingCounts, sampling_metrics, staleness
 from openrlhf_cov.trainer.records import TrainSample
 from openrlhf_cov.trainer.reward_executor import ABSTAINED, ERROR_METRIC
 from openrlhf_cov.utils.metric_table import TABLE, definition, family, title, title_and_unit
@@ -73,7 +73,7 @@ def emitted(ours):
     names += [node.slice.value for node in written if "/" in node.slice.value]
     names += [ERROR_METRIC, ABSTAINED, "reward/unfinished_frac"]
     names += make_reward_func(RewardConfig(reward_source="code"))([], [], [])["extra_logs"]  # of programs, too
-    names += sampling_metrics(SamplingCounts(), [], waiting=0, step=0)
+    names += sampling_metrics(SamplingCounts(), [], waiting=0).keys() | staleness([], step=0).keys()
     return dict.fromkeys(names, "") | diagnostics.metrics.kinds
 
 

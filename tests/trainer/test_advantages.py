@@ -275,7 +275,7 @@ def test_a_method_knows_the_mean_entropy_of_the_rollouts():
 def test_rewards_that_are_not_of_two_values_end_the_run_with_one_line(method):
     shaped = [*REWARDS[:-1], 0.1]
     estimator = "group_norm" if method in ("qae", "passk", "entrocraft") else "reinforce"
-    with pytest.raises(RunStopped, match=rf"--method {method} needs one reward .* got 0, 0\.1, 1$"):
+    with pytest.raises(RunStopped, match=rf"--method {method}: all correct .* got 0, 0\.1, 1; "):
         estimated(eight(shaped), flags(estimator), method=method)
 
 

@@ -42,6 +42,17 @@ def test_values_move_toward_returns(tmp_path):
     assert result.mean_entropy is None
 
 
+def test_a_micro_batch_without_action_tokens_leaves_no_trace_in_the_metrics(tmp_path):
+    args = flags(tmp_path, micro_batch_size=1, train__batch_size=2, value_clip=None, max_epochs=1)
+    empty, one = with_returns(1.0, 3.0)
+    empty = replace(empty, action_mask=torch.zeros(1, dtype=torch.bool))
+    critic = make_critic(args)
+    critic.engine.table.data[1] = 0.5
+    metrics = update_critic(critic, order_of(args), [empty, one]).metrics
+    assert metrics["values"] == 0.5  # of the one sample with a token, before the update
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
 def test_dynamic_steps_tell_deepspeed_where_they_end(tmp_path):
     args = flags(tmp_path, dynamic_batch_enable=True, train__batch_size=2, max_tokens_per_gpu=2, max_epochs=1)
     critic = make_critic(args)

@@ -11,6 +11,7 @@ from openrlhf_cov.trainer.dynamic_sampling import (
     groups_to_dispatch,
     keep_group,
     sampling_metrics,
+    staleness,
 )
 from openrlhf_cov.trainer.records import Group
 
@@ -110,7 +111,8 @@ def test_metrics_by_hand():
     counts.add(group([0.0, 0.0], tokens=40), kept=False)
     counts.add(group([1.0, 0.0], tokens=10), kept=True)
     batch = [group([1, 0], version=4), group([1, 0], version=5)]
-    assert sampling_metrics(counts, batch, waiting=3, step=5) == {
+    assert staleness(batch, step=5) == {"sampling/staleness_mean": 0.5}  # one is one version old, one is new
+    assert sampling_metrics(counts, batch, waiting=3) == {
         "sampling/kept_frac": 2 / 4,
         "sampling/all_right_frac": 1 / 4,
         "sampling/all_wrong_frac": 1 / 4,
@@ -119,7 +121,6 @@ def test_metrics_by_hand():
         "sampling/wasted_token_frac": 60 / 100,
         "sampling/groups": 2.0,
         "sampling/buffer_groups": 3.0,
-        "sampling/staleness_mean": 0.5,  # one is one version old, one is new
     }
     assert str(counts) == "4 prompts tried in 2 rounds, 2 groups kept, 1 all right, 1 all wrong"
 
@@ -135,9 +136,8 @@ def test_groups_whose_rewards_all_abstained_are_counted():
 
 
 def test_metrics_of_a_batch_from_the_buffer_alone():
-    metrics = sampling_metrics(SamplingCounts(), [group([1, 0])], waiting=0, step=1)
+    metrics = sampling_metrics(SamplingCounts(), [group([1, 0])], waiting=0)
     assert metrics["sampling/kept_frac"] == metrics["sampling/oversample"] == metrics["sampling/rounds"] == 0.0
-    assert metrics["sampling/staleness_mean"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -158,4 +158,4 @@ def test_stale_groups_count_as_generated_and_wasted():
     counts = SamplingCounts()
     counts.add(group([1.0, 0.0], tokens=30), kept=True)
     counts.add_stale(group([1.0, 0.0], tokens=10))
-    assert sampling_metrics(counts, [], waiting=0, step=0)["sampling/wasted_token_frac"] == 10 / 40
+    assert sampling_metrics(counts, [], waiting=0)["sampling/wasted_token_frac"] == 10 / 40

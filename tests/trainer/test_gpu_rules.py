@@ -78,7 +78,7 @@ ON_THE_HOST = {
         "entrocraft.estimate nsr.estimate passk.estimate psr.estimate qae.estimate w_reinforce.estimate "
         "prime.estimate prime.token_rewards prime.process_reward "
         "passk.advantages responses.group_normalised responses.are_equal responses.right responses.is_two_valued "
-        "responses.by_graded_responses responses.group_deviations"
+        "responses.by_graded_responses responses.group_deviations responses.response_advantages"
     ),
     "the collectives of torch.distributed, which take what the rules check in `ranks`": "ranks.ranks_of",
 }

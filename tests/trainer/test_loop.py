@@ -250,10 +250,13 @@ def test_too_many_failed_rewards_end_the_run_before_a_model_scores(make_run):
         return Rollout(**{**vars(rollout), "samples": samples})
 
     run.sampler.next_batch = failed
+    closed = []
+    run.loop.start = lambda start=run.loop.start: start_with_tracker(run, start, closed)
     with pytest.raises(RunStopped, match="the reward of 8 of 8 responses failed"):
         run.ends()
     assert run.names() == ["sample"]
     assert run.metrics == []
+    assert closed == [True]  # trackers end with the run, whatever ended it
 
 
 def test_without_updates_of_the_policy_a_step_has_the_numbers_of_the_critic(make_run):

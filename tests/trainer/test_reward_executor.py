@@ -176,6 +176,15 @@ def test_a_reward_of_none_abstains(tokenizer, tmp_path, result):
     assert output["extra_logs"] == {"reward/error_frac": 0.0, "reward/abstained_frac": 1.0}
 
 
+def test_a_reward_of_none_abstains_from_a_truncated_response_too(tokenizer, tmp_path):
+    result = "{'rewards': None, 'truncated_rewards': [-1.0]}"
+    path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    return {result}\n")
+    output = execute(tokenizer, RewardExecutor(path, RewardConfig()), "abc", finish_reason="length")
+    assert output["reward"] == 0.0
+    assert math.isnan(output["scores"])
+    assert output["extra_logs"]["reward/abstained_frac"] == 1.0
+
+
 def test_a_score_or_log_of_none_is_as_if_it_were_missing(tokenizer, tmp_path):
     result = "{'rewards': [0.5], 'scores': [None], 'extra_logs': {'a': None, 'b': [2.0]}}"
     path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    return {result}\n")

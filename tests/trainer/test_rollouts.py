@@ -161,7 +161,22 @@ def test_samples_are_checked_completed_and_numbered():
 def test_an_anchor_on_the_rollout_needs_the_log_probs_of_the_engine():
     anchored = CovConfig(method="dppo", dppo_anchor="rollout")
     assert anchored.rollout_anchor
+    assert len(checked_samples([make(rollout_log_probs=None)] * 2, CovConfig(), 0.05)) == 2
     samples = [make(), make(rollout_log_probs=None)]
-    assert len(checked_samples(samples, CovConfig(), 0.05)) == 2
     with pytest.raises(RunStopped, match=rf"^--{anchored.rollout_anchor} rollout: a response came without the log-pr"):
         checked_samples(samples, anchored, 0.05)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("field", ["reward", "rollout_log_probs"])
+def test_a_field_that_some_responses_lack_ends_the_run_with_one_line(field, place):
+    samples = [make(), make()]
+    samples[place] = make("the prompt", **{field: None})
+    with pytest.raises(RunStopped, match=rf"1 of 2 responses came without {field}, .* \(prompt 'the prompt'\)$"):
+        checked_samples(samples, CovConfig(), 0.05)
+    assert len(checked_samples([make(**{field: None})] * 2, CovConfig(), 0.05)) == 2
+
+
+def test_an_abstention_needs_no_reward():
+    samples = [make(reward=1.0), make(reward=None, score=math.nan, abstained=True)]
+    assert [sample.reward for sample in checked_samples(samples, CovConfig(), 0.05)] == [1.0, 1.0]

@@ -214,7 +214,7 @@ ADVANTAGES = (
 
 CRITIC = (
     Flag("critic.value_clip", float, 0.5, "Width of the clip range of values."),
-    Flag("critic.freezing_steps", int, -1, "Number of global steps in which the critic alone trains."),
+    Flag("critic.freezing_steps", int, -1, "The critic alone trains up to this step, counted from 0; -1: in no step."),
     Flag("critic.save_value_network", bool, False, "Export the critic at the end."),
 )
 
