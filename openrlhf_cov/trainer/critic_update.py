@@ -2,55 +2,17 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import torch
 from openrlhf.models import ValueLoss
 from openrlhf.models.utils import masked_mean
 
-from openrlhf_cov.models.window import Ranks
-from openrlhf_cov.trainer.bad_updates import BadUpdates
-from openrlhf_cov.trainer.ranks import ranks_of
 from openrlhf_cov.trainer.records import MicroBatch, StepOrder, StepResult, TrainSample
 from openrlhf_cov.trainer.step_seed import seed_step
-from openrlhf_cov.trainer.windows import BatchLayout, loss_normalizers, start_micro_batch, windows_of_epoch
+from openrlhf_cov.trainer.trained_model import TrainedModel
+from openrlhf_cov.trainer.windows import loss_normalizers, start_micro_batch, windows_of_epoch
 
 
-@dataclass
-class Critic:
-    """The critic of one rank: its model, what trains it, and how its samples are cut into updates."""
-
-    strategy: Any
-    # A DeepSpeed engine around upstream's critic model.
-    engine: Any
-    scheduler: Any
-    ranks: Ranks
-    bad_updates: BadUpdates
-    layout: BatchLayout
-
-    @classmethod
-    def of(cls, strategy: Any, engine: Any, scheduler: Any) -> "Critic":
-        """Make the critic of this rank from its DeepSpeed engine."""
-        ranks = ranks_of(strategy.ds_device_mesh["dp"].get_group())
-        kept = Path(strategy.args.ckpt.output_dir) / "bad_updates" / "critic"
-        bad_updates = BadUpdates(engine, strategy.args.on_nan, kept, strategy.get_rank(), model="critic")
-        return cls(strategy, engine, scheduler, ranks, bad_updates, BatchLayout.of(strategy, ranks))
-
-    @property
-    def args(self) -> SimpleNamespace:
-        """The flags of the run."""
-        return self.strategy.args
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return next(self.engine.parameters()).device
-
-
-def update_critic(critic: Critic, order: StepOrder, samples: Sequence[TrainSample]) -> StepResult:
+def update_critic(critic: TrainedModel, order: StepOrder, samples: Sequence[TrainSample]) -> StepResult:
     """Train the critic on the samples that this rank got in a global step: values toward returns.
 
     Returns:
@@ -94,11 +56,7 @@ def update_critic(critic: Critic, order: StepOrder, samples: Sequence[TrainSampl
                 if args.actor.aux_loss_coef > 1e-8:
                     share = len(micro_batch.tokens) / samples_of_window if layout.dynamic else 1.0
                     total = loss + output.aux_loss * args.actor.aux_loss_coef * share
-                critic.strategy.backward(total, critic.engine, None)
-                if ends_update or not layout.dynamic:
-                    critic.strategy.optimizer_step(None, critic.engine, critic.scheduler, name="critic")
-                if ends_update:
-                    critic.bad_updates.check(order.step, micro_batch)
+                critic.end_micro_batch(total, micro_batch, step=order.step, ends_update=ends_update)
                 count += 1
                 sums["critic_loss"] += loss.detach().item()
                 if micro_batch.action_mask.any():

@@ -46,7 +46,6 @@ class LoadedCritic:
     """
 
     engine: Any
-    optimizer: Any
     scheduler: Any
     tokenizer: Any
 
@@ -76,7 +75,8 @@ def load_policy(strategy: Any, pretrain: str, max_steps: int) -> LoadedPolicy:
 def load_process_reward(strategy: Any, pretrain: str, max_steps: int) -> LoadedProcessReward:
     """Load the process reward model for training; the arguments are those of ``load_policy``.
 
-    It is a model as the policy. Its optimizer is Adam, with a constant learning rate and without weight decay.
+    It has the architecture of a language model, like the policy. Its optimizer is Adam, with a constant learning rate
+    and without weight decay.
     """
     args = strategy.args
     options = process_reward_of(args)
@@ -118,8 +118,8 @@ def load_critic(strategy: Any, pretrain: str, max_steps: int) -> LoadedCritic:
     _print_value_model(strategy, critic)
     tokenizer = _tokenizer(strategy, pretrain, critic) if args.critic.save_value_network else None
     _use_gradient_checkpointing(critic, args)
-    engine, optimizer, scheduler = strategy.prepare((critic, _optimizer_settings(args.critic, max_steps)))
-    return LoadedCritic(engine, optimizer, scheduler, tokenizer)
+    engine, _, scheduler = strategy.prepare((critic, _optimizer_settings(args.critic, max_steps)))
+    return LoadedCritic(engine, scheduler, tokenizer)
 
 
 def load_reference(strategy: Any, pretrain: str) -> CovActor:

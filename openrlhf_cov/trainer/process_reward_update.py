@@ -2,50 +2,18 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 
 from openrlhf_cov.models.config import process_reward_of
 from openrlhf_cov.models.process_rewards import correctness_losses
-from openrlhf_cov.models.window import Ranks
-from openrlhf_cov.trainer.bad_updates import BadUpdates
-from openrlhf_cov.trainer.ranks import ranks_of
 from openrlhf_cov.trainer.records import MicroBatch, StepOrder, StepResult, TrainSample
 from openrlhf_cov.trainer.step_seed import seed_step
-from openrlhf_cov.trainer.windows import BatchLayout, loss_normalizers, start_micro_batch, windows_of_epoch
+from openrlhf_cov.trainer.trained_model import TrainedModel
+from openrlhf_cov.trainer.windows import loss_normalizers, start_micro_batch, windows_of_epoch
 
 
-@dataclass
-class ProcessRewardModel:
-    """The process reward model of one rank, what trains it, and how its samples are cut into updates."""
-
-    strategy: Any
-    # ``CovActor`` around a DeepSpeed engine.
-    actor: Any
-    scheduler: Any
-    ranks: Ranks
-    bad_updates: BadUpdates
-    layout: BatchLayout
-
-    @classmethod
-    def of(cls, strategy: Any, actor: Any, scheduler: Any) -> "ProcessRewardModel":
-        """Make the process reward model of this rank from a loaded model and its DeepSpeed engine."""
-        ranks = ranks_of(strategy.ds_device_mesh["dp"].get_group())
-        kept = Path(strategy.args.ckpt.output_dir) / "bad_updates" / "prm"
-        name = "process reward model"
-        bad_updates = BadUpdates(actor.model, strategy.args.on_nan, kept, strategy.get_rank(), model=name)
-        return cls(strategy, actor, scheduler, ranks, bad_updates, BatchLayout.of(strategy, ranks))
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return next(self.actor.parameters()).device
-
-
-def update_process_reward(model: ProcessRewardModel, order: StepOrder, samples: Sequence[TrainSample]) -> StepResult:
+def update_process_reward(model: TrainedModel, order: StepOrder, samples: Sequence[TrainSample]) -> StepResult:
     """Train the process reward model on the samples that this rank got in a global step, once.
 
     The loss of an update is the mean cross-entropy of its responses, over all ranks and micro-batches.
@@ -71,7 +39,7 @@ def update_process_reward(model: ProcessRewardModel, order: StepOrder, samples: 
     sums: defaultdict[str, float] = defaultdict(float)
     updates = 0
 
-    model.actor.train()
+    model.model.train()
     for window in windows_of_epoch(samples, layout, ranks, step=order.step, epoch=0, device=model.device):
         normalizers = loss_normalizers(window, layout, ranks)
         # A window in which all reward functions abstained has no loss.
@@ -81,23 +49,20 @@ def update_process_reward(model: ProcessRewardModel, order: StepOrder, samples: 
             ends_update = number + 1 == len(window.micro_batches)
             micro_batch = MicroBatch.of(of_micro_batch).to(model.device)
             correct = torch.tensor([sample.score for sample in of_micro_batch], device=model.device)
-            start_micro_batch(model.actor.model, layout, ends_update=ends_update)
-            log_probs = model.actor(
+            start_micro_batch(model.engine, layout, ends_update=ends_update)
+            log_probs = model.model(
                 micro_batch.tokens,
                 micro_batch.action_mask,
                 attention_mask=micro_batch.attention_mask,
                 ring_attn_group=model.strategy.ring_attn_group,
             )
-            mask = micro_batch.action_mask.bool()
+            mask = micro_batch.action_mask
             losses = correctness_losses(log_probs.float() - micro_batch.base_log_probs, mask, correct, options.beta)
             total = losses.masked_fill(~mask.any(1), 0.0).sum()
             loss = total * normalizers["dp_size"] / responses
-            model.strategy.backward(loss, model.actor, None)
-            if ends_update or not layout.dynamic:
-                model.strategy.optimizer_step(None, model.actor, model.scheduler, name="prm")
+            model.end_micro_batch(loss, micro_batch, step=order.step, ends_update=ends_update)
             if ends_update:
-                sums["prm/grad_norm"] += model.strategy.get_grad_norm(model.actor)
-                model.bad_updates.check(order.step, micro_batch)
+                sums["prm/grad_norm"] += model.strategy.get_grad_norm(model.model)
             loss_of_rank += total.detach()
         # Every rank holds a part of the window's responses.
         loss_of_window = ranks.all_reduce_sum(loss_of_rank) / window.samples.clamp(min=1)

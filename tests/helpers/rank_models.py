@@ -13,10 +13,9 @@ from openrlhf.utils.deepspeed import DeepspeedStrategy
 from torch import nn
 
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.trainer.critic_update import Critic
 from openrlhf_cov.trainer.policy import Policy
-from openrlhf_cov.trainer.process_reward_update import ProcessRewardModel
 from openrlhf_cov.trainer.records import StepOrder, TrainSample
+from openrlhf_cov.trainer.trained_model import TrainedModel
 
 VOCABULARY, LEARNING_RATE, SEED = 6, 20.0, 42
 
@@ -201,17 +200,19 @@ def make_policy(args: SimpleNamespace, *, with_ema: bool = False, shares_prompts
     return Policy.of(Strategy(args, accumulation), actor, SCHEDULER, ema, Tokenizer())
 
 
-def make_critic(args: SimpleNamespace) -> Critic:
+def make_critic(args: SimpleNamespace) -> TrainedModel:
     """Return the critic of the only rank of a process group."""
     accumulation = accumulation_of(args)
-    return Critic.of(Strategy(args, accumulation), Values(accumulation, args.train.dynamic_batch_enable), SCHEDULER)
+    engine = Values(accumulation, args.train.dynamic_batch_enable)
+    return TrainedModel.of("critic", "critic", Strategy(args, accumulation), engine, engine, SCHEDULER)
 
 
-def make_process_reward(args: SimpleNamespace) -> ProcessRewardModel:
+def make_process_reward(args: SimpleNamespace) -> TrainedModel:
     """Return the process reward model of the only rank of a process group."""
     accumulation = accumulation_of(args)
     actor = Unigrams(accumulation, args.train.dynamic_batch_enable)
-    return ProcessRewardModel.of(Strategy(args, accumulation), actor, SCHEDULER)
+    strategy = Strategy(args, accumulation)
+    return TrainedModel.of("prm", "process reward model", strategy, actor, actor.model, SCHEDULER)
 
 
 def make_samples(count: int = 8, *, longest: int = 9, log_probs=None, drift: float = 0.0) -> list[TrainSample]:

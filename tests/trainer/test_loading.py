@@ -147,5 +147,5 @@ def test_a_process_reward_model_is_loaded_as_the_policy_with_an_optimizer_of_its
 @pytest.mark.parametrize("exported", [False, True])
 def test_a_loaded_critic_has_a_tokenizer_where_it_is_exported(monkeypatch, exported):
     *_, critic = both(monkeypatch, "critic", {"critic.save_value_network": exported})
-    assert (critic.engine.number, critic.optimizer, critic.scheduler) == (1, "optimizer", "scheduler")
+    assert (critic.engine.number, critic.scheduler) == (1, "scheduler")
     assert critic.tokenizer == ("tokenizer" if exported else None)

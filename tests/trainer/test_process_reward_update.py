@@ -68,7 +68,7 @@ def test_an_update_is_one_step_on_the_mean_over_responses(tmp_path, changes):
     args = prime(tmp_path, **changes)
     model = make_process_reward(args)
     result = update_process_reward(model, order_of(args), labelled(*RESPONSES))
-    moved = model.actor.logits.detach() - torch.linspace(-1, 1, VOCABULARY)
+    moved = model.model.logits.detach() - torch.linspace(-1, 1, VOCABULARY)
     torch.testing.assert_close(moved, -LEARNING_RATE * gradient_of(*RESPONSES))
     assert result.metrics == {
         "prm/loss": pytest.approx(math.log(2)),  # q is 0
@@ -93,7 +93,7 @@ def test_an_abstention_does_not_count(tmp_path, dynamic):
     args = prime(tmp_path, dynamic_batch_enable=dynamic, max_tokens_per_gpu=5)
     model = make_process_reward(args)
     result = update_process_reward(model, order_of(args), labelled(*RESPONSES, abstained=[1]))
-    moved = model.actor.logits.detach() - torch.linspace(-1, 1, VOCABULARY)
+    moved = model.model.logits.detach() - torch.linspace(-1, 1, VOCABULARY)
     torch.testing.assert_close(moved, -LEARNING_RATE * gradient_of(RESPONSES[0]))
     assert result.metrics["prm/loss"] == pytest.approx(math.log(2))
 
@@ -102,16 +102,16 @@ def test_a_step_of_abstentions_changes_nothing(tmp_path):
     args = prime(tmp_path)
     model = make_process_reward(args)
     result = update_process_reward(model, order_of(args), labelled(*RESPONSES, abstained=[0, 1]))
-    assert model.actor.logits.equal(torch.linspace(-1, 1, VOCABULARY))
+    assert model.model.logits.equal(torch.linspace(-1, 1, VOCABULARY))
     assert result.metrics["prm/loss"] == 0.0
 
 
 def test_the_model_is_in_training_mode_while_it_is_updated(tmp_path):
     args = prime(tmp_path)
     model = make_process_reward(args)
-    model.actor.eval()
+    model.model.eval()
     update_process_reward(model, order_of(args), labelled(*RESPONSES))
-    assert {call.training for call in model.actor.calls} == {True}
+    assert {call.training for call in model.model.calls} == {True}
 
 
 def test_updates_whose_gradient_is_nan_are_counted_and_end_the_run(tmp_path):
@@ -120,7 +120,7 @@ def test_updates_whose_gradient_is_nan_are_counted_and_end_the_run(tmp_path):
     model = make_process_reward(args)
     result = update_process_reward(model, order_of(args), bad)
     assert result.metrics["prm/skipped_updates"] == 2.0
-    assert model.actor.logits.isfinite().all()
+    assert model.model.logits.isfinite().all()
     assert len(list((tmp_path / "bad_updates" / "prm").iterdir())) == 2
     with pytest.raises(RunStopped, match=r"the gradient of the process reward model is NaN .*; 3 in a row end"):
         update_process_reward(model, order_of(args), bad)
@@ -133,7 +133,7 @@ def test_a_step_repeats_and_steps_differ(tmp_path):
         model = make_process_reward(args)
         torch.rand(7)
         update_process_reward(model, order_of(args, step), labelled(*[([n % 5, 1], float(n % 2)) for n in range(8)]))
-        found.append(model.actor.logits.detach())
+        found.append(model.model.logits.detach())
     assert found[0].equal(found[2])
     assert not found[0].equal(found[1])
 
@@ -161,5 +161,5 @@ def test_ranks_learn_what_one_rank_learns(tmp_path, count):
     results = simulated.run(lambda model, share, _: update_process_reward(model, order, share), models, shares)
     assert expected.updates == 2
     for model, result in zip(models, results, strict=True):
-        torch.testing.assert_close(model.actor.logits, alone.actor.logits, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(model.model.logits, alone.model.logits, rtol=1e-5, atol=1e-6)
         assert result.metrics == pytest.approx(dict(expected.metrics), rel=1e-5)

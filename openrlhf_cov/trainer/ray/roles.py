@@ -41,7 +41,7 @@ from openrlhf_cov.trainer.checkpoints import (
     uses_checkpoints,
 )
 from openrlhf_cov.trainer.cpu_adam import replay_bias_corrections
-from openrlhf_cov.trainer.critic_update import Critic, update_critic
+from openrlhf_cov.trainer.critic_update import update_critic
 from openrlhf_cov.trainer.extension_locks import remove_stale_locks
 from openrlhf_cov.trainer.loading import (
     load_critic,
@@ -51,13 +51,14 @@ from openrlhf_cov.trainer.loading import (
     load_reward_model,
 )
 from openrlhf_cov.trainer.policy import Policy
-from openrlhf_cov.trainer.process_reward_update import ProcessRewardModel, update_process_reward
+from openrlhf_cov.trainer.process_reward_update import update_process_reward
 from openrlhf_cov.trainer.ray.upstream_sender import WeightSender, make_upstream_sender
 from openrlhf_cov.trainer.records import Share, StepOrder, StepResult
 from openrlhf_cov.trainer.rollout_file import read_state, write_state
 from openrlhf_cov.trainer.run_record import RECORD
 from openrlhf_cov.trainer.shared_storage import check_restored, check_shared
 from openrlhf_cov.trainer.strategy import CovStrategy
+from openrlhf_cov.trainer.trained_model import TrainedModel
 from openrlhf_cov.trainer.update import update_policy
 from openrlhf_cov.trainer.weight_transfer import GlooWeightSender, transfer_weights
 from openrlhf_cov.utils import garbage_collection
@@ -106,7 +107,7 @@ class ModelRole(BaseModelActor):
 
 
 class ReferenceRole(ModelRole):
-    """The reference policy, which a KL term compares the policy with, or a process reward model is compared with."""
+    """The frozen reference policy, with which KL terms compare the policy and PRIME its process reward model."""
 
     def load(self, strategy: CovStrategy, pretrain: str) -> None:
         """Load the model."""
@@ -262,6 +263,11 @@ class TrainedRole(ModelRole):
         if first:
             prune(folder, pointed_to(folder) or tag, ckpt.max_num, ckpt.max_mem, strategy._read_ckpt_metric)
 
+    def save_checkpoint(self, tag: str, metric_value: float | None = None, metric_key: str | None = None) -> None:
+        """Save the model under a tag; called on every rank. The arguments are those of ``save_deepspeed``."""
+        if not self.strategy.args.ckpt.disable_ds:
+            self.save_deepspeed(tag, metric_value, metric_key, {})
+
 
 class PolicyRole(TrainedRole):
     """The policy: it scores rollouts, is updated on them, and sends its weights to the vLLM engines."""
@@ -377,9 +383,9 @@ class PolicyRole(TrainedRole):
     def save_checkpoint(
         self,
         tag: str,
-        client_states: dict[str, Any] | None = None,
         metric_value: float | None = None,
         metric_key: str | None = None,
+        client_states: dict[str, Any] | None = None,
     ) -> None:
         """Save the policy under a tag: the DeepSpeed checkpoint, and with ``--ckpt.save_hf`` an export.
 
@@ -407,7 +413,7 @@ class PolicyRole(TrainedRole):
         states.pop("optimizer", None)  # without ZeRO, DeepSpeed returns its own state, too
         if not self.strategy.is_rank_0():
             states.pop(ROLLOUTS, None)
-        elif self.restored and ROLLOUTS not in states:  # earlier versions have it among the client states
+        elif self.restored:
             states[ROLLOUTS] = _read_rollouts(checkpoint_folder(self.strategy.args, "actor") / self.restored)
         return states
 
@@ -420,20 +426,19 @@ class CriticRole(TrainedRole):
     """The critic (``--algo.advantage.estimator gae``)."""
 
     model_name = "critic"
-    model: Any
+    critic: TrainedModel
 
     @property
     def engine(self) -> Any:
         """The DeepSpeed engine of the critic."""
-        return self.model
+        return self.critic.engine
 
     def load(self, strategy: CovStrategy, pretrain: str, max_steps: int) -> None:
         """Load the critic and its checkpoint; the arguments are those of ``PolicyRole.load``."""
         self.setup(strategy)
         loaded = load_critic(strategy, pretrain, max_steps)
-        self.model = loaded.engine
         self.tokenizer = loaded.tokenizer
-        self.critic = Critic.of(strategy, loaded.engine, loaded.scheduler)
+        self.critic = TrainedModel.of("critic", "critic", strategy, loaded.engine, loaded.engine, loaded.scheduler)
         self.restore()
         if strategy.args.ds.enable_sleep:
             self.offload_states()
@@ -444,34 +449,29 @@ class CriticRole(TrainedRole):
 
         The arguments are those of ``ReferenceRole.score``.
         """
-        self.model.eval()
+        self.engine.eval()
         with self.share_of_threads():
-            values = self.model(
+            values = self.engine(
                 tokens.to(self.device),
                 action_mask.to(self.device),
                 attention_mask.to(self.device),
                 ring_attn_group=self.strategy.ring_attn_group,
             )
-        self.model.train()
+        self.engine.train()
         return values.float().cpu()
 
     def update(self, order: StepOrder, share: Share) -> StepResult:
         """Train on the samples of this rank: all updates of one global step."""
         self.empty_cache()
-        self.model.train()  # a model is loaded in evaluation mode
+        self.engine.train()  # a model is loaded in evaluation mode
         result = update_critic(self.critic, order, share.samples())
         self.empty_cache()
         return result
 
-    def save_checkpoint(self, tag: str, metric_value: float | None = None, metric_key: str | None = None) -> None:
-        """Save the critic under a tag; called on every rank. The arguments are those of ``save_deepspeed``."""
-        if not self.strategy.args.ckpt.disable_ds:
-            self.save_deepspeed(tag, metric_value, metric_key, {})
-
     def save_model(self) -> None:
         """Export the critic at the end of the run, with ``--critic.save_value_network``; called on every rank."""
         if self.tokenizer is not None:
-            self.strategy.save_model(self.model, self.tokenizer, f"{self.strategy.args.ckpt.output_dir}_critic")
+            self.strategy.save_model(self.engine, self.tokenizer, f"{self.strategy.args.ckpt.output_dir}_critic")
 
 
 class ProcessRewardRole(TrainedRole):
@@ -481,18 +481,20 @@ class ProcessRewardRole(TrainedRole):
     """
 
     model_name = "prm"
-    model: ProcessRewardModel
+    prm: TrainedModel
 
     @property
     def engine(self) -> Any:
         """The DeepSpeed engine of the model."""
-        return self.model.actor.model
+        return self.prm.engine
 
     def load(self, strategy: CovStrategy, pretrain: str, max_steps: int) -> None:
         """Load the model and its checkpoint; the arguments are those of ``PolicyRole.load``."""
         self.setup(strategy)
         loaded = load_process_reward(strategy, pretrain, max_steps)
-        self.model = ProcessRewardModel.of(strategy, loaded.actor, loaded.scheduler)
+        self.prm = TrainedModel.of(
+            "prm", "process reward model", strategy, loaded.actor, loaded.actor.model, loaded.scheduler
+        )
         self.restore()
         if strategy.args.ds.enable_sleep:
             self.offload_states()
@@ -500,27 +502,22 @@ class ProcessRewardRole(TrainedRole):
     @torch.no_grad()
     def score(self, tokens: Tensor, action_mask: Tensor, attention_mask: Tensor) -> Tensor:
         """Return the log-probs of the action tokens, as ``ReferenceRole.score``."""
-        self.model.actor.eval()
-        with self.share_of_threads():
-            log_probs = self.model.actor(
-                tokens.to(self.device),
-                action_mask.to(self.device),
-                attention_mask.to(self.device),
-                ring_attn_group=self.strategy.ring_attn_group,
-            )
+        self.prm.model.eval()
+        # No other model scores at the same time: this one has all threads.
+        log_probs = self.prm.model(
+            tokens.to(self.device),
+            action_mask.to(self.device),
+            attention_mask.to(self.device),
+            ring_attn_group=self.strategy.ring_attn_group,
+        )
         return log_probs.float().cpu()
 
     def update(self, order: StepOrder, share: Share) -> StepResult:
-        """Train on the samples of this rank: all updates of one global step."""
+        """Train on the samples of this rank, once."""
         self.empty_cache()
-        result = update_process_reward(self.model, order, share.samples())
+        result = update_process_reward(self.prm, order, share.samples())
         self.empty_cache()
         return result
-
-    def save_checkpoint(self, tag: str, metric_value: float | None = None, metric_key: str | None = None) -> None:
-        """Save the model under a tag; called on every rank. The arguments are those of ``save_deepspeed``."""
-        if not self.strategy.args.ckpt.disable_ds:
-            self.save_deepspeed(tag, metric_value, metric_key, {})
 
 
 def _write_rollouts(path: Path, state: Any) -> None:

@@ -91,7 +91,7 @@ def refuse(*_, **__):
 def full(stage, folder, moment):
     """A disk has no room at one moment of the second checkpoint; the first stays, and the third is written."""
     role = make_role(stage, folder)
-    role.save_checkpoint("global_step1", client_states(1), 0.5, "accuracy")
+    role.save_checkpoint("global_step1", 0.5, "accuracy", client_states(1))
     before = torch.save, ds_engine.copyfile, roles.write_state
     if moment == "rank 1 writes" and RANK == 1:
         torch.save = refuse
@@ -101,7 +101,7 @@ def full(stage, folder, moment):
         ds_engine.copyfile = refuse
     started = time.monotonic()
     try:
-        role.save_checkpoint("global_step2", client_states(2), 0.75, "accuracy")
+        role.save_checkpoint("global_step2", 0.75, "accuracy", client_states(2))
     except RunStopped as stopped:
         assert time.monotonic() - started < 20
         print(f"rank {RANK}: {stopped}")

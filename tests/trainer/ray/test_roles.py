@@ -174,7 +174,7 @@ def test_the_reward_model_scores_as_upstreams_does():
 
 def test_the_critic_scores_as_upstreams_does_and_trains_on():
     ours, theirs = Model().train(), Model().train()
-    values = make_role(CriticRole, model=ours).score(TOKENS, ACTIONS, ATTENTION)
+    values = make_role(CriticRole, critic=SimpleNamespace(engine=ours)).score(TOKENS, ACTIONS, ATTENTION)
     expected = make_role(plain_class(CriticModelActor), critic=theirs).forward(TOKENS, ACTIONS, ATTENTION)
     assert values.dtype == torch.float32
     assert torch.equal(values, expected.float())
@@ -231,8 +231,8 @@ def test_a_role_trains_on_its_share(monkeypatch, kind, function, learner):
 
     monkeypatch.setattr(roles, function, update)
     model = nn.Linear(1, 1).eval()
-    trained = SimpleNamespace(actor=model)
-    role = make_role(kind, model=model, **{learner: trained})
+    trained = SimpleNamespace(actor=model, engine=model)
+    role = make_role(kind, **{learner: trained})
     order = StepOrder(step=3, config=CovConfig(), kl_coef=0.1)
     assert role.update(order, Share.of([train_sample(4), train_sample(2)])) == StepResult({"loss": 0.5})
     assert updates == [(trained, order, [4, 2])]
@@ -252,10 +252,10 @@ def test_a_process_reward_model_trains_on_its_share_and_gives_log_probs(monkeypa
             return -tokens[:, 1:].double() * action_mask
 
     monkeypatch.setattr(roles, "update_process_reward", update)
-    role = make_role(ProcessRewardRole, model=SimpleNamespace(actor=Scorer()))
+    role = make_role(ProcessRewardRole, prm=SimpleNamespace(model=Scorer()))
     order = StepOrder(step=3, config=CovConfig(), kl_coef=0.1)
     assert role.update(order, Share.of([train_sample(4), train_sample(2)])).metrics == {"prm/loss": 0.5}
-    assert updates == [(role.model, [4, 2])]
+    assert updates == [(role.prm, [4, 2])]
     tokens = torch.tensor([[1, 2, 3]])
     scores = role.score(tokens, torch.tensor([[False, True]]), torch.ones_like(tokens))
     assert scores.dtype == torch.float32
@@ -291,7 +291,7 @@ def test_a_checkpoint_may_have_an_export_and_the_run_ends_with_one(ema):
 
 @pytest.mark.parametrize("tokenizer", [None, "tokenizer"])
 def test_a_critic_is_exported_if_it_was_loaded_with_a_tokenizer(tokenizer):
-    role = make_role(CriticRole, model="critic", tokenizer=tokenizer)
+    role = make_role(CriticRole, critic=SimpleNamespace(engine="critic"), tokenizer=tokenizer)
     role.save_checkpoint("global_step3")  # --ckpt.disable_ds: there is nothing to write
     role.save_model()
     assert role.strategy.exported == ([("critic", "tokenizer", "out_critic")] if tokenizer else [])
@@ -305,16 +305,14 @@ def restored_role(folder, rank=0, **states):
     return make_role(PolicyRole, args, rank, client_states={"global_step": 3} | states, restored="global_step3")
 
 
-@pytest.mark.parametrize("earlier_version", [False, True])
-def test_a_restored_state_is_short_in_the_log_complete_and_from_the_first_rank(tmp_path, earlier_version):
-    inside = {"data_loader_state_dict": ROLLOUTS, "optimizer": {"state": list(range(999))}} if earlier_version else {}
-    if not earlier_version:
-        (tmp_path / "_actor" / "global_step3").mkdir(parents=True)
-        write_state(tmp_path / "_actor" / "global_step3" / "rollouts.safetensors", ROLLOUTS)
-    states = restored_role(tmp_path, **inside).get_checkpoint_states()
+@pytest.mark.parametrize("of_deepspeed", [{}, {"optimizer": {"state": list(range(999))}}])
+def test_a_restored_state_is_short_in_the_log_complete_and_from_the_first_rank(tmp_path, of_deepspeed):
+    (tmp_path / "_actor" / "global_step3").mkdir(parents=True)
+    write_state(tmp_path / "_actor" / "global_step3" / "rollouts.safetensors", ROLLOUTS)
+    states = restored_role(tmp_path, **of_deepspeed).get_checkpoint_states()
     assert f"{states}" == "{'global_step': 3, 'data_loader_state_dict': <class 'dict'>}"
     assert states == {"global_step": 3, "data_loader_state_dict": ROLLOUTS}
-    assert restored_role(tmp_path, rank=1, **inside).get_checkpoint_states() == {"global_step": 3}
+    assert restored_role(tmp_path, rank=1, **of_deepspeed).get_checkpoint_states() == {"global_step": 3}
 
 
 def test_a_checkpoint_without_the_state_of_the_rollouts_ends_the_run(tmp_path):
