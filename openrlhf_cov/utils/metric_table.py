@@ -109,7 +109,7 @@ TABLE: dict[str, tuple[Definition, ...]] = {
         Definition({"sampling/oversample": "groups tried for one missing"}, "groups tried for each group that was missing", expected="about 1 / `sampling/kept_frac`", only_with=DYNAMIC),
         Definition({"sampling/wasted_token_frac": "wasted tokens"}, "response tokens of groups that were filtered out or dropped as stale, of all generated", unit=SHARE, only_with=DYNAMIC),
         Definition({"sampling/groups": "groups", "sampling/buffer_groups": "groups that wait"}, "groups of this batch; kept groups that wait for the next", expected="`--rollout.batch_size`; small", only_with=DYNAMIC),
-        Definition({"sampling/staleness_mean": "staleness"}, "versions of the weights, one per step, between those that sampled a group and those that train on it, mean over the batch", expected="below 1; up to `--train.async_queue_size` more with `--train.async_enable`, and more where `--rollout.vllm_generate_batch_size` asks for several batches at once", only_with=f"{DYNAMIC} or `--train.async_enable`"),
+        Definition({"sampling/staleness_mean": "staleness"}, "versions of the weights, one per step, between those that sampled a group and those that train on it, mean over the batch", expected="below 1; up to `--train.async_queue_size` more with `--train.async_enable`, and more where `--rollout.vllm_generate_batch_size` asks for several batches at once", only_with=f"`--train.async_enable` or {DYNAMIC}"),
     ),
     "sources": (
         Definition({"source/*/reward": "reward"}, "mean reward of the source's responses, without those from which the reward function abstained", only_with=SOURCES),
