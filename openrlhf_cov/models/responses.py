@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.method import CORRECT, Groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
@@ -36,6 +36,19 @@ def are_equal(rewards: Tensor) -> Tensor:
 def right(rewards: Tensor) -> Tensor:
     """Mask of the responses that are right."""
     return rewards > CORRECT
+
+
+def about_the_mean(rewards: Tensor) -> Tensor:
+    """Return the rewards (G, K) less the mean of their group; exactly 0 in groups of equal rewards."""
+    return (rewards - rewards.mean(1, keepdim=True)).masked_fill(are_equal(rewards), 0.0)
+
+
+def needs_several_responses(method_flag: str, flags: Mapping[str, Any]) -> str | None:
+    """Return why an estimator that compares the responses to a prompt refuses the flags; None if it does not."""
+    count = flags["rollout.n_samples_per_prompt"]
+    if count > 1:
+        return None
+    return f"--rollout.n_samples_per_prompt {count}: {method_flag} compares the responses to a prompt; give at least 2"
 
 
 def is_two_valued(rewards: Tensor) -> bool:

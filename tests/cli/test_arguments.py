@@ -138,6 +138,11 @@ REFUSED = [
     ([*QAE, "--reward.stop_properly_penalty_coef", "0"], ["--method qae", "--reward.stop_properly_penalty_coef 0.0"]),
     ([*QAE, "--reward.model_name_or_path", "m"], ["--method qae", "--reward.model_name_or_path m"]),
     (["--method", "qae"], ["--method qae", "--rollout.n_samples_per_prompt is 1"]),
+    (["--method", "maxrl"], ["--rollout.n_samples_per_prompt 1", "--method maxrl"]),
+    (
+        ["--method", "maxrl", "--reward_incorrect", "-1", *GROUP_NORM],
+        ["--reward_incorrect -1", "--method maxrl", "give 0"],
+    ),
     (["--method", "passk", "--rollout.n_samples_per_prompt", "4"], ["--passk_k 4", "got 4"]),
     (["--method", "nsr", "--actor.loss_agg_mode", "seq-mean-token-mean"], ["--method nsr", "token-mean"]),
     (["--method", "nsr", "--actor.policy_loss_type", "gspo"], ["--method nsr", "--actor.policy_loss_type", "gspo"]),

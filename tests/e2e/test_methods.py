@@ -45,7 +45,7 @@ RUNS = {
         --sapo_tau_pos 1e4 --sapo_tau_neg 1e4 --actor.loss_agg_mode token-mean
         --kl_cov_ratio 0.01 --entropy_control kl_cov_ratio --entropy_high 0.04
     """,
-    "gspo_token stare": "--entropy_control stare_strength",
+    "gspo_token stare maxrl": "--entropy_control stare_strength",
     "gmpo adaptive_entropy": """
         --gmpo_clip 1e-3 --entropy_bonus 100 --entropy_control entropy_bonus --entropy_step 50 --entropy_high 200
     """,
@@ -62,6 +62,8 @@ ADVANTAGES = {
     "psr": {0.0, RIGHT},
     "nsr": {0.0, WRONG},
     "w_reinforce": {0.1, WRONG},
+    # 1 - m over m for a right response, where m is 1/4, 1/2 or 3/4
+    "maxrl": {0.0, WRONG, 3.0, 1.0, 0.333333},
     "entrocraft": {0.0, WRONG},  # the entropy is below its band
 }
 """Estimator -> the advantages that it can give; GRPO's, beside 0, are 1.5, 0.866025, 0.5 and their negatives."""

@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from openrlhf_cov.cli import lab as command
 from openrlhf_cov.cli import train_ppo_ray
+from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.lab.loop import Lab
 from openrlhf_cov.lab.policy import Samples
 from openrlhf_cov.lab.settings import LabSettings
@@ -40,6 +41,8 @@ GROUPS = {
 }
 REWARDS = [(1.0, 0.0), (1.0, -1.0), (0.7, -0.1)]
 """Of right and of wrong responses; a mean of eight times 0.7 or -0.1 is none of these, by rounding."""
+# Methods that take rewards of exactly 0 and 1 alone.
+OF_0_AND_1 = ("maxrl",)
 
 
 @pytest.mark.parametrize("right_and_wrong", REWARDS)
@@ -52,8 +55,15 @@ def test_advantages_are_those_of_the_trainer(task, policy, monkeypatch, case, gr
     mask = torch.arange(TOKENS) < lengths[:, None]
     entropy = entropies(mask)
 
-    found = of_the_laboratory(task, policy, CASES[case].split(), lengths, entropy, rewards)
-    expected = of_the_trainer(monkeypatch, CASES[case].split(), mask, entropy, rewards)
+    flags = CASES[case].split()
+    if case in OF_0_AND_1 and not set(rewards.tolist()) <= {0.0, 1.0}:
+        with pytest.raises(RunStopped, match=f"--method {case}: all rewards must be 0 or 1"):
+            of_the_laboratory(task, policy, flags, lengths, entropy, rewards)
+        with pytest.raises(RunStopped, match=f"--method {case}: all rewards must be 0 or 1"):
+            of_the_trainer(monkeypatch, flags, mask, entropy, rewards)
+        return
+    found = of_the_laboratory(task, policy, flags, lengths, entropy, rewards)
+    expected = of_the_trainer(monkeypatch, flags, mask, entropy, rewards)
     assert found.action_mask.equal(mask)
     torch.testing.assert_close(found.advantages, expected, rtol=0, atol=0)
     assert found.advantages.any() or groups != MIXED

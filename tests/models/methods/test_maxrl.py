@@ -1,0 +1,81 @@
+from itertools import product
+from math import comb
+
+import pytest
+import torch
+
+from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.method import Groups
+from openrlhf_cov.models.methods.maxrl import METHOD
+from openrlhf_cov.models.responses import response_advantages
+
+CONFIG = CovConfig(method="maxrl")
+
+
+def advantages(rewards):
+    return METHOD.estimate(CONFIG, Groups(torch.tensor(rewards, dtype=torch.float64), 0.5))
+
+
+def group(correct, of=6):
+    return [1.0] * correct + [0.0] * (of - correct)
+
+
+# mean 1/6: (1 - 1/6) / (1/6) = 5; mean 3/6: (1/2) / (1/2) = 1; mean 5/6: (1/6) / (5/6) = 0.2; a 0 always gives -1
+@pytest.mark.parametrize(("correct", "expected"), [(1, (5.0, -1.0)), (3, (1.0, -1.0)), (5, (0.2, -1.0))])
+def test_advantages_of_a_correct_and_of_an_incorrect_response(correct, expected):
+    (found,) = advantages([group(correct)])
+    assert found[:correct].tolist() == pytest.approx([expected[0]] * correct, abs=1e-12)
+    assert found[correct:].tolist() == pytest.approx([expected[1]] * (6 - correct), abs=1e-12)
+
+
+@pytest.mark.parametrize("rewards", [[group(0)], [group(6)], [group(0), group(6)], [[1.0]], [[0.0]]])
+def test_equal_rewards_and_single_responses_have_no_advantage(rewards):
+    assert not advantages(rewards).any()
+
+
+def test_an_advantage_is_that_of_dr_grpo_over_the_pass_rate():
+    rewards = [group(correct, 8) for correct in range(1, 8)]
+    rates = torch.arange(1, 8, dtype=torch.float64)[:, None] / 8
+    torch.testing.assert_close(advantages(rewards) * rates, torch.tensor(rewards, dtype=torch.float64) - rates)
+
+
+def test_the_expected_gradient_is_a_truncated_likelihood_of_order_k_less_one():
+    # The score of a Bernoulli(p) response by its logit is r - p, and the gradient of p is p (1 - p). Sum over all 2^6
+    # groups; for K = 6 and p = 0.2 the factor before the gradient is (1 - 0.8^5) / 0.2 = 3.3616, of order 6 it would
+    # be (1 - 0.8^6) / 0.2 = 3.68928.
+    p, k = 0.2, 6
+    rewards = torch.tensor(list(product([0.0, 1.0], repeat=k)), dtype=torch.float64)
+    probability = p ** rewards.sum(1) * (1 - p) ** (k - rewards.sum(1))
+    assert float(probability.sum()) == pytest.approx(1.0)
+    assert sum(comb(k, c) for c in range(k + 1)) == len(rewards)
+    gradient = (probability * (advantages(rewards.tolist()) * (rewards - p)).mean(1)).sum()
+    assert float(gradient) / (p * (1 - p)) == pytest.approx(3.3616, abs=1e-9)
+
+
+@pytest.mark.parametrize("incorrect", [-1.0, 0.1])
+@pytest.mark.parametrize("correct", [1.0, 0.7])
+def test_rewards_that_are_not_0_and_1_end_the_run(correct, incorrect):
+    with pytest.raises(RunStopped, match=r"--method maxrl: all rewards must be 0 or 1; got"):
+        advantages([[correct, incorrect, 0.0]])
+
+
+def test_a_response_that_abstained_is_no_part_of_the_pass_rate():
+    # of three graded responses one is correct: (1 - 1/3) / (1/3) = 2
+    rewards = torch.tensor([[1.0, 0.0, 77.0, 0.0]])
+    graded = torch.tensor([[True, True, False, True]])
+    found = response_advantages(rewards, graded, "group_norm", CONFIG, 0.5)
+    assert found[0, [0, 1, 3]].tolist() == pytest.approx([2.0, -1.0, -1.0])
+    assert found[0, 2].isnan()
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ({"rollout.n_samples_per_prompt": 1}, "--rollout.n_samples_per_prompt 1"),
+        ({"rollout.n_samples_per_prompt": 8, "reward_incorrect": -1.0}, "--reward_incorrect -1"),
+    ],
+)
+def test_what_has_no_pass_rate_is_refused(flags, named):
+    assert METHOD.refuses(CONFIG, flags).startswith(named)
+    assert METHOD.refuses(CONFIG, {"rollout.n_samples_per_prompt": 8, "reward_incorrect": 0.0}) is None
