@@ -50,6 +50,7 @@ def test_defaults_are_the_published_settings():
         "prime_outcome_coef": 5.0,
         "prime_norm": "step",
         "prime_model": "",
+        "rs_grpo_beta": 2.0,  # arXiv 2509.24261
         "entrocraft_low": 0.6,  # arXiv 2604.26326
         "entrocraft_high": 0.7,
         "lp_reg_coef": 1.0,  # arXiv 2510.03222

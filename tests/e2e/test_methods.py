@@ -40,7 +40,7 @@ RUNS = {
         --adaptive_clip_eps 1e-3 --entropy_control adaptive_clip_high --entropy_step 1e-4
     """,
     "nsr cispo": "--cispo_floor 1 --cispo_cap 1",
-    "cegppo": "--cegppo_clip 1e-3 1e-3 --cegppo_beta2 100",
+    "cegppo rs_grpo": "--cegppo_clip 1e-3 1e-3 --cegppo_beta2 100",
     "sapo kl_cov": """
         --sapo_tau_pos 1e4 --sapo_tau_neg 1e4 --actor.loss_agg_mode token-mean
         --kl_cov_ratio 0.01 --entropy_control kl_cov_ratio --entropy_high 0.04
@@ -64,6 +64,11 @@ ADVANTAGES = {
     "w_reinforce": {0.1, WRONG},
     # 1 - m over m for a right response, where m is 1/4, 1/2 or 3/4
     "maxrl": {0.0, WRONG, 3.0, 1.0, 0.333333},
+    # a right response has e^2 / (1 + m (e^2 - 1)) - 1 over 2, a wrong one 1 / (1 + m (e^2 - 1)) - 1 over 2
+    "rs_grpo": {
+        0.0,
+        *((each / (1 + m * (math.e**2 - 1)) - 1) / 2 for m in (1 / 4, 1 / 2, 3 / 4) for each in (1, math.e**2)),
+    },
     "entrocraft": {0.0, WRONG},  # the entropy is below its band
 }
 """Estimator -> the advantages that it can give; GRPO's, beside 0, are 1.5, 0.866025, 0.5 and their negatives."""
