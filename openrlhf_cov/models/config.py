@@ -348,14 +348,21 @@ class CovConfig(*OF_METHODS):
 
     def _conflicts_of_responses(self) -> Iterator[str]:
         for method in self.methods:
-            others = [other for other in self.methods if other is not method and other.plan and not other.penalty]
+            others = [
+                other
+                for other in self.methods
+                if other is not method
+                and other.plan
+                and not other.penalty
+                and (other.leaves_out or not other.estimate)
+            ]
             if method.by_response and others:
                 yield (
                     f"{method.flag} has one advantage for all tokens of a response, and {others[0].flag} tells them "
                     "apart; drop one"
                 )
             beside = [each for each in self.methods if each.slot in ("drop", "penalty") or each.of_all_tokens(self)]
-            if method.estimate and method.plan and beside:
+            if method.leaves_out and beside:
                 yield (
                     f"{method.flag} leaves responses out of the mean, and {beside[0].flag} picks or measures tokens "
                     "of these, too; drop one"

@@ -212,6 +212,8 @@ class Method:
     one. It goes with ``process_reward``."""
     process_reward: Callable[[Any], ProcessReward] | None = None
     """(settings) -> those of a process reward model. A run with it has that model and a reference."""
+    leaves_out: bool = False
+    """An estimator that leaves responses out of the mean over tokens, beside giving them no advantage."""
     whitens: bool = False
     """An estimator whose advantages are whitened over all tokens of the step."""
     stands_for: str | None = None

@@ -163,12 +163,19 @@ OTHER_PRIMES = (
     "rewards/maths/latex.py",
     "rewards/maths/normalization.py",
 )
+UPSTREAMS_DR_GRPO = (
+    "models/responses.py",
+    "models/methods/rs_grpo.py",
+    "trainer/flags/normalise.py",
+    "trainer/flags/upstream.py",
+)
 NAMES_METHODS = {
     "cli/demo.py": "how the demo shows each",
     "dashboard/alerts.py": "an alert on Clip-Cov's band",
     "models/methods/__init__.py": "the registry",
     "models/methods/w_reinforce.py": "a weight of 0 is NSR, says the message that refuses it",
     "reproduction/exhibits.py": "the paper's runs",
+    **dict.fromkeys(UPSTREAMS_DR_GRPO, "upstream's estimator of the same name"),
     **dict.fromkeys(OTHER_PRIMES, "another PRIME, or prime numbers"),
 }
 """Modules that know a method by its name, other than its own file -> what for."""

@@ -39,6 +39,7 @@ RUNS = {
     "psr adaptive_clip": """
         --adaptive_clip_eps 1e-3 --entropy_control adaptive_clip_high --entropy_step 1e-4
     """,
+    "dr_grpo": "--dr_grpo_length 12",
     "nsr cispo": "--cispo_floor 1 --cispo_cap 1",
     "cegppo rs_grpo": "--cegppo_clip 1e-3 1e-3 --cegppo_beta2 100",
     "sapo kl_cov": """
@@ -62,6 +63,7 @@ ADVANTAGES = {
     "psr": {0.0, RIGHT},
     "nsr": {0.0, WRONG},
     "w_reinforce": {0.1, WRONG},
+    "dr_grpo": {0.0, 0.75, 0.5, 0.25, -0.75, -0.5, -0.25},
     # 1 - m over m for a right response, where m is 1/4, 1/2 or 3/4
     "maxrl": {0.0, WRONG, 3.0, 1.0, 0.333333},
     # a right response has e^2 / (1 + m (e^2 - 1)) - 1 over 2, a wrong one 1 / (1 + m (e^2 - 1)) - 1 over 2

@@ -54,6 +54,7 @@ METHOD = Method(
     settings=Settings,
     estimate=estimate,
     plan=plan,
+    leaves_out=True,
     stands_for="reinforce",
     one_sided=True,
     two_valued=True,

@@ -156,11 +156,12 @@ def test_a_step_without_a_token_is_one(name):
 
 ELSEWHERE = {name for name, method in METHODS.items() if method.coefficient} | {
     *("passk", "entrocraft"),  # with k = 1, in the band: GRPO's advantages
+    "dr_grpo",  # with the mean length: the mean over tokens
 }
 """Their limits are tested with the surrogates, or in the tests of their own."""
 WITHOUT = {"top_entropy", "qae", "w_reinforce", "prime", "maxrl", "rs_grpo"}
-"""80/20 drops one token or more; the others have another baseline than a mean or none, or do not divide by the standard
-deviation. In no setting are they GRPO."""
+"""80/20 drops one token or more; the others have another baseline than a mean or none, or do not divide by the
+standard deviation. In no setting are they GRPO."""
 
 
 def test_every_method_has_its_limit():

@@ -144,6 +144,7 @@ BAD = {
     "passk": {"passk_k": 0},
     "entrocraft": {"entrocraft_low": 0.0},
     "w_reinforce": {"w_reinforce_lambda": 0.0},
+    "dr_grpo": {"dr_grpo_length": 0.0},
     "rs_grpo": {"rs_grpo_beta": 0.0},
     "prime": {"prime_beta": 0.0},
 }

@@ -1,0 +1,83 @@
+import math
+
+import pytest
+import torch
+from example import gradients
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.method import Groups, TokenBatch
+from openrlhf_cov.models.methods.dr_grpo import METHOD
+from openrlhf_cov.models.responses import response_advantages
+from openrlhf_cov.models.window import Window, plan_step
+
+FLAGS = {"rollout.n_samples_per_prompt": 8, "actor.loss_agg_mode": "token-mean"}
+
+
+def config(length=None):
+    return CovConfig(method="dr_grpo", dr_grpo_length=length)
+
+
+def advantages(rewards):
+    return METHOD.estimate(config(), Groups(torch.tensor(rewards, dtype=torch.float64), 0.5))
+
+
+# 1 - 1/6 and -1/6, 1 - 3/6 and -3/6, 1 - 5/6 and -5/6
+@pytest.mark.parametrize(("correct", "expected"), [(1, (5 / 6, -1 / 6)), (3, (0.5, -0.5)), (5, (1 / 6, -5 / 6))])
+def test_advantages_of_a_correct_and_of_an_incorrect_response(correct, expected):
+    (found,) = advantages([[1.0] * correct + [0.0] * (6 - correct)])
+    assert found[:correct].tolist() == pytest.approx([expected[0]] * correct, abs=1e-12)
+    assert found[correct:].tolist() == pytest.approx([expected[1]] * (6 - correct), abs=1e-12)
+
+
+@pytest.mark.parametrize("rewards", [[0.0] * 6, [1.0] * 6, [-0.1] * 7, [0.7]])
+def test_equal_rewards_have_no_advantage(rewards):
+    assert not advantages([rewards]).any()
+
+
+def test_it_is_the_estimator_of_upstream_of_that_name():
+    rewards = torch.tensor([[1.0, 0, 0, 0.5], [2, -1, 0, 0]])
+    graded = torch.tensor([[True] * 4, [True, True, False, True]])
+    found = response_advantages(rewards, graded, "dr_grpo", config(), 0.5)
+    assert str(found) == str(response_advantages(rewards, graded, "dr_grpo", CovConfig(), 0.5))
+
+
+def test_gradients_of_the_example_with_a_constant_length():
+    # L 4: the sums over tokens are divided by 2 * 4 instead of by 5: 5/8 of PPO's -0.178060 and of its gradients
+    value, gradient = gradients(config(4.0), eps=(0.2, 0.2))
+    assert value == pytest.approx(-0.111287, abs=1e-6)
+    assert gradient == pytest.approx([-0.138146, -0.075816, 0, 0.152675, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize("length", [None, 2.5])
+def test_without_a_length_or_with_the_mean_length_it_is_the_token_mean(length):
+    # 5 tokens in 2 responses
+    assert gradients(config(length)) == gradients(CovConfig())
+
+
+def test_responses_without_a_token_do_not_count():
+    # 3 tokens in 2 of 4 responses: 3 / (2 * 6)
+    mask = torch.tensor([[1, 1], [0, 0], [1, 0], [0, 0]])
+    batches = [TokenBatch(*torch.ones(3, 2, 2), mask[rows]) for rows in ([0, 1], [2, 3])]
+    plans = plan_step(config(6.0), Window(batches, [torch.zeros(2, 2, dtype=torch.int64)] * 2, (0.2, 0.2)))
+    assert [float(plan.weight) for ((plan),) in plans] == [0.25, 0.25]
+
+
+def test_it_goes_with_methods_that_drop_tokens_or_have_one_advantage_for_a_response():
+    # unlike PSR it leaves no response out of the mean
+    for other in ({"cov_type": "clip_cov"}, {"cov_type": "kl_cov"}, {"method": "dr_grpo,gmpo"}):
+        CovConfig(**({"method": "dr_grpo", "dr_grpo_length": 100.0} | other))
+
+
+@pytest.mark.parametrize("length", [0.0, -3.0, math.nan, math.inf])
+def test_a_length_out_of_range_is_named(length):
+    with pytest.raises(ValueError, match=f"--dr_grpo_length .*, got {length}"):
+        config(length)
+
+
+def test_what_has_no_mean_of_tokens_or_no_group_is_refused():
+    by_response = FLAGS | {"actor.loss_agg_mode": "seq-mean-token-mean"}
+    assert METHOD.refuses(config(4.0), by_response).startswith("--dr_grpo_length 4")
+    assert METHOD.refuses(config(), by_response) is None
+    assert METHOD.refuses(config(4.0), FLAGS) is None
+    alone = FLAGS | {"rollout.n_samples_per_prompt": 1}
+    assert METHOD.refuses(config(), alone).startswith("--rollout.n_samples_per_prompt 1")
