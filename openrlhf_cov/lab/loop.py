@@ -25,7 +25,7 @@ from openrlhf_cov.models.dynamics import EntropyDynamics
 from openrlhf_cov.models.loss import clip_of, draws_of_step, plan_micro_batch, policy_loss
 from openrlhf_cov.models.method import Plan, TokenBatch
 from openrlhf_cov.models.planning import PlanningStep, WindowPart, plan_window, policy_seen
-from openrlhf_cov.models.responses import response_advantages
+from openrlhf_cov.models.responses import mean_log_probs, response_advantages
 from openrlhf_cov.models.rollout import (
     RolloutTokens,
     group_sums,
@@ -112,8 +112,9 @@ class Lab:
         mask = until_end(samples.responses, self.eos)
         rewards = scores.view(-1, self.settings.group)
         entropy = samples.entropy[mask].mean().item()
+        log_probs = mean_log_probs(samples.log_probs, mask).view_as(rewards)
         advantages = response_advantages(
-            rewards, torch.ones_like(rewards, dtype=torch.bool), "group_norm", config, entropy
+            rewards, torch.ones_like(rewards, dtype=torch.bool), "group_norm", config, entropy, log_probs
         ).nan_to_num(0.0)
         return RolloutTokens(
             log_probs=samples.log_probs * mask,

@@ -97,16 +97,41 @@ class TokenBatch:
 
 
 @dataclass(frozen=True)
+class StepRewards:
+    """The rewards of a global step that are compared with others, of all prompts; tensors (N,)."""
+
+    rewards: Tensor
+    # The mean reward of the responses to the same prompt.
+    group_means: Tensor
+
+
+@dataclass(frozen=True)
 class Groups:
-    """The responses of one global step, which an estimator judges."""
+    """The responses of one global step, which an estimator judges.
+
+    Where reward functions abstain, prompts have different numbers of graded responses. An estimator is then called
+    once for each number K, with the prompts that have as many; ``step`` holds all of them.
+    """
 
     rewards: Tensor
     """(G, K): of the K responses to each of G prompts."""
     entropy: float
     """Mean entropy of their tokens under the policy that sampled, in nats."""
+    # Mean log-prob of the tokens of each response under the policy before the updates of the step, (G, K).
+    log_probs: Tensor | None = None
+    # The rewards of the whole step; None if ``rewards`` has all of them.
+    step: StepRewards | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rewards", _floating(self.rewards))
+
+    @property
+    def step_rewards(self) -> StepRewards:
+        """The rewards of the whole step."""
+        if self.step is not None:
+            return self.step
+        means = self.rewards.mean(1, keepdim=True).expand_as(self.rewards)
+        return StepRewards(self.rewards.flatten(), means.flatten())
 
 
 @dataclass(frozen=True)

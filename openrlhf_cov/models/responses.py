@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.method import CORRECT, Groups
+from openrlhf_cov.models.method import CORRECT, Groups, StepRewards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,29 +57,30 @@ def is_two_valued(rewards: Tensor) -> bool:
 
 
 def by_graded_responses(
-    estimate: Callable[[Tensor], Tensor], rewards: Tensor, graded: Tensor, *, single: float = 0.0
+    estimate: Callable[..., Tensor], rewards: Tensor, graded: Tensor, *others: Tensor, single: float = 0.0
 ) -> Tensor:
     """Apply an estimator to the graded responses of each prompt.
 
     Prompts with equally many graded responses are estimated together.
 
     Args:
-        estimate: Rewards (G, n) of G prompts -> values (G, n).
+        estimate: Rewards (G, n) of G prompts, and as much of each of ``others``, -> values (G, n).
         rewards: (G, K).
         graded: bool (G, K).
+        others: Further numbers (G, K) of the responses, which ``estimate`` takes.
         single: Value of a response that is the only graded one of several responses to its prompt.
 
     Returns:
         The values (G, K); NaN for responses that are not graded.
     """
     if graded.all():
-        return estimate(rewards)
+        return estimate(rewards, *others)
     found = rewards.new_full(rewards.shape, math.nan)
     counts = graded.sum(1)
     for count in counts.unique().tolist():
         chosen = (counts == count)[:, None] & graded
         if count > 1 or count == rewards.shape[1]:
-            found[chosen] = estimate(rewards[chosen].view(-1, count)).flatten()
+            found[chosen] = estimate(*(each[chosen].view(-1, count) for each in (rewards, *others))).flatten()
         else:
             found[chosen] = single
     return found
@@ -100,7 +101,34 @@ BY_GROUP: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def response_advantages(rewards: Tensor, graded: Tensor, estimator: str, config: CovConfig, entropy: float) -> Tensor:
+def step_rewards(rewards: Tensor, graded: Tensor) -> StepRewards:
+    """Return the graded rewards that are compared with others, from rewards and booleans (G, K).
+
+    The only graded one of several responses to a prompt is left out, as it is left out of training.
+    """
+    counts = graded.sum(1, keepdim=True)
+    means = rewards.masked_fill(~graded, 0.0).sum(1, keepdim=True) / counts.clamp(min=1)
+    compared = graded & ((counts > 1) | (rewards.shape[1] == 1))
+    return StepRewards(rewards[compared], means.expand_as(rewards)[compared])
+
+
+def mean_log_probs(log_probs: Tensor, action_mask: Tensor) -> Tensor:
+    """Return the mean log-prob (B,) of the action tokens of each response, float64; 0 without a token.
+
+    Both arguments are (B, A). The mean is the length-normalised log-prob of the response.
+    """
+    mask = action_mask.bool()
+    return log_probs.double().masked_fill(~mask, 0.0).sum(1) / mask.sum(1).clamp(min=1)
+
+
+def response_advantages(
+    rewards: Tensor,
+    graded: Tensor,
+    estimator: str,
+    config: CovConfig,
+    entropy: float,
+    log_probs: Tensor | None = None,
+) -> Tensor:
     """Compare the reward of each response with those of the other responses to its prompt.
 
     Args:
@@ -109,6 +137,8 @@ def response_advantages(rewards: Tensor, graded: Tensor, estimator: str, config:
         estimator: Value of ``--algo.advantage.estimator``. An estimator of ``config.methods`` takes its place.
         config: The settings of the step.
         entropy: Mean entropy of all action tokens, nats.
+        log_probs: ``mean_log_probs`` of the responses (G, K) under the policy before the updates of the step, for an
+            estimator that takes them.
 
     Returns:
         The advantages (G, K), NaN for responses that are left out.
@@ -125,10 +155,14 @@ def response_advantages(rewards: Tensor, graded: Tensor, estimator: str, config:
                 "shaping"
             )
         estimate = method.estimate
+        step = step_rewards(rewards, graded)
+
+        def of_graded(found: Tensor, found_log_probs: Tensor | None = None) -> Tensor:
+            return estimate(config, Groups(found, entropy, found_log_probs, step))
+
+        others = [] if log_probs is None else [log_probs]
         # A method leaves out a response that has nothing to be compared with, also its KL penalty.
-        return by_graded_responses(
-            lambda found: estimate(config, Groups(found, entropy)), rewards, graded, single=math.nan
-        )
+        return by_graded_responses(of_graded, rewards, graded, *others, single=math.nan)
     if estimator in BY_GROUP:
         return by_graded_responses(BY_GROUP[estimator], rewards, graded)
     if estimator == "flash_reinforce":  # its group is the whole step

@@ -47,7 +47,7 @@ RUNS = {
         --kl_cov_ratio 0.01 --entropy_control kl_cov_ratio --entropy_high 0.04
     """,
     "gspo_token stare maxrl": "--entropy_control stare_strength",
-    "gmpo adaptive_entropy": """
+    "gmpo adaptive_entropy lite_ppo": """
         --gmpo_clip 1e-3 --entropy_bonus 100 --entropy_control entropy_bonus --entropy_step 50 --entropy_high 200
     """,
 }
@@ -64,6 +64,16 @@ ADVANTAGES = {
     "nsr": {0.0, WRONG},
     "w_reinforce": {0.1, WRONG},
     "dr_grpo": {0.0, 0.75, 0.5, 0.25, -0.75, -0.5, -0.25},
+    # about 1/4, 1/2 or 3/4, over the deviation of all 32 rewards, of which up to 31 are 1
+    "lite_ppo": {
+        0.0,
+        *(
+            (reward - mean / 4) / ((right * (1 - right / 32) / 31) ** 0.5 + 1e-6)
+            for right in range(1, 32)
+            for mean in (1, 2, 3)
+            for reward in (0, 1)
+        ),
+    },
     # 1 - m over m for a right response, where m is 1/4, 1/2 or 3/4
     "maxrl": {0.0, WRONG, 3.0, 1.0, 0.333333},
     # a right response has e^2 / (1 + m (e^2 - 1)) - 1 over 2, a wrong one 1 / (1 + m (e^2 - 1)) - 1 over 2

@@ -27,6 +27,7 @@ CASES = {
     **{name: " ".join(active_flags(name)) for name in IN_THE_LAB if METHODS[name].estimate},
     "qae, easy prompts": "--method qae --qae_quantile 0.6",
     "qae, interpolated": "--method qae --qae_baseline linear",
+    "lite_ppo, about the means of groups": "--method lite_ppo --lite_ppo_std centred",
     "pass@k, larger sets": "--method passk --passk_k 4",
     "w_reinforce, both alike": "--method w_reinforce --w_reinforce_lambda 1",
     "entrocraft, below its band": "--method entrocraft --entrocraft_low 0.66 --entrocraft_high 0.7",

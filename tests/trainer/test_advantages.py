@@ -371,6 +371,7 @@ def test_a_single_graded_sample_has_nothing_to_be_compared_with(estimator):
     [
         ("qae", "group_norm", {}),
         ("maxrl", "group_norm", {}),
+        ("lite_ppo", "group_norm", {}),
         ("passk", "group_norm", {"passk_k": 2}),
         ("w_reinforce", "reinforce", {}),
     ],

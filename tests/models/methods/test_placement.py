@@ -157,6 +157,7 @@ def test_a_step_without_a_token_is_one(name):
 ELSEWHERE = {name for name, method in METHODS.items() if method.coefficient} | {
     *("passk", "entrocraft"),  # with k = 1, in the band: GRPO's advantages
     "dr_grpo",  # with the mean length: the mean over tokens
+    "lite_ppo",  # in a step of one group: GRPO's advantages
 }
 """Their limits are tested with the surrogates, or in the tests of their own."""
 WITHOUT = {"top_entropy", "qae", "w_reinforce", "prime", "maxrl", "rs_grpo"}
