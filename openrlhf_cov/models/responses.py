@@ -24,6 +24,8 @@ def group_normalised(rewards: Tensor) -> Tensor:
 
     0 in a group of equal rewards, where rounding of the mean over that of the deviation may be anything.
     """
+    if rewards.shape[1] < 2:  # a single reward has no deviation
+        return rewards.new_zeros(rewards.shape)
     advantages = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + EPSILON)
     return advantages.masked_fill(are_equal(rewards), 0.0)
 

@@ -28,6 +28,7 @@ CASES = {
     "qae, easy prompts": "--method qae --qae_quantile 0.6",
     "qae, interpolated": "--method qae --qae_baseline linear",
     "lite_ppo, about the means of groups": "--method lite_ppo --lite_ppo_std centred",
+    "ucpo, shares inverse to probabilities": "--method ucpo --ucpo_tau 1",
     "pass@k, larger sets": "--method passk --passk_k 4",
     "w_reinforce, both alike": "--method w_reinforce --w_reinforce_lambda 1",
     "entrocraft, below its band": "--method entrocraft --entrocraft_low 0.66 --entrocraft_high 0.7",
@@ -104,7 +105,7 @@ def of_the_trainer(monkeypatch, flags, mask, entropy, rewards):
     for row, entropies_of_row, reward in zip(mask, entropy, rewards.tolist(), strict=True):
         count = int(row.sum())
         samples.append(Sample(torch.zeros(count + 1, dtype=torch.long), row[:count], prompt="", reward=reward))
-        scores.append(Scores(torch.zeros(count), entropies_of_row[:count]))
+        scores.append(Scores(-entropies_of_row[:count], entropies_of_row[:count]))
     config = CovConfig.from_args(args).at(0)
     batch = estimate_advantages(samples, scores, AdvantageSettings.of(args), config, 0.0, args)
     return pad_sequence([each.advantages for each in batch.samples], batch_first=True)

@@ -271,10 +271,10 @@ def test_a_method_knows_the_mean_entropy_of_the_rollouts():
     assert within == rows(estimated(eight(), flags()))
 
 
-@pytest.mark.parametrize("method", ["qae", "passk", "psr", "nsr", "w_reinforce", "entrocraft", "maxrl"])
+@pytest.mark.parametrize("method", ["qae", "passk", "psr", "nsr", "w_reinforce", "entrocraft", "maxrl", "ucpo"])
 def test_rewards_that_are_not_of_two_values_end_the_run_with_one_line(method):
     shaped = [*REWARDS[:-1], 0.1]
-    estimator = "group_norm" if method in ("qae", "passk", "entrocraft", "maxrl") else "reinforce"
+    estimator = "group_norm" if method in ("qae", "passk", "entrocraft", "maxrl", "ucpo") else "reinforce"
     with pytest.raises(RunStopped, match=rf"--method {method}: all correct .* got 0, 0\.1, 1; "):
         estimated(eight(shaped), flags(estimator), method=method)
 
@@ -372,6 +372,7 @@ def test_a_single_graded_sample_has_nothing_to_be_compared_with(estimator):
         ("qae", "group_norm", {}),
         ("maxrl", "group_norm", {}),
         ("lite_ppo", "group_norm", {}),
+        ("ucpo", "group_norm", {}),
         ("passk", "group_norm", {"passk_k": 2}),
         ("w_reinforce", "reinforce", {}),
     ],

@@ -75,7 +75,7 @@ ON_THE_HOST = {
     "of flags": ("method.Method.has psr.mean_of_tokens method.Method.clip_of responses.needs_several_responses"),
     "of the values that were logged": "clip_cov.idle",
     "on the controller": (
-        "dr_grpo.estimate entrocraft.estimate lite_ppo.estimate maxrl.estimate nsr.estimate passk.estimate psr.estimate qae.estimate rs_grpo.estimate "
+        "dr_grpo.estimate entrocraft.estimate lite_ppo.estimate maxrl.estimate nsr.estimate passk.estimate psr.estimate qae.estimate rs_grpo.estimate ucpo.estimate ucpo.correct_weights "
         "w_reinforce.estimate prime.estimate prime.token_rewards prime.process_reward passk.advantages "
         "responses.about_the_mean responses.group_normalised responses.are_equal responses.right "
         "responses.is_two_valued responses.by_graded_responses responses.group_deviations "

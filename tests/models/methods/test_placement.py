@@ -55,7 +55,8 @@ def samples(seed=0):
 
 def estimated(config, made):
     """The samples with the advantages of an estimator, for rewards of two groups of four."""
-    groups = Groups(torch.tensor([[1.0, 0, 0, 0], [1, 1, 0, 1]]), 0.5)
+    log_probs = torch.tensor([[-0.2, -1.0, -0.5, -0.7], [-0.1, -2.0, -0.6, -0.4]])
+    groups = Groups(torch.tensor([[1.0, 0, 0, 0], [1, 1, 0, 1]]), 0.5, log_probs)
     for each, advantage in zip(made, config.estimator.estimate(config, groups).nan_to_num(0.0).view(-1), strict=True):
         each.tokens.advantages.fill_(advantage)
     return made
@@ -157,6 +158,7 @@ def test_a_step_without_a_token_is_one(name):
 ELSEWHERE = {name for name, method in METHODS.items() if method.coefficient} | {
     *("passk", "entrocraft"),  # with k = 1, in the band: GRPO's advantages
     "dr_grpo",  # with the mean length: the mean over tokens
+    "ucpo",  # with tau 0: GRPO's advantages
     "lite_ppo",  # in a step of one group: GRPO's advantages
 }
 """Their limits are tested with the surrogates, or in the tests of their own."""

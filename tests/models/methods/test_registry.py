@@ -146,6 +146,7 @@ BAD = {
     "w_reinforce": {"w_reinforce_lambda": 0.0},
     "dr_grpo": {"dr_grpo_length": 0.0},
     "lite_ppo": {"lite_ppo_std": "batch"},
+    "ucpo": {"ucpo_tau": 1.5},
     "rs_grpo": {"rs_grpo_beta": 0.0},
     "prime": {"prime_beta": 0.0},
 }

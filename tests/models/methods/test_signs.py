@@ -17,8 +17,12 @@ BESIDE = ("top_entropy", "random_drop", "lp_reg", "cw_grpo")
 REWARDS = [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
 
 
+def groups_of(rewards, entropy=0.5):
+    return Groups(rewards, entropy, torch.full(rewards.shape, -0.5))
+
+
 def estimated(name, rewards, **settings):
-    return METHODS[name].estimate(CovConfig(method=name, **settings), Groups(torch.tensor(rewards), 0.5)).tolist()
+    return METHODS[name].estimate(CovConfig(method=name, **settings), groups_of(torch.tensor(rewards))).tolist()
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0])
@@ -41,7 +45,7 @@ def test_rewards_of_whole_numbers_are_rewards(name):
 def test_the_record_says_of_which_signs_advantages_are(name):
     # 1 to 7 of 8 responses are right, at entropies below, in and above Entrocraft's band of 0.6 to 0.7 nats
     rewards, config = torch.ones(7, 8).tril(), CovConfig(method=name)
-    groups = torch.cat([METHODS[name].estimate(config, Groups(rewards, nats)) for nats in (0.1, 0.65, 2.0)])
+    groups = torch.cat([METHODS[name].estimate(config, groups_of(rewards, nats)) for nats in (0.1, 0.65, 2.0)])
     positive, negative = ((sign * groups > 0).any(1) for sign in (1, -1))
     assert METHODS[name].negative_only is not bool(positive.any())
     assert METHODS[name].one_sided is bool((positive & ~negative).any())
