@@ -30,6 +30,8 @@ from openrlhf_cov.models.rollout import (
     RolloutTokens,
     group_sums,
     mean_entropy,
+    positive_share,
+    positive_sums,
     rollout_metrics,
     selection_metrics,
     token_sums,
@@ -83,7 +85,8 @@ class Lab:
         sums, groups = token_sums(rollout), group_sums(rollout, self.settings.group, self.settings.prompts)
         buffer.add(*rollout_metrics(rollout, sums, groups, self.settings.group))
         config = self.config.at(step - 1, self.controller)
-        planning = self.planning(step, config, mean_entropy(sums))
+        positive = positive_share(positive_sums(rollout, self.settings.group, self.settings.prompts))
+        planning = self.planning(step, config, mean_entropy(sums), positive)
         logged = self.update(planning, prompts, samples.responses, rollout, buffer)
         if self.controller:
             logged |= self.controller.step(mean_entropy(sums).item(), config.entropy_target)
@@ -126,10 +129,12 @@ class Lab:
             proxy=samples.proxy,
         )
 
-    def planning(self, step: int, config: CovConfig, rollout_entropy: Tensor) -> PlanningStep:
+    def planning(
+        self, step: int, config: CovConfig, rollout_entropy: Tensor, positive_prompts: Tensor | None = None
+    ) -> PlanningStep:
         """Return what the updates of a global step have in common."""
         clip = clip_of(self.ppo_loss(config))
-        return PlanningStep(config, self.settings.seed, step, clip, rollout_entropy)
+        return PlanningStep(config, self.settings.seed, step, clip, rollout_entropy, positive_prompts=positive_prompts)
 
     def ppo_loss(self, config: CovConfig) -> PolicyLoss:
         """Return upstream's PPO loss with the clip that is in force under the settings of a step."""

@@ -164,6 +164,17 @@ class CovConfig(*OF_METHODS):
         return next((anchor for anchor in anchors if getattr(self, anchor) == "rollout"), None)
 
     @property
+    def ratio_is_to_rollout(self) -> bool:
+        """True if PPO's ratio is to the policy of the engine that sampled, not to that of the trainer."""
+        anchors = [each.anchor_policy for each in self.methods if each.anchor_policy and not each.coefficient]
+        return any(getattr(self, anchor) == "rollout" for anchor in anchors)
+
+    @property
+    def uses_positive_prompts(self) -> bool:
+        """True if the window of an optimizer step holds the share of prompts with a positive advantage."""
+        return self.plans_globally and self.estimator is not None and self.estimator.plan is not None
+
+    @property
     def ppo_clip(self) -> tuple[float, float] | None:
         """The PPO clip that the methods set, the surrogate's or that of the one that has one; None: the run's."""
         clips = [method.clip_of(self) for method in (self.surrogate, *self.methods) if method]

@@ -99,6 +99,11 @@ def policy_loss(
     mask = batch.action_mask.bool()
     advantages = transformed(batch.advantages, plans)
 
+    # The ratio may be to the policy of the engine. A penalty is toward the old policy of the trainer in any case.
+    penalised = batch
+    if config.ratio_is_to_rollout and batch.rollout_log_probs is not None:
+        batch = replace(batch, old_log_probs=batch.rollout_log_probs)
+
     # A surrogate replaces PPO's coefficient, the ratio, by its own.
     surrogate = config.surrogate
     coefficient, removed = None, None
@@ -116,7 +121,7 @@ def policy_loss(
 
     for method, plan in zip(planning, plans, strict=True):
         if method.penalty:
-            penalty = torch.where(plan.tokens, method.penalty(config, batch, plan), 0.0)
+            penalty = torch.where(plan.tokens, method.penalty(config, penalised, plan), 0.0)
             loss = loss + aggregate(
                 penalty, batch.action_mask, token_level_loss=ppo_loss.token_level_loss, **normalizers
             )

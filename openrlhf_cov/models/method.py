@@ -223,7 +223,8 @@ class Method:
     coefficient: Callable[[Any, TokenBatch], Tensor] | None = None
     """(settings, batch with A' as its advantages) -> k (B, A) of a surrogate, without gradient."""
     anchor_policy: str | None = None
-    """Setting that says whose log-probs a surrogate compares with: ``rollout``, the engine's, or ``old``."""
+    """Setting that says whose log-probs the ratio compares with: ``rollout``, the engine's, or ``old``. A surrogate
+    applies it in its coefficient; for other methods PPO's ratio, and so its clip, follow it."""
     bounded: bool = False
     """A surrogate that bounds an update by itself."""
     by_response: bool = False
@@ -247,6 +248,8 @@ class Method:
     """An estimator that gives some groups of right and wrong responses positive advantages alone."""
     negative_only: bool = False
     """An estimator that gives no positive advantages."""
+    positive_only: bool = False
+    """An estimator that gives no negative advantages."""
     two_valued: bool = False
     """An estimator for one reward of right and one of wrong responses."""
     penalty: Callable[[Any, TokenBatch, Plan], Tensor] | None = None

@@ -41,6 +41,8 @@ class PlanningStep:
     # Mean entropy of all tokens of the rollout, 0-d.
     rollout_entropy: Tensor
     ranks: Ranks = ALONE
+    # Share of the prompts of the rollout with a response of positive advantage, 0-d, where the settings use it.
+    positive_prompts: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ def plan_window(step: PlanningStep, parts: Sequence[WindowPart], seen: PolicySee
         old_entropies=[part.entropy for part in parts if part.entropy is not None],
         rollout_entropy=step.rollout_entropy,
         proxies=[part.proxy for part in parts],
+        positive_prompts=step.positive_prompts,
     )
     return plan_step(step.config, window)
 

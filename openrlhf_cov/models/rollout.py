@@ -116,6 +116,22 @@ def group_sums(rollout: RolloutTokens, samples_per_prompt: int, groups: int) -> 
     return sums.index_add_(0, rollout.sample_ids // samples_per_prompt, rows)
 
 
+def positive_sums(rollout: RolloutTokens, samples_per_prompt: int, groups: int) -> Tensor:
+    """Return float64 (groups, 2) per prompt: its responses with a token, and the sum of their positive advantages.
+
+    An advantage of a response is the mean of those of its tokens. The rows of several ranks add up.
+    """
+    means = Responses.of(rollout)
+    rows = torch.stack([means.counted, means.advantage.clamp(min=0.0)], dim=1)
+    sums = torch.zeros(groups, 2, dtype=torch.float64, device=rows.device)
+    return sums.index_add_(0, rollout.sample_ids // samples_per_prompt, rows)
+
+
+def positive_share(sums: Tensor) -> Tensor:
+    """Return the share of prompts with a positive advantage, 0-d, from the added ``positive_sums`` of all ranks."""
+    return (sums[:, 1] > 0).sum().double() / (sums[:, 0] > 0).sum().clamp(min=1)
+
+
 def accuracy_levels(samples_per_prompt: int) -> dict[str, int]:
     """{"low" | "mid" | "high": number of correct responses} nearest to accuracies 0.125, 0.5 and 0.875 (paper Fig. 8).
 

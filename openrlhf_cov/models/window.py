@@ -48,8 +48,10 @@ class Window:
     ``keys`` (``token_keys``) break ties and draw lots; ``ppo_clip`` is the (low, high) range in force. Where a method
     asks for entropies, ``entropies`` (B, A) in nats are those of the policy it asks for, and ``old_entropies`` those
     of the one that sampled. ``rollout_entropy`` is the mean of these over all tokens of the rollout, 0-d; ``proxies``
-    (B, A) are the log-probs that a method asks for by ``proxy_min_p``. Every rank must ask for the same things in the
-    same order.
+    (B, A) are the log-probs that a method asks for by ``proxy_min_p``. ``positive_prompts``, 0-d, is the share of the
+    prompts of the rollout with a response of positive advantage; None where the caller does not know it.
+
+    Every rank must ask for the same things in the same order.
     """
 
     def __init__(
@@ -62,10 +64,11 @@ class Window:
         old_entropies: Sequence[Tensor] = (),
         rollout_entropy: Tensor | None = None,
         proxies: Sequence[Any] = (),
+        positive_prompts: Tensor | None = None,
     ) -> None:
         self.batches, self.keys, self._ppo_clip, self._ranks = batches, keys, ppo_clip, ranks
         self.entropies, self.old_entropies, self.rollout_entropy = entropies, old_entropies, rollout_entropy
-        self.proxies = proxies
+        self.proxies, self.positive_prompts = proxies, positive_prompts
         self.masks = [batch.action_mask.bool() for batch in batches]
         self.count = self.total(self.masks)
         """Number of action tokens, 0-d int64."""

@@ -12,6 +12,8 @@ from openrlhf_cov.models.rollout import (
     RolloutTokens,
     group_sums,
     mean_entropy,
+    positive_share,
+    positive_sums,
     rollout_metrics,
     selection_metrics,
     token_sums,
@@ -80,7 +82,7 @@ class StepDiagnostics:
         self._selected_counts: dict[int, Tensor] = {}
 
         last_id = ranks.all_gather(rollout.sample_ids.max().view(1)).max()
-        groups = int(last_id) // samples_per_prompt + 1
+        self.groups = groups = int(last_id) // samples_per_prompt + 1
         totals = ranks.all_reduce_sum(group_sums(rollout, samples_per_prompt, groups))
         self.sums = ranks.all_reduce_sum(token_sums(rollout))
         self.metrics.add(*rollout_metrics(rollout, self.sums, totals, samples_per_prompt))
@@ -102,6 +104,12 @@ class StepDiagnostics:
     def mean_entropy(self) -> Tensor:
         """Mean entropy of the policy that produced the rollouts, over the tokens of all ranks, 0-d."""
         return mean_entropy(self.sums)
+
+    @torch.no_grad()
+    def positive_prompts(self) -> Tensor:
+        """Return the share of the prompts of all ranks with a positive advantage, 0-d; all ranks call it together."""
+        own = positive_sums(self.rollout, self.samples_per_prompt, self.groups)
+        return positive_share(self.ranks.all_reduce_sum(own))
 
     @torch.no_grad()
     def compare(self, current: Sequence[Tensor], old: Sequence[Tensor]) -> None:

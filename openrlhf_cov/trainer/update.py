@@ -62,7 +62,13 @@ def update_policy(policy: Policy, order: StepOrder, samples: Sequence[TrainSampl
     # Measure the policy as it scored the samples, before the first update of this step.
     diagnostics = StepDiagnostics(samples, args.rollout.n_samples_per_prompt, policy.ranks, policy.device)
     planning = PlanningStep(
-        config, policy.strategy.seed, order.step, clip_of(ppo_loss), diagnostics.mean_entropy, policy.ranks
+        config,
+        policy.strategy.seed,
+        order.step,
+        clip_of(ppo_loss),
+        diagnostics.mean_entropy,
+        policy.ranks,
+        diagnostics.positive_prompts() if config.uses_positive_prompts else None,
     )
     draws = draws_of_step(policy.strategy.seed, order.step, rank, policy.device)
 

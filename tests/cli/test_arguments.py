@@ -138,6 +138,16 @@ REFUSED = [
     ([*QAE, "--reward.stop_properly_penalty_coef", "0"], ["--method qae", "--reward.stop_properly_penalty_coef 0.0"]),
     ([*QAE, "--reward.model_name_or_path", "m"], ["--method qae", "--reward.model_name_or_path m"]),
     (["--method", "qae"], ["--method qae", "--rollout.n_samples_per_prompt is 1"]),
+    (["--method", "psr,positive_weight", "--positive_weight", "0.5"], ["--method positive_weight", "psr", "drop one"]),
+    (["--method", "wapo", *GROUP_NORM], ["--algo.kl.init_coef 0.01", "--method wapo", "--algo.kl.use_loss"]),
+    (
+        ["--method", "wapo", "--algo.advantage.is_correction_level", "token", *GROUP_NORM],
+        ["--algo.advantage.is_correction_level token", "--wapo_anchor rollout", "twice"],
+    ),
+    (
+        ["--method", "wapo,cispo", "--allow_no_trust_region", *GROUP_NORM],
+        ["--wapo_anchor rollout", "--method cispo", "--wapo_anchor old"],
+    ),
     (["--method", "maxrl"], ["--rollout.n_samples_per_prompt 1", "--method maxrl"]),
     (
         ["--method", "maxrl", "--reward_incorrect", "-1", *GROUP_NORM],

@@ -41,6 +41,7 @@ RUNS = {
     """,
     "dr_grpo": "--dr_grpo_length 12",
     "ucpo": "--ucpo_tau 1",
+    "wapo": "--wapo_length 12",
     "nsr cispo": "--cispo_floor 1 --cispo_cap 1",
     "cegppo rs_grpo": "--cegppo_clip 1e-3 1e-3 --cegppo_beta2 100",
     "sapo kl_cov": """
@@ -69,6 +70,7 @@ ADVANTAGES = {
         {each for each in found if each < 0} <= {-0.5, -0.86603, -1.5}
         and any(each > 0 and each not in (0.5, 0.86603, 1.5) for each in found)
     ),
+    "wapo": {0.0, 0.75, 0.5, 0.25},
     "dr_grpo": {0.0, 0.75, 0.5, 0.25, -0.75, -0.5, -0.25},
     # about 1/4, 1/2 or 3/4, over the deviation of all 32 rewards, of which up to 31 are 1
     "lite_ppo": {

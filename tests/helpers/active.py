@@ -17,6 +17,7 @@ ACTIVE = {
     "adaptive_entropy": {"entropy_bonus": 0.05},
     "repo_r": {"repo_zeta": 0.1},
     "passk": {"passk_k": 2},
+    "wapo": {"wapo_length": 7.0},
     "dr_grpo": {"dr_grpo_length": 7.0},
 }
 """Settings with which a method acts; those of the others are their defaults."""

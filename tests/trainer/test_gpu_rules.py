@@ -75,7 +75,8 @@ ON_THE_HOST = {
     "of flags": ("method.Method.has psr.mean_of_tokens method.Method.clip_of responses.needs_several_responses"),
     "of the values that were logged": "clip_cov.idle",
     "on the controller": (
-        "dr_grpo.estimate entrocraft.estimate lite_ppo.estimate maxrl.estimate nsr.estimate passk.estimate psr.estimate qae.estimate rs_grpo.estimate ucpo.estimate ucpo.correct_weights "
+        "dr_grpo.estimate entrocraft.estimate lite_ppo.estimate maxrl.estimate nsr.estimate passk.estimate "
+        "psr.estimate qae.estimate rs_grpo.estimate ucpo.estimate ucpo.correct_weights wapo.estimate "
         "w_reinforce.estimate prime.estimate prime.token_rewards prime.process_reward passk.advantages "
         "responses.about_the_mean responses.group_normalised responses.are_equal responses.right "
         "responses.is_two_valued responses.by_graded_responses responses.group_deviations "
@@ -491,7 +492,7 @@ def test_every_public_function_runs_under_the_rules(rules, ranks):
         test_primitives_of_a_window(rules, ranks)
         diagnostics_of_a_step(rules, ranks)
         test_entropies_of_rollouts(rules, ranks)
-        for name in ("kl_cov", "steer", "erc"):
+        for name in ("kl_cov", "steer", "erc", "wapo"):
             updates_of_a_step(rules, ranks, CovConfig(method=name), step=50)
         updates_of_a_step(rules, ranks, CONFIGS["KL-Cov in a micro-batch"], "tokens cut")
         test_log_probs_and_entropies_of_a_head(rules)

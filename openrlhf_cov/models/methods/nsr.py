@@ -32,6 +32,7 @@ METHOD = replace(
     summary="wrong responses alone train, without a baseline",
     estimate=estimate,
     one_sided=False,
+    positive_only=False,
     negative_only=True,
     refuses=partial(psr.mean_of_tokens, "nsr"),
 )

@@ -48,6 +48,11 @@ def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
             f"--method positive_weight changes nothing beside {estimator.name}, which has no positive advantages; "
             "drop one"
         )
+    if estimator and estimator.positive_only:
+        return (
+            f"--method positive_weight beside {estimator.name} scales all advantages alike, because none is negative; "
+            "drop one, or lower --actor.adam.lr"
+        )
     if settings.controlled == "positive_weight":
         return None
     if max(extremes(settings.positive_weight)) == 0.0 and estimator and estimator.one_sided:

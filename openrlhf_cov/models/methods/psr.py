@@ -57,6 +57,7 @@ METHOD = Method(
     leaves_out=True,
     stands_for="reinforce",
     one_sided=True,
+    positive_only=True,
     two_valued=True,
     refuses=partial(mean_of_tokens, "psr"),
 )

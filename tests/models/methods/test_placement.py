@@ -162,7 +162,7 @@ ELSEWHERE = {name for name, method in METHODS.items() if method.coefficient} | {
     "lite_ppo",  # in a step of one group: GRPO's advantages
 }
 """Their limits are tested with the surrogates, or in the tests of their own."""
-WITHOUT = {"top_entropy", "qae", "w_reinforce", "prime", "maxrl", "rs_grpo"}
+WITHOUT = {"top_entropy", "qae", "w_reinforce", "prime", "maxrl", "rs_grpo", "wapo"}
 """80/20 drops one token or more; the others have another baseline than a mean or none, or do not divide by the
 standard deviation. In no setting are they GRPO."""
 

@@ -147,6 +147,7 @@ BAD = {
     "dr_grpo": {"dr_grpo_length": 0.0},
     "lite_ppo": {"lite_ppo_std": "batch"},
     "ucpo": {"ucpo_tau": 1.5},
+    "wapo": {"wapo_length": -1.0},
     "rs_grpo": {"rs_grpo_beta": 0.0},
     "prime": {"prime_beta": 0.0},
 }

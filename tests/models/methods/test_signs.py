@@ -48,6 +48,7 @@ def test_the_record_says_of_which_signs_advantages_are(name):
     groups = torch.cat([METHODS[name].estimate(config, groups_of(rewards, nats)) for nats in (0.1, 0.65, 2.0)])
     positive, negative = ((sign * groups > 0).any(1) for sign in (1, -1))
     assert METHODS[name].negative_only is not bool(positive.any())
+    assert METHODS[name].positive_only is not bool(negative.any())
     assert METHODS[name].one_sided is bool((positive & ~negative).any())
 
 
