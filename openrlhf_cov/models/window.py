@@ -110,6 +110,16 @@ class Window:
         """Mean of the values (B, A) over all action tokens, 0-d float64; as ``means``."""
         return self.means(values)[0]
 
+    def mean_and_deviation(self, values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return mean and population standard deviation of the values (B, A) over all action tokens, 0-d float64.
+
+        The mean of what a first mean leaves over corrects that mean: equal values then deviate by 0 to rounding of
+        float64.
+        """
+        mean = self.mean(values)
+        mean = mean + self.mean([v.double() - mean for v in values])
+        return mean, self.mean([(v.double() - mean).square() for v in values]).sqrt()
+
     def maximum(self, values: Sequence[Tensor]) -> Tensor:
         """The largest value (B, A) of an action token, 0-d; -inf without one."""
         tops = [v.masked_fill(~mask, -torch.inf).max().view(1) for v, mask in zip(values, self.masks, strict=True)]

@@ -148,6 +148,10 @@ REFUSED = [
         ["--method", "wapo,cispo", "--allow_no_trust_region", *GROUP_NORM],
         ["--wapo_anchor rollout", "--method cispo", "--wapo_anchor old"],
     ),
+    (
+        ["--method", "clip_b,wapo", "--algo.kl.init_coef", "0", *GROUP_NORM],
+        ["--method clip_b", "wapo", "negative advantages"],
+    ),
     (["--method", "maxrl"], ["--rollout.n_samples_per_prompt 1", "--method maxrl"]),
     (
         ["--method", "maxrl", "--reward_incorrect", "-1", *GROUP_NORM],

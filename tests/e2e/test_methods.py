@@ -39,7 +39,7 @@ RUNS = {
     "psr adaptive_clip": """
         --adaptive_clip_eps 1e-3 --entropy_control adaptive_clip_high --entropy_step 1e-4
     """,
-    "dr_grpo": "--dr_grpo_length 12",
+    "clip_b dr_grpo": "--clip_b_mu 0.5 --dr_grpo_length 12",
     "ucpo": "--ucpo_tau 1",
     "wapo": "--wapo_length 12",
     "nsr cispo": "--cispo_floor 1 --cispo_cap 1",
@@ -117,6 +117,7 @@ def drops_selected(line):
 ACTS = {
     "clip_cov": drops_selected,
     "random_drop": drops_selected,
+    "clip_b": drops_selected,
     "psr": drops_selected,
     "nsr": drops_selected,
     "top_entropy": lambda line: dropped(line) >= 0.8,

@@ -72,7 +72,10 @@ MODULES = (
 
 ON_THE_HOST = {
     "of settings": "adaptive_entropy.bonus",
-    "of flags": ("method.Method.has psr.mean_of_tokens method.Method.clip_of responses.needs_several_responses"),
+    "of flags": (
+        "method.Method.has psr.mean_of_tokens method.Method.clip_of responses.needs_several_responses "
+        "clip_b.refuses_for"
+    ),
     "of the values that were logged": "clip_cov.idle",
     "on the controller": (
         "dr_grpo.estimate entrocraft.estimate lite_ppo.estimate maxrl.estimate nsr.estimate passk.estimate "

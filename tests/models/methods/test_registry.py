@@ -34,7 +34,7 @@ def test_every_method_is_whole():
         assert not method.keeps_clip or method.has(method.keeps_clip)
         assert method.proxy_min_p is None or method.has(method.proxy_min_p)
         for policy in filter(None, (method.entropy_policy, method.log_probs_policy)):
-            assert policy == "current" or policy in CovConfig.__dataclass_fields__
+            assert policy in ("current", "old") or policy in CovConfig.__dataclass_fields__
         assert all(method.has(control.setting) for control in method.controls)
 
 
@@ -148,6 +148,7 @@ BAD = {
     "lite_ppo": {"lite_ppo_std": "batch"},
     "ucpo": {"ucpo_tau": 1.5},
     "wapo": {"wapo_length": -1.0},
+    "clip_b": {"clip_b_mu": 0.0},
     "rs_grpo": {"rs_grpo_beta": 0.0},
     "prime": {"prime_beta": 0.0},
 }

@@ -1,0 +1,123 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from example import gradients, window_of_example
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.methods.clip_b import METHOD, discriminators
+from openrlhf_cov.models.window import Window, plan_step
+
+FLAGS = {"actor.loss_agg_mode": "token-mean"}
+
+
+def config(mu=1.0, **settings):
+    return CovConfig(method="clip_b", clip_b_mu=mu, **settings)
+
+
+def test_the_discriminator_of_the_example():
+    # old log-probs -0.2, -0.7, -2.4, -0.5, -0.5 and entropies 0.48, 1.6, 2.0, 0.25, 1.0: exp(-0.2) * (0.48 - 0.2), ...
+    window = window_of_example()
+    (found,) = discriminators(window, "")
+    expected = [0.229245, 0.446927, -0.036287, -0.151633, 0.303265]
+    assert found.flatten()[:5].tolist() == pytest.approx(expected, abs=1e-6)
+    mean, deviation = window.mean_and_deviation([found])
+    assert (float(mean), float(deviation)) == pytest.approx((0.158303, 0.220579), abs=1e-6)
+
+
+# (S - mean) / sigma = 0.321613, 1.308480, -0.882180, -1.405101, 0.657188. Only the fourth token has A < 0 and lies below
+# -1; without it 4 tokens are kept, so that the others weigh 5/4. PPO's gradients are -0.221034, -0.121306, 0 (clipped),
+# 0.244281, 0 (clipped).
+@pytest.mark.parametrize(
+    ("mu", "mean", "loss", "gradient"),
+    [
+        (1.0, "all", -0.422340, [-0.221034, -0.121306, 0, 0, 0]),
+        (1.0, "kept", -0.527925, [-0.276293, -0.151633, 0, 0, 0]),
+        (1.5, "all", -0.178060, [-0.221034, -0.121306, 0, 0.244281, 0]),
+        (1.5, "kept", -0.178060, [-0.221034, -0.121306, 0, 0.244281, 0]),
+    ],
+)
+def test_gradients_of_the_example(mu, mean, loss, gradient):
+    found = gradients(config(mu, clip_b_mean=mean), eps=(0.2, 0.2))
+    assert found[0] == pytest.approx(loss, abs=1e-6)
+    assert found[1] == pytest.approx(gradient, abs=1e-6)
+
+
+def dropped(old, entropy, advantages, mask=None, mu=1.0):
+    old, entropy, advantages = (torch.tensor([each], dtype=torch.float32) for each in (old, entropy, advantages))
+    mask = torch.ones_like(old) if mask is None else torch.tensor([mask])
+    batch = TokenBatch(old, old, advantages, mask)
+    window = Window([batch], [torch.arange(old.numel())[None]], (0.2, 0.2), old_entropies=[entropy])
+    ((plan,),) = plan_step(config(mu), window)
+    return plan.tokens[0].tolist()
+
+
+def test_one_side_alone_is_dropped_and_tokens_without_an_advantage_count():
+    # p = 1/2, H + ln p = 1, 1, 1, -3: S = 0.5, 0.5, 0.5, -1.5; mean 0, sigma sqrt((3 * 0.25 + 2.25) / 4) = 0.866025
+    old, entropy = [math.log(0.5)] * 4, [1 - math.log(0.5)] * 3 + [-3 - math.log(0.5)]
+    assert dropped(old, entropy, [0.0, 0.0, 1.0, -1.0]) == [False, False, False, True]
+    assert dropped(old, entropy, [0.0, 0.0, 1.0, -1.0], mu=1.74) == [False] * 4  # -1.5 / 0.866025 = -1.732
+    assert dropped(old, entropy, [-1.0, -1.0, -1.0, 1.0]) == [False] * 4
+    assert dropped(old, entropy, [-1.0, -1.0, -1.0, 0.0]) == [False] * 4
+
+
+def test_padding_has_no_part_in_the_bound():
+    # without the padding S = 0.5, -1.5: mean -0.5, sigma 1; the second token lies at exactly -1 sigma
+    old, entropy = [math.log(0.5)] * 3, [1 - math.log(0.5), -3 - math.log(0.5), 1e6]
+    assert dropped(old, entropy, [-1.0] * 3, [1, 1, 0], mu=0.99) == [False, True, False]
+    assert dropped(old, entropy, [-1.0] * 3, [1, 1, 0], mu=1.01) == [False] * 3
+
+
+@pytest.mark.parametrize("mu", [1e-3, 1.0])
+@pytest.mark.parametrize("size", [0.3, 1e-7, 7.0])
+def test_tokens_that_are_all_equal_are_kept(mu, size):
+    assert dropped([-size] * 7, [0.7] * 7, [-1.0] * 7, mu=mu) == [False] * 7
+    assert dropped([-0.5], [0.3], [-1.0], mu=mu) == [False]
+
+
+def test_an_impossible_token_has_a_discriminator_of_0():
+    window = window_of_example()
+    window.batches[0].old_log_probs[0, 0] = -math.inf
+    (found,) = discriminators(window, "")
+    assert found[0, 0] == 0
+    assert found.isfinite().all()
+
+
+def test_after_updates_the_policy_that_sampled_still_decides():
+    window = window_of_example()
+    (first,) = plan_step(config(), window)
+    window.batches[0].log_probs.fill_(-3.0)
+    window.entropies[0].fill_(9.0)
+    (later,) = plan_step(config(), window)
+    assert torch.equal(first[0].tokens, later[0].tokens)
+
+
+def test_a_window_without_entropies_is_named():
+    bare = Window(window_of_example().batches, window_of_example().keys, (0.2, 0.2))
+    with pytest.raises(RuntimeError, match="--method clip_b: the window was given no entropies"):
+        plan_step(config(), bare)
+
+
+@pytest.mark.parametrize("mu", [0.0, -1.0, math.inf, math.nan])
+def test_a_bound_out_of_range_is_named(mu):
+    with pytest.raises(ValueError, match="--clip_b_mu"):
+        config(mu)
+
+
+@pytest.mark.parametrize(
+    "other", [{"cov_type": "clip_cov"}, {"method": "clip_b,top_entropy"}, {"method": "clip_b,psr"}]
+)
+def test_a_second_method_that_drops_tokens_is_refused(other):
+    with pytest.raises(ValueError, match="drop one"):
+        CovConfig(**({"method": "clip_b"} | other))
+
+
+def test_what_leaves_nothing_to_drop_or_has_no_mean_of_tokens_is_refused():
+    beside = replace(config(), method="clip_b,wapo")
+    assert METHOD.refuses(beside, FLAGS).startswith("--method clip_b changes nothing beside wapo")
+    by_response = {"actor.loss_agg_mode": "seq-mean-token-mean"}
+    assert METHOD.refuses(config(clip_b_mean="kept"), by_response).startswith("--clip_b_mean kept")
+    assert METHOD.refuses(config(), by_response) is None
+    assert METHOD.refuses(replace(config(), method="clip_b,maxrl"), FLAGS) is None
