@@ -55,6 +55,9 @@ def test_defaults_are_the_published_settings():
         "ucpo_tau": 0.2,  # arXiv 2605.00365, its scripts
         "wapo_length": None,  # arXiv 2606.16154 has 4096 or 8192, the limit of prompt and response
         "wapo_anchor": "rollout",
+        "clip_v_mu": 8.5,
+        "clip_v_frac": 1e-4,
+        "clip_v_mean": "all",
         "clip_b_mu": 2.5,  # arXiv 2602.03392
         "clip_b_mean": "all",
         "rs_grpo_beta": 2.0,  # arXiv 2509.24261

@@ -103,7 +103,13 @@ class Lab:
     def roll_out(self) -> tuple[Tensor, Samples, Tensor]:
         """Prompts (B, P), samples (B, A) and scores (B,), the samples of a group one after another."""
         asked = [self.task.draw(self.problems) for _ in range(self.settings.prompts)]
-        prompts, samples = self._ask(asked, self.settings.group, self.generator, self.config.proxy_min_p)
+        prompts, samples = self._ask(
+            asked,
+            self.settings.group,
+            self.generator,
+            self.config.proxy_min_p,
+            self.config.needs_discriminator_mean,
+        )
         scores = self._right(samples, asked, self.settings.group).flatten().float()
         if self.settings.random_reward:
             scores = torch.tensor([float(self.coin.random() < 0.5) for _ in scores])
@@ -127,6 +133,7 @@ class Lab:
             scores=scores,
             sample_ids=torch.arange(len(scores)),
             proxy=samples.proxy,
+            discriminator_mean=samples.discriminator_mean,
         )
 
     def planning(
@@ -253,6 +260,7 @@ class Lab:
                 action_mask=rollout.action_mask[rows],
                 entropy=rollout.entropy[rows],
                 proxy=None if rollout.proxy is None else rollout.proxy[rows],
+                discriminator_mean=None if rollout.discriminator_mean is None else rollout.discriminator_mean[rows],
             )
             for rows in parts
         ]
@@ -302,11 +310,27 @@ class Lab:
         return self._right(self._ask(asked, 1, None)[1], asked, 1)[:, 0]
 
     def _ask(
-        self, asked: Sequence[Question], each: int, generator: torch.Generator | None, min_p: float | None = None
+        self,
+        asked: Sequence[Question],
+        each: int,
+        generator: torch.Generator | None,
+        min_p: float | None = None,
+        with_discriminator_mean: bool = False,
     ) -> tuple[Tensor, Samples]:
         """Prompts (N, P) and ``each`` samples of every one (N * each, A), greedy ones without a generator."""
         prompts = torch.tensor(prompts_ids([problem.prompt for problem in asked], self.tokenizer))
-        return prompts, sample(self.model, prompts, self.task.tokens, generator, self.eos, self.pad, each, min_p)
+        samples = sample(
+            self.model,
+            prompts,
+            self.task.tokens,
+            generator,
+            self.eos,
+            self.pad,
+            each=each,
+            min_p=min_p,
+            with_discriminator_mean=with_discriminator_mean,
+        )
+        return prompts, samples
 
     def _right(self, samples: Samples, asked: Sequence[Question], each: int) -> Tensor:
         """Booleans (N, each)."""

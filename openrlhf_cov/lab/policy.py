@@ -23,13 +23,15 @@ Cache = list[tuple[Tensor, Tensor]]
 class Samples:
     """Responses (B, A) with padding behind their end; log-probs and entropies (B, A) in nats, without gradient.
 
-    ``proxy`` (B, A): log-probs among the probable tokens, if asked for.
+    ``proxy`` (B, A): log-probs among the probable tokens, if asked for. ``discriminator_mean`` (B, A): expectations of
+    the entropy discriminator, if asked for.
     """
 
     responses: Tensor
     log_probs: Tensor
     entropy: Tensor
     proxy: Tensor | None = None
+    discriminator_mean: Tensor | None = None
 
 
 @torch.no_grad()
@@ -42,28 +44,34 @@ def sample(
     pad: int,
     each: int = 1,
     min_p: float | None = None,
+    with_discriminator_mean: bool = False,
 ) -> Samples:
     """``each`` responses to every prompt (N, P), one prompt's one after another; A is at most ``tokens``.
 
     Drawn from the full vocabulary; without a generator the most probable token is taken. A prompt is read once. With
-    ``min_p`` the samples have their ``proxy``, as of ``token_head.min_p_scores``.
+    ``min_p`` the samples have their ``proxy``, as of ``token_head.min_p_scores``, and if asked for their
+    ``discriminator_mean``, as of ``token_head.discriminator_means``.
     """
     cache: Cache = []
     logits = logits_of(model, prompts, 1, cache)[:, -1].repeat_interleave(each, 0)
     cache[:] = [(k.repeat_interleave(each, 0), v.repeat_interleave(each, 0)) for k, v in cache]
     ended = torch.zeros(len(logits), dtype=torch.bool)
-    steps: list[tuple[Tensor, ...]] = []
+    steps: list[dict[str, Tensor]] = []
     while True:
         log_p = logits.log_softmax(-1)
         p = log_p.exp()
         drawn = log_p.argmax(-1) if generator is None else torch.multinomial(p, 1, generator=generator)[:, 0]
         token = drawn.masked_fill(ended, pad)
-        steps.append((token, log_p.gather(-1, token[:, None])[:, 0], -(p * log_p).sum(-1)))
+        entropy = -(p * log_p).sum(-1)
+        scores = {"responses": token, "log_probs": log_p.gather(-1, token[:, None])[:, 0], "entropy": entropy}
         if min_p is not None:
-            steps[-1] += (among_probable(log_p, token, min_p),)
+            scores["proxy"] = among_probable(log_p, token, min_p)
+        if with_discriminator_mean:
+            scores["discriminator_mean"] = (p * p * (entropy[:, None] + log_p)).sum(-1)
+        steps.append(scores)
         ended |= token == eos
         if len(steps) == tokens or ended.all():
-            return Samples(*(torch.stack(parts, 1) for parts in zip(*steps, strict=True)))
+            return Samples(**{name: torch.stack([each[name] for each in steps], 1) for name in scores})
         logits = logits_of(model, token[:, None], 1, cache)[:, -1]
 
 

@@ -202,6 +202,11 @@ class CovConfig(*OF_METHODS):
         return next((getattr(self, name) for name in settings), None)
 
     @property
+    def needs_discriminator_mean(self) -> bool:
+        """True if the window holds the expectation of the entropy discriminator at each token."""
+        return any(method.needs_discriminator_mean for method in self.methods)
+
+    @property
     def entropies(self) -> dict[str, float]:
         """Setting that is a mean entropy, in nats -> the highest that it takes."""
         names = ["entropy_target", *(name for method in self.methods for name in method.entropies)]

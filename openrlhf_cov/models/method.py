@@ -257,6 +257,8 @@ class Method:
     proxy_min_p: str | None = None
     """Setting with a fraction p: the window holds log-probs renormalised over the tokens that the policy that sampled
     finds at least p times as probable as its most probable one."""
+    needs_discriminator_mean: bool = False
+    """The window holds the expectation of the entropy discriminator, of the policy that sampled, at each token."""
     of_all_tokens: Callable[[Any], bool] = lambda settings: False
     """(settings) -> it weighs tokens by statistics of all of them, so none may be left out of the mean beside it."""
     clip: Callable[[Any], tuple[float, float]] | None = None

@@ -27,6 +27,8 @@ class WindowPart:
     entropy: Tensor | None = None
     # Log-probs among the probable tokens, where a method asks for them by ``proxy_min_p``.
     proxy: Tensor | None = None
+    # Expectation of the entropy discriminator at each token, where a method needs it.
+    discriminator_mean: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ def plan_window(step: PlanningStep, parts: Sequence[WindowPart], seen: PolicySee
         rollout_entropy=step.rollout_entropy,
         proxies=[part.proxy for part in parts],
         positive_prompts=step.positive_prompts,
+        discriminator_means=[part.discriminator_mean for part in parts if part.discriminator_mean is not None],
     )
     return plan_step(step.config, window)
 

@@ -47,6 +47,8 @@ class RolloutTokens:
     """(B,) int64; the K responses to prompt p are numbered p * K ... p * K + K - 1."""
     proxy: Tensor | None = None
     """Log-probs among the probable tokens, where a method asks for them."""
+    # Expectation of the entropy discriminator at each token, where a method needs it.
+    discriminator_mean: Tensor | None = None
     abstained: Tensor | None = None
     """(B,) mask of the responses whose reward function abstained, None without one."""
 

@@ -78,6 +78,40 @@ def min_p_scores(
     return (chosen - top - mass.log()).masked_fill(chosen < least, EXCLUDED)
 
 
+@torch.no_grad()
+def discriminator_means(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float, block: int = BLOCK
+) -> Tensor:
+    """Return the expectation (N,) of the entropy discriminator S_v = p_v (H + ln p_v) over the vocabulary.
+
+    E = sum_v p_v S_v = H sum_v p_v^2 + sum_v p_v^2 ln p_v, with p = softmax(logits / temperature). The arguments are
+    those of ``token_scores``, and the projection is carried out once, in blocks. In fp32.
+    """
+    top = hidden.new_full((len(hidden),), torch.finfo(torch.float32).min, dtype=torch.float32)
+    # Sums over the columns so far, with x = z - top: of e^x, x e^x, e^2x and x e^2x.
+    mass, slope, mass_of_squares, slope_of_squares = (torch.zeros_like(top) for _ in range(4))
+    for start, end in _blocks(len(weight), len(hidden), block):
+        z = _scaled(hidden, weight[start:end], None if bias is None else bias[start:end], temperature)
+        higher = torch.maximum(top, z.amax(1))
+        shift = top - higher
+        shrink = shift.exp()
+        slope = shrink * (slope + shift * mass)
+        mass = shrink * mass
+        slope_of_squares = shrink.square() * (slope_of_squares + shift * mass_of_squares)
+        mass_of_squares = shrink.square() * mass_of_squares
+        z.sub_(higher[:, None])
+        power = z.exp()
+        mass += power.sum(1)
+        mass_of_squares += power.square().sum(1)
+        power.mul_(z)
+        slope += power.sum(1)
+        slope_of_squares += (power * z.exp()).sum(1)
+        top = higher
+    # H = ln(mass) - slope / mass, sum p^2 = mass_of_squares / mass^2, and
+    # sum p^2 ln p = slope_of_squares / mass^2 - ln(mass) sum p^2. In the sum E the two ln(mass) cancel.
+    return (slope_of_squares - mass_of_squares * slope / mass) / mass.square()
+
+
 class _TokenScores(torch.autograd.Function):
     """With z = logits / temperature, p = softmax(z), H the entropy and y the target of a token:
 

@@ -50,6 +50,8 @@ class Window:
     of the one that sampled. ``rollout_entropy`` is the mean of these over all tokens of the rollout, 0-d; ``proxies``
     (B, A) are the log-probs that a method asks for by ``proxy_min_p``. ``positive_prompts``, 0-d, is the share of the
     prompts of the rollout with a response of positive advantage; None where the caller does not know it.
+    ``discriminator_means`` (B, A) are the expectations of the entropy discriminator of the policy that sampled, where
+    a method needs them.
 
     Every rank must ask for the same things in the same order.
     """
@@ -65,10 +67,12 @@ class Window:
         rollout_entropy: Tensor | None = None,
         proxies: Sequence[Any] = (),
         positive_prompts: Tensor | None = None,
+        discriminator_means: Sequence[Tensor] = (),
     ) -> None:
         self.batches, self.keys, self._ppo_clip, self._ranks = batches, keys, ppo_clip, ranks
         self.entropies, self.old_entropies, self.rollout_entropy = entropies, old_entropies, rollout_entropy
         self.proxies, self.positive_prompts = proxies, positive_prompts
+        self.discriminator_means = discriminator_means
         self.masks = [batch.action_mask.bool() for batch in batches]
         self.count = self.total(self.masks)
         """Number of action tokens, 0-d int64."""

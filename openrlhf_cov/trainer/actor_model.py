@@ -16,7 +16,7 @@ from torch.nn import functional
 from transformers import PretrainedConfig, PreTrainedModel
 
 from openrlhf_cov.models.shared_prompts import SharedLayout, shared_layout
-from openrlhf_cov.models.token_head import min_p_scores, token_scores
+from openrlhf_cov.models.token_head import discriminator_means, min_p_scores, token_scores
 
 logger = init_logger(__name__)
 
@@ -46,6 +46,8 @@ class CovActor(Actor):
 
     proxy_min_p: float | None = None
     """With a number, the output of ``forward`` has log-probs by ``min_p_scores`` as ``proxy`` (B, A), too."""
+    # If True, the output of ``forward`` has ``discriminator_means`` as ``discriminator_mean`` (B, A), too.
+    with_discriminator_mean: bool = False
 
     def forward(
         self,
@@ -215,7 +217,9 @@ class CovActor(Actor):
         else:
             tokens, rows, mask = sequences, before.flatten().nonzero().squeeze(1), attention_mask
             positions = (attention_mask.long().cumsum(1) - 1).masked_fill(attention_mask == 0, 1)
-        scores = HeadScores(head, rows, targets, self.temperature, with_entropy, self.proxy_min_p)
+        scores = HeadScores(
+            head, rows, targets, self.temperature, with_entropy, self.proxy_min_p, self.with_discriminator_mean
+        )
         with answering(head, scores.answer):
             output = self.model(tokens, attention_mask=mask, position_ids=positions)
 
@@ -228,6 +232,8 @@ class CovActor(Actor):
             output.entropy = placed(scores.entropy)
         if self.proxy_min_p is not None:
             output.proxy = placed(scores.proxy)
+        if self.with_discriminator_mean:
+            output.discriminator_mean = placed(scores.discriminator_mean)
         return log_probs, output
 
 
@@ -282,11 +288,12 @@ def answering(head: nn.Module, answer: Callable[[Tensor], Tensor]) -> Iterator[N
 class HeadScores:
     """Log-probs (N,) of ``targets`` (N,) that an output head gives in place of logits, for ``rows`` (N,) of its input.
 
-    ``entropy`` and ``proxy`` (N,) are there after the call if they were asked for.
+    ``entropy``, ``proxy`` and ``discriminator_mean`` (N,) exist after the call if they were asked for.
     """
 
     entropy: Tensor
     proxy: Tensor
+    discriminator_mean: Tensor
 
     def __init__(
         self,
@@ -296,7 +303,9 @@ class HeadScores:
         temperature: float,
         with_entropy: bool,
         min_p: float | None = None,
+        with_discriminator_mean: bool = False,
     ) -> None:
+        self.with_discriminator_mean = with_discriminator_mean
         self.head, self.rows, self.targets = head, rows, targets
         self.temperature, self.with_entropy, self.min_p = temperature, with_entropy, min_p
 
@@ -308,6 +317,8 @@ class HeadScores:
         log_probs, entropy = token_scores(*of_tokens, self.with_entropy)
         if self.min_p is not None:
             self.proxy = min_p_scores(*of_tokens, self.min_p)
+        if self.with_discriminator_mean:
+            self.discriminator_mean = discriminator_means(asked, head.weight, head.bias, self.temperature)
         if entropy is not None:
             self.entropy = entropy
         return log_probs

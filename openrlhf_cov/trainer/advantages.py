@@ -123,6 +123,7 @@ def train_sample(sample: Sample, scores: Scores, values: TokenValues, has_kl_los
         advantages=values.advantages,
         returns=values.returns,
         proxy=scores.proxy,
+        discriminator_mean=scores.discriminator_mean,
         base_log_probs=scores.base_log_probs if has_kl_loss else None,
         values=scores.values,
         rollout_log_probs=sample.rollout_log_probs,

@@ -17,15 +17,14 @@ from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.rank_batches import shares_of_ranks
-from openrlhf_cov.trainer.records import Share, StepOrder, StepResult, TrainSample
+from openrlhf_cov.trainer.records import PolicyScores, Share, StepOrder, StepResult, TrainSample
 
 
 @dataclass(frozen=True)
 class ModelScores:
     """What the models say of the batches of a step, batch by batch; None without a model."""
 
-    # (log-probs, entropy, proxy or None), each (B, A).
-    policy: Sequence[tuple[Tensor, Tensor, Tensor | None]]
+    policy: Sequence[PolicyScores]
     reference: Sequence[Tensor] | None
     critic: Sequence[Tensor] | None
     # (B,)

@@ -39,6 +39,7 @@ def rollout_of(samples: Sequence[TrainSample], device: torch.device | str) -> Ro
         scores=torch.tensor([sample.score for sample in samples], device=device),
         sample_ids=torch.tensor([sample.sample_id for sample in samples], device=device),
         proxy=None if samples[0].proxy is None else padded("proxy"),
+        discriminator_mean=None if samples[0].discriminator_mean is None else padded("discriminator_mean"),
         abstained=torch.tensor([sample.abstained for sample in samples], device=device),
     )
 
@@ -124,6 +125,11 @@ class StepDiagnostics:
     def proxies(self, ids: Tensor, width: int) -> Tensor | None:
         """Return likewise the log-probs that a method with ``proxy_min_p`` asks for; None without such a method."""
         return None if self.rollout.proxy is None else self.rollout.proxy[self._rows_of(ids), :width]
+
+    def discriminator_means(self, ids: Tensor, width: int) -> Tensor | None:
+        """Return likewise the expectations of the entropy discriminator; None where no method needs them."""
+        mean = self.rollout.discriminator_mean
+        return None if mean is None else mean[self._rows_of(ids), :width]
 
     def _rows_of(self, ids: Tensor) -> Tensor:
         return self._rows[torch.searchsorted(self._sorted_ids, ids)]

@@ -18,20 +18,10 @@ from openrlhf_cov.models.window import Ranks
 from openrlhf_cov.trainer.actor_model import draws_in_training
 from openrlhf_cov.trainer.bad_updates import BadUpdates
 from openrlhf_cov.trainer.ranks import ranks_of
-from openrlhf_cov.trainer.records import MicroBatch
+from openrlhf_cov.trainer.records import MicroBatch, PolicyScores
 from openrlhf_cov.trainer.windows import BatchLayout
 
 logger = init_logger(__name__)
-
-
-class PolicyScores(NamedTuple):
-    """What the policy says of action tokens, (B, A); None is what was not asked for."""
-
-    log_probs: Tensor
-    # Over the full vocabulary, of the temperature-scaled policy, in nats.
-    entropy: Tensor | None = None
-    # Log-probs among the probable tokens, for a method with ``proxy_min_p``.
-    proxy: Tensor | None = None
 
 
 class TrainingPass(NamedTuple):
@@ -165,13 +155,16 @@ class Policy:
             attention_mask: (B, T).
             image_inputs: Processed images of the samples of a vision-language model.
             with_entropy: Whether entropies are computed.
-            with_proxy: Whether the log-probs that a method asks for by ``proxy_min_p`` are computed.
+            with_proxy: Whether what methods ask of the whole vocabulary is computed: the log-probs of ``proxy_min_p``
+                and the ``discriminator_mean``.
 
         Raises:
-            RunStopped: This model cannot give the log-probs that a method asks for.
+            RunStopped: This model cannot give what a method asks for.
         """
         min_p = self.config.proxy_min_p if with_proxy else None
+        with_mean = self.config.needs_discriminator_mean and with_proxy
         self.actor.proxy_min_p = min_p
+        self.actor.with_discriminator_mean = with_mean
         self.actor.eval()
         try:
             result = self.actor(
@@ -185,18 +178,21 @@ class Policy:
             )
         finally:
             self.actor.train()
-            self.actor.proxy_min_p = None  # training has no use for it
+            self.actor.proxy_min_p = None  # training has no use for them
+            self.actor.with_discriminator_mean = False
         if not with_entropy:
             return PolicyScores(result)
         log_probs, output = result
         proxy = getattr(output, "proxy", None)
-        if min_p is not None and proxy is None:
-            flags = " and ".join(method.flag for method in self.config.methods if method.proxy_min_p)
+        mean = getattr(output, "discriminator_mean", None)
+        if (min_p is not None and proxy is None) or (with_mean and mean is None):
+            asking = [each for each in self.config.methods if each.proxy_min_p or each.needs_discriminator_mean]
+            flags = " and ".join(method.flag for method in asking)
             raise RunStopped(
                 f"{flags} needs a policy whose log-probs are those of a plain output head, which this model's are not "
                 "(docs/performance.md); choose another method"
             )
-        return PolicyScores(log_probs, output.entropy[:, -action_mask.shape[1] :], proxy)
+        return PolicyScores(log_probs, output.entropy[:, -action_mask.shape[1] :], proxy, mean)
 
     def warn_once(self, message: str | None) -> None:
         """Log a warning on the first rank, once per run."""

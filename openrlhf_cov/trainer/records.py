@@ -10,7 +10,7 @@ predicted positions: entry t of a tensor (A,) is about token t + 1. B is the num
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -91,6 +91,18 @@ class Rollout:
         return bool(self.sampler_state["is_over"])
 
 
+class PolicyScores(NamedTuple):
+    """What the policy says of action tokens, (B, A); None is what was not asked for."""
+
+    log_probs: Tensor
+    # Over the full vocabulary, of the temperature-scaled policy, in nats.
+    entropy: Tensor | None = None
+    # Log-probs among the probable tokens, for a method with ``proxy_min_p``.
+    proxy: Tensor | None = None
+    # Expectation of the entropy discriminator, for a method with ``needs_discriminator_mean``.
+    discriminator_mean: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class Scores:
     """What the models of a training say of one sample; tensors float32 (A,)."""
@@ -108,6 +120,8 @@ class Scores:
     reward: float | None = None
     # The reward of each token that a process reward model gives, beside that of the response.
     token_rewards: Tensor | None = None
+    # Expectation of the entropy discriminator, for a method with ``needs_discriminator_mean``.
+    discriminator_mean: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +143,7 @@ class TrainSample:
     values: Tensor | None = None
     rollout_log_probs: Tensor | None = None
     image_inputs: Any = None
+    discriminator_mean: Tensor | None = None
 
     @property
     def action_tokens(self) -> int:

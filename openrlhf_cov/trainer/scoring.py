@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from openrlhf_cov.trainer.micro_batches import balanced_partitions
 from openrlhf_cov.trainer.model_groups import ModelGroups
-from openrlhf_cov.trainer.records import Sample, Scores
+from openrlhf_cov.trainer.records import PolicyScores, Sample, Scores
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def score(samples: Sequence[Sample], groups: ModelGroups, pad_token_id: int) -> 
     )
     found: list[Scores | None] = [None] * len(samples)
     for number, batch in enumerate(batches):
-        log_probs, entropy, proxy = scored.policy[number]
+        policy = PolicyScores(*scored.policy[number])
         base = scored.reference[number] if scored.reference else None
         values = scored.critic[number] if scored.critic else None
         rewards = scored.reward[number] if scored.reward else None
@@ -109,9 +109,10 @@ def score(samples: Sequence[Sample], groups: ModelGroups, pad_token_id: int) -> 
                 return None if tensor is None else tensor[row, :width].float()
 
             found[place] = Scores(
-                log_probs=of_sample(log_probs),
-                entropy=of_sample(entropy),
-                proxy=of_sample(proxy),
+                log_probs=of_sample(policy.log_probs),
+                entropy=of_sample(policy.entropy),
+                proxy=of_sample(policy.proxy),
+                discriminator_mean=of_sample(policy.discriminator_mean),
                 base_log_probs=of_sample(base),
                 values=of_sample(values),
                 reward=None if rewards is None else float(rewards[row]),

@@ -190,6 +190,9 @@ def plan_with_policy(
             each.action_mask,
             diagnostics.entropies(each.sample_ids, each.action_mask.shape[1]) if config.entropy_policy else None,
             diagnostics.proxies(each.sample_ids, each.action_mask.shape[1]) if config.proxy_min_p else None,
+            diagnostics.discriminator_means(each.sample_ids, each.action_mask.shape[1])
+            if config.needs_discriminator_mean
+            else None,
         )
         for each in micro_batches
     ]

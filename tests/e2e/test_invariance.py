@@ -159,7 +159,16 @@ def estimated(args, rollouts: Sequence[TrainSample]) -> Sequence[TrainSample]:
         )
         for each in rollouts
     ]
-    scores = [Scores(each.log_probs, each.entropy, each.proxy, each.base_log_probs) for each in rollouts]
+    scores = [
+        Scores(
+            each.log_probs,
+            each.entropy,
+            each.proxy,
+            each.base_log_probs,
+            discriminator_mean=each.discriminator_mean,
+        )
+        for each in rollouts
+    ]
     config = CovConfig.from_args(args).at(5)
     return estimate_advantages(samples, scores, AdvantageSettings.of(args), config, 0.0, args).samples
 

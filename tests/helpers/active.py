@@ -18,6 +18,7 @@ ACTIVE = {
     "repo_r": {"repo_zeta": 0.1},
     "passk": {"passk_k": 2},
     "clip_b": {"clip_b_mu": 0.5},
+    "clip_v": {"clip_v_mu": 0.5, "clip_v_frac": 0.2},
     "wapo": {"wapo_length": 7.0},
     "dr_grpo": {"dr_grpo_length": 7.0},
 }
@@ -25,6 +26,7 @@ ACTIVE = {
 
 NEUTRAL = {
     "clip_b": {"clip_b_mu": 1e9},
+    "clip_v": {"clip_v_mu": 1e9},
     "clip_cov": {"clip_cov_lb": 1e6, "clip_cov_ub": 2e6},
     "kl_cov": {"ppo_kl_coef": 0.0},
     "lp_reg": {"lp_reg_coef": 0.0},

@@ -18,6 +18,7 @@ MASK = [[1, 1, 1], [1, 1, 0]]
 ENTROPIES = [[0.5, 1.5, 2.0], [0.2, 1.0, 9.0]]
 PROXIES = [[-1e4, -1e4, -1e4], [-1e4, -0.6, -0.5]]
 OLD_ENTROPIES = [[0.48, 1.6, 2.0], [0.25, 1.0, 9.0]]
+DISCRIMINATOR_MEANS = [[0.3, 0.2, 0.1], [0.1, 0.25, 9.0]]
 # ratios: exp(0.1) = 1.105171, exp(-0.5) = 0.606531, exp(0.4) = 1.491825; exp(0.2) = 1.221403, exp(-0.4) = 0.670320
 
 
@@ -30,11 +31,11 @@ def example():
 
 def window_of_example(clip=(0.2, 0.28)):
     """The example as the window of an optimizer step. The mean entropy of the rollouts is 0.25 nats."""
-    tables = ENTROPIES, OLD_ENTROPIES, PROXIES
-    batch, (entropies, old, proxies) = example(), (torch.tensor(each, dtype=torch.float64) for each in tables)
+    tables = ENTROPIES, OLD_ENTROPIES, PROXIES, DISCRIMINATOR_MEANS
+    batch, (entropies, old, proxies, means) = example(), (torch.tensor(each, dtype=torch.float64) for each in tables)
     detached = replace(batch, log_probs=batch.log_probs.detach())
     of_policies = [entropies], [old], torch.tensor(0.25), [proxies]
-    return Window([detached], [torch.arange(6).view(2, 3)], clip, ALONE, *of_policies)
+    return Window([detached], [torch.arange(6).view(2, 3)], clip, ALONE, *of_policies, None, [means])
 
 
 def gradients(config, eps=(0.2, 0.28), token_level_loss=True, **policy):

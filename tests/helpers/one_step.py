@@ -48,6 +48,7 @@ def make_rollouts(model_folder, drift: float = 0.0) -> list[TrainSample]:
                 base_log_probs=base * action_mask,  # of the policy that the run begins with
                 entropy=0.1 + 2 * drawn[0],
                 proxy=log_probs + drawn[1],
+                discriminator_mean=0.3 * drawn[0],
                 advantages=advantages,
                 returns=advantages,
             )
@@ -121,6 +122,7 @@ def make_lab(model_folder, flags: list[str]) -> tuple:
         return pad_sequence([getattr(each, name) for each in rollouts], batch_first=True)
 
     ids = padded("tokens")
-    seen = (padded(name)[:, PROMPT - 1 :] for name in ("log_probs", "entropy", "proxy"))
+    names = ("log_probs", "entropy", "proxy", "discriminator_mean")
+    seen = (padded(name)[:, PROMPT - 1 :] for name in names)
     scores = torch.tensor([each.score for each in rollouts])
     return lab, (ids[:, :PROMPT], Samples(ids[:, PROMPT:], *seen), scores)

@@ -3,7 +3,7 @@ import torch
 
 import openrlhf_cov.lab.policy
 from openrlhf_cov.lab.policy import log_probs_and_entropy, logits_of, sample, until_end
-from openrlhf_cov.models.token_head import EXCLUDED, min_p_scores
+from openrlhf_cov.models.token_head import EXCLUDED, discriminator_means, min_p_scores
 
 PROMPTS = torch.tensor([[20, 5, 6, 7], [21, 8, 3, 2], [22, 4, 5, 6]])
 
@@ -72,6 +72,18 @@ def test_samples_have_their_log_probs_among_the_probable_tokens(policy):
     torch.testing.assert_close(found.proxy.flatten(), expected, rtol=1e-5, atol=1e-5)
     assert 0 < (found.proxy == EXCLUDED).sum() < found.proxy.numel()
     assert sample(model, PROMPTS, 3, torch.Generator().manual_seed(0), eos, pad).proxy is None
+
+
+def test_samples_have_means_of_the_discriminator(policy):
+    model, tokenizer = policy
+    eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    drawn = torch.Generator().manual_seed(0)
+    found = sample(model, PROMPTS, 3, drawn, eos, pad, with_discriminator_mean=True)
+    ids = torch.cat([PROMPTS, found.responses[:, :-1]], 1)
+    logits = logits_of(model, ids, found.responses.shape[1], [])
+    expected = discriminator_means(logits.flatten(0, 1), torch.eye(logits.shape[-1]), None, 1.0)
+    torch.testing.assert_close(found.discriminator_mean.flatten(), expected, rtol=1e-4, atol=1e-6)
+    assert found.proxy is None
 
 
 def test_the_forward_pass_is_that_of_transformers(policy):

@@ -208,6 +208,14 @@ def test_log_probs_among_the_probable_tokens(folder_of, name):
     assert not output.proxy[action == 0].any()
     assert (output.proxy == EXCLUDED).sum() == 6 < action.sum()
     actor.proxy_min_p = None
+    actor.with_discriminator_mean = True
+    with torch.no_grad():
+        _, output = actor(sequences, action, attention, return_output=True)
+    entropy = -(log_p.exp() * log_p).sum(-1, keepdim=True)
+    expected = (log_p.exp().square() * (entropy + log_p)).sum(-1)
+    torch.testing.assert_close(output.discriminator_mean, expected * action, rtol=1e-4, atol=1e-5)
+    actor.with_discriminator_mean = False
+    assert not hasattr(actor(sequences, action, attention, return_output=True)[1], "discriminator_mean")
     assert not hasattr(actor(sequences, action, attention, return_output=True)[1], "proxy")
 
 

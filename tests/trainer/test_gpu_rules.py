@@ -231,7 +231,7 @@ def test_upstreams_loss_is_observed(rules, kind):
         update_metrics(loss.record)
 
 
-QUOTAS = ("clip_cov", "kl_cov", "top_entropy", "random_drop", "stare", "lp_reg")
+QUOTAS = ("clip_v", "clip_cov", "kl_cov", "top_entropy", "random_drop", "stare", "lp_reg")
 
 
 def selection_of_a_step(rules, ranks, name):
@@ -243,7 +243,7 @@ def selection_of_a_step(rules, ranks, name):
             for each in step
         ]
         entropies = [torch.rand_like(each.log_probs) for each in step]
-        others = entropies, entropies, torch.rand((), device=device), entropies
+        others = entropies, entropies, torch.rand((), device=device), entropies, None, entropies
         masks = select_step(step, keys, loss.config, loss.ppo_clip, ranks, *others)
     assert [mask.device for mask in masks] == [device] * 3
     assert [mask.shape for mask in masks] == [each.action_mask.shape for each in step]
@@ -272,7 +272,16 @@ def samples(count=4, columns=5):
     found = []
     for number in range(count):
         width = columns - number % 2
-        names = ("log_probs", "advantages", "returns", "entropy", "proxy", "base_log_probs", "rollout_log_probs")
+        names = (
+            "log_probs",
+            "advantages",
+            "returns",
+            "entropy",
+            "proxy",
+            "base_log_probs",
+            "rollout_log_probs",
+            "discriminator_mean",
+        )
         found.append(
             TrainSample(
                 sample_id=number, score=math.nan if number == 1 else 1.0, abstained=False,
@@ -398,6 +407,7 @@ def diagnostics_of_a_step(rules, ranks, updates=2):
         books.compare([tokens.action_mask.bool()], [tokens.action_mask.bool()])
         assert books.entropies(torch.arange(2, device=device), 5).device == books.mean_entropy.device == device
         assert books.proxies(torch.arange(2, device=device), 5).device == device
+        assert books.discriminator_means(torch.arange(2, device=device), 5).device == device
     with rules(reads=3):
         books.add(Max("ppo/ratio_max", books.rollout.log_probs.max()))
         values = books.finish()
@@ -426,6 +436,7 @@ def test_log_probs_and_entropies_of_a_head(rules):
         (log_probs.sum() + entropies.sum()).backward()
         assert hidden.grad.device == weight.grad.device == device
         assert token_head.min_p_scores(hidden, weight, None, targets, 0.7, 0.1).device == device
+        assert token_head.discriminator_means(hidden, weight, None, 0.7).device == device
 
 
 def test_samples_side_by_side(rules):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from openrlhf_cov.trainer.records import MicroBatch, Share, TrainSample
 
-OPTIONAL = ("proxy", "base_log_probs", "values", "rollout_log_probs", "image_inputs")
+OPTIONAL = ("proxy", "discriminator_mean", "base_log_probs", "values", "rollout_log_probs", "image_inputs")
 
 
 def make_sample(number, length, present=OPTIONAL, score=1.0):
@@ -86,7 +86,7 @@ def test_a_micro_batch_is_its_padded_samples(lengths, present):
     assert batch.action_mask.dtype == torch.bool
     for row, (sample, length) in enumerate(zip(samples, lengths, strict=True)):
         assert batch.attention_mask[row].tolist() == [1] * length + [0] * (width - length)
-        for name in ("tokens", "action_mask", "log_probs", "advantages", "returns", *OPTIONAL[1:-1]):
+        for name in ("tokens", "action_mask", "log_probs", "advantages", "returns", *OPTIONAL[2:-1]):
             tensor, expected = getattr(batch, name), getattr(sample, name)
             if expected is None:
                 assert tensor is None

@@ -114,6 +114,19 @@ def test_log_probs_among_probable_tokens_are_handed_on():
     assert len(second.proxy) == 1
 
 
+def test_means_of_the_discriminator_are_handed_on():
+    class WithMean(PlayedGroup):
+        def scored(self, method, tokens, mask):
+            log_probs, entropies, _ = super().scored(method, tokens, mask)
+            return log_probs, entropies, None, 3 * log_probs
+
+    groups = models(flags(), policy=WithMean("policy"), reward=None)
+    (first, second) = score([sample(0, response=3), sample(1, response=1)], groups, PAD)
+    assert torch.equal(first.discriminator_mean, 3 * first.log_probs)
+    assert torch.equal(second.discriminator_mean, 3 * second.log_probs)
+    assert second.proxy is None
+
+
 def test_scores_of_half_precision_become_single():
     class Half(PlayedGroup):
         def scored(self, method, tokens, mask):

@@ -469,6 +469,15 @@ def test_a_policy_that_fails_is_left_in_training_mode(tmp_path):
     assert policy.actor.training
 
 
+def test_a_model_that_cannot_give_means_of_the_discriminator_ends_the_run(tmp_path):
+    policy = make_policy(flags(tmp_path, CovConfig(method="clip_v")))
+    tokens, ones = torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3)
+    with pytest.raises(RunStopped, match="--method clip_v needs a policy whose log-probs are those of a plain output"):
+        policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True, with_proxy=True)
+    assert not policy.actor.with_discriminator_mean
+    assert policy.score(tokens, ones[:, 1:], ones, None, with_entropy=True).discriminator_mean is None
+
+
 def test_a_model_that_cannot_give_proxies_ends_the_run(tmp_path):
     policy = make_policy(flags(tmp_path, CovConfig(method="lp_reg")))
     tokens, ones = torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3)

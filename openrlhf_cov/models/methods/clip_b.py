@@ -64,6 +64,11 @@ def punished(window: Window) -> list[Tensor]:
     return [mask & (batch.advantages < 0) for batch, mask in zip(window.batches, window.masks, strict=True)]
 
 
+def is_spread(deviation: Tensor) -> Tensor:
+    """Return True, 0-d, if a standard deviation is more than rounding. Otherwise no token stands out."""
+    return deviation >= SMALLEST_DEVIATION
+
+
 def drop(window: Window, tokens: Sequence[Tensor], mean: str) -> list[Plan]:
     """Return plans that drop the tokens of the masks (B, A).
 
@@ -92,10 +97,10 @@ def plan(settings: ClipBSettings, window: Window) -> list[Plan]:
     """
     scores = discriminators(window, "--method clip_b")
     mean, deviation = window.mean_and_deviation(scores)
-    spreads = deviation >= SMALLEST_DEVIATION
     bound = -settings.clip_b_mu * deviation
     pairs = zip(scores, punished(window), strict=True)
-    return drop(window, [each & (score - mean < bound) & spreads for score, each in pairs], settings.clip_b_mean)
+    tokens = [each & (score - mean < bound) & is_spread(deviation) for score, each in pairs]
+    return drop(window, tokens, settings.clip_b_mean)
 
 
 def refuses_for(method_flag: str, mean_flag: str, mean: str, settings: Any, flags: Mapping[str, Any]) -> str | None:

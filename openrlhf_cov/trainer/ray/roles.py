@@ -53,7 +53,7 @@ from openrlhf_cov.trainer.loading import (
 from openrlhf_cov.trainer.policy import Policy
 from openrlhf_cov.trainer.process_reward_update import update_process_reward
 from openrlhf_cov.trainer.ray.upstream_sender import WeightSender, make_upstream_sender
-from openrlhf_cov.trainer.records import Share, StepOrder, StepResult
+from openrlhf_cov.trainer.records import PolicyScores, Share, StepOrder, StepResult
 from openrlhf_cov.trainer.rollout_file import read_state, write_state
 from openrlhf_cov.trainer.run_record import RECORD
 from openrlhf_cov.trainer.shared_storage import check_restored, check_shared
@@ -305,17 +305,17 @@ class PolicyRole(TrainedRole):
 
     def score(
         self, tokens: Tensor, action_mask: Tensor, attention_mask: Tensor, image_inputs: Sequence[Any] | None = None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    ) -> PolicyScores:
         """Return what the policy says of the action tokens before the updates of a step.
 
         The arguments are those of ``ReferenceRole.score``.
 
         Returns:
-            (log-probs, entropies, proxy log-probs), each float32 (B, A) on the CPU. The last is None unless a method
-            of the run uses it (``proxy_min_p``).
+            Log-probs, entropies and, where a method of the run uses them, proxy log-probs and means of the
+            discriminator; each float32 (B, A) on the CPU.
 
         Raises:
-            RunStopped: A method uses the proxy and this model cannot compute it.
+            RunStopped: A method uses one of the last two and this model cannot compute it.
         """
         tokens, action_mask, attention_mask = (each.to(self.device) for each in (tokens, action_mask, attention_mask))
         with self.share_of_threads():
@@ -323,8 +323,7 @@ class PolicyRole(TrainedRole):
                 tokens, action_mask, attention_mask, image_inputs, with_entropy=True, with_proxy=True
             )
         assert scores.entropy is not None  # it was asked for
-        proxy = None if scores.proxy is None else scores.proxy.float().cpu()
-        return scores.log_probs.float().cpu(), scores.entropy.float().cpu(), proxy
+        return PolicyScores(*(None if each is None else each.float().cpu() for each in scores))
 
     def score_texts(self, texts: list[list[int]]) -> list[float]:
         """Return the log-probs of all tokens but the first of each text, one text after another; on every rank.

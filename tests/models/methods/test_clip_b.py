@@ -27,9 +27,9 @@ def test_the_discriminator_of_the_example():
     assert (float(mean), float(deviation)) == pytest.approx((0.158303, 0.220579), abs=1e-6)
 
 
-# (S - mean) / sigma = 0.321613, 1.308480, -0.882180, -1.405101, 0.657188. Only the fourth token has A < 0 and lies below
-# -1; without it 4 tokens are kept, so that the others weigh 5/4. PPO's gradients are -0.221034, -0.121306, 0 (clipped),
-# 0.244281, 0 (clipped).
+# (S - mean) / sigma = 0.321613, 1.308480, -0.882180, -1.405101, 0.657188. Only the fourth token has A < 0 and lies
+# below -1; without it 4 tokens are kept, so that the others weigh 5/4. PPO's gradients are -0.221034, -0.121306,
+# 0 (clipped), 0.244281, 0 (clipped).
 @pytest.mark.parametrize(
     ("mu", "mean", "loss", "gradient"),
     [

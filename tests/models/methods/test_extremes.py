@@ -37,7 +37,7 @@ def window(size=1.0, change=lambda batch: batch):
     batch = change(TokenBatch(log_probs, old, advantages, mask, old))
     keys = token_keys(1, 2, torch.arange(SHAPE[0]), SHAPE[1])
     others = [entropies], [entropies * (0.9 + 0.2 * changes).round(decimals=1)], torch.tensor(0.1), [old + 0.2]
-    return Window([batch], [keys], (0.2, 0.28), ALONE, *others)
+    return Window([batch], [keys], (0.2, 0.28), ALONE, *others, None, [0.3 * changes])
 
 
 @pytest.mark.parametrize("value", [0.7, 1e-9, -3e7])

@@ -36,6 +36,7 @@ class Sample:
     entropy: torch.Tensor
     old_entropy: torch.Tensor
     proxy: torch.Tensor
+    discriminator_mean: torch.Tensor
 
 
 def samples(seed=0):
@@ -49,7 +50,7 @@ def samples(seed=0):
         tokens = TokenBatch(log_probs, old, torch.full((length,), advantage), torch.ones(length))
         entropy = torch.rand(length, generator=generator)
         old_entropy = entropy * (1 + 0.1 * torch.randn(length, generator=generator))
-        made.append(Sample(tokens, entropy, old_entropy, old + 0.3 * (number % 2)))
+        made.append(Sample(tokens, entropy, old_entropy, old + 0.3 * (number % 2), old_entropy * 0.3))
     return made
 
 
@@ -68,13 +69,13 @@ def padded(rows, columns, value=-55.0):
 
 
 def micro_batch(chosen, extra):
-    """(TokenBatch, entropies, old entropies, proxies) of these samples."""
+    """(TokenBatch, entropies, old entropies, proxies, means of the discriminator) of these samples."""
     columns = max(len(each.entropy) for each in chosen) + extra
     behind = {"log_probs": 9.0, "old_log_probs": -9.0, "advantages": -55.0}
     tensors = {name: padded([getattr(each.tokens, name) for each in chosen], columns, behind[name]) for name in behind}
     mask = padded([each.tokens.action_mask for each in chosen], columns) > 0
     tokens = TokenBatch(**tensors, action_mask=mask)
-    others = ("entropy", "old_entropy", "proxy")
+    others = ("entropy", "old_entropy", "proxy", "discriminator_mean")
     return tokens, *(padded([getattr(each, name) for each in chosen], columns) for name in others)
 
 
@@ -84,14 +85,14 @@ def step_of(config, made, hand, ranks=ALONE, extra=0):
     by_token = config.aggregation is None
     loss = MethodLoss(config, policy_loss=PolicyLoss(*clip, token_level_loss=by_token), aggregate=aggregate_loss)
     found = (micro_batch([made[i] for i in indices], extra) for indices in hand)
-    batches, entropies, old, proxies = zip(*found, strict=True)
+    batches, entropies, old, proxies, means = zip(*found, strict=True)
     keys = [
         token_keys(1, 2, torch.tensor(indices), len(b.log_probs[0])) for indices, b in zip(hand, batches, strict=True)
     ]
     plans = [()] * len(hand)
     if config.plans_globally:
         mean = torch.cat([each.old_entropy for each in made]).mean()
-        plans = plan_step(config, Window(batches, keys, clip, ranks, entropies, old, mean, proxies))
+        plans = plan_step(config, Window(batches, keys, clip, ranks, entropies, old, mean, proxies, None, means))
     total, found, buffer = 0.0, {}, MetricBuffer()
     for indices, batch, planned in zip(hand, batches, plans, strict=True):
         loss.expect(planned)
@@ -180,10 +181,10 @@ def test_in_its_limit_a_method_is_grpo_bit_for_bit(name):
     def gradients(config):
         clip = config.ppo_clip or published
         loss = MethodLoss(config, policy_loss=PolicyLoss(*clip), aggregate=aggregate_loss)
-        batch, entropy, old, proxy = micro_batch(made, 2)
+        batch, entropy, old, proxy, mean = micro_batch(made, 2)
         keys = token_keys(1, 2, torch.arange(SAMPLES), batch.log_probs.shape[1])
         if config.plans_globally:
-            window = Window([batch], [keys], clip, ALONE, [entropy], [old], torch.tensor(0.1), [proxy])
+            window = Window([batch], [keys], clip, ALONE, [entropy], [old], torch.tensor(0.1), [proxy], None, [mean])
             loss.expect(*plan_step(config, window))
         log_probs = batch.log_probs.clone().requires_grad_()
         value, *_ = loss(log_probs, batch.old_log_probs, batch.advantages, action_mask=batch.action_mask)

@@ -148,6 +148,7 @@ BAD = {
     "lite_ppo": {"lite_ppo_std": "batch"},
     "ucpo": {"ucpo_tau": 1.5},
     "wapo": {"wapo_length": -1.0},
+    "clip_v": {"clip_v_frac": 0.0},
     "clip_b": {"clip_b_mu": 0.0},
     "rs_grpo": {"rs_grpo_beta": 0.0},
     "prime": {"prime_beta": 0.0},

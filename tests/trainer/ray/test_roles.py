@@ -23,7 +23,7 @@ from openrlhf_cov.trainer.ray.roles import (
     scoring_models,
 )
 from openrlhf_cov.trainer.ray.workers import plain_class
-from openrlhf_cov.trainer.records import Share, StepOrder, StepResult, TrainSample
+from openrlhf_cov.trainer.records import PolicyScores, Share, StepOrder, StepResult, TrainSample
 from openrlhf_cov.trainer.rollout_file import write_state
 
 
@@ -78,7 +78,7 @@ class RecordingPolicy:
         # half precision, as a model in bf16 may answer
         log_probs = (-1.0 * tokens[:, -action_mask.shape[1] :] * action_mask).bfloat16()
         proxy = log_probs / 2 if with_proxy and self.proxy else None
-        return SimpleNamespace(log_probs=log_probs, entropy=-10 * log_probs if with_entropy else None, proxy=proxy)
+        return PolicyScores(log_probs, -10 * log_probs if with_entropy else None, proxy)
 
 
 TOKENS = torch.arange(5).expand(2, 5)

@@ -1,0 +1,90 @@
+"""Clip_V (arXiv 2602.03392): punished tokens that lower the entropy of their own state most lose their gradient.
+
+Unlike Clip_B, the rule compares a token with the expectation over the vocabulary at its own position, not with the
+mean of the step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from openrlhf_cov.models.method import Method, Plan
+from openrlhf_cov.models.methods.clip_b import discriminators, drop, is_spread, punished, refuses_for
+from openrlhf_cov.settings import Settings, setting
+
+if TYPE_CHECKING:
+    from openrlhf_cov.models.window import Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipVSettings(Settings):
+    """Flags of Clip_V. Raises ValueError, naming the flag, when a value is out of range."""
+
+    clip_v_mu: float = setting(
+        8.5, "bound mu, in standard deviations over the step of a token's effect on the entropy of its own state"
+    )
+    clip_v_frac: float = setting(
+        1e-4, "largest fraction of action tokens that is dropped, at least one token; 1: no limit"
+    )
+    clip_v_mean: str = setting(
+        "all",
+        "what the loss is divided by: all action tokens, or kept, those that train, as in the released code",
+        choices=("all", "kept"),
+    )
+
+    def check(self) -> None:
+        self.require("clip_v_mu", lambda mu: 0.0 < mu < math.inf, "is a finite number of deviations above 0")
+        self.require("clip_v_frac", lambda part: 0.0 < part <= 1.0, "is a fraction of tokens in (0, 1], not percent")
+
+
+def plan(settings: ClipVSettings, window: Window) -> list[Plan]:
+    """Drop the tokens with A < 0 and x > mu sigma(x), at most the max(1, floor(frac N)) of largest x.
+
+    x = E - S compares the discriminator S of the token with its expectation E over the vocabulary: it is the
+    first-order effect of punishing the token on the entropy of its own state. The population standard deviation of x
+    is about its mean over all action tokens of the step, but the bound is not centred. Where x has no spread, nothing
+    is dropped. Equal x at the limit are chosen by the tokens' keys.
+
+    Raises:
+        RuntimeError: The window has no entropies, or no expectations of the discriminator.
+
+    Reference:
+        arXiv 2602.03392, by ``clipv_advantage.py`` of its released code. There, tokens with A = 0 beyond the bound
+        leave the mean, too; here they stay, which changes no gradient but the denominator of ``kept``.
+    """
+    if len(window.discriminator_means) != len(window.batches):
+        raise RuntimeError("--method clip_v: the window was given no expectations of the entropy discriminator")
+    scores = discriminators(window, "--method clip_v")
+    effects = [mean.double() - score for mean, score in zip(window.discriminator_means, scores, strict=True)]
+    _, deviation = window.mean_and_deviation(effects)
+    bound = settings.clip_v_mu * deviation
+    pairs = zip(effects, punished(window), strict=True)
+    candidates = [each & (x > bound) & is_spread(deviation) for x, each in pairs]
+    # NaN is never among the largest values, so the limit counts all tokens and picks candidates alone.
+    ranked = [x.masked_fill(~each, math.nan) for x, each in zip(effects, candidates, strict=True)]
+    return drop(window, window.largest(ranked, settings.clip_v_frac), settings.clip_v_mean)
+
+
+def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
+    """Return why the flags do not go with Clip_V, None if they do. A rank needs whole rows of logits."""
+    for name in ("ds.ring_attn_size", "ds.tensor_parallel_size"):
+        if flags.get(name, 1) != 1:
+            return f"--{name} {flags[name]}: --method clip_v compares all tokens of a row, which it splits; drop it"
+    return refuses_for("--method clip_v", "--clip_v_mean", settings.clip_v_mean, settings, flags)
+
+
+METHOD = Method(
+    name="clip_v",
+    title="Clip_V",
+    source="arXiv 2602.03392",
+    summary="punished tokens that lower the entropy of their own state most lose their gradient",
+    slot="drop",
+    settings=ClipVSettings,
+    entropy_policy="old",
+    needs_discriminator_mean=True,
+    refuses=refuses,
+    plan=plan,
+)
