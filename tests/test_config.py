@@ -68,6 +68,10 @@ def test_defaults_are_the_published_settings():
         "lp_reg_min_p": 0.02,
         "entropy_target": None,
         "entropy_control": "",
+        "entropy_control_form": "sign",
+        "entropy_gain_p": 0.5,  # EntroPIC, arXiv 2511.15248: 1 and 0.01 of a range of 2
+        "entropy_gain_i": 0.005,
+        "entropy_integral_limit": None,
         "entropy_step": None,
         "entropy_low": None,
         "entropy_high": None,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Any
 
-from openrlhf_cov.models.control import Control, Controller
+from openrlhf_cov.models.control import Control, Controller, Gains
 from openrlhf_cov.models.method import SHARED_SLOTS, SLOTS, Method, ProcessReward
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import Schedule, Scheduled, Settings, extremes, setting
@@ -14,6 +14,19 @@ from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY
 
 LARGE_COV_RATIO = 0.05
 """Token fractions above this are refused without ``allow_large_cov_ratio``: published values are 2e-4 and 2e-3."""
+
+# Settings of a closed loop beside --entropy_target -> their values without one.
+OF_A_TARGET: dict[str, Any] = {
+    "entropy_control": "",
+    "entropy_control_form": "sign",
+    "entropy_gain_p": 0.5,
+    "entropy_gain_i": 0.005,
+    "entropy_integral_limit": None,
+    "entropy_step": None,
+    "entropy_low": None,
+    "entropy_high": None,
+    "entropy_band": 0.0,
+}
 
 NOT_PERCENT = "shares are fractions, not percent (0.2 % is 2e-3)"
 
@@ -108,8 +121,32 @@ class CovConfig(*OF_METHODS):
         "the setting that --entropy_target moves; empty: the main one of the method\n"
         + "\n".join(f"{m.flag}: {', '.join(c.setting for c in m.controls)}" for m in METHODS.values() if m.controls),
     )
+    entropy_control_form: str = setting(
+        "sign",
+        "how it moves: sign, by a step in the direction of the target; pi, by the gap between target and entropy and "
+        "by the sum of the gaps before (EntroPIC)",
+        choices=("sign", "pi"),
+    )
+    entropy_gain_p: float = setting(
+        0.5,
+        "pi: what a gap of one nat moves, as a share of the range between the bounds (EntroPIC: 1 of a range of 2)",
+        only=("entropy_control_form", "pi"),
+    )
+    entropy_gain_i: float = setting(
+        0.005,
+        "pi: the same for the sum of the gaps of earlier steps (EntroPIC: 0.01 of a range of 2); 0 leaves it out",
+        only=("entropy_control_form", "pi"),
+    )
+    entropy_integral_limit: float | None = setting(
+        None,
+        "pi: largest size of the sum of the gaps, in nats, so that it does not grow while the setting is at a bound; "
+        "without, no limit, as published",
+        only=("entropy_control_form", "pi"),
+    )
     entropy_step: float | None = setting(
-        None, "how far it moves; one that is doubled and halved: its smallest size. Without, as published"
+        None,
+        "how far it moves; one that is doubled and halved: its smallest size. Without, as published",
+        only=("entropy_control_form", "sign"),
     )
     entropy_low: float | None = setting(None, "its lower bound, without: as published")
     entropy_high: float | None = setting(None, "its upper bound, without: as published")
@@ -238,7 +275,15 @@ class CovConfig(*OF_METHODS):
         if self.entropy_target is None:
             return None
         control = self._control()
-        return Controller(control, getattr(self, control.setting), self.entropy_band)
+        return Controller(control, getattr(self, control.setting), self.entropy_band, self._gains(control))
+
+    def _gains(self, control: Control) -> Gains | None:
+        """The gains of ``--entropy_control_form pi`` in units of the setting per nat; None for the sign form."""
+        if self.entropy_control_form == "sign":
+            return None
+        limit = math.inf if self.entropy_integral_limit is None else self.entropy_integral_limit
+        width = control.high - control.low
+        return Gains(self.entropy_gain_p * width, self.entropy_gain_i * width, limit)
 
     @property
     def controlled(self) -> str | None:
@@ -273,10 +318,9 @@ class CovConfig(*OF_METHODS):
         return replace((named or offered[0].controls)[0], **{n: v for n, v in given.items() if v is not None})
 
     def _check_target(self) -> None:
-        others = ("entropy_control", "entropy_step", "entropy_low", "entropy_high", "entropy_band")
         if self.entropy_target is None:
-            for name in others:
-                if getattr(self, name) not in ("", None, 0.0):
+            for name, default in OF_A_TARGET.items():
+                if getattr(self, name) != default:
                     raise ValueError(f"--{name} only applies with --entropy_target; drop it or set --entropy_target")
             return
         self.require(
@@ -289,6 +333,8 @@ class CovConfig(*OF_METHODS):
         start = getattr(self, control.setting)
         if isinstance(start, Schedule):
             raise ValueError(f"--{control.setting} has a schedule, and --entropy_target moves it, too; drop one")
+        if self.entropy_control_form == "pi":
+            self._check_gains(control)
         if not 0.0 < control.step < math.inf:
             raise ValueError(f"--entropy_step is a finite number above 0, got {control.step}")
         if control.doubles and 0 < abs(start) < control.step:
@@ -309,9 +355,35 @@ class CovConfig(*OF_METHODS):
                 f"--{control.setting} {start:g} is not between --entropy_low {control.low:g} and --entropy_high "
                 f"{control.high:g}, the bounds within which --entropy_target moves it"
             )
-        fixed = dict.fromkeys(("entropy_target", "entropy_step", "entropy_low", "entropy_high"))
+        without_target = OF_A_TARGET | {"entropy_target": None}
         for bound in (control.low, control.high):  # each checked as if it were given
-            replace(self, **fixed, entropy_control="", entropy_band=0.0, **{control.setting: bound})
+            replace(self, **without_target, **{control.setting: bound})
+
+    def _check_gains(self, control: Control) -> None:
+        for name in ("entropy_gain_p", "entropy_gain_i"):
+            self.require(name, lambda gain: 0.0 <= gain < math.inf, "is a finite number of at least 0")
+        if self.entropy_gain_p == self.entropy_gain_i == 0:
+            raise ValueError(
+                f"--entropy_gain_p 0 and --entropy_gain_i 0: nothing would move --{control.setting}; raise one of them"
+            )
+        if self.entropy_band > 0 and self.entropy_gain_i > 0:
+            raise ValueError(
+                f"--entropy_band {self.entropy_band:g}: gaps inside of the band would add up beside --entropy_gain_i "
+                f"{self.entropy_gain_i:g}; drop the band or give --entropy_gain_i 0"
+            )
+        if control.doubles:
+            raise ValueError(
+                f"--entropy_control_form pi: --{control.setting} is doubled and halved, so no gain fits it; give "
+                "--entropy_control_form sign"
+            )
+        if not control.high - control.low < math.inf:
+            raise ValueError(
+                "--entropy_control_form pi: its gains are shares of the range between --entropy_low and "
+                "--entropy_high; give finite bounds"
+            )
+        limit = self.entropy_integral_limit
+        if limit is not None and not 0.0 < limit < math.inf:
+            raise ValueError(f"--entropy_integral_limit is a finite number of nats above 0, got {limit}")
 
     def _check_methods(self) -> None:
         names = _names(self.method)

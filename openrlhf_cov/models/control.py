@@ -50,17 +50,55 @@ class Control:
         return math.copysign(self.step, value) if self.doubles and 0 < abs(value) < self.step else value
 
 
+@dataclass(frozen=True)
+class Gains:
+    """How strongly a PI loop answers to the gap between the target and the entropy."""
+
+    # The setting moves by as much for each nat of the last gap.
+    proportional: float
+    # The same for each nat of the sum of the gaps before.
+    integral: float
+    # Largest size of that sum, in nats.
+    integral_limit: float = math.inf
+
+
+def pi_value(control: Control, start: float, gains: Gains, gap: float, integral: float) -> float:
+    """Return the setting that a PI loop gives: start + raises * (K_p gap + K_i integral), within the bounds.
+
+    Args:
+        control: With the bounds, and the direction in which the setting moves the entropy.
+        start: The setting without a gap.
+        gains: K_p and K_i.
+        gap: Target less entropy, in nats.
+        integral: Sum of the gaps of the steps before this one, in nats.
+
+    Reference:
+        EntroPIC, arXiv 2511.15248, by ``dp_actor.py`` of its released code: its alpha has the start 0, lowers the
+        entropy (raises = -1), and lies in [-1, 1]. There, the sign of the gap is the other one.
+    """
+    moved = start + control.raises * (gains.proportional * gap + gains.integral * integral)
+    return min(max(moved, control.low), control.high)
+
+
+# Steps in a row at a bound after which a PI loop warns: the sum of the gaps grows on, so that it will overshoot.
+STEPS_AT_A_BOUND = 20
+
+
 class Controller:
-    """Moves the setting of ``control`` from ``start`` by the sign of (target - entropy).
+    """Moves the setting of ``control`` from ``start`` toward the target entropy, once per global step.
+
+    Without ``gains`` it moves by the sign of (target - entropy); with them by their size, as ``pi_value`` says.
 
     The entropy is that of the policy before the updates of a global step, exact, over all its tokens; what follows
     from it is applied in the next step. Within ``band`` nats of the target the value stays where it is; at the target
-    itself, without a band, it does what the control says.
+    itself, without a band, the sign form does what the control says. A gate is part of the sign form alone.
     """
 
-    def __init__(self, control: Control, start: float, band: float = 0.0) -> None:
-        self.control, self.band = control, band
-        self._value, self._open = start, True
+    def __init__(self, control: Control, start: float, band: float = 0.0, gains: Gains | None = None) -> None:
+        self.control, self.band, self.gains = control, band, gains
+        self._start, self._value, self._open = start, start, True
+        # Of the PI form: the sum of the gaps so far, and the steps in a row that ended at a bound.
+        self._integral, self._at_bound = 0.0, 0
 
     @property
     def applied(self) -> dict[str, float]:
@@ -71,18 +109,49 @@ class Controller:
         """The metrics of a step that is over; its entropy moves the value, unless it is not finite."""
         gap = target - entropy
         metrics = {"control/value": self.applied[self.control.setting], "control/gap": gap}
-        if math.isfinite(gap):
+        if math.isfinite(gap) and self.gains:
+            self._move_by_gap(self.gains, gap)
+        elif math.isfinite(gap):
             direction = 0 if abs(gap) < self.band else (gap > 0) - (gap < 0) or -self.control.at_target
             self._value = self.control.moved(self._value, direction * self.control.raises)
             self._open = gap > 0
         return metrics
 
+    def _move_by_gap(self, gains: Gains, gap: float) -> None:
+        if abs(gap) >= self.band:
+            self._value = pi_value(self.control, self._start, gains, gap, self._integral)
+        # The gap of this step acts through the sum from the next step on, as in the released code.
+        limit = gains.integral_limit
+        self._integral = min(max(self._integral + gap, -limit), limit)
+        is_at_bound = self._value in (self.control.low, self.control.high)
+        self._at_bound = self._at_bound + 1 if is_at_bound else 0
+
+    @property
+    def warning(self) -> str | None:
+        """A message in the step in which a PI loop has been at a bound for ``STEPS_AT_A_BOUND`` steps, else None."""
+        if self.gains is None or self.gains.integral == 0 or self._at_bound != STEPS_AT_A_BOUND:
+            return None
+        return (
+            f"--entropy_target held --{self.control.setting} at its bound {self._value:g} for {STEPS_AT_A_BOUND} "
+            f"steps; the sum of the gaps is {self._integral:.3g} nats and grows on, so the loop will overshoot: give "
+            "--entropy_integral_limit, wider bounds or another target"
+        )
+
     def state_dict(self) -> dict[str, Any]:
         """What the next step depends on."""
-        return {"setting": self.control.setting, "value": self._value, "open": self._open}
+        return {
+            "setting": self.control.setting,
+            "value": self._value,
+            "open": self._open,
+            "integral": self._integral,
+            "at_bound": self._at_bound,
+        }
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
         """Continue from ``state_dict``, within the bounds; from the start if that is None or of another setting."""
         if state is not None and state["setting"] == self.control.setting:
             self._value = self.control.within(state["value"])
             self._open = state["open"]
+            # Checkpoints of earlier versions have no PI loop.
+            self._integral = state.get("integral", 0.0)
+            self._at_bound = state.get("at_bound", 0)

@@ -7,12 +7,16 @@ from typing import Any
 
 from openrlhf.trainer.ppo_utils.kl_controller import AdaptiveKLController, FixedKLController
 
+from openrlhf.utils.logging_utils import init_logger
+
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.control import Controller
 from openrlhf_cov.models.dynamics import EntropyDynamics, RunningLaw
 from openrlhf_cov.trainer.best_model import BestModel
 from openrlhf_cov.trainer.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.records import StepResult
+
+logger = init_logger(__name__)
 
 # Entries of a checkpoint's client states.
 STEP, KL_COEF, LAW, DYNAMICS, CONTROL = "global_step", "kl_coef", "law", "entropy_dynamics", "entropy_control"
@@ -67,6 +71,8 @@ class LoopState:
             found |= self.law.add(metrics["entropy/mean"], metrics["reward"])
             if self.control:
                 found |= self.control.step(result.mean_entropy, config.entropy_target)
+                if self.control.warning:
+                    logger.warning(self.control.warning)
         self.step += 1
         return found
 

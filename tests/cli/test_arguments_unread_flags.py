@@ -31,10 +31,11 @@ def test_limits_of_programs_are_taken_where_programs_run(parse, more):
 
 
 def flag_of(setting):
-    """The flag of a setting with a value that it takes, its default."""
+    """The flag of a setting with a value that it takes: its default, or a number where that is None."""
     if isinstance(setting.default, bool):
         return [f"--{setting.name}"]
-    values = setting.default if isinstance(setting.default, tuple) else [setting.default]
+    default = 9.0 if setting.default is None else setting.default
+    values = default if isinstance(default, tuple) else [default]
     return [f"--{setting.name}", *(str(value) for value in values)]
 
 

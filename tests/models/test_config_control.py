@@ -1,5 +1,7 @@
 """Which setting ``--entropy_target`` moves, and what it is refused for."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,3 +139,43 @@ def test_what_no_loop_can_do_is_refused(settings, words):
     with pytest.raises(ValueError, match="--") as found:
         CovConfig(**settings)
     assert all(word in str(found.value) for word in words), found.value
+
+
+PI = {"method": "positive_weight", "entropy_target": 0.3, "entropy_control_form": "pi"}
+
+
+def test_gains_are_shares_of_the_range_between_the_bounds():
+    # from 1 downward in [0.5, 1] with a gap of 0.2 nats: 1 - (0.5 * 0.5) * 0.2
+    config = CovConfig(**PI, entropy_gain_p=0.5, entropy_gain_i=0.0, entropy_low=0.5)
+    controller = config.controller()
+    controller.step(0.1, 0.3)
+    assert controller.applied == {"positive_weight": pytest.approx(0.95)}
+
+
+def test_with_the_published_gains_of_a_range_of_two():
+    controller = CovConfig(**PI, entropy_gain_p=1.0, entropy_gain_i=0.1).controller()
+    assert (controller.gains.proportional, controller.gains.integral) == (1.0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"entropy_gain_p": -0.1}, "--entropy_gain_p is a finite number of at least 0, got -0.1"),
+        ({"entropy_gain_i": math.inf}, "--entropy_gain_i is a finite number of at least 0, got inf"),
+        ({"entropy_gain_p": 0.0, "entropy_gain_i": 0.0}, "--entropy_gain_p 0 and --entropy_gain_i 0: nothing"),
+        ({"entropy_band": 0.05}, "--entropy_band 0.05: gaps inside of the band would add up"),
+        ({"entropy_integral_limit": 0.0}, "--entropy_integral_limit is a finite number of nats above 0, got 0.0"),
+        (
+            {"method": "repo_r"},
+            "--entropy_control_form pi: --repo_zeta is doubled and halved, so no gain fits it",
+        ),
+        ({"entropy_target": None}, "--entropy_control_form only applies with --entropy_target"),
+    ],
+)
+def test_what_no_pi_loop_can_do_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        CovConfig(**(PI | settings))
+
+
+def test_a_proportional_loop_may_have_a_band():
+    CovConfig(**PI, entropy_gain_i=0.0, entropy_band=0.05)

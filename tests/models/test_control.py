@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.models.control import Control, Controller
+from openrlhf_cov.models.control import Control, Controller, Gains
 from openrlhf_cov.models.methods import METHODS
 
 CONTROLS = {control.setting: control for method in METHODS.values() for control in method.controls}
@@ -71,6 +71,86 @@ def test_at_the_target_it_does_as_published():
     assert applied("positive_weight", 0.5, 0.3, [0.3]) == pytest.approx([0.55])
     for setting in CONTROLS.keys() - {"entropy_bonus", "positive_weight"}:  # sign(0) = 0
         assert applied(setting, 0.015, 0.3, [0.3]) == [0.015]
+
+
+# gaps -0.2, 0.1, 0.2, -0.1; the sums before them are 0, -0.2, -0.1, 0.1. First row, s = -1: 1 * 0.2, -(0.1 - 0.02),
+# -(0.2 - 0.01), 0.1 - 0.01. Second row, from 1 downward: 1 + 0.4 is cut, 1 - (0.2 - 0.1), 1 - (0.4 - 0.05), and 1.15
+# is cut.
+@pytest.mark.parametrize(
+    ("start", "gains", "bounds", "expected"),
+    [
+        (0.0, Gains(1.0, 0.1), (-1.0, 1.0), [0.2, -0.08, -0.19, 0.09]),
+        (1.0, Gains(2.0, 0.5), (0.0, 1.0), [1.0, 0.9, 0.65, 1.0]),
+    ],
+)
+def test_a_pi_loop_answers_to_the_gap_and_to_the_sum_of_those_before(start, gains, bounds, expected):
+    control = Control("x", *bounds, step=0.1, raises=-1)
+    controller, values, sums = Controller(control, start, gains=gains), [], []
+    for entropy in (0.5, 0.2, 0.1, 0.4):
+        controller.step(entropy, 0.3)
+        values.append(controller.applied["x"])
+        sums.append(controller.state_dict()["integral"])
+    assert values == pytest.approx(expected)
+    assert sums == pytest.approx([-0.2, -0.1, 0.1, 0.0])
+
+
+def test_a_setting_that_raises_the_entropy_goes_the_other_way():
+    controller = Controller(Control("x", 0.0, 1.0, 0.1), 0.5, gains=Gains(1.0, 0.0))
+    controller.step(0.2, 0.3)
+    assert controller.applied == {"x": pytest.approx(0.6)}
+
+
+def test_a_pi_loop_has_no_gate_and_no_step():
+    controller = Controller(CONTROLS["entropy_bonus"], 1e-3, gains=Gains(1e-3, 0.0))
+    controller.step(0.5, 0.3)
+    assert controller.applied == {"entropy_bonus": pytest.approx(8e-4)}  # 1e-3 - 1e-3 * 0.2, not 0
+
+
+def test_the_sum_of_gaps_has_a_limit_if_given():
+    def overshoot(limit):
+        # 30 steps far below the target at the upper bound, then steps 0.1 nats above it, until the bound is left
+        controller = Controller(Control("x", 0.0, 1.0, 0.1), 0.5, gains=Gains(0.5, 0.1, limit))
+        for _ in range(30):
+            controller.step(0.1, 1.1)
+        assert controller.applied == {"x": 1.0}
+        for step in range(1000):
+            controller.step(1.2, 1.1)
+            if controller.applied["x"] < 1.0:
+                return step
+        return None
+
+    # x < 1 where 0.1 * sum < 0.55: from 30 nats that takes 246 steps of 0.1, from 6 nats six
+    assert overshoot(math.inf) == pytest.approx(246, abs=1)
+    assert overshoot(6.0) == pytest.approx(6, abs=1)
+
+
+def test_a_pi_loop_at_a_bound_warns_once_after_20_steps():
+    controller, warned = Controller(Control("x", 0.0, 1.0, 0.1), 0.5, gains=Gains(9.0, 0.1)), []
+    for step in range(1, 41):
+        controller.step(0.1, 1.1)
+        if controller.warning:
+            warned.append(step)
+    assert warned == [20]
+    assert Controller(Control("x", 0.0, 1.0, 0.1), 1.0).warning is None
+
+
+def test_a_pi_loop_goes_on_from_its_state():
+    def controller():
+        return Controller(Control("x", -1.0, 1.0, 0.1, raises=-1), 0.0, gains=Gains(1.0, 0.1))
+
+    straight, first, second = controller(), controller(), controller()
+    entropies = [0.5, 0.2, math.nan, 0.1, 0.4, 0.35]
+    expected = [straight.step(entropy, 0.3) for entropy in entropies]
+    found = [first.step(entropy, 0.3) for entropy in entropies[:3]]
+    second.load_state_dict(first.state_dict())
+    assert str(found + [second.step(entropy, 0.3) for entropy in entropies[3:]]) == str(expected)
+
+
+def test_within_a_band_a_proportional_loop_stays():
+    controller = Controller(Control("x", 0.0, 1.0, 0.1), 0.5, band=0.06, gains=Gains(1.0, 0.0))
+    controller.step(0.2, 0.3)
+    controller.step(0.25, 0.3)
+    assert controller.applied == {"x": pytest.approx(0.6)}
 
 
 @pytest.mark.parametrize("entropy", [math.nan, math.inf])

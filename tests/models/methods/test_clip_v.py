@@ -19,7 +19,8 @@ def config(mu=1.0, frac=1e-4, **settings):
 
 
 # x = E - S = 0.070755, -0.246927, 0.136287, 0.251633, -0.053265; mean 0.031697, sigma 0.170696, so x / sigma =
-# 0.414510, -1.446585, 0.798419, 1.474154, -0.312047. The fourth token has A < 0 and lies above 1; max(1, floor(5e-4)) = 1 token
+# 0.414510, -1.446585, 0.798419, 1.474154, -0.312047. The fourth token has A < 0 and lies
+# above 1; max(1, floor(5e-4)) = 1 token
 # is dropped at most.
 @pytest.mark.parametrize(
     ("mu", "mean", "loss", "gradient"),
