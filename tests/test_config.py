@@ -55,6 +55,9 @@ def test_defaults_are_the_published_settings():
         "ucpo_tau": 0.2,  # arXiv 2605.00365, its scripts
         "wapo_length": None,  # arXiv 2606.16154 has 4096 or 8192, the limit of prompt and response
         "wapo_anchor": "rollout",
+        "entropic_alpha": 0.0,  # arXiv 2511.15248
+        "entropic_theta": 0.95,
+        "entropic_form": "weight",
         "clip_v_mu": 8.5,
         "clip_v_frac": 1e-4,
         "clip_v_mean": "all",

@@ -400,6 +400,8 @@ class CovConfig(*OF_METHODS):
         for one, other in combinations(self.methods, 2):
             if one.slot == other.slot and one.slot not in SHARED_SLOTS:
                 yield f"{one.flag} and {other.flag}: each {SLOTS[one.slot]}, and a run has one that does; drop one"
+            if one.weighs_by_sign and other.weighs_by_sign:
+                yield f"{one.flag} and {other.flag}: each scales advantages by their sign; drop one"
             if one.by_covariance and other.by_covariance:
                 yield f"{one.flag} and {other.flag} both select by covariance, each with its own PPO clip; drop one"
             clips = {each.ppo_clip for each in (one, other) if each.slot != "surrogate" and each.ppo_clip}
@@ -441,7 +443,7 @@ class CovConfig(*OF_METHODS):
                 for other in self.methods
                 if other is not method
                 and other.plan
-                and not other.penalty
+                and other.slot != "penalty"
                 and (other.leaves_out or not other.estimate)
             ]
             if method.by_response and others:

@@ -174,6 +174,8 @@ class Plan:
     """Summand of the advantages."""
     reference: Tensor | None = None
     """Log-probs that a penalty draws the tokens to."""
+    # Factor of a penalty, 0-d, for one that is a mean over other tokens than all.
+    penalty_scale: Tensor | None = None
     numbers: Mapping[str, Tensor] = field(default_factory=dict)
     """Name -> values whose mean over the action tokens is worth a line in the log: metric ``method/name``."""
 
@@ -257,6 +259,8 @@ class Method:
     proxy_min_p: str | None = None
     """Setting with a fraction p: the window holds log-probs renormalised over the tokens that the policy that sampled
     finds at least p times as probable as its most probable one."""
+    weighs_by_sign: bool = False
+    """A weight that scales advantages by their sign; a run has at most one."""
     needs_discriminator_mean: bool = False
     """The window holds the expectation of the entropy discriminator, of the policy that sampled, at each token."""
     of_all_tokens: Callable[[Any], bool] = lambda settings: False

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf.trainer.ppo_utils.kl_controller import AdaptiveKLController, FixedKLController
-
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.models.config import CovConfig

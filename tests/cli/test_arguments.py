@@ -152,6 +152,12 @@ REFUSED = [
         ["--method", "clip_b,wapo", "--algo.kl.init_coef", "0", *GROUP_NORM],
         ["--method clip_b", "wapo", "negative advantages"],
     ),
+    (["--method", "entropic"], ["--entropic_alpha 0", "--entropy_target"]),
+    (
+        ["--method", "entropic,positive_weight", "--entropic_alpha", "0.1", "--positive_weight", "0.5"],
+        ["--method positive_weight", "--method entropic", "sign"],
+    ),
+    (["--method", "entropic", "--actor.policy_loss_type", "gspo"], ["--method entropic", "gspo"]),
     (["--method", "maxrl"], ["--rollout.n_samples_per_prompt 1", "--method maxrl"]),
     (
         ["--method", "maxrl", "--reward_incorrect", "-1", *GROUP_NORM],

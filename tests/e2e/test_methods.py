@@ -40,7 +40,10 @@ RUNS = {
         --adaptive_clip_eps 1e-3 --entropy_control adaptive_clip_high --entropy_step 1e-4
     """,
     "clip_b dr_grpo": "--clip_b_mu 0.5 --dr_grpo_length 12",
-    "clip_v ucpo": "--clip_v_mu 0.5 --clip_v_frac 0.02 --ucpo_tau 1",
+    "clip_v ucpo entropic": """
+        --clip_v_mu 0.5 --clip_v_frac 0.02 --ucpo_tau 1 --entropic_alpha -0.2 --entropic_theta 0.5
+        --entropy_control entropic_alpha --entropy_control_form pi --entropy_gain_p 0.1
+    """,
     "wapo": "--wapo_length 12",
     "nsr cispo": "--cispo_floor 1 --cispo_cap 1",
     "cegppo rs_grpo": "--cegppo_clip 1e-3 1e-3 --cegppo_beta2 100",
@@ -118,6 +121,7 @@ ACTS = {
     "clip_cov": drops_selected,
     "random_drop": drops_selected,
     "clip_b": drops_selected,
+    "entropic": lambda line: 0 < line["method/entropic/probable"] < 1 and weights(line) < 0.9999,
     "clip_v": drops_selected,
     "psr": drops_selected,
     "nsr": drops_selected,

@@ -5,7 +5,7 @@ from importlib import import_module
 from openrlhf_cov.models.method import Method
 
 NAMES = (
-    "clip_cov kl_cov lp_reg top_entropy erc clip_b clip_v random_drop steer cw_grpo stare positive_weight "
+    "clip_cov kl_cov lp_reg top_entropy erc clip_b clip_v random_drop steer cw_grpo stare positive_weight entropic "
     "entropy_advantage repo_r cispo gspo_token dppo sapo cegppo gmpo "
     "qae passk psr nsr w_reinforce entrocraft wapo dr_grpo lite_ppo maxrl rs_grpo ucpo prime "
     "adaptive_clip adaptive_entropy"

@@ -74,6 +74,7 @@ METHOD = Method(
     source="arXiv 2511.05993",
     summary="advantages above 0 are scaled by a factor, which may follow --entropy_target",
     slot="weight",
+    weighs_by_sign=True,
     settings=PositiveWeightSettings,
     plan=plan,
     refuses=refuses,

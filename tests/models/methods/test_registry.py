@@ -26,7 +26,9 @@ def test_every_method_is_whole():
         assert (method.estimate is not None) is (method.slot == "estimator") is (method.stands_for is not None)
         planned = method.slot in ("drop", "weight", "add", "penalty")
         assert (method.plan is not None) is planned or method.estimate
-        assert (method.penalty is not None) is (method.slot == "penalty")
+        # a weight may have a form that is a penalty
+        assert method.penalty is not None or method.slot != "penalty"
+        assert method.penalty is None or method.slot in ("penalty", "weight")
         assert (method.clip is not None) is (method.slot == "clip")
         assert (method.bonus is not None) is (method.slot == "bonus")
         assert (method.token_rewards is not None) is (method.process_reward is not None)
@@ -149,6 +151,7 @@ BAD = {
     "ucpo": {"ucpo_tau": 1.5},
     "wapo": {"wapo_length": -1.0},
     "clip_v": {"clip_v_frac": 0.0},
+    "entropic": {"entropic_alpha": 2.0},
     "clip_b": {"clip_b_mu": 0.0},
     "rs_grpo": {"rs_grpo_beta": 0.0},
     "prime": {"prime_beta": 0.0},

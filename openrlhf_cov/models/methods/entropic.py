@@ -1,0 +1,103 @@
+"""EntroPIC's token weights (arXiv 2511.15248): alpha raises or lowers the advantages of probable tokens by their sign.
+
+Traps: only tokens of a probability near 1 are weighed, whose gradient in the logits is small; the log has their share.
+They are those of the policy before each update, so they change between the updates of a rollout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from openrlhf_cov.models.control import Control
+from openrlhf_cov.models.method import LOG_RATIO_LIMIT, Method, Plan, TokenBatch
+from openrlhf_cov.settings import Scheduled, Settings, extremes, setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from openrlhf_cov.models.window import Window
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropicSettings(Settings):
+    """Flags of EntroPIC. Raises ValueError, naming the flag, when a value is out of range."""
+
+    entropic_alpha: Scheduled = setting(
+        0.0,
+        "alpha in [-1, 1]: above 0 probable tokens of positive advantage count more and those of negative less, which "
+        "lowers the entropy; below 0 the reverse. A number, a schedule or, with --entropy_target, its start",
+        scheduled=True,
+    )
+    entropic_theta: float = setting(0.95, "probability above which a token is probable")
+    entropic_form: str = setting(
+        "weight",
+        "weight: a factor 1 + alpha or 1 - alpha of the advantage, which the PPO clip bounds; penalty: the term of "
+        "the released code, without a clip",
+        choices=("weight", "penalty"),
+    )
+
+    def check(self) -> None:
+        self.require("entropic_alpha", lambda alpha: -1.0 <= alpha <= 1.0, "lies in [-1, 1]")
+        self.require("entropic_theta", lambda theta: 0.0 < theta < 1.0, "is a probability in (0, 1), not percent")
+
+
+def plan(settings: EntropicSettings, window: Window) -> list[Plan]:
+    """Weigh the probable tokens: A' = (1 + alpha sign(A)) A where p > theta under the current policy, A elsewhere.
+
+    In the penalty form no advantage changes. The plan then has the factor N / N_probable of the penalty, both of the
+    optimizer step, which turns the mean over all tokens into one over the probable ones.
+    """
+    bound = math.log(settings.entropic_theta)
+    probable = [mask & (batch.log_probs > bound) for batch, mask in zip(window.batches, window.masks, strict=True)]
+    scale = window.count.double() / window.total(probable).clamp(min=1)
+    plans = []
+    for batch, tokens in zip(window.batches, probable, strict=True):
+        numbers = {"entropic/probable": tokens}
+        if settings.entropic_form == "penalty":
+            plans.append(Plan(tokens, penalty_scale=scale, numbers=numbers))
+            continue
+        factor = 1.0 + settings.entropic_alpha * batch.advantages.sign()
+        plans.append(Plan(tokens, weight=factor.masked_fill(~tokens, 1.0), numbers=numbers))
+    return plans
+
+
+def penalty(settings: EntropicSettings, batch: TokenBatch, plan: Plan) -> Tensor:
+    """Return alpha (-r |A|) N / N_probable (B, A), with the ratio r to the old policy; 0 in the weight form.
+
+    Reference:
+        The released loss adds alpha times the mean of -r |A| over the probable tokens of a micro-batch, without a clip
+        and without a rollout correction. Here the mean is over the optimizer step.
+    """
+    if plan.penalty_scale is None:
+        return batch.advantages.new_zeros(batch.advantages.shape)
+    log_ratio = (batch.log_probs - batch.old_log_probs).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return -settings.entropic_alpha * plan.penalty_scale * log_ratio.exp() * batch.advantages.abs()
+
+
+def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
+    """Return why the flags do not go with EntroPIC: an alpha that stays 0 changes nothing."""
+    if settings.controlled == "entropic_alpha" or set(extremes(settings.entropic_alpha)) != {0.0}:
+        return None
+    return (
+        "--entropic_alpha 0: --method entropic changes nothing; give a value in [-1, 1], a schedule, or "
+        "--entropy_target (published: 0.1, with --entropy_control_form pi)"
+    )
+
+
+METHOD = Method(
+    name="entropic",
+    title="EntroPIC",
+    source="arXiv 2511.15248",
+    summary="advantages of probable tokens are scaled by their sign, which may follow --entropy_target",
+    slot="weight",
+    settings=EntropicSettings,
+    log_probs_policy="current",
+    weighs_by_sign=True,
+    plan=plan,
+    penalty=penalty,
+    refuses=refuses,
+    controls=(Control("entropic_alpha", low=-1.0, high=1.0, step=0.05, raises=-1),),
+)
