@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from openrlhf_cov.models.window import Window
 
+PUBLISHED_CLIP = (1.0, 9.0)
+"""Range of the PPO clip: a ratio of up to 10. The lower clip never acts, because no advantage is negative."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WapoSettings(Settings):
@@ -102,7 +105,7 @@ def refuses(settings: Any, flags: Mapping[str, Any]) -> str | None:
             f"--algo.kl.init_coef {kl_coef:g}: a KL penalty in the reward would train the responses that --method "
             "wapo leaves out; add --algo.kl.use_loss or give 0"
         )
-    low, high = flags.get("actor.eps_clip_low_high") or METHOD.ppo_clip
+    low, high = flags.get("actor.eps_clip_low_high") or PUBLISHED_CLIP
     if low > 0 and high <= 0:
         return (
             f"--actor.eps_clip_low_high {low:g} {high:g}: --method wapo clips at 1 + HIGH alone; give a HIGH above 0"
@@ -120,7 +123,7 @@ METHOD = Method(
     estimate=estimate,
     plan=plan,
     anchor_policy="wapo_anchor",
-    ppo_clip=(1.0, 9.0),
+    ppo_clip=PUBLISHED_CLIP,
     stands_for="group_norm",
     one_sided=True,
     positive_only=True,

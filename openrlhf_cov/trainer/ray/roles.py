@@ -323,7 +323,13 @@ class PolicyRole(TrainedRole):
                 tokens, action_mask, attention_mask, image_inputs, with_entropy=True, with_proxy=True
             )
         assert scores.entropy is not None  # it was asked for
-        return PolicyScores(*(None if each is None else each.float().cpu() for each in scores))
+        proxy, mean = scores.proxy, scores.discriminator_mean
+        return PolicyScores(
+            log_probs=scores.log_probs.float().cpu(),
+            entropy=scores.entropy.float().cpu(),
+            proxy=None if proxy is None else proxy.float().cpu(),
+            discriminator_mean=None if mean is None else mean.float().cpu(),
+        )
 
     def score_texts(self, texts: list[list[int]]) -> list[float]:
         """Return the log-probs of all tokens but the first of each text, one text after another; on every rank.
