@@ -43,7 +43,7 @@ from openrlhf_cov.models.loss import MethodLoss
 from openrlhf_cov.models.method import Groups, TokenBatch
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.models.ranking import token_keys
-from openrlhf_cov.models.responses import group_normalised
+from openrlhf_cov.models.responses import group_normalised, mean_log_probs
 from openrlhf_cov.models.token_head import BLOCK, min_p_scores, token_scores
 from openrlhf_cov.models.window import GATHERED, Ranks, Window, kth_largest, plan_step
 from openrlhf_cov.trainer.offload_buffers import drop_offload_buffers
@@ -69,6 +69,9 @@ ACTIVE: dict[str, dict[str, float]] = {
     "adaptive_entropy": {"entropy_bonus": 0.05},
     "repo_r": {"repo_zeta": 0.1},
     "passk": {"passk_k": 2},
+    "clip_b": {"clip_b_mu": 0.5},
+    "clip_v": {"clip_v_mu": 0.5, "clip_v_frac": 0.2},
+    "entropic": {"entropic_alpha": -0.4, "entropic_theta": 1e-3},
 }
 
 # Log ratios of the update's tokens. They are far from the ends of all clips, so that rounding moves no token across.
@@ -429,7 +432,8 @@ def gradient(model: LlamaForCausalLM, config: CovConfig, rollout: Rollout, block
     config = config.at(0)
     mean = entropies[mask].double().mean()
     if config.estimator and config.estimator.estimate:
-        advantages = config.estimator.estimate(config, Groups(rewards, mean.item())).nan_to_num(0.0)
+        groups = Groups(rewards, mean.item(), mean_log_probs(log_probs, mask).view_as(rewards))
+        advantages = config.estimator.estimate(config, groups).nan_to_num(0.0)
     else:
         advantages = group_normalised(rewards)
     advantages = advantages.view(-1, 1) * mask
@@ -447,6 +451,8 @@ def gradient(model: LlamaForCausalLM, config: CovConfig, rollout: Rollout, block
             old_entropies=[entropies],
             rollout_entropy=mean,
             proxies=[proxy],
+            # Any numbers will do here: the tests of the output head compare the true ones.
+            discriminator_means=[0.1 * entropies],
         )
         (plans,) = plan_step(config, window)
         loss.expect(plans)

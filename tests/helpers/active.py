@@ -17,7 +17,7 @@ ACTIVE = {
     "adaptive_entropy": {"entropy_bonus": 0.05},
     "repo_r": {"repo_zeta": 0.1},
     "passk": {"passk_k": 2},
-    "entropic": {"entropic_alpha": -0.4, "entropic_theta": 0.03},
+    "entropic": {"entropic_alpha": -0.4, "entropic_theta": 0.01},
     "clip_b": {"clip_b_mu": 0.5},
     "clip_v": {"clip_v_mu": 0.5, "clip_v_frac": 0.2},
     "wapo": {"wapo_length": 7.0},
