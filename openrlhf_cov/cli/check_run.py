@@ -236,6 +236,10 @@ def check_step_size(args: SimpleNamespace, num_rows: int) -> None:
                 f"{method.flag} with one update per rollout: {method.one_update}. Lower --train.batch_size or raise "
                 "--rollout.batch_size"
             )
+        if method.one_prompt and prompts == 1:
+            logger.warning(
+                f"{method.flag} with one prompt per rollout: {method.one_prompt}. Raise --rollout.batch_size"
+            )
 
 
 def _size_faults(flag: str, args: SimpleNamespace, first: str, second: str) -> Iterator[str]:

@@ -281,6 +281,8 @@ class Method:
     """(settings, upstream's flags) -> why the method does not go with them, None if it does."""
     one_update: str | None = None
     """Why it does nothing where a rollout gives one update."""
+    # Why it is another method where a rollout has one prompt.
+    one_prompt: str | None = None
     idle: Callable[[Mapping[str, float], int], str | None] = lambda values, updates: None
     """(metrics of a global step, number of its updates) -> why it did nothing there, None if it did."""
 

@@ -255,6 +255,22 @@ def test_kl_cov_with_one_update_per_rollout_warns(check, caplog, cov_type, chang
 
 
 @pytest.mark.parametrize(
+    ("method", "prompts", "warns"), [("lite_ppo", 1, True), ("lite_ppo", 2, False), ("rs_grpo", 1, False)]
+)
+def test_a_deviation_of_the_step_with_one_prompt_warns(check, caplog, method, prompts, warns):
+    check_run.logger.addHandler(caplog.handler)
+    sizes = {"--rollout.batch_size": prompts, "--rollout.n_samples_per_prompt": 8, "--train.batch_size": 4}
+    try:
+        check({"--method": method, "--algo.advantage.estimator": "group_norm"} | sizes)
+    finally:
+        check_run.logger.removeHandler(caplog.handler)
+    messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [message.startswith("--method lite_ppo with one prompt per rollout") for message in messages] == [
+        True
+    ] * warns
+
+
+@pytest.mark.parametrize(
     ("flags", "warns"),
     [
         (["0.2", "0.28"], True),

@@ -70,4 +70,5 @@ METHOD = Method(
     estimate=estimate,
     stands_for="group_norm",
     refuses=refuses,
+    one_prompt="the standard deviation of the step is that of the group, so it is GRPO",
 )
