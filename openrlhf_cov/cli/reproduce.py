@@ -20,16 +20,17 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from openrlhf_cov.cli.local_ray import stop
-from openrlhf_cov.cli.program import check_folder, program
+from openrlhf_cov.cli.program import program
+from openrlhf_cov.cluster.local_ray import stop
+from openrlhf_cov.data.templates import FOR_PROGRAMS
 from openrlhf_cov.errors import RunStopped, UsageError
-from openrlhf_cov.reproduction import commands
-from openrlhf_cov.reproduction.exhibits import FIGURES, TABLES, Exhibit, PaperRun, exhibit
-from openrlhf_cov.reproduction.scores import scores_of
+from openrlhf_cov.experiments.reproduction import commands
+from openrlhf_cov.experiments.reproduction.exhibits import FIGURES, TABLES, Exhibit, PaperRun, exhibit
+from openrlhf_cov.experiments.reproduction.scores import scores_of
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.metrics_log import METRICS_FILE
 from openrlhf_cov.utils.orphans import die_with_parent
-from openrlhf_cov.utils.prompts import FOR_PROGRAMS
+from openrlhf_cov.utils.output_folders import check_folder
 from openrlhf_cov.utils.terminal import Parser, refuse, say
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -199,7 +200,7 @@ def folder_of(run: PaperRun, args: argparse.Namespace) -> Path:
 
 def sizes_of(runs: Sequence[PaperRun]) -> list[str]:
     """``--size`` of the report: the parameters of each run's model without its embeddings."""
-    from openrlhf_cov.sizing.model_shape import KNOWN
+    from openrlhf_cov.cluster.sizing.model_shape import KNOWN
 
     found = {run.name: KNOWN[run.recipe.variables["MODEL"]] for run in runs if run.recipe}
     parameters = {name: shape.layers * shape.layer_parameters + shape.hidden for name, shape in found.items()}
@@ -247,7 +248,7 @@ def what_is_due(words: Words, run: PaperRun | None, args: argparse.Namespace) ->
     """
     if run is None or commands_module(words) == "lab":
         return words
-    from openrlhf_cov.cli.check_run import find_weights, has_checkpoint
+    from openrlhf_cov.trainer.preflight.check_run import find_weights, has_checkpoint
 
     folder = folder_of(run, args)
     if find_weights(folder) and (folder / "config.json").is_file():
@@ -286,7 +287,7 @@ def _call(command: Words, folder: Path | None) -> int:
 def _train_tiny(run: PaperRun, args: argparse.Namespace) -> None:
     """With a Ray of its own, as the demo."""
     from openrlhf_cov.cli import demo
-    from openrlhf_cov.cli.local_ray import local_ray
+    from openrlhf_cov.cluster.local_ray import local_ray
 
     output = folder_of(run, args)
     demo.check(_of_the_demo(run, args))

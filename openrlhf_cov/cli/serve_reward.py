@@ -19,12 +19,12 @@ import time
 from functools import partial
 from pathlib import Path
 
-from openrlhf_cov.cli.arguments import add_config_arguments
-from openrlhf_cov.cli.packages import SERVICE, require, require_grader
 from openrlhf_cov.cli.program import program
+from openrlhf_cov.cluster.packages import SERVICE, require, require_grader
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.rewards.limits import REWARD_TOKEN, ServiceLimits
+from openrlhf_cov.utils.config_flags import add_config_arguments
 from openrlhf_cov.utils.terminal import Parser, clean_logs, say
 
 logger = logging.getLogger(__name__)

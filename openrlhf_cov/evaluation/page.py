@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from openrlhf_cov.analysis.pages.chart import Chart
+from openrlhf_cov.analysis.pages.page import Cell, render
+from openrlhf_cov.analysis.pages.plot import figure
 from openrlhf_cov.evaluation import tables
 from openrlhf_cov.evaluation.charts import length_histogram, pass_curve
 from openrlhf_cov.evaluation.records import Response
 from openrlhf_cov.evaluation.samples import BenchmarkSamples
 from openrlhf_cov.evaluation.summary import BenchmarkSummary, Summary
-from openrlhf_cov.pages.chart import Chart
-from openrlhf_cov.pages.page import Cell, render
-from openrlhf_cov.pages.plot import figure
 
 TEXT_BUDGET = 20_000_000
 """Characters of response text in one page; 7,500 responses of 8,192 tokens would be some 200 million."""

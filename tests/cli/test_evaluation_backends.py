@@ -7,12 +7,13 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
-from openrlhf_cov.cli import evaluation_backends
-from openrlhf_cov.cli.evaluation_backends import EDGE, LOCAL_FLAGS, SERVER_FLAGS, fingerprint, open_backend
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import PROTOCOLS, own_benchmark
+from openrlhf_cov.evaluation.flags import LOCAL_FLAGS, SERVER_FLAGS
 from openrlhf_cov.evaluation.plan import make_plan
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.trainer import evaluation_backends
+from openrlhf_cov.trainer.evaluation_backends import EDGE, fingerprint, open_backend
 
 PROBLEMS = ["What is 1 ?", "What is 1 + 1 + 1 ?"]  # 4 and 8 tokens
 

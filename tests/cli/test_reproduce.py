@@ -11,12 +11,12 @@ import pytest
 
 from openrlhf_cov.cli import reproduce
 from openrlhf_cov.cli.program import run_as_program
+from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.data.templates import FOR_PROGRAMS
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS
-from openrlhf_cov.reproduction import commands
-from openrlhf_cov.reproduction.exhibits import FIGURES, TABLES
-from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.utils.prompts import FOR_PROGRAMS
+from openrlhf_cov.experiments.reproduction import commands
+from openrlhf_cov.experiments.reproduction.exhibits import FIGURES, TABLES
 
 ALL = [*(("--figure", n) for n in FIGURES), *(("--table", n) for n in TABLES)]
 TINY = [(kind, n) for kind, n in ALL if not (FIGURES if kind == "--figure" else TABLES)[n].not_tiny]

@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from openrlhf_cov.cli import serve_reward
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards.limits import ServiceLimits
 from openrlhf_cov.rewards.reward_func import make_reward_func
-from openrlhf_cov.trainer import cpu_host
 
 cpu_host.install()  # upstream's modules import on a CPU host only after that
 

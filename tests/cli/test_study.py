@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from openrlhf_cov.cli import lab, study
-from openrlhf_cov.cli.study_runs import LabStudy
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.study.plan import Score, all_runs, number_of_runs
-from openrlhf_cov.study.results import unpack
-from openrlhf_cov.study.spec import read_spec
+from openrlhf_cov.experiments.study.lab_runs import LabStudy
+from openrlhf_cov.experiments.study.plan import Score, all_runs, number_of_runs
+from openrlhf_cov.experiments.study.results import unpack
+from openrlhf_cov.experiments.study.spec import read_spec
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 SHORT = (
@@ -29,15 +29,15 @@ def base_policies(tmp_path):
     """A folder with a policy that nothing has trained, kept as the one that runs begin with."""
     from dataclasses import asdict, replace
 
-    from openrlhf_cov.trainer import cpu_host
+    from openrlhf_cov.cluster import cpu_host
 
     cpu_host.install()
     import torch
 
-    from openrlhf_cov.lab.tasks import COMMANDS_POLICY
-    from openrlhf_cov.tiny_task import commands
-    from openrlhf_cov.tiny_task.base_policy import build_model
-    from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
+    from openrlhf_cov.experiments.lab.tasks import COMMANDS_POLICY
+    from openrlhf_cov.experiments.tiny_task import commands
+    from openrlhf_cov.experiments.tiny_task.base_policy import build_model
+    from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
 
     folder = tmp_path / "base" / "commands-0"
     tokenizer = build_tokenizer(COMMANDS_POLICY.max_length, commands.CHARACTERS)

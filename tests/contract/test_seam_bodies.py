@@ -177,7 +177,7 @@ def test_the_constructor_of_the_sender_joins_the_engines_and_waits_for_all_ranks
     assert ast.unparse(constructor.body[-1]) == "torch_dist_barrier_and_cuda_sync()"
 
 
-# -- Hosts without a GPU, and the code of models: trainer/cpu_host.py
+# -- Hosts without a GPU, and the code of models: cluster/cpu_host.py
 
 
 def test_the_dtype_is_looked_up_late(upstream):

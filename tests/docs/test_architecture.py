@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import openrlhf_cov
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 cpu_host.install()
 PACKAGE = Path(openrlhf_cov.__file__).parent

@@ -8,8 +8,8 @@ from pkgutil import resolve_name
 import pytest
 
 from openrlhf_cov.cli import lab
-from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig
 
 cpu_host.install()
 STEP = re.compile(r"^\d+\. .*?(?=^\d+\. |^$)", re.M | re.S)
@@ -39,7 +39,7 @@ def test_the_steps_of_the_loop_stand_in_the_file_in_that_order(named):
 
 
 def test_a_run_calls_the_functions_of_the_steps_in_that_order(named, tmp_path, monkeypatch):
-    from openrlhf_cov.lab import tasks
+    from openrlhf_cov.experiments.lab import tasks
 
     small = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, max_length=16, steps=1)
     monkeypatch.setattr(tasks, "COMMANDS_POLICY", small)

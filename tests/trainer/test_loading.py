@@ -6,8 +6,8 @@ import pytest
 from nested import nested
 from openrlhf.trainer.ray import launcher, ppo_actor, ppo_critic
 
+from openrlhf_cov.cluster.workers import plain_class
 from openrlhf_cov.trainer import loading
-from openrlhf_cov.trainer.ray.workers import plain_class
 
 # Every flag has a value of its own, so that none can stand in for another one.
 FLAGS = {
