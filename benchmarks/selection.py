@@ -94,7 +94,7 @@ def make_policy(args, folder: Path, tokenizer):
 @torch.no_grad()
 def roll_out(policy, problems, step: int) -> list:
     """One rollout of the current policy, as its rank trains on it."""
-    from openrlhf_cov.experiments.tiny_task.reward_func import reward_func
+    from openrlhf_cov.experiments.tiny_task.tiny_reward_func import reward_func
     from openrlhf_cov.trainer.records import TrainSample
 
     tokenizer, model = policy.tokenizer, policy.engine.module

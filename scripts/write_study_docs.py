@@ -10,7 +10,7 @@ from openrlhf_cov.analysis.pages.picture import write_pictures
 from openrlhf_cov.experiments.study.answer import finished_runs
 from openrlhf_cov.experiments.study.document import AGAINST, Document, Section, document, markdown, markdown_table
 from openrlhf_cov.experiments.study.questions import agreement
-from openrlhf_cov.experiments.study.results import Result, unpack
+from openrlhf_cov.experiments.study.run_results import Result, unpack
 from openrlhf_cov.experiments.study.spec import Spec, read_spec
 
 ROOT = Path(__file__).resolve().parents[1]

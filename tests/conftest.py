@@ -18,7 +18,7 @@ import hypothesis
 import pytest
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.records import (
+from openrlhf_cov.evaluation.response_records import (
     PROBLEMS_FILE,
     RESPONSES_FILE,
     AskedProblem,

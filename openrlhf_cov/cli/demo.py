@@ -20,7 +20,7 @@ from typing import Any
 from tqdm import tqdm
 
 from openrlhf_cov.analysis.report.write import write_report
-from openrlhf_cov.cli.program import program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.cluster.local_ray import environment, local_ray, stop
 from openrlhf_cov.cluster.packages import require
 from openrlhf_cov.errors import RunStopped, UsageError

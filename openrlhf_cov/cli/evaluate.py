@@ -10,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from openrlhf_cov.cli.program import program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.cluster.packages import MATH_VERIFY, has_math_verify, require_grader
 from openrlhf_cov.config import RewardConfig, template_arguments
 from openrlhf_cov.data.templates import get_template, own_template_warning, template_text, unread_arguments
@@ -19,7 +19,7 @@ from openrlhf_cov.evaluation import benchmarks, runner
 from openrlhf_cov.evaluation.data import load_problems
 from openrlhf_cov.evaluation.flags import GRADING_FLAGS, SAMPLING_FLAGS, build_parser
 from openrlhf_cov.evaluation.plan import EvaluationPlan, make_plan
-from openrlhf_cov.evaluation.records import GRADED_BY, Response, RunSettings, read_settings
+from openrlhf_cov.evaluation.response_records import GRADED_BY, Response, RunSettings, read_settings
 from openrlhf_cov.evaluation.results import REPORT_FILE, write_results
 from openrlhf_cov.evaluation.tables import table
 from openrlhf_cov.rewards.pool import shared_pool

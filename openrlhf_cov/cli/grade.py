@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from openrlhf_cov.cli.program import program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.cluster.packages import require_grader
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError

@@ -4,7 +4,7 @@ import logging
 import sys
 from pathlib import Path
 
-from openrlhf_cov.cli.program import program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.experiments.lab.request import LabRequest, build_parser, train
 from openrlhf_cov.utils.terminal import say
 

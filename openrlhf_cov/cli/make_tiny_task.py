@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.cli.program import program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.cluster.packages import require
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS

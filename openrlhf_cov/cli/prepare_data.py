@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from openrlhf_cov.cli.program import program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.data.inputs import TRAINING_SETS, DatasetPart, Keys, Row, check_sources, open_sources
 from openrlhf_cov.data.output import DROPPED, MANIFEST, TRAIN, write_training_set
 from openrlhf_cov.data.overlap import EvaluationSets, read_evaluation_sets

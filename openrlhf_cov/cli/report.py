@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openrlhf_cov.analysis.naming import NAMINGS
-from openrlhf_cov.cli.program import program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.output_folders import check_file, check_folder, check_own
@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> None:
     """Print the table, write what was asked for; exit status 2 with one line on stderr for bad input."""
     args = build_parser().parse_args(argv)
     formats, options, mapping = check_flags(args)
-    from openrlhf_cov.analysis.report.build import build_contents, read_runs
+    from openrlhf_cov.analysis.report.assemble import build_contents, read_runs
     from openrlhf_cov.analysis.report.export import export_text
     from openrlhf_cov.analysis.report.words import summary
     from openrlhf_cov.analysis.report.write import write_files

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from openrlhf_cov.cli.program import program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.cluster.packages import require
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.experiments.study.campaign import Campaign, packed, study_of, write

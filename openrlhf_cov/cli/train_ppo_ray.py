@@ -12,7 +12,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_cov.cli.program import program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.packages import ALLOW_OPENRLHF, check_versions
 from openrlhf_cov.cluster.ray_here import protect_own_ray

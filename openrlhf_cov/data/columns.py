@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from openrlhf_cov.utils.rows import value_at
 from openrlhf_cov.rewards.maths.extraction import answer_of_solution
 from openrlhf_cov.rewards.thinking import final_part
 from openrlhf_cov.utils.json_lines import parse_json
+from openrlhf_cov.utils.rows import value_at
 
 PROBLEM_KEYS = ("problem", "question", "prompt", "messages")
 """Keys of the problem, in the order in which they are looked for."""

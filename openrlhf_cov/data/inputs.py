@@ -16,13 +16,13 @@ from openrlhf_cov.data import readers
 from openrlhf_cov.data.columns import ANSWER_KEYS, PROBLEM_KEYS, answer_of, find_key, problem_of
 from openrlhf_cov.data.hub import HubDataset, download
 from openrlhf_cov.data.readers import Digest, PlacedRows
-from openrlhf_cov.utils.rows import value_at
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.code import datasets
 from openrlhf_cov.rewards.code.datasets import Converter
 from openrlhf_cov.rewards.code.tests import with_judge
 from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK, last_boxed
 from openrlhf_cov.rewards.sources import SOURCES
+from openrlhf_cov.utils.rows import value_at
 
 
 @dataclass(frozen=True, slots=True)

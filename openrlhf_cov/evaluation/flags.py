@@ -7,7 +7,7 @@ from pathlib import Path
 from openrlhf_cov.cluster.packages import ALLOW_OPENRLHF, OPENRLHF
 from openrlhf_cov.config import EngineConfig, ModelConfig, RewardConfig
 from openrlhf_cov.data.templates import TEMPLATES
-from openrlhf_cov.evaluation.records import GRADED_BY
+from openrlhf_cov.evaluation.response_records import GRADED_BY
 from openrlhf_cov.utils.config_flags import add_config_arguments
 from openrlhf_cov.utils.terminal import Parser
 

@@ -23,7 +23,7 @@ from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation import benchmarks
 from openrlhf_cov.evaluation.data import load_problems
 from openrlhf_cov.evaluation.plan import EvaluationPlan, make_plan
-from openrlhf_cov.evaluation.records import Response
+from openrlhf_cov.evaluation.response_records import Response
 from openrlhf_cov.evaluation.runner import Grader, respond, too_long
 from openrlhf_cov.evaluation.scores import avg_at_k, pass_at_k
 from openrlhf_cov.trainer.ray import completions

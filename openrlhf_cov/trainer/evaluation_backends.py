@@ -16,7 +16,7 @@ from openrlhf_cov.config import EngineConfig, template_arguments
 from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.evaluation.flags import LOCAL_FLAGS, SERVER_FLAGS, add_engine_arguments
 from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, Request
-from openrlhf_cov.evaluation.records import RunSettings
+from openrlhf_cov.evaluation.response_records import RunSettings
 from openrlhf_cov.utils.engine_limits import engine_limits
 from openrlhf_cov.utils.terminal import Parser
 

@@ -25,7 +25,7 @@ from openrlhf_cov.trainer.logged_numbers import rollout_statistics, sample_means
 from openrlhf_cov.trainer.logs import TrainingLogs
 from openrlhf_cov.trainer.loop_state import LoopState
 from openrlhf_cov.trainer.model_groups import ModelGroups
-from openrlhf_cov.trainer.process_rewards import reward_tokens
+from openrlhf_cov.trainer.process_reward_scores import reward_tokens
 from openrlhf_cov.trainer.records import Rollout, StepOrder
 from openrlhf_cov.trainer.rollout.rollouts import checked_samples
 from openrlhf_cov.trainer.rollout.sampler import BatchStream, Sampler, max_staleness_of

@@ -11,8 +11,8 @@ import time
 import pytest
 
 from openrlhf_cov.cli import main as console
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.cli.main import COMMANDS
-from openrlhf_cov.cli.program import program
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.output_folders import check_file

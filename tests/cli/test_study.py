@@ -13,8 +13,8 @@ import yaml
 from openrlhf_cov.cli import lab, study
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.experiments.study.lab_runs import LabStudy
-from openrlhf_cov.experiments.study.plan import Score, all_runs, number_of_runs
-from openrlhf_cov.experiments.study.results import unpack
+from openrlhf_cov.experiments.study.run_plan import Score, all_runs, number_of_runs
+from openrlhf_cov.experiments.study.run_results import unpack
 from openrlhf_cov.experiments.study.spec import read_spec
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"

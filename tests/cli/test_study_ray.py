@@ -19,8 +19,8 @@ from openrlhf_cov.cluster import ray_here
 from openrlhf_cov.cluster.ray_here import KEEP_ENGINES
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.experiments.study import ray_runs
-from openrlhf_cov.experiments.study.plan import all_runs
-from openrlhf_cov.experiments.study.results import read_result
+from openrlhf_cov.experiments.study.run_plan import all_runs
+from openrlhf_cov.experiments.study.run_results import read_result
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def test_an_embedded_task_brings_policy_data_and_reward(tmp_path, spec_file):
     assert words[words.index("--actor.model_name_or_path") + 1] == str(
         tmp_path / "base" / "trainer-commands" / "model"
     )
-    assert words[words.index("--reward.remote_url") + 1].endswith("experiments/tiny_task/reward_func.py")
+    assert words[words.index("--reward.remote_url") + 1].endswith("experiments/tiny_task/tiny_reward_func.py")
 
 
 STARTER = """

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from openrlhf_cov.analysis.foreign_logs import read_csv, read_events
 from openrlhf_cov.analysis.json_rows import JsonRows
-from openrlhf_cov.analysis.report.tokens import clean, passages, read_tokens
+from openrlhf_cov.analysis.report.token_view import clean, passages, read_tokens
 from openrlhf_cov.analysis.runs import interventions, read_run
 from openrlhf_cov.cli import grade, serve_reward
 from openrlhf_cov.config import RewardConfig
@@ -24,7 +24,7 @@ from openrlhf_cov.data.columns import problem_of
 from openrlhf_cov.data.inputs import Keys, open_sources
 from openrlhf_cov.data.overlap import read_evaluation_sets
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation import records, samples, summary, tables
+from openrlhf_cov.evaluation import response_records, samples, summary, tables
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
 from openrlhf_cov.evaluation.data import load_problems
 from openrlhf_cov.experiments.tiny_task.task_files import read_task
@@ -46,7 +46,7 @@ OWN = {
     "config.py": "the flag with arguments of a chat template; test_prompts.py",
     "cluster/host/installed.py": "what a process that doctor starts writes",
     "cli/demo.py": "the task that the demo has just made or checked",
-    "experiments/study/results.py": "what a study packed",
+    "experiments/study/run_results.py": "what a study packed",
     "trainer/rollout/rollout_file.py": "the state of a sampler; test_rollout_file.py",
     "cluster/connection.py": "an environment variable that Ray sets",
 }
@@ -111,9 +111,9 @@ def evaluation(tmp_path, run=None, problem=None, response=None):
     """Read a folder of an evaluation to its table; what is not given is as it should be."""
     asked = {"benchmark": "b"} | PROBLEM
     for name, record, line in (
-        (records.RUN_FILE, RUN, run),
-        (records.PROBLEMS_FILE, asked, problem),
-        (records.RESPONSES_FILE, RESPONSE, response),
+        (response_records.RUN_FILE, RUN, run),
+        (response_records.PROBLEMS_FILE, asked, problem),
+        (response_records.RESPONSES_FILE, RESPONSE, response),
     ):
         (tmp_path / name).write_bytes(json.dumps(record).encode() + b"\n" if line is None else line + b"\n")
     how, found = samples.read_samples(tmp_path)
@@ -249,20 +249,24 @@ def read_a_token(tmp_path, line):
 
 
 READERS = {
-    "run.json of an evaluation": (RUN, "evaluation/records.py", lambda folder, line: evaluation(folder, run=line)),
+    "run.json of an evaluation": (
+        RUN,
+        "evaluation/response_records.py",
+        lambda folder, line: evaluation(folder, run=line),
+    ),
     "benchmark in run.json": (
         HOW,
-        "evaluation/records.py",
+        "evaluation/response_records.py",
         lambda folder, line: evaluation(folder, run=replaced(RUN, "benchmarks", b"[" + line + b"]")),
     ),
     "problems.jsonl": (
         {"benchmark": "b"} | PROBLEM,
-        "evaluation/records.py",
+        "evaluation/response_records.py",
         lambda folder, line: evaluation(folder, problem=line),
     ),
     "responses.jsonl": (
         RESPONSE,
-        "evaluation/records.py",
+        "evaluation/response_records.py",
         lambda folder, line: evaluation(folder, response=line),
     ),
     "file of a benchmark": (PROBLEM, "evaluation/data.py", read_problem_file),
@@ -273,7 +277,7 @@ READERS = {
         read_written_messages,
     ),
     "evaluation set": (PROBLEM, "data/overlap.py", read_evaluation_files),
-    "cov_tokens": (TOKEN, "analysis/report/tokens.py", read_dumped_tokens),
+    "cov_tokens": (TOKEN, "analysis/report/token_view.py", read_dumped_tokens),
     "grade": ({"response": "2", "answer": "2", "source": "math"}, "cli/grade.py", grade_a_file),
     "metrics.jsonl on resume": (STEP, "utils/metrics_log.py", read_metrics_on_resume),
     "metrics.jsonl and eval.jsonl": (STEP, "analysis/json_rows.py", follow_metrics),

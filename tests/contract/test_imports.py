@@ -54,6 +54,12 @@ def test_only_what_trains_and_cli_import_upstream_and_its_engines(ours):
             assert not foreign_imports(ours.tree(path)) & HEAVY, path
 
 
+def test_no_two_files_have_one_name(ours):
+    """A file of a package is found by its name alone; the files of the root folder are not in a package."""
+    names = [path.rpartition("/")[2] for path in modules(ours) if "/" in path and not path.endswith("__init__.py")]
+    assert sorted(names) == sorted(set(names))
+
+
 # Modules of upstream with its training loops, and with what belongs to them alone.
 UPSTREAMS_LOOP = {
     "cli/train_ppo_ray.py",

@@ -19,7 +19,7 @@ ALSO_RAISED_AS = {"refused", "kind", "_refuse", "_one_line"}
 QUOTED = (
     "rewards/sources.py",
     "rewards/reward_func.py",
-    "experiments/tiny_task/reward_func.py",
+    "experiments/tiny_task/tiny_reward_func.py",
     "experiments/study/spec.py",
 )
 """Modules whose ValueErrors other messages quote: what is wrong with a label, or with a study."""

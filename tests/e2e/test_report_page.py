@@ -10,8 +10,8 @@ from html import unescape
 import pytest
 from processes import HANGS
 
-from openrlhf_cov.analysis.pages import page as pages
-from openrlhf_cov.evaluation.page import evaluation_page
+from openrlhf_cov.analysis.pages import html as pages
+from openrlhf_cov.evaluation.evaluation_page import evaluation_page
 from openrlhf_cov.evaluation.summary import summarize
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")

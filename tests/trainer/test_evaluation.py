@@ -10,7 +10,7 @@ import torch
 from openrlhf_cov.config import EngineConfig, EvaluationConfig, RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation.plan import Completion
-from openrlhf_cov.evaluation.records import Response
+from openrlhf_cov.evaluation.response_records import Response
 from openrlhf_cov.trainer import evaluation as evaluation_module
 from openrlhf_cov.trainer.evaluation import (
     BenchmarkEvaluation,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_cov.analysis.report.build import build_contents, read_runs
+from openrlhf_cov.analysis.report.assemble import build_contents, read_runs
 from openrlhf_cov.analysis.report.contents import Contents, Options
 from openrlhf_cov.utils.json_lines import write_lines
 
@@ -34,7 +34,7 @@ def write_files(
     """``output/figures/NAME.FORMAT`` of each figure with something to show, and ``output/report.html``."""
     from openrlhf_cov.analysis.pages.picture import write_pictures  # matplotlib takes a second
     from openrlhf_cov.analysis.report.charts import pictures
-    from openrlhf_cov.analysis.report.page import report_page
+    from openrlhf_cov.analysis.report.report_page import report_page
 
     output.mkdir(parents=True, exist_ok=True)
     charts = pictures(contents)

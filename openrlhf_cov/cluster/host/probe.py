@@ -1,4 +1,4 @@
-"""Import packages one after the other, in a process of its own: ``python -m openrlhf_cov.cluster.host.probe NAME ...``.
+"""Import packages one after the other, in a process: ``python -m openrlhf_cov.cluster.host.probe NAME ...``.
 
 Prints one JSON object per package: ``name``, ``fault`` (None if the import went well) and ``facts``. An import may end
 the process or never return; what was printed before stays true. Run by ``cli.doctor``.

@@ -11,8 +11,8 @@ from typing import Any
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.packages import require
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.experiments.lab.settings import PPO_CLIP, LabSettings
-from openrlhf_cov.experiments.study.results import read_run
+from openrlhf_cov.experiments.lab.lab_settings import PPO_CLIP, LabSettings
+from openrlhf_cov.experiments.study.run_results import read_run
 from openrlhf_cov.experiments.tiny_task.catalogue import check_sandbox
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.settings import flag_of
@@ -161,9 +161,9 @@ def prepare(request: LabRequest) -> Any:
     import torch
     from transformers.utils.logging import disable_progress_bar
 
-    from openrlhf_cov.experiments.lab.loop import Lab
-    from openrlhf_cov.experiments.lab.memory import keep_freed_memory
+    from openrlhf_cov.experiments.lab.freed_memory import keep_freed_memory
     from openrlhf_cov.experiments.lab.tasks import TASKS
+    from openrlhf_cov.experiments.lab.training import Lab
 
     torch.set_num_threads(request.args.threads)
     keep_freed_memory()

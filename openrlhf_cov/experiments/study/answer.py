@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from openrlhf_cov.experiments.study.plan import chosen
-from openrlhf_cov.experiments.study.results import Result, score_of
-from openrlhf_cov.experiments.study.rows import report_runs
+from openrlhf_cov.experiments.study.run_plan import chosen
+from openrlhf_cov.experiments.study.run_results import Result, score_of
 from openrlhf_cov.experiments.study.spec import Spec
+from openrlhf_cov.experiments.study.table_rows import report_runs
 from openrlhf_cov.utils.estimates import Interval
 
 SHOWN = 0.005

@@ -10,9 +10,9 @@ from pathlib import Path
 from openrlhf_cov.errors import RunStopped, UsageError, reason_of
 from openrlhf_cov.experiments.lab.request import base_policies as default_base_policies
 from openrlhf_cov.experiments.study.lab_runs import KILLED, LabStudy, Study, result_of, workers
-from openrlhf_cov.experiments.study.plan import StudyRun, number_of_runs, runs_due
 from openrlhf_cov.experiments.study.ray_runs import RayStudy, RayStudyOfLabFlags
-from openrlhf_cov.experiments.study.results import pack, unpack
+from openrlhf_cov.experiments.study.run_plan import StudyRun, number_of_runs, runs_due
+from openrlhf_cov.experiments.study.run_results import pack, unpack
 from openrlhf_cov.experiments.study.spec import read_spec
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.output_folders import check_folder

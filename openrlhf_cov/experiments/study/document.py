@@ -5,15 +5,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from openrlhf_cov.analysis.pages.chart import Chart
-from openrlhf_cov.analysis.pages.page import Cell, render
+from openrlhf_cov.analysis.pages.html import Cell, render
 from openrlhf_cov.analysis.pages.plot import figure
 from openrlhf_cov.experiments.study.answer import finished_runs, shown
-from openrlhf_cov.experiments.study.charts import charts
-from openrlhf_cov.experiments.study.plan import StudyRun, number_of_runs
 from openrlhf_cov.experiments.study.questions import answers
-from openrlhf_cov.experiments.study.results import DIGITS, Result
-from openrlhf_cov.experiments.study.rows import ArmRow, main_rows, tuning_rows
+from openrlhf_cov.experiments.study.run_plan import StudyRun, number_of_runs
+from openrlhf_cov.experiments.study.run_results import DIGITS, Result
 from openrlhf_cov.experiments.study.spec import Spec
+from openrlhf_cov.experiments.study.study_charts import charts
+from openrlhf_cov.experiments.study.table_rows import ArmRow, main_rows, tuning_rows
 
 MAIN = {
     "accuracy": "accuracy",

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from openrlhf_cov.cluster.local_ray import STOP_TIMEOUT
 from openrlhf_cov.errors import RunStopped, UsageError, reason_of
 from openrlhf_cov.experiments.lab import request as lab
-from openrlhf_cov.experiments.study.plan import SCREEN, Score, StudyRun, all_runs, number_of_runs
-from openrlhf_cov.experiments.study.results import Result, read_result, score_of, unpack
 from openrlhf_cov.experiments.study.run_flags import lab_request
+from openrlhf_cov.experiments.study.run_plan import SCREEN, Score, StudyRun, all_runs, number_of_runs
+from openrlhf_cov.experiments.study.run_results import Result, read_result, score_of, unpack
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.utils.cores import cores
 from openrlhf_cov.utils.orphans import die_with_parent

@@ -17,11 +17,11 @@ from openrlhf_cov.experiments.study.answer import (
     shown,
     verdict,
 )
-from openrlhf_cov.experiments.study.estimates import difference_of_means, mean_over_seeds
-from openrlhf_cov.experiments.study.law import law, theory
-from openrlhf_cov.experiments.study.results import Floats, Result, score_of
-from openrlhf_cov.experiments.study.rows import NUMBERS, PASS_AT, ArmRow, main_rows, paired
+from openrlhf_cov.experiments.study.run_results import Floats, Result, score_of
+from openrlhf_cov.experiments.study.seed_estimates import difference_of_means, mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
+from openrlhf_cov.experiments.study.study_law import law, theory
+from openrlhf_cov.experiments.study.table_rows import NUMBERS, PASS_AT, ArmRow, main_rows, paired
 
 COLLAPSED_BELOW = 0.1
 """Share of its first entropy of the first token below which a run has collapsed."""

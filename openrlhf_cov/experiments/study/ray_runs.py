@@ -31,12 +31,12 @@ from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation.benchmarks import get_protocol, select
 from openrlhf_cov.evaluation.flags import GRADING_FLAGS, SAMPLING_FLAGS, build_parser
 from openrlhf_cov.evaluation.plan import sampling_of
+from openrlhf_cov.experiments.lab.lab_settings import LabSettings
 from openrlhf_cov.experiments.lab.request import LabRequest, test_record
-from openrlhf_cov.experiments.lab.settings import LabSettings
 from openrlhf_cov.experiments.study.lab_runs import LOOKS, Study, check_lab_spec, given_of
-from openrlhf_cov.experiments.study.plan import StudyRun, all_runs, number_of_runs
-from openrlhf_cov.experiments.study.results import VALIDATION_FILE
 from openrlhf_cov.experiments.study.run_flags import HELD_OUT, lab_request, trainer_flags
+from openrlhf_cov.experiments.study.run_plan import StudyRun, all_runs, number_of_runs
+from openrlhf_cov.experiments.study.run_results import VALIDATION_FILE
 from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS
 from openrlhf_cov.experiments.tiny_task.task_files import read_task
 from openrlhf_cov.utils.cores import most_processes
@@ -313,8 +313,8 @@ def seen_by_laboratory(study: RayStudy, folder: Path) -> Seen:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
     from transformers.utils.logging import disable_progress_bar
 
-    from openrlhf_cov.experiments.lab.loop import Lab
     from openrlhf_cov.experiments.lab.tasks import TASKS
+    from openrlhf_cov.experiments.lab.training import Lab
     from openrlhf_cov.models.config import CovConfig
 
     disable_progress_bar()

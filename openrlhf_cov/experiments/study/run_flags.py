@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.experiments.lab.lab_settings import LabSettings
 from openrlhf_cov.experiments.lab.request import LabRequest, build_parser
-from openrlhf_cov.experiments.lab.settings import LabSettings
 from openrlhf_cov.experiments.tiny_task.catalogue import PACKAGE, TINY_TASKS
 from openrlhf_cov.utils.config_flags import add_config_arguments
 from openrlhf_cov.utils.terminal import Parser

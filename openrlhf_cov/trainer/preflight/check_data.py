@@ -13,10 +13,10 @@ from openrlhf.utils.utils import get_strategy
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.data.columns import WRITTEN_MESSAGES
-from openrlhf_cov.utils.rows import column_of, value_at
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.loading import label_check, label_of
 from openrlhf_cov.utils.json_lines import BOM
+from openrlhf_cov.utils.rows import column_of, value_at
 
 logger = init_logger(__name__)
 

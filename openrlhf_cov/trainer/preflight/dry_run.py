@@ -11,11 +11,11 @@ from openrlhf_cov.cluster.sizing import conditions, prose
 from openrlhf_cov.cluster.sizing.flag_sizes import model_names, step_of
 from openrlhf_cov.cluster.sizing.model_shape import KNOWN, ModelShape, shape_of_config
 from openrlhf_cov.config import template_arguments
-from openrlhf_cov.utils.rows import value_at
 from openrlhf_cov.data.templates import prompts_ids
 from openrlhf_cov.errors import reason_of
 from openrlhf_cov.trainer.preflight.dry_run_placement import Findings, placement
 from openrlhf_cov.utils.json_lines import MAX_SETTINGS_BYTES, parse_object, read_bounded
+from openrlhf_cov.utils.rows import value_at
 from openrlhf_cov.utils.terminal import say
 
 PROMPTS_TO_MEASURE = 1000

@@ -45,7 +45,7 @@ from openrlhf_cov.trainer.checkpoint.checkpoints import (
 from openrlhf_cov.trainer.checkpoint.run_record import RECORD
 from openrlhf_cov.trainer.checkpoint.shared_storage import check_restored, check_shared
 from openrlhf_cov.trainer.critic_update import update_critic
-from openrlhf_cov.trainer.loading import (
+from openrlhf_cov.trainer.model_loading import (
     load_critic,
     load_policy,
     load_process_reward,

@@ -15,9 +15,9 @@ from openrlhf.utils.logging_utils import init_logger
 from tqdm import tqdm
 
 from openrlhf_cov.config import RewardConfig, template_arguments
-from openrlhf_cov.utils.rows import value_at
 from openrlhf_cov.data.templates import unread_arguments
 from openrlhf_cov.rewards.loading import label_check, label_of, load_reward_module
+from openrlhf_cov.utils.rows import value_at
 
 logger = init_logger(__name__)
 

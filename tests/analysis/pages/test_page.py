@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plotly.offline import get_plotlyjs
 
 from openrlhf_cov.analysis import pages
-from openrlhf_cov.analysis.pages.page import (
+from openrlhf_cov.analysis.pages.html import (
     TEMPLATES,
     Cell,
     _environment,

@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_cov.analysis.across import against_size, same_coefficients
 from openrlhf_cov.analysis.law import fit_law, forecast
-from openrlhf_cov.analysis.report.build import (
+from openrlhf_cov.analysis.report.assemble import (
     build_contents,
     check_metric,
     law_line,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.analysis.report.build import (
+from openrlhf_cov.analysis.report.assemble import (
     check_metric,
     check_names,
     read_runs,

@@ -4,9 +4,9 @@ import pytest
 from html_page import Page
 from plotly.offline import get_plotlyjs
 
-from openrlhf_cov.analysis.pages.page import prose
+from openrlhf_cov.analysis.pages.html import prose
 from openrlhf_cov.analysis.report.contents import Options
-from openrlhf_cov.analysis.report.page import HEAD, asked, report_page
+from openrlhf_cov.analysis.report.report_page import HEAD, asked, report_page
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from html import unescape
 import pytest
 
 from openrlhf_cov.analysis.pages.chart import short_names
-from openrlhf_cov.analysis.report.page import report_page
+from openrlhf_cov.analysis.report.report_page import report_page
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.analysis.report import tokens as module
-from openrlhf_cov.analysis.report.tokens import (
+from openrlhf_cov.analysis.report import token_view as module
+from openrlhf_cov.analysis.report.token_view import (
     FEWEST_TOKENS,
     LONGEST_TEXT,
     TOKEN_BUDGET,

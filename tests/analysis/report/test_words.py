@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_cov.analysis.across import SameCoefficients
 from openrlhf_cov.analysis.report.contents import Options, SameSection, TheorySection
-from openrlhf_cov.analysis.report.page import asked
+from openrlhf_cov.analysis.report.report_page import asked
 from openrlhf_cov.analysis.report.words import (
     duration,
     ends,

@@ -7,10 +7,10 @@ import pytest
 import torch
 from active import EQUAL, IN_THE_LAB, NEUTRAL, active, neutral
 
-from openrlhf_cov.experiments.lab.loop import Lab, frozen
-from openrlhf_cov.experiments.lab.policy import Samples
-from openrlhf_cov.experiments.lab.settings import LabSettings
+from openrlhf_cov.experiments.lab.lab_policy import Samples
+from openrlhf_cov.experiments.lab.lab_settings import LabSettings
 from openrlhf_cov.experiments.lab.tasks import TASKS
+from openrlhf_cov.experiments.lab.training import Lab, frozen
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.rollout import mean_entropy, token_sums
 

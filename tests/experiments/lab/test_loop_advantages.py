@@ -9,9 +9,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from openrlhf_cov.cli import lab as command
 from openrlhf_cov.cli import train_ppo_ray
-from openrlhf_cov.experiments.lab.loop import Lab
-from openrlhf_cov.experiments.lab.policy import Samples
-from openrlhf_cov.experiments.lab.settings import LabSettings
+from openrlhf_cov.experiments.lab.lab_policy import Samples
+from openrlhf_cov.experiments.lab.lab_settings import LabSettings
+from openrlhf_cov.experiments.lab.training import Lab
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings

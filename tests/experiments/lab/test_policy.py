@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-import openrlhf_cov.experiments.lab.policy
-from openrlhf_cov.experiments.lab.policy import log_probs_and_entropy, logits_of, sample, until_end
+import openrlhf_cov.experiments.lab.lab_policy
+from openrlhf_cov.experiments.lab.lab_policy import log_probs_and_entropy, logits_of, sample, until_end
 from openrlhf_cov.models.token_head import EXCLUDED, min_p_scores
 
 PROMPTS = torch.tensor([[20, 5, 6, 7], [21, 8, 3, 2], [22, 4, 5, 6]])
@@ -103,7 +103,7 @@ def test_samples_say_what_the_policy_thought_of_them(policy):
 def test_the_gradient_of_an_entropy_bonus_by_hand(policy, monkeypatch):
     # p = (1/2, 1/4, 1/4): H = 1.5 ln 2 = 1.039721, dH / d logit = -p (ln p + H) = -0.173287, 0.086643, 0.086643
     logits = torch.tensor([[[0.5, 0.25, 0.25]]]).log().requires_grad_()
-    monkeypatch.setattr(openrlhf_cov.experiments.lab.policy, "logits_of", lambda *arguments: logits)
+    monkeypatch.setattr(openrlhf_cov.experiments.lab.lab_policy, "logits_of", lambda *arguments: logits)
     _, entropy = log_probs_and_entropy(policy[0], torch.zeros(1, 1).long(), torch.zeros(1, 1).long())
     entropy.sum().backward()
     assert entropy.item() == pytest.approx(1.039721, abs=1e-6)

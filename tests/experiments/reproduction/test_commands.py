@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.experiments.reproduction.commands import VARIABLES, submission, training
 from openrlhf_cov.experiments.reproduction.exhibits import FIGURES, TABLES, PaperRun, Recipe
+from openrlhf_cov.experiments.reproduction.paper_commands import VARIABLES, submission, training
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 

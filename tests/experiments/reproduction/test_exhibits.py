@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.experiments.reproduction.commands import submission
 from openrlhf_cov.experiments.reproduction.exhibits import ENTROPY_COEFS, FIGURES, KL_COEFS, TABLES, exhibit
+from openrlhf_cov.experiments.reproduction.paper_commands import submission
 
 ALL = {**{f"figure {n}": each for n, each in FIGURES.items()}, **{f"table {n}": each for n, each in TABLES.items()}}
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"

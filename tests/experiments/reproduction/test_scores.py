@@ -3,7 +3,7 @@ import json
 import pytest
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.experiments.reproduction.scores import scores_of
+from openrlhf_cov.experiments.reproduction.paper_scores import scores_of
 
 
 def test_scores_by_hand(tmp_path):

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from openrlhf_cov.analysis.table import Table
-from openrlhf_cov.experiments.study.plan import REPORT, StudyRun
-from openrlhf_cov.experiments.study.results import Result
+from openrlhf_cov.experiments.study.run_plan import REPORT, StudyRun
+from openrlhf_cov.experiments.study.run_results import Result
 from openrlhf_cov.experiments.study.spec import spec_of
 
 STEPS = 40

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.experiments.study.plan import REPORT, StudyRun
-from openrlhf_cov.experiments.study.results import pack, read_run, unpack
+from openrlhf_cov.experiments.study.run_plan import REPORT, StudyRun
+from openrlhf_cov.experiments.study.run_results import pack, read_run, unpack
 
 TEST = {"kinds": ["", "a"], "samples": 4, "greedy": [1, 0], "right": [4, 1]}
 DAMAGES = {

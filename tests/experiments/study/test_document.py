@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 from html_page import Page
 
-from openrlhf_cov.experiments.study import charts
+from openrlhf_cov.experiments.study import study_charts
 from openrlhf_cov.experiments.study.document import UNTUNED, document, how_tuned, in_short, markdown, mixed, page
-from openrlhf_cov.experiments.study.plan import FINAL, REPORT, SCREEN, StudyRun
+from openrlhf_cov.experiments.study.run_plan import FINAL, REPORT, SCREEN, StudyRun
 from openrlhf_cov.experiments.study.spec import spec_of
 
 
@@ -45,7 +45,7 @@ def test_the_page_has_tables_answers_and_charts(spec, results):
 
 
 def test_many_arms_have_no_curves(spec, results, monkeypatch):
-    monkeypatch.setattr(charts, "MAX_CURVES", 1)
+    monkeypatch.setattr(study_charts, "MAX_CURVES", 1)
     assert [chart.name for chart in document(spec, results).charts] == ["test", "differences"]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from openrlhf_cov.analysis.regression import student_quantile
-from openrlhf_cov.experiments.study.estimates import difference_of_means, mean_over_questions, mean_over_seeds
+from openrlhf_cov.experiments.study.seed_estimates import difference_of_means, mean_over_questions, mean_over_seeds
 
 
 def test_a_mean_over_seeds_by_hand():

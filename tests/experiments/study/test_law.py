@@ -1,7 +1,7 @@
 import pytest
 
 from openrlhf_cov.experiments.study.answer import NOT_ENOUGH
-from openrlhf_cov.experiments.study.law import fitted, forecast_errors, law, off_line, theory
+from openrlhf_cov.experiments.study.study_law import fitted, forecast_errors, law, off_line, theory
 
 
 def test_the_law_is_found_and_its_line_moved_or_not(spec, arms):

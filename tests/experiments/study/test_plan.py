@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from openrlhf_cov.experiments.study.plan import (
+from openrlhf_cov.experiments.study.run_plan import (
     FINAL,
     REPORT,
     SCREEN,

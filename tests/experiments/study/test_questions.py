@@ -4,8 +4,6 @@ import numpy as np
 
 from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.experiments.study.answer import NOT_ENOUGH, differs
-from openrlhf_cov.experiments.study.estimates import difference_of_means
-from openrlhf_cov.experiments.study.plan import REPORT, StudyRun
 from openrlhf_cov.experiments.study.questions import (
     agreement,
     answers,
@@ -17,8 +15,10 @@ from openrlhf_cov.experiments.study.questions import (
     scope,
     who_ends_higher,
 )
-from openrlhf_cov.experiments.study.rows import main_rows
+from openrlhf_cov.experiments.study.run_plan import REPORT, StudyRun
+from openrlhf_cov.experiments.study.seed_estimates import difference_of_means
 from openrlhf_cov.experiments.study.spec import spec_of
+from openrlhf_cov.experiments.study.table_rows import main_rows
 
 CELLS = {"GRPO": ("--actor.adam.lr", "3e-4"), "KL-Cov": ("--actor.adam.lr", "3e-4")}
 

@@ -8,9 +8,9 @@ import pytest
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.scores import pass_at_k
-from openrlhf_cov.experiments.study import results
-from openrlhf_cov.experiments.study.plan import REPORT, SCREEN, Score, StudyRun
-from openrlhf_cov.experiments.study.results import area, pack, read_result, score_of, unpack
+from openrlhf_cov.experiments.study import run_results
+from openrlhf_cov.experiments.study.run_plan import REPORT, SCREEN, Score, StudyRun
+from openrlhf_cov.experiments.study.run_results import area, pack, read_result, score_of, unpack
 
 
 def test_an_area_by_hand():
@@ -109,16 +109,16 @@ def test_a_file_that_asks_for_much_memory_is_refused(tmp_path):
 
 
 def test_a_line_over_several_chunks_is_whole(tmp_path, monkeypatch, make_result):
-    monkeypatch.setattr(results, "CHUNK", 100)
+    monkeypatch.setattr(run_results, "CHUNK", 100)
     pack([make_result(StudyRun("GRPO", REPORT, (), seed), 0.5) for seed in range(3)], tmp_path / "x.jsonl.xz", asked)
     assert [each.run.seed for each in unpack(tmp_path / "x.jsonl.xz")] == [0, 1, 2]
 
 
 def test_a_large_file_of_a_run_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(results, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(run_results, "MAX_FILE_BYTES", 100)
     (tmp_path / "result.json").write_text('{"greedy": 1, "x": "' + "x" * 100 + '"}')
     with pytest.raises(ValueError, match=r"result.json: it has more than 100 bytes"):
-        results.read_run(tmp_path)
+        run_results.read_run(tmp_path)
 
 
 def test_a_folder_without_its_last_file_is_unfinished(tmp_path):

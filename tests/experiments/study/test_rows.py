@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from openrlhf_cov.analysis.table import Table
-from openrlhf_cov.experiments.study.plan import FINAL, REPORT, SCREEN, StudyRun
-from openrlhf_cov.experiments.study.rows import half_way, main_rows, seconds, tuning_rows, worst_kind
+from openrlhf_cov.experiments.study.run_plan import FINAL, REPORT, SCREEN, StudyRun
+from openrlhf_cov.experiments.study.table_rows import half_way, main_rows, seconds, tuning_rows, worst_kind
 
 POINT = ("--actor.adam.lr", "3e-4")
 

@@ -6,7 +6,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from openrlhf_cov.experiments.tiny_task import accuracy
-from openrlhf_cov.experiments.tiny_task.reward_func import reward_func
+from openrlhf_cov.experiments.tiny_task.tiny_reward_func import reward_func
 from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
 
 evaluate_policy = partial(accuracy.evaluate_policy, reward=reward_func)

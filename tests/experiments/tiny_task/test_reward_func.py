@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.experiments.tiny_task import reward_func as module
-from openrlhf_cov.experiments.tiny_task.reward_func import check_label, reward_func
+from openrlhf_cov.experiments.tiny_task import tiny_reward_func as module
+from openrlhf_cov.experiments.tiny_task.tiny_reward_func import check_label, reward_func
 
 PROMPT = "34+57="
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from openrlhf_cov.analysis.pages.chart import Axis, Chart, Look, Mark, Panel, bands, color_of
-from openrlhf_cov.evaluation.records import Response
+from openrlhf_cov.evaluation.response_records import Response
 from openrlhf_cov.evaluation.tables import percent, percent_interval
 from openrlhf_cov.utils.estimates import LEVEL, Interval
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from openrlhf_cov.data.templates import prompts_ids
-from openrlhf_cov.experiments.lab.policy import Samples, log_probs_and_entropy, sample, until_end
-from openrlhf_cov.experiments.lab.settings import PPO_CLIP, LabSettings
+from openrlhf_cov.experiments.lab.lab_policy import Samples, log_probs_and_entropy, sample, until_end
+from openrlhf_cov.experiments.lab.lab_settings import PPO_CLIP, LabSettings
 from openrlhf_cov.experiments.lab.tasks import Question, Task
 from openrlhf_cov.experiments.tiny_task.tokenizer import PAD_TOKEN
 from openrlhf_cov.models.config import CovConfig

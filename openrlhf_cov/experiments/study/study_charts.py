@@ -6,9 +6,9 @@ import numpy as np
 
 from openrlhf_cov.analysis.pages.chart import STEPS, Axis, Chart, Look, Mark, Panel, bands, look_of
 from openrlhf_cov.experiments.study.answer import Runs, shown
-from openrlhf_cov.experiments.study.estimates import mean_over_seeds
-from openrlhf_cov.experiments.study.results import Result
-from openrlhf_cov.experiments.study.rows import PASS_AT, ArmRow, passed
+from openrlhf_cov.experiments.study.run_results import Result
+from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
+from openrlhf_cov.experiments.study.table_rows import PASS_AT, ArmRow, passed
 
 CURVES = {
     "accuracy": ("Greedy accuracy on the validation split", "greedy", True),

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from openrlhf_cov.evaluation.scores import avg_at_k, pass_at_k, problem_scores
-from openrlhf_cov.experiments.study.estimates import mean_over_questions, mean_over_seeds
-from openrlhf_cov.experiments.study.plan import REPORT, Score, StudyRun, chosen
-from openrlhf_cov.experiments.study.results import Floats, Result, score_of
+from openrlhf_cov.experiments.study.run_plan import REPORT, Score, StudyRun, chosen
+from openrlhf_cov.experiments.study.run_results import Floats, Result, score_of
+from openrlhf_cov.experiments.study.seed_estimates import mean_over_questions, mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Arm, Cell, Spec
 from openrlhf_cov.utils.estimates import Interval
 from openrlhf_cov.utils.metric_table import CPU_TIME, STEP_TOTAL

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.errors import UsageError, reason_of
-from openrlhf_cov.experiments.study.plan import REPORT, STAGES, Score, StudyRun
+from openrlhf_cov.experiments.study.run_plan import REPORT, STAGES, Score, StudyRun
 from openrlhf_cov.utils.json_lines import parse_object, read_bounded, regular, replacing
 from openrlhf_cov.utils.metric_table import STEP, STEP_TOTAL, TIME
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, RESULT_FILE, TEST_FILE, read_metrics

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from openrlhf_cov.analysis.pages.chart import Chart, look_of
-from openrlhf_cov.analysis.pages.page import Cell, render
+from openrlhf_cov.analysis.pages.html import Cell, render
 from openrlhf_cov.analysis.pages.plot import figure
 from openrlhf_cov.analysis.report.charts import evaluation_charts, labels, overview_charts, run_key
 from openrlhf_cov.analysis.report.contents import Contents, Ends, Options, RunReport
 from openrlhf_cov.analysis.report.curves import BAND_CURVES
 from openrlhf_cov.analysis.report.run_charts import RUN_CHARTS, run_charts
-from openrlhf_cov.analysis.report.tokens import run_tokens, tokens_per_step
+from openrlhf_cov.analysis.report.token_view import run_tokens, tokens_per_step
 from openrlhf_cov.analysis.report.words import (
     EARLY_HEADS,
     arrow,

@@ -5,10 +5,10 @@ import math
 from openrlhf_cov.analysis.law import LawFit, LawPoints, fit_law, forecast
 from openrlhf_cov.analysis.theory import check_theorem
 from openrlhf_cov.experiments.study.answer import NOT_ENOUGH, Answer, Runs, differs, listed, shown
-from openrlhf_cov.experiments.study.estimates import mean_over_seeds
-from openrlhf_cov.experiments.study.results import Result
-from openrlhf_cov.experiments.study.rows import NUMBERS, paired
+from openrlhf_cov.experiments.study.run_results import Result
+from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec
+from openrlhf_cov.experiments.study.table_rows import NUMBERS, paired
 
 FORECAST_FROM = 0.15
 RESAMPLES = 400

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from openrlhf_cov.analysis.pages.chart import Chart
-from openrlhf_cov.analysis.pages.page import Cell, render
+from openrlhf_cov.analysis.pages.html import Cell, render
 from openrlhf_cov.analysis.pages.plot import figure
 from openrlhf_cov.evaluation import tables
-from openrlhf_cov.evaluation.charts import length_histogram, pass_curve
-from openrlhf_cov.evaluation.records import Response
+from openrlhf_cov.evaluation.evaluation_charts import length_histogram, pass_curve
+from openrlhf_cov.evaluation.response_records import Response
 from openrlhf_cov.evaluation.samples import BenchmarkSamples
 from openrlhf_cov.evaluation.summary import BenchmarkSummary, Summary
 

@@ -3,7 +3,7 @@
 import re
 import textwrap
 
-from openrlhf_cov.rewards.responses import MAX_RESPONSE, without_end_tokens
+from openrlhf_cov.rewards.verdicts import MAX_RESPONSE, without_end_tokens
 
 FENCE = re.compile(
     r"^(?P<before>[^\n`~]*)(?P<mark>`{3,}|~{3,})[ \t]*\{?\.?(?P<language>[\w+.#-]*)[^\n`]*$", re.MULTILINE

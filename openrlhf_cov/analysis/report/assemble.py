@@ -35,7 +35,7 @@ from openrlhf_cov.analysis.report.curves import (
     STEP_TOTAL,
 )
 from openrlhf_cov.analysis.report.series import SMOOTHED, Series, spread_out, stacked, to_series
-from openrlhf_cov.analysis.report.tokens import find_token_files
+from openrlhf_cov.analysis.report.token_view import find_token_files
 from openrlhf_cov.analysis.report.words import percent
 from openrlhf_cov.analysis.runs import (
     KEPT_ONLY,
