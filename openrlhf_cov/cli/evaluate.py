@@ -1,4 +1,4 @@
-"""``python -m openrlhf_cov.cli.evaluate``: a model on AIME, AMC, MATH-500 and others, with honest statistics."""
+"""Score a model on AIME, AMC, MATH-500 and other benchmarks, with standard errors and intervals."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Trains an embedded task in one process, without Ray, vLLM and DeepSpeed: a method in a minute."""
+"""Train an embedded task in one process, without Ray, vLLM and DeepSpeed: a method in a minute."""
 
 import logging
 import sys

@@ -154,7 +154,7 @@ def test_without_a_sandbox_the_programs_do_not_pass_the_dry_run(capsys, monkeypa
     def lacks():
         raise UsageError("--task code runs programs in a sandbox, and bwrap is not installed")
 
-    monkeypatch.setattr("openrlhf_cov.cli.lab.check_sandbox", lacks)
+    monkeypatch.setattr("openrlhf_cov.experiments.lab.request.check_sandbox", lacks)
     assert reproduce.main(["--figure", "4", "--scale", "tiny", "--dry_run", "--output", str(tmp_path)]) == 2
     printed = capsys.readouterr()
     assert "reproduce: error: law-code: --task code runs programs in a sandbox, and bwrap is not" in printed.err

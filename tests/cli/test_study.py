@@ -12,6 +12,7 @@ import yaml
 
 from openrlhf_cov.cli import lab, study
 from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.experiments.lab import request
 from openrlhf_cov.experiments.study.lab_runs import LabStudy
 from openrlhf_cov.experiments.study.run_plan import Score, all_runs, number_of_runs
 from openrlhf_cov.experiments.study.run_results import unpack
@@ -189,7 +190,7 @@ def break_run(made, run):
     """Puts a folder where the run wants a file; returns it."""
     folder = made.output / run.folder
     (folder / "metrics.jsonl").mkdir(parents=True)
-    (folder / lab.RUN_FILE).write_text(json.dumps(made.request(run).record))
+    (folder / request.RUN_FILE).write_text(json.dumps(made.request(run).record))
     return folder / "metrics.jsonl"
 
 

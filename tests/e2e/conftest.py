@@ -19,7 +19,7 @@ from openrlhf_cov.cluster.local_ray import local_ray
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
 
 REPOSITORY = Path(__file__).parents[2]
-REWARD = REPOSITORY / "openrlhf_cov" / "tiny_task" / "reward_func.py"
+REWARD = REPOSITORY / "openrlhf_cov" / "experiments" / "tiny_task" / "tiny_reward_func.py"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ EVERY_RUN = (
 """One engine and one actor, and rollouts by the seed."""
 OF_THE_LAB = ("--output", "--base_policies", "--task", "--base_seed", "--threads")
 """Flags of the laboratory beside its settings and those of methods."""
-COIN = ("--reward.remote_url", str(PACKAGE / "tiny_task" / "coin_reward_func.py"))
+COIN = ("--reward.remote_url", str(PACKAGE / "experiments" / "tiny_task" / "coin_reward_func.py"))
 
 
 def lab_request(words: Sequence[str]) -> LabRequest:

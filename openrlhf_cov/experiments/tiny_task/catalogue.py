@@ -72,9 +72,9 @@ TINY_TASKS = {
         split=problems.split_problems,
         policy=partial(_call, "experiments.tiny_task.base_policy:BasePolicyConfig"),
         make_policy=partial(_call, "experiments.tiny_task.base_policy:make_base_policy"),
-        reward=partial(_load, "experiments.tiny_task.reward_func:reward_func"),
+        reward=partial(_load, "experiments.tiny_task.tiny_reward_func:reward_func"),
         flags=(
-            *("--reward.remote_url", str(PACKAGE / "experiments" / "tiny_task" / "reward_func.py")),
+            *("--reward.remote_url", str(PACKAGE / "experiments" / "tiny_task" / "tiny_reward_func.py")),
             *("--data.max_len", "48", "--rollout.max_new_tokens", "32"),
         ),
     ),
@@ -87,11 +87,11 @@ TINY_TASKS = {
         split=commands.split_commands,
         policy=partial(_load, "experiments.tiny_task.commands_policy:COMMANDS_POLICY"),
         make_policy=partial(_call, "experiments.tiny_task.commands_policy:make_wide_policy"),
-        reward=partial(_load, "experiments.tiny_task.reward_func:reward_func"),
+        reward=partial(_load, "experiments.tiny_task.tiny_reward_func:reward_func"),
         flags=(
             *(
                 "--reward.remote_url",
-                str(PACKAGE / "experiments" / "tiny_task" / "reward_func.py"),
+                str(PACKAGE / "experiments" / "tiny_task" / "tiny_reward_func.py"),
                 "--actor.adam.lr",
                 "1e-4",
             ),

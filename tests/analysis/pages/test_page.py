@@ -108,5 +108,5 @@ def test_no_template_marks_text_as_safe():
 
 
 def test_the_templates_are_installed_with_the_package():
-    setup = Path(pages.__file__).parents[2] / "setup.py"
+    setup = Path(pages.__file__).parents[3] / "setup.py"
     assert '"openrlhf_cov.analysis.pages": ["templates/*"]' in setup.read_text(encoding="utf-8")

@@ -131,7 +131,7 @@ def test_passages_hold_every_token_once_in_true_text(words, chosen):
 
 def test_context_is_that_of_the_trainer():
     # read, not imported: the trainer needs upstream
-    source = Path(module.__file__).parents[1] / "trainer" / "token_dump.py"
+    source = Path(module.__file__).parents[2] / "trainer" / "token_dump.py"
     (value,) = [
         ast.literal_eval(node.value)
         for node in ast.parse(source.read_text(encoding="utf-8")).body

@@ -7,7 +7,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.experiments.reproduction.exhibits import FIGURES, TABLES, PaperRun, Recipe
 from openrlhf_cov.experiments.reproduction.paper_commands import VARIABLES, submission, training
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 
 SCRIPT = """#!/usr/bin/env bash
 set -euo pipefail

@@ -6,7 +6,7 @@ from openrlhf_cov.experiments.reproduction.exhibits import ENTROPY_COEFS, FIGURE
 from openrlhf_cov.experiments.reproduction.paper_commands import submission
 
 ALL = {**{f"figure {n}": each for n, each in FIGURES.items()}, **{f"table {n}": each for n, each in TABLES.items()}}
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 RECIPES = {run.name: run.recipe for each in ALL.values() for run in each.runs if run.recipe}
 
 
