@@ -13,6 +13,7 @@ import yaml
 from openrlhf_cov.cli import lab, study
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.experiments.lab import request
+from openrlhf_cov.experiments.study.campaign import HOPELESS
 from openrlhf_cov.experiments.study.lab_runs import LabStudy
 from openrlhf_cov.experiments.study.run_plan import Score, all_runs, number_of_runs
 from openrlhf_cov.experiments.study.run_results import unpack
@@ -220,7 +221,7 @@ def test_a_study_without_hope_ends(tmp_path, base_policies, spec_file, capsys):
         break_run(made, run)
     words = [str(path), "--output", str(made.output), "--base_policies", str(base_policies), "--jobs", "1"]
     assert study.main(words) == 1
-    assert f"{study.HOPELESS} of the runs failed" in capsys.readouterr().err
+    assert f"{HOPELESS} of the runs failed" in capsys.readouterr().err
 
 
 DAMAGE = {"eval.jsonl": "", "metrics.jsonl": '{"step": 1', "test.json": "{}", "result.json": ""}

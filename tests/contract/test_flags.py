@@ -112,7 +112,7 @@ def settings_read(tree):
             code = ast.unparse(node)
             for root in ("args.", "self.args.", "strategy.args."):
                 if code.startswith(root):
-                    yield code.removeprefix(root).removesuffix(".split").removesuffix(".format")  # methods of the value
+                    yield code.removeprefix(root).removesuffix(".split").removesuffix(".format")  # methods
 
 
 SET_BY_THE_CONTROLLER = {"global_step"}
