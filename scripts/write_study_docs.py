@@ -1,14 +1,19 @@
-"""Writes docs/study/, its figures and the tables of docs/methods/index.md from ``studies/results/`` and the specs.
+"""Write docs/study/, its figures, the figure of README.md and the tables of docs/methods/index.md.
 
-Of the latter page what stands between the comments "differences NAME" and "end of NAME" is replaced.
+The sources are ``studies/results/`` and the specs. In docs/methods/index.md, the text between the comments
+"differences NAME" and "end of NAME" is replaced.
 """
 
 import re
 from pathlib import Path
 
+import numpy as np
+
+from openrlhf_cov.pages.chart import STEPS, Axis, Chart, Look, Mark, Panel, bands, look_of
 from openrlhf_cov.pages.picture import write_pictures
-from openrlhf_cov.study.answer import finished_runs
+from openrlhf_cov.study.answer import Runs, finished_runs
 from openrlhf_cov.study.document import AGAINST, Document, Section, document, markdown, markdown_table
+from openrlhf_cov.study.estimates import mean_over_seeds
 from openrlhf_cov.study.questions import agreement
 from openrlhf_cov.study.results import Result, unpack
 from openrlhf_cov.study.spec import Spec, read_spec
@@ -16,6 +21,7 @@ from openrlhf_cov.study.spec import Spec, read_spec
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, SPECS = ROOT / "studies" / "results", ROOT / "studies"
 PAGES, FIGURES = ROOT / "docs" / "study", ROOT / "docs" / "assets" / "study"
+README_FIGURES, README_STUDY = ROOT / "docs" / "assets", "demo_compare"
 METHODS = ROOT / "docs" / "methods" / "index.md"
 TABLE = re.compile(r"(?<=<!-- differences )(\w+) -->\n.*?(?=<!-- end of \1 -->)", re.DOTALL)
 SHOWN = ("test", "first_token_entropy", "pass_at_k")
@@ -76,10 +82,39 @@ def differences(content: Document) -> str:
     return "\n".join(markdown_table(section))
 
 
+def overview(runs: Runs) -> Chart:
+    """Return the two-panel figure of README.md: accuracy and entropy by step, with a band over seeds for each method.
+
+    Args:
+        runs: Finished runs of a study, by method and seed. All runs of a study are evaluated at the same steps.
+    """
+    panels = (
+        Panel(curves(runs, "greedy"), STEPS, Axis(share=True), "accuracy, validation problems"),
+        Panel(curves(runs, "entropy/position_0"), STEPS, Axis(), "entropy of the decision token (nats)"),
+    )
+    return Chart("overview", "", panels, columns=2)
+
+
+def curves(runs: Runs, number: str) -> tuple[Mark, ...]:
+    """Return a line (mean over seeds) and a band (95 % interval over seeds) of one evaluation number per method."""
+    marks: list[Mark] = []
+    for place, (name, of_method) in enumerate(runs.items()):
+        results = list(of_method.values())
+        steps = results[0].evaluations.steps
+        found = [
+            mean_over_seeds(column) for column in np.array([each.evaluations.column(number) for each in results]).T
+        ]
+        low, high = ([getattr(each, end) for each in found] for end in ("low", "high"))
+        marks += bands(steps, low, high, Look(look_of(place).color, opacity=0.18), group=name)
+        marks.append(Mark("line", look_of(place), steps, [each.estimate for each in found], name=name))
+    return tuple(marks)
+
+
 if __name__ == "__main__":
     PAGES.mkdir(exist_ok=True)
     for each in names():
         found = content_of(each)
         write_pictures(shown(found), FIGURES / each, ("svg",))
         (PAGES / f"{each}.md").write_text(page(each, found), encoding="utf-8")
+    write_pictures([overview(finished_runs(*results_of(README_STUDY)))], README_FIGURES, ("svg",))
     METHODS.write_text(with_tables(METHODS.read_text(encoding="utf-8")), encoding="utf-8")
