@@ -1,7 +1,7 @@
 """Write docs/study/, its figures, the figure of README.md and the tables of docs/methods/index.md.
 
 The sources are ``studies/results/`` and the specs. In docs/methods/index.md, the text between the comments
-"differences NAME" and "end of NAME" is replaced.
+"equal tuning" and "end of equal tuning" is replaced.
 """
 
 import re
@@ -23,7 +23,15 @@ RESULTS, SPECS = ROOT / "studies" / "results", ROOT / "studies"
 PAGES, FIGURES = ROOT / "docs" / "study", ROOT / "docs" / "assets" / "study"
 README_FIGURES, README_STUDY = ROOT / "docs" / "assets", "demo_compare"
 METHODS = ROOT / "docs" / "methods" / "index.md"
-TABLE = re.compile(r"(?<=<!-- differences )(\w+) -->\n.*?(?=<!-- end of \1 -->)", re.DOTALL)
+TABLE = re.compile(r"(?<=<!-- equal tuning -->\n).*?(?=<!-- end of equal tuning -->)", re.DOTALL)
+# Studies of the table: with eight updates per rollout, and strictly on-policy.
+TUNED = (
+    ("commands", "commands_methods", "commands_surrogates"),
+    ("commands_one_update", "commands_methods_one_update"),
+)
+TUNED_COLUMNS = {"half-way": "accuracy at 50 %", "accuracy": "final accuracy", "first-token entropy": "entropy"}
+# A difference of less than this is no more than one question of a test.
+LEAST_DIFFERENCE = 0.005
 SHOWN = ("test", "first_token_entropy", "pass_at_k")
 """Charts that a page shows."""
 WHOLE_TRAINER = "_ray"
@@ -72,14 +80,39 @@ def page(name: str, content: Document) -> str:
 
 
 def with_tables(text: str) -> str:
-    """A page with its tables as they should be."""
-    return TABLE.sub(lambda match: f"{match[1]} -->\n\n{differences(content_of(match[1]))}\n\n", text)
+    """Return docs/methods/index.md with its table of all methods at equal tuning brought up to date."""
+    return TABLE.sub(lambda _: f"\n{tuned_table()}\n\n", text)
 
 
-def differences(content: Document) -> str:
-    """Each arm against the first."""
-    (section,) = (each for each in content.sections if each.title == AGAINST)
-    return "\n".join(markdown_table(section))
+def tuned_table() -> str:
+    """Return the differences from GRPO at equal tuning as Markdown: one method a row, both numbers of updates."""
+    found: list[dict[str, list[str]]] = []
+    for studies in TUNED:
+        cells: dict[str, list[str]] = {}
+        for name in studies:
+            (section,) = (each for each in content_of(name).sections if each.title == AGAINST)
+            for row in section.rows:
+                by_head = dict(zip(section.head, row, strict=True))
+                if "random reward" not in by_head["arm"]:
+                    cells[by_head["arm"]] = [starred(by_head[head]) for head in TUNED_COLUMNS]
+        found.append(cells)
+    heads = ["method", *(f"{head}, {when}" for when in ("8 updates", "on-policy") for head in TUNED_COLUMNS.values())]
+    lines = [heads, ["---"] * len(heads)]
+    none = ["–"] * len(TUNED_COLUMNS)
+    lines += [
+        [method, *found[0].get(method, none), *found[1].get(method, none)] for method in {**found[0], **found[1]}
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def starred(cell: str) -> str:
+    """Return the estimate of "+0.10 [+0.07, +0.14]", with an asterisk if the interval excludes zero.
+
+    Estimates that are smaller than ``LEAST_DIFFERENCE`` when rounded get none.
+    """
+    middle, low, high = (float(each) for each in re.findall(r"[-+]?\d+\.\d+", cell))
+    is_difference = low * high > 0 and abs(middle) >= LEAST_DIFFERENCE
+    return f"{middle:+.2f}".replace("-", "−") + "*" * is_difference
 
 
 def overview(runs: Runs) -> Chart:
