@@ -73,7 +73,7 @@ def page(name: str, content: Document) -> str:
     pictures = "".join(f"![{chart.title}](../assets/study/{name}/{chart.name}.svg)\n\n" for chart in shown(content))
     source = (
         f"`python scripts/write_study_docs.py` writes this page from `studies/results/{name}.jsonl.xz`; the spec is "
-        f"`studies/{name}.yaml`, and [what all of them say](../study.md#answers) stands elsewhere."
+        f"`studies/{name}.yaml`. [Study](../study.md#answers) summarises all studies."
     )
     title, rest = markdown(content).split("\n", 1)
     return f"{title}\n\n{source}\n{rest}\n{beside(name)}{pictures}".rstrip() + "\n"
