@@ -11,8 +11,8 @@ from openrlhf.utils.logging_utils import init_logger
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.control import Controller
 from openrlhf_cov.models.dynamics import EntropyDynamics, RunningLaw
-from openrlhf_cov.trainer.best_model import BestModel
-from openrlhf_cov.trainer.checkpoints import ROLLOUTS
+from openrlhf_cov.trainer.checkpoint.best_model import BestModel
+from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.records import StepResult
 
 logger = init_logger(__name__)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.cli.arguments import CovArgumentParser
 from openrlhf_cov.cli.main import COMMANDS
+from openrlhf_cov.trainer.flags.parser import CovArgumentParser
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -261,7 +261,9 @@ def pytest_generate_tests(metafunc) -> None:
         "page_name": pages,
         "run_page": marked("run"),
         "terminal_page": marked("terminal"),
-        "gpu_page": [page for page in marked("gpu") if any("train_ppo_ray" in block.text for block in page.blocks)],
+        "gpu_page": [
+            page for page in marked("gpu") if any("openrlhf-cov train" in block.text for block in page.blocks)
+        ],
         "python_page": [page for page in pages if any(block.language == "python" for block in page.blocks)],
     }
     if "minutes_block" in metafunc.fixturenames:
