@@ -1,0 +1,132 @@
+"""Which options of TRL's ``GRPOConfig`` do not go with the methods, and what to use instead."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.method import UNCLIPPED
+
+# TRL's loss types that average PPO's token losses, and the same average in words of our trainer. Its other loss types
+# replace PPO's surrogate.
+AVERAGES = {"dapo": "token-mean", "grpo": "seq-mean-token-mean", "dr_grpo": "constant", "bnpo": "micro-batch-mean"}
+
+# Flag of our trainer in a message of a method -> option of TRL.
+NAMES = {
+    "--actor.loss_agg_mode token-mean": "loss_type='dapo'",
+    "--actor.loss_agg_mode": "loss_type",
+    "--actor.entropy_coef": "entropy_coef",
+    "--actor.eps_clip_low_high": "(epsilon, epsilon_high)",
+    "--actor.dual_clip": "delta",
+    "--rollout.n_samples_per_prompt": "num_generations",
+}
+
+
+def gives_clip(args: Any) -> bool:
+    """Return True if the options of the PPO clip are not TRL's defaults."""
+    return args.epsilon != 0.2 or args.epsilon_high is not None
+
+
+def check_options(config: CovConfig, args: Any, extras: Mapping[str, Any]) -> None:
+    """Raise ValueError, naming the option, for what does not go with the methods.
+
+    Args:
+        config: The settings of the methods.
+        args: The ``GRPOConfig``.
+        extras: Further arguments of the trainer, by name.
+    """
+    for fault in (*_faults_of_options(args, extras), *_faults_of_methods(config, args)):
+        raise ValueError(fault)
+
+
+def _faults_of_options(args: Any, extras: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong whichever method runs."""
+    if args.steps_per_generation % args.gradient_accumulation_steps:
+        yield (
+            f"steps_per_generation={args.steps_per_generation} must be a multiple of gradient_accumulation_steps="
+            f"{args.gradient_accumulation_steps}, so that an optimizer step uses samples of one rollout"
+        )
+    if args.loss_type not in AVERAGES:
+        yield (
+            f"loss_type={args.loss_type!r} replaces PPO's surrogate; use GRPOTrainer, or a method in place of it with "
+            f"one of loss_type {', '.join(AVERAGES)}"
+        )
+    if args.importance_sampling_level != "token":
+        yield (
+            f"importance_sampling_level={args.importance_sampling_level!r}: methods act on tokens; use 'token' and "
+            "method='gspo_token'"
+        )
+    if args.top_entropy_quantile < 1.0:
+        yield (
+            f"top_entropy_quantile={args.top_entropy_quantile}: TRL would mask tokens that methods count; use 1.0 and "
+            "method='top_entropy'"
+        )
+    if args.use_adaptive_entropy:
+        yield "use_adaptive_entropy=True: use method='adaptive_entropy', which measures the entropy of whole rollouts"
+    if args.off_policy_mask_threshold is not None:
+        yield (
+            f"off_policy_mask_threshold={args.off_policy_mask_threshold}: TRL would mask responses that methods "
+            "count; use None"
+        )
+    if args.use_vllm and args.vllm_importance_sampling_correction:
+        yield (
+            "vllm_importance_sampling_correction=True: TRL would weigh tokens after the methods have weighed them; "
+            "use False"
+        )
+    for name in ("tools", "environment_factory"):
+        if extras.get(name):
+            yield f"{name}: the tokens of tools are masked after the methods have counted them; drop it"
+
+
+def _faults_of_methods(config: CovConfig, args: Any) -> Iterator[str]:
+    """Yield what is wrong with the methods that run."""
+    for method in config.methods:
+        if method.token_rewards:
+            yield f"method={method.name!r} trains a process reward model, which TRL does not have; use openrlhf-cov train"
+        if method.clip and gives_clip(args):
+            yield f"epsilon={args.epsilon}, epsilon_high={args.epsilon_high}: {method.name} sets the clip; drop them"
+    if config.at(0).ppo_clip == UNCLIPPED and gives_clip(args):
+        names = ", ".join(method.name for method in config.methods)
+        yield f"epsilon={args.epsilon}, epsilon_high={args.epsilon_high}: {names} has no PPO clip; drop them"
+    if config.surrogate and args.delta is not None:
+        yield f"delta={args.delta}: {config.surrogate.name} has no PPO clip; use None"
+    if config.estimator:
+        name = config.estimator.name
+        if args.scale_rewards != "group":
+            yield f"scale_rewards={args.scale_rewards!r}: {name} computes the advantages itself; use 'group'"
+        if args.multi_objective_aggregation != "sum_then_normalize":
+            yield (
+                f"multi_objective_aggregation={args.multi_objective_aggregation!r}: {name} computes the advantages of "
+                "the summed rewards; use 'sum_then_normalize'"
+            )
+
+    # What a method refuses in our trainer, it refuses here, too. Its message names flags of our trainer.
+    flags = {
+        "actor.entropy_coef": args.entropy_coef,
+        "actor.loss_agg_mode": AVERAGES.get(args.loss_type),
+        "actor.dual_clip": args.delta,
+        "rollout.n_samples_per_prompt": args.num_generations,
+    }
+    if gives_clip(args):
+        high = args.epsilon if args.epsilon_high is None else args.epsilon_high
+        flags["actor.eps_clip_low_high"] = (args.epsilon, high)
+    for method in config.methods:
+        message = method.refuses(config, flags)
+        if message:
+            for flag, option in NAMES.items():
+                message = message.replace(flag, option)
+            yield message
+
+
+def warnings_of(config: CovConfig, args: Any, updates: int) -> Iterator[str]:
+    """Yield what is allowed but is probably not meant, for ``updates`` optimizer steps of a rollout."""
+    for method in config.methods:
+        if method.one_update and updates == 1:
+            yield (
+                f"method={method.name!r} with one update per rollout: {method.one_update}. Raise steps_per_generation "
+                "or num_iterations"
+            )
+    if config.aggregation and AVERAGES[args.loss_type] != config.aggregation:
+        yield (
+            f"loss_type={args.loss_type!r}: {config.surrogate.name if config.surrogate else ''} was published with "
+            "the mean over responses, loss_type='grpo'"
+        )
