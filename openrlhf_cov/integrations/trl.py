@@ -1,14 +1,15 @@
 """The methods in TRL: ``CovGRPOTrainer`` is TRL's ``GRPOTrainer`` with a method by name.
 
-TRL generates, scores with the reward functions, and computes its loss: the PPO clip, the average of ``loss_type``, the
-KL term and the entropy bonus. The methods act on what TRL's loss gets and adds nothing to:
+TRL generates completions, scores them with the reward functions and computes its loss: the PPO clip, the average of
+``loss_type``, the KL term and the entropy bonus. The methods change what goes into TRL's loss:
 
 1. After generation, an estimator may replace the advantages of the responses (``_start_rollout``).
 2. Before each optimizer step, the methods plan over all its micro-batches on all ranks: which tokens they drop, weigh
    or penalise (``_plan_update``).
 3. For each micro-batch, ``policy_loss`` turns advantages (B,) and plans into advantages (B, A) of tokens, which TRL's
    loss accepts, and adds the penalties (``_compute_loss``).
-4. After the last optimizer step of a rollout, its metrics go to TRL's logs and to ``metrics.jsonl`` (``_end_rollout``).
+4. After the last optimizer step of a rollout, its metrics go to TRL's logs and to ``metrics.jsonl``
+   (``_end_rollout``).
 
 Overrides of TRL's private methods are tested with TRL 1.16.0.
 """
@@ -16,24 +17,32 @@ Overrides of TRL's private methods are tested with TRL 1.16.0.
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 from openrlhf_cov.integrations.choice import choose
 from openrlhf_cov.integrations.rollout_metrics import RolloutMetrics
-from openrlhf_cov.integrations.trl_options import check_options, gives_clip, warnings_of
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.integrations.trl_batches import (
+    model_inputs,
+    response_metrics,
+    rollout_tokens,
+    token_batch,
+    window_part,
+)
+from openrlhf_cov.integrations.trl_loss import TrlLoss, token_weights
+from openrlhf_cov.integrations.trl_options import check_model, check_options, ppo_clip, warnings_of
 from openrlhf_cov.models.dynamics import EntropyDynamics
 from openrlhf_cov.models.loss import draws_of_step, plan_micro_batch, policy_loss
-from openrlhf_cov.models.method import Plan, TokenBatch
-from openrlhf_cov.models.planning import PlanningStep, WindowPart, plan_window, policy_seen
+from openrlhf_cov.models.method import Plan
+from openrlhf_cov.models.planning import PlanningStep, plan_window, policy_seen
 from openrlhf_cov.models.responses import response_advantages
-from openrlhf_cov.models.rollout import RolloutTokens
+from openrlhf_cov.models.rollout import mean_entropy, token_sums
 from openrlhf_cov.models.token_head import min_p_scores_of_logits
 from openrlhf_cov.models.window import Ranks
 from openrlhf_cov.utils.metrics import Mean
@@ -64,6 +73,12 @@ class CovGRPOTrainer(GRPOTrainer):
         ValueError: A setting is out of range, or an option of TRL does not go with the method.
     """
 
+    # What transformers and TRL declare more widely.
+    args: Any
+    model: Any
+    num_generations: int
+    _buffered_inputs: Any
+
     def __init__(
         self,
         model: Any,
@@ -74,15 +89,15 @@ class CovGRPOTrainer(GRPOTrainer):
         method_settings: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        self.config = choose(method, method_settings or {})
-        check_options(self.config, args or GRPOConfig(), kwargs)
+        self.methods = choose(method, method_settings or {})
+        check_options(self.methods, args or GRPOConfig(), kwargs)
         super().__init__(model, reward_funcs, args, **kwargs)
-        self._check_model()
+        check_model(self.methods, self.model)
         self.accumulation = self.args.gradient_accumulation_steps
         # Micro-batches of a rollout on one rank, counted once per iteration over them.
         self.rollout_micro_batches = self.args.steps_per_generation * self.num_iterations
         self.updates = self.rollout_micro_batches // self.accumulation
-        for warning in warnings_of(self.config, self.args, self.updates):
+        for warning in warnings_of(self.methods, self.args, self.updates):
             logger.warning(warning)
 
         self.ranks = Ranks(
@@ -90,7 +105,7 @@ class CovGRPOTrainer(GRPOTrainer):
             all_gather=self.accelerator.gather,
             size=self.accelerator.num_processes,
         )
-        self.controller = self.config.controller()
+        self.controller = self.methods.controller()
         self.dynamics = EntropyDynamics()
         self._metrics_log: MetricsLog | None = None
         self._warned: set[str] = set()
@@ -111,72 +126,42 @@ class CovGRPOTrainer(GRPOTrainer):
             self._start_rollout(batch)
         return batch
 
-    @torch.no_grad()
     def _start_rollout(self, batch: dict[str, Any]) -> None:
-        """Measure the policy that sampled, estimate advantages if a method does, and add to ``batch`` what plans need.
+        """Measure the policy that sampled, and add to ``batch`` what the methods need.
 
         TRL then shuffles the rows of ``batch`` and cuts it into micro-batches.
         """
         for name in ("num_images", "tool_mask"):
             if name in batch:
                 raise ValueError(f"{name}: CovGRPOTrainer trains on text without tools; use GRPOTrainer")
-        self._number = self.state.global_step // self.updates + 1
-        mask = batch["completion_mask"].bool()
-        log_probs, entropy = self._score(batch)
-        batch["policy_log_probs"] = log_probs
-        batch["policy_entropy"] = entropy
-        if self.config.proxy_min_p is not None:
-            batch["proxy"] = self._proxy(batch, self.config.proxy_min_p)
-        first = self.accelerator.process_index * len(mask)
-        batch["sample_ids"] = torch.arange(first, first + len(mask), device=mask.device)
+        batch["policy_log_probs"], batch["policy_entropy"] = self._score(batch)
+        if self.methods.proxy_min_p is not None:
+            batch["proxy"] = self._proxy(batch, self.methods.proxy_min_p)
+        # Samples are numbered over the ranks, so the K responses to prompt p are p * K ... p * K + K - 1.
+        size = len(batch["completion_ids"])
+        first = self.accelerator.process_index * size
+        batch["sample_ids"] = torch.arange(first, first + size, device=self.accelerator.device)
 
-        # Rewards of the responses to a prompt lie side by side, and those of the ranks one after another.
-        unscored = self._rewards.isnan().all(1)
-        rewards = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(1)
-        scores = rewards.masked_fill(unscored, math.nan)[first : first + len(mask)]
-        config = self.config.at(self._number - 1, self.controller)
+        number = self.state.global_step // self.updates + 1
+        config = self.methods.at(number - 1, self.controller)
+        rewards = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(1).float()
+        rewards = rewards.masked_fill(self._rewards.isnan().all(1), math.nan)
+        scores = rewards[first : first + size]
         if config.estimator is not None:
-            totals = torch.stack([(entropy.double() * mask).sum(), mask.sum().double()])
-            total, tokens = self.ranks.all_reduce_sum(totals).tolist()
-            groups = rewards.float().view(-1, self.num_generations)
-            graded = ~unscored.view(-1, self.num_generations)
-            estimated = response_advantages(groups, graded, "group_norm", config, total / tokens)
-            batch["advantages"] = estimated.nan_to_num(0.0).flatten()[first : first + len(mask)]
+            sums = self.ranks.all_reduce_sum(token_sums(rollout_tokens(batch, scores)))
+            groups = rewards.view(-1, self.num_generations)
+            estimated = response_advantages(groups, ~groups.isnan(), "group_norm", config, mean_entropy(sums).item())
+            batch["advantages"] = estimated.nan_to_num(0.0).flatten()[first : first + size]
+        self._rollout = RolloutMetrics(rollout_tokens(batch, scores), self.num_generations, self.ranks)
+        self._rollout.add(*response_metrics(batch, scores, self.eos_token_ids))
 
-        tokens = RolloutTokens(
-            log_probs=log_probs * mask,
-            entropy=entropy * mask,
-            advantages=batch["advantages"][:, None] * mask,
-            action_mask=mask,
-            scores=scores,
-            sample_ids=batch["sample_ids"],
-            abstained=scores.isnan(),
-        )
-        self._rollout = RolloutMetrics(tokens, self.num_generations, self.ranks)
-        lengths = mask.sum(1)
-        ends = torch.isin(batch["completion_ids"], torch.tensor(self.eos_token_ids, device=mask.device)).any(1)
-        self._rollout.add(
-            Mean("reward", scores.nan_to_num(0.0).sum(), (~scores.isnan()).sum()),
-            Mean("response_length", lengths.sum(), len(mask)),
-            Mean("truncated", (~ends).sum(), len(mask)),
-        )
-        self.epsilon_low, self.epsilon_high = self._ppo_clip(config)
-        clip = (self.epsilon_low, self.epsilon_high)
-        seed, rank = self.args.seed, self.accelerator.process_index
-        self._planning = PlanningStep(config, seed, self._number, clip, self._rollout.mean_entropy, self.ranks)
-        self._draws = draws_of_step(seed, self._number, rank, mask.device)
+        clip = ppo_clip(config, self.args)
+        self.epsilon_low, self.epsilon_high = clip  # TRL's loss clips by these
+        seed = self.args.seed
+        self._planning = PlanningStep(config, seed, number, clip, self._rollout.mean_entropy, self.ranks)
+        self._draws = draws_of_step(seed, number, self.accelerator.process_index, self.accelerator.device)
         self._learning_rate = self._get_learning_rate()
         self._norms: list[float] = []
-
-    def _ppo_clip(self, config: CovConfig) -> tuple[float, float]:
-        """Return (eps_low, eps_high) of the PPO clip under the settings of a step."""
-        for method in config.methods:
-            if method.clip:
-                return method.clip(config)
-        if config.ppo_clip and not gives_clip(self.args):
-            return config.ppo_clip
-        high = self.args.epsilon if self.args.epsilon_high is None else self.args.epsilon_high
-        return self.args.epsilon, high
 
     # -- The optimizer steps --
 
@@ -190,38 +175,33 @@ class CovGRPOTrainer(GRPOTrainer):
             self._plans = self._plan_update()
 
         # One forward pass serves the methods and TRL's loss.
-        ids, attention_mask, width = _model_inputs(inputs)
         forward = super()._get_per_token_logps_and_entropies(
-            model, ids, attention_mask, width, compute_entropy=True, compute_aux_loss=self.aux_loss_enabled
+            model, *model_inputs(inputs), compute_entropy=True, compute_aux_loss=self.aux_loss_enabled
         )
         log_probs, entropy, _ = forward
-        mask = inputs["completion_mask"].bool()
-        old = inputs.get("old_per_token_logps", log_probs.detach())
-        advantages = inputs["advantages"][:, None].expand_as(old)
-        # Log-probs of the engine, if there is one. TRL marks those that the engine did not give as NaN.
-        sampled = inputs.get("sampling_per_token_logps", old)
-        batch = TokenBatch(log_probs, old, advantages, mask, rollout_log_probs=sampled.where(~sampled.isnan(), old))
-        plans: Sequence[Plan] = (
-            self._plans[place]
-            if config.plans_globally
-            else plan_micro_batch(config, batch, self._planning.ppo_clip, self._draws)
-        )
+        batch = token_batch(inputs, log_probs)
+        if config.plans_globally:
+            plans = self._plans[place]
+        else:
+            plans = plan_micro_batch(config, batch, self._planning.ppo_clip, self._draws)
+        loss_of_trl = super()._compute_loss
 
-        def trl_loss(of_tokens: Tensor) -> Tensor:
+        def loss_of(advantages: Tensor) -> Tensor:
             self._forward = forward
-            return super(CovGRPOTrainer, self)._compute_loss(model, inputs | {"advantages": of_tokens})
+            return loss_of_trl(model, inputs | {"advantages": advantages})
 
-        def aggregate(values: Tensor, mask: Tensor, **_: Any) -> Tensor:
-            return (values * self._token_weights(mask, inputs, self.loss_type)).sum()
+        def aggregate(values: Tensor, mask: Tensor, loss_type: str = self.loss_type, **_: Any) -> Tensor:
+            weights = token_weights(mask, loss_type, self.args, inputs["num_items_in_batch"], self.ranks.size)
+            return (values * weights).sum()
 
-        ppo_loss = _TrlLoss(trl_loss, self._planning.ppo_clip, self.args.delta)
+        # TRL's loss of the transformed advantages, and the penalties of the methods.
+        ppo_loss = TrlLoss(loss_of, self._planning.ppo_clip, self.args.delta)
         update = self._step % self.rollout_micro_batches // self.accumulation
         result = policy_loss(config, ppo_loss, aggregate, batch, plans, update=update)
         loss = result.loss
-        bonus = config.entropy_bonus_in_force
-        if bonus and entropy is not None:
-            # The mean over the tokens of the step; TRL's own bonus is the mean of means of micro-batches.
-            loss = loss - bonus * (entropy * self._token_weights(mask, inputs, "dapo")).sum()
+        if config.entropy_bonus_in_force:
+            # A mean over the tokens of the step. TRL's entropy_coef takes the mean over micro-batches of their means.
+            loss = loss - config.entropy_bonus_in_force * aggregate(entropy, batch.action_mask, loss_type="dapo")
         self._rollout.observe(inputs["sample_ids"], result.record)
         self._rollout.add(Mean("policy_loss", loss.detach(), 1 / self.accumulation))
         return loss
@@ -236,34 +216,10 @@ class CovGRPOTrainer(GRPOTrainer):
         """Return what each method does to the tokens of each micro-batch of the coming optimizer step."""
         first = self._step % self.args.steps_per_generation
         window = self._buffered_inputs[first : first + self.accumulation]
-        parts = [
-            WindowPart(
-                sample_ids=each["sample_ids"],
-                log_probs=each["policy_log_probs"],
-                advantages=each["advantages"][:, None].expand_as(each["policy_log_probs"]),
-                action_mask=each["completion_mask"].bool(),
-                entropy=each["policy_entropy"],
-                proxy=each.get("proxy"),
-            )
-            for each in window
-        ]
+        parts = [window_part(batch) for batch in window]
         moved = self._step % self.rollout_micro_batches > 0
         seen = policy_seen(self._planning.config, parts, moved, lambda place, _: self._score(window[place]))
         return plan_window(self._planning, parts, seen)
-
-    def _token_weights(self, mask: Tensor, inputs: Mapping[str, Any], loss_type: str) -> Tensor:
-        """Return the weight (B, A) with which TRL adds up the losses of tokens under a ``loss_type``."""
-        weights = mask.float()
-        if loss_type == "dapo":
-            share = self.accumulation / self.args.steps_per_generation
-            return weights / (inputs["num_items_in_batch"].clamp(min=1) / self.ranks.size * share)
-        if loss_type == "grpo":
-            weights = weights / mask.sum(1, keepdim=True).clamp(min=1) / len(mask)
-        elif loss_type == "bnpo":
-            weights = weights / mask.sum().clamp(min=1)
-        else:
-            weights = weights / (len(mask) * self.max_completion_length)
-        return weights / self.accumulation
 
     # -- The policy before an update --
 
@@ -272,7 +228,7 @@ class CovGRPOTrainer(GRPOTrainer):
         """Return log-probs and entropies (B, A) of completions under the policy as it is now."""
         log_probs, entropy, _ = super()._get_per_token_logps_and_entropies(
             self.model,
-            *_model_inputs(batch),
+            *model_inputs(batch),
             batch_size=self.args.per_device_train_batch_size,
             compute_entropy=True,
         )
@@ -280,7 +236,7 @@ class CovGRPOTrainer(GRPOTrainer):
 
     def _proxy(self, batch: Mapping[str, Any], min_p: float) -> Tensor:
         """Return log-probs (B, A) among the tokens that are at least ``min_p`` times as probable as the best one."""
-        ids, mask, width = _model_inputs(batch)
+        ids, mask, width = model_inputs(batch)
         found = []
         for rows in torch.arange(len(ids)).split(self.args.per_device_train_batch_size):
             with self.accelerator.autocast():
@@ -289,14 +245,6 @@ class CovGRPOTrainer(GRPOTrainer):
             scores = min_p_scores_of_logits(logits[:, :-1].flatten(0, 1), targets, self.temperature, min_p)
             found.append(scores.view(len(rows), width))
         return torch.cat(found)
-
-    def _check_model(self) -> None:
-        self.config.check_reachable(self.model.get_input_embeddings().num_embeddings)
-        if any(isinstance(module, nn.Dropout) and module.p > 0 for module in self.model.modules()):
-            raise ValueError(
-                "disable_dropout=False: with dropout the methods would see other log-probs than the loss; set "
-                "disable_dropout=True"
-            )
 
     # -- Logs and checkpoints --
 
@@ -311,24 +259,25 @@ class CovGRPOTrainer(GRPOTrainer):
 
     def _end_rollout(self, rollout: RolloutMetrics) -> None:
         """Log the metrics of a rollout and its updates, and move the closed loop."""
+        number = self._planning.global_step
         values = rollout.finish()
         entropy, weighted, cov = (values[name] for name in ("entropy/mean", "cov/prob_weighted_mean", "cov/mean"))
         values |= self.dynamics.step(entropy, weighted, cov, self._learning_rate * self.updates)
         if self.controller:
             values |= self.controller.step(entropy, self._planning.config.entropy_target)
         values |= {"gradient/norm": sum(self._norms) / len(self._norms), "actor_lr": self._learning_rate}
-        for method in self.config.methods:
+        for method in self.methods.methods:
             message = method.idle(values, self.updates)
             if message and message not in self._warned:
                 self._warned.add(message)
                 logger.warning(message)
         if self.accelerator.is_main_process:
             if self._metrics_log is None:
-                self._metrics_log = MetricsLog(Path(self.args.output_dir, METRICS_FILE), self._number - 1)
-            self._metrics_log.write(self._number, values)
+                self._metrics_log = MetricsLog(Path(str(self.args.output_dir), METRICS_FILE), number - 1)
+            self._metrics_log.write(number, values)
         for name, value in values.items():
-            # TRL logs the reward itself, and takes means over the finite values of a metric.
-            if name != "reward" and math.isfinite(value):
+            # Names without a slash, such as reward, are TRL's own.
+            if "/" in name and math.isfinite(value):
                 self._metrics["train"][name].append(value)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
@@ -347,28 +296,3 @@ class CovGRPOTrainer(GRPOTrainer):
             self.dynamics.load_state_dict(state["dynamics"])
             if self.controller:
                 self.controller.load_state_dict(state.get("controller"))
-
-
-class _TrlLoss:
-    """TRL's loss with the call of OpenRLHF's ``PolicyLoss``, which ``policy_loss`` expects."""
-
-    policy_loss_type = "ppo"
-    is_correction_level = "off"
-    token_level_loss = True
-
-    def __init__(self, loss: Callable[[Tensor], Tensor], clip: tuple[float, float], dual_clip: float | None) -> None:
-        self.loss = loss
-        self.clip_eps_low, self.clip_eps_high = clip
-        self.dual_clip = dual_clip
-
-    def __call__(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *_: Any) -> tuple:
-        """Return TRL's loss of advantages (B, A). TRL logs the clipped share and the KL divergence itself."""
-        nothing = log_probs.new_zeros(())
-        return self.loss(advantages), nothing, nothing, None, None
-
-
-def _model_inputs(batch: Mapping[str, Any]) -> tuple[Tensor, Tensor, int]:
-    """Return token ids and attention mask (B, P + A), and A, of prompts and completions."""
-    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
-    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
-    return ids, mask, batch["completion_ids"].shape[1]

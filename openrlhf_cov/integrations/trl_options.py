@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from torch import nn
+
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.method import UNCLIPPED
 
@@ -26,6 +28,16 @@ def gives_clip(args: Any) -> bool:
     return args.epsilon != 0.2 or args.epsilon_high is not None
 
 
+def ppo_clip(config: CovConfig, args: Any) -> tuple[float, float]:
+    """Return (eps_low, eps_high) of the PPO clip under the settings of a step."""
+    for method in config.methods:
+        if method.clip:
+            return method.clip(config)
+    if config.ppo_clip and not gives_clip(args):
+        return config.ppo_clip
+    return args.epsilon, args.epsilon if args.epsilon_high is None else args.epsilon_high
+
+
 def check_options(config: CovConfig, args: Any, extras: Mapping[str, Any]) -> None:
     """Raise ValueError, naming the option, for what does not go with the methods.
 
@@ -36,6 +48,15 @@ def check_options(config: CovConfig, args: Any, extras: Mapping[str, Any]) -> No
     """
     for fault in (*_faults_of_options(args, extras), *_faults_of_methods(config, args)):
         raise ValueError(fault)
+
+
+def check_model(config: CovConfig, model: Any) -> None:
+    """Raise ValueError for a model whose log-probs differ from pass to pass, or that cannot have a target entropy."""
+    config.check_reachable(model.get_input_embeddings().num_embeddings)
+    if any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules()):
+        raise ValueError(
+            "disable_dropout=False: with dropout the methods would see other log-probs than the loss; use True"
+        )
 
 
 def _faults_of_options(args: Any, extras: Mapping[str, Any]) -> Iterator[str]:
@@ -81,7 +102,7 @@ def _faults_of_methods(config: CovConfig, args: Any) -> Iterator[str]:
     """Yield what is wrong with the methods that run."""
     for method in config.methods:
         if method.token_rewards:
-            yield f"method={method.name!r} trains a process reward model, which TRL does not have; use openrlhf-cov train"
+            yield f"method={method.name!r} trains a process reward model; use openrlhf-cov train, which has one"
         if method.clip and gives_clip(args):
             yield f"epsilon={args.epsilon}, epsilon_high={args.epsilon_high}: {method.name} sets the clip; drop them"
     if config.at(0).ppo_clip == UNCLIPPED and gives_clip(args):
@@ -107,8 +128,7 @@ def _faults_of_methods(config: CovConfig, args: Any) -> Iterator[str]:
         "rollout.n_samples_per_prompt": args.num_generations,
     }
     if gives_clip(args):
-        high = args.epsilon if args.epsilon_high is None else args.epsilon_high
-        flags["actor.eps_clip_low_high"] = (args.epsilon, high)
+        flags["actor.eps_clip_low_high"] = ppo_clip(config.at(0), args)
     for method in config.methods:
         message = method.refuses(config, flags)
         if message:
