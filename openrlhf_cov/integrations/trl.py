@@ -28,6 +28,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from openrlhf_cov.integrations.choice import choose
 from openrlhf_cov.integrations.rollout_metrics import RolloutMetrics
+from openrlhf_cov.integrations.trainer_loss import TrainerLoss
 from openrlhf_cov.integrations.trl_batches import (
     model_inputs,
     response_metrics,
@@ -35,7 +36,7 @@ from openrlhf_cov.integrations.trl_batches import (
     token_batch,
     window_part,
 )
-from openrlhf_cov.integrations.trl_loss import TrlLoss, token_weights
+from openrlhf_cov.integrations.trl_loss import token_weights
 from openrlhf_cov.integrations.trl_options import check_model, check_options, ppo_clip, warnings_of
 from openrlhf_cov.models.dynamics import EntropyDynamics
 from openrlhf_cov.models.loss import draws_of_step, plan_micro_batch, policy_loss
@@ -195,7 +196,7 @@ class CovGRPOTrainer(GRPOTrainer):
             return (values * weights).sum()
 
         # TRL's loss of the transformed advantages, and the penalties of the methods.
-        ppo_loss = TrlLoss(loss_of, self._planning.ppo_clip, self.args.delta)
+        ppo_loss = TrainerLoss(loss_of, self._planning.ppo_clip, self.args.delta)
         update = self._step % self.rollout_micro_batches // self.accumulation
         result = policy_loss(config, ppo_loss, aggregate, batch, plans, update=update)
         loss = result.loss

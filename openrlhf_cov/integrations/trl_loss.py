@@ -1,33 +1,8 @@
-"""TRL's loss as ``policy_loss`` expects a loss: its call, and its averages of the losses of tokens."""
+"""How TRL averages the losses of tokens, for terms that the methods add to its loss."""
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
-
-
-class TrlLoss:
-    """TRL's loss of one micro-batch with the attributes and the call of OpenRLHF's ``PolicyLoss``.
-
-    Args:
-        loss: Advantages (B, A) of tokens -> TRL's loss.
-        clip: (eps_low, eps_high) of the PPO clip.
-        dual_clip: TRL's ``delta``.
-    """
-
-    policy_loss_type = "ppo"
-    is_correction_level = "off"
-    token_level_loss = True
-
-    def __init__(self, loss: Callable[[Tensor], Tensor], clip: tuple[float, float], dual_clip: float | None) -> None:
-        self.loss = loss
-        self.clip_eps_low, self.clip_eps_high = clip
-        self.dual_clip = dual_clip
-
-    def __call__(self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, *_: Any) -> tuple:
-        """Return TRL's loss as the first of five values. TRL logs the others, clipped share and KL, itself."""
-        nothing = log_probs.new_zeros(())
-        return self.loss(advantages), nothing, nothing, None, None
 
 
 def token_weights(mask: Tensor, loss_type: str, args: Any, tokens: Tensor, ranks: int) -> Tensor:

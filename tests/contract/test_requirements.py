@@ -48,8 +48,8 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-OPTIONAL = {"modelscope"}
-"""Packages that a flag needs and asks for."""
+OPTIONAL = {"modelscope", "trl", "verl"}
+"""Packages that a flag needs and asks for, and those of the integrations."""
 
 
 @pytest.mark.slow

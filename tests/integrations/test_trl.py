@@ -267,15 +267,29 @@ def test_every_method_but_prime_is_compared():
     assert set(METHODS) - set(IN_THE_LAB) == {"prime"}
 
 
+@pytest.mark.slow
+def test_the_example_trains_twenty_steps_on_the_embedded_task(tmp_path):
+    command = [sys.executable, "examples/trl_commands.py", "--steps", "20", "--output", str(tmp_path)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    # Eight steps to a rollout: the third rollout is not over.
+    first, second = read_metrics(tmp_path / "metrics.jsonl")
+    # The base policy knows the skills, so some responses are correct, and plain updates lower its entropy.
+    assert 0.1 < first["reward"] < 0.9
+    assert 0 < second["entropy/mean"] < first["entropy/mean"] < 1
+    assert first["cov/selected_count"] > 0
+
+
 BLOCKED = """
 import sys
 for name in ("ray", "vllm", "deepspeed", "openrlhf"):
     sys.modules[name] = None
 import openrlhf_cov.integrations.trl
+import openrlhf_cov.integrations.verl
 """
 
 
 @pytest.mark.slow
-def test_it_imports_without_ray_vllm_deepspeed_and_openrlhf():
+def test_integrations_import_without_ray_vllm_deepspeed_and_openrlhf():
     done = subprocess.run([sys.executable, "-c", BLOCKED], cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
