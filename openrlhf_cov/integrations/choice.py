@@ -26,7 +26,10 @@ def choose(method: str, settings: Mapping[str, Any]) -> CovConfig:
             raise ValueError(f"{name!r} is not a setting of a method; docs/methods/ lists the settings of each method")
         is_schedule = entries[name].metadata["scheduled"] and isinstance(value, str)
         values[name] = Schedule.parse(value) if is_schedule else value
-    config = CovConfig(method=method, **values)
+    try:
+        config = CovConfig(method=method, **values)
+    except ValueError as error:
+        raise ValueError(in_python(str(error))) from error
 
     # A setting of a method that was not chosen would have no effect.
     of_all_methods = {entry.name for group in OF_METHODS for entry in fields(group)}
@@ -35,3 +38,8 @@ def choose(method: str, settings: Mapping[str, Any]) -> CovConfig:
         if name in of_all_methods and name not in of_chosen_methods:
             raise ValueError(f"{name}={values[name]!r} has no effect with method={method!r}; drop it")
     return config
+
+
+def in_python(message: str) -> str:
+    """Return a message about flags as one about settings: ``--kl_cov_ratio`` becomes ``kl_cov_ratio``."""
+    return message.replace("--", "")

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from openrlhf_cov.integrations import trl_options
 from openrlhf_cov.integrations.choice import choose
 from openrlhf_cov.integrations.rollout_metrics import RolloutMetrics
 from openrlhf_cov.integrations.trainer_loss import TrainerLoss
@@ -37,7 +38,6 @@ from openrlhf_cov.integrations.trl_batches import (
     window_part,
 )
 from openrlhf_cov.integrations.trl_loss import token_weights
-from openrlhf_cov.integrations.trl_options import check_model, check_options, ppo_clip, warnings_of
 from openrlhf_cov.models.dynamics import EntropyDynamics
 from openrlhf_cov.models.loss import draws_of_step, plan_micro_batch, policy_loss
 from openrlhf_cov.models.method import Plan
@@ -91,14 +91,14 @@ class CovGRPOTrainer(GRPOTrainer):
         **kwargs: Any,
     ) -> None:
         self.methods = choose(method, method_settings or {})
-        check_options(self.methods, args or GRPOConfig(), kwargs)
+        trl_options.check_options(self.methods, args or GRPOConfig(), kwargs)
         super().__init__(model, reward_funcs, args, **kwargs)
-        check_model(self.methods, self.model)
+        trl_options.check_model(self.methods, self.model)
         self.accumulation = self.args.gradient_accumulation_steps
         # Micro-batches of a rollout on one rank, counted once per iteration over them.
         self.rollout_micro_batches = self.args.steps_per_generation * self.num_iterations
         self.updates = self.rollout_micro_batches // self.accumulation
-        for warning in warnings_of(self.methods, self.args, self.updates):
+        for warning in trl_options.warnings_of(self.methods, self.args, self.updates):
             logger.warning(warning)
 
         self.ranks = Ranks(
@@ -156,7 +156,7 @@ class CovGRPOTrainer(GRPOTrainer):
         self._rollout = RolloutMetrics(rollout_tokens(batch, scores), self.num_generations, self.ranks)
         self._rollout.add(*response_metrics(batch, scores, self.eos_token_ids))
 
-        clip = ppo_clip(config, self.args)
+        clip = trl_options.ppo_clip(config, self.args)
         self.epsilon_low, self.epsilon_high = clip  # TRL's loss clips by these
         seed = self.args.seed
         self._planning = PlanningStep(config, seed, number, clip, self._rollout.mean_entropy, self.ranks)
@@ -271,7 +271,7 @@ class CovGRPOTrainer(GRPOTrainer):
             message = method.idle(values, self.updates)
             if message and message not in self._warned:
                 self._warned.add(message)
-                logger.warning(message)
+                logger.warning(trl_options.in_words_of_trl(message))
         if self.accelerator.is_main_process:
             if self._metrics_log is None:
                 self._metrics_log = MetricsLog(Path(str(self.args.output_dir), METRICS_FILE), number - 1)

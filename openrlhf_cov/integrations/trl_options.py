@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from openrlhf_cov.integrations.choice import in_python
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.method import UNCLIPPED
 
@@ -12,8 +13,9 @@ from openrlhf_cov.models.method import UNCLIPPED
 # replace PPO's surrogate.
 AVERAGES = {"dapo": "token-mean", "grpo": "seq-mean-token-mean", "dr_grpo": "constant", "bnpo": "micro-batch-mean"}
 
-# Flag of our trainer in a message of a method -> option of TRL.
+# Words of our trainer in a message of a method -> words of TRL.
 NAMES = {
+    "lower --train.batch_size or raise --train.max_epochs": "raise steps_per_generation or num_iterations",
     "--actor.loss_agg_mode token-mean": "loss_type='dapo'",
     "--actor.loss_agg_mode": "loss_type",
     "--actor.entropy_coef": "entropy_coef",
@@ -21,6 +23,13 @@ NAMES = {
     "--actor.dual_clip": "delta",
     "--rollout.n_samples_per_prompt": "num_generations",
 }
+
+
+def in_words_of_trl(message: str) -> str:
+    """Return a message of a method with the names of TRL's options."""
+    for ours, theirs in NAMES.items():
+        message = message.replace(ours, theirs)
+    return in_python(message)
 
 
 def gives_clip(args: Any) -> bool:
@@ -52,7 +61,10 @@ def check_options(config: CovConfig, args: Any, extras: Mapping[str, Any]) -> No
 
 def check_model(config: CovConfig, model: Any) -> None:
     """Raise ValueError for a model whose log-probs differ from pass to pass, or that cannot have a target entropy."""
-    config.check_reachable(model.get_input_embeddings().num_embeddings)
+    try:
+        config.check_reachable(model.get_input_embeddings().num_embeddings)
+    except ValueError as error:
+        raise ValueError(in_python(str(error))) from error
     if any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules()):
         raise ValueError(
             "disable_dropout=False: with dropout the methods would see other log-probs than the loss; use True"
@@ -132,18 +144,17 @@ def _faults_of_methods(config: CovConfig, args: Any) -> Iterator[str]:
     for method in config.methods:
         message = method.refuses(config, flags)
         if message:
-            for flag, option in NAMES.items():
-                message = message.replace(flag, option)
-            yield message
+            yield in_words_of_trl(message)
 
 
 def warnings_of(config: CovConfig, args: Any, updates: int) -> Iterator[str]:
     """Yield what is allowed but is probably not meant, for ``updates`` optimizer steps of a rollout."""
     for method in config.methods:
         if method.one_update and updates == 1:
+            reason = in_python(method.one_update)
             yield (
-                f"method={method.name!r} with one update per rollout: {method.one_update}. Raise steps_per_generation "
-                "or num_iterations"
+                f"method={method.name!r} with one update per rollout: {reason}. Raise steps_per_generation or "
+                "num_iterations"
             )
     if config.aggregation and AVERAGES[args.loss_type] != config.aggregation:
         yield (

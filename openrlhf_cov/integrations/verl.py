@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from openrlhf_cov.integrations.choice import choose
+from openrlhf_cov.integrations.choice import choose, in_python
 from openrlhf_cov.integrations.trainer_loss import TrainerLoss
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
@@ -244,7 +244,7 @@ def _faults(methods: CovConfig) -> list[str]:
             faults.append(f"method={name!r} needs all logits of a token, which verl does not give to a policy loss")
         else:
             flags = {"actor.loss_agg_mode": "token-mean"}
-            faults += filter(None, [method.refuses(methods, flags)])
+            faults += [in_python(fault) for fault in [method.refuses(methods, flags)] if fault]
     if methods.rollout_anchor:
         faults.append(f"{methods.rollout_anchor}='rollout': verl does not give a policy loss those; use 'old'")
     if methods.entropy_target is not None:

@@ -48,8 +48,8 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-OPTIONAL = {"modelscope", "trl", "verl"}
-"""Packages that a flag needs and asks for, and those of the integrations."""
+OPTIONAL = {"modelscope", "trl"}
+"""Packages that a flag needs and asks for, and that of the extra ``trl``."""
 
 
 @pytest.mark.slow

@@ -59,6 +59,7 @@ def test_gradients_are_those_of_the_laboratory(name, accumulation, tmp_path):
         assert line["cov/selected_count"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IN_THE_LAB)
 def test_gradients_of_two_ranks_are_those_of_the_laboratory(name, ranks, tmp_path):
     lines = ranks(name, str(tmp_path), loss_type(name), SETTINGS.get(name, {}))
@@ -103,6 +104,19 @@ def test_without_a_method_it_is_trl_bit_for_bit(case, tmp_path):
 
 def weights(trainer):
     return flat(trainer.model.parameters())
+
+
+def test_adapters_checkpointing_and_evaluation_go_with_it(tmp_path):
+    from peft import LoraConfig
+
+    def trained(trainer_class, folder):
+        args = options(folder, max_steps=4, gradient_checkpointing=True, eval_strategy="steps", eval_steps=2)
+        adapter = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
+        return run(trainer_class, args, peft_config=adapter, eval_dataset=prompts(8))
+
+    assert weights(trained(CovGRPOTrainer, tmp_path / "ours")).equal(
+        weights(trained(GRPOTrainer, tmp_path / "theirs"))
+    )
 
 
 @pytest.mark.parametrize("loss", ["dapo", "grpo", "bnpo", "dr_grpo"])
@@ -216,8 +230,8 @@ REFUSED = {
     "'kl_covv' is no method": {"method": "kl_covv"},
     "kl_cov_ratio=0.01 has no effect with method='none'": {"method_settings": {"kl_cov_ratio": 0.01}},
     "'cov_ratio' is not a setting": {"method": "kl_cov", "method_settings": {"cov_ratio": 0.01}},
-    "--kl_cov_ratio is a fraction": {"method": "kl_cov", "method_settings": {"kl_cov_ratio": 2.0}},
-    "--stare_gate 9 is out of reach": {"method": "stare", "method_settings": {"stare_gate": 9.0}},
+    "kl_cov_ratio is a fraction": {"method": "kl_cov", "method_settings": {"kl_cov_ratio": 2.0}},
+    "stare_gate 9 is out of reach": {"method": "stare", "method_settings": {"stare_gate": 9.0}},
 }
 
 
