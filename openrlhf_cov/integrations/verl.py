@@ -250,7 +250,7 @@ def _faults(methods: CovConfig) -> list[str]:
     if methods.entropy_target is not None:
         faults.append("entropy_target: verl does not give a policy loss the entropy of the rollout; drop it")
     if methods.cov_scope != "global":
-        faults.append("cov_scope='micro_batch': verl has these as clip_cov and kl_cov; use them, or 'global'")
+        faults.append("cov_scope='micro_batch': verl's own losses select so; use them, or 'global'")
     if methods.cov_log_probs == "old":
         faults.append("cov_log_probs='old': use 'current', the log-probs that verl gives to the loss")
     for name, value in vars(methods).items():
