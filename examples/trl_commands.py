@@ -11,9 +11,9 @@ import random
 from datasets import Dataset
 from trl import GRPOConfig
 
+from openrlhf_cov.experiments.tiny_task import commands
+from openrlhf_cov.experiments.tiny_task.commands_policy import COMMANDS_POLICY, make_commands_policy
 from openrlhf_cov.integrations.trl import CovGRPOTrainer
-from openrlhf_cov.tiny_task import commands
-from openrlhf_cov.tiny_task.commands_policy import COMMANDS_POLICY, make_commands_policy
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--steps", type=int, default=200, help="optimizer steps, eight for each rollout")

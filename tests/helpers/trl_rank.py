@@ -5,7 +5,7 @@ import os
 
 from rank_group import serve
 
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 os.environ["ACCELERATE_USE_CPU"] = "true"
 cpu_host.install()

@@ -8,14 +8,14 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOConfig
 
-from openrlhf_cov.lab.loop import Lab
-from openrlhf_cov.lab.settings import LabSettings
-from openrlhf_cov.lab.tasks import TASKS
+from openrlhf_cov.experiments.lab.lab_settings import LabSettings
+from openrlhf_cov.experiments.lab.tasks import TASKS
+from openrlhf_cov.experiments.lab.training import Lab
+from openrlhf_cov.experiments.tiny_task import commands
+from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig, build_model
+from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
 from openrlhf_cov.models.loss import draws_of_step
 from openrlhf_cov.models.rollout import RolloutTokens, mean_entropy, token_sums
-from openrlhf_cov.tiny_task import commands
-from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, build_model
-from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
 from openrlhf_cov.utils.metrics import MetricBuffer
 
 SMALL = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, max_length=16, tied=False)

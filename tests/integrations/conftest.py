@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 cpu_host.install()  # the laboratory imports OpenRLHF, which loads on a CPU host only after that
 
