@@ -33,6 +33,7 @@ setup(
     install_requires=requirements("requirements-tools.txt"),
     extras_require={
         "train": requirements("requirements.txt"),
+        "trl": ["torch", "trl==1.16.0"],
         "dev": [
             "pytest",
             "pytest-cov",

@@ -5,6 +5,7 @@ Imports point down this list; ``pyproject.toml`` has the layers, which are check
     cli           commands: parse flags, call, print
     experiments   the lab, studies, the paper's exhibits, embedded tasks
     trainer       training with Ray, vLLM and DeepSpeed: the loop, the updates, the roles
+    integrations  the methods in the trainers of TRL and verl
     evaluation    benchmarks: ask a model, grade, compare
     analysis      read runs: laws, report, dashboard, pages
     cluster       the hosts: sizes, checks, the connection to Ray, hosts without a GPU

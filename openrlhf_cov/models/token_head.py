@@ -112,6 +112,22 @@ def discriminator_means(
     return (slope_of_squares - mass_of_squares * slope / mass) / mass.square()
 
 
+def min_p_scores_of_logits(logits: Tensor, targets: Tensor, temperature: float, min_p: float) -> Tensor:
+    """Return what ``min_p_scores`` returns, from whole rows of logits.
+
+    Args:
+        logits: (N, V), before the temperature.
+        targets: (N,).
+        temperature: Divides the logits.
+        min_p: Share of the largest probability below which a token is left out.
+    """
+    z = logits.float() / temperature
+    least = z.amax(1) + math.log(min_p)
+    mass = z.masked_fill(z < least[:, None], -math.inf).logsumexp(1)
+    chosen = z.gather(1, targets[:, None])[:, 0]
+    return (chosen - mass).masked_fill(chosen < least, EXCLUDED)
+
+
 class _TokenScores(torch.autograd.Function):
     """With z = logits / temperature, p = softmax(z), H the entropy and y the target of a token:
 

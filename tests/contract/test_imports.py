@@ -179,6 +179,8 @@ UPSTREAMS_DR_GRPO = (
 NAMES_METHODS = {
     "cli/demo.py": "how the demo shows each",
     "analysis/dashboard/alerts.py": "an alert on Clip-Cov's band",
+    "integrations/trl_options.py": "options of TRL that a method stands for, say the messages that refuse them",
+    "integrations/verl.py": "an example in its docstring",
     "models/methods/__init__.py": "the registry",
     "models/methods/w_reinforce.py": "a weight of 0 is NSR, says the message that refuses it",
     "experiments/reproduction/exhibits.py": "the paper's runs",

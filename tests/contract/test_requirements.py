@@ -48,8 +48,8 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-OPTIONAL = {"modelscope"}
-"""Packages that a flag needs and asks for."""
+OPTIONAL = {"modelscope", "trl"}
+"""Packages that a flag needs and asks for, and that of the extra ``trl``."""
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from openrlhf.models.utils import compute_entropy, log_probs_from_logits
 from torch.nn import functional
 
 from openrlhf_cov.models import token_head
-from openrlhf_cov.models.token_head import EXCLUDED, min_p_scores, token_scores
+from openrlhf_cov.models.token_head import EXCLUDED, min_p_scores, min_p_scores_of_logits, token_scores
 
 ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 1e-2}
 """Of gradients, as a part of the largest term that goes into one; in bfloat16 a number has 8 bits, and parts of ours
@@ -190,3 +190,14 @@ def test_no_tensor_holds_more_logits_than_a_block():
         log_probs, entropy = token_scores(hidden, weight, None, torch.arange(64), with_entropy=True, block=1024)
         (log_probs.sum() + entropy.sum()).backward()
     assert seen.numbers <= 1024
+
+
+def test_scores_among_the_probable_tokens_are_the_same_from_whole_rows_of_logits():
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(20, 4), torch.randn(9, 4)
+    targets = torch.randint(9, (20,))
+    found = min_p_scores_of_logits(hidden @ weight.T, targets, 0.7, 0.2)
+    expected = min_p_scores(hidden, weight, None, targets, 0.7, 0.2)
+    assert (expected == EXCLUDED).any()
+    assert (expected != EXCLUDED).any()
+    torch.testing.assert_close(found, expected)

@@ -1,0 +1,299 @@
+"""The methods in TRL: ``CovGRPOTrainer`` is TRL's ``GRPOTrainer`` with a method by name.
+
+TRL generates completions, scores them with the reward functions and computes its loss: the PPO clip, the average of
+``loss_type``, the KL term and the entropy bonus. The methods change what goes into TRL's loss:
+
+1. After generation, an estimator may replace the advantages of the responses (``_start_rollout``).
+2. Before each optimizer step, the methods plan over all its micro-batches on all ranks: which tokens they drop, weigh
+   or penalise (``_plan_update``).
+3. For each micro-batch, ``policy_loss`` turns advantages (B,) and plans into advantages (B, A) of tokens, which TRL's
+   loss accepts, and adds the penalties (``_compute_loss``).
+4. After the last optimizer step of a rollout, its metrics go to TRL's logs and to ``metrics.jsonl``
+   (``_end_rollout``).
+
+Overrides of TRL's private methods are tested with TRL 1.16.0.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from openrlhf_cov.integrations import trl_options
+from openrlhf_cov.integrations.choice import choose
+from openrlhf_cov.integrations.rollout_metrics import RolloutMetrics
+from openrlhf_cov.integrations.trainer_loss import TrainerLoss
+from openrlhf_cov.integrations.trl_batches import (
+    model_inputs,
+    response_metrics,
+    rollout_tokens,
+    token_batch,
+    window_part,
+)
+from openrlhf_cov.integrations.trl_loss import token_weights
+from openrlhf_cov.models.dynamics import EntropyDynamics
+from openrlhf_cov.models.loss import draws_of_step, plan_micro_batch, policy_loss
+from openrlhf_cov.models.method import Plan
+from openrlhf_cov.models.planning import PlanningStep, plan_window, policy_seen
+from openrlhf_cov.models.responses import response_advantages
+from openrlhf_cov.models.rollout import mean_entropy, token_sums
+from openrlhf_cov.models.token_head import min_p_scores_of_logits
+from openrlhf_cov.models.window import Ranks
+from openrlhf_cov.utils.metrics import Mean
+from openrlhf_cov.utils.metrics_log import METRICS_FILE, MetricsLog
+
+logger = logging.getLogger(__name__)
+
+# Of a checkpoint: the states of the closed loop and of the metrics that look back.
+STATE_FILE = "openrlhf_cov_state.json"
+
+
+class CovGRPOTrainer(GRPOTrainer):
+    """TRL's ``GRPOTrainer`` with methods against entropy collapse, exact over the optimizer step.
+
+    A global step of the methods is one rollout with its updates: schedules and closed loops move once per rollout, and
+    ``<output_dir>/metrics.jsonl`` has a line for each.
+
+    Args:
+        model: As in TRL.
+        reward_funcs: As in TRL.
+        args: As in TRL. PPO's clip is the one that the method was published with, unless ``epsilon`` or
+            ``epsilon_high`` differs from TRL's default.
+        method: Name of a method, of several methods with commas between them, or ``none``.
+        method_settings: Settings of the methods by name, such as ``{"kl_cov_ratio": 2e-3}``.
+        kwargs: Further arguments of TRL's trainer.
+
+    Raises:
+        ValueError: A setting is out of range, or an option of TRL does not go with the method.
+    """
+
+    # What transformers and TRL declare more widely.
+    args: Any
+    model: Any
+    num_generations: int
+    _buffered_inputs: Any
+
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: Any = None,
+        args: GRPOConfig | None = None,
+        *,
+        method: str = "none",
+        method_settings: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.methods = choose(method, method_settings or {})
+        trl_options.check_options(self.methods, args or GRPOConfig(), kwargs)
+        super().__init__(model, reward_funcs, args, **kwargs)
+        trl_options.check_model(self.methods, self.model)
+        self.accumulation = self.args.gradient_accumulation_steps
+        # Micro-batches of a rollout on one rank, counted once per iteration over them.
+        self.rollout_micro_batches = self.args.steps_per_generation * self.num_iterations
+        self.updates = self.rollout_micro_batches // self.accumulation
+        for warning in trl_options.warnings_of(self.methods, self.args, self.updates):
+            logger.warning(warning)
+
+        self.ranks = Ranks(
+            all_reduce_sum=lambda tensor: self.accelerator.reduce(tensor, "sum"),
+            all_gather=self.accelerator.gather,
+            size=self.accelerator.num_processes,
+        )
+        self.controller = self.methods.controller()
+        self.dynamics = EntropyDynamics()
+        self._metrics_log: MetricsLog | None = None
+        self._warned: set[str] = set()
+        # Of the rollout that is being trained on; None between rollouts.
+        self._rollout: RolloutMetrics | None = None
+        # The forward pass of a micro-batch, on its way to TRL's loss.
+        self._forward: tuple[Tensor, Tensor | None, Tensor | None] | None = None
+
+    # -- The rollout --
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
+        self._rewards = super()._calculate_rewards(*args, **kwargs)  # (responses of all ranks, reward functions)
+        return self._rewards
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        batch = super()._generate_and_score_completions(inputs)
+        if self.model.training:
+            self._start_rollout(batch)
+        return batch
+
+    def _start_rollout(self, batch: dict[str, Any]) -> None:
+        """Measure the policy that sampled, and add to ``batch`` what the methods need.
+
+        TRL then shuffles the rows of ``batch`` and cuts it into micro-batches.
+        """
+        for name in ("num_images", "tool_mask"):
+            if name in batch:
+                raise ValueError(f"{name}: CovGRPOTrainer trains on text without tools; use GRPOTrainer")
+        batch["policy_log_probs"], batch["policy_entropy"] = self._score(batch)
+        if self.methods.proxy_min_p is not None:
+            batch["proxy"] = self._proxy(batch, self.methods.proxy_min_p)
+        # Samples are numbered over the ranks, so the K responses to prompt p are p * K ... p * K + K - 1.
+        size = len(batch["completion_ids"])
+        first = self.accelerator.process_index * size
+        batch["sample_ids"] = torch.arange(first, first + size, device=self.accelerator.device)
+
+        number = self.state.global_step // self.updates + 1
+        config = self.methods.at(number - 1, self.controller)
+        rewards = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(1).float()
+        rewards = rewards.masked_fill(self._rewards.isnan().all(1), math.nan)
+        scores = rewards[first : first + size]
+        if config.estimator is not None:
+            sums = self.ranks.all_reduce_sum(token_sums(rollout_tokens(batch, scores)))
+            groups = rewards.view(-1, self.num_generations)
+            estimated = response_advantages(groups, ~groups.isnan(), "group_norm", config, mean_entropy(sums).item())
+            batch["advantages"] = estimated.nan_to_num(0.0).flatten()[first : first + size]
+        self._rollout = RolloutMetrics(rollout_tokens(batch, scores), self.num_generations, self.ranks)
+        self._rollout.add(*response_metrics(batch, scores, self.eos_token_ids))
+
+        clip = trl_options.ppo_clip(config, self.args)
+        self.epsilon_low, self.epsilon_high = clip  # TRL's loss clips by these
+        seed = self.args.seed
+        self._planning = PlanningStep(config, seed, number, clip, self._rollout.mean_entropy, self.ranks)
+        self._draws = draws_of_step(seed, number, self.accelerator.process_index, self.accelerator.device)
+        self._learning_rate = self._get_learning_rate()
+        self._norms: list[float] = []
+
+    # -- The optimizer steps --
+
+    def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
+        """Compute the loss of one micro-batch: TRL's with the methods of the run."""
+        if not self.model.training or self._rollout is None:
+            return super()._compute_loss(model, inputs)
+        config = self._planning.config
+        place = self._step % self.accumulation
+        if place == 0 and config.plans_globally:
+            self._plans = self._plan_update()
+
+        # One forward pass serves the methods and TRL's loss.
+        forward = super()._get_per_token_logps_and_entropies(
+            model, *model_inputs(inputs), compute_entropy=True, compute_aux_loss=self.aux_loss_enabled
+        )
+        log_probs, entropy, _ = forward
+        batch = token_batch(inputs, log_probs)
+        if config.plans_globally:
+            plans = self._plans[place]
+        else:
+            plans = plan_micro_batch(config, batch, self._planning.ppo_clip, self._draws)
+        loss_of_trl = super()._compute_loss
+
+        def loss_of(advantages: Tensor) -> Tensor:
+            self._forward = forward
+            return loss_of_trl(model, inputs | {"advantages": advantages})
+
+        def aggregate(values: Tensor, mask: Tensor, loss_type: str = self.loss_type, **_: Any) -> Tensor:
+            weights = token_weights(mask, loss_type, self.args, inputs["num_items_in_batch"], self.ranks.size)
+            return (values * weights).sum()
+
+        # TRL's loss of the transformed advantages, and the penalties of the methods.
+        ppo_loss = TrainerLoss(loss_of, self._planning.ppo_clip, self.args.delta)
+        update = self._step % self.rollout_micro_batches // self.accumulation
+        result = policy_loss(config, ppo_loss, aggregate, batch, plans, update=update)
+        loss = result.loss
+        if config.entropy_bonus_in_force:
+            # A mean over the tokens of the step. TRL's entropy_coef takes the mean over micro-batches of their means.
+            loss = loss - config.entropy_bonus_in_force * aggregate(entropy, batch.action_mask, loss_type="dapo")
+        self._rollout.observe(inputs["sample_ids"], result.record)
+        self._rollout.add(Mean("policy_loss", loss.detach(), 1 / self.accumulation))
+        return loss
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple:
+        """Hand TRL's loss the forward pass of ``_compute_loss``; run one where there is none."""
+        forward, self._forward = self._forward, None
+        return super()._get_per_token_logps_and_entropies(*args, **kwargs) if forward is None else forward
+
+    @torch.no_grad()
+    def _plan_update(self) -> list[list[Plan]]:
+        """Return what each method does to the tokens of each micro-batch of the coming optimizer step."""
+        first = self._step % self.args.steps_per_generation
+        window = self._buffered_inputs[first : first + self.accumulation]
+        parts = [window_part(batch) for batch in window]
+        moved = self._step % self.rollout_micro_batches > 0
+        seen = policy_seen(self._planning.config, parts, moved, lambda place, _: self._score(window[place]))
+        return plan_window(self._planning, parts, seen)
+
+    # -- The policy before an update --
+
+    @torch.no_grad()
+    def _score(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return log-probs and entropies (B, A) of completions under the policy as it is now."""
+        log_probs, entropy, _ = super()._get_per_token_logps_and_entropies(
+            self.model,
+            *model_inputs(batch),
+            batch_size=self.args.per_device_train_batch_size,
+            compute_entropy=True,
+        )
+        return log_probs, entropy
+
+    def _proxy(self, batch: Mapping[str, Any], min_p: float) -> Tensor:
+        """Return log-probs (B, A) among the tokens that are at least ``min_p`` times as probable as the best one."""
+        ids, mask, width = model_inputs(batch)
+        found = []
+        for rows in torch.arange(len(ids)).split(self.args.per_device_train_batch_size):
+            with self.accelerator.autocast():
+                logits = self.model(input_ids=ids[rows], attention_mask=mask[rows], logits_to_keep=width + 1).logits
+            targets = ids[rows, -width:].flatten()
+            scores = min_p_scores_of_logits(logits[:, :-1].flatten(0, 1), targets, self.temperature, min_p)
+            found.append(scores.view(len(rows), width))
+        return torch.cat(found)
+
+    # -- Logs and checkpoints --
+
+    def _maybe_log_save_evaluate(self, tr_loss: Tensor, grad_norm: Any, *args: Any, **kwargs: Any) -> None:
+        """Note the end of an optimizer step before TRL logs it."""
+        if self._rollout is not None:
+            self._norms.append(math.nan if grad_norm is None else float(grad_norm))
+            if self._step % self.rollout_micro_batches == 0:
+                self._end_rollout(self._rollout)
+                self._rollout = None
+        super()._maybe_log_save_evaluate(tr_loss, grad_norm, *args, **kwargs)
+
+    def _end_rollout(self, rollout: RolloutMetrics) -> None:
+        """Log the metrics of a rollout and its updates, and move the closed loop."""
+        number = self._planning.global_step
+        values = rollout.finish()
+        entropy, weighted, cov = (values[name] for name in ("entropy/mean", "cov/prob_weighted_mean", "cov/mean"))
+        values |= self.dynamics.step(entropy, weighted, cov, self._learning_rate * self.updates)
+        if self.controller:
+            values |= self.controller.step(entropy, self._planning.config.entropy_target)
+        values |= {"gradient/norm": sum(self._norms) / len(self._norms), "actor_lr": self._learning_rate}
+        for method in self.methods.methods:
+            message = method.idle(values, self.updates)
+            if message and message not in self._warned:
+                self._warned.add(message)
+                logger.warning(trl_options.in_words_of_trl(message))
+        if self.accelerator.is_main_process:
+            if self._metrics_log is None:
+                self._metrics_log = MetricsLog(Path(str(self.args.output_dir), METRICS_FILE), number - 1)
+            self._metrics_log.write(number, values)
+        for name, value in values.items():
+            # Names without a slash, such as reward, are TRL's own.
+            if "/" in name and math.isfinite(value):
+                self._metrics["train"][name].append(value)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if self.args.should_save:
+            state = {"dynamics": self.dynamics.state_dict()}
+            if self.controller:
+                state["controller"] = self.controller.state_dict()
+            folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
+            (folder / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and Path(checkpoint, STATE_FILE).exists():
+            state = json.loads(Path(checkpoint, STATE_FILE).read_text(encoding="utf-8"))
+            self.dynamics.load_state_dict(state["dynamics"])
+            if self.controller:
+                self.controller.load_state_dict(state.get("controller"))

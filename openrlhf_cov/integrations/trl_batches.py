@@ -1,0 +1,78 @@
+"""TRL's batches, dicts of tensors, as what the methods and their metrics take (pure).
+
+Beside TRL's own entries a batch of ``CovGRPOTrainer`` has ``policy_log_probs`` and ``policy_entropy`` (B, A) of the
+policy that sampled, ``sample_ids`` (B,) and, where a method needs it, ``proxy`` (B, A).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openrlhf_cov.models.method import TokenBatch
+from openrlhf_cov.models.planning import WindowPart
+from openrlhf_cov.models.rollout import RolloutTokens
+from openrlhf_cov.utils.metrics import Mean, Metric
+
+Batch = Mapping[str, Any]
+
+
+def model_inputs(batch: Batch) -> tuple[Tensor, Tensor, int]:
+    """Return token ids and attention mask (B, P + A), and A, of prompts and completions."""
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+    return ids, mask, batch["completion_ids"].shape[1]
+
+
+def rollout_tokens(batch: Batch, scores: Tensor) -> RolloutTokens:
+    """Return the completions of a rank; ``scores`` (B,) are NaN where no reward function gave a reward."""
+    mask = batch["completion_mask"].bool()
+    return RolloutTokens(
+        log_probs=batch["policy_log_probs"] * mask,
+        entropy=batch["policy_entropy"] * mask,
+        advantages=batch["advantages"][:, None] * mask,
+        action_mask=mask,
+        scores=scores,
+        sample_ids=batch["sample_ids"],
+        abstained=scores.isnan(),
+    )
+
+
+def response_metrics(batch: Batch, scores: Tensor, eos_token_ids: Sequence[int]) -> list[Metric]:
+    """Return the means of reward, length and truncation over the completions of a rank."""
+    lengths = batch["completion_mask"].sum(1)
+    end_tokens = torch.tensor(eos_token_ids, device=lengths.device)
+    has_end = torch.isin(batch["completion_ids"], end_tokens).any(1)
+    return [
+        Mean("reward", scores.nan_to_num(0.0).sum(), (~scores.isnan()).sum()),
+        Mean("response_length", lengths.sum(), len(lengths)),
+        Mean("truncated", (~has_end).sum(), len(lengths)),
+    ]
+
+
+def window_part(batch: Batch) -> WindowPart:
+    """Return a micro-batch as the methods see it when they plan."""
+    return WindowPart(
+        sample_ids=batch["sample_ids"],
+        log_probs=batch["policy_log_probs"],
+        advantages=batch["advantages"][:, None].expand_as(batch["policy_log_probs"]),
+        action_mask=batch["completion_mask"].bool(),
+        entropy=batch["policy_entropy"],
+        proxy=batch.get("proxy"),
+    )
+
+
+def token_batch(batch: Batch, log_probs: Tensor) -> TokenBatch:
+    """Return a micro-batch as the loss sees it; ``log_probs`` (B, A) carry the gradient."""
+    # TRL leaves the old log-probs out where a rollout has one update, so that the policy has not moved.
+    old = batch.get("old_per_token_logps", log_probs.detach())
+    # Log-probs of the engine, if there is one; NaN where it gave none.
+    sampled = batch.get("sampling_per_token_logps", old)
+    return TokenBatch(
+        log_probs=log_probs,
+        old_log_probs=old,
+        advantages=batch["advantages"][:, None].expand_as(old),
+        action_mask=batch["completion_mask"].bool(),
+        rollout_log_probs=sampled.where(~sampled.isnan(), old),
+    )
