@@ -23,22 +23,37 @@ NAMED_BOX = re.compile(r"[A-Za-z](?:_\w|_\{\w{1,6}\})?(?:\([A-Za-z]\))?\s?=\Z")
 MAX_BETWEEN = 120
 DENIED_BEFORE = re.compile(
     r"(?:(?<![a-z])(?:not|never|isn't|no longer|cannot|can't|rather than|instead of|other than|anything but|except|"
-    r"wrong|incorrect)|n't)(?:\s+(?:be|equal|to|the|answer|is|say|claim|give|accept)){0,4}\s{0,3}[:,}]?[\s$*]{0,6}(?:\\[\[(]\s?)?\Z",
+    r"neither|wrong|incorrect|reject|refuse|deny|doubt|false|untrue|(?:whoever|who|anyone who) says)|n't)"
+    r"(?:\s+(?:be|equal|to|the|answer|is|say|claim|give|accept|that|it|write|final|could|believe)){0,6}"
+    r"\s{0,3}[:,}]?[\s$*]{0,6}(?:\\[\[(]\s?)?\Z",
     re.IGNORECASE,
 )
-DENIED_AFTER = re.compile(r"[\s$*)\]\\]{0,6}\s(?:is|was)\s+(?:not|wrong|incorrect|false)(?![a-z])", re.IGNORECASE)
+DENIED_AFTER = re.compile(
+    r"[\s$*)\]\\,}]{0,8}\s?(?:(?:which |that |this |it )?(?:is|was|seems|would be|must be|cannot be)\s+"
+    r"(?:clearly |obviously )?(?:not|wrong|incorrect|false|mistaken|untrue)(?![a-z])|(?:is|was|does|would)n't|"
+    r"\((?:wrong|incorrect|false|not)(?![a-z])|\? ?no(?![a-z])|no,? wait)",
+    re.IGNORECASE,
+)
 """A box that is said not to be the answer has none."""
 TURN_END = re.compile(
     r"<[|｜](?:im_end|endoftext|eot_id|end_of_text|end[▁_]of[▁_]sentence|end|im_start|start_header_id|user|assistant)[|｜]>|</s>|"
-    r"<end_of_turn>|<eos>"
+    r"<end_of_turn>|<eos>|\\end\s?\{document\}"
 )
+IN_BOX = re.compile(r"\s*(?:<[^<>\s]{1,24}>\s*){0,4}\}")
+"""An end token in a box, which closes after it, belongs to the answer; it is dropped there."""
+GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
+BOX_INSIDE = r"[^{}]{0,80}\\f?box(?:ed)?\s?\{[^{}]*\}[^{}]{0,80}"
 HIDDEN = re.compile(
-    r"<!--.*?(?:-->|\Z)|\\[hv]?phantom\s?\{[^{}]*\\f?box(?:ed)?\s?\{[^{}]*\}[^{}]*\}|"
-    r"\\(?:re)?newcommand\*?\s?\{?\\[A-Za-z]+\}?(?:\[\d\])?\s?\{(?:[^{}]|\{[^{}]*\})*\}|"
-    r"\\def\s?\\[A-Za-z]+[^{}\n]{0,20}\{(?:[^{}]|\{[^{}]*\})*\}|\\iffalse.*?(?:\\fi(?![a-z])|\Z)|"
-    r"\\begin\s?\{comment\}.*?(?:\\end\s?\{comment\}|\Z)",
-    re.DOTALL,
+    rf"<!--.*?(?:-->|\Z)|\\(?:[hv]?phantom|[rl]lap|[xb]?cancel|sout|st|label|hbox|scalebox\{{0\}}|textcolor\s?\{{white\}})\s?"
+    rf"\{{{BOX_INSIDE}\}}|\\color\s?\{{white\}}\s?\\boxed\s?{GROUP}|"
+    rf"\\(?:(?:re)?newcommand\*?\s?\{{?\\[A-Za-z]+\}}?(?:\[\d\])?|newenvironment\s?\{{\w{{1,20}}\}}|"
+    rf"[egx]?def\s?\\[A-Za-z]+[^{{}}\n]{{0,20}})\s?{GROUP}|"
+    r"\\if(?:false|0).*?(?:\\fi(?![a-z])|\Z)|\\begin\s?\{comment\}.*?(?:\\end\s?\{comment\}|\Z)|"
+    rf"\\verb(?P<bar>[|!+]){BOX_INSIDE}(?P=bar)|~~{BOX_INSIDE}~~|^\[//\]: #.*?$|"
+    rf"<(?P<tag>del|strike|template|script)>{BOX_INSIDE}</(?P=tag)>|<span[^<>]{{0,80}}display\s?:\s?none[^<>]{{0,80}}>{BOX_INSIDE}</span>",
+    re.DOTALL | re.MULTILINE,
 )
+"""Text that its reader does not see, or sees crossed out."""
 COMMENT = re.compile(r"^[ \t]*%.*$|(?<=[^\s\d\\}])[ \t]{1,4}%[ \t%].*$", re.MULTILINE)
 TAGS = ("<answer>", "</answer>")
 ANSWER_MARK = re.compile(
@@ -137,9 +152,11 @@ def visible(text: str) -> str:
 
     What follows the first token that ends a turn is not a part of the response either.
     """
-    end = TURN_END.search(text)
-    text = HIDDEN.sub("", text[: end.start()] if end else text)
-    return COMMENT.sub("", text)
+    for end in TURN_END.finditer(text):
+        if not IN_BOX.match(text, end.end()):
+            text = text[: end.start()]
+            break
+    return COMMENT.sub("", HIDDEN.sub("", text))
 
 
 def last_answer_tag(text: str) -> str | None:

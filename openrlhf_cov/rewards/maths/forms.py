@@ -18,8 +18,10 @@ from openrlhf_cov.rewards.maths.labels import (
     INFINITY,
     LETTER,
     MEMBERSHIP,
+    QUANTIFIED,
     NUMERIC,
     SCALAR,
+    YES_OR_NO,
     Label,
     is_words,
     name_key,
@@ -30,16 +32,20 @@ from openrlhf_cov.rewards.maths.labels import (
     tuple_name,
     typed,
 )
+from openrlhf_cov.rewards.maths.formula_value import exact_value
+from openrlhf_cov.rewards.maths.latex import parse_formula
 from openrlhf_cov.rewards.maths.normalization import compact
 from openrlhf_cov.rewards.maths.numerals import (
     INTEGER,
     SIGNIFICANT_DIGITS,
     SPACED_THOUSANDS,
     Number,
+    is_scientific,
     number_form,
     numbers_equal,
     parse_number,
 )
+from openrlhf_cov.rewards.maths.points import WHOLE_NAMES
 from openrlhf_cov.rewards.maths.prompt import ProblemText
 from openrlhf_cov.rewards.maths.shapes import (
     CONNECTOR,
@@ -54,6 +60,7 @@ from openrlhf_cov.rewards.maths.shapes import (
     system_lines,
     tuple_items,
 )
+from openrlhf_cov.rewards.maths.tokens import Refused
 from openrlhf_cov.rewards.maths.units import NOT_UNITS, split_percent, split_unit
 
 Verdict = bool | None
@@ -63,9 +70,33 @@ Computed = Callable[[str, Label, ProblemText], Verdict]
 MAX_SIDES = 8
 """Sides of a chain of equations."""
 SECOND_LETTER = re.compile(
-    r"(?<![A-Za-z\\])(?:\([A-H]\)|[A-H]\s?[.:)]|[B-H](?![A-Za-z'^_(]))|(?<![a-z])(?:not|or|and|both)(?![a-z])"
+    r"(?<![A-Za-z\\])(?:\([A-H]\)|[A-H]\s?[.:)]|[A-H](?![A-Za-z'^_(])(?! [a-z]))|"
+    r"(?<![a-z])(?:not|or|and|both|is|isn't|wrong|incorrect|false|maybe|unknown|unless|guess|none|see|except|but)(?![a-z])",
 )
+OPTION_VALUE = re.compile(r"[\d\\.]|[A-Za-z]")
+"""How the value of an option begins: ``(B) 12``, and not ``(B) + 12``."""
+LEAD = re.compile(
+    r"\A(?:\\text\s?\{\s?)?(?:(?:The |the )?(?:final |correct )?[Aa]nswer\s?(?:is|:)\s?:?|(?:Thus|Therefore|Hence|So),?\s)\s?\}?\s?|"
+    r"\A\\(?:therefore|implies)(?![a-z])\s?"
+)
+"""Words before an answer that say that it is one."""
+ABOUT = re.compile(
+    r"\A(?:\\(?:approx|sim)(?![a-z])|(?:\\text\s?\{\s?)?(?:about|approximately|approx\.|roughly)\s?\}?)\s?|"
+    r"\s?(?:\\text\s?\{)?\s?\(approximately\)\s?\}?\Z"
+)
+"""What says that a decimal is rounded."""
+MEASURE = re.compile(
+    r"(?:[Tt]otal |[Ss]urface |[Ss]haded |[Mm]aximum |[Mm]inimum )?(?:[Aa]rea|[Vv]olume|[Pp]erimeter|[Cc]ircumference|[Ll]ength|"
+    r"[Ww]idth|[Hh]eight|[Rr]adius|[Dd]iameter|[Dd]istance|[Ss]peed|[Pp]robability|[Ss]um|[Pp]roduct|[Tt]otal|[Cc]ost|[Pp]rice|"
+    r"[Pp]rofit|[Aa]verage|[Mm]ean|[Mm]edian|[Ss]lope|[Rr]emainder)(?: of [A-Z]{2,4})?"
+)
+"""What a problem asks for."""
+DENIALS = frozenset("not no never wrong incorrect false untrue maybe unless except".split())
+ARGUMENT_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}")
+MAX_COMPUTATION = 60
+MAX_CONDITION = 80
 FUNCTION_NAME = re.compile(r"([fghFGHy])\([a-z](?:,[a-z])*\)")
+STRAY_MARK = re.compile(r"\?|[.!]{2}|[A-Za-z]\.[A-Za-z]\.?\Z")
 PRODUCT_SIGN = re.compile(r"\s?(?:\\(?:cdot|times)(?![a-z])|\*)\s?")
 TEXT_NUMBER = re.compile(r"\A\\text\s?\{\s?(-?[\d.,]+)\s?\}")
 NAMED_WORDS = re.compile(r"(?:\\text\s?\{\s?)?(?P<words>[A-Za-z]{3,}(?: [A-Za-z]{1,12}){0,4})\s?\}?")
@@ -77,13 +108,26 @@ INTERVAL_WORDS = re.compile(
 def accepts(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     """Return True if the bare answer ``text`` has the form that its label asks for, and its value."""
     key = compact(text)
-    if key == label.key and not (label.kind == "list" and THOUSANDS.search(text) and not THOUSANDS.search(label.text)):
+    is_yes_or_no = label.kind == "word" and label.text in YES_OR_NO
+    if key == label.key and not is_yes_or_no and not (label.kind == "list" and THOUSANDS.search(text) and not THOUSANDS.search(label.text)):
         return bool(key)
     if label.condition and key.endswith(compact(label.condition)):
         text = _without_suffix(text, label.condition)
-    elif label.has_names and (member := MEMBERSHIP.search(text)) and compact(member["name"]) in compact(label.text):
-        text = text[: member.start()]
+    elif label.has_names:
+        text = _without_domain(text, label)
     return _read(text.strip(), label, problem, computed)
+
+
+def _without_domain(text: str, label: Label) -> str:
+    """Drop what says that a name of the label is a whole or a real number; only letters such as n and k are whole."""
+    found = QUANTIFIED.search(text, max(0, len(text) - MAX_CONDITION)) or MEMBERSHIP.search(text)
+    if found is None or compact(found["name"]) not in compact(label.text):
+        return text
+    parts = found.groupdict()
+    says = (parts.get("noun") or "") + (parts.get("kind") or "") + (found["set"] or "")
+    if not (says or parts.get("all")) or (re.search("integer|[ZN]", says) and not found["name"].startswith(WHOLE_NAMES)):
+        return text
+    return re.sub(r"\s?\\text\s?\{\s?,?\s?\Z", "", text[: found.start()]).rstrip(" ,;(")
 
 
 def _without_suffix(text: str, condition: str) -> str:
@@ -101,7 +145,7 @@ def _read(text: str, label: Label, problem: ProblemText, computed: Computed) -> 
     while (span := outer_brackets(text)) and span[0] == "{":
         text = span[1]
     if label.kind not in ("word", "choice"):
-        text = _unfonted(text)
+        text = _unfonted(LEAD.sub("", _unfonted(text)))
     if not text:
         return None
     return READERS[label.kind](text, label, problem, computed)
@@ -123,10 +167,20 @@ def _every(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def _scalar(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
-    """A value with a name before it, or a chain of equations of which every side alone is an accepted answer."""
+    """A value with a name before it, or a chain of equations that ends with it.
+
+    Every side of a chain is a name, an accepted answer, or a computation with exactly the value of the label.
+    """
+    option = option_of(text)
+    if option and OPTION_VALUE.match(option[1]) and (not problem.text or _is_option(*option, problem)):
+        text = option[1]
+    if label.kind == "decimal":
+        text = ABOUT.sub("", text).replace(r"\approx", "=").strip(" =")
     sides = [side.strip() for side in split(text, EQUALS)]
     if len(sides) > MAX_SIDES or not all(sides) or len(set(map(compact, sides))) < len(sides):
         return None
+    if len(sides) > 1 and not problem.keys.isdisjoint({compact("=".join(sides)), compact("=".join(sides[::-1]))}):
+        return False  # an equation of the problem
     if len(sides) > 1:
         if len(sides) == 2 and name_key(sides[1]) is not None and name_key(sides[0]) is None:
             sides.reverse()  # 5 = x
@@ -137,7 +191,19 @@ def _scalar(text: str, label: Label, problem: ProblemText, computed: Computed) -
             sides = [side for side in sides[1:-1] if name_key(side) is None] + sides[-1:]  # AB = BC = 5
         elif len(sides) == 2 and label.name and label.has_names:
             return _as_equation(text, label, problem, computed)
-    return _every([_value(side, label, problem, computed) for side in sides])
+    verdicts = [_value(side, label, problem, computed) for side in sides[-1:]]
+    verdicts += [_is_worked_out(side, label) or _value(side, label, problem, computed) for side in sides[:-1]]
+    return _every(verdicts)
+
+
+def _is_worked_out(text: str, label: Label) -> bool:
+    """Return True for a computation without names that has exactly the value of the label."""
+    if label.number is None or not label.number.exact or len(text) > MAX_COMPUTATION:
+        return False
+    try:
+        return exact_value(parse_formula(text)) == label.number.value
+    except (Refused, RecursionError):
+        return False
 
 
 def _as_equation(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
@@ -150,6 +216,10 @@ def _as_equation(text: str, label: Label, problem: ProblemText, computed: Comput
 def _name_of(text: str, label: Label, problem: ProblemText) -> str | None:
     """Return the name that stands before a value; None if the text names nothing."""
     key = name_key(text)
+    is_random = text.startswith(("P", r"\Pr", r"\mathbb", "E"))
+    words = ARGUMENT_WORD.findall(text.partition("(")[2])
+    if words and not (is_random and DENIALS.isdisjoint(words)):
+        return None
     if is_derivative(text) or (key is not None and compact(text) != label.key):
         return key or compact(text)
     key = compact(text)
@@ -157,12 +227,14 @@ def _name_of(text: str, label: Label, problem: ProblemText) -> str | None:
     if (
         has_letter
         and key in problem.keys
-        and not re.search(r"\d[a-z\\(]|\d\Z", key.replace("^2", "").replace("^3", ""))
+        and (problem.asks_for(key) or not re.search(r"\d[a-z\\(]|\d\Z", key.replace("^2", "").replace("^3", "")))
     ):
         return key
     if not problem.text and COMPOSED_NAME.fullmatch(text):
         return key
     words = NAMED_WORDS.fullmatch(text)
+    if MEASURE.fullmatch(re.sub(r"\s+", " ", GROUP.sub("", text)).strip()):
+        return key
     if words and problem.text:
         found = [word.lower() for word in words["words"].split()]
         known = problem.text.lower()
@@ -206,19 +278,22 @@ def _number_or_formula(text: str, label: Label, problem: ProblemText, computed: 
         if number is not None and not label.rational:
             return False
         return computed(text, label, problem)
-    if number is None or not _is_form_of(text, label):
+    if number is None or not _is_form_of(text, label, problem):
         if label.kind == "decimal" and gold.digits >= SIGNIFICANT_DIGITS and percent == label.percent:
             return computed(text, label, problem)
         return None
-    if label.kind != "integer" and problem.has_number(gold.value) and number_form(text) != number_form(label.text):
+    if label.kind != "integer" and not _has_form_asked_for(text, number, percent, label, problem):
         return False
     if percent and label.kind == "integer" and not label.percent and problem.text and not problem.asks_percent:
         return False
-    return numbers_equal(*_same_scale(number, label, percent, problem))
+    number, gold = _same_scale(number, label, percent, problem)
+    return number.value == gold.value if percent else numbers_equal(number, gold)
 
 
 def _unbracketed(text: str) -> str:
     text = text.strip()
+    if text.startswith("-(") and (span := outer_brackets(text[1:])) and parse_number(span[1]) and span[1][0].isdigit():
+        return f"-{span[1]}"
     for _ in range(3):
         span = outer_brackets(text)
         if span is None or span[0] not in "({" or span[2] not in ")}" or "," in span[1]:
@@ -227,11 +302,20 @@ def _unbracketed(text: str) -> str:
     return text
 
 
-def _is_form_of(text: str, label: Label) -> bool:
-    """Return True if a literal number is one of the forms for its label: an integer has digits only."""
+def _is_form_of(text: str, label: Label, problem: ProblemText) -> bool:
+    """Return True if a literal number is one of the forms for its label: an integer has digits, or is in scientific notation."""
     if label.kind != "integer" or label.percent:
         return True
-    return INTEGER.fullmatch(text) is not None or SPACED_THOUSANDS.fullmatch(text.lstrip("+-")) is not None
+    is_literal = INTEGER.fullmatch(text) or SPACED_THOUSANDS.fullmatch(text.lstrip("+-"))
+    return bool(is_literal) or (is_scientific(text) and compact(text) not in problem.keys)
+
+
+def _has_form_asked_for(text: str, number: Number, percent: bool, label: Label, problem: ProblemText) -> bool:
+    """Return False for a number of the problem where the label has the same number in another form, or rounds it."""
+    gold = label.number or number
+    if problem.has_number(gold.hundredth.value if label.percent else gold.value):
+        return number_form(text) == number_form(label.text) and percent == label.percent
+    return number.value == gold.value or not problem.has_number(number.value)
 
 
 def _same_scale(number: Number, label: Label, percent: bool, problem: ProblemText) -> tuple[Number, Number]:
@@ -240,7 +324,7 @@ def _same_scale(number: Number, label: Label, percent: bool, problem: ProblemTex
     if percent and not label.percent:
         asks = problem.asks_percent if problem.text else gold.value > 1
         number = number if asks else number.hundredth
-    if label.percent and not percent and not problem.has_percent:
+    if label.percent and not percent and (not problem.has_percent or (not problem.text and number.value < gold.value)):
         gold = gold.hundredth
     return number, gold
 
@@ -313,6 +397,9 @@ def _tuple(text: str, label: Label, problem: ProblemText, computed: Computed) ->
     """Items in order and in the brackets of the label, with one name or the tuple of their names before it."""
     sides = [side.strip() for side in split(text, EQUALS)]
     if len(sides) == 2 and (name_key(sides[0]) is not None or tuple_name(sides[0])):
+        names = tuple_name(sides[0])
+        if names and problem.text and names not in problem.keys and _in_other_order(names, problem):
+            return False
         if label.name and not _is_same_name(tuple_name(sides[0]) or name_key(sides[0]) or "", label.name):
             return False
         text = sides[1]
@@ -327,9 +414,15 @@ def _tuple(text: str, label: Label, problem: ProblemText, computed: Computed) ->
     return _every([_read(item, own, problem, computed) for item, own in zip(items, label.items, strict=True)])
 
 
+def _in_other_order(names: str, problem: ProblemText) -> bool:
+    """Return True if the problem has a tuple of the same names in another order."""
+    letters = sorted(names[1:-1].split(","))
+    return any(key[0] == "(" and key[-1] == ")" and sorted(key[1:-1].split(",")) == letters for key in problem.keys)
+
+
 def _assignment(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
     """``x = 1, y = 2`` for a problem that asks for ``(x, y)``."""
-    items = list_items(text) or []
+    items = system_lines(text) or list_items(text) or []
     sides = [[side.strip() for side in split(item, EQUALS)] for item in items]
     if len(items) != len(label.items) or any(len(side) != 2 or name_key(side[0]) is None for side in sides):
         return None
@@ -484,11 +577,15 @@ def choice_of(text: str, problem: ProblemText) -> str | None:
     if option is None or SECOND_LETTER.search(option[1]) or re.match(r"[=+*/^_<>-]\s", option[1]):
         return None
     options = compact(GROUP.sub("", problem.cleaned))
-    if f"({option[0]})" in options or f"{option[0]})" in options:
-        rest = compact(GROUP.sub("", option[1]))
-        if not any(f"{option[0]}{sign}{rest}" in options for sign in (")", ").", "):", ".", ":")):
-            return None
-    return option[0]
+    has_options = f"({option[0]})" in options or f"{option[0]})" in options
+    return option[0] if not has_options or _is_option(*option, problem) else None
+
+
+def _is_option(letter: str, text: str, problem: ProblemText) -> bool:
+    """Return True if a text stands behind its letter in the problem."""
+    options = compact(GROUP.sub("", problem.cleaned))
+    rest = compact(GROUP.sub("", text))
+    return any(f"{letter}{sign}{rest}" in options for sign in (")", ").", "):", ".", ":"))
 
 
 def _choice(text: str, label: Label, problem: ProblemText, computed: Computed) -> Verdict:
@@ -503,6 +600,8 @@ def _word(text: str, label: Label, problem: ProblemText, computed: Computed) -> 
     if compact(text) in EMPTY:
         return label.text == "emptyset"
     flat = PRODUCT_SIGN.sub("", GROUP.sub("", text)).strip()
+    if STRAY_MARK.search(flat) or (label.text in YES_OR_NO and " " in flat):
+        return None
     if not is_words(text) and not is_words(flat) and text_key(flat) != label.text:
         return None
     return text_key(flat) == label.text

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from openrlhf_cov.rewards.maths.brackets import outer_brackets, split
 from openrlhf_cov.rewards.maths.derivatives import has_derivative
-from openrlhf_cov.rewards.maths.extraction import last_answer_tag, last_boxed
+from openrlhf_cov.rewards.maths.extraction import BOX, last_boxed
 from openrlhf_cov.rewards.maths.formula_value import exact_value
 from openrlhf_cov.rewards.maths.latex import parse_formula
 from openrlhf_cov.rewards.maths.normalization import clean, compact, without_end_mark
@@ -54,9 +54,16 @@ COMPOSED_NAME = re.compile(
     rf"\({PLAIN_NAME}\\circ\s?{PLAIN_NAME}\){ARGUMENT}"
 )
 """A quotient, a power or a function of names, which names a value if the problem has it or is not known."""
-MEMBERSHIP = re.compile(
-    rf",?\s?\(?(?P<name>{VARIABLE})\s?\\in\s?\\mathbb\s?\{{?[ZNR]\}}?(?:\s?[\^_]\s?\{{?[+*]\}}?)?\)?\Z"
+DOMAIN = r"\\mathbb\s?\{?\s?(?P<set>[ZNR])\s?\}?(?:\s?[\^_]\s?\{?[+*]\}?)?"
+MEMBERSHIP = re.compile(rf",?\s?\(?(?P<name>{VARIABLE})\s?\\in\s?{DOMAIN}\)?\Z")
+FILL = r"[\s{}(),]{0,3}(?:\\text\s?\{)?\s?"
+QUANTIFIED = re.compile(
+    rf"(?<![A-Za-z])(?:where|for|with){FILL}(?P<all>(?:all|any|some|every|each)\s)?(?:positive |real )?"
+    rf"(?P<noun>integers? |constants? |numbers? )?{FILL}(?P<name>{VARIABLE}){FILL}"
+    rf"(?P<domain>\\in\s?{DOMAIN}|is (?:an?|any) (?:positive |real |arbitrary )?(?P<kind>integer|constant|number))?"
+    r"[\s{}()]{0,3}\Z"
 )
+"""The condition that a name is a whole or a real number: ``k \\in \\mathbb{Z}``, "for any integer n"."""
 LABEL_CONDITION = re.compile(
     r",?\s?(?:\\text\s?\{\s?,?\s?(?:for|where|if|when|with|whenever|provided)(?![a-z])|"
     r"(?<![A-Za-z\\{])(?:for|where|if|when|with)(?![A-Za-z])|"
@@ -85,6 +92,8 @@ TIME = re.compile(
 )
 CLOCK = re.compile(r"(?P<hour>\d{1,2})\s?:\s?(?P<minute>\d\d)(?:\s?:\s?(?P<second>\d\d))?")
 GROUP = re.compile(r"\\text\s?(?=\{)|[{}]")
+WHOLE_BOX = re.compile(rf"(?:\$|\\[(\[]|\s)*{BOX.pattern}.*\}}(?:\$|\\[)\]]|\s|\.)*\Z", re.DOTALL)
+ENVIRONMENT = re.compile(r"\\begin\s?\{(?P<name>(?:equation|align|aligned|gather)\*?)\}(?P<body>.*)\\end\s?\{(?P=name)\}", re.DOTALL)
 INFINITY = re.compile(r"(?P<minus>-)?\+?\s?\\infty")
 NOTHING = frozenset({"nan", r"\text{}", "inf", "-inf", "+inf", "infinity", "-infinity", ""})
 EMPTY = frozenset({r"\emptyset", r"\lbrace\rbrace"})
@@ -127,11 +136,16 @@ def bare_answer(text: str) -> str:
     End-of-text tokens, Markdown marks, dollar signs, quotation marks and a full stop are dropped. A ``\boxed{}`` or an
     answer tag stands for the whole.
     """
-    text = without_end_tokens(text)
-    for inside in (last_answer_tag, last_boxed):
-        inner = inside(text) if "box" in text or "</" in text else None
-        text = text if inner is None else inner
-    return without_end_mark(clean(_without_marks(text))).lstrip(" ,;").strip()
+    text = without_end_tokens(text).strip()
+    if text.lower().startswith("<answer>") and text.lower().endswith("</answer>"):
+        text = text[len("<answer>") : -len("</answer>")]
+    if WHOLE_BOX.match(text) and (inner := last_boxed(text)) is not None:
+        text = inner
+    text = clean(_without_marks(text))
+    environment = ENVIRONMENT.fullmatch(text)
+    if environment and "&" not in text and r"\begin" not in environment["body"]:
+        text = environment["body"].strip(" \\")
+    return without_end_mark(text).lstrip(" ,;").strip()
 
 
 def _without_marks(text: str) -> str:
@@ -148,7 +162,8 @@ def _without_marks(text: str) -> str:
 @lru_cache(maxsize=4096)
 def read_label(label: str) -> Label:
     """Return the type of a label, raw as it stands in the data."""
-    text = bare_answer(label.replace("np.", "").replace("math.", ""))
+    inner = last_boxed(label)
+    text = bare_answer((label if inner is None else inner).replace("np.", "").replace("math.", ""))
     key = compact(bare_answer(label))
     if key.casefold() in NOTHING:
         return Label("spelling", "", "")

@@ -156,7 +156,7 @@ class _Parser:
             sign = self.take()
             if sign == "^":
                 degrees = self.degrees()
-                node = Node("degrees", (node,)) if degrees else _power_of(node, self.script())
+                node = Node("degrees", (node,)) if degrees else Node("pow", (node, self.script()))
             elif sign == "!":
                 node = Node("factorial", (node,))
             elif node.kind == "sym":
@@ -366,32 +366,3 @@ class _Parser:
         if len(parts) > MAX_DEPTH:
             raise Refused("a long subscript")
         return "".join(self.bound.get(part, part) for part in parts)
-
-
-def _power_of(base: Node, exponent: Node) -> Node:
-    r"""A power; whole powers of i, and ``e^{i\pi}`` with a whole number of quarter turns, are values."""
-    turns = None
-    if base.kind == "i" and exponent.kind == "num":
-        turns = exponent.value
-    elif base.kind == "e":
-        factors = _turns(exponent)
-        turns = None if factors is None or factors[1:] != (1, 1) else 2 * factors[0]
-    if turns is None or turns.denominator != 1:
-        return Node("pow", (base, exponent))
-    value = (Node("num", value=ONE), Node("i"))[int(turns) % 2]
-    return Node("neg", (value,)) if int(turns) % 4 > 1 else value
-
-
-def _turns(node: Node) -> tuple[Fraction, int, int] | None:
-    """A product of numbers, i and pi: the number, and how often the two occur."""
-    if node.kind in ("num", "i", "pi"):
-        return node.value if node.kind == "num" else ONE, int(node.kind == "i"), int(node.kind == "pi")
-    parts = [_turns(arg) for arg in node.args] if node.kind in ("neg", "mul", "div") else [None]
-    if None in parts:
-        return None
-    if node.kind == "neg":
-        return (-parts[0][0], *parts[0][1:])
-    (a, i, pi), (b, j, more) = parts
-    if node.kind == "mul":
-        return a * b, i + j, pi + more
-    return None if b == 0 else (a / b, i - j, pi - more)

@@ -25,6 +25,7 @@ CHARACTERS = {
 SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ", "0123456789-+n")
 SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 
+FOLDED = ("<font>", "<wide>", "<narrow>", "<small>")
 VARIATION_SELECTORS = frozenset(map(chr, range(0xFE00, 0xFE10)))
 
 RENAMED = {
@@ -112,7 +113,7 @@ def _is_invisible(char: str) -> bool:
 
 def without_end_mark(text: str) -> str:
     """``text`` without punctuation and line breaks at its end; dots that say "and so on" stay."""
-    return text if text.endswith("..") else text.rstrip(" .,;\\")
+    return text if text.endswith("..") else text.rstrip(" .\\")
 
 
 def compact(text: str) -> str:
@@ -140,8 +141,11 @@ def _plain_character(char: str) -> str:
         return ""
     if category.startswith("Z"):
         return " "
-    folded = unicodedata.normalize("NFKC", char)
-    return folded if folded.isascii() else char
+    # Only fonts and widths are spellings of a character; a circled or a Roman digit is another sign.
+    if unicodedata.decomposition(char).startswith(FOLDED):
+        folded = unicodedata.normalize("NFKC", char)
+        return folded if folded.isascii() else char
+    return "..." if char == "…" else char
 
 
 def _respell(match: re.Match) -> str:

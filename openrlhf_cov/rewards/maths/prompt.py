@@ -9,7 +9,7 @@ from openrlhf_cov.rewards.maths.latex import Node, parse_formula
 from openrlhf_cov.rewards.maths.normalization import clean, compact
 from openrlhf_cov.rewards.maths.numerals import parse_number
 from openrlhf_cov.rewards.maths.tokens import Refused
-from openrlhf_cov.rewards.maths.trees import MAX_NODES, Forms, TreePart, size
+from openrlhf_cov.rewards.maths.trees import MAX_NODES, FormulaKeys, TreePart, size
 from openrlhf_cov.rewards.maths.units import singular
 
 MAX_PROBLEM = 8_000
@@ -40,9 +40,11 @@ RUN = re.compile(
 )
 """A formula in text without delimiters."""
 NUMBER = re.compile(
-    r"\\frac\s?\{\d{1,30}\}\s?\{\d{1,30}\}|(?<!\d)\d{0,30}\.\d{0,30}\\overline\s?\{\d{1,30}\}|(?<!\d)\d{1,30}\s?/\s?\d{1,30}|"
-    r"(?<![\d.])\d{0,30}\.\d{1,30}"
+    r"(?:(?<!\d)\d{1,9}\s?)?\\frac\s?(?:\{\d{1,30}\}|\d)\s?(?:\{\d{1,30}\}|\d)|"
+    r"(?<!\d)\d{0,30}\.\d{0,30}\\overline\s?\{\d{1,30}\}|(?<!\d)(?:\d{1,9}\s)?\d{1,30}\s?/\s?\d{1,30}|"
+    r"(?<![\d.])\d{0,30}\.?\d{1,30}\s?\\times\s?10\s?\^\s?(?:\{\s?-?\d{1,4}\s?\}|\d)|(?<![\d.])\d{0,30}\.\d{1,30}"
 )
+PERCENTAGE = re.compile(r"(?<![\d.])(\d{0,30}\.?\d{1,30})\s?(?:\\?%|percent)")
 PERCENT = re.compile(r"percent|per cent|%|百分", re.IGNORECASE)
 ASKS_PERCENT = re.compile(
     r"what\s(?:\w+\s){0,3}percent|how many percent|percentage|"
@@ -50,11 +52,15 @@ ASKS_PERCENT = re.compile(
     r"(?:as|in|into|to) (?:a |the nearest (?:\w+ )?)?percent|百分之几|百分比",
     re.IGNORECASE,
 )
+FORM = re.compile(r"\b(?:fraction|decimal|lowest terms|simplest form|mixed number|convert)\b", re.IGNORECASE)
 FACTOR = re.compile(r"\bfactor(?:i[sz]e|ed|ing)?\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE)
 SIMPLIFY = re.compile(r"\bsimplif|\bexpand|\bcombine like|\bmultiply out", re.IGNORECASE)
+SIMPLE_ROOTS = re.compile(r"\brationali[sz]|\bsimpl\w+ (?:\w+ )?(?:radical|form)|\bsimplif", re.IGNORECASE)
 WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]")
 COUNTED = re.compile(
-    r"(?:how many|how much|number of|total of|amount of|in|of|are|\d)\s((?:[A-Za-z-]{1,20}[ ,.?]{1,2}){1,3})",
+    r"(?:how many|how much|number of|total of|amount of|in|of|are|\d)\s"
+    r"((?:(?!(?:and|or|that|who|which|is|are|has|have|does|did|do|can|will|in|on|at|for|if|to|with|than|as)\s)"
+    r"[A-Za-z-]{1,20}[ ,.?]{1,2}){1,3})",
     re.IGNORECASE,
 )
 """The words behind those that count: how many white cats, 5 dogs, in square feet."""
@@ -132,7 +138,7 @@ class ProblemText:
                 continue
             if size(node) > MAX_NODES or not node.args:
                 continue
-            forms = Forms(node)
+            forms = FormulaKeys(node)
             keys.add(forms.key)
             whole = forms.parts[-1] if forms.parts else None
             if whole and (whole.leaves >= MIN_LEAVES or whole.operations >= MIN_OPERATIONS):
@@ -141,9 +147,11 @@ class ProblemText:
 
     @cached_property
     def numbers(self) -> frozenset[Fraction]:
-        """The fractions and decimals of the problem."""
+        """The fractions, decimals and percentages of the problem."""
         found = [parse_number(text) for text in NUMBER.findall(self.cleaned)]
-        return frozenset(number.value for number in found if number is not None)
+        percentages = [parse_number(text) for text in PERCENTAGE.findall(self.cleaned) if FORM.search(self.text)]
+        values = {number.value for number in found if number is not None}
+        return frozenset(values | {number.hundredth.value for number in percentages if number is not None})
 
     @cached_property
     def asks_factors(self) -> bool:
@@ -155,6 +163,16 @@ class ProblemText:
         """True if the problem asks for a sum without products of sums in it."""
         return SIMPLIFY.search(self.text) is not None
 
+    @cached_property
+    def asks_simple_roots(self) -> bool:
+        """True if the problem asks for roots without square factors, none of them below a fraction bar."""
+        return SIMPLE_ROOTS.search(self.text) is not None
+
+    def asks_for(self, key: str) -> bool:
+        """Return True if a formula without white space stands behind a verb that asks for it."""
+        text = compact(self.cleaned).lower()
+        return any(f"{verb}{key.lower()}" in text for verb in ("find", "compute", "determine", "evaluate", "valueof", "whatis"))
+
     def has_number(self, value: Fraction) -> bool:
         """Return True if a fraction or a decimal of the problem has this value, so that only its form is asked for."""
         return value in self.numbers or -value in self.numbers
@@ -164,8 +182,8 @@ class ProblemText:
         if not self.text:
             return False
         keys, parts = self.forms
-        forms = Forms(answer)
-        own = None if label is None else Forms(label)
+        forms = FormulaKeys(answer)
+        own = None if label is None else FormulaKeys(label)
         if own is not None and forms.key == own.key:
             return False
         if forms.key in keys:

@@ -12,7 +12,7 @@ import mpmath
 from openrlhf_cov.rewards.maths.formula_value import NoValue, exact_root
 from openrlhf_cov.rewards.maths.latex import Node
 from openrlhf_cov.rewards.maths.precision import FUNCTIONS, Undecided, numeric_value
-from openrlhf_cov.rewards.maths.trees import Forms, factors, literal, size, terms
+from openrlhf_cov.rewards.maths.trees import FormulaKeys, factors, literal, size, terms
 
 GROUPS = {
     "trigonometric": "sin cos tan cot sec csc degrees",
@@ -69,6 +69,7 @@ def breaks_form(answer: Node, label: Node, *, in_equation: bool = False) -> bool
         or bool(arithmetic(answer) - undone)
         or (has_idle_part(answer) and not has_idle_part(label))
         or _is_less_simple(answer, label)
+        or 0 < _denominator_degree(label, total=True) < _denominator_degree(answer)
         or (not _has_names(answer) and _functions(answer) > _functions(label))
     )
 
@@ -92,7 +93,7 @@ def _divides_by_names(node: Node) -> bool:
 
 
 def _functions(node: Node) -> int:
-    return sum(part.kind in FUNCTIONS for part in node.walk())
+    return sum(part.kind in FUNCTIONS and part.kind != "exp" for part in node.walk())
 
 
 def _allowed(label: Node) -> set[str]:
@@ -135,8 +136,8 @@ def _sum_power(node: Node) -> int:
 def arithmetic(node: Node) -> Counter[str]:
     r"""Count the parts of a formula that can be computed, by kind: joined numbers, terms and factors that are alike.
 
-    ``37 \cdot 43``, ``2x + 3x``, ``\sqrt{16}``, ``\frac{2x}{x}`` and ``\log_2 8`` can. A fraction of two integers is a
-    number, reduced or not, and a product may have one number above and one below its fraction bar.
+    ``37 \cdot 43``, ``2x + 3x``, ``\sqrt{16}``, ``\frac{2x}{x}``, ``\sqrt2\sqrt3`` and ``\log_2 8`` can. A fraction of two
+    integers is a number, reduced or not, and a product may have one number above and one below its fraction bar.
     """
     return Counter(part.kind for part in node.walk() if _is_arithmetic(part))
 
@@ -147,7 +148,7 @@ def _is_arithmetic(node: Node) -> bool:
     if all(literal(arg) is not None for arg in node.args) and node.kind in NUMERIC:
         return not _is_root(node) or _is_rational_root(node)
     if node.kind == "pow" and (literal(node.args[1]) or 0) > 1:
-        return any(literal(part) not in (None, 1) for part in factors(node.args[0])[1])  # (2n)^2
+        return node.args[0].kind == "i" or any(literal(part) not in (None, 1) for part in factors(node.args[0])[1])  # (2n)^2
     if node.kind == "add":
         found = terms(node)
         if sum(literal(term) is not None for _, term in found) > 1:
@@ -178,16 +179,31 @@ def _has_numbers_to_join(above: list[Node], below: list[Node]) -> bool:
 
 
 def _has_bases_to_join(above: list[Node], below: list[Node]) -> bool:
-    """Return True if a factor that is no number occurs twice: with names, above and below the fraction bar."""
-    bases: list[list[str]] = [[], []]
-    for side, parts in zip(bases, (above, below), strict=True):
-        for part in parts:
-            if literal(part) is None:
-                is_power = part.kind == "pow" and literal(part.args[1]) is not None
-                side.append(Forms(part.args[0] if is_power else part).key)
-    if any(map(_has_names, above + below)):
-        return bool(set(bases[0]) & set(bases[1]))
-    return len(bases[0] + bases[1]) != len(set(bases[0] + bases[1]))
+    """Return True if a factor that is no number occurs twice, or if two factors are roots of integers.
+
+    A product of factorials may repeat one. A factor of a sum of constants counts with the terms of the sum:
+    ``i(2+3i)`` is a product to be computed.
+    """
+    sides = [[_base(part) for part in side if literal(part) is None] for side in (above, below)]
+    keys = [{FormulaKeys(base).key for base in side} for side in sides]
+    repeated = [base for side in sides for base in side if base.kind == "sym" or not _has_names(base)]
+    if keys[0] & keys[1] or len(set(repeated)) < len(repeated) or sum(map(_is_root_of_integer, above)) > 1:
+        return True
+    roots = [[literal(part.args[0]) for part in side if _is_root_of_integer(part)] for side in (above, below)]
+    if any(top % bottom == 0 for top in roots[0] for bottom in roots[1]):
+        return True
+    sums = [part for part in above if part.kind == "add" and not _has_names(part)]
+    inside = {FormulaKeys(factor).key for part in sums for _, term in terms(part) for factor in factors(term)[1]}
+    irrational = {FormulaKeys(part).key for part in above if part.kind == "i" or _is_root_of_integer(part)}
+    return bool(inside & irrational)
+
+
+def _base(node: Node) -> Node:
+    return node.args[0] if node.kind == "pow" and literal(node.args[1]) is not None else node
+
+
+def _is_root_of_integer(node: Node) -> bool:
+    return node.kind == "root" and (literal(node.args[0]) or 0) > 0 and literal(node.args[0]).denominator == 1
 
 
 def _key_without_number(term: Node) -> str:
@@ -200,12 +216,25 @@ def _kernel(node: Node) -> str:
     """Return the key of a factor; a root of an integer without the powers in it, so that root 12 is root 3."""
     base, index = map(literal, node.args) if node.kind == "root" else (None, None)
     if not base or not index or base.denominator > 1 or index not in (2, 3, 4) or not 0 < base < MAX_KERNEL:
-        return Forms(node).key
+        return FormulaKeys(node).key
     number = int(base)
     for factor in range(2, math.isqrt(number) + 1):
         while number % factor ** int(index) == 0:
             number //= factor ** int(index)
     return f"root {index} {number}"
+
+
+def has_root_to_simplify(node: Node) -> bool:
+    """Return True for a root of a fraction or of an integer with a power in it, or a root below a fraction bar."""
+    for part in node.walk():
+        if part.kind == "root" and literal(part.args[0]) is not None:
+            if literal(part.args[1]) == 4 and _is_rational_root(Node("root", (part.args[0], Node("num", value=Fraction(2))))):
+                return True
+            if not _is_root_of_integer(part) or _kernel(part) != f"root {literal(part.args[1])} {literal(part.args[0])}":
+                return True
+        if part.kind == "div" and any(map(_is_root, factors(part)[2])):
+            return True
+    return False
 
 
 def _is_rational_root(node: Node) -> bool:
@@ -237,15 +266,21 @@ def has_idle_part(node: Node) -> bool:
         values = [literal(arg) for arg in part.args]
         if part.kind == "mul" and any(value in (0, 1, -1) for value in values if value is not None):
             return True
+        if part.kind in ("mul", "div") and literal(part) is None and all(map(_is_negative, part.args)):
+            return True
         if part.kind == "add" and 0 in values:
             return True
         if part.kind == "div" and (values[1] in (1, -1) or values[0] == 0 or _is_whole(values)):
             return True
         if part.kind in ("pow", "root") and (values[1] in (0, 1) or values[0] in (0, 1)):
             return True
-        if part.kind == "neg" and (part.args[0].kind == "neg" or values[0] == 0):
+        if part.kind == "neg" and (_is_negative(part.args[0]) or values[0] == 0):
             return True
     return False
+
+
+def _is_negative(node: Node) -> bool:
+    return node.kind == "neg" or (node.kind in ("mul", "div") and _is_negative(node.args[0]))
 
 
 def _is_whole(values: list[Fraction | None]) -> bool:
@@ -261,6 +296,25 @@ def _is_less_simple(answer: Node, label: Node) -> bool:
     return _root_depth(answer) > max(1, _root_depth(label)) or (
         _has_constant_sum_inside(answer) and not _has_constant_sum_inside(label)
     )
+
+
+def _denominator_degree(node: Node, *, total: bool = False) -> int:
+    """Return the largest degree of a denominator in its names, or the degree of all of them together."""
+    degrees = [sum(map(_degree, factors(part)[2])) for part in node.walk() if part.kind in ("div", "pow")]
+    return sum(degrees) if total else max(degrees, default=0)
+
+
+def _degree(node: Node) -> int:
+    """Return the degree of a sum of products in all of its names, as it is written."""
+    if node.kind == "sym":
+        return 1
+    if node.kind == "pow":
+        exponent = literal(node.args[1])
+        return _degree(node.args[0]) * int(exponent) if exponent and exponent.denominator == 1 and exponent > 0 else 0
+    degrees = list(map(_degree, node.args))
+    if node.kind == "mul":
+        return sum(degrees)
+    return max(degrees, default=0) if node.kind in ("add", "neg", "div") else 0
 
 
 def _root_depth(node: Node) -> int:

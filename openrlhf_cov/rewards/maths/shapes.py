@@ -17,7 +17,7 @@ GREEK = (
     "alpha|beta|gamma|delta|epsilon|theta|lambda|mu|nu|rho|sigma|tau|phi|psi|omega|eta|xi|Delta|Omega|Phi|Gamma|"
     "Sigma|Theta|Lambda|Psi|ell"
 )
-INDEX = r"_(?:\{\\?[\w ,+-]{1,12}\}|\w)"
+INDEX = r"_(?:\{\\?[\w ,+-]{1,12}\}|\{\s?\\text\s?\{\w{1,12}\}\s?\}|\w)"
 VARIABLE = rf"(?:[A-Za-z]|\\(?:{GREEK})(?![A-Za-z])\s?)(?:{INDEX})?'{{0,3}}"
 UNKNOWN = rf"{VARIABLE}(?:\([a-z]\))?"
 """What an inequality is about: a name, or a function of one."""
@@ -147,11 +147,20 @@ def system_lines(text: str) -> list[str] | None:
 
 def real_set(text: str) -> RealSet | None:
     r"""Return the set of real numbers that intervals, inequalities or ``\mathbb{R} \setminus \{2\}`` describe."""
+    braces = outer_brackets(text)
+    builder = SET_BUILDER.fullmatch(braces[1]) if braces and braces[0] == r"\lbrace" else None
+    if builder:
+        found = _union(builder["rest"].strip(), "")
+        return found if found and found.variable.strip() == builder["name"].strip() else None
     member = MEMBER.match(text)
     if member and not WITHOUT.fullmatch(text):
         text = text[member.end() :]
         return _union(text, member["name"].strip())
     return _union(text, "")
+
+
+SET_BUILDER = re.compile(rf"(?P<name>{VARIABLE})\s?(?:\\in\s?(?:{REALS.pattern})\s?)?[|:](?P<rest>.*)", re.DOTALL)
+"""The inside of ``\\{x \\in \\mathbb{R} : x > 3\\}``."""
 
 
 def _union(text: str, variable: str) -> RealSet | None:

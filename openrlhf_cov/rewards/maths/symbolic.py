@@ -17,10 +17,17 @@ from openrlhf_cov.rewards.maths.latex import Node, parse_formula
 from openrlhf_cov.rewards.maths.points import POINTS, Point, names_in, points, points_of, whole_names
 from openrlhf_cov.rewards.maths.precision import Undecided, difference, numeric_value
 from openrlhf_cov.rewards.maths.prompt import ProblemText, read_problem
-from openrlhf_cov.rewards.maths.rules import breaks_form, families, has_term_to_expand, sums_multiplied
+from openrlhf_cov.rewards.maths.rules import (
+    breaks_form,
+    families,
+    has_idle_part,
+    has_root_to_simplify,
+    has_term_to_expand,
+    sums_multiplied,
+)
 from openrlhf_cov.rewards.maths.shapes import EQUALS, RELATION
 from openrlhf_cov.rewards.maths.tokens import Refused
-from openrlhf_cov.rewards.maths.trees import MAX_NODES, Forms, literal, size
+from openrlhf_cov.rewards.maths.trees import MAX_NODES, FormulaKeys, literal, size
 
 MAX_DENOMINATORS = 4
 ALL_BUT_ZERO = Fraction(1, 10**40)
@@ -57,7 +64,7 @@ def computed(text: str, label: Label, problem: ProblemText) -> Verdict:
             return not breaks_form(answer, CONSTANTS_OF_DECIMALS) and _rounds(answer, label)
         if _differs_roughly(text, label.text):
             return False
-        if Forms(answer).key == Forms(gold).key:
+        if FormulaKeys(answer).key == FormulaKeys(gold).key and has_idle_part(answer) <= has_idle_part(gold):
             return True
         if _is_unfit([answer], [gold], problem):
             return False
@@ -104,18 +111,20 @@ def _rough_value(text: str) -> complex | None:
 
 def _is_unfit(answer: list[Node], gold: list[Node], problem: ProblemText) -> bool:
     """Return True if the sides of an answer break a rule of form, or repeat the problem."""
-    if len(answer) > 1 and sorted(Forms(side).key for side in answer) == sorted(Forms(side).key for side in gold):
+    if len(answer) > 1 and sorted(FormulaKeys(side).key for side in answer) == sorted(FormulaKeys(side).key for side in gold):
         return False
     if len(answer) == 1:
         if problem.asks_factors and sums_multiplied(answer[0]) < sums_multiplied(gold[0]):
             return True
         if problem.asks_terms and has_term_to_expand(answer[0]) and not has_term_to_expand(gold[0]):
             return True
+        if problem.asks_simple_roots and has_root_to_simplify(answer[0]) and not has_root_to_simplify(gold[0]):
+            return True
         return breaks_form(answer[0], gold[0]) or problem.is_repeated_in(answer[0], gold[0])
     whole = Node("list", tuple(gold))
     keys = problem.forms[0] if problem.text else frozenset()
     return any(breaks_form(side, whole, in_equation=True) for side in answer if side.args) or all(
-        Forms(side).key in keys or literal(side) is not None for side in answer
+        FormulaKeys(side).key in keys or literal(side) is not None for side in answer
     )
 
 
@@ -138,7 +147,7 @@ def _replaced(node: Node, names: dict[str, str]) -> Node:
 
 
 def _rounds(answer: Node, label: Label) -> bool:
-    """Return True if a decimal of six digits and more is the value of a formula, to one unit of its last digit."""
+    """Return True if a decimal of six digits and more is the value of a formula, rounded to its last digit."""
     if names_in(answer) or label.number is None or exact_value(answer) is not None:
         return False
     if size(answer) > MAX_ROUNDED_SIZE or any(abs(part.value) >= MAX_ROUNDED_NUMBER for part in answer.walk()):
@@ -150,7 +159,7 @@ def _rounds(answer: Node, label: Label) -> bool:
     gold = label.number
     value = mpmath.mpf(gold.value.numerator) / gold.value.denominator
     unit = mpmath.mpf(gold.unit.numerator) / gold.unit.denominator
-    return isinstance(number, mpmath.mpf) and bool(abs(number - value) <= unit)
+    return isinstance(number, mpmath.mpf) and bool(abs(number - value) <= unit / 2)
 
 
 def _relations_equal(text: str, label: Label, problem: ProblemText) -> Verdict:

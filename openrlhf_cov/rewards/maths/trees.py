@@ -89,7 +89,7 @@ def factors(node: Node) -> tuple[int, list[Node], list[Node]]:
     return 1, [node], []
 
 
-class Forms:
+class FormulaKeys:
     """Keys of a formula and of all of its parts. Parts with one key differ in order, brackets and signs at most."""
 
     def __init__(self, node: Node) -> None:
