@@ -30,7 +30,7 @@ DENIED_BEFORE = re.compile(
 )
 DENIED_AFTER = re.compile(
     r"[\s$*)\]\\,}]{0,8}\s?(?:(?:which |that |this |it )?(?:is|was|seems|would be|must be|cannot be)\s+"
-    r"(?:clearly |obviously )?(?:not|wrong|incorrect|false|mistaken|untrue)(?![a-z])|(?:is|was|does|would)n't|"
+    r"(?:clearly |obviously )?(?:not|wrong|incorrect|false|mistaken|untrue)(?![a-z])|(?:cannot|must|should|can't) be (?:correct|right|rejected|discarded)|(?:is|was|does|would)n't|"
     r"\((?:wrong|incorrect|false|not)(?![a-z])|\? ?no(?![a-z])|no,? wait)",
     re.IGNORECASE,
 )
@@ -54,6 +54,8 @@ HIDDEN = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 """Text that its reader does not see, or sees crossed out."""
+HIDDEN_MARK = "\x00"
+"""What takes the place of hidden text, so that an answer with hidden text in it is refused."""
 COMMENT = re.compile(r"^[ \t]*%.*$|(?<=[^\s\d\\}])[ \t]{1,4}%[ \t%].*$", re.MULTILINE)
 TAGS = ("<answer>", "</answer>")
 ANSWER_MARK = re.compile(
@@ -156,7 +158,7 @@ def visible(text: str) -> str:
         if not IN_BOX.match(text, end.end()):
             text = text[: end.start()]
             break
-    return COMMENT.sub("", HIDDEN.sub("", text))
+    return COMMENT.sub("", HIDDEN.sub(HIDDEN_MARK, text))
 
 
 def last_answer_tag(text: str) -> str | None:

@@ -18,6 +18,7 @@ from openrlhf_cov.rewards.maths.labels import (
     INFINITY,
     LETTER,
     MEMBERSHIP,
+    NAME_SIGN,
     QUANTIFIED,
     NUMERIC,
     SCALAR,
@@ -61,7 +62,7 @@ from openrlhf_cov.rewards.maths.shapes import (
     tuple_items,
 )
 from openrlhf_cov.rewards.maths.tokens import Refused
-from openrlhf_cov.rewards.maths.units import NOT_UNITS, split_percent, split_unit
+from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, NOT_UNITS, UNITS, split_percent, split_unit
 
 Verdict = bool | None
 Computed = Callable[[str, Label, ProblemText], Verdict]
@@ -221,13 +222,16 @@ def _name_of(text: str, label: Label, problem: ProblemText) -> str | None:
     if words and not (is_random and DENIALS.isdisjoint(words)):
         return None
     if is_derivative(text) or (key is not None and compact(text) != label.key):
+        argument = re.fullmatch(r"[A-Za-z]\(([A-Za-z0-9])\)", key or "")
+        if argument and label.has_names and key not in problem.keys and argument[1] not in NAME_SIGN.findall(label.text):
+            return None  # f(2) = x^2 + 1
         return key or compact(text)
     key = compact(text)
     has_letter = re.search(r"[A-Za-z]", key)
     if (
         has_letter
         and key in problem.keys
-        and (problem.asks_for(key) or not re.search(r"\d[a-z\\(]|\d\Z", key.replace("^2", "").replace("^3", "")))
+        and key in problem.question
     ):
         return key
     if not problem.text and COMPOSED_NAME.fullmatch(text):
@@ -264,7 +268,10 @@ def _value(text: str, label: Label, problem: ProblemText, computed: Computed) ->
     bare, percent = split_percent(text)
     may_have_unit = label.kind in NUMERIC or not label.has_names or r"\text" in bare or r"\circ" in bare
     if not percent and not label.percent and may_have_unit:
-        bare, _ = split_unit(bare, problem.words)
+        bare, unit = split_unit(bare, problem.words)
+        measure = unit.split(" ")[0]
+        if problem.units and measure.partition("^")[0] in UNITS - COUNTED_UNITS and measure not in problem.units:
+            return False
     return _number_or_formula(bare, label, problem, computed, percent=percent)
 
 

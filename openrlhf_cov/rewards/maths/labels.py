@@ -272,7 +272,8 @@ def _base_ratio_or_time(label: Label) -> Label | None:
 def ratio_items(text: str) -> list[str] | None:
     """Return the numbers of ``3:4`` or ``3 to 4``."""
     parts = [part.strip() for part in re.split(r":|\\text\s?\{\s?to\s?\}|(?<=\d)\sto\s(?=\d)", text)]
-    return parts if len(parts) in (2, 3) and all(parse_number(part) for part in parts) else None
+    is_ratio = len(parts) in (2, 3) and all(parse_number(part) and not re.match(r"0\d", part) for part in parts)
+    return parts if is_ratio else None
 
 
 def time_of_day(text: str) -> tuple[int, int, int, str] | None:

@@ -126,11 +126,11 @@ def _fraction(text: str) -> Number | None:
 
 
 def _quotient(top: str, bottom: str, mixed: str | None) -> Number | None:
-    """Return a fraction of integers; a division by or of a decimal is a computation."""
+    """Return a fraction of integers; a division by 1, or by or of a decimal, is a computation."""
     sides = [
         int(part.replace(",", "")) if INTEGER.fullmatch(part) and "." not in part else None for part in (top, bottom)
     ]
-    if sides[0] is None or not sides[1] or max(len(top), len(bottom)) > MAX_DIGITS:
+    if sides[0] is None or not sides[1] or abs(sides[1]) == 1 or max(len(top), len(bottom)) > MAX_DIGITS:
         return None
     value = Fraction(sides[0], sides[1])
     if mixed is None:

@@ -10,7 +10,7 @@ from openrlhf_cov.rewards.maths.normalization import clean, compact
 from openrlhf_cov.rewards.maths.numerals import parse_number
 from openrlhf_cov.rewards.maths.tokens import Refused
 from openrlhf_cov.rewards.maths.trees import MAX_NODES, FormulaKeys, TreePart, size
-from openrlhf_cov.rewards.maths.units import singular
+from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, POWERS, SPELLINGS, UNITS, singular
 
 MAX_PROBLEM = 8_000
 """Characters of a problem that are read, from its end."""
@@ -45,6 +45,8 @@ NUMBER = re.compile(
     r"(?<![\d.])\d{0,30}\.?\d{1,30}\s?\\times\s?10\s?\^\s?(?:\{\s?-?\d{1,4}\s?\}|\d)|(?<![\d.])\d{0,30}\.\d{1,30}"
 )
 PERCENTAGE = re.compile(r"(?<![\d.])(\d{0,30}\.?\d{1,30})\s?(?:\\?%|percent)")
+ASKS = re.compile(r"\b(?:find|compute|what|determine|evaluate|express|calculate|enter|how|give|which)\b", re.IGNORECASE)
+ASKED_UNIT = re.compile(r"\b(?:how many|in)\s(square |cubic )?([A-Za-z]+)", re.IGNORECASE)
 PERCENT = re.compile(r"percent|per cent|%|百分", re.IGNORECASE)
 ASKS_PERCENT = re.compile(
     r"what\s(?:\w+\s){0,3}percent|how many percent|percentage|"
@@ -53,7 +55,7 @@ ASKS_PERCENT = re.compile(
     re.IGNORECASE,
 )
 FORM = re.compile(r"\b(?:fraction|decimal|lowest terms|simplest form|mixed number|convert)\b", re.IGNORECASE)
-FACTOR = re.compile(r"\bfactor(?:i[sz]e|ed|ing)?\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE)
+FACTOR = re.compile(r"\bfactor(?:i[sz]e|ed|ing)?\b|\bin the form\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE)
 SIMPLIFY = re.compile(r"\bsimplif|\bexpand|\bcombine like|\bmultiply out", re.IGNORECASE)
 SIMPLE_ROOTS = re.compile(r"\brationali[sz]|\bsimpl\w+ (?:\w+ )?(?:radical|form)|\bsimplif", re.IGNORECASE)
 WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]")
@@ -168,10 +170,21 @@ class ProblemText:
         """True if the problem asks for roots without square factors, none of them below a fraction bar."""
         return SIMPLE_ROOTS.search(self.text) is not None
 
-    def asks_for(self, key: str) -> bool:
-        """Return True if a formula without white space stands behind a verb that asks for it."""
-        text = compact(self.cleaned).lower()
-        return any(f"{verb}{key.lower()}" in text for verb in ("find", "compute", "determine", "evaluate", "valueof", "whatis"))
+    @cached_property
+    def question(self) -> str:
+        """The problem from the last word on that asks, without white space; all of it if it has no such word."""
+        return compact(ASKS.split(self.cleaned)[-1])
+
+    @cached_property
+    def units(self) -> frozenset[str]:
+        """The units that the problem asks for: how many square feet, in dollars."""
+        found = set()
+        for power, word in ASKED_UNIT.findall(self.text):
+            single = singular(word.lower())
+            name = SPELLINGS.get(word.lower(), SPELLINGS.get(single, single))
+            if name in UNITS - COUNTED_UNITS:
+                found.add(name + POWERS.get(power.strip().lower(), ""))
+        return frozenset(found)
 
     def has_number(self, value: Fraction) -> bool:
         """Return True if a fraction or a decimal of the problem has this value, so that only its form is asked for."""

@@ -148,7 +148,7 @@ def _is_arithmetic(node: Node) -> bool:
     if all(literal(arg) is not None for arg in node.args) and node.kind in NUMERIC:
         return not _is_root(node) or _is_rational_root(node)
     if node.kind == "pow" and (literal(node.args[1]) or 0) > 1:
-        return node.args[0].kind == "i" or any(literal(part) not in (None, 1) for part in factors(node.args[0])[1])  # (2n)^2
+        return node.args[0].kind in ("i", "exp") or any(literal(part) not in (None, 1) for part in factors(node.args[0])[1])  # (2n)^2
     if node.kind == "add":
         found = terms(node)
         if sum(literal(term) is not None for _, term in found) > 1:
@@ -157,7 +157,8 @@ def _is_arithmetic(node: Node) -> bool:
         return max(keys.values(), default=0) > 1
     if node.kind in ("mul", "div"):
         _, above, below = factors(node)
-        return _has_numbers_to_join(above, below) or _has_bases_to_join(above, below)
+        is_reducible = any(_has_common_factor(top, bottom) for top in above for bottom in below)
+        return _has_numbers_to_join(above, below) or _has_bases_to_join(above, below) or is_reducible
     if node.kind == "root" and all(literal(arg) is not None for arg in node.args):
         return _is_rational_root(node)
     return (node.kind in FUNCTIONS or node.kind == "root") and _is_simple_fraction(node)
@@ -178,6 +179,18 @@ def _has_numbers_to_join(above: list[Node], below: list[Node]) -> bool:
     return max(counts) > 1 or (min(counts) == 1 and joined.denominator == 1)
 
 
+def _has_common_factor(top: Node, bottom: Node) -> bool:
+    """Return True for a sum above an integer that shares a factor with all of its terms, as in ``\\frac{2x+4}{2}``."""
+    divisor = literal(bottom)
+    if top.kind != "add" or divisor is None:
+        return False
+    numbers = [[literal(part) for part in factors(term)[1] if literal(part) is not None] for _, term in terms(top)]
+    coefficients = [math.prod(found, start=Fraction(1)) for found in numbers]
+    if any(number.denominator > 1 for number in (divisor, *coefficients)):
+        return False
+    return math.gcd(*(number.numerator for number in (divisor, *coefficients))) > 1
+
+
 def _has_bases_to_join(above: list[Node], below: list[Node]) -> bool:
     """Return True if a factor that is no number occurs twice, or if two factors are roots of integers.
 
@@ -186,7 +199,7 @@ def _has_bases_to_join(above: list[Node], below: list[Node]) -> bool:
     """
     sides = [[_base(part) for part in side if literal(part) is None] for side in (above, below)]
     keys = [{FormulaKeys(base).key for base in side} for side in sides]
-    repeated = [base for side in sides for base in side if base.kind == "sym" or not _has_names(base)]
+    repeated = [base for side in sides for base in side if base.kind in ("sym", "add") or not _has_names(base)]
     if keys[0] & keys[1] or len(set(repeated)) < len(repeated) or sum(map(_is_root_of_integer, above)) > 1:
         return True
     roots = [[literal(part.args[0]) for part in side if _is_root_of_integer(part)] for side in (above, below)]

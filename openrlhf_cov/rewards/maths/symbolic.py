@@ -27,7 +27,7 @@ from openrlhf_cov.rewards.maths.rules import (
 )
 from openrlhf_cov.rewards.maths.shapes import EQUALS, RELATION
 from openrlhf_cov.rewards.maths.tokens import Refused
-from openrlhf_cov.rewards.maths.trees import MAX_NODES, FormulaKeys, literal, size
+from openrlhf_cov.rewards.maths.trees import MAX_NODES, FormulaKeys, literal, size, terms
 
 MAX_DENOMINATORS = 4
 ALL_BUT_ZERO = Fraction(1, 10**40)
@@ -114,7 +114,8 @@ def _is_unfit(answer: list[Node], gold: list[Node], problem: ProblemText) -> boo
     if len(answer) > 1 and sorted(FormulaKeys(side).key for side in answer) == sorted(FormulaKeys(side).key for side in gold):
         return False
     if len(answer) == 1:
-        if problem.asks_factors and sums_multiplied(answer[0]) < sums_multiplied(gold[0]):
+        is_sum = [len(terms(side)) > 1 for side in (answer[0], gold[0])]
+        if problem.asks_factors and (sums_multiplied(answer[0]) < sums_multiplied(gold[0]) or is_sum[0] != is_sum[1]):
             return True
         if problem.asks_terms and has_term_to_expand(answer[0]) and not has_term_to_expand(gold[0]):
             return True

@@ -28,6 +28,10 @@ UNITS = frozenset(SPELLINGS.values()) | frozenset(
     "arcsecond parsec lightyear erg bit byte person man woman child student people point digit light-year "
     "yuan piece pair triple solution integer side root".split()
 ) - {"quarter", "square"}  # fmt: skip
+COUNTED_UNITS = frozenset(
+    "way unit person man woman child student people point digit piece pair triple solution integer side root".split()
+)
+"""Units that count, of which every problem may have its own."""
 GENERIC = frozenset({"unit", "unit^2", "unit^3"})
 POWERS = {"square": "^2", "cubic": "^3", "sq": "^2"}
 POWERS_AFTER = {"squared": "^2", "cubed": "^3"}
