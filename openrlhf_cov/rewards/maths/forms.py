@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from openrlhf_cov.rewards.maths.brackets import outer_brackets, split
 from openrlhf_cov.rewards.maths.derivatives import is_derivative
 from openrlhf_cov.rewards.maths.labels import (
     BASE,
@@ -19,8 +18,8 @@ from openrlhf_cov.rewards.maths.labels import (
     LETTER,
     MEMBERSHIP,
     NAME_SIGN,
-    QUANTIFIED,
     NUMERIC,
+    QUANTIFIED,
     SCALAR,
     YES_OR_NO,
     Label,
@@ -33,8 +32,7 @@ from openrlhf_cov.rewards.maths.labels import (
     tuple_name,
     typed,
 )
-from openrlhf_cov.rewards.maths.formula_value import exact_value
-from openrlhf_cov.rewards.maths.latex import parse_formula
+from openrlhf_cov.rewards.maths.latex import Refused, parse_formula
 from openrlhf_cov.rewards.maths.normalization import compact
 from openrlhf_cov.rewards.maths.numerals import (
     INTEGER,
@@ -46,7 +44,6 @@ from openrlhf_cov.rewards.maths.numerals import (
     numbers_equal,
     parse_number,
 )
-from openrlhf_cov.rewards.maths.points import WHOLE_NAMES
 from openrlhf_cov.rewards.maths.prompt import ProblemText
 from openrlhf_cov.rewards.maths.shapes import (
     CONNECTOR,
@@ -57,12 +54,14 @@ from openrlhf_cov.rewards.maths.shapes import (
     Piece,
     list_items,
     matrix_rows,
+    outer_brackets,
     real_set,
+    split,
     system_lines,
     tuple_items,
 )
-from openrlhf_cov.rewards.maths.tokens import Refused
 from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, NOT_UNITS, UNITS, split_percent, split_unit
+from openrlhf_cov.rewards.maths.values import WHOLE_NAMES, exact_value
 
 Verdict = bool | None
 Computed = Callable[[str, Label, ProblemText], Verdict]
@@ -110,7 +109,11 @@ def accepts(text: str, label: Label, problem: ProblemText, computed: Computed) -
     """Return True if the bare answer ``text`` has the form that its label asks for, and its value."""
     key = compact(text)
     is_yes_or_no = label.kind == "word" and label.text in YES_OR_NO
-    if key == label.key and not is_yes_or_no and not (label.kind == "list" and THOUSANDS.search(text) and not THOUSANDS.search(label.text)):
+    if (
+        key == label.key
+        and not is_yes_or_no
+        and not (label.kind == "list" and THOUSANDS.search(text) and not THOUSANDS.search(label.text))
+    ):
         return bool(key)
     if label.condition and key.endswith(compact(label.condition)):
         text = _without_suffix(text, label.condition)
@@ -126,7 +129,9 @@ def _without_domain(text: str, label: Label) -> str:
         return text
     parts = found.groupdict()
     says = (parts.get("noun") or "") + (parts.get("kind") or "") + (found["set"] or "")
-    if not (says or parts.get("all")) or (re.search("integer|[ZN]", says) and not found["name"].startswith(WHOLE_NAMES)):
+    if not (says or parts.get("all")) or (
+        re.search("integer|[ZN]", says) and not found["name"].startswith(WHOLE_NAMES)
+    ):
         return text
     return re.sub(r"\s?\\text\s?\{\s?,?\s?\Z", "", text[: found.start()]).rstrip(" ,;(")
 
@@ -223,16 +228,17 @@ def _name_of(text: str, label: Label, problem: ProblemText) -> str | None:
         return None
     if is_derivative(text) or (key is not None and compact(text) != label.key):
         argument = re.fullmatch(r"[A-Za-z]\(([A-Za-z0-9])\)", key or "")
-        if argument and label.has_names and key not in problem.keys and argument[1] not in NAME_SIGN.findall(label.text):
+        if (
+            argument
+            and label.has_names
+            and key not in problem.keys
+            and argument[1] not in NAME_SIGN.findall(label.text)
+        ):
             return None  # f(2) = x^2 + 1
         return key or compact(text)
     key = compact(text)
     has_letter = re.search(r"[A-Za-z]", key)
-    if (
-        has_letter
-        and key in problem.keys
-        and key in problem.question
-    ):
+    if has_letter and key in problem.keys and key in problem.question:
         return key
     if not problem.text and COMPOSED_NAME.fullmatch(text):
         return key

@@ -9,11 +9,9 @@ import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from openrlhf_cov.rewards.maths.brackets import outer_brackets, split
 from openrlhf_cov.rewards.maths.derivatives import has_derivative
 from openrlhf_cov.rewards.maths.extraction import BOX, last_boxed
-from openrlhf_cov.rewards.maths.formula_value import exact_value
-from openrlhf_cov.rewards.maths.latex import parse_formula
+from openrlhf_cov.rewards.maths.latex import FUNCTIONS, Refused, parse_formula
 from openrlhf_cov.rewards.maths.normalization import clean, compact, without_end_mark
 from openrlhf_cov.rewards.maths.numerals import INTEGER, Number, parse_number
 from openrlhf_cov.rewards.maths.shapes import (
@@ -24,12 +22,14 @@ from openrlhf_cov.rewards.maths.shapes import (
     RealSet,
     list_items,
     matrix_rows,
+    outer_brackets,
     real_set,
+    split,
     system_lines,
     tuple_items,
 )
-from openrlhf_cov.rewards.maths.tokens import FUNCTIONS, Refused
 from openrlhf_cov.rewards.maths.units import split_percent, split_unit
+from openrlhf_cov.rewards.maths.values import exact_value
 from openrlhf_cov.rewards.responses import without_end_tokens
 
 NUMERIC = frozenset({"integer", "fraction", "decimal"})
@@ -93,7 +93,9 @@ TIME = re.compile(
 CLOCK = re.compile(r"(?P<hour>\d{1,2})\s?:\s?(?P<minute>\d\d)(?:\s?:\s?(?P<second>\d\d))?")
 GROUP = re.compile(r"\\text\s?(?=\{)|[{}]")
 WHOLE_BOX = re.compile(rf"(?:\$|\\[(\[]|\s)*{BOX.pattern}.*\}}(?:\$|\\[)\]]|\s|\.)*\Z", re.DOTALL)
-ENVIRONMENT = re.compile(r"\\begin\s?\{(?P<name>(?:equation|align|aligned|gather)\*?)\}(?P<body>.*)\\end\s?\{(?P=name)\}", re.DOTALL)
+ENVIRONMENT = re.compile(
+    r"\\begin\s?\{(?P<name>(?:equation|align|aligned|gather)\*?)\}(?P<body>.*)\\end\s?\{(?P=name)\}", re.DOTALL
+)
 INFINITY = re.compile(r"(?P<minus>-)?\+?\s?\\infty")
 NOTHING = frozenset({"nan", r"\text{}", "inf", "-inf", "+inf", "infinity", "-infinity", ""})
 EMPTY = frozenset({r"\emptyset", r"\lbrace\rbrace"})

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
-from openrlhf_cov.rewards.maths.latex import Node, parse_formula
+from openrlhf_cov.rewards.maths.latex import Node, Refused, parse_formula
 from openrlhf_cov.rewards.maths.normalization import clean, compact
 from openrlhf_cov.rewards.maths.numerals import parse_number
-from openrlhf_cov.rewards.maths.tokens import Refused
 from openrlhf_cov.rewards.maths.trees import MAX_NODES, FormulaKeys, TreePart, size
 from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, POWERS, SPELLINGS, UNITS, singular
 
@@ -45,7 +44,9 @@ NUMBER = re.compile(
     r"(?<![\d.])\d{0,30}\.?\d{1,30}\s?\\times\s?10\s?\^\s?(?:\{\s?-?\d{1,4}\s?\}|\d)|(?<![\d.])\d{0,30}\.\d{1,30}"
 )
 PERCENTAGE = re.compile(r"(?<![\d.])(\d{0,30}\.?\d{1,30})\s?(?:\\?%|percent)")
-ASKS = re.compile(r"\b(?:find|compute|what|determine|evaluate|express|calculate|enter|how|give|which)\b", re.IGNORECASE)
+ASKS = re.compile(
+    r"\b(?:find|compute|what|determine|evaluate|express|calculate|enter|how|give|which)\b", re.IGNORECASE
+)
 ASKED_UNIT = re.compile(r"\b(?:how many|in)\s(square |cubic )?([A-Za-z]+)", re.IGNORECASE)
 PERCENT = re.compile(r"percent|per cent|%|百分", re.IGNORECASE)
 ASKS_PERCENT = re.compile(
@@ -55,7 +56,9 @@ ASKS_PERCENT = re.compile(
     re.IGNORECASE,
 )
 FORM = re.compile(r"\b(?:fraction|decimal|lowest terms|simplest form|mixed number|convert)\b", re.IGNORECASE)
-FACTOR = re.compile(r"\bfactor(?:i[sz]e|ed|ing)?\b|\bin the form\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE)
+FACTOR = re.compile(
+    r"\bfactor(?:i[sz]e|ed|ing)?\b|\bin the form\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE
+)
 SIMPLIFY = re.compile(r"\bsimplif|\bexpand|\bcombine like|\bmultiply out", re.IGNORECASE)
 SIMPLE_ROOTS = re.compile(r"\brationali[sz]|\bsimpl\w+ (?:\w+ )?(?:radical|form)|\bsimplif", re.IGNORECASE)
 WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]")

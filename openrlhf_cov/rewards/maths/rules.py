@@ -9,10 +9,9 @@ from fractions import Fraction
 
 import mpmath
 
-from openrlhf_cov.rewards.maths.formula_value import NoValue, exact_root
 from openrlhf_cov.rewards.maths.latex import Node
-from openrlhf_cov.rewards.maths.precision import FUNCTIONS, Undecided, numeric_value
 from openrlhf_cov.rewards.maths.trees import FormulaKeys, factors, literal, size, terms
+from openrlhf_cov.rewards.maths.values import FUNCTIONS, NoValue, Undecided, exact_root, numeric_value
 
 GROUPS = {
     "trigonometric": "sin cos tan cot sec csc degrees",
@@ -148,7 +147,9 @@ def _is_arithmetic(node: Node) -> bool:
     if all(literal(arg) is not None for arg in node.args) and node.kind in NUMERIC:
         return not _is_root(node) or _is_rational_root(node)
     if node.kind == "pow" and (literal(node.args[1]) or 0) > 1:
-        return node.args[0].kind in ("i", "exp") or any(literal(part) not in (None, 1) for part in factors(node.args[0])[1])  # (2n)^2
+        return node.args[0].kind in ("i", "exp") or any(
+            literal(part) not in (None, 1) for part in factors(node.args[0])[1]
+        )  # (2n)^2
     if node.kind == "add":
         found = terms(node)
         if sum(literal(term) is not None for _, term in found) > 1:
@@ -241,9 +242,14 @@ def has_root_to_simplify(node: Node) -> bool:
     """Return True for a root of a fraction or of an integer with a power in it, or a root below a fraction bar."""
     for part in node.walk():
         if part.kind == "root" and literal(part.args[0]) is not None:
-            if literal(part.args[1]) == 4 and _is_rational_root(Node("root", (part.args[0], Node("num", value=Fraction(2))))):
+            if literal(part.args[1]) == 4 and _is_rational_root(
+                Node("root", (part.args[0], Node("num", value=Fraction(2))))
+            ):
                 return True
-            if not _is_root_of_integer(part) or _kernel(part) != f"root {literal(part.args[1])} {literal(part.args[0])}":
+            if (
+                not _is_root_of_integer(part)
+                or _kernel(part) != f"root {literal(part.args[1])} {literal(part.args[0])}"
+            ):
                 return True
         if part.kind == "div" and any(map(_is_root, factors(part)[2])):
             return True

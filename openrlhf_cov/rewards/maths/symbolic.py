@@ -8,14 +8,10 @@ from functools import lru_cache
 
 import mpmath
 
-from openrlhf_cov.rewards.maths.brackets import split
 from openrlhf_cov.rewards.maths.derivatives import same_derivatives
 from openrlhf_cov.rewards.maths.forms import Verdict, accepts
-from openrlhf_cov.rewards.maths.formula_value import NoValue, exact_value
 from openrlhf_cov.rewards.maths.labels import Label, read_label
-from openrlhf_cov.rewards.maths.latex import Node, parse_formula
-from openrlhf_cov.rewards.maths.points import POINTS, Point, names_in, points, points_of, whole_names
-from openrlhf_cov.rewards.maths.precision import Undecided, difference, numeric_value
+from openrlhf_cov.rewards.maths.latex import Node, Refused, parse_formula
 from openrlhf_cov.rewards.maths.prompt import ProblemText, read_problem
 from openrlhf_cov.rewards.maths.rules import (
     breaks_form,
@@ -25,9 +21,21 @@ from openrlhf_cov.rewards.maths.rules import (
     has_term_to_expand,
     sums_multiplied,
 )
-from openrlhf_cov.rewards.maths.shapes import EQUALS, RELATION
-from openrlhf_cov.rewards.maths.tokens import Refused
+from openrlhf_cov.rewards.maths.shapes import EQUALS, RELATION, split
 from openrlhf_cov.rewards.maths.trees import MAX_NODES, FormulaKeys, literal, size, terms
+from openrlhf_cov.rewards.maths.values import (
+    POINTS,
+    NoValue,
+    Point,
+    Undecided,
+    difference,
+    exact_value,
+    names_in,
+    numeric_value,
+    points,
+    points_of,
+    whole_names,
+)
 
 MAX_DENOMINATORS = 4
 ALL_BUT_ZERO = Fraction(1, 10**40)
@@ -111,7 +119,9 @@ def _rough_value(text: str) -> complex | None:
 
 def _is_unfit(answer: list[Node], gold: list[Node], problem: ProblemText) -> bool:
     """Return True if the sides of an answer break a rule of form, or repeat the problem."""
-    if len(answer) > 1 and sorted(FormulaKeys(side).key for side in answer) == sorted(FormulaKeys(side).key for side in gold):
+    if len(answer) > 1 and sorted(FormulaKeys(side).key for side in answer) == sorted(
+        FormulaKeys(side).key for side in gold
+    ):
         return False
     if len(answer) == 1:
         is_sum = [len(terms(side)) > 1 for side in (answer[0], gold[0])]

@@ -2,9 +2,8 @@ from fractions import Fraction
 
 import pytest
 
-from openrlhf_cov.rewards.maths.latex import MAX_DEPTH, MAX_LENGTH, Node, parse_formula
+from openrlhf_cov.rewards.maths.latex import MAX_DEPTH, MAX_LENGTH, Node, Refused, is_number, parse_formula, tokenize
 from openrlhf_cov.rewards.maths.normalization import clean
-from openrlhf_cov.rewards.maths.tokens import Refused, is_number, tokenize
 
 
 @pytest.mark.parametrize(

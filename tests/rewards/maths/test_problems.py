@@ -11,7 +11,9 @@ import pytest
 
 from openrlhf_cov.rewards.maths.grading import grade
 
-ROWS = [json.loads(line) for line in Path(__file__).with_name("problems.jsonl").read_text(encoding="utf-8").splitlines()]
+ROWS = [
+    json.loads(line) for line in Path(__file__).with_name("problems.jsonl").read_text(encoding="utf-8").splitlines()
+]
 GROUPS = sorted({row["group"] for row in ROWS})
 
 
