@@ -2,7 +2,7 @@ r"""A whitelist parser for LaTeX and plain-text formulas. It refuses what it doe
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from openrlhf_cov.rewards.maths.numerals import MAX_DIGITS, Number, parse_number
@@ -98,6 +98,12 @@ class Node:
         yield self
         for arg in self.args:
             yield from arg.walk()
+
+    def replaced(self, leaf: Callable[[str], "Node"]) -> "Node":
+        """Return this formula with ``leaf(name)`` in the place of every name."""
+        if self.kind == "sym":
+            return leaf(self.name)
+        return replace(self, args=tuple(arg.replaced(leaf) for arg in self.args))
 
 
 ZERO = Node("num")

@@ -10,6 +10,7 @@ from fractions import Fraction
 import mpmath
 
 from openrlhf_cov.rewards.maths.latex import Node
+from openrlhf_cov.rewards.maths.prompt import ProblemText
 from openrlhf_cov.rewards.maths.trees import FormulaKeys, factors, literal, size, terms
 from openrlhf_cov.rewards.maths.values import FUNCTIONS, NoValue, Undecided, exact_root, numeric_value
 
@@ -363,3 +364,13 @@ def has_term_to_expand(node: Node) -> bool:
 
 def _has_names(node: Node) -> bool:
     return any(part.kind == "sym" for part in node.walk())
+
+
+def misses_request(answer: Node, label: Node, problem: ProblemText) -> bool:
+    """Return True if the problem asks for factors, for expanded terms or for simple roots, which only the label has."""
+    if problem.asks_factors:
+        if sums_multiplied(answer) < sums_multiplied(label) or (len(terms(answer)) > 1) != (len(terms(label)) > 1):
+            return True
+    if problem.asks_terms and has_term_to_expand(answer) and not has_term_to_expand(label):
+        return True
+    return problem.asks_simple_roots and has_root_to_simplify(answer) and not has_root_to_simplify(label)
