@@ -99,6 +99,10 @@ class Node:
         for arg in self.args:
             yield from arg.walk()
 
+    def has(self, kind: str) -> bool:
+        """Return True if this formula has a node of a kind."""
+        return any(part.kind == kind for part in self.walk())
+
     def replaced(self, leaf: Callable[[str], "Node"]) -> "Node":
         """Return this formula with ``leaf(name)`` in the place of every name."""
         if self.kind == "sym":
