@@ -30,14 +30,15 @@ DENIED_BEFORE = re.compile(
 )
 DENIED_AFTER = re.compile(
     r"[\s$*)\]\\,}]{0,8}\s?(?:(?:which |that |this |it )?(?:is|was|seems|would be|must be|cannot be)\s+"
-    r"(?:clearly |obviously )?(?:not|wrong|incorrect|false|mistaken|untrue)(?![a-z])|(?:cannot|must|should|can't) be (?:correct|right|rejected|discarded)|(?:is|was|does|would)n't|"
+    r"(?:clearly |obviously )?(?:not|wrong|incorrect|false|mistaken|untrue)(?![a-z])|"
+    r"(?:cannot|must|should|can't) be (?:correct|right|rejected|discarded)|(?:is|was|does|would)n't|"
     r"\((?:wrong|incorrect|false|not)(?![a-z])|\? ?no(?![a-z])|no,? wait)",
     re.IGNORECASE,
 )
 """A box that is said not to be the answer has none."""
 TURN_END = re.compile(
-    r"<[|｜](?:im_end|endoftext|eot_id|end_of_text|end[▁_]of[▁_]sentence|end|im_start|start_header_id|user|assistant)[|｜]>|</s>|"
-    r"<end_of_turn>|<eos>|\\end\s?\{document\}"
+    r"<[|｜](?:im_end|endoftext|eot_id|end_of_text|end[▁_]of[▁_]sentence|end|im_start|start_header_id|user|assistant)"
+    r"[|｜]>|</s>|<end_of_turn>|<eos>|\\end\s?\{document\}"
 )
 IN_BOX = re.compile(r"\s*(?:<[^<>\s]{1,24}>\s*){0,4}\}")
 """An end token in a box, which closes after it, belongs to the answer; it is dropped there."""

@@ -73,9 +73,8 @@ def is_scientific(text: str) -> bool:
 def numbers_equal(answer: Number, label: Number) -> bool:
     """Return True for equal values, or for a decimal of six digits and more that rounds the other value.
 
-    A decimal with fewer digits equals only its own value: 0.5 is one half, 0.33 is not one third. A decimal
-    that was cut off counts as well, beside a label that is a fraction. Of two decimals the one with fewer digits rounds
-    the other one.
+    A decimal with fewer digits equals only its own value: 0.5 is one half, 0.33 is not one third. A decimal that was
+    cut off counts as well if the label is a fraction. Of two decimals, the one with fewer digits rounds the other one.
     """
     if answer.value == label.value:
         return True

@@ -10,6 +10,7 @@ from openrlhf_cov.rewards.maths.normalization import clean, compact
 from openrlhf_cov.rewards.maths.numerals import parse_number
 from openrlhf_cov.rewards.maths.trees import MAX_NODES, FormulaKeys, TreePart, size
 from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, POWERS, SPELLINGS, UNITS, singular
+from openrlhf_cov.rewards.maths.words import GROUP
 
 MAX_PROBLEM = 8_000
 """Characters of a problem that are read, from its end."""
@@ -188,6 +189,23 @@ class ProblemText:
             if name in UNITS - COUNTED_UNITS:
                 found.add(name + POWERS.get(power.strip().lower(), ""))
         return frozenset(found)
+
+    @cached_property
+    def options(self) -> str:
+        """The problem without groups and white space, in which the text of an option follows its letter."""
+        return compact(GROUP.sub("", self.cleaned))
+
+    def has_option(self, letter: str, text: str = "") -> bool:
+        """Return True if an option has this letter, and this text if one is given."""
+        rest = compact(GROUP.sub("", text))
+        signs = (")", ").", "):", ".", ":") if text else (")",)
+        return any(f"{letter}{sign}{rest}" in self.options for sign in signs)
+
+    def has_in_other_order(self, names: str) -> bool:
+        """Return True if the problem has a tuple of the same names in another order only."""
+        letters = sorted(names[1:-1].split(","))
+        tuples = [key for key in self.keys if key[0] == "(" and key[-1] == ")"]
+        return names not in tuples and any(sorted(key[1:-1].split(",")) == letters for key in tuples)
 
     def has_number(self, value: Fraction) -> bool:
         """Return True if a fraction or a decimal of the problem has this value, so that only its form is asked for."""

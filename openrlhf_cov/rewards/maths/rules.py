@@ -66,10 +66,10 @@ def breaks_form(answer: Node, label: Node, *, in_equation: bool = False) -> bool
 
 
 def misses_request(answer: Node, label: Node, problem: ProblemText) -> bool:
-    """Return True if the problem asks for factors, for expanded terms or for simple roots, which only the label has."""
-    if problem.asks_factors:
-        if sums_multiplied(answer) < sums_multiplied(label) or (len(terms(answer)) > 1) != (len(terms(label)) > 1):
-            return True
+    """Return True if the problem asks for factors, expanded terms or simple roots, which only the label has."""
+    has_fewer_factors = sums_multiplied(answer) < sums_multiplied(label)
+    if problem.asks_factors and (has_fewer_factors or (len(terms(answer)) > 1) != (len(terms(label)) > 1)):
+        return True
     if problem.asks_terms and _has_term_to_expand(answer) and not _has_term_to_expand(label):
         return True
     return problem.asks_simple_roots and _has_root_to_simplify(answer) and not _has_root_to_simplify(label)
@@ -140,14 +140,15 @@ def _has_term_to_expand(node: Node) -> bool:
 def _has_sum_to_simplify(node: Node) -> bool:
     r"""Return True for a sum of constants that is a denominator, a base of a power, or has a term to expand.
 
-    A power of or a division by a complex number counts as well. So ``\frac{1}{\sqrt2-1}`` is no answer to ``1+\sqrt2``.
+    A power of a complex number or a division by one counts as well. So ``\frac{1}{\sqrt2-1}`` is no answer to
+    ``1+\sqrt2``.
     """
     for part in node.walk():
         if part.kind == "add" and not part.has("sym") and _has_term_to_expand(part):
             return True
-        if part.kind == "div" and not part.args[1].has("sym"):
-            if part.args[1].kind == "add" or part.args[1].has("i"):
-                return True
+        bottom = part.args[1] if part.kind == "div" else None
+        if bottom and not bottom.has("sym") and (bottom.kind == "add" or bottom.has("i")):
+            return True
         if part.kind == "pow":
             base = part.args[0]
             if (base.kind == "add" and not base.has("sym")) or (base.kind != "e" and base.has("i")):
@@ -249,7 +250,7 @@ def _key_without_number(term: Node) -> str:
 
 
 def _factor_key(node: Node) -> str:
-    r"""Return the key of a factor. A root of an integer has no power factors in its key: ``\sqrt{12}`` has that of 3."""
+    r"""Return the key of a factor. A root of an integer has no power factors in it: ``\sqrt{12}`` is ``\sqrt3``."""
     base, index = map(literal, node.args) if node.kind == "root" else (None, None)
     if not base or not index or base.denominator > 1 or index not in (2, 3, 4) or not 0 < base < MAX_RADICAND:
         return FormulaKeys(node).key

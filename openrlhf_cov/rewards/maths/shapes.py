@@ -49,6 +49,7 @@ WITHOUT = re.compile(
     rf"(?:{VARIABLE}\s?\\in\s?)?(?:{REALS.pattern})\s?(?:\\setminus(?![a-z])|-|,)\s?"
     rf"(?:{VARIABLE}\s?(?:\\ne(?![a-z])|!=)\s?)?(?P<points>\S.*)"
 )
+INFINITY = re.compile(r"(?P<minus>-)?\+?\s?\\infty")
 LOWEST = r"-\infty"
 HIGHEST = r"\infty"
 BRACKETS = frozenset({"()", "[]", "[)", "(]"})
@@ -309,7 +310,7 @@ def joined(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
 
 def _position(end: str):
     """Return a key by which plain numbers and infinities are ordered; None for any other end."""
-    infinite = re.fullmatch(r"(?P<minus>-)?\+?\s?\\infty", end)
+    infinite = INFINITY.fullmatch(end)
     if infinite:
         return (-1 if infinite["minus"] else 1, 0)
     number = parse_number(end)

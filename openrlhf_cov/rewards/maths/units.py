@@ -43,7 +43,8 @@ ADJECTIVES = frozenset("ordered distinct different possible real positive intege
 COMPOUND = frozenset({"m/s", "m/s^2", "m/s^{2}", "J/K", "N/m", "J/mol"})
 
 NOT_UNITS = frozenset(
-    "not no first last next previous least or and nor is isn't isnt wrong incorrect false without minus plus times over hundred thousand "
+    "not no first last next previous or and nor is isn't isnt wrong incorrect false without minus plus times over "
+    "hundred thousand "
     "million billion trillion dozen dozens hundreds thousands millions billions score half mod modulo base "
     "if when where for except but maybe perhaps about approximately either only less more greater than least most "
     "nan inf infinity undefined to power sqrt squared cubed root factorial percentile percentage percent "

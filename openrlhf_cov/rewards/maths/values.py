@@ -1,9 +1,9 @@
 r"""Values of formulas: exact fractions, numbers to any precision, and the points at which names get values.
 
-How many bits a formula needs follows from its values. A sum of ``2^{2024}`` and ``\pi`` loses 2,024 bits of the smaller
-term, ``\sqrt{10^{200}+1} - 10^{100}`` loses 996 by cancellation, ``\sin(10^9)`` loses 30 by its large argument. The sum
-of these losses over all steps is the *demand*. A value is computed again with more bits until the demand that it shows is
-the one that it was computed for. Then a value below all rounding errors is zero.
+How many bits a formula needs follows from its values. A sum of ``2^{2024}`` and ``\pi`` loses 2,024 bits of the
+smaller term, ``\sqrt{10^{200}+1} - 10^{100}`` loses 996 by cancellation, ``\sin(10^9)`` loses 30 by its large
+argument. The sum of these losses over all steps is the *demand*. A value is computed again with more bits until the
+demand that it shows is the one that it was computed for. Then a value below all rounding errors is zero.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Answers beside the problem that they answer: cheats, and the forms in which models write correct answers.
 
-``problems.jsonl`` has ``prompt``, ``answer``, ``gold``, ``equal`` and ``group``. A correct answer in a form that is not
-read has ``"accepted": false``.
+``problems.jsonl`` has ``prompt``, ``answer``, ``gold``, ``equal`` and ``group``. A correct answer in a form that is
+not read has ``"accepted": false``.
 """
 
 import json
@@ -36,11 +36,15 @@ def test_the_set_has_both_cheats_and_honest_answers():
 
 
 DENIED = [
-    r"I doubt it is \boxed{5}", r"\boxed{5}? No.", r"~~\boxed{5}~~", r"\boxed{5} (incorrect)", r"\boxed{5}, which is wrong.",
-    r"\cancel{\boxed{5}}", r"<del>\boxed{5}</del>", r'<span style="display:none">\boxed{5}</span>', r"{\color{white}\boxed{5}}",
-    r"\llap{\boxed{5}}", r"\if0 \boxed{5}\fi", r"neither \boxed{5}", r"\boxed{5} would be wrong", r"I reject \boxed{5}.",
+    r"I doubt it is \boxed{5}", r"\boxed{5}? No.", r"~~\boxed{5}~~", r"\boxed{5} (incorrect)",
+    r"\boxed{5}, which is wrong.",
+    r"\cancel{\boxed{5}}", r"<del>\boxed{5}</del>", r'<span style="display:none">\boxed{5}</span>',
+    r"{\color{white}\boxed{5}}",
+    r"\llap{\boxed{5}}", r"\if0 \boxed{5}\fi", r"neither \boxed{5}", r"\boxed{5} would be wrong",
+    r"I reject \boxed{5}.",
     r"It is false that the answer is \boxed{5}.", r"\verb|\boxed{5}|", r"[//]: # (\boxed{5})", r"\gdef\a{\boxed{5}}",
-    r"\boxed{6}\end{document}\boxed{5}", r"\boxed{5} isn't right", r"\boxed{5} no wait, 6", r"\boxed{5} cannot be correct.",
+    r"\boxed{6}\end{document}\boxed{5}", r"\boxed{5} isn't right", r"\boxed{5} no wait, 6",
+    r"\boxed{5} cannot be correct.",
     r"\boxed{5<!-- 6 -->}", r"\boxed{5\begin{comment}6\end{comment}}", r"\boxed{6 <answer>5</answer>}",
 ]  # fmt: skip
 
@@ -54,8 +58,10 @@ def test_an_answer_that_is_denied_crossed_out_or_hidden_is_wrong(response):
     "response",
     [
         r"Since $x$ is not zero, the answer is $\boxed{5}$.", r"This is false for 4, so \boxed{5} is correct.",
-        r"\[\color{blue}\boxed{5}\]", r"I cannot find another value. **Final answer:** \boxed{5}", r"\boxed{5<|im_end|>}",
-        r"The wrong path gives 6. $$\boxed{5}$$ is the answer", r"<!-- note --> \boxed{5}", r"Thus \(\boxed{5}\) not 6.",
+        r"\[\color{blue}\boxed{5}\]", r"I cannot find another value. **Final answer:** \boxed{5}",
+        r"\boxed{5<|im_end|>}",
+        r"The wrong path gives 6. $$\boxed{5}$$ is the answer", r"<!-- note --> \boxed{5}",
+        r"Thus \(\boxed{5}\) not 6.",
     ],
 )  # fmt: skip
 def test_a_denial_of_something_else_does_not_matter(response):
