@@ -48,7 +48,7 @@ from openrlhf_cov.rewards.maths.shapes import (
     system_lines,
     tuple_items,
 )
-from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, NOT_UNITS, UNITS, split_percent, split_unit
+from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, UNITS, split_percent, split_unit
 from openrlhf_cov.rewards.maths.values import exact_value
 from openrlhf_cov.rewards.maths.words import (
     EMPTY,
@@ -88,7 +88,6 @@ MEASURE = re.compile(
     r"(?: of [A-Z]{2,4})?",
     re.IGNORECASE,
 )
-NAMED_WORDS = re.compile(r"(?:\\text\s?\{\s?)?(?P<words>[A-Za-z]{3,}(?: [A-Za-z]{1,12}){0,4})\s?\}?")
 DENIALS = frozenset("not no never wrong incorrect false untrue maybe unless except".split())
 ARGUMENT_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}")
 # How the value of an option begins: ``(B) 12``, and not ``(B) + 12``.
@@ -214,12 +213,6 @@ class _Reader:
             return key
         if MEASURE.fullmatch(re.sub(r"\s+", " ", GROUP.sub("", text)).strip()):
             return key
-        named = NAMED_WORDS.fullmatch(text)
-        if named and self.problem.text:
-            found = named["words"].lower().split()
-            known = self.problem.text.lower()
-            if all(word in known and word not in NOT_UNITS for word in found):
-                return "".join(found)
         return None
 
     def value(self, text: str, label: Label) -> Verdict:
@@ -303,9 +296,6 @@ class _Reader:
     def items(self, text: str, label: Label) -> list[str] | None:
         """Return the items of a list, without the one name before all of them."""
         text = TEXT_NUMBER.sub(r"\1", text)
-        if label.unit:
-            bare, unit = split_unit(text, self.problem.words, any_noun=True)
-            text = bare if unit == label.unit else text
         sides = _sides(text)
         if len(sides) == 2 and name_key(sides[0]) is not None and sides[1].startswith(r"\lbrace"):
             text = sides[1]
@@ -315,12 +305,6 @@ class _Reader:
         if items is None:
             found = tuple_items(text)
             return found[1] if found and label.items and all(item.name for item in label.items) else None
-        named = [item for item in items if "=" in item]
-        name, _, first = items[0].partition("=")
-        if named == items[:1] and len(items) > 1 and name_key(name) is not None:  # x = 1, 2
-            if all(item.kind == "tuple" for item in label.items) and not first.strip().startswith("("):
-                return None
-            items[0] = first.strip()
         return items
 
     def read_tuple(self, text: str, label: Label) -> Verdict:

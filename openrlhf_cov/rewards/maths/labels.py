@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from openrlhf_cov.rewards.maths.derivatives import has_derivative
-from openrlhf_cov.rewards.maths.extraction import BOX, last_boxed
+from openrlhf_cov.rewards.maths.extraction import last_boxed
 from openrlhf_cov.rewards.maths.latex import Refused, parse_formula
 from openrlhf_cov.rewards.maths.names import name_key, tuple_name, without_condition
 from openrlhf_cov.rewards.maths.normalization import clean, compact, without_end_mark
@@ -35,8 +35,6 @@ from openrlhf_cov.rewards.maths.words import (
     EMPTY,
     GROUP,
     LETTER,
-    TEXT_GROUP,
-    WORDS,
     YES_OR_NO,
     is_words,
     number_in_base,
@@ -51,7 +49,6 @@ NUMERIC = frozenset({"integer", "fraction", "decimal"})
 SCALAR = NUMERIC | {"formula"}
 PAIRED_MARKS = ("**", "__", "```", "`", '"', "*", "$", "'")
 MARKS = (*((mark, mark) for mark in PAIRED_MARKS), ("“", "”"))
-WHOLE_BOX = re.compile(rf"(?:\$|\\[(\[]|\s)*{BOX.pattern}.*\}}(?:\$|\\[)\]]|\s|\.)*\Z", re.DOTALL)
 ENVIRONMENT = re.compile(
     r"\\begin\s?\{(?P<name>(?:equation|align|aligned|gather)\*?)\}(?P<body>.*)\\end\s?\{(?P=name)\}", re.DOTALL
 )
@@ -95,14 +92,12 @@ class Label:
 def bare_answer(text: str) -> str:
     r"""Return the clean text of an answer without the marks around all of it.
 
-    End-of-text tokens, Markdown marks, dollar signs, quotation marks, a ``\boxed{}``, an answer tag or an environment
-    around all of the answer are dropped, and so is a full stop.
+    End-of-text tokens, Markdown marks, dollar signs, quotation marks, an answer tag or an environment around all of
+    the answer are dropped, and so is a full stop.
     """
     text = without_end_tokens(text).strip()
     if text.lower().startswith("<answer>") and text.lower().endswith("</answer>"):
         text = text[len("<answer>") : -len("</answer>")]
-    if WHOLE_BOX.match(text) and (inner := last_boxed(text)) is not None:
-        text = inner
     text = clean(_without_marks(text))
     environment = ENVIRONMENT.fullmatch(text)
     if environment and "&" not in text and r"\begin" not in environment["body"]:
@@ -136,8 +131,6 @@ def typed(text: str, depth: int = 0) -> Label:
     text = text.strip()
     while (span := outer_brackets(text)) and span[0] == "{" and span[1]:
         text = span[1]
-    if (group := TEXT_GROUP.fullmatch(text)) and not WORDS.fullmatch(group[1].strip()):
-        text = group[1].strip()
     label = Label("spelling", text, compact(text))
     return (
         _number(label)
@@ -195,18 +188,15 @@ def _quantity(label: Label, depth: int) -> Label | None:
     if bare == label.text or depth > MAX_DEPTH:
         return None
     value = typed(bare, depth + 1)
-    if value.kind in SCALAR and not value.unit and not value.percent:
-        return replace(value, key=label.key, unit=unit, percent=percent)
-    if value.kind in ("list", "ratio", "tuple") and unit:
-        return replace(value, key=label.key, unit=unit)
-    return None
+    if value.kind not in SCALAR or value.unit or value.percent:
+        return None
+    return replace(value, key=label.key, unit=unit, percent=percent)
 
 
 def _matrix(label: Label, depth: int) -> Label | None:
     """Return a matrix, or a system of equations as a list."""
     if lines := system_lines(label.text):
-        labels = tuple(typed(line, depth + 1) for line in lines)
-        return labels[0] if len(labels) == 1 else replace(label, kind="list", items=labels)
+        return replace(label, kind="list", items=tuple(typed(line, depth + 1) for line in lines))
     found = matrix_rows(label.text)
     if found is None:
         return None
@@ -239,8 +229,6 @@ def _list(label: Label, depth: int) -> Label | None:
     labels = [typed(item, depth + 1) for item in items]
     if not label.text.startswith(r"\lbrace") and any(item.kind == "spelling" for item in labels):
         return None
-    if labels[0].name and not any(item.name for item in labels[1:]):  # x = 1, 2
-        labels[0] = replace(labels[0], name="")
     if len({item.name for item in labels}) == 1:  # x = 1, x = 2
         labels = [replace(item, name="") for item in labels]
     return replace(label, kind="list", text=core, condition=condition, items=tuple(labels))
@@ -258,8 +246,6 @@ def _relation(label: Label, depth: int) -> Label | None:
     core, condition = without_condition(label.text)
     sides = [side.strip() for side in split(core, EQUALS)]
     if len(sides) > 1 and all(sides):
-        if name_key(sides[0]) is None and len(sides) == 2 and name_key(sides[1]) is not None:
-            sides.reverse()
         name = "" if has_derivative(core) else name_key(sides[0]) or tuple_name(sides[0])
         value = typed(sides[-1], depth + 1) if depth < MAX_DEPTH else label
         if name and value.kind not in ("spelling", "equation", "word") and not value.name:

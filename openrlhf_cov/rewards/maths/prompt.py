@@ -44,6 +44,7 @@ NUMBER = re.compile(
     r"(?<!\d)\d{0,30}\.\d{0,30}\\overline\s?\{\d{1,30}\}|(?<!\d)(?:\d{1,9}\s)?\d{1,30}\s?/\s?\d{1,30}|"
     r"(?<![\d.])\d{0,30}\.?\d{1,30}\s?\\times\s?10\s?\^\s?(?:\{\s?-?\d{1,4}\s?\}|\d)|(?<![\d.])\d{0,30}\.\d{1,30}"
 )
+INTEGERS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3}){1,9}(?![\d.])|(?<![\d.,])\d{1,30}(?![\d.])")
 PERCENTAGE = re.compile(r"(?<![\d.])(\d{0,30}\.?\d{1,30})\s?(?:\\?%|percent)")
 ASKS = re.compile(
     r"\b(?:find|compute|what|determine|evaluate|express|calculate|enter|how|give|which)\b", re.IGNORECASE
@@ -56,7 +57,9 @@ ASKS_PERCENT = re.compile(
     r"(?:as|in|into|to) (?:a |the nearest (?:\w+ )?)?percent|百分之几|百分比",
     re.IGNORECASE,
 )
-FORM = re.compile(r"\b(?:fraction|decimal|lowest terms|simplest form|mixed number|convert)\b", re.IGNORECASE)
+FORM = re.compile(
+    r"\b(?:fraction|decimal|lowest terms|simplest form|mixed number|scientific notation|convert)\b", re.IGNORECASE
+)
 FACTOR = re.compile(
     r"\bfactor(?:i[sz]e|ed|ing)?\b|\bin the form\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE
 )
@@ -153,11 +156,15 @@ class ProblemText:
 
     @cached_property
     def numbers(self) -> frozenset[Fraction]:
-        """The fractions, decimals and percentages of the problem."""
+        """The fractions and decimals of the problem; integers and percentages, too, if it asks for another form."""
         found = [parse_number(text) for text in NUMBER.findall(self.cleaned)]
-        percentages = [parse_number(text) for text in PERCENTAGE.findall(self.cleaned) if FORM.search(self.text)]
         values = {number.value for number in found if number is not None}
-        return frozenset(values | {number.hundredth.value for number in percentages if number is not None})
+        if FORM.search(self.text):
+            integers = [parse_number(text) for text in INTEGERS.findall(self.cleaned)]
+            percentages = [parse_number(text) for text in PERCENTAGE.findall(self.cleaned)]
+            values |= {number.value for number in integers if number is not None}
+            values |= {number.hundredth.value for number in percentages if number is not None}
+        return frozenset(values)
 
     @cached_property
     def asks_factors(self) -> bool:
