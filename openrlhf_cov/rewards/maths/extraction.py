@@ -12,8 +12,8 @@ BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 WHITE_SPACE = re.compile(r"\s*")
 BARE_ARGUMENT = re.compile(r"-?\d+(?:[.,]\d+)*|[a-zA-Z](?![a-zA-Z])")
 GSM8K_MARK = "####"
+# Boxes side by side that are one answer.
 MAX_BOXES = 100
-"""Boxes side by side that are one answer."""
 
 FILL = r"(?:\\[\[\]() ,;!\\]|\\q?quad(?![a-z])|[$&\s])*"
 BETWEEN_BOXES = re.compile(
@@ -28,6 +28,7 @@ DENIED_BEFORE = re.compile(
     r"\s{0,3}[:,}]?[\s$*]{0,6}(?:\\[\[(]\s?)?\Z",
     re.IGNORECASE,
 )
+# A box that is said not to be the answer has none.
 DENIED_AFTER = re.compile(
     r"[\s$*)\]\\,}]{0,8}\s?(?:(?:which |that |this |it )?(?:is|was|seems|would be|must be|cannot be)\s+"
     r"(?:clearly |obviously )?(?:not|wrong|incorrect|false|mistaken|untrue)(?![a-z])|"
@@ -35,15 +36,15 @@ DENIED_AFTER = re.compile(
     r"\((?:wrong|incorrect|false|not)(?![a-z])|\? ?no(?![a-z])|no,? wait)",
     re.IGNORECASE,
 )
-"""A box that is said not to be the answer has none."""
 TURN_END = re.compile(
     r"<[|｜](?:im_end|endoftext|eot_id|end_of_text|end[▁_]of[▁_]sentence|end|im_start|start_header_id|user|assistant)"
     r"[|｜]>|</s>|<end_of_turn>|<eos>|\\end\s?\{document\}"
 )
+# An end token in a box, which closes after it, belongs to the answer; it is dropped there.
 IN_BOX = re.compile(r"\s*(?:<[^<>\s]{1,24}>\s*){0,4}\}")
-"""An end token in a box, which closes after it, belongs to the answer; it is dropped there."""
 GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
 BOX_INSIDE = r"[^{}]{0,80}\\f?box(?:ed)?\s?\{[^{}]*\}[^{}]{0,80}"
+# Text that its reader does not see, or sees crossed out.
 HIDDEN = re.compile(
     rf"<!--.*?(?:-->|\Z)|\\(?:[hv]?phantom|[rl]lap|[xb]?cancel|sout|st|label|hbox|scalebox\{{0\}}|textcolor\s?\{{white\}})\s?"
     rf"\{{{BOX_INSIDE}\}}|\\color\s?\{{white\}}\s?\\boxed\s?{GROUP}|"
@@ -54,9 +55,8 @@ HIDDEN = re.compile(
     rf"<(?P<tag>del|strike|template|script)>{BOX_INSIDE}</(?P=tag)>|<span[^<>]{{0,80}}display\s?:\s?none[^<>]{{0,80}}>{BOX_INSIDE}</span>",
     re.DOTALL | re.MULTILINE,
 )
-"""Text that its reader does not see, or sees crossed out."""
+# What takes the place of hidden text, so that an answer with hidden text in it is refused.
 HIDDEN_MARK = "\x00"
-"""What takes the place of hidden text, so that an answer with hidden text in it is refused."""
 COMMENT = re.compile(r"^[ \t]*%.*$|(?<=[^\s\d\\}])[ \t]{1,4}%[ \t%].*$", re.MULTILINE)
 TAGS = ("<answer>", "</answer>")
 ANSWER_MARK = re.compile(
@@ -64,23 +64,23 @@ ANSWER_MARK = re.compile(
     r"|^[#*_ \t]{0,8}(?:final[ \t]+)?answer[*_ \t]{0,4}$",  # a heading of its own line
     re.IGNORECASE | re.MULTILINE,
 )
+# Spacing, in text or in LaTeX, before an answer.
 IDLE_START = re.compile(r"(?:\\\\|\\[ \n,;:!]|\\q?quad(?![a-z])|~|\s)+")
-"""Spacing, in text or in LaTeX, before an answer."""
+# A line of Markdown signs alone.
 RULE_LINE = re.compile(r"[*_#>=-]+[ \t]*$", re.MULTILINE)
-"""A line of Markdown signs alone."""
 DISPLAYS = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"))
 ENVIRONMENT = re.compile(r"\\begin\s?\{(\w{1,20}\*?)\}")
+# A displayed formula, or a block of code, that is the whole answer.
 BLOCK = re.compile(
     r"(?:\$\$|\\[\[(])(?P<display>.*?)(?:\$\$|\\[\])])|```\w*\n(?P<code>.*?)\n?```"
     r"|\\begin\s?\{(?P<name>(?:equation|align|gather|displaymath|math)\*?)\}(?P<inside>.*?)\\end\s?\{(?P=name)\}",
     re.DOTALL,
 )
-"""A displayed formula, or a block of code, that is the whole answer."""
+# Characters of an answer that goes on over lines.
 MAX_BLOCK = 4_000
-"""Characters of an answer that goes on over lines."""
 REVISION = r"(?:no[,.:;!]|(?:or|not|wait|actually|alternatively|hmm|sorry|correction)(?![a-z]))"
+# The end of the sentence of an answer, and what follows; a sentence that takes the answer back is a part of it.
 SENTENCE_END = re.compile(rf"(?:[.!]\s+(?!(?i:{REVISION}))[A-Z\"'(].*|[.!?]\s*)\Z", re.DOTALL)
-"""The end of the sentence of an answer, and what follows; a sentence that takes the answer back is a part of it."""
 
 
 def extract_answer(response: str, mode: str) -> str | None:
@@ -269,6 +269,7 @@ def _any(text: str) -> str | None:
     return last_gsm8k(text) if GSM8K_MARK in text else last_answer_line(text)
 
 
+# --reward_format -> how the answer is found. ``any`` takes the first of box, tag, #### and line that occurs.
 EXTRACTORS: dict[str, Callable[[str], str | None]] = {
     "boxed": last_boxed,
     "answer_tag": last_answer_tag,
@@ -276,7 +277,6 @@ EXTRACTORS: dict[str, Callable[[str], str | None]] = {
     "gsm8k": last_gsm8k,
     "any": _any,
 }
-"""--reward_format -> how the answer is found. ``any`` takes the first of box, tag, #### and line that occurs."""
 
 
 def _argument(text: str, position: int, closing: dict[int, int]) -> tuple[str | None, int]:

@@ -52,30 +52,30 @@ DROPPED = frozenset(
     "Huge".split()
 )
 
+# Signs after a backslash that only set spaces or allow a break.
 SPACING = frozenset(",;:!>/- \t\n")
-"""Signs after a backslash that only set spaces or allow a break."""
 
 COMMAND = re.compile(r"\\(?:([a-zA-Z]+)\*?[ \t]*|(.))", re.DOTALL)
 MATH_DELIMITER = re.compile(r"(?<!\\)(?:\\[()\[\]]|\$+)")
 THOUSANDS_SPACE = re.compile(r"(?<=\d)(?:\\[,!;: ]|\{,\}|~)+(?=\d{3}(?!\d))")
 THOUSANDS_COMMA = re.compile(r"(?<=\d)(?:,\s*|\{,\})\\!\s*(?=\d)")
 BRACED_COLON = re.compile(r"(?<=\d)\{:\}(?=\d)")
+# A multiplication sign typed as a letter: 1.5 x 10^3.
 TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s?\^)")
-"""A multiplication sign typed as a letter: 1.5 x 10^3."""
+# A binomial coefficient in the notation of schools: {}_nC_k.
 CHOOSE = re.compile(
     r"(?:\{\s?\}|(?<![\w})\]']))\s?_\s?\{?\s?(?P<n>\w{1,3})\s?\}?\s?C\s?_\s?\{?\s?(?P<k>\w{1,3})\s?\}?"
 )
-"""A binomial coefficient in the notation of schools: {}_nC_k."""
+# Commands that hide or redefine what a reader sees, and comments.
 REFUSED = re.compile(
     r"\\(?:(?:text|page|f)?color(?:box)?|[hv]?phantom|[rl]lap|(?:re)?newcommand|(?:re)?newenvironment|[egx]?def|let|"
     r"DeclareMathOperator|[hv]space|kern|rule|[bx]?cancel|sout|st|iffalse|verb)(?![a-zA-Z])|(?<!\\)%\s*\n"
 )
-"""Commands that hide or redefine what a reader sees, and comments."""
 INFIX_NAMES = {"over": "frac", "choose": "binom"}
 INFIX = re.compile(r"\{([^{}\\]{1,200})\\(over|choose)(?![a-z])([^{}\\]{1,200})\}")
 PRIME = re.compile(r"\^\s?(?:\{\s?'\s?\}|')")
+# A space command that has lost what ends its name, as in ``\quadx``.
 GLUED_SPACE = re.compile(r"\\q?quad(?=[a-zA-Z])")
-"""A space command that has lost what ends its name, as in ``\\quadx``."""
 NULL_DELIMITER = re.compile(r"\\(?:left|right)\s?\.")
 SPACES = re.compile(r"\s+")
 IDLE_SPACE = re.compile(r"(?<!\d) | (?!\d)")

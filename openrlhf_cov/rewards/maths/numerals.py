@@ -6,8 +6,8 @@ from fractions import Fraction
 
 MAX_DIGITS = 2_000
 MAX_EXPONENT = 2_000
+# Digits that a rounded decimal must have to count as the value that it rounds.
 SIGNIFICANT_DIGITS = 6
-"""Digits that a rounded decimal must have to count as the value that it rounds."""
 
 DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)"
 INTEGER = re.compile(rf"[-+]?\s?{DIGITS}(?:\.0*)?")

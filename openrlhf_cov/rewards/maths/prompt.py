@@ -12,13 +12,13 @@ from openrlhf_cov.rewards.maths.trees import MAX_NODES, FormulaKeys, TreePart, s
 from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, POWERS, SPELLINGS, UNITS, singular
 from openrlhf_cov.rewards.maths.words import GROUP
 
+# Characters of a problem that are read, from its end.
 MAX_PROBLEM = 8_000
-"""Characters of a problem that are read, from its end."""
 MAX_FORMULAS = 80
 MAX_FORMULA = 400
 MIN_LEAVES = 3
+# A formula of the problem that is smaller than both may be a part of an answer: ``\sqrt{3}``, ``x + 1``.
 MIN_OPERATIONS = 2
-"""A formula of the problem that is smaller than both may be a part of an answer: ``\\sqrt{3}``, ``x + 1``."""
 
 USER_TURN = re.compile(
     r"<\|im_start\|>user\s|<\|user\|>|<\|start_header_id\|>user<\|end_header_id\|>|<[|｜]User[|｜]>|\[INST\]|"
@@ -34,11 +34,11 @@ DELIMITER = re.compile(r"\$\$?|\\[\[\]()]|\\(?:begin|end)\s?\{(?:align|equation|
 OPENING = {r"\[": r"\]", r"\(": r"\)", "$": "$", "$$": "$$"}
 SEPARATOR = re.compile(r",(?!\d{3}(?!\d))|;|\\text\s?\{[^{}]*\}|\\(?:qquad|quad|implies|to|dots)(?![a-z])|\\\\|&")
 SIDE = re.compile(r"\\(?:le|ge|ne|approx|equiv|in)(?![a-z])|[=<>]")
+# A formula in text without delimiters.
 RUN = re.compile(
     r"(?:\\?(?:sqrt|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|frac|cdot|times|binom)(?![a-z])|(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])|"
     r"(?<=\d)[a-z](?![A-Za-z])|[\d.,()\[\]{}+*/^=<>!|_ -])+"
 )
-"""A formula in text without delimiters."""
 NUMBER = re.compile(
     r"(?:(?<!\d)\d{1,9}\s?)?\\frac\s?(?:\{\d{1,30}\}|\d)\s?(?:\{\d{1,30}\}|\d)|"
     r"(?<!\d)\d{0,30}\.\d{0,30}\\overline\s?\{\d{1,30}\}|(?<!\d)(?:\d{1,9}\s)?\d{1,30}\s?/\s?\d{1,30}|"
@@ -66,13 +66,13 @@ FACTOR = re.compile(
 SIMPLIFY = re.compile(r"\bsimplif|\bexpand|\bcombine like|\bmultiply out", re.IGNORECASE)
 SIMPLE_ROOTS = re.compile(r"\brationali[sz]|\bsimpl\w+ (?:\w+ )?(?:radical|form)|\bsimplif", re.IGNORECASE)
 WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]")
+# The words behind those that count: how many white cats, 5 dogs, in square feet.
 COUNTED = re.compile(
     r"(?:how many|how much|number of|total of|amount of|in|of|are|\d)\s"
     r"((?:(?!(?:and|or|that|who|which|is|are|has|have|does|did|do|can|will|in|on|at|for|if|to|with|than|as)\s)"
     r"[A-Za-z-]{1,20}[ ,.?]{1,2}){1,3})",
     re.IGNORECASE,
 )
-"""The words behind those that count: how many white cats, 5 dogs, in square feet."""
 NAME = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 
 

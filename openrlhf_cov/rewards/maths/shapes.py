@@ -13,8 +13,8 @@ from openrlhf_cov.rewards.maths.numerals import parse_number
 OPENING = ("(", "[", "{", r"\lbrace", r"\langle")
 BRACKET = r"\\(?:lbrace|langle|rbrace|rangle)(?![A-Za-z])|[()\[\]{}]"
 
+# Items of a list, rows of a matrix, parts of a union.
 MAX_ITEMS = 50
-"""Items of a list, rows of a matrix, parts of a union."""
 
 GREEK = (
     "alpha|beta|gamma|delta|epsilon|theta|lambda|mu|nu|rho|sigma|tau|phi|psi|omega|eta|xi|Delta|Omega|Phi|Gamma|"
@@ -22,8 +22,8 @@ GREEK = (
 )
 INDEX = r"_(?:\{\\?[\w ,+-]{1,12}\}|\{\s?\\text\s?\{\w{1,12}\}\s?\}|\w)"
 VARIABLE = rf"(?:[A-Za-z]|\\(?:{GREEK})(?![A-Za-z])\s?)(?:{INDEX})?'{{0,3}}"
+# What an inequality is about: a name, or a function of one.
 UNKNOWN = rf"{VARIABLE}(?:\([a-z]\))?"
-"""What an inequality is about: a name, or a function of one."""
 CONNECTOR = re.compile(r"\\text\s?\{\s?,?\s?(?:and|or|AND|OR|,)\s?\}|(?<![A-Za-z\\])(?:and|or|AND|OR)(?![A-Za-z])|;")
 COMMA_OR_WORD = re.compile(CONNECTOR.pattern + "|,")
 OR = re.compile(r"\\text\s?\{\s?,?\s?(?:or|OR)\s?\}|(?<![A-Za-z\\])(?:or|OR)(?![A-Za-z])|\\cup(?![a-z])\s?")
@@ -199,8 +199,8 @@ def real_set(text: str) -> RealSet | None:
     return _union(text, "")
 
 
+# The inside of ``\{x \in \mathbb{R} : x > 3\}``.
 SET_BUILDER = re.compile(rf"(?P<name>{VARIABLE})\s?(?:\\in\s?(?:{REALS.pattern})\s?)?[|:](?P<rest>.*)", re.DOTALL)
-"""The inside of ``\\{x \\in \\mathbb{R} : x > 3\\}``."""
 
 
 def _union(text: str, variable: str) -> RealSet | None:

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 from openrlhf_cov.rewards.maths.latex import Node
 
+# Nodes of a formula that is computed. The longest label of the usual sets has 65.
 MAX_NODES = 200
-"""Nodes of a formula that is computed. The longest label of the usual sets has 65."""
 COMMUTATIVE = frozenset({"add", "mul"})
 
 

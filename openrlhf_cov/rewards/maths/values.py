@@ -17,8 +17,8 @@ import mpmath
 from openrlhf_cov.rewards.maths.latex import BIG_OPERATORS, Node
 
 MAX_EXACT_BITS = 200_000
+# Bits of a number of which an exact root is looked for.
 MAX_ROOT_BITS = 20_000
-"""Bits of a number of which an exact root is looked for."""
 
 
 class NoValue(ArithmeticError):
@@ -185,18 +185,18 @@ def _coordinate(place: int, count: int, point: int, whole: bool) -> Fraction:
     return -size if negative else size
 
 
+# A result this many bits, plus the demand, below its terms is zero: 45 digits beyond the smallest term.
 RESOLUTION = 150
-"""A result this many bits, plus the demand, below its terms is zero: 45 digits beyond the smallest term."""
+# Working precision for no demand. More than twice the resolution: an arc cosine loses half of the bits next to 1.
 BITS = 400
-"""Working precision for no demand. More than twice the resolution: an arc cosine loses half of the bits next to 1."""
 FIRST_DEMAND = 64
 MAX_DEMAND = 20_000
+# Largest natural logarithm of a value, and largest argument of a function, that is computed.
 MAX_MAGNITUDE = 1e9
-"""Largest natural logarithm of a value, and largest argument of a function, that is computed."""
+# Largest argument of a factorial between whole numbers.
 MAX_GAMMA = 1e4
-"""Largest argument of a factorial between whole numbers."""
+# Largest index of a root that is taken as one, not as a power.
 MAX_ROOT = 1_000
-"""Largest index of a root that is taken as one, not as a power."""
 
 Real = mpmath.mpf
 Number = mpmath.mpf | mpmath.mpc
@@ -404,8 +404,8 @@ TRIGONOMETRIC = (
     "sin cos tan cot sec csc asin acos atan acot asec acsc sinh cosh tanh sech csch coth asinh acosh atanh acoth"
 ).split()
 
+# Near 0 as small as their argument, and as exact.
 ODD = frozenset("sin tan asin atan asinh atanh".split())
-"""Near 0 as small as their argument, and as exact."""
 WITH_POLES = frozenset("tan cot sec csc".split())
 STEEP = frozenset("exp sinh cosh tanh sech csch coth".split())
 
