@@ -1,6 +1,4 @@
-r"""The final answer inside a response: the last ``\boxed{}``, an ``<answer>`` tag, the ``####`` line of GSM8K, or an
-"Answer:" line.
-"""
+r"""Finds the final answer of a response: the last ``\boxed{}``, an answer tag, or a ``####`` or "Answer:" line."""
 
 import re
 from collections.abc import Callable
@@ -84,7 +82,7 @@ SENTENCE_END = re.compile(rf"(?:[.!]\s+(?!(?i:{REVISION}))[A-Z\"'(].*|[.!?]\s*)\
 
 
 def extract_answer(response: str, mode: str) -> str | None:
-    """The answer that ``response`` gives in the form ``mode`` (a key of ``EXTRACTORS``); None if there is none.
+    """Return the answer that ``response`` gives in the form ``mode`` (a key of ``EXTRACTORS``); None if it gives none.
 
     End-of-text tokens are dropped first. The answer is stripped of white space and never empty. Takes linear time.
     Raises ValueError for an unknown mode.
@@ -137,7 +135,7 @@ def _joined(text: str, boxes: list[tuple[int, int, str]]) -> str:
 
 
 def _name_between(text: str) -> str | None:
-    """What names the second of two boxes, "" for nothing; None where more, or a line break alone, is between them."""
+    """Return the name of the second of two boxes, "" for none; None if the text between them is more than a name."""
     if len(text) > MAX_BETWEEN or ("\n" in text and not text.replace("\\]", "").strip("$\\[]() \n\t")):
         return None
     rest = text[BETWEEN_BOXES.match(text).end() :].rstrip("$ \n\t")
@@ -145,7 +143,7 @@ def _name_between(text: str) -> str | None:
 
 
 def _name_before(text: str) -> str:
-    """What names the first box, as in ``x = ``; "" for nothing."""
+    """Return the name before the first box, such as ``x = ``; "" for none."""
     match = NAMED_BOX.search(text.rstrip("$ \n\t"))
     return match[0] if match and not text[: match.start()][-1:].isalnum() else ""
 
@@ -163,7 +161,7 @@ def visible(text: str) -> str:
 
 
 def last_answer_tag(text: str) -> str | None:
-    """What stands in the last closed ``<answer>…</answer>``; a ``\\boxed{}`` there gives its content."""
+    """Return the content of the last closed ``<answer>…</answer>``, or of a ``\\boxed{}`` in it."""
     lower = text.lower()
     end = lower.rfind(TAGS[1])
     start = lower.rfind(TAGS[0], 0, max(end, 0))
@@ -175,7 +173,7 @@ def last_answer_tag(text: str) -> str | None:
 
 
 def last_gsm8k(text: str) -> str | None:
-    """The first content after the last ``####``; None without one."""
+    """Return the first content after the last ``####``; None without one."""
     _, mark, rest = text.rpartition(GSM8K_MARK)
     return _first_content(rest) if mark else None
 
@@ -194,7 +192,7 @@ def answer_of_solution(text: str) -> str | None:
 
 
 def last_answer_line(text: str) -> str | None:
-    r"""The first content after the last "Answer:" or "the answer is"; a ``\boxed{}`` there gives its content."""
+    r"""Return the first content after the last "Answer:" or "the answer is", or of a ``\boxed{}`` in it."""
     end = None
     for mark in ANSWER_MARK.finditer(text):
         end = mark.end()
@@ -280,7 +278,7 @@ EXTRACTORS: dict[str, Callable[[str], str | None]] = {
 
 
 def _argument(text: str, position: int, closing: dict[int, int]) -> tuple[str | None, int]:
-    """The LaTeX argument at ``position`` and where it ends; (None, where to look on) if there is none."""
+    """Return the LaTeX argument at ``position`` and its end; (None, where to search next) if there is none."""
     start = WHITE_SPACE.match(text, position).end()
     if text[start : start + 1] == "{":
         end = closing.get(start)
@@ -290,7 +288,7 @@ def _argument(text: str, position: int, closing: dict[int, int]) -> tuple[str | 
 
 
 def _closing_braces(text: str, start: int) -> dict[int, int]:
-    """Position of every balanced opening brace from ``start`` on -> position of the brace that closes it."""
+    """Return the position of every balanced opening brace from ``start`` on and of the brace that closes it."""
     closing, stack = {}, []
     for brace in BRACE.finditer(text, start):
         if brace[0] == "{":

@@ -1,4 +1,4 @@
-r"""Grades: is the final answer of a response equal to the gold answer? Bounded in time and memory, from any thread."""
+"""Grades responses against labels. Bounded in time and memory, and callable from any thread."""
 
 import logging
 import re
@@ -40,7 +40,7 @@ CODE = re.compile(r"__\w|(?<![a-z\\])(?:import|exec|eval|lambda|open|system|prin
 
 
 class _NeedsWorker(Exception):
-    """A formula has to be computed, which is done in a child process."""
+    """Raised if a formula has to be computed, which is done in a child process."""
 
 
 def grade(

@@ -2,7 +2,7 @@ r"""A whitelist parser for LaTeX and plain-text formulas. It refuses what it doe
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from openrlhf_cov.rewards.maths.numerals import MAX_DIGITS, Number, parse_number
@@ -39,7 +39,7 @@ class Refused(ValueError):
 
 
 def tokenize(text: str) -> list[str]:
-    """The signs of a clean text: numbers, letters, ``\\\\commands``, ``name:words``. Refused for any other sign."""
+    """Return the tokens of a clean text: numbers, letters, commands and ``name:words``. Raises Refused."""
     tokens, position = [], 0
     text = text.replace(r"\text ", r"\text")
     while position < len(text):
@@ -60,7 +60,7 @@ def tokenize(text: str) -> list[str]:
 
 
 def is_number(token: str | None) -> bool:
-    """Whether a sign is a number."""
+    """Return True if a token is a number."""
     return token is not None and (token[0].isdigit() or token[0] == ".")
 
 
@@ -83,18 +83,15 @@ ONE = Fraction(1)
 
 @dataclass(frozen=True)
 class Node:
-    """One operation: ``kind``, its arguments, and for leaves ``value`` (a Fraction; of a decimal also its ``digits``)
-    or ``name``.
-    """
+    """One operation: its ``kind`` and arguments. A leaf has the ``value`` of a number or a ``name``."""
 
     kind: str
     args: tuple["Node", ...] = ()
     value: Fraction = Fraction(0)
     name: str = ""
-    digits: int = field(default=0, compare=False)
 
     def walk(self):
-        """Every node of this formula."""
+        """Yield every node of this formula."""
         yield self
         for arg in self.args:
             yield from arg.walk()
@@ -114,14 +111,12 @@ ZERO = Node("num")
 
 
 def node_of(number: Number) -> Node:
-    """A literal number as a formula."""
-    return (
-        Node("num", value=number.value) if number.exact else Node("decimal", value=number.value, digits=number.digits)
-    )
+    """Return a literal number as a formula."""
+    return Node("num" if number.exact else "decimal", value=number.value)
 
 
 def parse_formula(text: str) -> Node:
-    """The formula in the clean text ``text``. Raises Refused for anything not on the whitelist or too large."""
+    """Return the formula in a clean text. Raises Refused for what is not on the whitelist or too large."""
     if len(text) > MAX_LENGTH:
         raise Refused(f"longer than {MAX_LENGTH} characters")
     tokens = tokenize(text)
@@ -185,7 +180,7 @@ class _Parser:
         return Node("mul", (left, Node("div", (Node("num", value=ONE), right)) if sign == r"\div" else right))
 
     def juxtaposed(self, left: Node) -> Node:
-        """A product without sign; a whole number before a proper fraction of numbers is a mixed number."""
+        """Parse a product without sign. A whole number before a proper fraction of numbers is a mixed number."""
         fraction = self.next == r"\frac"
         right = self.power()
         if fraction and left.kind == "num" and right.kind == "div" and all(a.kind == "num" for a in right.args):
@@ -228,7 +223,7 @@ class _Parser:
         return False
 
     def script(self) -> Node:
-        """An exponent: a group, or a signed atom. ``x^12`` is read as typed, not as TeX reads it."""
+        """Parse an exponent: a group, or a signed atom. ``x^12`` has the exponent 12, unlike in TeX."""
         negative = self.next == "-" and bool(self.take())
         node = self.deeper(self.power if self.next != "{" else self.atom)
         return Node("neg", (node,)) if negative else node
@@ -304,7 +299,7 @@ class _Parser:
         return tuple(args)
 
     def argument(self) -> Node:
-        """A braced group or, as in ``\\frac12``, one digit, letter or command."""
+        """Parse a braced group or, as in ``\\frac12``, one digit, letter or command."""
         if self.next == "{" or not is_number(self.next) or len(self.next) == 1:
             return self.atom()
         token = self.take()
@@ -338,7 +333,7 @@ class _Parser:
         return node if power is None else Node("pow", (node, power))
 
     def function_argument(self) -> Node:
-        r"""One bracketed group, or the factors up to the next sign or function, as in ``\sin 2 \pi t``."""
+        r"""Parse one bracketed group, or the factors up to the next sign or function, as in ``\sin 2 \pi t``."""
         if self.next in ("(", "["):
             return self.atom()  # a power after it is one of the value: \cos(x)^2
         if self.next == "{":
@@ -350,14 +345,14 @@ class _Parser:
         return node
 
     def accented(self, accent: str) -> Node:
-        r"""A name of its own, as ``\\hat x``."""
+        r"""Parse a name with an accent, such as ``\hat x``."""
         name = "".join(self.script_tokens())
         if not (len(name) == 1 and name.isalpha()) and name[1:] not in GREEK:
             raise Refused(f"\\{accent} over {name[:20]}")
         return self.symbol(f"{accent} {name}")
 
     def big_operator(self, kind: str) -> Node:
-        r"""A sum, product, integral or limit: its bounds and its body, in which the variable has a name of its own."""
+        r"""Parse a sum, product, integral or limit: its bounds and its body, in which the variable is renamed."""
         scripts: dict[str, list[str]] = {"_": [], "^": []}
         while self.next in scripts:
             sign = self.take()
@@ -377,7 +372,7 @@ class _Parser:
         return Node(kind, (*ends, node))
 
     def integrand(self) -> tuple[list[str], str]:
-        """The signs up to the next d and the variable after it, both of which are taken."""
+        """Take the tokens up to the next d, and the variable after it."""
         level = 0
         for place in range(self.position, len(self.tokens) - 1):
             token, variable = self.tokens[place], self.tokens[place + 1]
@@ -389,7 +384,7 @@ class _Parser:
         raise Refused("an integral without d")
 
     def script_tokens(self) -> list[str]:
-        """The signs of one argument, without its braces."""
+        """Take the tokens of one argument, without its braces."""
         if self.next != "{":
             return [self.take()]
         level, first = 0, self.position
@@ -400,7 +395,7 @@ class _Parser:
                 return self.tokens[first + 1 : self.position - 1]
 
     def whole(self) -> Node:
-        """All signs as one formula."""
+        """Parse all tokens as one formula."""
         node = self.sum()
         if self.next is not None:
             raise Refused(f"unexpected {self.next!r}")

@@ -1,4 +1,4 @@
-r"""One spelling for what LaTeX, unicode and habit can spell in many ways. No meaning is decided here."""
+r"""Reduces LaTeX and Unicode to one spelling for each symbol. It decides nothing about meaning."""
 
 import re
 import unicodedata
@@ -82,7 +82,7 @@ IDLE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
 
 
 def clean(text: str) -> str:
-    r"""``text`` with one spelling per symbol: ASCII digits, ``\frac`` for its variants, no sizes, no math delimiters.
+    r"""Return a text with one spelling per symbol: ASCII digits, ``\frac`` for its variants, no sizes or delimiters.
 
     Font commands become ``\text{}``, curly braces of sets become ``\lbrace`` and ``\rbrace``, runs of white space one
     space. What is inside ``\text{}`` keeps its words. Linear time; cleaning twice changes nothing but white space.
@@ -112,12 +112,12 @@ def _is_invisible(char: str) -> bool:
 
 
 def without_end_mark(text: str) -> str:
-    """``text`` without punctuation and line breaks at its end; dots that say "and so on" stay."""
+    """Return a text without a full stop and line breaks at its end; dots that say "and so on" stay."""
     return text if text.endswith("..") else text.rstrip(" .\\")
 
 
 def compact(text: str) -> str:
-    """``text`` without white space except between digits, the key by which equal spellings are found."""
+    """Return a text without white space except between digits: the key by which equal spellings are found."""
     return IDLE_SPACE.sub("", text)
 
 

@@ -1,4 +1,4 @@
-r"""What the problem says: its formulas, which are no answers to it, its words and whether it asks for a percentage."""
+r"""Reads the problem in a prompt: its formulas, which are no answers to it, its numbers, nouns and requests."""
 
 import re
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ PERCENTAGE = re.compile(r"(?<![\d.])(\d{0,30}\.?\d{1,30})\s?(?:\\?%|percent)")
 ASKS = re.compile(
     r"\b(?:find|compute|what|determine|evaluate|express|calculate|enter|how|give|which)\b", re.IGNORECASE
 )
-ASKED_UNIT = re.compile(r"\b(?:how many|in)\s(square |cubic )?([A-Za-z]+)", re.IGNORECASE)
+ASKED_UNIT = re.compile(r"\b(?:how many|in)\s(square |cubic )?([A-Za-z]{3,})", re.IGNORECASE)
 PERCENT = re.compile(r"percent|per cent|%|百分", re.IGNORECASE)
 ASKS_PERCENT = re.compile(
     r"what\s(?:\w+\s){0,3}percent|how many percent|percentage|"
@@ -78,7 +78,7 @@ NAME = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 
 @dataclass(frozen=True)
 class ProblemText:
-    """The text of a problem, "" if it is not known. Everything is found when it is first asked for."""
+    """The text of a problem, "" if it is not known. Every property is computed when it is first used."""
 
     text: str = ""
 

@@ -1,4 +1,4 @@
-r"""How the text of an answer divides into parts: lists, tuples, matrices and sets of real numbers.
+r"""Divides the text of an answer into parts: lists, tuples, matrices and sets of real numbers.
 
 Every function takes clean text (see ``normalization``) and returns None for a text of another shape. No value is read.
 """
@@ -74,7 +74,7 @@ class RealSet:
 
 
 def split(text: str, separator: str | re.Pattern) -> list[str]:
-    """``text`` cut at every separator that is outside brackets; one part if the brackets do not match."""
+    """Return a text cut at every separator that is outside brackets; one part if the brackets do not match."""
     found = separator in text if isinstance(separator, str) else separator.search(text)
     if not found:
         return [text]
@@ -95,7 +95,7 @@ def _bracket_or(separator: str | re.Pattern) -> re.Pattern:
 
 
 def outer_brackets(text: str) -> tuple[str, str, str] | None:
-    """(opening, inside, closing) if one pair of brackets, of any kind, encloses all of ``text``."""
+    """Return (opening, inside, closing) if one pair of brackets, of any kind, encloses all of a text."""
     depth, first = 0, None
     for match in re.finditer(BRACKET, text):
         if first is None:
@@ -229,7 +229,7 @@ def _interval(text: str) -> RealSet | None:
 
 
 def _points(text: str, parts: int) -> RealSet | None:
-    r"""A set of points ``\{1, 2\}``, or ``x = 1``, beside other parts of a union."""
+    r"""Return a set of points ``\{1, 2\}``, or ``x = 1``, beside other parts of a union."""
     if parts < 2:
         return None
     sides = split(text, EQUALS)
@@ -242,7 +242,7 @@ def _points(text: str, parts: int) -> RealSet | None:
 
 
 def _inequality(text: str) -> RealSet | None:
-    r"""``a < x \le b``, ``x > a`` and their mirror images."""
+    r"""Return the set that ``a < x \le b``, ``x > a`` or a mirror image of them describes."""
     parts = [part.strip() for part in split(text, RELATION)]
     signs = [sign.strip() for sign in RELATION.findall(text)]
     if len(parts) not in (2, 3) or len(parts) != len(signs) + 1 or not all(parts):
@@ -263,7 +263,7 @@ def _inequality(text: str) -> RealSet | None:
 
 
 def _line(text: str) -> RealSet | None:
-    """The real numbers, all of them or all but some points."""
+    """Return the real numbers, all of them or all but some points."""
     if REALS.fullmatch(text):
         return RealSet((Piece("(", LOWEST, HIGHEST, ")"),))
     variable = ""

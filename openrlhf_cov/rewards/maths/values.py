@@ -22,11 +22,11 @@ MAX_ROOT_BITS = 20_000
 
 
 class NoValue(ArithmeticError):
-    """The formula has no value at this point."""
+    """Raised if a formula has no value at a point."""
 
 
 def exact_value(node: Node, names: dict[str, Fraction] | None = None) -> Fraction | None:
-    """The value with ``names`` set as a fraction; None if it is irrational, undefined or very long."""
+    """Return the value with ``names`` set, as a fraction; None if it is irrational, undefined or very long."""
     try:
         return _exact(node, names or {})
     except (NoValue, ZeroDivisionError):
@@ -136,7 +136,7 @@ def names_in(node: Node) -> frozenset[str]:
 
 
 def points(a: Node, b: Node) -> Iterator[Point]:
-    """Fixed irregular points. A name is whole where both formulas say so: no side can choose points for the other."""
+    """Return fixed irregular points. A name is whole only if it is whole in both formulas: no side can choose."""
     return points_of(sorted(names_in(a)), whole_names(a) & whole_names(b))
 
 
@@ -146,7 +146,7 @@ def points_of(names: list[str], whole: Collection[str]) -> Iterator[Point]:
 
 
 def whole_names(node: Node) -> set[str]:
-    r"""Names that stand for whole numbers: in a gcd, and by their letter in a rounding, (-1)^n or \cos n\pi."""
+    r"""Return the names of whole numbers: all in a gcd, and letters such as n in a rounding, (-1)^n or \cos n\pi."""
     found: set[str] = set()
     for part in node.walk():
         names = names_in(part)
@@ -166,7 +166,7 @@ def _is_alternating(node: Node) -> bool:
 
 
 def _coordinate(place: int, count: int, point: int, whole: bool) -> Fraction:
-    """A fixed, irregular coordinate of one of ``count`` names at one of the near points or, above 100, the far ones.
+    """Return a fixed coordinate of one of ``count`` names at a near point or, from ``POINTS`` on, at a far one.
 
     The first eight points are positive: four of medium size, two below 1, two larger. Then one name at a time (with
     more than six names one of six) is negative: names are lengths and the like more often than not, and where two are
@@ -203,7 +203,7 @@ Number = mpmath.mpf | mpmath.mpc
 
 
 class Undecided(ArithmeticError):
-    """The formula may have a value here, but it takes too many digits or too much time."""
+    """Raised if a value takes too many digits or too much time."""
 
 
 @dataclass(frozen=True)
@@ -215,12 +215,12 @@ class Value:
 
 
 def numeric_value(node: Node, names: dict[str, Fraction] | None = None) -> Value:
-    """The value with ``names`` set; exactly 0 where it cannot be told from zero. Raises NoValue and Undecided."""
+    """Return the value with ``names`` set, 0 if it is below all rounding errors. Raises NoValue and Undecided."""
     return _settled(lambda work: work.value(node), names or {})
 
 
 def difference(a: Node, b: Node, names: dict[str, Fraction] | None = None) -> Value:
-    """The difference of two values, exactly 0 where it is nothing beside them. Raises NoValue and Undecided."""
+    """Return the difference of two values, 0 if it is below all rounding errors. Raises NoValue and Undecided."""
     return _settled(lambda work: work.rest(work.value(a), -work.value(b)), names or {})
 
 
@@ -242,7 +242,7 @@ def _settled(compute: Callable[["_Evaluation"], Number], names: dict[str, Fracti
 
 
 class _Evaluation:
-    """One run through a formula at one precision, and what it saw."""
+    """Computes a formula at one precision, and adds up the bits that are lost."""
 
     def __init__(self, names: dict[str, Fraction], demand: int) -> None:
         self.names = names
@@ -252,7 +252,7 @@ class _Evaluation:
         self.real = True
 
     def total_demand(self) -> int:
-        """Bits that were lost. What has vanished may hide a value as small as any other one of the formula, or 1."""
+        """Return the bits that were lost. A vanished sum may hide a value as small as any other one in the formula."""
         return self.demand + sum(max(0, size - self.smallest) for size in self.vanished)
 
     def value(self, node: Node) -> Number:
@@ -297,7 +297,7 @@ class _Evaluation:
         return result
 
     def rest(self, a: Number, b: Number) -> Number:
-        """The sum, of which nothing may be left."""
+        """Return a sum, 0 if nothing is left of its terms."""
         terms = [*_magnitudes(a), *_magnitudes(b)]
         if not terms:
             return mpmath.mpf(0)
@@ -306,7 +306,7 @@ class _Evaluation:
         return result
 
     def rounded(self, number: Number, size: int) -> Number:
-        """``number`` without the parts, real or imaginary, that are rounding errors of terms of ``size`` bits."""
+        """Return a number without the parts, real or imaginary, that are rounding errors of terms of ``size`` bits."""
         floor = size - self.resolution
         if isinstance(number, mpmath.mpc):
             real, imaginary = (
@@ -331,7 +331,7 @@ class _Evaluation:
         return self.product(mpmath.power(base, exponent))
 
     def root(self, base: Number, index: Number) -> Number:
-        """The real root of a negative number where the index is odd."""
+        """Return a root, the real one of a negative number if the index is odd."""
         if not (isinstance(index, Real) and mpmath.isint(index) and 0 < index <= MAX_ROOT):
             return self.product(mpmath.power(base, 1 / index))
         if isinstance(base, Real) and base < 0 and int(index) % 2:
@@ -339,7 +339,7 @@ class _Evaluation:
         return self.product(mpmath.root(base, int(index)))
 
     def gamma(self, function, *values: Number) -> Number:
-        """Between whole numbers only where there are names, which no constant has, and where it is quick."""
+        """Compute a factorial or binomial. Fractions are allowed only in formulas with names, if they are small."""
         if not all(isinstance(value, Real) for value in values):
             raise NoValue("factorial of a complex number")
         whole = all(map(mpmath.isint, values))
@@ -369,7 +369,7 @@ class _Evaluation:
         return function(values)
 
     def function(self, kind: str, args: list[Number]) -> Number:
-        """A function of one argument: the larger that is, and the nearer the result to zero or infinity, the more."""
+        """Compute a function of one argument. Large arguments and results near zero or infinity lose bits."""
         (argument,) = args
         size = _magnitude(argument) if kind in ODD else max(0, _magnitude(argument))
         if kind == "log":  # however large what it is of, it has the error of that relative to its size
@@ -388,12 +388,12 @@ class _Evaluation:
 
 
 def _magnitude(number: Number) -> int:
-    """The number of bits before the point of ``number``, negative for small ones; very negative for 0."""
+    """Return the number of bits before the point of ``number``, negative for small numbers and very negative for 0."""
     return int(mpmath.mag(number)) if number else -(1 << 60)
 
 
 def _magnitudes(number: Number) -> list[int]:
-    """Of the real and the imaginary part, as far as they are not 0."""
+    """Return the magnitudes of the real and the imaginary part that are not 0."""
     parts = (number.real, number.imag) if isinstance(number, mpmath.mpc) else (number,)
     return [_magnitude(part) for part in parts if part]
 
@@ -413,7 +413,7 @@ FUNCTIONS = {"log": mpmath.log, "exp": mpmath.exp, **{name: getattr(mpmath, name
 
 
 def _opaque():
-    """A value for a sum, product, integral or limit, which is not computed: equal arguments give equal values.
+    """Return a function that stands for sums, products, integrals or limits: equal arguments give equal values.
 
     The weights are drawn anew in every process, so that nobody can write down a formula with this value.
     """
