@@ -239,7 +239,9 @@ class _Reader:
         if gold is None:
             if percent != label.percent:
                 return None
-            return False if number and not label.rational else self.computed(text, label, self.problem)
+            if number and (not label.rational or self.problem.has_number(number.value)):
+                return False
+            return self.computed(text, label, self.problem)
         if number is None or not self.is_form_of(text, label):
             is_rounded = label.kind == "decimal" and gold.digits >= SIGNIFICANT_DIGITS and percent == label.percent
             return self.computed(text, label, self.problem) if is_rounded else None
