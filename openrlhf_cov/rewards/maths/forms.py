@@ -264,7 +264,8 @@ class _Reader:
     def has_form_asked_for(self, text: str, number: Number, gold: Number, label: Label, *, percent: bool) -> bool:
         """Return False for a number of the problem that the label has in another form, or rounded."""
         if self.problem.has_number(gold.hundredth.value if label.percent else gold.value):
-            return number_form(text) == number_form(label.text) and percent == label.percent
+            has_same_scale = percent == label.percent or (label.percent and number.value == gold.value)
+            return number_form(text) == number_form(label.text) and has_same_scale
         return number.value == gold.value or not self.problem.has_number(number.value)
 
     def same_scale(self, number: Number, gold: Number, label: Label, *, percent: bool) -> tuple[Number, Number]:
