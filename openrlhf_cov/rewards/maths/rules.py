@@ -12,9 +12,10 @@ from fractions import Fraction
 import mpmath
 
 from openrlhf_cov.rewards.maths.latex import Node
+from openrlhf_cov.rewards.maths.precision import FUNCTIONS, Undecided, numeric_value
 from openrlhf_cov.rewards.maths.prompt import ProblemText
 from openrlhf_cov.rewards.maths.trees import FormulaKeys, factors, literal, size, terms
-from openrlhf_cov.rewards.maths.values import FUNCTIONS, NoValue, Undecided, exact_root, numeric_value
+from openrlhf_cov.rewards.maths.values import NoValue, exact_root
 
 # Family of functions or constants -> kinds of nodes.
 FAMILIES = {

@@ -12,6 +12,7 @@ from openrlhf_cov.rewards.maths.derivatives import same_derivatives
 from openrlhf_cov.rewards.maths.forms import Verdict, accepts
 from openrlhf_cov.rewards.maths.labels import Label, read_label
 from openrlhf_cov.rewards.maths.latex import Node, Refused, parse_formula
+from openrlhf_cov.rewards.maths.precision import Undecided, difference, numeric_value
 from openrlhf_cov.rewards.maths.prompt import ProblemText, read_problem
 from openrlhf_cov.rewards.maths.rules import breaks_form, has_idle_part, misses_request
 from openrlhf_cov.rewards.maths.shapes import EQUALS, RELATION, split
@@ -20,11 +21,8 @@ from openrlhf_cov.rewards.maths.values import (
     POINTS,
     NoValue,
     Point,
-    Undecided,
-    difference,
     exact_value,
     names_in,
-    numeric_value,
     points,
     points_of,
     whole_names,
