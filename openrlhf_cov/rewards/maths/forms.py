@@ -176,9 +176,9 @@ class _Reader:
             if len(sides) == 2 and name_key(sides[1]) is not None and name_key(sides[0]) is None:
                 sides.reverse()  # 5 = x
             name = self.name_of(sides[0], label)
-            if label.name and (
-                len(sides) == 2 and label.has_names if name is None else not is_same_name(name, label.name)
-            ):
+            has_other_name = name is not None and not is_same_name(name, label.name)
+            is_relation = name is None and len(sides) == 2 and label.has_names
+            if label.name and (has_other_name or is_relation):
                 return self.as_equation(text, label)
             if name is not None:
                 sides = [side for side in sides[1:-1] if name_key(side) is None] + sides[-1:]  # AB = BC = 5
@@ -211,9 +211,7 @@ class _Reader:
             return key
         if not self.problem.text and COMPOSED_NAME.fullmatch(text):
             return key
-        if MEASURE.fullmatch(re.sub(r"\s+", " ", GROUP.sub("", text)).strip()):
-            return key
-        return None
+        return key if MEASURE.fullmatch(re.sub(r"\s+", " ", GROUP.sub("", text)).strip()) else None
 
     def value(self, text: str, label: Label) -> Verdict:
         """Read one value with at most one unit or percent sign behind it."""

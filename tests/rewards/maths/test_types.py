@@ -98,3 +98,17 @@ HONEST = [
 def test_an_honest_form_is_accepted(problem, label, answers):
     refused = [answer for answer in answers if not grade(f"\\boxed{{{answer}}}", label, prompt=problem).correct]
     assert refused == []
+
+
+@pytest.mark.parametrize(
+    ("label", "wrong"),
+    [
+        ("x=1,y=2", ["2, 1", "(2,1)", "x=2, y=1", "(y,x)=(1,2)"]),  # items without names keep the order of the label
+        ("12.5663", [r"4\pi"]),  # 4 pi is 12.56637, which rounds to 12.5664
+        ("5", ["2+4=5", "5=2+3", "2+3=6"]),  # every side of a chain has the value, the last one is the answer
+        (r"n=2k+1", [r"2k+1, k=3", r"2k+1 \text{ if } k>0"]),
+        ("x^2", [r"x^2, x\in\mathbb{Z}"]),  # a restriction that the label does not have
+    ],
+)
+def test_a_form_that_says_something_else_is_wrong(label, wrong):
+    assert [answer for answer in wrong if grade(f"\\boxed{{{answer}}}", label).correct] == []
