@@ -176,7 +176,8 @@ def _is_arithmetic(node: Node) -> bool:
         return not _is_root(node) or _is_rational_root(node)
     if node.kind == "pow" and (literal(node.args[1]) or 0) > 1:
         has_number = any(literal(part) not in (None, 1) for part in factors(node.args[0])[1])  # (2n)^2
-        return has_number or node.args[0].kind in ("i", "exp")
+        is_constant_root = _is_root(node.args[0]) and not node.args[0].has("sym")
+        return has_number or is_constant_root or node.args[0].kind in ("i", "exp")
     if node.kind == "add":
         found = [term for _, term in terms(node)]
         keys = [_key_without_number(term) for term in found if literal(term) is None]
