@@ -35,6 +35,8 @@ from openrlhf_cov.rewards.maths.words import (
     EMPTY,
     GROUP,
     LETTER,
+    TEXT_GROUP,
+    WORDS,
     YES_OR_NO,
     is_words,
     number_in_base,
@@ -119,7 +121,7 @@ def _without_marks(text: str) -> str:
 def read_label(label: str) -> Label:
     """Return the type of a label as it stands in the data."""
     inner = last_boxed(label)
-    text = bare_answer((label if inner is None else inner).replace("np.", "").replace("math.", ""))
+    text = bare_answer((label if inner is None else inner).replace("np.", "").replace("math.", "")).rstrip(",;")
     key = compact(bare_answer(label))
     if key.casefold() in NOTHING:
         return Label("spelling", "", "")
@@ -131,6 +133,8 @@ def typed(text: str, depth: int = 0) -> Label:
     text = text.strip()
     while (span := outer_brackets(text)) and span[0] == "{" and span[1]:
         text = span[1]
+    if (group := TEXT_GROUP.fullmatch(text)) and not WORDS.fullmatch(group[1].strip()):
+        text = group[1].strip()  # a number in another font
     label = Label("spelling", text, compact(text))
     return (
         _number(label)

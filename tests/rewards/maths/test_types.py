@@ -6,7 +6,20 @@ from openrlhf_cov.rewards.maths.grading import grade
 from openrlhf_cov.rewards.maths.labels import read_label
 
 KINDS = {
-    "integer": ["25", "025", "27.0", "1,234", "-3", r"10,\!080", "$5$", r"5\text{ cm}", "x = 5", r"60^\circ", r"\$5"],
+    "integer": [
+        r"\mathbf{2340}",
+        "25",
+        "025",
+        "27.0",
+        "1,234",
+        "-3",
+        r"10,\!080",
+        "$5$",
+        r"5\text{ cm}",
+        "x = 5",
+        r"60^\circ",
+        r"\$5",
+    ],
     "fraction": [r"\frac{3}{4}", "3/4", r"1\frac12", r"-\dfrac{7}{3}", r"\frac{3}{4}\text{ cm}"],
     "decimal": ["0.25", "4.5e33", r"1.5\times10^{3}", r"12.5\%", ".5"],
     "formula": [r"2\sqrt3", "x^2+1", "2^{10}", r"\frac{\pi}{4}", "3-4i", "y=2x+1", r"\binom{10}{5}", "f(x)=x^2"],
@@ -27,7 +40,7 @@ KINDS = {
     "base": ["12_5", "(12)_5", "1011_2"],
     "ratio": ["3:4", r"3 \text{ to } 4", "1:2:3"],
     "time": ["3:30 PM", "noon", r"4:40\text{ a.m.}"],
-    "choice": ["B", "(B)", r"\text{(C)}", r"\textbf{(D)}"],
+    "choice": [r"\text{(E)},", "B", "(B)", r"\text{(C)}", r"\textbf{(D)}"],
     "word": ["yes", r"\text{Evelyn}", r"\text{two lines}", r"\emptyset", "BAC"],
     "infinity": [r"\infty", r"-\infty"],
     "spelling": [r"\mathbb{Z}", r"\frac{5055}{2^{15}", "nan", ""],
