@@ -270,7 +270,7 @@ class _Reader:
         """Return the numbers without percent signs: a sign is a unit where percent is asked for, else a hundredth."""
         problem = self.problem
         if percent and not label.percent:
-            is_unit = problem.asks_percent if problem.text else gold.value > 1
+            is_unit = problem.asks_percent if problem.text else gold.value > 1 and label.kind != "fraction"
             number = number if is_unit else number.hundredth
         if label.percent and not percent:
             is_share = not problem.has_percent if problem.text else number.value < gold.value
