@@ -30,7 +30,7 @@ ENDS = ("", "!", "a1}")
 MAX_SAMPLES = 6
 
 SEPARATORS = (",", ";", "COMMA_OR_WORD", "CONNECTOR", "OR", "RELATION", "EQUALS", "UNEQUAL")
-"""What ``brackets.split`` is called with; capitals are names of patterns in ``shapes``."""
+"""What ``shapes.split`` is called with; capitals are names of patterns in ``shapes``."""
 
 
 def modules():
@@ -83,9 +83,8 @@ def collect():
 def patterns_of(name, call):
     """The compiled patterns of a call whose arguments are constants of its module; anything else fails the test."""
     scope = vars(module_of(name))
-    if name == "rewards/maths/brackets.py" and "{pattern}" in ast.unparse(call):
-        patterns = vars(module_of("rewards/maths/shapes.py"))
-        return [scope["_bracket_or"](patterns[each] if each.isupper() else each) for each in SEPARATORS]
+    if name == "rewards/maths/shapes.py" and "{pattern}" in ast.unparse(call):
+        return [scope["_bracket_or"](scope[each] if each.isupper() else each) for each in SEPARATORS]
     # the words and signs of a marker in ``thinking``
     scope = scope | {"parts": ("<", "think", ">")}
     arguments = [call.args[0], *(keyword.value for keyword in call.keywords if keyword.arg == "flags")]

@@ -31,7 +31,7 @@ OF_TIME = re.compile(rf"(?P<name>{GREEK}|[A-Za-z](?:{INDEX})?'{{0,4}}|(?<=D\}})\
 
 
 def same_derivatives(a: str, b: str) -> tuple[str, str]:
-    r"""Both clean texts with derivatives in one notation, and functions without their one argument beside these.
+    r"""Return both clean texts with derivatives in one notation, and functions beside them without arguments.
 
     Texts without derivatives stay as they are. The name after which is differentiated counts where both texts give
     one: :math:`dy/dx` is not :math:`dy/dt`, but both are :math:`y'`.

@@ -1,6 +1,4 @@
-r"""The final answer inside a response: the last ``\boxed{}``, an ``<answer>`` tag, the ``####`` line of GSM8K, or an
-"Answer:" line.
-"""
+r"""Finds the final answer of a response: the last ``\boxed{}``, an answer tag, or a ``####`` or "Answer:" line."""
 
 import re
 from collections.abc import Callable
@@ -12,8 +10,8 @@ BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 WHITE_SPACE = re.compile(r"\s*")
 BARE_ARGUMENT = re.compile(r"-?\d+(?:[.,]\d+)*|[a-zA-Z](?![a-zA-Z])")
 GSM8K_MARK = "####"
+# Boxes side by side that are one answer.
 MAX_BOXES = 100
-"""Boxes side by side that are one answer."""
 
 FILL = r"(?:\\[\[\]() ,;!\\]|\\q?quad(?![a-z])|[$&\s])*"
 BETWEEN_BOXES = re.compile(
@@ -23,22 +21,40 @@ NAMED_BOX = re.compile(r"[A-Za-z](?:_\w|_\{\w{1,6}\})?(?:\([A-Za-z]\))?\s?=\Z")
 MAX_BETWEEN = 120
 DENIED_BEFORE = re.compile(
     r"(?:(?<![a-z])(?:not|never|isn't|no longer|cannot|can't|rather than|instead of|other than|anything but|except|"
-    r"wrong|incorrect)|n't)(?:\s+(?:be|equal|to|the|answer|is|say|claim|give|accept)){0,4}\s{0,3}[:,}]?[\s$*]{0,6}(?:\\[\[(]\s?)?\Z",
+    r"neither|wrong|incorrect|reject|refuse|deny|doubt|false|untrue|(?:whoever|who|anyone who) says)|n't)"
+    r"(?:\s+(?:be|equal|to|the|answer|is|say|claim|give|accept|that|it|write|final|could|believe)){0,6}"
+    r"\s{0,3}[:,}]?[\s$*]{0,6}(?:\\[\[(]\s?)?\Z",
     re.IGNORECASE,
 )
-DENIED_AFTER = re.compile(r"[\s$*)\]\\]{0,6}\s(?:is|was)\s+(?:not|wrong|incorrect|false)(?![a-z])", re.IGNORECASE)
-"""A box that is said not to be the answer has none."""
+# A box that is said not to be the answer has none.
+DENIED_AFTER = re.compile(
+    r"[\s$*)\]\\,}]{0,8}\s?(?:(?:which |that |this |it )?(?:is|was|seems|would be|must be|cannot be)\s+"
+    r"(?:clearly |obviously )?(?:not|wrong|incorrect|false|mistaken|untrue)(?![a-z])|"
+    r"(?:cannot|must|should|can't) be (?:correct|right|rejected|discarded)|(?:is|was|does|would)n't|"
+    r"\((?:wrong|incorrect|false|not)(?![a-z])|\? ?no(?![a-z])|no,? wait)",
+    re.IGNORECASE,
+)
 TURN_END = re.compile(
-    r"<[|｜](?:im_end|endoftext|eot_id|end_of_text|end[▁_]of[▁_]sentence|end|im_start|start_header_id|user|assistant)[|｜]>|</s>|"
-    r"<end_of_turn>|<eos>"
+    r"<[|｜](?:im_end|endoftext|eot_id|end_of_text|end[▁_]of[▁_]sentence|end|im_start|start_header_id|user|assistant)"
+    r"[|｜]>|</s>|<end_of_turn>|<eos>|\\end\s?\{document\}"
 )
+# An end token in a box, which closes after it, belongs to the answer; it is dropped there.
+IN_BOX = re.compile(r"\s*(?:<[^<>\s]{1,24}>\s*){0,4}\}")
+GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
+BOX_INSIDE = r"[^{}]{0,80}\\f?box(?:ed)?\s?\{[^{}]*\}[^{}]{0,80}"
+# Text that its reader does not see, or sees crossed out.
 HIDDEN = re.compile(
-    r"<!--.*?(?:-->|\Z)|\\[hv]?phantom\s?\{[^{}]*\\f?box(?:ed)?\s?\{[^{}]*\}[^{}]*\}|"
-    r"\\(?:re)?newcommand\*?\s?\{?\\[A-Za-z]+\}?(?:\[\d\])?\s?\{(?:[^{}]|\{[^{}]*\})*\}|"
-    r"\\def\s?\\[A-Za-z]+[^{}\n]{0,20}\{(?:[^{}]|\{[^{}]*\})*\}|\\iffalse.*?(?:\\fi(?![a-z])|\Z)|"
-    r"\\begin\s?\{comment\}.*?(?:\\end\s?\{comment\}|\Z)",
-    re.DOTALL,
+    rf"<!--.*?(?:-->|\Z)|\\(?:[hv]?phantom|[rl]lap|[xb]?cancel|sout|st|label|hbox|scalebox\{{0\}}|textcolor\s?\{{white\}})\s?"
+    rf"\{{{BOX_INSIDE}\}}|\\color\s?\{{white\}}\s?\\boxed\s?{GROUP}|"
+    rf"\\(?:(?:re)?newcommand\*?\s?\{{?\\[A-Za-z]+\}}?(?:\[\d\])?|newenvironment\s?\{{\w{{1,20}}\}}|"
+    rf"[egx]?def\s?\\[A-Za-z]+[^{{}}\n]{{0,20}})\s?{GROUP}|"
+    r"\\if(?:false|0).*?(?:\\fi(?![a-z])|\Z)|\\begin\s?\{comment\}.*?(?:\\end\s?\{comment\}|\Z)|"
+    rf"\\verb(?P<bar>[|!+]){BOX_INSIDE}(?P=bar)|~~{BOX_INSIDE}~~|^\[//\]: #.*?$|"
+    rf"<(?P<tag>del|strike|template|script)>{BOX_INSIDE}</(?P=tag)>|<span[^<>]{{0,80}}display\s?:\s?none[^<>]{{0,80}}>{BOX_INSIDE}</span>",
+    re.DOTALL | re.MULTILINE,
 )
+# What takes the place of hidden text, so that an answer with hidden text in it is refused.
+HIDDEN_MARK = "\x00"
 COMMENT = re.compile(r"^[ \t]*%.*$|(?<=[^\s\d\\}])[ \t]{1,4}%[ \t%].*$", re.MULTILINE)
 TAGS = ("<answer>", "</answer>")
 ANSWER_MARK = re.compile(
@@ -46,27 +62,27 @@ ANSWER_MARK = re.compile(
     r"|^[#*_ \t]{0,8}(?:final[ \t]+)?answer[*_ \t]{0,4}$",  # a heading of its own line
     re.IGNORECASE | re.MULTILINE,
 )
+# Spacing, in text or in LaTeX, before an answer.
 IDLE_START = re.compile(r"(?:\\\\|\\[ \n,;:!]|\\q?quad(?![a-z])|~|\s)+")
-"""Spacing, in text or in LaTeX, before an answer."""
+# A line of Markdown signs alone.
 RULE_LINE = re.compile(r"[*_#>=-]+[ \t]*$", re.MULTILINE)
-"""A line of Markdown signs alone."""
 DISPLAYS = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"))
 ENVIRONMENT = re.compile(r"\\begin\s?\{(\w{1,20}\*?)\}")
+# A displayed formula, or a block of code, that is the whole answer.
 BLOCK = re.compile(
     r"(?:\$\$|\\[\[(])(?P<display>.*?)(?:\$\$|\\[\])])|```\w*\n(?P<code>.*?)\n?```"
     r"|\\begin\s?\{(?P<name>(?:equation|align|gather|displaymath|math)\*?)\}(?P<inside>.*?)\\end\s?\{(?P=name)\}",
     re.DOTALL,
 )
-"""A displayed formula, or a block of code, that is the whole answer."""
+# Characters of an answer that goes on over lines.
 MAX_BLOCK = 4_000
-"""Characters of an answer that goes on over lines."""
 REVISION = r"(?:no[,.:;!]|(?:or|not|wait|actually|alternatively|hmm|sorry|correction)(?![a-z]))"
+# The end of the sentence of an answer, and what follows; a sentence that takes the answer back is a part of it.
 SENTENCE_END = re.compile(rf"(?:[.!]\s+(?!(?i:{REVISION}))[A-Z\"'(].*|[.!?]\s*)\Z", re.DOTALL)
-"""The end of the sentence of an answer, and what follows; a sentence that takes the answer back is a part of it."""
 
 
 def extract_answer(response: str, mode: str) -> str | None:
-    """The answer that ``response`` gives in the form ``mode`` (a key of ``EXTRACTORS``); None if there is none.
+    """Return the answer that ``response`` gives in the form ``mode`` (a key of ``EXTRACTORS``); None if it gives none.
 
     End-of-text tokens are dropped first. The answer is stripped of white space and never empty. Takes linear time.
     Raises ValueError for an unknown mode.
@@ -119,7 +135,7 @@ def _joined(text: str, boxes: list[tuple[int, int, str]]) -> str:
 
 
 def _name_between(text: str) -> str | None:
-    """What names the second of two boxes, "" for nothing; None where more, or a line break alone, is between them."""
+    """Return the name of the second of two boxes, "" for none; None if the text between them is more than a name."""
     if len(text) > MAX_BETWEEN or ("\n" in text and not text.replace("\\]", "").strip("$\\[]() \n\t")):
         return None
     rest = text[BETWEEN_BOXES.match(text).end() :].rstrip("$ \n\t")
@@ -127,7 +143,7 @@ def _name_between(text: str) -> str | None:
 
 
 def _name_before(text: str) -> str:
-    """What names the first box, as in ``x = ``; "" for nothing."""
+    """Return the name before the first box, such as ``x = ``; "" for none."""
     match = NAMED_BOX.search(text.rstrip("$ \n\t"))
     return match[0] if match and not text[: match.start()][-1:].isalnum() else ""
 
@@ -137,13 +153,15 @@ def visible(text: str) -> str:
 
     What follows the first token that ends a turn is not a part of the response either.
     """
-    end = TURN_END.search(text)
-    text = HIDDEN.sub("", text[: end.start()] if end else text)
-    return COMMENT.sub("", text)
+    for end in TURN_END.finditer(text):
+        if not IN_BOX.match(text, end.end()):
+            text = text[: end.start()]
+            break
+    return COMMENT.sub("", HIDDEN.sub(HIDDEN_MARK, text))
 
 
 def last_answer_tag(text: str) -> str | None:
-    """What stands in the last closed ``<answer>…</answer>``; a ``\\boxed{}`` there gives its content."""
+    """Return the content of the last closed ``<answer>…</answer>``, or of a ``\\boxed{}`` in it."""
     lower = text.lower()
     end = lower.rfind(TAGS[1])
     start = lower.rfind(TAGS[0], 0, max(end, 0))
@@ -155,7 +173,7 @@ def last_answer_tag(text: str) -> str | None:
 
 
 def last_gsm8k(text: str) -> str | None:
-    """The first content after the last ``####``; None without one."""
+    """Return the first content after the last ``####``; None without one."""
     _, mark, rest = text.rpartition(GSM8K_MARK)
     return _first_content(rest) if mark else None
 
@@ -174,7 +192,7 @@ def answer_of_solution(text: str) -> str | None:
 
 
 def last_answer_line(text: str) -> str | None:
-    r"""The first content after the last "Answer:" or "the answer is"; a ``\boxed{}`` there gives its content."""
+    r"""Return the first content after the last "Answer:" or "the answer is", or of a ``\boxed{}`` in it."""
     end = None
     for mark in ANSWER_MARK.finditer(text):
         end = mark.end()
@@ -249,6 +267,7 @@ def _any(text: str) -> str | None:
     return last_gsm8k(text) if GSM8K_MARK in text else last_answer_line(text)
 
 
+# --reward_format -> how the answer is found. ``any`` takes the first of box, tag, #### and line that occurs.
 EXTRACTORS: dict[str, Callable[[str], str | None]] = {
     "boxed": last_boxed,
     "answer_tag": last_answer_tag,
@@ -256,11 +275,10 @@ EXTRACTORS: dict[str, Callable[[str], str | None]] = {
     "gsm8k": last_gsm8k,
     "any": _any,
 }
-"""--reward_format -> how the answer is found. ``any`` takes the first of box, tag, #### and line that occurs."""
 
 
 def _argument(text: str, position: int, closing: dict[int, int]) -> tuple[str | None, int]:
-    """The LaTeX argument at ``position`` and where it ends; (None, where to look on) if there is none."""
+    """Return the LaTeX argument at ``position`` and its end; (None, where to search next) if there is none."""
     start = WHITE_SPACE.match(text, position).end()
     if text[start : start + 1] == "{":
         end = closing.get(start)
@@ -270,7 +288,7 @@ def _argument(text: str, position: int, closing: dict[int, int]) -> tuple[str | 
 
 
 def _closing_braces(text: str, start: int) -> dict[int, int]:
-    """Position of every balanced opening brace from ``start`` on -> position of the brace that closes it."""
+    """Return the position of every balanced opening brace from ``start`` on and of the brace that closes it."""
     closing, stack = {}, []
     for brace in BRACE.finditer(text, start):
         if brace[0] == "{":

@@ -1,4 +1,4 @@
-r"""Grades: is the final answer of a response equal to the gold answer? Bounded in time and memory, from any thread."""
+"""Grades responses against labels. Bounded in time and memory, and callable from any thread."""
 
 import logging
 import re
@@ -26,21 +26,21 @@ from openrlhf_cov.rewards.thinking import DEFAULT_MARKERS, final_part
 logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT = 3.0
+# Timeouts that a call may wait for a free process when many threads grade at once.
 MAX_WAITS = 10
-"""Timeouts that a call may wait for a free process when many threads grade at once."""
+# Characters; a longer answer is right only if it is spelt as the gold answer is.
 MAX_ANSWER = 4_000
-"""Characters; a longer answer is right only if it is spelt as the gold answer is."""
 
+# Characters of a prompt, from its end, that are read.
 MAX_PROMPT = 20_000
-"""Characters of a prompt, from its end, that are read."""
 
 
+# Text of a program. Math-Verify executes none of it, but takes the numbers in it for an answer.
 CODE = re.compile(r"__\w|(?<![a-z\\])(?:import|exec|eval|lambda|open|system|print|getattr|globals)(?![a-z])")
-"""Text of a program. Math-Verify executes none of it, but takes the numbers in it for an answer."""
 
 
 class _NeedsWorker(Exception):
-    """A formula has to be computed, which is done in a child process."""
+    """Raised if a formula has to be computed, which is done in a child process."""
 
 
 def grade(

@@ -1,23 +1,68 @@
-r"""A whitelist parser for LaTeX and plain-text formulas. What it does not know it refuses; it evaluates nothing."""
+r"""A whitelist parser for LaTeX and plain-text formulas. It refuses what it does not know, and evaluates nothing."""
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from openrlhf_cov.rewards.maths.numerals import MAX_DIGITS, Number, parse_number
-from openrlhf_cov.rewards.maths.tokens import (
-    ACCENTS,
-    ALIASES,
-    BIG_OPERATORS,
-    CONSTANTS,
-    FUNCTIONS,
-    GREEK,
-    INVERSES,
-    LIST_FUNCTIONS,
-    Refused,
-    is_number,
-    tokenize,
+
+FUNCTIONS = frozenset(
+    "sin cos tan cot sec csc arcsin arccos arctan acot asin acos atan asec acsc arcsec arccsc arccot sinh cosh tanh "
+    "sech csch coth asinh acosh atanh acoth arcsinh arccosh arctanh arccoth arsinh arcosh artanh arcoth tg ctg arctg "
+    "arcctg ln log exp".split()
 )
+LIST_FUNCTIONS = frozenset({"gcd", "lcm", "min", "max"})
+INVERSES = {name: "a" + name for name in "sin cos tan cot sec csc sinh cosh tanh coth".split()}
+ALIASES = {
+    **{"arc" + name: inverse for name, inverse in INVERSES.items()},
+    **{"ar" + name: inverse for name, inverse in INVERSES.items() if name.endswith("h")},
+    "tg": "tan", "ctg": "cot", "arctg": "atan", "arcctg": "acot", "ln": "log",
+}  # fmt: skip
+ACCENTS = frozenset("overline hat vec tilde dot ddot".split())
+BIG_OPERATORS = frozenset("sum prod int lim".split())
+CONSTANTS = frozenset({"pi", "e", "i"})
+GREEK = frozenset(
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi psi omega "
+    "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega ell hbar mho".split()
+)
+WORDS = sorted(FUNCTIONS | LIST_FUNCTIONS | {"sqrt", "pi"}, key=len, reverse=True)
+TOKEN = re.compile(
+    r"(?P<number>(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)?\.?\d+|\d+\.?)|(?P<command>\\[A-Za-z]+|\\[|])|"
+    rf"(?P<word>{'|'.join(WORDS)})(?![a-z])|(?P<letter>[A-Za-z])|(?P<sign>\*\*|[-+*/^_!'(){{}}\[\]|,=])|(?P<space>\s+)"
+)
+NAMED = re.compile(r"\\text\{\s*([A-Za-z][A-Za-z0-9 ]{0,30}?)\s*\}")
+
+
+class Refused(ValueError):
+    """The text is not a formula that this parser knows."""
+
+
+def tokenize(text: str) -> list[str]:
+    """Return the tokens of a clean text: numbers, letters, commands and ``name:words``. Raises Refused."""
+    tokens, position = [], 0
+    text = text.replace(r"\text ", r"\text")
+    while position < len(text):
+        named = NAMED.match(text, position)
+        match = named or TOKEN.match(text, position)
+        if match is None:
+            raise Refused(f"unexpected {text[position]!r}")
+        if named:
+            word = named[1]
+            known = word in FUNCTIONS | LIST_FUNCTIONS | CONSTANTS or word == "sqrt"
+            tokens.append("\\" + word if known else word if len(word) == 1 else f"name:{word}")
+        elif match.lastgroup == "word":
+            tokens.append("\\" + match[0])
+        elif match.lastgroup != "space":
+            tokens.append("^" if match[0] == "**" else match[0])
+        position = match.end()
+    return tokens
+
+
+def is_number(token: str | None) -> bool:
+    """Return True if a token is a number."""
+    return token is not None and (token[0].isdigit() or token[0] == ".")
+
 
 MAX_LENGTH = 4_000
 MAX_DEPTH = 60
@@ -38,35 +83,40 @@ ONE = Fraction(1)
 
 @dataclass(frozen=True)
 class Node:
-    """One operation: ``kind``, its arguments, and for leaves ``value`` (a Fraction; of a decimal also its ``digits``)
-    or ``name``.
-    """
+    """One operation: its ``kind`` and arguments. A leaf has the ``value`` of a number or a ``name``."""
 
     kind: str
     args: tuple["Node", ...] = ()
     value: Fraction = Fraction(0)
     name: str = ""
-    digits: int = field(default=0, compare=False)
 
     def walk(self):
-        """Every node of this formula."""
+        """Yield every node of this formula."""
         yield self
         for arg in self.args:
             yield from arg.walk()
+
+    def has(self, kind: str) -> bool:
+        """Return True if this formula has a node of a kind."""
+        return any(part.kind == kind for part in self.walk())
+
+    def replaced(self, leaf: Callable[[str], "Node"]) -> "Node":
+        """Return this formula with ``leaf(name)`` in the place of every name."""
+        if self.kind == "sym":
+            return leaf(self.name)
+        return replace(self, args=tuple(arg.replaced(leaf) for arg in self.args))
 
 
 ZERO = Node("num")
 
 
 def node_of(number: Number) -> Node:
-    """A literal number as a formula."""
-    return (
-        Node("num", value=number.value) if number.exact else Node("decimal", value=number.value, digits=number.digits)
-    )
+    """Return a literal number as a formula."""
+    return Node("num" if number.exact else "decimal", value=number.value)
 
 
 def parse_formula(text: str) -> Node:
-    """The formula in the clean text ``text``. Raises Refused for anything not on the whitelist or too large."""
+    """Return the formula in a clean text. Raises Refused for what is not on the whitelist or too large."""
     if len(text) > MAX_LENGTH:
         raise Refused(f"longer than {MAX_LENGTH} characters")
     tokens = tokenize(text)
@@ -130,7 +180,7 @@ class _Parser:
         return Node("mul", (left, Node("div", (Node("num", value=ONE), right)) if sign == r"\div" else right))
 
     def juxtaposed(self, left: Node) -> Node:
-        """A product without sign; a whole number before a proper fraction of numbers is a mixed number."""
+        """Parse a product without sign. A whole number before a proper fraction of numbers is a mixed number."""
         fraction = self.next == r"\frac"
         right = self.power()
         if fraction and left.kind == "num" and right.kind == "div" and all(a.kind == "num" for a in right.args):
@@ -156,7 +206,7 @@ class _Parser:
             sign = self.take()
             if sign == "^":
                 degrees = self.degrees()
-                node = Node("degrees", (node,)) if degrees else _power_of(node, self.script())
+                node = Node("degrees", (node,)) if degrees else Node("pow", (node, self.script()))
             elif sign == "!":
                 node = Node("factorial", (node,))
             elif node.kind == "sym":
@@ -173,7 +223,7 @@ class _Parser:
         return False
 
     def script(self) -> Node:
-        """An exponent: a group, or a signed atom. ``x^12`` is read as typed, not as TeX reads it."""
+        """Parse an exponent: a group, or a signed atom. ``x^12`` has the exponent 12, unlike in TeX."""
         negative = self.next == "-" and bool(self.take())
         node = self.deeper(self.power if self.next != "{" else self.atom)
         return Node("neg", (node,)) if negative else node
@@ -249,7 +299,7 @@ class _Parser:
         return tuple(args)
 
     def argument(self) -> Node:
-        """A braced group or, as in ``\\frac12``, one digit, letter or command."""
+        """Parse a braced group or, as in ``\\frac12``, one digit, letter or command."""
         if self.next == "{" or not is_number(self.next) or len(self.next) == 1:
             return self.atom()
         token = self.take()
@@ -283,7 +333,7 @@ class _Parser:
         return node if power is None else Node("pow", (node, power))
 
     def function_argument(self) -> Node:
-        r"""One bracketed group, or the factors up to the next sign or function, as in ``\sin 2 \pi t``."""
+        r"""Parse one bracketed group, or the factors up to the next sign or function, as in ``\sin 2 \pi t``."""
         if self.next in ("(", "["):
             return self.atom()  # a power after it is one of the value: \cos(x)^2
         if self.next == "{":
@@ -295,14 +345,14 @@ class _Parser:
         return node
 
     def accented(self, accent: str) -> Node:
-        r"""A name of its own, as ``\\hat x``."""
+        r"""Parse a name with an accent, such as ``\hat x``."""
         name = "".join(self.script_tokens())
         if not (len(name) == 1 and name.isalpha()) and name[1:] not in GREEK:
             raise Refused(f"\\{accent} over {name[:20]}")
         return self.symbol(f"{accent} {name}")
 
     def big_operator(self, kind: str) -> Node:
-        r"""A sum, product, integral or limit: its bounds and its body, in which the variable has a name of its own."""
+        r"""Parse a sum, product, integral or limit: its bounds and its body, in which the variable is renamed."""
         scripts: dict[str, list[str]] = {"_": [], "^": []}
         while self.next in scripts:
             sign = self.take()
@@ -322,7 +372,7 @@ class _Parser:
         return Node(kind, (*ends, node))
 
     def integrand(self) -> tuple[list[str], str]:
-        """The signs up to the next d and the variable after it, both of which are taken."""
+        """Take the tokens up to the next d, and the variable after it."""
         level = 0
         for place in range(self.position, len(self.tokens) - 1):
             token, variable = self.tokens[place], self.tokens[place + 1]
@@ -334,7 +384,7 @@ class _Parser:
         raise Refused("an integral without d")
 
     def script_tokens(self) -> list[str]:
-        """The signs of one argument, without its braces."""
+        """Take the tokens of one argument, without its braces."""
         if self.next != "{":
             return [self.take()]
         level, first = 0, self.position
@@ -345,7 +395,7 @@ class _Parser:
                 return self.tokens[first + 1 : self.position - 1]
 
     def whole(self) -> Node:
-        """All signs as one formula."""
+        """Parse all tokens as one formula."""
         node = self.sum()
         if self.next is not None:
             raise Refused(f"unexpected {self.next!r}")
@@ -366,32 +416,3 @@ class _Parser:
         if len(parts) > MAX_DEPTH:
             raise Refused("a long subscript")
         return "".join(self.bound.get(part, part) for part in parts)
-
-
-def _power_of(base: Node, exponent: Node) -> Node:
-    r"""A power; whole powers of i, and ``e^{i\pi}`` with a whole number of quarter turns, are values."""
-    turns = None
-    if base.kind == "i" and exponent.kind == "num":
-        turns = exponent.value
-    elif base.kind == "e":
-        factors = _turns(exponent)
-        turns = None if factors is None or factors[1:] != (1, 1) else 2 * factors[0]
-    if turns is None or turns.denominator != 1:
-        return Node("pow", (base, exponent))
-    value = (Node("num", value=ONE), Node("i"))[int(turns) % 2]
-    return Node("neg", (value,)) if int(turns) % 4 > 1 else value
-
-
-def _turns(node: Node) -> tuple[Fraction, int, int] | None:
-    """A product of numbers, i and pi: the number, and how often the two occur."""
-    if node.kind in ("num", "i", "pi"):
-        return node.value if node.kind == "num" else ONE, int(node.kind == "i"), int(node.kind == "pi")
-    parts = [_turns(arg) for arg in node.args] if node.kind in ("neg", "mul", "div") else [None]
-    if None in parts:
-        return None
-    if node.kind == "neg":
-        return (-parts[0][0], *parts[0][1:])
-    (a, i, pi), (b, j, more) = parts
-    if node.kind == "mul":
-        return a * b, i + j, pi + more
-    return None if b == 0 else (a / b, i - j, pi - more)

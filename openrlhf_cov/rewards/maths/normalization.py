@@ -1,4 +1,4 @@
-r"""One spelling for what LaTeX, unicode and habit can spell in many ways. No meaning is decided here."""
+r"""Reduces LaTeX and Unicode to one spelling for each symbol. It decides nothing about meaning."""
 
 import re
 import unicodedata
@@ -25,6 +25,7 @@ CHARACTERS = {
 SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ", "0123456789-+n")
 SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 
+FOLDED = ("<font>", "<wide>", "<narrow>", "<small>")
 VARIATION_SELECTORS = frozenset(map(chr, range(0xFE00, 0xFE10)))
 
 RENAMED = {
@@ -51,37 +52,37 @@ DROPPED = frozenset(
     "Huge".split()
 )
 
+# Signs after a backslash that only set spaces or allow a break.
 SPACING = frozenset(",;:!>/- \t\n")
-"""Signs after a backslash that only set spaces or allow a break."""
 
 COMMAND = re.compile(r"\\(?:([a-zA-Z]+)\*?[ \t]*|(.))", re.DOTALL)
 MATH_DELIMITER = re.compile(r"(?<!\\)(?:\\[()\[\]]|\$+)")
 THOUSANDS_SPACE = re.compile(r"(?<=\d)(?:\\[,!;: ]|\{,\}|~)+(?=\d{3}(?!\d))")
 THOUSANDS_COMMA = re.compile(r"(?<=\d)(?:,\s*|\{,\})\\!\s*(?=\d)")
 BRACED_COLON = re.compile(r"(?<=\d)\{:\}(?=\d)")
+# A multiplication sign typed as a letter: 1.5 x 10^3.
 TIMES = re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s?\^)")
-"""A multiplication sign typed as a letter: 1.5 x 10^3."""
+# A binomial coefficient in the notation of schools: {}_nC_k.
 CHOOSE = re.compile(
     r"(?:\{\s?\}|(?<![\w})\]']))\s?_\s?\{?\s?(?P<n>\w{1,3})\s?\}?\s?C\s?_\s?\{?\s?(?P<k>\w{1,3})\s?\}?"
 )
-"""A binomial coefficient in the notation of schools: {}_nC_k."""
+# Commands that hide or redefine what a reader sees, and comments.
 REFUSED = re.compile(
     r"\\(?:(?:text|page|f)?color(?:box)?|[hv]?phantom|[rl]lap|(?:re)?newcommand|(?:re)?newenvironment|[egx]?def|let|"
     r"DeclareMathOperator|[hv]space|kern|rule|[bx]?cancel|sout|st|iffalse|verb)(?![a-zA-Z])|(?<!\\)%\s*\n"
 )
-"""Commands that hide or redefine what a reader sees, and comments."""
 INFIX_NAMES = {"over": "frac", "choose": "binom"}
 INFIX = re.compile(r"\{([^{}\\]{1,200})\\(over|choose)(?![a-z])([^{}\\]{1,200})\}")
 PRIME = re.compile(r"\^\s?(?:\{\s?'\s?\}|')")
+# A space command that has lost what ends its name, as in ``\quadx``.
 GLUED_SPACE = re.compile(r"\\q?quad(?=[a-zA-Z])")
-"""A space command that has lost what ends its name, as in ``\\quadx``."""
 NULL_DELIMITER = re.compile(r"\\(?:left|right)\s?\.")
 SPACES = re.compile(r"\s+")
 IDLE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
 
 
 def clean(text: str) -> str:
-    r"""``text`` with one spelling per symbol: ASCII digits, ``\frac`` for its variants, no sizes, no math delimiters.
+    r"""Return a text with one spelling per symbol: ASCII digits, ``\frac`` for its variants, no sizes or delimiters.
 
     Font commands become ``\text{}``, curly braces of sets become ``\lbrace`` and ``\rbrace``, runs of white space one
     space. What is inside ``\text{}`` keeps its words. Linear time; cleaning twice changes nothing but white space.
@@ -111,12 +112,12 @@ def _is_invisible(char: str) -> bool:
 
 
 def without_end_mark(text: str) -> str:
-    """``text`` without punctuation and line breaks at its end; dots that say "and so on" stay."""
-    return text if text.endswith("..") else text.rstrip(" .,;\\")
+    """Return a text without a full stop and line breaks at its end; dots that say "and so on" stay."""
+    return text if text.endswith("..") else text.rstrip(" .\\")
 
 
 def compact(text: str) -> str:
-    """``text`` without white space except between digits, the key by which equal spellings are found."""
+    """Return a text without white space except between digits: the key by which equal spellings are found."""
     return IDLE_SPACE.sub("", text)
 
 
@@ -140,8 +141,11 @@ def _plain_character(char: str) -> str:
         return ""
     if category.startswith("Z"):
         return " "
-    folded = unicodedata.normalize("NFKC", char)
-    return folded if folded.isascii() else char
+    # Only fonts and widths are spellings of a character; a circled or a Roman digit is another sign.
+    if unicodedata.decomposition(char).startswith(FOLDED):
+        folded = unicodedata.normalize("NFKC", char)
+        return folded if folded.isascii() else char
+    return "..." if char == "…" else char
 
 
 def _respell(match: re.Match) -> str:

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 MAX_DIGITS = 2_000
 MAX_EXPONENT = 2_000
+# Digits that a rounded decimal must have to count as the value that it rounds.
 SIGNIFICANT_DIGITS = 6
-"""Digits that a rounded decimal must have to count as the value that it rounds."""
 
 DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)"
 INTEGER = re.compile(rf"[-+]?\s?{DIGITS}(?:\.0*)?")
@@ -60,11 +60,21 @@ def parse_number(text: str) -> Number | None:
     return None if number is None else replace(number, value=sign * number.value)
 
 
+def is_scientific(text: str) -> bool:
+    r"""Return True for an integer in scientific notation with its first digit above 1, as ``3 \times 10^8``."""
+    power = POWER_OF_TEN.search(text.replace(" ", ""))
+    if power is None:
+        return False
+    mantissa = text.replace(" ", "").lstrip("+-")[: power.start()]
+    exponent = int(power["e"] or power["p"] or power["d"])
+    return mantissa[:1] in "123456789" and mantissa != "1" and mantissa[1:2] in ("", ".") and exponent >= 3
+
+
 def numbers_equal(answer: Number, label: Number) -> bool:
     """Return True for equal values, or for a decimal of six digits and more that rounds the other value.
 
-    A decimal with fewer digits equals only its own value: 0.5 is one half, 0.33 is not one third. A decimal
-    that was cut off counts as well, beside a fraction. Of two decimals the one with fewer digits rounds the other one.
+    A decimal with fewer digits equals only its own value: 0.5 is one half, 0.33 is not one third. A decimal that was
+    cut off counts as well if the label is a fraction. Of two decimals, the one with fewer digits rounds the other one.
     """
     if answer.value == label.value:
         return True
@@ -78,12 +88,14 @@ def numbers_equal(answer: Number, label: Number) -> bool:
     if abs(finer.value - coarsest.value) <= coarsest.unit / 2:
         return True
     cut = (abs(finer.value) - abs(coarsest.value)) / coarsest.unit
-    return finer.exact and finer.value * coarsest.value > 0 and 0 <= cut < 1
+    return finer is label and finer.exact and finer.value * coarsest.value > 0 and 0 <= cut < 1
 
 
 def number_form(text: str) -> str:
-    """Return how a literal number is written: its reduced fraction, as a mixed number, or as a decimal."""
+    """Return how a literal number is written: as which fraction, mixed number, power of ten or decimal."""
     bare = text.replace(" ", "").lstrip("-+")
+    if power := POWER_OF_TEN.search(bare):
+        return f"power {power['e'] or power['p'] or power['d']}"
     match = SLASH.fullmatch(text.strip()) or SLASH.fullmatch(bare) or FRACTION.fullmatch(bare)
     if match is None:
         return "decimal"
@@ -113,11 +125,11 @@ def _fraction(text: str) -> Number | None:
 
 
 def _quotient(top: str, bottom: str, mixed: str | None) -> Number | None:
-    """Return a fraction of integers; a division by or of a decimal is a computation."""
+    """Return a fraction of integers; a division by 1, or by or of a decimal, is a computation."""
     sides = [
         int(part.replace(",", "")) if INTEGER.fullmatch(part) and "." not in part else None for part in (top, bottom)
     ]
-    if sides[0] is None or not sides[1] or max(len(top), len(bottom)) > MAX_DIGITS:
+    if sides[0] is None or not sides[1] or abs(sides[1]) == 1 or max(len(top), len(bottom)) > MAX_DIGITS:
         return None
     value = Fraction(sides[0], sides[1])
     if mixed is None:

@@ -1,9 +1,9 @@
-r"""Values of formulas with mpmath, to as many digits as it takes to tell them from zero.
+r"""Numeric values of formulas, to as many digits as it takes to distinguish them from zero.
 
-How many bits a formula asks for follows from its values. A sum of ``2^{2024}`` and ``\pi`` loses 2,024 bits of the
-smaller one, ``\sqrt{10^{200}+1} - 10^{100}`` loses 996 by cancellation, ``\sin(10^9)`` 30 by its large argument. The
-sum of these losses over all steps is the demand. A value is computed again with more bits until the demand that it
-shows is the one that it was computed for; then whatever is smaller than rounding errors can be is zero.
+How many bits a formula needs follows from its values. A sum of ``2^{2024}`` and ``\pi`` loses 2,024 bits of the
+smaller term, ``\sqrt{10^{200}+1} - 10^{100}`` loses 996 by cancellation, ``\sin(10^9)`` loses 30 by its large
+argument. The sum of these losses over all steps is the *demand*. A value is computed again with more bits until the
+demand that it shows is the one that it was computed for. Then a value below all rounding errors is zero.
 """
 
 import math
@@ -14,29 +14,28 @@ from fractions import Fraction
 
 import mpmath
 
-from openrlhf_cov.rewards.maths.formula_value import NoValue, exact_value
-from openrlhf_cov.rewards.maths.latex import Node
-from openrlhf_cov.rewards.maths.tokens import BIG_OPERATORS
+from openrlhf_cov.rewards.maths.latex import BIG_OPERATORS, Node
+from openrlhf_cov.rewards.maths.values import NoValue, exact_value
 
+# A result this many bits, plus the demand, below its terms is zero: 45 digits beyond the smallest term.
 RESOLUTION = 150
-"""A result this many bits, plus the demand, below its terms is zero: 45 digits beyond the smallest term."""
+# Working precision for no demand. More than twice the resolution: an arc cosine loses half of the bits next to 1.
 BITS = 400
-"""Working precision for no demand. More than twice the resolution: an arc cosine loses half of the bits next to 1."""
 FIRST_DEMAND = 64
 MAX_DEMAND = 20_000
+# Largest natural logarithm of a value, and largest argument of a function, that is computed.
 MAX_MAGNITUDE = 1e9
-"""Largest natural logarithm of a value, and largest argument of a function, that is computed."""
+# Largest argument of a factorial between whole numbers.
 MAX_GAMMA = 1e4
-"""Largest argument of a factorial between whole numbers."""
+# Largest index of a root that is taken as one, not as a power.
 MAX_ROOT = 1_000
-"""Largest index of a root that is taken as one, not as a power."""
 
 Real = mpmath.mpf
 Number = mpmath.mpf | mpmath.mpc
 
 
 class Undecided(ArithmeticError):
-    """The formula may have a value here, but it takes too many digits or too much time."""
+    """Raised if a value takes too many digits or too much time."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,12 @@ class Value:
 
 
 def numeric_value(node: Node, names: dict[str, Fraction] | None = None) -> Value:
-    """The value with ``names`` set; exactly 0 where it cannot be told from zero. Raises NoValue and Undecided."""
+    """Return the value with ``names`` set, 0 if it is below all rounding errors. Raises NoValue and Undecided."""
     return _settled(lambda work: work.value(node), names or {})
 
 
 def difference(a: Node, b: Node, names: dict[str, Fraction] | None = None) -> Value:
-    """The difference of two values, exactly 0 where it is nothing beside them. Raises NoValue and Undecided."""
+    """Return the difference of two values, 0 if it is below all rounding errors. Raises NoValue and Undecided."""
     return _settled(lambda work: work.rest(work.value(a), -work.value(b)), names or {})
 
 
@@ -75,7 +74,7 @@ def _settled(compute: Callable[["_Evaluation"], Number], names: dict[str, Fracti
 
 
 class _Evaluation:
-    """One run through a formula at one precision, and what it saw."""
+    """Computes a formula at one precision, and adds up the bits that are lost."""
 
     def __init__(self, names: dict[str, Fraction], demand: int) -> None:
         self.names = names
@@ -85,7 +84,7 @@ class _Evaluation:
         self.real = True
 
     def total_demand(self) -> int:
-        """Bits that were lost. What has vanished may hide a value as small as any other one of the formula, or 1."""
+        """Return the bits that were lost. A vanished sum may hide a value as small as any other one in the formula."""
         return self.demand + sum(max(0, size - self.smallest) for size in self.vanished)
 
     def value(self, node: Node) -> Number:
@@ -130,7 +129,7 @@ class _Evaluation:
         return result
 
     def rest(self, a: Number, b: Number) -> Number:
-        """The sum, of which nothing may be left."""
+        """Return a sum, 0 if nothing is left of its terms."""
         terms = [*_magnitudes(a), *_magnitudes(b)]
         if not terms:
             return mpmath.mpf(0)
@@ -139,7 +138,7 @@ class _Evaluation:
         return result
 
     def rounded(self, number: Number, size: int) -> Number:
-        """``number`` without the parts, real or imaginary, that are rounding errors of terms of ``size`` bits."""
+        """Return a number without the parts, real or imaginary, that are rounding errors of terms of ``size`` bits."""
         floor = size - self.resolution
         if isinstance(number, mpmath.mpc):
             real, imaginary = (
@@ -164,7 +163,7 @@ class _Evaluation:
         return self.product(mpmath.power(base, exponent))
 
     def root(self, base: Number, index: Number) -> Number:
-        """The real root of a negative number where the index is odd."""
+        """Return a root, the real one of a negative number if the index is odd."""
         if not (isinstance(index, Real) and mpmath.isint(index) and 0 < index <= MAX_ROOT):
             return self.product(mpmath.power(base, 1 / index))
         if isinstance(base, Real) and base < 0 and int(index) % 2:
@@ -172,7 +171,7 @@ class _Evaluation:
         return self.product(mpmath.root(base, int(index)))
 
     def gamma(self, function, *values: Number) -> Number:
-        """Between whole numbers only where there are names, which no constant has, and where it is quick."""
+        """Compute a factorial or binomial. Fractions are allowed only in formulas with names, if they are small."""
         if not all(isinstance(value, Real) for value in values):
             raise NoValue("factorial of a complex number")
         whole = all(map(mpmath.isint, values))
@@ -202,7 +201,7 @@ class _Evaluation:
         return function(values)
 
     def function(self, kind: str, args: list[Number]) -> Number:
-        """A function of one argument: the larger that is, and the nearer the result to zero or infinity, the more."""
+        """Compute a function of one argument. Large arguments and results near zero or infinity lose bits."""
         (argument,) = args
         size = _magnitude(argument) if kind in ODD else max(0, _magnitude(argument))
         if kind == "log":  # however large what it is of, it has the error of that relative to its size
@@ -221,12 +220,12 @@ class _Evaluation:
 
 
 def _magnitude(number: Number) -> int:
-    """The number of bits before the point of ``number``, negative for small ones; very negative for 0."""
+    """Return the number of bits before the point of ``number``, negative for small numbers and very negative for 0."""
     return int(mpmath.mag(number)) if number else -(1 << 60)
 
 
 def _magnitudes(number: Number) -> list[int]:
-    """Of the real and the imaginary part, as far as they are not 0."""
+    """Return the magnitudes of the real and the imaginary part that are not 0."""
     parts = (number.real, number.imag) if isinstance(number, mpmath.mpc) else (number,)
     return [_magnitude(part) for part in parts if part]
 
@@ -237,8 +236,8 @@ TRIGONOMETRIC = (
     "sin cos tan cot sec csc asin acos atan acot asec acsc sinh cosh tanh sech csch coth asinh acosh atanh acoth"
 ).split()
 
+# Near 0 as small as their argument, and as exact.
 ODD = frozenset("sin tan asin atan asinh atanh".split())
-"""Near 0 as small as their argument, and as exact."""
 WITH_POLES = frozenset("tan cot sec csc".split())
 STEEP = frozenset("exp sinh cosh tanh sech csch coth".split())
 
@@ -246,7 +245,7 @@ FUNCTIONS = {"log": mpmath.log, "exp": mpmath.exp, **{name: getattr(mpmath, name
 
 
 def _opaque():
-    """A value for a sum, product, integral or limit, which is not computed: equal arguments give equal values.
+    """Return a function that stands for sums, products, integrals or limits: equal arguments give equal values.
 
     The weights are drawn anew in every process, so that nobody can write down a formula with this value.
     """

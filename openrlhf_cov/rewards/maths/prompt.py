@@ -1,24 +1,24 @@
-r"""What the problem says: its formulas, which are no answers to it, its words and whether it asks for a percentage."""
+r"""Reads the problem in a prompt: its formulas, which are no answers to it, its numbers, nouns and requests."""
 
 import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
-from openrlhf_cov.rewards.maths.latex import Node, parse_formula
+from openrlhf_cov.rewards.maths.latex import Node, Refused, parse_formula
 from openrlhf_cov.rewards.maths.normalization import clean, compact
 from openrlhf_cov.rewards.maths.numerals import parse_number
-from openrlhf_cov.rewards.maths.tokens import Refused
-from openrlhf_cov.rewards.maths.trees import MAX_NODES, Forms, TreePart, size
-from openrlhf_cov.rewards.maths.units import singular
+from openrlhf_cov.rewards.maths.trees import MAX_NODES, FormulaKeys, TreePart, size
+from openrlhf_cov.rewards.maths.units import COUNTED_UNITS, POWERS, SPELLINGS, UNITS, singular
+from openrlhf_cov.rewards.maths.words import GROUP
 
+# Characters of a problem that are read, from its end.
 MAX_PROBLEM = 8_000
-"""Characters of a problem that are read, from its end."""
 MAX_FORMULAS = 80
 MAX_FORMULA = 400
 MIN_LEAVES = 3
+# A formula of the problem that is smaller than both may be a part of an answer: ``\sqrt{3}``, ``x + 1``.
 MIN_OPERATIONS = 2
-"""A formula of the problem that is smaller than both may be a part of an answer: ``\\sqrt{3}``, ``x + 1``."""
 
 USER_TURN = re.compile(
     r"<\|im_start\|>user\s|<\|user\|>|<\|start_header_id\|>user<\|end_header_id\|>|<[|｜]User[|｜]>|\[INST\]|"
@@ -34,15 +34,22 @@ DELIMITER = re.compile(r"\$\$?|\\[\[\]()]|\\(?:begin|end)\s?\{(?:align|equation|
 OPENING = {r"\[": r"\]", r"\(": r"\)", "$": "$", "$$": "$$"}
 SEPARATOR = re.compile(r",(?!\d{3}(?!\d))|;|\\text\s?\{[^{}]*\}|\\(?:qquad|quad|implies|to|dots)(?![a-z])|\\\\|&")
 SIDE = re.compile(r"\\(?:le|ge|ne|approx|equiv|in)(?![a-z])|[=<>]")
+# A formula in text without delimiters.
 RUN = re.compile(
     r"(?:\\?(?:sqrt|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|frac|cdot|times|binom)(?![a-z])|(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])|"
     r"(?<=\d)[a-z](?![A-Za-z])|[\d.,()\[\]{}+*/^=<>!|_ -])+"
 )
-"""A formula in text without delimiters."""
 NUMBER = re.compile(
-    r"\\frac\s?\{\d{1,30}\}\s?\{\d{1,30}\}|(?<!\d)\d{0,30}\.\d{0,30}\\overline\s?\{\d{1,30}\}|(?<!\d)\d{1,30}\s?/\s?\d{1,30}|"
-    r"(?<![\d.])\d{0,30}\.\d{1,30}"
+    r"(?:(?<!\d)\d{1,9}\s?)?\\frac\s?(?:\{\d{1,30}\}|\d)\s?(?:\{\d{1,30}\}|\d)|"
+    r"(?<!\d)\d{0,30}\.\d{0,30}\\overline\s?\{\d{1,30}\}|(?<!\d)(?:\d{1,9}\s)?\d{1,30}\s?/\s?\d{1,30}|"
+    r"(?<![\d.])\d{0,30}\.?\d{1,30}\s?\\times\s?10\s?\^\s?(?:\{\s?-?\d{1,4}\s?\}|\d)|(?<![\d.])\d{0,30}\.\d{1,30}"
 )
+INTEGERS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3}){1,9}(?![\d.])|(?<![\d.,])\d{1,30}(?![\d.])")
+PERCENTAGE = re.compile(r"(?<![\d.])(\d{0,30}\.?\d{1,30})\s?(?:\\?%|percent)")
+ASKS = re.compile(
+    r"\b(?:find|compute|what|determine|evaluate|express|calculate|enter|how|give|which)\b", re.IGNORECASE
+)
+ASKED_UNIT = re.compile(r"\b(?:how many|in)\s(square |cubic )?([A-Za-z]{3,})", re.IGNORECASE)
 PERCENT = re.compile(r"percent|per cent|%|百分", re.IGNORECASE)
 ASKS_PERCENT = re.compile(
     r"what\s(?:\w+\s){0,3}percent|how many percent|percentage|"
@@ -50,20 +57,28 @@ ASKS_PERCENT = re.compile(
     r"(?:as|in|into|to) (?:a |the nearest (?:\w+ )?)?percent|百分之几|百分比",
     re.IGNORECASE,
 )
-FACTOR = re.compile(r"\bfactor(?:i[sz]e|ed|ing)?\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE)
+FORM = re.compile(
+    r"\b(?:fraction|decimal|lowest terms|simplest form|mixed number|scientific notation|convert)\b", re.IGNORECASE
+)
+FACTOR = re.compile(
+    r"\bfactor(?:i[sz]e|ed|ing)?\b|\bin the form\b|\bvertex form|\bcomplet\w+ the square", re.IGNORECASE
+)
 SIMPLIFY = re.compile(r"\bsimplif|\bexpand|\bcombine like|\bmultiply out", re.IGNORECASE)
+SIMPLE_ROOTS = re.compile(r"\brationali[sz]|\bsimpl\w+ (?:\w+ )?(?:radical|form)|\bsimplif", re.IGNORECASE)
 WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*|[\u4e00-\u9fff]")
+# The words behind those that count: how many white cats, 5 dogs, in square feet.
 COUNTED = re.compile(
-    r"(?:how many|how much|number of|total of|amount of|in|of|are|\d)\s((?:[A-Za-z-]{1,20}[ ,.?]{1,2}){1,3})",
+    r"(?:how many|how much|number of|total of|amount of|in|of|are|\d)\s"
+    r"((?:(?!(?:and|or|that|who|which|is|are|has|have|does|did|do|can|will|in|on|at|for|if|to|with|than|as)\s)"
+    r"[A-Za-z-]{1,20}[ ,.?]{1,2}){1,3})",
     re.IGNORECASE,
 )
-"""The words behind those that count: how many white cats, 5 dogs, in square feet."""
 NAME = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 
 
 @dataclass(frozen=True)
 class ProblemText:
-    """The text of a problem, "" if it is not known. Everything is found when it is first asked for."""
+    """The text of a problem, "" if it is not known. Every property is computed when it is first used."""
 
     text: str = ""
 
@@ -132,7 +147,7 @@ class ProblemText:
                 continue
             if size(node) > MAX_NODES or not node.args:
                 continue
-            forms = Forms(node)
+            forms = FormulaKeys(node)
             keys.add(forms.key)
             whole = forms.parts[-1] if forms.parts else None
             if whole and (whole.leaves >= MIN_LEAVES or whole.operations >= MIN_OPERATIONS):
@@ -141,9 +156,15 @@ class ProblemText:
 
     @cached_property
     def numbers(self) -> frozenset[Fraction]:
-        """The fractions and decimals of the problem."""
+        """The fractions and decimals of the problem; integers and percentages, too, if it asks for another form."""
         found = [parse_number(text) for text in NUMBER.findall(self.cleaned)]
-        return frozenset(number.value for number in found if number is not None)
+        values = {number.value for number in found if number is not None}
+        if FORM.search(self.text):
+            integers = [parse_number(text) for text in INTEGERS.findall(self.cleaned)]
+            percentages = [parse_number(text) for text in PERCENTAGE.findall(self.cleaned)]
+            values |= {number.value for number in integers if number is not None}
+            values |= {number.hundredth.value for number in percentages if number is not None}
+        return frozenset(values)
 
     @cached_property
     def asks_factors(self) -> bool:
@@ -155,6 +176,44 @@ class ProblemText:
         """True if the problem asks for a sum without products of sums in it."""
         return SIMPLIFY.search(self.text) is not None
 
+    @cached_property
+    def asks_simple_roots(self) -> bool:
+        """True if the problem asks for roots without square factors, none of them below a fraction bar."""
+        return SIMPLE_ROOTS.search(self.text) is not None
+
+    @cached_property
+    def question(self) -> str:
+        """The problem from the last word on that asks, without white space; all of it if it has no such word."""
+        return compact(ASKS.split(self.cleaned)[-1])
+
+    @cached_property
+    def units(self) -> frozenset[str]:
+        """The units that the problem asks for: how many square feet, in dollars."""
+        found = set()
+        for power, word in ASKED_UNIT.findall(self.text):
+            single = singular(word.lower())
+            name = SPELLINGS.get(word.lower(), SPELLINGS.get(single, single))
+            if name in UNITS - COUNTED_UNITS:
+                found.add(name + POWERS.get(power.strip().lower(), ""))
+        return frozenset(found)
+
+    @cached_property
+    def options(self) -> str:
+        """The problem without groups and white space, in which the text of an option follows its letter."""
+        return compact(GROUP.sub("", self.cleaned))
+
+    def has_option(self, letter: str, text: str = "") -> bool:
+        """Return True if an option has this letter, and this text if one is given."""
+        rest = compact(GROUP.sub("", text))
+        signs = (")", ").", "):", ".", ":") if text else (")",)
+        return any(f"{letter}{sign}{rest}" in self.options for sign in signs)
+
+    def has_in_other_order(self, names: str) -> bool:
+        """Return True if the problem has a tuple of the same names in another order only."""
+        letters = sorted(names[1:-1].split(","))
+        tuples = [key for key in self.keys if key[0] == "(" and key[-1] == ")"]
+        return names not in tuples and any(sorted(key[1:-1].split(",")) == letters for key in tuples)
+
     def has_number(self, value: Fraction) -> bool:
         """Return True if a fraction or a decimal of the problem has this value, so that only its form is asked for."""
         return value in self.numbers or -value in self.numbers
@@ -164,8 +223,8 @@ class ProblemText:
         if not self.text:
             return False
         keys, parts = self.forms
-        forms = Forms(answer)
-        own = None if label is None else Forms(label)
+        forms = FormulaKeys(answer)
+        own = None if label is None else FormulaKeys(label)
         if own is not None and forms.key == own.key:
             return False
         if forms.key in keys:

@@ -1,6 +1,8 @@
-r"""Rules of form for answers that are formulas: an answer is as done as its label.
+r"""Rules of form for answers that are formulas.
 
-Each rule is about what the answer has and its label does not have. ``breaks_form`` names them all.
+A formula is an answer only if it is worked out as far as its label is, and uses no functions that the label does not
+use. So ``4\sin 60^\circ`` and ``\sqrt{3^2+3}`` are no answers to the label ``2\sqrt3``. Every rule compares the answer
+with the label: what the label itself has is allowed. ``breaks_form`` lists the rules.
 """
 
 import math
@@ -9,98 +11,98 @@ from fractions import Fraction
 
 import mpmath
 
-from openrlhf_cov.rewards.maths.formula_value import NoValue, exact_root
 from openrlhf_cov.rewards.maths.latex import Node
 from openrlhf_cov.rewards.maths.precision import FUNCTIONS, Undecided, numeric_value
-from openrlhf_cov.rewards.maths.trees import Forms, factors, literal, size, terms
+from openrlhf_cov.rewards.maths.prompt import ProblemText
+from openrlhf_cov.rewards.maths.trees import FormulaKeys, factors, literal, size, terms
+from openrlhf_cov.rewards.maths.values import NoValue, exact_root
 
-GROUPS = {
-    "trigonometric": "sin cos tan cot sec csc degrees",
-    "inverse": "asin acos atan acot asec acsc",
-    "hyperbolic": "sinh cosh tanh sech csch coth",
-    "area": "asinh acosh atanh acoth",
-    "log": "log",
-    "exp": "e exp",
-    "pi": "pi",
-    "i": "i",
-    "abs": "abs",
-    "rounding": "floor ceil",
-    "factorial": "factorial binom",
-    "whole": "gcd lcm",
-    "extreme": "min max",
-    "sum": "sum prod",
-    "calculus": "int lim",
-}
-FAMILY = {kind: family for family, kinds in GROUPS.items() for kind in kinds.split()}
-"""Kind of a node -> the family of functions or constants to which it belongs."""
+# Family of functions or constants -> kinds of nodes.
+FAMILIES = {
+    "trigonometric": "sin cos tan cot sec csc degrees", "inverse": "asin acos atan acot asec acsc",
+    "hyperbolic": "sinh cosh tanh sech csch coth", "area": "asinh acosh atanh acoth", "log": "log", "exp": "e exp",
+    "pi": "pi", "i": "i", "abs": "abs", "rounding": "floor ceil", "factorial": "factorial binom", "whole": "gcd lcm",
+    "extreme": "min max", "sum": "sum prod", "calculus": "int lim",
+}  # fmt: skip
+FAMILY = {kind: family for family, kinds in FAMILIES.items() for kind in kinds.split()}
+# Families of a label -> families that its answers may use as well, because either can be written with the other.
 SYNONYMS = (
-    ({"hyperbolic"}, {"exp"}),
-    ({"exp"}, {"hyperbolic", "quotient"}),
-    ({"area"}, {"log"}),
-    ({"log"}, {"quotient"}),
-    ({"factorial"}, {"quotient"}),
-    ({"i", "exp"}, {"trigonometric"}),
-    ({"i", "trigonometric"}, {"exp"}),
-    ({"trigonometric"}, {"pi", "quotient"}),
-    ({"inverse"}, {"pi"}),
-)
-"""Families that a label allows beside its own, because either writes the other."""
-NUMERIC = frozenset("num decimal neg add mul div pow factorial binom abs floor ceil gcd lcm min max".split())
-MAX_KERNEL = 10**6
-"""Numbers below a square root whose squares are looked for."""
+    ({"hyperbolic"}, {"exp"}), ({"exp"}, {"hyperbolic", "quotient"}), ({"area"}, {"log"}), ({"log"}, {"quotient"}),
+    ({"factorial"}, {"quotient"}), ({"i", "exp"}, {"trigonometric"}), ({"i", "trigonometric"}, {"exp"}),
+    ({"trigonometric"}, {"pi", "quotient"}), ({"inverse"}, {"pi"}),
+)  # fmt: skip
+COMPUTABLE = frozenset("num decimal neg add mul div pow factorial binom abs floor ceil gcd lcm min max".split())
+# Largest number below a root of which power factors are looked for.
+MAX_RADICAND = 10**6
+# A function value is a simple fraction if this multiple of it is an integer, to this precision.
 COMMON_DENOMINATOR = 720_720
 ALL_BUT_WHOLE = 1e-30
+# Nodes that an answer may have however small its label is.
 FREE_SIZE = 40
-"""Nodes that an answer may have whatever the size of its label."""
 
 
 def breaks_form(answer: Node, label: Node, *, in_equation: bool = False) -> bool:
-    """Return True if an answer is less done than its label, or written with other means.
+    """Return True if an answer is less worked out than its label, or uses other functions.
 
-    An equation may have products of sums that its label does not have, as ``(x-1)^2 = 9`` for an expanded one.
+    Args:
+        answer: the formula of the answer.
+        label: the formula of the label. For an equation, a node with both of its sides.
+        in_equation: True for a side of an equation, which may have products of sums that the label does not have, as
+            ``(x-1)^2 = 9`` beside an expanded equation.
     """
-    undone = arithmetic(label)
-    room = 1.5 * size(label) + 3 if undone else max(FREE_SIZE, 3 * size(label))
+    left_undone = arithmetic(label)
+    max_size = 1.5 * size(label) + 3 if left_undone else max(FREE_SIZE, 3 * size(label))
     return (
-        size(answer) > room
-        or bool(families(answer) - _allowed(label))
-        or (has_decimal(answer) and not has_decimal(label))
+        size(answer) > max_size
+        or bool(families(answer) - _allowed_families(label))
+        or (answer.has("decimal") and not label.has("decimal"))
         or (not in_equation and sums_multiplied(answer) > max(1, sums_multiplied(label)))
-        or bool(arithmetic(answer) - undone)
+        or bool(arithmetic(answer) - left_undone)
         or (has_idle_part(answer) and not has_idle_part(label))
-        or _is_less_simple(answer, label)
-        or (not _has_names(answer) and _functions(answer) > _functions(label))
+        or _root_depth(answer) > max(1, _root_depth(label))
+        or (_has_sum_to_simplify(answer) and not _has_sum_to_simplify(label))
+        or 0 < _denominator_degree(label, total=True) < _denominator_degree(answer)
+        or (not answer.has("sym") and _count_functions(answer) > _count_functions(label))
     )
 
 
+def misses_request(answer: Node, label: Node, problem: ProblemText) -> bool:
+    """Return True if the problem asks for factors, expanded terms or simple roots, which only the label has."""
+    has_fewer_factors = sums_multiplied(answer) < sums_multiplied(label)
+    if problem.asks_factors and (has_fewer_factors or (len(terms(answer)) > 1) != (len(terms(label)) > 1)):
+        return True
+    if problem.asks_terms and _has_term_to_expand(answer) and not _has_term_to_expand(label):
+        return True
+    return problem.asks_simple_roots and _has_root_to_simplify(answer) and not _has_root_to_simplify(label)
+
+
+# Functions
+
+
 def families(node: Node) -> set[str]:
-    """Return the families of the functions and constants in a formula."""
+    """Return the families of the functions and constants in a formula, with "root" and "quotient"."""
     found = {FAMILY[part.kind] for part in node.walk() if part.kind in FAMILY}
-    if any(_is_root(part) for part in node.walk()):
+    if any(map(_is_root, node.walk())):
         found.add("root")
-    if any(_divides_by_names(part) for part in node.walk()):
+    if any(map(_divides_by_names, node.walk())):
         found.add("quotient")
     return found
 
 
-def _divides_by_names(node: Node) -> bool:
-    if node.kind == "div":
-        return _has_names(node.args[1])
-    if node.kind != "pow" or not _has_names(node):
-        return False
-    return node.args[1].kind == "neg" or (literal(node.args[1]) or 0) < 0
-
-
-def _functions(node: Node) -> int:
-    return sum(part.kind in FUNCTIONS for part in node.walk())
-
-
-def _allowed(label: Node) -> set[str]:
+def _allowed_families(label: Node) -> set[str]:
     own = families(label)
     allowed = own.union(*(others for needed, others in SYNONYMS if needed <= own))
-    if _has_names(label):
+    if label.has("sym"):
         allowed.add("factorial")  # a binomial coefficient for n(n-1)/2; one of numbers is arithmetic
     return allowed
+
+
+def _divides_by_names(node: Node) -> bool:
+    if node.kind == "div":
+        return node.args[1].has("sym")
+    if node.kind != "pow" or not node.has("sym"):
+        return False
+    return node.args[1].kind == "neg" or (literal(node.args[1]) or 0) < 0
 
 
 def _is_root(node: Node) -> bool:
@@ -110,19 +112,17 @@ def _is_root(node: Node) -> bool:
     return exponent is not None and exponent.denominator > 1
 
 
-def has_decimal(node: Node) -> bool:
-    """Return True if a decimal with a fractional part is in a formula."""
-    return any(part.kind == "decimal" for part in node.walk())
+def _count_functions(node: Node) -> int:
+    return sum(part.kind in FUNCTIONS and part.kind != "exp" for part in node.walk())
+
+
+# Products of sums
 
 
 def sums_multiplied(node: Node) -> int:
     """Return the largest number of sums that are multiplied with each other; a square of a sum counts as two."""
-    found = 0
-    for part in node.walk():
-        if part.kind in ("mul", "div", "pow"):
-            _, above, _ = factors(part)
-            found = max(found, sum(map(_sum_power, above)))
-    return found
+    products = [factors(part)[1] for part in node.walk() if part.kind in ("mul", "div", "pow")]
+    return max((sum(map(_sum_power, above)) for above in products), default=0)
 
 
 def _sum_power(node: Node) -> int:
@@ -132,11 +132,39 @@ def _sum_power(node: Node) -> int:
     return int(exponent) if exponent is not None and exponent.denominator == 1 and 1 < exponent < 100 else 0
 
 
-def arithmetic(node: Node) -> Counter[str]:
-    r"""Count the parts of a formula that can be computed, by kind: joined numbers, terms and factors that are alike.
+def _has_term_to_expand(node: Node) -> bool:
+    """Return True if a term of a sum is a product with a sum, as in ``2(x+1)+3``."""
+    found = [term for part in node.walk() if part.kind == "add" for _, term in terms(part)]
+    return any(term.kind == "mul" and any(part.kind == "add" for part in factors(term)[1]) for term in found)
 
-    ``37 \cdot 43``, ``2x + 3x``, ``\sqrt{16}``, ``\frac{2x}{x}`` and ``\log_2 8`` can. A fraction of two integers is a
-    number, reduced or not, and a product may have one number above and one below its fraction bar.
+
+def _has_sum_to_simplify(node: Node) -> bool:
+    r"""Return True for a sum of constants that is a denominator, a base of a power, or has a term to expand.
+
+    A power of a complex number or a division by one counts as well. So ``\frac{1}{\sqrt2-1}`` is no answer to
+    ``1+\sqrt2``.
+    """
+    for part in node.walk():
+        if part.kind == "add" and not part.has("sym") and _has_term_to_expand(part):
+            return True
+        bottom = part.args[1] if part.kind == "div" else None
+        if bottom and not bottom.has("sym") and (bottom.kind == "add" or bottom.has("i")):
+            return True
+        if part.kind == "pow":
+            base = part.args[0]
+            if (base.kind == "add" and not base.has("sym")) or (base.kind != "e" and base.has("i")):
+                return True
+    return False
+
+
+# Arithmetic
+
+
+def arithmetic(node: Node) -> Counter[str]:
+    r"""Count the parts of a formula that can be computed, by kind: joined numbers, like terms and like factors.
+
+    Examples are ``37 \cdot 43``, ``2x + 3x``, ``\sqrt{16}``, ``\frac{2x}{x}``, ``\sqrt2\sqrt3`` and ``\log_2 8``. A
+    fraction of two integers is a number, reduced or not. A product may have one number above and one below its bar.
     """
     return Counter(part.kind for part in node.walk() if _is_arithmetic(part))
 
@@ -144,20 +172,21 @@ def arithmetic(node: Node) -> Counter[str]:
 def _is_arithmetic(node: Node) -> bool:
     if literal(node) is not None or not node.args:
         return False
-    if all(literal(arg) is not None for arg in node.args) and node.kind in NUMERIC:
+    if all(literal(arg) is not None for arg in node.args) and node.kind in COMPUTABLE:
         return not _is_root(node) or _is_rational_root(node)
     if node.kind == "pow" and (literal(node.args[1]) or 0) > 1:
-        return any(literal(part) not in (None, 1) for part in factors(node.args[0])[1])  # (2n)^2
+        has_number = any(literal(part) not in (None, 1) for part in factors(node.args[0])[1])  # (2n)^2
+        is_constant_root = _is_root(node.args[0]) and not node.args[0].has("sym")
+        return has_number or is_constant_root or node.args[0].kind in ("i", "exp")
     if node.kind == "add":
-        found = terms(node)
-        if sum(literal(term) is not None for _, term in found) > 1:
-            return True
-        keys = Counter(_key_without_number(term) for _, term in found if literal(term) is None)
-        return max(keys.values(), default=0) > 1
+        found = [term for _, term in terms(node)]
+        keys = [_key_without_number(term) for term in found if literal(term) is None]
+        return len(found) - len(keys) > 1 or len(set(keys)) < len(keys)
     if node.kind in ("mul", "div"):
         _, above, below = factors(node)
-        return _has_numbers_to_join(above, below) or _has_bases_to_join(above, below)
-    if node.kind == "root" and all(literal(arg) is not None for arg in node.args):
+        is_reducible = any(_has_common_factor(top, bottom) for top in above for bottom in below)
+        return is_reducible or _has_numbers_to_join(above, below) or _has_bases_to_join(above, below)
+    if node.kind == "root" and literal(node.args[0]) is not None:
         return _is_rational_root(node)
     return (node.kind in FUNCTIONS or node.kind == "root") and _is_simple_fraction(node)
 
@@ -165,7 +194,7 @@ def _is_arithmetic(node: Node) -> bool:
 def _has_numbers_to_join(above: list[Node], below: list[Node]) -> bool:
     """Return True for two numbers above or below a fraction bar, or if the one below divides the one above.
 
-    A fraction counts on both sides, a 1 on none.
+    A fraction counts on both sides, a 1 on neither.
     """
     counts = [0, 0]
     joined = Fraction(1)
@@ -177,42 +206,82 @@ def _has_numbers_to_join(above: list[Node], below: list[Node]) -> bool:
     return max(counts) > 1 or (min(counts) == 1 and joined.denominator == 1)
 
 
+def _has_common_factor(top: Node, bottom: Node) -> bool:
+    r"""Return True for a sum above an integer that shares a factor with all of its terms, as in ``\frac{2x+4}{2}``."""
+    divisor = literal(bottom)
+    if top.kind != "add" or divisor is None:
+        return False
+    numbers = [[literal(part) or Fraction(1) for part in factors(term)[1]] for _, term in terms(top)]
+    coefficients = [divisor, *(math.prod(found, start=Fraction(1)) for found in numbers)]
+    if any(number.denominator > 1 for number in coefficients):
+        return False
+    return math.gcd(*(number.numerator for number in coefficients)) > 1
+
+
 def _has_bases_to_join(above: list[Node], below: list[Node]) -> bool:
-    """Return True if a factor that is no number occurs twice: with names, above and below the fraction bar."""
-    bases: list[list[str]] = [[], []]
-    for side, parts in zip(bases, (above, below), strict=True):
-        for part in parts:
-            if literal(part) is None:
-                is_power = part.kind == "pow" and literal(part.args[1]) is not None
-                side.append(Forms(part.args[0] if is_power else part).key)
-    if any(map(_has_names, above + below)):
-        return bool(set(bases[0]) & set(bases[1]))
-    return len(bases[0] + bases[1]) != len(set(bases[0] + bases[1]))
+    """Return True if a factor that is no number occurs twice, or if two factors are roots of integers.
+
+    A product of factorials may repeat one. A factor of a sum of constants counts with the terms of the sum:
+    ``i(2+3i)`` is a product to be computed.
+    """
+    sides = [[_base(part) for part in side if literal(part) is None] for side in (above, below)]
+    keys = [{FormulaKeys(base).key for base in side} for side in sides]
+    repeated = [base for side in sides for base in side if base.kind in ("sym", "add") or not base.has("sym")]
+    if keys[0] & keys[1] or len(set(repeated)) < len(repeated) or sum(map(_is_root_of_integer, above)) > 1:
+        return True
+    radicands = [[literal(part.args[0]) for part in side if _is_root_of_integer(part)] for side in (above, below)]
+    if any(top % bottom == 0 for top in radicands[0] for bottom in radicands[1]):
+        return True
+    sums = [part for part in above if part.kind == "add" and not part.has("sym")]
+    inside = {FormulaKeys(factor).key for part in sums for _, term in terms(part) for factor in factors(term)[1]}
+    irrational = {FormulaKeys(part).key for part in above if part.kind == "i" or _is_root_of_integer(part)}
+    return bool(inside & irrational)
+
+
+def _base(node: Node) -> Node:
+    return node.args[0] if node.kind == "pow" and literal(node.args[1]) is not None else node
 
 
 def _key_without_number(term: Node) -> str:
     _, above, below = factors(term)
-    keys = [[_kernel(part) for part in side if literal(part) is None] for side in (above, below)]
-    return f"{sorted(keys[0])}/{sorted(keys[1])}"
+    keys = [sorted(_factor_key(part) for part in side if literal(part) is None) for side in (above, below)]
+    return f"{keys[0]}/{keys[1]}"
 
 
-def _kernel(node: Node) -> str:
-    """Return the key of a factor; a root of an integer without the powers in it, so that root 12 is root 3."""
+# Roots
+
+
+def _factor_key(node: Node) -> str:
+    r"""Return the key of a factor. A root of an integer has no power factors in it: ``\sqrt{12}`` is ``\sqrt3``."""
     base, index = map(literal, node.args) if node.kind == "root" else (None, None)
-    if not base or not index or base.denominator > 1 or index not in (2, 3, 4) or not 0 < base < MAX_KERNEL:
-        return Forms(node).key
-    number = int(base)
-    for factor in range(2, math.isqrt(number) + 1):
-        while number % factor ** int(index) == 0:
-            number //= factor ** int(index)
-    return f"root {index} {number}"
+    if not base or not index or base.denominator > 1 or index not in (2, 3, 4) or not 0 < base < MAX_RADICAND:
+        return FormulaKeys(node).key
+    radicand = int(base)
+    for factor in range(2, math.isqrt(radicand) + 1):
+        while radicand % factor ** int(index) == 0:
+            radicand //= factor ** int(index)
+    return f"root {index} {radicand}"
+
+
+def _root_depth(node: Node) -> int:
+    """Return how deep roots of constants are nested."""
+    inner = max(map(_root_depth, node.args), default=0)
+    return inner + (_is_root(node) and not node.has("sym"))
+
+
+def _is_root_of_integer(node: Node) -> bool:
+    base = literal(node.args[0]) if node.kind == "root" else None
+    return base is not None and base > 0 and base.denominator == 1
 
 
 def _is_rational_root(node: Node) -> bool:
     base, index = (literal(arg) for arg in node.args)
     if not base or not index:
         return True
-    index = Fraction(index.denominator) if node.kind == "pow" else index
+    return _has_exact_root(base, Fraction(index.denominator) if node.kind == "pow" else index)
+
+
+def _has_exact_root(base: Fraction, index: Fraction) -> bool:
     try:
         exact_root(base, index)
     except NoValue:
@@ -220,9 +289,24 @@ def _is_rational_root(node: Node) -> bool:
     return True
 
 
+def _has_root_to_simplify(node: Node) -> bool:
+    """Return True for a root of a fraction or of an integer with a power in it, or a root below a fraction bar."""
+    for part in node.walk():
+        if part.kind == "div" and any(map(_is_root, factors(part)[2])):
+            return True
+        if part.kind != "root" or literal(part.args[0]) is None:
+            continue
+        base, index = map(literal, part.args)
+        if index == 4 and _has_exact_root(base, Fraction(2)):
+            return True
+        if not _is_root_of_integer(part) or _factor_key(part) != f"root {index} {base}":
+            return True
+    return False
+
+
 def _is_simple_fraction(node: Node) -> bool:
     """Return True if a function without names has a rational value with a small denominator."""
-    if any(part.kind == "sym" for part in node.walk()):
+    if node.has("sym"):
         return False
     try:
         scaled = numeric_value(node).number * COMMON_DENOMINATOR
@@ -231,11 +315,16 @@ def _is_simple_fraction(node: Node) -> bool:
     return bool(abs(scaled - mpmath.nint(scaled)) < ALL_BUT_WHOLE)
 
 
+# Parts without effect
+
+
 def has_idle_part(node: Node) -> bool:
     """Return True for a factor 1 or 0, a term 0, a power of or to 1 or 0, two signs, or an integer as a fraction."""
     for part in node.walk():
         values = [literal(arg) for arg in part.args]
         if part.kind == "mul" and any(value in (0, 1, -1) for value in values if value is not None):
+            return True
+        if part.kind in ("mul", "div") and literal(part) is None and all(map(_is_negative, part.args)):
             return True
         if part.kind == "add" and 0 in values:
             return True
@@ -243,9 +332,13 @@ def has_idle_part(node: Node) -> bool:
             return True
         if part.kind in ("pow", "root") and (values[1] in (0, 1) or values[0] in (0, 1)):
             return True
-        if part.kind == "neg" and (part.args[0].kind == "neg" or values[0] == 0):
+        if part.kind == "neg" and (_is_negative(part.args[0]) or values[0] == 0):
             return True
     return False
+
+
+def _is_negative(node: Node) -> bool:
+    return node.kind == "neg" or (node.kind in ("mul", "div") and _is_negative(node.args[0]))
 
 
 def _is_whole(values: list[Fraction | None]) -> bool:
@@ -253,40 +346,24 @@ def _is_whole(values: list[Fraction | None]) -> bool:
     return top is not None and bool(bottom) and (top / bottom).denominator == 1
 
 
-def _is_less_simple(answer: Node, label: Node) -> bool:
-    r"""Return True for constants with deeper roots, or with sums below a fraction bar, to a power or to be expanded.
-
-    The label has none of these. ``\sqrt{3+2\sqrt2}`` is less simple than ``1+\sqrt2``, as is ``\frac{1}{\sqrt2-1}``.
-    """
-    return _root_depth(answer) > max(1, _root_depth(label)) or (
-        _has_constant_sum_inside(answer) and not _has_constant_sum_inside(label)
-    )
+# Degrees
 
 
-def _root_depth(node: Node) -> int:
-    inner = max(map(_root_depth, node.args), default=0)
-    return inner + (_is_root(node) and not _has_names(node))
+def _denominator_degree(node: Node, *, total: bool = False) -> int:
+    """Return the largest degree of a denominator in its names, or the degree of all of them together."""
+    degrees = [sum(map(_degree, factors(part)[2])) for part in node.walk() if part.kind in ("div", "pow")]
+    return sum(degrees) if total else max(degrees, default=0)
 
 
-def _has_constant_sum_inside(node: Node) -> bool:
-    for part in node.walk():
-        if part.kind == "add" and not _has_names(part) and has_term_to_expand(part):
-            return True
-        bottom = part.args[1] if part.kind == "div" and not _has_names(part.args[1]) else None
-        if bottom and (bottom.kind == "add" or any(inner.kind == "i" for inner in bottom.walk())):
-            return True
-        if part.kind == "pow" and part.args[0].kind == "add" and not _has_names(part.args[0]):
-            return True
-        if part.kind == "pow" and part.args[0].kind != "e" and any(inner.kind == "i" for inner in part.args[0].walk()):
-            return True
-    return False
-
-
-def has_term_to_expand(node: Node) -> bool:
-    """Return True if a term of a sum is a product with a sum, as in ``2(x+1)+3``."""
-    found = [term for part in node.walk() if part.kind == "add" for _, term in terms(part)]
-    return any(term.kind == "mul" and any(part.kind == "add" for part in factors(term)[1]) for term in found)
-
-
-def _has_names(node: Node) -> bool:
-    return any(part.kind == "sym" for part in node.walk())
+def _degree(node: Node) -> int:
+    """Return the degree of a sum of products in all of its names, as it is written."""
+    if node.kind == "sym":
+        return 1
+    if node.kind == "pow":
+        exponent = literal(node.args[1])
+        is_natural = exponent is not None and exponent > 0 and exponent.denominator == 1
+        return _degree(node.args[0]) * int(exponent) if is_natural else 0
+    degrees = list(map(_degree, node.args))
+    if node.kind == "mul":
+        return sum(degrees)
+    return max(degrees, default=0) if node.kind in ("add", "neg", "div") else 0

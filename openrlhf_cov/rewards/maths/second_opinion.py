@@ -11,7 +11,7 @@ FORMS = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
 
 
 def accepts(answer: str, gold: str) -> bool:
-    """Whether Math-Verify takes the extracted ``answer`` for ``gold``, asked as the paper's code asks it.
+    """Return True if Math-Verify accepts the extracted ``answer`` for ``gold``, called as in the paper's code.
 
     Both are mathematics between dollar signs, of which what cannot be parsed is equal to nothing.
     """

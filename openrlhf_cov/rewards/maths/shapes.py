@@ -1,26 +1,29 @@
-r"""How the text of an answer divides into parts: lists, tuples, matrices and sets of real numbers.
+r"""Divides the text of an answer into parts: lists, tuples, matrices and sets of real numbers.
 
 Every function takes clean text (see ``normalization``) and returns None for a text of another shape. No value is read.
 """
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
-from openrlhf_cov.rewards.maths.brackets import outer_brackets, split
 from openrlhf_cov.rewards.maths.numerals import parse_number
 
+OPENING = ("(", "[", "{", r"\lbrace", r"\langle")
+BRACKET = r"\\(?:lbrace|langle|rbrace|rangle)(?![A-Za-z])|[()\[\]{}]"
+
+# Items of a list, rows of a matrix, parts of a union.
 MAX_ITEMS = 50
-"""Items of a list, rows of a matrix, parts of a union."""
 
 GREEK = (
     "alpha|beta|gamma|delta|epsilon|theta|lambda|mu|nu|rho|sigma|tau|phi|psi|omega|eta|xi|Delta|Omega|Phi|Gamma|"
     "Sigma|Theta|Lambda|Psi|ell"
 )
-INDEX = r"_(?:\{\\?[\w ,+-]{1,12}\}|\w)"
+INDEX = r"_(?:\{\\?[\w ,+-]{1,12}\}|\{\s?\\text\s?\{\w{1,12}\}\s?\}|\w)"
 VARIABLE = rf"(?:[A-Za-z]|\\(?:{GREEK})(?![A-Za-z])\s?)(?:{INDEX})?'{{0,3}}"
+# What an inequality is about: a name, or a function of one.
 UNKNOWN = rf"{VARIABLE}(?:\([a-z]\))?"
-"""What an inequality is about: a name, or a function of one."""
 CONNECTOR = re.compile(r"\\text\s?\{\s?,?\s?(?:and|or|AND|OR|,)\s?\}|(?<![A-Za-z\\])(?:and|or|AND|OR)(?![A-Za-z])|;")
 COMMA_OR_WORD = re.compile(CONNECTOR.pattern + "|,")
 OR = re.compile(r"\\text\s?\{\s?,?\s?(?:or|OR)\s?\}|(?<![A-Za-z\\])(?:or|OR)(?![A-Za-z])|\\cup(?![a-z])\s?")
@@ -46,6 +49,7 @@ WITHOUT = re.compile(
     rf"(?:{VARIABLE}\s?\\in\s?)?(?:{REALS.pattern})\s?(?:\\setminus(?![a-z])|-|,)\s?"
     rf"(?:{VARIABLE}\s?(?:\\ne(?![a-z])|!=)\s?)?(?P<points>\S.*)"
 )
+INFINITY = re.compile(r"(?P<minus>-)?\+?\s?\\infty")
 LOWEST = r"-\infty"
 HIGHEST = r"\infty"
 BRACKETS = frozenset({"()", "[]", "[)", "(]"})
@@ -67,6 +71,42 @@ class RealSet:
 
     pieces: tuple[Piece, ...]
     variable: str = ""
+
+
+def split(text: str, separator: str | re.Pattern) -> list[str]:
+    """Return a text cut at every separator that is outside brackets; one part if the brackets do not match."""
+    found = separator in text if isinstance(separator, str) else separator.search(text)
+    if not found:
+        return [text]
+    parts, depth, start = [], 0, 0
+    for match in _bracket_or(separator).finditer(text):
+        if match["bracket"]:
+            depth += 1 if match["bracket"] in OPENING else -1
+        elif depth == 0:
+            parts.append(text[start : match.start()])
+            start = match.end()
+    return [text] if depth != 0 else [*parts, text[start:]]
+
+
+@cache
+def _bracket_or(separator: str | re.Pattern) -> re.Pattern:
+    pattern = re.escape(separator) if isinstance(separator, str) else separator.pattern
+    return re.compile(rf"(?P<bracket>{BRACKET})|{pattern}")
+
+
+def outer_brackets(text: str) -> tuple[str, str, str] | None:
+    """Return (opening, inside, closing) if one pair of brackets, of any kind, encloses all of a text."""
+    depth, first = 0, None
+    for match in re.finditer(BRACKET, text):
+        if first is None:
+            if match.start() > 0:
+                return None
+            first = match
+        depth += 1 if match[0] in OPENING else -1
+        if depth == 0:
+            inside = text[first.end() : match.start()].strip()
+            return (first[0], inside, match[0]) if match.end() == len(text) else None
+    return None
 
 
 def list_items(text: str) -> list[str] | None:
@@ -147,11 +187,20 @@ def system_lines(text: str) -> list[str] | None:
 
 def real_set(text: str) -> RealSet | None:
     r"""Return the set of real numbers that intervals, inequalities or ``\mathbb{R} \setminus \{2\}`` describe."""
+    braces = outer_brackets(text)
+    builder = SET_BUILDER.fullmatch(braces[1]) if braces and braces[0] == r"\lbrace" else None
+    if builder:
+        found = _union(builder["rest"].strip(), "")
+        return found if found and found.variable.strip() == builder["name"].strip() else None
     member = MEMBER.match(text)
     if member and not WITHOUT.fullmatch(text):
         text = text[member.end() :]
         return _union(text, member["name"].strip())
     return _union(text, "")
+
+
+# The inside of ``\{x \in \mathbb{R} : x > 3\}``.
+SET_BUILDER = re.compile(rf"(?P<name>{VARIABLE})\s?(?:\\in\s?(?:{REALS.pattern})\s?)?[|:](?P<rest>.*)", re.DOTALL)
 
 
 def _union(text: str, variable: str) -> RealSet | None:
@@ -180,7 +229,7 @@ def _interval(text: str) -> RealSet | None:
 
 
 def _points(text: str, parts: int) -> RealSet | None:
-    r"""A set of points ``\{1, 2\}``, or ``x = 1``, beside other parts of a union."""
+    r"""Return a set of points ``\{1, 2\}``, or ``x = 1``, beside other parts of a union."""
     if parts < 2:
         return None
     sides = split(text, EQUALS)
@@ -193,7 +242,7 @@ def _points(text: str, parts: int) -> RealSet | None:
 
 
 def _inequality(text: str) -> RealSet | None:
-    r"""``a < x \le b``, ``x > a`` and their mirror images."""
+    r"""Return the set that ``a < x \le b``, ``x > a`` or a mirror image of them describes."""
     parts = [part.strip() for part in split(text, RELATION)]
     signs = [sign.strip() for sign in RELATION.findall(text)]
     if len(parts) not in (2, 3) or len(parts) != len(signs) + 1 or not all(parts):
@@ -214,7 +263,7 @@ def _inequality(text: str) -> RealSet | None:
 
 
 def _line(text: str) -> RealSet | None:
-    """The real numbers, all of them or all but some points."""
+    """Return the real numbers, all of them or all but some points."""
     if REALS.fullmatch(text):
         return RealSet((Piece("(", LOWEST, HIGHEST, ")"),))
     variable = ""
@@ -261,7 +310,7 @@ def joined(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
 
 def _position(end: str):
     """Return a key by which plain numbers and infinities are ordered; None for any other end."""
-    infinite = re.fullmatch(r"(?P<minus>-)?\+?\s?\\infty", end)
+    infinite = INFINITY.fullmatch(end)
     if infinite:
         return (-1 if infinite["minus"] else 1, 0)
     number = parse_number(end)

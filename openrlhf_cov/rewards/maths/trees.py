@@ -6,8 +6,8 @@ from fractions import Fraction
 
 from openrlhf_cov.rewards.maths.latex import Node
 
+# Nodes of a formula that is computed. The longest label of the usual sets has 65.
 MAX_NODES = 200
-"""Nodes of a formula that is computed. The longest label of the usual sets has 65."""
 COMMUTATIVE = frozenset({"add", "mul"})
 
 
@@ -89,7 +89,7 @@ def factors(node: Node) -> tuple[int, list[Node], list[Node]]:
     return 1, [node], []
 
 
-class Forms:
+class FormulaKeys:
     """Keys of a formula and of all of its parts. Parts with one key differ in order, brackets and signs at most."""
 
     def __init__(self, node: Node) -> None:

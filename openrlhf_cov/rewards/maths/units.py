@@ -6,6 +6,7 @@ A unit is split off and spelt one way. Nothing is converted.
 import re
 from collections.abc import Collection
 
+# Short forms and irregular plurals -> the unit.
 SPELLINGS = {
     "mm": "millimeter", "cm": "centimeter", "m": "meter", "km": "kilometer", "in": "inch", "ft": "foot",
     "feet": "foot", "yd": "yard", "mi": "mile", "metre": "meter", "centimetre": "centimeter",
@@ -20,22 +21,31 @@ SPELLINGS = {
     "lbs": "pound", "元": "yuan", "度": "degree", "个": "piece", "人": "person", "天": "day", "岁": "year",
     "people": "person", "men": "man", "women": "woman", "children": "child", "ways": "way", "sq": "square",
 }  # fmt: skip
-"""Short forms and irregular plurals -> the unit."""
 
 UNITS = frozenset(SPELLINGS.values()) | frozenset(
     "micrometer nanometer kilojoule megahertz kilohertz gigahertz kilopascal hectare acre gallon quart pint cup ton "
     "tonne day week month year decade century dime nickel quarter penny pennies way unit ohm farad coulomb tesla "
     "arcsecond parsec lightyear erg bit byte person man woman child student people point digit light-year "
-    "yuan piece pair solution".split()
+    "yuan piece pair triple solution integer side root".split()
 ) - {"quarter", "square"}  # fmt: skip
+# Units that count, of which every problem may have its own.
+COUNTED_UNITS = frozenset(
+    "way unit person man woman child student people point digit piece pair triple solution integer side root".split()
+)
 GENERIC = frozenset({"unit", "unit^2", "unit^3"})
 POWERS = {"square": "^2", "cubic": "^3", "sq": "^2"}
 POWERS_AFTER = {"squared": "^2", "cubed": "^3"}
+# Words that may stand inside the name of a unit, before its last noun.
 INSIDE = frozenset({"of", "per", "the", "in", "a", "an"})
-"""Words that may stand inside the name of a unit, before its last noun."""
 
+# Words that may stand before a noun that is counted: 12 distinct ways.
+ADJECTIVES = frozenset("ordered distinct different possible real positive integer".split())
+COMPOUND = frozenset({"m/s", "m/s^2", "m/s^{2}", "J/K", "N/m", "J/mol"})
+
+# Words of a problem that change a value or a claim, and so are never its unit.
 NOT_UNITS = frozenset(
-    "not no or and nor is isn't isnt wrong incorrect false without minus plus times over hundred thousand "
+    "not no first last next previous or and nor is isn't isnt wrong incorrect false without minus plus times over "
+    "hundred thousand "
     "million billion trillion dozen dozens hundreds thousands millions billions score half mod modulo base "
     "if when where for except but maybe perhaps about approximately either only less more greater than least most "
     "nan inf infinity undefined to power sqrt squared cubed root factorial percentile percentage percent "
@@ -50,7 +60,6 @@ NOT_UNITS = frozenset(
     "does do did is are was were can will would should could has have had be been than then how many much what "
     "which who whose find compute determine evaluate solve".split()
 )
-"""Words of a problem that change a value or a claim, and so are never its unit."""
 
 POWER = r"\^\s?(?:\{\s?-?\s?[1-9]\s?\}|-?[1-9])"
 PART = re.compile(
@@ -131,7 +140,7 @@ def _split_words(text: str, words: Collection[str], any_noun: bool, letters: boo
 def _key(unit: str, words: Collection[str], any_noun: bool, *, letters: bool, spaced: bool) -> str | None:
     """Return ``unit`` in one spelling; None if it is none."""
     marked = unit.startswith((r"\text", r"\mu"))
-    letters = letters or marked or ("/" in unit and any(map(_is_unit, LONG_WORD.findall(unit))))
+    letters = letters or marked or unit in COMPOUND or ("/" in unit and any(map(_is_unit, LONG_WORD.findall(unit))))
     names: list[str] = []
     prefix = ""
     place = 0
@@ -156,6 +165,10 @@ def _key(unit: str, words: Collection[str], any_noun: bool, *, letters: bool, sp
         elif kind == "word":
             word = part["word"].lower()
             is_letter = len(word) == 1
+            if word in ADJECTIVES and not names and re.match(r"\s[a-z]", unit[place:]):
+                continue
+            if word == "old" and names == ["year"]:
+                continue
             if word in POWERS:
                 prefix = POWERS[word]
             elif word in POWERS_AFTER and names and names[-1] in UNITS:

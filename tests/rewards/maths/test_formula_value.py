@@ -2,9 +2,9 @@ from fractions import Fraction
 
 import pytest
 
-from openrlhf_cov.rewards.maths.formula_value import exact_value
 from openrlhf_cov.rewards.maths.latex import parse_formula
 from openrlhf_cov.rewards.maths.normalization import clean
+from openrlhf_cov.rewards.maths.values import exact_value
 
 
 def formula(text):

@@ -197,7 +197,23 @@ def spelt_differently(label: str) -> list[str]:
     ]  # fmt: skip
 
 
-PAIRS_OF_LABELS = st.tuples(st.sampled_from(LABELS_BY_SHAPE), st.sampled_from(LABELS_BY_SHAPE))
+def real_labels() -> list[str]:
+    """Return the labels of the usual sets, each once and sorted, so that neighbours are alike."""
+    lines = [line for path in sorted(DATA.glob("*/*.jsonl")) for line in path.read_text(encoding="utf-8").split("\n")]
+    return sorted({json.loads(line)["answer"] for line in lines if line})
+
+
+REAL_LABELS = real_labels() or LABELS_BY_SHAPE
+NEIGHBOURING_LABELS = st.builds(
+    lambda place, step: (REAL_LABELS[place], REAL_LABELS[(place + step) % len(REAL_LABELS)]),
+    st.integers(0, len(REAL_LABELS) - 1),
+    st.integers(1, 20),
+)
+PAIRS_OF_LABELS = st.one_of(
+    st.tuples(st.sampled_from(LABELS_BY_SHAPE), st.sampled_from(LABELS_BY_SHAPE)),
+    st.tuples(st.sampled_from(REAL_LABELS), st.sampled_from(REAL_LABELS)),
+    NEIGHBOURING_LABELS,
+)
 
 
 def check_labels(pair, data):

@@ -2,7 +2,7 @@ import pytest
 
 from openrlhf_cov.rewards.maths.latex import parse_formula
 from openrlhf_cov.rewards.maths.normalization import clean
-from openrlhf_cov.rewards.maths.points import points, whole_names
+from openrlhf_cov.rewards.maths.values import points, whole_names
 
 
 @pytest.mark.parametrize(

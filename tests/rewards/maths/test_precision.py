@@ -3,10 +3,10 @@ from fractions import Fraction
 import mpmath
 import pytest
 
-from openrlhf_cov.rewards.maths.formula_value import NoValue
 from openrlhf_cov.rewards.maths.latex import parse_formula
 from openrlhf_cov.rewards.maths.normalization import clean
 from openrlhf_cov.rewards.maths.precision import Undecided, difference, numeric_value
+from openrlhf_cov.rewards.maths.values import NoValue
 
 
 def formula(text):

@@ -6,7 +6,20 @@ from openrlhf_cov.rewards.maths.grading import grade
 from openrlhf_cov.rewards.maths.labels import read_label
 
 KINDS = {
-    "integer": ["25", "025", "27.0", "1,234", "-3", r"10,\!080", "$5$", r"5\text{ cm}", "x = 5", r"60^\circ", r"\$5"],
+    "integer": [
+        r"\mathbf{2340}",
+        "25",
+        "025",
+        "27.0",
+        "1,234",
+        "-3",
+        r"10,\!080",
+        "$5$",
+        r"5\text{ cm}",
+        "x = 5",
+        r"60^\circ",
+        r"\$5",
+    ],
     "fraction": [r"\frac{3}{4}", "3/4", r"1\frac12", r"-\dfrac{7}{3}", r"\frac{3}{4}\text{ cm}"],
     "decimal": ["0.25", "4.5e33", r"1.5\times10^{3}", r"12.5\%", ".5"],
     "formula": [r"2\sqrt3", "x^2+1", "2^{10}", r"\frac{\pi}{4}", "3-4i", "y=2x+1", r"\binom{10}{5}", "f(x)=x^2"],
@@ -27,7 +40,7 @@ KINDS = {
     "base": ["12_5", "(12)_5", "1011_2"],
     "ratio": ["3:4", r"3 \text{ to } 4", "1:2:3"],
     "time": ["3:30 PM", "noon", r"4:40\text{ a.m.}"],
-    "choice": ["B", "(B)", r"\text{(C)}", r"\textbf{(D)}"],
+    "choice": [r"\text{(E)},", "B", "(B)", r"\text{(C)}", r"\textbf{(D)}"],
     "word": ["yes", r"\text{Evelyn}", r"\text{two lines}", r"\emptyset", "BAC"],
     "infinity": [r"\infty", r"-\infty"],
     "spelling": [r"\mathbb{Z}", r"\frac{5055}{2^{15}", "nan", ""],
@@ -98,3 +111,17 @@ HONEST = [
 def test_an_honest_form_is_accepted(problem, label, answers):
     refused = [answer for answer in answers if not grade(f"\\boxed{{{answer}}}", label, prompt=problem).correct]
     assert refused == []
+
+
+@pytest.mark.parametrize(
+    ("label", "wrong"),
+    [
+        ("x=1,y=2", ["2, 1", "(2,1)", "x=2, y=1", "(y,x)=(1,2)"]),  # items without names keep the order of the label
+        ("12.5663", [r"4\pi"]),  # 4 pi is 12.56637, which rounds to 12.5664
+        ("5", ["2+4=5", "5=2+3", "2+3=6"]),  # every side of a chain has the value, the last one is the answer
+        (r"n=2k+1", [r"2k+1, k=3", r"2k+1 \text{ if } k>0"]),
+        ("x^2", [r"x^2, x\in\mathbb{Z}"]),  # a restriction that the label does not have
+    ],
+)
+def test_a_form_that_says_something_else_is_wrong(label, wrong):
+    assert [answer for answer in wrong if grade(f"\\boxed{{{answer}}}", label).correct] == []

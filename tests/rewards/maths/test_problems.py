@@ -1,0 +1,68 @@
+"""Answers beside the problem that they answer: cheats, and the forms in which models write correct answers.
+
+``problems.jsonl`` has ``prompt``, ``answer``, ``gold``, ``equal`` and ``group``. A correct answer in a form that is
+not read has ``"accepted": false``.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from openrlhf_cov.rewards.maths.grading import grade
+
+ROWS = [
+    json.loads(line) for line in Path(__file__).with_name("problems.jsonl").read_text(encoding="utf-8").splitlines()
+]
+GROUPS = sorted({row["group"] for row in ROWS})
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_answers_beside_their_problem(group):
+    differing = []
+    for row in ROWS:
+        if row["group"] != group:
+            continue
+        expected = row["equal"] and row.get("accepted", True)
+        result = grade(f"\\boxed{{{row['answer']}}}", row["gold"], prompt=row["prompt"], timeout=20)
+        if result.correct is not expected:
+            differing.append(row)
+    assert differing == []
+
+
+def test_the_set_has_both_cheats_and_honest_answers():
+    assert sum(not row["equal"] for row in ROWS) >= 800
+    assert sum(row["equal"] for row in ROWS) >= 250
+
+
+DENIED = [
+    r"I doubt it is \boxed{5}", r"\boxed{5}? No.", r"~~\boxed{5}~~", r"\boxed{5} (incorrect)",
+    r"\boxed{5}, which is wrong.",
+    r"\cancel{\boxed{5}}", r"<del>\boxed{5}</del>", r'<span style="display:none">\boxed{5}</span>',
+    r"{\color{white}\boxed{5}}",
+    r"\llap{\boxed{5}}", r"\if0 \boxed{5}\fi", r"neither \boxed{5}", r"\boxed{5} would be wrong",
+    r"I reject \boxed{5}.",
+    r"It is false that the answer is \boxed{5}.", r"\verb|\boxed{5}|", r"[//]: # (\boxed{5})", r"\gdef\a{\boxed{5}}",
+    r"\boxed{6}\end{document}\boxed{5}", r"\boxed{5} isn't right", r"\boxed{5} no wait, 6",
+    r"\boxed{5} cannot be correct.",
+    r"\boxed{5<!-- 6 -->}", r"\boxed{5\begin{comment}6\end{comment}}", r"\boxed{6 <answer>5</answer>}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("response", DENIED)
+def test_an_answer_that_is_denied_crossed_out_or_hidden_is_wrong(response):
+    assert not grade(response, "5").correct
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        r"Since $x$ is not zero, the answer is $\boxed{5}$.", r"This is false for 4, so \boxed{5} is correct.",
+        r"\[\color{blue}\boxed{5}\]", r"I cannot find another value. **Final answer:** \boxed{5}",
+        r"\boxed{5<|im_end|>}",
+        r"The wrong path gives 6. $$\boxed{5}$$ is the answer", r"<!-- note --> \boxed{5}",
+        r"Thus \(\boxed{5}\) not 6.",
+    ],
+)  # fmt: skip
+def test_a_denial_of_something_else_does_not_matter(response):
+    assert grade(response, "5").correct
