@@ -35,7 +35,7 @@ from openrlhf_cov.utils.terminal import Parser, say
 RUN_FILE = "lab.json"
 """What a run was asked for."""
 MAX_THREADS = 1024
-TASKS = ("commands", "addition", "code")
+TASKS = ("commands", "addition", "code", "shortcut", "tail", "graph_paths", "two_peaks")
 """Keys of ``lab.tasks.TASKS``, which takes PyTorch to import."""
 
 
@@ -87,6 +87,8 @@ class LabRequest:
             if not lowest <= getattr(args, name) <= most:
                 raise ValueError(f"--{name} is a number from {lowest} to {most}, got {getattr(args, name)}")
         given = given_flags(parser.parse_args, list(words), args)
+        if "shortcut_share" in given and args.task != "shortcut":
+            raise ValueError(f"--shortcut_share has no effect with --task {args.task}; drop it or use --task shortcut")
         return cls(words, args, LabSettings.from_args(args), configured(args, given))
 
     @property
@@ -183,12 +185,12 @@ def prepare(request: LabRequest) -> Any:
 
     from openrlhf_cov.lab.loop import Lab
     from openrlhf_cov.lab.memory import keep_freed_memory
-    from openrlhf_cov.lab.tasks import TASKS
+    from openrlhf_cov.lab.tasks import make_task
 
     torch.set_num_threads(request.args.threads)
     keep_freed_memory()
     disable_progress_bar()
-    task = TASKS[request.args.task]()
+    task = make_task(request.args.task, request.settings.shortcut_share)
     model, tokenizer = task.base_policy(request.base_policies, request.args.base_seed)
     try:
         request.config.check_reachable(len(tokenizer))
