@@ -24,7 +24,7 @@ from openrlhf_cov.errors import UsageError
 from openrlhf_cov.lab.settings import PPO_CLIP, LabSettings
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.settings import flag_of
-from openrlhf_cov.study.results import read_run
+from openrlhf_cov.study.results import STOPPED_AT, read_run
 from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.utils.command import write_command, write_settings
 from openrlhf_cov.utils.json_lines import read_json, write_json
@@ -233,6 +233,7 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     metrics, evaluations = MetricsLog(output / METRICS_FILE), MetricsLog(output / EVAL_FILE)
     evaluations.write(0, lab.evaluate())
     result: dict[str, float] = {}
+    step = 0
     clocks = time.monotonic(), time.process_time()
     for step, values, evaluation in lab.run():
         now = time.monotonic(), time.process_time()
@@ -249,6 +250,8 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     questions = len(test["greedy"])
     sampled = sum(test["right"]) / (questions * test["samples"])
     result |= {"test/greedy": sum(test["greedy"]) / questions, "test/sampled": sampled}
+    if step < request.settings.steps:
+        result[STOPPED_AT] = step
     write_json(output / RESULT_FILE, result)
     return result
 

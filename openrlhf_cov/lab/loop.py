@@ -18,6 +18,7 @@ from transformers import LlamaForCausalLM
 
 from openrlhf_cov.lab.policy import Samples, log_probs_and_entropy, sample, until_end
 from openrlhf_cov.lab.settings import PPO_CLIP, LabSettings
+from openrlhf_cov.lab.stopping import DECISION_ENTROPY, outcome_of
 from openrlhf_cov.lab.tasks import Question, Task
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.diagnostics import update_metrics
@@ -69,11 +70,22 @@ class Lab:
         self.controller = config.controller()
 
     def run(self) -> Iterator[tuple[int, dict[str, float], dict[str, float] | None]]:
-        """(global step from 1, its metrics, the evaluation after it or None) of every step."""
+        """(global step from 1, its metrics, the evaluation after it or None) of every step.
+
+        With ``--stop_early`` the run ends at the second evaluation in a row with the same ``outcome_of``.
+        """
         evaluated = frozenset(self.settings.evaluated)
+        outcome_before = None
         for step in range(1, self.settings.steps + 1):
             metrics = self.step(step)
-            yield step, metrics, self.evaluate() if step in evaluated else None
+            evaluation = self.evaluate() if step in evaluated else None
+            yield step, metrics, evaluation
+            if evaluation is None or not self.settings.stop_early:
+                continue
+            outcome = outcome_of(evaluation)
+            if outcome and outcome == outcome_before:
+                return
+            outcome_before = outcome
 
     def step(self, step: int) -> dict[str, float]:
         """One rollout and its updates, and what was measured on the way."""
@@ -294,7 +306,10 @@ class Lab:
         base = self._base_log_probs(prompts.repeat_interleave(settings.eval_samples, 0), samples.responses)
         values |= {"entropy": (entropy.sum() / mask.sum()).item(), "length": mask.sum(1).float().mean().item()}
         values["base_kl"] = ((samples.log_probs - base) * mask).sum().item() / mask.sum().item()
-        return values | {f"entropy/position_{p}": value for p, value in enumerate((entropy.sum(0) / tokens).tolist())}
+        positions = (entropy.sum(0) / tokens).tolist()
+        if self.task.decision_token < len(positions):
+            values[DECISION_ENTROPY] = positions[self.task.decision_token]
+        return values | {f"entropy/position_{p}": value for p, value in enumerate(positions)}
 
     def test(self) -> tuple[Tensor, Tensor]:
         """Which problems (N,) of the test split are answered right greedily, and which samples (N, K) of each."""

@@ -47,6 +47,10 @@ class LabSettings(Settings):
     )
     test_samples: int = setting(64, "the same in the test at the end, on problems that no evaluation has seen")
 
+    stop_early: bool = setting(
+        False, "end a run when two evaluations in a row find the task solved, or the policy collapsed"
+    )
+
     @property
     def evaluated(self) -> tuple[int, ...]:
         """The steps after which there is an evaluation, and 0 for the one before the first."""

@@ -82,6 +82,8 @@ class Task:
     """True if a question has several correct answers; evaluations then count the different ones among the samples."""
     replicas: tuple[Question, ...] = ()
     """The questions of every rollout, in this order. Empty: each question of a rollout comes from ``draw``."""
+    decision_token: int = 0
+    """Place in a response of the token that decides between answers, from 0."""
     trained: str = ""
     """Prefix of the names of the parameters that are trained; "" trains all."""
 
@@ -226,6 +228,7 @@ def _graph_paths() -> Task:
         policy=PATHS_POLICY,
         make=lambda seed: make_paths_policy(paths, PATHS_POLICY, seed),
         has_many_answers=True,
+        decision_token=1,  # a path begins with the source of the prompt
     )
 
 

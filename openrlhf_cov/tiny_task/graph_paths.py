@@ -5,11 +5,12 @@ A prompt is two nodes of a random graph, such as ``n07n55``. A response is a pat
 pairs. The other half shows whether the policy plans or remembers, and the number of different valid paths among the
 samples of a pair shows how much of its diversity is left.
 
-Reference: arXiv 2509.22613 (Erdős–Rényi graph of 100 nodes, supervised paths of a part of the pairs, reward for a valid
-path). Every pair that has an edge is in the supervised half, because a policy cannot know an edge that it never saw.
+Reference: arXiv 2509.22613 (Erdős–Rényi graph of 100 nodes, supervised paths of a part of the pairs, reward for a
+valid path). Every pair that has an edge is in the supervised half, because a policy cannot know an edge that it never saw.
 Supervised paths have at most ``MAX_NODES`` nodes here, which bounds the length of a response.
 """
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class Graph:
 
     def is_path(self, nodes: Sequence[int]) -> bool:
         """Return True for at least two nodes of which each is a successor of the one before it."""
-        edges = zip(nodes[:-1], nodes[1:], strict=True)
+        edges = itertools.pairwise(nodes)
         return len(nodes) >= 2 and all(after in self.successors[before] for before, after in edges)
 
     def sample_path(self, source: int, target: int, rng: random.Random) -> Path:
@@ -113,7 +114,7 @@ class PathTask:
 
 
 def make_graph(seed: int, nodes: int = NODES, edge_probability: float = EDGE_PROBABILITY) -> Graph:
-    """Return a random graph in which each edge from a lower to a higher place of a random order exists independently."""
+    """Return a random graph: along a random order of the nodes, each forward edge exists independently."""
     rng = random.Random(f"graph:{seed}")
     order = list(range(nodes))
     rng.shuffle(order)

@@ -13,12 +13,12 @@ from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
 
 Made = tuple[LlamaForCausalLM, PreTrainedTokenizerBase]
 
-# The last skills of the tail are rare, so that all eight are learned only by a longer training than four commands need.
+# Eight skills take a longer training than the four of hidden commands.
 SKILLS_POLICY = BasePolicyConfig(
     layers=2, heads=4, hidden_size=64, intermediate_size=192, max_length=16, steps=600, rows_per_step=128, tied=False
 )
 PATHS_POLICY = BasePolicyConfig(
-    layers=2, heads=4, hidden_size=64, intermediate_size=192, max_length=16, steps=1200, rows_per_step=128, tied=False
+    layers=2, heads=4, hidden_size=64, intermediate_size=192, max_length=16, steps=250, rows_per_step=128, tied=False
 )
 # Logit of everything that is not an arm. Its probability is exactly 0 in fp32, so that it never receives a gradient.
 IMPOSSIBLE = -1e4

@@ -19,7 +19,7 @@ LOWER_HEIGHT = 0.5
 HIGHER_HEIGHT = 0.9
 WIDTH = 5.0
 # Part of the initial policy that is uniform over all arms; the rest is on the lower peak.
-UNIFORM_PART = 0.1
+UNIFORM_PART = 0.3
 
 
 def _bump(arm: int, peak: int) -> float:
@@ -27,7 +27,9 @@ def _bump(arm: int, peak: int) -> float:
 
 
 # Probability that an arm pays 1.
-MEANS = tuple(max(LOWER_HEIGHT * _bump(arm, LOWER_PEAK), HIGHER_HEIGHT * _bump(arm, HIGHER_PEAK)) for arm in range(ARMS))
+MEANS = tuple(
+    max(LOWER_HEIGHT * _bump(arm, LOWER_PEAK), HIGHER_HEIGHT * _bump(arm, HIGHER_PEAK)) for arm in range(ARMS)
+)
 # A policy that always pulls the best arm earns this on average.
 OPTIMUM = max(MEANS)
 # The arms that pay more than any arm of the lower peak.
