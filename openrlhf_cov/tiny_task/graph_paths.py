@@ -6,7 +6,8 @@ pairs. The other half shows whether the policy plans or remembers, and the numbe
 samples of a pair shows how much of its diversity is left.
 
 Reference: arXiv 2509.22613 (Erdős–Rényi graph of 100 nodes, supervised paths of a part of the pairs, reward for a
-valid path). Every pair that has an edge is in the supervised half, because a policy cannot know an edge that it never saw.
+valid path).
+Every pair that has an edge is in the supervised half, because a policy cannot know an edge that it never saw.
 Supervised paths have at most ``MAX_NODES`` nodes here, which bounds the length of a response.
 """
 
