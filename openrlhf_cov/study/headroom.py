@@ -1,7 +1,7 @@
 """The table of a task that a seed learns or does not: how many, how fast, with which entropy (pure)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -30,6 +30,8 @@ HEAD = (
     "p (Holm)",
     "smallest detectable",
 )
+# Heading of a further column, of tasks whose questions have several correct answers.
+DISTINCT = "different correct answers"
 
 
 def headroom_answer(spec: Spec, results: Sequence[Result]) -> Answer | None:
@@ -42,6 +44,7 @@ def headroom_answer(spec: Spec, results: Sequence[Result]) -> Answer | None:
     differences = {arm: _differences(known, spec.arms[0].name, arm) for arm in known if arm != spec.arms[0].name}
     tested = {arm: paired_p_value(values) for arm, values in differences.items() if len(values) >= 2}
     corrected = dict(zip(tested, holm(list(tested.values())), strict=True)) if tested else {}
+    has_distinct = any("distinct_correct" in each.evaluations.columns for of in known.values() for each in of.values())
     rows = [base] if base else []
     for arm, found in known.items():
         values = differences.get(arm, [])
@@ -50,6 +53,11 @@ def headroom_answer(spec: Spec, results: Sequence[Result]) -> Answer | None:
             effect = smallest_detectable_effect(values)
             comparison = (shown(mean_over_seeds(values), signed=True), f"{corrected[arm]:.3f}", f"{effect:.2f}")
         rows.append((arm, *_learned(spec, list(found.values())), *_numbers(list(found.values())), *comparison))
+        if has_distinct:
+            rows[-1] += (_distinct(found.values(), -1),)
+    if base and has_distinct:
+        first_of_policies = _first_of_each_policy(spec, known).values()
+        rows[0] += (_distinct(first_of_policies, 0),)
     text = (
         f"A seed has learned the task from an accuracy of {spec.learned:g} on after the last step, on the validation "
         "questions that the habit of the base policy does not answer; the interval of their share is exact (Clopper "
@@ -60,7 +68,10 @@ def headroom_answer(spec: Spec, results: Sequence[Result]) -> Answer | None:
         "detectable one would be missed in a fifth of such studies or more. The row of the base policy is of the "
         "validation questions before the first step."
     )
-    return Answer("How many seeds learn the task, how fast, and with which entropy?", text, HEAD, tuple(rows))
+    if has_distinct:
+        text += " Different correct answers are those among the samples of a validation question in an evaluation."
+    head = (*HEAD, DISTINCT) if has_distinct else HEAD
+    return Answer("How many seeds learn the task, how fast, and with which entropy?", text, head, tuple(rows))
 
 
 def base_policy_row(spec: Spec, runs: Runs) -> tuple[str, ...] | None:
@@ -68,11 +79,7 @@ def base_policy_row(spec: Spec, runs: Runs) -> tuple[str, ...] | None:
 
     Each base policy counts once, although all runs of its seeds evaluate it.
     """
-    by_policy: dict[int, Result] = {}
-    for found in runs.values():
-        for seed, result in found.items():
-            if result.evaluations.steps[0] == 0:
-                by_policy.setdefault(seed % spec.base_policies, result)
+    by_policy = _first_of_each_policy(spec, runs)
     if not by_policy:
         return None
 
@@ -87,6 +94,22 @@ def base_policy_row(spec: Spec, runs: Runs) -> tuple[str, ...] | None:
         mean(decision_column(next(iter(by_policy.values())))),
     )
     return (BASE_POLICY, "", "", "", *cells, "", "", "")
+
+
+def _first_of_each_policy(spec: Spec, runs: Runs) -> dict[int, Result]:
+    """Return one run of each base policy that evaluated it before its first step."""
+    by_policy: dict[int, Result] = {}
+    for found in runs.values():
+        for seed, result in found.items():
+            if result.evaluations.steps[0] == 0:
+                by_policy.setdefault(seed % spec.base_policies, result)
+    return by_policy
+
+
+def _distinct(results: Iterable[Result], place: int) -> str:
+    """Return the mean number of different correct answers in the evaluation at ``place``, 0 or -1."""
+    columns = [each.evaluations.columns.get("distinct_correct") for each in results]
+    return shown(mean_over_seeds([column[place] for column in columns if column is not None]))
 
 
 def decision_column(result: Result) -> str:

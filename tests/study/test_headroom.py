@@ -71,3 +71,15 @@ def test_the_page_has_the_table_only_where_the_spec_says_what_is_learned(spec, r
     assert headroom_answer(spec, []).rows == ()
     other = spec_of({"title": "t", "task": "tail", "seeds": [0], "arms": [{"name": "GRPO"}]})
     assert headroom_answer(other, results) is None
+
+
+def test_different_correct_answers_are_a_column_where_a_task_has_them(spec, results):
+    assert headroom_answer(spec, results).head[-1] == "smallest detectable"
+    for number, result in enumerate(results):
+        # The base policy of even seeds has 8 and that of odd ones 6; in the end there are 1, 2, ...
+        start = 8.0 - 2 * (result.run.seed % 2)
+        result.evaluations.columns["distinct_correct"] = np.array([start, 4.0, 1.0 + number // 3])
+    answer = headroom_answer(spec, results)
+    assert answer.head[-1] == "different correct answers"
+    assert [row[-1][:4] for row in answer.rows] == ["7.00", "1.00", "2.00", "3.00"]
+    assert {len(row) for row in answer.rows} == {len(answer.head)}
