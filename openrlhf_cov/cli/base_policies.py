@@ -28,7 +28,7 @@ SAMPLES = 32
 MAX_BYTES = 2**26
 MAX_FILES = 10_000
 WEIGHTS = "model.safetensors"
-NUMBERS = ("greedy", "sampled", f"pass@{SAMPLES}", "entropy/decision")
+NUMBERS = ("greedy", "sampled", f"pass@{SAMPLES}", "decision_entropy")
 
 
 def build_parser() -> Parser:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 # Name of the entropy, in nats, of the token that decides between the answers of a task.
-DECISION_ENTROPY = "entropy/decision"
+DECISION_ENTROPY = "decision_entropy"
 # Accuracy from which the task is solved.
 SOLVED_FROM = 0.95
 # Entropy of the decision token in nats below which the policy has collapsed. At this entropy the most probable token

@@ -201,17 +201,20 @@ def _hidden_skills(skills: hidden_skills.SkillTask) -> Task:
             for triple in rng.sample(digits, OF_A_LETTER)
         ]
 
+    def asked(question: Question) -> hidden_skills.SkillQuestion:
+        return skills.question(question.prompt[0], question.prompt[1:])
+
     return Task(
         name=skills.name,
         tokens=hidden_skills.RESPONSE_TOKENS,
         draw=lambda rng: skills.draw(train, rng),
         validation=split("validation", validation),
         test=split("test", test),
-        kind=lambda question: question.kind,
+        kind=lambda question: asked(question).kind,
         is_right=hidden_skills.is_correct,
         policy=SKILLS_POLICY,
         make=lambda seed: make_skills_policy(skills, SKILLS_POLICY, seed),
-        needs_exploration=lambda question: question.needs_exploration,
+        needs_exploration=lambda question: asked(question).needs_exploration,
     )
 
 

@@ -71,8 +71,8 @@ def fit_critical_value(values: Sequence[float], learned: Sequence[bool], level: 
         best = int(equal[len(equal) // 2])
     quantile = NormalDist().inv_cdf((1 + level) / 2) ** 2
     [inside] = np.nonzero(2 * (fits.max() - fits) <= quantile)
-    ends = [_exponential(grid, int(place)) for place in (best, inside[0], inside[-1])]
-    return CriticalValue(Interval(*ends, level), float(slopes[best]))
+    estimate, low, high = (_exponential(grid, int(place)) for place in (best, inside[0], inside[-1]))
+    return CriticalValue(Interval(estimate, low, high, level), float(slopes[best]))
 
 
 def profile_likelihood(criticals: Floats, places: Floats, learned: ArrayLike) -> tuple[Floats, Floats]:

@@ -114,7 +114,7 @@ def _distinct(results: Iterable[Result], place: int) -> str:
 
 def decision_column(result: Result) -> str:
     """Return the name of the entropy of the decision token, which is the first token in older runs."""
-    name = "entropy/decision"
+    name = "decision_entropy"
     return name if name in result.evaluations.columns else "entropy/position_0"
 
 

@@ -209,10 +209,10 @@ def spec_of(content: Any) -> Spec:
         for arm in arms:
             if len(arm.cells) > 1 and arm.at is None:
                 raise ValueError(f"arm {arm.name}: grid has {len(arm.cells)} cells and tuning.seeds is empty")
-    for arm in arms if sweep else ():
-        _refuse_both(
-            [*arm.words, *(word for cell in arm.cells for word in cell)], sweep.cells, f"arm {arm.name}", "sweep"
-        )
+    if sweep:
+        for arm in arms:
+            of_arm = [*arm.words, *(word for cell in arm.cells for word in cell)]
+            _refuse_both(of_arm, sweep.cells, f"arm {arm.name}", "sweep")
     learned = found.get("learned")
     if learned is not None and not _is_share(learned):
         raise ValueError(f"learned is an accuracy above 0 and at most 1, got {_short(learned)}")

@@ -7,7 +7,7 @@ import numpy as np
 
 from openrlhf_cov.pages.chart import Axis, Chart, Look, Mark, Panel
 from openrlhf_cov.study.answer import NOT_ENOUGH, Answer, shown
-from openrlhf_cov.study.critical import fit_critical_value
+from openrlhf_cov.study.critical import CriticalValue, fit_critical_value
 from openrlhf_cov.study.estimates import share_of_seeds
 from openrlhf_cov.study.plan import REPORT, chosen, has_learned
 from openrlhf_cov.study.results import Result, score_of
@@ -21,7 +21,8 @@ HALF = 0.5
 NONE_LEARNS = (213, 94, 0)
 ALL_LEARN = (0, 114, 178)
 
-Outcomes = Mapping[Cell, Sequence[bool]]
+# Cell of a sweep -> seed -> whether the run learned the task.
+Outcomes = Mapping[Cell, Mapping[int, bool]]
 
 
 def sweep_answer(spec: Spec, results: Sequence[Result]) -> Answer:
@@ -30,18 +31,18 @@ def sweep_answer(spec: Spec, results: Sequence[Result]) -> Answer:
     return critical_values(spec, results) if spec.sweep.bisect else learned_cells(spec, results)
 
 
-def outcomes_of(spec: Spec, arm: Arm, results: Sequence[Result]) -> dict[Cell, list[bool]]:
-    """Return whether each finished run of an arm's point learned the task, by the cell of the sweep."""
+def outcomes_of(spec: Spec, arm: Arm, results: Sequence[Result]) -> dict[Cell, dict[int, bool]]:
+    """Return whether each finished run of an arm's point learned the task, by the cell of the sweep and the seed."""
     assert spec.sweep is not None
     scores = {each.run: score_of(each) for each in results}
     point = chosen(spec, arm, scores)
-    found: dict[Cell, list[bool]] = {cell: [] for cell in spec.sweep.cells}
+    found: dict[Cell, dict[int, bool]] = {cell: {} for cell in spec.sweep.cells}
     if point is None:
         return found
     for run, score in scores.items():
         swept = run.cell[len(point) :]
         if run.arm == arm.name and run.stage == REPORT and run.cell[: len(point)] == point and swept in found:
-            found[swept].append(has_learned(spec, score))
+            found[swept][run.seed] = has_learned(spec, score)
     return found
 
 
@@ -51,27 +52,47 @@ def critical_values(spec: Spec, results: Sequence[Result]) -> Answer:
     [flag] = settings_of(spec.sweep.cells[0])
     values = {cell: settings_of(cell)[flag] for cell in spec.sweep.cells}
     question = f"Up to which {flag} does each method learn?"
+    tried = [float(value) for value in values.values()]
+    policies = range(spec.base_policies) if spec.base_policies > 1 else ()
     rows = []
     for arm in spec.arms:
         outcomes = outcomes_of(spec, arm, results)
-        runs = [(float(values[cell]), learned) for cell, found in outcomes.items() for learned in found]
-        counts = [f"{sum(found)}/{len(found)}" if found else "" for found in outcomes.values()]
-        if not runs:
-            rows.append((arm.name, "0", "", "", *counts))
-            continue
-        fit = fit_critical_value(*zip(*runs, strict=True))
-        slope = f"{fit.slope:.1f}" if 0.0 < fit.value.estimate < math.inf else ""
-        rows.append((arm.name, str(len(runs)), bounded(fit.value, list(map(float, values.values()))), slope, *counts))
+        runs = [
+            (seed, float(values[cell]), learned) for cell, found in outcomes.items() for seed, learned in found.items()
+        ]
+        counts = [f"{sum(found.values())}/{len(found)}" if found else "" for found in outcomes.values()]
+        of_policies = []
+        for policy in policies:
+            own = [run for run in runs if run[0] % spec.base_policies == policy]
+            of_policies.append(_bounded(_fit(own).value.estimate, min(tried), max(tried)) if own else "")
+        if runs:
+            fit = _fit(runs)
+            slope = f"{fit.slope:.1f}" if 0.0 < fit.value.estimate < math.inf else ""
+            rows.append((arm.name, str(len(runs)), bounded(fit.value, tried), slope, *of_policies, *counts))
+        else:
+            rows.append((arm.name, "0", "", "", *of_policies, *counts))
     text = (
         f"The critical value is that of {flag} at which half of the runs learn the task: a logistic fit on the "
         "logarithm of the value with the 95 % interval of the profile likelihood. A run has learned the task from an "
         f"accuracy of {spec.learned:g} on, on the validation questions that the habit of the base policy does not "
         "answer. Each seed runs the values that its bisection needs; the columns on the right count runs that learned "
         "among those that were run. The fit takes the runs as independent given the value, although a seed and a base "
-        "policy have several."
+        "policy have several; the critical value of each base policy alone shows how much they differ."
     )
-    head = ("method", "runs", "critical value", "slope", *values.values())
+    head = (
+        "method",
+        "runs",
+        "critical value",
+        "slope",
+        *(f"base policy {each}" for each in policies),
+        *values.values(),
+    )
     return Answer(question, text, head, tuple(rows))
+
+
+def _fit(runs: Sequence[tuple[int, float, bool]]) -> CriticalValue:
+    """Return the fit of runs with a seed, a value and an outcome each."""
+    return fit_critical_value([value for _, value, _ in runs], [learned for *_, learned in runs])
 
 
 def bounded(value: Interval, values: Sequence[float]) -> str:
@@ -154,7 +175,7 @@ def by_setting(outcomes: Outcomes) -> dict[str, dict[float, list[bool]]]:
         settings = settings_of(cell)
         rate = float(settings.pop(LEARNING_RATE))
         other = " ".join(f"{flag} {value}" for flag, value in settings.items())
-        found.setdefault(other, {}).setdefault(rate, []).extend(learned)
+        found.setdefault(other, {}).setdefault(rate, []).extend(learned.values())
     return found
 
 

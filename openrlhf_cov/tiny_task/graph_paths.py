@@ -111,7 +111,9 @@ class PathTask:
         """Return True for a valid path between the two nodes of ``label`` that is followed by the end."""
         nodes = read_path(response)
         ends = read_path(label + EOS_TOKEN)
-        return bool(nodes and ends) and [nodes[0], nodes[-1]] == ends and self.graph.is_path(nodes)
+        if not nodes or not ends:
+            return False
+        return [nodes[0], nodes[-1]] == ends and self.graph.is_path(nodes)
 
 
 def make_graph(seed: int, nodes: int = NODES, edge_probability: float = EDGE_PROBABILITY) -> Graph:

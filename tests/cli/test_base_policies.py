@@ -26,7 +26,7 @@ def test_policies_are_measured_and_travel_in_one_file(tmp_path, packed, capsys):
     manifest = read_json(folder / "base_policies.json")
     assert list(manifest) == ["two_peaks-0", "two_peaks-1"]
     numbers = manifest["two_peaks-0"]["numbers"]
-    assert set(numbers) == {"greedy", "sampled", "pass@32", "entropy/decision"}
+    assert set(numbers) == {"greedy", "sampled", "pass@32", "decision_entropy"}
     # Nobody pulls a better arm greedily; 11 of 100 uniform arms in 0.3 of the policy are better, up to the noise.
     assert numbers["greedy"] == 0.0
     assert numbers["sampled"] == pytest.approx(0.3 * 0.11, abs=0.01)

@@ -128,7 +128,8 @@ def lab_of(task, characters, **changes):
 def test_the_habit_scores_what_the_task_says_and_nothing_on_hard_questions(name, score, monkeypatch):
     task = make_task(name, 0.3)
     # One triple of digits, so that one response is the habit for all questions.
-    questions = [replace(question, digits="407") for question in task.validation]
+    skills = hidden_skills.TAIL if name == "tail" else hidden_skills.shortcut_task(0.3)
+    questions = [skills.question(letter, "407") for letter in commands.LETTERS]
     task = replace(task, validation=questions)
     lab = lab_of(task, hidden_skills.CHARACTERS, eval_samples=1)
     fixed(lab, monkeypatch, ["a704<eos>"])

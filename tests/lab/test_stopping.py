@@ -14,13 +14,13 @@ SHORT = (
 @pytest.mark.parametrize(
     ("evaluation", "outcome"),
     [
-        ({"greedy": 0.95, "entropy/decision": 0.5}, "solved"),
-        ({"greedy": 0.94, "entropy/decision": 0.5}, None),
-        ({"greedy": 0.94, "entropy/decision": 0.019}, "collapsed"),
-        ({"greedy": 0.96, "entropy/decision": 0.0}, "solved"),
+        ({"greedy": 0.95, "decision_entropy": 0.5}, "solved"),
+        ({"greedy": 0.94, "decision_entropy": 0.5}, None),
+        ({"greedy": 0.94, "decision_entropy": 0.019}, "collapsed"),
+        ({"greedy": 0.96, "decision_entropy": 0.0}, "solved"),
         # the shortcut is no solution
-        ({"greedy": 0.96, "greedy_hard": 0.5, "entropy/decision": 0.5}, None),
-        ({"greedy": 0.4, "greedy_hard": 0.0, "entropy/decision": 0.01}, "collapsed"),
+        ({"greedy": 0.96, "greedy_hard": 0.5, "decision_entropy": 0.5}, None),
+        ({"greedy": 0.4, "greedy_hard": 0.0, "decision_entropy": 0.01}, "collapsed"),
         ({"greedy": 0.4}, None),
     ],
 )

@@ -30,7 +30,7 @@ def results(make_result):
             result = make_result(StudyRun(arm, REPORT, (), seed), accuracy)
             columns = dict(result.evaluations.columns)
             columns["greedy_hard"] = np.array([0.0, middle, end])
-            columns["entropy/decision"] = np.array([1.0 + seed % 2, 0.5, 0.25])
+            columns["decision_entropy"] = np.array([1.0 + seed % 2, 0.5, 0.25])
             columns["sampled"] = np.array([0.2 + 0.2 * (seed % 2), 0.5, 0.5])
             runs.append(result.__class__(**(vars(result) | {"evaluations": Table(np.array([0, 20, 40]), columns)})))
     return runs

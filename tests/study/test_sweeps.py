@@ -133,7 +133,10 @@ def test_critical_values_of_a_study(content, swept):
     # Four seeds learn at 0.1 and 0.15 and fail at 0.2: perfect separation, sqrt(0.15 * 0.2) = 0.173.
     assert grpo[:2] == ("GRPO", "12")
     assert grpo[2].startswith("0.173 [0.15")
-    assert grpo[4:] == ("", "4/4", "4/4", "0/4", "", "", "")
+    # The same for each base policy alone: seeds 0 and 3, 1, and 2.
+    assert answer.head[4:7] == ("base policy 0", "base policy 1", "base policy 2")
+    assert grpo[4:7] == ("0.173", "0.173", "0.173")
+    assert grpo[7:] == ("", "4/4", "4/4", "0/4", "", "", "")
     # All runs of the other method learn.
     assert passk[2].startswith("above 0.5 [")
     assert passk[2].endswith(", above 0.5]")
