@@ -76,6 +76,56 @@ def test_only_the_logits_of_the_table_are_trained_and_replicas_do_not_touch_each
     assert arm_probabilities(lab, 0).sum().item() == pytest.approx(1.0, abs=1e-5)
 
 
+def logits_of_arms(lab):
+    """Logits (ARMS, REPLICAS) of the table."""
+    arms = torch.tensor(lab.tokenizer.convert_tokens_to_ids(list(two_peaks.ARM_WORDS)))
+    return lab.model.lm_head.weight.detach()[arms].clone()
+
+
+def test_the_entropy_of_the_table_changes_as_lemma_1_says(bandit):
+    # Lemma 1 of arXiv 2505.22617: to first order H changes by -Cov(log pi(a), change of the logit of a), a ~ pi.
+    lab = bandit(learning_rate=1e-3)
+    before = logits_of_arms(lab).double()
+    lab.step(1)
+    change = logits_of_arms(lab).double() - before
+    log_policy = before.log_softmax(0)
+    policy = log_policy.exp()
+    centred = log_policy - (policy * log_policy).sum(0)
+    expected = -(policy * centred * change).sum(0)
+    after = (before + change).log_softmax(0)
+    found = -(after.exp() * after).sum(0) + (policy * log_policy).sum(0)
+    # Logits move by at most the rate, 1e-3, so the rest is of the order of its square.
+    assert expected.abs().max() > 1e-4
+    torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
+
+
+def test_plain_gradient_steps_move_logits_by_the_advantages(bandit, monkeypatch):
+    # For a softmax the gradient of log pi(a) by the logits is the indicator of a less pi. Advantages of a group add up
+    # to 0, so pi cancels: with plain SGD the logit of an arm moves by rate / tokens * sum of its samples' advantages.
+    lab = bandit(group=4)
+    rate = 2.0
+    lab.optimizer = torch.optim.SGD(lab.model.lm_head.parameters(), lr=rate)
+    real = lab.roll_out
+    seen = []
+
+    def roll_out():
+        seen.append(real())
+        return seen[-1]
+
+    monkeypatch.setattr(lab, "roll_out", roll_out)
+    before = logits_of_arms(lab)
+    lab.step(1)
+    _, samples, rewards = seen[0]
+    groups = rewards.view(256, 4)
+    spread = groups.std(1, keepdim=True)
+    advantages = torch.where(spread > 0, (groups - groups.mean(1, keepdim=True)) / (spread + 1e-9), 0.0).flatten()
+    expected = torch.zeros_like(before)
+    first_arm = lab.tokenizer.convert_tokens_to_ids(two_peaks.ARM_WORDS[0])
+    for place, arm in enumerate((samples.responses[:, 0] - first_arm).tolist()):
+        expected[arm, place // 4] += rate / 1024 * advantages[place]
+    torch.testing.assert_close(logits_of_arms(lab) - before, expected, rtol=0, atol=2e-6)
+
+
 def test_rewards_of_the_bandit_are_bernoulli(bandit):
     lab = bandit(group=8)
     means, rewards = [], []
