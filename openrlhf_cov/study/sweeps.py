@@ -18,8 +18,8 @@ LEARNING_RATE = "--actor.adam.lr"
 # Share of the seeds that must learn in the region of learning rates.
 HALF = 0.5
 # Colors of a cell in which no seed learns, and of one in which all do.
-NONE_LEARNS = (213, 94, 0)
-ALL_LEARN = (0, 114, 178)
+NONE_LEARNS = (224, 224, 224)
+ALL_LEARN = (0, 68, 136)
 
 # Cell of a sweep -> seed -> whether the run learned the task.
 Outcomes = Mapping[Cell, Mapping[int, bool]]
@@ -212,7 +212,7 @@ def maps(spec: Spec, results: Sequence[Result]) -> list[Chart]:
         y = Axis(ticks=dict(enumerate(settings)), ends=(-0.6, len(settings) - 0.4))
         x = Axis("learning rate", ticks={math.log10(rate): f"{rate:g}" for rate in rates})
         panels.append(Panel(tuple(marks), x, y, title=arm.name))
-    note = "Share of the seeds that learn the task: none is orange, all are blue."
+    note = "Share of the seeds that learn the task: from light grey (none) to dark blue (all)."
     return [
         Chart("map", "Where each method learns", tuple(panels), "; ".join(said), note, wide=True, columns=2, row=2.0)
     ]

@@ -174,7 +174,7 @@ def test_the_region_of_learning_rates(content, swept):
     (chart,) = document(spec, results).charts
     assert len(chart.panels[0].marks) == 6
     colors = {mark.look.color for mark in chart.panels[0].marks}
-    assert {"#d55e00", "#0072b2"} < colors
+    assert {"#e0e0e0", "#004488"} < colors
     page(document(spec, results))
 
 
