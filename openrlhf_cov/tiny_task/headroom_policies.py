@@ -31,9 +31,11 @@ class TablePolicyConfig:
     Attributes:
         noise: Standard deviation of the normal noise on the logits, the same in all replicas. It makes policies of
             different seeds differ.
+        uniform_part: Part of the policy that is uniform over all arms.
     """
 
     noise: float = 0.1
+    uniform_part: float = 0.3
 
 
 def make_skills_policy(task: hidden_skills.SkillTask, config: BasePolicyConfig, seed: int) -> Made:
@@ -91,7 +93,7 @@ def make_table_policy(config: TablePolicyConfig, seed: int) -> Made:
     model.model.embed_tokens.weight.copy_(embedding)
     model.model.norm.weight.fill_(1 / math.sqrt(size))
     # Logits of the arms.
-    logits = torch.tensor(two_peaks.initial_policy()).log()
+    logits = torch.tensor(two_peaks.initial_policy(config.uniform_part)).log()
     generator = torch.Generator().manual_seed(seed)
     logits += config.noise * torch.randn(len(logits), generator=generator)
     arms = torch.tensor(tokenizer.convert_tokens_to_ids(list(two_peaks.ARM_WORDS)))

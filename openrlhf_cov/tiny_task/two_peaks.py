@@ -18,8 +18,6 @@ HIGHER_PEAK = 75
 LOWER_HEIGHT = 0.5
 HIGHER_HEIGHT = 0.9
 WIDTH = 5.0
-# Part of the initial policy that is uniform over all arms; the rest is on the lower peak.
-UNIFORM_PART = 0.3
 
 
 def _bump(arm: int, peak: int) -> float:
@@ -51,10 +49,14 @@ class Replica:
     label: str = ""
 
 
-def initial_policy() -> tuple[float, ...]:
-    """Return the probability of each arm under the base policy: a Gaussian on the lower peak plus a uniform part."""
+def initial_policy(uniform_part: float) -> tuple[float, ...]:
+    """Return the probability of each arm under the base policy: a Gaussian on the lower peak plus a uniform part.
+
+    Args:
+        uniform_part: Probability, from 0 to 1, that is uniform over all arms.
+    """
     bumps = [_bump(arm, LOWER_PEAK) for arm in range(ARMS)]
-    return tuple((1 - UNIFORM_PART) * bump / sum(bumps) + UNIFORM_PART / ARMS for bump in bumps)
+    return tuple((1 - uniform_part) * bump / sum(bumps) + uniform_part / ARMS for bump in bumps)
 
 
 def mean_reward(response: str) -> float:

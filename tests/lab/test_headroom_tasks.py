@@ -46,7 +46,7 @@ def test_the_table_policy_is_the_initial_policy_up_to_its_noise(bandit):
     # Nothing but an arm has a probability.
     assert policy.sum().item() == pytest.approx(1.0, abs=1e-5)
     # Logits have normal noise of 0.1, so no ratio is further from 1 than exp(5 * 0.1), and one is not 1.
-    ratio = policy / torch.tensor(two_peaks.initial_policy())
+    ratio = policy / torch.tensor(two_peaks.initial_policy(0.3))
     assert ratio.log().abs().max() < 0.5
     assert ratio.log().abs().max() > 0.05
     torch.testing.assert_close(arm_probabilities(lab, 200), policy)

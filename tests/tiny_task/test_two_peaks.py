@@ -33,7 +33,7 @@ def test_the_reward_of_a_response():
 
 
 def test_the_base_policy_sits_on_the_lower_peak():
-    policy = initial_policy()
+    policy = initial_policy(0.3)
     assert sum(policy) == pytest.approx(1.0)
     assert max(range(100), key=policy.__getitem__) == 25
     # far from the lower peak only the uniform part is left: 0.3 / 100 for each of 11 better arms
