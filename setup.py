@@ -23,8 +23,8 @@ setup(
     packages=find_packages(include=["openrlhf_cov*"]),
     package_data={
         "openrlhf_cov.evaluation": ["*.jsonl"],
-        "openrlhf_cov.pages": ["templates/*"],
-        "openrlhf_cov.dashboard": ["*.tcss"],
+        "openrlhf_cov.analysis.pages": ["templates/*"],
+        "openrlhf_cov.analysis.dashboard": ["*.tcss"],
     },
     entry_points={
         "console_scripts": ["openrlhf-cov = openrlhf_cov.cli.main:main"],

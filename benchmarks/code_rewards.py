@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 
 from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.experiments.tiny_task.programs import Exercise, write_program
 from openrlhf_cov.rewards.code.rule import grade_code
-from openrlhf_cov.tiny_task.programs import Exercise, write_program
 
 EXERCISE = Exercise(("above", 3), ("times", 4), ("first", 2))
 TESTS = {

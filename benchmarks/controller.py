@@ -256,8 +256,8 @@ class Controller:
 
     def __init__(self, name: str, flags: list[str], model: str, ranks: list, engines: list) -> None:
         logging.disable(logging.WARNING)
-        from openrlhf_cov.cli.train_ppo_ray import parse_args
-        from openrlhf_cov.trainer.ray.workers import prepare_worker
+        from openrlhf_cov.cluster.workers import prepare_worker
+        from openrlhf_cov.trainer.flags.parser import parse_args
 
         sys.argv = ["train_ppo_ray", *flags]
         self.args = parse_args()
@@ -293,7 +293,7 @@ class UpstreamRun:
         import openrlhf.trainer.ppo_trainer as module
         from openrlhf.utils import get_strategy
 
-        from openrlhf_cov.trainer.ray.workers import plain_class
+        from openrlhf_cov.cluster.workers import plain_class
 
         generate = {"max_len": args.data.max_len, "max_new_tokens": LONGEST, "temperature": 1.0, "top_p": 1.0}
         trainer_class = plain_class(module.PPOTrainer)
@@ -323,9 +323,9 @@ class OurRun:
     """Our controller; its steps are those of ``TrainingLoop.run``."""
 
     def __init__(self, args: SimpleNamespace, model: str, group: Any, engines: list, clock: Clock) -> None:
+        from openrlhf_cov.cluster.workers import plain_class
         from openrlhf_cov.trainer.controller import TrainingController
         from openrlhf_cov.trainer.model_groups import ModelGroups
-        from openrlhf_cov.trainer.ray.workers import plain_class
         from openrlhf_cov.trainer.shared_argument import share
 
         for phase, (_, functions) in PHASES.items():

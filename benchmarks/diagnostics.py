@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import torch
 
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 cpu_host.install()
 

@@ -19,9 +19,9 @@ from typing import Any
 import ray
 
 from openrlhf_cov.cli import train_ppo_ray
-from openrlhf_cov.tiny_task import reward_func
-from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.ray.workers import prepare_worker
+from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.cluster.workers import prepare_worker
+from openrlhf_cov.experiments.tiny_task import tiny_reward_func
 
 FLAGS = {"max_len": 64, "max_new_tokens": 40, "temperature": 1.0, "top_p": 1.0}
 
@@ -60,7 +60,7 @@ def flags(args: argparse.Namespace, seeded: bool) -> SimpleNamespace:
     """Return the parsed flags of the two generators; prompts and samples are those of the demo."""
     words = f"""
         --actor.model_name_or_path {args.task}/model --data.prompt_dataset {args.task}/train.jsonl
-        --data.input_key input --data.label_key label --reward.remote_url {reward_func.__file__}
+        --data.input_key input --data.label_key label --reward.remote_url {tiny_reward_func.__file__}
         --actor.num_gpus_per_node 1 --vllm.num_engines 1 --vllm.gpu_memory_utilization 0.2
         --algo.advantage.estimator group_norm --algo.kl.init_coef 0
         --rollout.batch_size 32 --rollout.n_samples_per_prompt 8 --train.batch_size 64 --train.micro_batch_size 32
@@ -114,10 +114,10 @@ class Ours:
     """Our sampler, over the same prompts in the order of the data."""
 
     def __init__(self, settings: SimpleNamespace, task: Path, engines: list) -> None:
-        from openrlhf_cov.trainer.generation import EngineGroup
-        from openrlhf_cov.trainer.prompts import Prompt
-        from openrlhf_cov.trainer.requests import RolloutRequests
-        from openrlhf_cov.trainer.sampler import Sampler
+        from openrlhf_cov.trainer.rollout.generation import EngineGroup
+        from openrlhf_cov.trainer.rollout.prompts import Prompt
+        from openrlhf_cov.trainer.rollout.requests import RolloutRequests
+        from openrlhf_cov.trainer.rollout.sampler import Sampler
         from openrlhf_cov.trainer.shared_argument import share
 
         prompts = [Prompt(number, row["input"], row["label"]) for number, row in enumerate(load_rows(task))]

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import ray
 
+from openrlhf_cov.cluster import connection, cpu_host
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.evaluation import benchmarks, runner
 from openrlhf_cov.evaluation.plan import EvaluationPlan, Request, make_plan
-from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.generation import EngineGroup
-from openrlhf_cov.trainer.ray import cluster, completions, engines
+from openrlhf_cov.trainer.ray import completions, engines
 from openrlhf_cov.trainer.ray.engines import VLLM_DTYPES
+from openrlhf_cov.trainer.rollout.generation import EngineGroup
 from openrlhf_cov.utils.engine_limits import engine_limits
 
 
@@ -43,7 +43,7 @@ def main() -> None:
     longest = max(len(ids) for _, ids in plan.prompts) + args.max_tokens
     alone = start_alone(args, longest)
     needs = engines.needs_of_engines(1, 1)
-    cluster.connect(needs)
+    connection.connect(needs)
     try:
         handles = engines.start_evaluation_engines(
             str(args.model),

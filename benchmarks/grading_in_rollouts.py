@@ -18,9 +18,9 @@ from types import SimpleNamespace
 
 import ray
 
+from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.cluster.workers import prepare_worker
 from openrlhf_cov.config import EngineConfig, ModelConfig, RewardConfig
-from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.ray.workers import prepare_worker
 
 SAMPLES = 8
 LONGEST_PROMPT = 16

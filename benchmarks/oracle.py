@@ -21,11 +21,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy
-from openrlhf_cov.tiny_task.problems import Addition
+from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig, make_base_policy
+from openrlhf_cov.experiments.tiny_task.problems import Addition
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, read_metrics
 
-REWARD = Path(__file__).parents[1] / "openrlhf_cov" / "tiny_task" / "reward_func.py"
+REWARD = Path(__file__).parents[1] / "openrlhf_cov" / "experiments" / "tiny_task" / "tiny_reward_func.py"
 
 COMMON = """
     --data.input_key input --data.label_key label --vllm.num_engines 1 --rollout_seeded --actor.lr_scheduler constant

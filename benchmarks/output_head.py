@@ -82,7 +82,7 @@ def make_model(folder: str, vocabulary: int, width: int) -> None:
 
 def measure(kind: str, folder: str, tokens: int) -> dict:
     """{pass and number of actions: {"seconds", "mebibytes"}}."""
-    from openrlhf_cov.trainer import cpu_host
+    from openrlhf_cov.cluster import cpu_host
 
     cpu_host.install()
     cpu_host.accept_fp32()

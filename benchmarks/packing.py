@@ -8,7 +8,7 @@ The policy has the size of the embedded task's; lengths are drawn uniformly. Pri
 import argparse
 import time
 
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 cpu_host.install()
 
@@ -16,7 +16,7 @@ import torch  # noqa: E402
 from openrlhf.models import Actor  # noqa: E402
 from transformers import AutoModelForCausalLM, LlamaConfig  # noqa: E402
 
-from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig  # noqa: E402
+from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig  # noqa: E402
 
 CASES = [(32, 20, 48), (64, 20, 48), (8, 64, 1024)]
 """Samples, shortest and longest."""

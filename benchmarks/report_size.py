@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from openrlhf_cov.report.curves import COLUMNS
+from openrlhf_cov.analysis.report.curves import COLUMNS
 
 LINES = 500
 """Different lines."""

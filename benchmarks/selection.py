@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 PROMPTS, SAMPLES, MAX_NEW_TOKENS = 32, 8, 32
 
@@ -45,8 +45,8 @@ def main() -> None:
 def build(folder: Path, training_steps: int | None = None, update: int = 32):
     """(problems, policy) around a new base policy, a trained one by default; ``update`` samples in an update."""
     from openrlhf_cov.cli import train_ppo_ray
-    from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy
-    from openrlhf_cov.tiny_task.problems import split_problems
+    from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig, make_base_policy
+    from openrlhf_cov.experiments.tiny_task.problems import split_problems
 
     problems = split_problems(seed=0, held_out=256).train
     config = BasePolicyConfig() if training_steps is None else BasePolicyConfig(steps=training_steps)
@@ -66,8 +66,8 @@ def build(folder: Path, training_steps: int | None = None, update: int = 32):
 
 def make_policy(args, folder: Path, tokenizer):
     """The policy in ``folder`` in DeepSpeed, in torchrun's process group or in a group of one."""
+    from openrlhf_cov.cluster.extension_locks import remove_stale_locks
     from openrlhf_cov.trainer.actor_model import CovActor
-    from openrlhf_cov.trainer.extension_locks import remove_stale_locks
     from openrlhf_cov.trainer.policy import Policy
     from openrlhf_cov.trainer.strategy import make_strategy
 
@@ -94,7 +94,7 @@ def make_policy(args, folder: Path, tokenizer):
 @torch.no_grad()
 def roll_out(policy, problems, step: int) -> list:
     """One rollout of the current policy, as its rank trains on it."""
-    from openrlhf_cov.tiny_task.reward_func import reward_func
+    from openrlhf_cov.experiments.tiny_task.tiny_reward_func import reward_func
     from openrlhf_cov.trainer.records import TrainSample
 
     tokenizer, model = policy.tokenizer, policy.engine.module

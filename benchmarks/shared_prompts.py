@@ -13,7 +13,7 @@ import statistics
 import tempfile
 import time
 
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 cpu_host.install()
 import torch  # noqa: E402

@@ -20,7 +20,7 @@ from pathlib import Path
 import selection
 import torch
 
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 MEASURED = {"old": 0.77, "current": 0.96}
 """``--cov_log_probs`` -> training phase with KL-Cov over the bare model; see docs/performance.md."""

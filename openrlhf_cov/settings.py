@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 Group = TypeVar("Group", bound="Settings")
 
 
+NOT_PERCENT = "shares are fractions, not percent (0.2 % is 2e-3)"
+
+
 @dataclass(frozen=True)
 class Schedule:
     """A value that is ``start`` until global step ``begin``, moves to ``end`` until step ``steps``, and stays."""

@@ -5,7 +5,7 @@ from importlib.metadata import distribution
 
 import pytest
 
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 if __name__ == "__main__":
     cpu_host.install()

@@ -6,12 +6,12 @@ Of the latter page what stands between the comments "differences NAME" and "end 
 import re
 from pathlib import Path
 
-from openrlhf_cov.pages.picture import write_pictures
-from openrlhf_cov.study.answer import finished_runs
-from openrlhf_cov.study.document import AGAINST, Document, Section, document, markdown, markdown_table
-from openrlhf_cov.study.questions import agreement
-from openrlhf_cov.study.results import Result, unpack
-from openrlhf_cov.study.spec import Spec, read_spec
+from openrlhf_cov.analysis.pages.picture import write_pictures
+from openrlhf_cov.experiments.study.answer import finished_runs
+from openrlhf_cov.experiments.study.document import AGAINST, Document, Section, document, markdown, markdown_table
+from openrlhf_cov.experiments.study.questions import agreement
+from openrlhf_cov.experiments.study.run_results import Result, unpack
+from openrlhf_cov.experiments.study.spec import Spec, read_spec
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, SPECS = ROOT / "studies" / "results", ROOT / "studies"

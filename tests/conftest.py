@@ -17,9 +17,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-from openrlhf_cov.cli.tiny_tasks import check_sandbox
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.records import (
+from openrlhf_cov.evaluation.response_records import (
     PROBLEMS_FILE,
     RESPONSES_FILE,
     AskedProblem,
@@ -30,6 +29,7 @@ from openrlhf_cov.evaluation.records import (
     write_settings,
 )
 from openrlhf_cov.evaluation.samples import BenchmarkSamples, group_samples
+from openrlhf_cov.experiments.tiny_task.catalogue import check_sandbox
 
 WHOLE = {"contract", "docs"}
 """Folders whose every case is another thing: a flag, a message, a page."""

@@ -151,7 +151,7 @@ def command(name: str, args: argparse.Namespace, output: Path) -> tuple[list[str
         return [str(args.trl.absolute() / "bin" / "python"), str(HERE / "with_trl.py"), *shlex.split(flags)], {}
     reward = HERE / "race_reward.py"
     if task.reward == "addition":
-        reward = REPOSITORY / "openrlhf_cov" / "tiny_task" / "reward_func.py"
+        reward = REPOSITORY / "openrlhf_cov" / "experiments" / "tiny_task" / "tiny_reward_func.py"
     flags = f"""
         --actor.model_name_or_path {model} --data.prompt_dataset {data} --data.input_key {task.keys[0]}
         --data.label_key {task.keys[1]} --data.max_samples {args.steps * task.prompts} --reward.remote_url {reward}

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.utils.cores import cores
 
 NEEDED = ("DS_ACCELERATOR", "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND")
@@ -52,7 +52,7 @@ def main() -> None:
     import openrlhf.trainer.ray.vllm_engine as vllm_engine
     import stock_parts
 
-    from openrlhf_cov.trainer import weight_transfer
+    from openrlhf_cov.trainer.weights import weight_transfer
 
     ppo_actor.ActorPPOTrainer = stock_parts.StockTrainer
     settings = {

@@ -1,4 +1,4 @@
-"""What stock OpenRLHF lacks without a GPU, beside the stand-ins of ``trainer/cpu_host.py``: weights to engines.
+"""What stock OpenRLHF lacks without a GPU, beside the stand-ins of ``cluster/cpu_host.py``: weights to engines.
 
 None of the project's actors, trainers or generators; the engine borrows four calls that take weights.
 """
@@ -7,9 +7,9 @@ import torch
 from openrlhf.trainer.ray.ppo_actor import ActorPPOTrainer
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
+from openrlhf_cov.cluster.workers import plain_class
 from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
-from openrlhf_cov.trainer.ray.workers import plain_class
-from openrlhf_cov.trainer.weight_transfer import GlooWeightSender, transfer_weights
+from openrlhf_cov.trainer.weights.weight_transfer import GlooWeightSender, transfer_weights
 
 
 class StockEngine(plain_class(RolloutRayActor)):

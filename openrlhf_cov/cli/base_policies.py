@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from openrlhf_cov.cli import lab
-from openrlhf_cov.cli.packages import require
-from openrlhf_cov.cli.program import alone_in, check_folder, program
-from openrlhf_cov.cli.tiny_tasks import check_sandbox
+from openrlhf_cov.cli.entry_point import program
+from openrlhf_cov.cluster.packages import require
 from openrlhf_cov.errors import UsageError, reason_of
+from openrlhf_cov.experiments.lab import request as lab
+from openrlhf_cov.experiments.tiny_task.catalogue import check_sandbox
 from openrlhf_cov.utils.json_lines import parse_object, read_json, replacing, write_json
+from openrlhf_cov.utils.output_folders import alone_in, check_folder
 from openrlhf_cov.utils.terminal import Parser, say
 
 # Describes every base policy of a folder, and is the first file of an archive.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from openrlhf_cov.cli.program import check_file, program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import paper
 from openrlhf_cov.evaluation.pairing import ALPHA, BenchmarkComparison, ComparedRun, Comparison, RunScore, compare
@@ -14,6 +14,7 @@ from openrlhf_cov.evaluation.samples import read_samples
 from openrlhf_cov.evaluation.tables import percent, percent_interval
 from openrlhf_cov.utils.estimates import LEVEL
 from openrlhf_cov.utils.json_lines import write_lines
+from openrlhf_cov.utils.output_folders import check_file
 from openrlhf_cov.utils.terminal import Parser, printable, say
 from openrlhf_cov.utils.text_table import NONE, Row, aligned
 

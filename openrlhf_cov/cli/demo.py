@@ -19,13 +19,13 @@ from typing import Any
 
 from tqdm import tqdm
 
-from openrlhf_cov.cli.local_ray import environment, local_ray, stop
-from openrlhf_cov.cli.make_tiny_task import TaskSettings, evaluate, is_occupied, read_task
-from openrlhf_cov.cli.packages import require
-from openrlhf_cov.cli.program import program
-from openrlhf_cov.cli.tiny_tasks import TINY_TASKS, TinyTask
+from openrlhf_cov.analysis.report.write import write_report
+from openrlhf_cov.cli.entry_point import program
+from openrlhf_cov.cluster.local_ray import environment, local_ray, stop
+from openrlhf_cov.cluster.packages import require
 from openrlhf_cov.errors import RunStopped, UsageError
-from openrlhf_cov.report.write import write_report
+from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS, TinyTask
+from openrlhf_cov.experiments.tiny_task.task_files import TaskSettings, evaluate, is_occupied, read_task
 from openrlhf_cov.utils import terminal
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
 

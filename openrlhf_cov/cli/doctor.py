@@ -5,9 +5,9 @@ import sys
 from collections import Counter
 from dataclasses import asdict
 
-from openrlhf_cov.cli.host.checks import Line, examine
-from openrlhf_cov.cli.host.facts import gather
-from openrlhf_cov.cli.program import program
+from openrlhf_cov.cli.entry_point import program
+from openrlhf_cov.cluster.host.checks import Line, examine
+from openrlhf_cov.cluster.host.facts import gather
 from openrlhf_cov.utils.terminal import Parser, printable, say
 
 

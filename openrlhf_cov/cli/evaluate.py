@@ -1,85 +1,34 @@
-"""``python -m openrlhf_cov.cli.evaluate``: a model on AIME, AMC, MATH-500 and others, with honest statistics."""
+"""Score a model on AIME, AMC, MATH-500 and other benchmarks, with standard errors and intervals."""
 
 import argparse
 import json
 import sys
 import time
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from openrlhf_cov.cli import evaluation_backends
-from openrlhf_cov.cli.arguments import add_config_arguments
-from openrlhf_cov.cli.packages import MATH_VERIFY, has_math_verify, require_grader
-from openrlhf_cov.cli.program import check_folder, program
+from openrlhf_cov.cli.entry_point import program
+from openrlhf_cov.cluster.packages import MATH_VERIFY, has_math_verify, require_grader
 from openrlhf_cov.config import RewardConfig, template_arguments
+from openrlhf_cov.data.templates import get_template, own_template_warning, template_text, unread_arguments
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation import benchmarks, runner
 from openrlhf_cov.evaluation.data import load_problems
+from openrlhf_cov.evaluation.flags import GRADING_FLAGS, SAMPLING_FLAGS, build_parser
 from openrlhf_cov.evaluation.plan import EvaluationPlan, make_plan
-from openrlhf_cov.evaluation.records import GRADED_BY, Response, RunSettings, read_settings
+from openrlhf_cov.evaluation.response_records import GRADED_BY, Response, RunSettings, read_settings
 from openrlhf_cov.evaluation.results import REPORT_FILE, write_results
 from openrlhf_cov.evaluation.tables import table
 from openrlhf_cov.rewards.pool import shared_pool
+from openrlhf_cov.trainer import evaluation_backends
 from openrlhf_cov.utils.json_lines import write_lines
-from openrlhf_cov.utils.prompts import TEMPLATES, get_template, own_template_warning, template_text, unread_arguments
-from openrlhf_cov.utils.terminal import Parser, clean_logs, say
-
-SAMPLING_FLAGS = ("samples", "temperature", "top_p", "max_tokens")
-"""Flags that replace a field of every benchmark's ``Sampling``."""
-
-GRADING_FLAGS = (
-    *("reward_format", "reward_grader", "reward_timeout", "reward_workers", "thinking_markers", "thinking_opened"),
-    *(entry.name for entry in fields(RewardConfig) if entry.name.startswith("code_") and entry.name != "code_reward"),
-)
-"""Settings of the rewards that grading takes: those of training that decide whether a response is correct."""
+from openrlhf_cov.utils.output_folders import check_folder
+from openrlhf_cov.utils.terminal import clean_logs, say
 
 KEPT = "what was generated is kept, the same command continues"
-
-
-def build_parser() -> Parser:
-    """The command line."""
-    parser = Parser(prog="evaluate", about=__doc__)
-    parser.add_argument("--model", help="folder of a Hugging Face model, or its name on the hub or at --base_url")
-    parser.add_argument("--benchmarks", help="names from --list, groups (paper, all) or files *.jsonl, with commas")
-    parser.add_argument("--output", type=Path, help="folder of the results; the same command again continues there")
-    parser.add_argument("--list", action="store_true", help="print benchmarks, groups and protocols, and stop")
-    parser.add_argument(
-        "--regrade", action="store_true", help="grade the responses in --output again, without a model"
-    )
-
-    parser.add_argument(
-        "--write_data",
-        type=Path,
-        metavar="DIR",
-        help="write the problems of --benchmarks as files for --data_dir, and stop",
-    )
-
-    asked = parser.add_argument_group("what is asked")
-    asked.add_argument("--protocol", default="paper", help="how all are sampled: paper or quick (default: paper)")
-    asked.add_argument("--template", help=f"prompt: {', '.join(TEMPLATES)} (default: the protocol's)")
-    asked.add_argument(
-        "--chat_template_kwargs",
-        default="",
-        metavar="JSON",
-        help='arguments for --template chat as a JSON object, such as {"enable_thinking": false}',
-    )
-    asked.add_argument("--data_dir", type=Path, help="folder with NAME.jsonl for each benchmark (default: the hub)")
-    asked.add_argument("--limit", type=int, help="ask the first N problems of each benchmark only")
-    asked.add_argument("--samples", type=int, help="responses per problem (default: the protocol's)")
-    asked.add_argument("--temperature", type=float, help="0 is greedy (default: the protocol's)")
-    asked.add_argument("--top_p", type=float, help="(default: the protocol's)")
-    asked.add_argument("--max_tokens", type=int, help="longest response (default: the protocol's)")
-    asked.add_argument("--seed", type=int, default=0, help="every sample's seed follows from it (default: 0)")
-    asked.add_argument("--log_probs", action="store_true", help="record the mean surprisal of every response")
-
-    evaluation_backends.add_arguments(parser)
-    add_config_arguments(parser, "grading", RewardConfig, only=GRADING_FLAGS)
-    parser.set_defaults(**dict.fromkeys(GRADED_BY))  # with --regrade they are those of the run
-    parser.set_defaults(reward_grader=None)  # both graders where both can
-    return parser
 
 
 @program("evaluate", KEPT)

@@ -9,7 +9,7 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from openrlhf_cov.cli.program import program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.terminal import Parser, say
 

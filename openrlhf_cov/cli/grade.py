@@ -11,15 +11,16 @@ from typing import Any
 
 from tqdm import tqdm
 
-from openrlhf_cov.cli.arguments import add_config_arguments
-from openrlhf_cov.cli.packages import require_grader
-from openrlhf_cov.cli.program import check_file, program
+from openrlhf_cov.cli.entry_point import program
+from openrlhf_cov.cluster.packages import require_grader
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards import sources
 from openrlhf_cov.rewards.grades import Grade
 from openrlhf_cov.rewards.pool import shared_pool
 from openrlhf_cov.utils import json_lines
+from openrlhf_cov.utils.config_flags import add_config_arguments
+from openrlhf_cov.utils.output_folders import check_file
 from openrlhf_cov.utils.terminal import Parser, say
 
 PROMPT_KEY = "prompt"

@@ -5,7 +5,7 @@ import sys
 from importlib import import_module
 from importlib.metadata import version
 
-from openrlhf_cov.cli.program import program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.utils.terminal import refuse, say
 
 COMMANDS = {

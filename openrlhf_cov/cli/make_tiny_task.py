@@ -1,50 +1,27 @@
 """Writes an embedded task to a folder: a base policy, training and test problems, and what the policy can do."""
 
-import json
 import logging
 import sys
-import tempfile
-import time
-from dataclasses import asdict, dataclass, fields
-from functools import partial
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.cli.packages import require
-from openrlhf_cov.cli.program import check_folder, program
-from openrlhf_cov.cli.tiny_tasks import TINY_TASKS, TinyTask
+from openrlhf_cov.cli.entry_point import program
+from openrlhf_cov.cluster.packages import require
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.utils.json_lines import read_json, write_json, write_lines
+from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS
+from openrlhf_cov.experiments.tiny_task.task_files import (
+    TaskSettings,
+    is_occupied,
+    read_task,
+    recorded_settings,
+    settings_difference,
+    write_task,
+)
+from openrlhf_cov.utils.output_folders import check_folder
 from openrlhf_cov.utils.terminal import Parser, say
 
 logger = logging.getLogger(__name__)
-
-EVALUATION_BATCH_SIZE = 256
-MODEL_FILES = ("model/model.safetensors", "model/config.json", "model/tokenizer.json")
-TASK_FILES = (*MODEL_FILES, "train.jsonl", "test.jsonl")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskSettings:
-    """What the command line chooses; raises ValueError, naming the flag, for a value out of range."""
-
-    task: str = "addition"
-    seed: int = 0
-    train_rows: int = 4096
-    test_rows: int = 256
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"--seed is from 0 to 2**63 - 1, got {self.seed}")
-        for name in ("train_rows", "test_rows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} is at least 1, got {getattr(self, name)}")
-        problems = TINY_TASKS[self.task].problems
-        if self.train_rows + self.test_rows > problems:
-            raise ValueError(
-                f"--train_rows and --test_rows are at most {problems} together, as there are no more problems; "
-                f"got {self.train_rows} and {self.test_rows}"
-            )
 
 
 HELP = {
@@ -69,86 +46,6 @@ def build_parser() -> Parser:
             values = {"choices": tuple(TINY_TASKS)}
         parser.add_argument(f"--{setting.name}", default=setting.default, help=text, **values)
     return parser
-
-
-def recorded_settings(settings: TaskSettings, policy: Any) -> dict[str, Any]:
-    """Everything that determines a task, as written to ``task.json``; ``policy`` is a ``BasePolicyConfig``."""
-    named = {name: value for name, value in asdict(settings).items() if name != "task"}  # stands beside the settings
-    tokens = TINY_TASKS[settings.task].evaluation_tokens
-    return {**named, "max_new_tokens": tokens, "base_policy": asdict(policy)}
-
-
-def write_task(output: Path, settings: TaskSettings, policy: Any) -> dict[str, Any]:
-    """Make the task and write it to ``output``, a new or empty folder; the result is the content of ``task.json``.
-
-    All files are written to a temporary folder beside ``output`` which is renamed at the end. ``policy`` is a
-    ``BasePolicyConfig``. Raises OSError when the folder cannot be written.
-    """
-    started = time.monotonic()
-    made = TINY_TASKS[settings.task]
-    train, held_out = made.split(settings.seed, settings.test_rows)
-    test = [problem.to_row() for problem in held_out]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as scratch:
-        folder = Path(scratch, "task")
-        folder.mkdir()
-        trained = [problem.to_row() for problem in train[: settings.train_rows]]
-        write_lines(folder / "train.jsonl", map(json.dumps, trained))
-        write_lines(folder / "test.jsonl", map(json.dumps, test))
-        write_lines(folder / "benchmark.jsonl", (json.dumps(problem.to_benchmark_row()) for problem in held_out))
-        model, tokenizer = made.make_policy(train, policy, settings.seed)
-        model.save_pretrained(folder / "model")
-        tokenizer.save_pretrained(folder / "model")
-        task = {
-            "task": made.datasource,
-            "settings": recorded_settings(settings, policy),
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            **evaluate(folder / "model", test, settings.seed, made),
-            "seconds": round(time.monotonic() - started, 1),
-        }
-        write_json(folder / "task.json", task)
-        folder.replace(output)
-    return task
-
-
-def evaluate(model_dir: Path, rows: list[dict[str, str]], seed: int, task: TinyTask) -> dict[str, float]:
-    """Accuracy greedy and at temperature 1, and, at temperature 1, entropy (nats per token) and length (tokens).
-
-    ``rows`` are those of ``test.jsonl``, ``seed`` is that of the folder's ``task.json``.
-    """
-    from openrlhf_cov.tiny_task.accuracy import evaluate_policy
-
-    logger.info("evaluating the policy in %s on %d held-out problems", model_dir, len(rows))
-    bounds = {"batch_size": EVALUATION_BATCH_SIZE, "max_new_tokens": task.evaluation_tokens}
-    score = partial(evaluate_policy, model_dir, rows, seed=seed, reward=task.reward(), **bounds)
-    greedy, sampled = score(temperature=0.0), score(temperature=1.0)
-    return {
-        "accuracy_greedy": greedy.accuracy,
-        "accuracy_sampled": sampled.accuracy,
-        "entropy": sampled.entropy,
-        "mean_length": sampled.mean_length,
-    }
-
-
-def is_occupied(output: Path) -> bool:
-    """True if ``output`` is anything but a folder that is empty or does not exist yet."""
-    return output.exists() and not (output.is_dir() and not any(output.iterdir()))
-
-
-def read_task(output: Path, *names: str) -> dict[str, Any] | None:
-    """The content of ``task.json`` if ``output`` holds one of these tasks (of all, if none is named), finished and
-    with all its files, else None."""
-    task = read_json(output / "task.json")
-    known = [TINY_TASKS[name].datasource for name in names or TINY_TASKS]
-    is_task = isinstance(task, dict) and task.get("task") in known
-    is_task = is_task and isinstance(task.get("settings"), dict)
-    return task if is_task and all((output / name).is_file() for name in TASK_FILES) else None
-
-
-def settings_difference(recorded: dict[str, Any], wanted: dict[str, Any]) -> str:
-    """``name value, not value`` for each top-level setting that differs, joined by ``; ``; empty if none does."""
-    names = [name for name in {**wanted, **recorded} if recorded.get(name) != wanted.get(name)]
-    return "; ".join(f"{name} {recorded.get(name)}, not {wanted.get(name)}" for name in names)
 
 
 @program("make_tiny_task", "nothing was written")

@@ -9,14 +9,15 @@ from typing import Any
 
 from tqdm import tqdm
 
-from openrlhf_cov.cli.program import alone_in, check_folder, check_own, program
+from openrlhf_cov.cli.entry_point import program
+from openrlhf_cov.data.inputs import TRAINING_SETS, DatasetPart, Keys, Row, check_sources, open_sources
+from openrlhf_cov.data.output import DROPPED, MANIFEST, TRAIN, write_training_set
+from openrlhf_cov.data.overlap import EvaluationSets, read_evaluation_sets
+from openrlhf_cov.data.selection import REASONS
+from openrlhf_cov.data.templates import TEMPLATES
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.preparation.inputs import TRAINING_SETS, DatasetPart, Keys, Row, check_sources, open_sources
-from openrlhf_cov.preparation.output import DROPPED, MANIFEST, TRAIN, write_training_set
-from openrlhf_cov.preparation.overlap import EvaluationSets, read_evaluation_sets
-from openrlhf_cov.preparation.selection import REASONS
 from openrlhf_cov.rewards.sources import SOURCES
-from openrlhf_cov.utils.prompts import TEMPLATES
+from openrlhf_cov.utils.output_folders import alone_in, check_folder, check_own
 from openrlhf_cov.utils.terminal import Parser, say
 from openrlhf_cov.utils.text_table import aligned
 

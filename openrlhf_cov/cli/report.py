@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from openrlhf_cov.analysis.naming import NAMINGS
-from openrlhf_cov.cli.program import check_file, check_folder, check_own, program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.json_lines import write_lines
+from openrlhf_cov.utils.output_folders import check_file, check_folder, check_own
 from openrlhf_cov.utils.terminal import Parser, one_line, say
 
 if TYPE_CHECKING:
-    from openrlhf_cov.report.contents import Options
+    from openrlhf_cov.analysis.report.contents import Options
 
 ENTROPIES = {"token": "entropy/mean", "response": "entropy/response_mean"}
 """--entropy -> column."""
@@ -70,10 +71,10 @@ def main(argv: list[str] | None = None) -> None:
     """Print the table, write what was asked for; exit status 2 with one line on stderr for bad input."""
     args = build_parser().parse_args(argv)
     formats, options, mapping = check_flags(args)
-    from openrlhf_cov.report.build import build_contents, read_runs
-    from openrlhf_cov.report.export import export_text
-    from openrlhf_cov.report.words import summary
-    from openrlhf_cov.report.write import write_files
+    from openrlhf_cov.analysis.report.assemble import build_contents, read_runs
+    from openrlhf_cov.analysis.report.export import export_text
+    from openrlhf_cov.analysis.report.words import summary
+    from openrlhf_cov.analysis.report.write import write_files
 
     contents = build_contents(read_runs(args.runs, mapping), options)
     stream = sys.stderr if args.export == "-" else sys.stdout
@@ -125,7 +126,7 @@ def parse_sizes(words: Sequence[str]) -> dict[str, float]:
 
 def parse_formats(text: str) -> tuple[str, ...]:
     """The value of ``--formats``."""
-    from openrlhf_cov.report.write import FORMATS
+    from openrlhf_cov.analysis.report.write import FORMATS
 
     formats = tuple(dict.fromkeys(filter(None, text.split(","))))
     if not formats or set(formats) - set(FORMATS):
@@ -136,7 +137,7 @@ def parse_formats(text: str) -> tuple[str, ...]:
 def check_places(output: Path | None, export: str | None) -> None:
     """UsageError for an ``--output`` that can be no folder, an ``--export`` that can be no file, and for places that
     hold something else."""
-    from openrlhf_cov.report.write import PAGE
+    from openrlhf_cov.analysis.report.write import PAGE
 
     if output is not None:
         check_folder(output)
@@ -150,7 +151,7 @@ def check_places(output: Path | None, export: str | None) -> None:
 
 def check_flags(args: argparse.Namespace) -> tuple[tuple[str, ...], "Options", Mapping[str, str] | str | None]:
     """What the flags say: formats, options and mapping. UsageError for flags and places that are refused."""
-    from openrlhf_cov.report.contents import Options
+    from openrlhf_cov.analysis.report.contents import Options
 
     if not args.output and not args.export:
         raise UsageError("nothing to write: give --output DIR, or --export FILE for the numbers alone")

@@ -20,16 +20,17 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from openrlhf_cov.cli.local_ray import stop
-from openrlhf_cov.cli.program import check_folder, program
+from openrlhf_cov.cli.entry_point import program
+from openrlhf_cov.cluster.local_ray import stop
+from openrlhf_cov.data.templates import FOR_PROGRAMS
 from openrlhf_cov.errors import RunStopped, UsageError
-from openrlhf_cov.reproduction import commands
-from openrlhf_cov.reproduction.exhibits import FIGURES, TABLES, Exhibit, PaperRun, exhibit
-from openrlhf_cov.reproduction.scores import scores_of
+from openrlhf_cov.experiments.reproduction import paper_commands
+from openrlhf_cov.experiments.reproduction.exhibits import FIGURES, TABLES, Exhibit, PaperRun, exhibit
+from openrlhf_cov.experiments.reproduction.paper_scores import scores_of
 from openrlhf_cov.utils.json_lines import write_lines
 from openrlhf_cov.utils.metrics_log import METRICS_FILE
 from openrlhf_cov.utils.orphans import die_with_parent
-from openrlhf_cov.utils.prompts import FOR_PROGRAMS
+from openrlhf_cov.utils.output_folders import check_folder
 from openrlhf_cov.utils.terminal import Parser, refuse, say
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -88,7 +89,7 @@ def reproduce(args: argparse.Namespace) -> int:
         return dry_run(plan(shown, number, args), args)
     if args.scale == "paper":
         say(f"# from {SCRIPTS.parent}, where a Ray runs\n")
-        say("".join(f"# yours to bring: {path}\n" for path in commands.brought(shown, args.data_dir)))
+        say("".join(f"# yours to bring: {path}\n" for path in paper_commands.brought(shown, args.data_dir)))
     for words, run in plan(shown, number, args):
         say(comment_on(words, run, args))
         say(shlex.join(words) + "\n")
@@ -152,12 +153,12 @@ def finish(shown: Exhibit, number: str, args: argparse.Namespace) -> None:
 
 def paper_plan(shown: Exhibit, number: str, args: argparse.Namespace) -> Iterator[tuple[Words, PaperRun | None]]:
     """The commands at the paper's scale, in order; with a training its run."""
-    yield from ((words, None) for words in commands.benchmark_files(shown, args.data_dir))
-    yield from ((words, None) for words in commands.preparations(shown, args.data_dir))
+    yield from ((words, None) for words in paper_commands.benchmark_files(shown, args.data_dir))
+    yield from ((words, None) for words in paper_commands.preparations(shown, args.data_dir))
     for run in shown.runs:
         if run.recipe:
-            yield commands.training(run, SCRIPTS, args.data_dir, args.output), run
-    yield from ((words, None) for words in commands.evaluations(shown, SCRIPTS, args.data_dir, args.output))
+            yield paper_commands.training(run, SCRIPTS, args.data_dir, args.output), run
+    yield from ((words, None) for words in paper_commands.evaluations(shown, SCRIPTS, args.data_dir, args.output))
     for domain, runs in by_domain([run for run in shown.runs if run.recipe]).items():
         flags = [*shown.report, *(sizes_of(runs) if shown.with_sizes else ())]
         yield report_of(runs, number + domain, args, flags), None
@@ -167,13 +168,13 @@ def tiny_plan(shown: Exhibit, number: str, args: argparse.Namespace) -> Iterator
     """The commands on the embedded tasks. R is the reward of training."""
     runs = [run for run in shown.runs if run.is_tiny]
     if any(run.trainer is not None for run in runs):
-        yield commands.module("make_tiny_task", "--task", "addition", "--output", str(task_of(args))), None
+        yield paper_commands.module("make_tiny_task", "--task", "addition", "--output", str(task_of(args))), None
         yield ["ray", "start", "--head", "--num-gpus", "2", "--num-cpus", "8"], None
     for run in runs:
         if run.trainer is not None:
             yield trainer_command(run, args, "http://127.0.0.1:8265"), run
         else:
-            yield commands.laboratory(run, args.output, args.steps), run
+            yield paper_commands.laboratory(run, args.output, args.steps), run
     flags = [word for word in shown.report if word not in ("--metric", "eval/mean/avg")]
     yield report_of(runs, number, args, flags), None
 
@@ -182,7 +183,7 @@ def report_of(runs: Sequence[PaperRun], number: str, args: argparse.Namespace, f
     """The report of these runs, in the exhibit's own folder, with its numbers in law.json."""
     folder = args.output / number.replace(" ", "")
     places = ("--output", str(folder), "--export", str(folder / "law.json"))
-    return commands.module("report", *(str(folder_of(run, args)) for run in runs), *places, *flags)
+    return paper_commands.module("report", *(str(folder_of(run, args)) for run in runs), *places, *flags)
 
 
 def by_domain(runs: Sequence[PaperRun]) -> dict[str, list[PaperRun]]:
@@ -199,7 +200,7 @@ def folder_of(run: PaperRun, args: argparse.Namespace) -> Path:
 
 def sizes_of(runs: Sequence[PaperRun]) -> list[str]:
     """``--size`` of the report: the parameters of each run's model without its embeddings."""
-    from openrlhf_cov.sizing.model_shape import KNOWN
+    from openrlhf_cov.cluster.sizing.model_shape import KNOWN
 
     found = {run.name: KNOWN[run.recipe.variables["MODEL"]] for run in runs if run.recipe}
     parameters = {name: shape.layers * shape.layer_parameters + shape.hidden for name, shape in found.items()}
@@ -247,7 +248,7 @@ def what_is_due(words: Words, run: PaperRun | None, args: argparse.Namespace) ->
     """
     if run is None or commands_module(words) == "lab":
         return words
-    from openrlhf_cov.cli.check_run import find_weights, has_checkpoint
+    from openrlhf_cov.trainer.preflight.check_run import find_weights, has_checkpoint
 
     folder = folder_of(run, args)
     if find_weights(folder) and (folder / "config.json").is_file():
@@ -286,7 +287,7 @@ def _call(command: Words, folder: Path | None) -> int:
 def _train_tiny(run: PaperRun, args: argparse.Namespace) -> None:
     """With a Ray of its own, as the demo."""
     from openrlhf_cov.cli import demo
-    from openrlhf_cov.cli.local_ray import local_ray
+    from openrlhf_cov.cluster.local_ray import local_ray
 
     output = folder_of(run, args)
     demo.check(_of_the_demo(run, args))

@@ -16,15 +16,14 @@ import signal
 import socket
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
-from openrlhf_cov.cli.arguments import add_config_arguments
-from openrlhf_cov.cli.packages import SERVICE, require, require_grader
-from openrlhf_cov.cli.program import program
+from openrlhf_cov.cli.entry_point import program
+from openrlhf_cov.cluster.packages import SERVICE, require, require_grader
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.rewards.limits import REWARD_TOKEN, ServiceLimits
+from openrlhf_cov.utils.config_flags import add_config_arguments
 from openrlhf_cov.utils.terminal import Parser, clean_logs, say
 
 logger = logging.getLogger(__name__)
@@ -37,6 +36,9 @@ TRAINER_ONLY = ("reward_keep_truncated", "reward_skip_bad_labels", "reward_max_e
 
 STOP_SECONDS = 4
 """How long requests in work may take after SIGTERM or SIGINT, before they are answered with 503."""
+
+KEEP_ALIVE_SECONDS = 20
+"""How long a connection without a request stays open."""
 
 OTHER_FILES = 512
 """Files and pipes that the service may have open beside its connections."""
@@ -91,16 +93,17 @@ def serve(listener: socket.socket, config: RewardConfig, limits: ServiceLimits, 
     import uvicorn
 
     from openrlhf_cov.rewards.pool import SECOND_OPINION_TARGET, PoolError, shared_pool
-    from openrlhf_cov.rewards.protocol import GuardedProtocol, GuardedServer
     from openrlhf_cov.rewards.service import make_app, make_service
 
     url = url_of(listener)
     if token is None and not is_loopback(listener):
         logger.warning("%s can be reached from other machines and asks for no token; see --token_file", url)
-    server = GuardedServer(
+    server = uvicorn.Server(
         uvicorn.Config(
             make_app(make_service(config, limits, token)),
-            http=partial(GuardedProtocol, max_connections=limits.max_connections),  # pyright: ignore[reportArgumentType]
+            http="h11",
+            limit_concurrency=limits.max_connections,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             log_config=None,
             log_level="warning",
             access_log=False,

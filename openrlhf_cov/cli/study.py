@@ -2,33 +2,16 @@
 
 import argparse
 import sys
-import time
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from openrlhf_cov.cli import lab
-from openrlhf_cov.cli.packages import require
-from openrlhf_cov.cli.program import alone_in, check_folder, program
-from openrlhf_cov.cli.study_ray import RayStudy, RayStudyOfLabFlags
-from openrlhf_cov.cli.study_runs import KILLED, LabStudy, Study, result_of, workers
-from openrlhf_cov.errors import RunStopped, UsageError, reason_of
-from openrlhf_cov.study.plan import StudyRun, number_of_runs, runs_due
-from openrlhf_cov.study.results import pack, unpack
-from openrlhf_cov.study.spec import ENGINES, read_spec
+from openrlhf_cov.cli.entry_point import program
+from openrlhf_cov.cluster.packages import require
+from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.experiments.study.campaign import Campaign, packed, study_of, write
+from openrlhf_cov.experiments.study.spec import ENGINES
 from openrlhf_cov.utils.cores import cores
-from openrlhf_cov.utils.json_lines import write_lines
-from openrlhf_cov.utils.terminal import Parser, say
-
-STUDIES: dict[tuple[str, str], type[Study]] = {
-    ("lab", "lab"): LabStudy,
-    ("lab", "ray"): RayStudyOfLabFlags,
-    ("ray", "ray"): RayStudy,
-}
-"""By the engine that a spec is written for, and the one that is asked for."""
-PAGE_FILE, TABLE_FILE = "study.html", "study.md"
-HOPELESS = 3
-"""Failures without a success after which no further run is begun."""
+from openrlhf_cov.utils.output_folders import alone_in
+from openrlhf_cov.utils.terminal import Parser
 
 
 def build_parser() -> Parser:
@@ -92,160 +75,6 @@ def answer(args: argparse.Namespace) -> None:
             raise RunStopped(failure)
     except OSError as error:
         raise UsageError(str(error)) from error
-
-
-def study_of(args: argparse.Namespace) -> Study:
-    """The study of a spec; UsageError where it, or one of its folders, cannot be."""
-    spec = read_spec(args.spec)
-    written, engine = spec.engine, args.engine or spec.engine
-    if (written, engine) not in STUDIES:
-        raise UsageError(
-            f"--engine {engine}: {args.spec} has flags of the trainer (engine: {written}); write it with those of "
-            f"openrlhf-cov {engine}"
-        )
-    if engine != "lab" and (spec.base_policies > 1 or spec.sweep):
-        raise UsageError(f"--engine {engine}: {args.spec} has base_policies or sweep, which only the lab supports")
-    name = args.spec.stem if engine == written else f"{args.spec.stem}-{engine}"
-    output: Path = args.output or Path("runs/study") / name
-    base_policies: Path = args.base_policies or lab.base_policies()
-    study = STUDIES[written, engine](spec, output.absolute(), base_policies.absolute())
-    study.check(args.spec)
-    check_folder(study.output)
-    check_folder(study.base_policies, "--base_policies")
-    return study
-
-
-def packed(study: Study, path: Path) -> set[StudyRun]:
-    """The runs in a file that ``--pack`` is to replace; UsageError for one with anything else in it."""
-    check_folder(path.absolute().parent, "--pack")
-    if path.is_dir():
-        raise UsageError(f"--pack {path} is a folder; give a file")
-    if not path.is_file():  # nothing, a pipe or a device
-        return set()
-    held, known = list(unpack(path)), list(unpack(path, study.asked))
-    if others := len(held) - len(known):
-        raise UsageError(
-            f"--pack {path} holds {others} runs that {study.spec.title!r} does not ask for; give another file, or "
-            "delete it"
-        )
-    return {result.run for result in known}
-
-
-class Campaign:
-    """The missing runs of a study, made ``jobs`` side by side.
-
-    A run that fails holds nothing up but what is chosen by it; where the first ``HOPELESS`` all do no other is begun.
-    Where a process is killed, every run in flight may be the cause: each is made alone then, and one that is killed
-    alone has failed.
-    """
-
-    def __init__(self, study: Study, jobs: int) -> None:
-        self.study, self.jobs = study, jobs
-        self.scores, self.clock = study.scores(), time.monotonic()
-        self.before, self.total = len(self.scores), number_of_runs(study.spec)
-        self.in_flight: dict[Future[None], StudyRun] = {}
-        self.suspects: set[StudyRun] = set()
-        """Those that were in flight together when a process was killed."""
-        self.failed: dict[StudyRun, str] = {}
-        """With their reasons."""
-
-    def run(self) -> str:
-        """Make every run that can be made; what is to be said if any failed, else nothing."""
-        say(f"{self.study.output}: {self.before} of {self.total} runs are finished\n")
-        if self.due():
-            with self.study.running(self.jobs):
-                while self.due():  # a process that is killed ends its pool
-                    self.run_in_one_pool()
-        if not self.failed:
-            return ""
-        reasons = "; ".join(dict.fromkeys(self.failed.values()))
-        return f"{len(self.failed)} of the runs failed, and are tried again by the same command: {reasons}"
-
-    def due(self) -> list[StudyRun]:
-        """The runs that can be made now, in flight or not, the most urgent first; none in a study without hope."""
-        hopeless = len(self.scores) == self.before and len(self.failed) >= HOPELESS
-        return [] if hopeless else runs_due(self.study.spec, self.scores, self.failed)
-
-    def run_in_one_pool(self) -> None:
-        """Make what is due until nothing is, or until a process is killed."""
-        with workers(self.jobs) as pool:
-            try:
-                result_of(pool, self.study.prepare, self.due()[0])
-            except BrokenProcessPool as error:
-                raise RunStopped("what makes the base policy was killed, perhaps for lack of memory") from error
-            try:
-                self.start(pool)
-                while self.in_flight:
-                    for future in wait(self.in_flight, return_when=FIRST_COMPLETED).done:
-                        self.end(future)
-                    self.start(pool)
-            except BrokenProcessPool:
-                self.suspect()
-
-    def start(self, pool: ProcessPoolExecutor) -> None:
-        """Start as many runs as there is room for; suspects come first, each alone."""
-        due = self.due()
-        suspects = [run for run in due if run in self.suspects]
-        room = 1 if suspects else self.jobs
-        for run in suspects or due:
-            if len(self.in_flight) < room and run not in self.in_flight.values():
-                self.in_flight[pool.submit(self.study.train, run)] = run
-
-    def end(self, future: Future[None]) -> None:
-        """Take note of a run that has ended; BrokenProcessPool, and it stays in flight, where a process was killed."""
-        run = self.in_flight[future]
-        try:
-            future.result()
-            score, reason = self.study.score(run), "it is not complete after its end"
-        except BrokenProcessPool:
-            raise
-        except Exception as error:  # whatever a run fails with, the others go on
-            score, reason = None, reason_of(error)
-        del self.in_flight[future]
-        if score is None:
-            self.fail(run, reason)
-            return
-        self.scores[run] = score
-        made, left = len(self.scores) - self.before, self.total - len(self.scores)
-        minutes = (time.monotonic() - self.clock) / made * left / 60
-        say(f"{len(self.scores)}/{self.total} {run.folder}: {score.last:.3f}; about {minutes:.0f} min left\n")
-
-    def fail(self, run: StudyRun, reason: str) -> None:
-        """Take note of a run that has failed."""
-        self.failed[run] = reason
-        say(f"failed: {run.folder}: {reason}\n", sys.stderr)
-
-    def suspect(self) -> None:
-        """A process was killed: a run that was alone in flight has failed, several are suspects."""
-        self.suspects = set(self.in_flight.values())
-        self.in_flight.clear()
-        if len(self.suspects) == 1:
-            self.fail(self.suspects.pop(), KILLED)
-        for run in self.suspects:
-            say(f"{run.folder}: {KILLED}, or the other's; each is made alone\n", sys.stderr)
-
-
-def write(study: Study, pack_to: Path | None = None) -> None:
-    """``study.html``, ``study.md`` and ``figures/`` of the finished runs, in the folder of the study."""
-    from openrlhf_cov.pages.picture import write_pictures
-    from openrlhf_cov.study.document import document, in_short, markdown, page
-
-    results = study.results()
-    content = document(study.spec, results)
-    study.output.mkdir(parents=True, exist_ok=True)
-    write_lines(study.output / PAGE_FILE, page(content).split("\n"))
-    write_lines(study.output / TABLE_FILE, markdown(content).split("\n"))
-    write_pictures(content.charts, study.output / "figures", ("svg",))
-    say(f"\n{in_short(study.spec, results)}")
-    say(f"{len(results)} of {number_of_runs(study.spec)} runs: {study.output / PAGE_FILE}\n")
-    if pack_to:
-        if lost := packed(study, pack_to) - {each.run for each in results}:
-            raise RunStopped(
-                f"--pack {pack_to} holds {len(lost)} runs that are not finished here, and stays as it is; give "
-                "another file, or --unpack it, too"
-            )
-        pack_to.parent.mkdir(parents=True, exist_ok=True)
-        pack(results, pack_to, study.asked)
 
 
 if __name__ == "__main__":

@@ -12,50 +12,21 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_cov.cli.arguments import FLAG_OF_FIELD, CovArgumentParser
-from openrlhf_cov.cli.packages import ALLOW_OPENRLHF, check_versions
-from openrlhf_cov.cli.program import program
+from openrlhf_cov.cli.entry_point import program
+from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.cluster.packages import ALLOW_OPENRLHF, check_versions
+from openrlhf_cov.cluster.ray_here import protect_own_ray
 from openrlhf_cov.errors import RunStopped, StoppedBySignal, UsageError
 from openrlhf_cov.rewards.limits import REWARD_TOKEN
-from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.flags.normalise import normalise
+from openrlhf_cov.trainer.flags.parser import FLAG_OF_FIELD, parse_args
 from openrlhf_cov.utils import garbage_collection
 from openrlhf_cov.utils.command import COMMAND_FILE, SETTINGS_FILE, write_command, write_settings
-from openrlhf_cov.utils.ray_here import protect_own_ray
 from openrlhf_cov.utils.redaction import HIDDEN
 from openrlhf_cov.utils.terminal import clean_logs, refuse
 
 NAME = "train_ppo_ray"
 
 logger = logging.getLogger(__name__)
-
-
-def parse_args() -> SimpleNamespace:
-    """Parse and check the flags of ``sys.argv``.
-
-    Returns:
-        The flags as OpenRLHF nests them: ``args.actor.adam.lr``.
-
-    Raises:
-        SystemExit: A flag is unknown or has a wrong value; one line on stderr says which.
-        UsageError: A combination of flags cannot train.
-    """
-    parsed = CovArgumentParser().parse_args()
-    # This import takes seconds (torch and transformers), so --help and wrong flags are answered before it.
-    from openrlhf.utils.config import hierarchize
-
-    args = hierarchize(parsed)
-    for warning in normalise(args):
-        logger.warning(warning)
-    if args.use_ms:
-        try:
-            from modelscope.utils.hf_util import patch_hub  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise UsageError(f"--use_ms needs ModelScope ({error}); run `pip install modelscope`") from error
-        patch_hub()
-    if not args.dry_run_gpu_memory:
-        cpu_host.adapt(args)
-    return args
 
 
 @program(NAME)
@@ -70,21 +41,22 @@ def main() -> int | None:
         args = parse_args()
         fill_in_secrets(args)
         cpu_host.install()
-        from openrlhf_cov.trainer.ray.workers import trust_remote_code
+        from openrlhf_cov.cluster.workers import trust_remote_code
 
         trust_remote_code(args.trust_remote_code)
         if args.dry_run:
-            from openrlhf_cov.cli import dry_run
+            from openrlhf_cov.trainer.preflight import dry_run
 
             return dry_run.run(args, partial(refuse, NAME))
-        from openrlhf_cov.cli import preflight
-        from openrlhf_cov.trainer import stopping
-        from openrlhf_cov.trainer.ray import cluster, warm_engines
+        from openrlhf_cov.cluster import connection
+        from openrlhf_cov.trainer.checkpoint import stopping
+        from openrlhf_cov.trainer.preflight import preflight
+        from openrlhf_cov.trainer.ray import warm_engines
 
         preflight.check(args)
-        needs = cluster.needs_of_training(args)
-        cluster.connect(needs)
-        cluster.check_capacity(needs, args.placement_timeout)
+        needs = connection.needs_of_training(args)
+        connection.connect(needs)
+        connection.check_capacity(needs, args.placement_timeout)
         _write_command(args.ckpt.output_dir)
         _write_settings(args)
         from openrlhf_cov.trainer.build import train

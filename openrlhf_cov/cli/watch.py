@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from openrlhf_cov.cli.program import program
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.terminal import Parser, say
 
@@ -45,16 +45,16 @@ def main(argv: list[str] | None = None) -> None:
     or flag that cannot be used."""
     args = parser().parse_args(argv)
     check(args)
-    from openrlhf_cov.dashboard.watched import open_sources
+    from openrlhf_cov.analysis.dashboard.watched import open_sources
 
     sources = open_sources(args.runs, args.steps)
     if not args.once:
-        from openrlhf_cov.dashboard.app import Watch
+        from openrlhf_cov.analysis.dashboard.app import Watch
 
         Watch(sources, args.interval).run()
         return
+    from openrlhf_cov.analysis.dashboard.panels import snapshot
     from openrlhf_cov.analysis.runs import unreadable
-    from openrlhf_cov.dashboard.panels import snapshot
 
     for source in sources:
         try:

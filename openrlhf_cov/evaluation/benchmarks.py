@@ -9,10 +9,10 @@ import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
+from openrlhf_cov.data.hub import HubDataset
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.code import datasets
 from openrlhf_cov.rewards.code.datasets import Converter
-from openrlhf_cov.utils.hub import HubDataset
 from openrlhf_cov.utils.text_table import aligned
 
 
@@ -81,7 +81,7 @@ class Protocol:
 
     name: str
     template: str
-    """Key of ``openrlhf_cov.utils.prompts.TEMPLATES``."""
+    """Key of ``openrlhf_cov.data.templates.TEMPLATES``."""
     sampling: Sampling | None
     """One for all benchmarks; None: each benchmark's own."""
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.data.hub import HubDataset, download
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import Benchmark
 from openrlhf_cov.rewards.code import datasets
 from openrlhf_cov.rewards.code.tests import with_judge
 from openrlhf_cov.rewards.maths.extraction import GSM8K_MARK
 from openrlhf_cov.rewards.sources import RewardSource, source_of
-from openrlhf_cov.utils.hub import HubDataset, download
 from openrlhf_cov.utils.json_lines import read_rows
 
 

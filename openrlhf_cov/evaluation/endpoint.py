@@ -8,7 +8,7 @@ from typing import Any
 
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation.plan import Completion, Request
-from openrlhf_cov.evaluation.records import checked
+from openrlhf_cov.evaluation.response_records import checked
 from openrlhf_cov.utils.json_lines import json_number, valid_text
 
 TIMEOUT = 1800.0

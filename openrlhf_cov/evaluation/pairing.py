@@ -9,7 +9,7 @@ from itertools import product
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation import paper
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
-from openrlhf_cov.evaluation.records import GRADED_BY, BenchmarkSettings, RunSettings
+from openrlhf_cov.evaluation.response_records import GRADED_BY, BenchmarkSettings, RunSettings
 from openrlhf_cov.evaluation.samples import BenchmarkSamples
 from openrlhf_cov.evaluation.scores import (
     PairedDifference,

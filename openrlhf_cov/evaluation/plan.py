@@ -7,11 +7,11 @@ from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from openrlhf_cov.data.templates import check_asks, get_template, prompts_ids
 from openrlhf_cov.errors import UsageError, reason_of
 from openrlhf_cov.evaluation.benchmarks import Benchmark, Protocol, Sampling
 from openrlhf_cov.evaluation.data import Problem, load_problems, ungradable
-from openrlhf_cov.evaluation.records import STRICT, AskedProblem, BenchmarkSettings, Count, Key
-from openrlhf_cov.utils.prompts import check_asks, get_template, prompts_ids
+from openrlhf_cov.evaluation.response_records import STRICT, AskedProblem, BenchmarkSettings, Count, Key
 from openrlhf_cov.utils.seeds import seed_of
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from openrlhf_cov.evaluation.page import evaluation_page
-from openrlhf_cov.evaluation.records import (
+from openrlhf_cov.evaluation.evaluation_page import evaluation_page
+from openrlhf_cov.evaluation.response_records import (
     DIFFERENCES_FILE,
     read_problems,
     read_responses,

@@ -11,7 +11,7 @@ from typing import Any
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, Request
-from openrlhf_cov.evaluation.records import (
+from openrlhf_cov.evaluation.response_records import (
     GRADED_BY,
     PROBLEMS_FILE,
     PROMPT_TOO_LONG,

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.records import (
+from openrlhf_cov.evaluation.response_records import (
     AskedProblem,
     BenchmarkSettings,
     GraderDifference,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
-from openrlhf_cov.evaluation.records import (
+from openrlhf_cov.evaluation.response_records import (
     PROMPT_TOO_LONG,
     AskedProblem,
     Response,

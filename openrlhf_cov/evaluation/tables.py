@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from openrlhf_cov.evaluation.records import PROMPT_TOO_LONG
+from openrlhf_cov.evaluation.response_records import PROMPT_TOO_LONG
 from openrlhf_cov.evaluation.scores import RESAMPLES
 from openrlhf_cov.evaluation.summary import STATUSES, BenchmarkSummary, Summary
 from openrlhf_cov.utils.estimates import LEVEL, Interval

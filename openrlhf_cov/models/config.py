@@ -9,13 +9,12 @@ from typing import Any
 from openrlhf_cov.models.control import Control, Controller
 from openrlhf_cov.models.method import SHARED_SLOTS, SLOTS, Method, ProcessReward
 from openrlhf_cov.models.methods import METHODS
-from openrlhf_cov.settings import Schedule, Scheduled, Settings, extremes, setting
+from openrlhf_cov.settings import NOT_PERCENT, Schedule, Scheduled, Settings, extremes, setting
 from openrlhf_cov.utils.estimates import HIGHEST_ENTROPY
 
 LARGE_COV_RATIO = 0.05
 """Token fractions above this are refused without ``allow_large_cov_ratio``: published values are 2e-4 and 2e-3."""
 
-NOT_PERCENT = "shares are fractions, not percent (0.2 % is 2e-3)"
 
 BY_COVARIANCE = tuple(name for name, method in METHODS.items() if method.by_covariance)
 

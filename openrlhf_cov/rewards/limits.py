@@ -1,7 +1,5 @@
-"""What the reward service accepts: its limits with their defaults, and a rate limit. No heavy import."""
+"""The limits of the reward service, with their defaults."""
 
-import math
-import time
 from dataclasses import dataclass
 
 from openrlhf_cov.settings import Settings, setting
@@ -25,32 +23,7 @@ class ServiceLimits(Settings):
         "requests in work at a time, one per finished response of the rollouts; more are refused with 503. Upstream's "
         "client tries five times, a second apart, and then the response has no reward",
     )
-    max_requests_per_second: float = setting(0.0, "requests per second on average; more are refused with 429; 0: any")
 
     def check(self) -> None:
         for name in ("max_request_mb", "max_total_mb", "max_connections", "max_queries", "max_concurrent"):
             self.require(name, lambda count: 1 <= count <= 1 << 20, "lies between 1 and 2^20")
-        self.require(
-            "max_requests_per_second", lambda rate: 0.0 <= rate < math.inf, "is a finite number of at least 0"
-        )
-
-
-class TokenBucket:
-    """At most ``rate`` requests per second on average; after a pause as many at once as a second allows, or one."""
-
-    def __init__(self, rate: float, now: float | None = None) -> None:
-        self._rate = rate
-        self._room = self._size = max(1.0, rate)
-        self._then = time.monotonic() if now is None else now
-
-    def seconds_to_wait(self, now: float | None = None) -> float:
-        """0 for a request that may come now, which then counts; else how long until one may. Rate 0: always 0."""
-        if self._rate == 0:
-            return 0.0
-        now = time.monotonic() if now is None else now
-        self._room = min(self._size, self._room + (now - self._then) * self._rate)
-        self._then = now
-        if self._room < 1.0:
-            return (1.0 - self._room) / self._rate
-        self._room -= 1.0
-        return 0.0

@@ -7,10 +7,10 @@ import ray
 from openrlhf.trainer.ray.launcher import RayActorGroup
 from ray.util.placement_group import PlacementGroup
 
+from openrlhf_cov.cluster.connection import reserve
 from openrlhf_cov.models.config import has_process_reward, has_reference, reference_model
 from openrlhf_cov.trainer.controller import TrainingController
 from openrlhf_cov.trainer.model_groups import ModelGroups
-from openrlhf_cov.trainer.ray.cluster import reserve
 from openrlhf_cov.trainer.ray.engines import SHARED_PART, start_engines
 from openrlhf_cov.trainer.ray.roles import (
     CriticRole,
@@ -27,8 +27,8 @@ from openrlhf_cov.utils.redaction import redact_arguments
 def train(args: SimpleNamespace) -> None:
     """Train with these flags, on the Ray that this process has joined, until the run is over.
 
-    The flags have passed the checks of ``cli/preflight.py``. Raises what the roles and the controller raise, inside of
-    Ray's errors.
+    The flags have passed the checks of ``trainer/preflight/preflight.py``. Errors of the roles and the controller are
+    raised inside of Ray's errors.
     """
     strategy = make_strategy(args)
     strategy.print(redact_arguments(args))

@@ -13,16 +13,16 @@ from openrlhf.utils.utils import get_tokenizer
 from torch import Tensor
 
 from openrlhf_cov.trainer.evaluation import load_evaluation
-from openrlhf_cov.trainer.generation import EngineGroup
 from openrlhf_cov.trainer.loop import TrainingLoop
 from openrlhf_cov.trainer.model_groups import ModelGroups
-from openrlhf_cov.trainer.prompts import load_prompts, scheduled_updates
 from openrlhf_cov.trainer.ray.engine_scores import score_texts
-from openrlhf_cov.trainer.requests import RolloutRequests
-from openrlhf_cov.trainer.sampler import Sampler
+from openrlhf_cov.trainer.rollout.generation import EngineGroup
+from openrlhf_cov.trainer.rollout.prompts import load_prompts, scheduled_updates
+from openrlhf_cov.trainer.rollout.requests import RolloutRequests
+from openrlhf_cov.trainer.rollout.sampler import Sampler
 from openrlhf_cov.trainer.shared_argument import share
 from openrlhf_cov.trainer.strategy import make_strategy
-from openrlhf_cov.trainer.weight_check import WeightCheck
+from openrlhf_cov.trainer.weights.weight_check import WeightCheck
 from openrlhf_cov.utils import garbage_collection
 
 

@@ -17,21 +17,21 @@ from typing import Any
 
 import numpy as np
 
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.config import EvaluationConfig, RewardConfig, template_arguments
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation import benchmarks
 from openrlhf_cov.evaluation.data import load_problems
 from openrlhf_cov.evaluation.plan import EvaluationPlan, make_plan
-from openrlhf_cov.evaluation.records import Response
+from openrlhf_cov.evaluation.response_records import Response
 from openrlhf_cov.evaluation.runner import Grader, respond, too_long
 from openrlhf_cov.evaluation.scores import avg_at_k, pass_at_k
-from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.generation import EngineGroup, awake, in_order
-from openrlhf_cov.trainer.prompts import Prompt, load_evaluation_prompts
 from openrlhf_cov.trainer.ray import completions
 from openrlhf_cov.trainer.records import Sample
-from openrlhf_cov.trainer.requests import RolloutRequests
-from openrlhf_cov.trainer.rollouts import check_reward_errors, failed_rewards
+from openrlhf_cov.trainer.rollout.generation import EngineGroup, awake, in_order
+from openrlhf_cov.trainer.rollout.prompts import Prompt, load_evaluation_prompts
+from openrlhf_cov.trainer.rollout.requests import RolloutRequests
+from openrlhf_cov.trainer.rollout.rollouts import check_reward_errors, failed_rewards
 from openrlhf_cov.utils.engine_limits import engine_limits
 
 # Flag of ``cli.evaluate`` in a message -> the flag of a training that takes its place.

@@ -10,7 +10,7 @@ from typing import Any
 from openrlhf.utils.logging_utils import TensorboardLogger, WandbLogger, init_logger
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.checkpoints import can_resume
+from openrlhf_cov.trainer.checkpoint.checkpoints import can_resume
 from openrlhf_cov.utils.metric_table import limit
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
 from openrlhf_cov.utils.redaction import redact_arguments

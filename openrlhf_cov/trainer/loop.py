@@ -16,23 +16,23 @@ from openrlhf_cov.config import RunConfig
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
-from openrlhf_cov.trainer.checkpoints import BEST, ROLLOUTS
+from openrlhf_cov.trainer.checkpoint.checkpoints import BEST, ROLLOUTS
+from openrlhf_cov.trainer.checkpoint.resuming import restored_states
+from openrlhf_cov.trainer.checkpoint.stopping import ending, stop_requested
 from openrlhf_cov.trainer.clock import Clock
 from openrlhf_cov.trainer.evaluation import Evaluation
 from openrlhf_cov.trainer.logged_numbers import rollout_statistics, sample_means
 from openrlhf_cov.trainer.logs import TrainingLogs
 from openrlhf_cov.trainer.loop_state import LoopState
 from openrlhf_cov.trainer.model_groups import ModelGroups
-from openrlhf_cov.trainer.process_rewards import reward_tokens
+from openrlhf_cov.trainer.process_reward_scores import reward_tokens
 from openrlhf_cov.trainer.records import Rollout, StepOrder
-from openrlhf_cov.trainer.resuming import restored_states
-from openrlhf_cov.trainer.rollouts import checked_samples
-from openrlhf_cov.trainer.sampler import BatchStream, Sampler, max_staleness_of
+from openrlhf_cov.trainer.rollout.rollouts import checked_samples
+from openrlhf_cov.trainer.rollout.sampler import BatchStream, Sampler, max_staleness_of
 from openrlhf_cov.trainer.scoring import score
 from openrlhf_cov.trainer.source_metrics import source_metrics
-from openrlhf_cov.trainer.stopping import ending, stop_requested
-from openrlhf_cov.trainer.weight_check import WeightCheck
-from openrlhf_cov.trainer.weight_delivery import deliver_weights, have_other_weights
+from openrlhf_cov.trainer.weights.weight_check import WeightCheck
+from openrlhf_cov.trainer.weights.weight_delivery import deliver_weights, have_other_weights
 
 logger = init_logger(__name__)
 

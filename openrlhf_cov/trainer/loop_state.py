@@ -10,8 +10,8 @@ from openrlhf.trainer.ppo_utils.kl_controller import AdaptiveKLController, Fixed
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.control import Controller
 from openrlhf_cov.models.dynamics import EntropyDynamics, RunningLaw
-from openrlhf_cov.trainer.best_model import BestModel
-from openrlhf_cov.trainer.checkpoints import ROLLOUTS
+from openrlhf_cov.trainer.checkpoint.best_model import BestModel
+from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.records import StepResult
 
 # Entries of a checkpoint's client states.

@@ -13,9 +13,9 @@ from typing import Any
 import ray
 from torch import Tensor
 
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.checkpoints import ROLLOUTS
+from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.rank_batches import shares_of_ranks
 from openrlhf_cov.trainer.records import Share, StepOrder, StepResult, TrainSample
 

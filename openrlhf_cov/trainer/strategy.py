@@ -7,9 +7,9 @@ from typing import Any
 from openrlhf.utils.deepspeed import DeepspeedStrategy
 from peft import PeftModel
 
-from openrlhf_cov.trainer.checkpoints import tag_to_restore
-from openrlhf_cov.trainer.lora_weights import merged_state_dict
+from openrlhf_cov.trainer.checkpoint.checkpoints import tag_to_restore
 from openrlhf_cov.trainer.offload_buffers import drop_offload_buffers
+from openrlhf_cov.trainer.weights.lora_weights import merged_state_dict
 
 ADAPTER = "adapter"
 """Folder of an exported model that holds its LoRA adapters."""

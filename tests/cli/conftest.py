@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_cov.cli import dry_run, packages, train_ppo_ray
-from openrlhf_cov.cli.arguments import CovArgumentParser
+from openrlhf_cov.cli import train_ppo_ray
+from openrlhf_cov.cluster import cpu_host, packages
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.trainer.flags.parser import CovArgumentParser
+from openrlhf_cov.trainer.preflight import dry_run
 
 cpu_host.install()
 
@@ -137,7 +138,7 @@ def inputs(tmp_path, monkeypatch, write_rows, make_model) -> dict[str, object]:
 @pytest.fixture
 def check(inputs, parse_nested) -> Callable[..., None]:
     """Function (changes, flags...): run all checks on the inputs with some of them changed."""
-    from openrlhf_cov.cli import preflight
+    from openrlhf_cov.trainer.preflight import preflight
 
     def run(changes=(), *extra: str) -> None:
         flags = [str(word) for pair in (inputs | dict(changes)).items() for word in pair]
@@ -161,7 +162,7 @@ def refusal(check) -> Callable[..., str]:
 @pytest.fixture
 def loadable_model(inputs) -> Path:
     """The folder of the inputs' model, now with a config and a tokenizer that can be read."""
-    from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
+    from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
 
     folder = inputs["--actor.model_name_or_path"]
     (folder / "config.json").write_text(json.dumps(CONFIG))

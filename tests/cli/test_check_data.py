@@ -3,8 +3,8 @@ import json
 import datasets
 import pytest
 
-from openrlhf_cov.cli import check_data
 from openrlhf_cov.rewards import reward_func
+from openrlhf_cov.trainer.preflight import check_data
 
 
 @pytest.mark.parametrize("flag", ["--data.prompt_dataset", "--eval.dataset"])

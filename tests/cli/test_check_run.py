@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_cov.cli import check_run
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.trainer.checkpoints import FORMAT, FORMAT_VERSION
+from openrlhf_cov.trainer.checkpoint.checkpoints import FORMAT, FORMAT_VERSION
+from openrlhf_cov.trainer.preflight import check_run
 
 GAE = {"--algo.advantage.estimator": "gae"}
 
@@ -519,7 +519,7 @@ def test_k1_as_a_loss_is_refused(refusal, check):
 @pytest.fixture
 def resumed(inputs, parse_nested, tmp_path):
     """Function (changes, flags...): resume from a checkpoint of the inputs with some of them changed; the flags."""
-    from openrlhf_cov.cli import preflight
+    from openrlhf_cov.trainer.preflight import preflight
 
     def words(changes=()):
         return [str(word) for pair in (inputs | dict(changes)).items() for word in pair]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 LORA = ("--ds.lora.rank", "8")
 

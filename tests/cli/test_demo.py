@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from openrlhf_cov.cli import demo
-from openrlhf_cov.cli.make_tiny_task import TASK_FILES, TaskSettings, write_task
-from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
 from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS
+from openrlhf_cov.experiments.tiny_task.task_files import TASK_FILES, TaskSettings, write_task
 
 
 def put_task(folder: Path, train_rows: int) -> Path:
@@ -124,7 +124,7 @@ def test_a_task_that_cannot_be_made(monkeypatch, tmp_path, status, error):
 
 @pytest.mark.slow
 def test_scores_are_those_that_the_task_reports(tmp_path):
-    from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
+    from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig
 
     policy = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, steps=2, rows_per_step=4)
     task = write_task(tmp_path / "task", TaskSettings(seed=7, train_rows=40, test_rows=12), policy)
@@ -217,7 +217,7 @@ def test_the_command_trains_on_the_prompts_of_its_steps(tmp_path):
     assert flags["--address"] == "http://127.0.0.1:1"
     assert flags["--cov_type"] == "kl_cov"
     assert flags["--ckpt.output_dir"] == str(tmp_path / "run")
-    assert flags["--reward.remote_url"].endswith("openrlhf_cov/tiny_task/reward_func.py")
+    assert flags["--reward.remote_url"].endswith("openrlhf_cov/experiments/tiny_task/tiny_reward_func.py")
 
 
 def test_the_command_of_programs_grades_with_the_sandbox(tmp_path):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from openrlhf_cov.cli import doctor
-from openrlhf_cov.cli.host.checks import CHECKS, Line
-from openrlhf_cov.trainer.cpu_host import is_cpu_host
+from openrlhf_cov.cluster.cpu_host import is_cpu_host
+from openrlhf_cov.cluster.host.checks import CHECKS, Line
 
 GOLDEN = Path(__file__).parent / "host" / "doctor_cpu_host.txt"
 

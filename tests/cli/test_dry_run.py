@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.cli import dry_run, train_ppo_ray
-from openrlhf_cov.cli.host import facts
+from openrlhf_cov.cli import train_ppo_ray
+from openrlhf_cov.cluster.host import facts
+from openrlhf_cov.trainer.preflight import dry_run
 
 REPOSITORY = Path(__file__).parents[2]
 

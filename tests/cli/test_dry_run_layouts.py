@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.cli import dry_run
+from openrlhf_cov.trainer.preflight import dry_run
 
 COLOCATED_FLAGS = "--train.colocate_all --vllm.enable_sleep --ds.enable_sleep --vllm.gpu_memory_utilization 0.8"
 LAYOUTS = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 GPUS = ["--dry_run_gpu_memory", "80"]
 COLOCATED = ["--train.colocate_all", "--dry_run_gpu_memory", "4"]

@@ -14,7 +14,7 @@ from openrlhf_cov.cli import evaluate
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS, PROTOCOLS
 from openrlhf_cov.evaluation.data import Problem
-from openrlhf_cov.evaluation.records import read_responses, read_settings
+from openrlhf_cov.evaluation.response_records import read_responses, read_settings
 from openrlhf_cov.rewards.pool import shared_pool
 
 pytestmark = pytest.mark.usefixtures("quiet_engines")

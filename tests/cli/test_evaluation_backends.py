@@ -7,12 +7,13 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
-from openrlhf_cov.cli import evaluation_backends
-from openrlhf_cov.cli.evaluation_backends import EDGE, LOCAL_FLAGS, SERVER_FLAGS, fingerprint, open_backend
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import PROTOCOLS, own_benchmark
+from openrlhf_cov.evaluation.flags import LOCAL_FLAGS, SERVER_FLAGS, add_engine_arguments
 from openrlhf_cov.evaluation.plan import make_plan
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.trainer import evaluation_backends
+from openrlhf_cov.trainer.evaluation_backends import EDGE, fingerprint, open_backend
 
 PROBLEMS = ["What is 1 ?", "What is 1 + 1 + 1 ?"]  # 4 and 8 tokens
 
@@ -45,7 +46,7 @@ def open_with(model):
             parser.add_argument(name)
         for name in ("--limit", "--seed"):
             parser.add_argument(name, type=int)
-        evaluation_backends.add_arguments(parser)
+        add_engine_arguments(parser)
         return open_backend(parser.parse_args(["--model", str(model), *map(str, flags)]))
 
     return run
@@ -138,7 +139,7 @@ def test_flags_of_a_server_are_refused_without_one(refusal, name):
 
 def test_every_flag_is_for_one_of_both():
     parser = argparse.ArgumentParser(add_help=False)
-    evaluation_backends.add_arguments(parser)
+    add_engine_arguments(parser)
     names = {action.dest for action in parser._actions}
     assert names == {*LOCAL_FLAGS, *SERVER_FLAGS, "base_url"} == OTHER_VALUES.keys() | {"base_url"}
 

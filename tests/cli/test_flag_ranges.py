@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.cli.flag_ranges import INTERVALS, ORDERED, POSITIVE, RANGES, lies_in, range_faults
+from openrlhf_cov.trainer.flags.ranges import INTERVALS, ORDERED, POSITIVE, RANGES, lies_in, range_faults
 
 UNSET = dict.fromkeys((*POSITIVE, *INTERVALS, *RANGES))
 

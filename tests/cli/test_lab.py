@@ -5,10 +5,10 @@ import pytest
 
 from openrlhf_cov.analysis.runs import interventions, read_run
 from openrlhf_cov.cli import lab
-from openrlhf_cov.cli.program import alone_in
-from openrlhf_cov.lab import tasks
-from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
+from openrlhf_cov.experiments.lab import request, tasks
+from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig
 from openrlhf_cov.utils.metrics_log import read_metrics
+from openrlhf_cov.utils.output_folders import alone_in
 
 SHORT = """
     --steps 3 --updates 2 --rollout.batch_size 4 --rollout.n_samples_per_prompt 2
@@ -167,7 +167,7 @@ def test_base_policies_are_made_once(tmp_path, monkeypatch, base_policies):
 
 
 def test_every_task_can_be_chosen():
-    assert set(lab.TASKS) == set(tasks.TASKS)
+    assert set(request.TASKS) == set(tasks.TASKS)
 
 
 def test_a_run_at_a_target_entropy(tmp_path, base_policies, capsys):

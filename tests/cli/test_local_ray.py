@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.cli import local_ray
+from openrlhf_cov.cluster import local_ray
 from openrlhf_cov.errors import RunStopped
 
 

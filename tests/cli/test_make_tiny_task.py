@@ -5,11 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from openrlhf_cov.cli.make_tiny_task import TASK_FILES, TaskSettings, main, read_task, recorded_settings, write_task
-from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
+from openrlhf_cov.cli.make_tiny_task import main
+from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig
+from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS
+from openrlhf_cov.experiments.tiny_task.commands_policy import COMMANDS_POLICY
+from openrlhf_cov.experiments.tiny_task.task_files import (
+    TASK_FILES,
+    TaskSettings,
+    read_task,
+    recorded_settings,
+    write_task,
+)
 from openrlhf_cov.rewards.addition import extract_answer
-from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
-from openrlhf_cov.tiny_task.commands_policy import COMMANDS_POLICY
 
 SMALL = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, steps=2, rows_per_step=4)
 SETTINGS = TaskSettings(seed=7, train_rows=40, test_rows=12)

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.cli import packages
-from openrlhf_cov.cli.packages import ENGINES, check_versions, require
+from openrlhf_cov.cluster import packages
+from openrlhf_cov.cluster.packages import ENGINES, check_versions, require
 from openrlhf_cov.errors import UsageError
 
 

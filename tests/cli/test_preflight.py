@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from openrlhf_cov.cli import preflight
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.trainer.preflight import preflight
 
 NO_WEIGHTS = "no weights (model*.safetensors or pytorch_model*.bin)"
 NO_CONFIG = [

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from openrlhf_cov.cli import prepare_data
-from openrlhf_cov.cli.program import alone_in
-from openrlhf_cov.preparation.normal_form import letters
+from openrlhf_cov.data.normal_form import letters
+from openrlhf_cov.data.templates import get_template
 from openrlhf_cov.rewards import reward_func
-from openrlhf_cov.utils.prompts import get_template
+from openrlhf_cov.utils.output_folders import alone_in
 
 REAL = Path(__file__).parents[3] / "shared/data"
 ROWS = [

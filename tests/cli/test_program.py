@@ -11,10 +11,11 @@ import time
 import pytest
 
 from openrlhf_cov.cli import main as console
+from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.cli.main import COMMANDS
-from openrlhf_cov.cli.program import check_file, program
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.utils.json_lines import write_lines
+from openrlhf_cov.utils.output_folders import check_file
 
 ENDS = [
     (UsageError("--flag 3: too many"), 2, "--flag 3: too many"),

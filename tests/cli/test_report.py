@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from openrlhf_cov.analysis.report.contents import Options
+from openrlhf_cov.analysis.report.write import FORMATS
 from openrlhf_cov.cli import report
-from openrlhf_cov.report.contents import Options
-from openrlhf_cov.report.write import FORMATS
 
 HEAVY = ("torch", "ray", "vllm", "openrlhf", "matplotlib", "plotly", "numpy")
 

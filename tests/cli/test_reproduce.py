@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from openrlhf_cov.cli import reproduce
-from openrlhf_cov.cli.program import run_as_program
+from openrlhf_cov.cli.entry_point import run_as_program
+from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.data.templates import FOR_PROGRAMS
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS
-from openrlhf_cov.reproduction import commands
-from openrlhf_cov.reproduction.exhibits import FIGURES, TABLES
-from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.utils.prompts import FOR_PROGRAMS
+from openrlhf_cov.experiments.reproduction import paper_commands
+from openrlhf_cov.experiments.reproduction.exhibits import FIGURES, TABLES
 
 ALL = [*(("--figure", n) for n in FIGURES), *(("--table", n) for n in TABLES)]
 TINY = [(kind, n) for kind, n in ALL if not (FIGURES if kind == "--figure" else TABLES)[n].not_tiny]
@@ -46,7 +46,7 @@ def data(tmp_path_factory):
     for kind, number in ALL:
         for run in exhibit_of(kind, number).runs:
             if run.recipe:
-                path = commands.prepared(folder, run.recipe)
+                path = paper_commands.prepared(folder, run.recipe)
                 path.mkdir(exist_ok=True)
                 (path / "manifest.json").write_text('{"openrlhf_cov": "0"}')
                 made = program if run.recipe.template in FOR_PROGRAMS else problem
@@ -133,7 +133,7 @@ def test_a_dry_run_looks_at_data_and_folders_of_what_does_not_train(capsys, tmp_
 
 
 def test_a_dry_run_looks_at_the_benchmarks_of_an_evaluation(tmp_path):
-    words = commands.module("evaluate", "--benchmarks", "math500", "--data_dir", str(tmp_path), "--model", "m")
+    words = paper_commands.module("evaluate", "--benchmarks", "math500", "--data_dir", str(tmp_path), "--model", "m")
     args = reproduce.build_parser().parse_args(["--table", "2"])
     assert reproduce.faults_of(words, None, args) == [
         f"--data_dir {tmp_path}: no file math500.jsonl, which math500 needs"
@@ -154,7 +154,7 @@ def test_without_a_sandbox_the_programs_do_not_pass_the_dry_run(capsys, monkeypa
     def lacks():
         raise UsageError("--task code runs programs in a sandbox, and bwrap is not installed")
 
-    monkeypatch.setattr("openrlhf_cov.cli.lab.check_sandbox", lacks)
+    monkeypatch.setattr("openrlhf_cov.experiments.lab.request.check_sandbox", lacks)
     assert reproduce.main(["--figure", "4", "--scale", "tiny", "--dry_run", "--output", str(tmp_path)]) == 2
     printed = capsys.readouterr()
     assert "reproduce: error: law-code: --task code runs programs in a sandbox, and bwrap is not" in printed.err

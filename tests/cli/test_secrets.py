@@ -15,16 +15,16 @@ RUN = """
 import asyncio, logging, sys
 from pathlib import Path
 from types import SimpleNamespace
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 cpu_host.install()
-from openrlhf_cov.trainer.ray.workers import prepare_worker
+from openrlhf_cov.cluster.workers import prepare_worker
 prepare_worker()
 from openrlhf.utils.agent import SingleTurnAgentExecutor
 from openrlhf.utils.config import hierarchize
 from openrlhf.utils.logging_utils import init_logger
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.trainer.logs import CovWandbLogger
-from openrlhf_cov.trainer.reward_executor import RewardExecutor
+from openrlhf_cov.trainer.rollout.reward_executor import RewardExecutor
 from openrlhf_cov.utils.command import write_command
 from openrlhf_cov.utils.metrics_log import MetricsLog
 

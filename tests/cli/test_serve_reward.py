@@ -18,10 +18,10 @@ import pytest
 import torch
 
 from openrlhf_cov.cli import serve_reward
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards.limits import ServiceLimits
 from openrlhf_cov.rewards.reward_func import make_reward_func
-from openrlhf_cov.trainer import cpu_host
 
 cpu_host.install()  # upstream's modules import on a CPU host only after that
 
@@ -53,12 +53,12 @@ def test_every_setting_is_a_flag_with_its_default():
 
 def test_flags_reach_the_settings():
     flags = ["--reward_format", "any", "--reward_workers", "7", "--reward_timeout", "1.5", "--max_request_mb", "3"]
-    flags += ["--max_requests_per_second", "0.5", "--reward_grader", "published"]
+    flags += ["--max_queries", "5", "--reward_grader", "published"]
     args = serve_reward.build_parser().parse_args(flags)
     assert RewardConfig.from_args(args) == RewardConfig(
         reward_format="any", reward_grader="published", reward_workers=7, reward_timeout=1.5
     )
-    assert ServiceLimits.from_args(args) == ServiceLimits(max_request_mb=3, max_requests_per_second=0.5)
+    assert ServiceLimits.from_args(args) == ServiceLimits(max_request_mb=3, max_queries=5)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,13 @@ import pytest
 import yaml
 
 from openrlhf_cov.cli import lab, study
-from openrlhf_cov.cli.study_runs import LabStudy
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.study.plan import Score, all_runs, number_of_runs
-from openrlhf_cov.study.results import unpack
-from openrlhf_cov.study.spec import read_spec
+from openrlhf_cov.experiments.lab import request
+from openrlhf_cov.experiments.study.campaign import HOPELESS
+from openrlhf_cov.experiments.study.lab_runs import LabStudy
+from openrlhf_cov.experiments.study.run_plan import Score, all_runs, number_of_runs
+from openrlhf_cov.experiments.study.run_results import unpack
+from openrlhf_cov.experiments.study.spec import read_spec
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 SHORT = (
@@ -29,15 +31,15 @@ def base_policies(tmp_path):
     """A folder with a policy that nothing has trained, kept as the one that runs begin with."""
     from dataclasses import asdict, replace
 
-    from openrlhf_cov.trainer import cpu_host
+    from openrlhf_cov.cluster import cpu_host
 
     cpu_host.install()
     import torch
 
-    from openrlhf_cov.lab.tasks import COMMANDS_POLICY
-    from openrlhf_cov.tiny_task import commands
-    from openrlhf_cov.tiny_task.base_policy import build_model
-    from openrlhf_cov.tiny_task.tokenizer import build_tokenizer
+    from openrlhf_cov.experiments.lab.tasks import COMMANDS_POLICY
+    from openrlhf_cov.experiments.tiny_task import commands
+    from openrlhf_cov.experiments.tiny_task.base_policy import build_model
+    from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
 
     folder = tmp_path / "base" / "commands-0"
     tokenizer = build_tokenizer(COMMANDS_POLICY.max_length, commands.CHARACTERS)
@@ -189,7 +191,7 @@ def break_run(made, run):
     """Puts a folder where the run wants a file; returns it."""
     folder = made.output / run.folder
     (folder / "metrics.jsonl").mkdir(parents=True)
-    (folder / lab.RUN_FILE).write_text(json.dumps(made.request(run).record))
+    (folder / request.RUN_FILE).write_text(json.dumps(made.request(run).record))
     return folder / "metrics.jsonl"
 
 
@@ -219,7 +221,7 @@ def test_a_study_without_hope_ends(tmp_path, base_policies, spec_file, capsys):
         break_run(made, run)
     words = [str(path), "--output", str(made.output), "--base_policies", str(base_policies), "--jobs", "1"]
     assert study.main(words) == 1
-    assert f"{study.HOPELESS} of the runs failed" in capsys.readouterr().err
+    assert f"{HOPELESS} of the runs failed" in capsys.readouterr().err
 
 
 DAMAGE = {"eval.jsonl": "", "metrics.jsonl": '{"step": 1', "test.json": "{}", "result.json": ""}

@@ -7,9 +7,9 @@ import pytest
 from played_trainer import FLAGS, Trainer, ray_study, write_spec
 
 from openrlhf_cov.cli import study
-from openrlhf_cov.cli.study_ray import RayStudy
-from openrlhf_cov.study.plan import all_runs
-from openrlhf_cov.study.results import unpack
+from openrlhf_cov.experiments.study.ray_runs import RayStudy
+from openrlhf_cov.experiments.study.run_plan import all_runs
+from openrlhf_cov.experiments.study.run_results import unpack
 
 
 @pytest.fixture

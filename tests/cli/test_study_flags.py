@@ -8,14 +8,14 @@ import pytest
 import yaml
 
 from openrlhf_cov.cli import study
-from openrlhf_cov.cli.study_flags import HELD_OUT, lab_request, trainer_flags
-from openrlhf_cov.cli.study_ray import RayStudyOfLabFlags
-from openrlhf_cov.cli.study_runs import LabStudy
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.lab.tasks import HELD_OUT_PROGRAMS, HELD_OUT_SUMS
-from openrlhf_cov.study.plan import all_runs
-from openrlhf_cov.study.spec import read_spec
-from openrlhf_cov.tiny_task.coin_reward_func import reward_func
+from openrlhf_cov.experiments.lab.tasks import HELD_OUT_PROGRAMS, HELD_OUT_SUMS
+from openrlhf_cov.experiments.study.lab_runs import LabStudy
+from openrlhf_cov.experiments.study.ray_runs import RayStudyOfLabFlags
+from openrlhf_cov.experiments.study.run_flags import HELD_OUT, lab_request, trainer_flags
+from openrlhf_cov.experiments.study.run_plan import all_runs
+from openrlhf_cov.experiments.study.spec import read_spec
+from openrlhf_cov.experiments.tiny_task.coin_reward_func import reward_func
 
 SHORT = "--steps 5 --rollout.batch_size 6 --rollout.n_samples_per_prompt 4 --updates 3"
 SPEC = {"title": "t", "task": "commands", "flags": SHORT, "seeds": [0, 1], "arms": [{"name": "GRPO"}]}

@@ -14,12 +14,13 @@ import psutil
 import pytest
 from played_trainer import ASKED, FLAGS, Trainer, ray_study, write_spec
 
-from openrlhf_cov.cli import study, study_ray
+from openrlhf_cov.cli import study
+from openrlhf_cov.cluster import ray_here
+from openrlhf_cov.cluster.ray_here import KEEP_ENGINES
 from openrlhf_cov.errors import RunStopped, UsageError
-from openrlhf_cov.study.plan import all_runs
-from openrlhf_cov.study.results import read_result
-from openrlhf_cov.utils import ray_here
-from openrlhf_cov.utils.ray_here import KEEP_ENGINES
+from openrlhf_cov.experiments.study import ray_runs
+from openrlhf_cov.experiments.study.run_plan import all_runs
+from openrlhf_cov.experiments.study.run_results import read_result
 
 
 @pytest.fixture
@@ -188,8 +189,8 @@ def test_a_look_by_evaluations_question_by_question(tmp_path, spec_file, monkeyp
         asked[place.name] = words[5:]
         make_evaluation(found[place.name]).write(place)
 
-    monkeypatch.setattr(study_ray, "call", evaluate)
-    evaluations, test = study_ray.seen_by_evaluate(made, folder)
+    monkeypatch.setattr(ray_runs, "call", evaluate)
+    evaluations, test = ray_runs.seen_by_evaluate(made, folder)
     assert evaluations == {7: {"greedy": 0.75, "length": 25.0}}  # four samples of 10, 20, 30 and 40 tokens
     assert test["greedy"] == [1, 0, 1, 0, 0]
     assert test["right"] == [4, 1, 2, 0, 3]
@@ -214,7 +215,7 @@ def test_what_a_command_said_is_in_its_log(tmp_path):
     log = tmp_path / "log.txt"
     words = ["evaluate", "--model", "m", "--benchmarks", "no_such_one", "--output", str(tmp_path / "out")]
     with pytest.raises(RunStopped, match=r"evaluate ended with status 2: .*no_such_one"):
-        study_ray.call(words, log)
+        ray_runs.call(words, log)
     assert "no_such_one" in log.read_text()
 
 
@@ -225,15 +226,15 @@ def test_an_embedded_task_brings_policy_data_and_reward(tmp_path, spec_file):
     assert words[words.index("--actor.model_name_or_path") + 1] == str(
         tmp_path / "base" / "trainer-commands" / "model"
     )
-    assert words[words.index("--reward.remote_url") + 1].endswith("tiny_task/reward_func.py")
+    assert words[words.index("--reward.remote_url") + 1].endswith("experiments/tiny_task/tiny_reward_func.py")
 
 
 STARTER = """
 import sys
 from pathlib import Path
-from openrlhf_cov.cli import study_ray
+from openrlhf_cov.experiments.study import ray_runs
 sys.executable = sys.argv[2]
-study_ray.call(["train_ppo_ray"], Path(sys.argv[1]))
+ray_runs.call(["train_ppo_ray"], Path(sys.argv[1]))
 """
 
 
@@ -275,7 +276,7 @@ def test_what_is_damaged_is_looked_at_or_trained_again(tmp_path, spec_file, monk
 def test_a_training_without_a_step_has_failed(tmp_path, spec_file, monkeypatch):
     made = ray_study(spec_file(), tmp_path)
     empty = lambda words, log, environment: (log.parent / "metrics.jsonl").write_text("")  # noqa: E731
-    monkeypatch.setattr(study_ray, "call", empty)
+    monkeypatch.setattr(ray_runs, "call", empty)
     with pytest.raises(RunStopped, match=r"metrics\.jsonl has no step"):
         made.train(all_runs(made.spec, {})[0])
 
@@ -312,10 +313,10 @@ def test_runs_one_after_another_share_a_ray_of_their_own(
         yield SimpleNamespace(gcs="127.0.0.1:20001", token={"RAY_AUTH_TOKEN": "secret"})
 
     monkeypatch.setenv("RAY_ADDRESS", address)
-    monkeypatch.setattr(study_ray, "local_ray", local_ray)
-    monkeypatch.setattr(study_ray, "ray_of_this_host", lambda: of_host)
-    monkeypatch.setattr(study_ray.cpu_host, "is_cpu_host", lambda: on_cpus)
-    monkeypatch.setattr(study_ray, "most_processes", lambda: most)
+    monkeypatch.setattr(ray_runs, "local_ray", local_ray)
+    monkeypatch.setattr(ray_runs, "ray_of_this_host", lambda: of_host)
+    monkeypatch.setattr(ray_runs.cpu_host, "is_cpu_host", lambda: on_cpus)
+    monkeypatch.setattr(ray_runs, "most_processes", lambda: most)
     path = spec_file(arms=[{"name": "GRPO"}, {"name": "two", "flags": "--actor.num_gpus_per_node 2"}])
     one = ray_study(path, tmp_path)
     with one.running(jobs):

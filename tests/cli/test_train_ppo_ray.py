@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_cov.cli import packages, train_ppo_ray
+from openrlhf_cov.cli import train_ppo_ray
+from openrlhf_cov.cluster import packages
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.command import read_settings
 

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 RELOAD = "model_executor/model_loader/reload"
 TRANSFER = "distributed/weight_transfer"

@@ -25,7 +25,10 @@ def test_an_engine_gives_the_last_output_of_a_request(upstream):
 
 @pytest.mark.parametrize(
     "where",
-    [("trainer/ray/completions.py", "sampling_params"), ("trainer/requests.py", "RolloutRequests._sampling_params")],
+    [
+        ("trainer/ray/completions.py", "sampling_params"),
+        ("trainer/rollout/requests.py", "RolloutRequests._sampling_params"),
+    ],
 )
 def test_vllm_draws_a_sample_by_the_parameters_we_set(vllm, ours, where):
     (call,) = ours.calls(*where, "SamplingParams")
@@ -39,7 +42,7 @@ def test_vllm_draws_a_sample_by_the_parameters_we_set(vllm, ours, where):
 
 
 def test_an_engine_gives_responses_to_the_arguments_we_send(upstream, ours):
-    (call,) = ours.calls("trainer/requests.py", "RolloutRequests._send", "engine.generate_responses.remote")
+    (call,) = ours.calls("trainer/rollout/requests.py", "RolloutRequests._send", "engine.generate_responses.remote")
     sent = {keyword.arg for keyword in call.keywords}
     # our engine actor takes the seeds
     assert sent == set(upstream.parameters(ENGINES, "RolloutRayActor.generate_responses")) - {"self"} | {"seeds"}

@@ -16,21 +16,22 @@ from hypothesis import strategies as st
 
 from openrlhf_cov.analysis.foreign_logs import read_csv, read_events
 from openrlhf_cov.analysis.json_rows import JsonRows
+from openrlhf_cov.analysis.report.token_view import clean, passages, read_tokens
 from openrlhf_cov.analysis.runs import interventions, read_run
-from openrlhf_cov.cli import dry_run, grade, preflight, serve_reward
-from openrlhf_cov.cli.check_data import load_rows
-from openrlhf_cov.cli.make_tiny_task import read_task
+from openrlhf_cov.cli import grade, serve_reward
 from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.data.columns import problem_of
+from openrlhf_cov.data.inputs import Keys, open_sources
+from openrlhf_cov.data.overlap import read_evaluation_sets
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation import records, samples, summary, tables
+from openrlhf_cov.evaluation import response_records, samples, summary, tables
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
 from openrlhf_cov.evaluation.data import load_problems
-from openrlhf_cov.preparation.columns import problem_of
-from openrlhf_cov.preparation.inputs import Keys, open_sources
-from openrlhf_cov.preparation.overlap import read_evaluation_sets
-from openrlhf_cov.report.tokens import clean, passages, read_tokens
+from openrlhf_cov.experiments.tiny_task.task_files import read_task
 from openrlhf_cov.rewards.service import parse_rows
-from openrlhf_cov.trainer import checkpoints
+from openrlhf_cov.trainer.checkpoint import checkpoints
+from openrlhf_cov.trainer.preflight import dry_run, preflight
+from openrlhf_cov.trainer.preflight.check_data import load_rows
 from openrlhf_cov.utils.metrics_log import MetricsLog, read_metrics
 
 OWN = {
@@ -43,11 +44,11 @@ OWN = {
     "rewards/code/datasets.py": "rows of data sets; test_datasets.py",
     "rewards/process.py": "what a worker writes to its pool",
     "config.py": "the flag with arguments of a chat template; test_prompts.py",
-    "cli/host/installed.py": "what a process that doctor starts writes",
+    "cluster/host/installed.py": "what a process that doctor starts writes",
     "cli/demo.py": "the task that the demo has just made or checked",
-    "study/results.py": "what a study packed",
-    "trainer/rollout_file.py": "the state of a sampler; test_rollout_file.py",
-    "trainer/ray/cluster.py": "an environment variable that Ray sets",
+    "experiments/study/run_results.py": "what a study packed",
+    "trainer/rollout/rollout_file.py": "the state of a sampler; test_rollout_file.py",
+    "cluster/connection.py": "an environment variable that Ray sets",
 }
 
 HOSTILE = {
@@ -110,9 +111,9 @@ def evaluation(tmp_path, run=None, problem=None, response=None):
     """Read a folder of an evaluation to its table; what is not given is as it should be."""
     asked = {"benchmark": "b"} | PROBLEM
     for name, record, line in (
-        (records.RUN_FILE, RUN, run),
-        (records.PROBLEMS_FILE, asked, problem),
-        (records.RESPONSES_FILE, RESPONSE, response),
+        (response_records.RUN_FILE, RUN, run),
+        (response_records.PROBLEMS_FILE, asked, problem),
+        (response_records.RESPONSES_FILE, RESPONSE, response),
     ):
         (tmp_path / name).write_bytes(json.dumps(record).encode() + b"\n" if line is None else line + b"\n")
     how, found = samples.read_samples(tmp_path)
@@ -248,39 +249,43 @@ def read_a_token(tmp_path, line):
 
 
 READERS = {
-    "run.json of an evaluation": (RUN, "evaluation/records.py", lambda folder, line: evaluation(folder, run=line)),
+    "run.json of an evaluation": (
+        RUN,
+        "evaluation/response_records.py",
+        lambda folder, line: evaluation(folder, run=line),
+    ),
     "benchmark in run.json": (
         HOW,
-        "evaluation/records.py",
+        "evaluation/response_records.py",
         lambda folder, line: evaluation(folder, run=replaced(RUN, "benchmarks", b"[" + line + b"]")),
     ),
     "problems.jsonl": (
         {"benchmark": "b"} | PROBLEM,
-        "evaluation/records.py",
+        "evaluation/response_records.py",
         lambda folder, line: evaluation(folder, problem=line),
     ),
     "responses.jsonl": (
         RESPONSE,
-        "evaluation/records.py",
+        "evaluation/response_records.py",
         lambda folder, line: evaluation(folder, response=line),
     ),
     "file of a benchmark": (PROBLEM, "evaluation/data.py", read_problem_file),
-    "file to prepare": (PROBLEM, "preparation/readers.py", read_sources),
+    "file to prepare": (PROBLEM, "data/readers.py", read_sources),
     "messages in a text": (
         {"role": "user", "content": "1 + 1?"},
-        "preparation/columns.py",
+        "data/columns.py",
         read_written_messages,
     ),
-    "evaluation set": (PROBLEM, "preparation/overlap.py", read_evaluation_files),
-    "cov_tokens": (TOKEN, "report/tokens.py", read_dumped_tokens),
+    "evaluation set": (PROBLEM, "data/overlap.py", read_evaluation_files),
+    "cov_tokens": (TOKEN, "analysis/report/token_view.py", read_dumped_tokens),
     "grade": ({"response": "2", "answer": "2", "source": "math"}, "cli/grade.py", grade_a_file),
     "metrics.jsonl on resume": (STEP, "utils/metrics_log.py", read_metrics_on_resume),
     "metrics.jsonl and eval.jsonl": (STEP, "analysis/json_rows.py", follow_metrics),
-    "run.json of a checkpoint": ({"ranks": 2}, "trainer/checkpoints.py", read_checkpoint),
-    "latest": ({"a": 1}, "trainer/checkpoints.py", read_pointer),
+    "run.json of a checkpoint": ({"ranks": 2}, "trainer/checkpoint/checkpoints.py", read_checkpoint),
+    "latest": ({"a": 1}, "trainer/checkpoint/checkpoints.py", read_pointer),
     "command.txt": ({"a": 1}, "utils/command.py", read_command),
-    "config.json of a model": ({"model_type": "llama"}, "cli/dry_run.py", read_model_config),
-    "config.json that may name code": ({"model_type": "llama"}, "cli/preflight.py", look_for_code),
+    "config.json of a model": ({"model_type": "llama"}, "trainer/preflight/dry_run.py", read_model_config),
+    "config.json that may name code": ({"model_type": "llama"}, "trainer/preflight/preflight.py", look_for_code),
     "settings.json": (
         {"--cov_type": "none", "--algo.kl.init_coef": "0.01"},
         "utils/command.py",

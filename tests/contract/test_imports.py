@@ -11,7 +11,7 @@ from openrlhf_cov.models.methods import METHODS
 
 PURE = ("settings", "config", "errors", "utils", "models")
 PURE_IMPORTS = {"torch", "numpy", "psutil"} | sys.stdlib_module_names
-LOADS_DATASETS = "utils/hub.py"
+LOADS_DATASETS = "data/hub.py"
 HEAVY = {"openrlhf", "ray", "vllm", "deepspeed"}
 
 
@@ -48,10 +48,16 @@ def test_settings_and_errors_need_no_torch(ours, path):
     assert foreign_imports(ours.tree(path)) <= set(sys.stdlib_module_names)
 
 
-def test_only_what_trains_and_cli_import_upstream_and_its_engines(ours):
+def test_only_training_and_the_packages_above_it_import_upstream_and_its_engines(ours):
     for path in modules(ours):
-        if part(path) not in ("trainer", "lab", "cli"):
+        if part(path) not in ("trainer", "cluster", "experiments", "cli"):
             assert not foreign_imports(ours.tree(path)) & HEAVY, path
+
+
+def test_no_two_files_have_one_name(ours):
+    """A file of a package is found by its name alone; the files of the root folder are not in a package."""
+    names = [path.rpartition("/")[2] for path in modules(ours) if "/" in path and not path.endswith("__init__.py")]
+    assert sorted(names) == sorted(set(names))
 
 
 # Modules of upstream with its training loops, and with what belongs to them alone.
@@ -80,7 +86,7 @@ def test_upstreams_trainers_are_imported_to_send_weights_only(ours, upstream):
     assert found == {
         ("trainer/ray/upstream_sender.py", "trainer/ray/ppo_actor.py", "ActorPPOTrainer"),
         # A function without state, which makes the text of a prompt from a row.
-        ("trainer/prompts.py", "datasets/prompts_dataset.py", "preprocess_data"),
+        ("trainer/rollout/prompts.py", "datasets/prompts_dataset.py", "preprocess_data"),
     }
 
 
@@ -113,7 +119,7 @@ def test_the_algorithm_can_be_read_in_ten_minutes(ours):
 
 def test_arguments_are_parsed_without_a_heavy_import(ours):
     # ``--help`` and a wrong flag answer at once: what these modules import at their top is light
-    for path in ("cli/arguments.py", "cli/train_ppo_ray.py", "trainer/cpu_host.py"):
+    for path in ("trainer/flags/parser.py", "cli/train_ppo_ray.py", "cluster/cpu_host.py"):
         top = ast.Module(
             body=[n for n in ours.tree(path).body if isinstance(n, ast.Import | ast.ImportFrom)], type_ignores=[]
         )
@@ -134,7 +140,7 @@ def is_docstring(node):
 
 def test_only_the_host_module_asks_about_devices(ours):
     for path in modules(ours):
-        if path != "trainer/cpu_host.py":
+        if path != "cluster/cpu_host.py":
             nodes = list(ast.walk(ours.tree(path)))
             attributes = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
             words = {name for attribute in attributes for name in attribute.split(".")}
@@ -147,7 +153,7 @@ def test_everything_is_said_in_one_place(ours):
     # utils/terminal.py makes it printable; the probe of doctor writes lines of JSON to a pipe; what runs inside of the
     # sandbox for programs has nothing of this package around it
     for path in modules(ours):
-        if path not in ("utils/terminal.py", "cli/host/probe.py") and not path.startswith("rewards/code/inside/"):
+        if path not in ("utils/terminal.py", "cluster/host/probe.py") and not path.startswith("rewards/code/inside/"):
             calls = {ast.unparse(node.func) for node in ast.walk(ours.tree(path)) if isinstance(node, ast.Call)}
             assert not calls & {"print", "sys.stdout.write", "sys.stderr.write", "argparse.ArgumentParser"}, path
 
@@ -156,7 +162,7 @@ METHOD_FILES = "models/methods/"
 # Modules with the judge of programs and the data set of that name, or prime numbers.
 OTHER_PRIMES = (
     "config.py",
-    "preparation/inputs.py",
+    "data/inputs.py",
     "rewards/code/comparison.py",
     "rewards/code/datasets.py",
     "rewards/code/inside/program.py",
@@ -165,10 +171,10 @@ OTHER_PRIMES = (
 )
 NAMES_METHODS = {
     "cli/demo.py": "how the demo shows each",
-    "dashboard/alerts.py": "an alert on Clip-Cov's band",
+    "analysis/dashboard/alerts.py": "an alert on Clip-Cov's band",
     "models/methods/__init__.py": "the registry",
     "models/methods/w_reinforce.py": "a weight of 0 is NSR, says the message that refuses it",
-    "reproduction/exhibits.py": "the paper's runs",
+    "experiments/reproduction/exhibits.py": "the paper's runs",
     **dict.fromkeys(OTHER_PRIMES, "another PRIME, or prime numbers"),
 }
 """Modules that know a method by its name, other than its own file -> what for."""

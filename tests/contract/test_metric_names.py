@@ -17,9 +17,9 @@ from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.models.window import ALONE
 from openrlhf_cov.rewards.reward_func import make_reward_func
 from openrlhf_cov.trainer import observation
-from openrlhf_cov.trainer.dynamic_sampling import SamplingCounts, sampling_metrics, staleness
 from openrlhf_cov.trainer.records import TrainSample
-from openrlhf_cov.trainer.reward_executor import ABSTAINED, ERROR_METRIC
+from openrlhf_cov.trainer.rollout.dynamic_sampling import SamplingCounts, sampling_metrics, staleness
+from openrlhf_cov.trainer.rollout.reward_executor import ABSTAINED, ERROR_METRIC
 from openrlhf_cov.utils.metric_table import TABLE, definition, family, title, title_and_unit
 from openrlhf_cov.utils.metrics import MetricBuffer
 

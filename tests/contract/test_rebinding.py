@@ -9,7 +9,7 @@ import pytest
 from rebinding import rebound
 
 # It supplies what a host without an accelerator lacks, before upstream can be imported at all.
-CPU_HOST = "trainer/cpu_host.py"
+CPU_HOST = "cluster/cpu_host.py"
 
 NO_SUBCLASS = "DeepSpeed makes the object, so no subclass can take its place"
 SANDBOX = "inside the sandbox for programs: our modules under other names, as the tests of programs import them"
@@ -17,9 +17,9 @@ SANDBOX = "inside the sandbox for programs: our modules under other names, as th
 # Module -> what it assigns -> why it may. None of it is upstream's.
 REPLACED = {
     "trainer/bad_updates.py": {"optimizer._update_scale": NO_SUBCLASS, "optimizer.step": NO_SUBCLASS},
-    "trainer/checkpoints.py": {"setattr(owner, ...)": f"{NO_SUBCLASS}; while a checkpoint is written"},
+    "trainer/checkpoint/checkpoints.py": {"setattr(owner, ...)": f"{NO_SUBCLASS}; while a checkpoint is written"},
     "trainer/actor_model.py": {"head.forward": "transformers makes the output head; for the time of a call"},
-    "cli/host/probe.py": {"handler.emit": "a handler of the standard library, made there to keep what is logged"},
+    "cluster/host/probe.py": {"handler.emit": "a handler of the standard library, made there to keep what is logged"},
     "utils/terminal.py": {"sys.excepthook": "the function that Python calls with an uncaught error"},
     "rewards/code/inside/program.py": {
         "setattr(builtins, ...)": "exit and quit, which Python itself adds for programs",
@@ -32,10 +32,10 @@ REPLACED = {
 # What happens in every process of a run: imports, the set-up of the worker, the load of a model.
 PROGRAM = """
 import importlib, json, pkgutil, sys
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 cpu_host.install()
 import openrlhf
-import openrlhf_cov.cli, openrlhf_cov.lab, openrlhf_cov.trainer
+import openrlhf_cov.cli, openrlhf_cov.experiments.lab, openrlhf_cov.trainer
 
 LEFT_OUT = ("openrlhf.cli.", "openrlhf.trainer.dpo", "openrlhf.trainer.rm", "openrlhf.trainer.sft")
 for module in pkgutil.walk_packages(openrlhf.__path__, "openrlhf."):
@@ -60,12 +60,12 @@ def changed(before):
     return sorted(name for name in before.keys() | after.keys() if after.get(name) != before.get(name))
 
 before = bindings()
-for package in (openrlhf_cov.trainer, openrlhf_cov.cli, openrlhf_cov.lab):
+for package in (openrlhf_cov.trainer, openrlhf_cov.cli, openrlhf_cov.experiments.lab):
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
 imported = changed(before)
 
-from openrlhf_cov.trainer.ray.workers import prepare_worker
+from openrlhf_cov.cluster.workers import prepare_worker
 prepare_worker()
 cpu_host.adapt_deepspeed()
 cpu_host.accept_fp32()

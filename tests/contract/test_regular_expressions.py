@@ -18,7 +18,7 @@ from re import _parser as parser
 import pytest
 
 import openrlhf_cov
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 pytestmark = pytest.mark.slow
 

@@ -78,13 +78,13 @@ def test_the_class_under_rays_decorator_can_be_read(upstream):
     assert ray.remote(Plain).__ray_metadata__.modified_class.__ray_actor_class__ is Plain
 
 
-# -- The strategy: trainer/loading.py, trainer/policy.py, trainer/critic_update.py
+# -- The strategy: trainer/model_loading.py, trainer/policy.py, trainer/critic_update.py
 
 
 def test_a_model_for_training_is_prepared_with_every_setting_that_upstream_reads(upstream, ours):
     code = ast.unparse(upstream.find(STRATEGY, "DeepspeedStrategy._ds_init_train_model"))
     read = set(re.findall(r"cfg\['(\w+)'\]", code)) | set(re.findall(r"cfg\.get\('(\w+)'", code))
-    settings = ours.find("trainer/loading.py", "_optimizer_settings")
+    settings = ours.find("trainer/model_loading.py", "_optimizer_settings")
     (written,) = (node.value for node in ast.walk(settings) if isinstance(node, ast.Return))
     assert {key.value for key in written.keys} == read
     prepared = ast.unparse(upstream.find(STRATEGY, "DeepspeedStrategy.prepare"))
@@ -177,7 +177,7 @@ def test_the_constructor_of_the_sender_joins_the_engines_and_waits_for_all_ranks
     assert ast.unparse(constructor.body[-1]) == "torch_dist_barrier_and_cuda_sync()"
 
 
-# -- Hosts without a GPU, and the code of models: trainer/cpu_host.py
+# -- Hosts without a GPU, and the code of models: cluster/cpu_host.py
 
 
 def test_the_dtype_is_looked_up_late(upstream):

@@ -212,8 +212,8 @@ SUBCLASSES = {
     "CovRolloutActor": ("trainer/ray/rollout_actor.py", "trainer/ray/vllm_engine.py", "RolloutRayActor"),
     "CovStrategy": ("trainer/strategy.py", "utils/deepspeed/deepspeed.py", "DeepspeedStrategy"),
     "CovWandbLogger": ("trainer/logs.py", "utils/logging_utils.py", "WandbLogger"),
-    "MultiTurnExecutor": ("trainer/reward_executor.py", "utils/agent.py", "AgentExecutorBase"),
-    "RewardExecutor": ("trainer/reward_executor.py", "utils/agent.py", "AgentExecutorBase"),
+    "MultiTurnExecutor": ("trainer/rollout/reward_executor.py", "utils/agent.py", "AgentExecutorBase"),
+    "RewardExecutor": ("trainer/rollout/reward_executor.py", "utils/agent.py", "AgentExecutorBase"),
     "ModelRole": ("trainer/ray/roles.py", "trainer/ray/launcher.py", "BaseModelActor"),
 }
 
@@ -314,7 +314,7 @@ def test_our_calls_of_the_strategy_fit_upstreams_methods(upstream, ours):
     methods = methods_of(upstream.find(path, "DeepspeedStrategy"))
     problems, used = {}, set()
     for module in ours.paths():
-        if not module.startswith(("trainer/", "cli/check_data.py")):
+        if not module.startswith(("trainer/", "trainer/preflight/check_data.py")):
             continue
         for node in ast.walk(ours.tree(module)):
             receiver = node.value if isinstance(node, ast.Attribute) else None

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.cli.arguments import CovArgumentParser
 from openrlhf_cov.cli.main import COMMANDS
+from openrlhf_cov.trainer.flags.parser import CovArgumentParser
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import openrlhf_cov
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 cpu_host.install()
 PACKAGE = Path(openrlhf_cov.__file__).parent
-NAME = re.compile(r"`((?:cli|trainer|models|rewards|utils)\.[\w.]+)`")
+NAME = re.compile(r"`((?:cli|cluster|data|evaluation|experiments|trainer|models|rewards|utils)\.[\w.]+)`")
 
 
 def test_every_function_of_the_loop_exists(page):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from openrlhf_cov.cli import train_ppo_ray
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.trainer import cpu_host
 
 SHELL = ("bash",)
 OTHER_LANGUAGES = ("", "text", "python", "json", "diff", "markdown", "yaml", "toml", "ini", "html")

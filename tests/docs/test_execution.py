@@ -11,7 +11,7 @@ import time
 import pytest
 
 from openrlhf_cov.cli import train_ppo_ray
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 pytestmark = pytest.mark.slow
 

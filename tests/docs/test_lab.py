@@ -8,12 +8,12 @@ from pkgutil import resolve_name
 import pytest
 
 from openrlhf_cov.cli import lab
-from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig
 
 cpu_host.install()
 STEP = re.compile(r"^\d+\. .*?(?=^\d+\. |^$)", re.M | re.S)
-NAME = re.compile(r"`((?:lab|models)\.(?!json`)[\w.]+)`")
+NAME = re.compile(r"`((?:experiments\.lab|models)\.(?!json`)[\w.]+)`")
 FLAGS = """
     --cov_type kl_cov --kl_cov_ratio 0.02 --entropy_target 1 --steps 1 --updates 1 --rollout.batch_size 2
     --rollout.n_samples_per_prompt 2 --eval.n_samples_per_prompt 1 --test_samples 1
@@ -33,13 +33,13 @@ def named(page):
 
 
 def test_the_steps_of_the_loop_stand_in_the_file_in_that_order(named):
-    lines = [code.co_firstlineno for code, name in named.items() if name.startswith("lab.loop.")]
+    lines = [code.co_firstlineno for code, name in named.items() if name.startswith("experiments.lab.training.")]
     assert len(lines) > 8
     assert lines == sorted(lines)
 
 
 def test_a_run_calls_the_functions_of_the_steps_in_that_order(named, tmp_path, monkeypatch):
-    from openrlhf_cov.lab import tasks
+    from openrlhf_cov.experiments.lab import tasks
 
     small = BasePolicyConfig(layers=1, heads=2, hidden_size=16, intermediate_size=32, max_length=16, steps=1)
     monkeypatch.setattr(tasks, "COMMANDS_POLICY", small)

@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 
-from openrlhf_cov.cli.arguments import GROUPS
+from openrlhf_cov.trainer.flags.parser import GROUPS
 
 FLAG = re.compile(r"(?<![\w-])--([a-z][\w.-]*[\w]|[a-z])")
 

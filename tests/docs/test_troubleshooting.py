@@ -16,7 +16,12 @@ FOR_USERS = {"UsageError", "RunStopped", "StoppedBySignal", "MissingRewardFuncti
 ALSO_RAISED_AS = {"refused", "kind", "_refuse", "_one_line"}
 """Local names under which modules raise or print them."""
 
-QUOTED = ("rewards/sources.py", "rewards/reward_func.py", "tiny_task/reward_func.py", "study/spec.py")
+QUOTED = (
+    "rewards/sources.py",
+    "rewards/reward_func.py",
+    "experiments/tiny_task/tiny_reward_func.py",
+    "experiments/study/spec.py",
+)
 """Modules whose ValueErrors other messages quote: what is wrong with a label, or with a study."""
 
 

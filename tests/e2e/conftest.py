@@ -14,12 +14,12 @@ from ending import ended
 from forkserver import serving, write_program
 from processes import HANGS, children_of, kill
 
-from openrlhf_cov.cli.local_ray import local_ray
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.cluster.local_ray import local_ray
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
 
 REPOSITORY = Path(__file__).parents[2]
-REWARD = REPOSITORY / "openrlhf_cov" / "tiny_task" / "reward_func.py"
+REWARD = REPOSITORY / "openrlhf_cov" / "experiments" / "tiny_task" / "tiny_reward_func.py"
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Task:
 def task(tmp_path_factory) -> Task:
     import torch
 
-    from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig, make_base_policy
-    from openrlhf_cov.tiny_task.problems import Addition
+    from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig, make_base_policy
+    from openrlhf_cov.experiments.tiny_task.problems import Addition
 
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("task")

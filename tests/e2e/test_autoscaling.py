@@ -15,7 +15,7 @@ import pytest
 from ending import ended
 from ray.util import get_node_ip_address
 
-from openrlhf_cov.cli.local_ray import PORT_FLAGS, environment, free_ports, stop
+from openrlhf_cov.cluster.local_ray import PORT_FLAGS, environment, free_ports, stop
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -50,7 +50,7 @@ CLOUD = {
 RUN = """
 import sys, time
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.trainer.ray import cluster
+from openrlhf_cov.cluster import connection
 
 needs = cluster.Needs([{"GPU": 1.0, "CPU": 1.0}] * 2, 1, way_out="less")
 assert not cluster.connect(needs)

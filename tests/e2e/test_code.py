@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
+from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS
 from openrlhf_cov.rewards.reward_func import CODE_METRICS, STATUS_METRICS
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from openrlhf_cov.cli.tiny_tasks import TINY_TASKS
+from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -12,8 +12,8 @@ import pytest
 from ending import ended
 from processes import HANGS, wait_until
 
-from openrlhf_cov.cli.make_tiny_task import TaskSettings, write_task
-from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
+from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig
+from openrlhf_cov.experiments.tiny_task.task_files import TaskSettings, write_task
 
 pytestmark = pytest.mark.e2e
 

@@ -11,7 +11,7 @@ import pytest
 from ending import ended
 from processes import HANGS
 
-from openrlhf_cov.evaluation.records import read_responses
+from openrlhf_cov.evaluation.response_records import read_responses
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -14,8 +14,8 @@ import pytest
 from ending import ended
 from processes import HANGS, wait_until
 
-from openrlhf_cov.evaluation.records import read_responses
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.evaluation.response_records import read_responses
 
 pytestmark = pytest.mark.e2e
 

@@ -42,7 +42,7 @@ def take_step(task):
     """
     import ray
 
-    from openrlhf_cov.trainer import cpu_host
+    from openrlhf_cov.cluster import cpu_host
 
     cpu_host.install()
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import a test module
@@ -105,12 +105,12 @@ def policy_group(args, ranks: int):
     import ray
     from openrlhf.trainer.ray.launcher import RayActorGroup
 
-    from openrlhf_cov.trainer.ray import cluster
+    from openrlhf_cov.cluster import connection
     from openrlhf_cov.trainer.ray.roles import PolicyRole
 
     if not ray.is_initialized():
         args.actor.num_gpus_per_node = 3  # a group of one rank, and one of two
-        cluster.connect(cluster.needs_of_training(args))
+        connection.connect(connection.needs_of_training(args))
         args.actor.num_gpus_per_node = ranks
     return RayActorGroup(1, ranks, ray.remote(PolicyRole))
 
@@ -264,8 +264,10 @@ UPDATES = 8
 
 
 def test_the_laboratory_makes_the_same_updates(take_step, task):
-    """Of every method, from the same rewards of the same rollouts, the first and the eighth: what ``openrlhf_cov.lab``
-    tries, a run trains. And they are others than without the method."""
+    """For every method, the lab and the trainer make the same first and eighth update from the same rollouts.
+
+    The updates differ from those without the method.
+    """
 
     def same_updates(flags: Sequence[str], in_place_of: str | None = None) -> dict[str, torch.Tensor]:
         upstream = ["--algo.advantage.estimator", in_place_of] if in_place_of else []

@@ -14,13 +14,13 @@ def test_an_engine_ends_with_its_actor(task, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "local")
     import ray
 
-    from openrlhf_cov.trainer import cpu_host
+    from openrlhf_cov.cluster import cpu_host
 
     cpu_host.install()
-    from openrlhf_cov.trainer.ray import cluster
+    from openrlhf_cov.cluster import connection
     from openrlhf_cov.trainer.ray.engines import needs_of_engines, start_evaluation_engines
 
-    cluster.connect(needs_of_engines(1, 1))
+    connection.connect(needs_of_engines(1, 1))
     try:
         (engine,) = start_evaluation_engines(
             str(task.model),

@@ -9,8 +9,8 @@ import urllib.request
 import pytest
 from processes import HANGS
 
-from openrlhf_cov.cli.local_ray import environment, local_ray
-from openrlhf_cov.utils.ray_here import LOOPBACK_ONLY
+from openrlhf_cov.cluster.local_ray import environment, local_ray
+from openrlhf_cov.cluster.ray_here import LOOPBACK_ONLY
 
 pytestmark = pytest.mark.e2e
 
@@ -18,10 +18,10 @@ ASK = "import ray; ray.init(log_to_driver=False); print(ray.get(ray.remote(lambd
 
 TRAINERS_RAY = """
 import os
-from openrlhf_cov.utils.ray_here import protect_own_ray
+from openrlhf_cov.cluster.ray_here import protect_own_ray
 protect_own_ray()
 import ray
-from openrlhf_cov.trainer.ray import cluster
+from openrlhf_cov.cluster import connection
 started = cluster.connect(cluster.Needs([{"GPU": 1.0, "CPU": 1.0}], 1, way_out=""))
 print("found", started, "RAY_AUTH_TOKEN" in os.environ, ray.get_runtime_context().gcs_address, flush=True)
 input()

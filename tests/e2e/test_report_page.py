@@ -10,9 +10,9 @@ from html import unescape
 import pytest
 from processes import HANGS
 
-from openrlhf_cov.evaluation.page import evaluation_page
+from openrlhf_cov.analysis.pages import html as pages
+from openrlhf_cov.evaluation.evaluation_page import evaluation_page
 from openrlhf_cov.evaluation.summary import summarize
-from openrlhf_cov.pages import page as pages
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chromium-headless-shell")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)

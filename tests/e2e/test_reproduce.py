@@ -7,8 +7,8 @@ import sys
 import pytest
 from ending import ended
 
-from openrlhf_cov.cli.make_tiny_task import TaskSettings, write_task
-from openrlhf_cov.reproduction.exhibits import FIGURES
+from openrlhf_cov.experiments.reproduction.exhibits import FIGURES
+from openrlhf_cov.experiments.tiny_task.task_files import TaskSettings, write_task
 from openrlhf_cov.utils.metrics_log import read_metrics
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -45,7 +45,7 @@ def test_figure_8_in_the_laboratory(reproduce):
 
 def test_figure_6_through_ray(reproduce):
     """Five estimators; two steps have no law, and no coefficients to compare."""
-    from openrlhf_cov.tiny_task.base_policy import BasePolicyConfig
+    from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig
 
     write_task(
         reproduce.output(2) / "tiny_task", TaskSettings(train_rows=64, test_rows=16), BasePolicyConfig(steps=30)

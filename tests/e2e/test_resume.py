@@ -15,7 +15,7 @@ from forkserver import forks
 from processes import HANGS, children_of, command_line, wait_for_end_of, wait_until
 from safetensors.torch import load_file
 
-from openrlhf_cov.trainer.checkpoints import ROLLOUTS_FILE, partial_checkpoints
+from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS_FILE, partial_checkpoints
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, read_metrics
 
 pytestmark = pytest.mark.e2e

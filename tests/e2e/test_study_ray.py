@@ -7,7 +7,7 @@ import sys
 import pytest
 from ending import ended
 
-from openrlhf_cov.study.results import unpack
+from openrlhf_cov.experiments.study.run_results import unpack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 

@@ -11,7 +11,7 @@ from ending import ended
 from processes import HANGS
 from safetensors.torch import load_file
 
-from openrlhf_cov.cli.local_ray import local_ray
+from openrlhf_cov.cluster.local_ray import local_ray
 from openrlhf_cov.utils.metric_table import TABLE
 from openrlhf_cov.utils.metrics_log import read_metrics
 

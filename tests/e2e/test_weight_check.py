@@ -13,7 +13,7 @@ import importlib.abc
 import importlib.machinery
 import sys
 
-MODULE = "openrlhf_cov.trainer.weight_transfer"
+MODULE = "openrlhf_cov.trainer.weights.weight_transfer"
 
 
 class Loader(importlib.machinery.SourceFileLoader):

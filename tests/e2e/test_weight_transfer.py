@@ -17,7 +17,7 @@ def actors(task, tmp_path, monkeypatch):
     import ray
 
     from openrlhf_cov.cli import train_ppo_ray
-    from openrlhf_cov.trainer import cpu_host
+    from openrlhf_cov.cluster import cpu_host
 
     flags = [*task.flags(tmp_path / "run"), "--actor.adam.lr", "1e-2", "--algo.kl.init_coef", "0"]
     monkeypatch.setattr(
@@ -28,12 +28,12 @@ def actors(task, tmp_path, monkeypatch):
     cpu_host.install()
     from openrlhf.utils import get_tokenizer
 
+    from openrlhf_cov.cluster import connection
     from openrlhf_cov.trainer.build import make_groups
-    from openrlhf_cov.trainer.ray import cluster
     from openrlhf_cov.trainer.ray.engines import start_engines
     from openrlhf_cov.trainer.strategy import make_strategy
 
-    cluster.connect(cluster.needs_of_training(args))
+    connection.connect(connection.needs_of_training(args))
     try:
         engines = start_engines(args, None)
         policy = make_groups(args, None).policy

@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from processes import HANGS
 
-from openrlhf_cov.cli.packages import ENGINES
+from openrlhf_cov.cluster.packages import ENGINES
 
 pytestmark = pytest.mark.e2e
 

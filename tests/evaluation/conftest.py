@@ -15,7 +15,7 @@ from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.evaluation.endpoint import Endpoint
 from openrlhf_cov.evaluation.plan import Completion, EvaluationPlan, Request
-from openrlhf_cov.evaluation.records import AskedProblem, BenchmarkSettings, RunSettings
+from openrlhf_cov.evaluation.response_records import AskedProblem, BenchmarkSettings, RunSettings
 from openrlhf_cov.evaluation.runner import Grader, open_run, run
 
 ANSWERS = {"p0": "0", "p1": "1", "p2": "2", "q0": "10", "q1": "11"}

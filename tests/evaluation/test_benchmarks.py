@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from openrlhf_cov.data.templates import TEMPLATES
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import (
     BENCHMARKS,
@@ -17,7 +18,6 @@ from openrlhf_cov.evaluation.benchmarks import (
     table,
 )
 from openrlhf_cov.rewards.sources import SOURCES
-from openrlhf_cov.utils.prompts import TEMPLATES
 
 
 def chosen(names):

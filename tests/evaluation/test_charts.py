@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.evaluation.charts import BINS, length_histogram, pass_curve
-from openrlhf_cov.pages.plot import figure
+from openrlhf_cov.analysis.pages.plot import figure
+from openrlhf_cov.evaluation.evaluation_charts import BINS, length_histogram, pass_curve
 from openrlhf_cov.utils.estimates import Interval
 
 SCORES = {1: Interval(0.25, 0.0, 0.5, 0.95), 2: Interval(0.5, 0.25, 0.75, 0.95), 4: Interval(1.0, 0.5, 1.0, 0.95)}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plotly.offline import get_plotlyjs
 
-from openrlhf_cov.evaluation.page import (
+from openrlhf_cov.evaluation.evaluation_page import (
     DISAGREEING,
     LONGEST_WRONG,
     answer_entropy,

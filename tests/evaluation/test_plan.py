@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.benchmarks import GREEDY, PROTOCOLS, Benchmark, Sampling, own_benchmark, select
 from openrlhf_cov.evaluation.plan import EvaluationPlan, make_plan
-from openrlhf_cov.evaluation.records import AskedProblem, BenchmarkSettings
+from openrlhf_cov.evaluation.response_records import AskedProblem, BenchmarkSettings
 from openrlhf_cov.utils.seeds import seed_of
 
 WARM = Sampling(samples=4, temperature=0.6, top_p=0.9, max_tokens=100)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.evaluation.data import Problem
-from openrlhf_cov.evaluation.records import (
+from openrlhf_cov.evaluation.response_records import (
     AskedProblem,
     BenchmarkSettings,
     GraderDifference,

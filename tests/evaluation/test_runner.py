@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.evaluation.records import Response, read_responses
+from openrlhf_cov.evaluation.response_records import Response, read_responses
 from openrlhf_cov.evaluation.runner import open_run, respond, run
 from openrlhf_cov.rewards.pool import WorkerDied
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from openrlhf_cov.errors import RunStopped, UsageError
-from openrlhf_cov.evaluation.records import read_responses, read_settings, record_line
+from openrlhf_cov.evaluation.response_records import read_responses, read_settings, record_line
 from openrlhf_cov.evaluation.runner import open_run, regrade, run
 
 

@@ -8,7 +8,7 @@ import pytest
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation.plan import Completion, Request
-from openrlhf_cov.evaluation.records import AskedProblem, read_responses, read_settings
+from openrlhf_cov.evaluation.response_records import AskedProblem, read_responses, read_settings
 from openrlhf_cov.evaluation.runner import Grader, regrade
 from openrlhf_cov.rewards import reward_func, sources
 

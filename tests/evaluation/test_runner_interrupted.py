@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.evaluation.records import read_responses
+from openrlhf_cov.evaluation.response_records import read_responses
 
 ASKED = 6
 """Requests of a small run that fit."""

@@ -118,7 +118,7 @@ def test_the_schema_is_pinned(summary, tmp_path):
     # whoever changes this counts SCHEMA up
     assert SCHEMA == 1
     assert {field.name: str(field.type) for field in fields(Summary)} == {
-        "settings": "<class 'openrlhf_cov.evaluation.records.RunSettings'>",
+        "settings": "<class 'openrlhf_cov.evaluation.response_records.RunSettings'>",
         "benchmarks": "tuple[openrlhf_cov.evaluation.summary.BenchmarkSummary, ...]",
         "mean_avg_at_k": "float | None",
         "mean_published": "float | None",

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from rank_group import serve
 
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 cpu_host.install()
 import deepspeed  # noqa: E402
 import torch  # noqa: E402
 
+from openrlhf_cov.cluster.extension_locks import remove_stale_locks  # noqa: E402
 from openrlhf_cov.trainer import actor_model  # noqa: E402
 from openrlhf_cov.trainer.actor_model import CovActor  # noqa: E402
-from openrlhf_cov.trainer.extension_locks import remove_stale_locks  # noqa: E402
 
 RANK = int(os.environ.get("RANK", 0))
 cpu_host.accept_fp32()

@@ -35,7 +35,7 @@ FORKED = ("openrlhf_cov.cli.train_ppo_ray", "setup_worker.py", "spawn_main")
 IMPORTED = """
     torch deepspeed transformers transformers.models.llama.modeling_llama datasets peft openrlhf.models
     openrlhf.datasets vllm vllm.engine.arg_utils vllm.v1.worker.cpu_worker vllm.v1.engine.input_processor 
-    vllm.v1.engine.output_processor vllm.model_executor.models.llama openrlhf_cov.cli.preflight
+    vllm.v1.engine.output_processor vllm.model_executor.models.llama openrlhf_cov.trainer.preflight.preflight
 """.split()
 """Without Ray, which reads variables of a process once, when it is imported."""
 SERVERS = 2
@@ -259,7 +259,7 @@ def run_worker(line: str) -> None:
 
 
 if __name__ == "__main__":
-    from openrlhf_cov.trainer import cpu_host
+    from openrlhf_cov.cluster import cpu_host
 
     program, number = Path(sys.argv[1]), int(sys.argv[2])
     cpu_host.install()

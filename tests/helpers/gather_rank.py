@@ -2,7 +2,7 @@
 
 from rank_group import serve
 
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 cpu_host.install()
 cpu_host.adapt_deepspeed()

@@ -101,9 +101,9 @@ def make_lab(model_folder, flags: list[str]) -> tuple:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
     from openrlhf_cov.cli import lab as command
-    from openrlhf_cov.lab.loop import Lab
-    from openrlhf_cov.lab.policy import Samples
-    from openrlhf_cov.lab.settings import LabSettings
+    from openrlhf_cov.experiments.lab.lab_policy import Samples
+    from openrlhf_cov.experiments.lab.lab_settings import LabSettings
+    from openrlhf_cov.experiments.lab.training import Lab
 
     model = LlamaForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     request = command.LabRequest.of(command.build_parser(), ["--output", "unused", *flags])

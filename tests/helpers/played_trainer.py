@@ -4,10 +4,10 @@ import json
 
 import yaml
 
-from openrlhf_cov.cli import study_ray
-from openrlhf_cov.cli.study_ray import RayStudy
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.study.spec import read_spec
+from openrlhf_cov.experiments.study import ray_runs
+from openrlhf_cov.experiments.study.ray_runs import RayStudy
+from openrlhf_cov.experiments.study.spec import read_spec
 
 ASKED = "--benchmarks aime24 --samples 4"
 FLAGS = "--actor.model_name_or_path m --data.prompt_dataset d --reward.remote_url r --vllm.num_engines 1"
@@ -29,8 +29,8 @@ class Trainer:
         self.calls: list[list[str]] = []
         self.environments: list[dict[str, str]] = []
         self.breaks_off = False
-        monkeypatch.setattr(study_ray, "call", self)
-        monkeypatch.setattr(study_ray, "seen_by_evaluate", lambda *_: ({3: {"greedy": 0.5}}, TEST))
+        monkeypatch.setattr(ray_runs, "call", self)
+        monkeypatch.setattr(ray_runs, "seen_by_evaluate", lambda *_: ({3: {"greedy": 0.5}}, TEST))
 
     def __call__(self, words, log, environment=None):
         self.calls.append(list(words))

@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pytest
 
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.trainer import cpu_host
 
 cpu_host.install()
 

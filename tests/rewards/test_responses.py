@@ -1,6 +1,6 @@
 import pytest
 
-from openrlhf_cov.rewards.responses import MAX_END_TOKENS, without_end_tokens
+from openrlhf_cov.rewards.verdicts import MAX_END_TOKENS, without_end_tokens
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from fastapi.testclient import TestClient
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards import service as module
-from openrlhf_cov.rewards.limits import ServiceLimits, TokenBucket
+from openrlhf_cov.rewards.limits import ServiceLimits
 from openrlhf_cov.rewards.reward_func import make_reward_func
-from openrlhf_cov.rewards.service import make_app, make_service, parse_rows
+from openrlhf_cov.rewards.service import make_app, make_service, parse_request
 
 PROMPT = "What is 6 * 7? "
 RESPONSES = [r"\boxed{42}", r"\boxed{43}", "42", rf"\boxed{{{'1' * 4001}}}", r"so \boxed{042}"]
@@ -70,15 +70,24 @@ BAD = [
     (b"{", 400, "the request is not JSON"),
     (b"\xff\xfe{", 400, "the request is not JSON"),
     (b"[" * 100_000, 400, "the request is not JSON"),
-    (b'{"query": [' + b"9" * 5000 + b"]}", 422, "prompts is missing"),
-    ([], 422, "the request is an object with query, prompts, labels, got a list"),
-    ({"query": [], "prompts": []}, 422, "labels is missing"),
-    ({"query": "q", "prompts": [], "labels": []}, 422, "query is a list, got a string"),
-    ({"query": [], "prompts": [], "labels": {}}, 422, "labels is a list, got an object"),
+    (b'{"query": [' + b"9" * 5000 + b"]}", 422, "query[0]: Input should be a valid string"),
+    ([], 422, "the request: Input should be a valid dictionary"),
+    ({"query": [], "labels": []}, 422, "prompts: Field required"),
+    ({"query": [], "prompts": []}, 422, "labels: Field required"),
+    ({"query": "q", "prompts": [], "labels": []}, 422, "query: Input should be a valid list"),
+    ({"query": [], "prompts": [], "labels": {}}, 422, "labels: Input should be a valid list"),
     (payload("a", "b", labels=["1"]), 422, "lists of equal length, got 2 query, 2 prompts, 1 labels"),
     (payload(*"abcdef"), 422, "query has 6 rows, at most 5 are allowed (--max_queries)"),
-    ({"query": ["a", None], "prompts": ["a", "a"], "labels": ["1", "1"]}, 422, "query[1] is a string, got null"),
-    ({"query": ["a", "a"], "prompts": [3, "a"], "labels": ["1", "1"]}, 422, "prompts[0] is a string, got a number"),
+    (
+        {"query": ["a", None], "prompts": ["a", "a"], "labels": ["1", "1"]},
+        422,
+        "query[1]: Input should be a valid string",
+    ),
+    (
+        {"query": ["a", "a"], "prompts": [3, "a"], "labels": ["1", "1"]},
+        422,
+        "prompts[0]: Input should be a valid string",
+    ),
     (payload("a", "b", labels=["1", None]), 422, "labels[1]: a label is a string that is not empty, got NoneType"),
     (payload("a", "b", labels=["1", True]), 422, "labels[1]: a label is a string that is not empty, got bool"),
     (payload("a", "b", labels=["1", ""]), 422, "labels[1]: a label is a string"),
@@ -100,9 +109,9 @@ def test_a_request_that_is_not_as_the_protocol_says_is_refused_in_one_line(body,
     assert len(detail) <= 300
 
 
-def test_rows_of_a_request():
+def test_labels_of_a_request_keep_their_type():
     body = json.dumps({"query": ["pa", "pb"], "prompts": ["p", "p"], "labels": [1, "2"]}).encode()
-    assert parse_rows(body, 2) == [("pa", "p", 1), ("pb", "p", "2")]
+    assert parse_request(body, 2).labels == [1, "2"]
 
 
 def test_a_label_may_be_a_number_or_name_its_source():
@@ -123,7 +132,6 @@ def test_the_largest_request_allowed_and_one_byte_more():
         answer = http.post("/", content=too_large)
     assert answer.status_code == 413
     assert answer.json() == {"detail": "the request is larger than 1,000,000 bytes (--max_request_mb)"}
-    assert answer.headers["connection"] == "close"
 
 
 TOKENS = [
@@ -149,45 +157,12 @@ def test_token(headers, query, status):
     assert (answer.headers.get("www-authenticate") == "Bearer") == (status == 401)
 
 
-def test_a_request_without_the_token_uses_up_no_rate():
-    with client(token="s3cret", max_requests_per_second=0.01) as http:
-        statuses = [http.post("/" + query, json=payload()).status_code for query in ("", "", "?token=s3cret")]
-    assert statuses == [401, 401, 200]
-
-
-def test_token_bucket_by_hand():
-    # 2 per second: two at once, then one every half second; a long pause saves up no more than two
-    bucket = TokenBucket(2.0, now=0.0)
-    assert [bucket.seconds_to_wait(0.0) for _ in range(3)] == [0.0, 0.0, 0.5]
-    assert bucket.seconds_to_wait(0.25) == 0.25
-    assert [bucket.seconds_to_wait(0.5) for _ in range(2)] == [0.0, 0.5]
-    assert [bucket.seconds_to_wait(100.0) for _ in range(3)] == [0.0, 0.0, 0.5]
-
-
-def test_slow_rates_let_one_through_and_no_rate_all():
-    # one in 4 seconds
-    assert [TokenBucket(0.25, now=0.0).seconds_to_wait(0.0), TokenBucket(0.0).seconds_to_wait()] == [0.0, 0.0]
-    bucket = TokenBucket(0.25, now=0.0)
-    assert [bucket.seconds_to_wait(now) for now in (0.0, 1.0, 4.0)] == [0.0, 3.0, 0.0]
-
-
-def test_more_requests_than_the_rate_are_told_when_to_come_back():
-    with client(max_requests_per_second=0.4) as http:
-        answers = [http.post("/", json=payload()) for _ in range(2)]
-    assert [answer.status_code for answer in answers] == [200, 429]
-    assert answers[1].headers["retry-after"] == "3"  # 2.5 seconds, less what the first one took
-    assert answers[1].json()["detail"] == "more than 0.4 requests per second (--max_requests_per_second)"
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("max_request_mb", 0),
         ("max_queries", 0),
         ("max_concurrent", -1),
-        ("max_requests_per_second", -0.5),
-        ("max_requests_per_second", float("nan")),
-        ("max_requests_per_second", float("inf")),
     ],
 )
 def test_limits_name_their_flag(name, value):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from openrlhf_cov.cli import evaluate, train_ppo_ray
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS, GROUPS, get_protocol, select
-from openrlhf_cov.trainer import cpu_host
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 METHODS = ("grpo", "clip_higher", "clip_cov", "kl_cov")

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.config import SamplingConfig
-from openrlhf_cov.trainer import cpu_host
 
 cpu_host.install()
 
@@ -139,11 +139,11 @@ def make_sampler(monkeypatch):
     """Function (settings...) -> (``Sampler`` of two samples per prompt, its engines); prompts are "0", "1", ..."""
     import ray
 
-    from openrlhf_cov.trainer import generation
-    from openrlhf_cov.trainer.generation import EngineGroup
-    from openrlhf_cov.trainer.prompts import Prompt, PromptOrder
-    from openrlhf_cov.trainer.requests import RolloutRequests
-    from openrlhf_cov.trainer.sampler import Sampler
+    from openrlhf_cov.trainer.rollout import generation
+    from openrlhf_cov.trainer.rollout.generation import EngineGroup
+    from openrlhf_cov.trainer.rollout.prompts import Prompt, PromptOrder
+    from openrlhf_cov.trainer.rollout.requests import RolloutRequests
+    from openrlhf_cov.trainer.rollout.sampler import Sampler
 
     class DataOrder(PromptOrder):
         """Draws prompts in the order of the data, so that tests can say which ones a step has."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer.shared_storage import check_restored, check_shared
+from openrlhf_cov.trainer.checkpoint.shared_storage import check_restored, check_shared
 
 
 def share(value):

@@ -9,8 +9,9 @@ import torch
 import transformers
 from openrlhf.models import Actor
 
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.models.token_head import EXCLUDED
-from openrlhf_cov.trainer import actor_model, cpu_host
+from openrlhf_cov.trainer import actor_model
 from openrlhf_cov.trainer.actor_model import CovActor
 
 pytestmark = pytest.mark.usefixtures("uncompiled")

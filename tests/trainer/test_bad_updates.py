@@ -120,9 +120,9 @@ def test_fp16_is_left_to_its_loss_scale(one_process, tmp_path, fp16, moved):
 ON_DEEPSPEED = """
 from pathlib import Path
 import deepspeed, torch
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.trainer.bad_updates import BadUpdates
-from openrlhf_cov.trainer.extension_locks import remove_stale_locks
+from openrlhf_cov.cluster.extension_locks import remove_stale_locks
 from rank_group import serve
 
 remove_stale_locks()
@@ -165,8 +165,8 @@ def skips(stage, dtype, optimizer, folder):
     # and DeepSpeed lets it make a step of zeros before the first:
     # (0.1 / (1 - 0.9 ** 2)) / (0.001 / (1 - 0.999 ** 2)) ** 0.5
     moved = 0.1 / 2**0.5 if optimizer == "SGD" else 0.1 * 0.7441
-    # Neighbouring numbers of bf16, which has 8 significant bits, are up to 2 ** -7 of their size apart, and the expected
-    # value is rounded too.
+    # Neighbouring numbers of bf16, which has 8 significant bits, differ by up to 2 ** -7 of their size, and the
+    # expected value is rounded too.
     bits = dict(rtol=0, atol=1e-5) if dtype == "fp32" else dict(rtol=2**-7, atol=1e-3)
     torch.testing.assert_close(weights(), before - moved, **bits)
     assert engine.skipped_steps == 2

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from openrlhf_cov.trainer import best_model
-from openrlhf_cov.trainer.best_model import BestModel
+from openrlhf_cov.trainer.checkpoint import best_model
+from openrlhf_cov.trainer.checkpoint.best_model import BestModel
 
 METRICS = {"eval/math/avg@4": 0.25, "eval_b_pass1": 0.5, "eval_a_pass1": 0.75}
 

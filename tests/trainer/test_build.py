@@ -7,8 +7,8 @@ import ray
 from nested import nested
 from openrlhf.trainer.ray import launcher
 
+from openrlhf_cov.cluster import connection
 from openrlhf_cov.trainer import build
-from openrlhf_cov.trainer.ray import cluster
 from openrlhf_cov.trainer.strategy import CovStrategy
 
 FLAGS = {
@@ -46,7 +46,7 @@ class RecordingCluster:
         self.ranks = {}
         self.engine_groups = []
         monkeypatch.setattr(ray, "get", self.get)
-        for module in (cluster, launcher):
+        for module in (connection, launcher):
             monkeypatch.setattr(module, "placement_group", self.reserve)
         monkeypatch.setattr(launcher, "PlacementGroupSchedulingStrategy", lambda **strategy: strategy)
         monkeypatch.setattr(build.ray, "remote", lambda role: RecordingRole(self, role.__name__))

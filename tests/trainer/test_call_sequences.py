@@ -12,16 +12,18 @@ from recorded_calls import translated
 from recording import RecordedEngine, RecordedGroup, Recorder
 from scored_samples import flags, sample
 
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.trainer import cpu_host, engine_health, model_groups
+from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
-from openrlhf_cov.trainer.generation import EngineGroup
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import StepOrder, StepResult
-from openrlhf_cov.trainer.sampler import BatchStream
+from openrlhf_cov.trainer.rollout import engine_health
+from openrlhf_cov.trainer.rollout.generation import EngineGroup
+from openrlhf_cov.trainer.rollout.sampler import BatchStream
 from openrlhf_cov.trainer.scoring import score
-from openrlhf_cov.trainer.weight_delivery import deliver_weights
+from openrlhf_cov.trainer.weights.weight_delivery import deliver_weights
 
 ASLEEP = {"train__colocate_all": True, "ds__enable_sleep": True, "vllm__enable_sleep": True}
 BESIDE_REWARD = {"train__colocate_critic_reward": True, "train__colocate_actor_ref": True}

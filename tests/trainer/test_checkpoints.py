@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer import checkpoints
-from openrlhf_cov.trainer.checkpoints import (
+from openrlhf_cov.trainer.checkpoint import checkpoints
+from openrlhf_cov.trainer.checkpoint.checkpoints import (
     ClientStates,
     errors_at_the_end,
     export_best,

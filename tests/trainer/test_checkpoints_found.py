@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_cov.trainer import checkpoints
-from openrlhf_cov.trainer.checkpoints import (
+from openrlhf_cov.trainer.checkpoint import checkpoints
+from openrlhf_cov.trainer.checkpoint.checkpoints import (
     differences,
     point_back,
     pointed_to,
@@ -159,7 +159,7 @@ def test_partial_checkpoints_are_neither_counted_nor_removed(tmp_path):
 
 
 def test_a_run_is_described_by_what_a_checkpoint_depends_on():
-    from openrlhf_cov.trainer.checkpoints import describe_run
+    from openrlhf_cov.trainer.checkpoint.checkpoints import describe_run
 
     args = SimpleNamespace(
         actor=SimpleNamespace(num_nodes=2, num_gpus_per_node=4, optim="adam"),

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from openrlhf_cov.trainer import cpu_adam
-from openrlhf_cov.trainer.cpu_adam import replay_bias_corrections
+from openrlhf_cov.cluster import cpu_adam
+from openrlhf_cov.cluster.cpu_adam import replay_bias_corrections
 
 BETAS = (0.9, 0.95)
 """Upstream's. In float32, 0.95 ** 7 is not the product of seven 0.95, nor is that of 6, 8, 10 and more."""
@@ -36,7 +36,7 @@ def kind(request):
     import deepspeed.ops.adam as adam
     from deepspeed.accelerator import get_accelerator
 
-    from openrlhf_cov.trainer.extension_locks import remove_stale_locks
+    from openrlhf_cov.cluster.extension_locks import remove_stale_locks
 
     if request.param == "FusedAdam" and get_accelerator().device_name() != "cpu":
         pytest.skip("here it runs on the accelerator")

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.trainer.dynamic_sampling import (
+from openrlhf_cov.trainer.records import Group
+from openrlhf_cov.trainer.rollout.dynamic_sampling import (
     GroupBuffer,
     PassRate,
     SamplingCounts,
@@ -13,7 +14,6 @@ from openrlhf_cov.trainer.dynamic_sampling import (
     sampling_metrics,
     staleness,
 )
-from openrlhf_cov.trainer.records import Group
 
 
 @pytest.mark.parametrize(

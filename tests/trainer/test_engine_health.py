@@ -10,9 +10,9 @@ from ray.exceptions import ActorDiedError, GetTimeoutError, RayTaskError
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer import engine_health
-from openrlhf_cov.trainer.engine_health import dead_engines, end_unanswered, is_death
 from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
+from openrlhf_cov.trainer.rollout import engine_health
+from openrlhf_cov.trainer.rollout.engine_health import dead_engines, end_unanswered, is_death
 
 
 def task_error(cause: Exception) -> RayTaskError:

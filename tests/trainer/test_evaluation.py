@@ -10,7 +10,7 @@ import torch
 from openrlhf_cov.config import EngineConfig, EvaluationConfig, RewardConfig
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.evaluation.plan import Completion
-from openrlhf_cov.evaluation.records import Response
+from openrlhf_cov.evaluation.response_records import Response
 from openrlhf_cov.trainer import evaluation as evaluation_module
 from openrlhf_cov.trainer.evaluation import (
     BenchmarkEvaluation,
@@ -20,9 +20,9 @@ from openrlhf_cov.trainer.evaluation import (
     plan_of,
     prompt_metrics,
 )
-from openrlhf_cov.trainer.generation import EngineGroup
-from openrlhf_cov.trainer.prompts import Prompt
 from openrlhf_cov.trainer.records import Sample
+from openrlhf_cov.trainer.rollout.generation import EngineGroup
+from openrlhf_cov.trainer.rollout.prompts import Prompt
 
 
 class Tokenizer:
@@ -304,6 +304,6 @@ def test_engines_are_awake_during_an_evaluation(make_sampler, monkeypatch):
         calls.append((method, len(engine.requests)))
         return []
 
-    monkeypatch.setattr("openrlhf_cov.trainer.generation.end_unanswered", note)
+    monkeypatch.setattr("openrlhf_cov.trainer.rollout.generation.end_unanswered", note)
     evaluation_of(sampler).run(sampler.engines)
     assert calls == [("wake_up", 0), ("sleep", 3)]

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from openrlhf_cov.trainer import extension_locks
-from openrlhf_cov.trainer.extension_locks import YOUNG, Locks, find_locks, is_local, open_files, remove_stale_locks
+from openrlhf_cov.cluster import extension_locks
+from openrlhf_cov.cluster.extension_locks import YOUNG, Locks, find_locks, is_local, open_files, remove_stale_locks
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer import generation
-from openrlhf_cov.trainer.generation import EngineGroup, finished, generate_groups, in_order
-from openrlhf_cov.trainer.prompts import Prompt
+from openrlhf_cov.trainer.rollout import generation
+from openrlhf_cov.trainer.rollout.generation import EngineGroup, finished, generate_groups, in_order
+from openrlhf_cov.trainer.rollout.prompts import Prompt
 
 ENGINES = "abc"
 

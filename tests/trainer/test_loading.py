@@ -6,8 +6,8 @@ import pytest
 from nested import nested
 from openrlhf.trainer.ray import launcher, ppo_actor, ppo_critic
 
-from openrlhf_cov.trainer import loading
-from openrlhf_cov.trainer.ray.workers import plain_class
+from openrlhf_cov.cluster.workers import plain_class
+from openrlhf_cov.trainer import model_loading
 
 # Every flag has a value of its own, so that none can stand in for another one.
 FLAGS = {
@@ -71,10 +71,10 @@ class Recorder:
 
 
 ROLES = {
-    "policy": (ppo_actor, "PolicyModelActor", ("model", 100, None), loading.load_policy, ("model", 100)),
-    "critic": (ppo_critic, "CriticModelActor", ("model", 100), loading.load_critic, ("model", 100)),
-    "reference": (launcher, "ReferenceModelActor", ("model",), loading.load_reference, ("model",)),
-    "reward": (launcher, "RewardModelActor", ("rewards",), loading.load_reward_model, ("rewards",)),
+    "policy": (ppo_actor, "PolicyModelActor", ("model", 100, None), model_loading.load_policy, ("model", 100)),
+    "critic": (ppo_critic, "CriticModelActor", ("model", 100), model_loading.load_critic, ("model", 100)),
+    "reference": (launcher, "ReferenceModelActor", ("model",), model_loading.load_reference, ("model",)),
+    "reward": (launcher, "RewardModelActor", ("rewards",), model_loading.load_reward_model, ("rewards",)),
 }
 
 
@@ -82,7 +82,7 @@ def both(monkeypatch, role, changes):
     """Return (calls of upstream's actor, our calls, what ours returned)."""
     module, name, their_arguments, load, arguments = ROLES[role]
     theirs, ours = Recorder(changes), Recorder(changes)
-    for where, recorder in ((module, theirs), (loading, ours)):
+    for where, recorder in ((module, theirs), (model_loading, ours)):
         for replaced, stand_in in (
             ("Actor", recorder.model),
             ("CovActor", recorder.model),
@@ -132,8 +132,8 @@ def test_a_process_reward_model_is_loaded_as_the_policy_with_an_optimizer_of_its
     settings = {"method": "prime", "prime_beta": 0.1, "prime_lr": 3e-6, "prime_max_norm": 2.0, "prime_model": ""}
     *_, policy_calls, _ = both(monkeypatch, "policy", {})
     recorder = Recorder(settings)
-    monkeypatch.setattr(loading, "CovActor", recorder.model)
-    loaded = loading.load_process_reward(recorder, "model", 100)
+    monkeypatch.setattr(model_loading, "CovActor", recorder.model)
+    loaded = model_loading.load_process_reward(recorder, "model", 100)
     assert (loaded.actor.number, loaded.scheduler) == (1, "scheduler")
     assert recorder.calls[0] == policy_calls[0]  # the same model
     name, *_, [optimizer] = recorder.calls[-1]

@@ -13,12 +13,13 @@ from openrlhf_cov.errors import RunStopped, StoppedBySignal
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.settings import Schedule
 from openrlhf_cov.trainer import loop as loop_module
-from openrlhf_cov.trainer import model_groups, weight_delivery
-from openrlhf_cov.trainer.checkpoints import ROLLOUTS
-from openrlhf_cov.trainer.generation import EngineGroup
+from openrlhf_cov.trainer import model_groups
+from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.loop import TrainingLoop
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import Rollout, StepResult
+from openrlhf_cov.trainer.rollout.generation import EngineGroup
+from openrlhf_cov.trainer.weights import weight_delivery
 from openrlhf_cov.utils.metrics_log import read_metrics
 
 NEVER = float("inf")

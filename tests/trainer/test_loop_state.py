@@ -7,8 +7,8 @@ import pytest
 from scored_samples import flags
 
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.trainer.best_model import BestModel
-from openrlhf_cov.trainer.checkpoints import ROLLOUTS
+from openrlhf_cov.trainer.checkpoint.best_model import BestModel
+from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.loop_state import LoopState
 from openrlhf_cov.trainer.records import StepResult
 

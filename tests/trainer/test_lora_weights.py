@@ -5,9 +5,14 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
-from openrlhf_cov.trainer import weight_transfer
-from openrlhf_cov.trainer.lora_weights import adapted_layers, merged_state_dict, merged_weight, plain_parameters
-from openrlhf_cov.trainer.weight_transfer import transfer_weights
+from openrlhf_cov.trainer.weights import weight_transfer
+from openrlhf_cov.trainer.weights.lora_weights import (
+    adapted_layers,
+    merged_state_dict,
+    merged_weight,
+    plain_parameters,
+)
+from openrlhf_cov.trainer.weights.weight_transfer import transfer_weights
 
 LLAMA = dict(
     hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,

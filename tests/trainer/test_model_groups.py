@@ -11,7 +11,7 @@ from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
-from openrlhf_cov.trainer.checkpoints import ROLLOUTS
+from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import StepOrder, StepResult
 

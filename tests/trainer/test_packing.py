@@ -9,9 +9,9 @@ from openrlhf.models import Actor
 from openrlhf.models.model import get_llm_for_sequence_regression
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, OPTConfig, Qwen2Config
 
+from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.policy import Policy
 
 pytestmark = [

@@ -13,7 +13,7 @@ from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
 from openrlhf_cov.trainer.model_groups import ModelGroups
-from openrlhf_cov.trainer.process_rewards import agreement, labelled_samples, prompt_tokens, reward_tokens
+from openrlhf_cov.trainer.process_reward_scores import agreement, labelled_samples, prompt_tokens, reward_tokens
 from openrlhf_cov.trainer.records import Scores, StepOrder, StepResult
 
 PRIME = CovConfig(method="prime", prime_beta=0.5, prime_norm="none", prime_process_coef=2.0, prime_outcome_coef=1.0)

@@ -8,8 +8,9 @@ from datasets import Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from openrlhf_cov.config import RewardConfig, template_arguments
+from openrlhf_cov.data.templates import BOXED, get_template
 from openrlhf_cov.rewards import reward_func
-from openrlhf_cov.trainer.prompts import (
+from openrlhf_cov.trainer.rollout.prompts import (
     Prompt,
     PromptOrder,
     load_evaluation_prompts,
@@ -18,7 +19,6 @@ from openrlhf_cov.trainer.prompts import (
     scheduled_updates,
     source_name,
 )
-from openrlhf_cov.utils.prompts import BOXED, get_template
 
 ROWS = [
     {"problem": "a", "answer": "5", "source": "gsm8k/test"},

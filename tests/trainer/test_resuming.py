@@ -8,8 +8,8 @@ from played_models import NoRay, PlayedGroup
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer import model_groups
+from openrlhf_cov.trainer.checkpoint.resuming import restored_states
 from openrlhf_cov.trainer.model_groups import ModelGroups
-from openrlhf_cov.trainer.resuming import restored_states
 
 STATES = {"global_step": 4, "kl_coef": 0.5}
 

@@ -12,7 +12,7 @@ from vllm import SamplingParams
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.rewards import reward_func
-from openrlhf_cov.trainer.reward_executor import RewardExecutor
+from openrlhf_cov.trainer.rollout.reward_executor import RewardExecutor
 
 PROMPT = r"What is 2+3? Answer in \boxed{}. "
 MAX_LENGTH = 200
@@ -157,7 +157,7 @@ def test_a_result_of_another_form_is_no_abstention_and_says_what_it_is(
     tokenizer, tmp_path, monkeypatch, result, message
 ):
     lines = []
-    monkeypatch.setattr("openrlhf_cov.trainer.reward_executor.logger", SimpleNamespace(warning=lines.append))
+    monkeypatch.setattr("openrlhf_cov.trainer.rollout.reward_executor.logger", SimpleNamespace(warning=lines.append))
     path = write(tmp_path, f"def reward_func(queries, prompts, labels):\n    return {result}\n")
     output = execute(tokenizer, RewardExecutor(path, RewardConfig()), "abc")
     assert output["extra_logs"] == {"reward/error_frac": 1.0}
@@ -202,7 +202,7 @@ def test_each_kind_of_error_is_logged_once_a_minute(tokenizer, tmp_path, monkeyp
         "    raise (KeyError if len(calls) % 2 else ZeroDivisionError)('no')\n",
     )
     lines = []
-    monkeypatch.setattr("openrlhf_cov.trainer.reward_executor.logger", SimpleNamespace(warning=lines.append))
+    monkeypatch.setattr("openrlhf_cov.trainer.rollout.reward_executor.logger", SimpleNamespace(warning=lines.append))
     executor = RewardExecutor(path, RewardConfig())
     for _ in range(6):
         execute(tokenizer, executor, "abc")

@@ -7,9 +7,9 @@ import torch
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.trainer.prompts import Prompt
 from openrlhf_cov.trainer.records import Sample
-from openrlhf_cov.trainer.rollouts import (
+from openrlhf_cov.trainer.rollout.prompts import Prompt
+from openrlhf_cov.trainer.rollout.rollouts import (
     check_reward_errors,
     checked_samples,
     complete_metrics,

@@ -7,7 +7,7 @@ import pytest
 from nested import nested
 
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.trainer import run_record
+from openrlhf_cov.trainer.checkpoint import run_record
 from openrlhf_cov.trainer.records import Group
 
 KEYS = SimpleNamespace(input_key="input", label_key="label", image_key=None)

@@ -121,7 +121,7 @@ def test_an_engine_that_does_not_wake_up_gets_no_requests(make_sampler, step, mo
         calls.append((len(engines), method, seconds))
         return hung if method == "wake_up" else []
 
-    monkeypatch.setattr("openrlhf_cov.trainer.generation.end_unanswered", end)
+    monkeypatch.setattr("openrlhf_cov.trainer.rollout.generation.end_unanswered", end)
     assert step(sampler)[0] == [0, 1, 2, 3]
     assert engines[hung[0]].requests == []
     assert calls == [(2, "wake_up", 30.0), (1, "sleep", 30.0)]

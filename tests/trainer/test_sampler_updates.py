@@ -4,9 +4,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from openrlhf_cov.cluster.sizing.updates import update_unit, usable_groups
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.sizing.updates import update_unit, usable_groups
-from openrlhf_cov.trainer import sampler as sampler_module
+from openrlhf_cov.trainer.rollout import sampler as sampler_module
 
 SAMPLES = 2  # of each prompt, as make_sampler has it
 

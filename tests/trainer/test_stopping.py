@@ -4,8 +4,8 @@ import signal
 import pytest
 
 from openrlhf_cov.errors import RunStopped, StoppedBySignal
-from openrlhf_cov.trainer import stopping
-from openrlhf_cov.trainer.stopping import Ending, ending
+from openrlhf_cov.trainer.checkpoint import stopping
+from openrlhf_cov.trainer.checkpoint.stopping import Ending, ending
 
 
 class Store:

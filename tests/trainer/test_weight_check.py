@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer import weight_check
 from openrlhf_cov.trainer.records import Sample
-from openrlhf_cov.trainer.weight_check import TEXT_TOKENS, TEXTS, WeightCheck, texts_of
+from openrlhf_cov.trainer.weights import weight_check
+from openrlhf_cov.trainer.weights.weight_check import TEXT_TOKENS, TEXTS, WeightCheck, texts_of
 
 TOKENS = 100
 SIZE = 24

@@ -7,10 +7,11 @@ import pytest
 from ray.exceptions import ActorDiedError
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.trainer import engine_health, weight_delivery
-from openrlhf_cov.trainer.generation import EngineGroup
-from openrlhf_cov.trainer.sampler import BatchStream
-from openrlhf_cov.trainer.weight_delivery import deliver_weights, have_other_weights
+from openrlhf_cov.trainer.rollout import engine_health
+from openrlhf_cov.trainer.rollout.generation import EngineGroup
+from openrlhf_cov.trainer.rollout.sampler import BatchStream
+from openrlhf_cov.trainer.weights import weight_delivery
+from openrlhf_cov.trainer.weights.weight_delivery import deliver_weights, have_other_weights
 
 
 class Delivery:

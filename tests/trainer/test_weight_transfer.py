@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from openrlhf_cov.trainer import weight_transfer
-from openrlhf_cov.trainer.weight_transfer import (
+from openrlhf_cov.trainer.weights import weight_transfer
+from openrlhf_cov.trainer.weights.weight_transfer import (
     Bucket,
     GlooWeightSender,
     GlooWeightTransferEngine,

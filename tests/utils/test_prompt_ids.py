@@ -11,10 +11,10 @@ from transformers import PreTrainedTokenizerFast
 from vllm import SamplingParams
 
 from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.data.templates import prompt_ids, prompts_ids
 from openrlhf_cov.evaluation.benchmarks import PROTOCOLS, own_benchmark
 from openrlhf_cov.evaluation.plan import make_plan
-from openrlhf_cov.trainer.reward_executor import MultiTurnExecutor, RewardExecutor
-from openrlhf_cov.utils.prompts import prompt_ids, prompts_ids
+from openrlhf_cov.trainer.rollout.reward_executor import MultiTurnExecutor, RewardExecutor
 
 BOS, EOS, MASK = 256, 257, 258
 SPECIAL = {"<bos>": BOS, "<eos>": EOS, "<mask>": MASK}

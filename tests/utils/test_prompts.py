@@ -4,14 +4,14 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from openrlhf_cov.config import PromptConfig, template_arguments
-from openrlhf_cov.errors import UsageError
-from openrlhf_cov.utils.prompts import (
+from openrlhf_cov.data.templates import (
     TEMPLATES,
     get_template,
     own_template_warning,
     template_text,
     unread_arguments,
 )
+from openrlhf_cov.errors import UsageError
 
 LLAMA_LIKE = (
     "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"

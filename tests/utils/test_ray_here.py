@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.utils import ray_here
+from openrlhf_cov.cluster import ray_here
 
 HERE = "10.0.0.1:6379"
 VARIABLES = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", *ray_here.LOOPBACK_ONLY, *ray_here.PATIENCE)

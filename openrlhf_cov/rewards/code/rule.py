@@ -8,15 +8,15 @@ from typing import Any
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.rewards.code.extraction import EXTRACTORS
 from openrlhf_cov.rewards.code.fusion import PREFIX, judge_by_service
 from openrlhf_cov.rewards.code.judge import ProgramBudget, Verdict
+from openrlhf_cov.rewards.code.program_extraction import EXTRACTORS
 from openrlhf_cov.rewards.code.sandbox import KILL_SECONDS, MAX_WAITED, Limits, Sandbox, SandboxError
 from openrlhf_cov.rewards.code.tests import parse_tests
 from openrlhf_cov.rewards.grades import Grade
 from openrlhf_cov.rewards.pool import WorkerCrashed, WorkerTimeout, shared_pool
 
-TARGET = "openrlhf_cov.rewards.code.worker:verdict_of"
+TARGET = "openrlhf_cov.rewards.code.judge_worker:verdict_of"
 WORKER_BYTES = 2 << 30
 """Address space of a worker beside what a program may use, which inherits its limit."""
 FILE_BYTES = 1 << 30

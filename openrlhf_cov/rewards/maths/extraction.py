@@ -5,7 +5,7 @@ r"""The final answer inside a response: the last ``\boxed{}``, an ``<answer>`` t
 import re
 from collections.abc import Callable
 
-from openrlhf_cov.rewards.responses import MAX_RESPONSE, without_end_tokens
+from openrlhf_cov.rewards.verdicts import MAX_RESPONSE, without_end_tokens
 
 BOX = re.compile(r"\\f?box(?:ed)?(?![a-zA-Z])")
 BRACE = re.compile(r"\\.|[{}]", re.DOTALL)

@@ -30,7 +30,7 @@ from openrlhf_cov.rewards.maths.shapes import (
 )
 from openrlhf_cov.rewards.maths.tokens import FUNCTIONS, Refused
 from openrlhf_cov.rewards.maths.units import split_percent, split_unit
-from openrlhf_cov.rewards.responses import without_end_tokens
+from openrlhf_cov.rewards.verdicts import without_end_tokens
 
 NUMERIC = frozenset({"integer", "fraction", "decimal"})
 SCALAR = NUMERIC | {"formula"}

@@ -8,7 +8,7 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_cov.evaluation.plan import Completion, Request
-from openrlhf_cov.trainer.generation import EngineGroup, finished
+from openrlhf_cov.trainer.rollout.generation import EngineGroup, finished
 from openrlhf_cov.utils.json_lines import json_number
 
 # Requests under way on one engine for each sequence that it generates at once, so that it never waits for one.

@@ -10,7 +10,7 @@ from torch import Tensor
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
-from openrlhf_cov.trainer.engine_health import is_death
+from openrlhf_cov.trainer.rollout.engine_health import is_death
 
 
 def score_texts(engines: list[Any], texts: list[list[int]], asleep: bool) -> list[Tensor] | None:

@@ -11,11 +11,12 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from transformers import AutoProcessor
 
+from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.cluster.connection import Needs, reserve
 from openrlhf_cov.config import RewardConfig
-from openrlhf_cov.trainer import cpu_host, weight_transfer
 from openrlhf_cov.trainer.ray import warm_engines
-from openrlhf_cov.trainer.ray.cluster import Needs, reserve
 from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
+from openrlhf_cov.trainer.weights import weight_transfer
 from openrlhf_cov.utils.engine_limits import engine_arguments
 
 # --ds.param_dtype -> dtype of the engine.

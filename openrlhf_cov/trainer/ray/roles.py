@@ -19,10 +19,12 @@ from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
 from openrlhf.utils.vlm_utils import merge_mm_train_inputs
 from torch import Tensor
 
+from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.cluster.cpu_adam import replay_bias_corrections
+from openrlhf_cov.cluster.extension_locks import remove_stale_locks
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import has_reference
-from openrlhf_cov.trainer import cpu_host
-from openrlhf_cov.trainer.checkpoints import (
+from openrlhf_cov.trainer.checkpoint.checkpoints import (
     LATEST,
     NO_LIMIT,
     ROLLOUTS,
@@ -40,10 +42,10 @@ from openrlhf_cov.trainer.checkpoints import (
     save_whole,
     uses_checkpoints,
 )
-from openrlhf_cov.trainer.cpu_adam import replay_bias_corrections
+from openrlhf_cov.trainer.checkpoint.run_record import RECORD
+from openrlhf_cov.trainer.checkpoint.shared_storage import check_restored, check_shared
 from openrlhf_cov.trainer.critic_update import update_critic
-from openrlhf_cov.trainer.extension_locks import remove_stale_locks
-from openrlhf_cov.trainer.loading import (
+from openrlhf_cov.trainer.model_loading import (
     load_critic,
     load_policy,
     load_process_reward,
@@ -54,13 +56,11 @@ from openrlhf_cov.trainer.policy import Policy
 from openrlhf_cov.trainer.process_reward_update import update_process_reward
 from openrlhf_cov.trainer.ray.upstream_sender import WeightSender, make_upstream_sender
 from openrlhf_cov.trainer.records import Share, StepOrder, StepResult
-from openrlhf_cov.trainer.rollout_file import read_state, write_state
-from openrlhf_cov.trainer.run_record import RECORD
-from openrlhf_cov.trainer.shared_storage import check_restored, check_shared
+from openrlhf_cov.trainer.rollout.rollout_file import read_state, write_state
 from openrlhf_cov.trainer.strategy import CovStrategy
 from openrlhf_cov.trainer.trained_model import TrainedModel
 from openrlhf_cov.trainer.update import update_policy
-from openrlhf_cov.trainer.weight_transfer import GlooWeightSender, transfer_weights
+from openrlhf_cov.trainer.weights.weight_transfer import GlooWeightSender, transfer_weights
 from openrlhf_cov.utils import garbage_collection
 
 

@@ -10,13 +10,13 @@ from openrlhf.utils.agent import MultiTurnAgentExecutor
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 from vllm.sampling_params import RequestOutputKind
 
+from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.cluster.workers import plain_class
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.evaluation.plan import Completion, Request
-from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray.completions import completion_of, sampling_params
-from openrlhf_cov.trainer.ray.workers import plain_class
-from openrlhf_cov.trainer.reward_executor import MultiTurnExecutor, RewardExecutor
+from openrlhf_cov.trainer.rollout.reward_executor import MultiTurnExecutor, RewardExecutor
 from openrlhf_cov.utils import garbage_collection
 
 

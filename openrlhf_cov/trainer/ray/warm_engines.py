@@ -18,7 +18,7 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
 
-from openrlhf_cov.utils.ray_here import KEEP_ENGINES
+from openrlhf_cov.cluster.ray_here import KEEP_ENGINES
 from openrlhf_cov.utils.terminal import say
 
 NAMESPACE = "openrlhf_cov_engines"

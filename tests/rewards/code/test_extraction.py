@@ -2,7 +2,7 @@
 
 import pytest
 
-from openrlhf_cov.rewards.code.extraction import last_fence, whole
+from openrlhf_cov.rewards.code.program_extraction import last_fence, whole
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from dataclasses import fields, replace
 
 import pytest
 
-from openrlhf_cov.cli.evaluate import GRADING_FLAGS
 from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.data.inputs import TRAINING_SETS
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
-from openrlhf_cov.preparation.inputs import TRAINING_SETS
+from openrlhf_cov.evaluation.flags import GRADING_FLAGS
 from openrlhf_cov.rewards.code import datasets, rule
 from openrlhf_cov.rewards.code.comparison import JUDGES
 from openrlhf_cov.rewards.code.judge import ProgramBudget, Verdict

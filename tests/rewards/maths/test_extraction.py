@@ -4,7 +4,7 @@ import time
 import pytest
 
 from openrlhf_cov.rewards.maths.extraction import EXTRACTORS, MAX_BOXES, extract_answer, last_boxed
-from openrlhf_cov.rewards.responses import MAX_RESPONSE
+from openrlhf_cov.rewards.verdicts import MAX_RESPONSE
 
 BOXED = [
     (r"so \boxed{5}.", "5"),

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 from rank_group import serve
 
-from openrlhf_cov.trainer import cpu_host
+from openrlhf_cov.cluster import cpu_host
 
 cpu_host.install()
 import deepspeed  # noqa: E402
@@ -22,9 +22,9 @@ import deepspeed.runtime.engine as ds_engine  # noqa: E402
 import torch  # noqa: E402
 from deepspeed.runtime.zero.offload_states import offload_adam_states  # noqa: E402
 
+from openrlhf_cov.cluster.extension_locks import remove_stale_locks  # noqa: E402
 from openrlhf_cov.errors import RunStopped  # noqa: E402
-from openrlhf_cov.trainer.checkpoints import ROLLOUTS  # noqa: E402
-from openrlhf_cov.trainer.extension_locks import remove_stale_locks  # noqa: E402
+from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS  # noqa: E402
 from openrlhf_cov.trainer.ray import roles  # noqa: E402
 from openrlhf_cov.trainer.ray.roles import CriticRole, PolicyRole  # noqa: E402
 from openrlhf_cov.trainer.strategy import CovStrategy  # noqa: E402

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from nested import nested
 
-from openrlhf_cov.trainer.ray import cluster
+from openrlhf_cov.cluster import connection
 
 
 def arguments(changes):
@@ -47,17 +47,17 @@ class RecordingRay:
 @pytest.fixture
 def connect(monkeypatch) -> Callable[..., dict[str, Any]]:
     """Function (is_cpu_host, changes, error of ``ray.init``) -> arguments of ``ray.init`` where no Ray runs."""
-    monkeypatch.setattr(cluster, "rays_of_this_host", frozenset)
-    monkeypatch.setattr(cluster, "ray_of_this_host", lambda: None)
-    for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "OMP_NUM_THREADS", *cluster.FORWARDED):
+    monkeypatch.setattr(connection, "rays_of_this_host", frozenset)
+    monkeypatch.setattr(connection, "ray_of_this_host", lambda: None)
+    for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR", "OMP_NUM_THREADS", *connection.FORWARDED):
         monkeypatch.delenv(name, raising=False)
 
     def run(on_cpu, changes, error=None) -> dict[str, Any]:
         recording = RecordingRay(error)
-        monkeypatch.setattr(cluster, "ray", recording)
-        monkeypatch.setattr(cluster.cpu_host, "is_cpu_host", lambda: on_cpu)
-        cluster.connect(
-            cluster.needs_of_training(arguments({"ds.param_dtype": "fp32" if on_cpu else "bf16"} | changes))
+        monkeypatch.setattr(connection, "ray", recording)
+        monkeypatch.setattr(connection.cpu_host, "is_cpu_host", lambda: on_cpu)
+        connection.connect(
+            connection.needs_of_training(arguments({"ds.param_dtype": "fp32" if on_cpu else "bf16"} | changes))
         )
         return recording.asked
 

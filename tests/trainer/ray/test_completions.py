@@ -10,10 +10,10 @@ from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_cov.evaluation.endpoint import VLLM
 from openrlhf_cov.evaluation.plan import Completion, Request
-from openrlhf_cov.trainer import generation
-from openrlhf_cov.trainer.generation import EngineGroup
 from openrlhf_cov.trainer.ray import completions
 from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
+from openrlhf_cov.trainer.rollout import generation
+from openrlhf_cov.trainer.rollout.generation import EngineGroup
 
 SEEDED = Request(("sums", "p0", 3), "3+4=", (5, 6, 7), 17, 0.6, 0.9, 24)
 GREEDY = Request(("sums", "p0", 0), "3+4=", (5, 6, 7), None, 0.0, 1.0, 8, log_probs=True)

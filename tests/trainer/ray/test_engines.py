@@ -9,11 +9,12 @@ import ray
 from nested import nested
 from openrlhf.trainer.ray import vllm_engine
 
+from openrlhf_cov.cluster import connection
+from openrlhf_cov.cluster.connection import Needs
 from openrlhf_cov.config import EngineConfig, RewardConfig
-from openrlhf_cov.trainer import weight_transfer
-from openrlhf_cov.trainer.ray import cluster, engines
-from openrlhf_cov.trainer.ray.cluster import Needs
+from openrlhf_cov.trainer.ray import engines
 from openrlhf_cov.trainer.ray.engines import training_arguments
+from openrlhf_cov.trainer.weights import weight_transfer
 
 
 def flags(limits=(), **changes):
@@ -47,7 +48,7 @@ class RecordingRay:
     def __init__(self, monkeypatch):
         self.started, self.reserved, self.slept = [], [], []
         monkeypatch.setattr(ray, "get", lambda value: value)
-        for module in (vllm_engine, cluster):
+        for module in (vllm_engine, connection):
             monkeypatch.setattr(module, "placement_group", self.reserve)
         for module in (vllm_engine, engines):
             monkeypatch.setattr(module, "PlacementGroupSchedulingStrategy", lambda **strategy: strategy)

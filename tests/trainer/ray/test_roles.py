@@ -10,9 +10,10 @@ from openrlhf.trainer.ray.launcher import ReferenceModelActor, RewardModelActor
 from openrlhf.trainer.ray.ppo_critic import CriticModelActor
 from torch import nn
 
+from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.cluster.workers import plain_class
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.models.config import CovConfig
-from openrlhf_cov.trainer import cpu_host
 from openrlhf_cov.trainer.ray import roles
 from openrlhf_cov.trainer.ray.roles import (
     CriticRole,
@@ -22,9 +23,8 @@ from openrlhf_cov.trainer.ray.roles import (
     RewardRole,
     scoring_models,
 )
-from openrlhf_cov.trainer.ray.workers import plain_class
 from openrlhf_cov.trainer.records import Share, StepOrder, StepResult, TrainSample
-from openrlhf_cov.trainer.rollout_file import write_state
+from openrlhf_cov.trainer.rollout.rollout_file import write_state
 
 
 def flags(**changes):

@@ -6,8 +6,8 @@ import pytest
 import ray
 from ray.exceptions import RayActorError
 
+from openrlhf_cov.cluster.ray_here import KEEP_ENGINES
 from openrlhf_cov.trainer.ray import warm_engines
-from openrlhf_cov.utils.ray_here import KEEP_ENGINES
 
 
 class Cluster:

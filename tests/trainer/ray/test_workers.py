@@ -11,9 +11,9 @@ import pytest
 import ray
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 
-from openrlhf_cov.trainer.cpu_host import TRUST_VARIABLE
+from openrlhf_cov.cluster.cpu_host import TRUST_VARIABLE
+from openrlhf_cov.cluster.workers import plain_class
 from openrlhf_cov.trainer.ray.rollout_actor import CovRolloutActor
-from openrlhf_cov.trainer.ray.workers import plain_class
 
 
 class Counter:
@@ -70,7 +70,7 @@ def test_code_of_a_model_runs_only_where_it_is_trusted(model_with_code, trusted,
     # as upstream's actors do it: the flag of transformers is always set
     program = f"""
     {first}
-    from openrlhf_cov.trainer.ray.workers import prepare_worker
+    from openrlhf_cov.cluster.workers import prepare_worker
     prepare_worker()
     from transformers import AutoConfig
     AutoConfig.from_pretrained({str(model_with_code)!r}, trust_remote_code=True)

@@ -1,0 +1,1 @@
+"""The live dashboard of training runs in a terminal."""

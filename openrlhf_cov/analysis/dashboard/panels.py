@@ -1,0 +1,219 @@
+"""The words and numbers of the dashboard, as plain lines; the application adds places and colors (pure)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openrlhf_cov.analysis.dashboard.drawing import label, sparkline
+from openrlhf_cov.analysis.dashboard.eta import duration
+from openrlhf_cov.analysis.dashboard.state import RunCurve, RunState
+from openrlhf_cov.analysis.runs import KEPT_ONLY
+from openrlhf_cov.utils.metric_table import ENTROPY, title_and_unit
+
+BAR_WIDTH = 10
+SPARK_WIDTH = 40
+SHORTEST_NAME = 12
+TABLE_COLUMNS = ("step", "reward", "entropy", "cov", "length", "s/step", "tok/s", "ceiling", "alerts", "state")
+ABOUT = "about the file"
+
+
+@dataclass(frozen=True)
+class TextPanel:
+    """A titled block of lines."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+def headline(state: RunState, now: float, width: int | None = None) -> str:
+    """Name, steps, ETA of a run that moves, and whether it does; the name is shortened to fit into ``width``."""
+    activity = state.activity(now)
+    parts = [activity.text]
+    if state.curves:
+        parts = [step_of(state), *([f"ETA {eta(state, now)}"] if activity.state == "running" else []), *parts]
+    rest = " | ".join(["", *parts])
+    name = state.name if width is None else shortened(state.name, max(SHORTEST_NAME, width - len(rest)))
+    return name + rest
+
+
+def step_of(state: RunState) -> str:
+    """step 12 of 40; step 12 where the total is not known."""
+    return f"step {state.done:,}" + (f" of {state.total.steps:,}" if state.total else "")
+
+
+def eta(state: RunState, now: float) -> str:
+    """Time to the end of a run that moves, or "unknown"."""
+    seconds = state.remaining(now)
+    about = "" if state.total is None or state.total.exact or not math.isfinite(seconds) else "about "
+    return about + duration(seconds)
+
+
+def panels(state: RunState, now: float) -> list[TextPanel]:
+    """What there is to say beside the curves."""
+    if not state.curves:
+        found = [TextPanel("run", (state.activity(now).text, f"in {state.path}")), TextPanel(ABOUT, state.warnings)]
+        return [panel for panel in found if panel.lines]
+    found = [
+        TextPanel("progress", tuple(_progress(state, now))),
+        TextPanel("time of a step", tuple(_times(state))),
+        TextPanel("rollouts, newest step", tuple(_rollouts(state))),
+        TextPanel("law R = -a exp(H) + b", tuple(_law(state))),
+        TextPanel(ABOUT, state.warnings),
+    ]
+    return [panel for panel in found if panel.lines]
+
+
+def compact(state: RunState, now: float) -> list[str]:
+    """The same for small screens and logs: a line for each panel, more for rollouts, and for doubts about the law."""
+    warnings = [f"file: {warning}" for warning in state.warnings]
+    if not state.curves:
+        return [f"{state.activity(now).text} in {state.path}", *warnings]
+    total = f" of {state.total.steps:,} ({state.total.how})" if state.total else ", of how many is unknown"
+    shares = ", ".join(f"{phase.name} {phase.share:.0%}" for phase in state.phases)
+    lines = [f"pace: {_pace(state)}, step {state.done:,}{total}"]
+    lines += [f"time: {shares}"] if shares else []
+    lines += _rollouts(state)
+    if against := _against(state):
+        lines.append(f"law does not apply: {'; '.join(against)}")
+    return [*lines, f"law: {'; '.join(_fit(state))}", *warnings]
+
+
+def shortened(name: str, width: int) -> str:
+    """The end of a long name, which tells runs apart more often than its start."""
+    return name if len(name) <= width else "…" + name[1 - width :]
+
+
+def table_cells(state: RunState, now: float) -> dict[str, str]:
+    """A run's line in the table of runs, by heading."""
+    law, ceiling = state.law, "-"
+    if law and law.fit:
+        ceiling = label(law.fit.ceiling.estimate) + ("" if law.verdict.applies else "?")
+    values = {curve.metric: label(curve.last) for curve in state.curves}
+    return {
+        "step": f"{state.done}" + (f"/{state.total.steps}" if state.total else ""),
+        "reward": values.get("reward", "-"),
+        "entropy": values.get(ENTROPY, "-"),
+        "cov": values.get("cov/mean", "-"),
+        "length": values.get("response_length", "-"),
+        "s/step": label(round(state.pace.mean, 2)) if math.isfinite(state.pace.mean) else "-",
+        "tok/s": _whole(state.tokens_per_second[1]),
+        "ceiling": ceiling,
+        "alerts": str(len(state.alerts)),
+        "state": state.activity(now).state,
+    }
+
+
+def snapshot(states: Sequence[RunState], now: float) -> str:
+    """All runs as plain text, for logs and scripts."""
+    return "\n\n".join("\n".join(_block(state, now)) for state in states) + "\n"
+
+
+def chart_title(curve: RunCurve, note: str = "") -> str:
+    """What a chart shows, in which unit, and the newest value."""
+    shown = label(curve.last) if len(curve.values) else "none"
+    return f"{title_and_unit(curve.metric)}: {shown}{note}"
+
+
+def _block(state: RunState, now: float) -> list[str]:
+    lines = [headline(state, now)]
+    width = max((len(title_and_unit(curve.metric)) for curve in state.curves), default=0)
+    for curve in state.curves:
+        name = title_and_unit(curve.metric)
+        if len(curve.values):
+            ends = f"{label(float(curve.values[0])):>9} to {label(curve.last):<9}"
+            lines.append(f"  {name:<{width}}  {ends} {sparkline(curve.values, SPARK_WIDTH)}")
+    lines += [f"  {line}" for line in compact(state, now)]
+    return [*lines, *(f"  ALERT {alert.line}" for alert in state.alerts)]
+
+
+def _progress(state: RunState, now: float) -> list[str]:
+    lines = [step_of(state), *([f"  from {state.total.how}"] if state.total else ["  of how many is unknown"])]
+    lines.append(_pace(state))
+    if state.activity(now).state == "running":
+        known = state.total is not None
+        lines.append(f"ETA {eta(state, now) if known else 'unknown: no --data.max_samples, no --steps'}")
+    return [*lines, state.activity(now).text]
+
+
+def _pace(state: RunState) -> str:
+    return f"{duration(state.pace.mean)} a step" if math.isfinite(state.pace.mean) else "seconds a step unknown"
+
+
+def _times(state: RunState) -> list[str]:
+    """Seconds in the newest step; share of the last steps, as number and bar."""
+    if not state.phases:
+        return []
+    width = max(len(phase.name) for phase in state.phases)
+    lines = [
+        f"{phase.name:<{width}} {_seconds(phase.seconds)} {phase.share:4.0%} {_bar(phase.share)}".rstrip()
+        for phase in state.phases
+    ]
+    return [*lines, f"{'newest step':<{width}} {_seconds(state.step_seconds)}"]
+
+
+def _rollouts(state: RunState) -> list[str]:
+    """Tokens per second, sampling, statuses of the grader; what the log does not have is left out."""
+    generating, overall = state.tokens_per_second
+    lines = []
+    if math.isfinite(overall):
+        selected = f"; {_percent(state.selected_frac)} selected" if state.selected_frac > 0 else ""
+        lines.append(f"tokens/s: {_whole(generating)} generating, {_whole(overall)} over the step{selected}")
+    if state.sampling:
+        lines.append(
+            "sampling: " + ", ".join(f"{name} {_share(name, value)}" for name, value in state.sampling.items())
+        )
+    for name, numbers in (("gradient", state.gradient), ("method", state.own)):
+        if numbers:
+            lines.append(f"{name}: " + ", ".join(f"{title} {label(value)}" for title, value in numbers.items()))
+    if state.grader:
+        some = [f"{name} {_percent(value)}" for name, value in state.grader.items() if value != 0]
+        zero = [name for name, value in state.grader.items() if value == 0]
+        lines.append("responses: " + "; ".join([*some, *([f"0 %: {', '.join(zero)}"] if zero else [])]))
+    return lines
+
+
+def _law(state: RunState) -> list[str]:
+    against = _against(state)
+    verdict = ["does not apply:", *(f"- {reason}" for reason in against)] if against else []
+    return [*verdict, *_fit(state)]
+
+
+def _fit(state: RunState) -> list[str]:
+    result = state.law
+    if result is None or result.fit is None:
+        return ["no fit yet"]
+    fit, ceiling = result.fit, result.fit.ceiling
+    return [
+        f"a {label(fit.a.estimate)}, b {label(fit.b.estimate)}, R² {label(round(fit.r2, 2))}, {fit.points:,} points",
+        f"ceiling R(H=0) {label(ceiling.estimate)} ({label(ceiling.low)} to {label(ceiling.high)})",
+        *([f"note: {KEPT_ONLY}"] if state.keeps_groups else []),
+    ]
+
+
+def _against(state: RunState) -> list[str]:
+    return [reason.text for reason in state.law.verdict.reasons] if state.law else []
+
+
+def _share(name: str, value: float) -> str:
+    return label(value) if name == "rounds" else _percent(value)
+
+
+def _percent(share: float) -> str:
+    if not math.isfinite(share):
+        return "-"
+    return f"{100 * share:.{0 if share in (0, 1) or share >= 0.0995 else 1}f} %"
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}" if math.isfinite(value) else "-"
+
+
+def _seconds(value: float) -> str:
+    if not math.isfinite(value):
+        return f"{'-':>6}  "
+    return f"{value:6.2f} s" if value < 1000 else f"{value:6.0f} s"
+
+
+def _bar(share: float) -> str:
+    eighths = round(share * BAR_WIDTH * 8)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()

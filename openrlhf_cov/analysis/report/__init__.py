@@ -1,0 +1,1 @@
+"""The report of training runs: a page, figures and tables."""

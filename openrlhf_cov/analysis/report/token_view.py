@@ -1,0 +1,186 @@
+"""Tokens of highest covariance, from ``cov_tokens/step_<n>.jsonl`` in a run's folder (docs/metrics.md) to the page."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from openrlhf_cov.analysis.report.contents import RunReport, TokenFile
+from openrlhf_cov.analysis.report.series import spread_out
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.json_lines import parse_object, read_rows
+from openrlhf_cov.utils.metrics_log import TOKENS_FOLDER
+
+NAME = re.compile(r"step_(\d+)\.jsonl")
+
+
+def find_token_files(run: Path) -> tuple[TokenFile, ...]:
+    """The files of a run's folder, in the order of their steps."""
+    folder = run / TOKENS_FOLDER
+    if not folder.is_dir():
+        return ()
+    named = [(NAME.fullmatch(path.name), path) for path in folder.iterdir()]
+    return tuple(sorted((TokenFile(int(name[1]), path) for name, path in named if name), key=lambda file: file.step))
+
+
+def read_tokens(path: Path) -> list[dict[str, Any]]:
+    """The records of a file, highest covariance first; keys as in docs/metrics.md. UsageError for a broken file."""
+    rows = list(read_rows(path, parse_object))
+    for number, record in rows:
+        if "token" not in record or "cov" not in record:
+            raise UsageError(f"{path}, line {number}, is no token: an object with token and cov is needed")
+    return [record for _, record in rows]
+
+
+TOKEN_STEPS = 8
+"""Files of a run in one page, at most; the first and the last one are among them."""
+TOKEN_BUDGET = 6000
+"""Tokens in one page, about; each takes some 300 bytes."""
+FEWEST_TOKENS = 20
+"""Of every file, however many there are."""
+CONTEXT = 20
+"""Tokens of text on either side of a token, as ``trainer.token_dump`` writes them."""
+LONGEST_TEXT = 400
+"""Characters of a token, and of the text on either side; more is no text that a tokenizer made."""
+
+LARGEST = 1e300
+"""No number of a token is as large."""
+
+NUMBERS = ("cov", "entropy", "advantage", "log_prob")
+PLACES = ("position", "sample_id", "prompt_id", "token_id")
+
+FACTS = ("token", "selected", *NUMBERS, *PLACES)
+"""What the page has of a token beside its passage."""
+
+Token = dict[str, Any]
+
+
+def run_tokens(run: RunReport, most: int) -> dict[str, Any] | None:
+    """Steps of a run as JSON takes them, with at most ``most`` tokens each; None without files.
+
+    ``scale`` is the largest absolute covariance of all that is shown, ``notes`` say what is not.
+    """
+    if not run.token_files:
+        return None
+    files = chosen_files(run.token_files)
+    notes = []
+    if len(files) < len(run.token_files):
+        notes.append(f"{len(files)} of the {len(run.token_files)} files of this run are shown, spread over it.")
+    steps = []
+    for file in files:
+        try:
+            tokens = clean(read_tokens(file.path))
+        except UsageError as error:
+            notes.append(f"The tokens of step {file.step} cannot be read: {error}")
+            continue
+        if tokens:
+            shown = sorted(tokens, key=lambda token: -abs(token["cov"]))[:most]
+            found = passages(shown)
+            facts = [{name: token[name] for name in FACTS} for token in shown]
+            steps.append({"step": file.step, "of": len(tokens), "tokens": facts, "passages": found})
+    scale = max((abs(token["cov"]) for step in steps for token in step["tokens"]), default=0.0)
+    return {"steps": steps, "scale": scale, "notes": notes}
+
+
+def chosen_files(files: Sequence[TokenFile]) -> list[TokenFile]:
+    """At most ``TOKEN_STEPS`` of a run's files, in equal distances."""
+    return [files[place] for place in spread_out(len(files), TOKEN_STEPS)]
+
+
+def tokens_per_step(runs: Sequence[RunReport]) -> int:
+    """Tokens of each file in a page of these runs."""
+    files = sum(len(chosen_files(run.token_files)) for run in runs if run.token_files)
+    return max(FEWEST_TOKENS, TOKEN_BUDGET // max(1, files))
+
+
+def clean(records: Sequence[Mapping[str, Any]]) -> list[Token]:
+    """Records of the types that docs/metrics.md says, whatever the file holds.
+
+    Numbers are finite or None, places whole or None, texts at most ``LONGEST_TEXT`` long; without those that have no
+    covariance.
+    """
+    tokens = []
+    for record in records:
+        token: Token = {name: _number(record.get(name)) for name in NUMBERS}
+        token |= {name: _whole(record.get(name)) for name in PLACES}
+        before, after = _text(record.get("before")), _text(record.get("after"))
+        token |= {"before": before[-LONGEST_TEXT:], "after": after[:LONGEST_TEXT]}
+        token |= {"token": _text(record.get("token"))[:LONGEST_TEXT], "selected": record.get("selected") is True}
+        if token["cov"] is not None:
+            tokens.append(token)
+    return tokens
+
+
+def passages(tokens: Sequence[Token]) -> list[list[str | int]]:
+    """Texts with the tokens in them: each a list of text and, for a token, its place in ``tokens``.
+
+    Tokens of one response stand in one passage where the text after the first holds the second, and what both say
+    of the text agrees. The passage with the highest absolute covariance first, among equals the one that begins with
+    the earlier token in ``tokens``.
+    """
+    found = [parts for chain in _responses(tokens) for parts in _joined(tokens, chain)]
+
+    def rank(parts: list[str | int]) -> tuple[float, int]:
+        places = [part for part in parts if isinstance(part, int)]
+        return -max(abs(tokens[place]["cov"]) for place in places), places[0]
+
+    return sorted(found, key=rank)
+
+
+def _responses(tokens: Sequence[Token]) -> list[list[int]]:
+    """Places of the tokens of each response, in the order of the text; a token of no known response is alone."""
+    groups: dict[Any, list[int]] = {}
+    for place, token in enumerate(tokens):
+        known = token["sample_id"] is not None and token["position"] is not None
+        groups.setdefault(token["sample_id"] if known else ("alone", place), []).append(place)
+    return [sorted(group, key=lambda place: tokens[place]["position"] or 0) for group in groups.values()]
+
+
+def _joined(tokens: Sequence[Token], chain: Sequence[int]) -> Iterator[list[str | int]]:
+    """Passages of the tokens of one response."""
+    first = tokens[chain[0]]
+    parts: list[str | int] = [first["before"], chain[0]]
+    text = first["before"] + first["token"]
+    for last, place in pairwise(chain):
+        between = text_between(text, tokens[last], tokens[place])
+        if between is None:
+            yield [*parts, tokens[last]["after"]]
+            parts, text = [tokens[place]["before"], place], tokens[place]["before"]
+        else:
+            parts += [between, place]
+            text += between
+        text += tokens[place]["token"]
+    yield [*parts, tokens[chain[-1]]["after"]]
+
+
+def text_between(text: str, token: Token, later: Token) -> str | None:
+    """What stands between two tokens of a response, ``text`` being all up to and with the first.
+
+    None where the second is not in the text after the first, or where the texts around the two do not agree.
+    """
+    if not 0 < later["position"] - token["position"] <= CONTEXT:
+        return None
+    after = token["after"]
+    for end in range(len(after) + 1):
+        rest = after[end + len(later["token"]) :]
+        fits = after.startswith(later["token"], end) and later["after"].startswith(rest)
+        if fits and (text + after[:end]).endswith(later["before"]):
+            return after[:end]
+    return None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    value = float(f"{value:.5g}") if abs(value) < LARGEST else math.nan
+    return value if math.isfinite(value) else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,67 @@
+"""What commands share: where they write, and how they end: one line and the exit status."""
+
+import signal
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec
+
+from openrlhf_cov.errors import RunStopped, UsageError
+from openrlhf_cov.utils.terminal import refuse, say
+
+Given = ParamSpec("Given")
+STOPPED = "what it started on this host is stopped"
+
+
+class Terminated(SystemExit):
+    """SIGTERM, as an exception: the work can clean up behind itself."""
+
+
+def run_as_program(name: str, work: Callable[[], int | None], after_signal: str = STOPPED) -> int:
+    """Do the work; its exit status, or with one line on stderr 2 for a bad setting, 1 for a run that stopped or a file
+    that cannot be written, 130 after Ctrl-C, 143 after SIGTERM.
+
+    A ValueError whose message begins with a flag is of a bad setting; any other is an error of the program.
+    """
+    handlers = {
+        signal.SIGTERM: _terminate,
+        signal.SIGINT: signal.default_int_handler,  # a background shell starts programs with SIGINT ignored
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        return work() or 0
+    except UsageError as error:
+        return refuse(name, error)
+    except ValueError as error:
+        if not str(error).startswith("--"):
+            raise
+        return refuse(name, error)
+    except RunStopped as error:
+        return refuse(name, error, 1)
+    except OSError as error:
+        if error.strerror is None:  # not of the system: Ray's and the network's errors have a traceback worth reading
+            raise
+        return refuse(name, f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 1)
+    except (KeyboardInterrupt, Terminated) as error:
+        say(f"\n{name}: interrupted; {after_signal}\n", sys.stderr)
+        return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)  # None: it was not set by Python
+
+
+def program(name: str, after_signal: str = STOPPED) -> Callable[[Callable[Given, int | None]], Callable[Given, int]]:
+    """For the ``main`` of a command: it ends as ``run_as_program`` says."""
+
+    def decorate(main: Callable[Given, int | None]) -> Callable[Given, int]:
+        @wraps(main)
+        def ending(*args: Given.args, **kwargs: Given.kwargs) -> int:
+            return run_as_program(name, lambda: main(*args, **kwargs), after_signal)
+
+        return ending
+
+    return decorate
+
+
+def _terminate(*_: object) -> None:
+    raise Terminated(128 + signal.SIGTERM)

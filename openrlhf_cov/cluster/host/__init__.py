@@ -1,0 +1,1 @@
+"""Facts about this host and what they mean for a run, as ``openrlhf-cov doctor`` prints them."""

@@ -1,0 +1,253 @@
+"""What ``cli.doctor`` judges, gathered from this host. Nothing here knows what is good."""
+
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from openrlhf_cov.cluster.cpu_host import is_cpu_host
+from openrlhf_cov.cluster.extension_locks import Locks, extensions_folder, find_locks
+from openrlhf_cov.cluster.host.installed import Package, find_packages, pins
+from openrlhf_cov.rewards.code.sandbox import Limits, Sandbox, SandboxError
+from openrlhf_cov.utils.cores import cores
+
+PORTS = (6379, 8265)
+"""Of a Ray head: its store, its dashboard."""
+
+VARIABLES = (
+    *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"),
+    *("CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE"),
+)
+"""Environment variables that checks look at."""
+
+COMMAND_TIMEOUT = 10.0
+HUB_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True)
+class Gpu:
+    name: str
+    memory: int
+    """MiB."""
+    driver: str
+
+
+@dataclass(frozen=True)
+class Disk:
+    path: str
+    total: int
+    free: int
+    """Bytes that this user may write."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """``command`` is empty for a process of another user; ``open_ray``: the head of a Ray without a token."""
+
+    pid: int | None
+    command: str
+    open_ray: bool = False
+
+
+@dataclass(frozen=True)
+class Limit:
+    """None: unlimited."""
+
+    soft: int | None
+    hard: int | None
+
+
+@dataclass(frozen=True)
+class Hub:
+    """``fault`` is None where the hub answered."""
+
+    url: str
+    fault: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """One host."""
+
+    python: tuple[int, int, int]
+    system: str
+    cpu_host: bool
+    packages: Mapping[str, Package]
+    pins: Mapping[str, str]
+    """Versions that openrlhf asks for."""
+    gpus: tuple[Gpu, ...] | None
+    """None: there is no nvidia-smi, or it fails."""
+    compilers: Mapping[str, str]
+    """g++ and nvcc, where they are, with the line that names their version."""
+    python_headers: bool
+    model_disk: Disk
+    ray_disk: Disk
+    here_disk: Disk
+    shared_memory: Disk | None
+    ports: Mapping[int, Process]
+    """Those of ``PORTS`` on which somebody listens."""
+    limits: Mapping[str, Limit]
+    cores: int
+    instructions: frozenset[str] | None
+    """What an x86 CPU says it can do; None: another kind of CPU."""
+    memory: int
+    """Bytes, those of the control group where it has fewer."""
+    environment: Mapping[str, str]
+    interfaces: tuple[str, ...]
+    """Names of network interfaces."""
+    locks: Locks
+    """Of torch's compiled extensions, those that nobody here holds."""
+    sandbox_fault: str | None
+    """Why no program that a model wrote can be run here; None if one can."""
+    hub: Hub | None = None
+    """None: it was not to be asked."""
+
+
+def gather(ask_hub: bool) -> Facts:
+    """This host. Takes some seconds, for the imports; ``ask_hub`` some more where the network is silent."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"  # as Hugging Face and torch find their folders
+    return Facts(
+        python=sys.version_info[:3],
+        system=f"{platform.system()} {platform.machine()}",
+        cpu_host=is_cpu_host(),
+        packages=find_packages(),
+        pins=pins("openrlhf"),
+        gpus=find_gpus(),
+        compilers={name: line for name in ("g++", "nvcc") if (line := version_line(name))},
+        python_headers=Path(sysconfig.get_path("include"), "Python.h").is_file(),
+        model_disk=disk(Path(os.environ.get("HF_HOME") or Path(cache).expanduser() / "huggingface")),
+        ray_disk=disk(Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")),  # as Ray does
+        here_disk=disk(Path.cwd()),
+        shared_memory=disk(Path("/dev/shm")) if os.path.exists("/dev/shm") else None,
+        ports=listeners(PORTS),
+        limits={name: limit(getattr(resource, f"RLIMIT_{name.upper()}")) for name in ("nofile", "nproc", "memlock")},
+        cores=cores(),
+        instructions=instructions(),
+        memory=memory(),
+        environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
+        interfaces=tuple(sorted(name for _, name in socket.if_nameindex())),
+        locks=find_locks(extensions_folder()),
+        sandbox_fault=sandbox_fault(),
+        hub=find_hub(os.environ.get("HF_ENDPOINT") or "https://huggingface.co") if ask_hub else None,
+    )
+
+
+def find_gpus() -> tuple[Gpu, ...] | None:
+    """The GPUs that nvidia-smi lists."""
+    text = _output("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
+    return None if text is None else parse_gpus(text)
+
+
+def parse_gpus(text: str) -> tuple[Gpu, ...]:
+    """One GPU per line of comma-separated name, MiB and driver; memory of another form (``[N/A]``) counts as 0."""
+    rows = [[cell.strip() for cell in line.rsplit(",", 2)] for line in text.splitlines() if line.count(",") >= 2]
+    return tuple(Gpu(name, int(memory) if memory.isdigit() else 0, driver) for name, memory, driver in rows)
+
+
+def version_line(command: str) -> str | None:
+    """The line of ``command --version`` with a number in it; None where there is no such command."""
+    text = _output(command, "--version")
+    lines = [line.strip() for line in (text or "").splitlines() if any(map(str.isdigit, line))]
+    release = [line for line in lines if "release" in line]  # nvcc begins with its copyright
+    return next(iter(release or lines), None)
+
+
+def disk(path: Path) -> Disk:
+    """The disk of a path that may not exist yet, or be hidden from this user."""
+    existing = next(parent for parent in (path.absolute(), *path.absolute().parents) if os.path.exists(parent))
+    usage = shutil.disk_usage(existing)
+    return Disk(str(path), usage.total, usage.free)
+
+
+def listeners(ports: tuple[int, ...]) -> dict[int, Process]:
+    """Who listens on which of these ports; nobody where psutil is not there."""
+    try:
+        import psutil
+    except ImportError:  # a host without packages
+        return {}
+    listening = (each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN)
+    found = {each.laddr.port: each.pid for each in listening if each.laddr and each.laddr.port in ports}
+    return {port: _process(pid) for port, pid in sorted(found.items())}
+
+
+def limit(number: int) -> Limit:
+    """A limit of this process."""
+    return Limit(*(None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(number)))
+
+
+def instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str] | None:
+    """The flags of an x86 CPU, such as ``avx2``; None where there are none."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return None
+    return next((frozenset(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), None)
+
+
+def memory(group: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """Bytes of memory that this process may use."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(total, int(group.read_text()))
+    except (OSError, ValueError):  # no control group, or "max"
+        return total
+
+
+def find_hub(url: str, timeout: float = HUB_TIMEOUT) -> Hub:
+    """Whether the hub answers."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=timeout):
+            return Hub(url, None)
+    except urllib.error.HTTPError as answer:
+        answer.close()
+        return Hub(url, None)
+    except (OSError, ValueError) as error:
+        return Hub(url, " ".join(str(error).split()) or type(error).__name__)
+
+
+def sandbox_fault() -> str | None:
+    """Why there is no sandbox for programs on this machine; None where one was started and ran one."""
+    try:
+        with Sandbox() as sandbox:
+            request = {"mode": "script", "source": "print(6 * 7)"}
+            ending = sandbox.run(request, Limits(seconds=COMMAND_TIMEOUT), wall=COMMAND_TIMEOUT)
+    except SandboxError as error:
+        return str(error)
+    return None if ending.stdout == b"42\n" else f"a program ended with {ending.stderr!r:.200}"
+
+
+def _process(pid: int | None) -> Process:
+    import psutil
+
+    if pid is None:
+        return Process(None, "")
+    try:
+        process = psutil.Process(pid)
+        command, mode = " ".join(process.cmdline()), process.environ().get("RAY_AUTH_MODE", "disabled")
+    except psutil.Error:
+        return Process(pid, "")
+    return Process(pid, command, "gcs_server" in command and mode == "disabled")
+
+
+def _output(*command: str) -> str | None:
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=COMMAND_TIMEOUT,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,36 @@
+"""What a check says, and what all checks share (pure)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from openrlhf_cov.cluster.host.facts import Facts
+
+GIB = 2**30
+
+ON_GPUS = "pip install -r requirements.txt"
+ON_CPUS = "pip install --no-deps -r requirements-cpu.txt"
+
+Status = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``warn``: a run may suffer; ``fail``: it cannot work. These have a command that ``fix``es it."""
+
+    status: Status
+    found: str
+    fix: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.status == "ok") != (self.fix is None):
+            raise ValueError(f"a finding has a fix if and only if it is not ok: {self}")
+
+
+Check = Callable[[Facts], Finding | None]
+"""None: there is nothing to say, as nobody asked."""
+
+
+def on_cpu(facts: Facts) -> bool:
+    """A CPU host; without vLLM, which decides that, a host without GPUs is taken for one."""
+    return facts.cpu_host or (not facts.packages["vllm"].present and not facts.gpus)

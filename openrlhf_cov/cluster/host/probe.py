@@ -1,0 +1,66 @@
+"""Import packages one after the other, in a process: ``python -m openrlhf_cov.cluster.host.probe NAME ...``.
+
+Prints one JSON object per package: ``name``, ``fault`` (None if the import went well) and ``facts``. An import may end
+the process or never return; what was printed before stays true. Run by ``cli.doctor``.
+"""
+
+import importlib
+import json
+import logging
+import os
+import sys
+from types import ModuleType
+from typing import Any, TextIO
+
+
+def main(names: list[str], output: TextIO) -> None:
+    """Import the packages of these names, and write what comes of it."""
+    for name in names:
+        fault, facts = None, {}
+        try:
+            facts = FACTS.get(name, lambda module: {})(importlib.import_module(name))
+        except BaseException as error:  # anything, SystemExit included, may come out of a broken package
+            fault = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        output.write(json.dumps({"name": name, "fault": fault, "facts": facts}) + "\n")
+        output.flush()
+
+
+def _torch_facts(torch: ModuleType) -> dict[str, Any]:
+    """Version of CUDA that it was built for, of NCCL inside, and how many devices it sees; nothing follows from them
+    but lines of a report."""
+    built_for = vars(importlib.import_module("torch.version")).get("cuda")
+    nccl = importlib.import_module("torch.cuda.nccl")
+    version = nccl.version() if built_for else None
+    return {
+        "built_for": built_for,
+        "nccl": ".".join(map(str, version)) if isinstance(version, tuple) else version,
+        "devices": torch.accelerator.device_count() if hasattr(torch, "accelerator") else None,
+    }
+
+
+def _vllm_facts(vllm: ModuleType) -> dict[str, Any]:
+    """The platform whose kernels load; ImportError, where they do not.
+
+    Which library that is, of several on x86, the platform decides by the CPU. Its operators are what shows that it was
+    loaded: vLLM drops the module itself, and only logs a fault. A second library would end the process.
+    """
+    platform = importlib.import_module("vllm.platforms").current_platform
+    said: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())
+    logger = logging.getLogger("vllm")
+    logger.setLevel(logging.WARNING)
+    logger.addHandler(handler)
+    platform.import_kernels()
+    operators = importlib.import_module("torch")._C._dispatch_get_all_op_names()
+    if not any(name.startswith("_C::") for name in operators):
+        raise ImportError("; ".join(said) or "its kernels are not there")
+    return {"platform": platform.device_type}
+
+
+FACTS = {"torch": _torch_facts, "vllm": _vllm_facts}
+
+if __name__ == "__main__":
+    stdout = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what packages print while they are imported
+    main(sys.argv[1:], stdout)

@@ -1,0 +1,126 @@
+"""Checks of Python, packages and compilers (pure)."""
+
+from dataclasses import replace
+
+from openrlhf_cov.cluster.host.facts import Facts
+from openrlhf_cov.cluster.host.findings import ON_CPUS, ON_GPUS, Finding, on_cpu
+from openrlhf_cov.cluster.packages import OPENRLHF
+
+TORCH_INDEX = "--extra-index-url https://download.pytorch.org/whl/cpu"
+"""PyPI has no build of torch for CPUs alone."""
+PYTHONS = ((3, 11), (3, 13))
+"""From the first up to, but not including, the second."""
+
+CPU_PYTHON = (3, 11)
+"""Of the packages in requirements-cpu.txt."""
+
+
+def check_python(facts: Facts) -> Finding:
+    version = ".".join(map(str, facts.python))
+    fix = "python3.11 -m venv .venv && source .venv/bin/activate"
+    if not PYTHONS[0] <= facts.python[:2] < PYTHONS[1]:
+        return Finding("fail", f"{version}; it takes 3.{PYTHONS[0][1]} to 3.{PYTHONS[1][1] - 1}", fix)
+    if on_cpu(facts) and facts.python[:2] != CPU_PYTHON:
+        return Finding("warn", f"{version}; requirements-cpu.txt is for 3.{CPU_PYTHON[1]}", fix)
+    return Finding("ok", f"{version}, {facts.system}")
+
+
+def check_own_package(facts: Facts) -> Finding:
+    version = facts.packages["openrlhf_cov"].version
+    if version is None:
+        return Finding("warn", "not installed, used from its folder: other nodes have none", "pip install --no-deps .")
+    return Finding("ok", version)
+
+
+def check_openrlhf(facts: Facts) -> Finding:
+    package, fix = facts.packages["openrlhf"], f"pip install --no-deps openrlhf=={OPENRLHF}"
+    if not package.present or package.version is None:
+        return Finding("fail", "not installed", fix)
+    if package.version != OPENRLHF:
+        return Finding("fail", f"{package.version}; we extend {OPENRLHF} and no other", fix)
+    return Finding("ok", package.version)
+
+
+def check_package(facts: Facts, module: str) -> Finding:
+    """A package that every host needs; ``module`` is its name with underscores."""
+    package, name = facts.packages[module], module.replace("_", "-")
+    fix = ON_CPUS if on_cpu(facts) else ON_GPUS
+    if not package.present:
+        metadata = f"metadata of {package.version}, but no module" if package.version else "not installed"
+        return Finding("fail", metadata, fix)
+    version = package.version or "unknown version"
+    if package.fault:
+        return Finding("fail", f"{version}, but the import fails: {package.fault[:200]}", f"{fix} --force-reinstall")
+    pin = facts.pins.get(name)
+    if pin and version.partition("+")[0] != pin:
+        return Finding("warn", f"{version}; openrlhf asks for {pin}", fix)
+    return Finding("ok", version)
+
+
+def check_torch(facts: Facts) -> Finding:
+    finding = check_package(facts, "torch")
+    if on_cpu(facts):
+        return replace(finding, fix=finding.fix and f"{finding.fix} {TORCH_INDEX}")
+    if finding.status != "ok":
+        return finding
+    known = facts.packages["torch"].facts
+    if not known.get("built_for"):
+        return Finding("fail", f"{finding.found}, built without CUDA", f"{ON_GPUS} --force-reinstall")
+    if facts.gpus and known.get("devices") == 0:
+        visible = facts.environment.get("CUDA_VISIBLE_DEVICES")
+        if visible is not None:
+            why, fix = f"CUDA_VISIBLE_DEVICES is {visible!r}", "unset CUDA_VISIBLE_DEVICES"
+        else:
+            why, fix = f"driver {facts.gpus[0].driver} may be too old", "sudo apt install nvidia-open && sudo reboot"
+        return Finding("fail", f"{finding.found} for CUDA {known['built_for']} sees no GPU: {why}", fix)
+    return Finding("ok", f"{finding.found} for CUDA {known['built_for']}")
+
+
+def check_vllm(facts: Facts) -> Finding:
+    finding = check_package(facts, "vllm")
+    return Finding("ok", f"{finding.found}, for CPUs") if finding.status == "ok" and facts.cpu_host else finding
+
+
+def check_flash_attn(facts: Facts) -> Finding:
+    if on_cpu(facts) and not facts.packages["flash_attn"].present:
+        return Finding("ok", "not installed; a CPU host does without")
+    finding = check_package(facts, "flash_attn")
+    if finding.status == "ok":
+        return finding
+    pin = f"=={facts.pins['flash-attn']}" if "flash-attn" in facts.pins else ""
+    return Finding(finding.status, finding.found, f"pip install --no-build-isolation flash-attn{pin}")
+
+
+def check_compiler(facts: Facts) -> Finding:
+    if "g++" in facts.compilers:
+        return Finding("ok", facts.compilers["g++"])
+    return Finding("fail", "none; DeepSpeed compiles its optimizers", "sudo apt install g++")
+
+
+def check_headers(facts: Facts) -> Finding:
+    if facts.python_headers:
+        return Finding("ok", "there")
+    version = ".".join(map(str, facts.python[:2]))
+    return Finding("fail", "missing; DeepSpeed compiles against it", f"sudo apt install python{version}-dev")
+
+
+def check_nvcc(facts: Facts) -> Finding:
+    if "nvcc" in facts.compilers:
+        return Finding("ok", facts.compilers["nvcc"])
+    if on_cpu(facts):
+        return Finding("ok", "none; a CPU host does without")
+    fix = "export CUDA_HOME=/usr/local/cuda PATH=/usr/local/cuda/bin:$PATH"
+    return Finding("warn", "none; DeepSpeed compiles its fused Adam with it", fix)
+
+
+def check_nccl(facts: Facts) -> Finding:
+    if on_cpu(facts):
+        return Finding("ok", "not needed; a CPU host uses gloo")
+    version = facts.packages["torch"].facts.get("nccl")
+    if not version:
+        why = "torch has none" if facts.packages["torch"].facts else "unknown, as torch cannot be imported"
+        return Finding("fail", why, f"{ON_GPUS} --force-reinstall")
+    slow = [name for name, value in facts.environment.items() if name.endswith("_DISABLE") and value not in ("", "0")]
+    if slow:
+        return Finding("warn", f"{version}, but {' and '.join(slow)} makes it slow", f"unset {' '.join(slow)}")
+    return Finding("ok", version)

@@ -1,0 +1,114 @@
+"""What stands on one GPU in each phase of a step (pure)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openrlhf_cov.cluster.sizing.memory import ENGINE_ASLEEP, FRAGMENTATION, PROCESS, Engine, Pass, Sharding
+from openrlhf_cov.cluster.sizing.model_shape import ModelShape
+
+PHASES = ("generate", "score", "train", "send")
+"""vLLM makes rollouts; every model scores them; policy and critic train, or before them the process reward model; the
+policy's weights go to vLLM."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """A model that DeepSpeed holds."""
+
+    name: str
+    shape: ModelShape
+    sharding: Sharding
+    scoring: Pass
+    training: Pass | None = None
+    """None: it does not train."""
+
+    @property
+    def weights(self) -> float:
+        """Always there."""
+        return self.sharding.weights(self.shape)
+
+    @property
+    def states(self) -> float:
+        """What training needs between updates; ``--ds.enable_sleep`` moves it to the host."""
+        if self.training is None:
+            return 0.0
+        parts = (self.sharding.optimizer, self.sharding.gradients, self.sharding.bucket)
+        return sum(part(self.shape) for part in parts)
+
+    @property
+    def scores(self) -> float:
+        """What comes and goes while it scores."""
+        return self.sharding.gathered(self.shape) + (1 + FRAGMENTATION) * self.scoring.scoring(self.shape)
+
+    @property
+    def trains(self) -> float:
+        """What comes and goes while it trains: a micro-batch, or the update after the last one."""
+        if self.training is None:
+            return 0.0
+        batch = self.sharding.gathered(self.shape) + (1 + FRAGMENTATION) * self.training.training(self.shape)
+        return max(batch, self.sharding.update(self.shape))
+
+    @property
+    def sends(self) -> float:
+        """A gathered matrix and its copy."""
+        return 2.0 * self.shape.embedding * self.sharding.element if self.name == "actor" else 0.0
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes of one kind, in every phase."""
+
+    name: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The rows of one GPU."""
+
+    rows: tuple[Need, ...]
+
+    @property
+    def totals(self) -> tuple[float, ...]:
+        """Bytes of each phase."""
+        return tuple(sum(row.values[i] for row in self.rows) for i in range(len(PHASES)))
+
+
+def budget(
+    roles: Sequence[Role],
+    engine: Engine | None = None,
+    engine_shape: ModelShape | None = None,
+    *,
+    engine_sleeps: bool = False,
+    states_sleep: bool = False,
+) -> Budget:
+    """The budget of a GPU that these roles and one process of an engine share.
+
+    Upstream lets models that share GPUs score one after the other, and with ``--ds.enable_sleep`` train so, too.
+    """
+    trained = [role for role in roles if role.training]
+    if states_sleep and trained:
+        trained = [max(trained, key=lambda role: role.states + role.trains)]
+    rows = [Need(f"{role.name}: weights", (role.weights,) * len(PHASES)) for role in roles]
+    for role in roles:
+        if role.training and (role in trained or not states_sleep):
+            at_rest = 0.0 if states_sleep else role.states
+            rows.append(Need(f"{role.name}: optimizer, gradients", (at_rest, at_rest, role.states, at_rest)))
+    if roles:
+        scoring = max(role.scores for role in roles)
+        sending = max(role.sends for role in roles)
+        # The process reward model trains alone, before policy and critic do.
+        alone = max((role.trains for role in trained if role.name == "prm"), default=0.0)
+        together = sum(role.trains for role in trained if role.name != "prm")
+        rows.append(Need("micro-batch, gathered weights", (0.0, scoring, max(alone, together), sending)))
+    if engine:
+        rows.append(_engine_row(engine, engine_shape, engine_sleeps))
+    rows.append(Need("CUDA, NCCL", (float(PROCESS * (len(roles) + bool(engine))),) * len(PHASES)))
+    return Budget(tuple(rows))
+
+
+def _engine_row(engine: Engine, shape: ModelShape | None, sleeps: bool) -> Need:
+    if shape is None or not sleeps:
+        return Need("engine", (engine.share,) * len(PHASES))
+    asleep = float(ENGINE_ASLEEP)
+    return Need("engine, asleep outside generation", (engine.share, asleep, asleep, asleep + engine.weights(shape)))

@@ -1,0 +1,123 @@
+"""Conditions on the sizes of a run that upstream would only find violated deep in the run (pure).
+
+Each fault is one line: what, flag, value, what to do. Notes are lines that do not stop a run.
+"""
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+from openrlhf_cov.cluster.sizing.flag_sizes import process_groups, processes, ranks_of
+from openrlhf_cov.cluster.sizing.model_shape import ModelShape
+from openrlhf_cov.cluster.sizing.prose import counted
+from openrlhf_cov.cluster.sizing.updates import ranks_in_step, ranks_without_chunk
+
+
+def faults(args: SimpleNamespace) -> Iterator[str]:
+    """Faults of the flags."""
+    yield from _colocation_faults(args)
+    if args.ds.tensor_parallel_size > 1 and args.ds.param_dtype != "bf16":
+        yield (
+            f"--ds.tensor_parallel_size {args.ds.tensor_parallel_size} needs --ds.param_dtype bf16, got "
+            f"{args.ds.param_dtype}"
+        )
+
+
+def rollout_faults(args: SimpleNamespace) -> Iterator[str]:
+    """Rollouts that upstream cannot share evenly among the ranks of a model; one rank takes any."""
+    if args.train.dynamic_batch_enable:
+        yield from _uneven_dynamic_batches(args)
+        return
+    samples, micro = args.rollout.batch_size * args.rollout.n_samples_per_prompt, args.rollout.micro_batch_size
+    for name, ranks in ranks_in_step(args).items():
+        if ranks > 1 and samples % (micro * ranks):
+            yield (
+                f"--rollout.batch_size {args.rollout.batch_size} x --rollout.n_samples_per_prompt "
+                f"{args.rollout.n_samples_per_prompt} = {samples} samples are no multiple of "
+                f"--rollout.micro_batch_size {micro} x {ranks} ranks of the {name} = {micro * ranks}: ranks would get "
+                "unequal shares and wait for ever; change one of them"
+            )
+    for name in ranks_without_chunk(samples, args):
+        if name not in ranks_in_step(args):
+            yield (
+                f"--rollout.batch_size {args.rollout.batch_size} x --rollout.n_samples_per_prompt "
+                f"{args.rollout.n_samples_per_prompt} = {samples} samples make fewer chunks of "
+                f"--rollout.micro_batch_size {micro} than the {name} has ranks, {ranks_of(args, name)}; change one of "
+                "them"
+            )
+
+
+def _uneven_dynamic_batches(args: SimpleNamespace) -> Iterator[str]:
+    """Upstream makes a multiple of the actor's ranks of them, and shares them among the ranks of every model."""
+    for name in process_groups(args):
+        if ranks_of(args) % ranks_of(args, name):
+            yield (
+                f"--train.dynamic_batch_enable: {counted(ranks_of(args, name), 'rank')} of {name} cannot share evenly "
+                f"what is made for {counted(ranks_of(args), 'rank')} of actor; use a divisor, "
+                f"--{name}.num_nodes x --{name}.num_gpus_per_node"
+            )
+
+
+def notes(args: SimpleNamespace, shape: ModelShape | None) -> Iterator[str]:
+    """What is legal and still worth a look."""
+    dynamic = args.train.dynamic_batch_enable
+    for name in ("train", "rollout"):
+        limit = getattr(args, name).max_tokens_per_gpu
+        room = (limit or 0) * args.ds.ring_attn_size * args.ds.tensor_parallel_size
+        if dynamic and limit and room < args.data.max_len:
+            yield (
+                f"--{name}.max_tokens_per_gpu {limit} is less than one sequence of --data.max_len {args.data.max_len} "
+                "needs: such a sequence is a micro-batch of its own"
+            )
+    if "muon" in (args.actor.optim, args.critic.optim):
+        yield "--actor.optim muon, --critic.optim muon: estimated as Adam, which keeps one more buffer"
+    if shape is not None and args.ds.tensor_parallel_size > shape.kv_heads:
+        yield (
+            f"--ds.tensor_parallel_size {args.ds.tensor_parallel_size} is more than the model's {shape.kv_heads} "
+            "heads of keys: the ranks beyond them do no attention"
+        )
+
+
+def _colocation_faults(args: SimpleNamespace) -> Iterator[str]:
+    if not args.train.colocate_all:
+        return
+    actor = processes(args.actor)
+    apart = args.critic.model_name_or_path and args.train.colocate_critic_reward
+    there = {"critic": args.critic.model_name_or_path, "reward": not args.reward.remote_url}
+    for name in there:
+        group = getattr(args, name)
+        size = processes(group)
+        if there[name] and not apart and size > actor:
+            yield (
+                f"--train.colocate_all: --{name}.num_nodes {group.num_nodes} x --{name}.num_gpus_per_node "
+                f"{group.num_gpus_per_node} = {size} processes on the {counted(actor, 'GPU')} of the actor; make "
+                f"it {actor} or less"
+            )
+
+
+def shape_faults(args: SimpleNamespace, shape: ModelShape) -> Iterator[str]:
+    """Faults of the flags with an actor of this shape."""
+    shards, stride = args.vllm.tensor_parallel_size, args.ds.ring_attn_head_stride
+    if not _divides(shards, shape):
+        fitting = ", ".join(str(n) for n in range(1, shape.heads + 1) if _divides(n, shape))
+        yield (
+            f"--vllm.tensor_parallel_size {shards} does not divide the model: {shape.heads} heads, {shape.kv_heads} "
+            f"of keys, MLP {shape.intermediate}; use one of {fitting}"
+        )
+    if args.ds.ring_attn_size > 1 and shape.kv_heads % stride:
+        yield (
+            f"--ds.ring_attn_head_stride {stride} does not divide the model's {shape.kv_heads} heads of keys; "
+            "use a divisor"
+        )
+    allowed = os.environ.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") not in ("0", "")
+    if shape.max_positions and args.data.max_len > shape.max_positions and not allowed:
+        yield (
+            f"--data.max_len {args.data.max_len} is more than the {shape.max_positions} positions of the model "
+            "(max_position_embeddings), which vLLM refuses; lower it, and --rollout.max_new_tokens with it"
+        )
+
+
+def _divides(shards: int, shape: ModelShape) -> bool:
+    """vLLM can split the model so: heads and MLP evenly, heads of keys evenly or as whole copies."""
+    even_keys = shape.kv_heads % shards == 0 or shards % shape.kv_heads == 0
+    return shape.heads % shards == 0 and shape.intermediate % shards == 0 and even_keys

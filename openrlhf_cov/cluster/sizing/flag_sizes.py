@@ -1,0 +1,227 @@
+"""The flags of a training read as sizes: layout, models, engines, samples and tokens of a step (pure)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from openrlhf_cov.cluster.sizing.budget import Role
+from openrlhf_cov.cluster.sizing.memory import Engine, Pass, Sharding
+from openrlhf_cov.cluster.sizing.model_shape import ModelShape
+from openrlhf_cov.cluster.sizing.placement import GpuLayout
+from openrlhf_cov.models.config import has_process_reward, has_reference, methods_of, process_reward_of
+from openrlhf_cov.utils.engine_limits import engine_limits
+
+BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+"""--ds.param_dtype and --ds.grad_accum_dtype -> bytes of a number."""
+
+CONTROLLER_CPUS = 4
+"""CPUs of the trainer, sampler and queue actors that upstream starts beside the model actors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one global step samples and trains on."""
+
+    prompts: int
+    samples_per_prompt: int
+    updates: int
+    longest: int
+    """Tokens of the longest sample, prompt and response."""
+    longest_response: int
+    prompt_tokens: float | None
+    """Mean over the data; None if they were not tokenized."""
+
+    @property
+    def samples(self) -> int:
+        """Samples of the step."""
+        return self.prompts * self.samples_per_prompt
+
+    @property
+    def worst(self) -> int:
+        """Tokens if every sample is as long as it may be."""
+        return self.samples * self.longest
+
+    @property
+    def expected(self) -> float:
+        """Tokens if responses take half of what they may: prompts at their mean, or as long as they may be."""
+        prompt = self.longest - self.longest_response if self.prompt_tokens is None else self.prompt_tokens
+        return self.samples * (prompt + self.longest_response / 2)
+
+
+def model_names(args: SimpleNamespace) -> dict[str, tuple[str, str]]:
+    """Role -> (flag, name) of every model that a run loads."""
+    actor = ("--actor.model_name_or_path", args.actor.model_name_or_path)
+    names: dict[str, tuple[str, str]] = {"actor": actor}
+    process_reward = process_reward_of(args)
+    start = actor
+    if process_reward is not None and process_reward.model:
+        start = (process_reward.model_flag, process_reward.model)
+    if has_reference(args):
+        names["ref"] = start
+    if process_reward is not None:
+        names["prm"] = start
+    if args.critic.model_name_or_path:
+        names["critic"] = ("--critic.model_name_or_path", args.critic.model_name_or_path)
+    if not args.reward.remote_url and args.reward.model_name_or_path:
+        names["reward"] = ("--reward.model_name_or_path", args.reward.model_name_or_path)
+    return names
+
+
+def layout_of(args: SimpleNamespace) -> GpuLayout:
+    """The GPUs of every group of processes."""
+    return GpuLayout(
+        engines=args.vllm.num_engines,
+        tensor_parallel=args.vllm.tensor_parallel_size,
+        colocate_all=args.train.colocate_all,
+        colocate_actor_ref=args.train.colocate_actor_ref,
+        colocate_critic_reward=args.train.colocate_critic_reward,
+        asynchronous=args.train.async_enable,
+        prm=processes(args.actor) if has_process_reward(args) else None,
+        **{name: processes(group) for name, group in process_groups(args).items()},
+    )
+
+
+def processes(group: SimpleNamespace) -> int:
+    """Processes, one per GPU, of a group of training actors."""
+    return group.num_nodes * group.num_gpus_per_node
+
+
+def process_groups(args: SimpleNamespace) -> dict[str, SimpleNamespace]:
+    """Return the groups of DeepSpeed processes of a run whose size has flags, by the name in these flags.
+
+    The process reward model (``prm``) is not among them: it has as many processes as the policy.
+    """
+    exists = {
+        "actor": True,
+        "ref": has_reference(args),
+        "critic": bool(args.critic.model_name_or_path),
+        "reward": not args.reward.remote_url,
+    }
+    return {name: getattr(args, name) for name, there in exists.items() if there}
+
+
+def ranks_of(args: SimpleNamespace, name: str = "actor") -> int:
+    """Data-parallel ranks of a model, at least 1."""
+    return max(1, processes(getattr(args, name)) // (args.ds.ring_attn_size * args.ds.tensor_parallel_size))
+
+
+def roles_of(args: SimpleNamespace, shapes: Mapping[str, ModelShape], on_gpus: bool) -> dict[str, Role]:
+    """The models that DeepSpeed holds, of those whose shape is known; ``on_gpus``: with flash-attn's cross entropy."""
+    return {name: _role(name, args, shape, on_gpus) for name, shape in shapes.items()}
+
+
+def engine_of(args: SimpleNamespace, gpu_bytes: float) -> Engine:
+    """An engine on GPUs of this size; it generates in the type of the weights."""
+    return Engine(
+        tensor_parallel=args.vllm.tensor_parallel_size,
+        utilization=args.vllm.gpu_memory_utilization,
+        gpu_bytes=gpu_bytes,
+        element=BYTES[args.ds.param_dtype],
+        limits=engine_limits(args.vllm_max_num_seqs, args.vllm_max_num_batched_tokens, on_gpus=True),
+    )
+
+
+def step_of(args: SimpleNamespace, prompt_tokens: float | None) -> Step:
+    """The samples of a step; ``prompt_tokens``: mean length of the data's prompts, where it is known."""
+    samples = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    return Step(
+        prompts=args.rollout.batch_size,
+        samples_per_prompt=args.rollout.n_samples_per_prompt,
+        updates=samples // args.train.batch_size * args.train.max_epochs,
+        longest=args.data.max_len,
+        longest_response=min(args.rollout.max_new_tokens or args.data.max_len, args.data.max_len),
+        prompt_tokens=prompt_tokens,
+    )
+
+
+def training_tokens(args: SimpleNamespace) -> int:
+    """Most tokens of a training micro-batch that one GPU computes; a sequence is never split over micro-batches."""
+    if not args.train.dynamic_batch_enable:
+        return _per_gpu(args, args.train.micro_batch_size * args.data.max_len)
+    return max(args.train.max_tokens_per_gpu * args.ds.tensor_parallel_size, _per_gpu(args, args.data.max_len))
+
+
+def scoring_tokens(args: SimpleNamespace) -> int:
+    """Most tokens of a scored micro-batch that one GPU computes.
+
+    With ``--train.dynamic_batch_enable`` upstream rounds the number of micro-batches down to a multiple of the ranks:
+    2 ranks - 1 of them become as many as there are ranks.
+    """
+    if not args.train.dynamic_batch_enable:
+        return _per_gpu(args, args.rollout.micro_batch_size * args.data.max_len)
+    ranks, limit = ranks_of(args), args.rollout.max_tokens_per_gpu or args.train.max_tokens_per_gpu
+    limit *= args.ds.tensor_parallel_size
+    return max(limit * (2 * ranks - 1) // ranks, _per_gpu(args, args.data.max_len))
+
+
+def _role(name: str, args: SimpleNamespace, shape: ModelShape, on_gpus: bool) -> Role:
+    element, trains = BYTES[args.ds.param_dtype], name in ("actor", "critic", "prm")
+    longest = args.data.max_len if args.ds.attn_implementation == "eager" else 0
+    common = {
+        "element": element,
+        "fused_loss": on_gpus,
+        "score_length": longest,
+        "head": name in ("actor", "ref", "prm"),
+    }
+    common["whole_logits"] = _upstream_computes(args)
+    sharding = Sharding(
+        world=processes(args.actor if name == "prm" else getattr(args, name)),
+        stage=args.ds.zero_stage if trains or args.ds.zero_stage == 3 else 0,
+        tensor_parallel=args.ds.tensor_parallel_size,
+        element=element,
+        grad_element=BYTES.get(args.ds.grad_accum_dtype),
+        secondary=args.ds.zpg if trains else 1,
+        optimizer_on_cpu=args.ds.adam_offload,
+        weights_on_cpu=name in ("ref", "reward") and getattr(args, name).offload,
+        trained=_adapter_parameters(args, shape) if trains and args.ds.lora.rank else None,
+        whole_buffers=on_gpus,
+    )
+    training = Pass(
+        tokens=training_tokens(args),
+        checkpointing=args.actor.gradient_checkpointing_enable,
+        entropy_gradient=name == "actor" and _has_bonus(args),
+        **common,
+    )
+    return Role(
+        name=name,
+        shape=shape,
+        sharding=sharding,
+        scoring=Pass(tokens=scoring_tokens(args), **common),
+        training=training if trains else None,
+    )
+
+
+def _has_bonus(args: SimpleNamespace) -> bool:
+    """The entropy takes part in the gradient, in one step at least."""
+    return bool(args.actor.entropy_coef) or any(each.bonus for each in methods_of(args.cov_type, args.method))
+
+
+def _upstream_computes(args: SimpleNamespace) -> bool:
+    """True where ``CovActor`` leaves log-probs to upstream, whatever the model."""
+    changed_head = args.ds.lora.rank > 0 and "lm_head" in (args.ds.lora.target_modules or ())
+    return args.ds.ring_attn_size > 1 or args.ds.tensor_parallel_size > 1 or args.ds.deepcompile or changed_head
+
+
+def _adapter_parameters(args: SimpleNamespace, shape: ModelShape) -> int:
+    """Return the parameters of the LoRA adapters: rank x (inputs + outputs) of every adapted matrix.
+
+    A layer whose name is not one of Llama's counts as none of them.
+    """
+    inputs_and_outputs = {
+        "q_proj": shape.hidden + shape.query_width,
+        "k_proj": shape.hidden + shape.kv_width,
+        "v_proj": shape.hidden + shape.kv_width,
+        "o_proj": shape.query_width + shape.hidden,
+        "gate_proj": shape.hidden + shape.intermediate,
+        "up_proj": shape.hidden + shape.intermediate,
+        "down_proj": shape.intermediate + shape.hidden,
+    }
+    modules = args.ds.lora.target_modules
+    named = inputs_and_outputs if modules == "all-linear" or modules is None else modules
+    sizes = shape.layers * sum(inputs_and_outputs.get(name, 0) for name in named)
+    sizes += sum(shape.hidden + shape.vocab for name in ("lm_head", "embed_tokens") if name in named)
+    return args.ds.lora.rank * sizes
+
+
+def _per_gpu(args: SimpleNamespace, tokens: int) -> int:
+    return -(-tokens // args.ds.ring_attn_size)

@@ -1,0 +1,99 @@
+"""Bytes in the memory of nodes: what leaves the GPUs, and everything where there are none (pure)."""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+
+from openrlhf_cov.cluster.sizing.budget import PHASES, Budget, Need, Role, budget
+from openrlhf_cov.cluster.sizing.flag_sizes import BYTES, engine_of
+from openrlhf_cov.cluster.sizing.memory import GIB, Engine
+from openrlhf_cov.cluster.sizing.model_shape import ModelShape
+from openrlhf_cov.cluster.sizing.placement import Placement
+from openrlhf_cov.utils.engine_limits import engine_limits
+
+CPU_PROCESS = 2 * GIB // 3
+"""Measured on the embedded task, on a CPU host: Python, torch and Ray in one process, without model."""
+
+ENGINE_PROCESSES = 2
+"""Of a vLLM engine on a CPU host: Ray's actor and the engine, which has a worker beside it if it is several ranks."""
+
+RUN_PROCESSES = 3
+"""Of the run: its command, the trainer, and what Ray itself takes."""
+
+
+def off_gpu_bytes(
+    args: SimpleNamespace, roles: Mapping[str, Role], plan: Placement, engine_shape: ModelShape
+) -> dict[int, dict[str, float]]:
+    """Node -> bytes of its memory that what sleeps or is offloaded takes, by what it is.
+
+    Parts of ZeRO that leave a GPU are pinned in the host's memory; a sleeping engine leaves its weights there.
+    """
+    engine = args.vllm.enable_sleep * engine_of(args, 0.0).weights(engine_shape)
+    return {
+        node: {
+            "states of DeepSpeed": sum(
+                kinds.count(name) * _on_host(role, args.ds.enable_sleep) for name, role in roles.items()
+            ),
+            "weights of engines": kinds.count("engine") * engine,
+        }
+        for node, kinds in _kinds(plan).items()
+    }
+
+
+def cpu_engine(args: SimpleNamespace, shape: ModelShape, kv_space: float) -> Engine:
+    """An engine on a CPU host: its weights, ``kv_space`` bytes of KV cache, nothing else."""
+    shards, element = args.vllm.tensor_parallel_size, BYTES[args.ds.param_dtype]
+    weights = shape.parameters * element / shards
+    return Engine(
+        tensor_parallel=shards,
+        utilization=1.0,
+        gpu_bytes=weights + kv_space,
+        element=element,
+        limits=engine_limits(args.vllm_max_num_seqs, args.vllm_max_num_batched_tokens, on_gpus=False),
+        has_workspace=False,
+    )
+
+
+def cpu_budget(roles: Mapping[str, Role], kinds: tuple[str, ...], engine: Engine) -> Budget:
+    """The budget of a logical GPU in its node's memory, where nothing can be moved out of the way: vLLM does not sleep
+    there, and what DeepSpeed offloads stays in the same memory."""
+    there = [roles[name] for name in kinds if name in roles]
+    of_engine = ENGINE_PROCESSES + (engine.tensor_parallel > 1)
+    processes = len(kinds) + (of_engine - 1) * kinds.count("engine")
+    *rows, _ = budget(there, engine if "engine" in kinds else None).rows  # the last one is CUDA's
+    more = {
+        "offloaded, here all the same": sum(_on_host(role, sleeps=False) for role in there),
+        "Python, torch": float(processes * CPU_PROCESS),
+    }
+    rows += [Need(name, (value,) * len(PHASES)) for name, value in more.items() if value]
+    return Budget(tuple(rows))
+
+
+def cpu_bytes(plan: Placement, budgets: Mapping[tuple[str, ...], Budget]) -> dict[int, float]:
+    """Node -> bytes of all its processes in the phase that needs most, on a CPU host.
+
+    ``budgets``: kinds of processes -> budget of a logical GPU with these.
+    """
+    needs = {}
+    for node in _kinds(plan):
+        tables = [budgets[gpu.kinds].totals for gpu in plan.gpus if gpu.node == node]
+        needs[node] = max(map(sum, zip(*tables, strict=True))) + RUN_PROCESSES * CPU_PROCESS
+    return needs
+
+
+def _kinds(plan: Placement) -> dict[int, list[str]]:
+    """Node -> kinds of its processes."""
+    nodes: dict[int, list[str]] = {}
+    for gpu in plan.gpus:
+        nodes.setdefault(gpu.node, []).extend(gpu.kinds)
+    return nodes
+
+
+def _on_host(role: Role, sleeps: bool) -> float:
+    """Bytes that one process keeps in its host's memory instead of on its GPU."""
+    sharding, shape = role.sharding, role.shape
+    weights = shape.parameters * sharding.element / sharding.world if sharding.weights_on_cpu else 0.0
+    if role.training is None:
+        return weights if sharding.stage == 3 else 0.0
+    if sharding.optimizer_on_cpu:  # fp32 master weights, moments and gradients
+        return 16.0 * shape.parameters / sharding.world
+    return sharding.optimizer(shape) + sharding.gradients(shape) if sleeps else 0.0

@@ -1,0 +1,243 @@
+"""Bytes on a GPU: what DeepSpeed, upstream's forward and backward passes, and vLLM keep there (pure).
+
+Formulas, constants and what they leave out: docs/sizing.md. Estimates; nothing here was measured on a GPU.
+"""
+
+from dataclasses import dataclass
+
+from openrlhf_cov.cluster.sizing.model_shape import ModelShape
+from openrlhf_cov.utils.engine_limits import GPU_LIMITS, EngineLimits
+
+GIB = 2**30
+
+LIVE_PARAMETERS = 10**9
+"""DeepSpeed's stage3_max_live_parameters: parameters that a rank holds gathered at once."""
+
+REDUCE_BUCKET = 5 * 10**8
+"""DeepSpeed's reduce_bucket_size, in gradients."""
+
+SUB_GROUP = 10**9
+"""DeepSpeed's sub_group_size: parameters that ZeRO-3 updates at once."""
+
+FRAGMENTATION = 0.1
+"""Assumed: share of what comes and goes that torch's allocator holds beyond it."""
+
+PROCESS = 1 * GIB
+"""Assumed: CUDA context, NCCL and cuBLAS of one process."""
+
+ENGINE_WORKSPACE = 2 * GIB
+"""Assumed: CUDA graphs of vLLM and workspaces of its kernels, inside of its share, beside activations and logits."""
+
+ENGINE_ASLEEP = 1 * GIB
+"""Assumed: what a sleeping engine keeps beside its process, mainly CUDA graphs."""
+
+HEAD_BLOCK = 2**25
+HEAD_COLUMNS = 256
+"""``BLOCK`` and ``COLUMN_STEP`` of ``models/token_head.py``: logits that are there at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharding:
+    """How one group of processes holds a model."""
+
+    world: int
+    """Processes, one per GPU; ZeRO partitions over those that tensor parallelism leaves."""
+    stage: int
+    tensor_parallel: int = 1
+    element: int = 2
+    """Bytes of a weight."""
+    grad_element: int | None = None
+    """Bytes of an accumulated gradient; None for those of a weight."""
+    secondary: int = 1
+    """``--ds.zpg``: GPUs over which ZeRO++ keeps a second copy of the weights; 1 for none."""
+    optimizer_on_cpu: bool = False
+    weights_on_cpu: bool = False
+    """``--ref.offload`` and ``--reward.offload``; DeepSpeed heeds them in stage 3 alone."""
+    trained: int | None = None
+    """Parameters that are trained, those of LoRA adapters; None for all of the model."""
+    whole_buffers: bool = True
+    """False on a CPU host: memory that nothing is written to does not count."""
+
+    def trained_parameters(self, shape: ModelShape) -> int:
+        """Return how many parameters have gradients and a state of the optimizer."""
+        return shape.parameters if self.trained is None else self.trained
+
+    def weights(self, shape: ModelShape) -> float:
+        """Weights that a GPU holds all the time."""
+        whole = (shape.parameters + (self.trained or 0)) * self.element
+        if self.stage < 3:
+            return whole / self.tensor_parallel
+        second = whole / self.secondary if self.secondary > 1 else 0.0
+        return (0.0 if self.weights_on_cpu else whole / self.world) + second
+
+    @property
+    def accumulated(self) -> int:
+        """Bytes of an accumulated gradient: those of ``grad_element``, which DeepSpeed's stage 2 does not heed."""
+        return self.element if self.stage == 2 else self.grad_element or self.element
+
+    def gradients(self, shape: ModelShape) -> float:
+        """Return the bytes of accumulated gradients; stages 2 and 3 partition them.
+
+        Stage 1 with gradients in fp32 also holds those of the backward pass, in the type of the weights.
+        """
+        if self.optimizer_on_cpu and self.stage >= 2:
+            return 0.0
+        ranks = self.world if self.stage >= 2 else self.tensor_parallel
+        size = self.accumulated
+        if self.stage == 1 and size != self.element and not self.optimizer_on_cpu:
+            size += self.element
+        return self.trained_parameters(shape) * size / ranks
+
+    def optimizer(self, shape: ModelShape) -> float:
+        """AdamW in fp32: master weights and two moments; stages 1 to 3 partition them."""
+        if self.optimizer_on_cpu:
+            return 0.0
+        return 12.0 * self.trained_parameters(shape) / (self.world if self.stage >= 1 else self.tensor_parallel)
+
+    def gathered(self, shape: ModelShape) -> float:
+        """Parameters that ZeRO-3 gathers for the layers at work."""
+        return self.element * min(LIVE_PARAMETERS, shape.parameters) if self.stage == 3 else 0.0
+
+    def bucket(self, shape: ModelShape) -> float:
+        """Return the bytes of the buffer in which gradients are reduced, in the type of the weights.
+
+        Stage 3 casts a rank's part of the buffer where gradients accumulate in another type.
+        """
+        size = REDUCE_BUCKET if self.whole_buffers else min(REDUCE_BUCKET, self.trained_parameters(shape))
+        if self.stage == 0:
+            return 0.0
+        casts = self.stage == 3 and self.accumulated != self.element and not self.optimizer_on_cpu
+        return float(self.element * size) + (self.accumulated * size / self.world if casts else 0.0)
+
+    def update(self, shape: ModelShape) -> float:
+        """Return what the optimizer needs while it updates: the gradients of a sub-group, flattened.
+
+        Gradients that are not in fp32 are there a second time, in fp32.
+        """
+        if self.optimizer_on_cpu:
+            return 0.0
+        part = self.trained_parameters(shape) / (self.world if self.stage >= 1 else self.tensor_parallel)
+        size = self.accumulated if self.accumulated == 4 else self.accumulated + 4
+        return float(size) * (min(part, SUB_GROUP) if self.stage == 3 else part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """One micro-batch through the model on one GPU."""
+
+    tokens: int
+    """Tokens that this GPU computes."""
+    element: int = 2
+    checkpointing: bool = False
+    head: bool = True
+    """It ends in an output head over the vocabulary; critics and reward models do not."""
+    whole_logits: bool = False
+    """All logits stand side by side, as upstream has them; ours come in blocks (``trainer/actor_model.py``)."""
+    fused_loss: bool = True
+    """With ``whole_logits``: flash-attn's cross entropy is there."""
+    entropy_gradient: bool = False
+    """With ``whole_logits``: the loss has a part in the entropies."""
+    score_length: int = 0
+    """Longest sequence, where attention scores are written out (``eager``); 0 where they are not."""
+
+    def kept(self, shape: ModelShape) -> float:
+        """Bytes per token that autograd keeps of one layer."""
+        norms = 2 * (4 + 2 * self.element) * shape.hidden
+        attention = 2 * self.element * (shape.query_width + shape.kv_width)
+        scores = (4 + self.element) * shape.heads * self.score_length
+        return norms + attention + scores + 4 * self.element * shape.intermediate
+
+    def logits(self, shape: ModelShape, factor: float, cast: int = 1) -> float:
+        """``factor`` tensors in fp32 and ``cast`` of the model's type, if that is another one, per token."""
+        if not (self.head and self.whole_logits):
+            return 0.0
+        return (4 * factor + (self.element * cast if self.element < 4 else 0)) * shape.vocab
+
+    def head_in_blocks(self, shape: ModelShape, training: bool) -> float:
+        """What the output head takes that gives log-probs: the tokens it answers for, and a block of logits, twice.
+
+        In the backward pass a third of them in the model's type, the gradient of the head's weight, and that of the
+        tokens, in fp32 and once more in the model's type.
+        """
+        if not self.head or self.whole_logits:
+            return 0.0
+        block = min(max(HEAD_BLOCK, HEAD_COLUMNS * self.tokens), shape.vocab * self.tokens)
+        cast = self.element if self.element < 4 else 0
+        forward = self.tokens * self.element * shape.hidden + 8 * block
+        if not training:
+            return forward
+        tokens = self.tokens * (4 + self.element) * shape.hidden
+        return forward + cast * block + self.element * shape.embedding + tokens
+
+    def training(self, shape: ModelShape) -> float:
+        """Bytes at the peak of forward and backward.
+
+        Either at the head and the loss, where whole fp32 logits, their gradient and its cast would stand side by side,
+        or in the backward of a layer, with whole fp32 logits still held by upstream's ``output``.
+        """
+        one, backward = self.kept(shape), (2 * shape.intermediate + 2 * shape.hidden) * self.element
+        outputs = shape.layers * shape.hidden * self.element
+        kept = outputs if self.checkpointing else shape.layers * one
+        last_norm = (4 + 2 * self.element) * shape.hidden
+        tensors = (2 if self.fused_loss else 3.5) + self.entropy_gradient
+        at_loss = self.logits(shape, tensors) + last_norm
+        in_layer = self.logits(shape, 1, 0) + backward + (one if self.checkpointing else 0.0)
+        at_head = self.tokens * at_loss + self.head_in_blocks(shape, training=True)
+        return self.tokens * kept + max(at_head, self.tokens * in_layer)
+
+    def scoring(self, shape: ModelShape) -> float:
+        """Bytes at the peak of a forward pass without gradient."""
+        layer = (3 * shape.intermediate + 5 * shape.hidden) * self.element
+        layer += (4 + self.element) * shape.heads * self.score_length
+        return max(self.tokens * max(self.logits(shape, 1), layer), self.head_in_blocks(shape, training=False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """A vLLM engine: ``tensor_parallel`` GPUs, of each of which it takes a share."""
+
+    tensor_parallel: int
+    utilization: float
+    gpu_bytes: float
+    element: int = 2
+    limits: EngineLimits = GPU_LIMITS
+    # False on a CPU host, where the share of vLLM is weights and KV cache alone
+    has_workspace: bool = True
+
+    @property
+    def share(self) -> float:
+        """Bytes of a GPU that the engine takes for weights, KV cache and workspace."""
+        return self.utilization * self.gpu_bytes
+
+    def weights(self, shape: ModelShape) -> float:
+        """Weights on one GPU."""
+        return shape.parameters * self.element / self.tensor_parallel
+
+    def kv_bytes(self, shape: ModelShape) -> float:
+        """Bytes of a GPU that are left for the KV cache; below 0 if the weights do not fit."""
+        return self.share - self.weights(shape) - self.workspace(shape)
+
+    def workspace(self, shape: ModelShape) -> float:
+        """Return the bytes that vLLM keeps free for a step: graphs, and the larger of a layer and the sampler.
+
+        A layer has the activations of ``batched_tokens``, of which tensor parallelism splits those of the MLP. The
+        sampler has the logits of ``sequences`` in the model's type, in fp32, and a second time in fp32.
+        """
+        if not self.has_workspace:
+            return 0.0
+        layer = (3 * shape.intermediate / self.tensor_parallel + 5 * shape.hidden) * self.element
+        logits = (self.element + 8) * shape.vocab
+        return ENGINE_WORKSPACE + max(self.limits.batched_tokens * layer, self.limits.sequences * logits)
+
+    def kv_bytes_per_token(self, shape: ModelShape) -> float:
+        """Keys and values of one token on one GPU; more GPUs than heads of keys hold copies."""
+        heads = max(1.0, shape.kv_heads / self.tensor_parallel)
+        return 2.0 * shape.layers * heads * shape.head_dim * self.element
+
+    def kv_tokens(self, shape: ModelShape) -> int:
+        """Tokens that the KV cache of the engine holds."""
+        return max(0, int(self.kv_bytes(shape) / self.kv_bytes_per_token(shape)))
+
+    def sequences(self, shape: ModelShape, length: int) -> int:
+        """Sequences of ``length`` tokens that run at once."""
+        return min(self.limits.sequences, self.kv_tokens(shape) // length)

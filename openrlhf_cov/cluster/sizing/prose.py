@@ -1,0 +1,95 @@
+"""The text of a dry run (pure)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from openrlhf_cov.cluster.sizing.budget import PHASES, Budget
+from openrlhf_cov.cluster.sizing.flag_sizes import Step
+from openrlhf_cov.cluster.sizing.memory import GIB, Engine
+from openrlhf_cov.cluster.sizing.model_shape import ModelShape
+from openrlhf_cov.cluster.sizing.placement import PlacedGpu, Placement
+
+WIDTH = 36
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 GPU``, ``2 GPUs``, ``2 processes``."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{plural * (number != 1)}"
+
+
+def placement_lines(plan: Placement, nodes: Sequence[str]) -> list[str]:
+    """One line for each stretch of GPUs of a node with the same kinds of processes."""
+    lines = []
+    for (node, kinds), stretch in groupby(plan.gpus, key=lambda gpu: (gpu.node, gpu.kinds)):
+        gpus = list(stretch)
+        what = ", ".join(f"{kind} {_numbers(gpus, i)}" for i, kind in enumerate(kinds))
+        lines.append(f"  {nodes[node]:<{WIDTH - 12}} GPU {_range(gpus[0].index, gpus[-1].index):<7} {what}")
+    return lines
+
+
+def budget_lines(title: str, budget: Budget, capacity: float | None) -> list[str]:
+    """A table in GiB: a row for each kind of bytes, a column for each phase, and their sums."""
+    head = f"  {title:<{WIDTH}}" + "".join(f"{phase:>10}" for phase in PHASES)
+    rows = [_row(row.name, row.values) for row in budget.rows]
+    total = _row("sum" if capacity is None else f"sum, of {capacity / GIB:g}", budget.totals)
+    return [head, *rows, total]
+
+
+def engine_line(engine: Engine, shape: ModelShape, longest: int) -> str:
+    """What an engine makes of its share."""
+    kv = max(0.0, engine.kv_bytes(shape))
+    return (
+        f"  {engine.share / GIB:.1f} GiB of every GPU: weights {engine.weights(shape) / GIB:.1f}, KV cache "
+        f"{kv / GIB:.1f} = {engine.kv_tokens(shape):,} tokens per engine, room for "
+        f"{counted(engine.sequences(shape, longest), 'sequence')} of {longest:,} at once"
+    )
+
+
+def host_line(parts: Mapping[str, float]) -> str:
+    """Memory of a node's host."""
+    shown = " + ".join(f"{value / GIB:.1f} {name}" for name, value in parts.items() if value)
+    return f"  {sum(parts.values()) / GIB:.1f} GiB" + (f" = {shown}" if shown else "")
+
+
+def node_lines(needs: Mapping[str, float], memory: Mapping[str, float]) -> list[str]:
+    """Bytes that every node needs, and what it has where that is known."""
+    there = {name: f" of {size / GIB:.1f}" for name, size in memory.items()}
+    return [f"  {name:<{WIDTH - 12}} {need / GIB:.1f} GiB{there.get(name, '')}" for name, need in needs.items()]
+
+
+def step_lines(step: Step) -> list[str]:
+    """Samples and tokens of a step."""
+    prompt = (
+        f"prompts of {step.prompt_tokens:,.0f} tokens, the mean of the data"
+        if step.prompt_tokens is not None
+        else "prompts as long as they may be"
+    )
+    return [
+        f"  {counted(step.prompts, 'prompt')} x {step.samples_per_prompt} = {counted(step.samples, 'sample')}, "
+        f"updates: {step.updates}",
+        f"  {step.worst:,} tokens if all are as long as they may be ({step.longest:,}, of which "
+        f"{step.longest_response:,} response)",
+        f"  {step.expected:,.0f} tokens with {prompt}, and responses half as long as they may be",
+    ]
+
+
+def _row(name: str, values: Sequence[float]) -> str:
+    return f"  {name:<{WIDTH}}" + "".join(f"{value / GIB:>10.1f}" if value else f"{'-':>10}" for value in values)
+
+
+def _numbers(gpus: Sequence[PlacedGpu], which: int) -> str:
+    names = [gpu.processes[which].split()[1] for gpu in gpus]
+    return ", ".join(_stretches(names)) if "." not in names[0] else f"{names[0]}-{names[-1]}"
+
+
+def _stretches(names: Sequence[str]) -> Iterator[str]:
+    """Runs of consecutive numbers: 0, 1, 2, 5 -> 0-2, 5."""
+    numbers = [int(name) for name in names]
+    for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in run]
+        yield _range(members[0], members[-1])
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"

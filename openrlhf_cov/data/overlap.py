@@ -1,0 +1,86 @@
+"""Which training problems are also in an evaluation set."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from openrlhf_cov.data.normal_form import letters, words
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.json_lines import parse_object
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """A file of evaluation problems; ``name`` is that of the file without its ending."""
+
+    name: str
+    rows: int
+    sha256: str
+
+
+@dataclass
+class EvaluationSets:
+    """The problems of all evaluation sets, to look others up in.
+
+    A problem is found by its ``letters`` and, with ``ngram`` above 0, by any ``ngram`` words in a row that it shares
+    with one of them. Problems are called ``set/id``.
+    """
+
+    ngram: int = 0
+    files: list[EvaluationSet] = field(default_factory=list)
+    _by_letters: dict[str, list[str]] = field(default_factory=dict)
+    _by_words: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, name: str, problem: str) -> None:
+        """Add a problem called ``name``."""
+        self._by_letters.setdefault(letters(problem), []).append(name)
+        for run in set(_runs(problem, self.ngram)):
+            self._by_words.setdefault(run, []).append(name)
+
+    def same(self, problem: str) -> list[str]:
+        """Names of the evaluation problems with the same letters and digits."""
+        return self._by_letters.get(letters(problem), [])
+
+    def similar(self, problem: str) -> list[str]:
+        """Names of the evaluation problems that share ``ngram`` words in a row, in the order of the runs."""
+        found = (name for run in _runs(problem, self.ngram) for name in self._by_words.get(run, ()))
+        return list(dict.fromkeys(found))
+
+
+def read_evaluation_sets(folder: Path, ngram: int) -> EvaluationSets:
+    """All ``*.jsonl`` files of a folder, whose rows have ``id`` and ``problem``. Raises UsageError for a bad one."""
+    paths = sorted(folder.glob("*.jsonl")) if folder.is_dir() else []
+    if not paths:
+        raise UsageError(f"--eval_dir {folder}: no *.jsonl files there")
+    sets = EvaluationSets(ngram)
+    for path in paths:
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        problems = list(_problems(path, content))
+        for name, problem in problems:
+            sets.add(f"{path.stem}/{name}", problem)
+        sets.files.append(EvaluationSet(path.stem, len(problems), hashlib.sha256(content).hexdigest()))
+    return sets
+
+
+def _problems(path: Path, content: bytes) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = parse_object(line)
+            if not isinstance(row["problem"], str):
+                raise TypeError("the problem is no text")
+            yield str(row["id"]), row["problem"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"{path}, line {number}: not a JSON object with id and problem: {error!r}") from error
+
+
+def _runs(problem: str, ngram: int) -> Iterator[str]:
+    if ngram:
+        found = words(problem)
+        for start in range(len(found) - ngram + 1):
+            yield " ".join(found[start : start + ngram])

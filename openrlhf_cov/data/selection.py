@@ -1,0 +1,91 @@
+"""Which rows of all sources train: every row is looked at once, in order, and kept or left out for one reason."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.data.inputs import Row
+from openrlhf_cov.data.overlap import EvaluationSets
+from openrlhf_cov.data.repeats import Repeats
+from openrlhf_cov.rewards.sources import check_label
+
+REASONS = {
+    "empty": "no problem, or no answer",
+    "bad_label": "the grader cannot read the answer",
+    "evaluation": "same letters and digits as an evaluation problem",
+    "evaluation_ngram": "as many words in a row as --eval_ngram shared with an evaluation problem",
+    "conflict": "the same statement comes with different answers",
+    "duplicate": "same letters and digits, and same answer, as an earlier row",
+}
+"""Why a row is left out, in the order in which reasons are looked for."""
+
+LONG = 1_000
+"""Characters of an answer, such as tests of a program, that is not kept."""
+BY_ROW = RewardConfig(reward_source="row")
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A row that does not train; ``detail`` says which others it is like, or what is wrong with it."""
+
+    reason: str
+    detail: str
+
+
+@dataclass
+class Selection:
+    """What was decided about the rows, which are numbered over all sources."""
+
+    rows: int = 0
+    """How many rows were looked at."""
+    drops: dict[int, Drop] = field(default_factory=dict)
+    overlaps: Counter[str] = field(default_factory=Counter)
+    """Rows left out per evaluation set; one row may count for several sets."""
+
+
+def select(rows: Iterable[Row], evaluation: EvaluationSets) -> Selection:
+    """Decide about every row. Texts are not held, only digests and answers."""
+    selection, repeats = Selection(), Repeats()
+    for number, row in enumerate(rows):
+        selection.rows += 1
+        drop = _alone(row) or _evaluated(row, evaluation, selection.overlaps)
+        if drop:
+            selection.drops[number] = drop
+        else:
+            repeats.add(number, row.name, row.problem, row.answer)
+    selection.drops |= {number: Drop("duplicate", of) for number, of in repeats.duplicates().items()}
+    selection.drops |= {number: Drop("conflict", about) for number, about in repeats.conflicts().items()}
+    return selection
+
+
+def _alone(row: Row) -> Drop | None:
+    """What is wrong with a row by itself."""
+    if not row.problem or not row.answer:
+        return Drop("empty", "no answer" if row.problem else "no problem")
+    fault = label_fault(row.answer, row.source)
+    return Drop("bad_label", fault) if fault else None
+
+
+def label_fault(answer: str, source: str) -> str | None:
+    """Why ``--reward_source row`` cannot grade this answer; None if it can."""
+    known = _label_fault if len(answer) <= LONG else _label_fault.__wrapped__
+    return known(answer, source)
+
+
+@lru_cache(maxsize=2**16)
+def _label_fault(answer: str, source: str) -> str | None:
+    try:
+        check_label({"answer": answer, "source": source}, BY_ROW)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _evaluated(row: Row, evaluation: EvaluationSets, overlaps: Counter[str]) -> Drop | None:
+    names, reason = evaluation.same(row.problem), "evaluation"
+    if not names:
+        names, reason = evaluation.similar(row.problem), "evaluation_ngram"
+    overlaps.update({name.partition("/")[0] for name in names})
+    return Drop(reason, ", ".join(names)) if names else None

@@ -1,0 +1,102 @@
+"""The flags of ``openrlhf-cov evaluate``, which studies check as well."""
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+
+from openrlhf_cov.cluster.packages import ALLOW_OPENRLHF, OPENRLHF
+from openrlhf_cov.config import EngineConfig, ModelConfig, RewardConfig
+from openrlhf_cov.data.templates import TEMPLATES
+from openrlhf_cov.evaluation.response_records import GRADED_BY
+from openrlhf_cov.utils.config_flags import add_config_arguments
+from openrlhf_cov.utils.terminal import Parser
+
+ABOUT = "Score a model on AIME, AMC, MATH-500 and other benchmarks, with standard errors and intervals."
+
+SAMPLING_FLAGS = ("samples", "temperature", "top_p", "max_tokens")
+"""Flags that replace a field of every benchmark's ``Sampling``."""
+
+GRADING_FLAGS = (
+    *("reward_format", "reward_grader", "reward_timeout", "reward_workers", "thinking_markers", "thinking_opened"),
+    *(entry.name for entry in fields(RewardConfig) if entry.name.startswith("code_") and entry.name != "code_reward"),
+)
+"""Settings of the rewards that grading takes: those of training that decide whether a response is correct."""
+
+
+def build_parser() -> Parser:
+    """The command line."""
+    parser = Parser(prog="evaluate", about=ABOUT)
+    parser.add_argument("--model", help="folder of a Hugging Face model, or its name on the hub or at --base_url")
+    parser.add_argument("--benchmarks", help="names from --list, groups (paper, all) or files *.jsonl, with commas")
+    parser.add_argument("--output", type=Path, help="folder of the results; the same command again continues there")
+    parser.add_argument("--list", action="store_true", help="print benchmarks, groups and protocols, and stop")
+    parser.add_argument(
+        "--regrade", action="store_true", help="grade the responses in --output again, without a model"
+    )
+
+    parser.add_argument(
+        "--write_data",
+        type=Path,
+        metavar="DIR",
+        help="write the problems of --benchmarks as files for --data_dir, and stop",
+    )
+
+    asked = parser.add_argument_group("what is asked")
+    asked.add_argument("--protocol", default="paper", help="how all are sampled: paper or quick (default: paper)")
+    asked.add_argument("--template", help=f"prompt: {', '.join(TEMPLATES)} (default: the protocol's)")
+    asked.add_argument(
+        "--chat_template_kwargs",
+        default="",
+        metavar="JSON",
+        help='arguments for --template chat as a JSON object, such as {"enable_thinking": false}',
+    )
+    asked.add_argument("--data_dir", type=Path, help="folder with NAME.jsonl for each benchmark (default: the hub)")
+    asked.add_argument("--limit", type=int, help="ask the first N problems of each benchmark only")
+    asked.add_argument("--samples", type=int, help="responses per problem (default: the protocol's)")
+    asked.add_argument("--temperature", type=float, help="0 is greedy (default: the protocol's)")
+    asked.add_argument("--top_p", type=float, help="(default: the protocol's)")
+    asked.add_argument("--max_tokens", type=int, help="longest response (default: the protocol's)")
+    asked.add_argument("--seed", type=int, default=0, help="every sample's seed follows from it (default: 0)")
+    asked.add_argument("--log_probs", action="store_true", help="record the mean surprisal of every response")
+
+    add_engine_arguments(parser)
+    add_config_arguments(parser, "grading", RewardConfig, only=GRADING_FLAGS)
+    parser.set_defaults(**dict.fromkeys(GRADED_BY))  # with --regrade they are those of the run
+    parser.set_defaults(reward_grader=None)  # both graders where both can
+    return parser
+
+
+LOCAL_FLAGS = (
+    *("num_engines", "tensor_parallel_size", "max_model_len", "gpu_memory_utilization", "enforce_eager", "dtype"),
+    *("allow_openrlhf_version", "trust_remote_code", "max_num_seqs", "max_num_batched_tokens"),
+)
+"""Flags of engines that are started here; not with --base_url."""
+
+SERVER_FLAGS = ("api_key_env", "concurrency", "max_retries")
+"""Flags of a server; not without --base_url."""
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of engines that the command starts, and of a server."""
+    engines = parser.add_argument_group("engines started here")
+    engines.add_argument("--num_engines", type=int, default=1, help="vLLM engines (default: 1)")
+    engines.add_argument("--tensor_parallel_size", type=int, default=1, help="GPUs of one engine (default: 1)")
+    engines.add_argument("--max_model_len", type=int, help="prompt + response in tokens (default: what is needed)")
+    engines.add_argument("--gpu_memory_utilization", type=float, default=0.9, help="(default: 0.9)")
+    for name in ("max_num_seqs", "max_num_batched_tokens"):
+        (limit,) = (each for each in fields(EngineConfig) if each.name == f"vllm_{name}")
+        engines.add_argument(f"--{name}", type=int, default=limit.default, help=limit.metadata["help"])
+    engines.add_argument("--enforce_eager", action="store_true", help="no CUDA graphs")
+    engines.add_argument(
+        "--dtype", choices=("bf16", "fp16", "fp32"), help="(default: bf16; fp32 on hosts without an accelerator)"
+    )
+    engines.add_argument(ALLOW_OPENRLHF, action="store_true", help=f"try another openrlhf than {OPENRLHF}")
+    for setting in fields(ModelConfig):
+        engines.add_argument(f"--{setting.name}", action="store_true", help=setting.metadata["help"])
+    server = parser.add_argument_group("or a server")
+    server.add_argument("--base_url", help="http://host:port/v1 of an OpenAI-compatible server; starts no engine")
+    server.add_argument(
+        "--api_key_env", default="OPENAI_API_KEY", help="variable that holds the key, if one is needed"
+    )
+    server.add_argument("--concurrency", type=int, default=64, help="requests under way (default: 64)")
+    server.add_argument("--max_retries", type=int, default=5, help="repetitions of a failed request (default: 5)")

@@ -1,0 +1,1 @@
+"""Training of an embedded task in one process, without Ray, vLLM and DeepSpeed."""

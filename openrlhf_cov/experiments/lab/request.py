@@ -1,0 +1,253 @@
+"""A run of the lab: its flags, the checks before it, and the files that it writes."""
+
+import os
+import sys
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.cluster.packages import require
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.experiments.lab.lab_settings import PPO_CLIP, LabSettings
+from openrlhf_cov.experiments.study.run_results import STOPPED_AT, read_run
+from openrlhf_cov.experiments.tiny_task.catalogue import check_sandbox
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.settings import flag_of
+from openrlhf_cov.trainer.flags.parser import COMMON, add_method_arguments, unread_clip, unread_flags
+from openrlhf_cov.utils.command import write_command, write_settings
+from openrlhf_cov.utils.config_flags import add_config_arguments, given_flags
+from openrlhf_cov.utils.json_lines import read_json, write_json
+from openrlhf_cov.utils.metric_table import CPU_TIME, STEP_TOTAL
+from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, RESULT_FILE, TEST_FILE, MetricsLog
+from openrlhf_cov.utils.output_folders import alone_in, check_folder
+from openrlhf_cov.utils.terminal import Parser, say
+
+ABOUT = "Train an embedded task in one process, without Ray, vLLM and DeepSpeed: a method in a minute."
+RUN_FILE = "lab.json"
+"""What a run was asked for."""
+
+MAX_THREADS = 1024
+
+TASKS = ("commands", "addition", "code", "shortcut", "tail", "graph_paths", "two_peaks")
+"""Keys of ``lab.tasks.TASKS``, which takes PyTorch to import."""
+
+
+def build_parser(kind: type[Parser] = Parser) -> Parser:
+    """The parser of this command."""
+    parser = kind(prog="lab", description=ABOUT)
+    parser.add_argument("--output", required=True, metavar="DIR", type=Path, help="folder to write; new or empty")
+    parser.add_argument("--task", default="commands", choices=TASKS, help="embedded task (default: commands)")
+    parser.add_argument("--base_policies", metavar="DIR", type=Path, help="where base policies are kept", default=None)
+    parser.add_argument("--base_seed", type=int, default=0, metavar="N", help="of the base policy (default: 0)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of PyTorch (default: 1)")
+    add_config_arguments(parser, "the run", LabSettings)
+    shared = [name for name in COMMON if not name.startswith("cov_dump")]
+    add_config_arguments(parser, "policy loss", CovConfig, shared)
+    add_method_arguments(parser)
+    return parser
+
+
+@dataclass(frozen=True)
+class LabRequest:
+    """One run, as its flags ask for it."""
+
+    words: Sequence[str]
+    args: Any
+    settings: LabSettings
+    config: CovConfig
+
+    @classmethod
+    def of(cls, parser: Parser, words: Sequence[str]) -> "LabRequest":
+        """ValueError for settings that are refused; the parser refuses words that are no flags."""
+        args = parser.parse_args(list(words))
+        for name, lowest, most in (("threads", 1, MAX_THREADS), ("base_seed", 0, 2**31 - 1)):
+            if not lowest <= getattr(args, name) <= most:
+                raise ValueError(f"--{name} is a number from {lowest} to {most}, got {getattr(args, name)}")
+        given = given_flags(parser.parse_args, list(words), args)
+        if "shortcut_share" in given and args.task != "shortcut":
+            raise ValueError(f"--shortcut_share has no effect with --task {args.task}; drop it or use --task shortcut")
+        return cls(words, args, LabSettings.from_args(args), configured(args, given))
+
+    @property
+    def base_policies(self) -> Path:
+        """Where the base policy is kept."""
+        return self.args.base_policies or base_policies()
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Everything that the numbers of the run depend on."""
+        named = {"task": self.args.task, "base_seed": self.args.base_seed}
+        values = {**named, **asdict(self.settings), **asdict(self.config)}
+        if not any(self.settings.clip):
+            values["clip"] = PPO_CLIP  # or the method's, which its settings say
+        elif self.config.at(0).ppo_clip:
+            values["clip_in_place_of_the_methods"] = True
+        found = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return {name: value for name, value in found.items() if not name.startswith("allow_")}
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """Return every setting of the run by its flag, with the defaults of the lab filled in."""
+        record = self.record
+        config_classes = (LabSettings, CovConfig)
+        names = {entry.name: flag_of(entry) for config in config_classes for entry in fields(config)}
+        return {f"--{names.get(name, name)}": value for name, value in record.items()}
+
+    def check(self) -> None:
+        """UsageError where this host cannot make the run, or its folder cannot take it; nothing is written."""
+        require(("torch", "transformers", "openrlhf"))
+        if self.args.task == "code":
+            check_sandbox()
+        check_folder(self.args.output)
+        check_folder(self.base_policies, "--base_policies")
+        if self.is_another():
+            raise UsageError(
+                f"--output {self.args.output} is not empty and does not hold this run; choose another folder"
+            )
+
+    def is_complete(self) -> bool:
+        """Whether its folder holds the complete run; where files of it are damaged, that is said."""
+        output: Path = self.args.output
+        if not (output / RESULT_FILE).is_file() or not self._is_of_this_run():
+            return False
+        try:
+            read_run(output, evaluated=self.settings.evaluated)
+        except ValueError as error:
+            say(f"{error}; the run is made again\n", sys.stderr)
+            return False
+        return True
+
+    def is_another(self) -> bool:
+        """Whether its folder holds anything else than this run or a part of it."""
+        output: Path = self.args.output
+        there = output.exists() and any(not path.name.startswith(".") for path in output.iterdir())
+        return there and not self._is_of_this_run()
+
+    def _is_of_this_run(self) -> bool:
+        """A setting that did not exist yet when a run was made had what is its default now."""
+        recorded = read_json(self.args.output / RUN_FILE)
+        if not isinstance(recorded, dict):
+            return False
+        recorded = {name: value for name, value in recorded.items() if not name.startswith("allow_")}
+        return {**LabRequest.of(build_parser(), ["--output", "unused"]).record, **recorded} == self.record
+
+
+def configured(args: Any, given: Collection[str]) -> CovConfig:
+    """The settings of the policy loss. ValueError for what a method, or the trainer, refuses of what was ``given``."""
+    known = {each.name: getattr(args, each.name) for each in fields(CovConfig) if hasattr(args, each.name)}
+    config = CovConfig(**known)
+    flags = {
+        "actor.entropy_coef": args.entropy_coef,
+        "actor.loss_agg_mode": config.aggregation or "token-mean",
+        "rollout.n_samples_per_prompt": args.group,
+    }
+    for method in config.methods:
+        if method.token_rewards:
+            raise ValueError(
+                f"{method.flag} needs a process reward model, which the laboratory does not have; use openrlhf-cov "
+                "train"
+            )
+    clip = {"actor.eps_clip_low_high": args.clip} if "clip" in given else {}
+    refused = filter(None, (method.refuses(config, flags | clip) for method in config.methods))
+    for reason in (*unread_flags(config, given), *unread_clip(config, clip), *refused):
+        raise ValueError(reason)
+    return config
+
+
+def prepare(request: LabRequest) -> Any:
+    """The ``Lab`` of a run, with the base policy made or read. Nothing is written to the run's folder."""
+    cpu_host.install()
+    import torch
+    from transformers.utils.logging import disable_progress_bar
+
+    from openrlhf_cov.experiments.lab.freed_memory import keep_freed_memory
+    from openrlhf_cov.experiments.lab.tasks import make_task
+    from openrlhf_cov.experiments.lab.training import Lab
+
+    torch.set_num_threads(request.args.threads)
+    keep_freed_memory()
+    disable_progress_bar()
+    task = make_task(request.args.task, request.settings.shortcut_share)
+    model, tokenizer = task.base_policy(request.base_policies, request.args.base_seed)
+    try:
+        request.config.check_reachable(len(tokenizer))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return Lab(task, model, tokenizer, request.settings, request.config)
+
+
+def measure(request: LabRequest, steps: int) -> dict[str, float]:
+    """Seconds of a ``step``, the mean after a first one, and of the ``rest`` of a run, its evaluations and test."""
+    lab = prepare(request)
+    lab.step(1)
+    clock = time.monotonic()
+    for step in range(2, steps + 2):
+        lab.step(step)
+    a_step = (time.monotonic() - clock) / steps
+    clock = time.monotonic()
+    lab.evaluate()
+    evaluation = time.monotonic() - clock
+    clock = time.monotonic()
+    lab.test()
+    evaluations = request.settings.steps // request.settings.eval_every + 2
+    return {"step": a_step, "rest": evaluations * evaluation + time.monotonic() - clock}
+
+
+def train(request: LabRequest) -> dict[str, float]:
+    """The result of a run that writes ``metrics.jsonl``, ``eval.jsonl``, ``test.json`` and, last, ``result.json``."""
+    lab = prepare(request)
+    with alone_in(request.args.output):
+        return _train(lab, request)
+
+
+def _train(lab: Any, request: LabRequest) -> dict[str, float]:
+    output: Path = request.args.output
+    write_json(output / RUN_FILE, request.record)
+    write_command(output, ["lab", *request.words])
+    write_settings(output, request.flags)
+    for name in (METRICS_FILE, EVAL_FILE, RESULT_FILE):
+        (output / name).unlink(missing_ok=True)  # of a run that was cut off: a minute's work, done again
+    metrics, evaluations = MetricsLog(output / METRICS_FILE), MetricsLog(output / EVAL_FILE)
+    evaluations.write(0, lab.evaluate())
+    result: dict[str, float] = {}
+    step = 0
+    clocks = time.monotonic(), time.process_time()
+    for step, values, evaluation in lab.run():
+        now = time.monotonic(), time.process_time()
+        metrics.write(step, values | {STEP_TOTAL: now[0] - clocks[0], CPU_TIME: now[1] - clocks[1]})
+        if evaluation is not None:
+            evaluations.write(step, evaluation)
+            result = evaluation
+            shown = {name: value for name, value in evaluation.items() if "/" not in name}
+            line = " ".join(f"{name} {value:.3f}" for name, value in shown.items())
+            say(f"step {step}: reward {values['reward']:.3f} entropy {values['entropy/mean']:.3f} {line}\n")
+        clocks = time.monotonic(), time.process_time()
+    test = test_record(lab)
+    write_json(output / TEST_FILE, test)
+    questions = len(test["greedy"])
+    sampled = sum(test["right"]) / (questions * test["samples"])
+    result |= {"test/greedy": sum(test["greedy"]) / questions, "test/sampled": sampled}
+    if step < request.settings.steps:
+        result[STOPPED_AT] = step
+    write_json(output / RESULT_FILE, result)
+    return result
+
+
+def test_record(lab: Any) -> dict[str, Any]:
+    """The test of a ``Lab``, question by question: greedy answers, and how many of the sampled ones are right."""
+    greedy, drawn = lab.test()
+    return {
+        "prompts": [problem.prompt for problem in lab.task.test],
+        "kinds": [lab.task.kind(problem) for problem in lab.task.test],
+        "samples": drawn.shape[1],
+        "greedy": greedy.int().tolist(),
+        "right": drawn.sum(1).tolist(),
+    }
+
+
+def base_policies() -> Path:
+    """Where base policies are kept unless a flag says otherwise."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openrlhf_cov"

@@ -1,0 +1,272 @@
+"""The embedded tasks as the laboratory sees them: problems to train on, problems held out, a reward, a base policy."""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from transformers import LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from openrlhf_cov.errors import UsageError, reason_of
+from openrlhf_cov.experiments.tiny_task import commands, graph_paths, hidden_skills, problems, programs, two_peaks
+from openrlhf_cov.experiments.tiny_task.base_policy import (
+    PROGRAMS_POLICY,
+    BasePolicyConfig,
+    make_base_policy,
+    make_program_policy,
+)
+from openrlhf_cov.experiments.tiny_task.commands_policy import COMMANDS_POLICY, make_commands_policy
+from openrlhf_cov.experiments.tiny_task.headroom_policies import (
+    PATHS_POLICY,
+    SKILLS_POLICY,
+    TablePolicyConfig,
+    make_paths_policy,
+    make_skills_policy,
+    make_table_policy,
+)
+from openrlhf_cov.rewards import addition
+from openrlhf_cov.rewards.code.rule import grade_code
+from openrlhf_cov.utils.json_lines import read_json
+
+HELD_OUT_SUMS, HELD_OUT_PROGRAMS = 512, 512
+OF_A_LETTER = 8
+"""Commands of each letter in a split, so that it has the letters as they are drawn."""
+ADDITION_POLICY = BasePolicyConfig()
+
+Made = tuple[LlamaForCausalLM, PreTrainedTokenizerBase]
+
+
+class Question(Protocol):
+    """What a policy is asked, and what it should answer."""
+
+    @property
+    def prompt(self) -> str:
+        """The text that it continues."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """What the reward compares with."""
+        ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """One embedded task. All its prompts have the same number of tokens."""
+
+    name: str
+    tokens: int
+    """Limit of a response."""
+    draw: Callable[[random.Random], Question]
+    """A problem to train on."""
+    validation: Sequence[Question]
+    """Problems that no policy trains on, with the kinds as they are drawn: of curves, and of every choice."""
+    test: Sequence[Question]
+    """Others like these, which decide nothing."""
+    kind: Callable[[Question], str]
+    """What a problem is counted under, "" where all are alike."""
+    is_right: Callable[[str, str], bool]
+    """(response with its end, label)."""
+    policy: Any
+    """Dataclass of everything that determines the base policy beside its seed."""
+    make: Callable[[int], Made]
+    """Seed -> the base policy and its tokenizer."""
+    needs_exploration: Callable[[Question], bool] = lambda question: True
+    """True for the questions that the habit of the base policy does not answer. The task counts as solved by the
+    greedy accuracy on these; where they are not all questions, evaluations report it as ``greedy_hard``."""
+    mean_reward: Callable[[str], float] | None = None
+    """Response -> the probability that it is rewarded in training. None: the reward is 1 for a correct response."""
+    has_many_answers: bool = False
+    """True if a question has several correct answers; evaluations then count the different ones among the samples."""
+    replicas: tuple[Question, ...] = ()
+    """The questions of every rollout, in this order. Empty: each question of a rollout comes from ``draw``."""
+    decision_token: int = 0
+    """Place in a response of the token that decides between answers, from 0."""
+    trained: str = ""
+    """Prefix of the names of the parameters that are trained; "" trains all."""
+
+    def questions(self, rng: random.Random, count: int) -> list[Question]:
+        """Return the ``count`` questions of one rollout.
+
+        Raises:
+            UsageError: If the task trains a fixed number of replicas and ``count`` is another number.
+        """
+        if not self.replicas:
+            return [self.draw(rng) for _ in range(count)]
+        if count != len(self.replicas):
+            raise UsageError(
+                f"--rollout.batch_size {count}: the task {self.name} trains all of its {len(self.replicas)} replicas "
+                f"in every rollout; use --rollout.batch_size {len(self.replicas)}"
+            )
+        return list(self.replicas)
+
+    def base_policy(self, folder: Path, seed: int) -> Made:
+        """The base policy, made once and then read from ``folder``; the same weights either way."""
+        made = {"task": self.name, "seed": seed, **asdict(self.policy)}
+        kept = folder / f"{self.name}-{seed}"
+        record = kept / "lab.json"
+        config = read_json(kept / "config.json")  # without it the library makes the largest model of the kind
+        is_whole = isinstance(config, dict) and "hidden_size" in config
+        is_whole = is_whole and all((kept / name).is_file() for name in ("model.safetensors", "tokenizer.json"))
+        parts = () if is_whole and read_json(record) == made else self.make(seed)
+        try:
+            for part in parts:
+                part.save_pretrained(kept)
+            if parts:
+                record.write_text(json.dumps(made), encoding="utf-8")
+            model, tokenizer = LlamaForCausalLM.from_pretrained(kept), PreTrainedTokenizerFast.from_pretrained(kept)
+        except Exception as error:  # of a full disk or a damaged file the libraries raise what they like
+            raise UsageError(
+                f"the base policy {kept} cannot be written or read: {reason_of(error)}; make room, or delete it"
+            ) from error
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name.startswith(self.trained))
+        return model, tokenizer
+
+
+def _commands() -> Task:
+    train, validation, test = commands.split_digits()
+
+    def split(name: str, digits: list[str]) -> list[Question]:
+        rng = random.Random(f"{name} commands")
+        return [
+            commands.Command(each, triple) for each in commands.LETTERS for triple in rng.sample(digits, OF_A_LETTER)
+        ]
+
+    return Task(
+        name="commands",
+        tokens=commands.RESPONSE_TOKENS,
+        draw=lambda rng: commands.draw(train, rng),
+        validation=split("validation", validation),
+        test=split("test", test),
+        kind=lambda problem: commands.SKILL_OF[problem.prompt[0]],
+        is_right=commands.is_right,
+        policy=COMMANDS_POLICY,
+        make=lambda seed: make_commands_policy(COMMANDS_POLICY, seed),
+    )
+
+
+def _addition() -> Task:
+    split = problems.split_problems(seed=0, held_out=HELD_OUT_SUMS)
+    return Task(
+        name="addition",
+        tokens=24,
+        draw=lambda rng: rng.choice(split.train),
+        validation=split.held_out[: HELD_OUT_SUMS // 2],
+        test=split.held_out[HELD_OUT_SUMS // 2 :],
+        kind=lambda problem: "",
+        is_right=addition.is_right,
+        policy=ADDITION_POLICY,
+        make=lambda seed: make_base_policy(split.train, ADDITION_POLICY, seed),
+    )
+
+
+def _code() -> Task:
+    train, held_out = programs.split_exercises(seed=0, held_out=HELD_OUT_PROGRAMS)
+
+    def is_right(response: str, label: str) -> bool:
+        return response.endswith(addition.EOS_TOKEN) and grade_code(response, label, programs.REWARD).correct
+
+    return Task(
+        name="code",
+        tokens=programs.RESPONSE_TOKENS,
+        draw=lambda rng: rng.choice(train),
+        validation=held_out[: HELD_OUT_PROGRAMS // 2],
+        test=held_out[HELD_OUT_PROGRAMS // 2 :],
+        kind=lambda problem: "",
+        is_right=is_right,
+        policy=PROGRAMS_POLICY,
+        make=lambda seed: make_program_policy(train, PROGRAMS_POLICY, seed),
+    )
+
+
+def _tail() -> Task:
+    return _hidden_skills(hidden_skills.TAIL)
+
+
+def _shortcut(share: float = hidden_skills.DEFAULT_SHARE) -> Task:
+    return _hidden_skills(hidden_skills.shortcut_task(share))
+
+
+def _hidden_skills(skills: hidden_skills.SkillTask) -> Task:
+    train, validation, test = commands.split_digits()
+
+    def split(name: str, digits: list[str]) -> list[Question]:
+        rng = random.Random(f"{name} hidden skills")
+        return [
+            skills.question(letter, triple)
+            for letter in commands.LETTERS
+            for triple in rng.sample(digits, OF_A_LETTER)
+        ]
+
+    def asked(question: Question) -> hidden_skills.SkillQuestion:
+        return skills.question(question.prompt[0], question.prompt[1:])
+
+    return Task(
+        name=skills.name,
+        tokens=hidden_skills.RESPONSE_TOKENS,
+        draw=lambda rng: skills.draw(train, rng),
+        validation=split("validation", validation),
+        test=split("test", test),
+        kind=lambda question: asked(question).kind,
+        is_right=hidden_skills.is_correct,
+        policy=SKILLS_POLICY,
+        make=lambda seed: make_skills_policy(skills, SKILLS_POLICY, seed),
+        needs_exploration=lambda question: asked(question).needs_exploration,
+    )
+
+
+def _graph_paths() -> Task:
+    paths = graph_paths.path_task()
+    return Task(
+        name="graph_paths",
+        tokens=graph_paths.RESPONSE_TOKENS,
+        draw=lambda rng: rng.choice(paths.train),
+        validation=paths.validation,
+        test=paths.test,
+        kind=lambda question: "",
+        is_right=paths.is_correct,
+        policy=PATHS_POLICY,
+        make=lambda seed: make_paths_policy(paths, PATHS_POLICY, seed),
+        has_many_answers=True,
+        decision_token=1,  # a path begins with the source of the prompt
+    )
+
+
+def _two_peaks() -> Task:
+    replicas = tuple(two_peaks.Replica(word) for word in two_peaks.REPLICA_WORDS)
+    config = TablePolicyConfig()
+    return Task(
+        name="two_peaks",
+        tokens=1,
+        draw=lambda rng: rng.choice(replicas),
+        validation=replicas,
+        test=replicas,
+        kind=lambda question: "",
+        is_right=lambda response, label: two_peaks.is_better_arm(response),
+        policy=config,
+        make=lambda seed: make_table_policy(config, seed),
+        mean_reward=two_peaks.mean_reward,
+        replicas=replicas,
+        trained="lm_head",
+    )
+
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "commands": _commands,
+    "addition": _addition,
+    "code": _code,
+    "shortcut": _shortcut,
+    "tail": _tail,
+    "graph_paths": _graph_paths,
+    "two_peaks": _two_peaks,
+}
+
+
+def make_task(name: str, shortcut_share: float) -> Task:
+    """Return the task of this name; ``shortcut_share`` is used by the task "shortcut" alone."""
+    if name == "shortcut":
+        return TASKS[name](shortcut_share)
+    return TASKS[name]()

@@ -1,0 +1,356 @@
+"""GRPO from top to bottom, in one process: sample, score, plan and update, measure, evaluate.
+
+It is made of what the Ray run is made of: ``plan_window``, ``policy_loss`` around upstream's PPO loss, the methods and
+the diagnostics. Only the policy, the sampler and the optimizer are plain PyTorch, so that a step of the
+embedded tasks takes a fraction of a second.
+"""
+
+import copy
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from openrlhf.models.loss import PolicyLoss, aggregate_loss
+from openrlhf.models.utils import compute_approx_kl
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from openrlhf_cov.data.templates import prompts_ids
+from openrlhf_cov.experiments.lab.lab_policy import Samples, log_probs_and_entropy, sample, until_end
+from openrlhf_cov.experiments.lab.lab_settings import PPO_CLIP, LabSettings
+from openrlhf_cov.experiments.lab.stopping import DECISION_ENTROPY, outcome_of
+from openrlhf_cov.experiments.lab.tasks import Question, Task
+from openrlhf_cov.experiments.tiny_task.tokenizer import PAD_TOKEN
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.diagnostics import update_metrics
+from openrlhf_cov.models.dynamics import EntropyDynamics
+from openrlhf_cov.models.loss import clip_of, draws_of_step, plan_micro_batch, policy_loss
+from openrlhf_cov.models.method import Plan, TokenBatch
+from openrlhf_cov.models.planning import PlanningStep, WindowPart, plan_window, policy_seen
+from openrlhf_cov.models.responses import response_advantages
+from openrlhf_cov.models.rollout import (
+    RolloutTokens,
+    group_sums,
+    mean_entropy,
+    rollout_metrics,
+    selection_metrics,
+    token_sums,
+)
+from openrlhf_cov.rewards.addition import EOS_TOKEN
+from openrlhf_cov.utils.metrics import MetricBuffer
+
+ENDS = (EOS_TOKEN, PAD_TOKEN)
+
+
+class Lab:
+    """One run: ``model`` is trained in place, a global step at a time. Two with equal settings give equal numbers."""
+
+    def __init__(
+        self,
+        task: Task,
+        model: LlamaForCausalLM,
+        tokenizer: Any,
+        settings: LabSettings,
+        config: CovConfig,
+        base: LlamaForCausalLM | None = None,
+    ) -> None:
+        self.task, self.model, self.tokenizer, self.settings, self.config = task, model, tokenizer, settings, config
+        self.eos, self.pad = (tokenizer.convert_tokens_to_ids(token) for token in ENDS)
+        self.words: list[str] = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        self.base = frozen(model) if base is None else base
+        """The policy that ``kl_coef`` holds it to, and ``base_kl`` measures it against: ``model`` as it is now."""
+        self.optimizer = torch.optim.AdamW(
+            model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True
+        )
+        self.generator = torch.Generator().manual_seed(settings.seed)
+        self.problems = random.Random(f"problems {settings.seed}")
+        self.coin = random.Random(f"coin {settings.seed}")
+        self.dynamics = EntropyDynamics()
+        self.controller = config.controller()
+
+    def run(self) -> Iterator[tuple[int, dict[str, float], dict[str, float] | None]]:
+        """(global step from 1, its metrics, the evaluation after it or None) of every step.
+
+        With ``--stop_early`` the run ends at the second evaluation in a row with the same ``outcome_of``.
+        """
+        evaluated = frozenset(self.settings.evaluated)
+        outcome_before = None
+        for step in range(1, self.settings.steps + 1):
+            metrics = self.step(step)
+            evaluation = self.evaluate() if step in evaluated else None
+            yield step, metrics, evaluation
+            if evaluation is None or not self.settings.stop_early:
+                continue
+            outcome = outcome_of(evaluation)
+            if outcome and outcome == outcome_before:
+                return
+            outcome_before = outcome
+
+    def step(self, step: int) -> dict[str, float]:
+        """One rollout and its updates, and what was measured on the way."""
+        prompts, samples, scores = self.roll_out()
+        rollout = self.score(samples, scores, self.config.at(step - 1))
+        buffer = MetricBuffer()
+        sums, groups = token_sums(rollout), group_sums(rollout, self.settings.group, self.settings.prompts)
+        buffer.add(*rollout_metrics(rollout, sums, groups, self.settings.group))
+        config = self.config.at(step - 1, self.controller)
+        planning = self.planning(step, config, mean_entropy(sums))
+        logged = self.update(planning, prompts, samples.responses, rollout, buffer)
+        if self.controller:
+            logged |= self.controller.step(mean_entropy(sums).item(), config.entropy_target)
+        values = buffer.reduce(lambda tensor, op: tensor)
+        eta = self.settings.learning_rate * self.settings.updates
+        names = ("entropy/mean", "cov/prob_weighted_mean", "cov/mean")
+        entropy, weighted, covariance = (values[name] for name in names)
+        values |= self.dynamics.step(entropy, weighted, covariance, eta)
+        lengths = rollout.action_mask.sum(1).float()
+        cut = ~samples.responses.eq(self.eos).any(1)
+        values |= {"response_length": lengths.mean().item(), "truncated": cut.float().mean().item()}
+        return values | logged | {"reward": scores.mean().item()}
+
+    def roll_out(self) -> tuple[Tensor, Samples, Tensor]:
+        """Prompts (B, P), samples (B, A) and scores (B,), the samples of a group one after another."""
+        asked = self.task.questions(self.problems, self.settings.prompts)
+        prompts, samples = self._ask(asked, self.settings.group, self.generator, self.config.proxy_min_p)
+        if self.task.mean_reward is None:
+            scores = self._right(samples, asked, self.settings.group).flatten().float()
+        else:
+            means = torch.tensor([self.task.mean_reward(text) for text in self._texts(samples)])
+            scores = torch.bernoulli(means, generator=self.generator)
+        if self.settings.random_reward:
+            scores = torch.tensor([float(self.coin.random() < 0.5) for _ in scores])
+        return prompts.repeat_interleave(self.settings.group, 0), samples, scores
+
+    def score(self, samples: Samples, scores: Tensor, config: CovConfig) -> RolloutTokens:
+        """The samples with the advantages of an estimator of ``config`` or GRPO's; log-probs and entropies are those
+        that the sampler saw."""
+        mask = until_end(samples.responses, self.eos)
+        rewards = scores.view(-1, self.settings.group)
+        entropy = samples.entropy[mask].mean().item()
+        advantages = response_advantages(
+            rewards, torch.ones_like(rewards, dtype=torch.bool), "group_norm", config, entropy
+        ).nan_to_num(0.0)
+        return RolloutTokens(
+            log_probs=samples.log_probs * mask,
+            entropy=samples.entropy * mask,
+            advantages=advantages.view(-1, 1) * mask,
+            action_mask=mask,
+            scores=scores,
+            sample_ids=torch.arange(len(scores)),
+            proxy=samples.proxy,
+        )
+
+    def planning(self, step: int, config: CovConfig, rollout_entropy: Tensor) -> PlanningStep:
+        """Return what the updates of a global step have in common."""
+        clip = clip_of(self.ppo_loss(config))
+        return PlanningStep(config, self.settings.seed, step, clip, rollout_entropy)
+
+    def ppo_loss(self, config: CovConfig) -> PolicyLoss:
+        """Return upstream's PPO loss with the clip that is in force under the settings of a step."""
+        low, high = self.settings.clip if any(self.settings.clip) else self.config.at(0).ppo_clip or PPO_CLIP
+        for method in config.methods:
+            if method.clip:
+                low, high = method.clip(config)
+        # Without a published aggregation, as with --actor.loss_agg_mode token-mean.
+        return PolicyLoss(low, high, token_level_loss=config.aggregation is None)
+
+    def update(
+        self, planning: PlanningStep, prompts: Tensor, responses: Tensor, rollout: RolloutTokens, buffer: MetricBuffer
+    ) -> dict[str, float]:
+        """Make all optimizer steps of a rollout, each on other samples; return the means of loss and gradient norm."""
+        order = torch.randperm(len(prompts), generator=self.generator)
+        chosen = torch.zeros_like(rollout.action_mask)
+        draws = draws_of_step(planning.seed, planning.global_step, 0, "cpu")
+        losses: list[float] = []
+        norms: list[float] = []
+        for number, rows in enumerate(order.chunk(self.settings.updates)):
+            loss, norm, selected = self.optimize(
+                planning, prompts, responses, rollout, rows, moved=number > 0, draws=draws, buffer=buffer
+            )
+            losses.append(loss)
+            norms.append(norm)
+            chosen[rows] = selected
+        buffer.add(*selection_metrics(rollout.entropy, rollout.action_mask, chosen))
+        return {"policy_loss": sum(losses) / len(losses), "gradient/norm": sum(norms) / len(norms)}
+
+    def optimize(
+        self,
+        planning: PlanningStep,
+        prompts: Tensor,
+        responses: Tensor,
+        rollout: RolloutTokens,
+        rows: Tensor,
+        *,
+        moved: bool,
+        draws: torch.Generator,
+        buffer: MetricBuffer,
+    ) -> tuple[float, float, Tensor]:
+        """Make one optimizer step on the samples ``rows``.
+
+        Micro-batches add up to the step: each loss is over the tokens of all of them.
+
+        Args:
+            planning: What the updates of the global step have in common.
+            prompts: (B, P) of all samples of the rollout.
+            responses: (B, A).
+            rollout: The policy that sampled them.
+            rows: The samples of this step.
+            moved: Whether the policy was updated since the rollout.
+            draws: The generator of ``--cov_scope micro_batch``.
+            buffer: Gets the metrics of the update.
+
+        Returns:
+            The loss, the norm of the gradient, and the mask of the selected tokens (rows, A).
+        """
+        config = planning.config
+        ppo_loss = self.ppo_loss(config)
+        parts = rows.split(self.settings.micro_batch or len(rows))
+        window_plans = (
+            self._plans(planning, prompts, responses, rollout, parts, moved) if config.plans_globally else []
+        )
+        tokens = rollout.action_mask[rows].sum()
+        normalizers = {"batch_num_tokens": tokens, "global_batch_size": len(rows)}
+        bonus = config.entropy_bonus_in_force
+        bonus = self.settings.entropy_coef if bonus is None else bonus
+        self.optimizer.zero_grad()
+        total = 0.0
+        selected: list[Tensor] = []
+        for number, part in enumerate(parts):
+            log_probs, entropy = log_probs_and_entropy(self.model, prompts[part], responses[part])
+            mask, old = rollout.action_mask[part], rollout.log_probs[part]
+            batch = TokenBatch(log_probs, old, rollout.advantages[part], mask, rollout_log_probs=old)
+            if config.plans_globally:
+                plans: Sequence[Plan] = window_plans[number]
+            else:
+                plans = plan_micro_batch(config, batch, planning.ppo_clip, draws)
+            result = policy_loss(config, ppo_loss, aggregate_loss, batch, plans, **normalizers)
+            buffer.add(*update_metrics(result.record))
+            selected.append(result.record.selected)
+            total += result.loss.item()
+            loss = result.loss
+            if bonus:
+                loss = loss - bonus * (entropy * mask).sum() / tokens
+            if self.settings.kl_coef:
+                base = self._base_log_probs(prompts[part], responses[part])
+                kl = compute_approx_kl(log_probs, base, kl_estimator="k3")
+                loss = loss + self.settings.kl_coef * aggregate_loss(kl, mask, batch_num_tokens=tokens)
+            loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        return total, norm.item(), torch.cat(selected)
+
+    @torch.no_grad()
+    def _plans(
+        self,
+        planning: PlanningStep,
+        prompts: Tensor,
+        responses: Tensor,
+        rollout: RolloutTokens,
+        parts: Sequence[Tensor],
+        moved: bool,
+    ) -> Sequence[Sequence[Plan]]:
+        """Return what each method does to the tokens of each micro-batch of an optimizer step."""
+
+        def score_now(place: int, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
+            return log_probs_and_entropy(self.model, prompts[parts[place]], responses[parts[place]])
+
+        window = [
+            WindowPart(
+                sample_ids=rollout.sample_ids[rows],
+                log_probs=rollout.log_probs[rows],
+                advantages=rollout.advantages[rows],
+                action_mask=rollout.action_mask[rows],
+                entropy=rollout.entropy[rows],
+                proxy=None if rollout.proxy is None else rollout.proxy[rows],
+            )
+            for rows in parts
+        ]
+        return plan_window(planning, window, policy_seen(planning.config, window, moved, score_now))
+
+    @torch.no_grad()
+    def _base_log_probs(self, prompts: Tensor, responses: Tensor) -> Tensor:
+        return log_probs_and_entropy(self.base, prompts, responses)[0]
+
+    def evaluate(self) -> dict[str, float]:
+        """Greedy accuracy, and at temperature 1 accuracy, pass@k, entropy and length, on the validation split.
+
+        ``base_kl`` is the KL divergence of the policy from the base policy in nats per token, estimated by the mean
+        log ratio of these samples. Accuracy and pass@k of each kind of problem, too. The prompts and random numbers
+        are the same every time, and the state of the run is not touched.
+        ``greedy_hard`` is the accuracy on the questions that the habit of the base policy does not answer, and
+        ``distinct_correct`` the number of different correct responses among the samples of a question.
+        """
+        settings, asked = self.settings, self.task.validation
+        greedy = self._greedy(asked)
+        prompts, samples = self._ask(asked, settings.eval_samples, torch.Generator().manual_seed(1))
+        right = self._right(samples, asked, settings.eval_samples)
+        mask = until_end(samples.responses, self.eos)
+        scores = {
+            "greedy": greedy.float(),
+            "sampled": right.float().mean(1),
+            f"pass@{settings.eval_samples}": right.any(1).float(),
+        }
+        kinds = [self.task.kind(problem) for problem in asked]
+        values = {name: each.mean().item() for name, each in scores.items()}
+        for kind in sorted(set(kinds) - {""}):
+            of_kind = torch.tensor([each == kind for each in kinds])
+            values |= {f"{name}/{kind}": each[of_kind].mean().item() for name, each in scores.items()}
+        hard = torch.tensor([self.task.needs_exploration(problem) for problem in asked])
+        if not hard.all():
+            values["greedy_hard"] = greedy[hard].float().mean().item()
+        if self.task.has_many_answers:
+            values["distinct_correct"] = self._distinct(samples, right).mean().item()
+        entropy = samples.entropy * mask
+        tokens = mask.sum(0)
+        base = self._base_log_probs(prompts.repeat_interleave(settings.eval_samples, 0), samples.responses)
+        values |= {"entropy": (entropy.sum() / mask.sum()).item(), "length": mask.sum(1).float().mean().item()}
+        values["base_kl"] = ((samples.log_probs - base) * mask).sum().item() / mask.sum().item()
+        positions = (entropy.sum(0) / tokens).tolist()
+        if self.task.decision_token < len(positions):
+            values[DECISION_ENTROPY] = positions[self.task.decision_token]
+        return values | {f"entropy/position_{p}": value for p, value in enumerate(positions)}
+
+    def test(self) -> tuple[Tensor, Tensor]:
+        """Which problems (N,) of the test split are answered right greedily, and which samples (N, K) of each."""
+        samples = self.settings.test_samples
+        greedy = self._greedy(self.task.test)
+        _, drawn = self._ask(self.task.test, samples, torch.Generator().manual_seed(2))
+        return greedy, self._right(drawn, self.task.test, samples)
+
+    def _greedy(self, asked: Sequence[Question]) -> Tensor:
+        return self._right(self._ask(asked, 1, None)[1], asked, 1)[:, 0]
+
+    def _ask(
+        self, asked: Sequence[Question], each: int, generator: torch.Generator | None, min_p: float | None = None
+    ) -> tuple[Tensor, Samples]:
+        """Prompts (N, P) and ``each`` samples of every one (N * each, A), greedy ones without a generator."""
+        prompts = torch.tensor(prompts_ids([problem.prompt for problem in asked], self.tokenizer))
+        return prompts, sample(self.model, prompts, self.task.tokens, generator, self.eos, self.pad, each, min_p)
+
+    def _right(self, samples: Samples, asked: Sequence[Question], each: int) -> Tensor:
+        """Booleans (N, each)."""
+        texts = self._texts(samples)
+        found = [self.task.is_right(text, asked[place // each].label) for place, text in enumerate(texts)]
+        return torch.tensor(found).view(-1, each)
+
+    def _distinct(self, samples: Samples, right: Tensor) -> Tensor:
+        """Return the number of different correct responses (N,) among the samples of each question."""
+        texts = self._texts(samples)
+        each = right.shape[1]
+        counts = [
+            len({texts[question * each + place] for place, correct in enumerate(row) if correct})
+            for question, row in enumerate(right.tolist())
+        ]
+        return torch.tensor(counts, dtype=torch.float32)
+
+    def _texts(self, samples: Samples) -> list[str]:
+        """Return the responses as texts, each with its end if it has one."""
+        lengths = until_end(samples.responses, self.eos).sum(1).tolist()
+        rows = zip(samples.responses.tolist(), lengths, strict=True)
+        return ["".join(self.words[token] for token in row[:length]) for row, length in rows]
+
+
+def frozen(model: LlamaForCausalLM) -> LlamaForCausalLM:
+    """A copy that nothing trains."""
+    return copy.deepcopy(model).eval().requires_grad_(False)

@@ -1,0 +1,110 @@
+"""The command lines of an exhibit, as words: data, runs, evaluations, report. All folders are absolute."""
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.evaluation.benchmarks import select
+from openrlhf_cov.experiments.reproduction.exhibits import Exhibit, PaperRun, Recipe
+
+PRINTED = 'ray() { printf "%s\\0" ray "$@"; }; export -f ray; exec "$0" "$@"'
+"""Bash: a script that submits by ``ray`` prints its words instead, with NUL between them."""
+VARIABLES = (
+    *("MODEL", "TEMPLATE", "DATA", "EVAL_DATA", "DATA_DIR", "BENCHMARKS", "SIZE", "LAYOUT", "OUTPUT"),
+    *("NODES", "ENGINES", "EPISODES", "EVAL_STEPS"),
+)
+"""What a script must not take from the shell that asks for its command."""
+PYTHON = ("python", "-m")
+
+
+def module(name: str, *words: str) -> list[str]:
+    """A command of the package."""
+    return [*PYTHON, f"openrlhf_cov.cli.{name}", *words]
+
+
+def prepared(data: Path, recipe: Recipe) -> Path:
+    """Folder of the training set of a recipe."""
+    return data / f"{Path(recipe.data).stem.replace(',', '-')}-{recipe.template}"
+
+
+def brought(exhibit: Exhibit, data: Path) -> list[Path]:
+    """Files that the runs of an exhibit read and that no command makes."""
+    recipes = [run.recipe for run in exhibit.runs if run.recipe]
+    named = dict.fromkeys(name for each in recipes for name in (each.data, *each.variables.values()))
+    found = [Path(_below(name, data)) for name in named if name.startswith("/data/")]
+    asked = [each for group in _groups(exhibit) for each in select(group)]
+    return [*found, *dict.fromkeys(data / "eval" / each.files[0] for each in asked if each.hub is None)]
+
+
+def benchmark_files(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:
+    """What fills the folder of benchmarks, where they are named ones."""
+    for group in _groups(exhibit):
+        yield module("evaluate", "--benchmarks", group, "--write_data", str(data / "eval"))
+
+
+def _groups(exhibit: Exhibit) -> list[str]:
+    """Named groups of benchmarks that the recipes evaluate on."""
+    recipes = [run.recipe for run in exhibit.runs if run.recipe]
+    groups = dict.fromkeys(each.variables.get("BENCHMARKS", each.benchmarks) for each in recipes)
+    return [group for group in groups if not group.startswith("/data/")]
+
+
+def preparations(exhibit: Exhibit, data: Path) -> Iterator[list[str]]:
+    """What makes the training sets of an exhibit, each once."""
+    recipes = {prepared(data, run.recipe): run.recipe for run in exhibit.runs if run.recipe}
+    for folder, recipe in recipes.items():
+        how = ("--template", recipe.template, "--eval_dir", str(data / "eval"), "--eval_ngram", "20")
+        yield module("prepare_data", "--dataset", _below(recipe.data, data), *how, "--output", str(folder))
+
+
+def submission(scripts: Path, script: str, variables: Mapping[str, str], flags: Sequence[str]) -> list[str]:
+    """The words of the ``ray job submit`` that a script makes of these variables and flags; nothing is submitted."""
+    path = scripts / script
+    if not path.is_file():
+        raise UsageError(f"{path} is not there: the paper's scale takes the recipes of a clone; run it in one")
+    known = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    done = subprocess.run(
+        ["bash", "-c", PRINTED, str(path.resolve()), *flags],
+        env=known | dict(variables),
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise UsageError(f"{path}: status {done.returncode}: {done.stderr.strip()[-300:]}")
+    return done.stdout.rstrip("\0").split("\0")
+
+
+def training(run: PaperRun, scripts: Path, data: Path, output: Path) -> list[str]:
+    """The ``ray job submit`` of a run at the paper's scale."""
+    recipe = run.recipe
+    assert recipe is not None
+    places = {"DATA": prepared(data, recipe) / "train.jsonl", "EVAL_DATA": data / "eval", "OUTPUT": output / run.name}
+    given = {name: _below(value, data) for name, value in recipe.variables.items()}
+    variables = given | {name: str(place) for name, place in places.items()}
+    return submission(scripts, recipe.script, variables, recipe.flags)
+
+
+def _below(value: str, data: Path) -> str:
+    """A path of the exhibits in the folder that the reader keeps data in."""
+    return value.replace("/data/", f"{data}/")
+
+
+def laboratory(run: PaperRun, output: Path, steps: int) -> list[str]:
+    """A run at the tiny scale, in one process."""
+    return module("lab", "--output", str(output / run.tiny_name), "--steps", str(steps), *(run.lab or ()))
+
+
+def evaluations(exhibit: Exhibit, scripts: Path, data: Path, output: Path) -> Iterator[list[str]]:
+    """Of the trained models of an exhibit that is a table of scores, and the comparisons with the paper's rows."""
+    for against in exhibit.tables:
+        size = against.removeprefix("paper-")
+        runs = [output / run.name for run in exhibit.runs if run.recipe and run.recipe.size == size]
+        for run in runs:
+            places = {"MODEL": run, "DATA_DIR": data / "eval", "OUTPUT": run / "evaluation"}
+            variables = {name: str(place) for name, place in places.items()}
+            yield submission(scripts, f"eval_qwen2.5_{size}.sh", variables, ())
+        yield module(
+            "compare", *(str(run / "evaluation") for run in runs), "--against", against, "--grader", "published"
+        )

@@ -1,0 +1,285 @@
+"""A study in words and tables, as a page of HTML and as Markdown (pure); every number comes from the runs."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from openrlhf_cov.analysis.pages.chart import Chart
+from openrlhf_cov.analysis.pages.html import Cell, render
+from openrlhf_cov.analysis.pages.plot import figure
+from openrlhf_cov.experiments.study.answer import finished_runs, shown
+from openrlhf_cov.experiments.study.headroom import headroom_answer
+from openrlhf_cov.experiments.study.questions import answers
+from openrlhf_cov.experiments.study.run_plan import StudyRun, number_of_runs
+from openrlhf_cov.experiments.study.run_results import DIGITS, Result
+from openrlhf_cov.experiments.study.spec import Spec
+from openrlhf_cov.experiments.study.study_charts import charts
+from openrlhf_cov.experiments.study.sweeps import maps, sweep_answer
+from openrlhf_cov.experiments.study.table_rows import ArmRow, main_rows, tuning_rows
+
+MAIN = {
+    "accuracy": "accuracy",
+    "worst kind": "worst kind",
+    "pass@1": "pass@1",
+    "pass@8": "pass@8",
+    "pass@32": "pass@32",
+    "half-way": "half-way",
+    "area": "area",
+    "first-token entropy": "first-token entropy",
+    "entropy": "entropy",
+    "length": "length",
+    "seconds": "s/step",
+}
+"""Number of a row -> heading of the main table."""
+UPDATES = {
+    "selected": "selected, %",
+    "positive mass": "positive mass",
+    "negative mass": "negative mass",
+    "no gradient": "without gradient, %",
+    "norm": "norm of the gradient",
+    "truncated": "cut at the limit, %",
+    "frozen entropy": "entropy, frozen prompts",
+    "base kl": "KL to the base policy",
+}
+"""The same of the table of what the updates did."""
+AGAINST = "Against the baseline"
+HOW = (
+    "Accuracy is greedy, beside it that of the worst kind of questions; pass@k is unbiased from all samples of a "
+    "question, and pass@1 their mean. All are of a test split that no choice has seen, after the last step. Half-way "
+    "is greedy accuracy on the validation split in the middle of the run, and the area that under its curve. "
+    "Entropies are means over the run, in nats: of all tokens of a batch, and of the first token of a response, which "
+    "decides. Seconds of a step are those of the CPU in the laboratory, and of the clock through Ray.",
+    "Brackets are 95 % intervals over seeds (Student's t), differences are paired by seed. They are about other seeds "
+    "of the same task and base policy, and are not corrected for the number of arms: of twenty true ties one shows a "
+    "difference. The interval over questions resamples the questions of the test for the same runs.",
+)
+WHAT = (
+    "Means over the steps: the share of the tokens that was selected (at least one wherever a quota is taken, so that "
+    "a small fraction of few tokens is more than it says), weights that push up and down after all weights and clips "
+    "(docs/metrics.md), the share of the tokens that have no gradient, for clipped ratios too, the norm of the "
+    "gradient, and the share of the samples that the limit of tokens cut; then "
+    "after the last step, on frozen prompts and in nats for a token, the entropy and the KL divergence from the "
+    "policy that the run began with. Older runs lack some of the last three."
+)
+TUNING = "Validation accuracy after the last step, a number for each seed of tuning; * is the chosen point."
+UNTUNED = "Nothing was tuned, every arm is one setting, and no checkpoint was picked."
+
+
+@dataclass(frozen=True)
+class Section:
+    """Paragraphs and a table."""
+
+    title: str
+    paragraphs: tuple[str, ...] = ()
+    head: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Document:
+    """All of a study that is shown."""
+
+    title: str
+    about: str
+    sections: tuple[Section, ...]
+    charts: tuple[Chart, ...]
+
+
+def document(spec: Spec, results: Sequence[Result]) -> Document:
+    """What the finished runs say, however many there are."""
+    if spec.sweep:
+        return sweep_document(spec, results)
+    rows = main_rows(spec, results)
+    runs = finished_runs(spec, results)
+    tuning = tuple(tuning_cells(spec, results))
+    head = ("arm", "seeds", "point", *MAIN.values(), "accuracy over questions")
+    begun = (progress(spec, results), *mixed(spec, results))
+    headroom = headroom_answer(spec, results)
+    sections = [
+        *([Section(headroom.question, (headroom.text,), headroom.head, headroom.rows)] if headroom else []),
+        Section("Results", (*begun, *HOW, how_tuned(spec)), head, tuple(map(main_cells, rows))),
+        Section(
+            AGAINST,
+            (f"Each arm minus {rows[0].arm}, on the seeds that both have.",),
+            ("arm", "seeds", *(MAIN[name] for name in DIFFERENCES), "accuracy over questions"),
+            tuple(map(difference_cells, rows[1:])),
+        ),
+        Section("What the updates did", (WHAT,), ("arm", "seeds", *UPDATES.values()), tuple(map(update_cells, rows))),
+        *(Section(each.question, (each.text,), each.head, each.rows) for each in answers(spec, results)),
+    ]
+    if tuning:
+        sections.append(Section("Tuning", (TUNING,), ("arm", "cell", "accuracy", "mean area"), tuning))
+    return Document(spec.title, spec.about, tuple(sections), tuple(charts(rows, runs)))
+
+
+def sweep_document(spec: Spec, results: Sequence[Result]) -> Document:
+    """Return what the finished runs of a sweep say. Each method has runs of many settings, so no table of its runs."""
+    answer = sweep_answer(spec, results)
+    about = (progress(spec, results), *mixed(spec, results), how_tuned(spec), answer.text)
+    sections = [Section(answer.question, about, answer.head, answer.rows)]
+    tuning = tuple(tuning_cells(spec, results))
+    if tuning:
+        sections.append(Section("Tuning", (TUNING,), ("method", "cell", "accuracy", "mean area"), tuning))
+    return Document(spec.title, spec.about, tuple(sections), tuple(maps(spec, results)))
+
+
+SOME = 3
+"""Runs that are named."""
+
+
+def mixed(spec: Spec, results: Sequence[Result]) -> list[str]:
+    """One sentence where runs do not begin with the base policies of the spec, by their entropy on the frozen prompts.
+
+    A base policy is made where it is missing, and another machine makes another one. Seeds with different base
+    policies by the spec are compared among themselves.
+    """
+    for policy in range(spec.base_policies):
+        found = _mixed([each for each in results if each.run.seed % spec.base_policies == policy])
+        if found:
+            return found
+    return []
+
+
+def _mixed(results: Sequence[Result]) -> list[str]:
+    """The sentence on runs that should all begin with one base policy; none if they do."""
+    beginnings: dict[str, list[StudyRun]] = {}
+    for each in results:
+        if each.evaluations.steps[0] == 0 and "entropy" in each.evaluations.columns:
+            entropy = f"{each.evaluations.column('entropy')[0]:.{DIGITS}g}"
+            beginnings.setdefault(entropy, []).append(each.run)
+    if len(beginnings) < 2:
+        return []
+    fewest = min(beginnings.values(), key=len)
+    names = ", ".join(f"{run.arm} with seed {run.seed}" for run in fewest[:SOME]) + (", ..." if fewest[SOME:] else "")
+    return [
+        f"These runs begin with {len(beginnings)} base policies, and means and differences over them are not those of "
+        f"one: {len(fewest)} of {len(results)} begin with another than most ({names})."
+    ]
+
+
+SHORT = ("accuracy", "area", "first-token entropy")
+
+
+def in_short(spec: Spec, results: Sequence[Result]) -> str:
+    """The main numbers for a terminal of 80 columns: of each arm, and of each but the first its differences."""
+    if spec.sweep:
+        answer = sweep_answer(spec, results)
+        table = [answer.head, *answer.rows] if answer.rows else []
+        return "\n".join(["  ".join(cells).rstrip() for cells in table] or [answer.text]) + "\n"
+    rows = main_rows(spec, results)
+    first = rows[0].arm
+    width = max(len(row.arm) for row in rows)
+
+    def line(name: str, cells: Iterable[str]) -> str:
+        return "  ".join([name.ljust(width), *(cell.ljust(20) for cell in cells)]).rstrip()
+
+    lines = [line("", SHORT)]
+    lines += [line(row.arm, (shown(row.numbers[name]) for name in SHORT)) for row in rows]
+    lines += ["", f"minus {first}"]
+    lines += [line(row.arm, (shown(row.differences[name], signed=True) for name in SHORT)) for row in rows[1:]]
+    seeds = ", ".join(dict.fromkeys(str(len(row.seeds)) for row in rows))
+    lines.append(f"\n95 % intervals over {seeds} seeds, differences paired by seed\n")
+    lines += [f"{sentence}\n" for sentence in mixed(spec, results)]
+    return "\n".join(lines)
+
+
+def how_tuned(spec: Spec) -> str:
+    """What was chosen for each arm, and by what."""
+    tuned = [arm for arm in spec.arms if len(arm.cells) > 1 and arm.at is None]
+    if not tuned:
+        return UNTUNED
+    counts = Counter(len(arm.cells) for arm in tuned)
+    cells = ", ".join(f"{count} cells: {number} of {len(tuned)} arms" for count, number in counts.items())
+    again = (
+        ""
+        if not spec.tuning.final_seeds
+        else (f", the best {spec.tuning.finalists} of them again with {len(spec.tuning.final_seeds)} other")
+    )
+    return (
+        f"Arms with a grid ({cells}) were tuned: all cells with the same {len(spec.tuning.seeds)} seeds{again}, by "
+        "validation accuracy in the last step. No checkpoint was picked."
+    )
+
+
+DIFFERENCES = ("accuracy", "pass@1", "pass@8", "pass@32", "half-way", "area", "first-token entropy")
+
+
+def progress(spec: Spec, results: Sequence[Result]) -> str:
+    """How much of the study is there."""
+    total = number_of_runs(spec)
+    rest = "" if len(results) >= total else "; what is missing is left out, and each row says how many seeds it has"
+    return f"{len(results)} of {total} runs are finished{rest}. Flags of all runs: {' '.join(spec.words) or 'none'}."
+
+
+def main_cells(row: ArmRow) -> tuple[str, ...]:
+    """One arm as a row of the main table."""
+    point = "not chosen yet" if row.point is None else " ".join(row.point)
+    numbers = (shown(row.numbers[name]) for name in MAIN)
+    return (row.arm, str(len(row.seeds)), point, *numbers, shown(row.questions))
+
+
+def difference_cells(row: ArmRow) -> tuple[str, ...]:
+    """One arm as a row of differences."""
+    numbers = (shown(row.differences[name], signed=True) for name in DIFFERENCES)
+    return (row.arm, str(row.pairs), *numbers, shown(row.apart, signed=True))
+
+
+def update_cells(row: ArmRow) -> tuple[str, ...]:
+    """One arm as a row of what its updates did."""
+    return (row.arm, str(len(row.seeds)), *(shown(row.numbers[name], 3) for name in UPDATES))
+
+
+def tuning_cells(spec: Spec, results: Sequence[Result]) -> list[tuple[str, ...]]:
+    """One row for each cell with a finished run."""
+    cells = []
+    for row in tuning_rows(spec, results):
+        if row.scores:
+            ends = ", ".join(f"{each.last:.2f}" for each in row.scores.values())
+            mean = sum(each.area for each in row.scores.values()) / len(row.scores)
+            cells.append((row.arm, " ".join(row.cell) + (" *" if row.is_chosen else ""), ends, f"{mean:.2f}"))
+    return cells
+
+
+def page(content: Document) -> str:
+    """The study as one file of HTML."""
+    sections = [
+        {
+            "title": section.title,
+            "name": f"part-{number}",
+            "paragraphs": section.paragraphs,
+            "head": section.head,
+            "rows": [[Cell(text) for text in row] for row in section.rows],
+        }
+        for number, section in enumerate(content.sections)
+    ]
+    drawn = {chart.name: figure(chart) for chart in content.charts}
+    return render(
+        "study.html",
+        {"charts": drawn},
+        ("study.js",),
+        title=content.title,
+        about=content.about,
+        sections=sections,
+        charts=content.charts,
+    )
+
+
+def markdown(content: Document) -> str:
+    """The study as a page of Markdown, without charts."""
+    lines = [f"# {content.title}", ""]
+    lines += [content.about, ""] if content.about else []
+    for section in content.sections:
+        lines += [f"## {section.title}", ""]
+        lines += [line for paragraph in section.paragraphs for line in (paragraph, "")]
+        lines += [*markdown_table(section), ""] if section.rows else []
+    return "\n".join(lines)
+
+
+def markdown_table(section: Section) -> list[str]:
+    """The lines of its table."""
+    table = [section.head, ["---"] * len(section.head), *section.rows]
+    return ["| " + " | ".join(_escaped(cell) or " " for cell in row) + " |" for row in table]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")

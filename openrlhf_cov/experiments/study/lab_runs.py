@@ -1,0 +1,299 @@
+"""The runs of a study: which are finished, and how one is made; in the laboratory, or as ``study_ray`` does it."""
+
+import io
+import multiprocessing
+import signal
+import sys
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from openrlhf_cov.cluster.local_ray import STOP_TIMEOUT
+from openrlhf_cov.errors import RunStopped, UsageError, reason_of
+from openrlhf_cov.experiments.lab import request as lab
+from openrlhf_cov.experiments.study.run_flags import lab_request
+from openrlhf_cov.experiments.study.run_plan import SCREEN, Score, StudyRun, all_runs, number_of_runs
+from openrlhf_cov.experiments.study.run_results import Result, read_result, score_of, unpack
+from openrlhf_cov.experiments.study.spec import Spec
+from openrlhf_cov.utils.cores import cores
+from openrlhf_cov.utils.orphans import die_with_parent
+from openrlhf_cov.utils.terminal import say
+
+Made = TypeVar("Made")
+
+LOOKS = ("validation", "test")
+"""Fields of a spec with flags of ``openrlhf-cov evaluate``."""
+
+OF_THE_STUDY = ("--output", "--base_policies", "--task", "--train.seed", "--help")
+"""Flags of the laboratory that a spec leaves to the study."""
+OF_ALL_ARMS = ("--base_seed", "--steps", "--eval.steps", "--eval.n_samples_per_prompt", "--test_samples")
+"""Flags without which arms do not begin with the same policy, have the same budget and see the same test."""
+
+TIMED_STEPS = 3
+KILLED = "its process was killed, perhaps for lack of memory; fewer --jobs need less"
+
+
+def given_of(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """The words that a parser takes for one of these flags, in any spelling, without what stands behind a ``=``."""
+    names = [word.partition("=")[0] for word in words]
+    short = ("-h",) if "--help" in flags else ()
+    return [
+        name
+        for name in names
+        if name.startswith(short) or (len(name) > 2 and any(flag.startswith(name) for flag in flags))
+    ]
+
+
+class Study(ABC):
+    """A spec, the folder that it fills, and how each of its runs is made."""
+
+    def __init__(self, spec: Spec, output: Path, base_policies: Path) -> None:
+        self.spec, self.output, self.base_policies = spec, output, base_policies
+        self.given: dict[StudyRun, Result] = {}
+        """Results of other machines, which count as those of the same runs."""
+        self.damaged: set[StudyRun] = set()
+        """Runs of which that was said."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what other machines made, which a worker has no use for."""
+        return vars(self) | {"given": {}}
+
+    def take(self, packed: Path) -> None:
+        """Count the runs of a file as finished; UsageError where none of them is the spec's."""
+        self.given = {result.run: result for result in unpack(packed, self.asked)}
+        if not self.given:
+            raise UsageError(f"--unpack {packed} has no run that {self.spec.title!r} asks for")
+
+    def flags(self, run: StudyRun) -> list[str]:
+        """Those of the spec, of the arm and of the cell, the seed, and the base policy where there are several."""
+        words = [*self.spec.words, *self.spec.arm(run.arm).words, *run.cell, "--train.seed", str(run.seed)]
+        if self.spec.base_policies > 1:
+            words += ["--base_seed", str(run.seed % self.spec.base_policies)]
+        return words
+
+    def asked(self, run: StudyRun) -> list[str]:
+        """What a run is asked for, but for folders; nothing for an arm that the spec does not have."""
+        known = any(arm.name == run.arm for arm in self.spec.arms)
+        return ["--task", self.spec.task, *self.flags(run)] if known else []
+
+    def one_of_each_cell(self) -> Iterator[StudyRun]:
+        """A run for every cell of every arm, by which its flags are checked before anything runs."""
+        yield from (StudyRun(arm.name, SCREEN, cell, 0) for arm in self.spec.arms for cell in arm.cells)
+        if self.spec.sweep:
+            swept = self.spec.sweep.cells
+            yield from (
+                StudyRun(arm.name, SCREEN, (*arm.cells[0], *cell), 0) for arm in self.spec.arms for cell in swept
+            )
+
+    def refuse_own_flags(self, path: Path, *own: str) -> None:
+        """UsageError for a flag that the study sets itself, in any spelling that a parser takes for it."""
+        of_arms = ((f"arm {arm.name}", (*arm.words, *cell)) for arm in self.spec.arms for cell in arm.cells)
+        swept = self.spec.sweep.cells if self.spec.sweep else ()
+        for place, words in (("flags", self.spec.words), *of_arms, *(("sweep", cell) for cell in swept)):
+            for name in given_of(words, own):
+                raise UsageError(f"{path}: {place}: {name} is what the study sets itself; drop it")
+
+    def refuse_looks(self, path: Path) -> None:
+        """UsageError for flags of a look at the trained model, where the task says how it is looked at."""
+        for name in LOOKS:
+            if getattr(self.spec, name):
+                raise UsageError(f"{path}: {name} has no effect: task {self.spec.task} has splits of its own; drop it")
+
+    def check(self, path: Path) -> None:
+        """Every cell of every arm is a run that can be made; UsageError names the file, the arm and what is wrong."""
+        self.check_spec(path)
+        for run in self.one_of_each_cell():
+            try:
+                self.request(run)
+            except UsageError as error:
+                raise UsageError(f"{path}: arm {run.arm}: {error}") from error
+
+    @abstractmethod
+    def check_spec(self, path: Path) -> None:
+        """UsageError for flags and fields of the spec that this kind of study refuses."""
+
+    @abstractmethod
+    def request(self, run: StudyRun) -> Any:
+        """What the command of a run makes of its flags; UsageError for flags that it refuses."""
+
+    def default_jobs(self) -> int:
+        """How many runs are made side by side unless ``--jobs`` says otherwise."""
+        return 1
+
+    @abstractmethod
+    def dry_run(self, jobs: int) -> None:
+        """Say what would run, and how long."""
+
+    @abstractmethod
+    def is_another(self, run: StudyRun) -> bool:
+        """True if its folder holds anything else than this run or a part of it."""
+
+    def evaluated(self, run: StudyRun) -> Collection[int]:
+        """The steps of its evaluations, () where they are not known."""
+        return ()
+
+    @abstractmethod
+    def prepare(self, run: StudyRun) -> None:
+        """Make what all runs begin with."""
+
+    @contextmanager
+    def running(self, jobs: int) -> Iterator[None]:
+        """While its runs are made, ``jobs`` side by side: what they share beside files."""
+        yield
+
+    @abstractmethod
+    def train(self, run: StudyRun) -> None:
+        """Make a run, or go on with it; what it says is in its files."""
+
+    def scores(self) -> dict[StudyRun, Score]:
+        """Those of all finished runs. UsageError where a folder holds another run than the spec's."""
+        scores: dict[StudyRun, Score] = {}
+        while True:  # what tuning chooses names further runs
+            known = [run for run in all_runs(self.spec, scores) if run not in scores]
+            found = {run: score for run in known if (score := self.score(run))}
+            if not found:
+                return scores
+            scores |= found
+
+    def score(self, run: StudyRun) -> Score | None:
+        """None where the run is not finished."""
+        result = self.result(run)
+        return score_of(result) if result else None
+
+    def result(self, run: StudyRun) -> Result | None:
+        """None where the run is not finished, or its files are damaged; UsageError where its folder holds another."""
+        if run in self.given:
+            return self.given[run]
+        if self.is_another(run):
+            raise UsageError(
+                f"{self.output / run.folder} holds a run of other settings than {self.spec.title!r} asks for; give "
+                "another --output, or delete it"
+            )
+        try:
+            return read_result(self.output, run, self.evaluated(run))
+        except ValueError as error:
+            if run not in self.damaged:
+                say(f"{error}; the run does not count as finished\n", sys.stderr)
+            self.damaged.add(run)
+            return None
+
+    def results(self) -> list[Result]:
+        """Of all finished runs, in the order of the spec."""
+        runs = all_runs(self.spec, self.scores())
+        found = [result for run in runs if (result := self.result(run))]
+        sizes = Counter(len(each.greedy) for each in found)
+        for each in found:
+            if (size := len(each.greedy)) != (usual := sizes.most_common(1)[0][0]):
+                raise UsageError(
+                    f"{self.output / each.run.folder}: its test has {size} questions, that of others {usual}; delete "
+                    "it, and --unpack nothing that has it"
+                )
+        return found
+
+
+def check_lab_spec(study: Study, path: Path) -> None:
+    """UsageError for flags and fields that no spec has that is written for the laboratory."""
+    own = (*OF_THE_STUDY, "--base_seed") if study.spec.base_policies > 1 else OF_THE_STUDY
+    study.refuse_own_flags(path, *own)
+    study.refuse_looks(path)
+    for arm in study.spec.arms:
+        for name in given_of([word for cell in (arm.words, *arm.cells) for word in cell], OF_ALL_ARMS):
+            raise UsageError(f"{path}: arm {arm.name}: {name} is the same for all arms; put it into flags")
+    known = lab.build_parser()._option_string_actions
+    for flag in study.spec.needs:
+        if flag not in known:
+            raise UsageError(f"{path} needs {flag}, which the laboratory of this version does not have")
+
+
+class LabStudy(Study):
+    """Each run is one of ``openrlhf-cov lab``."""
+
+    def check_spec(self, path: Path) -> None:
+        """See ``Study``."""
+        check_lab_spec(self, path)
+
+    def request(self, run: StudyRun) -> lab.LabRequest:
+        """See ``Study``."""
+        places = ["--output", str(self.output / run.folder), "--base_policies", str(self.base_policies)]
+        return lab_request([*places, *self.asked(run)])
+
+    def default_jobs(self) -> int:
+        """See ``Study``; a run has one thread."""
+        return cores()
+
+    def dry_run(self, jobs: int) -> None:
+        """See ``Study``; how long is told by timing a step of each arm."""
+        total, finished = number_of_runs(self.spec), len(self.scores())
+        say(f"{self.spec.title}: {total} runs, {finished} of them finished\n")
+        lengths = []
+        with workers(1) as pool:
+            for arm in self.spec.arms:
+                run = StudyRun(arm.name, SCREEN, arm.cells[0], 0)
+                steps, found = self.request(run).settings.steps, result_of(pool, self.seconds, run)
+                lengths.append(steps * found["step"] + found["rest"])
+                one = f"{steps} steps of {found['step']:.2f} s, a run {lengths[-1]:.0f} s"
+                say(f"  {arm.name}: {len(arm.cells)} cells, {one}\n")
+        minutes = (total - finished) * sum(lengths) / len(lengths) / jobs / 60
+        say(f"about {minutes:.0f} min with --jobs {jobs}; a step was timed on this machine as it is now\n")
+
+    def is_another(self, run: StudyRun) -> bool:
+        """See ``Study``."""
+        return self.request(run).is_another()
+
+    def evaluated(self, run: StudyRun) -> Collection[int]:
+        """See ``Study``."""
+        return self.request(run).settings.evaluated
+
+    def prepare(self, run: StudyRun) -> None:
+        """The base policies."""
+        for seed in range(self.spec.base_policies):
+            lab.prepare(self.request(replace(run, seed=seed)))
+
+    def train(self, run: StudyRun) -> None:
+        """One run, from its beginning."""
+        with redirect_stdout(io.StringIO()):
+            lab.train(self.request(run))
+
+    def seconds(self, run: StudyRun) -> Mapping[str, float]:
+        """Those of a step, and of what a run does beside its steps."""
+        return lab.measure(self.request(run), TIMED_STEPS)
+
+
+@contextmanager
+def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that end with this one, however it ends."""
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=begin)
+    try:
+        yield pool
+        pool.shutdown()
+    except BrokenProcessPool as error:
+        raise RunStopped(KILLED) from error
+    finally:
+        at_work = list((pool._processes or {}).values())  # none after a shutdown
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in at_work:
+            process.terminate()
+        for process in at_work:
+            process.join(STOP_TIMEOUT)
+
+
+def begin() -> None:
+    """A worker ends with its parent, and what it started with it; Ctrl-C is the parent's."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def result_of(pool: ProcessPoolExecutor, work: Callable[[StudyRun], Made], run: StudyRun) -> Made:
+    """What a worker makes of a run; RunStopped where it fails."""
+    try:
+        return pool.submit(work, run).result()
+    except (UsageError, BrokenProcessPool, OSError):
+        raise
+    except Exception as error:  # a run fails with whatever its settings lead to
+        raise RunStopped(f"{run.folder} cannot be made: {reason_of(error)}") from error

@@ -1,0 +1,279 @@
+"""The questions that a study answers, with intervals from its runs; "no" and "not enough data" are answers (pure)."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from openrlhf_cov.experiments.study.answer import (
+    NOT_ENOUGH,
+    Answer,
+    Runs,
+    differs,
+    finished_runs,
+    listed,
+    shown,
+    verdict,
+)
+from openrlhf_cov.experiments.study.run_results import Floats, Result, score_of
+from openrlhf_cov.experiments.study.seed_estimates import difference_of_means, mean_over_seeds
+from openrlhf_cov.experiments.study.spec import Spec
+from openrlhf_cov.experiments.study.study_law import law, theory
+from openrlhf_cov.experiments.study.table_rows import NUMBERS, PASS_AT, ArmRow, main_rows, paired
+
+COLLAPSED_BELOW = 0.1
+"""Share of its first entropy of the first token below which a run has collapsed."""
+MIDDLE = 0.5
+PARTS = (0.25, MIDDLE)
+"""Of a run by whose end it may have collapsed: what is said is of the second, the first shows how much hangs on it."""
+HEAD_OF_COLLAPSE = ("learning rate", "by step", "", "collapsed", "others", "difference")
+DIVERGED_BELOW = 0.02
+"""Accuracy by which a run that has diverged ends below its base policy."""
+TARGETS_AGREE = 1e-3
+"""Nats by which targets may differ by rounding."""
+LEARNING_RATE = "--actor.adam.lr"
+RANDOM_REWARD = "--random_reward"
+"""Of arms that cannot learn: what ends low there has neither collapsed nor diverged."""
+AGREEING = ("accuracy", "pass@8", "reward", "entropy", "first-token entropy", "length")
+"""Numbers that the trainer and the laboratory both have."""
+
+
+def answers(spec: Spec, results: Sequence[Result]) -> list[Answer]:
+    """All that the spec asks, in the order in which they are asked."""
+    runs = finished_runs(spec, results)
+    rows = main_rows(spec, results)
+    found = [
+        cost_of_collapse(spec, results),
+        who_ends_higher(rows),
+        scope(spec, runs),
+        held_target(runs),
+        law(spec, runs),
+        theory(runs),
+        learning_rates(spec, results),
+        cost(rows),
+    ]
+    return [each for each in found if each is not None]
+
+
+def cost_of_collapse(spec: Spec, results: Sequence[Result]) -> Answer:
+    """Runs that lost their entropy early against those that did not, tuning included, at equal learning rates."""
+    question = "Does collapse cost accuracy or pass@k?"
+    words = words_of(spec)
+    of_arms = [each for each in results if each.run.arm in words]
+    by_rate: dict[float, list[Result]] = {}
+    for each in (each for each in of_arms if has_collapsed(each) is not None):
+        by_rate.setdefault(rate_of((*words[each.run.arm], *each.run.cell)), []).append(each)
+    told = [each for group in by_rate.values() for each in group]
+    lost = [each for each in told if has_collapsed(each)]
+    counts = (
+        f"In {len(lost)} of {len(told)} runs, tuning included, the entropy of "
+        f"the first token was below {COLLAPSED_BELOW:.0%} of its beginning by the middle of the run"
+    )
+    rows, said = [], []
+    for (rate, group), by in itertools.product(sorted(by_rate.items()), PARTS):
+        place = f"{rate:g}" if math.isfinite(rate) else "the default"
+        groups = [[each for each in group if has_collapsed(each, by) is kind] for kind in (True, False)]
+        if not groups[0]:
+            continue
+        steps = "/".join(sorted({f"{each.evaluations.steps[-1] * by:g}" for each in group}))
+        for name in ("accuracy", f"pass@{PASS_AT[-1]}"):
+            found = [[NUMBERS[name](each) for each in kind] for kind in groups]
+            apart = difference_of_means(found[0], found[1])
+            means = (f"{shown(mean_over_seeds(kind))} of {len(kind)}" for kind in found)
+            rows.append((place, steps, name, *means, shown(apart, signed=True)))
+            if by == MIDDLE and math.isfinite(apart.low):
+                said.append(f"at {place} {name} {verdict(apart, 'is lower', 'is higher')}")
+    if not said:
+        text = f"{NOT_ENOUGH}: {counts.lower()}; a comparison needs two of either kind at one rate."
+        return Answer(question, text, HEAD_OF_COLLAPSE if rows else (), tuple(rows))
+    arms = Counter(each.run.arm for each in lost)
+    whose = ", ".join(f"{arm} {count}" for arm, count in arms.items())
+    text = (
+        f"{counts} ({whose}). Against the others {', '.join(said)}. "
+        "This compares runs, it is no experiment on collapse; runs that share a seed count as runs of their own."
+    )
+    return Answer(question, text, HEAD_OF_COLLAPSE, tuple(rows))
+
+
+def has_collapsed(result: Result, by: float = MIDDLE) -> bool | None:
+    """True if an evaluation in the first part of the run, ``by`` of its steps, finds a collapse; None without any.
+
+    That is an entropy of the first token of a response, on the frozen prompts, below ``COLLAPSED_BELOW`` of where it
+    began. Late in a run a policy that has learned the task is sure, too.
+    """
+    steps, entropy = result.evaluations.steps, result.evaluations.column("entropy/position_0")
+    early = entropy[steps <= steps[-1] * by]
+    if len(early) < 2 or not np.isfinite(early).all():
+        return None
+    return bool(early.min() < COLLAPSED_BELOW * early[0])
+
+
+def who_ends_higher(rows: Sequence[ArmRow]) -> Answer:
+    """Which arms differ from the first on the same seeds: entropy over the run, accuracy and pass@k at its end."""
+    question = "Which methods keep entropy, and do they end higher at equal tuning?"
+    names = ("first-token entropy", "accuracy", f"pass@{PASS_AT[-1]}")
+    others = [row for row in rows[1:] if row.pairs >= 2]
+    if not others:
+        return Answer(question, f"{NOT_ENOUGH}: no arm shares two finished seeds with {rows[0].arm}.")
+    said = []
+    for name, words in zip(
+        names, ("more entropy of the first token", "higher accuracy", f"higher {names[2]}"), strict=True
+    ):
+        seen = [(row.arm, row.differences[name]) for row in others if differs(row.differences[name])]
+        above = [arm for arm, apart in seen if apart.estimate > 0]
+        below = [arm for arm, apart in seen if apart.estimate < 0]
+        said.append(f"{words} than {rows[0].arm}: {listed(above)}; less: {listed(below)}")
+    text = ". ".join(each[0].upper() + each[1:] for each in said) + ". All others: no difference that the seeds show."
+    return Answer(question, f"{text} Intervals stand against the baseline, above.")
+
+
+def scope(spec: Spec, runs: Runs) -> Answer | None:
+    """Arms that differ from the one whose point they take in nothing but their flags; None of a study without any."""
+    if all(each.at is None for each in spec.arms):
+        return None
+    question = "Does exact global selection differ from selection by micro-batch? And other changes of one arm?"
+    rows, said = [], []
+    for arm in (each for each in spec.arms if each.at is not None):
+        first, second = runs[arm.name], runs[arm.at or ""]
+        found = {name: paired(NUMBERS[name], first, second) for name in ("first-token entropy", "accuracy", "pass@8")}
+        if not math.isfinite(found["accuracy"].low):
+            continue
+        pairs = len(set(first) & set(second))
+        rows.append((arm.name, arm.at or "", str(pairs), *(shown(each, signed=True) for each in found.values())))
+        said.append(f"{arm.name} against {arm.at}: accuracy {verdict(found['accuracy'], 'lower', 'higher')}")
+    if not rows:
+        return Answer(question, f"{NOT_ENOUGH}: no such pair of arms has two finished seeds.")
+    head = ("arm", "against", "seeds", "first-token entropy", "accuracy", "pass@8")
+    return Answer(question, "; ".join(said) + ".", head, tuple(rows))
+
+
+def held_target(runs: Runs) -> Answer | None:
+    """How far entropies stay from the target of the closed loops, also of arms without one; None without any loop."""
+    targets = [target_of(each) for of_arm in runs.values() for each in of_arm.values() if follows_target(each)]
+    if not targets:
+        return None
+    question = "How well is the target of the entropy held?"
+    longest = max(targets, key=len)
+    same = all(np.allclose(each, longest[: len(each)], atol=TARGETS_AGREE, equal_nan=True) for each in targets)
+    if not same:
+        return Answer(question, f"{NOT_ENOUGH}: arms have different targets.")
+    rows = []
+    for name, of_arm in runs.items():
+        gaps = [longest[: len(each.metrics)] - each.metrics.column("entropy/mean") for each in of_arm.values()]
+        if not gaps:
+            continue
+        distance = mean_over_seeds([np.nanmean(abs(gap)) for gap in gaps])
+        signed = mean_over_seeds([np.nanmean(gap) for gap in gaps])
+        stuck = mean_over_seeds([100 * stuck_share(each) for each in of_arm.values()])
+        rows.append((name, str(len(gaps)), shown(distance, 3), shown(signed, 3, signed=True), shown(stuck, 0)))
+    text = (
+        "Means over the steps, in nats: the distance of a rollout's entropy from the target, also of arms that do not "
+        "follow it, and the target less the entropy; and the share of steps after which the value could not go where "
+        "it should, as it was at its bound."
+    )
+    head = ("arm", "runs", "distance from the target", "missing to the target", "at a bound, %")
+    return Answer(question, text, head, tuple(rows))
+
+
+def follows_target(result: Result) -> bool:
+    """True of a run with a closed loop."""
+    return "control/gap" in result.metrics.columns
+
+
+def target_of(result: Result) -> Floats:
+    """The target (n,) at each step of a run that follows one."""
+    return result.metrics.column("control/gap") + result.metrics.column("entropy/mean")
+
+
+def stuck_share(result: Result) -> float:
+    """Share of the steps after which the value of a loop stayed although the entropy was off; NaN without a loop."""
+    if not follows_target(result):
+        return math.nan
+    value, gap = (result.metrics.column(f"control/{name}") for name in ("value", "gap"))
+    return float(((np.diff(value) == 0) & (gap[:-1] != 0)).mean())
+
+
+def learning_rates(spec: Spec, results: Sequence[Result]) -> Answer:
+    """Validation accuracy at the end of every run, tuning included, by arm and learning rate."""
+    question = "At which learning rate does each method diverge?"
+    words = words_of(spec)
+    starts = [each.evaluations.column("greedy")[0] for each in results if each.evaluations.steps[0] == 0]
+    ends: dict[str, dict[float, list[float]]] = {name: {} for name in words}
+    for each in (result for result in results if result.run.arm in words):
+        rate = rate_of((*words[each.run.arm], *each.run.cell))
+        if math.isfinite(rate):
+            ends[each.run.arm].setdefault(rate, []).append(score_of(each).last)
+    ends = {arm: by_rate for arm, by_rate in ends.items() if by_rate}
+    rates = sorted({rate for by_rate in ends.values() for rate in by_rate})
+    if not rates or not starts:
+        return Answer(question, f"{NOT_ENOUGH}: no finished run names its rate and has evaluated its base policy.")
+    start = float(np.mean(starts))
+    rows, worst, apart = [], [], []
+    first, of_first = next(iter(ends.items()))
+    for arm, by_rate in ends.items():
+        shares = []
+        for rate in rates:
+            of_arm = by_rate.get(rate, [])
+            failed = sum(end < start - DIVERGED_BELOW for end in of_arm)
+            shares.append(f"{np.mean(of_arm):.2f} ({failed} of {len(of_arm)})" if of_arm else "")
+            if failed:
+                worst.append(f"{arm} at {rate:g} ({failed} of {len(of_arm)})")
+            difference = difference_of_means(of_arm, of_first.get(rate, []))
+            if differs(difference):
+                apart.append(f"{arm} at {rate:g} ({shown(difference, signed=True)})")
+        rows.append((arm, *shares))
+    text = (
+        f"A run that ends more than {DIVERGED_BELOW} below the {start:.2f} of its base policy has diverged; in "
+        f"brackets how many. That happened: {listed(worst)}. Other than {first} at the same rate, tuning included: "
+        f"{listed(apart)}; other cells on the same seeds count as runs of their own, which makes intervals narrow."
+    )
+    return Answer(question, text, ("arm", *(f"{rate:g}" for rate in rates)), tuple(rows))
+
+
+def words_of(spec: Spec) -> dict[str, tuple[str, ...]]:
+    """The flags of each arm but the controls with a random reward."""
+    return {arm.name: (*spec.words, *arm.words) for arm in spec.arms if RANDOM_REWARD not in arm.words}
+
+
+def rate_of(words: Sequence[str]) -> float:
+    """The learning rate in the words of a command line, the last one; NaN without."""
+    rates = [value for flag, value in itertools.pairwise(words) if flag == LEARNING_RATE]
+    return float(rates[-1]) if rates else math.nan
+
+
+def cost(rows: Sequence[ArmRow]) -> Answer:
+    """Seconds of a step; in the laboratory of the CPU, which others on the machine disturb less than a clock."""
+    question = "What does each method cost?"
+    known = [row for row in rows if row.seeds]
+    if not known:
+        return Answer(question, f"{NOT_ENOUGH}: no run is finished.")
+    table = [
+        (row.arm, str(len(row.seeds)), shown(row.numbers["seconds"], 3), shown(row.differences["seconds"], 3, True))
+        for row in known
+    ]
+    dear = [row.arm for row in known[1:] if row.differences["seconds"].low > 0]
+    text = f"More time for a step than {rows[0].arm}: {listed(dear)}."
+    return Answer(question, text, ("arm", "runs", "seconds of a step", "difference"), tuple(table))
+
+
+def agreement(ours: Runs, others: Runs) -> Answer:
+    """The runs of two studies whose arms have the same names: those of the whole trainer and of the laboratory."""
+    question = "Do the trainer and the laboratory agree?"
+    rows, differing, compared = [], [], 0
+    for arm, runs in ours.items():
+        for name in AGREEING:
+            first, second = ([NUMBERS[name](each) for each in of.values()] for of in (runs, others.get(arm, {})))
+            apart = difference_of_means(first, second)
+            if not math.isfinite(apart.low):
+                continue
+            compared += 1
+            means = (f"{shown(mean_over_seeds(group))} of {len(group)}" for group in (first, second))
+            rows.append((arm, name, *means, shown(apart, signed=True)))
+            if differs(apart):
+                differing.append(f"{arm}: {name}")
+    if not rows:
+        return Answer(question, f"{NOT_ENOUGH}: no arm has two finished seeds in both.")
+    text = f"Of {compared} differences these have an interval without 0: {listed(differing)}."
+    return Answer(question, text, ("arm", "", "trainer", "laboratory", "difference"), tuple(rows))

@@ -1,0 +1,258 @@
+"""What the runs of a study left behind: curves, the test question by question; as folders, or packed in one file."""
+
+import json
+import lzma
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from openrlhf_cov.analysis.table import Table
+from openrlhf_cov.errors import UsageError, reason_of
+from openrlhf_cov.experiments.study.run_plan import REPORT, STAGES, Score, StudyRun
+from openrlhf_cov.utils.json_lines import parse_object, read_bounded, regular, replacing
+from openrlhf_cov.utils.metric_table import STEP, STEP_TOTAL, TIME
+from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, RESULT_FILE, TEST_FILE, read_metrics
+
+VALIDATION_FILE = "validation.jsonl"
+"""Of a run of the whole trainer, whose ``eval.jsonl`` is the trainer's own: what the study saw of the policy."""
+# In the result of a run that ended before its last step: the step after which it ended.
+STOPPED_AT = "stopped_at"
+DIGITS = 4
+"""Significant digits of a packed number."""
+OF_TUNING = ("reward", "entropy/mean", "entropy/position_0", "gradient/norm", "response_length", STEP_TOTAL)
+"""Metrics that a packed run of tuning keeps, beside its evaluations and its test, by which points are chosen."""
+LEFT_OUT = tuple(f"cov/{kind}_{share}" for kind in ("acc", "token_acc") for share in ("low", "mid", "high"))
+"""Metrics that no packed run keeps: two more averages of what ``cov/group_weighted_acc_…``, the paper's, are of."""
+ALONE = StudyRun("", REPORT, (), 0)
+"""A run that is no part of a study."""
+# Bytes of a line, and of all lines, of a packed file. A file of a few kB can unpack to any number of bytes.
+MAX_BYTES = 2**22
+MAX_TOTAL_BYTES = 2**32
+# Bytes that the lines may have for each byte of the file, beside one line. Files of studies have about 5.
+MAX_RATIO = 50
+# Memory of the decompressor. A file can ask for gigabytes; the highest preset needs 65 MiB.
+DECOMPRESSOR_BYTES = 2**27
+# Bytes of a file of a run.
+MAX_FILE_BYTES = 2**26
+MAX_SAMPLES = 2**20
+"""Of a question in a test."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """One finished run: its metrics and evaluations by step, and what was right in its test."""
+
+    run: StudyRun
+    metrics: Table
+    evaluations: Table
+    kinds: tuple[str, ...]
+    """Of each question, "" where all are alike."""
+    greedy: NDArray[np.bool_]
+    """(N,) by question."""
+    right: NDArray[np.int64]
+    """(N,) right ones of ``samples`` samples of each question."""
+    samples: int
+
+    @property
+    def sampled(self) -> NDArray[np.bool_]:
+        """(N, K) as ``evaluation.scores`` takes it: the right ones first, an order that no score looks at."""
+        return np.arange(self.samples) < self.right[:, None]
+
+
+def area(steps: ArrayLike, values: ArrayLike) -> float:
+    """Mean of a curve over its steps, straight between the points; NaN with fewer than three, which are no curve."""
+    steps, values = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    return float(np.trapezoid(values, steps) / (steps[-1] - steps[0])) if len(steps) > 2 else float("nan")
+
+
+def score_of(result: Result) -> Score:
+    """What tuning and sweeps decide by."""
+    greedy = result.evaluations.column("greedy")
+    return Score(float(greedy[-1]), area(result.evaluations.steps, greedy), float(hard_accuracy(result)[-1]))
+
+
+def hard_accuracy(result: Result) -> Floats:
+    """Return the greedy accuracy (n,) of each evaluation on the questions that need exploration.
+
+    They are the questions that the habit of the base policy does not answer; all questions where the task has no such
+    habit.
+    """
+    columns = result.evaluations.columns
+    return result.evaluations.column("greedy_hard" if "greedy_hard" in columns else "greedy")
+
+
+def read_result(folder: Path, run: StudyRun, evaluated: Collection[int] = ()) -> Result | None:
+    """The finished run in a study's folder, see ``read_run``; None where it is missing or unfinished."""
+    place = folder / run.folder
+    return read_run(place, run, evaluated=evaluated) if (place / RESULT_FILE).is_file() else None
+
+
+def read_run(place: Path, run: StudyRun = ALONE, *, evaluated: Collection[int] = ()) -> Result:
+    """The finished run in its folder; ValueError where its files are cut, of another form, or lack steps.
+
+    ``evaluated``: the steps that have an evaluation, where they are known.
+    """
+    seen = VALIDATION_FILE if (place / VALIDATION_FILE).exists() else EVAL_FILE
+    try:
+        ended = _object(place / RESULT_FILE)
+        result = _result(run, _table(place / METRICS_FILE), _table(place / seen), _object(place / TEST_FILE))
+        last = ended.get(STOPPED_AT, max(evaluated, default=0))
+        if evaluated and result.evaluations.steps.tolist() != [step for step in evaluated if step <= last]:
+            raise ValueError("evaluations are missing")
+        if ended.get("greedy") != result.evaluations.column("greedy")[-1]:
+            raise ValueError(f"{RESULT_FILE} has not the last evaluation")
+        return result
+    except (OSError, LookupError, ValueError, TypeError) as error:
+        raise ValueError(f"{place} is damaged: {reason_of(error)}") from error
+
+
+def pack(results: Sequence[Result], path: Path, asked: Callable[[StudyRun], Sequence[str]]) -> None:
+    """One file of all results, a line of JSON each, compressed; numbers have ``DIGITS`` digits.
+
+    Of what a run logged step by step, those of tuning keep ``OF_TUNING`` and the others all but ``LEFT_OUT``; all else
+    is there of all runs.
+
+    ``asked``: the flags of a run, by which ``unpack`` knows those of another study.
+    """
+    with replacing(path) as file, lzma.LZMAFile(file, "w", preset=9) as lines:
+        for each in results:
+            test = {"kinds": each.kinds, "greedy": each.greedy.astype(int).tolist(), "right": each.right.tolist()}
+            record = {
+                "run": asdict(each.run),
+                "asked": asked(each.run),
+                "metrics": _columns(each.metrics, None if each.run.stage == REPORT else OF_TUNING),
+                "evaluations": _columns(each.evaluations),
+                "test": test | {"samples": each.samples},
+            }
+            lines.write(json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n")
+
+
+def unpack(path: Path, asked: Callable[[StudyRun], Sequence[str]] | None = None) -> Iterator[Result]:
+    """The results in a file of ``pack``, with ``asked`` those whose flags are these; UsageError for another file."""
+    try:
+        with regular(path).open("rb") as file:
+            for line in _unpacked_lines(file, path.stat().st_size):
+                record = parse_object(line)
+                run = _run(record["run"])
+                metrics, evaluations = (_unpacked(record[name]) for name in ("metrics", "evaluations"))
+                result = _result(run, metrics, evaluations, record["test"])
+                if asked is None or record.get("asked") == asked(run):
+                    yield result
+    except (
+        OSError,
+        EOFError,
+        lzma.LZMAError,
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        MemoryError,
+    ) as error:
+        raise UsageError(f"{path} holds no results of a study: {reason_of(error)}") from error
+
+
+def _unpacked_lines(file: IO[bytes], size: int) -> Iterator[bytes]:
+    """Yield the lines of a compressed file of ``size`` bytes.
+
+    Raises:
+        ValueError: If a line, or all lines together, are larger than any file of ``pack`` has them.
+    """
+    most = min(MAX_TOTAL_BYTES, MAX_BYTES + MAX_RATIO * size)
+    decompressor = lzma.LZMADecompressor(memlimit=DECOMPRESSOR_BYTES)
+    rest = b""
+    total = 0
+    while not decompressor.eof:
+        content = file.read(CHUNK) if decompressor.needs_input else b""
+        if decompressor.needs_input and not content:
+            raise EOFError("the file was cut off")
+        unpacked = decompressor.decompress(content, CHUNK)
+        total += len(unpacked)
+        if total > most:
+            raise ValueError(f"it unpacks to more than {most:,} bytes")
+        *lines, rest = (rest + unpacked).split(b"\n")
+        yield from lines
+        if len(rest) > MAX_BYTES:
+            raise ValueError(f"a line has more than {MAX_BYTES:,} bytes")
+    if decompressor.unused_data or file.read(1):
+        raise ValueError("something follows the compressed lines")
+    if rest:
+        yield rest
+
+
+CHUNK = 2**20
+
+
+def _run(content: Mapping[str, Any]) -> StudyRun:
+    run = StudyRun(content["arm"], content["stage"], tuple(content["cell"]), content["seed"])
+    if not all(isinstance(text, str) for text in (run.arm, *run.cell)) or type(run.seed) is not int:
+        raise ValueError("a run has an arm, a cell of words and a seed")
+    if run.stage not in STAGES:
+        raise ValueError(f"stage is one of {', '.join(STAGES)}")
+    return run
+
+
+def _result(run: StudyRun, metrics: Table, evaluations: Table, test: Mapping[str, Any]) -> Result:
+    """ValueError where metrics lack a step up to the last evaluation, or columns or the test are of another form."""
+    last = int(evaluations.steps[-1]) if len(evaluations) else 0
+    if last < 1 or (np.diff(evaluations.steps) <= 0).any() or not np.isfinite(evaluations.column("greedy")).all():
+        raise ValueError("evaluations are missing")
+    if len(metrics) != last or (metrics.steps != np.arange(1, last + 1)).any():
+        raise ValueError(f"metrics of steps up to {last} are missing")
+    if any(column.shape != table.steps.shape for table in (metrics, evaluations) for column in table.columns.values()):
+        raise ValueError("columns are of different lengths")
+    kinds, greedy, right, samples = (test[name] for name in ("kinds", "greedy", "right", "samples"))
+    if type(samples) is not int or not 1 <= samples <= MAX_SAMPLES:
+        raise ValueError("samples of the test are missing")
+    if not len(kinds) == len(greedy) == len(right) > 0 or not all(isinstance(kind, str) for kind in kinds):
+        raise ValueError("questions of the test are missing")
+    if not _are_counts(greedy, 1) or not _are_counts(right, samples):
+        raise ValueError("answers of the test are no counts")
+    right = np.array(right, dtype=np.int64)
+    return Result(run, metrics, evaluations, tuple(kinds), np.array(greedy, dtype=bool), right, samples)
+
+
+def _are_counts(values: Iterable[Any], most: int) -> bool:
+    return all(type(value) is int and 0 <= value <= most for value in values)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        return parse_object(read_bounded(path, MAX_FILE_BYTES))
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from error
+
+
+def _table(path: Path) -> Table:
+    lines = read_metrics(path)
+    names = dict.fromkeys(name for line in lines for name in line if name not in (STEP, TIME))
+    return _unpacked({name: [line.get(name) for line in lines] for name in (STEP, *names)})
+
+
+def _unpacked(columns: Mapping[str, Any]) -> Table:
+    """ValueError for steps that are no numbers from 0."""
+    if not _are_counts(columns[STEP], 2**53):
+        raise ValueError("steps are no numbers from 0")
+    rest = {name: _numbers(values) for name, values in columns.items() if name != STEP}
+    return Table(np.array(columns[STEP], dtype=np.int64), rest)
+
+
+def _columns(table: Table, names: Collection[str] | None = None) -> dict[str, list[float | None]]:
+    """Every column that has a number, of these names alone if there are any."""
+    asked = {name: table.columns[name] for name in names if name in table.columns} if names else table.columns
+    kept = {name: values for name, values in asked.items() if name not in LEFT_OUT and np.isfinite(values).any()}
+    return {STEP: table.steps.tolist()} | {name: [_rounded(value) for value in kept[name]] for name in sorted(kept)}
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None
+
+
+def _numbers(values: Iterable[Any]) -> Floats:
+    found = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    return np.where(np.isfinite(found), found, np.nan)

@@ -1,0 +1,115 @@
+"""R = -a exp(H) + b and the theorems of the paper (arXiv 2505.22617) on the runs of a study (pure)."""
+
+import math
+
+from openrlhf_cov.analysis.law import LawFit, LawPoints, fit_law, forecast
+from openrlhf_cov.analysis.theory import check_theorem
+from openrlhf_cov.experiments.study.answer import NOT_ENOUGH, Answer, Runs, differs, listed, shown
+from openrlhf_cov.experiments.study.run_results import Result
+from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
+from openrlhf_cov.experiments.study.spec import Spec
+from openrlhf_cov.experiments.study.table_rows import NUMBERS, paired
+
+FORECAST_FROM = 0.15
+RESAMPLES = 400
+"""Of a run's fit, whose own interval is not used: what counts here is the spread over seeds."""
+
+
+def law(spec: Spec, runs: Runs) -> Answer:
+    """R = -a exp(H) + b of each run, how far its first part forecasts the rest, and whose line its points lie on."""
+    question = "Does R = −a·exp(H) + b hold, with which forecast error, and do methods move the line or the point?"
+    base = {seed: fitted(each) for seed, each in runs[spec.arms[0].name].items()}
+    base = {seed: fit for seed, fit in base.items() if fit}
+    if len(base) < 2:
+        return Answer(question, f"{NOT_ENOUGH}: fewer than two finished runs of {spec.arms[0].name}.")
+    rows, moved, along = [], [], []
+    for arm in spec.arms:
+        fits = [fit for each in runs[arm.name].values() if (fit := fitted(each))]
+        if len(fits) < 2:
+            continue
+        errors = [ahead for each in runs[arm.name].values() if (ahead := forecast_errors(each))]
+        shift = mean_over_seeds([off_line(each, base[s]) for s, each in runs[arm.name].items() if s in base])
+        entropy = paired(NUMBERS["entropy"], runs[arm.name], runs[spec.arms[0].name])
+        r2 = mean_over_seeds([fit.r2 for fit in fits])
+        ends = [mean_over_seeds([pair[place] for pair in errors]) for place in (0, 1)]
+        is_first = arm is spec.arms[0]
+        rows.append(
+            (arm.name, str(len(fits)), shown(r2), *(map(shown, ends)), "" if is_first else shown(shift, signed=True))
+        )
+        if not is_first and differs(shift):
+            moved.append(arm.name)
+        elif not is_first and differs(entropy):
+            along.append(arm.name)
+    r2 = mean_over_seeds([fit.r2 for fit in base.values()])
+    slope = mean_over_seeds([fit.a.estimate for fit in base.values()])
+    holds = "reward rises as entropy is spent" if slope.low > 0 else "reward does not rise as entropy is spent"
+    text = (
+        f"On {spec.arms[0].name} a is {shown(slope)} ({holds}) and the law describes {r2.estimate:.0%} of the "
+        f"variance of the reward. Off its line, at equal entropy: {listed(moved)}; elsewhere on it: {listed(along)}."
+    )
+    head = (
+        "arm",
+        "runs",
+        "R²",
+        f"forecast error from {FORECAST_FROM:.0%}",
+        "of repeating the last reward",
+        "off the line",
+    )
+    return Answer(question, text, head, tuple(rows))
+
+
+def points(result: Result) -> LawPoints:
+    """Entropy and reward of the training batches."""
+    table = result.metrics
+    return LawPoints.of(table.steps, table.column("entropy/mean"), table.column("reward"))
+
+
+def fitted(result: Result) -> LawFit | None:
+    """The law of a run; None where it has too few points or an entropy that does not vary."""
+    try:
+        return fit_law(points(result), resamples=RESAMPLES)
+    except ValueError:
+        return None
+
+
+def forecast_errors(result: Result) -> tuple[float, float] | None:
+    """Errors (root mean square) of the forecast and of repeating the last reward; None with too few points."""
+    try:
+        ahead = forecast(points(result), FORECAST_FROM, resamples=RESAMPLES)
+    except ValueError:
+        return None
+    return ahead.rmse, ahead.persistence_rmse
+
+
+def off_line(result: Result, line: LawFit) -> float:
+    """Mean distance of a run's rewards from another run's line at their entropies."""
+    found = points(result)
+    return float((found.reward - line.reward_at(found.entropy)).mean())
+
+
+def theory(runs: Runs) -> Answer:
+    """Spearman's correlation of predicted and measured change of entropy, step by step."""
+    question = "Does −ΔH follow the covariance (theorems 1 and 2)?"
+    rows, follows, against = [], [], []
+    for name, of_arm in runs.items():
+        found = [
+            mean_over_seeds(
+                [
+                    check_theorem(each.metrics, number, resamples=RESAMPLES).correlation.estimate
+                    for each in of_arm.values()
+                ]
+            )
+            for number in (1, 2)
+        ]
+        if not math.isfinite(found[0].low):
+            continue
+        rows.append((name, str(len(of_arm)), *map(shown, found)))
+        for number, each in enumerate(found, 1):
+            (follows if each.low > 0 else against if each.high < 0 else []).append(f"{name} (theorem {number})")
+    if not rows:
+        return Answer(question, f"{NOT_ENOUGH}: no arm has two finished seeds.")
+    text = (
+        f"Step by step it does, with an interval above 0: {listed(follows)}; the other way: {listed(against)}. "
+        "Single steps count, in which other prompts are most of the change."
+    )
+    return Answer(question, text, ("arm", "runs", "correlation, theorem 1", "correlation, theorem 2"), tuple(rows))

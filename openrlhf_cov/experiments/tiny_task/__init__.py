@@ -1,0 +1,1 @@
+"""Embedded tasks: problems, rewards and base policies that are made on this machine."""

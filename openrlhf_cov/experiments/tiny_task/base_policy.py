@@ -1,0 +1,183 @@
+"""The base policies of the embedded tasks: a small Llama after a short supervised training, mediocre on purpose."""
+
+import logging
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
+
+from openrlhf_cov.experiments.tiny_task import programs
+from openrlhf_cov.experiments.tiny_task.problems import Addition, write_answer
+from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
+from openrlhf_cov.rewards.addition import EOS_TOKEN
+
+logger = logging.getLogger(__name__)
+
+IGNORED = -100
+"""Target of the positions that do not enter the supervised loss."""
+
+Example = tuple[str, str, bool]
+"""Prompt, response without its end, and whether the first token of the response enters the loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BasePolicyConfig:
+    """Architecture and supervised training of the base policy; raises ValueError for a count below 1."""
+
+    layers: int = 4
+    heads: int = 6
+    hidden_size: int = 192
+    intermediate_size: int = 512
+    max_length: int = 96
+    """Context in tokens."""
+    steps: int = 300
+    """Optimizer steps; more of them leave less to learn for reinforcement learning."""
+    rows_per_step: int = 96
+    learning_rate: float = 2e-3
+    warmup_steps: int = 50
+    max_grad_norm: float = 1.0
+    tied: bool = True
+    """Output and input embeddings are the same."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.type is int and getattr(self, field.name) < 1:
+                raise ValueError(f"{field.name} of the base policy is at least 1, got {getattr(self, field.name)}")
+
+
+def make_base_policy(
+    problems: Sequence[Addition], config: BasePolicyConfig, seed: int
+) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
+    """A policy trained on ``problems``, in fp32 on the CPU, and its tokenizer.
+
+    ``seed`` determines the weights: the same call on the same machine with the same number of threads gives identical
+    ones. The global random state of torch is left as it was.
+    """
+
+    def examples(rng: random.Random) -> list[Example]:
+        drawn = rng.choices(problems, k=config.rows_per_step)
+        return [(problem.prompt, write_answer(problem, rng), True) for problem in drawn]
+
+    return make_policy(examples, build_tokenizer(config.max_length), config, seed)
+
+
+PROGRAMS_POLICY = BasePolicyConfig(
+    layers=2,
+    heads=4,
+    hidden_size=128,
+    intermediate_size=384,
+    max_length=64,
+    steps=160,
+    rows_per_step=64,
+    learning_rate=3e-3,
+    warmup_steps=30,
+)
+"""That of the one-line programs. vLLM on a CPU wants heads of at least 32 numbers."""
+
+
+def make_program_policy(
+    exercises: Sequence[programs.Exercise], config: BasePolicyConfig, seed: int
+) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
+    """``make_base_policy`` for one-line programs: it learns from careless programmers."""
+
+    def examples(rng: random.Random) -> list[Example]:
+        drawn = rng.choices(exercises, k=config.rows_per_step)
+        return [(exercise.prompt, programs.write_program(exercise, rng), True) for exercise in drawn]
+
+    return make_policy(examples, build_tokenizer(config.max_length, programs.WORDS), config, seed)
+
+
+def make_policy(
+    examples: Callable[[random.Random], Sequence[Example]],
+    tokenizer: PreTrainedTokenizerBase,
+    config: BasePolicyConfig,
+    seed: int,
+) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
+    """``make_base_policy`` for any task: ``examples`` draws what one optimizer step trains on."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = build_model(config, tokenizer)
+        train_supervised(model, tokenizer, examples, config, random.Random(f"supervised:{seed}"))
+    return model.eval(), tokenizer
+
+
+def build_model(config: BasePolicyConfig, tokenizer: Any) -> LlamaForCausalLM:
+    """An untrained Llama with tied embeddings whose special tokens are those of ``tokenizer``.
+
+    The initial weights come from torch's global random state.
+    """
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.heads,
+            max_position_embeddings=config.max_length,
+            tie_word_embeddings=config.tied,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def train_supervised(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Callable[[random.Random], Sequence[Example]],
+    config: BasePolicyConfig,
+    rng: random.Random,
+) -> float:
+    """The last step's loss, in nats per response token, after training ``model`` in place with a progress bar.
+
+    Each step trains on what ``examples`` draws with ``rng``.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, config))
+    model.train()
+    progress = tqdm(range(config.steps), desc="training the base policy", unit="step", disable=None)
+    for _ in progress:
+        input_ids, targets = supervised_batch(examples(rng), tokenizer)
+        logits = model(input_ids).logits  # padding is on the right, behind every token that counts: no mask needed
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm)
+        optimizer.step()
+        schedule.step()
+        progress.set_postfix(loss=f"{loss.item():.3f}")
+    logger.info("supervised training done: %d steps, last loss %.3f nats per token", config.steps, loss.item())
+    return loss.item()
+
+
+def learning_rate_factor(step: int, config: BasePolicyConfig) -> float:
+    """Factor on the learning rate at ``step`` (from 0): linear warm-up times a cosine that falls to 0 at the end."""
+    warmup = min(1.0, (step + 1) / config.warmup_steps)
+    return warmup * 0.5 * (1.0 + math.cos(math.pi * step / config.steps))
+
+
+def supervised_batch(examples: Sequence[Example], tokenizer: Any) -> tuple[Tensor, Tensor]:
+    """Input ids and targets, both (B, T) int64, of examples, padded on the right.
+
+    The target of a position is the id that follows it; positions before the response and padding are ``IGNORED``.
+    """
+    prompts = [tokenizer.encode(prompt) for prompt, _, _ in examples]
+    responses = [tokenizer.encode(response + EOS_TOKEN) for _, response, _ in examples]
+    length = max(len(prompt) + len(response) for prompt, response in zip(prompts, responses, strict=True)) - 1
+    input_ids = torch.full((len(prompts), length), tokenizer.pad_token_id)
+    targets = torch.full((len(prompts), length), IGNORED)
+    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        inputs = torch.tensor(prompt + response[:-1])
+        input_ids[row, : len(inputs)] = inputs
+        targets[row, len(prompt) - 1 : len(inputs)] = torch.tensor(response)
+        if not examples[row][2]:
+            targets[row, len(prompt) - 1] = IGNORED
+    return input_ids, targets

@@ -1,0 +1,119 @@
+"""The embedded tasks that ``make_tiny_task`` writes and the demo trains, by name. Imports PyTorch only when asked."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.experiments.tiny_task import commands, problems, programs
+from openrlhf_cov.rewards import addition
+from openrlhf_cov.rewards.code.rule import check_code_ready
+
+PACKAGE = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TinyTask:
+    """What the commands have to know about one embedded task."""
+
+    datasource: str
+    """Its name in files."""
+    about: str
+    folder: Path
+    """Where the demo keeps it unless a flag says otherwise."""
+    problems: int
+    """There are so many."""
+    evaluation_tokens: int
+    """Bound on a response in the evaluation."""
+    split: Callable[[int, int], tuple[Sequence[Any], Sequence[Any]]]
+    """(seed, number held out) -> what trains and what does not, each with ``to_row()``, a line of the data files,
+    and ``to_benchmark_row()``, one of a benchmark."""
+    policy: Callable[[], Any]
+    """The ``BasePolicyConfig``."""
+    make_policy: Callable[[Sequence[Any], Any, int], Any]
+    """(problems, config, seed) -> the base policy and its tokenizer."""
+    reward: Callable[[], Callable[..., dict[str, Any]]]
+    """The reward function, with upstream's signature."""
+    flags: tuple[str, ...]
+    """Flags of a training: the reward, and lengths in tokens."""
+    check_ready: Callable[[], None] = lambda: None
+    """UsageError where this machine cannot grade it."""
+
+
+def _load(name: str) -> Any:
+    """What "module:name" of the package is."""
+    module, attribute = name.split(":")
+    return getattr(import_module(f"openrlhf_cov.{module}"), attribute)
+
+
+def _call(name: str, *arguments: Any) -> Any:
+    """What a function gives that is named as in ``_load``."""
+    return _load(name)(*arguments)
+
+
+def check_sandbox() -> None:
+    """UsageError where no program can be run."""
+    try:
+        check_code_ready(programs.REWARD)
+    except UsageError as error:
+        raise UsageError(f"--task code runs programs in a sandbox, and {error.__cause__ or error}") from error
+
+
+TINY_TASKS = {
+    "addition": TinyTask(
+        datasource=addition.DATASOURCE,
+        about="two-digit addition",
+        folder=Path("runs/tiny_task"),
+        problems=len(problems.OPERANDS) ** 2,
+        evaluation_tokens=40,  # the longest written answer has 18 with its end
+        split=problems.split_problems,
+        policy=partial(_call, "experiments.tiny_task.base_policy:BasePolicyConfig"),
+        make_policy=partial(_call, "experiments.tiny_task.base_policy:make_base_policy"),
+        reward=partial(_load, "experiments.tiny_task.tiny_reward_func:reward_func"),
+        flags=(
+            *("--reward.remote_url", str(PACKAGE / "experiments" / "tiny_task" / "tiny_reward_func.py")),
+            *("--data.max_len", "48", "--rollout.max_new_tokens", "32"),
+        ),
+    ),
+    "commands": TinyTask(
+        datasource=commands.DATASOURCE,
+        about="hidden commands, the task of docs/study.md",
+        folder=Path("runs/tiny_commands"),
+        problems=len(commands.LETTERS) * (720 - commands.HELD_OUT_DIGITS),
+        evaluation_tokens=commands.RESPONSE_TOKENS,
+        split=commands.split_commands,
+        policy=partial(_load, "experiments.tiny_task.commands_policy:COMMANDS_POLICY"),
+        make_policy=partial(_call, "experiments.tiny_task.commands_policy:make_wide_policy"),
+        reward=partial(_load, "experiments.tiny_task.tiny_reward_func:reward_func"),
+        flags=(
+            *(
+                "--reward.remote_url",
+                str(PACKAGE / "experiments" / "tiny_task" / "tiny_reward_func.py"),
+                "--actor.adam.lr",
+                "1e-4",
+            ),
+            *("--data.max_len", "16", "--rollout.max_new_tokens", str(commands.RESPONSE_TOKENS)),
+        ),
+    ),
+    "code": TinyTask(
+        datasource=programs.DATASOURCE,
+        about="one-line programs, run in a sandbox",
+        folder=Path("runs/tiny_code"),
+        problems=programs.EXERCISES,
+        evaluation_tokens=programs.RESPONSE_TOKENS,
+        split=programs.split_exercises,
+        policy=partial(_load, "experiments.tiny_task.base_policy:PROGRAMS_POLICY"),
+        make_policy=partial(_call, "experiments.tiny_task.base_policy:make_program_policy"),
+        reward=partial(_call, "rewards.reward_func:make_reward_func", programs.REWARD),
+        flags=(
+            *("--reward.remote_url", str(PACKAGE / "rewards" / "reward_func.py")),
+            *("--reward_source", "code", "--code_extract", "whole"),
+            *("--data.max_len", "48", "--rollout.max_new_tokens", str(programs.RESPONSE_TOKENS)),
+        ),
+        check_ready=check_sandbox,
+    ),
+}
+"""--task -> the task."""

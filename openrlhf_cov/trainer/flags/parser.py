@@ -1,0 +1,381 @@
+"""Every flag we add to upstream's parser, and the checks that need no file and no heavy import."""
+
+import argparse
+import difflib
+import logging
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_cov.cluster import cpu_host
+from openrlhf_cov.config import (
+    DryRunConfig,
+    EngineConfig,
+    EvaluationConfig,
+    ModelConfig,
+    PromptConfig,
+    RewardConfig,
+    RunConfig,
+    SamplingConfig,
+)
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.method import CORRECT, SLOTS, UNCLIPPED
+from openrlhf_cov.models.methods import METHODS
+from openrlhf_cov.settings import flag_of
+from openrlhf_cov.trainer.flags.normalise import normalise
+from openrlhf_cov.trainer.flags.ranges import range_faults
+from openrlhf_cov.trainer.flags.upstream import add_upstream_arguments
+from openrlhf_cov.utils.config_flags import add_config_arguments, given_flags
+from openrlhf_cov.utils.terminal import Parser
+
+logger = logging.getLogger(__name__)
+
+CLIP_RANGE_FLAGS = ("actor.eps_clip", "actor.eps_clip_low_high")
+OUR_REWARD = ("openrlhf_cov", "rewards", "reward_func.py")
+CLIP_FLAGS = (*CLIP_RANGE_FLAGS, "actor.dual_clip")
+
+GROUPS = {
+    "policy loss": CovConfig,
+    "prompts": PromptConfig,
+    "rule-based rewards": RewardConfig,
+    "rollouts and dynamic sampling": SamplingConfig,
+    "evaluation on benchmarks (--eval.dataset bench:aime24,math500)": EvaluationConfig,
+    "vLLM engines": EngineConfig,
+    "waiting and stopping": RunConfig,
+    "code of models": ModelConfig,
+    "planning without running": DryRunConfig,
+}
+"""Title in --help -> config class whose fields are its flags."""
+
+FLAG_OF_FIELD = {entry.name: flag_of(entry) for config in GROUPS.values() for entry in fields(config)}
+"""Field of a config class -> its flag, without the dashes."""
+
+COVARIANCE_METHODS = [method for method in METHODS.values() if method.by_covariance]
+
+SHARED_FLAGS = {
+    "cov_scope": COVARIANCE_METHODS,
+    "cov_log_probs": COVARIANCE_METHODS,
+    "allow_large_cov_ratio": [
+        method for method in METHODS.values() if any(each.metadata["fraction"] for each in fields(method.settings))
+    ],
+}
+"""Settings of several methods -> these."""
+
+COMMON = [each.name for each in fields(CovConfig) if not any(method.has(each.name) for method in METHODS.values())]
+"""Settings of the policy loss that belong to no single method."""
+
+REWARD_FLAGS = ("reward.remote_url", "reward.model_name_or_path", "train.agent_func_path")
+
+WITH_UPSTREAMS_ESTIMATOR = (
+    "algo.advantage.gamma",
+    "algo.advantage.lambd",
+    "algo.advantage.no_std_norm",
+    "reward.clip_range",
+)
+"""Upstream's flags of its own estimators."""
+
+SHAPING = {
+    "reward_format_bonus": 0.0,
+    "code_reward": "all",
+    "reward.overlong_buffer_len": None,
+    "reward.stop_properly_penalty_coef": None,
+    "reward.model_name_or_path": None,
+}
+"""Flags that make rewards of more than two values -> the value that does not."""
+
+PROTOCOL_FLAGS = ("eval.n_samples_per_prompt", "eval.temperature")
+"""Upstream's flags that a protocol of ours sets for ``bench:`` unless they are given."""
+
+
+class CovArgumentParser(Parser):
+    """The parser of ``train_ppo_ray``: every flag of OpenRLHF and every flag of ours."""
+
+    def __init__(self) -> None:
+        super().__init__(prog="train_ppo_ray")
+        add_upstream_arguments(self)
+        self.declare()
+
+    def parse_args(self, args=None, namespace=None) -> argparse.Namespace:
+        """Parse the flags and check them against each other."""
+        argv = sys.argv[1:] if args is None else list(args)
+        parsed = super().parse_args(argv, namespace)
+        if parsed.dry_run_gpu_memory:
+            self.set_defaults(**self.gpu_host_defaults)
+            parsed = super().parse_args(argv, namespace)
+        self._check(parsed, given_flags(super().parse_args, argv, parsed))
+        return parsed
+
+    def declare(self) -> None:
+        """Add our flags, and the defaults of this host for flags of OpenRLHF."""
+        (param_dtype,) = (action for action in self._actions if action.dest == "ds.param_dtype")
+        param_dtype.choices = [*(param_dtype.choices or ()), "fp32"]
+        (grad_dtype,) = (action for action in self._actions if action.dest == "ds.grad_accum_dtype")
+        grad_dtype.choices = ["bf16", "fp16", "fp32"]
+        self.gpu_host_defaults = {name: self.get_default(name) for name in cpu_host.FLAG_DEFAULTS}
+        if cpu_host.is_cpu_host():
+            self.set_defaults(**cpu_host.FLAG_DEFAULTS)
+        for title, config in GROUPS.items():
+            only = COMMON if config is CovConfig else None
+            add_config_arguments(self, title, config, only)
+        add_method_arguments(self)
+
+    def error(self, message: str) -> None:
+        """Print one line and exit with status 2."""
+        unknown = re.fullmatch(r"unrecognized arguments: (--\S+?)(=.*|\s.*)?", message)
+        if unknown:
+            known = [option for action in self._actions for option in action.option_strings]
+            close = difflib.get_close_matches(unknown[1], known, n=1)
+            message += f" (did you mean {close[0]}?)" if close else ""
+        super().error(message)
+
+    def _check(self, args: argparse.Namespace, given: set[str]) -> None:
+        try:
+            config, *_ = (group.from_args(args) for group in GROUPS.values())
+        except ValueError as error:
+            self.error(str(error))
+        for reason in unread_flags(config, given):
+            self.error(reason)
+        if config.methods:
+            self._take_published(args, config, given)
+            self._open_ppo_clip(args, config, given)
+        if getattr(args, "actor.policy_loss_type") == "gspo" and given.isdisjoint(CLIP_RANGE_FLAGS):
+            self.error(
+                f"--actor.policy_loss_type gspo clips the ratio of a sequence, and --actor.eps_clip "
+                f"{getattr(args, 'actor.eps_clip')} is for that of a token; add --actor.eps_clip_low_high 3e-4 4e-4, "
+                "as published, or your own"
+            )
+        self._check_counts(args)
+        self._check_gradients(args)
+        self._name_all_linear(args)
+        self._check_sampling(args, given)
+        self._check_evaluation(args, given)
+        if not any(getattr(args, name) for name in REWARD_FLAGS):
+            self.error(
+                "no reward: give --reward.remote_url (a reward_func.py or a server) or --reward.model_name_or_path"
+            )
+
+    def _check_counts(self, args: argparse.Namespace) -> None:
+        """Refuse numbers that upstream divides by or waits for, before its own checks compute with them."""
+        if getattr(args, "vllm.num_engines") is None:
+            self.error("--vllm.num_engines is missing: rollouts come from vLLM; use at least 1")
+        for fault in range_faults(vars(args)):
+            self.error(fault)
+
+    def _check_gradients(self, args: argparse.Namespace) -> None:
+        """Refuse a type of accumulated gradients that DeepSpeed 0.19.6 refuses or ignores at this ZeRO stage."""
+        accumulated, weights = getattr(args, "ds.grad_accum_dtype"), getattr(args, "ds.param_dtype")
+        stage = getattr(args, "ds.zero_stage")
+        if accumulated in (None, weights) or stage in (1, 3):
+            return
+        fault = "DeepSpeed refuses another type than that of the weights" if stage == 0 else "DeepSpeed ignores it"
+        self.error(
+            f"--ds.grad_accum_dtype {accumulated}: {fault} with --ds.zero_stage {stage} and --ds.param_dtype {weights}"
+            "; use --ds.zero_stage 3 (or 1), or drop it"
+        )
+
+    def _name_all_linear(self, args: argparse.Namespace) -> None:
+        """Give PEFT its word for all linear layers as a string; as a list, it would be the name of a layer."""
+        modules = getattr(args, "ds.lora.target_modules")
+        if isinstance(modules, list) and "all-linear" in modules:
+            if len(modules) > 1:
+                self.error(
+                    f"--ds.lora.target_modules {' '.join(modules)}: all-linear stands for all linear layers but the "
+                    "output head; give it alone, or name layers"
+                )
+            setattr(args, "ds.lora.target_modules", "all-linear")
+        elif not modules:
+            self.error("--ds.lora.target_modules is empty; name layers such as q_proj v_proj, or drop it")
+
+    def _check_sampling(self, args: argparse.Namespace, given: set[str]) -> None:
+        """Refuse what dynamic sampling, or the reward, would ignore."""
+        filters, source = getattr(args, "algo.dynamic_filtering_enable"), args.reward_source
+        is_ours = Path(str(getattr(args, "reward.remote_url"))).parts[-3:] == OUR_REWARD
+        benchmarks = (getattr(args, "eval.dataset") or "").startswith("bench:")
+        reads_programs = source in ("code", "row") or benchmarks or not is_ours
+        for name in sorted(given):
+            if name.startswith("sampling_") and not filters:
+                self.error(f"--{name} only applies with --algo.dynamic_filtering_enable; drop it or add that")
+            if name.startswith("code_") and not reads_programs:
+                self.error(f"--{name} only applies to --reward_source code or row, got {source}; drop it or set one")
+        if getattr(args, "train.agent_func_path"):
+            if "reward.remote_url" in given:
+                self.error("--reward.remote_url has no effect with --train.agent_func_path; drop one of the two")
+            for setting in fields(RewardConfig):
+                flag = setting.metadata["flag"] or setting.name
+                if setting.name in given and not benchmarks:
+                    self.error(f"--{flag} has no effect with --train.agent_func_path, which gives rewards; drop it")
+        generated, batch = getattr(args, "rollout.vllm_generate_batch_size"), getattr(args, "rollout.batch_size")
+        if filters and generated not in (None, batch):
+            self.error(
+                f"--rollout.vllm_generate_batch_size {generated} has no effect with --algo.dynamic_filtering_enable, "
+                f"which asks for what --rollout.batch_size {batch} needs (--sampling_oversample_max); drop it"
+            )
+
+    def _check_evaluation(self, args: argparse.Namespace, given: set[str]) -> None:
+        """``bench:`` takes the protocol's settings; the flags of benchmarks need ``bench:``."""
+        self._check_best(args)
+        if args.eval_at_start and not getattr(args, "eval.dataset"):
+            self.error("--eval.at_start: there is nothing to evaluate; add --eval.dataset, or drop it")
+        if args.chat_template_kwargs and not (
+            getattr(args, "data.apply_chat_template") or args.eval_template == "chat"
+        ):
+            self.error(
+                "--data.chat_template_kwargs only applies with --data.apply_chat_template or --eval.template chat; "
+                "add one or drop it"
+            )
+        if (getattr(args, "eval.dataset") or "").startswith("bench:"):
+            for name in PROTOCOL_FLAGS:
+                if name not in given:
+                    setattr(args, name, None)
+            return
+        for setting in fields(EvaluationConfig):
+            if setting.name in given and setting.name != "eval_at_start":
+                flag = setting.metadata["flag"]
+                self.error(f"--{flag} only applies to --eval.dataset bench:NAMES; drop it or name benchmarks there")
+
+    def _check_best(self, args: argparse.Namespace) -> None:
+        """Give ``--ckpt.best_metric_key`` the values that upstream understands.
+
+        Upstream chooses a metric where the key is empty. Here an empty key keeps no best model, because a copy of the
+        weights at every better evaluation should be asked for; ``auto`` is upstream's empty key.
+        """
+        key = getattr(args, "ckpt.best_metric_key")
+        if key in ("", "none"):
+            setattr(args, "ckpt.best_metric_key", "none")
+            return
+        if not getattr(args, "eval.dataset") or (getattr(args, "eval.steps") <= 0 and not args.eval_at_start):
+            self.error(
+                f"--ckpt.best_metric_key {key}: no evaluation chooses the best model; add --eval.dataset and "
+                "--eval.steps, or drop it"
+            )
+        if key == "auto":
+            setattr(args, "ckpt.best_metric_key", "")
+
+    def _take_published(self, args: argparse.Namespace, config: CovConfig, given: set[str]) -> None:
+        """Give upstream the aggregation and the estimator that the methods were published with, unless given."""
+        if config.aggregation and "actor.loss_agg_mode" not in given:
+            setattr(args, "actor.loss_agg_mode", config.aggregation)
+        method = config.estimator
+        if method is None:
+            return
+        if "algo.advantage.estimator" not in given:
+            setattr(args, "algo.advantage.estimator", method.stands_for)
+        upstream = getattr(args, "algo.advantage.estimator")
+        if upstream != method.stands_for:
+            self.error(
+                f"{method.flag} computes the advantages in place of --algo.advantage.estimator {method.stands_for}, "
+                f"got {upstream}; drop one of the two"
+            )
+        for name in WITH_UPSTREAMS_ESTIMATOR:
+            if name in given:
+                self.error(f"--{name} has no effect with {method.flag}, which computes the advantages itself; drop it")
+        if method.two_valued and args.reward_incorrect > CORRECT:
+            self.error(
+                f"--reward_incorrect {args.reward_incorrect:g} counts as right with {method.flag}, as rewards above "
+                f"{CORRECT} do; lower it"
+            )
+        for name, neutral in SHAPING.items() if method.two_valued else ():
+            value = getattr(args, name)
+            if value != neutral:
+                self.error(
+                    f"{method.flag} needs one reward for right and one for wrong responses; --{name} {value} makes "
+                    "others, drop it"
+                )
+
+    def _open_ppo_clip(self, args: argparse.Namespace, config: CovConfig, given: set[str]) -> None:
+        """Give upstream's PPO clip the published range, unless the user set one."""
+        policy_loss_type = getattr(args, "actor.policy_loss_type")
+        on_tokens = [method for method in config.methods if method.slot not in ("bonus", "estimator") or method.plan]
+        if on_tokens and policy_loss_type != "ppo":
+            self.error(
+                f"{on_tokens[0].flag} needs --actor.policy_loss_type ppo, got {policy_loss_type}: it acts on "
+                "each token, this ratio is of a sequence and would average that away"
+            )
+        for reason in unread_clip(config, {name: getattr(args, name) for name in CLIP_FLAGS if name in given}):
+            self.error(reason)
+        first = config.at(0)  # schedules give numbers step by step, and each step sets its own
+        flags = dict(vars(args))
+        if "actor.eps_clip" in given and "actor.eps_clip_low_high" not in given:
+            # Upstream uses --actor.eps_clip for both sides of the range when the other flag is missing.
+            flags["actor.eps_clip_low_high"] = (flags["actor.eps_clip"], flags["actor.eps_clip"])
+        for reason in filter(None, (method.refuses(config, flags) for method in config.methods)):
+            self.error(reason)
+        if first.ppo_clip and given.isdisjoint(CLIP_RANGE_FLAGS):
+            setattr(args, "actor.eps_clip_low_high", first.ppo_clip)
+        if first.entropy_bonus_in_force is not None:
+            setattr(args, "actor.entropy_coef", first.entropy_bonus_in_force)  # upstream then computes the entropy
+
+
+def parse_args() -> SimpleNamespace:
+    """Parse and check the flags of ``sys.argv``.
+
+    Returns:
+        The flags as OpenRLHF nests them: ``args.actor.adam.lr``.
+
+    Raises:
+        SystemExit: A flag is unknown or has a wrong value; one line on stderr says which.
+        UsageError: A combination of flags cannot train.
+    """
+    parsed = CovArgumentParser().parse_args()
+    # This import takes seconds (torch and transformers), so --help and wrong flags are answered before it.
+    from openrlhf.utils.config import hierarchize
+
+    args = hierarchize(parsed)
+    for warning in normalise(args):
+        logger.warning(warning)
+    if args.use_ms:
+        try:
+            from modelscope.utils.hf_util import patch_hub  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise UsageError(f"--use_ms needs ModelScope ({error}); run `pip install modelscope`") from error
+        patch_hub()
+    if not args.dry_run_gpu_memory:
+        cpu_host.adapt(args)
+    return args
+
+
+def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:
+    """Why settings of the loss among the ``given`` ones would do nothing."""
+    for entry in (each for each in fields(CovConfig) if each.name in given):
+        name = entry.name
+        owners = SHARED_FLAGS.get(name) or [m for m in METHODS.values() if m.has(name)]
+        if owners and not any(method in config.methods for method in owners):
+            flags = " or ".join(method.flag for method in owners)
+            got = " ".join(method.flag for method in config.methods) or "--cov_type none"
+            yield f"--{name} only applies to {flags}, got {got}; drop it or set {flags}"
+        other, value = entry.metadata["only"] or (name, getattr(config, name))
+        got = getattr(config, other)
+        if got != value and value is None:
+            yield f"--{name} has no effect with --{other} {got}, which takes its place; drop one of the two"
+        elif got != value:
+            yield f"--{name} only applies to --{other} {value}, got --{other} {got}; drop it"
+    if config.allow_no_trust_region and not any(config.lacks_bound(method) for method in config.methods):
+        yield "--allow_no_trust_region only applies where a surrogate stands beside a method with a clip of its own"
+    if "cov_dump_tokens" in given and not config.cov_dump_every:
+        yield "--cov_dump_tokens only applies with --cov_dump_every; drop it or set --cov_dump_every"
+
+
+def unread_clip(config: CovConfig, given: Mapping[str, Any]) -> Iterator[str]:
+    """Why ``given`` flags of the PPO clip, name -> value, would do nothing beside the methods."""
+    first = config.at(0)
+    for method in config.methods:
+        for name in (each for each in CLIP_RANGE_FLAGS if method.clip and each in given):
+            yield f"--{name} has no effect with {method.flag}, which sets the PPO clip; drop it"
+    unclipped = [method for method in config.methods if method.clip_of(first) == UNCLIPPED]
+    for method in unclipped if first.ppo_clip == UNCLIPPED else ():
+        keep = f" or add --{method.keeps_clip}" if method.keeps_clip else ""
+        for name, value in given.items():
+            yield f"--{name} {value} has no effect with {method.flag}, which has no PPO clip; drop it{keep}"
+
+
+def add_method_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add a flag group for each method, slot by slot, which says what the method is, also where it has no flag."""
+    for slot in SLOTS:
+        for method in (each for each in METHODS.values() if each.slot == slot):
+            title, what = f"{slot}: {method.title} ({method.flag})", f"{method.summary} ({method.source})"
+            add_config_arguments(parser, title, method.settings, description=what)

@@ -1,0 +1,1 @@
+"""Checks before a run starts, and the dry run, which prints what would be started."""

@@ -1,0 +1,250 @@
+"""Everything that is checked before any actor starts, in order; and the models and the reward that a run will read."""
+
+import logging
+from collections.abc import Callable, Container, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from openrlhf_cov.cluster.packages import require_grader
+from openrlhf_cov.cluster.sizing import conditions
+from openrlhf_cov.cluster.sizing.model_shape import shape_of_config
+from openrlhf_cov.data.templates import own_template_warning
+from openrlhf_cov.errors import UsageError, reason_of
+from openrlhf_cov.evaluation import benchmarks
+from openrlhf_cov.models.config import process_reward_of
+from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_module
+from openrlhf_cov.trainer.checkpoint.checkpoints import uses_checkpoints
+from openrlhf_cov.trainer.preflight import check_data, check_run, check_upstream
+from openrlhf_cov.utils.json_lines import parse_object, read_bounded
+
+logger = logging.getLogger(__name__)
+
+CONFIG_FILES = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
+"""Files of a model that may name code of its own."""
+
+
+def flag_faults(args: SimpleNamespace) -> list[str]:
+    """All faults that follow from the flags alone."""
+    return [
+        *check_upstream.upstream_faults(args),
+        *check_run.number_faults(args),
+        *conditions.rollout_faults(args),
+        *conditions.faults(args),
+    ]
+
+
+def check(
+    args: SimpleNamespace,
+    attempt: Callable[[], AbstractContextManager] = nullcontext,
+    known: Container[str] = (),
+    ask_tokenizer: bool = True,
+) -> Any:
+    """Check numbers, folders, models, reward, data and the size of a step, cheapest first; returns the data's rows.
+
+    Every check runs inside of an ``attempt()``; where that lets UsageError pass, as by default, the first fault ends
+    them. Models in ``known`` are not looked up; ``ask_tokenizer`` False: neither is the tokenizer.
+    """
+    for fault in flag_faults(args):
+        with attempt():
+            raise UsageError(fault)
+    models = {
+        "--actor.model_name_or_path": args.actor.model_name_or_path,
+        "--critic.model_name_or_path": args.critic.model_name_or_path,
+        "--reward.model_name_or_path": None if args.reward.remote_url else args.reward.model_name_or_path,
+    }
+    process_reward = process_reward_of(args)
+    if process_reward is not None:
+        models[process_reward.model_flag] = process_reward.model or None
+    with attempt():
+        check_run.check_output(args, models)
+    for flag, path in models.items():
+        with attempt():
+            if path not in known:
+                is_actor = flag.startswith("--actor")
+                config = check_model(flag, path, required=is_actor, trusted=args.trust_remote_code)
+                if is_actor:
+                    _check_shape(args, config)
+                    _check_adapters(args, config)
+    with attempt():
+        if args.actor.model_name_or_path not in known:
+            check_run.check_entropies(args)
+    with attempt():
+        check_run.check_checkpoints(args)
+    if not args.dry_run:
+        check_data.check_strategy(args)
+    rows = _check_inputs(args, attempt, ask_tokenizer)
+    if rows is not None and uses_checkpoints(args):
+        with attempt():
+            check_run.check_settings(args, rows)
+    return rows
+
+
+def _check_inputs(args: SimpleNamespace, attempt: Callable[[], AbstractContextManager], ask_tokenizer: bool) -> Any:
+    """Reward, data and benchmarks; the rows of the data, None if they cannot be read."""
+    reward, data, evaluation = None, args.data, args.eval
+    if data.dataloader_num_workers:
+        logger.warning(
+            f"--data.dataloader_num_workers {data.dataloader_num_workers} has no effect: all prompts are read before "
+            "the first step; drop it"
+        )
+    with attempt():
+        require_grader(args.reward_grader)
+    with attempt():
+        reward = load_reward(args.reward.remote_url)
+    source = ("--data.prompt_dataset", data.prompt_dataset, "--data.prompt_split", data.prompt_split)
+    rows = _check_rows(args, source, reward, attempt)
+    if rows is not None:
+        with attempt():
+            check_run.check_step_size(args, len(rows))
+    if benchmarks.names_in(evaluation.dataset) is not None:
+        check_benchmarks(args, attempt, ask_tokenizer)
+    elif evaluation.dataset:
+        _check_rows(args, ("--eval.dataset", evaluation.dataset, "--eval.split", evaluation.split), reward, attempt)
+    return rows
+
+
+def _check_rows(
+    args: SimpleNamespace,
+    source: tuple[str, str, str, str],
+    reward: ModuleType | None,
+    attempt: Callable[[], AbstractContextManager],
+) -> Any:
+    """Prompts and labels of a dataset; ``source``: its flag and names, the flag of its split and the split."""
+    rows = None
+    with attempt():
+        rows = check_data.load_rows(args, *source)
+    if rows is not None:
+        with attempt():
+            check_data.check_prompts(source[1], args.data, rows)
+        with attempt():
+            check_data.check_labels(args, source[1], rows, reward)
+    return rows
+
+
+def check_benchmarks(
+    args: SimpleNamespace,
+    attempt: Callable[[], AbstractContextManager] = nullcontext,
+    ask_tokenizer: bool = True,
+) -> None:
+    """Load the problems and write the prompts of --eval.dataset; choose the metric of the best checkpoint.
+
+    ``ask_tokenizer`` False: prompts stay texts, and those that need a chat template are not written.
+    """
+    from openrlhf_cov.trainer.evaluation import benchmarks_of, check_problems
+
+    chosen, readable = None, []
+    with attempt():
+        chosen = benchmarks_of(args)
+    for benchmark in chosen or ():
+        with attempt():
+            check_problems(args, benchmark)
+            readable.append(benchmark)
+    if readable == chosen:
+        with attempt():
+            _check_plan(args, ask_tokenizer)
+
+
+def _check_plan(args: SimpleNamespace, ask_tokenizer: bool) -> None:
+    from openrlhf.utils import get_tokenizer
+
+    from openrlhf_cov.trainer.evaluation import best_metric, plan_of
+
+    template = args.eval_template or benchmarks.get_protocol(args.eval_protocol).template
+    if not ask_tokenizer and template == "chat":
+        return
+    tokenizer = get_tokenizer(args.actor.model_name_or_path, None) if ask_tokenizer else None
+    if not args.eval_template and (warning := own_template_warning(template, tokenizer, "--eval.template")):
+        logger.warning(warning)
+    plan = plan_of(args, tokenizer)
+    args.ckpt.best_metric_key = args.ckpt.best_metric_key or best_metric(plan)
+    if not ask_tokenizer:
+        return
+    longest = max(len(ids or ()) for _, ids in plan.prompts)
+    wanted = longest + max(each.max_tokens for each in plan.benchmarks)
+    if wanted > args.data.max_len:
+        logger.warning(
+            f"--eval.dataset {args.eval.dataset}: prompt and response may take {wanted} tokens, --data.max_len "
+            f"{args.data.max_len} cuts them; raise it, or lower --eval.max_tokens"
+        )
+
+
+def _check_shape(args: SimpleNamespace, config: Mapping[str, Any]) -> None:
+    try:
+        shape = shape_of_config(config)
+    except ValueError:
+        return  # another kind of model
+    for fault in conditions.shape_faults(args, shape):
+        raise UsageError(fault)
+
+
+def _check_adapters(args: SimpleNamespace, config: Mapping[str, Any]) -> None:
+    fault = check_upstream.lora_model_fault(args, config) if args.ds.lora.rank else None
+    if fault:
+        raise UsageError(fault)
+
+
+def check_model(flag: str, path: str | None, *, required: bool, trusted: bool) -> Mapping[str, Any]:
+    """The config of a model, {} without one. A path must be a Hugging Face model folder; what is not here is taken for
+    a name on the hub. One that brings code along is refused unless it is ``trusted``."""
+    if not path:
+        if required:
+            raise UsageError(f"{flag} is missing: give a Hugging Face model folder or a hub name")
+        return {}
+    folder = Path(path)
+    if not folder.exists():
+        check_data.refuse_local_name(flag, path, "folder")
+        return _checked_config(flag, path, "neither a folder here nor a model that the hub gives", trusted)
+    missing = [name for name in ("config.json", "tokenizer_config.json") if not (folder / name).is_file()]
+    weights = check_run.find_weights(folder)
+    if not weights:
+        missing.append(f"weights ({' or '.join(check_run.WEIGHT_FILES)})")
+    if missing:
+        raise UsageError(f"{flag} {path} is not a Hugging Face model folder: no {', no '.join(missing)}")
+    empty = [file.name for file in weights if file.stat().st_size == 0]
+    if empty:
+        raise UsageError(f"{flag} {path}: {empty[0]} is empty; copy or download the model again")
+    return _checked_config(flag, path, "config.json is not that of a model", trusted)
+
+
+def load_reward(remote_url: list[str] | None) -> ModuleType | None:
+    """The module of a ``reward_func.py``; None for reward servers, reward models and agents."""
+    if not remote_url or not remote_url[0].endswith(".py"):
+        return None
+    path = Path(remote_url[0])
+    if not path.is_file():
+        raise UsageError(f"--reward.remote_url {path}: no such file")
+    try:
+        return load_reward_module(path)
+    except MissingRewardFunction as error:
+        raise UsageError(f"--reward.remote_url {error}") from error
+    except Exception as error:  # user code may fail in any way while it is imported
+        raise UsageError(f"--reward.remote_url {path} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _checked_config(flag: str, model: str, refusal: str, trusted: bool) -> Mapping[str, Any]:
+    from transformers import AutoConfig
+
+    try:
+        if not trusted and (file := _file_with_code(model)):
+            raise UsageError(
+                f"{flag} {model} brings code of its own along ({file}: auto_map), which is not run: add "
+                "--trust_remote_code if you know it, or take auto_map out where transformers has the model itself"
+            )
+        return AutoConfig.from_pretrained(model, trust_remote_code=trusted).to_dict()
+    except UsageError:
+        raise
+    except Exception as error:  # a config of any shape; the model's own code may run
+        raise UsageError(f"{flag} {model}: {refusal} ({reason_of(error)})") from error
+
+
+def _file_with_code(model: str) -> str | None:
+    """The first file of a model that names code of its own."""
+    from transformers.utils.hub import cached_files
+
+    # all at once: without a network the hub is waited for once, not for each of them
+    for path in map(Path, cached_files(model, list(CONFIG_FILES), _raise_exceptions_for_missing_entries=False) or ()):
+        if parse_object(read_bounded(path)).get("auto_map"):
+            return path.name
+    return None

@@ -1,0 +1,1 @@
+"""Rollouts: prompts, requests to the engines, rewards, and dynamic sampling."""

@@ -1,0 +1,167 @@
+"""Generation and reward of one response inside the vLLM engine actor: upstream generates, the reward is never lost."""
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from openrlhf.utils.agent import AgentExecutorBase, SingleTurnAgentExecutor
+from openrlhf.utils.logging_utils import init_logger
+
+from openrlhf_cov.config import RewardConfig
+from openrlhf_cov.data.templates import prompt_ids
+from openrlhf_cov.rewards.loading import load_reward_module
+from openrlhf_cov.rewards.pool import shared_pool
+
+logger = init_logger(__name__)
+
+# Metric: 1 for a sample whose reward function abstained, else 0.
+ABSTAINED = "reward/abstained_frac"
+ERROR_METRIC = "reward/error_frac"
+SECONDS_BETWEEN_WARNINGS = 60.0
+
+
+class PromptTokenizer:
+    """The tokenizer that one call of upstream's executors gets: the first text that it tokenizes is the prompt.
+
+    Upstream tokenizes every text without special tokens. Here the prompt has those of ``prompt_ids``; texts after the
+    first, such as the answers of an environment in a rollout of several turns, are tokenized as upstream asks.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._has_prompt = False
+
+    def __call__(self, text: Any, **settings: Any) -> Any:
+        # Images expand to tokens of their own, which the processor of the model inserts.
+        if self._has_prompt or "images" in settings:
+            self._has_prompt = True
+            return self._tokenizer(text=text, **settings)
+        self._has_prompt = True
+        return {"input_ids": torch.tensor([prompt_ids(text, self._tokenizer)])}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+
+class MultiTurnExecutor(AgentExecutorBase):
+    """Upstream's ``MultiTurnAgentExecutor`` whose first observation has the special tokens of a prompt."""
+
+    def __init__(self, executor: AgentExecutorBase) -> None:
+        self._executor = executor
+
+    async def execute(
+        self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None
+    ) -> dict[str, Any]:
+        """Return upstream's output of one conversation."""
+        tokenizer = PromptTokenizer(hf_tokenizer)
+        return await self._executor.execute(prompt, label, sampling_params, max_length, tokenizer, llm_engine, images)
+
+
+class RewardExecutor(AgentExecutorBase):
+    """Upstream's ``SingleTurnAgentExecutor`` with a reward for every response.
+
+    Differs from upstream: a reward that raises is counted (``reward/error_frac`` is 1 for that response, its score 0,
+    its reward ``reward_incorrect``) and logged, at most once a minute for each kind of error; the query is the prompt
+    as it was given plus the decoded response; the tokens of the prompt are those of ``prompt_ids``; a response that
+    hit the length limit gets the ``truncated_rewards`` of the reward function, if it gives any, and the score 0,
+    unless ``reward_keep_truncated``. A module with ``make_reward_func(config)`` gets the settings of the run. A reward
+    of None abstains: see ``_values``.
+    """
+
+    def __init__(self, remote_rm_url: list[str] | str | None, config: RewardConfig) -> None:
+        self._config = config
+        self._generator = SingleTurnAgentExecutor(None)
+        self._endpoints = [remote_rm_url] if isinstance(remote_rm_url, str) else list(remote_rm_url or [])
+        self._function = None
+        if self._endpoints and self._endpoints[0].endswith(".py"):
+            module = load_reward_module(self._endpoints[0])
+            shared_pool(config.reward_workers)  # starts with its first use
+            make = getattr(module, "make_reward_func", None)
+            self._function = module.reward_func if make is None else make(config)
+        self._servers = SingleTurnAgentExecutor(self._endpoints if self._function is None else None)
+        self._last_warning: dict[str, float] = {}
+
+    async def execute(
+        self, prompt, label, sampling_params, max_length: int, hf_tokenizer, llm_engine, images=None
+    ) -> dict[str, Any]:
+        """Upstream's output of one response with ``reward``, ``scores`` and ``extra_logs`` as floats."""
+        output = await self._generator.execute(
+            prompt, label, sampling_params, max_length, PromptTokenizer(hf_tokenizer), llm_engine, images
+        )
+        if not self._endpoints:
+            return output
+        ((start, end),) = output["action_ranges"]
+        response = hf_tokenizer.decode(output["observation_tokens"][start:end], skip_special_tokens=False)
+        try:
+            reward = await self._reward(prompt + response, prompt, label)
+            output.update(_values(reward, output["truncated"] and not self._config.reward_keep_truncated))
+        except Exception as error:  # reward code is the user's and servers fail in any way; it is counted, not lost
+            self._warn(error, prompt, response, label)
+            output.update(reward=self._config.reward_incorrect, scores=0.0, extra_logs={ERROR_METRIC: 1.0})
+        return output
+
+    async def _reward(self, query: str, prompt: str, label: Any) -> dict[str, Any]:
+        if self._function is not None:
+            return await asyncio.to_thread(self._function, [query], [prompt], [label])
+        (reward,) = await self._servers._fetch_rewards_via_http([query], [prompt], [label])
+        return reward
+
+    def _warn(self, error: Exception, prompt: str, response: str, label: Any) -> None:
+        kind, now = type(error).__name__, time.monotonic()
+        if now - self._last_warning.get(kind, -SECONDS_BETWEEN_WARNINGS) < SECONDS_BETWEEN_WARNINGS:
+            return
+        self._last_warning[kind] = now
+        logger.warning(
+            f"the reward failed with {kind}: {error}; prompt …{prompt[-100:]!r}, response {response[:200]!r}, "
+            f"label {label!r}"
+        )
+
+
+def _values(reward: dict[str, Any], truncated: bool) -> dict[str, Any]:
+    """Return ``reward``, ``scores`` and ``extra_logs`` of a reward result for one response.
+
+    A reward of None abstains, also from a truncated response. The sample then has the reward 0, the score NaN and 1 in
+    ``reward/abstained_frac``, by which the controller leaves it out of the statistics of its group. Raises ValueError
+    for a result of another form, which is no abstention.
+    """
+    if not isinstance(reward, Mapping) or "rewards" not in reward:
+        got = (
+            f"the keys {', '.join(map(str, reward)) or 'none'}" if isinstance(reward, Mapping) else repr(reward)[:100]
+        )
+        raise ValueError(f"a reward function or server must return an object with the key 'rewards'; got {got}")
+    value = _number(reward["rewards"])
+    score = _number(reward.get("scores"))
+    score = value if score is None else score
+    abstains = value is None
+    if truncated and reward.get("truncated_rewards") is not None:
+        value = _number(reward["truncated_rewards"])
+        score = 0.0
+    logs = {name: _number(log) for name, log in (reward.get("extra_logs") or {}).items()}
+    logs = {name: log for name, log in logs.items() if log is not None}
+    if abstains:
+        return {"reward": 0.0, "scores": math.nan, "extra_logs": {ERROR_METRIC: 0.0} | logs | {ABSTAINED: 1.0}}
+    return {"reward": value, "scores": score, "extra_logs": {ERROR_METRIC: 0.0} | logs}
+
+
+def _number(value: Any) -> float | None:
+    """Return the one number in a tensor, array or list, or the number itself; None stays None.
+
+    Raises ValueError for several numbers, for none and for one that is not finite.
+    """
+    value = value.tolist() if hasattr(value, "tolist") else value  # tensors of any type and device, arrays
+    while isinstance(value, Sequence) and not isinstance(value, str):
+        if len(value) != 1:
+            raise ValueError(f"a reward is one number, got {len(value)}")
+        value = value[0].tolist() if hasattr(value[0], "tolist") else value[0]
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a reward must be a number; got {repr(value)[:100]}") from error
+    if not math.isfinite(number):
+        raise ValueError(f"the reward is {number}")
+    return number

@@ -1,0 +1,164 @@
+"""From the responses of the engines to the samples of a step: made, checked, completed and numbered."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.trainer.records import Sample
+from openrlhf_cov.trainer.rollout.prompts import Prompt, source_name
+from openrlhf_cov.trainer.rollout.reward_executor import ABSTAINED, ERROR_METRIC
+
+# Metric: 1 for a sample that fills the context of --data.max_len.
+CLIP_METRIC = "response_clip_ratio"
+
+
+def sample_of(response: Mapping[str, Any], prompt: Prompt, max_len: int) -> Sample:
+    """Return the sample that an engine's response becomes.
+
+    Args:
+        response: One element of what ``generate_responses`` of an engine actor returns.
+        prompt: What the engine was asked.
+        max_len: ``--data.max_len``; tokens beyond are cut off.
+    """
+    tokens = torch.tensor(response["observation_tokens"][:max_len], dtype=torch.long)
+    # Entry t of the mask is about token t + 1.
+    is_action = torch.zeros(len(response["observation_tokens"]), dtype=torch.bool)
+    for start, end in response["action_ranges"]:
+        is_action[start:end] = True
+    log_probs = response["rollout_log_probs"]
+    metrics = {CLIP_METRIC: float(len(tokens) >= max_len)}
+    metrics |= {name: _number(value) for name, value in (response.get("extra_logs") or {}).items()}
+    return Sample(
+        tokens=tokens,
+        action_mask=is_action[1:max_len],
+        prompt=response["prompt"],
+        label=response["label"],
+        source=source_name(prompt),
+        reward=_number(response.get("reward")),
+        score=_number(response.get("scores")),
+        abstained=metrics.get(ABSTAINED, 0.0) > 0.0,
+        truncated=bool(response.get("truncated", False)),
+        rollout_log_probs=None if log_probs is None else torch.tensor(log_probs[1:max_len], dtype=torch.float32),
+        metrics=metrics,
+        images=response.get("images"),
+        image_inputs=response.get("mm_train_inputs"),
+    )
+
+
+def checked_samples(samples: Sequence[Sample], config: CovConfig, max_error_share: float) -> list[Sample]:
+    """Return the samples of a step as the models score them, in the same order.
+
+    All samples have the same metrics, the rewards of abstentions are filled, and every sample has its number.
+
+    Args:
+        samples: Samples of a rollout; the responses to one prompt lie together.
+        config: Settings of the step.
+        max_error_share: ``--reward_max_error_frac``.
+
+    Raises:
+        RunStopped: Too many rewards failed, log-probs of the engine are missing that the settings need, or an agent
+            returned a field for some responses only.
+    """
+    check_reward_errors(failed_rewards(samples), len(samples), max_error_share)
+    if config.rollout_anchor:
+        check_rollout_log_probs(samples, config.rollout_anchor)
+    check_same_fields(samples)
+    return number_samples(fill_abstained(complete_metrics(samples)))
+
+
+def complete_metrics(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples with every metric that one of them has; 0 where a sample has none.
+
+    A sample whose reward failed lacks the metrics of the reward function. Means are taken over all samples.
+    """
+    zeros = {name: 0.0 for sample in samples for name in sample.metrics}
+    return [replace(sample, metrics=zeros | dict(sample.metrics)) for sample in samples]
+
+
+def fill_abstained(samples: Sequence[Sample]) -> list[Sample]:
+    """Give abstained samples the mean reward of the others, or 0 if all abstained.
+
+    The mean reward of a step is then that of its graded samples. The score of an abstention stays NaN, and the
+    advantages leave these samples out.
+    """
+    rewards = [sample.reward for sample in samples if not sample.abstained and sample.reward is not None]
+    mean = sum(rewards) / len(rewards) if rewards else 0.0
+    return [replace(sample, reward=mean) if sample.abstained else sample for sample in samples]
+
+
+def number_samples(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples in the same order, each with its number.
+
+    Numbers follow the text and the label of the prompts. The order in which groups were kept may differ from run to
+    run, and selection breaks ties by these numbers. Responses to one prompt have consecutive numbers, in the order in
+    which they were asked for. Equal prompts with equal labels keep their order.
+    """
+    order = sorted(range(len(samples)), key=lambda place: (samples[place].prompt, repr(samples[place].label)))
+    numbered = list(samples)
+    for number, place in enumerate(order):
+        numbered[place] = replace(samples[place], sample_id=number)
+    return numbered
+
+
+def scores_of(samples: Sequence[Sample]) -> list[float]:
+    """Return the scores of one group, without those of samples with an abstention.
+
+    Raises RunStopped if a sample has no score, which agents may leave out.
+    """
+    if any(sample.score is None for sample in samples):
+        raise RunStopped(
+            "--algo.dynamic_filtering_enable: a response came without a score, by which groups are kept; have the "
+            f"agent or reward return scores, or drop the flag (prompt {samples[0].prompt[:200]!r})"
+        )
+    return [sample.score for sample in samples if sample.score is not None and not sample.abstained]
+
+
+def failed_rewards(samples: Sequence[Sample]) -> int:
+    """Return the number of samples whose reward failed."""
+    return round(sum(sample.metrics.get(ERROR_METRIC, 0.0) for sample in samples))
+
+
+def check_reward_errors(failed: int, responses: int, limit: float) -> None:
+    """Raise RunStopped if the rewards of more than the share ``limit`` of the responses failed."""
+    if failed > limit * responses:
+        raise RunStopped(
+            f"the reward of {failed} of {responses} responses failed in this step, more than "
+            f"--reward_max_error_frac {limit:g}; the first cases are in the log above"
+        )
+
+
+def check_same_fields(samples: Sequence[Sample]) -> None:
+    """Raise RunStopped if an agent returned a reward, or log-probs of the engine, for some responses only.
+
+    A sample whose reward function abstained needs no reward.
+    """
+    for field, needs in (
+        ("reward", [sample for sample in samples if not sample.abstained]),
+        ("rollout_log_probs", samples),
+    ):
+        missing = [sample for sample in needs if getattr(sample, field) is None]
+        if 0 < len(missing) < len(needs):
+            raise RunStopped(
+                f"{len(missing)} of {len(needs)} responses came without {field}, the others with it; have the agent "
+                f"return {field} always or never (prompt {missing[0].prompt[:200]!r})"
+            )
+
+
+def check_rollout_log_probs(samples: Sequence[Sample], setting: str) -> None:
+    """Raise RunStopped where a sample has no log-probs of the engine, as agents may leave them out."""
+    if any(sample.rollout_log_probs is None for sample in samples):
+        raise RunStopped(
+            f"--{setting} rollout: a response came without the log-probs of the engine; have the agent return "
+            f"rollout_log_probs, or give --{setting} old"
+        )
+
+
+def _number(value: Any) -> Any:
+    """Return a number, or the first one of a tensor, as a float; None stays None."""
+    if isinstance(value, torch.Tensor):
+        value = value.flatten()[0].item()
+    return None if value is None else float(value)

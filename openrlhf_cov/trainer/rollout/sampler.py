@@ -1,0 +1,445 @@
+"""The rollouts that a run trains on: which prompts are sampled, which groups are kept, and when a batch is begun."""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from threading import Condition, Thread
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf.utils.logging_utils import init_logger
+
+from openrlhf_cov.cluster.sizing.updates import update_unit, usable_groups
+from openrlhf_cov.config import SamplingConfig
+from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.trainer.checkpoint.run_record import DATA_CHANGED
+from openrlhf_cov.trainer.records import Group, Rollout, Sample
+from openrlhf_cov.trainer.rollout.dynamic_sampling import (
+    GroupBuffer,
+    PassRate,
+    SamplingCounts,
+    first_rate,
+    groups_to_add,
+    keep_group,
+    sampling_metrics,
+    staleness,
+)
+from openrlhf_cov.trainer.rollout.generation import EngineGroup, awake, in_order
+from openrlhf_cov.trainer.rollout.prompts import Prompt, PromptOrder
+from openrlhf_cov.trainer.rollout.requests import RolloutRequests
+from openrlhf_cov.trainer.rollout.rollouts import check_reward_errors, failed_rewards, scores_of
+
+logger = init_logger(__name__)
+
+# Seconds that `BatchStream.close` waits for the end of its thread, which finishes a batch that it has begun.
+CLOSING_SECONDS = 5.0
+
+
+def max_staleness_of(args: SimpleNamespace) -> int:
+    """Return how many versions the weights of the engines may be behind those of the policy."""
+    return args.train.async_queue_size if args.train.async_enable else 0
+
+
+class Sampler:
+    """Makes the rollouts of a run, one after the other.
+
+    A rollout has ``--rollout.batch_size`` groups. It has fewer only if the data or the rounds of dynamic sampling run
+    out, and then still makes whole updates on every rank. Surplus groups wait for the next step. With
+    ``--algo.dynamic_filtering_enable`` only groups are kept whose mean score is inside
+    ``--algo.dynamic_filtering_range``. The running pass rate decides how many prompts are sent; more are sent as soon
+    as those in flight are unlikely to suffice. Groups are accepted in the order in which their prompts were drawn.
+    ``state_dict`` has all that the next rollout depends on.
+
+    Args:
+        args: The parsed flags.
+        prompts: The training data.
+        engines: The engines that answer; an evaluation shares them.
+        requests: Sends prompts to engines.
+    """
+
+    def __init__(
+        self, args: SimpleNamespace, prompts: Sequence[Prompt], engines: EngineGroup, requests: RolloutRequests
+    ) -> None:
+        self.args = args
+        self.config = SamplingConfig.from_args(args)
+        self.prompts = prompts
+        self.engines = engines
+        self.requests = requests
+        self.order = PromptOrder(len(prompts), args.train.seed)
+        self.buffer = GroupBuffer()
+        self.pass_rate = PassRate()
+        self.counts = SamplingCounts()
+        # Number of the step that the next rollout is for: the number of rollouts given out so far.
+        self.step = 0
+
+    @property
+    def filters(self) -> bool:
+        """True with dynamic sampling."""
+        return self.args.algo.dynamic_filtering_enable
+
+    @property
+    def is_over(self) -> bool:
+        """True if no rollout can follow: the limit is reached, or what is left is too little for an update."""
+        left = max(0, len(self.prompts) * self.args.train.num_episodes - self.order.drawn)
+        return self._limit_is_reached or not usable_groups(len(self.buffer) + left, self.args)
+
+    def next_batch(self, version: int) -> Rollout | None:
+        """Generate the next rollout; None if the data is used up or the limit of rollouts is reached.
+
+        Args:
+            version: Version of the weights that the engines have: the number of steps before them.
+
+        Raises:
+            RunStopped: ``--sampling_on_exhausted stop`` applies, the whole data is too small for one update, too many
+                rewards failed, or no engine answers.
+        """
+        started = time.monotonic()
+        while not self._limit_is_reached and self.order.episode < self.args.train.num_episodes:
+            with awake(self.engines, self.args.vllm.enable_sleep):
+                is_exhausted = self._fill_filtered(version) if self.filters else self._fill(version)
+            pass_rate = self.pass_rate.value if self.counts.tried else None
+            groups = self._take_groups(is_exhausted)
+            # What still waits at the end of the last episode may make another update.
+            if is_exhausted and not (self._in_last_episode and self._another_step()):
+                self.order.move_to(self.order.episode + 1)
+            if groups:
+                return self._rollout(groups, pass_rate, version, time.monotonic() - started)
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that the next rollout depends on, and whether there can be one (``is_over``)."""
+        return {
+            "groups": list(self.buffer.groups),
+            "pass_rate": list(self.pass_rate.rounds),
+            "counts": asdict(self.counts),
+            "step": self.step,
+            "episode": self.order.episode,
+            "place": self.order.place,
+            "is_over": self.is_over,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from ``state_dict``."""
+        self.buffer.groups = self._of_fitting_size(state["groups"])
+        self.pass_rate.rounds.clear()
+        self.pass_rate.rounds.extend(state["pass_rate"])
+        self.counts = SamplingCounts(**state["counts"])
+        self.step = state["step"]
+        self.order.move_to(state["episode"], state["place"])
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from the ``state_dict`` of a checkpoint, or with new data where the data of the run has changed."""
+        if getattr(self.args, DATA_CHANGED, False):
+            self.restart(state)
+        else:
+            self.load_state_dict(state)
+
+    def restart(self, state: Mapping[str, Any]) -> None:
+        """Begin with the first prompt of data that is not the data of ``state``; only the number of steps stays."""
+        self.step = state["step"]
+        if waiting := len(state["groups"]):
+            logger.warning(
+                f"rollouts: {waiting} waiting groups are dropped; their prompts belong to the previous data"
+            )
+
+    @property
+    def _limit_is_reached(self) -> bool:
+        return 0 < self.config.rollout_limit <= self.step
+
+    @property
+    def _in_last_episode(self) -> bool:
+        return self.order.episode + 1 >= self.args.train.num_episodes
+
+    def _of_fitting_size(self, groups: Sequence[Group]) -> list[Group]:
+        """Leave out groups if ``--rollout.n_samples_per_prompt`` has changed (``--ckpt.allow_changed``).
+
+        Advantages are computed from the n samples of a group, so a group of another size would be mixed with others.
+        """
+        size = self.args.rollout.n_samples_per_prompt
+        fitting = [group for group in groups if len(group.samples) == size]
+        if left_out := len(groups) - len(fitting):
+            logger.warning(
+                f"rollouts: {left_out} groups that waited are left out; they do not have "
+                f"--rollout.n_samples_per_prompt {size} samples"
+            )
+        return fitting
+
+    def _fill(self, version: int) -> bool:
+        """Keep every group until the buffer holds a batch; return True if the episode's data ended."""
+        missing = self._missing()
+        if missing <= 0:
+            return False
+        # --rollout.vllm_generate_batch_size may ask for several batches at once (with --train.async_enable alone). The
+        # groups of the later batches wait for their steps, so their weights are one version older with every step.
+        ahead = self.args.rollout.vllm_generate_batch_size or 0
+        prompts, is_exhausted = self._draw(ahead if ahead > self.args.rollout.batch_size else missing)
+        for _, samples in in_order(self._generate(prompts)):
+            self.buffer.groups.append(Group(samples, scores=(), tokens=_tokens_of(samples), version=version))
+        return is_exhausted
+
+    def _fill_filtered(self, version: int) -> bool:
+        """Run rounds until the buffer holds a batch, the data ends or the bound is hit; return True if the data ended.
+
+        The number of prompts sent depends on the groups that have finished, wherever they stand in the order of the
+        data, so that engines do not idle behind one long response. With ``--rollout_seeded`` a group counts when all
+        before it have finished, so that this number does not depend on timing. Groups are kept in the order of the
+        data either way, and all that were sent are waited for: none is left out because it is long. A round consists
+        of the prompts that were sent before the end of the round before it.
+        """
+        allowed = max_staleness_of(self.args) + self.config.sampling_max_staleness
+        for group in self.buffer.drop_stale(self.step, allowed):
+            self.counts.add_stale(group)
+        missing = self._missing()
+        if not self.counts.rounds:
+            self.counts.missing = max(0, missing)
+        kept: dict[int, Group] = {}
+        in_round: list[bool] = []
+        prompts, is_exhausted = self._more(missing, 0, self.counts.rounds, self.pass_rate.value)
+        round_end = len(prompts)
+        generated = self._generate(prompts)
+        if self.config.rollout_seeded:
+            generated = in_order(generated)
+        for finished, (place, samples) in enumerate(generated, start=1):
+            group = Group(samples, scores_of(samples), _tokens_of(samples), version)
+            is_kept = keep_group(group.scores, *self.args.algo.dynamic_filtering_range)
+            self.counts.add(group, is_kept)
+            self.counts.failed_rewards += failed_rewards(samples)
+            in_round.append(is_kept)
+            if is_kept:
+                kept[place] = group
+            round_is_over = finished == round_end
+            if round_is_over:
+                self._check_rewards()
+                self.pass_rate.add(sum(in_round), len(in_round))
+                self.counts.rounds += 1
+                in_round = []
+            if not is_exhausted:
+                rate = first_rate(in_round, missing) if self.pass_rate.value is None else self.pass_rate.value
+                rounds = self.counts.rounds + (not round_is_over)
+                more, is_exhausted = self._more(missing - len(kept), len(prompts) - finished, rounds, rate)
+                prompts.extend(more)
+            if round_is_over:
+                round_end = len(prompts)
+        self.buffer.groups.extend(kept[place] for place in sorted(kept))
+        return is_exhausted
+
+    def _check_rewards(self) -> None:
+        """Raise RunStopped if too many rewards of this step failed: a share of at least one full batch."""
+        samples = self.args.rollout.n_samples_per_prompt
+        responses = max(self.counts.tried, self.args.rollout.batch_size) * samples
+        check_reward_errors(self.counts.failed_rewards, responses, self.args.reward_max_error_frac)
+
+    def _missing(self) -> int:
+        return self.args.rollout.batch_size - len(self.buffer)
+
+    def _more(self, missing: int, under_way: int, rounds: int, rate: float | None) -> tuple[list[Prompt], bool]:
+        """Return the prompts to send in addition to those in flight, and True if the data of the episode ended.
+
+        Args:
+            missing: Groups that are to be kept.
+            under_way: Groups in flight.
+            rounds: Rounds that were begun.
+            rate: Share of the groups that are kept; None if it is not known yet.
+        """
+        count = groups_to_add(missing, under_way, rate, self.config.sampling_oversample_max)
+        if not count or rounds >= self.config.sampling_max_rounds:
+            return [], False
+        return self._draw(count)
+
+    def _draw(self, count: int) -> tuple[list[Prompt], bool]:
+        """Return up to ``count`` prompts, and True if the episode has fewer left."""
+        first = self.order.drawn
+        places = self.order.draw(count)
+        prompts = [replace(self.prompts[place], number=first + drawn) for drawn, place in enumerate(places)]
+        return prompts, len(prompts) < count
+
+    def _generate(self, prompts: list[Prompt]) -> Iterator[tuple[int, list[Sample]]]:
+        rollout = self.args.rollout
+        return self.requests.groups(
+            prompts, self.engines, samples_per_prompt=rollout.n_samples_per_prompt, temperature=rollout.temperature
+        )
+
+    def _take_groups(self, is_exhausted: bool) -> list[Group]:
+        """Take the groups of this step from the buffer; none if they wait for the next episode."""
+        count = self.args.rollout.batch_size
+        if len(self.buffer) < count:
+            if is_exhausted and self.filters and not self._in_last_episode:
+                return []
+            count = self._smaller_batch(is_exhausted)
+        return self.buffer.take(count)
+
+    def _rollout(self, groups: list[Group], pass_rate: float | None, version: int, seconds: float) -> Rollout:
+        """Return the rollout of these groups, after it has been counted."""
+        metrics: dict[str, float] = {}
+        if self.filters:
+            metrics |= sampling_metrics(self.counts, groups, len(self.buffer))
+        if self.filters or self.args.train.async_enable:
+            metrics |= staleness(groups, self.step)
+        self.counts = SamplingCounts()
+        self.step += 1
+        return Rollout(
+            samples=[sample for group in groups for sample in group.samples],
+            metrics=metrics,
+            seconds=seconds,
+            pass_rate=None if pass_rate is None else 100.0 * pass_rate,
+            sampler_state=self.state_dict(),
+            version=version,
+        )
+
+    def _smaller_batch(self, is_exhausted: bool) -> int:
+        """Return how many groups train although a batch is not full: whole updates on every rank, the rest waits.
+
+        Raises RunStopped as ``--sampling_on_exhausted`` says, and where not one update can be made in the whole run.
+        """
+        count = usable_groups(len(self.buffer), self.args)
+        reason = (
+            "the data ended" if is_exhausted else f"--sampling_max_rounds {self.config.sampling_max_rounds} was hit"
+        )
+        found = f"{reason} with {len(self.buffer)} of {self.args.rollout.batch_size} groups"
+        if self.filters:
+            found += f" ({self.counts})"
+        makes_no_update = not count and (not is_exhausted or (self._in_last_episode and not self.step))
+        if makes_no_update or (self.config.sampling_on_exhausted == "stop" and not is_exhausted):
+            advice = "the data is too easy or too hard for this policy, or --algo.dynamic_filtering_range too narrow"
+            small = f"a whole update on every rank takes {update_unit(self.args)} samples"
+            raise RunStopped(f"rollouts: {found}: {advice if self.filters else small}")
+        if count:
+            logger.warning(f"rollouts: {found}; this step trains on {count} groups")
+        return count
+
+    def _another_step(self) -> bool:
+        """Return True if the groups left at the end of the data make an update; otherwise warn and drop them."""
+        waiting = len(self.buffer)
+        if usable_groups(waiting, self.args):
+            return True
+        if waiting:
+            samples = waiting * self.args.rollout.n_samples_per_prompt
+            logger.warning(
+                f"rollouts: the run ends without the last {waiting} groups ({samples} samples): a whole update on "
+                f"every rank takes {update_unit(self.args)} samples"
+            )
+        return False
+
+
+def _tokens_of(samples: Sequence[Sample]) -> int:
+    return sum(sample.response_length for sample in samples)
+
+
+class BatchStream:
+    """The rollouts of consecutive steps, generated at most ``max_staleness`` versions of the weights ahead.
+
+    The policy of step n has the weights of version n. The rollout of step n may be begun when the engines have the
+    weights of version ``n - max_staleness`` or newer. With 0 a rollout is generated when it is asked for, with the
+    weights that it trains. Above 0 a thread generates rollouts while the policy trains; it begins with the first call
+    of ``next``.
+
+    Args:
+        sampler: Makes the rollouts.
+        max_staleness: See ``max_staleness_of``.
+        first_step: Number of the first step, and the version of the weights that the engines have before it.
+    """
+
+    def __init__(self, sampler: Sampler, max_staleness: int, first_step: int = 0) -> None:
+        self.sampler = sampler
+        self.max_staleness = max_staleness
+        self._thread: Thread | None = None
+        # All fields below belong to both threads; a thread that reads or changes them holds this condition.
+        self._changed = Condition()
+        self._version = first_step
+        # Number of the step whose rollout is begun next.
+        self._step_to_begin = first_step
+        self._ready: deque[Rollout | None] = deque()
+        self._error: BaseException | None = None
+        self._generates = False
+        # Number of blocks of `exclusive` that keep the next rollout from beginning.
+        self._holds = 0
+        self._is_closed = False
+
+    @property
+    def engines(self) -> EngineGroup:
+        """The engines of the sampler."""
+        return self.sampler.engines
+
+    def next(self, step: int) -> Rollout | None:
+        """Return the rollout of a step; None if there is none, and then for every later step.
+
+        Raises:
+            RunStopped: What the sampler raises, also in the thread.
+            RuntimeError: The engines have weights that are too old for a step that is generated here.
+        """
+        if self.max_staleness == 0:
+            return self._generate_here(step)
+        if self._thread is None:
+            self._thread = Thread(target=self._fill, name="rollouts", daemon=True)
+            self._thread.start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready or self._error or self._is_closed)
+            if self._ready:
+                if self._ready[0] is None:  # the end of the data stays in the queue
+                    return None
+                return self._ready.popleft()
+            raise self._error or RuntimeError("the stream of rollouts is closed")
+
+    def delivered(self, version: int) -> None:
+        """Say that the engines have the weights of this version."""
+        with self._changed:
+            self._version = version
+            self._changed.notify_all()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Wait for the rollout that is being generated, and let no other one begin inside of the block."""
+        with self._changed:
+            self._holds += 1
+            self._changed.wait_for(lambda: not self._generates)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._holds -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """End the thread. Wait some seconds for a rollout that was begun; after that the thread is abandoned."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(CLOSING_SECONDS)
+
+    def _generate_here(self, step: int) -> Rollout | None:
+        if step != self._version:
+            raise RuntimeError(
+                f"the rollout of step {step} needs new weights; the engines have those of {self._version}"
+            )
+        return self.sampler.next_batch(self._version)
+
+    def _may_begin(self) -> bool:
+        return not self._holds and self._step_to_begin - self._version <= self.max_staleness
+
+    def _fill(self) -> None:
+        """Generate rollouts until there is no other one, or until an error, which ``next`` raises."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed or self._may_begin())
+                if self._is_closed:
+                    return
+                version = self._version
+                self._step_to_begin += 1
+                self._generates = True
+            rollout: Rollout | None = None
+            error: BaseException | None = None
+            try:
+                rollout = self.sampler.next_batch(version)
+            except BaseException as raised:  # of any kind: the thread that trains would wait for ever
+                error = raised
+            with self._changed:
+                self._generates = False
+                self._error = error
+                if error is None:
+                    self._ready.append(rollout)
+                self._changed.notify_all()
+            if rollout is None:
+                return

@@ -1,0 +1,52 @@
+"""Command-line flags from the fields of config classes."""
+
+import argparse
+from collections.abc import Callable, Container, Sequence
+from dataclasses import fields
+from typing import Any
+
+from openrlhf_cov.settings import NOT_PERCENT, Schedule
+
+
+def given_flags(
+    parse: Callable[..., argparse.Namespace], words: Sequence[str] | None, parsed: argparse.Namespace
+) -> set[str]:
+    """Names of the flags that ``words``, of which ``parse`` made ``parsed``, give a value."""
+    unset = object()
+    marked = argparse.Namespace(**dict.fromkeys(vars(parsed), unset))
+    return {name for name, value in vars(parse(words, marked)).items() if value is not unset}
+
+
+def add_config_arguments(
+    parser: argparse.ArgumentParser,
+    title: str,
+    config: type,
+    only: Container[str] | None = None,
+    description: str | None = None,
+) -> None:
+    """Add the flag group of a config class: one flag per field, or per field in ``only``, with the field's default."""
+    group = parser.add_argument_group(title, description)
+    for setting in fields(config):
+        if only is not None and setting.name not in only:
+            continue
+        flag = f"--{setting.metadata['flag'] or setting.name}"
+        default = "" if setting.default in (None, "") else f" (default: {setting.default})"
+        help = f"{setting.metadata['help']}{default}".replace("%", "%%")
+        if isinstance(setting.default, bool):
+            kind: dict[str, Any] = {"action": "store_true"}
+        elif isinstance(setting.default, tuple):
+            kind = {"nargs": len(setting.default), "type": type(setting.default[0])}
+        elif setting.metadata["scheduled"]:
+            kind = {"type": _number_or_schedule, "metavar": "X|START:END:STEPS[:cosine]"}
+        else:
+            kind = {"type": float if setting.default is None else type(setting.default)}
+            kind["choices"] = setting.metadata["choices"]
+        group.add_argument(flag, dest=setting.name, default=setting.default, help=help, **kind)
+
+
+def _number_or_schedule(text: str) -> float | Schedule:
+    try:
+        return Schedule.parse(text)
+    except ValueError as error:
+        form = "neither a number nor START:END:STEPS[:linear|cosine]" + (f"; {NOT_PERCENT}" if "%" in text else "")
+        raise argparse.ArgumentTypeError(f"{text!r} is {form}") from error

@@ -1,0 +1,59 @@
+"""TODO"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from openrlhf_cov.errors import UsageError
+
+
+def check_file(flag: str, path: Path, mark: bytes) -> None:
+    """UsageError for a file that cannot be written, or that holds what is not the command's own: in the first
+    kilobytes of its own is ``mark``. Nothing is made."""
+    if path.is_dir():
+        raise UsageError(f"{flag} {path} is a folder; give a file")
+    if not path.parent.is_dir():
+        raise UsageError(f"{flag} {path}: there is no folder {path.parent}; make it, or give another file")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{flag} {path} cannot be written; give another file")
+    check_own(flag, path, mark)
+
+
+def check_own(flag: str, path: Path, mark: bytes) -> None:
+    """UsageError for a file that is there, not empty, and does not have ``mark`` in its first kilobytes."""
+    if path.is_file():
+        with path.open("rb") as file:
+            head = file.read(1 << 12)
+        if head and mark not in head:
+            raise UsageError(f"{flag} {path}: this file is there and not of this command; give another place")
+
+
+@contextmanager
+def alone_in(output: Path) -> Iterator[None]:
+    """While the body runs, no other process that asks so writes this folder, which is made; UsageError where one does.
+
+    The lock ends with the process, however it ends.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    with (output / ".lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(
+                f"--output {output}: another process is writing there; wait for it, or give another folder"
+            ) from error
+        yield
+
+
+def check_folder(folder: Path, flag: str = "--output") -> None:
+    """UsageError for a folder to write, as ``flag`` says, that can be none; nothing is made."""
+    try:
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    except OSError as error:  # too long, or below a folder that may not be entered
+        raise UsageError(f"{flag} {folder}: {error.strerror}") from error
+    if not there.is_dir():
+        raise UsageError(f"{flag} {folder}: {there} is a file; give a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"{flag} {folder}: {there} cannot be written to; give another folder")

@@ -1,0 +1,125 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_cov.analysis.dashboard.drawing import label, labels, log_ticks, smoothed, sparkline, thinned_for, ticks
+
+
+def test_smoothing_by_hand():
+    # five points: at the ends what there is of the window
+    np.testing.assert_allclose(smoothed(np.array([1.0, 2, 6, 4, 2, 9])), [3, 13 / 4, 3, 23 / 5, 21 / 4, 5], rtol=1e-12)
+    assert smoothed(np.array([3.0])).tolist() == [3.0]
+
+
+def test_the_window_grows_with_the_run():
+    spike = np.zeros(400)
+    spike[200] = 21.0
+    found = smoothed(spike)  # 400 / 20 = 20 points, 10 to each side and the middle
+    np.testing.assert_allclose(found[189:212], [0, *[1] * 21, 0], atol=1e-12)
+
+
+def test_thinning_keeps_what_sticks_out():
+    y = np.zeros(100_000)
+    y[12_345], y[77_777] = 5.0, -3.0
+    x, kept = thinned_for(np.arange(100_000.0), y, 50)
+    assert len(x) == len(kept) == 100
+    assert (kept.max(), kept.min()) == (5.0, -3.0)
+    assert x[np.argmax(kept)] == 12_000  # of the column, 2,000 wide
+    same = thinned_for(np.arange(100.0), y[:100], 50)
+    assert len(same[0]) == 100
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "most", "expected"),
+    [
+        (1, 40, 4, [10, 20, 30, 40]),
+        (0.117, 0.436, 3, [0.2, 0.3, 0.4]),
+        (0.05, 0.14, 3, [0.08, 0.12]),
+        (-1, 1, 3, [-1, 0, 1]),
+        (5, 5, 3, [5]),
+        (1, 1_000_000, 4, [250_000, 500_000, 750_000, 1_000_000]),
+    ],
+)
+def test_ticks(low, high, most, expected):
+    assert ticks(low, high, most) == expected
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "most", "expected"),
+    [
+        (1, 3, 8, [1, 2, 3]),
+        (1, 3, 2, [2]),
+        (1, 2, 8, [1, 2]),
+        (1, 40, 3, [20, 40]),
+        (7, 7, 3, [7]),
+        (0, 10**6, 3, [0, 400_000, 800_000]),
+    ],
+)
+def test_ticks_of_steps_are_whole(low, high, most, expected):
+    found = ticks(low, high, most, whole=True)
+    assert all(tick == int(tick) for tick in found)
+    assert found == expected
+
+
+@given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9), st.integers(1, 20))
+def test_ticks_lie_within(low, span, most):
+    span = max(span, 1e-5 * abs(low))
+    high = low + span
+    found = ticks(low, high, most)
+    assert 1 <= len(found) <= most
+    assert all(low - 1e-6 * span <= tick <= high + 1e-6 * span for tick in found)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "most", "expected"),
+    [
+        (0.01, 1.0, 4, [0.01, 0.1, 1.0]),
+        (0.1, 1.0, 4, [0.1, 0.2, 0.5, 1.0]),
+        (0.2, 0.45, 4, [0.2, 0.3, 0.4]),
+        (1e-6, 1.0, 4, [1e-6, 1e-4, 1e-2, 1.0]),
+        (0.31, 0.44, 3, [0.35, 0.4]),
+    ],
+)
+def test_log_ticks(low, high, most, expected):
+    found = log_ticks(low, high, most)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (0.151594, "0.152"),
+        (-0.0042, "-0.0042"),
+        (1.2e-5, "1.2e-05"),
+        (16.42, "16.4"),
+        (999.4, "999"),
+        (8192.0, "8192"),
+        (16400.0, "16.4k"),
+        (3e6, "3M"),
+        (2.5e9, "2.5G"),
+        (math.nan, "-"),
+        (math.inf, "-"),
+    ],
+)
+def test_label(value, text):
+    assert label(value) == text
+
+
+def test_labels_of_an_axis_have_the_same_decimals():
+    assert labels([0.05, 0.1, 0.15]) == ["0.05", "0.10", "0.15"]
+    assert labels([12.5, 15.0]) == ["12.5", "15.0"]
+    assert labels([10.0, 20.0]) == ["10", "20"]
+    assert labels([1e-5, 2e-5]) == ["1.0e-05", "2.0e-05"]
+    assert labels([0.0, 20_000.0]) == ["0", "20k"]
+
+
+def test_sparkline():
+    assert sparkline(np.arange(8.0), 40) == "▁▂▃▄▅▆▇█"
+    assert sparkline(np.array([0, 0, 7.0, 7.0]), 2) == "▁█"  # means of two
+    assert sparkline(np.array([3.0, 3.0]), 40) == "▁▁"
+    assert sparkline(np.array([]), 40) == ""
+    assert len(sparkline(np.random.default_rng(0).normal(size=1001), 40)) == 40

@@ -1,0 +1,111 @@
+import math
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from openrlhf_cov.analysis.pages.chart import INK, Axis, Chart, Look, Mark, Panel, bands
+from openrlhf_cov.analysis.pages.plot import figure, numbers, places, plain
+
+LINE = Mark("line", Look(INK, "dash", "square"), [1, 2], [3.0, 4.0], name="<b>", group="run0", hover="%{y}")
+
+
+def drawn(*marks, x=None, y=None, **chart):
+    panel = Panel(marks, x or Axis("step"), y or Axis())
+    return figure(Chart("name", "title", (panel,), **chart))
+
+
+def test_numbers_have_five_digits_and_no_nan():
+    assert numbers([1.23456789, 0.000123456789, math.nan, math.inf, -2.0]) == [1.2346, 0.00012346, None, None, -2.0]
+
+
+def test_steps_stay_whole():
+    assert places([1, 1234567]) == [1, 1234567]
+    assert all(isinstance(step, int) for step in places(np.array([1.0, 2.0])))
+    assert places([1, 2.5]) == [1.0, 2.5]
+
+
+def test_plotly_shows_the_text_as_it_is():
+    assert plain('<b>a</b> &lt; "q"') == '&lt;b&gt;a&lt;/b&gt; &amp;lt; "q"'
+    (trace,) = drawn(Mark("dots", Look("red"), [1], [2], name="<i>", texts=["<b>"]))["traces"]
+    assert (trace["name"], trace["customdata"]) == ("&lt;i&gt;", ["&lt;b&gt;"])
+    annotations = drawn(LINE, y=Axis("<t>"))["layout"]["annotations"]
+    assert [each["text"] for each in annotations] == ["&lt;t&gt;"]
+
+
+def test_a_line_has_its_look_and_is_interrupted_by_nan():
+    (trace,) = drawn(Mark("line", LINE.look, [1, 2, 3], [3.0, np.nan, 4.0], name="a"))["traces"]
+    assert trace["y"] == [3.0, None, 4.0]
+    assert trace["line"] == {"color": INK, "dash": "dash", "width": 2.0}
+    assert (trace["mode"], trace["hoverinfo"]) == ("lines+markers", "skip")
+    assert "showlegend" not in trace
+
+
+@pytest.mark.parametrize(("points", "mode"), [(1, "markers"), (60, "lines+markers"), (61, "lines")])
+def test_a_line_of_few_points_has_a_marker_at_each(points, mode):
+    assert drawn(Mark("line", LINE.look, range(points), range(points)))["traces"][0]["mode"] == mode
+
+
+def test_what_has_no_name_is_in_no_legend():
+    traces = drawn(LINE, Mark("line", LINE.look, [1], [1], group="run0"))["traces"]
+    assert [trace.get("showlegend") for trace in traces] == [None, False]
+    assert {trace["legendgroup"] for trace in traces} == {"run0"}
+
+
+def test_a_band_goes_along_the_top_and_back():
+    (trace,) = drawn(*bands([1, 2], [0, 1], [5, 6], Look("#0072b2", opacity=0.5), name="b"))["traces"]
+    assert (trace["x"], trace["y"]) == ([1, 2, 2, 1], [5, 6, 1, 0])
+    assert (trace["fillcolor"], trace["opacity"], trace["showlegend"]) == ("#0072b2", 0.5, False)
+
+
+@pytest.mark.parametrize("along", ["x", "y"])
+def test_dots_have_whiskers_and_may_be_hollow(along):
+    one = np.array([1.0])
+    mark = Mark("dots", Look("red", marker="diamond", hollow=True), one, one, one - 0.5, one + 2.0, whiskers=along)
+    (trace,) = drawn(mark)["traces"]
+    error = trace[f"error_{along}"]
+    assert (error["arrayminus"], error["array"], trace["marker"]["symbol"]) == ([0.5], [2.0], "diamond-open")
+    (trace,) = drawn(Mark("dots", Look("red"), one, one, one * np.nan, one * np.nan))["traces"]
+    assert f"error_{along}" not in trace  # no interval
+
+
+def test_dots_by_time_go_from_early_to_late():
+    (trace,) = drawn(Mark("dots", Look("red"), [1, 2, 3], [1, 2, 3], by_time=True))["traces"]
+    assert trace["marker"]["color"] == [0, 1, 2]
+    assert [color for _, color in trace["marker"]["colorscale"]] == ["var(--early)", "var(--late)"]
+
+
+def test_stacks_are_told_apart_without_color():
+    (trace,) = drawn(Mark("stack", Look("red", hatch="/"), [1, 2], [1, 2]))["traces"]
+    assert (trace["type"], trace["marker"]["pattern"]["shape"]) == ("bar", "/")
+    assert drawn(LINE)["layout"]["barmode"] == "stack"
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_panels_stand_one_below_the_other(count):
+    found = figure(Chart("a", "b", (Panel((LINE,), title="t", said="s"),) * count))
+    layout = found["layout"]
+    domains = [layout[name]["domain"] for name in sorted(layout) if re.fullmatch(r"yaxis\d?", name)]
+    assert len(domains) == count
+    assert (domains[0][1], domains[-1][0]) == (1, pytest.approx(0, abs=1e-4))
+    assert all(upper[0] > lower[1] for upper, lower in pairwise(domains))
+    assert len({round(high - low, 3) for low, high in domains}) == 1
+    assert layout["xaxis"]["anchor"] == ("y" if count == 1 else f"y{count}")
+    assert {each["text"] for each in layout["annotations"]} == {"t · s"}
+    assert [trace["yaxis"] for trace in found["traces"]] == ["y", "y2", "y3"][:count]
+
+
+def test_axes():
+    share = drawn(LINE, y=Axis(share=True))["layout"]["yaxis"]
+    assert (share["tickformat"], share["rangemode"]) == (".3~%", "nonnegative")
+    ticks = drawn(LINE, x=Axis(ticks={1.0: "1B"}, log=True, ends=(1.0, 100.0)))["layout"]["xaxis"]
+    assert (ticks["type"], ticks["tickvals"], ticks["ticktext"], ticks["range"]) == ("log", [1.0], ["1B"], [0.0, 2.0])
+    assert drawn(LINE, y=Axis(zero=True))["layout"]["yaxis"]["zeroline"]
+    zero = Mark("line", LINE.look, [1, 2], [0.0, 1.0])
+    assert "type" not in drawn(zero, y=Axis(log=True))["layout"]["yaxis"]  # not all above 0
+
+
+def test_one_label_for_all_marks():
+    assert drawn(LINE, together=True)["layout"]["hovermode"] == "x unified"
+    assert drawn(LINE)["layout"]["hovermode"] == "closest"

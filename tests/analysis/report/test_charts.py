@@ -1,0 +1,409 @@
+"""Every chart of a report is drawn twice: in its page by Plotly, in its pictures by matplotlib."""
+
+import json
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from matplotlib import rc_context
+
+from openrlhf_cov.analysis.pages.chart import Chart, look_of
+from openrlhf_cov.analysis.pages.picture import SETTINGS, draw, save, write_pictures
+from openrlhf_cov.analysis.pages.plot import figure
+from openrlhf_cov.analysis.report.charts import (
+    curve_chart,
+    evaluation_charts,
+    law_of_all,
+    overview_charts,
+    pictures,
+    size_ticks,
+)
+from openrlhf_cov.analysis.report.contents import Contents, Options
+from openrlhf_cov.analysis.report.curves import GRADIENT, LENGTH, METHODS, PROGRESS, SELECTION, Curve
+from openrlhf_cov.analysis.report.run_charts import RUN_CHARTS, curve, run_charts, running_means
+from openrlhf_cov.analysis.report.series import to_series
+from openrlhf_cov.analysis.table import Table
+
+OPTIONS = Options()
+
+
+@pytest.fixture(scope="module")
+def three(make_contents, make_report_run):
+    """Runs of which the law applies to the first."""
+    runs = [make_report_run(name, seed=n, method=name) for n, name in enumerate(("none", "clip_cov", "kl_cov"))]
+    return make_contents(*runs, sizes={"none": 1e9, "clip_cov": 3e9, "kl_cov": 7e9}, extrapolate_to=32e9)
+
+
+@pytest.fixture(scope="module")
+def bare(make_contents, make_report_run):
+    return make_contents(make_report_run("bare", only=["reward", "entropy/mean"]))
+
+
+@pytest.fixture(scope="module")
+def report_of(make_contents, make_report_run):
+    """Function (fields of a run) -> its report."""
+
+    def make(**fields):
+        return make_contents(make_report_run("run", **fields), forecast_share=0.2).runs[0]
+
+    return make
+
+
+def chart_named(name, charts):
+    return next(chart for chart in charts if chart.name == name)
+
+
+def marks_of(chart):
+    return [mark for panel in chart.panels for mark in panel.marks]
+
+
+def named(chart, name):
+    return next(mark for mark in marks_of(chart) if mark.name == name)
+
+
+def test_plotly_takes_every_chart(three):
+    charts, missing = overview_charts(three)
+    assert [chart.name for chart in charts] == [
+        *("reward_and_entropy", "law_of_all", "model_size", "selection", "methods", "gradient"),
+        *("sampling", "response_length"),
+    ]
+    assert missing == []
+    of_a_run = run_charts(three.runs[0], OPTIONS)
+    assert [chart.name for chart in of_a_run] == list(RUN_CHARTS)
+    for chart in [*charts, *evaluation_charts(three), *of_a_run]:  # an unknown property is an error
+        text = re.sub(r"var\(--\w+\)", "#123456", json.dumps(figure(chart), allow_nan=False))  # as the script does
+        found = json.loads(text)
+        assert go.Figure(found["traces"], found["layout"]).data
+
+
+@pytest.mark.slow
+def test_matplotlib_draws_every_picture_and_clips_no_text(three, tmp_path):
+    assert len(pictures(three)) == 14
+    for name, chart in pictures(three).items():
+        assert chart.name == name
+        check_picture(chart, tmp_path)
+
+
+def check_picture(chart, folder):
+    with rc_context(SETTINGS):
+        found = draw(chart)
+        (path,) = save(found, folder / chart.name, ["png"])
+        assert path.stat().st_size > 5000
+        for shown in (*found.axes, *found.legends):
+            box = shown.get_tightbbox()
+            assert min(box.x0, box.y0) > -1, shown
+            assert box.x1 < found.bbox.x1 + 1, shown
+            assert box.y1 < found.bbox.y1 + 1, shown
+
+
+def test_what_has_nothing_to_show_says_why(bare):
+    found = pictures(bare)
+    assert [name for name, chart in found.items() if isinstance(chart, Chart)] == ["reward_and_entropy", "law"]
+    assert {name: chart for name, chart in found.items() if isinstance(chart, str)} == {
+        "coefficients": "fewer than two runs have a fit",
+        "model_size": "no run has a size (--size RUN=N)",
+        "covariance_bands": "no run has cov/top_2e-4 and the like",
+        "entropy_change": "the log has no entropy/delta_theorem1 and no entropy/delta",
+        "selection": "no run has cov/selected_frac or cov/selected_abs_log_ratio or cov/selected_ppo_kl",
+        "methods": "no run has control/ or method/",
+        "gradient": f"no run has {' or '.join(GRADIENT.columns)}",
+        "sampling": "no run has sampling/kept_frac or sampling/all_right_frac or sampling/all_wrong_frac",
+        "response_length": "no run has response_length or truncated",
+        "timing": "no run has the time of its phases",
+        "covariance_by_accuracy": "no run has cov/group_weighted_acc_low and the like",
+        "entropy_fall": "no run has cov/group_weighted_mean and the like",
+    }
+    charts, missing = overview_charts(bare)
+    assert [chart.name for chart in charts] == ["reward_and_entropy"]
+    assert missing == [
+        *("Tokens that the covariance method restrains", "Numbers of the methods themselves"),
+        *("Gradients of the tokens", "Dynamic sampling", "Response length"),
+    ]
+    assert evaluation_charts(bare) == []
+    assert [chart.name for chart in run_charts(bare.runs[0], OPTIONS)] == ["law"]
+
+
+def test_a_run_without_entropy_has_no_law(make_contents, make_report_run):
+    contents = make_contents(make_report_run("run", only=["reward"]))
+    assert pictures(contents)["law"] == law_of_all(contents) == "no run has entropy and reward of the same steps"
+    assert run_charts(contents.runs[0], OPTIONS) == []
+
+
+@pytest.mark.slow
+def test_any_name_can_be_drawn(make_contents, make_report_run, hostile, tmp_path):
+    # a formula that is none, a letter that the font lacks (a warning, here an error), markup
+    contents = make_contents(make_report_run(hostile, steps=60), make_report_run("$a_b^{c}$", seed=1, steps=60))
+    charts = [pictures(contents)[name] for name in ("law", "coefficients", "reward_and_entropy")]
+    assert len(write_pictures(charts, tmp_path, ["svg", "png"])) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [1, 80])
+def test_odd_values_are_drawn(make_contents, make_report_run, tmp_path, steps):
+    # a constant reward, covariances that are 0, and a prediction that never changes; a run of one step
+    run = make_report_run("run", steps=steps)
+    columns = dict(run.training.columns)
+    for name in ("reward", "cov/mean", "cov/top_2e-4", "entropy/delta_theorem1"):
+        columns[name] = np.zeros(steps)
+    contents = make_contents(replace(run, training=replace(run.training, columns=columns)))
+    charts = [chart for chart in pictures(contents).values() if isinstance(chart, Chart)]
+    names = {path.stem for path in write_pictures(charts, tmp_path, ["png"])}
+    assert {"reward_and_entropy", "covariance_bands"} <= names
+    assert ("entropy_change" in names) == (steps > 1)
+
+
+# --- curves
+
+
+def test_a_line_per_run_and_panel(three):
+    chart = curve_chart(three, PROGRESS)
+    lines = [[mark for mark in panel.marks if mark.name] for panel in chart.panels]
+    assert [[mark.name for mark in marks] for marks in lines] == [["none", "clip_cov", "kl_cov"]] * 2
+    assert [mark.group for mark in lines[0]] == ["run0", "run1", "run2"]
+    assert len({mark.look.dash for mark in lines[0]}) == 3
+    assert chart.linked
+    series = three.runs[1].series["reward"]
+    np.testing.assert_array_equal(lines[0][1].x, series.steps)
+    np.testing.assert_array_equal(lines[0][1].y, series.mean)
+
+
+@pytest.mark.slow
+def test_few_runs_have_one_label_and_their_single_values(make_contents, make_report_run):
+    runs = [make_report_run(f"r{n}", steps=90, seed=n) for n in range(6)]
+    charts = [curve_chart(make_contents(*runs[:count]), PROGRESS) for count in (1, 2, 4, 5, 6)]
+    assert [chart.together for chart in charts] == [False, True, True, True, False]
+    assert [sum(not mark.name for mark in marks_of(chart)) for chart in charts] == [2, 4, 8, 0, 0]
+    assert ["with the values behind" in chart.note for chart in charts] == [True, True, True, False, False]
+
+
+def test_a_curve_is_its_mean_with_faint_values_behind():
+    series = to_series(range(300), np.arange(300.0))
+    raw, mean = curve(series, "a", "run0", look_of(0))
+    assert (raw.look.opacity, raw.hover, raw.name, raw.group) == (0.3, None, "", "run0")
+    assert (raw.y[:3].tolist(), mean.y[:3].tolist()) == ([0, 1, 2], [2.5, 3, 3.5])  # of 0 to 5, of 0 to 6, of 0 to 7
+    assert len(curve(series, "a", "run0", look_of(0), raw=False)) == 1
+    assert len(curve(to_series([1, 2], [3.0, 4.0]), "a", "run0", look_of(0))) == 1
+
+
+@pytest.mark.parametrize(("steps", "said"), [(20, ""), (300, "Lines are running means of up to 11 logged steps")])
+def test_running_means_in_words(report_of, steps, said):
+    run = report_of(steps=steps)
+    columns = [Curve("reward", "R"), Curve("nowhere", "N")]
+    assert running_means(columns, [run], raw=False) == (f"{said}." if said else "")
+    assert running_means(columns, [run], raw=True) == (f"{said}, with the values behind." if said else "")
+
+
+def test_a_panel_without_a_curve_is_left_out(make_contents, make_report_run):
+    contents = make_contents(make_report_run("run", only=["reward", "response_length"]))
+    assert [panel.title for panel in curve_chart(contents, LENGTH).panels] == ["response length (tokens)"]
+
+
+def test_selection_is_shown_where_something_was_selected(make_contents, make_report_run):
+    none, kl_cov = make_report_run("none"), make_report_run("kl_cov", method="kl_cov")
+    assert curve_chart(make_contents(none), SELECTION) == "no token was selected in any run"
+    # the share of both runs, the KL of one; no run has the log-ratio
+    panels = curve_chart(make_contents(none, kl_cov), SELECTION).panels
+    assert [[mark.name for mark in panel.marks if mark.name] for panel in panels] == [["none", "kl_cov"], ["kl_cov"]]
+    assert [panel.y.share for panel in panels] == [True, False]
+
+
+def test_numbers_of_methods_are_drawn_whatever_their_names(make_contents, make_report_run):
+    own, unknown = ["control/value", "method/one/share"], ["control/", "control/of_somebody_else"]
+    one, other = (
+        make_report_run("one", only=["reward", *own, *unknown]),
+        make_report_run("other", only=["reward", own[0]]),
+    )
+    contents = make_contents(one, other)
+    panels = curve_chart(contents, METHODS).panels
+    assert {panel.title: [mark.name for mark in panel.marks if mark.name] for panel in panels} == {
+        "value of what is controlled": ["one", "other"],
+        "one/share": ["one"],
+    }
+    assert curve_chart(contents, GRADIENT) == f"no run has {' or '.join(GRADIENT.columns)}"
+    logged = make_contents(make_report_run("run", only=["reward", "gradient/norm", "gradient/zero_frac"]))
+    shown = [(panel.title, panel.y.share) for panel in curve_chart(logged, GRADIENT).panels]
+    assert shown == [("norm of the gradient", False), ("tokens with k = 0", True)]
+
+
+def test_the_evaluation_that_is_r_is_drawn_beside_the_reward(make_contents, make_report_run):
+    contents = make_contents(make_report_run("run"), metric="eval/aime24/avg@32")
+    titles = [panel.title for panel in curve_chart(contents, PROGRESS).panels]
+    assert titles == ["reward", "entropy (nats)", "eval/aime24/avg@32"]
+
+
+def test_scores_come_before_other_numbers_of_evaluations(make_contents, make_report_run):
+    columns = {name: np.array([0.1, 0.2]) for name in ("a/length", "z/pass@4", "eval/b/avg@8")}
+    run = make_report_run("run", evaluations=Table(np.array([1, 2]), columns))
+    charts = evaluation_charts(make_contents(run))
+    assert [chart.title for chart in charts] == ["eval/b/avg@8", "z/pass@4", "a/length"]
+    assert [chart.name for chart in charts] == ["evaluation0", "evaluation1", "evaluation2"]
+
+
+# --- the law
+
+
+def test_the_law_of_all_has_lines_where_it_applies(three):
+    marks = marks_of(law_of_all(three))
+    assert [run.law.result.verdict.applies for run in three.runs] == [True, False, False]
+    (line,) = (mark for mark in marks if mark.kind == "line")
+    assert line.group == "run0"
+    assert (line.x[0], line.y[0]) == (1, pytest.approx(three.runs[0].law.result.fit.ceiling.estimate, rel=1e-9))
+    np.testing.assert_allclose(np.log(marks[0].x), three.runs[0].law.points.entropy, atol=1e-12)
+
+
+def test_the_law_with_line_bands_ceiling_and_forecast(report_of):
+    run = report_of()
+    chart, fit = chart_named("law", run_charts(run, OPTIONS)), run.law.result.fit
+    assert [mark.name for mark in marks_of(chart)] == [
+        *("95 % interval of a further point", "95 % interval of the line", "steps, late ones strong"),
+        *("fitted line", "ceiling, R at H = 0", "", "forecast of the first 12 points"),  # 20 % of 60
+    ]
+    ceiling = named(chart, "ceiling, R at H = 0")
+    assert (ceiling.x[0], ceiling.y[0]) == (1, fit.ceiling.estimate)
+    assert (ceiling.low[0], ceiling.high[0]) == (fit.ceiling.low, fit.ceiling.high)
+    outer, inner = marks_of(chart)[:2]
+    assert (outer.high > inner.high).all()
+    line = named(chart, "forecast of the first 12 points")
+    assert line.x.tolist() == sorted(line.x)
+    np.testing.assert_allclose(line.y, run.law.forecast.fit.reward_at(np.log(line.x)), rtol=1e-9)
+    assert line.x[-1] == pytest.approx(np.exp(run.law.forecast.later.entropy.max()), rel=1e-9)
+    assert chart.panels[0].said.startswith(f"a {fit.a.estimate:.3f}, b {fit.b.estimate:.3f}, ceiling ")
+
+
+def test_where_the_law_does_not_apply_nothing_promises_a_ceiling(report_of):
+    run = report_of(method="kl_cov")
+    assert run.law.result.fit is not None
+    chart = chart_named("law", run_charts(run, OPTIONS))
+    assert [mark.name for mark in marks_of(chart)] == ["steps, late ones strong", "fit, not to be relied on"]
+    assert min(marks_of(chart)[1].x) >= np.exp(run.law.points.entropy.min())
+    assert "does not apply" in chart.note
+    assert chart.panels[0].said == "the law does not apply: intervention"
+
+
+def test_runs_beyond_the_panels_are_counted(make_contents, make_report_run):
+    contents = make_contents(*(make_report_run(f"run{seed}", seed=seed, steps=30) for seed in range(10)))
+    law, theory = pictures(contents)["law"], pictures(contents)["entropy_change"]
+    assert (len(law.panels), law.title[-23:]) == (9, ": reward (9 of 10 runs)")
+    assert (len(theory.panels), theory.columns) == (8, 2)
+    assert theory.title.endswith(" (4 of 10 runs)")
+    assert theory.panels[1].title == "run0, theorem 2"
+    assert len(pictures(contents)["coefficients"].panels[0].y.ticks) == 10
+    assert len({panel.y.ends for panel in law.panels}) == 1  # one axis for all
+
+
+def test_runs_without_the_law_are_hollow(three):
+    unfit = [not run.law.result.verdict.applies for run in three.runs]
+    assert unfit == [False, True, True]
+    for name in ("model_size", "coefficients"):
+        chart = pictures(three)[name]
+        for panel in chart.panels:
+            dots = [mark.look.hollow for mark in panel.marks if mark.kind == "dots" and mark.look.marker != "star"]
+            assert dots == unfit
+    assert list(pictures(three)["coefficients"].panels[0].y.ticks.values())[1] == "clip_cov\n(does not apply)"
+
+
+def test_the_trend_in_size(three):
+    chart = pictures(three)["model_size"]
+    fits = [run.law.result.fit for run in three.runs]
+    dots = [mark for mark in chart.panels[2].marks if mark.kind == "dots"]
+    assert [mark.texts for mark in dots] == [
+        *(["none, 1B"], ["clip_cov, 3B"], ["kl_cov, 7B"], ["extrapolated to 32B"])
+    ]
+    assert [mark.y[0] for mark in dots[:3]] == [fit.ceiling.estimate for fit in fits]
+    assert [mark.x for mark in dots] == [[1e9], [3e9], [7e9], [32e9]]
+    assert [panel.marks[0].kind for panel in chart.panels] == ["band"] * 3
+    assert "Hollow: the law does not apply" in chart.note
+
+
+def test_two_sizes_have_no_band(make_contents, make_report_run):
+    runs = [make_report_run("a"), make_report_run("b", seed=1)]
+    chart = pictures(make_contents(*runs, sizes={"a": 1e9, "b": 2e9}))["model_size"]
+    assert "band" not in {mark.kind for mark in marks_of(chart)}
+    assert "two different" in pictures(make_contents(*runs, sizes={"a": 1e9}))["model_size"]
+
+
+def test_ticks_of_sizes():
+    assert size_ticks(1e9, 12e9) == [1e9, 2e9, 5e9, 1e10]
+    assert size_ticks(0.4e9, 0.6e9) == [0.4e9, 0.6e9]  # 0.5e9 alone is too few
+    assert all(math.isclose(a, b) for a, b in zip(size_ticks(5e8, 5e9), [5e8, 1e9, 2e9, 5e9], strict=True))
+
+
+# --- one run
+
+
+def test_theory_has_a_dot_per_pair_and_the_trend(report_of):
+    run = report_of()
+    charts = run_charts(run, OPTIONS)
+    first, second = chart_named("theorem1", charts), chart_named("theorem2", charts)
+    assert len(named(first, "steps").x) == 59 == run.theory[0].check.pairs
+    # the prediction of the fixture is the change itself, of theorem 2 its negative
+    means = named(first, "means of tenths of the steps").y
+    assert means.tolist() == sorted(means)
+    assert first.panels[0].said == "rank correlation 1.000 [1.000, 1.000]"
+    assert second.panels[0].said.startswith("rank correlation -1.000")
+    assert first.note == "59 pairs of steps."
+
+
+def test_a_theorem_that_cannot_be_checked_says_why_beside_the_other(report_of):
+    run = report_of(only=["reward", "entropy/mean", "entropy/delta", "entropy/delta_theorem1"])
+    assert "theorem2" not in [chart.name for chart in run_charts(run, OPTIONS)]
+    _, empty = pictures(Contents("run", OPTIONS, (run,), (), None, None, ()))["entropy_change"].panels
+    assert (empty.marks, empty.said) == ((), "the log has no entropy/delta_theorem2")
+
+
+def test_bands_and_their_names(report_of):
+    chart = chart_named("bands", run_charts(report_of(), OPTIONS))
+    assert chart.panels[0].y.log
+    assert [mark.name for mark in marks_of(chart)] == [
+        *("top 0.02 %", "top 0.2 %", "top 2 %", "top 20 %", "top 50 %", "covariance, all tokens")
+    ]
+
+
+def test_accuracy_has_a_panel_for_responses_and_no_empty_one(report_of):
+    chart = chart_named("accuracy", run_charts(report_of(), OPTIONS))
+    assert [[mark.name for mark in panel.marks] for panel in chart.panels] == [
+        ["hard (about 1 of 8 correct)", "easy (about 7 of 8)"]
+    ]
+    assert "Easy minus hard here, Cov(log π, A) of responses: 0.0" in chart.note  # 0.08 - 0.02
+
+
+def test_the_fall_of_entropy_lies_over_its_covariance(report_of):
+    # the covariance of the fixture is a hundredth of the fall that the next step measures
+    [panel] = chart_named("fall", run_charts(report_of(), OPTIONS)).panels
+    fall, covariance = panel.marks
+    assert (fall.name, covariance.name) == ("−ΔH", "Cov(log π, π A), paper eq. 8")
+    np.testing.assert_allclose(fall.y, covariance.y, atol=1e-12)
+    np.testing.assert_array_equal(fall.x, covariance.x)
+    assert np.abs(fall.y).max() == 1.0
+    assert panel.said.startswith("rank correlation 1.000")
+
+
+def test_phases_are_stacked_and_told_apart_without_color(report_of):
+    chart = chart_named("phases", run_charts(report_of(), OPTIONS))
+    marks = marks_of(chart)
+    assert [mark.name for mark in marks] == ["generation", "updates", "other"]
+    assert len({mark.look.hatch for mark in marks}) == 3
+    # 50, 30 and 100 - 80 seconds of 100
+    assert chart.note == "Of all time: generation 50 %, updates 30 %, other 20 %."
+    assert chart.panels[0].y.ends == (0.0, pytest.approx(105.0, rel=1e-9))
+
+
+def test_a_step_that_dwarfs_the_others_is_cut(make_contents, make_report_run):
+    run = make_report_run("run")
+    run.training.columns["timing/generation"][0] = 5000.0
+    (panel,) = pictures(make_contents(run))["timing"].panels
+    # 95 % of the steps take 100 s, so that 1.6 times as much is shown
+    assert panel.y.ends == (0.0, pytest.approx(160.0, rel=1e-9))
+    assert panel.said == "up to 5.03e+03 s, cut"
+
+
+def test_data_sources_are_drawn_where_a_run_logs_them(make_contents, make_report_run):
+    with_sources = make_contents(
+        make_report_run("run", only=["reward", "source/aime/reward", "source/gsm8k/pass_rate"])
+    )
+    panels = pictures(with_sources)["sources"].panels
+    assert {panel.title: panel.y.share for panel in panels} == {"reward, aime": False, "pass rate, gsm8k": True}
+    assert "sources" not in pictures(make_contents(make_report_run("run", only=["reward"])))

@@ -1,0 +1,86 @@
+import pytest
+
+from openrlhf_cov.cluster.sizing.flag_sizes import layout_of, roles_of
+from openrlhf_cov.cluster.sizing.host import CPU_PROCESS, cpu_budget, cpu_bytes, cpu_engine, off_gpu_bytes
+from openrlhf_cov.cluster.sizing.memory import GIB
+from openrlhf_cov.cluster.sizing.model_shape import KNOWN
+from openrlhf_cov.cluster.sizing.placement import place
+
+QWEN_7B = KNOWN["Qwen/Qwen2.5-7B"]
+SMOLLM = KNOWN["HuggingFaceTB/SmolLM2-135M"]
+P, Q = QWEN_7B.parameters, SMOLLM.parameters
+
+
+def hosts(args, nodes, models=("actor",)):
+    roles = roles_of(args, dict.fromkeys(models, QWEN_7B), on_gpus=True)
+    return off_gpu_bytes(args, roles, place(layout_of(args).groups(), nodes), QWEN_7B)
+
+
+def test_what_sleeps_is_on_the_host(flags):
+    # 8 GPUs on two nodes of 4: half of 14 bytes per parameter, and 4 engines of 2 bytes, on each
+    half = {"states of DeepSpeed": 14 * P / 2, "weights of engines": 4 * 2 * P}
+    assert hosts(flags(), [4, 4]) == {0: half, 1: half}
+
+
+def test_what_is_offloaded_is_on_the_host(flags):
+    awake = {"ds.enable_sleep": False, "vllm.enable_sleep": False}
+    assert hosts(flags(awake), [8]) == {0: {"states of DeepSpeed": 0, "weights of engines": 0}}
+    args = flags(awake | {"ds.adam_offload": True, "algo.kl.init_coef": 0.1, "ref.offload": True})
+    (parts,) = hosts(args, [8], ("actor", "ref")).values()
+    assert parts["states of DeepSpeed"] == pytest.approx(16 * P + 2 * P)
+    assert parts["weights of engines"] == 0
+
+
+def test_nodes_without_a_process_are_left_out(flags):
+    assert set(hosts(flags({"actor.num_gpus_per_node": 2, "vllm.num_engines": 2}), [4, 4])) == {0}
+
+
+CPU = {
+    "actor.num_gpus_per_node": 1, "vllm.num_engines": 1, "ds.param_dtype": "fp32", "ds.zero_stage": 2,
+    "train.dynamic_batch_enable": False, "train.colocate_all": False, "data.max_len": 512,
+    "ds.enable_sleep": True, "vllm.enable_sleep": True,
+}  # fmt: skip
+"""SmolLM2-135M on a CPU host."""
+
+
+def test_an_engine_on_a_cpu_host_is_weights_and_kv_cache(flags):
+    engine = cpu_engine(flags(CPU), SMOLLM, 1.0 * GIB)
+    assert engine.share == 4 * Q + GIB
+    assert engine.kv_bytes(SMOLLM) == GIB
+    assert engine.kv_tokens(SMOLLM) == GIB // (2 * 30 * 3 * 64 * 4)  # 30 layers, 3 heads of keys of 64
+
+
+def test_nothing_leaves_the_memory_of_a_cpu_host(flags):
+    args = flags(CPU)
+    actor = roles_of(args, {"actor": SMOLLM}, on_gpus=False)["actor"]
+    rows = {
+        row.name: row.values for row in cpu_budget({"actor": actor}, ("actor",), cpu_engine(args, SMOLLM, GIB)).rows
+    }
+    assert rows["actor: weights"] == (4 * Q,) * 4
+    # gradients, master weights and moments; the reduce bucket of 5e8 is touched as far as there are gradients
+    assert rows["actor: optimizer, gradients"] == (4 * Q + 12 * Q + 4 * Q,) * 4
+    assert rows["Python, torch"] == (CPU_PROCESS,) * 4
+    assert "CUDA, NCCL" not in rows
+    assert "offloaded, here all the same" not in rows
+
+
+def test_what_is_offloaded_stays_in_the_memory_of_a_cpu_host(flags):
+    args = flags(CPU | {"ds.adam_offload": True})
+    roles = roles_of(args, {"actor": SMOLLM}, on_gpus=False)
+    rows = {row.name: row.values for row in cpu_budget(roles, ("actor",), cpu_engine(args, SMOLLM, GIB)).rows}
+    assert rows["actor: optimizer, gradients"] == (4 * Q,) * 4
+    assert rows["offloaded, here all the same"] == (16 * Q,) * 4
+
+
+def test_all_processes_of_a_node_share_its_memory(flags):
+    args = flags(CPU | {"vllm.num_engines": 2})
+    engine = cpu_engine(args, SMOLLM, GIB)
+    roles = roles_of(args, {"actor": SMOLLM}, on_gpus=False)
+    budgets = {kinds: cpu_budget(roles, kinds, engine) for kinds in (("actor",), ("engine",))}
+    one_engine = 4 * Q + GIB + 2 * CPU_PROCESS  # Ray's actor, the engine
+    assert budgets["engine",].totals == (one_engine,) * 4
+    needs = cpu_bytes(place(layout_of(args).groups(), [2, 1]), budgets)
+    rest = 3 * CPU_PROCESS  # the command, the trainer, Ray
+    assert needs == {0: 2 * one_engine + rest, 1: max(budgets["actor",].totals) + rest}
+    together = cpu_bytes(place(layout_of(args).groups(), [3]), budgets)
+    assert together == {0: 2 * one_engine + max(budgets["actor",].totals) + rest}

@@ -1,0 +1,21 @@
+import json
+
+import pytest
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.experiments.reproduction.paper_scores import scores_of
+
+
+def test_scores_by_hand(tmp_path):
+    # 4 problems, 3 greedily right: 75 %; of 2 samples each 2 + 1 + 0 + 0 = 3 of 8 right: 37.5 %, some for 2 of 4: 50 %
+    run = tmp_path / "grpo"
+    run.mkdir()
+    (run / "test.json").write_text(json.dumps({"greedy": [1, 1, 1, 0], "right": [2, 1, 0, 0], "samples": 2}))
+    head, row = scores_of([run])
+    assert head.split() == ["run", "problems", "greedy", "avg@2", "pass@2"]
+    assert row.split() == ["grpo", "4", "75.0", "37.5", "50.0"]
+
+
+def test_a_run_without_its_test_is_one_line(tmp_path):
+    with pytest.raises(UsageError, match=r"holds no test\.json, which a finished run of the laboratory has"):
+        scores_of([tmp_path])

@@ -1,0 +1,114 @@
+from dataclasses import replace
+
+import pytest
+from html_page import Page
+
+from openrlhf_cov.experiments.study import study_charts
+from openrlhf_cov.experiments.study.document import UNTUNED, document, how_tuned, in_short, markdown, mixed, page
+from openrlhf_cov.experiments.study.run_plan import FINAL, REPORT, SCREEN, StudyRun
+from openrlhf_cov.experiments.study.spec import spec_of
+
+
+@pytest.fixture
+def results(spec, make_result):
+    """A whole study; the second arm is better."""
+    runs = []
+    for arm in spec.arms:
+        for cell in arm.cells if arm.at is None else ():
+            runs.append(make_result(StudyRun(arm.name, SCREEN, cell, 100), 0.6 if cell == arm.cells[0] else 0.5))
+            if cell in arm.cells[:2]:
+                runs.append(make_result(StudyRun(arm.name, FINAL, cell, 101), 0.6 if cell == arm.cells[0] else 0.5))
+        better = 0.0 if arm.name == "GRPO" else 0.2
+        runs += [
+            make_result(StudyRun(arm.name, REPORT, arm.cells[0], seed), 0.6 + better + 0.1 * (seed > 1))
+            for seed in (0, 1, 2)
+        ]
+    return runs
+
+
+def test_the_page_has_tables_answers_and_charts(spec, results):
+    text = page(document(spec, results))
+    found = Page(text)
+    assert "19 of 19 runs are finished. Flags of all runs: --steps 40" in text
+    assert "<h1>Two arms</h1>" in text
+    assert set(found.data["charts"]) == {
+        "test",
+        "differences",
+        "accuracy",
+        "first_token_entropy",
+        "entropy",
+        "pass_at_k",
+    }
+    assert {f"chart-{name}" for name in found.data["charts"]} < set(found.ids())
+    # 0.6, 0.6, 0.7: mean 0.6333, s 0.057735, half width 4.302653 / 30 = 0.143422
+    assert "0.63 [0.49, 0.78]" in text
+
+
+def test_many_arms_have_no_curves(spec, results, monkeypatch):
+    monkeypatch.setattr(study_charts, "MAX_CURVES", 1)
+    assert [chart.name for chart in document(spec, results).charts] == ["test", "differences"]
+
+
+def test_a_part_of_a_study_says_how_much_there_is(spec, results):
+    for some in ([], results[:5], results[:-4]):
+        text = markdown(document(spec, some))
+        assert f"{len(some)} of 19 runs are finished; what is missing is left out" in text
+        page(document(spec, some))
+    assert "| GRPO | 0 | not chosen yet |" in markdown(document(spec, []))
+
+
+def test_markdown_holds_the_same_rows(spec, results):
+    content = document(spec, results)
+    lines = markdown(content).splitlines()
+    assert lines[0] == "# Two arms"
+    for section in content.sections:
+        assert f"## {section.title}" in lines
+        assert all(len(row) == len(section.head) for row in section.rows)
+    assert "| GRPO | 3 | --actor.adam.lr 0.0001 --actor.eps_clip_low_high 0.1 0.1 | 0.63 [0.49, 0.78] |" in markdown(
+        content
+    )
+
+
+def test_in_short_it_fits_a_terminal(spec, results):
+    lines = [line.split() for line in in_short(spec, results).splitlines()]
+    assert ["GRPO", "0.63", "[0.49,", "0.78]"] in [line[:4] for line in lines]
+    # 0.2 on every seed: no spread
+    assert ["KL-Cov", "+0.20", "[+0.20,", "+0.20]"] in [line[:4] for line in lines[lines.index(["minus", "GRPO"]) :]]
+    assert in_short(spec, []).count(" -") >= 3 * len(spec.arms)  # nothing is finished
+
+
+def test_how_arms_were_tuned_is_told_from_the_spec(content, results):
+    # four cells for GRPO, two for KL-Cov, the third takes a point
+    text = how_tuned(spec_of(content))
+    assert "4 cells: 1 of 2 arms, 2 cells: 1 of 2 arms" in text
+    assert "the same 1 seeds, the best 2 of them again with 1 other" in text
+    content["tuning"].pop("final_seeds")
+    assert "again" not in how_tuned(spec_of(content))
+    content.pop("tuning")
+    content["arms"] = [{"name": "GRPO"}]
+    assert how_tuned(spec_of(content)) == UNTUNED
+
+
+def test_names_cannot_break_the_page(content, results):
+    content["title"] = "</script><script>alert(1)</script>"
+    content["arms"][0]["name"] = "<b>|*"
+    text = page(document(spec_of(content), results))
+    assert "<script>alert" not in text
+    assert "\\|" in markdown(document(spec_of(content), results))
+
+
+def test_base_policies_that_differ_are_said_with_the_runs_of_the_fewest(spec, results):
+    assert mixed(spec, results) == []
+    other = results[4]
+    column = other.evaluations.columns["entropy"]
+    values = column.copy()
+    values[0] += 1e-3
+    changed = replace(
+        other, evaluations=replace(other.evaluations, columns={**other.evaluations.columns, "entropy": values})
+    )
+    (said,) = mixed(spec, [*results[:4], changed, *results[5:]])
+    assert f"1 of {len(results)}" in said
+    assert f"{other.run.arm} with seed {other.run.seed}" in said
+    # what a packed file has rounded is the same
+    values[0] = column[0] * (1 + 1e-8)
+    assert mixed(spec, [*results[:4], changed, *results[5:]]) == []

@@ -1,0 +1,97 @@
+import math
+
+import numpy as np
+import pytest
+
+from openrlhf_cov.analysis.regression import student_quantile
+from openrlhf_cov.experiments.study.seed_estimates import (
+    difference_of_means,
+    mean_over_questions,
+    mean_over_seeds,
+    paired_p_value,
+    share_of_seeds,
+    smallest_detectable_effect,
+)
+
+
+def test_a_mean_over_seeds_by_hand():
+    # mean 0.8; deviations -0.1, 0, 0.1: s = 0.1, s / sqrt(3) = 0.057735; t(2) = 4.302653, half width 0.248414
+    found = mean_over_seeds([0.7, 0.8, 0.9])
+    assert (found.estimate, found.low, found.high) == pytest.approx((0.8, 0.551586, 1.048414), abs=1e-6)
+    alone = mean_over_seeds([0.7])
+    assert alone.estimate == 0.7
+    assert math.isnan(alone.low)
+    assert math.isnan(mean_over_seeds([]).estimate)
+    assert mean_over_seeds([1.0, 1.0]).low == 1.0
+
+
+def test_a_difference_of_groups_by_hand():
+    # means 1 and 3; variances 1 and 4, n 3 each: error 1/3 + 4/3 = 5/3; nu = (5/3)^2 / ((1/9 + 16/9) / 2) = 2.941176
+    found = difference_of_means([0, 1, 2], [1, 3, 5])
+    half = student_quantile(2.941176470588235, 0.95) * math.sqrt(5 / 3)
+    assert (found.estimate, found.low, found.high) == pytest.approx((-2, -2 - half, -2 + half), abs=1e-9)
+    assert math.isnan(difference_of_means([1.0], [1.0, 2.0]).low)
+    assert difference_of_means([1.0, 1.0], [0.0, 0.0]).low == 1.0
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say():
+    rng = np.random.default_rng(0)
+    hits = [
+        abs(found.estimate - 0) <= found.high - found.estimate
+        for found in map(mean_over_seeds, rng.normal(size=(2000, 8)))
+    ]
+    assert np.mean(hits) == pytest.approx(0.95, abs=0.015)  # three standard errors
+
+
+def test_questions_are_resampled_and_seeds_are_not():
+    # two seeds that agree on ten questions: nine right, one wrong; s of a mean of ten is sqrt(0.09 / 10) = 0.095
+    right = np.array([1.0] * 9 + [0.0])
+    found = mean_over_questions([right, right])
+    assert found.estimate == pytest.approx(0.9)
+    assert (found.low, found.high) == (0.7, 1.0)
+    opposite = mean_over_questions([np.array([1.0, 0.0]), np.array([0.0, 1.0])])
+    assert (opposite.low, opposite.high) == (0.5, 0.5)
+    assert math.isnan(mean_over_questions([]).estimate)
+
+
+@pytest.mark.parametrize(
+    ("successes", "low", "high"),
+    [
+        # No or all of 8: the other end has P = 0.025 for 8 alike, 1 - 0.025^(1/8) = 0.369417.
+        (0, 0.0, 0.369417),
+        (8, 0.630583, 1.0),
+        # One of 8: (1 - p)^8 = 0.975 at the lower end; the table of Clopper and Pearson has 0.527 at the upper one.
+        (1, 0.003160, 0.526510),
+    ],
+)
+def test_a_share_of_seeds_by_hand(successes, low, high):
+    found = share_of_seeds(successes, 8)
+    assert (found.estimate, found.low, found.high) == pytest.approx((successes / 8, low, high), abs=1e-6)
+
+
+def test_a_share_of_no_seed_and_of_too_many():
+    assert math.isnan(share_of_seeds(0, 0).estimate)
+    with pytest.raises(ValueError, match="successes must be from 0 to 8 seeds; got 9"):
+        share_of_seeds(9, 8)
+
+
+def test_a_paired_p_value_by_hand():
+    # Mean 0.1, s = 0.1, error 0.1 / sqrt(3) = 0.057735: t = 1.732051. With two degrees of freedom the two-sided
+    # p-value is 1 - t / sqrt(2 + t^2) = 1 - sqrt(3 / 5) = 0.225403.
+    assert paired_p_value([0.0, 0.1, 0.2]) == pytest.approx(1 - math.sqrt(3 / 5), abs=1e-9)
+    assert paired_p_value([0.0, 0.0]) == 1.0
+    assert paired_p_value([0.5, 0.5]) == 0.0
+    assert math.isnan(paired_p_value([0.5]))
+
+
+def test_the_smallest_detectable_effect_by_hand():
+    # s = 0.1, n = 3; t(2) is 4.302653 for 95 % two-sided and 1.060660 for 80 % one-sided
+    effect = (4.302653 + 1.060660) * 0.1 / math.sqrt(3)
+    assert smallest_detectable_effect([0.0, 0.1, 0.2]) == pytest.approx(effect, abs=1e-6)
+    # The effect is one that is found in about 80 % of the studies. The approximation by central quantiles errs by some
+    # percent.
+    rng = np.random.default_rng(0)
+    spread = rng.normal(0, 1, (1000, 8))
+    true_effect = (student_quantile(7, 0.95) + student_quantile(7, 0.6)) / math.sqrt(8)
+    found = np.mean([paired_p_value(values + true_effect) < 0.05 for values in spread])
+    assert found == pytest.approx(0.8, abs=0.05)

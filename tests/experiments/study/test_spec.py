@@ -1,0 +1,194 @@
+import contextlib
+import json
+import re
+import time
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.experiments.study.spec import read_spec, spec_of
+
+
+def changed(content, path, value):
+    """The content with the field at ``path`` (dots) set, or gone where the value is None."""
+    *parents, last = path.split(".")
+    place = content
+    for name in parents:
+        place = place[int(name)] if isinstance(place, list) else place[name]
+    if value is None:
+        del place[last]
+    else:
+        place[int(last) if isinstance(place, list) else last] = value
+    return content
+
+
+def test_cells_are_all_pairs_of_the_common_grid_and_the_arms(spec):
+    first, second, third = spec.arms
+    lr, clip = "--actor.adam.lr", "--actor.eps_clip_low_high"
+    assert first.cells == (
+        (lr, "0.0001", clip, "0.1", "0.1"),
+        (lr, "0.0001", clip, "0.2", "0.2"),
+        (lr, "3e-4", clip, "0.1", "0.1"),
+        (lr, "3e-4", clip, "0.2", "0.2"),
+    )
+    assert second.cells == ((lr, "0.0001"), (lr, "3e-4"))
+    assert third.cells == second.cells
+    assert third.words == ("--cov_type", "kl_cov", "--cov_scope", "micro_batch")
+    assert (third.at, third.tier, third.seeds) == ("KL-Cov", 2, (0, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("title", None, "the study lacks the field title"),
+        ("seeds", [], "seeds is a list of at least one whole numbers, got []"),
+        ("seeds", [0, "x"], "seeds are whole numbers from 0, got 'x'"),
+        ("seeds", [1, 1], "seeds has a number twice"),
+        ("seeds", [0, 101], "seeds: 101 is one of the tuning's"),
+        ("engine", "slurm", "engine is one of lab, ray, got 'slurm'"),
+        ("colour", "red", "the study has no field 'colour'; choose of title"),
+        ("flags", 7, "flags is text, got 7"),
+        ("flags", "--a 'b", 'flags is a line of flags as a shell takes it, got "--a \'b"'),
+        ("arms", [], "arms is a list of at least one, got []"),
+        ("arms.0", "GRPO", "arm 1 is a list of fields"),
+        ("arms.1.name", "grpo", "arm grpo: another arm has this name"),
+        ("arms.1.name", "//", "arm 2: name has 1 to 200 letters or digits, got '//'"),
+        ("arms.1.tier", 0, "arm KL-Cov: tier is a number from 1, got 0"),
+        ("arms.1.grid", ["x"], "arm KL-Cov: grid is a list of values for each flag, got ['x']"),
+        ("arms.1.grid", {"lr": [1]}, "arm KL-Cov: grid has values of flags such as --actor.adam.lr, got 'lr'"),
+        ("arms.1.grid", {"--x": 1}, "arm KL-Cov: grid: --x has a list of values, got 1"),
+        ("arms.1.grid", {"--x": [True]}, "arm KL-Cov: grid: --x has numbers or words, got True"),
+        ("arms.1.grid", {"--x": [1, 1]}, "arm KL-Cov: grid has a value twice"),
+        ("arms.1.grid", {"--x": ["1e-4 2", "0.0001 2.0"]}, "arm KL-Cov: grid has a number twice"),
+        # cells stand behind the flags of an arm and would win; those of the common grid and of the model, too
+        ("arms.1.flags", "--actor.adam.lr 1", "arm KL-Cov: flags: --actor.adam.lr has values in its grid"),
+        ("arms.1.flags", "--actor.adam.lr=1", "arm KL-Cov: flags: --actor.adam.lr has values in its grid"),
+        ("arms.1.flags", "--actor.adam.l 1", "arm KL-Cov: flags: --actor.adam.l has values in its grid"),
+        ("arms.2.flags", "--actor.adam.lr 1", "arm by micro-batch: flags: --actor.adam.lr has values in its grid"),
+        ("arms.2.at", "nobody", "arm by micro-batch: at is the name of an arm above it"),
+        ("arms.2.grid", {"--x": [1]}, "arm by micro-batch: it takes the point of KL-Cov, so a grid has no effect"),
+        ("tuning.finalists", 0, "tuning.finalists is a number from 1, got 0"),
+        ("tuning.final_seeds", [100], "tuning.final_seeds: 100 is one of tuning.seeds"),
+        ("tuning.seeds", [], "arm GRPO: grid has 4 cells and tuning.seeds is empty"),
+        ("arms.0.seeds", [5, 101], "arm GRPO: seeds: 101 is one of the tuning's"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_value(content, path, value, said):
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
+        spec_of(changed(content, path, value))
+
+
+@pytest.mark.parametrize(
+    "text", [b"\xff", b"a: [", b"[" * 3000, b"", b"7", b"title: x", b"a: &a [*a]", b"? {a: b}\n: c"]
+)
+def test_a_file_that_is_no_study_is_refused_in_one_line(tmp_path, text):
+    path = tmp_path / "x.yaml"
+    path.write_bytes(text)
+    with pytest.raises(UsageError) as refused:
+        read_spec(path)
+    assert str(path) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("title: x\ntask: commands\nseeds: [1]\narms:\n  - name: a\n    flags: --a\n    flags: --b\n")
+    with pytest.raises(UsageError, match=r"x\.yaml: line 5: 'flags' stands twice"):
+        read_spec(path)
+
+
+def test_a_missing_file_is_said(tmp_path):
+    with pytest.raises(UsageError, match="No such file"):
+        read_spec(tmp_path / "nothing.yaml")
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(field=st.sampled_from(["title", "flags", "seeds", "tuning", "arms", "engine", "about"]), value=values)
+def test_anything_in_a_field_is_taken_or_refused(field, value):
+    content = {"title": "t", "task": "commands", "seeds": [0], "arms": [{"name": "a"}], field: value}
+    with contextlib.suppress(ValueError):
+        spec_of(content)
+
+
+def spec_text(**fields):
+    return json.dumps({"title": "t", "task": "commands", "seeds": [0], "arms": [{"name": "a"}]} | fields)
+
+
+BOMB = "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))])
+MERGES = "\n".join(["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 40))])
+TEN = list(range(10))
+HUGE = {
+    "a name that no folder can have": spec_text(arms=[{"name": "a" * 300}]),
+    "a cell that no folder can have": spec_text(arms=[{"name": "a", "grid": {"--x": ["1" * 300]}}]),
+    "a million cells": spec_text(arms=[{"name": "a", "grid": {f"--{name}": TEN for name in "abcdef"}}]),
+    "more cells than can be counted": spec_text(arms=[{"name": "a", "grid": {f"--x{n}": TEN for n in range(400)}}]),
+    "a million seeds": spec_text(seeds=list(range(1_000_000))),
+    "many seeds": spec_text(seeds=list(range(11_000))),
+    "many arms of many cells": spec_text(
+        arms=[{"name": f"a{n}"} for n in range(1000)],
+        tuning={"seeds": [5], "grid": {f"--{name}": TEN for name in "abc"}},
+    ),
+    "aliases": BOMB,
+    "merges": MERGES,
+    "digits": f"title: {'9' * 60_000}",
+    "keys": "\n".join(f"k{n}: 1" for n in range(8000)),
+    "a long value": spec_text(seeds="x" * 60_000),
+}
+
+
+@pytest.mark.parametrize("text", HUGE.values(), ids=HUGE)
+def test_what_is_too_much_is_refused_at_once_in_a_short_line(tmp_path, text):
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    tracemalloc.start()
+    started = time.monotonic()
+    with pytest.raises(UsageError) as refused:
+        read_spec(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert time.monotonic() - started < 60  # a few seconds, on a machine that does something else
+    assert peak < 200e6
+    assert str(path) in str(refused.value)
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("text", ["\\ud800", "\\0", "a\\udfff"])
+@pytest.mark.parametrize("field", ["title", "about", "flags", "task"])
+def test_half_a_character_is_refused(tmp_path, field, text):
+    path = tmp_path / "x.yaml"
+    path.write_text(spec_text(**{field: "TEXT"}).replace("TEXT", text))
+    with pytest.raises(UsageError, match=r"x\.yaml: line 1"):
+        read_spec(path)
+
+
+@pytest.mark.parametrize("values", [["1 2", "1_2"], ["1", "+1"], ["a", "A"]])
+def test_cells_whose_folder_would_be_one_are_refused(tmp_path, values):
+    path = tmp_path / "x.yaml"
+    path.write_text(spec_text(arms=[{"name": "a", "grid": {"--x": values}}], tuning={"seeds": [9]}))
+    with pytest.raises(UsageError, match="arm a: grid has a value twice"):
+        read_spec(path)
+
+
+@pytest.mark.parametrize("value", ["'", " ", '"a'])
+def test_a_value_that_is_no_words_is_named(tmp_path, value):
+    path = tmp_path / "x.yaml"
+    path.write_text(spec_text(arms=[{"name": "a", "grid": {"--x": [value]}}]))
+    with pytest.raises(UsageError, match="arm a: grid: --x"):
+        read_spec(path)
+
+
+@given(content=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+def test_any_bytes_are_taken_or_refused(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_bytes(b"title: t\n" + content)
+    with contextlib.suppress(UsageError):
+        read_spec(path)

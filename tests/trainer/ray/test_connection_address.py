@@ -1,0 +1,155 @@
+"""The Ray that RAY_ADDRESS names: joined as it is, or refused in one line."""
+
+import socket
+import threading
+
+import pytest
+
+from openrlhf_cov.cluster import connection
+from openrlhf_cov.errors import UsageError
+
+
+@pytest.fixture
+def listening():
+    """Function (answer) -> host:port of a socket that sends ``answer`` to whoever says something."""
+    sockets = []
+
+    def serve(server, answer):
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(100)
+            connection.sendall(answer)
+
+    def start(answer):
+        server = socket.create_server(("127.0.0.1", 0))
+        sockets.append(server)
+        threading.Thread(target=serve, args=(server, answer), daemon=True).start()
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+    yield start
+    for server in sockets:
+        server.close()
+
+
+HTTP2_SETTINGS = b"\x00\x00\x18\x04\x00\x00\x00\x00\x00" + b"\x00" * 24
+"""What the gRPC server of a Ray head sends first."""
+
+
+def test_a_running_ray_is_joined_as_it_is(connect, monkeypatch, listening):
+    address = listening(HTTP2_SETTINGS)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", '{"runtime_env": {"env_vars": {"NCCL_DEBUG": "INFO"}}}')
+    asked = connect(True, {})
+    assert asked.keys() == {"address", "runtime_env"}
+    assert asked["address"] == address
+    assert "NCCL_DEBUG" not in asked["runtime_env"]["env_vars"]
+
+
+def test_a_port_that_keeps_silent_is_left_to_ray(connect, monkeypatch):
+    monkeypatch.setattr(connection, "ANSWER_TIMEOUT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
+        assert connect(True, {})["address"] == f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("address", ["local", ""])
+def test_a_ray_of_its_own_can_be_asked_for(connect, monkeypatch, address):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    asked = connect(True, {})
+    assert (asked["address"], asked["num_gpus"]) == ("local", 4)
+
+
+def refusal(connect, monkeypatch, address, error=None):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(UsageError) as refused:
+        connect(True, {}, error)
+    message = str(refused.value)
+    assert len(message.splitlines()) == 1
+    assert f"RAY_ADDRESS={address}" in message
+    return message
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_the_address_of_the_dashboard_is_refused(connect, monkeypatch, scheme):
+    message = refusal(connect, monkeypatch, f"{scheme}://127.0.0.1:8265")
+    assert "`ray job submit --address` takes" in message
+    assert "host:port" in message
+
+
+def test_the_dashboard_without_its_scheme_is_refused(connect, monkeypatch, listening):
+    # Ray itself would wait three minutes and then end the process
+    message = refusal(connect, monkeypatch, listening(b"HTTP/1.0 200 OK\r\n\r\n"))
+    assert "is the address of a web server" in message
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "head", "head:", ":6379", "head:port", "127.0.0.1:99999"])
+def test_what_is_no_host_and_port_is_refused(connect, monkeypatch, address):
+    assert "is not host:port" in refusal(connect, monkeypatch, address)
+
+
+def test_a_port_without_a_ray_is_refused(connect, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    message = refusal(connect, monkeypatch, f"127.0.0.1:{port}")
+    assert message.startswith(f"no Ray answers at RAY_ADDRESS=127.0.0.1:{port} (Connection refused)")
+
+
+@pytest.mark.parametrize(
+    ("address", "error"),
+    [
+        ("auto", ConnectionError("Could not find any running Ray instance.\nPlease specify the one")),
+        ("ray://127.0.0.1:10001", ConnectionError("ray client connection timeout")),
+        ("xyz://head:1", RuntimeError("Module: xyz does not exist.\nThis module was parsed from Address")),
+        ("xyz://head:1", AssertionError()),
+        ("auto", ValueError("bad address")),
+        (
+            "auto",
+            Exception("The current node timed out during startup. This could happen"),
+        ),  # a bare one, on busy hosts
+    ],
+)
+def test_what_ray_refuses_is_one_line(connect, monkeypatch, address, error):
+    reason = str(error).partition("\n")[0] or type(error).__name__
+    message = refusal(connect, monkeypatch, address, error)
+    assert message.startswith(f"RAY_ADDRESS={address} cannot be joined; ")
+    assert message.endswith(f"({reason})")
+
+
+HERE = "10.0.0.1:6379"
+
+
+@pytest.fixture
+def running(monkeypatch, connect):
+    """Function (addresses of the Rays that run here, that of ``ray start``) -> ``connect`` on such a host."""
+
+    def host(addresses, joined=HERE):
+        monkeypatch.setattr(connection, "rays_of_this_host", lambda: frozenset(addresses))
+        monkeypatch.setattr(connection, "ray_of_this_host", lambda: joined)
+        return connect
+
+    return host
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_the_ray_of_this_host_is_joined(running, on_cpu):
+    asked = running([HERE, "10.0.0.1:7000"])(on_cpu, {})
+    assert asked["address"] == HERE
+    assert not {"num_gpus", "num_cpus"} & asked.keys()
+
+
+def test_the_ray_of_this_host_that_refuses_is_one_line(running):
+    with pytest.raises(UsageError, match=f"{HERE} .*RAY_ADDRESS=local.* \\(wrong version\\)$"):
+        running([HERE])(True, {}, RuntimeError("wrong version\nof Python"))
+
+
+def test_one_of_its_own_can_be_asked_for_beside_it(running, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    assert running([HERE])(False, {})["address"] == "local"
+
+
+@pytest.mark.parametrize(("addresses", "warned"), [([], False), (["10.0.0.1:7000"], True)])
+def test_a_ray_that_is_started_beside_another_says_so(running, monkeypatch, addresses, warned):
+    said = []
+    monkeypatch.setattr(connection.logger, "warning", said.append)
+    running(addresses, None)(False, {})
+    assert ["10.0.0.1:7000" in line for line in said] == [True] * warned
