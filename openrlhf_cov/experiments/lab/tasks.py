@@ -73,19 +73,19 @@ class Task:
     """Dataclass of everything that determines the base policy beside its seed."""
     make: Callable[[int], Made]
     """Seed -> the base policy and its tokenizer."""
+    # True for the questions that the habit of the base policy does not answer. The task counts as solved by the greedy
+    # accuracy on these. Where they are not all questions, evaluations report that accuracy as ``greedy_hard``.
     needs_exploration: Callable[[Question], bool] = lambda question: True
-    """True for the questions that the habit of the base policy does not answer. The task counts as solved by the
-    greedy accuracy on these; where they are not all questions, evaluations report it as ``greedy_hard``."""
+    # Response -> the probability that it is rewarded in training. None: the reward is 1 for a correct response.
     mean_reward: Callable[[str], float] | None = None
-    """Response -> the probability that it is rewarded in training. None: the reward is 1 for a correct response."""
+    # True if a question has several correct answers. Evaluations then count the different ones among the samples.
     has_many_answers: bool = False
-    """True if a question has several correct answers; evaluations then count the different ones among the samples."""
+    # The questions of every rollout, in this order. Empty: each question of a rollout comes from ``draw``.
     replicas: tuple[Question, ...] = ()
-    """The questions of every rollout, in this order. Empty: each question of a rollout comes from ``draw``."""
+    # Place in a response, from 0, of the token that decides between answers.
     decision_token: int = 0
-    """Place in a response of the token that decides between answers, from 0."""
+    # Prefix of the names of the parameters that are trained; "" trains all.
     trained: str = ""
-    """Prefix of the names of the parameters that are trained; "" trains all."""
 
     def questions(self, rng: random.Random, count: int) -> list[Question]:
         """Return the ``count`` questions of one rollout.

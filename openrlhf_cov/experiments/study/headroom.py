@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from openrlhf_cov.evaluation.pairing import holm
+from openrlhf_cov.experiments.lab.stopping import DECISION_ENTROPY, SOLVED_FROM
 from openrlhf_cov.experiments.study.answer import Answer, Runs, finished_runs, shown
 from openrlhf_cov.experiments.study.run_plan import has_learned
 from openrlhf_cov.experiments.study.run_results import Result, hard_accuracy, score_of
@@ -18,8 +19,6 @@ from openrlhf_cov.experiments.study.seed_estimates import (
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.table_rows import accuracy, passed
 
-# Accuracy on the questions that need exploration from which a run has solved the task.
-SOLVED_FROM = 0.95
 MOST_SAMPLES = 32
 BASE_POLICY = "base policy"
 HEAD = (
@@ -119,8 +118,7 @@ def _distinct(results: Iterable[Result], place: int) -> str:
 
 def decision_column(result: Result) -> str:
     """Return the name of the entropy of the decision token, which is the first token in older runs."""
-    name = "decision_entropy"
-    return name if name in result.evaluations.columns else "entropy/position_0"
+    return DECISION_ENTROPY if DECISION_ENTROPY in result.evaluations.columns else "entropy/position_0"
 
 
 def steps_to(result: Result, share: float = SOLVED_FROM) -> float:

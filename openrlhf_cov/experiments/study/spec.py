@@ -124,11 +124,11 @@ class Spec:
     """The same for what is reported."""
     tuning: Tuning
     arms: tuple[Arm, ...]
+    # Number of base policies; seed s begins with base policy s modulo this number.
     base_policies: int = 1
-    """Number of base policies; seed s begins with base policy s modulo this number."""
+    # Greedy accuracy from which a run counts as having learned the task, on the validation questions that the habit of
+    # the base policy does not answer. None: the study does not count such runs.
     learned: float | None = None
-    """Greedy accuracy from which a run counts as having learned the task, on the validation questions that the habit
-    of the base policy does not answer. None: the study does not count such runs."""
     sweep: Sweep | None = None
 
     def arm(self, name: str) -> Arm:
