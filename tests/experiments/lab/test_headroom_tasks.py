@@ -13,7 +13,7 @@ from openrlhf_cov.experiments.lab.tasks import make_task
 from openrlhf_cov.experiments.lab.training import Lab
 from openrlhf_cov.experiments.tiny_task import commands, hidden_skills, two_peaks
 from openrlhf_cov.experiments.tiny_task.base_policy import BasePolicyConfig, build_model
-from openrlhf_cov.experiments.tiny_task.headroom_policies import make_paths_policy, make_skills_policy
+from openrlhf_cov.experiments.tiny_task.headroom_policies import SKILLS_POLICY, make_paths_policy, make_skills_policy
 from openrlhf_cov.experiments.tiny_task.tokenizer import build_tokenizer
 from openrlhf_cov.models.config import CovConfig
 
@@ -235,3 +235,19 @@ def test_the_digits_of_the_test_are_those_of_no_training():
     train, _, test = commands.split_digits()
     assert {question.digits for question in make_task("tail", 0.3).test} <= set(test)
     assert not set(train) & set(test)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("skills", [hidden_skills.TAIL, hidden_skills.shortcut_task()], ids=lambda task: task.name)
+def test_a_trained_base_policy_has_the_habits_and_carries_out_every_skill(skills):
+    model, tokenizer = make_skills_policy(skills, SKILLS_POLICY, 0)
+    _, _, test = commands.split_digits()
+    prompts = [letter + digits for letter in commands.LETTERS for digits in test[:4]]
+    ids = torch.tensor(tokenizer(prompts)["input_ids"])
+    for skill, habit in skills.habits.items():
+        responses = [hidden_skills.carry_out(skill, prompt[1:]) + "<eos>" for prompt in prompts]
+        with torch.no_grad():
+            log_probs, _ = log_probs_and_entropy(model, ids, torch.tensor(tokenizer(responses)["input_ids"]))
+        # 64 rows of each of 600 steps show the habit; a trained policy is within some percent of it.
+        assert log_probs[:, 0].exp().mean().item() == pytest.approx(habit, abs=0.04)
+        assert log_probs[:, 1:].sum(1).exp().mean().item() > 0.9
