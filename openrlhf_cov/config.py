@@ -244,6 +244,11 @@ class RunConfig(Settings):
         "continues from; the refusal of a resume gives them. data: begin with the first prompt of the new data",
         flag="ckpt.allow_changed",
     )
+    log_to: str = setting(
+        "",
+        "trackers that get every line of metrics.jsonl and eval.jsonl, separated by commas: tensorboard, wandb, "
+        "mlflow, trackio, swanlab",
+    )
     placement_timeout: float = setting(
         0.0,
         "seconds to wait for room in Ray; 0: 20, or 1800 where an autoscaler has to add nodes first",

@@ -1,4 +1,4 @@
-"""Writes the tables of docs/metrics.md, each below its ``<!-- metrics NAME -->``, from ``utils/metric_table.py``."""
+"""Write the tables of docs/metrics.md, each below its ``<!-- metrics NAME -->``, from ``utils/metric_table.py``."""
 
 import re
 from pathlib import Path
@@ -10,14 +10,16 @@ PLACE = re.compile(r"(?<=<!-- metrics )(\w+) -->\n(?:\|.*\n)*")
 
 
 def cells(row: Definition) -> dict[str, str]:
-    """A row of a table, by heading."""
+    """Return the cells of a row by heading.
+
+    Titles of figures and the reduction over ranks are left out: a reader finds the first in the figures, and needs the
+    second only to change the code.
+    """
     condition = f"only with {row.only_with}: " if row.only_with else ""
     return {
         "name": ", ".join(f"`{name}`" for name in row.titles),
-        "title": "; ".join(row.titles.values()).replace("|", "\\|"),
         "unit": row.unit,
         "what it is": condition + row.text,
-        "adds up as": row.reduction,
         "expected": row.expected,
         "alert above": "" if row.limit is None else f"{row.limit:g}",
     }

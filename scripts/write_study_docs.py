@@ -1,23 +1,37 @@
-"""Writes docs/study/, its figures and the tables of docs/methods/index.md from ``studies/results/`` and the specs.
+"""Write docs/study/, its figures, the figure of README.md and the tables of docs/methods/index.md.
 
-Of the latter page what stands between the comments "differences NAME" and "end of NAME" is replaced.
+The sources are ``studies/results/`` and the specs. In docs/methods/index.md, the text between the comments
+"equal tuning" and "end of equal tuning" is replaced.
 """
 
 import re
 from pathlib import Path
 
+import numpy as np
+
+from openrlhf_cov.analysis.pages.chart import STEPS, Axis, Chart, Look, Mark, Panel, bands, look_of
 from openrlhf_cov.analysis.pages.picture import write_pictures
-from openrlhf_cov.experiments.study.answer import finished_runs
+from openrlhf_cov.experiments.study.answer import Runs, finished_runs
 from openrlhf_cov.experiments.study.document import AGAINST, Document, Section, document, markdown, markdown_table
 from openrlhf_cov.experiments.study.questions import agreement
 from openrlhf_cov.experiments.study.run_results import Result, unpack
+from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
 from openrlhf_cov.experiments.study.spec import Spec, read_spec
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, SPECS = ROOT / "studies" / "results", ROOT / "studies"
 PAGES, FIGURES = ROOT / "docs" / "study", ROOT / "docs" / "assets" / "study"
+README_FIGURES, README_STUDY = ROOT / "docs" / "assets", "demo_compare"
 METHODS = ROOT / "docs" / "methods" / "index.md"
-TABLE = re.compile(r"(?<=<!-- differences )(\w+) -->\n.*?(?=<!-- end of \1 -->)", re.DOTALL)
+TABLE = re.compile(r"(?<=<!-- equal tuning -->\n).*?(?=<!-- end of equal tuning -->)", re.DOTALL)
+# Studies of the table: with eight updates per rollout, and strictly on-policy.
+TUNED = (
+    ("commands", "commands_methods", "commands_surrogates"),
+    ("commands_one_update", "commands_methods_one_update"),
+)
+TUNED_COLUMNS = {"half-way": "accuracy at 50 %", "accuracy": "final accuracy", "first-token entropy": "entropy"}
+# A difference of less than this is no more than one question of a test.
+LEAST_DIFFERENCE = 0.005
 SHOWN = ("test", "first_token_entropy", "pass_at_k")
 """Charts that a page shows."""
 WHOLE_TRAINER = "_ray"
@@ -59,21 +73,74 @@ def page(name: str, content: Document) -> str:
     pictures = "".join(f"![{chart.title}](../assets/study/{name}/{chart.name}.svg)\n\n" for chart in shown(content))
     source = (
         f"`python scripts/write_study_docs.py` writes this page from `studies/results/{name}.jsonl.xz`; the spec is "
-        f"`studies/{name}.yaml`, and [what all of them say](../study.md#answers) stands elsewhere."
+        f"`studies/{name}.yaml`. [Study](../study.md#answers) summarises all studies."
     )
     title, rest = markdown(content).split("\n", 1)
     return f"{title}\n\n{source}\n{rest}\n{beside(name)}{pictures}".rstrip() + "\n"
 
 
 def with_tables(text: str) -> str:
-    """A page with its tables as they should be."""
-    return TABLE.sub(lambda match: f"{match[1]} -->\n\n{differences(content_of(match[1]))}\n\n", text)
+    """Return docs/methods/index.md with its table of all methods at equal tuning brought up to date."""
+    return TABLE.sub(lambda _: f"\n{tuned_table()}\n\n", text)
 
 
-def differences(content: Document) -> str:
-    """Each arm against the first."""
-    (section,) = (each for each in content.sections if each.title == AGAINST)
-    return "\n".join(markdown_table(section))
+def tuned_table() -> str:
+    """Return the differences from GRPO at equal tuning as Markdown: one method a row, both numbers of updates."""
+    found: list[dict[str, list[str]]] = []
+    for studies in TUNED:
+        cells: dict[str, list[str]] = {}
+        for name in studies:
+            (section,) = (each for each in content_of(name).sections if each.title == AGAINST)
+            for row in section.rows:
+                by_head = dict(zip(section.head, row, strict=True))
+                if "random reward" not in by_head["arm"]:
+                    cells[by_head["arm"]] = [starred(by_head[head]) for head in TUNED_COLUMNS]
+        found.append(cells)
+    heads = ["method", *(f"{head}, {when}" for when in ("8 updates", "on-policy") for head in TUNED_COLUMNS.values())]
+    lines = [heads, ["---"] * len(heads)]
+    none = ["–"] * len(TUNED_COLUMNS)
+    lines += [
+        [method, *found[0].get(method, none), *found[1].get(method, none)] for method in {**found[0], **found[1]}
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def starred(cell: str) -> str:
+    """Return the estimate of "+0.10 [+0.07, +0.14]", with an asterisk if the interval excludes zero.
+
+    Estimates that are smaller than ``LEAST_DIFFERENCE`` when rounded get none.
+    """
+    middle, low, high = (float(each) for each in re.findall(r"[-+]?\d+\.\d+", cell))
+    is_difference = low * high > 0 and abs(middle) >= LEAST_DIFFERENCE
+    return f"{middle:+.2f}".replace("-", "−") + "*" * is_difference
+
+
+def overview(runs: Runs) -> Chart:
+    """Return the two-panel figure of README.md: accuracy and entropy by step, with a band over seeds for each method.
+
+    Args:
+        runs: Finished runs of a study, by method and seed. All runs of a study are evaluated at the same steps.
+    """
+    panels = (
+        Panel(curves(runs, "greedy"), STEPS, Axis(share=True), "accuracy, validation problems"),
+        Panel(curves(runs, "entropy/position_0"), STEPS, Axis(), "entropy of the decision token (nats)"),
+    )
+    return Chart("overview", "", panels, columns=2)
+
+
+def curves(runs: Runs, number: str) -> tuple[Mark, ...]:
+    """Return a line (mean over seeds) and a band (95 % interval over seeds) of one evaluation number per method."""
+    marks: list[Mark] = []
+    for place, (name, of_method) in enumerate(runs.items()):
+        results = list(of_method.values())
+        steps = results[0].evaluations.steps
+        found = [
+            mean_over_seeds(column) for column in np.array([each.evaluations.column(number) for each in results]).T
+        ]
+        low, high = ([getattr(each, end) for each in found] for end in ("low", "high"))
+        marks += bands(steps, low, high, Look(look_of(place).color, opacity=0.18), group=name)
+        marks.append(Mark("line", look_of(place), steps, [each.estimate for each in found], name=name))
+    return tuple(marks)
 
 
 if __name__ == "__main__":
@@ -82,4 +149,5 @@ if __name__ == "__main__":
         found = content_of(each)
         write_pictures(shown(found), FIGURES / each, ("svg",))
         (PAGES / f"{each}.md").write_text(page(each, found), encoding="utf-8")
+    write_pictures([overview(finished_runs(*results_of(README_STUDY)))], README_FIGURES, ("svg",))
     METHODS.write_text(with_tables(METHODS.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Where the numbers of a training go: ``metrics.jsonl``, ``eval.jsonl``, TensorBoard and Weights & Biases."""
+"""Where the numbers of a training go: ``metrics.jsonl``, ``eval.jsonl`` and trackers."""
 
 import os
 import uuid
@@ -11,9 +11,11 @@ from openrlhf.utils.logging_utils import TensorboardLogger, WandbLogger, init_lo
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.checkpoint.checkpoints import can_resume
+from openrlhf_cov.utils.command import SETTINGS_FILE, read_settings
 from openrlhf_cov.utils.metric_table import limit
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, MetricsLog
 from openrlhf_cov.utils.redaction import redact_arguments
+from openrlhf_cov.utils.trackers import Trackers, tracker_names
 
 logger = init_logger(__name__)
 
@@ -74,6 +76,9 @@ class TrainingLogs:
         self.every = args.logger.logging_steps
         self.metrics = MetricsLog(folder / METRICS_FILE, resumed_step or -1)
         self.evaluations = MetricsLog(folder / EVAL_FILE, resumed_step or -1)
+        settings = read_settings(folder / SETTINGS_FILE)
+        self.adapters = Trackers(tracker_names(args.log_to), folder, settings)
+        # Upstream's own loggers, chosen by its flags.
         self.trackers: list[Any] = []
         if args.logger.wandb.key:
             self.trackers.append(CovWandbLogger(args))
@@ -95,6 +100,7 @@ class TrainingLogs:
         logger.info(f"✨ Global step {step}: {dict(metrics)}")
         logger.info(f"Sample: {list(example)}")
         if step % self.every == 0:
+            self.adapters.log(step, metrics)
             for tracker in self.trackers:
                 tracker.log_train(step, {**metrics, "generated_samples": list(example)})
         warn_of_large_ratios(metrics)
@@ -102,6 +108,7 @@ class TrainingLogs:
     def write_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the line of an evaluation after a global step. Raises RunStopped if the disk refuses it."""
         _on_disk(self.evaluations, step, metrics)
+        self.adapters.log(step, metrics)
         for tracker in self.trackers:
             tracker.log_eval(step, without_prefix(metrics))
 
@@ -111,7 +118,7 @@ class TrainingLogs:
 
     def close(self) -> None:
         """Close the trackers."""
-        for tracker in self.trackers:
+        for tracker in (*self.trackers, self.adapters):
             tracker.close()
 
 

@@ -28,7 +28,7 @@ from openrlhf_cov.evaluation import response_records, samples, summary, tables
 from openrlhf_cov.evaluation.benchmarks import BENCHMARKS
 from openrlhf_cov.evaluation.data import load_problems
 from openrlhf_cov.experiments.tiny_task.task_files import read_task
-from openrlhf_cov.rewards.service import parse_rows
+from openrlhf_cov.rewards.service import parse_request
 from openrlhf_cov.trainer.checkpoint import checkpoints
 from openrlhf_cov.trainer.preflight import dry_run, preflight
 from openrlhf_cov.trainer.preflight.check_data import load_rows
@@ -220,7 +220,7 @@ def read_a_request(tmp_path, line):
     from fastapi import HTTPException
 
     try:
-        parse_rows(line, 10)
+        parse_request(line, 10)
     except HTTPException as refusal:
         raise UsageError(refusal.detail) from refusal
 

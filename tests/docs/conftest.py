@@ -261,7 +261,9 @@ def pytest_generate_tests(metafunc) -> None:
         "page_name": pages,
         "run_page": marked("run"),
         "terminal_page": marked("terminal"),
-        "gpu_page": [page for page in marked("gpu") if any("train_ppo_ray" in block.text for block in page.blocks)],
+        "gpu_page": [
+            page for page in marked("gpu") if any("openrlhf-cov train" in block.text for block in page.blocks)
+        ],
         "python_page": [page for page in pages if any(block.language == "python" for block in page.blocks)],
     }
     if "minutes_block" in metafunc.fixturenames:

@@ -86,7 +86,7 @@ def test_what_trains_on_a_gpu_would_run(page, gpu_page, commands_of, workplace, 
     monkeypatch.chdir(workplace["cwd"])
     for block in page(gpu_page).blocks:
         for words in commands_of(block.text) if block.marker == "gpu" else ():
-            if "openrlhf_cov.cli.train_ppo_ray" in words[:3]:
-                monkeypatch.setattr(sys, "argv", ["train_ppo_ray", *words[3:], *ONE_GPU])
+            if words[:2] == ["openrlhf-cov", "train"]:
+                monkeypatch.setattr(sys, "argv", ["train_ppo_ray", *words[2:], *ONE_GPU])
                 assert train_ppo_ray.main() == 0, f"{block.place}: {capfd.readouterr().err}"
                 assert "dry run: it would run" in capfd.readouterr().out

@@ -66,8 +66,8 @@ def test_every_python_block_runs(page, extended):
 def test_the_command_of_the_new_loss_is_parsed(page, extended):
     (block,) = (each for each in page("docs/extending.md").blocks if each.marker == "parse with the changes")
     words = block.text.replace("\\\n", " ").split()
-    assert words[:3] == ["python", "-m", "openrlhf_cov.cli.train_ppo_ray"]
-    assert run_python(PARSE, extended, *words[3:]).split() == ["top_clip", "0.001", "1.0", "1.0"]
+    assert words[:2] == ["openrlhf-cov", "train"]
+    assert run_python(PARSE, extended, *words[2:]).split() == ["top_clip", "0.001", "1.0", "1.0"]
 
 
 def test_the_new_method_has_all_that_tests_ask_for(extended):

@@ -42,7 +42,7 @@ def done() -> set[str]:
 
 def test_a_block_that_takes_minutes_runs(minutes_block, world, done):
     lines = [line for line in minutes_block.text.splitlines() if line not in done]
-    script = re.sub(r"^(\S*python -m openrlhf_cov.cli.doctor.*)$", r"\1 || test $? = 1", "\n".join(lines), flags=re.M)
+    script = re.sub(r"^(openrlhf-cov doctor.*)$", r"\1 || test $? = 1", "\n".join(lines), flags=re.M)
     runs = world["cwd"] / "runs"
     before = {*runs.glob("demo-kl_cov-*")}
     ended = subprocess.run(

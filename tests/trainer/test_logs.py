@@ -39,7 +39,7 @@ class FakeWandb:
         self.finished += 1
 
 
-def flags(tmp_path, folder="run", load_enable=False, wandb_key="", tensorboard=False, logging_steps=1):
+def flags(tmp_path, folder="run", load_enable=False, wandb_key="", tensorboard=False, logging_steps=1, log_to=""):
     names = SimpleNamespace(key=wandb_key, org=None, project="p", group=None, run_name="r")
     return SimpleNamespace(
         logger=SimpleNamespace(
@@ -51,6 +51,7 @@ def flags(tmp_path, folder="run", load_enable=False, wandb_key="", tensorboard=F
             output_dir=str(tmp_path / folder), path=str(tmp_path / folder / "state"), load_enable=load_enable
         ),
         critic=SimpleNamespace(model_name_or_path=None),
+        log_to=log_to,
     )
 
 
@@ -221,3 +222,15 @@ def test_metrics_of_an_evaluation_have_one_prefix_in_tensorboard(tmp_path):
     events = EventAccumulator(str(tmp_path / "tensorboard" / "r"))
     events.Reload()
     assert set(events.Tags()["scalars"]) == NAMES | {"train/loss"}
+
+
+def test_a_tracker_of_ours_gets_steps_and_evaluations_by_their_own_names(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    log = TrainingLogs(flags(tmp_path, log_to="tensorboard"), 0)
+    log.write_step(1, {"loss": 1.0}, EXAMPLE)
+    log.write_evaluation(1, {"eval/greedy": 0.5})
+    log.close()
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == {"loss", "eval/greedy"}

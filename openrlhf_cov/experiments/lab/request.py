@@ -24,6 +24,7 @@ from openrlhf_cov.utils.metric_table import CPU_TIME, STEP_TOTAL
 from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, RESULT_FILE, TEST_FILE, MetricsLog
 from openrlhf_cov.utils.output_folders import alone_in, check_folder
 from openrlhf_cov.utils.terminal import Parser, say
+from openrlhf_cov.utils.trackers import TRACKERS, Trackers, tracker_names
 
 ABOUT = "Train an embedded task in one process, without Ray, vLLM and DeepSpeed: a method in a minute."
 RUN_FILE = "lab.json"
@@ -43,6 +44,7 @@ def build_parser(kind: type[Parser] = Parser) -> Parser:
     parser.add_argument("--base_policies", metavar="DIR", type=Path, help="where base policies are kept", default=None)
     parser.add_argument("--base_seed", type=int, default=0, metavar="N", help="of the base policy (default: 0)")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of PyTorch (default: 1)")
+    parser.add_argument("--log_to", default="", metavar="NAMES", help=f"trackers, with commas: {', '.join(TRACKERS)}")
     add_config_arguments(parser, "the run", LabSettings)
     shared = [name for name in COMMON if not name.startswith("cov_dump")]
     add_config_arguments(parser, "policy loss", CovConfig, shared)
@@ -99,6 +101,7 @@ class LabRequest:
     def check(self) -> None:
         """UsageError where this host cannot make the run, or its folder cannot take it; nothing is written."""
         require(("torch", "transformers", "openrlhf"))
+        tracker_names(self.args.log_to)
         if self.args.task == "code":
             check_sandbox()
         check_folder(self.args.output)
@@ -211,13 +214,18 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     for name in (METRICS_FILE, EVAL_FILE, RESULT_FILE):
         (output / name).unlink(missing_ok=True)  # of a run that was cut off: a minute's work, done again
     metrics, evaluations = MetricsLog(output / METRICS_FILE), MetricsLog(output / EVAL_FILE)
-    evaluations.write(0, lab.evaluate())
+    trackers = Trackers(tracker_names(request.args.log_to), output, request.flags)
+    before = lab.evaluate()
+    evaluations.write(0, before)
+    trackers.log(0, before)
     result: dict[str, float] = {}
     step = 0
     clocks = time.monotonic(), time.process_time()
     for step, values, evaluation in lab.run():
         now = time.monotonic(), time.process_time()
-        metrics.write(step, values | {STEP_TOTAL: now[0] - clocks[0], CPU_TIME: now[1] - clocks[1]})
+        values = values | {STEP_TOTAL: now[0] - clocks[0], CPU_TIME: now[1] - clocks[1]}
+        metrics.write(step, values)
+        trackers.log(step, values | (evaluation or {}))
         if evaluation is not None:
             evaluations.write(step, evaluation)
             result = evaluation
@@ -233,6 +241,7 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     if step < request.settings.steps:
         result[STOPPED_AT] = step
     write_json(output / RESULT_FILE, result)
+    trackers.close()
     return result
 
 

@@ -32,6 +32,7 @@ from openrlhf_cov.trainer.flags.ranges import range_faults
 from openrlhf_cov.trainer.flags.upstream import add_upstream_arguments
 from openrlhf_cov.utils.config_flags import add_config_arguments, given_flags
 from openrlhf_cov.utils.terminal import Parser
+from openrlhf_cov.utils.trackers import tracker_names
 
 logger = logging.getLogger(__name__)
 
@@ -149,6 +150,7 @@ class CovArgumentParser(Parser):
                 f"{getattr(args, 'actor.eps_clip')} is for that of a token; add --actor.eps_clip_low_high 3e-4 4e-4, "
                 "as published, or your own"
             )
+        self._check_trackers(args)
         self._check_counts(args)
         self._check_gradients(args)
         self._name_all_linear(args)
@@ -158,6 +160,16 @@ class CovArgumentParser(Parser):
             self.error(
                 "no reward: give --reward.remote_url (a reward_func.py or a server) or --reward.model_name_or_path"
             )
+
+    def _check_trackers(self, args: argparse.Namespace) -> None:
+        """Refuse trackers that are unknown or not installed, and one that flags of OpenRLHF name as well."""
+        try:
+            names = tracker_names(args.log_to)
+        except ValueError as error:
+            self.error(str(error))
+        for name, flag in (("wandb", "logger.wandb.key"), ("tensorboard", "logger.tensorboard_dir")):
+            if name in names and getattr(args, flag):
+                self.error(f"--log_to {args.log_to}: --{flag} writes to {name} as well; drop one of the two")
 
     def _check_counts(self, args: argparse.Namespace) -> None:
         """Refuse numbers that upstream divides by or waits for, before its own checks compute with them."""
