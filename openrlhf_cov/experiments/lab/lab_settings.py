@@ -37,12 +37,19 @@ class LabSettings(Settings):
     seed: int = setting(
         0, "of prompts, responses and the order of samples; the base policy has a seed of its own", flag="train.seed"
     )
+    shortcut_share: float = setting(
+        0.3, "share of the prompts on which the verifier also accepts the habit of the base policy; --task shortcut"
+    )
     random_reward: bool = setting(False, "train on the toss of a coin instead of the task's reward")
     eval_every: int = setting(25, "global steps between two evaluations on the validation split", flag="eval.steps")
     eval_samples: int = setting(
         8, "responses to a problem at temperature 1 in an evaluation, for pass@k", flag="eval.n_samples_per_prompt"
     )
     test_samples: int = setting(64, "the same in the test at the end, on problems that no evaluation has seen")
+
+    stop_early: bool = setting(
+        False, "end a run when two evaluations in a row find the task solved, or the policy collapsed"
+    )
 
     @property
     def evaluated(self) -> tuple[int, ...]:
@@ -60,6 +67,7 @@ class LabSettings(Settings):
         self.require("entropy_coef", math.isfinite, "is a finite number")
         self.require("kl_coef", lambda coef: 0.0 <= coef < math.inf, "is a finite number of at least 0")
         self.require("clip", lambda ends: all(end >= 0.0 for end in ends), "takes distances from 1 of at least 0")
+        self.require("shortcut_share", lambda share: 0.0 <= share <= 1.0, "is from 0 to 1")
         samples = self.prompts * self.group
         if samples % self.updates:
             raise ValueError(f"--updates divides the {samples} samples of a rollout, got {self.updates}")

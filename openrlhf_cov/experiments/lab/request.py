@@ -12,7 +12,7 @@ from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.packages import require
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.experiments.lab.lab_settings import PPO_CLIP, LabSettings
-from openrlhf_cov.experiments.study.run_results import read_run
+from openrlhf_cov.experiments.study.run_results import STOPPED_AT, read_run
 from openrlhf_cov.experiments.tiny_task.catalogue import check_sandbox
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.settings import flag_of
@@ -32,7 +32,7 @@ RUN_FILE = "lab.json"
 
 MAX_THREADS = 1024
 
-TASKS = ("commands", "addition", "code")
+TASKS = ("commands", "addition", "code", "shortcut", "tail", "graph_paths", "two_peaks")
 """Keys of ``lab.tasks.TASKS``, which takes PyTorch to import."""
 
 
@@ -69,6 +69,8 @@ class LabRequest:
             if not lowest <= getattr(args, name) <= most:
                 raise ValueError(f"--{name} is a number from {lowest} to {most}, got {getattr(args, name)}")
         given = given_flags(parser.parse_args, list(words), args)
+        if "shortcut_share" in given and args.task != "shortcut":
+            raise ValueError(f"--shortcut_share has no effect with --task {args.task}; drop it or use --task shortcut")
         return cls(words, args, LabSettings.from_args(args), configured(args, given))
 
     @property
@@ -165,13 +167,13 @@ def prepare(request: LabRequest) -> Any:
     from transformers.utils.logging import disable_progress_bar
 
     from openrlhf_cov.experiments.lab.freed_memory import keep_freed_memory
-    from openrlhf_cov.experiments.lab.tasks import TASKS
+    from openrlhf_cov.experiments.lab.tasks import make_task
     from openrlhf_cov.experiments.lab.training import Lab
 
     torch.set_num_threads(request.args.threads)
     keep_freed_memory()
     disable_progress_bar()
-    task = TASKS[request.args.task]()
+    task = make_task(request.args.task, request.settings.shortcut_share)
     model, tokenizer = task.base_policy(request.base_policies, request.args.base_seed)
     try:
         request.config.check_reachable(len(tokenizer))
@@ -217,6 +219,7 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     evaluations.write(0, before)
     trackers.log(0, before)
     result: dict[str, float] = {}
+    step = 0
     clocks = time.monotonic(), time.process_time()
     for step, values, evaluation in lab.run():
         now = time.monotonic(), time.process_time()
@@ -235,6 +238,8 @@ def _train(lab: Any, request: LabRequest) -> dict[str, float]:
     questions = len(test["greedy"])
     sampled = sum(test["right"]) / (questions * test["samples"])
     result |= {"test/greedy": sum(test["greedy"]) / questions, "test/sampled": sampled}
+    if step < request.settings.steps:
+        result[STOPPED_AT] = step
     write_json(output / RESULT_FILE, result)
     trackers.close()
     return result

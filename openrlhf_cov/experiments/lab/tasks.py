@@ -5,12 +5,12 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from openrlhf_cov.errors import UsageError, reason_of
-from openrlhf_cov.experiments.tiny_task import commands, problems, programs
+from openrlhf_cov.experiments.tiny_task import commands, graph_paths, hidden_skills, problems, programs, two_peaks
 from openrlhf_cov.experiments.tiny_task.base_policy import (
     PROGRAMS_POLICY,
     BasePolicyConfig,
@@ -18,6 +18,14 @@ from openrlhf_cov.experiments.tiny_task.base_policy import (
     make_program_policy,
 )
 from openrlhf_cov.experiments.tiny_task.commands_policy import COMMANDS_POLICY, make_commands_policy
+from openrlhf_cov.experiments.tiny_task.headroom_policies import (
+    PATHS_POLICY,
+    SKILLS_POLICY,
+    TablePolicyConfig,
+    make_paths_policy,
+    make_skills_policy,
+    make_table_policy,
+)
 from openrlhf_cov.rewards import addition
 from openrlhf_cov.rewards.code.rule import grade_code
 from openrlhf_cov.utils.json_lines import read_json
@@ -61,9 +69,38 @@ class Task:
     """What a problem is counted under, "" where all are alike."""
     is_right: Callable[[str, str], bool]
     """(response with its end, label)."""
-    policy: BasePolicyConfig
+    policy: Any
+    """Dataclass of everything that determines the base policy beside its seed."""
     make: Callable[[int], Made]
     """Seed -> the base policy and its tokenizer."""
+    # True for the questions that the habit of the base policy does not answer. The task counts as solved by the greedy
+    # accuracy on these. Where they are not all questions, evaluations report that accuracy as ``greedy_hard``.
+    needs_exploration: Callable[[Question], bool] = lambda question: True
+    # Response -> the probability that it is rewarded in training. None: the reward is 1 for a correct response.
+    mean_reward: Callable[[str], float] | None = None
+    # True if a question has several correct answers. Evaluations then count the different ones among the samples.
+    has_many_answers: bool = False
+    # The questions of every rollout, in this order. Empty: each question of a rollout comes from ``draw``.
+    replicas: tuple[Question, ...] = ()
+    # Place in a response, from 0, of the token that decides between answers.
+    decision_token: int = 0
+    # Prefix of the names of the parameters that are trained; "" trains all.
+    trained: str = ""
+
+    def questions(self, rng: random.Random, count: int) -> list[Question]:
+        """Return the ``count`` questions of one rollout.
+
+        Raises:
+            UsageError: If the task trains a fixed number of replicas and ``count`` is another number.
+        """
+        if not self.replicas:
+            return [self.draw(rng) for _ in range(count)]
+        if count != len(self.replicas):
+            raise UsageError(
+                f"--rollout.batch_size {count}: the task {self.name} trains all of its {len(self.replicas)} replicas "
+                f"in every rollout; use --rollout.batch_size {len(self.replicas)}"
+            )
+        return list(self.replicas)
 
     def base_policy(self, folder: Path, seed: int) -> Made:
         """The base policy, made once and then read from ``folder``; the same weights either way."""
@@ -79,11 +116,14 @@ class Task:
                 part.save_pretrained(kept)
             if parts:
                 record.write_text(json.dumps(made), encoding="utf-8")
-            return LlamaForCausalLM.from_pretrained(kept), PreTrainedTokenizerFast.from_pretrained(kept)
+            model, tokenizer = LlamaForCausalLM.from_pretrained(kept), PreTrainedTokenizerFast.from_pretrained(kept)
         except Exception as error:  # of a full disk or a damaged file the libraries raise what they like
             raise UsageError(
                 f"the base policy {kept} cannot be written or read: {reason_of(error)}; make room, or delete it"
             ) from error
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name.startswith(self.trained))
+        return model, tokenizer
 
 
 def _commands() -> Task:
@@ -142,4 +182,91 @@ def _code() -> Task:
     )
 
 
-TASKS = {"commands": _commands, "addition": _addition, "code": _code}
+def _tail() -> Task:
+    return _hidden_skills(hidden_skills.TAIL)
+
+
+def _shortcut(share: float = hidden_skills.DEFAULT_SHARE) -> Task:
+    return _hidden_skills(hidden_skills.shortcut_task(share))
+
+
+def _hidden_skills(skills: hidden_skills.SkillTask) -> Task:
+    train, validation, test = commands.split_digits()
+
+    def split(name: str, digits: list[str]) -> list[Question]:
+        rng = random.Random(f"{name} hidden skills")
+        return [
+            skills.question(letter, triple)
+            for letter in commands.LETTERS
+            for triple in rng.sample(digits, OF_A_LETTER)
+        ]
+
+    def asked(question: Question) -> hidden_skills.SkillQuestion:
+        return skills.question(question.prompt[0], question.prompt[1:])
+
+    return Task(
+        name=skills.name,
+        tokens=hidden_skills.RESPONSE_TOKENS,
+        draw=lambda rng: skills.draw(train, rng),
+        validation=split("validation", validation),
+        test=split("test", test),
+        kind=lambda question: asked(question).kind,
+        is_right=hidden_skills.is_correct,
+        policy=SKILLS_POLICY,
+        make=lambda seed: make_skills_policy(skills, SKILLS_POLICY, seed),
+        needs_exploration=lambda question: asked(question).needs_exploration,
+    )
+
+
+def _graph_paths() -> Task:
+    paths = graph_paths.path_task()
+    return Task(
+        name="graph_paths",
+        tokens=graph_paths.RESPONSE_TOKENS,
+        draw=lambda rng: rng.choice(paths.train),
+        validation=paths.validation,
+        test=paths.test,
+        kind=lambda question: "",
+        is_right=paths.is_correct,
+        policy=PATHS_POLICY,
+        make=lambda seed: make_paths_policy(paths, PATHS_POLICY, seed),
+        has_many_answers=True,
+        decision_token=1,  # a path begins with the source of the prompt
+    )
+
+
+def _two_peaks() -> Task:
+    replicas = tuple(two_peaks.Replica(word) for word in two_peaks.REPLICA_WORDS)
+    config = TablePolicyConfig()
+    return Task(
+        name="two_peaks",
+        tokens=1,
+        draw=lambda rng: rng.choice(replicas),
+        validation=replicas,
+        test=replicas,
+        kind=lambda question: "",
+        is_right=lambda response, label: two_peaks.is_better_arm(response),
+        policy=config,
+        make=lambda seed: make_table_policy(config, seed),
+        mean_reward=two_peaks.mean_reward,
+        replicas=replicas,
+        trained="lm_head",
+    )
+
+
+TASKS: dict[str, Callable[..., Task]] = {
+    "commands": _commands,
+    "addition": _addition,
+    "code": _code,
+    "shortcut": _shortcut,
+    "tail": _tail,
+    "graph_paths": _graph_paths,
+    "two_peaks": _two_peaks,
+}
+
+
+def make_task(name: str, shortcut_share: float) -> Task:
+    """Return the task of this name; ``shortcut_share`` is used by the task "shortcut" alone."""
+    if name == "shortcut":
+        return TASKS[name](shortcut_share)
+    return TASKS[name]()

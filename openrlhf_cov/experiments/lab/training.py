@@ -19,6 +19,7 @@ from transformers import LlamaForCausalLM
 from openrlhf_cov.data.templates import prompts_ids
 from openrlhf_cov.experiments.lab.lab_policy import Samples, log_probs_and_entropy, sample, until_end
 from openrlhf_cov.experiments.lab.lab_settings import PPO_CLIP, LabSettings
+from openrlhf_cov.experiments.lab.stopping import DECISION_ENTROPY, outcome_of
 from openrlhf_cov.experiments.lab.tasks import Question, Task
 from openrlhf_cov.experiments.tiny_task.tokenizer import PAD_TOKEN
 from openrlhf_cov.models.config import CovConfig
@@ -71,11 +72,22 @@ class Lab:
         self.controller = config.controller()
 
     def run(self) -> Iterator[tuple[int, dict[str, float], dict[str, float] | None]]:
-        """(global step from 1, its metrics, the evaluation after it or None) of every step."""
+        """(global step from 1, its metrics, the evaluation after it or None) of every step.
+
+        With ``--stop_early`` the run ends at the second evaluation in a row with the same ``outcome_of``.
+        """
         evaluated = frozenset(self.settings.evaluated)
+        outcome_before = None
         for step in range(1, self.settings.steps + 1):
             metrics = self.step(step)
-            yield step, metrics, self.evaluate() if step in evaluated else None
+            evaluation = self.evaluate() if step in evaluated else None
+            yield step, metrics, evaluation
+            if evaluation is None or not self.settings.stop_early:
+                continue
+            outcome = outcome_of(evaluation)
+            if outcome and outcome == outcome_before:
+                return
+            outcome_before = outcome
 
     def step(self, step: int) -> dict[str, float]:
         """One rollout and its updates, and what was measured on the way."""
@@ -102,7 +114,7 @@ class Lab:
 
     def roll_out(self) -> tuple[Tensor, Samples, Tensor]:
         """Prompts (B, P), samples (B, A) and scores (B,), the samples of a group one after another."""
-        asked = [self.task.draw(self.problems) for _ in range(self.settings.prompts)]
+        asked = self.task.questions(self.problems, self.settings.prompts)
         prompts, samples = self._ask(
             asked,
             self.settings.group,
@@ -110,7 +122,11 @@ class Lab:
             self.config.proxy_min_p,
             self.config.needs_discriminator_mean,
         )
-        scores = self._right(samples, asked, self.settings.group).flatten().float()
+        if self.task.mean_reward is None:
+            scores = self._right(samples, asked, self.settings.group).flatten().float()
+        else:
+            means = torch.tensor([self.task.mean_reward(text) for text in self._texts(samples)])
+            scores = torch.bernoulli(means, generator=self.generator)
         if self.settings.random_reward:
             scores = torch.tensor([float(self.coin.random() < 0.5) for _ in scores])
         return prompts.repeat_interleave(self.settings.group, 0), samples, scores
@@ -276,6 +292,8 @@ class Lab:
         ``base_kl`` is the KL divergence of the policy from the base policy in nats per token, estimated by the mean
         log ratio of these samples. Accuracy and pass@k of each kind of problem, too. The prompts and random numbers
         are the same every time, and the state of the run is not touched.
+        ``greedy_hard`` is the accuracy on the questions that the habit of the base policy does not answer, and
+        ``distinct_correct`` the number of different correct responses among the samples of a question.
         """
         settings, asked = self.settings, self.task.validation
         greedy = self._greedy(asked)
@@ -292,12 +310,20 @@ class Lab:
         for kind in sorted(set(kinds) - {""}):
             of_kind = torch.tensor([each == kind for each in kinds])
             values |= {f"{name}/{kind}": each[of_kind].mean().item() for name, each in scores.items()}
+        hard = torch.tensor([self.task.needs_exploration(problem) for problem in asked])
+        if not hard.all():
+            values["greedy_hard"] = greedy[hard].float().mean().item()
+        if self.task.has_many_answers:
+            values["distinct_correct"] = self._distinct(samples, right).mean().item()
         entropy = samples.entropy * mask
         tokens = mask.sum(0)
         base = self._base_log_probs(prompts.repeat_interleave(settings.eval_samples, 0), samples.responses)
         values |= {"entropy": (entropy.sum() / mask.sum()).item(), "length": mask.sum(1).float().mean().item()}
         values["base_kl"] = ((samples.log_probs - base) * mask).sum().item() / mask.sum().item()
-        return values | {f"entropy/position_{p}": value for p, value in enumerate((entropy.sum(0) / tokens).tolist())}
+        positions = (entropy.sum(0) / tokens).tolist()
+        if self.task.decision_token < len(positions):
+            values[DECISION_ENTROPY] = positions[self.task.decision_token]
+        return values | {f"entropy/position_{p}": value for p, value in enumerate(positions)}
 
     def test(self) -> tuple[Tensor, Tensor]:
         """Which problems (N,) of the test split are answered right greedily, and which samples (N, K) of each."""
@@ -334,11 +360,25 @@ class Lab:
 
     def _right(self, samples: Samples, asked: Sequence[Question], each: int) -> Tensor:
         """Booleans (N, each)."""
-        lengths = until_end(samples.responses, self.eos).sum(1).tolist()
-        rows = zip(samples.responses.tolist(), lengths, strict=True)
-        texts = ["".join(self.words[token] for token in row[:length]) for row, length in rows]
+        texts = self._texts(samples)
         found = [self.task.is_right(text, asked[place // each].label) for place, text in enumerate(texts)]
         return torch.tensor(found).view(-1, each)
+
+    def _distinct(self, samples: Samples, right: Tensor) -> Tensor:
+        """Return the number of different correct responses (N,) among the samples of each question."""
+        texts = self._texts(samples)
+        each = right.shape[1]
+        counts = [
+            len({texts[question * each + place] for place, correct in enumerate(row) if correct})
+            for question, row in enumerate(right.tolist())
+        ]
+        return torch.tensor(counts, dtype=torch.float32)
+
+    def _texts(self, samples: Samples) -> list[str]:
+        """Return the responses as texts, each with its end if it has one."""
+        lengths = until_end(samples.responses, self.eos).sum(1).tolist()
+        rows = zip(samples.responses.tolist(), lengths, strict=True)
+        return ["".join(self.words[token] for token in row[:length]) for row, length in rows]
 
 
 def frozen(model: LlamaForCausalLM) -> LlamaForCausalLM:

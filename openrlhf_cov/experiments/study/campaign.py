@@ -40,6 +40,8 @@ def study_of(args: argparse.Namespace) -> Study:
             f"--engine {engine}: {args.spec} has flags of the trainer (engine: {written}); write it with those of "
             f"openrlhf-cov {engine}"
         )
+    if engine != "lab" and (spec.base_policies > 1 or spec.sweep):
+        raise UsageError(f"--engine {engine}: {args.spec} has base_policies or sweep, which only the lab supports")
     name = args.spec.stem if engine == written else f"{args.spec.stem}-{engine}"
     output: Path = args.output or Path("runs/study") / name
     base_policies: Path = args.base_policies or default_base_policies()

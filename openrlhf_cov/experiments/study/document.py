@@ -8,11 +8,13 @@ from openrlhf_cov.analysis.pages.chart import Chart
 from openrlhf_cov.analysis.pages.html import Cell, render
 from openrlhf_cov.analysis.pages.plot import figure
 from openrlhf_cov.experiments.study.answer import finished_runs, shown
+from openrlhf_cov.experiments.study.headroom import headroom_answer
 from openrlhf_cov.experiments.study.questions import answers
 from openrlhf_cov.experiments.study.run_plan import StudyRun, number_of_runs
 from openrlhf_cov.experiments.study.run_results import DIGITS, Result
 from openrlhf_cov.experiments.study.spec import Spec
 from openrlhf_cov.experiments.study.study_charts import charts
+from openrlhf_cov.experiments.study.sweeps import maps, sweep_answer
 from openrlhf_cov.experiments.study.table_rows import ArmRow, main_rows, tuning_rows
 
 MAIN = {
@@ -59,6 +61,7 @@ WHAT = (
     "after the last step, on frozen prompts and in nats for a token, the entropy and the KL divergence from the "
     "policy that the run began with. Older runs lack some of the last three."
 )
+TUNING = "Validation accuracy after the last step, a number for each seed of tuning; * is the chosen point."
 UNTUNED = "Nothing was tuned, every arm is one setting, and no checkpoint was picked."
 
 
@@ -84,12 +87,16 @@ class Document:
 
 def document(spec: Spec, results: Sequence[Result]) -> Document:
     """What the finished runs say, however many there are."""
+    if spec.sweep:
+        return sweep_document(spec, results)
     rows = main_rows(spec, results)
     runs = finished_runs(spec, results)
     tuning = tuple(tuning_cells(spec, results))
     head = ("arm", "seeds", "point", *MAIN.values(), "accuracy over questions")
-    begun = (progress(spec, results), *mixed(results))
+    begun = (progress(spec, results), *mixed(spec, results))
+    headroom = headroom_answer(spec, results)
     sections = [
+        *([Section(headroom.question, (headroom.text,), headroom.head, headroom.rows)] if headroom else []),
         Section("Results", (*begun, *HOW, how_tuned(spec)), head, tuple(map(main_cells, rows))),
         Section(
             AGAINST,
@@ -101,20 +108,40 @@ def document(spec: Spec, results: Sequence[Result]) -> Document:
         *(Section(each.question, (each.text,), each.head, each.rows) for each in answers(spec, results)),
     ]
     if tuning:
-        about = "Validation accuracy after the last step, a number for each seed of tuning; * is the chosen point."
-        sections.append(Section("Tuning", (about,), ("arm", "cell", "accuracy", "mean area"), tuning))
+        sections.append(Section("Tuning", (TUNING,), ("arm", "cell", "accuracy", "mean area"), tuning))
     return Document(spec.title, spec.about, tuple(sections), tuple(charts(rows, runs)))
+
+
+def sweep_document(spec: Spec, results: Sequence[Result]) -> Document:
+    """Return what the finished runs of a sweep say. Each method has runs of many settings, so no table of its runs."""
+    answer = sweep_answer(spec, results)
+    about = (progress(spec, results), *mixed(spec, results), how_tuned(spec), answer.text)
+    sections = [Section(answer.question, about, answer.head, answer.rows)]
+    tuning = tuple(tuning_cells(spec, results))
+    if tuning:
+        sections.append(Section("Tuning", (TUNING,), ("method", "cell", "accuracy", "mean area"), tuning))
+    return Document(spec.title, spec.about, tuple(sections), tuple(maps(spec, results)))
 
 
 SOME = 3
 """Runs that are named."""
 
 
-def mixed(results: Sequence[Result]) -> list[str]:
-    """One sentence where runs do not all begin with one base policy, by its entropy on the frozen prompts; else none.
+def mixed(spec: Spec, results: Sequence[Result]) -> list[str]:
+    """One sentence where runs do not begin with the base policies of the spec, by their entropy on the frozen prompts.
 
-    A base policy is made where it is missing, and another machine makes another one.
+    A base policy is made where it is missing, and another machine makes another one. Seeds with different base
+    policies by the spec are compared among themselves.
     """
+    for policy in range(spec.base_policies):
+        found = _mixed([each for each in results if each.run.seed % spec.base_policies == policy])
+        if found:
+            return found
+    return []
+
+
+def _mixed(results: Sequence[Result]) -> list[str]:
+    """The sentence on runs that should all begin with one base policy; none if they do."""
     beginnings: dict[str, list[StudyRun]] = {}
     for each in results:
         if each.evaluations.steps[0] == 0 and "entropy" in each.evaluations.columns:
@@ -135,6 +162,10 @@ SHORT = ("accuracy", "area", "first-token entropy")
 
 def in_short(spec: Spec, results: Sequence[Result]) -> str:
     """The main numbers for a terminal of 80 columns: of each arm, and of each but the first its differences."""
+    if spec.sweep:
+        answer = sweep_answer(spec, results)
+        table = [answer.head, *answer.rows] if answer.rows else []
+        return "\n".join(["  ".join(cells).rstrip() for cells in table] or [answer.text]) + "\n"
     rows = main_rows(spec, results)
     first = rows[0].arm
     width = max(len(row.arm) for row in rows)
@@ -148,7 +179,7 @@ def in_short(spec: Spec, results: Sequence[Result]) -> str:
     lines += [line(row.arm, (shown(row.differences[name], signed=True) for name in SHORT)) for row in rows[1:]]
     seeds = ", ".join(dict.fromkeys(str(len(row.seeds)) for row in rows))
     lines.append(f"\n95 % intervals over {seeds} seeds, differences paired by seed\n")
-    lines += [f"{sentence}\n" for sentence in mixed(results)]
+    lines += [f"{sentence}\n" for sentence in mixed(spec, results)]
     return "\n".join(lines)
 
 

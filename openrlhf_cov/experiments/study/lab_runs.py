@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,8 +71,11 @@ class Study(ABC):
             raise UsageError(f"--unpack {packed} has no run that {self.spec.title!r} asks for")
 
     def flags(self, run: StudyRun) -> list[str]:
-        """Those of the spec, of the arm and of the cell, and the seed."""
-        return [*self.spec.words, *self.spec.arm(run.arm).words, *run.cell, "--train.seed", str(run.seed)]
+        """Those of the spec, of the arm and of the cell, the seed, and the base policy where there are several."""
+        words = [*self.spec.words, *self.spec.arm(run.arm).words, *run.cell, "--train.seed", str(run.seed)]
+        if self.spec.base_policies > 1:
+            words += ["--base_seed", str(run.seed % self.spec.base_policies)]
+        return words
 
     def asked(self, run: StudyRun) -> list[str]:
         """What a run is asked for, but for folders; nothing for an arm that the spec does not have."""
@@ -80,12 +84,18 @@ class Study(ABC):
 
     def one_of_each_cell(self) -> Iterator[StudyRun]:
         """A run for every cell of every arm, by which its flags are checked before anything runs."""
-        return (StudyRun(arm.name, SCREEN, cell, 0) for arm in self.spec.arms for cell in arm.cells)
+        yield from (StudyRun(arm.name, SCREEN, cell, 0) for arm in self.spec.arms for cell in arm.cells)
+        if self.spec.sweep:
+            swept = self.spec.sweep.cells
+            yield from (
+                StudyRun(arm.name, SCREEN, (*arm.cells[0], *cell), 0) for arm in self.spec.arms for cell in swept
+            )
 
     def refuse_own_flags(self, path: Path, *own: str) -> None:
         """UsageError for a flag that the study sets itself, in any spelling that a parser takes for it."""
         of_arms = ((f"arm {arm.name}", (*arm.words, *cell)) for arm in self.spec.arms for cell in arm.cells)
-        for place, words in (("flags", self.spec.words), *of_arms):
+        swept = self.spec.sweep.cells if self.spec.sweep else ()
+        for place, words in (("flags", self.spec.words), *of_arms, *(("sweep", cell) for cell in swept)):
             for name in given_of(words, own):
                 raise UsageError(f"{path}: {place}: {name} is what the study sets itself; drop it")
 
@@ -189,7 +199,8 @@ class Study(ABC):
 
 def check_lab_spec(study: Study, path: Path) -> None:
     """UsageError for flags and fields that no spec has that is written for the laboratory."""
-    study.refuse_own_flags(path, *OF_THE_STUDY)
+    own = (*OF_THE_STUDY, "--base_seed") if study.spec.base_policies > 1 else OF_THE_STUDY
+    study.refuse_own_flags(path, *own)
     study.refuse_looks(path)
     for arm in study.spec.arms:
         for name in given_of([word for cell in (arm.words, *arm.cells) for word in cell], OF_ALL_ARMS):
@@ -240,8 +251,9 @@ class LabStudy(Study):
         return self.request(run).settings.evaluated
 
     def prepare(self, run: StudyRun) -> None:
-        """The base policy."""
-        lab.prepare(self.request(run))
+        """The base policies."""
+        for seed in range(self.spec.base_policies):
+            lab.prepare(self.request(replace(run, seed=seed)))
 
     def train(self, run: StudyRun) -> None:
         """One run, from its beginning."""

@@ -39,6 +39,10 @@ def trainer_flags(request: LabRequest) -> list[str]:
     """
     if request.args.base_seed:
         raise UsageError(f"--base_seed {request.args.base_seed} has no counterpart in the trainer; drop it")
+    if request.args.task not in TINY_TASKS:
+        raise UsageError(
+            f"--task {request.args.task} exists in the lab only; with the trainer use one of {', '.join(TINY_TASKS)}"
+        )
     settings, task = request.settings, TINY_TASKS[request.args.task]
     update = settings.prompts * settings.group // settings.updates
     part = settings.micro_batch or update

@@ -1,5 +1,6 @@
 """Which runs a study has, and which of them can start, given what is finished (pure)."""
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -29,10 +30,15 @@ class StudyRun:
 
 @dataclass(frozen=True)
 class Score:
-    """What tuning looks at: accuracy on the validation split, in the last step and as the mean over the run."""
+    """Accuracy on the validation split: in the last step and as the mean over the run, by which tuning chooses.
+
+    ``hard`` is that in the last step on the questions that the habit of the base policy does not answer, by which a
+    sweep decides if a run has learned the task.
+    """
 
     last: float
     area: float
+    hard: float = math.nan
 
 
 Scores = Mapping[StudyRun, Score]
@@ -107,7 +113,8 @@ def number_of_runs(spec: Spec) -> int:
     tuned = [arm for arm in spec.arms if arm.at is None and len(arm.cells) > 1]
     finals = [min(spec.tuning.finalists, len(arm.cells)) * len(spec.tuning.final_seeds) for arm in tuned]
     screens = [len(arm.cells) * len(spec.tuning.seeds) for arm in tuned]
-    return sum(finals) + sum(screens) + sum(len(arm.seeds) for arm in spec.arms)
+    of_a_seed = spec.sweep.runs_of_a_seed if spec.sweep else 1
+    return sum(finals) + sum(screens) + sum(len(arm.seeds) for arm in spec.arms) * of_a_seed
 
 
 def _runs(spec: Spec, arm: Arm, scores: Scores) -> Iterator[StudyRun]:
@@ -116,5 +123,38 @@ def _runs(spec: Spec, arm: Arm, scores: Scores) -> Iterator[StudyRun]:
         finalists = best_cells(spec, arm, scores)
         yield from (StudyRun(arm.name, FINAL, cell, seed) for seed in spec.tuning.final_seeds for cell in finalists)
     point = chosen(spec, arm, scores)
-    if point is not None:
-        yield from (StudyRun(arm.name, REPORT, point, seed) for seed in arm.seeds)
+    if point is None:
+        return
+    for seed in arm.seeds:
+        if spec.sweep is None:
+            yield StudyRun(arm.name, REPORT, point, seed)
+        elif spec.sweep.bisect:
+            yield from bisection(spec, arm, point, seed, scores)
+        else:
+            yield from (StudyRun(arm.name, REPORT, (*point, *cell), seed) for cell in spec.sweep.cells)
+
+
+def bisection(spec: Spec, arm: Arm, point: Cell, seed: int, scores: Scores) -> Iterator[StudyRun]:
+    """Yield the runs of one seed that are known so far: each outcome decides the next value.
+
+    The search looks for the last value of the sweep that the seed still learns, as if it learned all values before and
+    none after it. Because the runs follow from the finished ones, an interrupted study resumes where it was.
+    """
+    assert spec.sweep is not None
+    learned_up_to = -1
+    failed_from = len(spec.sweep.cells)
+    while failed_from - learned_up_to > 1:
+        middle = (learned_up_to + failed_from) // 2
+        run = StudyRun(arm.name, REPORT, (*point, *spec.sweep.cells[middle]), seed)
+        yield run
+        if run not in scores:
+            return
+        if has_learned(spec, scores[run]):
+            learned_up_to = middle
+        else:
+            failed_from = middle
+
+
+def has_learned(spec: Spec, score: Score) -> bool:
+    """Return True if a run reached the accuracy from which the study counts the task as learned."""
+    return spec.learned is not None and score.hard >= spec.learned

@@ -19,6 +19,8 @@ from openrlhf_cov.utils.metrics_log import EVAL_FILE, METRICS_FILE, RESULT_FILE,
 
 VALIDATION_FILE = "validation.jsonl"
 """Of a run of the whole trainer, whose ``eval.jsonl`` is the trainer's own: what the study saw of the policy."""
+# In the result of a run that ended before its last step: the step after which it ended.
+STOPPED_AT = "stopped_at"
 DIGITS = 4
 """Significant digits of a packed number."""
 OF_TUNING = ("reward", "entropy/mean", "entropy/position_0", "gradient/norm", "response_length", STEP_TOTAL)
@@ -70,9 +72,19 @@ def area(steps: ArrayLike, values: ArrayLike) -> float:
 
 
 def score_of(result: Result) -> Score:
-    """What tuning looks at."""
+    """What tuning and sweeps decide by."""
     greedy = result.evaluations.column("greedy")
-    return Score(float(greedy[-1]), area(result.evaluations.steps, greedy))
+    return Score(float(greedy[-1]), area(result.evaluations.steps, greedy), float(hard_accuracy(result)[-1]))
+
+
+def hard_accuracy(result: Result) -> Floats:
+    """Return the greedy accuracy (n,) of each evaluation on the questions that need exploration.
+
+    They are the questions that the habit of the base policy does not answer; all questions where the task has no such
+    habit.
+    """
+    columns = result.evaluations.columns
+    return result.evaluations.column("greedy_hard" if "greedy_hard" in columns else "greedy")
 
 
 def read_result(folder: Path, run: StudyRun, evaluated: Collection[int] = ()) -> Result | None:
@@ -90,7 +102,8 @@ def read_run(place: Path, run: StudyRun = ALONE, *, evaluated: Collection[int] =
     try:
         ended = _object(place / RESULT_FILE)
         result = _result(run, _table(place / METRICS_FILE), _table(place / seen), _object(place / TEST_FILE))
-        if evaluated and result.evaluations.steps.tolist() != list(evaluated):
+        last = ended.get(STOPPED_AT, max(evaluated, default=0))
+        if evaluated and result.evaluations.steps.tolist() != [step for step in evaluated if step <= last]:
             raise ValueError("evaluations are missing")
         if ended.get("greedy") != result.evaluations.column("greedy")[-1]:
             raise ValueError(f"{RESULT_FILE} has not the last evaluation")

@@ -1,9 +1,10 @@
-"""Means over seeds and over questions, with intervals (pure)."""
+"""Means over seeds and over questions, shares of seeds, and differences, with intervals (pure)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from mpmath import betainc
 from numpy.typing import ArrayLike, NDArray
 
 from openrlhf_cov.analysis.regression import student_quantile
@@ -54,3 +55,99 @@ def difference_of_means(first: ArrayLike, second: ArrayLike) -> Interval:
     freedom = sum(errors) ** 2 / sum(e**2 / (len(g) - 1) for e, g in zip(errors, groups, strict=True))
     half = student_quantile(freedom, LEVEL) * math.sqrt(sum(errors))
     return Interval(difference, difference - half, difference + half, LEVEL)
+
+
+# Probability with which the smallest detectable effect is found.
+POWER = 0.8
+
+
+def share_of_seeds(successes: int, seeds: int, level: float = LEVEL) -> Interval:
+    """Return the share of successful seeds with the exact interval.
+
+    Args:
+        successes: Number of seeds that succeeded.
+        seeds: Number of all seeds.
+        level: Probability with which the interval holds the true share, at least.
+
+    Returns:
+        ``successes / seeds`` and its interval; NaN without a seed.
+
+    Raises:
+        ValueError: If there are more successes than seeds, or fewer than 0.
+
+    Reference:
+        Clopper and Pearson 1934: the ends are the shares at which the observed number, or one further out, has the
+        probability (1 - level) / 2.
+    """
+    if not 0 <= successes <= seeds:
+        raise ValueError(f"successes must be from 0 to {seeds} seeds; got {successes}")
+    if not seeds:
+        return Interval(math.nan, math.nan, math.nan, level)
+    tail = (1 - level) / 2
+
+    def at_least(share: float, count: int) -> float:
+        """Probability of at least ``count`` successes."""
+        return math.fsum(math.comb(seeds, n) * share**n * (1 - share) ** (seeds - n) for n in range(count, seeds + 1))
+
+    # Both probabilities increase with the share.
+    low = 0.0 if successes == 0 else _root(lambda share: at_least(share, successes) - tail)
+    high = 1.0 if successes == seeds else _root(lambda share: at_least(share, successes + 1) - (1 - tail))
+    return Interval(successes / seeds, low, high, level)
+
+
+def _root(increasing: Callable[[float], float]) -> float:
+    """Return where a function that increases from below 0 to above 0 on [0, 1] is 0."""
+    low = 0.0
+    high = 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if increasing(middle) < 0:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def paired_p_value(differences: ArrayLike) -> float:
+    """Return the two-sided p-value of Student's paired t-test.
+
+    Args:
+        differences: One difference (n,) for each seed.
+
+    Returns:
+        The p-value of "the mean difference is 0"; NaN for fewer than two seeds. Differences that are all alike give 1
+        if they are 0, else 0, which claims more than so few seeds show.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if len(values) < FEWEST:
+        return math.nan
+    mean = float(values.mean())
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    if not error:
+        return 1.0 if not mean else 0.0
+    freedom = len(values) - 1
+    squared = (mean / error) ** 2
+    # P(|T| > t) is the regularized incomplete beta function at n / (n + t^2).
+    return float(betainc(freedom / 2, 0.5, 0, freedom / (freedom + squared), regularized=True))
+
+
+def smallest_detectable_effect(differences: ArrayLike, level: float = LEVEL, power: float = POWER) -> float:
+    """Return the true mean difference that a paired t-test of as many seeds would find.
+
+    Args:
+        differences: One difference (n,) for each seed, from which the spread is taken.
+        level: Level of the interval that must not contain 0.
+        power: Probability with which the difference is found.
+
+    Returns:
+        ``(t_level + t_power) s / sqrt(n)``, with s the standard deviation of the differences and both quantiles those
+        of Student's t with n - 1 degrees of freedom; NaN for fewer than two seeds. A smaller difference may exist and
+        not be seen.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if len(values) < FEWEST:
+        return math.nan
+    freedom = len(values) - 1
+    # The one-sided quantile of ``power`` is the two-sided one of 2 * power - 1.
+    quantiles = student_quantile(freedom, level) + student_quantile(freedom, 2 * power - 1)
+    return quantiles * float(values.std(ddof=1)) / math.sqrt(len(values))

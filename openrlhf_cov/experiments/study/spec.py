@@ -21,6 +21,14 @@
         tier: 2                        # runs when all of tier 1 have
 
 A cell is one value of every entry of an arm's grid and the common one. The first arm is what others are compared with.
+
+Three more fields are for tasks that a run either learns or does not:
+
+    base_policies: 3                   # seed s begins with the base policy s modulo 3
+    learned: 0.5                       # accuracy from which a run has learned the task
+    sweep:                             # values that are run for every arm, at its point
+      grid: {--shortcut_share: [0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5]}
+      bisect: true                     # per seed, search the last value that is learned; else run all values
 """
 
 import itertools
@@ -43,7 +51,12 @@ MAX_BYTES, MAX_CELLS, MAX_RUNS = 2**16, 1000, 10_000
 MAX_LETTERS, MAX_QUOTED = 200, 100
 """Of the name of a folder, and of a value in a message."""
 ENGINES = ("lab", "ray")
-SPEC_FIELDS = ("title", "about", "task", "engine", "needs", "flags", "validation", "test", "seeds", "tuning", "arms")
+SPEC_FIELDS = (
+    *("title", "about", "task", "engine", "needs", "flags", "validation", "test", "seeds", "tuning", "arms"),
+    *("base_policies", "learned", "sweep"),
+)
+SWEEP_FIELDS = ("grid", "bisect")
+MAX_BASE_POLICIES = 100
 TUNING_FIELDS = ("seeds", "finalists", "final_seeds", "grid")
 ARM_FIELDS = ("name", "flags", "grid", "at", "tier", "seeds")
 
@@ -75,6 +88,26 @@ class Tuning:
 
 
 @dataclass(frozen=True)
+class Sweep:
+    """Values that are run for every arm with every seed, beside the arm's own point.
+
+    Attributes:
+        cells: The cells of the grid, in the order of the file.
+        bisect: Run only the cells that a bisection needs: of cells in the order in which the task becomes harder, it
+            finds the last one that a seed still learns.
+    """
+
+    cells: tuple[Cell, ...]
+    bisect: bool = False
+
+    @property
+    def runs_of_a_seed(self) -> int:
+        """Number of runs of one arm with one seed."""
+        # A bisection of 2^k - 1 cells takes k runs, whatever their outcomes.
+        return len(self.cells).bit_length() if self.bisect else len(self.cells)
+
+
+@dataclass(frozen=True)
 class Spec:
     """A study, read by ``read_spec``."""
 
@@ -91,6 +124,12 @@ class Spec:
     """The same for what is reported."""
     tuning: Tuning
     arms: tuple[Arm, ...]
+    # Number of base policies; seed s begins with base policy s modulo this number.
+    base_policies: int = 1
+    # Greedy accuracy from which a run counts as having learned the task, on the validation questions that the habit of
+    # the base policy does not answer. None: the study does not count such runs.
+    learned: float | None = None
+    sweep: Sweep | None = None
 
     def arm(self, name: str) -> Arm:
         """The arm of this name."""
@@ -155,10 +194,12 @@ def spec_of(content: Any) -> Spec:
     if not isinstance(found["arms"], list) or not found["arms"]:
         raise ValueError(f"arms is a list of at least one, got {_short(found['arms'])}")
     arms: list[Arm] = []
+    sweep = _sweep(found.get("sweep"))
+    of_a_seed = sweep.runs_of_a_seed if sweep else 1
     runs, of_a_cell = 0, len(tuning.seeds) + len(tuning.final_seeds)
     for number, each in enumerate(found["arms"], 1):
         arms.append(_arm(each, f"arm {number}", arms, grid, seeds))
-        runs += len(arms[-1].seeds) + len(arms[-1].cells) * of_a_cell
+        runs += len(arms[-1].seeds) * of_a_seed + len(arms[-1].cells) * of_a_cell
         if runs > MAX_RUNS:
             raise ValueError(f"a study has at most {MAX_RUNS} runs; give fewer arms, seeds or values")
     for arm in arms:
@@ -168,6 +209,18 @@ def spec_of(content: Any) -> Spec:
         for arm in arms:
             if len(arm.cells) > 1 and arm.at is None:
                 raise ValueError(f"arm {arm.name}: grid has {len(arm.cells)} cells and tuning.seeds is empty")
+    if sweep:
+        for arm in arms:
+            of_arm = [*arm.words, *(word for cell in arm.cells for word in cell)]
+            _refuse_both(of_arm, sweep.cells, f"arm {arm.name}", "sweep")
+    learned = found.get("learned")
+    if learned is not None and not _is_share(learned):
+        raise ValueError(f"learned is an accuracy above 0 and at most 1, got {_short(learned)}")
+    if sweep and learned is None:
+        raise ValueError("sweep needs the field learned: the accuracy from which a run has learned the task")
+    base_policies = found.get("base_policies", 1)
+    if not _is_count(base_policies) or base_policies > MAX_BASE_POLICIES:
+        raise ValueError(f"base_policies is a number from 1 to {MAX_BASE_POLICIES}, got {_short(base_policies)}")
     return Spec(
         title=_text(found["title"], "title"),
         about=" ".join(_text(found.get("about", ""), "about").split()),
@@ -179,6 +232,9 @@ def spec_of(content: Any) -> Spec:
         test=_words(found.get("test", ""), "test"),
         tuning=tuning,
         arms=tuple(arms),
+        base_policies=base_policies,
+        learned=learned,
+        sweep=sweep,
     )
 
 
@@ -227,6 +283,34 @@ def _tuning(content: Any) -> tuple[Tuning, Mapping[str, Any]]:
     return Tuning(seeds, finalists, final), _grid(found.get("grid"), "tuning")
 
 
+def _sweep(content: Any) -> Sweep | None:
+    if content is None:
+        return None
+    found = _fields(content, "sweep", SWEEP_FIELDS, required=("grid",))
+    grid = _grid(found["grid"], "sweep")
+    bisect = found.get("bisect", False)
+    if not isinstance(bisect, bool):
+        raise ValueError(f"sweep: bisect is true or false, got {_short(bisect)}")
+    if bisect:
+        _check_bisected(grid)
+    return Sweep(_cells(grid, "sweep"), bisect)
+
+
+def _check_bisected(grid: Mapping[str, Sequence[str]]) -> None:
+    """Raise ValueError unless the grid has one flag with 1, 3, 7, ... increasing positive numbers."""
+    if len(grid) != 1:
+        raise ValueError(f"sweep: bisect takes the values of one flag, got {_short(list(grid))}")
+    [values] = grid.values()
+    try:
+        numbers = [float(value) for value in values]
+    except ValueError as error:
+        raise ValueError(f"sweep: bisect takes numbers, got {_short(values)}") from error
+    if not numbers[0] > 0 or any(not after > before for before, after in itertools.pairwise(numbers)):
+        raise ValueError(f"sweep: bisect takes positive numbers that increase, got {_short(values)}")
+    if len(numbers) & (len(numbers) + 1):
+        raise ValueError(f"sweep: bisect takes 1, 3, 7, 15, ... values, got {len(numbers)}")
+
+
 def _grid(content: Any, place: str) -> dict[str, list[str]]:
     """Flag -> its values, each as it stands on a command line."""
     if content is None:
@@ -266,12 +350,12 @@ def _meaning(word: str) -> str | float:
         return word
 
 
-def _refuse_both(words: Sequence[str], cells: Sequence[Cell], place: str) -> None:
+def _refuse_both(words: Sequence[str], cells: Sequence[Cell], place: str, of: str = "grid") -> None:
     """ValueError for a flag, perhaps shortened, that an arm gives beside its cells, which come later and would win."""
     of_cells = _flags([word for cell in cells for word in cell])
     for flag in _flags(words):
         if len(flag) > 2 and any(each.startswith(flag) for each in of_cells):
-            raise ValueError(f"{place}: flags: {flag} has values in its grid, which win; drop one of the two")
+            raise ValueError(f"{place}: flags: {flag} has values in its {of}, which win; drop one of the two")
 
 
 def _flags(words: Sequence[str]) -> dict[str, None]:
@@ -325,6 +409,10 @@ def _word(value: Any, place: str) -> str:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value <= 1.0
 
 
 def _short(value: Any) -> str:

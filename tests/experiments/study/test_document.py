@@ -98,7 +98,7 @@ def test_names_cannot_break_the_page(content, results):
 
 
 def test_base_policies_that_differ_are_said_with_the_runs_of_the_fewest(spec, results):
-    assert mixed(results) == []
+    assert mixed(spec, results) == []
     other = results[4]
     column = other.evaluations.columns["entropy"]
     values = column.copy()
@@ -106,9 +106,9 @@ def test_base_policies_that_differ_are_said_with_the_runs_of_the_fewest(spec, re
     changed = replace(
         other, evaluations=replace(other.evaluations, columns={**other.evaluations.columns, "entropy": values})
     )
-    (said,) = mixed([*results[:4], changed, *results[5:]])
+    (said,) = mixed(spec, [*results[:4], changed, *results[5:]])
     assert f"1 of {len(results)}" in said
     assert f"{other.run.arm} with seed {other.run.seed}" in said
     # what a packed file has rounded is the same
     values[0] = column[0] * (1 + 1e-8)
-    assert mixed([*results[:4], changed, *results[5:]]) == []
+    assert mixed(spec, [*results[:4], changed, *results[5:]]) == []

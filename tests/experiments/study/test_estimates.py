@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from openrlhf_cov.analysis.regression import student_quantile
-from openrlhf_cov.experiments.study.seed_estimates import difference_of_means, mean_over_questions, mean_over_seeds
+from openrlhf_cov.experiments.study.seed_estimates import (
+    difference_of_means,
+    mean_over_questions,
+    mean_over_seeds,
+    paired_p_value,
+    share_of_seeds,
+    smallest_detectable_effect,
+)
 
 
 def test_a_mean_over_seeds_by_hand():
@@ -45,3 +52,46 @@ def test_questions_are_resampled_and_seeds_are_not():
     opposite = mean_over_questions([np.array([1.0, 0.0]), np.array([0.0, 1.0])])
     assert (opposite.low, opposite.high) == (0.5, 0.5)
     assert math.isnan(mean_over_questions([]).estimate)
+
+
+@pytest.mark.parametrize(
+    ("successes", "low", "high"),
+    [
+        # No or all of 8: the other end has P = 0.025 for 8 alike, 1 - 0.025^(1/8) = 0.369417.
+        (0, 0.0, 0.369417),
+        (8, 0.630583, 1.0),
+        # One of 8: (1 - p)^8 = 0.975 at the lower end; the table of Clopper and Pearson has 0.527 at the upper one.
+        (1, 0.003160, 0.526510),
+    ],
+)
+def test_a_share_of_seeds_by_hand(successes, low, high):
+    found = share_of_seeds(successes, 8)
+    assert (found.estimate, found.low, found.high) == pytest.approx((successes / 8, low, high), abs=1e-6)
+
+
+def test_a_share_of_no_seed_and_of_too_many():
+    assert math.isnan(share_of_seeds(0, 0).estimate)
+    with pytest.raises(ValueError, match="successes must be from 0 to 8 seeds; got 9"):
+        share_of_seeds(9, 8)
+
+
+def test_a_paired_p_value_by_hand():
+    # Mean 0.1, s = 0.1, error 0.1 / sqrt(3) = 0.057735: t = 1.732051. With two degrees of freedom the two-sided
+    # p-value is 1 - t / sqrt(2 + t^2) = 1 - sqrt(3 / 5) = 0.225403.
+    assert paired_p_value([0.0, 0.1, 0.2]) == pytest.approx(1 - math.sqrt(3 / 5), abs=1e-9)
+    assert paired_p_value([0.0, 0.0]) == 1.0
+    assert paired_p_value([0.5, 0.5]) == 0.0
+    assert math.isnan(paired_p_value([0.5]))
+
+
+def test_the_smallest_detectable_effect_by_hand():
+    # s = 0.1, n = 3; t(2) is 4.302653 for 95 % two-sided and 1.060660 for 80 % one-sided
+    effect = (4.302653 + 1.060660) * 0.1 / math.sqrt(3)
+    assert smallest_detectable_effect([0.0, 0.1, 0.2]) == pytest.approx(effect, abs=1e-6)
+    # The effect is one that is found in about 80 % of the studies. The approximation by central quantiles errs by some
+    # percent.
+    rng = np.random.default_rng(0)
+    spread = rng.normal(0, 1, (1000, 8))
+    true_effect = (student_quantile(7, 0.95) + student_quantile(7, 0.6)) / math.sqrt(8)
+    found = np.mean([paired_p_value(values + true_effect) < 0.05 for values in spread])
+    assert found == pytest.approx(0.8, abs=0.05)

@@ -25,7 +25,7 @@ def asked(run):
 
 def test_a_score_is_the_last_accuracy_and_the_area(make_result):
     # 0.4 to 0.8 over 20 steps, 0.8 over 20
-    assert score_of(make_result(StudyRun("GRPO", REPORT, (), 0), 0.8)) == Score(0.8, pytest.approx(0.7))
+    assert score_of(make_result(StudyRun("GRPO", REPORT, (), 0), 0.8)) == Score(0.8, pytest.approx(0.7), 0.8)
 
 
 def test_packed_results_are_the_same_to_four_digits(tmp_path, make_result):

@@ -1,0 +1,152 @@
+"""The table of a task that a seed learns or does not: how many, how fast, with which entropy (pure)."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from openrlhf_cov.evaluation.pairing import holm
+from openrlhf_cov.experiments.lab.stopping import DECISION_ENTROPY, SOLVED_FROM
+from openrlhf_cov.experiments.study.answer import Answer, Runs, finished_runs, shown
+from openrlhf_cov.experiments.study.run_plan import has_learned
+from openrlhf_cov.experiments.study.run_results import Result, hard_accuracy, score_of
+from openrlhf_cov.experiments.study.seed_estimates import (
+    mean_over_seeds,
+    paired_p_value,
+    share_of_seeds,
+    smallest_detectable_effect,
+)
+from openrlhf_cov.experiments.study.spec import Spec
+from openrlhf_cov.experiments.study.table_rows import accuracy, passed
+
+MOST_SAMPLES = 32
+BASE_POLICY = "base policy"
+HEAD = (
+    "method",
+    "learned",
+    "share of seeds",
+    f"steps to {SOLVED_FROM:.0%}",
+    "accuracy",
+    "pass@1",
+    f"pass@{MOST_SAMPLES}",
+    "entropy of the decision token",
+    "minus the first",
+    "p (Holm)",
+    "smallest detectable",
+)
+# Heading of a further column, of tasks whose questions have several correct answers.
+DISTINCT = "different correct answers"
+
+
+def headroom_answer(spec: Spec, results: Sequence[Result]) -> Answer | None:
+    """Return the table of a study whose spec says when a task is learned; None for another study."""
+    if spec.learned is None or spec.sweep is not None:
+        return None
+    runs = finished_runs(spec, results)
+    known = {arm: found for arm, found in runs.items() if found}
+    base = base_policy_row(spec, known)
+    differences = {arm: _differences(known, spec.arms[0].name, arm) for arm in known if arm != spec.arms[0].name}
+    tested = {arm: paired_p_value(values) for arm, values in differences.items() if len(values) >= 2}
+    corrected = dict(zip(tested, holm(list(tested.values())), strict=True)) if tested else {}
+    has_distinct = any("distinct_correct" in each.evaluations.columns for of in known.values() for each in of.values())
+    rows = [base] if base else []
+    for arm, found in known.items():
+        values = differences.get(arm, [])
+        comparison = ("", "", "")
+        if arm in corrected:
+            effect = smallest_detectable_effect(values)
+            comparison = (shown(mean_over_seeds(values), signed=True), f"{corrected[arm]:.3f}", f"{effect:.2f}")
+        rows.append((arm, *_learned(spec, list(found.values())), *_numbers(list(found.values())), *comparison))
+        if has_distinct:
+            rows[-1] += (_distinct(found.values(), -1),)
+    if base and has_distinct:
+        first_of_policies = _first_of_each_policy(spec, known).values()
+        rows[0] += (_distinct(first_of_policies, 0),)
+    text = (
+        f"A seed has learned the task from an accuracy of {spec.learned:g} on after the last step, on the validation "
+        "questions that the habit of the base policy does not answer; the interval of their share is exact (Clopper "
+        f"and Pearson). Steps to {SOLVED_FROM:.0%} of these questions are the median over seeds, at the resolution of "
+        "the evaluations. Accuracy (greedy) and pass@k are of the test. The entropy is that of the token that decides "
+        "between answers, in nats on frozen prompts after the last step. Differences are of accuracy, paired by seed "
+        "(Student's t); p-values are corrected for the number of methods (Holm). A difference below the smallest "
+        "detectable one would be missed in a fifth of such studies or more. The row of the base policy is of the "
+        "validation questions before the first step."
+    )
+    if has_distinct:
+        text += " Different correct answers are those among the samples of a validation question in an evaluation."
+    head = (*HEAD, DISTINCT) if has_distinct else HEAD
+    return Answer("How many seeds learn the task, how fast, and with which entropy?", text, head, tuple(rows))
+
+
+def base_policy_row(spec: Spec, runs: Runs) -> tuple[str, ...] | None:
+    """Return the row of the base policies, from the evaluation before the first step; None without one.
+
+    Each base policy counts once, although all runs of its seeds evaluate it.
+    """
+    by_policy = _first_of_each_policy(spec, runs)
+    if not by_policy:
+        return None
+
+    def mean(name: str) -> str:
+        columns = [each.evaluations.columns.get(name) for each in by_policy.values()]
+        return shown(mean_over_seeds([column[0] for column in columns if column is not None]))
+
+    cells = (
+        mean("greedy"),
+        mean("sampled"),
+        mean(f"pass@{MOST_SAMPLES}"),
+        mean(decision_column(next(iter(by_policy.values())))),
+    )
+    return (BASE_POLICY, "", "", "", *cells, "", "", "")
+
+
+def _first_of_each_policy(spec: Spec, runs: Runs) -> dict[int, Result]:
+    """Return one run of each base policy that evaluated it before its first step."""
+    by_policy: dict[int, Result] = {}
+    for found in runs.values():
+        for seed, result in found.items():
+            if result.evaluations.steps[0] == 0:
+                by_policy.setdefault(seed % spec.base_policies, result)
+    return by_policy
+
+
+def _distinct(results: Iterable[Result], place: int) -> str:
+    """Return the mean number of different correct answers in the evaluation at ``place``, 0 or -1."""
+    columns = [each.evaluations.columns.get("distinct_correct") for each in results]
+    return shown(mean_over_seeds([column[place] for column in columns if column is not None]))
+
+
+def decision_column(result: Result) -> str:
+    """Return the name of the entropy of the decision token, which is the first token in older runs."""
+    return DECISION_ENTROPY if DECISION_ENTROPY in result.evaluations.columns else "entropy/position_0"
+
+
+def steps_to(result: Result, share: float = SOLVED_FROM) -> float:
+    """Return the first evaluated step at which the accuracy reaches ``share``; infinity if it never does."""
+    [reached] = np.nonzero(hard_accuracy(result) >= share)
+    return float(result.evaluations.steps[reached[0]]) if len(reached) else math.inf
+
+
+def _learned(spec: Spec, found: Sequence[Result]) -> tuple[str, str, str]:
+    successes = sum(has_learned(spec, score_of(each)) for each in found)
+    steps = sorted(steps_to(each) for each in found)
+    # The upper median, so that half of the seeds were not slower only if that is a number.
+    median = steps[len(steps) // 2]
+    limit = max(int(each.evaluations.steps[-1]) for each in found)
+    return (
+        f"{successes} of {len(found)}",
+        shown(share_of_seeds(successes, len(found))),
+        f"{median:.0f}" if math.isfinite(median) else f"more than {limit}",
+    )
+
+
+def _numbers(found: Sequence[Result]) -> tuple[str, ...]:
+    entropies = [each.evaluations.column(decision_column(each))[-1] for each in found]
+    columns = [[number(each) for each in found] for number in (accuracy, passed(1), passed(MOST_SAMPLES))]
+    return tuple(shown(mean_over_seeds(values)) for values in (*columns, entropies))
+
+
+def _differences(runs: Runs, first: str, arm: str) -> list[float]:
+    """Return the difference in accuracy of each seed that both have."""
+    baseline = runs.get(first, {})
+    return [accuracy(result) - accuracy(baseline[seed]) for seed, result in runs[arm].items() if seed in baseline]

@@ -1,0 +1,224 @@
+"""What a sweep says: the critical value of each method, or the region of settings in which it learns (pure)."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from openrlhf_cov.analysis.pages.chart import Axis, Chart, Look, Mark, Panel
+from openrlhf_cov.experiments.study.answer import NOT_ENOUGH, Answer, shown
+from openrlhf_cov.experiments.study.critical import CriticalValue, fit_critical_value
+from openrlhf_cov.experiments.study.run_plan import REPORT, chosen, has_learned
+from openrlhf_cov.experiments.study.run_results import Result, score_of
+from openrlhf_cov.experiments.study.seed_estimates import share_of_seeds
+from openrlhf_cov.experiments.study.spec import Arm, Cell, Spec
+from openrlhf_cov.utils.estimates import Interval
+
+LEARNING_RATE = "--actor.adam.lr"
+# Share of the seeds that must learn in the region of learning rates.
+HALF = 0.5
+# Colors of a cell in which no seed learns, and of one in which all do.
+NONE_LEARNS = (224, 224, 224)
+ALL_LEARN = (0, 68, 136)
+
+# Cell of a sweep -> seed -> whether the run learned the task.
+Outcomes = Mapping[Cell, Mapping[int, bool]]
+
+
+def sweep_answer(spec: Spec, results: Sequence[Result]) -> Answer:
+    """Return the table of a sweep: critical values of a bisection, else the share that learns in every cell."""
+    assert spec.sweep is not None
+    return critical_values(spec, results) if spec.sweep.bisect else learned_cells(spec, results)
+
+
+def outcomes_of(spec: Spec, arm: Arm, results: Sequence[Result]) -> dict[Cell, dict[int, bool]]:
+    """Return whether each finished run of an arm's point learned the task, by the cell of the sweep and the seed."""
+    assert spec.sweep is not None
+    scores = {each.run: score_of(each) for each in results}
+    point = chosen(spec, arm, scores)
+    found: dict[Cell, dict[int, bool]] = {cell: {} for cell in spec.sweep.cells}
+    if point is None:
+        return found
+    for run, score in scores.items():
+        swept = run.cell[len(point) :]
+        if run.arm == arm.name and run.stage == REPORT and run.cell[: len(point)] == point and swept in found:
+            found[swept][run.seed] = has_learned(spec, score)
+    return found
+
+
+def critical_values(spec: Spec, results: Sequence[Result]) -> Answer:
+    """Return a row for each method: the value at which half of its runs still learn, and what was run."""
+    assert spec.sweep is not None
+    [flag] = settings_of(spec.sweep.cells[0])
+    values = {cell: settings_of(cell)[flag] for cell in spec.sweep.cells}
+    question = f"Up to which {flag} does each method learn?"
+    tried = [float(value) for value in values.values()]
+    policies = range(spec.base_policies) if spec.base_policies > 1 else ()
+    rows = []
+    for arm in spec.arms:
+        outcomes = outcomes_of(spec, arm, results)
+        runs = [
+            (seed, float(values[cell]), learned) for cell, found in outcomes.items() for seed, learned in found.items()
+        ]
+        counts = [f"{sum(found.values())}/{len(found)}" if found else "" for found in outcomes.values()]
+        of_policies = []
+        for policy in policies:
+            own = [run for run in runs if run[0] % spec.base_policies == policy]
+            of_policies.append(_bounded(_fit(own).value.estimate, min(tried), max(tried)) if own else "")
+        if runs:
+            fit = _fit(runs)
+            slope = f"{fit.slope:.1f}" if 0.0 < fit.value.estimate < math.inf else ""
+            rows.append((arm.name, str(len(runs)), bounded(fit.value, tried), slope, *of_policies, *counts))
+        else:
+            rows.append((arm.name, "0", "", "", *of_policies, *counts))
+    text = (
+        f"The critical value is that of {flag} at which half of the runs learn the task: a logistic fit on the "
+        "logarithm of the value with the 95 % interval of the profile likelihood. A run has learned the task from an "
+        f"accuracy of {spec.learned:g} on, on the validation questions that the habit of the base policy does not "
+        "answer. Each seed runs the values that its bisection needs; the columns on the right count runs that learned "
+        "among those that were run. The fit takes the runs as independent given the value, although a seed and a base "
+        "policy have several; the critical value of each base policy alone shows how much they differ."
+    )
+    head = (
+        "method",
+        "runs",
+        "critical value",
+        "slope",
+        *(f"base policy {each}" for each in policies),
+        *values.values(),
+    )
+    return Answer(question, text, head, tuple(rows))
+
+
+def _fit(runs: Sequence[tuple[int, float, bool]]) -> CriticalValue:
+    """Return the fit of runs with a seed, a value and an outcome each."""
+    return fit_critical_value([value for _, value, _ in runs], [learned for *_, learned in runs])
+
+
+def bounded(value: Interval, values: Sequence[float]) -> str:
+    """Return a critical value with its interval; an end beyond the values that were run is an inequality."""
+    ends = [_bounded(end, min(values), max(values)) for end in (value.estimate, value.low, value.high)]
+    return f"{ends[0]} [{ends[1]}, {ends[2]}]"
+
+
+def _bounded(value: float, lowest: float, highest: float) -> str:
+    if value < lowest:
+        return f"below {lowest:g}"
+    return f"above {highest:g}" if value > highest else f"{value:.3f}"
+
+
+def learned_cells(spec: Spec, results: Sequence[Result]) -> Answer:
+    """Return a row for each method and setting beside the learning rate: who learns, and over how many decades."""
+    question = "In which region of settings does each method learn?"
+    rates = learning_rates_of(spec)
+    if len(rates) < 2:
+        return Answer(question, f"{NOT_ENOUGH}: the sweep has fewer than two values of {LEARNING_RATE}.")
+    rows = []
+    for arm in spec.arms:
+        for other, by_rate in by_setting(outcomes_of(spec, arm, results)).items():
+            found = [by_rate.get(rate, []) for rate in rates]
+            cells = [shown(share_of_seeds(sum(each), len(each))) if each else "" for each in found]
+            width = "" if not all(found) else _decades(rates, [float(np.mean(each)) for each in found])
+            rows.append((arm.name, other, *cells, width))
+    text = (
+        "A number is the share of seeds that learned the task, with the exact 95 % interval (Clopper and Pearson). "
+        f"A run has learned it from an accuracy of {spec.learned:g} on, on the validation questions that the habit of "
+        "the base policy does not answer. The width is that of all learning rates at which at least half of the seeds "
+        "learn, in decades, with straight lines between the values that were run; it is at least so wide where the "
+        "region reaches the end of the values."
+    )
+    return Answer(question, text, ("method", "setting", *map(_rate, rates), "width, decades"), tuple(rows))
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:g}"
+
+
+def _decades(rates: Sequence[float], shares: Sequence[float]) -> str:
+    width, reaches_end = solved_width(rates, shares)
+    return f"at least {width:.2f}" if reaches_end else f"{width:.2f}"
+
+
+def solved_width(rates: Sequence[float], shares: Sequence[float], level: float = HALF) -> tuple[float, bool]:
+    """Return how many decades of learning rates are solved, and if the region reaches an end of the rates.
+
+    Args:
+        rates: Learning rates that increase.
+        shares: Share of the seeds that learn at each of them, which is linear in the logarithm of the rate in between.
+        level: Share from which on a rate is solved.
+    """
+    if len(rates) != len(shares) or len(rates) < 2:
+        raise ValueError(f"a width needs two rates with a share each; got {len(rates)} and {len(shares)}")
+    places = np.log10(np.asarray(rates, dtype=np.float64))
+    width = 0.0
+    for number in range(len(places) - 1):
+        left, right = shares[number], shares[number + 1]
+        length = float(places[number + 1] - places[number])
+        if min(left, right) >= level:
+            width += length
+        elif max(left, right) >= level:
+            # The line from one share to the other is above the level for this part of the way.
+            width += length * (max(left, right) - level) / abs(right - left)
+    return width, shares[0] >= level or shares[-1] >= level
+
+
+def learning_rates_of(spec: Spec) -> list[float]:
+    """Return the learning rates of a sweep in increasing order."""
+    cells = spec.sweep.cells if spec.sweep else ()
+    return sorted({float(found[LEARNING_RATE]) for cell in cells if LEARNING_RATE in (found := settings_of(cell))})
+
+
+def by_setting(outcomes: Outcomes) -> dict[str, dict[float, list[bool]]]:
+    """Return the outcomes by the settings beside the learning rate, as words, and then by the learning rate."""
+    found: dict[str, dict[float, list[bool]]] = {}
+    for cell, learned in outcomes.items():
+        settings = settings_of(cell)
+        rate = float(settings.pop(LEARNING_RATE))
+        other = " ".join(f"{flag} {value}" for flag, value in settings.items())
+        found.setdefault(other, {}).setdefault(rate, []).extend(learned.values())
+    return found
+
+
+def settings_of(cell: Cell) -> dict[str, str]:
+    """Return flag -> value of a cell, such as {"--updates": "4"}."""
+    found: dict[str, list[str]] = {}
+    for word in cell:
+        if word.startswith("--"):
+            found[word] = []
+        else:
+            next(reversed(found.values())).append(word)
+    return {flag: " ".join(words) for flag, words in found.items()}
+
+
+def maps(spec: Spec, results: Sequence[Result]) -> list[Chart]:
+    """Return the map of the learning rate: a panel for each method, a colored dot for each cell."""
+    rates = learning_rates_of(spec)
+    if spec.sweep is None or spec.sweep.bisect or len(rates) < 2 or not results:
+        return []
+    panels = []
+    said = []
+    for arm in spec.arms:
+        settings = by_setting(outcomes_of(spec, arm, results))
+        marks = []
+        for place, (other, by_rate) in enumerate(settings.items()):
+            for rate, learned in by_rate.items():
+                if not learned:
+                    continue
+                share = sum(learned) / len(learned)
+                text = f"{arm.name}, {other} {rate:g}: {sum(learned)} of {len(learned)} learn"
+                said.append(text)
+                look = Look(color_of_share(share), marker="square", size=16.0)
+                marks.append(Mark("dots", look, [math.log10(rate)], [place], hover=f"{text}<extra></extra>"))
+        y = Axis(ticks=dict(enumerate(settings)), ends=(-0.6, len(settings) - 0.4))
+        x = Axis("learning rate", ticks={math.log10(rate): f"{rate:g}" for rate in rates})
+        panels.append(Panel(tuple(marks), x, y, title=arm.name))
+    note = "Share of the seeds that learn the task: from light grey (none) to dark blue (all)."
+    return [
+        Chart("map", "Where each method learns", tuple(panels), "; ".join(said), note, wide=True, columns=2, row=2.0)
+    ]
+
+
+def color_of_share(share: float) -> str:
+    """Return a color between that of no seed and that of all seeds."""
+    parts = [round(low + share * (high - low)) for low, high in zip(NONE_LEARNS, ALL_LEARN, strict=True)]
+    return "#" + "".join(f"{part:02x}" for part in parts)

@@ -1,0 +1,105 @@
+"""Base policies are made, measured, packed and unpacked."""
+
+import io
+import json
+import tarfile
+
+import pytest
+
+from openrlhf_cov.cli import base_policies
+from openrlhf_cov.utils.json_lines import read_json
+
+BANDIT = ("--task", "two_peaks", "--base_seed", "0", "1")
+
+
+@pytest.fixture
+def packed(tmp_path, capsys):
+    """An archive of the bandit's policies of two seeds, and the folder that they were made in."""
+    folder, archive = tmp_path / "made", tmp_path / "policies.tar.xz"
+    assert base_policies.main([*BANDIT, "--output", str(folder), "--pack", str(archive)]) == 0
+    capsys.readouterr()
+    return archive, folder
+
+
+def test_policies_are_measured_and_travel_in_one_file(tmp_path, packed, capsys):
+    archive, folder = packed
+    manifest = read_json(folder / "base_policies.json")
+    assert list(manifest) == ["two_peaks-0", "two_peaks-1"]
+    numbers = manifest["two_peaks-0"]["numbers"]
+    assert set(numbers) == {"greedy", "sampled", "pass@32", "decision_entropy"}
+    # Nobody pulls a better arm greedily; 11 of 100 uniform arms in 0.3 of the policy are better, up to the noise.
+    assert numbers["greedy"] == 0.0
+    assert numbers["sampled"] == pytest.approx(0.3 * 0.11, abs=0.01)
+    digests = [manifest[name]["files"]["model.safetensors"] for name in manifest]
+    assert len(set(digests)) == 2
+    # elsewhere
+    other = tmp_path / "other"
+    assert base_policies.main(["--unpack", str(archive), "--output", str(other)]) == 0
+    for name in manifest:
+        for file in manifest[name]["files"]:
+            assert (other / name / file).read_bytes() == (folder / name / file).read_bytes()
+    assert read_json(other / "base_policies.json") == manifest
+    # again: the same policies are there already
+    assert base_policies.main(["--unpack", str(archive), "--output", str(other)]) == 0
+
+
+def test_the_same_policies_give_the_same_archive(tmp_path, packed):
+    archive, folder = packed
+    again = tmp_path / "again.tar.xz"
+    assert base_policies.main([*BANDIT, "--output", str(folder), "--pack", str(again)]) == 0
+    assert again.read_bytes() == archive.read_bytes()
+
+
+def rewritten(path, change):
+    """The archive at ``path`` with its files as ``change`` (contents) makes them."""
+    with tarfile.open(path) as archive:
+        contents = {member.name: archive.extractfile(member).read() for member in archive}
+    with tarfile.open(path, "w:xz") as archive:
+        for name, content in change(contents).items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda files: files | {"two_peaks-0/config.json": b"{}"}, "does not have the SHA-256"),
+        (lambda files: files | {"../outside": b""}, "is not a file of a base policy"),
+        (lambda files: files | {"/etc/x": b""}, "is not a file of a base policy"),
+        (lambda files: files | {"two_peaks-0/more": b""}, "are not those of its manifest"),
+        (lambda files: {n: c for n, c in files.items() if not n.endswith("config.json")}, "are not those"),
+        (lambda files: files | {"base_policies.json": json.dumps({"x": 1}).encode()}, "is not an archive"),
+    ],
+)
+def test_an_archive_that_was_changed_is_refused(tmp_path, packed, capsys, change, said):
+    archive, _ = packed
+    rewritten(archive, change)
+    assert base_policies.main(["--unpack", str(archive), "--output", str(tmp_path / "other")]) == 2
+    message = capsys.readouterr().err
+    assert said in message
+    assert message.count("\n") == 1
+    assert not (tmp_path / "outside").exists()
+    assert [path.name for path in (tmp_path / "other").iterdir()] == [".lock"]
+
+
+def test_another_policy_of_the_same_name_is_not_replaced(tmp_path, packed, capsys):
+    archive, folder = packed
+    weights = folder / "two_peaks-0" / "model.safetensors"
+    weights.write_bytes(b"mine")
+    assert base_policies.main(["--unpack", str(archive), "--output", str(folder)]) == 2
+    assert "holds another base policy two_peaks-0" in capsys.readouterr().err
+    assert weights.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--base_seed", "-1"], "--base_seed takes numbers from 0"),
+        (["--pack", "a", "--unpack", "b"], "give one of the two"),
+        (["--unpack", "missing"], "--unpack missing is not an archive"),
+    ],
+)
+def test_requests_that_are_refused(tmp_path, capsys, words, said):
+    assert base_policies.main([*words, "--output", str(tmp_path / "out")]) == 2
+    assert said in capsys.readouterr().err

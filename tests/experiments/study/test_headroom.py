@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+
+from openrlhf_cov.analysis.table import Table
+from openrlhf_cov.experiments.study.document import document, markdown, page
+from openrlhf_cov.experiments.study.headroom import headroom_answer, steps_to
+from openrlhf_cov.experiments.study.run_plan import REPORT, StudyRun
+from openrlhf_cov.experiments.study.spec import spec_of
+
+
+@pytest.fixture
+def spec():
+    arms = [{"name": "GRPO"}, {"name": "pass@k", "flags": "--method passk"}, {"name": "PSR", "flags": "--method psr"}]
+    return spec_of(
+        {"title": "Tail", "task": "tail", "seeds": [0, 1, 2], "base_policies": 2, "learned": 0.9, "arms": arms}
+    )
+
+
+@pytest.fixture
+def results(make_result):
+    """Test accuracies of three seeds for each method, and curves of the hard questions."""
+    runs = []
+    of_method = {
+        "GRPO": ([0.5, 0.6, 0.7], [(0.3, 0.5)] * 3),
+        "pass@k": ([0.7, 0.7, 0.7], [(0.95, 0.96), (0.6, 0.97), (0.6, 0.9)]),
+        "PSR": ([0.5, 0.6, 0.7], [(0.96, 0.96)] * 3),
+    }
+    for arm, (accuracies, curves) in of_method.items():
+        for seed, (accuracy, (middle, end)) in enumerate(zip(accuracies, curves, strict=True)):
+            result = make_result(StudyRun(arm, REPORT, (), seed), accuracy)
+            columns = dict(result.evaluations.columns)
+            columns["greedy_hard"] = np.array([0.0, middle, end])
+            columns["decision_entropy"] = np.array([1.0 + seed % 2, 0.5, 0.25])
+            columns["sampled"] = np.array([0.2 + 0.2 * (seed % 2), 0.5, 0.5])
+            runs.append(result.__class__(**(vars(result) | {"evaluations": Table(np.array([0, 20, 40]), columns)})))
+    return runs
+
+
+def test_the_table_by_hand(spec, results):
+    answer = headroom_answer(spec, results)
+    base, grpo, passk, psr = answer.rows
+    # Two base policies: entropies 1 and 2, sampled accuracies 0.2 and 0.4.
+    assert base[0] == "base policy"
+    assert base[4].startswith("0.40")
+    assert base[5].startswith("0.30 [")
+    assert base[7].startswith("1.50 [")
+    # No seed of GRPO learns: of 3, 1 - 0.025^(1/3) = 0.708.
+    assert grpo[:4] == ("GRPO", "0 of 3", "0.00 [0.00, 0.71]", "more than 40")
+    assert grpo[8:] == ("", "", "")
+    # 0.96, 0.97 and 0.90 all reach 0.9; 0.95 is reached at 20, at 40 and never: the median is 40.
+    assert passk[:4] == ("pass@k", "3 of 3", "1.00 [0.29, 1.00]", "40")
+    assert passk[7].startswith("0.25")
+    # Differences 0.2, 0.1, 0.0: p = 1 - sqrt(3 / 5) = 0.225, twice as large for two comparisons; the smallest
+    # detectable difference is (4.3027 + 1.0607) 0.1 / sqrt(3) = 0.31.
+    assert passk[8].startswith("+0.10 [")
+    assert passk[9:] == ("0.451", "0.31")
+    assert psr[3] == "20"
+    assert psr[8:] == ("+0.00 [+0.00, +0.00]", "1.000", "0.00")
+
+
+def test_steps_to_a_share(results):
+    assert steps_to(results[3], 0.95) == 20
+    assert steps_to(results[3], 0.0) == 0
+    assert steps_to(results[0], 0.95) == float("inf")
+
+
+def test_the_page_has_the_table_only_where_the_spec_says_what_is_learned(spec, results):
+    whole = document(spec, results)
+    assert "| base policy |" in markdown(whole)
+    page(whole)
+    assert headroom_answer(spec, []).rows == ()
+    other = spec_of({"title": "t", "task": "tail", "seeds": [0], "arms": [{"name": "GRPO"}]})
+    assert headroom_answer(other, results) is None
+
+
+def test_different_correct_answers_are_a_column_where_a_task_has_them(spec, results):
+    assert headroom_answer(spec, results).head[-1] == "smallest detectable"
+    for number, result in enumerate(results):
+        # The base policy of even seeds has 8 and that of odd ones 6; in the end there are 1, 2, ...
+        start = 8.0 - 2 * (result.run.seed % 2)
+        result.evaluations.columns["distinct_correct"] = np.array([start, 4.0, 1.0 + number // 3])
+    answer = headroom_answer(spec, results)
+    assert answer.head[-1] == "different correct answers"
+    assert [row[-1][:4] for row in answer.rows] == ["7.00", "1.00", "2.00", "3.00"]
+    assert {len(row) for row in answer.rows} == {len(answer.head)}
