@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 # Colors of the page, which differ in dark mode; a picture has black, grey and white.
 INK, FAINT, GROUND = "var(--ink)", "var(--faint)", "var(--ground)"
-# The palette of Okabe and Ito, which color-blind readers can distinguish, without its yellow: it is hard to see on white.
+# The palette of Okabe and Ito for color-blind readers, without yellow, which is hard to see on white.
 COLORS = ("#0072b2", "#d55e00", "#009e73", INK, "#cc79a7", "#e69f00", "#56b4e9")
 # Five dashes and seven colors: a pair repeats only after 35 lines.
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")

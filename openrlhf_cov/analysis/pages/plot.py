@@ -22,15 +22,15 @@ Json = dict[str, Any]
 def figure(chart: Chart) -> Json:
     """Return what the script of the page needs to draw a chart: the words, and traces and layout of each panel."""
     height = chart.height or (PANEL_HEIGHT if len(chart.panels) > 1 else SINGLE_HEIGHT)
-    panels = [
-        {
-            "title": panel.title or panel.y.title,
-            "said": panel.said,
-            "traces": [_trace(mark) for mark in panel.marks],
-            "layout": _layout(panel, height, chart.together),
-        }
-        for panel in chart.panels
-    ]
+    panels = []
+    for panel in chart.panels:
+        # Several panels need a heading each; a single one has the heading of the chart.
+        heading = panel.title or (panel.y.title if len(chart.panels) > 1 else "")
+        layout = _layout(panel, height, chart.together)
+        if panel.y.title and heading != panel.y.title:
+            layout["yaxis"]["title"] = {"text": plain(panel.y.title), "standoff": 8}
+        traces = [_trace(mark) for mark in panel.marks]
+        panels.append({"title": heading, "said": panel.said, "traces": traces, "layout": layout})
     words = {"title": chart.title, "note": chart.note, "description": chart.description}
     return words | {"linked": chart.linked, "panels": panels}
 
@@ -96,11 +96,8 @@ def _whiskers(mark: Mark) -> Json:
 def _layout(panel: Panel, height: int, together: bool) -> Json:
     layout: Json = {"height": height, "barmode": "stack", "bargap": 0}
     layout["hovermode"] = "x unified" if together else "closest"
-    layout["xaxis"] = _axis(panel.x, panel.values("x")) | {"title": {"text": panel.x.title, "standoff": 8}}
+    layout["xaxis"] = _axis(panel.x, panel.values("x")) | {"title": {"text": plain(panel.x.title), "standoff": 8}}
     layout["yaxis"] = _axis(panel.y, panel.values("y"))
-    # A panel with a title has the name of its values there.
-    if panel.y.title and panel.title:
-        layout["yaxis"]["title"] = {"text": plain(panel.y.title), "standoff": 8}
     if together:
         layout["xaxis"]["hoverformat"] = ",d"
     return layout

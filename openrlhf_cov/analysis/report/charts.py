@@ -1,4 +1,4 @@
-"""The charts of a report, for its files and for its page (pure). A function returns None where nothing can be drawn."""
+"""The charts of a report, for its files and for its page (pure); None stands for a chart with nothing to show."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -82,9 +82,9 @@ COVARIANCES = {1: "Cov(log π, π A)", 2: "Cov(log π, A)"}
 EXP_H = Axis("exp(H), H the mean token entropy in nats")
 ZOOM = "Drag across a chart to zoom; all charts by step follow. Double-click to zoom out."
 FALL_NOTE = (
-    "−ΔH is the entropy that the updates of a step took. The covariance is measured before these updates, over the "
-    "responses to a prompt, and averaged over the prompts. Both are running means relative to their maximum. Theorem 1 "
-    "describes one update per rollout: with several updates, the later ones contribute to −ΔH alone."
+    "−ΔH is the entropy that the updates of a step took. The covariance is measured before these updates, over "
+    "the responses to a prompt, and averaged over the prompts. Both are running means relative to their maximum. "
+    "Theorem 1 describes one update per rollout: with several updates, the later ones contribute to −ΔH alone."
 )
 
 

@@ -506,8 +506,8 @@ def _at(trend: SizeTrend, size: float) -> Extrapolation:
 
 
 UNKNOWN_FLAGS = (
-    "the flags of the run are unknown. If it had an entropy term or a raised clip bound, the law may not hold, and the "
-    "log does not show it"
+    "the flags of the run are unknown. If it had an entropy term or a raised clip bound, the law may not hold, and "
+    "the log does not show it"
 )
 # Runs up to which the title of a report names them.
 NAMED = 3

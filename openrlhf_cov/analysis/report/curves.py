@@ -5,12 +5,11 @@ The names of columns are those of docs/metrics.md.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from openrlhf_cov.analysis.regression import Floats, running_mean, thinned
+from openrlhf_cov.analysis.regression import Floats, extremes, running_mean, thinned
 from openrlhf_cov.analysis.runs import INTERVENTION_COLUMNS
 from openrlhf_cov.analysis.theory import (
     BANDS,
@@ -202,16 +201,6 @@ def to_series(
         mean=np.insert(mean, places, np.nan),
         window=window,
     )
-
-
-def extremes(values: Floats, most: int) -> NDArray[np.intp]:
-    """Places, ascending, of the first and last value and of the lowest and highest in each of equal parts."""
-    if len(values) <= most:
-        return np.arange(len(values))
-    starts = np.linspace(0, len(values), max(1, (most - 2) // 2) + 1).astype(np.intp)
-    parts = [(start, values[start:end]) for start, end in pairwise(starts)]
-    found = [start + place for start, part in parts for place in (part.argmin(), part.argmax())]
-    return np.unique([0, *found, len(values) - 1])
 
 
 def spread_out(count: int, most: int = MAX_DOTS) -> NDArray[np.intp]:

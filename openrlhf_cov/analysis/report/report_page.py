@@ -188,7 +188,7 @@ def _ends_cell(found: Ends) -> Cell:
 
 
 def difference_rows(contents: Contents) -> list[list[Cell]]:
-    """Return the differences of the coefficients by pairs of runs; none where the law describes fewer than two runs."""
+    """Return the differences of the coefficients by pairs of runs; none if the law describes fewer than two runs."""
     same = contents.same
     if same is None or same.result is None or not compares(contents):
         return []

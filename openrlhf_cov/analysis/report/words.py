@@ -45,7 +45,7 @@ def summary(contents: Contents) -> str:
 def run_table(contents: Contents) -> list[str]:
     """Return the table of the runs: first and last values of the curves; columns without a value are left out."""
     score = main_score(contents.runs)
-    rows = [(*RUN_HEAD, score)]
+    rows: list[Row] = [(*RUN_HEAD, score)]
     for run in contents.runs:
         curves = (run.reward, run.entropy, run.length)
         selected = share(run.selected) if run.selected > 0 else NONE

@@ -9,9 +9,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Static
 
-from openrlhf_cov.analysis.dashboard.app import Watch
-from openrlhf_cov.analysis.dashboard.watched import open_sources
-from openrlhf_cov.analysis.dashboard.widgets import CurveChart, RunTable, TextScreen
+from openrlhf_cov.analysis.dashboard.app import CurveChart, RunTable, TextScreen, Watch
+from openrlhf_cov.analysis.dashboard.state import open_sources
 
 NOW = 1_700_000_032.0  # 2 s after step 3 of the folders
 

@@ -7,13 +7,14 @@ import pytest
 
 from openrlhf_cov.analysis.across import against_size, same_coefficients
 from openrlhf_cov.analysis.law import fit_law, forecast
-from openrlhf_cov.analysis.report.assemble import (
+from openrlhf_cov.analysis.report.contents import (
+    Options,
+    Setting,
     build_contents,
     check_metric,
     law_line,
     law_section,
 )
-from openrlhf_cov.analysis.report.contents import Options, Setting
 from openrlhf_cov.analysis.report.curves import SERIES_COLUMNS
 from openrlhf_cov.analysis.report.export import export_text
 from openrlhf_cov.analysis.runs import Run, evaluation_points, training_points

@@ -14,17 +14,19 @@ from openrlhf_cov.analysis.pages.chart import Chart, look_of
 from openrlhf_cov.analysis.pages.picture import SETTINGS, draw, save, write_pictures
 from openrlhf_cov.analysis.pages.plot import figure
 from openrlhf_cov.analysis.report.charts import (
+    RUN_CHARTS,
+    curve,
     curve_chart,
     evaluation_charts,
     law_of_all,
     overview_charts,
     pictures,
+    run_charts,
+    running_means,
     size_ticks,
 )
 from openrlhf_cov.analysis.report.contents import Contents, Options
-from openrlhf_cov.analysis.report.curves import GRADIENT, LENGTH, METHODS, PROGRESS, SELECTION, Curve
-from openrlhf_cov.analysis.report.run_charts import RUN_CHARTS, curve, run_charts, running_means
-from openrlhf_cov.analysis.report.series import to_series
+from openrlhf_cov.analysis.report.curves import GRADIENT, LENGTH, METHODS, PROGRESS, SELECTION, Curve, to_series
 from openrlhf_cov.analysis.table import Table
 
 OPTIONS = Options()

@@ -1,7 +1,6 @@
 import pytest
 
-from openrlhf_cov.analysis.report.assemble import build_contents, read_runs
-from openrlhf_cov.analysis.report.contents import Options
+from openrlhf_cov.analysis.report.contents import Options, build_contents, read_runs
 from openrlhf_cov.analysis.report.write import write_files, write_report
 from openrlhf_cov.errors import UsageError
 

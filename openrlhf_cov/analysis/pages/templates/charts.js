@@ -136,6 +136,7 @@ function legend(figure, traces) {
 
 /** Gives a figure as many places for plots as it has panels. */
 function placePanels(list, count) {
+  list.dataset.count = count;
   while (list.children.length > count) {
     const plot = list.lastElementChild.querySelector(".plot");
     Plotly.purge(plot);
