@@ -113,9 +113,11 @@ class Panel:
     said: str = ""
 
     def values(self, side: Literal["x", "y"]) -> NDArray[np.float64]:
-        """Return all values along an axis that are not NaN."""
-        found = np.concatenate([np.zeros(0), *(mark.values(side) for mark in self.marks)])
-        return found[~np.isnan(found)]
+        """Return all finite values along an axis, with the ends of whiskers and bands."""
+        found = [mark.values(side) for mark in self.marks]
+        found += [mark.values(end) for mark in self.marks if mark.whiskers == side for end in ("low", "high")]
+        values = np.concatenate([np.zeros(0), *found])
+        return values[np.isfinite(values)]
 
 
 @dataclass(frozen=True)

@@ -173,9 +173,9 @@ def run_table(contents: Contents) -> tuple[tuple[str, ...], list[list[Cell]]]:
         ]
         for run in contents.runs
     ]
-    columns = zip((*RUN_HEAD, score), *rows, strict=True)
-    head, *kept = zip(*[column for column in columns if any(cell.text != NONE for cell in column[1:])], strict=True)
-    return head, [list(row) for row in kept]
+    head = (*RUN_HEAD, score)
+    kept = [place for place in range(len(head)) if any(row[place].text != NONE for row in rows)]
+    return tuple(head[place] for place in kept), [[row[place] for place in kept] for row in rows]
 
 
 def _law_cells(run: RunReport, options: Options) -> list[Cell]:

@@ -128,8 +128,8 @@ def test_runs_of_the_same_name_are_told_apart(folder):
         (["none"], "none does not exist; name the folder of a run, its --ckpt.output_dir"),
         (["demo", "demo"], "demo is given twice"),
         (["demo", "demo/metrics.jsonl"], "demo is given twice"),
-        (["demo/command.txt"], "command.txt is no run: a folder, a metrics.jsonl or a table (.csv, .tsv)"),
-        (["."], "holds no run but folders of runs; name them: "),
+        (["demo/command.txt"], "must be the folder of a run, a metrics.jsonl or a table (.csv, .tsv)"),
+        (["."], "is a folder of runs, not a run; name the runs: "),
     ],
 )
 def test_what_is_no_run(folder, tmp_path, names, message):

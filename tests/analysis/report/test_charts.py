@@ -13,20 +13,27 @@ from matplotlib import rc_context
 from openrlhf_cov.analysis.pages.chart import Chart, look_of
 from openrlhf_cov.analysis.pages.picture import SETTINGS, draw, save, write_pictures
 from openrlhf_cov.analysis.pages.plot import figure
+from openrlhf_cov.analysis.report import charts as module
 from openrlhf_cov.analysis.report.charts import (
-    RUN_CHARTS,
     curve,
     curve_chart,
+    detail_charts,
     evaluation_charts,
+    law_charts,
     law_of_all,
-    overview_charts,
-    pictures,
-    run_charts,
     running_means,
     size_ticks,
 )
 from openrlhf_cov.analysis.report.contents import Contents, Options
-from openrlhf_cov.analysis.report.curves import GRADIENT, LENGTH, METHODS, PROGRESS, SELECTION, Curve, to_series
+from openrlhf_cov.analysis.report.curves import (
+    GRADIENT,
+    LENGTH,
+    METHODS,
+    PROGRESS,
+    SELECTION,
+    Curve,
+    to_series,
+)
 from openrlhf_cov.analysis.table import Table
 
 OPTIONS = Options()
@@ -52,6 +59,16 @@ def report_of(make_contents, make_report_run):
         return make_contents(make_report_run("run", **fields), forecast_share=0.2).runs[0]
 
     return make
+
+
+def run_charts(run, options):
+    """Every chart of one run."""
+    return [*detail_charts(run), *law_charts(run, options)]
+
+
+def pictures(contents):
+    """The charts of the files by name."""
+    return {chart.name: chart for chart in module.pictures(contents)}
 
 
 def chart_named(name, charts):
