@@ -294,7 +294,8 @@ def evaluation_columns(runs: Sequence[RunReport]) -> list[str]:
     columns = list(dict.fromkeys(name for run in runs for name in run.evaluations))
 
     def order(name: str) -> tuple[bool, bool]:
-        is_part = name.partition("/")[0] in columns
+        whole, slash, _ = name.partition("/")
+        is_part = bool(slash) and whole in columns
         return not is_score(name), is_part
 
     return sorted(columns, key=order)
