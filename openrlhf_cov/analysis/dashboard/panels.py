@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openrlhf_cov.analysis.dashboard.state import RunCurve, RunState, duration
+from openrlhf_cov.analysis.dashboard.state import RunCurve, RunState
 from openrlhf_cov.analysis.regression import Floats, running_mean
 from openrlhf_cov.analysis.runs import KEPT_ONLY
 from openrlhf_cov.utils.metric_table import ENTROPY, title_and_unit
+from openrlhf_cov.utils.text_table import duration
 
 BAR_WIDTH = 10
 SPARK_WIDTH = 40

@@ -30,6 +30,7 @@ from openrlhf_cov.utils.command import COMMAND_FILE, TRAINER_DEFAULTS, setting
 from openrlhf_cov.utils.metric_table import ENTROPY, OWN, PHASES, STEP_TOTAL, TIME, family, is_known, title
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, RESULT_FILE
 from openrlhf_cov.utils.terminal import printable
+from openrlhf_cov.utils.text_table import duration
 
 DYNAMIC = "--algo.dynamic_filtering_enable"
 # Global steps of a run of the lab.
@@ -150,20 +151,6 @@ def activity(done: int, total: Total | None, speed: Pace, age: float, has_ended:
         usual = duration(speed.usual)
         return Activity("silent", f"no new step for {duration(age)} (usually {usual}): finished, stopped or stuck")
     return Activity("running", ago)
-
-
-def duration(seconds: float) -> str:
-    """Return 3.5 s, 42 s, 12 min 5 s, 3 h 20 min or 2 d 4 h; "unknown" for NaN."""
-    if not math.isfinite(seconds):
-        return "unknown"
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for unit, size, below, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= size:
-            rest = whole % size // part
-            return f"{whole // size} {unit}" + (f" {rest} {below}" if rest else "")
-    return f"{whole} s"
 
 
 def _whole(text: str | None) -> int:

@@ -510,8 +510,8 @@ UNKNOWN_FLAGS = (
     "the flags of the run are unknown. If it had an entropy term or a raised clip bound, the law may not hold, and "
     "the log does not show it"
 )
-# Runs up to which the title of a report names them.
-NAMED = 3
+# Characters up to which the title of a report names its runs.
+LONGEST_TITLE = 80
 # Share of the values at either end of a curve that its start and end are the means of.
 ENDS = 1 / 20
 # Groups of steps with similar predictions.
@@ -537,7 +537,8 @@ def build_contents(runs: Sequence[Run], options: Options) -> Contents:
 
 
 def _title(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= NAMED else f"{len(names)} runs"
+    joined = ", ".join(names)
+    return joined if len(names) == 1 or len(joined) <= LONGEST_TITLE else f"{len(names)} runs"
 
 
 def _run_report(run: Run, options: Options) -> RunReport:

@@ -15,7 +15,6 @@ from openrlhf_cov.analysis.report.words import (
     arrow,
     asked,
     compares,
-    duration,
     forecast_sentence,
     law_facts,
     law_row,
@@ -28,7 +27,7 @@ from openrlhf_cov.analysis.report.words import (
     with_interval,
 )
 from openrlhf_cov.analysis.theory import PAPER_BANDS
-from openrlhf_cov.utils.text_table import NONE
+from openrlhf_cov.utils.text_table import NONE, duration
 
 SCRIPTS = ("tokens.js", "report.js")
 # Runs up to which the page does not fold the words about each run.
@@ -166,7 +165,7 @@ def run_table(contents: Contents) -> tuple[tuple[str, ...], list[list[Cell]]]:
         [
             Cell(run.name),
             Cell(f"{run.step_count:,}", run.step_count),
-            Cell(duration(run.seconds), run.seconds),
+            Cell(duration(run.seconds) if run.seconds > 0 else NONE, run.seconds),
             *map(_ends_cell, (run.reward, run.entropy, run.length)),
             Cell(share(run.selected) if run.selected > 0 else NONE, run.selected),
             _ends_cell(run.score_ends(score)),

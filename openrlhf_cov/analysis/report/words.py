@@ -206,19 +206,6 @@ def ends(interval: Interval) -> str:
     return f"{number(interval.low)} to {number(interval.high)}"
 
 
-def duration(seconds: float) -> str:
-    """Return days and hours, hours and minutes, or minutes and seconds; a dash for NaN."""
-    if not math.isfinite(seconds):
-        return NONE
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    minutes = round(seconds / 60)
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60:02d} min"
-    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
-
-
 def error_of(value: float, options: Options) -> str:
     """Return an error of R: in percent where R is a share, as in the paper, else in units of R."""
     if options.highest_reward != 1.0:

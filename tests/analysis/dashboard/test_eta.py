@@ -3,7 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from openrlhf_cov.analysis.dashboard.state import Pace, Total, activity, duration, pace, remaining, total_steps
+from openrlhf_cov.analysis.dashboard.state import Pace, Total, activity, pace, remaining, total_steps
+from openrlhf_cov.utils.text_table import duration
 
 NAN = math.nan
 

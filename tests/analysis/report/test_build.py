@@ -172,7 +172,7 @@ def test_options_that_do_not_fit_the_runs_are_refused(make_report_run, options):
 def test_the_title(make_contents, make_report_run):
     assert make_contents(make_report_run("one")).title == "one"
     assert make_contents(make_report_run("one"), make_report_run("two", seed=1)).title == "one, two"
-    assert make_contents(*(make_report_run(name, steps=20) for name in "abcd")).title == "4 runs"
+    assert make_contents(*(make_report_run(name, steps=20) for name in ("a" * 40, "b" * 40))).title == "2 runs"
 
 
 def test_the_law_of_a_run_is_that_of_all_its_points(make_report_run):

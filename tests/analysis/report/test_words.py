@@ -8,12 +8,11 @@ from openrlhf_cov.analysis.across import SameCoefficients
 from openrlhf_cov.analysis.report.contents import Options, SameSection, TheorySection
 from openrlhf_cov.analysis.report.words import (
     asked,
-    duration,
+    early_facts,
     ends,
     error_of,
     forecast_sentence,
     law_facts,
-    early_facts,
     law_row,
     law_sentence,
     number,
@@ -46,23 +45,6 @@ def restrained(make_contents, make_report_run):
 )
 def test_shares(value, expected):
     assert share(value) == expected
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [
-        (59.4, "0 min 59 s"),
-        (59.6, "1 min 00 s"),
-        (3599, "59 min 59 s"),
-        (3600, "1 h 00 min"),
-        (7199, "2 h 00 min"),
-        (172_800, "2 d 0 h"),
-        (180_000, "2 d 2 h"),
-        (math.nan, "-"),
-    ],
-)
-def test_durations(seconds, expected):
-    assert duration(seconds) == expected
 
 
 def test_errors_are_percent_where_the_reward_is_a_share():

@@ -42,7 +42,7 @@ function fillChips() {
 }
 
 function fillEvaluations() {
-  const select = byId("evaluation");
+  const select = byId("number");
   if (!select) return;
   const charts = data.evaluations;
   const show = () => drawFigure("evaluations", charts[select.value]);
