@@ -34,6 +34,7 @@ from openrlhf_cov.analysis.report.contents import (
     RunReport,
     TheorySection,
     evaluation_columns,
+    is_part,
     is_score,
 )
 from openrlhf_cov.analysis.report.curves import (
@@ -213,7 +214,9 @@ def evaluation_charts(contents: Contents) -> tuple[Chart | None, list[Chart]]:
     if not columns:
         return None, []
     together = 1 < len(contents.runs) <= TOGETHER
-    main = [column for column in columns if is_score(column)][:MAX_SCORES] or columns[:1]
+    found = [column for column in columns if is_score(column)]
+    overall = [column for column in found if not is_part(column, columns)]
+    main = (overall or found or columns[:1])[:MAX_SCORES]
     panels = tuple(_run_panel(contents, Curve(column, column)) for column in main)
     words = f"Scores of evaluations by global step: {', '.join(main)}."
     scores = Chart("scores", "Scores", panels, words, linked=True, together=together)
@@ -267,8 +270,8 @@ def law_of_all(contents: Contents) -> Chart | None:
         "Reward against entropy, all runs",
         (Panel(tuple(marks), EXP_H, Axis(shortened(metric))),),
         f"{metric} against exp(H) of {len(contents.runs)} runs; {applies} have a fitted line.",
-        "Training runs from right to left. A line ends at exp(H) = 1, where no entropy is left: its ceiling. "
-        "Runs that the law does not describe have dots only.",
+        "A dot is a step. A line ends at its ceiling, at exp(H) = 1, where no entropy is left. Runs that the law does "
+        "not describe have dots only.",
         height=LAW_HEIGHT,
     )
 
@@ -421,7 +424,7 @@ def _law_words(law: LawSection) -> str:
 
 
 def _law_note(law: LawSection) -> str:
-    points = f"{law.point_count:,} points; training runs from right to left."
+    points = f"{law.point_count:,} points, from light (early) to dark (late)."
     if law.accepted:
         return (
             f"{points} At exp(H) = 1 no entropy is left, and the line is at its ceiling. The darker band is the "

@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -292,13 +292,13 @@ def is_score(column: str) -> bool:
 def evaluation_columns(runs: Sequence[RunReport]) -> list[str]:
     """Return the numbers of evaluations: overall scores, then scores of parts of a benchmark, then other numbers."""
     columns = list(dict.fromkeys(name for run in runs for name in run.evaluations))
+    return sorted(columns, key=lambda name: (not is_score(name), is_part(name, columns)))
 
-    def order(name: str) -> tuple[bool, bool]:
-        whole, slash, _ = name.partition("/")
-        is_part = bool(slash) and whole in columns
-        return not is_score(name), is_part
 
-    return sorted(columns, key=order)
+def is_part(column: str, columns: Collection[str]) -> bool:
+    """True if a number is a part of another one, as ``greedy/c`` is of ``greedy``."""
+    whole, slash, _ = column.partition("/")
+    return bool(slash) and whole in columns
 
 
 def main_score(runs: Sequence[RunReport]) -> str:

@@ -104,11 +104,11 @@ def report_page(contents: Contents) -> str:
 
 def _about(contents: Contents) -> str:
     """Return one line under the title: how long the runs are, and where reward and entropy went."""
-    if len(contents.runs) > 1:
-        counts = sorted({run.step_count for run in contents.runs})
+    run, *others = contents.runs
+    if others:
+        counts = sorted({each.step_count for each in contents.runs})
         steps = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
         return f"{len(contents.runs)} runs of {steps} global steps. Click a name to show or hide a run."
-    run = contents.runs[0]
     parts = [f"{run.step_count:,} global steps"]
     parts += [duration(run.seconds)] if run.seconds > 0 else []
     parts += [f"{name} {_ends_cell(found).text}" for name, found in (("reward", run.reward), ("entropy", run.entropy))]

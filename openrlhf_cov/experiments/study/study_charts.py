@@ -45,14 +45,16 @@ def _dots(name: str, title: str, rows: Sequence[ArmRow], field: str) -> Chart:
     places = list(range(len(rows), 0, -1))
     middle, low, high = ([getattr(each, end) for each in found] for end in ("estimate", "low", "high"))
     low, high = ([m if np.isnan(e) else e for e, m in zip(ends, middle, strict=True)] for ends in (low, high))
+    is_difference = field == "differences"
+    x = Axis("accuracy", zero=is_difference, possible=(-1.0, 1.0) if is_difference else (0.0, 1.0))
+    # Student's t interval of a mean may reach beyond what an accuracy can be.
+    low, high = np.clip([low, high], *x.possible)
     texts = [f"{row.arm}: {shown(each)}, {len(row.seeds)} seeds" for row, each in zip(rows, found, strict=True)]
     mark = Mark(
         "dots", Look("#0072b2", marker="circle", size=9.0), middle, places, low=low, high=high, whiskers="x",
         hover="%{customdata}<extra></extra>", texts=texts,
     )  # fmt: skip
     y = Axis(ticks=dict(zip(places, (row.arm for row in rows), strict=True)), ends=(0.4, len(rows) + 0.6))
-    is_difference = field == "differences"
-    x = Axis("accuracy", zero=is_difference, possible=(-1.0, 1.0) if is_difference else (0.0, 1.0))
     panel = Panel((mark,), x, y)
     height = 110 + 34 * len(rows)
     return Chart(name, title, (panel,), "; ".join(texts), height=height, row=1.0 + 0.3 * len(rows))
@@ -66,6 +68,7 @@ def _curve(name: str, title: str, number: str, share: bool, runs: Runs) -> Chart
         found = [mean_over_seeds(column) for column in values.T]
         if place == 0 and len(of_arm) > 1:
             low, high = ([getattr(each, end) for each in found] for end in ("low", "high"))
+            low, high = np.clip([low, high], 0.0, 1.0 if share else None)
             marks += bands(steps, low, high, Look(look_of(0).color, opacity=0.15), group=arm)
         hover = f"{arm}, step %{{x}}: %{{y:.3f}}<extra></extra>"
         marks.append(Mark("line", look_of(place), steps, [each.estimate for each in found], name=arm, hover=hover))

@@ -256,8 +256,8 @@ def test_scores_come_before_other_numbers_of_evaluations(make_contents, make_rep
     run = make_report_run("run", evaluations=Table(np.array([1, 2]), {name: np.array([0.1, 0.2]) for name in names}))
     scores, numbers = evaluation_charts(make_contents(run))
     # The scores of parts, greedy/c of greedy, come after the others.
-    assert [panel.title for panel in scores.panels] == ["z/pass@4", "eval/b/avg@8", "greedy", "greedy/c"]
-    assert [chart.title for chart in numbers] == ["a/length"]
+    assert [panel.title for panel in scores.panels] == ["z/pass@4", "eval/b/avg@8", "greedy"]
+    assert [chart.title for chart in numbers] == ["greedy/c", "a/length"]
 
 
 # --- the law
