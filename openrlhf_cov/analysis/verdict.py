@@ -92,7 +92,7 @@ def examine_law(
     states the law without them. ``highest_reward`` is the best that R can be, 1 for an accuracy.
     """
     reasons = [
-        Reason("intervention", f"{each} acts on the entropy; the law is stated for runs without such a term")
+        Reason("intervention", f"{each} acts on the entropy; the law describes runs without it")
         for each in interventions
     ]
     if len(points) < MIN_POINTS:
