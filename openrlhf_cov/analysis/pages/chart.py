@@ -18,7 +18,7 @@ MARKERS = ("circle", "square", "triangle-up", "diamond", "x")
 # Patterns of areas, for readers who see no color.
 HATCHES = ("", "/", ".", "\\", "x")
 # A line with at most this many points has a marker at each of them.
-FEW_POINTS = 60
+FEW_POINTS = 40
 LONGEST_NAME = 32
 # Space between the values and the end of an axis, as a share of the span of the values.
 MARGIN = 0.05

@@ -81,7 +81,7 @@ LAW_HEIGHT = 420
 COEFFICIENTS = {"a": "a", "b": "b", "ceiling": "ceiling, −a + b"}
 COVARIANCES = {1: "Cov(log π, π A)", 2: "Cov(log π, A)"}
 EXP_H = Axis("exp(H), H the mean token entropy in nats")
-ZOOM = "Drag across a chart to zoom; all charts by step follow. Double-click to zoom out."
+ZOOM = "With a mouse, drag across a chart to zoom; all charts by step follow. Double-click to zoom out."
 FALL_NOTE = (
     "−ΔH is the entropy that the updates of a step took. The covariance is measured before these updates, over "
     "the responses to a prompt, and averaged over the prompts. Both are running means relative to their maximum. "

@@ -307,7 +307,7 @@ def main_score(runs: Sequence[RunReport]) -> str:
 
 
 def read_runs(paths: Sequence[Path], mapping: Mapping[str, str] | str | None = None) -> list[Run]:
-    """The runs at these paths, with the columns of a report; UsageError for what cannot be read or is given twice."""
+    """Return the runs at these paths; UsageError for a path that cannot be read or is given twice."""
     places = [(path.parent if path.name == METRICS_FILE else path).resolve() for path in paths]
     for path, place in zip(paths, places, strict=True):
         if places.count(place) > 1:
@@ -318,7 +318,7 @@ def read_runs(paths: Sequence[Path], mapping: Mapping[str, str] | str | None = N
 
 
 def unlike(names: Sequence[str], paths: Sequence[Path]) -> list[str]:
-    """The names, those that occur twice as the shortest end of their path that tells them apart."""
+    """Return the names; equal names become the shortest ends of their paths that distinguish them."""
     found = list(names)
     for name in {name for name in names if names.count(name) > 1}:
         alike = [place for place, each in enumerate(names) if each == name]
@@ -331,7 +331,7 @@ def unlike(names: Sequence[str], paths: Sequence[Path]) -> list[str]:
 
 
 def check_metric(metric: str, runs: Iterable[Run]) -> None:
-    """UsageError for a metric that no run has, with those that there are; and for a mean of what has no mean."""
+    """Raise UsageError for a metric that no run has, and for a mean of numbers of different kinds."""
     columns = [name for run in runs for name in run.evaluations.columns]
     known = list(dict.fromkeys([*TRAINING_METRICS, *columns]))
     names = metric.split(",")
@@ -340,11 +340,13 @@ def check_metric(metric: str, runs: Iterable[Run]) -> None:
             raise UsageError(f"--metric {name}: {_near(name, known)}")
     of_training = set(names) & set(TRAINING_METRICS)
     if len(set(names)) < len(names) or (of_training and len(of_training) < len(names)):
-        raise UsageError(f"--metric {metric}: a mean is of different numbers of evaluations, or of reward and score")
+        raise UsageError(
+            f"--metric {metric}: a mean must be of different numbers of evaluations, or of reward and score"
+        )
 
 
 def check_names(flag: str, names: Iterable[str], runs: Sequence[Run]) -> None:
-    """UsageError for a name that is no run's."""
+    """Raise UsageError for a name that no run has."""
     known = [run.name for run in runs]
     for name in names:
         if name not in known:
@@ -358,7 +360,7 @@ def _near(name: str, known: list[str]) -> str:
 
 
 def law_section(run: Run, options: Options) -> LawSection:
-    """The law of this run, or why it has none."""
+    """Return the law of this run, or the reasons against it."""
     points = law_points(run, options)
     result = _result(run, points, options)
     found, reason = _forecast(points, options)
@@ -374,18 +376,18 @@ def law_section(run: Run, options: Options) -> LawSection:
 
 
 def law_points(run: Run, options: Options) -> LawPoints:
-    """Entropy and R of each step, or of each evaluation."""
+    """Return entropy and R of each step, or of each evaluation."""
     find = training_points if of_training(options.metric) else evaluation_points
     return find(run, options.metric, options.entropy)
 
 
 def of_training(metric: str) -> bool:
-    """R is measured on the rollouts, not by evaluations."""
+    """True if R is measured on the rollouts, not by evaluations."""
     return metric.split(",")[0] in TRAINING_METRICS
 
 
 def law_line(fit: LawFit, points: LawPoints) -> LawLine:
-    """The line from exp(0) to the highest exp(H) of the points."""
+    """Return the line from exp(0) to the highest exp(H) of the points."""
     ends = np.exp([points.entropy.min(), points.entropy.max()])
     grid = np.linspace(min(1.0, ends[0]), ends[1], BAND_PLACES)
     entropy = np.log(grid)
@@ -407,7 +409,7 @@ def _result(run: Run, points: LawPoints, options: Options) -> LawResult:
 
 
 def _missing(run: Run, options: Options) -> str:
-    """What of entropy and R the log does not have at all."""
+    """Return which of entropy and R the log does not have at all."""
     metric, entropy = options.metric, options.entropy
     table = run.training if of_training(metric) else run.evaluations
     lacks = "entropy" if entropy == ENTROPY else entropy
@@ -445,7 +447,7 @@ GRID = 33
 
 
 def setting_differences(runs: Sequence[RunReport]) -> tuple[Setting, ...]:
-    """Flags that two runs whose flags are known have set differently, by name."""
+    """Return the flags whose values differ between runs with known flags, by name."""
     known = [run for run in runs if run.settings]
     flags = sorted({flag for run in known for flag in run.settings} - PLACES)
     return tuple(
@@ -456,7 +458,7 @@ def setting_differences(runs: Sequence[RunReport]) -> tuple[Setting, ...]:
 
 
 def same_section(runs: Sequence[RunReport]) -> SameSection | None:
-    """The test of equal coefficients over all runs with a fit, if the law applies to one; None for a single run."""
+    """Return the test of equal coefficients over all runs with a fit, if the law applies to one; None for one run."""
     if len(runs) < 2:
         return None
     fitted = [run for run in runs if run.law.result.fit]
@@ -472,7 +474,7 @@ def same_section(runs: Sequence[RunReport]) -> SameSection | None:
 
 
 def size_section(runs: Sequence[RunReport], options: Options) -> SizeSection | None:
-    """a, b and the ceiling against size, over the runs with a size and a fit; None where no size is given."""
+    """Return a, b and the ceiling against size, over the runs with a size and a fit; None where no size is given."""
     if not options.sizes:
         return None
     used = [run for run in runs if run.name in options.sizes and run.law.result.fit]
@@ -498,7 +500,7 @@ def size_section(runs: Sequence[RunReport], options: Options) -> SizeSection | N
 
 
 def _unfit(runs: Sequence[RunReport]) -> tuple[str, ...]:
-    """Names of those to which the law does not apply."""
+    """Return the names of runs that the law does not describe."""
     return tuple(run.name for run in runs if not run.law.result.verdict.applies)
 
 
@@ -520,7 +522,7 @@ FEWEST_PER_GROUP = 5
 
 
 def build_contents(runs: Sequence[Run], options: Options) -> Contents:
-    """All that a report says about these runs, whose names differ; UsageError for options that do not fit them."""
+    """Return the contents of a report about these runs; UsageError for options that do not fit the runs."""
     check_metric(options.metric, runs)
     check_names("--size", options.sizes, runs)
     runs = [with_mean(run, options.metric) for run in runs]
@@ -616,7 +618,7 @@ def _accuracy(table: Table, options: Options) -> dict[str, AccuracyCovariance]:
 
 
 def _phases(table: Table) -> Phases | None:
-    """The stack of phases; ``other`` is what the total has beyond them, where both were logged."""
+    """Return the stack of phases; ``other`` is the rest of the total, where both were logged."""
     columns = {phase.column: table.columns[phase.column] for phase in PHASES if phase.column in table.columns}
     if not columns:
         return None
@@ -627,7 +629,7 @@ def _phases(table: Table) -> Phases | None:
 
 
 def _notes(runs: Sequence[Run], options: Options) -> list[str]:
-    """Where R is above the highest that it is said to be or is that of a part of the groups, and flags not known."""
+    """Return notes on an R above its bound, on unknown flags, and on an R of the kept groups only."""
     bound, notes = options.highest_reward, []
     for run in runs:
         points = law_points(run, options)

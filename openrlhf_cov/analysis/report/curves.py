@@ -114,10 +114,10 @@ ACCURACY_CURVES = {
     )
 }
 PHASES = _curves(PHASE_COLUMNS)
-# What of ``STEP_TOTAL`` is in none of the phases.
+# The part of ``STEP_TOTAL`` that is in no phase.
 OTHER_PHASE = Curve("other", "other")
 
-# Columns, and families of them, of which ``RunReport.series`` has a curve, where the run has them.
+# Columns, and prefixes of columns, that ``RunReport.series`` has a curve for if the run has them.
 SERIES_COLUMNS = tuple(
     dict.fromkeys(
         [
@@ -145,7 +145,7 @@ COLUMNS = (
 
 # --- series
 
-# Points of a curve, the lowest and highest of some 600 parts: a panel has no more columns of pixels.
+# Points of a curve: the lowest and highest value of some 600 parts, about the columns of pixels of a panel.
 MAX_DRAWN = 1200
 # Steps of a stack.
 MAX_BARS = 120
@@ -160,7 +160,7 @@ VISIBLE = 1 / 200
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """A curve: ``steps``, ``values`` and ``mean`` (n,), in the order of time.
+    """A curve: ``steps``, ``values`` and ``mean`` have the shape (n,), in the order of time.
 
     ``mean`` is the centred running mean over ``window`` logged steps, and equal to ``values`` where ``window`` is 1.
     ``values`` and ``mean`` are NaN where the curve is interrupted, which is nowhere at an end.
@@ -178,10 +178,10 @@ class Series:
 def to_series(
     steps: ArrayLike, values: ArrayLike, *, most: int = MAX_DRAWN, smoothed: float = SMOOTHED
 ) -> Series | None:
-    """The curve of a column by step, of at most ``most`` points and gaps, with its extremes; None without a value.
+    """Return the curve of a column by step with its extremes, of at most ``most`` points; None without a value.
 
-    A value that is missing now and then is bridged, a long gap is not. ``smoothed`` is the share of the points in the
-    running mean.
+    A short gap is bridged, a long gap interrupts the curve. ``smoothed`` is the share of the points in the running
+    mean.
     """
     steps, values = np.asarray(steps, dtype=np.float64), np.asarray(values, dtype=np.float64)
     there = np.flatnonzero(~np.isnan(values))
@@ -204,12 +204,12 @@ def to_series(
 
 
 def spread_out(count: int, most: int = MAX_DOTS) -> NDArray[np.intp]:
-    """Places of at most ``most`` of ``count`` dots, in equal distances, the first and the last one among them."""
+    """Return the places of at most ``most`` of ``count`` dots in equal distances, with the first and the last."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.intp))
 
 
 def stacked(steps: ArrayLike, columns: Mapping[str, Floats], most: int = MAX_BARS) -> tuple[Floats, dict[str, Floats]]:
-    """Middle step (m,) of equal parts of the run, and the mean of each column there; NaN where there is no value."""
+    """Return the middle steps (m,) of equal parts of the run, and the mean of each column there or NaN."""
     means = {}
     for name, values in columns.items():
         there = ~np.isnan(values)
@@ -219,7 +219,7 @@ def stacked(steps: ArrayLike, columns: Mapping[str, Floats], most: int = MAX_BAR
 
 
 def _gaps(steps: Floats) -> NDArray[np.intp]:
-    """Places after which nothing was logged for long."""
+    """Return the places before long gaps."""
     if len(steps) < 3:
         return np.zeros(0, dtype=np.intp)
     apart = np.diff(steps)

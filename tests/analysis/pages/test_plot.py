@@ -40,7 +40,7 @@ def test_a_line_has_its_look_and_is_interrupted_by_nan():
     assert "showlegend" not in trace
 
 
-@pytest.mark.parametrize(("points", "mode"), [(1, "markers"), (60, "lines+markers"), (61, "lines")])
+@pytest.mark.parametrize(("points", "mode"), [(1, "markers"), (40, "lines+markers"), (41, "lines")])
 def test_a_line_of_few_points_has_a_marker_at_each(points, mode):
     assert drawn(Mark("line", LINE.look, range(points), range(points)))["traces"][0]["mode"] == mode
 
