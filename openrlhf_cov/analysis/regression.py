@@ -8,6 +8,7 @@ a series (law, theory, curvature tests) goes through one block bootstrap, ``Regr
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import numpy as np
 from mpmath import betainc
@@ -241,6 +242,16 @@ def running_mean(values: Floats, window: int, places: NDArray[np.intp]) -> Float
     sums = np.concatenate([[0.0], values.cumsum()])
     first, last = np.maximum(places - half, 0), np.minimum(places + half + 1, len(values))
     return (sums[last] - sums[first]) / (last - first)
+
+
+def extremes(values: Floats, most: int) -> NDArray[np.intp]:
+    """Return the places of at most ``most`` values, ascending: both ends, and the extremes of each of equal parts."""
+    if len(values) <= most:
+        return np.arange(len(values))
+    starts = np.linspace(0, len(values), max(1, (most - 2) // 2) + 1).astype(np.intp)
+    parts = [(start, values[start:end]) for start, end in pairwise(starts)]
+    found = [start + place for start, part in parts for place in (part.argmin(), part.argmax())]
+    return np.unique([0, *found, len(values) - 1])
 
 
 def thinned(series: Floats, most: int = MAX_POINTS) -> Floats:

@@ -8,23 +8,26 @@ import numpy as np
 from openrlhf_cov.analysis.law import LawPoints
 from openrlhf_cov.analysis.regression import Floats
 
+# Shares of a run: the paper's 200 and 800 of 2400 gradient steps.
 EARLY = (1 / 12, 1 / 3)
-"""Shares of a run: the paper's 200 and 800 of 2400 gradient steps."""
+# A level is the mean of this share of the points, at least of one point.
 AVERAGED = 1 / 50
-"""Share of the points whose mean is the level at a place; one point at least."""
 
 
 @dataclass(frozen=True)
 class EarlyShares:
-    """Shares, at each of ``EARLY``, of the fall of H and of the gain of R from the first to the last point; NaN where
-    H did not fall, or R did not rise, or the run has no point near that place."""
+    """Shares of the fall of H and of the gain of R from the first to the last point, at each place of ``EARLY``.
+
+    A share is NaN where H did not fall or R did not rise by more than the noise of a step explains, where the curve
+    had moved the other way by that place, and where the run has no point near that place.
+    """
 
     drop: tuple[float, ...]
     gain: tuple[float, ...]
 
 
 def early_shares(points: LawPoints) -> EarlyShares:
-    """Levels are means of ``AVERAGED`` of the points, at the start, before each place, and at the end."""
+    """Return the early shares; levels are means of ``AVERAGED`` of the points before each place and at both ends."""
     nothing = (math.nan,) * len(EARLY)
     if len(points) < 2:
         return EarlyShares(nothing, nothing)
@@ -35,7 +38,14 @@ def early_shares(points: LawPoints) -> EarlyShares:
 
 
 def _shares(values: Floats, places: list[int], count: int) -> tuple[float, ...]:
-    """``places`` are the numbers of values up to each; one of the first ``count`` alone has nothing to say."""
-    start, gain = values[:count].mean(), values[-count:].mean() - values[:count].mean()
-    known = [values[max(0, end - count) : end].mean() if end > count else math.nan for end in places]
-    return tuple(float((level - start) / gain) if gain > 0 else math.nan for level in known)
+    """Return the shares of the gain of ``values`` (n,); ``places`` are the numbers of values up to each place."""
+    start = values[:count].mean()
+    gain = values[-count:].mean() - start
+    # The median of |N(0, 2)|, the difference of two neighbors with unit noise, is 0.954.
+    noise = float(np.median(np.abs(np.diff(values)))) / 0.954
+    if gain <= noise * math.sqrt(2 / count):
+        return (math.nan,) * len(places)
+    # A place among the first ``count`` values has no level of its own.
+    levels = [values[max(0, end - count) : end].mean() if end > count else math.nan for end in places]
+    shares = [float((level - start) / gain) for level in levels]
+    return tuple(share if share >= 0 else math.nan for share in shares)

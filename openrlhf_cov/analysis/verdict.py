@@ -92,7 +92,8 @@ def examine_law(
     states the law without them. ``highest_reward`` is the best that R can be, 1 for an accuracy.
     """
     reasons = [
-        Reason("intervention", f"{each} acts on the entropy; the law is stated without") for each in interventions
+        Reason("intervention", f"{each} acts on the entropy; the law describes runs without it")
+        for each in interventions
     ]
     if len(points) < MIN_POINTS:
         reasons.append(Reason("too_few_points", f"{len(points)} points, fewer than {MIN_POINTS}"))
@@ -104,7 +105,9 @@ def examine_law(
     misfit = residual_misfit(points, fit, resamples=resamples)
     reasons += _fit_reasons(points, fit, highest_reward)
     if misfit is not None and misfit.p_value < MISFIT_P and misfit.share > MIN_MISFIT:
-        text = f"the residuals follow a curve or a drift of {misfit.share:.0%} of the gain (p {misfit.p_value:.2g})"
+        # A share of the gain means nothing where the points do not show that there is one.
+        size = f" of {misfit.share:.0%} of the gain" if fit.a.low > 0 else ""
+        text = f"the residuals follow a curve or a drift{size} (p {misfit.p_value:.2g})"
         reasons.append(Reason("residual_trend", text))
     return LawResult(fit, misfit, LawVerdict(tuple(reasons)))
 
@@ -146,15 +149,14 @@ def _fit_reasons(points: LawPoints, fit: LawFit, highest_reward: float | None) -
     if fit.a.high < 0 and not flat:
         reasons.append(Reason("reward_falls", f"the reward falls with the entropy (a = {fit.a.estimate:.3g})"))
     elif flat:
-        reasons.append(Reason("reward_flat", f"the reward is {points.reward[0]:.3g} all the time"))
+        reasons.append(Reason("reward_flat", f"the reward is {points.reward[0]:.3g} in all steps"))
     elif fit.a.low <= 0:
         interval = f"a = {fit.a.estimate:.3g}, {_ends(fit.a.low, fit.a.high)}"
-        text = f"the points do not tell whether the reward depends on the entropy: {interval}"
+        text = f"the points do not show whether the reward depends on the entropy: {interval}"
         reasons.append(Reason("slope_unknown", text))
     if fit.effective_points < MIN_EFFECTIVE_POINTS:
-        text = (
-            f"the residuals wander: {fit.points} points tell no more than {fit.effective_points:.1f} independent ones"
-        )
+        worth = f"{fit.points} points are worth {fit.effective_points:.1f} independent ones"
+        text = f"the residuals are autocorrelated: {worth}"
         reasons.append(Reason("residuals_wander", text))
     if highest_reward is not None and fit.ceiling.low > highest_reward:
         text = (

@@ -12,7 +12,7 @@ COMMANDS = {
     "train": ("train_ppo_ray", "train a policy: upstream's command line with our losses, sampling and rewards"),
     "evaluate": ("evaluate", "score a model on AIME, AMC, MATH-500 and other benchmarks"),
     "compare": ("compare", "compare evaluations with each other and with the paper"),
-    "report": ("report", "the entropy law, figures and report.html of training runs"),
+    "report": ("report", "curves, figures and report.html of training runs"),
     "watch": ("watch", "a live dashboard of training runs in the terminal"),
     "grade": ("grade", "grade a file of responses with the rule-based reward"),
     "prepare": ("prepare_data", "make a training set: prompts, checked labels, no overlap with the benchmarks"),

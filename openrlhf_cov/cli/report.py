@@ -1,4 +1,4 @@
-"""``python -m openrlhf_cov.cli.report RUN ... --output DIR``: the entropy law, the theory and the curves of runs."""
+"""``openrlhf-cov report RUN ...``: curves, evaluations, tokens and the entropy law of training runs."""
 
 import argparse
 import math
@@ -11,18 +11,19 @@ from openrlhf_cov.analysis.naming import NAMINGS
 from openrlhf_cov.cli.entry_point import program
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.json_lines import write_lines
+from openrlhf_cov.utils.metrics_log import METRICS_FILE
 from openrlhf_cov.utils.output_folders import check_file, check_folder, check_own
 from openrlhf_cov.utils.terminal import Parser, one_line, say
 
 if TYPE_CHECKING:
     from openrlhf_cov.analysis.report.contents import Options
 
+# Value of --entropy -> column.
 ENTROPIES = {"token": "entropy/mean", "response": "entropy/response_mean"}
-"""--entropy -> column."""
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The flags of the report."""
+    """Return the parser of the command."""
     parser = Parser(prog="report", about=__doc__)
     parser.add_argument(
         "runs",
@@ -31,7 +32,9 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="RUN",
         help="folder of a run, its metrics.jsonl, folder of TensorBoard events, or .csv / .tsv file",
     )
-    parser.add_argument("--output", type=Path, metavar="DIR", help="folder for report.html and figures/")
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="folder for report.html and figures/ (default: RUN/report)"
+    )
     parser.add_argument(
         "--mapping",
         nargs="+",
@@ -68,10 +71,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 @program("report")
 def main(argv: list[str] | None = None) -> None:
-    """Print the table, write what was asked for; exit status 2 with one line on stderr for bad input."""
+    """Print the table and write the report; exit status 2 with one line on stderr for bad input."""
     args = build_parser().parse_args(argv)
     formats, options, mapping = check_flags(args)
-    from openrlhf_cov.analysis.report.assemble import build_contents, read_runs
+    from openrlhf_cov.analysis.report.contents import build_contents, read_runs
     from openrlhf_cov.analysis.report.export import export_text
     from openrlhf_cov.analysis.report.words import summary
     from openrlhf_cov.analysis.report.write import write_files
@@ -84,8 +87,7 @@ def main(argv: list[str] | None = None) -> None:
     say(summary(contents), stream)
     if args.output:
         written = write_files(contents, args.output, formats=formats, with_page=not args.no_page)
-        say("".join(f"no figure {line}\n" for line in written.left_out), stream)
-        say(f"{len(written.figures)} figures in {args.output / 'figures'}\n", stream)
+        say(f"\n{len(written.figures)} figures in {args.output / 'figures'}\n", stream)
         say(f"{written.page}\n" if written.page else "", stream)
     if args.export == "-":
         say(export_text(contents))
@@ -93,8 +95,31 @@ def main(argv: list[str] | None = None) -> None:
         write_lines(Path(args.export), [export_text(contents).rstrip("\n")])
 
 
+def default_output(runs: Sequence[Path]) -> Path:
+    """Return the folder of a report without ``--output``.
+
+    Args:
+        runs: The paths of the command line.
+
+    Returns:
+        ``RUN/report`` for one folder, ``NAME_report`` beside a table, and ``report`` beside several runs.
+
+    Raises:
+        UsageError: If several runs do not stand in one folder.
+    """
+    places = [run.parent if run.name == METRICS_FILE else run for run in runs]
+    if len(places) == 1:
+        (place,) = places
+        return place.with_name(f"{place.stem}_report") if place.is_file() else place / "report"
+    # Not the resolved path: a report belongs beside the paths that the user named.
+    parents = {place.absolute().parent for place in places}
+    if len(parents) > 1:
+        raise UsageError("the runs are in different folders; name the folder of the report: --output DIR")
+    return places[0].parent / "report"
+
+
 def parse_mapping(words: Sequence[str] | None) -> Mapping[str, str] | str | None:
-    """The value of ``--mapping`` as ``read_run`` takes it."""
+    """Return the value of ``--mapping`` as ``read_run`` takes it."""
     if not words:
         return None
     if len(words) == 1 and words[0] in NAMINGS:
@@ -103,12 +128,14 @@ def parse_mapping(words: Sequence[str] | None) -> Mapping[str, str] | str | None
     for word, (ours, _, theirs) in zip(words, pairs, strict=True):
         if not ours or not theirs:
             names = ", ".join(NAMINGS)
-            raise UsageError(f"--mapping {word}: one of {names}, or pairs OURS=THEIRS; runs stand before the flags")
+            raise UsageError(
+                f"--mapping {word}: must be one of {names}, or pairs OURS=THEIRS; name the runs before the flags"
+            )
     return {ours: theirs for ours, _, theirs in pairs}
 
 
 def parse_sizes(words: Sequence[str]) -> dict[str, float]:
-    """The value of ``--size`` as a number of parameters by run."""
+    """Return the value of ``--size`` as a number of parameters by run."""
     sizes = {}
     for word in words:
         name, _, text = word.rpartition("=")
@@ -117,7 +144,9 @@ def parse_sizes(words: Sequence[str]) -> dict[str, float]:
         except ValueError:
             size = 0.0
         if not name or not 0.0 < size < math.inf:
-            raise UsageError(f"--size {word}: RUN=N with N above 0 is needed, 7e9 say; runs stand before the flags")
+            raise UsageError(
+                f"--size {word}: must be RUN=N with N above 0, such as run=7e9; name the runs before the flags"
+            )
         if name in sizes:
             raise UsageError(f"--size {name} is given twice")
         sizes[name] = size
@@ -125,18 +154,18 @@ def parse_sizes(words: Sequence[str]) -> dict[str, float]:
 
 
 def parse_formats(text: str) -> tuple[str, ...]:
-    """The value of ``--formats``."""
+    """Return the value of ``--formats``."""
     from openrlhf_cov.analysis.report.write import FORMATS
 
     formats = tuple(dict.fromkeys(filter(None, text.split(","))))
     if not formats or set(formats) - set(FORMATS):
-        raise UsageError(f"--formats {text}: {', '.join(FORMATS)} or both are needed")
+        raise UsageError(f"--formats {text}: must be {', '.join(FORMATS)} or both")
     return formats
 
 
 def check_places(output: Path | None, export: str | None) -> None:
-    """UsageError for an ``--output`` that can be no folder, an ``--export`` that can be no file, and for places that
-    hold something else."""
+    """Raise UsageError if ``--output`` cannot be a folder, if ``--export`` cannot be a file, or if they hold the files
+    of something else."""
     from openrlhf_cov.analysis.report.write import PAGE
 
     if output is not None:
@@ -150,18 +179,18 @@ def check_places(output: Path | None, export: str | None) -> None:
 
 
 def check_flags(args: argparse.Namespace) -> tuple[tuple[str, ...], "Options", Mapping[str, str] | str | None]:
-    """What the flags say: formats, options and mapping. UsageError for flags and places that are refused."""
+    """Return formats, options and mapping; set the default of ``--output``. UsageError for flags that are refused."""
     from openrlhf_cov.analysis.report.contents import Options
 
     if not args.output and not args.export:
-        raise UsageError("nothing to write: give --output DIR, or --export FILE for the numbers alone")
+        args.output = default_output(args.runs)
     check_places(args.output, args.export)
     if not 0.0 < args.forecast < 1.0:
-        raise UsageError(f"--forecast is a fraction in (0, 1), got {args.forecast:g}")
+        raise UsageError(f"--forecast {args.forecast:g}: must be a fraction between 0 and 1")
     if not math.isfinite(args.reward_max):
-        raise UsageError(f"--reward_max is a finite number, got {args.reward_max:g}")
+        raise UsageError(f"--reward_max {args.reward_max:g}: must be a finite number")
     if args.extrapolate is not None and not 0.0 < args.extrapolate < math.inf:
-        raise UsageError(f"--extrapolate is a number of parameters above 0, got {args.extrapolate:g}")
+        raise UsageError(f"--extrapolate {args.extrapolate:g}: must be a number of parameters above 0")
     if args.extrapolate is not None and not args.size:
         raise UsageError(f"--extrapolate {args.extrapolate:g} needs the sizes of the runs: --size RUN=N ...")
     options = Options(

@@ -1,4 +1,4 @@
-"""``python -m openrlhf_cov.cli.watch RUN [RUN ...]``: runs in the terminal while they train, or after."""
+"""``openrlhf-cov watch RUN [RUN ...]``: curves and alerts of training runs in the terminal."""
 
 import argparse
 import os
@@ -14,29 +14,33 @@ SLOWEST, FASTEST = 3600.0, 0.1
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags."""
+    """Return the parser of the command."""
     found = Parser(prog="watch", about=__doc__)
     found.add_argument(
-        "runs", type=Path, nargs="+", metavar="RUN", help="folder of a run; also TensorBoard events or CSV, read once"
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="folder of a run, of the trainer, the lab or a study; TensorBoard events and CSV are read once",
     )
-    found.add_argument("--once", action="store_true", help="print what there is as plain text and exit")
+    found.add_argument("--once", action="store_true", help="print a snapshot as plain text and exit")
     found.add_argument(
-        "--interval", type=float, default=1.0, help="seconds between two looks at the files (default: 1)"
+        "--interval", type=float, default=1.0, help="seconds between two reads of the files (default: 1)"
     )
     found.add_argument("--steps", type=int, help="global steps of the run, for the ETA where its command does not say")
     return found
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse values that make no sense, and a screen that is none."""
+    """Raise UsageError for values out of range, and for a live dashboard without a terminal."""
     if not FASTEST <= args.interval <= SLOWEST:
-        raise UsageError(f"--interval is in seconds, {FASTEST:g} to {SLOWEST:g}, got {args.interval:g}")
+        raise UsageError(f"--interval {args.interval:g}: must be between {FASTEST:g} and {SLOWEST:g} seconds")
     if args.steps is not None and args.steps < 1:
-        raise UsageError(f"--steps is at least 1, got {args.steps}")
+        raise UsageError(f"--steps {args.steps}: must be at least 1")
     streams = (sys.stdin, sys.stdout, sys.stderr)  # keys, size, pictures
     on_terminal = all(stream.isatty() for stream in streams) and os.environ.get("TERM") != "dumb"
     if not (args.once or on_terminal):
-        raise UsageError("this is no terminal to draw on; add --once for a snapshot as plain text")
+        raise UsageError("the dashboard needs a terminal; add --once for a snapshot as plain text")
 
 
 @program("watch")
@@ -45,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
     or flag that cannot be used."""
     args = parser().parse_args(argv)
     check(args)
-    from openrlhf_cov.analysis.dashboard.watched import open_sources
+    from openrlhf_cov.analysis.dashboard.state import open_sources
 
     sources = open_sources(args.runs, args.steps)
     if not args.once:

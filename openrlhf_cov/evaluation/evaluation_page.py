@@ -1,29 +1,35 @@
-"""``report.html``: one page with scores, charts and every problem of a run, that needs nothing else to be read."""
+"""``report.html`` of an evaluation: one page with scores, charts and every problem, without other files."""
 
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
-from openrlhf_cov.analysis.pages.chart import Chart
+import numpy as np
+
+from openrlhf_cov.analysis.pages.chart import Axis, Chart, Look, Mark, Panel, bands, color_of
 from openrlhf_cov.analysis.pages.html import Cell, render
 from openrlhf_cov.analysis.pages.plot import figure
 from openrlhf_cov.evaluation import tables
-from openrlhf_cov.evaluation.evaluation_charts import length_histogram, pass_curve
 from openrlhf_cov.evaluation.response_records import Response
 from openrlhf_cov.evaluation.samples import BenchmarkSamples
 from openrlhf_cov.evaluation.summary import BenchmarkSummary, Summary
+from openrlhf_cov.evaluation.tables import percent, percent_interval
+from openrlhf_cov.utils.estimates import LEVEL, Interval
 
+# Characters of response text in one page; 7,500 responses of 8,192 tokens would be some 200 million.
 TEXT_BUDGET = 20_000_000
-"""Characters of response text in one page; 7,500 responses of 8,192 tokens would be some 200 million."""
 HIGHLIGHTS = 10
+# Bins of the histogram of lengths, and pixels of a chart.
+BINS, HEIGHT = 24, 240
 SCRIPTS = ("evaluation.js",)
 SAMPLE_FIELDS = ("answer", "status", "correct", "truncated", "tokens", "surprisal")
 
 
 def evaluation_page(summary: Summary, samples: Sequence[BenchmarkSamples], budget: int = TEXT_BUDGET) -> str:
-    """The page as HTML. Long responses lose their middle where all together exceed ``budget`` characters."""
+    """Return the page as HTML; long responses lose their middle if all together exceed ``budget`` characters."""
     kind, highlights = choose_highlights(samples)
     lengths = [len(response.text) for each in samples for response in each.responses]
     limit = text_limit(lengths, budget)
@@ -52,18 +58,18 @@ def evaluation_page(summary: Summary, samples: Sequence[BenchmarkSamples], budge
 
 
 DISAGREEING = "Problems whose samples disagree most"
-LONGEST_WRONG = "Longest wrong responses"
+LONGEST_WRONG = "Longest incorrect responses"
 _HINTS = {
-    DISAGREEING: "Closest to half right, half wrong; among equals the most varied answers first.",
-    LONGEST_WRONG: "One sample per problem cannot disagree; these are the wrong responses with the most tokens.",
+    DISAGREEING: "Problems closest to 50 % correct come first; among equals, those with the most varied answers.",
+    LONGEST_WRONG: "Each problem has one sample; these are the incorrect responses with the most tokens.",
 }
 
 
 def choose_highlights(samples: Sequence[BenchmarkSamples]) -> tuple[str, list[int]]:
-    """What to look at first, a title and at most ``HIGHLIGHTS`` indices of problems, counted over all benchmarks.
+    """Return the problems to look at first: a title and at most ``HIGHLIGHTS`` indices over all benchmarks.
 
-    The problems whose correctness varies most, and of these the ones with the highest entropy of their answers. If
-    every problem has one sample only: the wrong responses with the most tokens.
+    These are the problems whose correctness varies most, then those with the highest entropy of their answers. If
+    every problem has one sample only, these are the incorrect responses with the most tokens.
     """
     rows = list(enumerate(row for each in samples for row in each.rows))
     if all(len(row) == 1 for _, row in rows):
@@ -74,19 +80,19 @@ def choose_highlights(samples: Sequence[BenchmarkSamples]) -> tuple[str, list[in
 
 
 def variance(row: Sequence[Response]) -> float:
-    """Variance p (1 - p) of the correctness of the samples of one problem."""
+    """Return the variance p (1 - p) of the correctness of the samples of one problem."""
     share = sum(response.correct for response in row) / len(row)
     return share * (1 - share)
 
 
 def answer_entropy(row: Sequence[Response]) -> float:
-    """Entropy of the answers as they are spelt, nats; no answer is one of them."""
+    """Return the entropy in nats of the answers as they are spelt; a missing answer is one of them."""
     shares = [count / len(row) for count in Counter(response.answer for response in row).values()]
     return -math.fsum(share * math.log(share) for share in shares)
 
 
 def text_limit(lengths: Sequence[int], budget: int) -> int:
-    """The largest L for which the sum of min(length, L) is at most ``budget``; the longest length if all fit."""
+    """Return the largest L for which the sum of min(length, L) is at most ``budget``; the maximum if all fit."""
     left = budget
     for number, length in enumerate(sorted(lengths)):
         sharing = len(lengths) - number
@@ -97,7 +103,7 @@ def text_limit(lengths: Sequence[int], budget: int) -> int:
 
 
 def shorten(text: str, limit: int) -> str:
-    """The text, or its first and last ``limit`` / 2 characters and how many are missing between."""
+    """Return the text, or its first and last ``limit`` / 2 characters and how many are left out between."""
     if len(text) <= limit:
         return text
     tail = limit // 2
@@ -121,9 +127,9 @@ def _sample(response: Response, limit: int) -> dict[str, Any]:
 def _budget_notes(lengths: list[int], limit: int, budget: int) -> list[str]:
     cut = sum(length > limit for length in lengths)
     said = (
-        f"{cut:,} of {len(lengths):,} responses are longer than {limit:,} characters and shown without their middle, "
-        f"because the page holds {budget:,} characters of responses at most. The search does not see what is left "
-        "out; responses.jsonl has all of it."
+        f"The page holds at most {budget:,} characters of responses. {cut:,} of {len(lengths):,} responses are longer "
+        f"than {limit:,} characters and shown without their middle, which the search does not find. "
+        "responses.jsonl has the whole responses."
     )
     return [said] if cut else []
 
@@ -134,7 +140,43 @@ def _charts(place: int, scores: BenchmarkSummary, samples: BenchmarkSamples) -> 
 
 
 def _table(head: tables.Row, rows: Sequence[tables.Row], caption: str, main: str = "") -> tuple:
-    """Head, rows and caption of a table whose column ``main`` stands out."""
+    """Return head, rows and caption of a table whose column ``main`` stands out."""
     kinds = ["main" if name == main else "" for name in head]
     cells = [[Cell(text, kind=kind) for text, kind in zip(row, kinds, strict=True)] for row in rows]
     return head, cells, caption
+
+
+def pass_curve(name: str, scores: dict[int, Interval]) -> Chart:
+    """Return pass@k against k on a logarithmic axis, with its interval as a band."""
+    places = list(range(len(scores)))
+    low, middle, high = ([getattr(each, bound) for each in scores.values()] for bound in ("low", "estimate", "high"))
+    texts = [f"pass@{k}: {percent(each.estimate)} % ({percent_interval(each)})" for k, each in scores.items()]
+    look = Look(color_of(0), marker="circle")
+    area = bands(places, low, high, Look(color_of(0), opacity=0.2))
+    line = Mark("line", look, places, middle, hover="%{customdata}<extra></extra>", texts=texts)
+    x = Axis("k", ticks={place: str(k) for place, k in enumerate(scores)})
+    panel = Panel((*area, line), x, Axis(share=True, ends=(0.0, 1.0)))
+    values = ", ".join(f"pass@{k} {percent(each.estimate)} %" for k, each in scores.items())
+    note = f"{values}; the band is the {LEVEL:.0%} interval"
+    return Chart(name, "pass@k", (panel,), values, note, height=HEIGHT)
+
+
+def length_histogram(name: str, responses: Sequence[Response]) -> Chart:
+    """Return a histogram of the response lengths; truncated responses are on top in another color."""
+    tokens = np.array([response.tokens for response in responses])
+    truncated = np.array([response.truncated for response in responses])
+    edges = np.histogram_bin_edges(tokens, bins=BINS, range=(0, max(1, tokens.max())))
+    counts, _ = np.histogram(tokens, bins=edges)
+    cut, _ = np.histogram(tokens[truncated], bins=edges)
+    spans = [f"{low:,.0f} to {high:,.0f} tokens" for low, high in pairwise(edges)]
+    kinds = {"finished": (counts - cut, Look(color_of(0))), "truncated": (cut, Look(color_of(5), hatch="/"))}
+    middles = (edges[1:] + edges[:-1]) / 2
+    marks = [
+        Mark("stack", look, middles, values, name=kind, hover="%{customdata}: %{y}", texts=spans)
+        for kind, (values, look) in kinds.items()
+        if values.any()
+    ]
+    note = f"{len(tokens):,} responses, mean {tokens.mean():,.0f} tokens, maximum {tokens.max():,} tokens"
+    note += f", {truncated.mean():.1%} truncated" if truncated.any() else ""
+    panel = Panel(tuple(marks), Axis("tokens of a response"))
+    return Chart(name, "Response lengths", (panel,), f"Lengths of {note}", note, height=HEIGHT)

@@ -38,3 +38,16 @@ def test_what_did_not_fall_or_rise_has_no_shares():
     assert all(map(math.isnan, early_shares(LawPoints.of([], [], [])).drop))
     # of three points none but the first lies before 1/12
     assert math.isnan(early_shares(LawPoints.of(range(3), [3.0, 2.0, 1.0], [0.0, 1.0, 2.0])).drop[0])
+
+
+def test_a_change_within_the_noise_has_no_shares():
+    # Neighbors differ by 0.2: 0.21 of noise, and 0.3 for the difference of two levels. R rises by 0.1.
+    reward = np.array([*[0.4, 0.6] * 6, 0.5])
+    assert all(map(math.isnan, early_shares(LawPoints.of(range(13), np.linspace(1.0, 0.2, 13), reward)).gain))
+
+
+def test_a_place_before_which_the_curve_moved_the_other_way_has_no_share():
+    # H rises from 1.0 to 1.2 up to step 4 of 12, and falls to 0.2 afterwards.
+    entropy = np.array([1.0, 1.05, 1.1, 1.15, 1.2, 1.1, 1.0, 0.9, 0.8, 0.6, 0.4, 0.3, 0.2])
+    found = early_shares(LawPoints.of(range(13), entropy, -entropy))
+    assert all(map(math.isnan, found.drop))

@@ -82,9 +82,9 @@ def test_flat_reward_that_happens_to_fall(entropy, noise):
 def test_flat_reward(entropy, wander):
     (reason,) = judged(LawPoints.of(STEPS, entropy(200), 0.5 + wander)).reasons
     assert reason.code == "slope_unknown"
-    assert reason.text.startswith("the points do not tell whether the reward depends on the entropy: a = ")
+    assert reason.text.startswith("the points do not show whether the reward depends on the entropy: a = ")
     constant = judged(LawPoints.of(STEPS, entropy(200), np.full(200, 0.4)))
-    assert "the reward is 0.4 all the time" in [reason.text for reason in constant.reasons]
+    assert "the reward is 0.4 in all steps" in [reason.text for reason in constant.reasons]
 
 
 def test_two_random_walks_are_rarely_taken_for_the_law():

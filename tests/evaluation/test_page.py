@@ -146,7 +146,7 @@ def test_single_samples_show_the_longest_wrong_ones(make_evaluation):
     tokens = {"aime24-0": 5, "aime24-1": 100, "aime24-2": 50, "aime24-3": 7}
     run = run.having(lambda response: replace(response, tokens=tokens[response.id]))
     assert choose_highlights(run.samples) == (LONGEST_WRONG, [2, 3, 0])
-    assert ">Longest wrong responses</h2>" in page_of(run)
+    assert f">{LONGEST_WRONG}</h2>" in page_of(run)
 
 
 def test_nothing_to_show(make_evaluation):

@@ -1,4 +1,4 @@
-"""What a run should be looked at for: each alert says what, how much, since when and what to do (pure)."""
+"""Alerts about a run: what is wrong, how much, since when and what to do (pure)."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -13,36 +13,36 @@ from openrlhf_cov.analysis.table import Table
 from openrlhf_cov.models.config import methods_of
 from openrlhf_cov.utils.metric_table import ENTROPY, limit
 
+# The entropy at the start is the median of this many steps, the one of a step that of it and those before it.
 START_POINTS, LEVEL_POINTS = 5, 3
-"""The entropy at the start is the median of this many steps, the one of a step that of it and those before it."""
+# Share of its start below which little entropy is left to buy reward with.
 LOW_ENTROPY = 0.1
-"""Share of its start below which little entropy is left to buy reward with."""
+# Steps whose mean reward is compared with that of as many before them; a tenth of a long run.
 HALF_WINDOW, HALF_SHARE = 20, 0.1
-"""Steps whose mean reward is compared with that of as many before them; a tenth of a long run."""
+# Share by which the entropy must fall between the two.
 ENTROPY_FALL = 0.1
-"""Share by which the entropy must fall between the two."""
+# And standard errors.
 FALL_ERRORS = 3
-"""And standard errors."""
+# Steps over which failures of the grader and empty bands are averaged.
 RECENT = 10
-"""Steps over which failures of the grader and empty bands are averaged."""
+# Steps for which a skipped update, a large ratio, is remembered.
 SKIPS_WITHIN, RATIOS_WITHIN = 20, 5
-"""Steps for which a skipped update, a large ratio, is remembered."""
+# Metric, whose limit is for the mean over the recent steps; what it is, what to do.
 GRADER = (
     ("reward/error_frac", "rewards fail", "see the errors of the reward function or server in the log of the run"),
     ("reward/timeout_frac", "grading times out", "raise --reward_timeout or --reward_workers"),
     (
         "reward/unparsable_frac",
         "answers do not have the form of their label",
-        "look at responses; say the form in the prompt, check --reward_format",
+        "read some responses; name the form in the prompt, check --reward_format",
     ),
 )
-"""Metric, whose limit is for the mean over the recent steps; what it is, what to do."""
 
+# Metrics that the alerts need.
 COLUMNS = (
     *(ENTROPY, "reward", "ppo/skipped_updates", "ppo/ratio_p99", "cov/empty_update_frac", "cov/selected_count"),
     *(name for name, *_ in GRADER),
 )
-"""Metrics that the alerts need."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Alert:
 
 
 def find_alerts(table: Table, settings: Mapping[str, str]) -> list[Alert]:
-    """The alerts of a run as it stands at its last step, what stops it soonest first."""
+    """Return the alerts of a run at its last step, the most urgent first."""
     found = (
         *_grader(table),
         _skipped_updates(table),
@@ -87,12 +87,14 @@ def _low_entropy(table: Table) -> Alert | None:
     if since is None:
         return None
     value = f"{level[-1]:.3g} of {start:.3g} nats, {level[-1] / start:.1%}"
-    advice = "most of the gain is spent: take an earlier checkpoint, a lower --actor.adam.lr or --cov_type kl_cov"
+    advice = (
+        "little entropy is left for gains: use an earlier checkpoint, a lower --actor.adam.lr or --cov_type kl_cov"
+    )
     return Alert("entropy_low", "entropy below 10 % of its start", value, since, advice)
 
 
 def _flat_reward(table: Table) -> Alert | None:
-    """No more reward than one standard error, of the noise between neighbors, while entropy goes."""
+    """Return an alert if the reward gains less than one standard error while the entropy falls."""
     steps, (entropy, reward) = _complete(table, ENTROPY, "reward")
     half = max(HALF_WINDOW, int(HALF_SHARE * len(steps)))
     if len(steps) < 2 * half:
@@ -105,7 +107,7 @@ def _flat_reward(table: Table) -> Alert | None:
     if since is None:
         return None
     value = f"reward {gain[-1]:+.2g} (± {gain_error[-1]:.2g}) for {fall[-1] / before[-1]:.0%} of the entropy"
-    advice = f"means of {half} steps; harder prompts, or stop: entropy is spent for nothing"
+    advice = f"means of {half} steps; use harder prompts, or stop: the entropy falls without a gain"
     return Alert("reward_flat", "reward flat while entropy falls", value, since, advice)
 
 
@@ -140,7 +142,7 @@ def _large_ratio(table: Table) -> Alert | None:
 
 
 def _empty_band(table: Table, settings: Mapping[str, str]) -> Alert | None:
-    """Of a run whose method is not known, one that selected tokens at some step has one."""
+    """Return an alert for Clip-Cov; a run of an unknown method counts if it selected tokens at some step."""
     steps, (empty,) = _complete(table, "cov/empty_update_frac")
     if any(flag in settings for flag in METHOD_FLAGS):
         cov_type, method = (settings.get(flag, "none") for flag in METHOD_FLAGS)
@@ -157,14 +159,14 @@ def _empty_band(table: Table, settings: Mapping[str, str]) -> Alert | None:
 
 
 def _complete(table: Table, *names: str) -> tuple[NDArray[np.int64], list[Floats]]:
-    """Steps (n,) that have all of these metrics, and the metrics (n,)."""
+    """Return the steps (n,) that have all of these metrics, and the metrics (n,)."""
     columns = [table.column(name) for name in names]
     there = np.isfinite(columns).all(axis=0)
     return table.steps[there], [column[there] for column in columns]
 
 
 def _holding(steps: NDArray[np.int64], holds: NDArray[np.bool_]) -> int | None:
-    """First step of the stretch of True that lasts to the end; None if the last one is False."""
+    """Return the first step of the stretch of True that lasts to the end; None if the last value is False."""
     if not len(holds) or not holds[-1]:
         return None
     broken = np.flatnonzero(~holds)
@@ -172,22 +174,22 @@ def _holding(steps: NDArray[np.int64], holds: NDArray[np.bool_]) -> int | None:
 
 
 def _recent_mean(values: Floats | NDArray[np.bool_], window: int) -> Floats:
-    """Mean of the last ``window`` values, of fewer at the start."""
+    """Return the mean of the last ``window`` values, of fewer at the start."""
     total = np.concatenate([[0.0], np.cumsum(values)])
     first = np.maximum(np.arange(len(values)) + 1 - window, 0)
     return (total[1:] - total[first]) / (np.arange(len(values)) + 1 - first)
 
 
 def _means(values: Floats, window: int) -> Floats:
-    """Means of all stretches of ``window`` values, (n - window + 1,)."""
+    """Return the means of all stretches of ``window`` values, (n - window + 1,)."""
     total = np.concatenate([[0.0], np.cumsum(values)])
     return (total[window:] - total[:-window]) / window
 
 
 def _halves(values: Floats, half: int) -> tuple[Floats, Floats]:
-    """Mean of each stretch minus that of the one before it, (n - 2 half + 1,), and the standard error of that.
+    """Return the mean of each stretch minus the mean of the stretch before, (n - 2 half + 1,), and its standard error.
 
-    The noise of a value is taken from the differences of neighbors, which a trend hardly moves.
+    The noise of a value is estimated from the differences of neighbors, which a trend hardly changes.
     """
     means = _means(values, half)
     variance = _means(np.diff(values) ** 2, 2 * half - 1) / 2

@@ -1,14 +1,16 @@
-"""The words and numbers of the dashboard, as plain lines; the application adds places and colors (pure)."""
+"""The words, numbers and axes of the dashboard as plain text; the application adds places and colors (pure)."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openrlhf_cov.analysis.dashboard.drawing import label, sparkline
-from openrlhf_cov.analysis.dashboard.eta import duration
+import numpy as np
+
 from openrlhf_cov.analysis.dashboard.state import RunCurve, RunState
+from openrlhf_cov.analysis.regression import Floats, running_mean
 from openrlhf_cov.analysis.runs import KEPT_ONLY
 from openrlhf_cov.utils.metric_table import ENTROPY, title_and_unit
+from openrlhf_cov.utils.text_table import duration
 
 BAR_WIDTH = 10
 SPARK_WIDTH = 40
@@ -57,25 +59,26 @@ def panels(state: RunState, now: float) -> list[TextPanel]:
         TextPanel("progress", tuple(_progress(state, now))),
         TextPanel("time of a step", tuple(_times(state))),
         TextPanel("rollouts, newest step", tuple(_rollouts(state))),
-        TextPanel("law R = -a exp(H) + b", tuple(_law(state))),
+        TextPanel("entropy law R = -a exp(H) + b", tuple(_law(state))),
         TextPanel(ABOUT, state.warnings),
     ]
     return [panel for panel in found if panel.lines]
 
 
 def compact(state: RunState, now: float) -> list[str]:
-    """The same for small screens and logs: a line for each panel, more for rollouts, and for doubts about the law."""
+    """Return the same for small screens and logs: about one line for each panel."""
     warnings = [f"file: {warning}" for warning in state.warnings]
     if not state.curves:
         return [f"{state.activity(now).text} in {state.path}", *warnings]
-    total = f" of {state.total.steps:,} ({state.total.how})" if state.total else ", of how many is unknown"
+    total = f" of {state.total.steps:,} ({state.total.how})" if state.total else ", total unknown"
     shares = ", ".join(f"{phase.name} {phase.share:.0%}" for phase in state.phases)
     lines = [f"pace: {_pace(state)}, step {state.done:,}{total}"]
     lines += [f"time: {shares}"] if shares else []
     lines += _rollouts(state)
-    if against := _against(state):
-        lines.append(f"law does not apply: {'; '.join(against)}")
-    return [*lines, f"law: {'; '.join(_fit(state))}", *warnings]
+    against = _against(state)
+    more = f" (and {len(against) - 1} more reasons)" if len(against) > 1 else ""
+    law = f"does not apply: {against[0]}{more}" if against else "; ".join(_fit(state))
+    return [*lines, f"entropy law: {law}", *warnings]
 
 
 def shortened(name: str, width: int) -> str:
@@ -85,9 +88,8 @@ def shortened(name: str, width: int) -> str:
 
 def table_cells(state: RunState, now: float) -> dict[str, str]:
     """A run's line in the table of runs, by heading."""
-    law, ceiling = state.law, "-"
-    if law and law.fit:
-        ceiling = label(law.fit.ceiling.estimate) + ("" if law.verdict.applies else "?")
+    law = state.law
+    ceiling = label(law.fit.ceiling.estimate) if law and law.fit and law.verdict.applies else "-"
     values = {curve.metric: label(curve.last) for curve in state.curves}
     return {
         "step": f"{state.done}" + (f"/{state.total.steps}" if state.total else ""),
@@ -127,16 +129,16 @@ def _block(state: RunState, now: float) -> list[str]:
 
 
 def _progress(state: RunState, now: float) -> list[str]:
-    lines = [step_of(state), *([f"  from {state.total.how}"] if state.total else ["  of how many is unknown"])]
+    lines = [step_of(state), *([f"  from {state.total.how}"] if state.total else ["  total unknown"])]
     lines.append(_pace(state))
     if state.activity(now).state == "running":
         known = state.total is not None
-        lines.append(f"ETA {eta(state, now) if known else 'unknown: no --data.max_samples, no --steps'}")
+        lines.append(f"ETA {eta(state, now) if known else 'unknown: give the number of steps by --steps N'}")
     return [*lines, state.activity(now).text]
 
 
 def _pace(state: RunState) -> str:
-    return f"{duration(state.pace.mean)} a step" if math.isfinite(state.pace.mean) else "seconds a step unknown"
+    return f"{duration(state.pace.mean)} per step" if math.isfinite(state.pace.mean) else "pace unknown"
 
 
 def _times(state: RunState) -> list[str]:
@@ -156,26 +158,24 @@ def _rollouts(state: RunState) -> list[str]:
     generating, overall = state.tokens_per_second
     lines = []
     if math.isfinite(overall):
+        speed = f"tokens/s: {_whole(generating)} in generation, {_whole(overall)}"
         selected = f"; {_percent(state.selected_frac)} selected" if state.selected_frac > 0 else ""
-        lines.append(f"tokens/s: {_whole(generating)} generating, {_whole(overall)} over the step{selected}")
+        lines.append(f"{speed} over the whole step{selected}")
     if state.sampling:
         lines.append(
             "sampling: " + ", ".join(f"{name} {_share(name, value)}" for name, value in state.sampling.items())
         )
     for name, numbers in (("gradient", state.gradient), ("method", state.own)):
         if numbers:
-            lines.append(f"{name}: " + ", ".join(f"{title} {label(value)}" for title, value in numbers.items()))
+            lines.append(f"{name}: " + ", ".join(f"{title}: {label(value)}" for title, value in numbers.items()))
     if state.grader:
-        some = [f"{name} {_percent(value)}" for name, value in state.grader.items() if value != 0]
-        zero = [name for name, value in state.grader.items() if value == 0]
-        lines.append("responses: " + "; ".join([*some, *([f"0 %: {', '.join(zero)}"] if zero else [])]))
+        lines.append("responses: " + ", ".join(f"{name} {_percent(value)}" for name, value in state.grader.items()))
     return lines
 
 
 def _law(state: RunState) -> list[str]:
     against = _against(state)
-    verdict = ["does not apply:", *(f"- {reason}" for reason in against)] if against else []
-    return [*verdict, *_fit(state)]
+    return ["does not apply:", *(f"- {reason}" for reason in against)] if against else _fit(state)
 
 
 def _fit(state: RunState) -> list[str]:
@@ -217,3 +217,82 @@ def _seconds(value: float) -> str:
 def _bar(share: float) -> str:
     eighths = round(share * BAR_WIDTH * 8)
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+# --- curves and axes
+
+# A smoothed value is the mean of a window of a twentieth of the points, at least five.
+SMOOTH_SHARE, SMOOTH_LEAST = 20, 5
+
+
+def smoothed(values: Floats) -> Floats:
+    """Running mean (n,), centered; at both ends of what there is of the window."""
+    half = max(SMOOTH_LEAST, len(values) // SMOOTH_SHARE) // 2
+    return running_mean(values, 2 * half + 1, np.arange(len(values)))
+
+
+def ticks(low: float, high: float, most: int, whole: bool = False) -> list[float]:
+    """1 to ``most`` round numbers within [low, high], 1, 2, 2.5, 4 or 5 times a power of ten apart.
+
+    ``whole``: integers alone; the ends of the range must be.
+    """
+    if not high > low:
+        return [low]
+    raw = (high - low) / max(1, most)
+    power = 10.0 ** math.floor(math.log10(raw))
+    steps = [power * times for times in (1, 2, 2.5, 4, 5, 10, 20, 25)]
+    if whole:
+        steps = [step for step in (1.0, 2.0, 5.0, *steps) if step >= 1 and step == int(step)]
+    for least in (2, 1):
+        for step in steps:
+            first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+            if least <= last - first + 1 <= most:
+                return [float(f"{place * step:.15g}") for place in range(first, last + 1)]
+    return [low if whole else (low + high) / 2]
+
+
+def log_ticks(low: float, high: float, most: int) -> list[float]:
+    """Numbers above 0 for a logarithmic axis over [low, high]: powers of ten, and 2 and 5 times them, if they fit."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        found = [factor * 10.0**power for power in powers for factor in factors]
+        found = [tick for tick in found if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+        if 2 <= len(found) <= most:
+            return found
+    if len(found) > most:
+        return found[:: math.ceil(len(found) / most)]
+    return ticks(low, high, most)
+
+
+def label(value: float) -> str:
+    """A number for an axis or a title: three to four digits, 1.2e-05, 16.4k, 3M."""
+    size = abs(value)
+    if not math.isfinite(size):
+        return "-"
+    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if size >= unit:
+            return f"{value / (1e3 if letter == 'k' else unit):.3g}{letter}"
+    if size >= 1e3 or size == 0:
+        return f"{value:.0f}"
+    return f"{value:.3g}" if size >= 1e-4 else f"{value:.1e}"
+
+
+def labels(values: list[float]) -> list[str]:
+    """The numbers of an axis, with the same number of decimals where they are of one size."""
+    largest = max(map(abs, values), default=0.0)
+    if not 1e-3 <= largest < 1e4:
+        return [label(value) for value in values]
+    decimals = max((len(f"{value:.6f}".rstrip("0").partition(".")[2]) for value in values), default=0)
+    return [f"{value:.{decimals}f}" for value in values]
+
+
+def sparkline(values: Floats, width: int) -> str:
+    """The series in ``width`` characters or fewer, from its lowest (▁) to its highest value (█)."""
+    if not len(values):
+        return ""
+    first = np.unique(np.linspace(0, len(values), min(width, len(values)), endpoint=False).astype(np.intp))
+    means = np.add.reduceat(values, first) / np.diff([*first, len(values)])
+    low, span = means.min(), np.ptp(means)
+    bars = "▁▂▃▄▅▆▇█"
+    places = np.zeros(len(means)) if not span else (means - low) / span * (len(bars) - 1)
+    return "".join(bars[int(place + 0.5)] for place in places)

@@ -1,7 +1,7 @@
-"""What is shown of a run, worked out from its table (pure)."""
+"""The runs that the dashboard follows: their steps, their pace and what is shown of them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -9,29 +9,166 @@ import numpy as np
 
 from openrlhf_cov.analysis.dashboard import alerts
 from openrlhf_cov.analysis.dashboard.alerts import Alert, find_alerts
-from openrlhf_cov.analysis.dashboard.eta import Activity, Pace, Total, activity, pace, remaining, total_steps
+from openrlhf_cov.analysis.foreign_logs import EVENT_FILES, read_events
 from openrlhf_cov.analysis.law import LawPoints
 from openrlhf_cov.analysis.regression import Floats
 from openrlhf_cov.analysis.runs import (
     INTERVENTION_COLUMNS,
     METHOD_FLAGS,
+    TABLES,
     Run,
+    RunFollower,
     interventions,
     keeps_groups,
+    read_run,
     training_points,
 )
 from openrlhf_cov.analysis.table import EMPTY, Table
 from openrlhf_cov.analysis.verdict import HIGHEST_REWARD, LawResult, examine_law, usable_bound
-from openrlhf_cov.utils.command import TRAINER_DEFAULTS
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.utils.command import COMMAND_FILE, TRAINER_DEFAULTS, setting
 from openrlhf_cov.utils.metric_table import ENTROPY, OWN, PHASES, STEP_TOTAL, TIME, family, is_known, title
+from openrlhf_cov.utils.metrics_log import METRICS_FILE, RESULT_FILE
 from openrlhf_cov.utils.terminal import printable
+from openrlhf_cov.utils.text_table import duration
+
+DYNAMIC = "--algo.dynamic_filtering_enable"
+# Global steps of a run of the lab.
+LAB_STEPS = "--steps"
+# Flags whose values the state of a run needs.
+TOTAL_FLAGS = (*TRAINER_DEFAULTS, LAB_STEPS, "--stop_early")
+# Steps that the pace is taken from.
+WINDOW = 20
+# Intervals above this many usual ones are pauses: a run that was stopped and resumed.
+PAUSE = 10
+# A run is silent when no step came for this many usual intervals, and at least for these seconds.
+SILENT_AFTER, SILENT_SECONDS = 5, 10.0
+
+
+@dataclass(frozen=True)
+class Total:
+    """Global steps that a run will make, and the source of the number; not ``exact`` where it is an estimate."""
+
+    steps: int
+    how: str
+    exact: bool = True
+
+
+def total_steps(settings: Mapping[str, str], asked: int | None = None, kept_frac: float = math.nan) -> Total | None:
+    """Return the number of global steps of a run, None where its settings do not name it.
+
+    A run of the lab has ``--steps``. An episode of the trainer has ceil(``--data.max_samples`` /
+    ``--rollout.batch_size``) steps, and a run at most ``--rollout_limit``. A data set that is smaller than
+    ``--data.max_samples`` makes fewer steps; its size does not show in the settings.
+
+    Args:
+        settings: Flags and values of the run.
+        asked: The number that the user gave, which counts before the settings.
+        kept_frac: Share of the groups that dynamic sampling keeps; only their prompts count.
+    """
+    if asked is not None:
+        return Total(asked, "--steps")
+    if (steps := _whole(settings.get(LAB_STEPS))) and "--data.max_samples" not in settings:
+        stops_early = settings.get("--stop_early") == "true"
+        return Total(steps, f"{LAB_STEPS} {steps}", exact=not stops_early)
+    found, limit = _steps_of_the_data(settings, kept_frac), _whole(settings.get("--rollout_limit"))
+    if limit and (found is None or limit < found.steps):
+        return Total(limit, "--rollout_limit", exact=False)
+    return found
+
+
+def _steps_of_the_data(settings: Mapping[str, str], kept_frac: float) -> Total | None:
+    prompts = _whole(settings.get("--data.max_samples"))
+    # Only the trainer has --data.max_samples, so the defaults of the trainer are those of the run.
+    batch, episodes = (_whole(setting(settings, flag) or default) for flag, default in TRAINER_DEFAULTS.items())
+    if not (prompts and batch and episodes):
+        return None
+    times = f" x {episodes} episodes" if episodes > 1 else ""
+    how = f"{prompts:,} prompts{times} / {batch:,} a step"
+    if DYNAMIC in settings and math.isfinite(kept_frac):
+        steps = max(1, int(prompts * episodes * kept_frac / batch))
+        return Total(steps, f"about: {how}, {kept_frac:.0%} kept", exact=False)
+    return Total(math.ceil(prompts / batch) * episodes, how)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds per step, NaN if unknown: ``mean`` of the last ``WINDOW`` steps, which an ETA needs, and the median."""
+
+    mean: float
+    usual: float
+
+
+def pace(steps: Floats, times: Floats, step_seconds: Floats) -> Pace:
+    """Return the wall clock between the lines of the last steps, without pauses; ``step_seconds`` without a clock.
+
+    All arrays are (n,). Wall clock includes evaluations, checkpoints and logging, which ``timing/step_total`` omits.
+    """
+    known = np.flatnonzero(np.isfinite(times))[-WINDOW - 1 :]
+    seconds = np.diff(times[known]) / np.maximum(np.diff(steps[known]), 1)
+    seconds = seconds[seconds > 0]
+    if not len(seconds):
+        seconds = step_seconds[np.isfinite(step_seconds)][-WINDOW:]
+    if not len(seconds):
+        return Pace(math.nan, math.nan)
+    usual = float(np.median(seconds))
+    return Pace(float(seconds[seconds <= PAUSE * usual].mean()), usual)
+
+
+def remaining(done: int, total: Total | None, speed: Pace, age: float) -> float:
+    """Return the seconds until the last step, ``age`` seconds after the newest one; NaN if unknown, 0 at the end."""
+    if total is None or not math.isfinite(speed.mean):
+        return math.nan
+    left = max(0, total.steps - done)
+    return max(0.0, left * speed.mean - (age if math.isfinite(age) else 0.0))
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What a run does: ``state`` is waiting, running, silent, finished or read (a log of another trainer)."""
+
+    state: str
+    text: str
+
+
+def activity(done: int, total: Total | None, speed: Pace, age: float, has_ended: bool = False) -> Activity:
+    """Return the state of a run.
+
+    Args:
+        done: Its newest step.
+        total: The number of its steps, None if unknown.
+        speed: Its pace.
+        age: Seconds since the newest step, NaN if unknown.
+        has_ended: Whether the run has written its result.
+    """
+    ago = f"last step {duration(age)} ago" if math.isfinite(age) else "time of the last step unknown"
+    if has_ended:
+        return Activity("finished", f"finished, {ago}")
+    limit = max(SILENT_AFTER * speed.usual, SILENT_SECONDS) if math.isfinite(speed.usual) else math.inf
+    if total is not None and (done >= total.steps if age > limit else total.exact and done == total.steps):
+        return Activity("finished", f"finished, {ago}")
+    if age > limit:
+        usual = duration(speed.usual)
+        return Activity("silent", f"no new step for {duration(age)} (usually {usual}): finished, stopped or stuck")
+    return Activity("running", ago)
+
+
+def _whole(text: str | None) -> int:
+    """Return the number of a flag; 0 if it is not a number."""
+    try:
+        return int(text or "0")
+    except ValueError:
+        return 0
+
+
+# --- what is shown of a run
 
 LAW_RESAMPLES = 500
+# The law is fitted again when this share of the points is new.
 LAW_GROWTH = 0.01
-"""The law is fitted again when this share of the points is new."""
 UNKNOWN_PACE = Pace(math.nan, math.nan)
+# Last steps whose times the shares of the phases are taken of.
 PHASE_STEPS = 50
-"""Last steps whose times the shares of the phases are taken of."""
 
 
 CURVES = ("reward", ENTROPY, "cov/mean", "response_length")
@@ -42,11 +179,11 @@ SAMPLING = (
 )
 GRADER = (*family("reward/"), "truncated")
 GRADIENT = ("gradient/positive_mass", "gradient/negative_mass", "gradient/zero_frac")
+# All metrics that the dashboard reads.
 COLUMNS = frozenset(
     {TIME, STEP_TOTAL, LENGTH, SAMPLES, *INTERVENTION_COLUMNS, *CURVES}
     | {*PHASES, *SAMPLING, *GRADER, *GRADIENT, *OWN, *alerts.COLUMNS}
 )
-"""All metrics that the dashboard reads."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +197,7 @@ class Phase:
 
 @dataclass(frozen=True, eq=False)
 class RunCurve:
-    """Points (n,) that there are of a metric."""
+    """The logged points (n,) of a metric."""
 
     metric: str
     steps: Floats
@@ -73,14 +210,18 @@ class RunCurve:
 
 @dataclass(frozen=True, eq=False)
 class RunState:
-    """A run as the dashboard shows it. ``done`` is the newest step, 0 before the first; ``last_time`` its Unix time.
+    """A run as the dashboard shows it.
 
-    ``tokens_per_second`` are response tokens of the newest step, by the time of generation and of the whole step.
+    ``follows`` is False for a log of another trainer, which is read once. ``has_ended`` is True for a run of the lab
+    or of a study that has written its result. ``done`` is the newest step, 0 before the first; ``last_time`` is its
+    Unix time. ``tokens_per_second`` are response tokens of the newest step, by the time of generation and of the whole
+    step.
     """
 
     name: str
     path: str
     follows: bool
+    has_ended: bool = False
     done: int = 0
     total: Total | None = None
     pace: Pace = UNKNOWN_PACE
@@ -108,7 +249,7 @@ class RunState:
             return Activity("waiting", "waiting for the first step")
         if not self.follows:
             return Activity("read", "a log of another trainer, read once")
-        return activity(self.done, self.total, self.pace, self.age(now))
+        return activity(self.done, self.total, self.pace, self.age(now), self.has_ended)
 
     def remaining(self, now: float) -> float:
         """Seconds to the last step, NaN if unknown or if the run may be at its end already."""
@@ -117,11 +258,20 @@ class RunState:
         return remaining(self.done, self.total, self.pace, self.age(now))
 
 
-def build(run: Run, *, follows: bool = True, asked_steps: int | None = None, law: LawResult | None = None) -> RunState:
-    """The state of a run; ``asked_steps`` is the number of its steps where its flags do not say."""
+def build(
+    run: Run,
+    *,
+    follows: bool = True,
+    has_ended: bool = False,
+    asked_steps: int | None = None,
+    law: LawResult | None = None,
+) -> RunState:
+    """Return the state of a run; ``asked_steps`` is the number of its steps that the user gave."""
     table = run.training
-    total = total_steps(run.with_resolved(TRAINER_DEFAULTS), asked_steps, _kept(table))
-    state = RunState(run.name, printable(str(run.path)), follows, total=total, warnings=run.warnings)
+    total = total_steps(run.with_resolved(TOTAL_FLAGS), asked_steps, _kept(table))
+    state = RunState(
+        run.name, printable(str(run.path)), follows, has_ended=has_ended, total=total, warnings=run.warnings
+    )
     if not len(table):
         return state
     tokens = _last(table, LENGTH) * _last(table, SAMPLES)
@@ -133,7 +283,10 @@ def build(run: Run, *, follows: bool = True, asked_steps: int | None = None, law
         curves=tuple(_curve(table, name) for name in CURVES),
         phases=_phases(table),
         step_seconds=_last(table, STEP_TOTAL),
-        tokens_per_second=tuple(_ratio(tokens, _last(table, name)) for name in ("timing/generation", STEP_TOTAL)),
+        tokens_per_second=(
+            _ratio(tokens, _last(table, "timing/generation")),
+            _ratio(tokens, _last(table, STEP_TOTAL)),
+        ),
         sampling=_present(table, SAMPLING),
         grader=_present(table, GRADER),
         gradient=_present(table, GRADIENT),
@@ -209,3 +362,87 @@ def _last(table: Table, name: str) -> float:
 
 def _ratio(value: float, by: float) -> float:
     return value / by if by > 0 else math.nan
+
+
+# --- the runs
+
+# Runs that an error names.
+NAMED = 5
+
+
+class WatchedRun:
+    """A run and its state; ``update`` reads what is new."""
+
+    def __init__(self, path: Path, name: str, asked_steps: int | None = None) -> None:
+        self.path, self.name, self.asked_steps = path, name, asked_steps
+        self._follower = RunFollower(path, COLUMNS) if _is_ours(path) else None
+        self._fixed = Run("", path, EMPTY) if self._follower else read_run(path, columns=COLUMNS)
+        self._law = RunningVerdict()
+        self.state: RunState | None = None
+
+    def update(self) -> bool:
+        """Read what is new; return True if the state changed, which it does the first time."""
+        has_news = self._follower is not None and self._follower.poll()
+        # The result follows the last step, which may have been read before.
+        has_ended = self._follower is not None and (self.path / RESULT_FILE).is_file()
+        if self.state is not None and not has_news and has_ended == self.state.has_ended:
+            return False
+        run = replace(self._follower.run if self._follower else self._fixed, name=self.name)
+        self.state = build(
+            run,
+            follows=self._follower is not None,
+            has_ended=has_ended,
+            asked_steps=self.asked_steps,
+            law=self._law.of(run) if len(run.training) else None,
+        )
+        return True
+
+
+def open_sources(paths: Sequence[Path], asked_steps: int | None = None) -> list[WatchedRun]:
+    """Return the runs at these paths; UsageError for a path that does not exist, is given twice or is not a run."""
+    places = [_place(path) for path in paths]
+    for path, place in zip(paths, places, strict=True):
+        if places.count(place) > 1:
+            raise UsageError(f"{path} is given twice")
+    names = _names(places)
+    return [WatchedRun(place, name, asked_steps) for place, name in zip(places, names, strict=True)]
+
+
+def _place(path: Path) -> Path:
+    if not path.exists():
+        raise UsageError(f"{path} does not exist; name the folder of a run, its --ckpt.output_dir")
+    path = path.resolve()
+    return path.parent if path.name == METRICS_FILE else path
+
+
+def _names(places: Sequence[Path]) -> list[str]:
+    """Return the last parts of the paths, as many as distinguish them."""
+    for count in range(1, max(len(place.parts) for place in places) + 1):
+        names = ["/".join(place.parts[-count:]) for place in places]
+        if len(set(names)) == len(names):
+            break
+    return [
+        printable(name.removesuffix(place.suffix) if place.suffix in TABLES else name)
+        for place, name in zip(places, names, strict=True)
+    ]
+
+
+def _is_ours(path: Path) -> bool:
+    """Return True for a folder that has or may get our metrics, as a new run whose TensorBoard events have no value.
+
+    Raises:
+        UsageError: If the path is a file but not a table, or a folder of runs.
+    """
+    if not path.is_dir():
+        if path.suffix not in TABLES:
+            tables = ", ".join(TABLES)
+            raise UsageError(f"{path}: must be the folder of a run, a {METRICS_FILE} or a table ({tables})")
+        return False
+    if (path / METRICS_FILE).exists() or (path / COMMAND_FILE).exists():
+        return True
+    if below := sorted(str(each.parent) for each in path.glob(f"*/{METRICS_FILE}")):
+        raise UsageError(f"{path} is a folder of runs, not a run; name the runs: {' '.join(below[:NAMED])}")
+    if not any(path.rglob(EVENT_FILES)):
+        return True
+    training, _, _ = read_events(path, columns=COLUMNS)
+    return not len(training)

@@ -1,24 +1,28 @@
-"""A chart as data, described once: ``pages.picture`` draws it as SVG and PNG, ``pages.plot`` in a page (pure)."""
+"""A chart as data, described once: ``pages.plot`` draws it in a page, ``pages.picture`` as SVG and PNG (pure)."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+# Colors of the page, which differ in dark mode; a picture has black, grey and white.
 INK, FAINT, GROUND = "var(--ink)", "var(--faint)", "var(--ground)"
-"""Colors of the page, which are others in the dark; a picture has black, grey and white."""
+# The palette of Okabe and Ito for color-blind readers, without yellow, which is hard to see on white.
 COLORS = ("#0072b2", "#d55e00", "#009e73", INK, "#cc79a7", "#e69f00", "#56b4e9")
-"""Okabe and Ito's, which color-blind readers tell apart, without the yellow that white swallows."""
+# Five dashes and seven colors: a pair repeats only after 35 lines.
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-"""Five against seven colors: 35 lines before a pair repeats."""
 MARKERS = ("circle", "square", "triangle-up", "diamond", "x")
+# Patterns of areas, for readers who see no color.
 HATCHES = ("", "/", ".", "\\", "x")
-"""Of areas, for readers without color."""
-FEW_POINTS = 60
-"""A line of no more points has its marker at each."""
+# A line with at most this many points has a marker at each of them.
+FEW_POINTS = 40
 LONGEST_NAME = 32
+# Space between the values and the end of an axis, as a share of the span of the values.
+MARGIN = 0.05
+UNBOUNDED = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,14 @@ class Look:
 
 @dataclass(frozen=True, eq=False)
 class Mark:
-    """Values of one name in a panel; all arrays are (n,), NaN interrupts a line.
+    """Values of one name in a panel; all arrays have the shape (n,), and NaN interrupts a line.
 
-    A ``line`` and ``dots`` have ``y``, dots with ``low`` and ``high`` whiskers along ``whiskers``; a ``band`` fills
-    what is between ``low`` and ``high``; a ``stack`` stands on those before it. ``name`` is that in the legend, ""
-    for none; marks of one ``group`` are shown and hidden together. With ``by_time`` dots go from light to dark.
-    ``hover`` is what a page says of a point, as Plotly's template, ``texts`` a word for each; None says nothing.
+    A ``line`` and ``dots`` have ``y``; dots may have whiskers from ``low`` to ``high`` along the axis ``whiskers``. A
+    ``band`` fills the area between ``low`` and ``high``. A ``stack`` stands on the stacks before it.
+
+    ``name`` is the name in the legend; a mark without a name has no entry. A legend shows and hides all marks of a
+    ``group`` together. With ``by_time``, dots go from light to dark. ``hover`` is the label of a point in a page, a
+    Plotly template that may use the entries of ``texts``; without it a point has no label.
     """
 
     kind: Literal["line", "dots", "band", "stack"]
@@ -58,13 +64,19 @@ class Mark:
     hover: str | None = None
     texts: Sequence[str | float | None] = ()
 
+    def values(self, name: Literal["x", "y", "low", "high"]) -> NDArray[np.float64]:
+        """Return one of the arrays as floats."""
+        return np.asarray(getattr(self, name), dtype=np.float64).ravel()
+
 
 @dataclass(frozen=True)
 class Axis:
-    """``share`` are fractions, in percent; ``ticks`` their names by place; ``zero`` asks for a line at 0.
+    """An axis of a panel.
 
-    ``ends`` is what is shown at first, None everything. A ``log`` axis of values that are not all above 0 is linear,
-    in a picture near 0 only.
+    ``share`` shows fractions in percent, and the axis stays within 0 and 100 %. ``possible`` is the range of values
+    that can occur: the axis does not reach beyond it. ``ends`` fixes the range that is shown at first. ``ticks`` maps
+    places to their labels. ``zero`` draws a line at 0. A ``log`` axis with values that are not all positive is linear
+    in a page, and linear near 0 in a picture.
     """
 
     title: str = ""
@@ -74,6 +86,17 @@ class Axis:
     zero: bool = False
     ticks: Mapping[float, str] = field(default_factory=dict)
     ends: tuple[float, float] | None = None
+    possible: tuple[float, float] = UNBOUNDED
+
+    def shown(self, values: NDArray[np.float64]) -> tuple[float, float] | None:
+        """Return the ends of the axis for these values (n,); None leaves them to the renderer."""
+        least, most = (0.0, 1.0) if self.share else self.possible
+        if self.ends or self.log or not len(values) or (least, most) == UNBOUNDED:
+            return self.ends
+        low, high = float(values.min()), float(values.max())
+        # A constant curve gets a range around its value.
+        margin = MARGIN * (high - low) or 0.1 * abs(high) or 0.1
+        return max(low - margin, min(least, low)), min(high + margin, max(most, high))
 
 
 STEPS = Axis("global step", whole=True)
@@ -81,7 +104,7 @@ STEPS = Axis("global step", whole=True)
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot. ``said`` is a line on what it shows; without marks it is all that there is."""
+    """One plot. ``said`` is one line about the content; a panel without marks shows only this line."""
 
     marks: tuple[Mark, ...]
     x: Axis = STEPS
@@ -89,15 +112,23 @@ class Panel:
     title: str = ""
     said: str = ""
 
+    def values(self, side: Literal["x", "y"]) -> NDArray[np.float64]:
+        """Return all finite values along an axis, with the ends of whiskers and bands."""
+        found = [mark.values(side) for mark in self.marks]
+        found += [mark.values(end) for mark in self.marks if mark.whiskers == side for end in ("low", "high")]
+        values = np.concatenate([np.zeros(0), *found])
+        return values[np.isfinite(values)]
+
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels: one below the other over one x axis in a page, in rows of ``columns`` in a picture.
+    """Panels with one legend.
 
-    ``name`` is unique in a page and the name of a picture's file. ``description`` says the chart in words, ``note``
-    stands below it in a page. ``linked`` charts have steps as x axis and zoom together. ``together`` gives one label
-    with the values of all marks. ``wide`` takes the width of the page; ``shared`` names axes that the panels of a
-    picture have in common, ``row`` is its height in inches.
+    ``name`` is unique in a page and the name of a picture's file. ``description`` describes the chart for readers who
+    cannot see it; a page shows ``note`` below the chart. In a page, ``linked`` charts zoom together (their x axis is
+    the global step), ``together`` shows the values of all lines at a step in one label, and ``height`` is the height
+    of a panel in pixels. In a picture, a row has ``columns`` panels and is ``row`` inches high, and ``shared`` names
+    the axes that all panels have in common ("x", "y" or "xy").
     """
 
     name: str
@@ -107,32 +138,37 @@ class Chart:
     note: str = ""
     linked: bool = False
     together: bool = False
-    wide: bool = False
     columns: int = 3
     shared: str = ""
     row: float = 3.0
     height: int | None = None
 
+    @property
+    def is_full(self) -> bool:
+        """True for a chart that takes the width of the page."""
+        return len(self.panels) > 1 or self.height is not None
+
 
 def color_of(place: int) -> str:
+    """Return the color of the run or curve at this place."""
     return COLORS[place % len(COLORS)]
 
 
-def look_of(place: int, **fields: float | str | bool) -> Look:
-    """The look of the run or curve at this place, to be told from others without color."""
-    style = {"dash": DASHES[place % len(DASHES)], "marker": MARKERS[place % len(MARKERS)]}
-    return Look(**{"color": color_of(place)} | style | fields)
+def look_of(place: int, **fields: Any) -> Look:
+    """Return a look that distinguishes the run or curve at this place without color; ``fields`` change it."""
+    look = Look(color_of(place), dash=DASHES[place % len(DASHES)], marker=MARKERS[place % len(MARKERS)])
+    return replace(look, **fields)
 
 
-def bands(x: ArrayLike, low: ArrayLike, high: ArrayLike, look: Look, **fields: str) -> list[Mark]:
-    """A band as one mark; none where it has an end that is not finite."""
-    if not np.size(x) or not np.isfinite([low, high]).all():
+def bands(x: ArrayLike, low: ArrayLike, high: ArrayLike, look: Look, *, name: str = "", group: str = "") -> list[Mark]:
+    """Return a band in a list; an empty list if one of its ends is not finite."""
+    if not np.size(x) or not (np.isfinite(np.asarray(low)).all() and np.isfinite(np.asarray(high)).all()):
         return []
-    return [Mark("band", look, x, low=low, high=high, **fields)]
+    return [Mark("band", look, x, low=low, high=high, name=name, group=group)]
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Names of at most ``LONGEST_NAME`` characters, without their middle; different ones stay different."""
+    """Return names of at most ``LONGEST_NAME`` characters without their middle; different names stay different."""
     found: list[str] = []
     for place, name in enumerate(names):
         short = shortened(name)
@@ -144,7 +180,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def shortened(text: str, longest: int = LONGEST_NAME) -> str:
-    """The text without its middle where it is too long."""
+    """Return the text, without its middle where it is too long."""
     if len(text) <= longest:
         return text
     tail = (longest - 1) // 2

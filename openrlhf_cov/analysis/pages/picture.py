@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 from math import ceil
 from pathlib import Path
+from typing import Any, Literal
 from warnings import catch_warnings, filterwarnings
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis as Side
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import LinearSegmentedColormap
@@ -44,7 +44,7 @@ DASHES = {
 SYMBOLS = {"": "", "circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "x": "X", "star": "*"}
 HATCHES = {"": "", "/": "//", ".": "..", "\\": "\\\\", "x": "xx"}
 EARLY_TO_LATE = LinearSegmentedColormap.from_list("time", ["#9ecae1", "#08306b"])
-SETTINGS = {
+SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "openrlhf_cov",
     "text.parse_math": False,  # a run may be called $x$
     "font.size": 9,
@@ -89,7 +89,8 @@ def draw(chart: Chart) -> Figure:
 def save(figure: Figure, path: Path, formats: Sequence[str]) -> list[Path]:
     """Write the figure in every format. ``Figure.savefig`` would lay out and draw it twice for each."""
     figure.set_dpi(POINTS_PER_INCH)  # where hinted text is widest
-    figure.get_layout_engine().execute(figure)
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
     figure.set_layout_engine("none")
     paths = [path.with_name(f"{path.name}.{each}") for each in formats]
     for path in paths:
@@ -115,9 +116,8 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
             DRAWN[mark.kind](axes, mark, zorder=2 + order / len(panel.marks))
     if floor.any():
         axes.margins(x=0)
-    for side, axis, name in ((axes.xaxis, panel.x, "x"), (axes.yaxis, panel.y, "y")):
-        values = np.concatenate([np.ravel(getattr(mark, name)) for mark in panel.marks])
-        _dress(axes, side, axis, values[~np.isnan(values)])
+    _dress(axes, "x", panel.x, panel.values("x"))
+    _dress(axes, "y", panel.y, panel.values("y"))
 
 
 def _draw_line(axes: Axes, mark: Mark, zorder: float) -> None:
@@ -128,8 +128,8 @@ def _draw_line(axes: Axes, mark: Mark, zorder: float) -> None:
 def _draw_dots(axes: Axes, mark: Mark, zorder: float) -> None:
     look, color = mark.look, _color(mark.look)
     if np.size(mark.low):
-        pairs = zip(mark.x, mark.y, mark.low, mark.high, strict=True)
-        for x, y, low, high in pairs:
+        columns = (mark.values("x"), mark.values("y"), mark.values("low"), mark.values("high"))
+        for x, y, low, high in zip(*columns, strict=True):
             ends = ([x, x], [low, high]) if mark.whiskers == "y" else ([low, high], [y, y])
             axes.plot(*ends, color=color, linewidth=1.2, zorder=zorder)
     area, symbol = look.size**2 * 0.6, SYMBOLS[look.marker or "circle"]
@@ -156,9 +156,9 @@ def _draw_stack(axes: Axes, mark: Mark, floor: np.ndarray) -> np.ndarray:
     return floor + mark.y
 
 
-def _dress(axes: Axes, side: Side, axis: Axis, values: np.ndarray) -> None:
-    """Scale, ticks and ends of the x or the y axis."""
-    name = side.axis_name
+def _dress(axes: Axes, name: Literal["x", "y"], axis: Axis, values: np.ndarray) -> None:
+    """Set scale, ticks and ends of the x or the y axis."""
+    side = axes.xaxis if name == "x" else axes.yaxis
     side.set_label_text(axis.title)
     if axis.log:
         above = len(values) > 0 and values.min() > 0
@@ -174,8 +174,8 @@ def _dress(axes: Axes, side: Side, axis: Axis, values: np.ndarray) -> None:
         side.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
     if axis.zero:
         (axes.axvline if name == "x" else axes.axhline)(0.0, color="black", linewidth=0.7)
-    if axis.ends:
-        getattr(axes, f"set_{name}lim")(*axis.ends)
+    if ends := axis.shown(values):
+        getattr(axes, f"set_{name}lim")(*ends)
 
 
 def _legend_below(figure: Figure, panels: Sequence[Panel]) -> None:
@@ -186,7 +186,7 @@ def _legend_below(figure: Figure, panels: Sequence[Panel]) -> None:
     handles = [_handle(mark) for mark in list(marks.values())[:MAX_NAMED]]
     if len(marks) > MAX_NAMED:
         handles.append(Line2D([], [], alpha=0, label=f"{len(marks) - MAX_NAMED} more"))
-    letters = max(len(handle.get_label()) for handle in handles)
+    letters = max(len(str(handle.get_label())) for handle in handles)
     room = max(1, int(figure.get_figwidth() / (LEGEND_LINE + LETTER * letters)))
     columns = min(len(handles), room)
     figure.set_figheight(figure.get_figheight() + LEGEND_ROW * ceil(len(handles) / columns))

@@ -1,14 +1,17 @@
-"""The charts of a report, for its pictures and for its page (pure). A text in the place of a chart says why not."""
+"""The charts of a report, for its files and for its page (pure); None stands for a chart with nothing to show."""
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from openrlhf_cov.analysis.law import LawFit
 from openrlhf_cov.analysis.pages.chart import (
     FAINT,
+    HATCHES,
+    INK,
+    STEPS,
     Axis,
     Chart,
     Look,
@@ -20,208 +23,589 @@ from openrlhf_cov.analysis.pages.chart import (
     short_names,
     shortened,
 )
-from openrlhf_cov.analysis.report.contents import Contents, RunReport
+from openrlhf_cov.analysis.regression import Floats
+from openrlhf_cov.analysis.report.contents import (
+    TRAINING_METRICS,
+    Contents,
+    Extrapolation,
+    LawLine,
+    LawSection,
+    Options,
+    RunReport,
+    TheorySection,
+    evaluation_columns,
+    is_part,
+    is_score,
+)
 from openrlhf_cov.analysis.report.curves import (
+    ACCURACY_CURVES,
     BAND_CURVES,
+    CURVE_FIGURES,
+    METHOD_FIGURES,
+    OTHER_PHASE,
+    OVERVIEW,
+    PHASES,
     PROGRESS,
-    SELECTION,
+    SELECTED_SHARE,
     Curve,
     CurveFigure,
-    figures_of,
+    Series,
+    spread_out,
 )
-from openrlhf_cov.analysis.report.run_charts import (
-    EXP_H,
-    SOLID,
-    accuracy_panels,
-    bands_panels,
-    curve,
-    fall_panels,
-    law_panels,
-    phase_panels,
-    running_means,
-    theory_panels,
-    whisker,
-)
-from openrlhf_cov.analysis.report.series import spread_out
-from openrlhf_cov.analysis.report.words import share, size_text
+from openrlhf_cov.analysis.report.words import ends, number, share, size_text, with_interval
 from openrlhf_cov.analysis.theory import GROUP_COVARIANCE
-from openrlhf_cov.utils.estimates import LEVEL
+from openrlhf_cov.utils.estimates import LEVEL, Interval
 
+# With more runs, only running means are drawn, without the values behind them.
 MAX_RAW = 4
-"""Runs up to which single values are drawn behind their running mean."""
+# With more runs, each line has its own label instead of one label for all lines at a step.
 TOGETHER = 5
-"""Runs up to which one label has the values of all at a step."""
+# Panels of a picture that has panels for each run.
 MAX_PANELS = 9
-"""Of a picture with panels for each run."""
+# Runs in the picture of coefficients.
 MAX_ROWS = 40
-"""Runs of the picture of coefficients."""
+# Dots of a run in a chart with other runs.
 DOTS = 300
-"""Of a run beside those of others."""
+# Panels of the scores of evaluations; the page has a selection of the other numbers.
+MAX_SCORES = 4
+# Points of the line of a forecast.
+FORECAST_PLACES = 100
+# Space around the rewards of the law, as a share of their span.
+MARGIN = 0.08
+# The axes of a cloud reach at most 1.6 times as far as the range between these quantiles.
+SHOWN, REACH = (0.005, 0.995), 1.6
+# A stack is cut at 1.6 times the height that 95 % of the steps stay below.
+ABOVE, STALL = 1.05, 1.6
+# Pixels of a chart of the law.
+LAW_HEIGHT = 420
 COEFFICIENTS = {"a": "a", "b": "b", "ceiling": "ceiling, −a + b"}
+COVARIANCES = {1: "Cov(log π, π A)", 2: "Cov(log π, A)"}
+EXP_H = Axis("exp(H), H the mean token entropy in nats")
+ZOOM = "With a mouse, drag across a chart to zoom; all charts by step follow. Double-click to zoom out."
+FALL_NOTE = (
+    "−ΔH is the entropy that the updates of a step took. The covariance is measured before these updates, over "
+    "the responses to a prompt, and averaged over the prompts. Both are running means relative to their maximum. "
+    "Theorem 1 describes one update per rollout: with several updates, the later ones contribute to −ΔH alone."
+)
+
+
+# --- curves by step
+
+
+@dataclass(frozen=True)
+class PageCharts:
+    """The charts of a page with a line per run, by section; ``numbers`` has one chart per number of evaluations."""
+
+    overview: Chart | None
+    method: list[Chart]
+    scores: Chart | None
+    numbers: list[Chart]
+    law: list[Chart]
+
+
+def page_charts(contents: Contents) -> PageCharts:
+    """Return the charts of a page with a line per run; the law of a single run is among the charts of the run."""
+    overview = curve_chart(contents, OVERVIEW)
+    method = [curve_chart(contents, figure, without=OVERVIEW.columns) for figure in METHOD_FIGURES]
+    law = [law_of_all(contents) if len(contents.runs) > 1 else None, size_chart(contents)]
+    scores, numbers = evaluation_charts(contents)
+    return PageCharts(overview, _drawn(method), scores, numbers, _drawn(law))
+
+
+def _drawn(charts: Sequence[Chart | None]) -> list[Chart]:
+    return [chart for chart in charts if chart is not None]
 
 
 def run_key(place: int) -> str:
-    """Legend group of the run at this place, in every chart."""
+    """Return the legend group of the run at this place, which is the same in every chart."""
     return f"run{place}"
 
 
 def labels(contents: Contents) -> list[str]:
+    """Return the names of the runs as legends show them."""
     return short_names([run.name for run in contents.runs])
 
 
-def curve_chart(contents: Contents, figure: CurveFigure) -> Chart | str:
-    """A panel for each column that any run has values of, a line per run in each."""
-    runs, names = contents.runs, labels(contents)
+def curve_chart(contents: Contents, figure: CurveFigure, *, without: Sequence[str] = ()) -> Chart | None:
+    """Return a chart with a panel for each column that a run has values of, and a line per run in each panel.
+
+    Args:
+        contents: The runs.
+        figure: The columns.
+        without: Columns of the figure that are left out.
+    """
+    runs = contents.runs
     wanted = figure.panels_of(column for run in runs for column in run.series)
-    if figure is PROGRESS and contents.options.metric not in figure.columns:
+    if figure in (OVERVIEW, PROGRESS) and contents.options.metric not in figure.columns:
         wanted += (Curve(contents.options.metric, shortened(contents.options.metric)),)
-    found = [(panel, [run.series.get(panel.column, run.evaluations.get(panel.column)) for run in runs])
-             for panel in wanted]  # fmt: skip
-    found = [(panel, curves) for panel, curves in found if any(curves)]
-    if not found:
-        return f"no run has {' or '.join(figure.columns)}"
-    selected = [run.series[SELECTION.columns[0]].values for run in runs if SELECTION.columns[0] in run.series]
-    if figure is SELECTION and not any((values > 0).any() for values in selected):
-        return "no token was selected in any run"
-    raw, together = len(runs) <= MAX_RAW, 1 < len(runs) <= TOGETHER
-    panels = []
-    for panel, curves in found:
-        marks = [
-            mark
-            for place, series in enumerate(curves)
-            if series is not None
-            for mark in curve(
-                series, names[place], run_key(place), look_of(place), raw, "%{y:.4~g}" if together else ""
-            )
-        ]
-        panels.append(Panel(tuple(marks), y=Axis(share=panel.share), title=panel.label))
-    zoom = "With a mouse, drag across to zoom: all charts by step follow. A double-click goes back."
-    words = [running_means([panel for panel, _ in found], runs, raw), zoom if figure is PROGRESS else ""]
+    selects = any((run.series[SELECTED_SHARE].values > 0).any() for run in runs if SELECTED_SHARE in run.series)
+    selection = () if selects else (SELECTED_SHARE, "cov/selected_abs_log_ratio", "cov/selected_ppo_kl")
+    wanted = tuple(panel for panel in wanted if panel.column not in (*without, *selection))
+    panels = [_run_panel(contents, panel) for panel in wanted]
+    drawn = [panel for panel in panels if panel.marks]
+    if not drawn:
+        return None
+    note = running_means(wanted, runs, raw=len(runs) <= MAX_RAW)
     return Chart(
         name=figure.name,
         title=figure.title,
-        panels=tuple(panels),
-        description=f"{figure.title} by global step, {len(runs)} runs: {', '.join(p.label for p, _ in found)}.",
-        note=" ".join(filter(None, words)),
+        panels=tuple(drawn),
+        description=f"{figure.title} by global step of {len(runs)} runs: {', '.join(panel.title for panel in drawn)}.",
+        note=" ".join(filter(None, [note, ZOOM if figure is OVERVIEW else ""])),
         linked=True,
-        together=together,
-        wide=figure is PROGRESS,
+        together=1 < len(runs) <= TOGETHER,
     )
 
 
-def law_of_all(contents: Contents) -> Chart | str:
-    """R against exp(H) of all runs, with the line of each run that follows the law, down to its ceiling."""
+def _run_panel(contents: Contents, panel: Curve) -> Panel:
+    """Return a panel with a line per run; it has no marks if no run has values."""
+    runs, names, column = contents.runs, labels(contents), panel.column
+    is_evaluation = any(column in run.evaluations for run in runs)
+    marks = [
+        mark
+        for place, run in enumerate(runs)
+        if (series := run.series.get(column, run.evaluations.get(column)))
+        for mark in curve(
+            series,
+            names[place],
+            run_key(place),
+            look_of(place),
+            raw=len(runs) <= MAX_RAW or is_evaluation,
+            hover="%{y:.4~g}" if 1 < len(runs) <= TOGETHER else "",
+        )
+    ]
+    can_be_share = column in TRAINING_METRICS or (is_evaluation and is_score(column))
+    return Panel(tuple(marks), y=_curve_axis(marks, panel.share, can_be_share), title=panel.label)
+
+
+def _curve_axis(marks: Sequence[Mark], is_share: bool, can_be_share: bool) -> Axis:
+    """Return the y axis of curves, which ends where values are impossible.
+
+    Values that are never negative have an axis that ends at 0. A score that stays within 0 and 1 is a share of correct
+    responses, so its axis ends at 1.
+    """
+    values = Panel(tuple(marks)).values("y")
+    if is_share or not len(values) or values.min() < 0:
+        return Axis(share=is_share)
+    return Axis(possible=(0.0, 1.0 if can_be_share and values.max() <= 1 else math.inf))
+
+
+def curve(series: Series, name: str, group: str, look: Look, raw: bool = True, hover: str = "") -> list[Mark]:
+    """Return the running mean of a series in front of its faint values; only the mean without ``raw``."""
+    mean = Mark("line", look, series.steps, series.mean, name=name, group=group, hover=hover or "step %{x}: %{y:.4~g}")
+    if not raw or series.window == 1:
+        return [mean]
+    faint = replace(look, width=1, opacity=0.3, dash="solid", marker="")
+    return [Mark("line", faint, series.steps, series.values, group=group), mean]
+
+
+def running_means(panels: Sequence[Curve], runs: Sequence[RunReport], raw: bool) -> str:
+    """Return a sentence about the lines of these columns; it is empty where lines show the values themselves."""
+    found = [run.series[each.column].window for each in panels for run in runs if each.column in run.series]
+    if max(found, default=1) == 1:
+        return ""
+    behind = ", with the values behind them" if raw else ""
+    return f"Lines are running means over up to {max(found)} logged steps{behind}."
+
+
+def evaluation_charts(contents: Contents) -> tuple[Chart | None, list[Chart]]:
+    """Return a chart of the main scores, and a chart for each of the other numbers of the evaluations."""
+    columns = evaluation_columns(contents.runs)
+    if not columns:
+        return None, []
+    together = 1 < len(contents.runs) <= TOGETHER
+    found = [column for column in columns if is_score(column)]
+    overall = [column for column in found if not is_part(column, columns)]
+    main = (overall or found or columns[:1])[:MAX_SCORES]
+    panels = tuple(_run_panel(contents, Curve(column, column)) for column in main)
+    words = f"Scores of evaluations by global step: {', '.join(main)}."
+    scores = Chart("scores", "Scores", panels, words, linked=True, together=together)
+    others = [
+        Chart(
+            f"evaluation{place}",
+            column,
+            (replace(_run_panel(contents, Curve(column, column)), title=""),),
+            f"{column} by global step.",
+            linked=True,
+            together=together,
+        )
+        for place, column in enumerate(columns)
+        if column not in main
+    ]
+    return scores, others
+
+
+# --- the law across runs
+
+
+def law_of_all(contents: Contents) -> Chart | None:
+    """Return R against exp(H) of all runs, with the line of each run that the law describes, down to its ceiling."""
     metric, names, marks = contents.options.metric, labels(contents), []
     for place, run in enumerate(contents.runs):
-        points, law, style = run.law.points, run.law, {"name": names[place], "group": run_key(place)}
+        points, line = run.law.points, run.law.line
         if not len(points):
             continue
         few = spread_out(len(points), DOTS)
-        at, look = np.exp(points.entropy[few]), look_of(place, opacity=0.45)
-        hover = "step %{customdata}: exp(H) %{x:.4~g}, R %{y:.4~g}"
         marks.append(
-            Mark("dots", look, at, points.reward[few], hover=hover, texts=points.steps[few].tolist(), **style)
+            Mark(
+                "dots",
+                look_of(place, opacity=0.45),
+                np.exp(points.entropy[few]),
+                points.reward[few],
+                name=names[place],
+                group=run_key(place),
+                hover="step %{customdata}: exp(H) %{x:.4~g}, R %{y:.4~g}",
+                texts=points.steps[few].tolist(),
+            )
         )
-        if law.line is not None and law.result.verdict.applies:
+        if line is not None and run.law.accepted:
             look = look_of(place, marker="", width=2.5)
             hover = "line at exp(H) %{x:.4~g}: R %{y:.4~g}"
-            marks.append(Mark("line", look, law.line.exp_entropy, law.line.reward, group=run_key(place), hover=hover))
+            marks.append(Mark("line", look, line.exp_entropy, line.reward, group=run_key(place), hover=hover))
     if not marks:
-        return _no_law(contents)
-    applies = sum(run.law.result.verdict.applies for run in contents.runs)
+        return None
+    applies = sum(run.law.accepted is not None for run in contents.runs)
     return Chart(
         "law_of_all",
-        "The law, all runs",
+        "Reward against entropy, all runs",
         (Panel(tuple(marks), EXP_H, Axis(shortened(metric))),),
         f"{metric} against exp(H) of {len(contents.runs)} runs; {applies} have a fitted line.",
-        "Training goes from right to left. A line ends at exp(H) = 1, where no entropy is left: its ceiling. "
-        "Runs to which the law does not apply have dots only.",
-        wide=True,
-        height=400,
+        "A dot is a step. A line ends at its ceiling, at exp(H) = 1, where no entropy is left. Runs that the law does "
+        "not describe have dots only.",
+        height=LAW_HEIGHT,
     )
 
 
-def _no_law(contents: Contents) -> str:
-    return f"no run has entropy and {contents.options.metric} of the same steps"
-
-
-def evaluation_charts(contents: Contents) -> list[Chart]:
-    """A chart for each number of evaluations, scores before lengths and shares of failures."""
-    runs, names = contents.runs, labels(contents)
-    columns = list(dict.fromkeys(name for run in runs for name in run.evaluations))
-    columns.sort(key=lambda name: ("avg@" not in name and "pass" not in name and "acc" not in name, name))
-    charts = []
-    for number_of, column in enumerate(columns):
-        marks = [
-            mark
-            for place, run in enumerate(runs)
-            if column in run.evaluations
-            for mark in curve(run.evaluations[column], names[place], run_key(place), look_of(place))
-        ]
-        said = f"{column} by global step, {len(marks)} runs."
-        charts.append(Chart(f"evaluation{number_of}", column, (Panel(tuple(marks)),), said, linked=True))
-    return charts
-
-
-def size_chart(contents: Contents) -> Chart | str:
-    """a, b and the ceiling against the size of the model, with the trend and where it leads."""
+def size_chart(contents: Contents) -> Chart | None:
+    """Return a, b and the ceiling against the size of the model, with the trend and its extrapolation."""
     section = contents.sizes
-    if section is None:
-        return "no run has a size (--size RUN=N)"
-    if section.trend is None:
-        return section.reason
+    if section is None or section.trend is None:
+        return None
     fits = {run.name: run.law.result.fit for run in contents.runs}
-    sizes, wanted, panels = [each.size for each in section.grid], section.extrapolation, []
+    sizes = [each.size for each in section.grid]
+    panels = []
     for row, (name, title) in enumerate(COEFFICIENTS.items()):
-        trend, color = [getattr(each, name) for each in section.grid], look_of(row, **SOLID)
-        marks = bands(sizes, [each.low for each in trend], [each.high for each in trend], replace(color, opacity=0.2))
-        middle, hover = [each.estimate for each in trend], "trend at %{customdata}: %{y:.4~g}"
-        marks.append(Mark("line", color, sizes, middle, hover=hover, texts=list(map(size_text, sizes))))
+        trend = [_coefficient(each, name) for each in section.grid]
+        look = look_of(row, dash="solid", marker="")
+        area = replace(look, opacity=0.2)
+        marks = bands(sizes, [each.low for each in trend], [each.high for each in trend], area)
+        hover = "trend at %{customdata}: %{y:.4~g}"
+        middle = [each.estimate for each in trend]
+        marks.append(Mark("line", look, sizes, middle, hover=hover, texts=list(map(size_text, sizes))))
         for run, size in zip(section.names, section.sizes, strict=True):
-            look = look_of(row, size=8, hollow=run in section.unfit)
-            said = f"{shortened(run)}, {size_text(size)}"
-            marks.append(whisker(look, [size], getattr(fits[run], name), said))
-        if wanted is not None:
-            look, said = look_of(row, marker="star", size=11), f"extrapolated to {size_text(wanted.size)}"
-            marks.append(whisker(look, [wanted.size], getattr(wanted, name), said))
+            if fit := fits[run]:
+                look = look_of(row, size=8, hollow=run in section.unfit)
+                said = f"{shortened(run)}, {size_text(size)}"
+                marks.append(whisker(look, [size], _coefficient(fit, name), said))
+        if wanted := section.extrapolation:
+            look = look_of(row, marker="star", size=11)
+            said = f"extrapolated to {size_text(wanted.size)}"
+            marks.append(whisker(look, [wanted.size], _coefficient(wanted, name), said))
         ticks = {tick: size_text(tick) for tick in size_ticks(min(sizes), max(sizes))}
         panels.append(Panel(tuple(marks), Axis("non-embedding parameters", log=True, ticks=ticks), title=title))
-    note = f"Bands: where one more model of that size would lie, {share(LEVEL)}; none with two sizes."
-    note += " Hollow: the law does not apply to that run." if section.unfit else ""
+    note = f"Bands are {share(LEVEL)} intervals for one more model of that size; two sizes have no interval."
+    note += " Hollow: the law does not describe this run." if section.unfit else ""
     words = f"a, b and ceiling of {len(section.names)} runs against model size, with their trend."
-    return Chart("model_size", "Coefficients against model size", tuple(panels), words, note, wide=True)
+    return Chart("model_size", "Coefficients against model size", tuple(panels), words, note)
+
+
+def _coefficient(found: Extrapolation | LawFit, name: str) -> Interval:
+    return getattr(found, name)
 
 
 def size_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten between two sizes, both included; the ends where there are fewer than two."""
+    """Return 1, 2 and 5 times powers of ten within [low, high]; the ends where there are fewer than two of these."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [factor * 10.0**power for power in powers for factor in (1, 2, 5)]
     inside = [tick for tick in ticks if low <= tick <= high]
     return inside if len(inside) > 1 else [low, high]
 
 
-def coefficients_chart(contents: Contents) -> Chart | str:
-    """a, b and ceiling of every run with their intervals; hollow and grey where the law does not apply."""
-    found = [run for run in contents.runs if run.law.result.fit]
-    runs = found[:MAX_ROWS]
-    if len(runs) < 2:
-        return "fewer than two runs have a fit"
-    names = [name + ("" if run.law.result.verdict.applies else "\n(does not apply)")
-             for name, run in zip(short_names([run.name for run in runs]), runs, strict=True)]  # fmt: skip
-    rows, panels = Axis(ticks=dict(enumerate(names)), ends=(len(runs) - 0.5, -0.5)), []
+def coefficients_chart(contents: Contents) -> Chart | None:
+    """Return a, b and the ceiling of every run with a fit; hollow and grey where the law does not apply."""
+    found = [(run, run.law.result.fit) for run in contents.runs if run.law.result.fit]
+    shown = found[:MAX_ROWS]
+    if len(shown) < 2:
+        return None
+    names = short_names([run.name for run, _ in shown])
+    names = [
+        name if run.law.accepted else f"{name}\n(does not apply)" for name, (run, _) in zip(names, shown, strict=True)
+    ]
+    rows = Axis(ticks=dict(enumerate(names)), ends=(len(shown) - 0.5, -0.5))
+    panels = []
     for name in COEFFICIENTS:
         marks = []
-        for row, run in enumerate(runs):
-            applies, interval = run.law.result.verdict.applies, getattr(run.law.result.fit, name)
-            look = Look(color_of(0) if applies else FAINT, hollow=not applies, size=6)
-            x, low, high = (np.array([getattr(interval, each)]) for each in ("estimate", "low", "high"))
-            marks.append(Mark("dots", look, x, [row], low, high, whiskers="x"))
+        for row, (run, fit) in enumerate(shown):
+            look = Look(color_of(0) if run.law.accepted else FAINT, hollow=not run.law.accepted, size=6)
+            value = _coefficient(fit, name)
+            marks.append(Mark("dots", look, [value.estimate], [row], [value.low], [value.high], whiskers="x"))
         panels.append(Panel(tuple(marks), Axis(), rows, title=name))
-    title = _part_of("Coefficients of the law", len(runs), len(found))
-    return Chart("coefficients", title, tuple(panels), shared="y", row=1.1 + 0.32 * len(runs))
+    title = _part_of("Coefficients of the law", len(shown), len(found))
+    return Chart("coefficients", title, tuple(panels), shared="y", row=1.1 + 0.32 * len(shown))
 
 
-# --- pictures
+def whisker(look: Look, x: Sequence[float], interval: Interval, said: str) -> Mark:
+    """Return a dot with the whiskers of an interval along y."""
+    hover = "%{customdata}: %{y:.4~g}"
+    return Mark("dots", look, x, [interval.estimate], [interval.low], [interval.high], hover=hover, texts=[said])
+
+
+# --- one run
+
+
+def detail_charts(run: RunReport) -> list[Chart]:
+    """Return the charts of one run about its covariances and its time, as far as the run logged them."""
+    found = [
+        _chart(
+            "bands", "Covariance of the top tokens", bands_panels(run), running_means(BAND_CURVES, [run], raw=False)
+        ),
+        _chart("accuracy", "Covariance by accuracy of the prompts", accuracy_panels(run), _accuracy_note(run)),
+        _chart("phases", "Time of a step by phase", phase_panels(run), _phase_note(run)),
+    ]
+    return _drawn(found)
+
+
+def law_charts(run: RunReport, options: Options) -> list[Chart]:
+    """Return the charts of one run about the entropy law and the theorems, as far as the run logged them."""
+    law = _chart("law", f"{options.metric} against exp(H)", law_panels(run, options), _law_note(run.law))
+    found = [replace(law, height=LAW_HEIGHT) if law else None]
+    for theory in run.theory:
+        title = f"Theorem {theory.theorem}: change of entropy against its prediction"
+        note = f"{theory.check.pairs:,} pairs of steps." if theory.check else ""
+        panels = [replace(_theory_panel(theory), title="")] if theory.check else []
+        found.append(_chart(f"theorem{theory.theorem}", title, panels, note))
+    found.append(_chart("fall", "Drop of entropy and covariance (paper, equation 8)", fall_panels(run), FALL_NOTE))
+    return _drawn(found)
+
+
+def _chart(name: str, title: str, panels: list[Panel], note: str) -> Chart | None:
+    if not panels:
+        return None
+    return Chart(name, title, tuple(panels), f"{title}. {note}".strip(), note, linked=panels[0].x is STEPS)
+
+
+def law_panels(run: RunReport, options: Options) -> list[Panel]:
+    """Return the points, and where the law applies its line with both intervals, the ceiling and the forecast."""
+    law, points, line = run.law, run.law.points, run.law.line
+    if not len(points):
+        return []
+    x = np.exp(points.entropy)
+    few = len(points) <= 200
+    dots = Mark(
+        "dots",
+        Look(INK, marker="circle", size=6 if few else 4, opacity=0.8 if few else 0.6),
+        x,
+        points.reward,
+        name="steps, late ones strong",
+        by_time=True,
+        hover="step %{customdata}: exp(H) %{x:.4~g}, R %{y:.4~g}<extra></extra>",
+        texts=points.steps.tolist(),
+    )
+    marks, shown = [dots], points.reward
+    if line is not None and law.accepted:
+        marks = [*_law_bands(line), dots, *_law_line(line, law.accepted), *_forecast(law)]
+        shown = np.concatenate([shown, line.reward])
+    elif line is not None:
+        # Only over the entropies of the run, so that nobody reads a ceiling off it.
+        inside = (line.exp_entropy >= x.min()) & (line.exp_entropy <= x.max())
+        fit = (line.exp_entropy[inside], line.reward[inside])
+        marks.append(Mark("line", Look(FAINT, "dot"), *fit, name="fit, not to be relied on", group="fit"))
+    margin = MARGIN * (float(np.ptp(shown)) or 1.0)
+    reach = Axis(shortened(options.metric), ends=(float(shown.min() - margin), float(shown.max() + margin)))
+    return [Panel(tuple(marks), EXP_H, reach, said=_law_words(law))]
+
+
+def _law_words(law: LawSection) -> str:
+    fit = law.accepted
+    if fit is None:
+        codes = dict.fromkeys(reason.code.replace("_", " ") for reason in law.result.verdict.reasons)
+        return "the law does not apply: " + shortened(", ".join(codes), 40)
+    return f"a {number(fit.a.estimate)}, b {number(fit.b.estimate)}, ceiling {with_interval(fit.ceiling)}"
+
+
+def _law_note(law: LawSection) -> str:
+    points = f"{law.point_count:,} points, from light (early) to dark (late)."
+    if law.accepted:
+        return (
+            f"{points} At exp(H) = 1 no entropy is left, and the line is at its ceiling. The darker band is the "
+            "interval of the line, the lighter one the interval of a further point."
+        )
+    return f"{points} The law does not apply to this run; the dotted line is the fit for comparison."
+
+
+def _law_bands(line: LawLine) -> list[Mark]:
+    level, look = share(LEVEL), Look(color_of(0), opacity=0.1)
+    outer = bands(
+        line.exp_entropy,
+        line.point_low,
+        line.point_high,
+        look,
+        name=f"{level} interval of a further point",
+        group="fit",
+    )
+    look = replace(look, opacity=0.25)
+    return [
+        *outer,
+        *bands(line.exp_entropy, line.low, line.high, look, name=f"{level} interval of the line", group="fit"),
+    ]
+
+
+def _law_line(line: LawLine, fit: LawFit) -> list[Mark]:
+    hover = "fit at exp(H) %{x:.4~g}: R %{y:.4~g}<extra></extra>"
+    look = Look(color_of(0), width=2.5)
+    fitted = Mark("line", look, line.exp_entropy, line.reward, name="fitted line", group="fit", hover=hover)
+    point = whisker(Look(color_of(0), marker="diamond", size=9, hollow=True), [1.0], fit.ceiling, "")
+    said = f"ceiling {number(fit.ceiling.estimate)}, {ends(fit.ceiling)}<extra></extra>"
+    return [fitted, replace(point, name="ceiling, R at H = 0", group="fit", hover=said, texts=())]
+
+
+def _forecast(law: LawSection) -> list[Mark]:
+    """Return the line that the first points predict over the entropies that came later, with its interval."""
+    found = law.forecast
+    if found is None or not len(found.later):
+        return []
+    order = np.argsort(found.later.entropy, kind="stable")
+    order = order[spread_out(len(order), FORECAST_PLACES)]
+    x, look = np.exp(found.later.entropy[order]), Look(color_of(1), "dash", width=2.5)
+    name = f"forecast of the first {found.fit.points:,} points"
+    hover = "forecast at exp(H) %{x:.4~g}: R %{y:.4~g}<extra></extra>"
+    area = bands(x, found.low[order], found.high[order], replace(look, opacity=0.12), group="forecast")
+    return [*area, Mark("line", look, x, found.predicted[order], name=name, group="forecast", hover=hover)]
+
+
+def bands_panels(run: RunReport) -> list[Panel]:
+    """Return the mean covariance of the top tokens by step."""
+    axis = Axis("mean covariance of the top tokens", log=True)
+    return [Panel(marks, y=axis)] if (marks := _curves(run, BAND_CURVES)) else []
+
+
+def _curves(run: RunReport, curves: Sequence[Curve]) -> tuple[Mark, ...]:
+    return tuple(
+        mark
+        for place, each in enumerate(curves)
+        if each.column in run.series
+        for mark in curve(run.series[each.column], each.label, each.label, look_of(place), raw=False)
+    )
+
+
+def accuracy_panels(run: RunReport) -> list[Panel]:
+    """Return the covariance for hard, medium and easy prompts, of responses (as in the paper) and of tokens."""
+    found = {title: _curves(run, curves) for title, curves in ACCURACY_CURVES.items()}
+    return [Panel(marks, y=Axis(title)) for title, marks in found.items() if marks]
+
+
+def fall_panels(run: RunReport) -> list[Panel]:
+    """Return −ΔH of a step and equation 8 before it, each relative to its maximum (paper, figure 8)."""
+    changes, covariance = run.series.get("entropy/delta"), run.series.get(GROUP_COVARIANCE)
+    if changes is None or covariance is None:
+        return []
+    # The change that step t + 1 measures is that of the updates of step t.
+    falls = replace(changes, steps=changes.steps - 1, values=-changes.values, mean=-changes.mean)
+    shown = {"−ΔH": falls, "Cov(log π, π A), paper eq. 8": covariance}
+    marks = [
+        mark
+        for place, (name, series) in enumerate(shown.items())
+        for mark in curve(_relative(series), name, name, look_of(place), raw=False)
+    ]
+    said = f"rank correlation {with_interval(run.group_correlation)}" if run.group_correlation else ""
+    return [Panel(tuple(marks), y=Axis("relative to the maximum", zero=True), said=said)]
+
+
+def _relative(series: Series) -> Series:
+    """Return the series relative to the maximum of its running mean."""
+    size = float(np.nanmax(np.abs(series.mean))) or 1.0
+    return replace(series, values=series.values / size, mean=series.mean / size)
+
+
+def _accuracy_note(run: RunReport) -> str:
+    curves = [each for curves in ACCURACY_CURVES.values() for each in curves]
+    note = f"{running_means(curves, [run], raw=False)} In the paper, easy prompts have the higher covariance.".strip()
+    for title, found in list(run.accuracy.items())[:1]:
+        apart = found.easy_minus_hard
+        note += f" Here, easy minus hard of {title} is {number(apart.estimate)} ({ends(apart)})."
+    return note
+
+
+def theory_panels(run: RunReport) -> list[Panel]:
+    """Return a panel per theorem: the measured change of entropy against the predicted one; none without a check."""
+    return [_theory_panel(theory) for theory in run.theory] if any(theory.check for theory in run.theory) else []
+
+
+def _theory_panel(theory: TheorySection) -> Panel:
+    check, title = theory.check, f"theorem {theory.theorem}"
+    if check is None:
+        return Panel((), title=title, said=theory.reason)
+    hover = "predicted %{x:.3~g}, measured %{y:.3~g}<extra></extra>"
+    look = Look(color_of(0), size=6 if check.pairs <= 200 else 4, opacity=0.65)
+    marks = [Mark("dots", look, check.predicted, check.changes, name="steps", hover=hover)]
+    if len(theory.group_predicted):
+        look = Look(color_of(1), marker="square", width=2.5, size=7)
+        means = (theory.group_predicted, theory.group_changes)
+        marks.append(Mark("line", look, *means, name="means of tenths of the steps", hover="tenth: " + hover))
+    x = Axis(f"−η {COVARIANCES[theory.theorem]}, up to a constant", zero=True, ends=_reach(check.predicted))
+    y = Axis("measured ΔH, nats", zero=True, ends=_reach(check.changes))
+    return Panel(tuple(marks), x, y, title, f"rank correlation {with_interval(check.correlation)}")
+
+
+def _reach(values: Floats) -> tuple[float, float]:
+    """Return ends of an axis that show the cloud, 0, and outliers that are not far."""
+    low, high = np.quantile(values, SHOWN)
+    middle, half = (low + high) / 2, (high - low) / 2 or abs(high) or 1.0
+    low = min(max(values.min(), middle - REACH * half), 0.0)
+    high = max(min(values.max(), middle + REACH * half), 0.0)
+    margin = 0.05 * (high - low or 1.0)
+    return float(low - margin), float(high + margin)
+
+
+def phase_panels(run: RunReport) -> list[Panel]:
+    """Return the seconds of a step by phase, stacked; cut where few steps are far above the others."""
+    if run.phases is None:
+        return []
+    hover = "step %{x}: %{y:.3~g} s"
+    looks = (Look(color_of(place), hatch=hatch) for place, hatch in enumerate(HATCHES))
+    marks = [
+        Mark("stack", look, run.phases.steps, seconds, name=PHASE_NAMES[column], hover=hover)
+        for look, (column, seconds) in zip(looks, run.phases.seconds.items(), strict=False)
+    ]
+    totals = np.sum(list(run.phases.seconds.values()), axis=0)
+    height = float(min(ABOVE * totals.max(), STALL * np.quantile(totals, 0.95))) or 1.0
+    cut = f"up to {totals.max():.3g} s, cut" if totals.max() > height else ""
+    return [Panel(tuple(marks), y=Axis("seconds per step", ends=(0.0, height)), said=cut)]
+
+
+PHASE_NAMES = {each.column: each.label for each in (*PHASES, OTHER_PHASE)}
+
+
+def _phase_note(run: RunReport) -> str:
+    if run.phases is None:
+        return ""
+    sums = {PHASE_NAMES[column]: float(seconds.sum()) for column, seconds in run.phases.seconds.items()}
+    total = sum(sums.values())
+    return f"Share of all time: {', '.join(f'{name} {share(part / total)}' for name, part in sums.items())}." * (
+        total > 0
+    )
+
+
+# --- files
+
+
+def pictures(contents: Contents) -> list[Chart]:
+    """Return the charts that are written as files."""
+    metric = shortened(contents.options.metric)
+
+    def law(run: RunReport) -> list[Panel]:
+        return law_panels(run, contents.options)
+
+    beside = [
+        runs_beside(contents, "law", f"The entropy law R = −a exp(H) + b, R: {metric}", law, shared="xy"),
+        runs_beside(contents, "covariance_bands", "Covariance of the tokens, by band", bands_panels, shared="y"),
+        runs_beside(contents, "entropy_change", "Change of entropy against its prediction", theory_panels),
+        runs_beside(contents, "entropy_fall", "Drop of entropy and covariance", fall_panels),
+        runs_beside(contents, "timing", "Time of a step, by phase", phase_panels, shared="y"),
+        runs_beside(contents, "covariance_by_accuracy", "Covariance by the accuracy of the prompt", accuracy_panels),
+    ]
+    curves = [curve_chart(contents, figure) for figure in CURVE_FIGURES]
+    return _drawn([*curves, *beside, coefficients_chart(contents), size_chart(contents)])
 
 
 def runs_beside(
@@ -229,61 +613,28 @@ def runs_beside(
     name: str,
     title: str,
     panels_of: Callable[[RunReport], list[Panel]],
-    why: str,
     shared: str = "",
-) -> Chart | str:
-    """A picture with the panels of each run, as many runs as there is room for; a shared y axis has all their ends."""
-    found = [(label, panels) for label, run in zip(labels(contents), contents.runs, strict=True)
-             if (panels := panels_of(run))]  # fmt: skip
+) -> Chart | None:
+    """Return a picture with the panels of each run, for as many runs as fit; a shared y axis covers all of them."""
+    found = [
+        (label, panels)
+        for label, run in zip(labels(contents), contents.runs, strict=True)
+        if (panels := panels_of(run))
+    ]
     if not found:
-        return why
+        return None
     most = max(len(panels) for _, panels in found)
     shown = found[: MAX_PANELS // most]
     panels = [
         replace(panel, title=", ".join(filter(None, [label, panel.title]))) for label, each in shown for panel in each
     ]
-    if "y" in shared and all(panel.y.ends for panel in panels):
-        low, high = min(panel.y.ends[0] for panel in panels), max(panel.y.ends[1] for panel in panels)
-        panels = [replace(panel, y=replace(panel.y, ends=(low, high))) for panel in panels]
+    ranges = [panel.y.ends for panel in panels if panel.y.ends]
+    if "y" in shared and len(ranges) == len(panels):
+        both = (min(low for low, _ in ranges), max(high for _, high in ranges))
+        panels = [replace(panel, y=replace(panel.y, ends=both)) for panel in panels]
     title = _part_of(title, len(shown), len(found))
     return Chart(name, title, tuple(panels), columns=3 if most == 1 else most, shared=shared)
 
 
 def _part_of(title: str, shown: int, found: int) -> str:
     return title if shown == found else f"{title} ({shown} of {found} runs)"
-
-
-def pictures(contents: Contents) -> dict[str, Chart | str]:
-    """By the name of the file: what there is to draw, or why there is nothing."""
-    figures = figures_of(column for run in contents.runs for column in run.series)
-    curves = {figure.name: curve_chart(contents, figure) for figure in figures}
-    law, lacks = (
-        f"The entropy law R = −a exp(H) + b, R: {shortened(contents.options.metric)}",
-        "no run has {} and the like".format,
-    )
-    no_theory = contents.runs[0].theory[0].reason
-    how_of = {
-        "law": (law, partial(law_panels, options=contents.options), _no_law(contents), "xy"),
-        "covariance_bands": ("Covariance of the tokens, by band", bands_panels, lacks(BAND_CURVES[0].column), "y"),
-        "entropy_change": ("Change of entropy against its prediction", theory_panels, no_theory, ""),
-        "entropy_fall": ("Fall of entropy and covariance", fall_panels, lacks(GROUP_COVARIANCE), ""),
-        "timing": ("Time of a step, by phase", phase_panels, "no run has the time of its phases", "y"),
-        "covariance_by_accuracy": (
-            *("Covariance by the accuracy of the prompt", accuracy_panels, lacks("cov/group_weighted_acc_low"), ""),
-        ),
-    }
-    of_runs = {name: runs_beside(contents, name, *how) for name, how in how_of.items()}
-    return curves | of_runs | {"coefficients": coefficients_chart(contents), "model_size": size_chart(contents)}
-
-
-def overview_charts(contents: Contents) -> tuple[list[Chart], list[str]]:
-    """Charts of the page with a line per run, and the titles of those that no run has values for.
-
-    Of a single run the law is among its own.
-    """
-    figures = figures_of(column for run in contents.runs for column in run.series)
-    curves = {figure.title: curve_chart(contents, figure) for figure in figures}
-    across = [law_of_all(contents) if len(contents.runs) > 1 else "", size_chart(contents)]
-    first, *others = curves.values()
-    charts = [chart for chart in (first, *across, *others) if isinstance(chart, Chart)]
-    return charts, [title for title, chart in curves.items() if isinstance(chart, str)]

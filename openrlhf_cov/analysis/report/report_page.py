@@ -1,4 +1,4 @@
-"""``report.html``: one page with everything a report says, interactive, that needs neither network nor other files."""
+"""``report.html``: one interactive page that needs neither network nor other files."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,23 +6,20 @@ from typing import Any
 from openrlhf_cov.analysis.pages.chart import Chart, look_of
 from openrlhf_cov.analysis.pages.html import Cell, render
 from openrlhf_cov.analysis.pages.plot import figure
-from openrlhf_cov.analysis.report.charts import evaluation_charts, labels, overview_charts, run_key
-from openrlhf_cov.analysis.report.contents import Contents, Ends, Options, RunReport
+from openrlhf_cov.analysis.report.charts import detail_charts, labels, law_charts, page_charts, run_key
+from openrlhf_cov.analysis.report.contents import Contents, Ends, Options, RunReport, main_score
 from openrlhf_cov.analysis.report.curves import BAND_CURVES
-from openrlhf_cov.analysis.report.run_charts import RUN_CHARTS, run_charts
 from openrlhf_cov.analysis.report.token_view import run_tokens, tokens_per_step
 from openrlhf_cov.analysis.report.words import (
-    EARLY_HEADS,
+    LAW_HEAD,
     arrow,
-    duration,
-    early_cells,
-    error_of,
+    asked,
+    compares,
     forecast_sentence,
     law_facts,
+    law_row,
     law_sentence,
     number,
-    percent,
-    r_and_h,
     same_sentence,
     share,
     size_lines,
@@ -30,67 +27,73 @@ from openrlhf_cov.analysis.report.words import (
     with_interval,
 )
 from openrlhf_cov.analysis.theory import PAPER_BANDS
-from openrlhf_cov.utils.estimates import LEVEL
-from openrlhf_cov.utils.text_table import NONE
+from openrlhf_cov.utils.text_table import NONE, duration
 
 SCRIPTS = ("tokens.js", "report.js")
+# Runs up to which the page does not fold the words about each run.
 OPEN_CARDS = 4
-"""Runs up to which what the law says of each is not folded."""
-HEAD = (
-    *("run", "steps", "time", "reward", "entropy", "law", "ceiling", "dR/dH at the end", "R²", "RMSE"),
-    *("forecast RMSE", "forecast at the end", "theorem 1", "theorem 2", *EARLY_HEADS),
-)
-"""Columns of the table of runs."""
-NOTHING = Cell(NONE, float("nan"))
+RUN_HEAD = ("run", "steps", "time", "reward", "entropy", "length", "selected")
 
+# Head, rows and caption.
 Table = tuple[Sequence[str], list[list[Cell]], str]
-"""Head, rows and caption."""
 
 
 def report_page(contents: Contents) -> str:
-    """The page as HTML; the law, its numbers and all tables can be read without a script."""
+    """Return the page as HTML; all numbers, words and tables can be read without a script."""
     options, runs = contents.options, contents.runs
-    charts, missing = overview_charts(contents)
-    evaluations = evaluation_charts(contents)
-    of_runs = [run_charts(run, options) for run in runs]
-    drawn = {chart.name for each in of_runs for chart in each}
-    kinds = {name: title for name, title in RUN_CHARTS.items() if name in drawn}
+    charts = page_charts(contents)
+    details = [detail_charts(run) for run in runs]
+    laws = [law_charts(run, options) for run in runs]
+    has_details = any(details)
     sections = {
-        "law": "Law",
-        "runs": "Runs",
-        "comparison": "Across runs" if contents.same or contents.sizes else "",
         "curves": "Curves",
-        "one": "One run",
-        "tokens": "Tokens" if any(run.token_files for run in runs) else "",
-        "settings": "Settings",
+        "runs": "Runs" if len(runs) > 1 else "The run",
+        "method": "What the method did" if charts.method else "Covariances and time",
+        "tokens": "Tokens",
+        "evaluation": "Evaluation",
+        "law": "The entropy law",
     }
+    present = {
+        "method": bool(charts.method) or has_details,
+        "tokens": any(run.token_files for run in runs),
+        "evaluation": charts.scores is not None,
+    }
+    overview = [charts.overview] if charts.overview else []
+    scores = [charts.scores] if charts.scores else []
+    shared = [*overview, *charts.method, *scores, *charts.law]
+    run_head, run_rows = run_table(contents)
     data = {
-        "charts": {chart.name: figure(chart) for chart in charts},
-        "evaluations": list(map(figure, evaluations)),
-        "kinds": list(kinds),
-        "runs": _drawn_runs(contents, of_runs),
+        "charts": {chart.name: figure(chart) for chart in shared},
+        "evaluations": list(map(figure, charts.numbers)),
+        "kinds": [chart.name for chart in [*_kinds(details), *_kinds(laws)]],
+        "runs": _drawn_runs(contents, [[*one, *other] for one, other in zip(details, laws, strict=True)]),
     }
     return render(
         "report.html",
         data,
         SCRIPTS,
         title=contents.title,
+        about=_about(contents),
         asked=asked(options),
-        sections={name: title for name, title in sections.items() if title},
-        notes=contents.notes,
+        sections={name: title for name, title in sections.items() if present.get(name, True)},
+        curves=overview,
+        method=charts.method,
+        details=_kinds(details),
+        scores=scores,
+        more_numbers=bool(charts.numbers),
+        law_charts=charts.law,
+        law_details=_kinds(laws),
+        notes=[f"{note}." for note in contents.notes],
         cards=[_card(run, options) for run in runs],
-        folds=len(runs) > OPEN_CARDS,
         open_cards=OPEN_CARDS,
-        run_head=HEAD,
-        run_rows=[run_row(run, options) for run in runs],
+        run_head=run_head,
+        run_rows=run_rows,
+        law_head=(*LAW_HEAD, "theorem 1", "theorem 2"),
+        law_rows=[_law_cells(run, options) for run in runs],
         warnings=[f"{run.name}: {warning}" for run in runs for warning in run.warnings],
-        same=[same_sentence(contents.same)] if contents.same else [],
+        same=[same_sentence(contents.same)] if contents.same and compares(contents) else [],
         differences=difference_rows(contents),
         sizes=size_lines(contents.sizes) if contents.sizes else [],
-        charts=charts,
-        evaluations=evaluations,
-        missing=missing + ([] if evaluations else ["Evaluations"]),
-        kinds=kinds,
         runs=[
             {"name": run.name, "tables": [*band_table(run), *accuracy_table(run)], "settings": _settings(run)}
             for run in runs
@@ -99,76 +102,84 @@ def report_page(contents: Contents) -> str:
     )
 
 
+def _about(contents: Contents) -> str:
+    """Return one line under the title: how long the runs are, and where reward and entropy went."""
+    run, *others = contents.runs
+    if others:
+        counts = sorted({each.step_count for each in contents.runs})
+        steps = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+        return f"{len(contents.runs)} runs of {steps} global steps. Click a name to show or hide a run."
+    parts = [f"{run.step_count:,} global steps"]
+    parts += [duration(run.seconds)] if run.seconds > 0 else []
+    parts += [f"{name} {_ends_cell(found).text}" for name, found in (("reward", run.reward), ("entropy", run.entropy))]
+    return ", ".join(part for part in parts if not part.endswith(NONE))
+
+
+def _kinds(charts: Sequence[Sequence[Chart]]) -> list[Chart]:
+    """Return one chart of each name that a run has."""
+    return list({chart.name: chart for each in reversed(charts) for chart in each}.values())
+
+
 def _drawn_runs(contents: Contents, charts: Sequence[Sequence[Chart]]) -> list[dict[str, Any]]:
-    """What the scripts of the page draw of each run."""
-    most = tokens_per_step(contents.runs)
+    """Return what the scripts of the page draw of each run."""
+    most = tokens_per_step([run.token_files for run in contents.runs])
     return [
         {
             "name": run.name,
             "label": label,
             "style": _style(place),
             "charts": {chart.name: figure(chart) for chart in charts[place]},
-            "tokens": run_tokens(run, most),
+            "tokens": run_tokens(run.token_files, most),
         }
         for place, (run, label) in enumerate(zip(contents.runs, labels(contents), strict=True))
     ]
 
 
-def asked(options: Options) -> str:
-    """What the report was asked for."""
-    fit = "Huber's robust fit" if options.robust else "least squares"
-    forecast = f"forecast from the first {percent(options.forecast_share)} % of the points"
-    return f"R is {r_and_h(options)}; {fit}; {share(LEVEL)} intervals; {forecast}."
-
-
 def _style(place: int) -> dict[str, Any]:
-    """What the legend of runs shows of a run, as of a line."""
+    """Return the line of a run in the legend of runs."""
     look = look_of(place)
     return {"legendgroup": run_key(place), "mode": "lines", "line": {"color": look.color, "dash": look.dash}}
 
 
 def _card(run: RunReport, options: Options) -> dict[str, Any]:
-    """What the law says of a run, in words and numbers."""
-    verdict = run.law.result.verdict
-    more = [forecast_sentence(run.law, options)] if verdict.applies else []
+    """Return what the law says about a run, in words and numbers."""
+    applies = run.law.accepted is not None
+    reasons = [reason.text for reason in run.law.result.verdict.reasons]
+    more = [forecast_sentence(run.law, options)] if applies else []
     more += [theory_sentence(theory) for theory in run.theory if theory.check is not None]
-    if not any(theory.check for theory in run.theory):
-        more.append("Theory: not to be checked, the log has no predicted changes of entropy.")
     return {
         "name": run.name,
-        "applies": verdict.applies,
+        "applies": applies,
         "sentence": law_sentence(run, options),
+        "summary": "Numbers" if applies else "Why",
         "facts": law_facts(run, options),
-        "reasons": [reason.text for reason in verdict.reasons],
+        "reasons": reasons,
         "more": more,
     }
 
 
-def run_row(run: RunReport, options: Options) -> list[Cell]:
-    """One row of ``HEAD``; no number of the law where it does not apply."""
-    law, verdict = run.law, run.law.result.verdict
-    start = [
-        Cell(run.name),
-        Cell(f"{run.step_count:,}", run.step_count),
-        Cell(duration(run.seconds), run.seconds),
-        _ends_cell(run.reward),
-        _ends_cell(run.entropy),
-        Cell("applies", kind="yes") if verdict.applies else Cell("does not apply", kind="no"),
+def run_table(contents: Contents) -> tuple[tuple[str, ...], list[list[Cell]]]:
+    """Return head and rows of the table of runs, without the columns that no run has a value for."""
+    score = main_score(contents.runs)
+    rows = [
+        [
+            Cell(run.name),
+            Cell(f"{run.step_count:,}", run.step_count),
+            Cell(duration(run.seconds) if run.seconds > 0 else NONE, run.seconds),
+            *map(_ends_cell, (run.reward, run.entropy, run.length)),
+            Cell(share(run.selected) if run.selected > 0 else NONE, run.selected),
+            _ends_cell(run.score_ends(score)),
+        ]
+        for run in contents.runs
     ]
+    head = (*RUN_HEAD, score)
+    kept = [place for place in range(len(head)) if any(row[place].text != NONE for row in rows)]
+    return tuple(head[place] for place in kept), [[row[place] for place in kept] for row in rows]
+
+
+def _law_cells(run: RunReport, options: Options) -> list[Cell]:
     correlations = [theory.check.correlation.estimate if theory.check else float("nan") for theory in run.theory]
-    theory = [Cell(number(each), each) for each in correlations]
-    theory += [NOTHING] * (2 - len(theory))
-    theory += [
-        Cell(text, each[0]) for text, each in zip(early_cells(run), (law.early.drop, law.early.gain), strict=True)
-    ]
-    fit = law.result.fit
-    if fit is None or not verdict.applies:
-        return [*start, *[NOTHING] * 6, *theory]
-    slope = run.slope.estimate if run.slope else float("nan")
-    errors = [fit.rmse, *((law.forecast.rmse, law.forecast.final_error) if law.forecast else [float("nan")] * 2)]
-    numbers = [Cell(number(each), each) for each in (slope, fit.r2)]
-    ceiling = Cell(with_interval(fit.ceiling), fit.ceiling.estimate)
-    return [*start, ceiling, *numbers, *(Cell(error_of(error, options), error) for error in errors), *theory]
+    return [*map(Cell, law_row(run, options)), *(Cell(number(each), each) for each in correlations)]
 
 
 def _ends_cell(found: Ends) -> Cell:
@@ -176,24 +187,24 @@ def _ends_cell(found: Ends) -> Cell:
 
 
 def difference_rows(contents: Contents) -> list[list[Cell]]:
-    """Differences of the coefficients by pairs of runs; none where the law applies to none."""
+    """Return the differences of the coefficients by pairs of runs; none if the law describes fewer than two runs."""
     same = contents.same
-    if same is None or same.result is None or len(same.unfit) == len(same.names):
+    if same is None or same.result is None or not compares(contents):
         return []
     return [
         [
             Cell(f"{same.names[each.first]} − {same.names[each.second]}"),
-            *(Cell(with_interval(getattr(each, name))) for name in ("a", "b", "ceiling")),
+            *(Cell(with_interval(interval)) for interval in (each.a, each.b, each.ceiling)),
         ]
         for each in same.result.differences
     ]
 
 
 def settings_table(contents: Contents) -> Table | None:
-    """Settings that differ: a row per setting, or per run where these are many."""
+    """Return the settings that differ: a row per setting, or per run where there are many runs."""
     if not contents.settings:
         return None
-    caption = "Settings that differ between the runs; – where the command of a run does not name one."
+    caption = "Settings that differ between the runs; – means that the command of the run does not name the setting."
     table = [
         [each.flag, *(_shown(value, run) for value, run in zip(each.values, contents.runs, strict=True))]
         for each in contents.settings
@@ -217,7 +228,7 @@ def _shown(value: str | None, run: RunReport) -> str:
 
 
 def band_table(run: RunReport) -> list[Table]:
-    """Table 1 of the paper over the training of a run; none without covariances."""
+    """Return table 1 of the paper for this run, in a list; an empty list without covariances."""
     if not run.stage_bands:
         return []
     curves = [each for each in BAND_CURVES if each.column in run.series]
@@ -225,7 +236,7 @@ def band_table(run: RunReport) -> list[Table]:
     stages.append(("paper, Qwen2.5-7B, step 1", PAPER_BANDS))
     rows = [[Cell(name), *(Cell(number(means[each.column])) for each in curves)] for name, means in stages]
     head = ("steps", *(each.label for each in curves))
-    return [(head, rows, f"Mean covariance of the top tokens over the training of {run.name} (paper, table 1)")]
+    return [(head, rows, f"Mean covariance of the top tokens of {run.name} (paper, table 1)")]
 
 
 def _span(first: int, last: int) -> str:
@@ -233,11 +244,11 @@ def _span(first: int, last: int) -> str:
 
 
 def accuracy_table(run: RunReport) -> list[Table]:
-    """Covariance by accuracy of the prompts, means over the run; none where it was not logged."""
+    """Return the covariance by accuracy of the prompts, in a list; an empty list where it was not logged."""
     rows = [
         [Cell(title), *map(Cell, map(with_interval, (*found.means.values(), found.easy_minus_hard)))]
         for title, found in run.accuracy.items()
     ]
     head = ("covariance", "hard", "medium", "easy", "easy − hard")
-    caption = f"Covariance by accuracy of the prompts of {run.name}, mean over the run (paper, Fig. 8)"
+    caption = f"Covariance by accuracy of the prompts of {run.name}, mean over the run (paper, figure 8)"
     return [(head, rows, caption)] if rows else []

@@ -3,15 +3,24 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from openrlhf_cov.analysis.report.contents import RunReport, TokenFile
-from openrlhf_cov.analysis.report.series import spread_out
+from openrlhf_cov.analysis.report.curves import spread_out
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.json_lines import parse_object, read_rows
 from openrlhf_cov.utils.metrics_log import TOKENS_FOLDER
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """A file with the tokens of the highest covariance of a global step."""
+
+    step: int
+    path: Path
+
 
 NAME = re.compile(r"step_(\d+)\.jsonl")
 
@@ -45,8 +54,8 @@ CONTEXT = 20
 LONGEST_TEXT = 400
 """Characters of a token, and of the text on either side; more is no text that a tokenizer made."""
 
+# No number of a token is as large.
 LARGEST = 1e300
-"""No number of a token is as large."""
 
 NUMBERS = ("cov", "entropy", "advantage", "log_prob")
 PLACES = ("position", "sample_id", "prompt_id", "token_id")
@@ -57,17 +66,17 @@ FACTS = ("token", "selected", *NUMBERS, *PLACES)
 Token = dict[str, Any]
 
 
-def run_tokens(run: RunReport, most: int) -> dict[str, Any] | None:
+def run_tokens(token_files: Sequence[TokenFile], most: int) -> dict[str, Any] | None:
     """Steps of a run as JSON takes them, with at most ``most`` tokens each; None without files.
 
     ``scale`` is the largest absolute covariance of all that is shown, ``notes`` say what is not.
     """
-    if not run.token_files:
+    if not token_files:
         return None
-    files = chosen_files(run.token_files)
+    files = chosen_files(token_files)
     notes = []
-    if len(files) < len(run.token_files):
-        notes.append(f"{len(files)} of the {len(run.token_files)} files of this run are shown, spread over it.")
+    if len(files) < len(token_files):
+        notes.append(f"{len(files)} of the {len(token_files)} files of this run are shown, spread over it.")
     steps = []
     for file in files:
         try:
@@ -89,9 +98,9 @@ def chosen_files(files: Sequence[TokenFile]) -> list[TokenFile]:
     return [files[place] for place in spread_out(len(files), TOKEN_STEPS)]
 
 
-def tokens_per_step(runs: Sequence[RunReport]) -> int:
-    """Tokens of each file in a page of these runs."""
-    files = sum(len(chosen_files(run.token_files)) for run in runs if run.token_files)
+def tokens_per_step(runs: Sequence[Sequence[TokenFile]]) -> int:
+    """Return how many tokens of each file fit into a page with the files of these runs."""
+    files = sum(len(chosen_files(token_files)) for token_files in runs if token_files)
     return max(FEWEST_TOKENS, TOKEN_BUDGET // max(1, files))
 
 

@@ -1,4 +1,4 @@
-"""What a report says in words and numbers: the table for the terminal, and sentences, run by run (pure)."""
+"""The words and numbers of a report: the table for the terminal, and sentences about a run (pure)."""
 
 import math
 
@@ -13,6 +13,7 @@ from openrlhf_cov.analysis.report.contents import (
     SameSection,
     SizeSection,
     TheorySection,
+    main_score,
 )
 from openrlhf_cov.analysis.report.curves import REWARD
 from openrlhf_cov.analysis.theory import TheoryCheck
@@ -20,66 +21,85 @@ from openrlhf_cov.utils.estimates import LEVEL, Interval
 from openrlhf_cov.utils.metric_table import ENTROPY
 from openrlhf_cov.utils.text_table import NONE, Row, aligned
 
-EARLY_HEADS = ("fall of H by 1/12, 1/3", "gain of R by 1/12, 1/3")
-"""Columns of ``analysis.stages``."""
-HEAD = (
-    *("run", "steps", "entropy", "reward", "a", "b", "ceiling", "dR/dH"),
-    *("R²", "RMSE", "forecast RMSE", "final error", *EARLY_HEADS),
-)
-"""Columns of ``run_rows``."""
-LEFT = (0, 2, 3)
-"""Columns that are flush left."""
+RUN_HEAD = ("run", "steps", "reward", "entropy", "length", "selected")
+LAW_HEAD = ("run", "a", "b", "ceiling", "dR/dH", "R²", "RMSE", "forecast RMSE", "final error")
+# Pairs of runs whose differences are printed.
 MAX_PAIRS = 6
-"""Pairs of runs whose differences are printed."""
+# Coefficients are said to differ below this p-value.
+SAME_P = 0.05
 
 
 def summary(contents: Contents) -> str:
-    """Table of the runs, then whatever a reader of it has to know, a line each."""
-    options = contents.options
-    lines = aligned([HEAD, *run_rows(contents)], left=LEFT)
-    method = "Huber's fit" if options.robust else "least squares"
-    lines += [
-        "",
-        f"law R = -a exp(H) + b, R: {r_and_h(options)}, {method}; "
-        f"{LEVEL:.0%} intervals; dR/dH at the end; forecast from the first {percent(options.forecast_share)}% of the "
-        "points, final error: predicted - observed; in the paper 73 %, 94 % of the fall and 76 %, 93 % of the gain",
-    ]
+    """Return the tables of the runs and of the law, and a line for each thing that a reader has to know."""
+    lines = run_table(contents)
+    lines += ["", f"Entropy law R = -a exp(H) + b. {asked(contents.options)}"]
+    rows = [law_row(run, contents.options) for run in contents.runs if run.law.accepted]
+    lines += aligned([LAW_HEAD, *rows]) if rows else []
     lines += [line for run in contents.runs for line in _remarks(run)]
-    lines += [*contents.notes, *(same_lines(contents.same) if contents.same else [])]
+    lines += [f"Note: {note}." for note in contents.notes]
+    lines += same_lines(contents.same) if contents.same and compares(contents) else []
     lines += size_lines(contents.sizes) if contents.sizes else []
     return "\n".join(lines) + "\n"
 
 
-def run_rows(contents: Contents) -> list[Row]:
-    """One row of ``HEAD`` per run; no number of the law where it does not apply."""
-    return [
-        (run.name, f"{run.step_count:,}", arrow(run.entropy), arrow(run.reward), *_law_cells(run), *early_cells(run))
-        for run in contents.runs
-    ]
+def run_table(contents: Contents) -> list[str]:
+    """Return the table of the runs: first and last values of the curves; columns without a value are left out."""
+    score = main_score(contents.runs)
+    rows: list[Row] = [(*RUN_HEAD, score)]
+    for run in contents.runs:
+        curves = (run.reward, run.entropy, run.length)
+        selected = share(run.selected) if run.selected > 0 else NONE
+        rows.append((run.name, f"{run.step_count:,}", *map(arrow, curves), selected, arrow(run.score_ends(score))))
+    columns = [column for column in zip(*rows, strict=True) if any(cell != NONE for cell in column[1:])]
+    return aligned(list(zip(*columns, strict=True)))
+
+
+def law_row(run: RunReport, options: Options) -> Row:
+    """Return a row of ``LAW_HEAD`` for a run that the law describes."""
+    fit, found = run.law.accepted, run.law.forecast
+    if fit is None:
+        return (run.name, *[NONE] * (len(LAW_HEAD) - 1))
+    slope = number(run.slope.estimate) if run.slope else NONE
+    errors = (number(found.rmse), f"{found.final_error:+.3f}") if found else (NONE, NONE)
+    line = (number(fit.a.estimate), number(fit.b.estimate), with_interval(fit.ceiling), slope)
+    return (run.name, *line, number(fit.r2), number(fit.rmse), *errors)
+
+
+def asked(options: Options) -> str:
+    """Return a sentence about what the law is fitted to, and how."""
+    fit = "Huber's robust fit" if options.robust else "least squares"
+    first = percent(options.forecast_share)
+    how = f"{fit}, {share(LEVEL)} intervals, forecast from the first {first} % of the points"
+    return f"R is {r_and_h(options)}. Fit: {how}."
+
+
+def compares(contents: Contents) -> bool:
+    """True if the law describes two runs or more, so that their coefficients can be compared."""
+    return sum(run.law.accepted is not None for run in contents.runs) > 1
 
 
 def same_lines(same: SameSection) -> list[str]:
-    """The test of equal coefficients, and the first pairs of runs."""
+    """Return the test of equal coefficients and the first pairs of runs."""
     pairs = same.result.differences if same.result else ()
     more = [f"  {len(pairs) - MAX_PAIRS} more pairs with --export"] if len(pairs) > MAX_PAIRS else []
     return [same_sentence(same), *(f"  {difference_line(same, pair)}" for pair in pairs[:MAX_PAIRS]), *more]
 
 
 def difference_line(same: SameSection, difference: Difference) -> str:
-    """``first minus second``: a, b and the ceiling with their intervals."""
+    """Return ``first minus second``: a, b and the ceiling with their intervals."""
     parts = [f"{name} {with_interval(getattr(difference, name))}" for name in ("a", "b", "ceiling")]
     return f"{same.names[difference.first]} minus {same.names[difference.second]}: {', '.join(parts)}"
 
 
 def size_lines(sizes: SizeSection) -> list[str]:
-    """The trend in model size in sentences."""
+    """Return sentences about the trend in model size."""
     if sizes.trend is None:
         return [f"No trend in model size: {sizes.reason}."]
     span = f"{len(sizes.names)} runs from {size_text(min(sizes.sizes))} to {size_text(max(sizes.sizes))}"
     slopes = [f"{name} {number(getattr(sizes.trend, name).slope * math.log(10))}" for name in ("a", "b", "ceiling")]
-    lines = [f"Against the logarithm of model size, {span}: change for ten times the parameters: {', '.join(slopes)}."]
+    lines = [f"Trend in model size ({span}): ten times the parameters change {', '.join(slopes)}."]
     if sizes.unfit:
-        lines.append(f"The law does not apply to {', '.join(sizes.unfit)}, whose coefficients mean little.")
+        lines.append(_unfit(sizes.unfit).strip())
     if sizes.extrapolation:
         found = sizes.extrapolation
         parts = [f"{name} {with_interval(getattr(found, name))}" for name in ("a", "b", "ceiling")]
@@ -88,14 +108,14 @@ def size_lines(sizes: SizeSection) -> list[str]:
 
 
 def with_interval(interval: Interval) -> str:
-    """``0.71 [0.69, 0.73]``; without an interval where there is none."""
+    """Return ``0.71 [0.69, 0.73]``; without an interval where there is none."""
     if not (math.isfinite(interval.low) and math.isfinite(interval.high)):
         return f"{number(interval.estimate)} [no interval]"
     return f"{number(interval.estimate)} [{number(interval.low)}, {number(interval.high)}]"
 
 
 def number(value: float) -> str:
-    """Three digits behind the point from 0.1, three that count below; ``NONE`` for NaN."""
+    """Return three decimals for a number from 0.1, three significant digits below, and ``NONE`` for NaN."""
     if not math.isfinite(value):
         return NONE
     if value == 0 or 0.1 <= abs(value) < 1000:
@@ -104,24 +124,26 @@ def number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A fraction in percent with all the digits that it was given with, without the sign."""
+    """Return a fraction in percent with all its digits, without the sign."""
     return f"{100 * share:.10g}"
 
 
 def narrow(found: Forecast) -> str:
-    """What to know of a forecast that is fitted to few points; empty for one of many."""
+    """Return a warning about a forecast that is fitted to few points, without a full stop; empty for many points."""
     points = found.fit.points
-    too_few = f"fitted to {points} points only: below about {NARROW_BELOW} its interval is too narrow"
+    too_few = (
+        f"the forecast is fitted to {points} points; below about {NARROW_BELOW} points its interval is too narrow"
+    )
     return too_few if points < NARROW_BELOW else ""
 
 
 def p_value(value: float) -> str:
-    """A p-value as people write it."""
+    """Return a p-value as text."""
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def size_text(size: float) -> str:
-    """7e9 as 7B."""
+    """Return 7e9 as 7B."""
     for power, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
         if size >= power:
             return f"{size / power:.3g}{unit}"
@@ -129,44 +151,38 @@ def size_text(size: float) -> str:
 
 
 def arrow(ends: Ends) -> str:
-    """``0.40 -> 0.16``."""
+    """Return ``0.40 -> 0.16``."""
     if math.isnan(ends.first):
         return NONE
     return f"{number(ends.first)} -> {number(ends.last)}"
 
 
-def _law_cells(run: RunReport) -> Row:
-    law = run.law
-    if law.result.fit is None or not law.result.verdict.applies:
-        return (NONE,) * 8
-    fit, found = law.result.fit, law.forecast
-    predicted = (number(found.rmse), f"{found.final_error:+.3f}") if found else (NONE, NONE)
-    slope = number(run.slope.estimate) if run.slope else NONE
-    line = (number(fit.a.estimate), number(fit.b.estimate), with_interval(fit.ceiling), slope)
-    return (*line, number(fit.r2), number(fit.rmse), *predicted)
-
-
-def early_cells(run: RunReport) -> tuple[str, str]:
-    """What of the fall of entropy and of the gain came by 1/12 and by 1/3 of the run."""
-    drop, gain = (", ".join(map(share, each)) for each in (run.law.early.drop, run.law.early.gain))
-    return drop, gain
+def early_facts(run: RunReport) -> list[tuple[str, str]]:
+    """Return how much of the drop of entropy and of the gain of reward came early; empty where neither changed."""
+    names = ("drop of entropy after 1/12 and 1/3 of the run", "gain of R after 1/12 and 1/3 of the run")
+    found = zip(names, (run.law.early.drop, run.law.early.gain), strict=True)
+    return [(name, ", ".join(map(share, values))) for name, values in found if all(map(math.isfinite, values))]
 
 
 def _remarks(run: RunReport) -> list[str]:
-    verdict, found = run.law.result.verdict, run.law.forecast
-    if not verdict.applies:
-        return [f"{run.name}: the law does not apply", *(f"  {reason.text}" for reason in verdict.reasons)]
+    """Return lines about a run that the law does not describe, or whose forecast is missing or of little use."""
+    found = run.law.forecast
+    if run.law.accepted is None:
+        return [
+            f"{run.name}: the law does not apply.",
+            *(f"  - {reason.text}" for reason in run.law.result.verdict.reasons),
+        ]
     if found is None:
-        return [f"{run.name}: no forecast, {run.law.no_forecast}"]
+        return [f"{run.name}: no forecast: {run.law.no_forecast}."]
     if found.rmse > found.persistence_rmse:
-        text = f"its RMSE is {number(found.rmse)}, that of the last mean going on {number(found.persistence_rmse)}"
-        return [f"{run.name}: the forecast is worth nothing, {text}"]
+        text = f"its RMSE is {number(found.rmse)}, and repeating the last level has {number(found.persistence_rmse)}"
+        return [f"{run.name}: the forecast is worth nothing: {text}."]
     few = narrow(found)
-    return [f"{run.name}: the forecast is {few}"] if few else []
+    return [f"{run.name}: {few}."] if few else []
 
 
 def r_and_h(options: Options) -> str:
-    """What R is, and H where it is not the mean over all tokens."""
+    """Return what R is, and what H is where it is not the mean over all tokens."""
     names = options.metric.split(",")
     r = options.metric if len(names) == 1 else f"mean of {', '.join(names)}"
     return r if options.entropy == ENTROPY else f"{r}, H: {options.entropy}"
@@ -174,12 +190,9 @@ def r_and_h(options: Options) -> str:
 
 # --- sentences
 
-SAME_P = 0.05
-"""p-value below which coefficients are said to differ."""
-
 
 def share(value: float) -> str:
-    """A fraction in percent, two or more significant digits."""
+    """Return a fraction in percent with two or more significant digits."""
     if not math.isfinite(value):
         return NONE
     percent = 100 * value
@@ -187,55 +200,43 @@ def share(value: float) -> str:
 
 
 def ends(interval: Interval) -> str:
-    """``low to high``, a dash where there is none."""
+    """Return ``low to high``; a dash where there is no interval."""
     if math.isnan(interval.low) or math.isnan(interval.high):
         return NONE
     return f"{number(interval.low)} to {number(interval.high)}"
 
 
-def duration(seconds: float) -> str:
-    """Days and hours, hours and minutes, or minutes and seconds; a dash for NaN."""
-    if not math.isfinite(seconds):
-        return NONE
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    minutes = round(seconds / 60)
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60:02d} min"
-    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
-
-
 def error_of(value: float, options: Options) -> str:
-    """An error of R: in percent where R is a share of 1, as the paper gives them, else in units of R."""
+    """Return an error of R: in percent where R is a share, as in the paper, else in units of R."""
     if options.highest_reward != 1.0:
         return number(value)
     return f"{100 * value:.1f} %"
 
 
 def law_facts(run: RunReport, options: Options) -> list[tuple[str, str]]:
-    """Names and values of what the fit says, for a run to which the law applies; empty for another."""
-    fit = run.law.result.fit
-    if fit is None or not run.law.result.verdict.applies:
+    """Return names and values of the fit of a run that the law describes; empty for another run."""
+    fit = run.law.accepted
+    if fit is None:
         return []
-    level, worth = f"{share(LEVEL)} interval", fit.effective_points < fit.points
+    worth = f", worth {fit.effective_points:,.0f} independent points" if fit.effective_points < fit.points else ""
     slope = [(f"dR/dH at H = {number(run.entropy.last)}", with_interval(run.slope))] if run.slope else []
     return [
-        ("ceiling, R at H = 0", f"{number(fit.ceiling.estimate)}, {level} {ends(fit.ceiling)}"),
+        ("ceiling, R at H = 0", f"{number(fit.ceiling.estimate)}, {share(LEVEL)} interval {ends(fit.ceiling)}"),
         *slope,
         ("R²", number(fit.r2)),
         ("RMSE", error_of(fit.rmse, options)),
         ("a", with_interval(fit.a)),
         ("b", with_interval(fit.b)),
-        ("points", f"{fit.points:,}" + (f", worth {fit.effective_points:,.0f} independent ones" if worth else "")),
+        ("points", f"{fit.points:,}{worth}"),
+        *early_facts(run),
     ]
 
 
 def law_sentence(run: RunReport, options: Options) -> str:
-    """One sentence on the law; the reasons against it stand apart."""
-    fit = run.law.result.fit
-    if fit is None or not run.law.result.verdict.applies:
-        return "The law does not apply here:"
+    """Return one sentence on the law; the reasons against it are listed elsewhere."""
+    fit = run.law.accepted
+    if fit is None:
+        return "The law does not apply to this run."
     now = f"; it ended at {number(run.reward.last)}" if options.metric == REWARD else ""
     return (
         f"The law describes this run. With no entropy left, {options.metric} would reach "
@@ -244,7 +245,7 @@ def law_sentence(run: RunReport, options: Options) -> str:
 
 
 def forecast_sentence(law: LawSection, options: Options) -> str:
-    """How well the first part of the run foretold the rest, as the paper reports it."""
+    """Return how well the first part of the run predicted the rest, as the paper reports it."""
     if law.forecast is None:
         return f"No forecast: {law.no_forecast}."
     found = law.forecast
@@ -257,26 +258,28 @@ def forecast_sentence(law: LawSection, options: Options) -> str:
     paper = " (paper: 0.9 % and 0.5 % in math, 1.2 % and 1.9 % in code)" if options.highest_reward == 1.0 else ""
     inside = f"{share(found.in_band_frac)} of the later points lie in its {share(found.fit.a.level)} interval"
     few = narrow(found)
-    return f"{first}, {errors}{paper}; {inside}. {_worth(found, options)}" + (f" {few.capitalize()}." if few else "")
+    few = f" {few[0].upper()}{few[1:]}." if few else ""
+    return f"{first}, {errors}{paper}. {inside[0].upper()}{inside[1:]}. {_worth(found, options)}{few}"
 
 
 def _worth(found: Forecast, options: Options) -> str:
-    rival = f"Repeating the last level known would have missed by {error_of(found.persistence_rmse, options)}"
+    rival = f"Repeating the last known level would have missed by {error_of(found.persistence_rmse, options)}"
     if found.rmse < found.persistence_rmse:
         return f"{rival}."
     return f"{rival}: this forecast is worth nothing."
 
 
 def theory_sentence(theory: TheorySection) -> str:
-    """The theorem against the run."""
+    """Return how well a theorem predicts the changes of entropy of the run."""
     which = f"Theorem {theory.theorem} ({'policy gradient' if theory.theorem == 1 else 'natural policy gradient'})"
     if theory.check is None:
         return f"{which}: {theory.reason}."
     check = theory.check
     return (
-        f"{which}: rank correlation of predicted and measured ΔH {with_interval(check.correlation)} over "
-        f"{check.pairs:,} pairs of steps{_against_zero(check)}; same sign in {share(check.sign_agreement.estimate)}, "
-        f"by chance {share(check.chance_agreement)}; covariance above 0 in {share(check.positive_cov_frac)} of steps."
+        f"{which}: the rank correlation of predicted and measured ΔH is {with_interval(check.correlation)} over "
+        f"{check.pairs:,} pairs of steps{_against_zero(check)}. The signs agree in "
+        f"{share(check.sign_agreement.estimate)} of the pairs (by chance: {share(check.chance_agreement)}), and the "
+        f"covariance is positive in {share(check.positive_cov_frac)} of the steps."
     )
 
 
@@ -286,20 +289,22 @@ def _against_zero(check: TheoryCheck) -> str:
         return ""
     if low > 0:
         return ", above 0 as predicted"
-    return ", below 0, against the theorem" if high < 0 else ", not told from 0"
+    return ", below 0, against the theorem" if high < 0 else ", not distinguishable from 0"
 
 
 def same_sentence(same: SameSection) -> str:
-    """Have these runs one a and one b?"""
+    """Return whether the runs share one a and one b."""
     if same.result is None:
-        return f"Whether the runs share their coefficients cannot be said: {same.reason}."
+        return f"The coefficients of the runs cannot be compared: {same.reason}."
     result = same.result
     p = f"p {p_value(result.p_value)}"
     if result.p_value < SAME_P:
         found = f"The runs do not share one a and one b ({p})."
     else:
-        found = f"Nothing speaks against one a and one b for these runs ({p}): a = {number(result.a)}, b = "
-        found += f"{number(result.b)}. That is no proof: the differences below say how far apart they may be."
-    if same.unfit:
-        found += f" The law does not apply to {', '.join(same.unfit)}, whose coefficients mean little."
-    return found
+        found = f"The runs may share one a and one b ({p}): a = {number(result.a)}, b = {number(result.b)}. "
+        found += "This is no proof; the differences show how far apart they may be."
+    return found + _unfit(same.unfit)
+
+
+def _unfit(names: tuple[str, ...]) -> str:
+    return f" The law does not apply to {', '.join(names)}, so these coefficients mean little." if names else ""

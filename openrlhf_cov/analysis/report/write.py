@@ -1,11 +1,10 @@
-"""Writes a report: the pictures and the page."""
+"""Writing a report: the figures and the page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_cov.analysis.report.assemble import build_contents, read_runs
-from openrlhf_cov.analysis.report.contents import Contents, Options
+from openrlhf_cov.analysis.report.contents import Contents, Options, build_contents, read_runs
 from openrlhf_cov.utils.json_lines import write_lines
 
 PAGE = "report.html"
@@ -15,15 +14,25 @@ FORMATS = ("svg", "png")
 
 @dataclass(frozen=True)
 class Written:
-    """What was written; ``left_out`` says of each figure that has nothing to show why."""
+    """The files that were written; ``page`` is None without a page."""
 
     page: Path | None
     figures: tuple[Path, ...]
-    left_out: tuple[str, ...]
 
 
 def write_report(runs: Sequence[Path], output: Path) -> Path:
-    """Read the runs, write figures and page into the folder ``output``; the path of the page."""
+    """Read runs and write their report.
+
+    Args:
+        runs: Folders of runs, or logs of other trainers.
+        output: Folder for the figures and the page; it is created.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        UsageError: If a run cannot be read.
+    """
     write_files(build_contents(read_runs(runs), Options()), output)
     return output / PAGE
 
@@ -31,16 +40,14 @@ def write_report(runs: Sequence[Path], output: Path) -> Path:
 def write_files(
     contents: Contents, output: Path, *, formats: Sequence[str] = FORMATS, with_page: bool = True
 ) -> Written:
-    """``output/figures/NAME.FORMAT`` of each figure with something to show, and ``output/report.html``."""
-    from openrlhf_cov.analysis.pages.picture import write_pictures  # matplotlib takes a second
+    """Write ``output/figures/NAME.FORMAT`` for each figure with something to show, and ``output/report.html``."""
+    # matplotlib takes a second to import.
+    from openrlhf_cov.analysis.pages.picture import write_pictures
     from openrlhf_cov.analysis.report.charts import pictures
     from openrlhf_cov.analysis.report.report_page import report_page
 
     output.mkdir(parents=True, exist_ok=True)
-    charts = pictures(contents)
-    left_out = tuple(f"{name}: {chart}" for name, chart in charts.items() if isinstance(chart, str))
-    drawn = [chart for chart in charts.values() if not isinstance(chart, str)]
-    figures = write_pictures(drawn, output / FIGURES, formats)
+    figures = write_pictures(pictures(contents), output / FIGURES, formats)
     if with_page:
         write_lines(output / PAGE, [report_page(contents)])
-    return Written(output / PAGE if with_page else None, figures, left_out)
+    return Written(output / PAGE if with_page else None, figures)

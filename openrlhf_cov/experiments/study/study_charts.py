@@ -1,4 +1,4 @@
-"""Charts of a study (pure)."""
+"""The charts of a study: accuracies, their differences, curves by step and pass@k (pure)."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,7 @@ from openrlhf_cov.experiments.study.run_results import Result
 from openrlhf_cov.experiments.study.seed_estimates import mean_over_seeds
 from openrlhf_cov.experiments.study.table_rows import PASS_AT, ArmRow, passed
 
+# Chart -> its title, the number of the evaluations, and whether this number is a share.
 CURVES = {
     "accuracy": ("Greedy accuracy on the validation split", "greedy", True),
     "first_token_entropy": (
@@ -19,13 +20,12 @@ CURVES = {
     ),
     "entropy": ("Entropy of all tokens, frozen prompts (nats)", "entropy", False),
 }
-"""Chart -> its title, the number of the evaluations, and whether that is a share."""
+# With more arms, the curves could not be distinguished.
 MAX_CURVES = 12
-"""Arms whose curves an eye can tell from each other."""
 
 
 def charts(rows: Sequence[ArmRow], runs: Runs) -> list[Chart]:
-    """Accuracy of each arm that has a run, its differences from the first and, of few arms, curves and pass@k."""
+    """Return the accuracy of each arm with a run, the differences from the first arm and, for few arms, curves."""
     known = [row for row in rows if row.seeds]
     if not known:
         return []
@@ -40,47 +40,52 @@ def charts(rows: Sequence[ArmRow], runs: Runs) -> list[Chart]:
 
 
 def _dots(name: str, title: str, rows: Sequence[ArmRow], field: str) -> Chart:
-    """An arm a line, the first on top."""
+    """Return a chart with one line per arm, the first arm on top."""
     found = [getattr(row, field)["accuracy"] for row in rows]
     places = list(range(len(rows), 0, -1))
     middle, low, high = ([getattr(each, end) for each in found] for end in ("estimate", "low", "high"))
     low, high = ([m if np.isnan(e) else e for e, m in zip(ends, middle, strict=True)] for ends in (low, high))
+    is_difference = field == "differences"
+    x = Axis("accuracy", zero=is_difference, possible=(-1.0, 1.0) if is_difference else (0.0, 1.0))
+    # Student's t interval of a mean may reach beyond what an accuracy can be.
+    low, high = np.clip([low, high], *x.possible)
     texts = [f"{row.arm}: {shown(each)}, {len(row.seeds)} seeds" for row, each in zip(rows, found, strict=True)]
     mark = Mark(
         "dots", Look("#0072b2", marker="circle", size=9.0), middle, places, low=low, high=high, whiskers="x",
         hover="%{customdata}<extra></extra>", texts=texts,
     )  # fmt: skip
     y = Axis(ticks=dict(zip(places, (row.arm for row in rows), strict=True)), ends=(0.4, len(rows) + 0.6))
-    panel = Panel((mark,), Axis("accuracy", zero=field == "differences"), y)
+    panel = Panel((mark,), x, y)
     height = 110 + 34 * len(rows)
-    return Chart(name, title, (panel,), "; ".join(texts), wide=True, height=height, row=1.0 + 0.3 * len(rows))
+    return Chart(name, title, (panel,), "; ".join(texts), height=height, row=1.0 + 0.3 * len(rows))
 
 
 def _curve(name: str, title: str, number: str, share: bool, runs: Runs) -> Chart:
-    """Means over the seeds at each step that all have; the band of the first arm is its 95 % interval."""
+    """Return the means over seeds at each common step; the band is the 95 % interval of the first arm."""
     marks: list[Mark] = []
     for place, (arm, of_arm) in enumerate(runs.items()):
         steps, values = _together(list(of_arm.values()), number)
         found = [mean_over_seeds(column) for column in values.T]
         if place == 0 and len(of_arm) > 1:
             low, high = ([getattr(each, end) for each in found] for end in ("low", "high"))
+            low, high = np.clip([low, high], 0.0, 1.0 if share else None)
             marks += bands(steps, low, high, Look(look_of(0).color, opacity=0.15), group=arm)
         hover = f"{arm}, step %{{x}}: %{{y:.3f}}<extra></extra>"
         marks.append(Mark("line", look_of(place), steps, [each.estimate for each in found], name=arm, hover=hover))
     note = f"Means over the seeds of each arm; the band is the 95 % interval of {next(iter(runs))}."
     panel = Panel(tuple(marks), STEPS, Axis(share=share))
-    return Chart(name, title, (panel,), title, note, linked=True, columns=1, wide=True)
+    return Chart(name, title, (panel,), title, note, linked=True, columns=1)
 
 
 def _together(results: Sequence[Result], number: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps (n,) that all runs have, and their values (runs, n)."""
+    """Return the steps (n,) that all runs have, and their values (runs, n)."""
     steps = sorted(set.intersection(*(set(each.evaluations.steps.tolist()) for each in results)))
     rows = [each.evaluations.column(number)[np.isin(each.evaluations.steps, steps)] for each in results]
     return np.array(steps), np.array(rows)
 
 
 def _pass_at_k(runs: Runs) -> Chart:
-    """pass@k of the test against k."""
+    """Return pass@k in the test against k."""
     places = list(range(len(PASS_AT)))
     marks = []
     for place, (arm, of_arm) in enumerate(runs.items()):
@@ -96,5 +101,4 @@ def _pass_at_k(runs: Runs) -> Chart:
         note,
         note,
         columns=1,
-        wide=True,
     )

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.analysis.dashboard.drawing import label, labels, log_ticks, smoothed, sparkline, thinned_for, ticks
+from openrlhf_cov.analysis.dashboard.panels import label, labels, log_ticks, smoothed, sparkline, ticks
 
 
 def test_smoothing_by_hand():
@@ -19,17 +19,6 @@ def test_the_window_grows_with_the_run():
     spike[200] = 21.0
     found = smoothed(spike)  # 400 / 20 = 20 points, 10 to each side and the middle
     np.testing.assert_allclose(found[189:212], [0, *[1] * 21, 0], atol=1e-12)
-
-
-def test_thinning_keeps_what_sticks_out():
-    y = np.zeros(100_000)
-    y[12_345], y[77_777] = 5.0, -3.0
-    x, kept = thinned_for(np.arange(100_000.0), y, 50)
-    assert len(x) == len(kept) == 100
-    assert (kept.max(), kept.min()) == (5.0, -3.0)
-    assert x[np.argmax(kept)] == 12_000  # of the column, 2,000 wide
-    same = thinned_for(np.arange(100.0), y[:100], 50)
-    assert len(same[0]) == 100
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from openrlhf_cov.analysis.dashboard.eta import Pace, Total, activity, duration, pace, remaining, total_steps
+from openrlhf_cov.analysis.dashboard.state import Pace, Total, activity, pace, remaining, total_steps
+from openrlhf_cov.utils.text_table import duration
 
 NAN = math.nan
 
@@ -40,6 +41,17 @@ def test_dynamic_sampling_uses_prompts_up():
     assert total_steps(flags | {"--rollout_limit": "40"}) == Total(40, "--rollout_limit", exact=False)
     assert total_steps(flags | {"--rollout_limit": "400"}) == Total(100, "1,000 prompts / 10 a step")  # all there is
     assert total_steps({"--rollout_limit": "40"}) == Total(40, "--rollout_limit", exact=False)
+
+
+def test_runs_of_the_lab_name_their_steps():
+    lab = {"--steps": "60", "--rollout.batch_size": "32", "--stop_early": "false"}
+    assert total_steps(lab) == Total(60, "--steps 60")
+    assert not total_steps(lab | {"--stop_early": "true"}).exact
+    assert total_steps(lab, asked=7).steps == 7
+
+
+def test_a_run_with_a_result_has_finished():
+    assert activity(3, Total(40, ""), Pace(10.0, 10.0), 1.0, has_ended=True).state == "finished"
 
 
 # --- how fast

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.analysis.dashboard.layout import CHART_HEIGHT, layout
+from openrlhf_cov.analysis.dashboard.app import CHART_HEIGHT, layout
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,10 @@ def test_numbers_of_a_method_are_shown_whatever_its_name(folder):
     assert state.gradient == {"push up": 0.4, "tokens with k = 0": 0.2}
     shown = "\n".join(compact(state, START))
     assert (
-        "method: entropy missing to the target -0.05, value of what is controlled 0.1, yet_unknown/share 0.25" in shown
+        "method: entropy missing to the target: -0.05, value of what is controlled: 0.1, yet_unknown/share: 0.25"
+        in shown
     )
-    assert "gradient: push up 0.4, tokens with k = 0 0.2" in shown
+    assert "gradient: push up: 0.4, tokens with k = 0: 0.2" in shown
 
 
 def test_before_the_first_step():

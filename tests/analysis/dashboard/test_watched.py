@@ -3,7 +3,7 @@ import os
 import pytest
 
 from openrlhf_cov.analysis.dashboard.panels import compact, headline, panels
-from openrlhf_cov.analysis.dashboard.watched import open_sources
+from openrlhf_cov.analysis.dashboard.state import open_sources
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.utils.metrics_log import MetricsLog
 
@@ -23,6 +23,21 @@ def test_a_folder_that_grows(folder, name):
     run.add(3)
     assert source.update()
     assert source.state.done == 3
+
+
+def test_a_run_of_the_lab_finishes_with_its_result(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    (tmp_path / "command.txt").write_text("lab --output x")
+    (tmp_path / "settings.json").write_text('{"--steps": "3"}')  # the default is not in the command
+    log.write(1, {"reward": 0.5})
+    source = source_of(tmp_path)
+    source.update()
+    now = source.state.last_time
+    assert (source.state.total.steps, source.state.activity(now).state) == (3, "running")
+    (tmp_path / "result.json").write_text("{}")
+    assert source.update()
+    assert source.state.activity(now).state == "finished"
+    assert not source.update()
 
 
 def test_a_folder_without_a_step(folder, tmp_path):
@@ -113,8 +128,8 @@ def test_runs_of_the_same_name_are_told_apart(folder):
         (["none"], "none does not exist; name the folder of a run, its --ckpt.output_dir"),
         (["demo", "demo"], "demo is given twice"),
         (["demo", "demo/metrics.jsonl"], "demo is given twice"),
-        (["demo/command.txt"], "command.txt is no run: a folder, a metrics.jsonl or a table (.csv, .tsv)"),
-        (["."], "holds no run but folders of runs; name them: "),
+        (["demo/command.txt"], "must be the folder of a run, a metrics.jsonl or a table (.csv, .tsv)"),
+        (["."], "is a folder of runs, not a run; name the runs: "),
     ],
 )
 def test_what_is_no_run(folder, tmp_path, names, message):

@@ -3,7 +3,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.analysis.pages.chart import DASHES, HATCHES, LONGEST_NAME, MARKERS, Look, bands, look_of, short_names
+from openrlhf_cov.analysis.pages.chart import (
+    DASHES,
+    HATCHES,
+    LONGEST_NAME,
+    MARKERS,
+    Axis,
+    Look,
+    Mark,
+    Panel,
+    bands,
+    look_of,
+    short_names,
+)
 
 
 def test_long_names_lose_their_middle_and_stay_different():
@@ -33,3 +45,29 @@ def test_thirty_five_lines_can_be_told_apart():
 @pytest.mark.parametrize(("x", "low"), [([1, 2], [0, -np.inf]), ([1, 2], [0, np.nan]), ([], [])])
 def test_a_band_with_an_end_that_is_not_finite_is_none(x, low):
     assert bands(x, low, [5, 6][: len(x)], Look("red")) == []
+
+
+@pytest.mark.parametrize(
+    ("axis", "values", "expected"),
+    [
+        # The margin is 5 % of the span 0.8, and nothing is below 0 % or above 100 %.
+        (Axis(share=True), [0.1, 0.9], (0.06, 0.94)),
+        (Axis(share=True), [0.02, 1.0], (0.0, 1.0)),
+        (Axis(possible=(0.0, np.inf)), [0.01, 2.01], (0.0, 2.11)),
+        # Impossible values are shown all the same.
+        (Axis(share=True), [0.5, 1.5], (0.45, 1.5)),
+        (Axis(share=True, ends=(0.0, 1.0)), [0.5], (0.0, 1.0)),
+        (Axis(), [0.1, 0.9], None),
+        (Axis(share=True), [], None),
+    ],
+)
+def test_axes_end_where_values_are_impossible(axis, values, expected):
+    assert axis.shown(np.array(values)) == (expected and pytest.approx(expected, abs=1e-12))
+
+
+def test_whiskers_and_bands_are_within_the_axes():
+    dots = Mark("dots", Look("red"), [1.0], [2.0], low=[0.0], high=[3.0], whiskers="x")
+    band = Mark("band", Look("red"), [5.0], low=[-1.0], high=[np.nan])
+    panel = Panel((dots, band))
+    assert sorted(panel.values("x")) == [0.0, 1.0, 3.0, 5.0]
+    assert sorted(panel.values("y")) == [-1.0, 2.0]

@@ -7,13 +7,14 @@ import pytest
 
 from openrlhf_cov.analysis.across import against_size, same_coefficients
 from openrlhf_cov.analysis.law import fit_law, forecast
-from openrlhf_cov.analysis.report.assemble import (
+from openrlhf_cov.analysis.report.contents import (
+    Options,
+    Setting,
     build_contents,
     check_metric,
     law_line,
     law_section,
 )
-from openrlhf_cov.analysis.report.contents import Options, Setting
 from openrlhf_cov.analysis.report.curves import SERIES_COLUMNS
 from openrlhf_cov.analysis.report.export import export_text
 from openrlhf_cov.analysis.runs import Run, evaluation_points, training_points
@@ -133,7 +134,7 @@ def test_rewards_above_their_bound_are_noted_and_the_bound_is_not_used(make_cont
     note, kept = contents.notes
     assert kept == "run, high: R is that of the groups that dynamic sampling kept"
     highest = 10 * run.training.column("reward").max()
-    assert note == f"high: reward reaches {highest:.3g}, above --reward_max 1, which is not used for this run"
+    assert note.startswith(f"high: reward reaches {highest:.3g}, above --reward_max 1")
     assert "ceiling_too_high" not in contents.runs[1].law.result.verdict.codes
     assert make_contents(run, high, highest_reward=None).notes == (kept,)
 
@@ -141,7 +142,7 @@ def test_rewards_above_their_bound_are_noted_and_the_bound_is_not_used(make_cont
 def test_settings_that_a_run_recorded_are_known_without_its_command_line(make_contents, make_report_run):
     run = replace(make_report_run("moved", only=["reward", "entropy/mean"]), settings={})
     (note,) = make_contents(run).notes
-    assert note.startswith("moved: flags not known")
+    assert note.startswith("moved: the flags of the run are unknown")
     assert make_contents(replace(run, resolved={"--actor.entropy_coef": ""})).notes == ()
 
 
@@ -170,7 +171,8 @@ def test_options_that_do_not_fit_the_runs_are_refused(make_report_run, options):
 
 def test_the_title(make_contents, make_report_run):
     assert make_contents(make_report_run("one")).title == "one"
-    assert make_contents(make_report_run("one"), make_report_run("two", seed=1)).title == "2 runs"
+    assert make_contents(make_report_run("one"), make_report_run("two", seed=1)).title == "one, two"
+    assert make_contents(*(make_report_run(name, steps=20) for name in ("a" * 40, "b" * 40))).title == "2 runs"
 
 
 def test_the_law_of_a_run_is_that_of_all_its_points(make_report_run):
@@ -208,11 +210,11 @@ def test_too_few_points_for_a_forecast_say_so(make_report_run):
     assert section.forecast is None
     # 15 % of 30 are 4 points
     assert section.no_forecast == (
-        "the first 15% of 30 points: a forecast needs at least 6 points with entropy and reward, got 4"
+        "the first 15 % of 30 points: a forecast needs at least 6 points with entropy and reward, got 4"
     )
     # of 5,000 points 0.0011 are 5, and no "0%"
     small = law_section(make_report_run("run", steps=5000), Options(forecast_share=0.0011))
-    assert small.no_forecast.startswith("the first 0.11% of 5000 points: a forecast needs at least 6 points")
+    assert small.no_forecast.startswith("the first 0.11 % of 5000 points: a forecast needs at least 6 points")
 
 
 def test_interventions_are_reasons(make_report_run):
@@ -238,7 +240,7 @@ def test_the_mean_of_several_evaluations_as_reward(make_contents, make_report_ru
     "metric", ["reward,eval/aime24/avg@32", "reward,reward", "eval/aime24/avg@32,eval/aime24/avg@32"]
 )
 def test_a_mean_is_of_numbers_of_one_kind(make_report_run, metric):
-    with pytest.raises(UsageError, match="a mean is of different numbers of evaluations"):
+    with pytest.raises(UsageError, match="a mean must be of different numbers of evaluations"):
         check_metric(metric, [make_report_run("run")])
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_cov.analysis.report.assemble import (
+from openrlhf_cov.analysis.report.contents import (
     check_metric,
     check_names,
     read_runs,

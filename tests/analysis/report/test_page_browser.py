@@ -45,7 +45,7 @@ async function look(id) {
   return {
     ...doc.body.dataset,
     overflow: doc.documentElement.scrollWidth - doc.documentElement.clientWidth,
-    empty: plots.filter((plot) => !shapes(plot)).map((plot) => plot.parentNode.id),
+    empty: plots.filter((plot) => !shapes(plot)).map((plot) => plot.closest("figure").id),
     plots: plots.length,
     outside: plots.filter((plot) => plot.getBoundingClientRect().right > doc.documentElement.clientWidth).length,
     small: [...doc.querySelectorAll("button, select, summary, nav a")]
@@ -60,8 +60,9 @@ async function use() {
   const doc = await opened("desk");
   const win = document.getElementById("desk").contentWindow;
   const byId = (id) => doc.getElementById(id);
-  const plot = (name) => byId(`chart-${name}`).querySelector(".plot");
-  const lines = (name) => plot(name).querySelectorAll(".js-line").length;
+  const plots = (name) => byId(`chart-${name}`).querySelectorAll(".plot");
+  const plot = (name) => plots(name)[0];
+  const lines = (name) => byId(`chart-${name}`).querySelectorAll(".js-line").length;
   const seen = {};
   const set = async (node, value) => {
     node.value = value;
@@ -71,18 +72,18 @@ async function use() {
 
   const chips = byId("chips").querySelectorAll("button");
   seen.chips = texts(chips);
-  const before = lines("reward_and_entropy");
+  const before = lines("curves");
   chips[1].click();
   await wait(200);
-  seen.lines = [before, lines("reward_and_entropy")];
+  seen.lines = [before, lines("curves")];
   seen.pressed = chips[1].getAttribute("aria-pressed");
 
-  await win.Plotly.relayout(plot("reward_and_entropy"), { "xaxis.range[0]": 10, "xaxis.range[1]": 20 });
+  await win.Plotly.relayout(plot("curves"), { "xaxis.range[0]": 10, "xaxis.range[1]": 20 });
   await wait(200);
-  seen.zoom = [plot("response_length").layout.xaxis.range, plot("bands").layout.xaxis.range];
+  seen.zoom = [plots("curves")[2].layout.xaxis.range, plot("bands").layout.xaxis.range];
   await win.Plotly.relayout(plot("bands"), { "xaxis.autorange": true });
   await wait(200);
-  seen.unzoomed = plot("reward_and_entropy").layout.xaxis.autorange;
+  seen.unzoomed = plot("curves").layout.xaxis.autorange;
 
   const bands = byId("chart-bands").querySelectorAll(".legend button");
   seen.bands = [bands.length, lines("bands")];
@@ -177,8 +178,8 @@ def seen(make_contents, make_report_run, write_tokens, token_records, hostile, t
 def test_everything_is_drawn_without_an_error_or_a_request(seen, width):
     found = seen[width]
     assert "problems" not in found
-    assert (found["empty"], found["plots"]) == ([], 15)
-    assert (found["charts"], found["requests"]) == ("15", "0")
+    assert (found["empty"], found["plots"]) == ([], 19)
+    assert (found["charts"], found["requests"]) == ("14", "0")
 
 
 @pytest.mark.parametrize("width", ["phone", "desk"])
@@ -199,8 +200,9 @@ def test_text_of_runs_is_shown_as_text(seen, hostile):
 def test_runs_are_shown_and_hidden_in_all_charts(seen, hostile):
     first, second, third = seen["used"]["chips"]
     assert (first[:8], second, third) == (hostile[:8], "kl_cov", short_names([FOREIGN])[0])
-    # reward and entropy: values and means of the first run, values alone of the others, which are short; two less
-    assert seen["used"]["lines"] == [8, 6]
+    # Reward, entropy, length, selected: values and means of the first run, values of the second, of the third only
+    # reward and entropy: the others are short. Without the second run there is one line less in each panel.
+    assert seen["used"]["lines"] == [14, 10]
     assert seen["used"]["pressed"] == "false"
 
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_cov.analysis.report.series import MAX_DRAWN, extremes, running_mean, spread_out, stacked, to_series
+from openrlhf_cov.analysis.report.curves import MAX_DRAWN, extremes, running_mean, spread_out, stacked, to_series
 
 NAN = float("nan")
 

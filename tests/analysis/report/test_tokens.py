@@ -1,6 +1,5 @@
 import ast
 import json
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -172,13 +171,13 @@ def test_a_record_without_covariance_is_left_out(token_records):
 
 
 def test_a_run_without_files_has_no_tokens(report_of):
-    assert run_tokens(report_of(), 9) is None
+    assert run_tokens(report_of().token_files, 9) is None
 
 
 def test_steps_of_a_run(report_of, tmp_path, write_tokens, token_records):
     write_tokens(tmp_path, 20, token_records())
     write_tokens(tmp_path, 3, [token_records()[1] | {"cov": -9.0}])
-    found = run_tokens(report_of(), 100)
+    found = run_tokens(report_of().token_files, 100)
     assert [step["step"] for step in found["steps"]] == [3, 20]
     assert (found["scale"], found["notes"]) == (9.0, [])
     assert found["steps"][1]["tokens"][0] == {
@@ -191,7 +190,7 @@ def test_steps_of_a_run(report_of, tmp_path, write_tokens, token_records):
 
 def test_the_most_extreme_tokens_are_kept(report_of, tmp_path, write_tokens, token_records):
     write_tokens(tmp_path, 1, [token_records()[0] | {"cov": cov} for cov in (1.0, -3.0, 2.0, 0.5)])
-    (step,) = run_tokens(report_of(), 2)["steps"]
+    (step,) = run_tokens(report_of().token_files, 2)["steps"]
     assert [each["cov"] for each in step["tokens"]] == [-3.0, 2.0]
     assert step["of"] == 4
 
@@ -199,7 +198,7 @@ def test_the_most_extreme_tokens_are_kept(report_of, tmp_path, write_tokens, tok
 def test_files_are_spread_over_the_run(report_of, tmp_path, write_tokens, token_records):
     for step in range(1, 16):
         write_tokens(tmp_path, step, token_records())
-    found = run_tokens(report_of(), 9)
+    found = run_tokens(report_of().token_files, 9)
     assert [step["step"] for step in found["steps"]] == [1, 3, 5, 7, 9, 11, 13, 15]
     assert found["notes"] == ["8 of the 15 files of this run are shown, spread over it."]
 
@@ -208,7 +207,7 @@ def test_files_are_spread_over_the_run(report_of, tmp_path, write_tokens, token_
 def test_a_broken_file_is_named_and_the_others_shown(report_of, tmp_path, write_tokens, token_records, content):
     write_tokens(tmp_path, 1, token_records())
     write_tokens(tmp_path, 2, []).write_bytes(content)
-    found = run_tokens(report_of(), 9)
+    found = run_tokens(report_of().token_files, 9)
     assert [step["step"] for step in found["steps"]] == [1]
     (note,) = found["notes"]
     assert note.startswith("The tokens of step 2 cannot be read: ")
@@ -216,16 +215,15 @@ def test_a_broken_file_is_named_and_the_others_shown(report_of, tmp_path, write_
 
 def test_an_empty_file_is_no_step(report_of, tmp_path, write_tokens):
     write_tokens(tmp_path, 1, [])
-    assert run_tokens(report_of(), 9) == {"steps": [], "scale": 0.0, "notes": []}
+    assert run_tokens(report_of().token_files, 9) == {"steps": [], "scale": 0.0, "notes": []}
 
 
 @pytest.mark.parametrize(
     ("files", "expected"),
     [([0], TOKEN_BUDGET), ([3], 2000), ([8, 0, 4], 500), ([100], 750), ([8] * 60, FEWEST_TOKENS)],
 )
-def test_the_budget_is_shared_by_all_files(report_of, files, expected):
-    run = report_of()
-    (file,) = [module.TokenFile(1, run.path)]
-    runs = [replace(run, token_files=(file,) * count) for count in files]
+def test_the_budget_is_shared_by_all_files(files, expected):
+    file = module.TokenFile(1, Path("step_1.jsonl"))
+    runs = [(file,) * count for count in files]
     assert tokens_per_step(runs) == expected  # 6000 / 12 = 500; of 100 files 8 are shown
-    assert all(len(chosen_files(each.token_files)) <= 8 for each in runs if each.token_files)
+    assert all(len(chosen_files(each)) <= 8 for each in runs if each)

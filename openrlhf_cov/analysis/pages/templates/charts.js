@@ -1,8 +1,8 @@
 // Charts, their legends and their zoom.
 
-const drawn = new Map(); // plot -> its figure
-const hiddenOf = new Map(); // plot -> legend groups that its own legend hides
-const hiddenRuns = new Set();
+const drawn = new Map(); // plot -> what is drawn in it
+const hiddenOf = new Map(); // figure -> legend groups that its own legend hides
+const hiddenRuns = new Set(); // legend groups that the page's legend of runs hides
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const touch = matchMedia("(hover: none), (pointer: coarse)");
 
@@ -26,7 +26,7 @@ function themedLayout(layout) {
   const label = { bgcolor: color("--ground"), bordercolor: color("--edge"), font: { color: color("--ink"), size: 13 } };
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, autosize: true,
-    margin: { l: 48, r: 14, t: 30, b: 46 }, dragmode: touch.matches ? false : "zoom",
+    margin: { l: 48, r: 14, t: 8, b: 44 }, dragmode: touch.matches ? false : "zoom",
     font: { family: 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif', size: 12, color: color("--ink") },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: color("--edge"), activecolor: color("--ink") },
     hoverlabel: { ...label, namelength: 40 },
@@ -54,7 +54,11 @@ async function draw(plot, spec) {
   }
 }
 
-const isVisible = (plot, trace) => !(plot.dataset.shared ? hiddenRuns : hiddenOf.get(plot)).has(trace.legendgroup);
+function isVisible(plot, trace) {
+  const figure = plot.closest("figure");
+  const hidden = figure.dataset.shared ? hiddenRuns : hiddenOf.get(figure);
+  return !hidden.has(trace.legendgroup);
+}
 
 let following = false;
 /** Charts by step zoom together. */
@@ -115,29 +119,53 @@ function toggle(trace, label, onToggle) {
 
 const unescaped = (text) => text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
 
-/** Buttons that show and hide the groups of a chart's traces. */
-function legend(figure, plot, traces) {
-  const row = figure.querySelector(".legend");
-  hiddenOf.set(plot, new Set());
+/** Buttons that show and hide the groups of a figure's traces. */
+function legend(figure, traces) {
+  const hidden = new Set();
+  hiddenOf.set(figure, hidden);
   const first = new Map();
   for (const trace of traces) {
     if (trace.showlegend !== false && !first.has(trace.legendgroup)) first.set(trace.legendgroup, trace);
   }
-  row.replaceChildren(...(first.size < 2 ? [] : [...first.values()].map((trace) => toggle(trace, unescaped(trace.name), (on) => {
-    hiddenOf.get(plot)[on ? "delete" : "add"](trace.legendgroup);
-    draw(plot, drawn.get(plot));
-  }))));
+  const buttons = [...first.values()].map((trace) => toggle(trace, unescaped(trace.name), (on) => {
+    hidden[on ? "delete" : "add"](trace.legendgroup);
+    for (const plot of figure.querySelectorAll(".plot")) draw(plot, drawn.get(plot));
+  }));
+  figure.querySelector(".legend").replaceChildren(...(buttons.length < 2 ? [] : buttons));
+}
+
+/** Gives a figure as many places for plots as it has panels. */
+function placePanels(list, count) {
+  list.dataset.count = count;
+  while (list.children.length > count) {
+    const plot = list.lastElementChild.querySelector(".plot");
+    Plotly.purge(plot);
+    drawn.delete(plot);
+    list.lastElementChild.remove();
+  }
+  while (list.children.length < count) {
+    list.append(make("div", "panel", make("h4", ""), make("p", "said"), make("div", "plot")));
+  }
 }
 
 function drawFigure(name, spec) {
   const figure = byId(`chart-${name}`);
-  const plot = figure.querySelector(".plot");
   figure.hidden = !spec;
   if (!spec) return;
   figure.querySelector("figcaption").textContent = spec.note;
-  plot.setAttribute("aria-label", spec.description);
-  if (!plot.dataset.shared) legend(figure, plot, spec.traces);
-  draw(plot, spec);
+  const list = figure.querySelector(".plots");
+  list.setAttribute("aria-label", spec.description);
+  placePanels(list, spec.panels.length);
+  if (!figure.dataset.shared) legend(figure, spec.panels.flatMap((panel) => panel.traces));
+  spec.panels.forEach((panel, place) => {
+    const node = list.children[place];
+    const plot = node.querySelector(".plot");
+    node.querySelector("h4").textContent = panel.title;
+    node.querySelector(".said").textContent = panel.said;
+    plot.setAttribute("role", "img");
+    plot.setAttribute("aria-label", panel.title || spec.title);
+    draw(plot, { ...panel, linked: spec.linked });
+  });
 }
 
 const pause = () => new Promise((done) => setTimeout(done));
@@ -150,7 +178,7 @@ async function drawAll(rest) {
   }
   if (rest) rest();
   await pause();
-  document.body.dataset.charts = drawn.size;
+  document.body.dataset.charts = document.querySelectorAll("figure:not([hidden])").length;
   document.body.dataset.requests = performance.getEntriesByType("resource").length;
   document.body.dataset.overflow = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 }

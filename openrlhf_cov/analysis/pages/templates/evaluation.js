@@ -27,8 +27,8 @@ function outcome(problem) {
 
 function tally(problem) {
   const right = problem.samples.filter((sample) => sample.correct).length;
-  if (problem.samples.length === 1) return right ? "✓ right" : "✗ wrong";
-  return `${right} of ${problem.samples.length} right`;
+  if (problem.samples.length === 1) return right ? "✓ correct" : "✗ incorrect";
+  return `${right} of ${problem.samples.length} correct`;
 }
 
 /** Every different answer with how often it was given, the most frequent first. */

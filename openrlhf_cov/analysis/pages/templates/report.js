@@ -23,7 +23,7 @@ function fillRuns() {
 function fillChips() {
   const chips = byId("chips");
   if (!chips) return;
-  const redraw = () => { for (const [plot, spec] of drawn) if (plot.dataset.shared) draw(plot, spec); };
+  const redraw = () => { for (const [plot, spec] of drawn) if (plot.closest("figure").dataset.shared) draw(plot, spec); };
   const buttons = data.runs.map((run) => toggle(run.style, run.label, (on) => {
     hiddenRuns[on ? "delete" : "add"](run.style.legendgroup);
     redraw();
@@ -42,17 +42,19 @@ function fillChips() {
 }
 
 function fillEvaluations() {
-  const select = byId("evaluation");
+  const select = byId("number");
   if (!select) return;
   const charts = data.evaluations;
   const show = () => drawFigure("evaluations", charts[select.value]);
   select.append(...options(charts.map((chart) => chart.title)));
   select.addEventListener("change", show);
-  data.charts.evaluations = charts[0];
+  show();
 }
 
 fillChips();
-fillEvaluations();
 fillRuns();
 fillTokens();
-drawAll(() => showRun(0));
+drawAll(() => {
+  showRun(0);
+  fillEvaluations();
+});
