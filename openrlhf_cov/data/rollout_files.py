@@ -104,6 +104,22 @@ class RolloutHeader:
     # Numbers of the rollout to be logged, such as those of dynamic sampling.
     metrics: Mapping[str, float] = field(default_factory=dict)
 
+    def misfit(self, samples_per_prompt: int, prompts_per_step: int, tokenizer: str | None) -> str | None:
+        """Return in one line why a run cannot train on the file; None if it can.
+
+        Args:
+            samples_per_prompt: K of the run.
+            prompts_per_step: Prompts of a full step of the run.
+            tokenizer: ``tokenizer_digest`` of the tokenizer of the run; None if it is not to be compared.
+        """
+        if self.samples_per_prompt != samples_per_prompt:
+            return f"it has {self.samples_per_prompt} samples per prompt, the run has {samples_per_prompt}"
+        if self.prompts_per_step != prompts_per_step:
+            return f"it has {self.prompts_per_step} prompts per step, the run has {prompts_per_step}"
+        if tokenizer is not None and self.tokenizer != tokenizer:
+            return "its token ids are those of another tokenizer; use a model with the tokenizer of the recorded run"
+        return None
+
 
 @dataclass(frozen=True)
 class RolloutRecord:

@@ -27,8 +27,10 @@ from openrlhf_cov.trainer.loop_state import LoopState
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.process_reward_scores import reward_tokens
 from openrlhf_cov.trainer.records import Rollout, StepOrder
+from openrlhf_cov.trainer.rollout.batch_stream import BatchStream, RolloutSource
+from openrlhf_cov.trainer.rollout.recorded import RolloutRecorder
 from openrlhf_cov.trainer.rollout.rollouts import checked_samples
-from openrlhf_cov.trainer.rollout.sampler import BatchStream, Sampler, max_staleness_of
+from openrlhf_cov.trainer.rollout.sampler import max_staleness_of
 from openrlhf_cov.trainer.scoring import score
 from openrlhf_cov.trainer.source_metrics import source_metrics
 from openrlhf_cov.trainer.weights.weight_check import WeightCheck
@@ -43,10 +45,11 @@ class TrainingLoop:
     Args:
         args: The flags of the run.
         groups: The models, which are loaded by the time ``run`` is called.
-        sampler: Makes the rollouts, with the vLLM engines.
+        sampler: Makes the rollouts, with the vLLM engines, or reads recorded ones.
         evaluation: Evaluates the weights that the engines have; None without ``--eval.dataset``.
         weight_check: Checks that new weights reach the engines; None with ``--train.check_weight_update off``.
         tokenizer: The tokenizer of the policy.
+        recorder: Writes the samples of each step to files; None without ``--rollout.dump_dir``.
     """
 
     stream: BatchStream
@@ -56,10 +59,11 @@ class TrainingLoop:
         self,
         args: SimpleNamespace,
         groups: ModelGroups,
-        sampler: Sampler,
+        sampler: RolloutSource,
         evaluation: Evaluation | None,
         weight_check: WeightCheck | None,
         tokenizer: Any,
+        recorder: RolloutRecorder | None = None,
     ) -> None:
         self.args = args
         self.groups = groups
@@ -67,6 +71,7 @@ class TrainingLoop:
         self.evaluation = evaluation
         self.weight_check = weight_check
         self.tokenizer = tokenizer
+        self.recorder = recorder
         self.config = CovConfig.from_args(args)
         self.advantage_settings = AdvantageSettings.of(args)
 
@@ -130,6 +135,8 @@ class TrainingLoop:
         # Check the samples and number them by the text and label of their prompts. Ties and draws among tokens are
         # settled by these numbers, so the result does not depend on the rank that trains a sample.
         samples = checked_samples(rollout.samples, config, self.args.reward_max_error_frac)
+        if self.recorder is not None:
+            self.recorder.write(state.step + 1, rollout, samples)
         if self.weight_check is not None:
             self.weight_check.start_step(samples, self.args.data.max_len, state.step + 1)
 

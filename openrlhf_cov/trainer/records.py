@@ -29,6 +29,8 @@ class Sample:
     action_mask: Tensor
     prompt: str
     label: Any = None
+    # Number of prompts that the run drew before this one; -1 if it is not known.
+    prompt_number: int = -1
     # The data source of the prompt; "default" where the data names none.
     source: str = "default"
     # The reward that advantages are estimated from; None where a reward model will give it.

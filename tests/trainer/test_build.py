@@ -20,7 +20,7 @@ FLAGS = {
     "reward.remote_url": ["reward.py"],
     "algo.kl.init_coef": 0.0,
     "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1, "ds.param_dtype": "bf16", "ds.zero_stage": 2,
-    "vllm.num_engines": 4,
+    "vllm.num_engines": 4, "rollout_replay_dir": "", "eval.dataset": None,
     "train.colocate_all": False, "train.colocate_actor_ref": False, "train.colocate_critic_reward": False,
     "train.async_enable": False, "train.seed": 5, "train.full_determinism_enable": True,
     "train.micro_batch_size": 2, "train.batch_size": 16,
@@ -45,6 +45,7 @@ class RecordingCluster:
         self.groups = 0
         self.ranks = {}
         self.engine_groups = []
+        self.engines = []
         monkeypatch.setattr(ray, "get", self.get)
         for module in (connection, launcher):
             monkeypatch.setattr(module, "placement_group", self.reserve)
@@ -67,10 +68,11 @@ class RecordingCluster:
     def start_engines(self, args, shared):
         self.events.append("engines")
         self.engine_groups.append(shared.number if shared else None)
-        return ["engine"]
+        self.engines = ["engine"]
+        return self.engines
 
     def controller(self, args, groups, engines):
-        assert engines == ["engine"]
+        assert engines == self.engines
         self.events.append("controller")
         call = lambda name, answer: SimpleNamespace(  # noqa: E731
             remote=lambda: lambda: self.events.append(f"controller {name}") or answer

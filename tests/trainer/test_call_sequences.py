@@ -20,8 +20,8 @@ from openrlhf_cov.trainer.advantages import estimate_advantages
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import StepOrder, StepResult
 from openrlhf_cov.trainer.rollout import engine_health
+from openrlhf_cov.trainer.rollout.batch_stream import BatchStream
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
-from openrlhf_cov.trainer.rollout.sampler import BatchStream
 from openrlhf_cov.trainer.scoring import score
 from openrlhf_cov.trainer.weights.weight_delivery import deliver_weights
 

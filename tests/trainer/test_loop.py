@@ -36,7 +36,7 @@ class PlayedSampler:
 
     def __init__(self, calls, rollouts, **fields):
         self.calls, self.rollouts, self.fields = calls, rollouts, fields
-        self.engines = EngineGroup([])
+        self.engines = EngineGroup(["engine"])
         self.step = 0
         self.restored = None
 

@@ -8,8 +8,8 @@ from ray.exceptions import ActorDiedError
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.rollout import engine_health
+from openrlhf_cov.trainer.rollout.batch_stream import BatchStream
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
-from openrlhf_cov.trainer.rollout.sampler import BatchStream
 from openrlhf_cov.trainer.weights import weight_delivery
 from openrlhf_cov.trainer.weights.weight_delivery import deliver_weights, have_other_weights
 

@@ -11,8 +11,8 @@ from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.checkpoint.stopping import named_dead
+from openrlhf_cov.trainer.rollout.batch_stream import BatchStream
 from openrlhf_cov.trainer.rollout.engine_health import dead_engines, limited_transfer
-from openrlhf_cov.trainer.rollout.sampler import BatchStream
 from openrlhf_cov.trainer.weights.weight_check import WeightCheck
 
 logger = init_logger(__name__)
@@ -55,6 +55,9 @@ def deliver_weights(
             engine is dead at the start.
     """
     engines = stream.engines.engines
+    if not engines:  # recorded rollouts without an evaluation
+        stream.delivered(version)
+        return []
     is_partial = args.train.partial_rollout_enable
 
     if is_partial:
