@@ -149,6 +149,13 @@ def test_policy_and_reference_share_gpus(monkeypatch):
     assert recording.events[:2] == ["reserve 4", "engines"]
 
 
+def test_a_run_on_recorded_rollouts_starts_engines_for_its_evaluation_alone(monkeypatch):
+    recording = train(monkeypatch, {"rollout_replay_dir": "rollouts"})
+    assert recording.engine_groups == []
+    recording = train(monkeypatch, {"rollout_replay_dir": "rollouts", "eval.dataset": "bench:aime24"})
+    assert recording.engine_groups == [None]
+
+
 def test_all_models_and_the_engines_share_gpus(monkeypatch):
     recording = train(monkeypatch, ALL_ROLES | {"train.colocate_all": True})
     assert places(recording) == dict.fromkeys(("Policy", "Reference", "Critic", "Reward"), (1, 0.2))

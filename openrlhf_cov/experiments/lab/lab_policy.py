@@ -42,11 +42,13 @@ def sample(
     pad: int,
     each: int = 1,
     min_p: float | None = None,
+    forced: Tensor | None = None,
 ) -> Samples:
     """``each`` responses to every prompt (N, P), one prompt's one after another; A is at most ``tokens``.
 
     Drawn from the full vocabulary; without a generator the most probable token is taken. A prompt is read once. With
-    ``min_p`` the samples have their ``proxy``, as of ``token_head.min_p_scores``.
+    ``min_p`` the samples have their ``proxy``, as of ``token_head.min_p_scores``. With ``forced`` responses
+    (N * each, A) these are scored instead; the generator then moves on as if it had sampled as many tokens.
     """
     cache: Cache = []
     logits = logits_of(model, prompts, 1, cache)[:, -1].repeat_interleave(each, 0)
@@ -57,12 +59,14 @@ def sample(
         log_p = logits.log_softmax(-1)
         p = log_p.exp()
         drawn = log_p.argmax(-1) if generator is None else torch.multinomial(p, 1, generator=generator)[:, 0]
+        if forced is not None:
+            drawn = forced[:, len(steps)]
         token = drawn.masked_fill(ended, pad)
         steps.append((token, log_p.gather(-1, token[:, None])[:, 0], -(p * log_p).sum(-1)))
         if min_p is not None:
             steps[-1] += (among_probable(log_p, token, min_p),)
         ended |= token == eos
-        if len(steps) == tokens or ended.all():
+        if len(steps) == (tokens if forced is None else forced.shape[1]) or ended.all():
             return Samples(*(torch.stack(parts, 1) for parts in zip(*steps, strict=True)))
         logits = logits_of(model, token[:, None], 1, cache)[:, -1]
 
