@@ -112,7 +112,7 @@ class TrainingLoop:
 
         # Engines start with the weights of the model's files. A checkpoint has other weights, and so may engines that
         # an earlier run of a study has left.
-        if state.step or have_other_weights(self.sampler.engines.engines):
+        if state.step or have_other_weights(self.sampler.engines.engines, self.args.vllm_no_progress_timeout):
             self.send_weights(state, is_start=True)
 
         # If the run was interrupted before an evaluation that was due, evaluate now.

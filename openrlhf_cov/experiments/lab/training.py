@@ -86,9 +86,9 @@ class Lab:
 
     def step(self, step: int) -> dict[str, float]:
         """One rollout and its updates, and what was measured on the way."""
-        prompts, samples, scores = self.roll_out() if self.replay_dir is None else self.replay(step)
+        prompts, samples, scores = self.roll_out() if self.replay_dir is None else self.replay(self.replay_dir, step)
         if self.dump_dir is not None:
-            self.dump(step, prompts, samples, scores)
+            self.dump(self.dump_dir, step, prompts, samples, scores)
         rollout = self.score(samples, scores, self.config.at(step - 1))
         buffer = MetricBuffer()
         sums, groups = token_sums(rollout), group_sums(rollout, self.settings.group, self.settings.prompts)
@@ -117,7 +117,7 @@ class Lab:
             scores = torch.tensor([float(self.coin.random() < 0.5) for _ in scores])
         return prompts.repeat_interleave(self.settings.group, 0), samples, scores
 
-    def dump(self, step: int, prompts: Tensor, samples: Samples, scores: Tensor) -> None:
+    def dump(self, folder: Path, step: int, prompts: Tensor, samples: Samples, scores: Tensor) -> None:
         """Write the file of a global step, from 1. The arguments are what ``roll_out`` returns.
 
         Raises:
@@ -125,9 +125,9 @@ class Lab:
         """
         header = RolloutHeader(step, self.settings.group, self.settings.prompts, self.digest)
         mask = until_end(samples.responses, self.eos)
-        write_step(self.dump_dir, header, recorded_samples(prompts, samples, mask, scores, self.tokenizer, self.eos))
+        write_step(folder, header, recorded_samples(prompts, samples, mask, scores, self.tokenizer, self.eos))
 
-    def replay(self, step: int) -> tuple[Tensor, Samples, Tensor]:
+    def replay(self, folder: Path, step: int) -> tuple[Tensor, Samples, Tensor]:
         """Return what ``roll_out`` returns, with the responses and scores of the file of a global step.
 
         Log-probs and entropies are those of the policy as it is now.
@@ -137,7 +137,7 @@ class Lab:
         """
         each = self.settings.group
         fits = {"samples_per_prompt": each, "prompts_per_step": self.settings.prompts, "tokenizer": self.digest}
-        recorded = read_step(self.replay_dir, step, vocabulary=len(self.words), **fits)
+        recorded = read_step(folder, step, vocabulary=len(self.words), **fits)
         prompts, responses, scores = tensors_of(recorded, self.pad)
         samples = sample(
             self.model, prompts[::each], self.task.tokens, self.generator, self.eos, self.pad, each,
