@@ -98,9 +98,7 @@ def test_a_response_may_be_cut_off_whole(path):
 
 
 def test_numbers_of_torch_and_numpy_are_numbers(path):
-    record = replace(
-        four(), samples=[sample(0, reward=torch.tensor(0.25)), sample(1, score=np.float32(2))]
-    )
+    record = replace(four(), samples=[sample(0, reward=torch.tensor(0.25)), sample(1, score=np.float32(2))])
     write_rollout(path, record)
     found = read_rollout(path).samples
     assert (found[0].reward, found[1].score) == (0.25, 2.0)
