@@ -89,7 +89,7 @@ class Lab:
         prompts, samples, scores = self.roll_out() if self.replay_dir is None else self.replay(self.replay_dir, step)
         if self.dump_dir is not None:
             self.dump(self.dump_dir, step, prompts, samples, scores)
-        rollout = self.score(samples, scores, self.config.at(step - 1))
+        rollout = self.rollout_tokens(samples, scores, self.config.at(step - 1))
         buffer = MetricBuffer()
         sums, groups = token_sums(rollout), group_sums(rollout, self.settings.group, self.settings.prompts)
         buffer.add(*rollout_metrics(rollout, sums, groups, self.settings.group))
@@ -145,7 +145,7 @@ class Lab:
         )  # fmt: skip
         return prompts, samples, scores
 
-    def score(self, samples: Samples, scores: Tensor, config: CovConfig) -> RolloutTokens:
+    def rollout_tokens(self, samples: Samples, scores: Tensor, config: CovConfig) -> RolloutTokens:
         """The samples with the advantages of an estimator of ``config`` or GRPO's; log-probs and entropies are those
         that the sampler saw."""
         mask = until_end(samples.responses, self.eos)
