@@ -26,7 +26,7 @@ from openrlhf_cov.trainer.logs import TrainingLogs
 from openrlhf_cov.trainer.loop_state import LoopState
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.process_reward_scores import reward_tokens
-from openrlhf_cov.trainer.records import Rollout, StepOrder
+from openrlhf_cov.trainer.records import Rollout, StepSettings
 from openrlhf_cov.trainer.rollout.batch_stream import BatchStream, RolloutSource
 from openrlhf_cov.trainer.rollout.recorded import RolloutRecorder
 from openrlhf_cov.trainer.rollout.rollouts import checked_samples
@@ -142,15 +142,15 @@ class TrainingLoop:
 
         # Policy, reference, critic and reward model score the samples. A process reward model trains on them
         # before it scores them. Advantages follow from rewards and scores.
-        order = StepOrder(state.step, config, state.kl.value)
+        settings = StepSettings(state.step, config, state.kl.value)
         with clock("make_experience"):
             scores = score(samples, self.groups, self.tokenizer.pad_token_id)
-            scores, prm_metrics = reward_tokens(samples, scores, self.groups, order, self.tokenizer.pad_token_id)
+            scores, prm_metrics = reward_tokens(samples, scores, self.groups, settings, self.tokenizer.pad_token_id)
             batch = estimate_advantages(samples, scores, self.advantage_settings, config, state.kl.value, self.args)
 
         # All updates of this step, on the ranks of policy and critic.
         with clock("ppo_train"):
-            result = self.groups.update(order, batch.samples)
+            result = self.groups.update(settings, batch.samples)
 
         # The metrics of the step.
         metrics = {

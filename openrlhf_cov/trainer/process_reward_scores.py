@@ -12,12 +12,12 @@ from openrlhf_cov.models.config import process_reward_of
 from openrlhf_cov.models.method import CORRECT, PromptTokens
 from openrlhf_cov.models.process_rewards import ordered_pairs, response_log_ratios
 from openrlhf_cov.trainer.model_groups import ModelGroups
-from openrlhf_cov.trainer.records import Sample, Scores, StepOrder, TrainSample
+from openrlhf_cov.trainer.records import Sample, Scores, StepSettings, TrainSample
 from openrlhf_cov.trainer.scoring import process_log_probs
 
 
 def reward_tokens(
-    samples: Sequence[Sample], scores: Sequence[Scores], groups: ModelGroups, order: StepOrder, pad_token_id: int
+    samples: Sequence[Sample], scores: Sequence[Scores], groups: ModelGroups, settings: StepSettings, pad_token_id: int
 ) -> tuple[Sequence[Scores], dict[str, float]]:
     """Train the process reward model on the samples of a step, and let it reward their tokens.
 
@@ -27,19 +27,19 @@ def reward_tokens(
         samples: The samples of the step; the K responses to a prompt lie together.
         scores: What the other models say of each of them, the reference included.
         groups: The models.
-        order: The settings of the step.
+        settings: The settings of the step.
         pad_token_id: The padding token.
 
     Returns:
         The scores with ``token_rewards``, and the ``prm/*`` metrics.
     """
-    method = order.config.estimator
-    options = process_reward_of(order.config)
+    method = settings.config.estimator
+    options = process_reward_of(settings.config)
     if method is None or method.token_rewards is None or options is None:
         return scores, {}
 
     # The model is updated before it scores, so that it knows how the policy of this step solves its prompts.
-    result = groups.update_process_reward(order, labelled_samples(samples, scores))
+    result = groups.update_process_reward(settings, labelled_samples(samples, scores))
     log_probs = process_log_probs(samples, groups, pad_token_id)
 
     count = groups.args.rollout.n_samples_per_prompt
@@ -47,7 +47,7 @@ def reward_tokens(
         prompt_tokens(samples[first : first + count], scores[first : first + count], log_probs[first : first + count])
         for first in range(0, len(samples), count)
     ]
-    rewards = method.token_rewards(order.config, prompts)
+    rewards = method.token_rewards(settings.config, prompts)
     rows = [row for of_prompt in rewards for row in of_prompt]
     found = [
         replace(each, token_rewards=row[: len(sample.action_mask)])

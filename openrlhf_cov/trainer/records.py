@@ -1,7 +1,7 @@
 """The records that travel through a training step.
 
 A step turns prompts into a ``Rollout`` of ``Sample`` records, scores them (``Scores``), estimates advantages
-(``TrainSample``) and trains on them (``StepOrder`` and ``UpdateWindow`` in, ``StepResult`` out). All records are
+(``TrainSample``) and trains on them (``StepSettings`` and ``UpdateWindow`` in, ``StepResult`` out). All records are
 frozen: a later stage makes a new record instead of changing an old one.
 
 In all shapes T is the number of tokens of a sample, prompt and response together, and A = T - 1 is the number of
@@ -80,7 +80,7 @@ class Rollout:
     metrics: Mapping[str, float]
     # Seconds of generation.
     seconds: float
-    # Share of the groups that dynamic sampling kept, in percent; None without dynamic sampling.
+    # RankSamples of the groups that dynamic sampling kept, in percent; None without dynamic sampling.
     pass_rate: float | None
     # What a resumed run needs to go on with the next rollout.
     sampler_state: Mapping[str, Any]
@@ -139,7 +139,7 @@ class TrainSample:
 
 
 @dataclass(frozen=True)
-class Share:
+class RankSamples:
     """The samples of one rank with their tensors joined end to end.
 
     A step has thousands of samples of ten tensors each. Ray pickles every tensor on its own, so a share joins them
@@ -228,7 +228,7 @@ class UpdateWindow:
 
 
 @dataclass(frozen=True)
-class StepOrder:
+class StepSettings:
     """What the ranks are told about a step besides its samples."""
 
     # Number of the global step, from 0.

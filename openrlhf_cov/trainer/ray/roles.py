@@ -55,7 +55,7 @@ from openrlhf_cov.trainer.model_loading import (
 from openrlhf_cov.trainer.policy import Policy
 from openrlhf_cov.trainer.process_reward_update import update_process_reward
 from openrlhf_cov.trainer.ray.upstream_sender import WeightSender, make_upstream_sender
-from openrlhf_cov.trainer.records import Share, StepOrder, StepResult
+from openrlhf_cov.trainer.records import RankSamples, StepResult, StepSettings
 from openrlhf_cov.trainer.rollout.rollout_file import read_state, write_state
 from openrlhf_cov.trainer.strategy import CovStrategy
 from openrlhf_cov.trainer.trained_model import TrainedModel
@@ -345,11 +345,11 @@ class PolicyRole(TrainedRole):
             actor.temperature = temperature
         return log_probs
 
-    def update(self, order: StepOrder, share: Share) -> StepResult:
+    def update(self, settings: StepSettings, share: RankSamples) -> StepResult:
         """Train on the samples of this rank: all updates of one global step."""
         self.empty_cache()
         self.policy.actor.train()  # a model is loaded in evaluation mode
-        result = update_policy(self.policy, order, share.samples())
+        result = update_policy(self.policy, settings, share.samples())
         self.empty_cache()
         return result
 
@@ -460,11 +460,11 @@ class CriticRole(TrainedRole):
         self.engine.train()
         return values.float().cpu()
 
-    def update(self, order: StepOrder, share: Share) -> StepResult:
+    def update(self, settings: StepSettings, share: RankSamples) -> StepResult:
         """Train on the samples of this rank: all updates of one global step."""
         self.empty_cache()
         self.engine.train()  # a model is loaded in evaluation mode
-        result = update_critic(self.critic, order, share.samples())
+        result = update_critic(self.critic, settings, share.samples())
         self.empty_cache()
         return result
 
@@ -512,10 +512,10 @@ class ProcessRewardRole(TrainedRole):
         )
         return log_probs.float().cpu()
 
-    def update(self, order: StepOrder, share: Share) -> StepResult:
+    def update(self, settings: StepSettings, share: RankSamples) -> StepResult:
         """Train on the samples of this rank, once."""
         self.empty_cache()
-        result = update_process_reward(self.prm, order, share.samples())
+        result = update_process_reward(self.prm, settings, share.samples())
         self.empty_cache()
         return result
 
