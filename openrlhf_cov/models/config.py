@@ -183,6 +183,17 @@ class CovConfig(*OF_METHODS):
         clips = [method.clip_of(self) for method in (self.surrogate, *self.methods) if method]
         return next((clip for clip in clips if clip), None)
 
+    def clip_of_step(self, clip: tuple[float, float]) -> tuple[float, float]:
+        """Return the PPO clip of a step: that of a method of the slot ``clip``, or else the given one.
+
+        Args:
+            clip: Lower and upper range of the run.
+        """
+        for method in self.methods:
+            if method.clip:
+                clip = method.clip(self)
+        return clip
+
     @property
     def plans_globally(self) -> bool:
         """True if a method plans over a whole optimizer step."""

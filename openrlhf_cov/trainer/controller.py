@@ -3,7 +3,6 @@
 It is a Ray actor because the driver of ``ray job submit`` runs on the head node, which often has little memory.
 """
 
-import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,10 +41,6 @@ class TrainingController:
     def __init__(self, args: SimpleNamespace, groups: ModelGroups, engines: list[Any]) -> None:
         garbage_collection.resume()  # the set-up of the worker has paused it
         self.args = args
-        # Upstream's flags have -1 for never.
-        args.eval.steps = math.inf if args.eval.steps == -1 else args.eval.steps
-        args.ckpt.save_steps = math.inf if args.ckpt.save_steps == -1 else args.ckpt.save_steps
-
         strategy = make_strategy(args)
         fast = not args.data.disable_fast_tokenizer
         tokenizer = get_tokenizer(args.actor.model_name_or_path, None, "left", strategy, use_fast=fast)

@@ -93,7 +93,7 @@ class TrainingLoop:
                 self.logs.write_step(state.step, metrics, example)  # the line comes before the checkpoint of the step
                 saved = self.save_checkpoint(rollout, state)
                 self.stop_if_asked(rollout, state, saved)
-                if state.step % self.args.eval.steps == 0:
+                if is_due(state.step, self.args.eval.steps):
                     self.evaluate(state)
         finally:
             self.stream.close()
@@ -116,8 +116,11 @@ class TrainingLoop:
             self.send_weights(state, is_start=True)
 
         # If the run was interrupted before an evaluation that was due, evaluate now.
-        is_due = self.args.eval_at_start if state.step == 0 else state.step % self.args.eval.steps == 0
-        if is_due:
+        if state.step == 0:
+            evaluates = self.args.eval_at_start
+        else:
+            evaluates = is_due(state.step, self.args.eval.steps)
+        if evaluates:
             self.evaluate(state)
         return state
 
@@ -190,7 +193,7 @@ class TrainingLoop:
     def save_checkpoint(self, rollout: Rollout, state: LoopState, *, now: bool = False) -> bool:
         """Write a checkpoint if one is due after this step, or ``now``; return True if a run can continue from it."""
         ckpt = self.args.ckpt
-        if not (now or state.step % ckpt.save_steps == 0):
+        if not (now or is_due(state.step, ckpt.save_steps)):
             return False
         states = state.state_dict(rollout.sampler_state)
         key = state.best.key or None
@@ -236,3 +239,8 @@ class TrainingLoop:
             saved = self.save_checkpoint(rollout, state, now=True)
         how = f"continue with --ckpt.load_enable from {ckpt.path}" if saved else "no checkpoint was asked for"
         raise reason.error(f"{reason.cause}: stopped after global step {state.step}; {how}")
+
+
+def is_due(step: int, interval: float) -> bool:
+    """Return True after every ``interval`` steps; never for -1, as in upstream's flags."""
+    return interval > 0 and step % interval == 0

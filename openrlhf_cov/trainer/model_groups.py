@@ -144,7 +144,12 @@ class ModelGroups:
         """
         trains_policy = settings.step > self.args.critic.freezing_steps
         groups = [group for group in (self.critic, self.policy if trains_policy else None) if group is not None]
-        shares = [self._shares(group, settings, samples) for group in groups]
+        # Critic and policy with equally many ranks train on the same shares, which are put into Ray's store once.
+        by_ranks: dict[int, list[Any]] = {}
+        for group in groups:
+            if _ranks(group) not in by_ranks:
+                by_ranks[_ranks(group)] = self._shares(group, settings, samples)
+        shares = [by_ranks[_ranks(group)] for group in groups]
         results: list[StepResult] = []
         if self.args.ds.enable_sleep:
             for group, of_ranks in zip(groups, shares, strict=True):

@@ -103,10 +103,7 @@ class Policy:
     def ppo_loss(self, config: CovConfig) -> PolicyLoss:
         """Return upstream's PPO loss with the clip that is in force under the settings of a step."""
         actor, correction = self.args.actor, self.args.algo.advantage
-        low, high = actor.eps_clip_low_high
-        for method in config.methods:
-            if method.clip:
-                low, high = method.clip(config)
+        low, high = config.clip_of_step(tuple(actor.eps_clip_low_high))
         return PolicyLoss(
             clip_eps_low=low,
             clip_eps_high=high,

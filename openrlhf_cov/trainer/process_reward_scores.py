@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from openrlhf_cov.models.config import process_reward_of
-from openrlhf_cov.models.method import CORRECT, PromptTokens
+from openrlhf_cov.models.method import PromptTokens
 from openrlhf_cov.models.process_rewards import ordered_pairs, response_log_ratios
+from openrlhf_cov.models.responses import right
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.records import Sample, Scores, StepSettings, TrainSample
 from openrlhf_cov.trainer.scoring import process_log_probs
@@ -53,13 +54,14 @@ def reward_tokens(
         replace(each, token_rewards=row[: len(sample.action_mask)])
         for sample, each, row in zip(samples, scores, rows, strict=True)
     ]
-    correct = torch.tensor([is_correct(sample) for sample in samples]).view(-1, count)
+    correct = correctness(samples).view(-1, count)
     return found, {**result.metrics, **agreement(prompts, correct, options.beta)}
 
 
-def is_correct(sample: Sample) -> float:
-    """Return 1 for a correct response and 0 for an incorrect one."""
-    return float(sample.reward is not None and sample.reward > CORRECT)
+def correctness(samples: Sequence[Sample]) -> Tensor:
+    """Return 1 for each correct response and 0 for each other one, also without a reward, (N,)."""
+    rewards = [math.nan if sample.reward is None else sample.reward for sample in samples]
+    return right(torch.tensor(rewards, dtype=torch.float64)).float()
 
 
 def labelled_samples(samples: Sequence[Sample], scores: Sequence[Scores]) -> list[TrainSample]:
@@ -69,12 +71,12 @@ def labelled_samples(samples: Sequence[Sample], scores: Sequence[Scores]) -> lis
     numbers of the policy are zeros.
     """
     labelled = []
-    for sample, each in zip(samples, scores, strict=True):
+    for sample, each, correct in zip(samples, scores, correctness(samples).tolist(), strict=True):
         zeros = torch.zeros_like(each.log_probs)
         labelled.append(
             TrainSample(
                 sample_id=sample.sample_id,
-                score=is_correct(sample),
+                score=correct,
                 abstained=sample.abstained,
                 tokens=sample.tokens,
                 action_mask=sample.action_mask & (not sample.abstained),

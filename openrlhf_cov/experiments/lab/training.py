@@ -171,10 +171,8 @@ class Lab:
 
     def ppo_loss(self, config: CovConfig) -> PolicyLoss:
         """Return upstream's PPO loss with the clip that is in force under the settings of a step."""
-        low, high = self.settings.clip if any(self.settings.clip) else self.config.at(0).ppo_clip or PPO_CLIP
-        for method in config.methods:
-            if method.clip:
-                low, high = method.clip(config)
+        of_run = self.settings.clip if any(self.settings.clip) else self.config.at(0).ppo_clip or PPO_CLIP
+        low, high = config.clip_of_step(of_run)
         # Without a published aggregation, as with --actor.loss_agg_mode token-mean.
         return PolicyLoss(low, high, token_level_loss=config.aggregation is None)
 
