@@ -116,10 +116,7 @@ class TrainingLoop:
             self.send_weights(state, is_start=True)
 
         # If the run was interrupted before an evaluation that was due, evaluate now.
-        if state.step == 0:
-            evaluates = self.args.eval_at_start
-        else:
-            evaluates = is_due(state.step, self.args.eval.steps)
+        evaluates = self.args.eval_at_start if state.step == 0 else is_due(state.step, self.args.eval.steps)
         if evaluates:
             self.evaluate(state)
         return state

@@ -70,7 +70,8 @@ class Policy:
         config = CovConfig.from_args(args)
         ranks = ranks_of(strategy.ds_device_mesh["dp"].get_group())
         kept = Path(args.ckpt.output_dir) / "bad_updates"
-        # Statistics of a micro-batch alone depend on which samples it has, so they leave the samples where they are.
+        # With --cov_scope micro_batch the selected tokens depend on which samples form a micro-batch. Samples are then
+        # not rearranged to put the responses to a prompt together.
         by_micro_batch = config.cov_scope != "global" and any(method.plan for method in config.methods)
         return cls(
             strategy=strategy,

@@ -67,7 +67,8 @@ class Group:
     scores: Sequence[float]
     # Tokens of the responses.
     tokens: int
-    # Version of the weights when its batch was begun, the oldest that it can contain: the number of steps before them.
+    # Version of the weights when the first request of the batch was sent: the number of steps that made these weights.
+    # With asynchronous training some tokens may come from newer weights, but none from older ones.
     version: int
 
 
@@ -229,11 +230,11 @@ class UpdateWindow:
 
 @dataclass(frozen=True)
 class StepSettings:
-    """What the ranks are told about a step besides its samples."""
+    """The settings of one step, which are sent to the ranks together with its samples."""
 
     # Number of the global step, from 0.
     step: int
-    # Settings with the schedules and the controlled value of this step.
+    # The settings of the policy loss. Schedules and a closed loop have their values of this step.
     config: CovConfig
     # Coefficient of the KL loss.
     kl_coef: float

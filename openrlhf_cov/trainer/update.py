@@ -145,8 +145,8 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
 def can_plan_late(policy: Policy, settings: StepSettings) -> bool:
     """Return True if methods may plan with the log-probs of the training pass instead of a pass of their own.
 
-    So it is where the methods ask for the current log-probs but not for entropies, and the training pass gives the
-    log-probs of the policy itself (no dropout).
+    They may if they need the current log-probs but no entropies, and if the training pass gives the log-probs of the
+    policy itself, without dropout.
     """
     config = settings.config
     asks = config.plans_globally and config.asks_log_probs and config.entropy_policy != "current"
