@@ -44,9 +44,6 @@ class CovActor(Actor):
     last are known by a trial: what comes back is not what the head gave.
     """
 
-    proxy_min_p: float | None = None
-    """With a number, the output of ``forward`` has log-probs by ``min_p_scores`` as ``proxy`` (B, A), too."""
-
     def forward(
         self,
         sequences: Tensor,
@@ -58,17 +55,20 @@ class CovActor(Actor):
         ring_attn_group: Any = None,
         packed_seq_lens: list[int] | None = None,
         return_entropy: bool = False,
+        proxy_min_p: float | None = None,
         **mm_inputs: Any,
     ) -> Any:
         """Upstream's log-probs (B, A) of the action tokens, 0 elsewhere; with ``return_output`` the output, too.
 
         That has no logits, and the entropies (B, A) as ``entropy`` if ``return_entropy`` asks for them, 0 where there
-        is no action; upstream's are (B, T - 1), of all tokens. Without ``action_mask`` it is upstream's result.
+        is no action; upstream's are (B, T - 1), of all tokens. With ``proxy_min_p`` it has log-probs by
+        ``min_p_scores`` as ``proxy`` (B, A), unless upstream's forward pass runs. Without ``action_mask`` it is upstream's
+        result.
         """
         if action_mask is not None and attention_mask is not None and ring_attn_group is None:
             head = self._plain_head()
             if head is not None:
-                result = self._with_scores(head, sequences, action_mask, attention_mask, return_entropy)
+                result = self._with_scores(head, sequences, action_mask, attention_mask, return_entropy, proxy_min_p)
                 return result if return_output else result[0]
         return super().forward(
             sequences,
@@ -197,7 +197,13 @@ class CovActor(Actor):
         return head if plain and self._ends_with_its_head else None
 
     def _with_scores(
-        self, head: nn.Linear, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, with_entropy: bool
+        self,
+        head: nn.Linear,
+        sequences: Tensor,
+        action_mask: Tensor,
+        attention_mask: Tensor,
+        with_entropy: bool,
+        proxy_min_p: float | None,
     ) -> tuple[Tensor, Any]:
         """What ``forward`` returns."""
         width = action_mask.shape[1]
@@ -215,7 +221,7 @@ class CovActor(Actor):
         else:
             tokens, rows, mask = sequences, before.flatten().nonzero().squeeze(1), attention_mask
             positions = (attention_mask.long().cumsum(1) - 1).masked_fill(attention_mask == 0, 1)
-        scores = HeadScores(head, rows, targets, self.temperature, with_entropy, self.proxy_min_p)
+        scores = HeadScores(head, rows, targets, self.temperature, with_entropy, proxy_min_p)
         with answering(head, scores.answer):
             output = self.model(tokens, attention_mask=mask, position_ids=positions)
 
@@ -226,7 +232,7 @@ class CovActor(Actor):
         output["logits"] = None
         if with_entropy:
             output.entropy = placed(scores.entropy)
-        if self.proxy_min_p is not None:
+        if proxy_min_p is not None:
             output.proxy = placed(scores.proxy)
         return log_probs, output
 

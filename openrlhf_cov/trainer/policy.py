@@ -169,7 +169,6 @@ class Policy:
             RunStopped: This model cannot give the log-probs that a method asks for.
         """
         min_p = self.config.proxy_min_p if with_proxy else None
-        self.actor.proxy_min_p = min_p
         self.actor.eval()
         try:
             result = self.actor(
@@ -179,11 +178,11 @@ class Policy:
                 return_output=with_entropy,
                 ring_attn_group=self.strategy.ring_attn_group,
                 return_entropy=with_entropy,
+                **({} if min_p is None else {"proxy_min_p": min_p}),
                 **self._image_arguments(image_inputs, tokens.device),
             )
         finally:
             self.actor.train()
-            self.actor.proxy_min_p = None  # training has no use for it
         if not with_entropy:
             return PolicyScores(result)
         log_probs, output = result

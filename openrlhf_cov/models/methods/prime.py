@@ -2,8 +2,8 @@
 
 Details that are easy to get wrong:
 
-- The released code normalises process rewards over the samples of one rank, so they depend on the number of ranks. Here
-  they are normalised over all samples of the step.
+- The released code normalises process rewards over the samples of one rank, so they depend on the number of ranks.
+  Here they are normalised over all samples of the step.
 - The process reward of the last token is 0, because the last token carries the outcome reward.
 - The baseline averages the mean process reward of each response, not the sum over its tokens.
 - The return of a token is the sum of the rewards from this token to the end of the response. Before whitening, early
