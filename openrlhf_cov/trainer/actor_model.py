@@ -55,15 +55,17 @@ class CovActor(Actor):
         ring_attn_group: Any = None,
         packed_seq_lens: list[int] | None = None,
         return_entropy: bool = False,
+        *,
         proxy_min_p: float | None = None,
         **mm_inputs: Any,
     ) -> Any:
         """Upstream's log-probs (B, A) of the action tokens, 0 elsewhere; with ``return_output`` the output, too.
 
         That has no logits, and the entropies (B, A) as ``entropy`` if ``return_entropy`` asks for them, 0 where there
-        is no action; upstream's are (B, T - 1), of all tokens. With ``proxy_min_p`` it has log-probs by
-        ``min_p_scores`` as ``proxy`` (B, A), unless upstream's forward pass runs. Without ``action_mask`` it is upstream's
-        result.
+        is no action; upstream's are (B, T - 1), of all tokens. Without ``action_mask`` it is upstream's result.
+
+        With ``proxy_min_p`` the output has log-probs by ``min_p_scores`` as ``proxy`` (B, A), unless upstream's
+        forward pass runs.
         """
         if action_mask is not None and attention_mask is not None and ring_attn_group is None:
             head = self._plain_head()
