@@ -37,7 +37,7 @@ def args(tmp_path):
 
 
 def rollout(step=1, **fields):
-    """The eight samples of a step; the second prompt comes first in the alphabet, one reward failed."""
+    """The eight samples of a step; one text with two labels, of which the second comes first, one reward failed."""
     samples = [
         sample(
             number,
@@ -45,14 +45,14 @@ def rollout(step=1, **fields):
             prompt=1 + number // 4,
             rollout_log_probs=torch.full((2 + number // 4,), -step / 3),
             source="maths",
-            label={"answer": 7},
+            label="z" if number < 4 else "b",
             prompt_number=10 + number // 4,
             metrics={"a": 1 / 3} if number else {"a": 0.0, "reward/error_frac": 0.0},
             **{"sample_id": -1},
         )
         for number in range(8)
     ]
-    samples = [replace(each, prompt="b" if place < 4 else "a") for place, each in enumerate(samples)]
+    samples = [replace(each, prompt="a") for each in samples]
     given = {"metrics": {"sampling/kept": 1.0}, "seconds": 2.0, "pass_rate": 40.0, "sampler_state": {"is_over": False}}
     return Rollout(samples, **given | fields)
 
@@ -90,7 +90,7 @@ def test_a_replayed_step_has_the_samples_that_the_models_scored(args):
         found = replay.next_batch(0)
         assert found.sampler_state == {"step": step, "is_over": step == 2}
         assert (found.metrics, found.pass_rate) == ({"sampling/kept": 1.0}, 40.0)
-        # Samples are checked again, and keep the numbers that prompts and labels gave them: prompt "a" is the first.
+        # Samples are checked again, and keep the numbers that the labels gave them, which are not recorded.
         replayed = checked_samples(found.samples, CovConfig(), 1.0)
         assert [each.sample_id for each in replayed] == [4, 5, 6, 7, 0, 1, 2, 3]
         assert_same(samples, replayed)
@@ -103,7 +103,7 @@ def test_the_file_of_a_step_says_what_it_is(args):
     assert (header.step, header.samples_per_prompt, header.prompts_per_step) == (2, 4, 2)
     assert header.metrics == {"sampling/kept": 1.0, "dynamic_filtering_pass_rate": 40.0}
     first = read_rollout(rollout_path(args.rollout_dump_dir, 1)).samples[0]
-    assert (first.prompt, first.prompt_number, first.source, first.score) == ("b", 10, "maths", 0.0)
+    assert (first.prompt, first.prompt_number, first.source, first.score) == ("a", 10, "maths", 0.0)
     assert first.metrics == {"a": 0.0, "reward/error_frac": 0.0}
 
 
