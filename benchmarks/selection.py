@@ -138,11 +138,11 @@ def roll_out(policy, problems, step: int) -> list:
 
 def train(policy, samples: Sequence, cov_log_probs: str, step: int = 1) -> None:
     """All updates of one global step; in step 0 the selections are compared, too."""
-    from openrlhf_cov.trainer.records import StepOrder
+    from openrlhf_cov.trainer.records import StepSettings
     from openrlhf_cov.trainer.update import update_policy
 
     config = replace(policy.config.at(step), cov_log_probs=cov_log_probs)
-    update_policy(policy, StepOrder(step, config, kl_coef=0.0), samples)
+    update_policy(policy, StepSettings(step, config, kl_coef=0.0), samples)
 
 
 def overlap_by_update(policy, samples: Sequence) -> list[tuple[int, float]]:

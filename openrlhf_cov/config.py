@@ -125,6 +125,15 @@ class SamplingConfig(Settings):
     rollout_seeded: bool = setting(
         False, "seed every sample by run, prompt and number, so that rollouts repeat whatever engine makes them"
     )
+    rollout_dump_dir: str = setting(
+        "", "folder for the samples of every step, one file per step (docs/replay.md)", flag="rollout.dump_dir"
+    )
+    rollout_replay_dir: str = setting(
+        "",
+        "train on the samples that --rollout.dump_dir has written instead of generating; no vLLM engine is started, "
+        "except for --eval.dataset",
+        flag="rollout.replay_dir",
+    )
 
     def check(self) -> None:
         self.require("sampling_oversample_max", lambda factor: 1.0 <= factor < math.inf, "is at least 1")

@@ -1,7 +1,8 @@
 """Problem and answer of a row in the forms in which data sets are published (pure).
 
-The forms are ``problem`` or ``question`` with ``answer``, ``solution`` with a boxed answer, the ``messages`` of a
-chat, and verl's ``prompt``, a list of messages, with ``reward_model.ground_truth``.
+The forms are ``problem`` or ``question`` with ``answer``, ``expected_answer`` or ``final_answer``, ``solution`` with a
+boxed answer, the ``messages`` of a chat, and verl's ``prompt``, a list of messages, with
+``reward_model.ground_truth``.
 """
 
 import math
@@ -16,7 +17,10 @@ from openrlhf_cov.utils.rows import value_at
 
 PROBLEM_KEYS = ("problem", "question", "prompt", "messages")
 """Keys of the problem, in the order in which they are looked for."""
-ANSWER_KEYS = ("answer", "solution", "reward_model.ground_truth", "ground_truth", "messages")
+ANSWER_KEYS = (
+    *("answer", "expected_answer", "final_answer", "solution", "reward_model.ground_truth", "ground_truth"),
+    "messages",
+)
 """Keys of the answer, in the order in which they are looked for."""
 
 # Instructions that published prompts put around the problem. Each asks for one form of the answer, which can

@@ -23,6 +23,11 @@ MIN_GROUP_BYTES = 2**26
 MAX_RATIO = 1000
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 """Endings of files. A name with one of them is never looked up on the hub."""
+# Endings of files whose rows cannot be read. A name of any other ending is read as JSON Lines.
+UNREADABLE_SUFFIXES = (
+    *(".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz", ".7z"),
+    *(".tsv", ".xls", ".xlsx", ".ods", ".pkl", ".pickle", ".npy", ".npz", ".pt", ".safetensors", ".avro", ".orc"),
+)
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 SAVED = ("dataset_info.json", "dataset_dict.json")
 """Files of a folder that ``save_to_disk`` wrote."""
@@ -37,8 +42,28 @@ class Digest(Protocol):
     def update(self, content: bytes, /) -> None: ...
 
 
+def refuse_suffix(name: str | Path, flag: str = "") -> None:
+    """Raise UsageError for a file whose suffix says that its rows cannot be read.
+
+    Args:
+        name: Path of the file.
+        flag: The flag that names it, for the message.
+    """
+    suffix = Path(name).suffix.lower()
+    if suffix in UNREADABLE_SUFFIXES:
+        place = f"{flag} {name}".strip()
+        raise UsageError(
+            f"{place}: files that end in {suffix} cannot be read; convert it to JSON Lines, JSON, CSV or parquet"
+        )
+
+
 def read_file(path: Path, digest: Digest) -> PlacedRows:
-    """Yield the rows of a file, read as its suffix says; a file with another suffix is read as JSON Lines."""
+    """Yield the rows of a file, read as its suffix says; a file with another suffix is read as JSON Lines.
+
+    Raises:
+        UsageError: The suffix is that of a packed file or of a format that is not read here, see ``refuse_suffix``.
+    """
+    refuse_suffix(path)
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         return _parquet(path, digest)

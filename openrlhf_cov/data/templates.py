@@ -131,6 +131,10 @@ def template_text(name: str, tokenizer: Any = None, arguments: Mapping[str, Any]
     return get_template(name, arguments)("{problem}", tokenizer)
 
 
+# A text that has tokens under every tokenizer.
+PROBE = "a"
+
+
 def prompt_ids(text: str, tokenizer: Any) -> list[int]:
     """Return the token ids of one prompt, as ``prompts_ids``."""
     return prompts_ids([text], tokenizer)[0]
@@ -153,12 +157,20 @@ def prompts_ids(texts: Sequence[str], tokenizer: Any) -> list[list[int]]:
         tokenizer = tokenizer.tokenizer
     bare = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
     full = tokenizer(list(texts), add_special_tokens=True)["input_ids"]
-    return [_with_prefix(list(ids), list(with_special)) for ids, with_special in zip(bare, full, strict=True)]
+    found = [_with_prefix(list(ids), list(with_special)) for ids, with_special in zip(bare, full, strict=True)]
+    if all(found):
+        return found
+    # The place of a text among the special tokens shows which of them come before it. An empty text has no place, so
+    # it gets the tokens that come before another text.
+    probe = list(tokenizer(PROBE, add_special_tokens=False)["input_ids"])
+    with_prefix = _with_prefix(probe, list(tokenizer(PROBE, add_special_tokens=True)["input_ids"]))
+    prefix = with_prefix[: len(with_prefix) - len(probe)]
+    return [ids or list(prefix) for ids in found]
 
 
 def _with_prefix(ids: list[int], with_special: list[int]) -> list[int]:
     """Return ``ids`` behind the special tokens that stand before them in ``with_special``."""
-    # Post-processors have no interface that lists their tokens; the place of the text shows which come before it.
+    # Post-processors have no interface that lists their tokens.
     for start in range(len(with_special) - len(ids) + 1):
         if with_special[start : start + len(ids)] == ids:
             overlap = next(n for n in range(start, -1, -1) if ids[:n] == with_special[start - n : start])

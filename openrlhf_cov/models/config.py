@@ -63,6 +63,21 @@ def has_reference(args: Any) -> bool:
     return args.algo.kl.init_coef > 0 or has_process_reward(args)
 
 
+def has_critic(args: Any) -> bool:
+    """Return True if a run trains a critic."""
+    return bool(args.critic.model_name_or_path)
+
+
+def has_reward_model(args: Any) -> bool:
+    """Return True if a run has a reward model. A reward function, a reward server and an agent take its place."""
+    return not args.reward.remote_url
+
+
+def has_engines(args: Any) -> bool:
+    """Return True if a run starts vLLM engines: it generates its rollouts, or it evaluates."""
+    return not args.rollout_replay_dir or bool(args.eval.dataset)
+
+
 def reference_model(args: Any) -> str:
     """Return the model that the reference is, and that a process reward model starts from."""
     model = process_reward_of(args)
@@ -215,6 +230,17 @@ class CovConfig(*OF_METHODS):
         """The PPO clip that the methods set, the surrogate's or that of the one that has one; None: the run's."""
         clips = [method.clip_of(self) for method in (self.surrogate, *self.methods) if method]
         return next((clip for clip in clips if clip), None)
+
+    def clip_of_step(self, clip: tuple[float, float]) -> tuple[float, float]:
+        """Return the PPO clip of a step: that of a method of the slot ``clip``, or else the given one.
+
+        Args:
+            clip: Lower and upper range of the run.
+        """
+        for method in self.methods:
+            if method.clip:
+                clip = method.clip(self)
+        return clip
 
     @property
     def plans_globally(self) -> bool:

@@ -192,9 +192,7 @@ class MethodLoss(nn.Module):
     def start_step(self, config: CovConfig, seed: int, global_step: int, rank: int) -> None:
         """Take the settings of one global step, and make its draws a function of (seed, global step, rank) alone."""
         self.config = config
-        for method in config.methods:
-            if method.clip:
-                self.policy_loss.clip_eps_low, self.policy_loss.clip_eps_high = method.clip(config)
+        self.policy_loss.clip_eps_low, self.policy_loss.clip_eps_high = config.clip_of_step(self.ppo_clip)
         self._numbers = (seed, global_step, rank)
         self._generator = None
 

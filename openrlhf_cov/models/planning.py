@@ -58,8 +58,9 @@ class PolicySeen:
 def policy_seen(config: CovConfig, parts: Sequence[WindowPart], moved: bool, score_now: ScoreNow) -> PolicySeen:
     """Return the log-probs and entropies that the methods see of a window.
 
-    Those of the rollout are exact until the first update after it (``moved`` is False), and serve for all updates
-    where the settings say so. Otherwise ``score_now`` is called once per micro-batch.
+    Until the first update of a step (``moved`` is False) the values of the rollout are those of the current policy.
+    After it they are used only where the settings ask for the old policy. Otherwise ``score_now`` is called once per
+    micro-batch.
     """
     needs_log_probs = moved and config.asks_log_probs
     needs_entropy = moved and config.entropy_policy == "current"

@@ -3,7 +3,7 @@
 The model scores a response by its log ratios to a reference, q_t = log pi_prm(y_t) - log pi_ref(y_t). In all shapes K
 is the number of responses to a prompt, and A the number of predicted positions.
 
-Functions call methods of tensors alone, so that the command line can import this module without PyTorch.
+The command line imports this module without PyTorch, so functions that need PyTorch import it when they are called.
 
 Reference:
     Cui et al., arXiv 2502.01456, sections 2.2 and 3.2.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Beside the largest return, as in the released code.
+# Added to the largest return before a division by it, as in the released code.
 EPSILON = 1e-6
 
 
@@ -48,6 +48,8 @@ def process_rewards(log_ratios: Tensor, action_mask: Tensor, beta: float) -> Ten
 
     The last token carries the outcome reward.
     """
+    from openrlhf_cov.models.returns import sums_to_the_end
+
     is_last = action_mask & (sums_to_the_end(action_mask.long()) == 1)
     return (beta * log_ratios).masked_fill(~action_mask | is_last, 0.0)
 
@@ -59,6 +61,8 @@ def largest_return(rewards: Sequence[Tensor], graded: Sequence[Tensor]) -> float
         rewards: (K, A) of each prompt of a step.
         graded: True where the reward function did not abstain, (K,) of each prompt.
     """
+    from openrlhf_cov.models.returns import sums_to_the_end
+
     largest = 0.0
     for of_prompt, counts in zip(rewards, graded, strict=True):
         returns = sums_to_the_end(of_prompt[counts]).abs()
@@ -95,11 +99,6 @@ def outcomes_against_others(correct: Tensor) -> Tensor:
     if count < 2:
         return correct.new_zeros(correct.shape)
     return (correct * count - correct.sum(1, keepdim=True)) / (count - 1)
-
-
-def sums_to_the_end(values: Tensor) -> Tensor:
-    """Return every entry of ``values`` (K, A) plus all after it in its row."""
-    return values.flip(1).cumsum(1).flip(1)
 
 
 def ordered_pairs(totals: Tensor, correct: Tensor) -> tuple[float, int]:

@@ -44,11 +44,6 @@ class CovActor(Actor):
     last are known by a trial: what comes back is not what the head gave.
     """
 
-    proxy_min_p: float | None = None
-    """With a number, the output of ``forward`` has log-probs by ``min_p_scores`` as ``proxy`` (B, A), too."""
-    # If True, the output of ``forward`` has ``discriminator_means`` as ``discriminator_mean`` (B, A), too.
-    with_discriminator_mean: bool = False
-
     def forward(
         self,
         sequences: Tensor,
@@ -60,17 +55,32 @@ class CovActor(Actor):
         ring_attn_group: Any = None,
         packed_seq_lens: list[int] | None = None,
         return_entropy: bool = False,
+        *,
+        proxy_min_p: float | None = None,
+        with_discriminator_mean: bool = False,
         **mm_inputs: Any,
     ) -> Any:
         """Upstream's log-probs (B, A) of the action tokens, 0 elsewhere; with ``return_output`` the output, too.
 
         That has no logits, and the entropies (B, A) as ``entropy`` if ``return_entropy`` asks for them, 0 where there
         is no action; upstream's are (B, T - 1), of all tokens. Without ``action_mask`` it is upstream's result.
+
+        With ``proxy_min_p`` the output has log-probs by ``min_p_scores`` as ``proxy`` (B, A), and with
+        ``with_discriminator_mean`` it has ``discriminator_means`` as ``discriminator_mean`` (B, A), unless upstream's
+        forward pass runs.
         """
         if action_mask is not None and attention_mask is not None and ring_attn_group is None:
             head = self._plain_head()
             if head is not None:
-                result = self._with_scores(head, sequences, action_mask, attention_mask, return_entropy)
+                result = self._with_scores(
+                    head,
+                    sequences,
+                    action_mask,
+                    attention_mask,
+                    return_entropy,
+                    proxy_min_p,
+                    with_discriminator_mean,
+                )
                 return result if return_output else result[0]
         return super().forward(
             sequences,
@@ -199,7 +209,14 @@ class CovActor(Actor):
         return head if plain and self._ends_with_its_head else None
 
     def _with_scores(
-        self, head: nn.Linear, sequences: Tensor, action_mask: Tensor, attention_mask: Tensor, with_entropy: bool
+        self,
+        head: nn.Linear,
+        sequences: Tensor,
+        action_mask: Tensor,
+        attention_mask: Tensor,
+        with_entropy: bool,
+        proxy_min_p: float | None,
+        with_discriminator_mean: bool,
     ) -> tuple[Tensor, Any]:
         """What ``forward`` returns."""
         width = action_mask.shape[1]
@@ -217,9 +234,7 @@ class CovActor(Actor):
         else:
             tokens, rows, mask = sequences, before.flatten().nonzero().squeeze(1), attention_mask
             positions = (attention_mask.long().cumsum(1) - 1).masked_fill(attention_mask == 0, 1)
-        scores = HeadScores(
-            head, rows, targets, self.temperature, with_entropy, self.proxy_min_p, self.with_discriminator_mean
-        )
+        scores = HeadScores(head, rows, targets, self.temperature, with_entropy, proxy_min_p, with_discriminator_mean)
         with answering(head, scores.answer):
             output = self.model(tokens, attention_mask=mask, position_ids=positions)
 
@@ -230,7 +245,7 @@ class CovActor(Actor):
         output["logits"] = None
         if with_entropy:
             output.entropy = placed(scores.entropy)
-        if self.proxy_min_p is not None:
+        if proxy_min_p is not None:
             output.proxy = placed(scores.proxy)
         if self.with_discriminator_mean:
             output.discriminator_mean = placed(scores.discriminator_mean)

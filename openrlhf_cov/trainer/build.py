@@ -8,7 +8,14 @@ from openrlhf.trainer.ray.launcher import RayActorGroup
 from ray.util.placement_group import PlacementGroup
 
 from openrlhf_cov.cluster.connection import reserve
-from openrlhf_cov.models.config import has_process_reward, has_reference, reference_model
+from openrlhf_cov.models.config import (
+    has_critic,
+    has_engines,
+    has_process_reward,
+    has_reference,
+    has_reward_model,
+    reference_model,
+)
 from openrlhf_cov.trainer.controller import TrainingController
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.ray.engines import SHARED_PART, start_engines
@@ -39,7 +46,7 @@ def train(args: SimpleNamespace) -> None:
         shared = reserve(_ranks(args.actor))
     engines_share = args.train.colocate_all and not args.train.async_enable
 
-    engines = start_engines(args, shared if engines_share else None)
+    engines = start_engines(args, shared if engines_share else None) if has_engines(args) else []
     groups = make_groups(args, shared)
 
     # The controller is an actor: under `ray job submit` this process runs on the head node, which may be small.
@@ -58,8 +65,6 @@ def make_groups(args: SimpleNamespace, shared: PlacementGroup | None) -> ModelGr
         args: The flags of the run.
         shared: The placement group of the policy and the models beside it. With None every role has GPUs of its own.
     """
-    has_critic = bool(args.critic.model_name_or_path)
-    has_reward_model = not args.reward.remote_url
     policy = _start_group(args, args.actor, PolicyRole, shared)
     reference = _start_group(args, args.ref, ReferenceRole, shared) if has_reference(args) else None
     # The process reward model has as many GPUs as the policy: the same ones, or its own.
@@ -67,10 +72,10 @@ def make_groups(args: SimpleNamespace, shared: PlacementGroup | None) -> ModelGr
 
     # Critic and reward model share the GPUs of the policy, GPUs of their own, or nothing.
     beside = shared if args.train.colocate_all else None
-    if has_critic and args.train.colocate_critic_reward:
+    if has_critic(args) and args.train.colocate_critic_reward:
         beside = reserve(_ranks(args.critic))
-    critic = _start_group(args, args.critic, CriticRole, beside) if has_critic else None
-    reward = _start_group(args, args.reward, RewardRole, beside) if has_reward_model else None
+    critic = _start_group(args, args.critic, CriticRole, beside) if has_critic(args) else None
+    reward = _start_group(args, args.reward, RewardRole, beside) if has_reward_model(args) else None
     return ModelGroups(args, policy, reference, critic, reward, process_reward)
 
 

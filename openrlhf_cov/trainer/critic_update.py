@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from openrlhf.models import ValueLoss
 from openrlhf.models.utils import masked_mean
 
-from openrlhf_cov.trainer.records import MicroBatch, StepOrder, StepResult, TrainSample
+from openrlhf_cov.trainer.records import MicroBatch, StepResult, StepSettings, TrainSample
 from openrlhf_cov.trainer.step_seed import seed_step
 from openrlhf_cov.trainer.trained_model import TrainedModel
 from openrlhf_cov.trainer.windows import loss_normalizers, start_micro_batch, windows_of_epoch
 
 
-def update_critic(critic: TrainedModel, order: StepOrder, samples: Sequence[TrainSample]) -> StepResult:
+def update_critic(critic: TrainedModel, settings: StepSettings, samples: Sequence[TrainSample]) -> StepResult:
     """Train the critic on the samples that this rank got in a global step: values toward returns.
 
     Returns:
@@ -22,7 +22,7 @@ def update_critic(critic: TrainedModel, order: StepOrder, samples: Sequence[Trai
         RunStopped: As ``update.update_policy``.
     """
     args, ranks, layout = critic.args, critic.ranks, critic.layout
-    seed_step(critic.strategy, order.step)
+    seed_step(critic.strategy, settings.step)
     value_loss = ValueLoss(args.critic.value_clip)
     skipped_before = critic.bad_updates.total
     sums: Counter[str] = Counter()
@@ -31,7 +31,7 @@ def update_critic(critic: TrainedModel, order: StepOrder, samples: Sequence[Trai
 
     critic.engine.train()
     for epoch in range(args.train.max_epochs):
-        for window in windows_of_epoch(samples, layout, ranks, step=order.step, epoch=epoch, device=critic.device):
+        for window in windows_of_epoch(samples, layout, ranks, step=settings.step, epoch=epoch, device=critic.device):
             micro_batches = [MicroBatch.of(each).to(critic.device) for each in window.micro_batches]
             samples_of_window = sum(map(len, window.micro_batches))
             normalizers = loss_normalizers(window, layout, ranks)
@@ -56,7 +56,7 @@ def update_critic(critic: TrainedModel, order: StepOrder, samples: Sequence[Trai
                 if args.actor.aux_loss_coef > 1e-8:
                     share = len(micro_batch.tokens) / samples_of_window if layout.dynamic else 1.0
                     total = loss + output.aux_loss * args.actor.aux_loss_coef * share
-                critic.end_micro_batch(total, micro_batch, step=order.step, ends_update=ends_update)
+                critic.end_micro_batch(total, micro_batch, step=settings.step, ends_update=ends_update)
                 count += 1
                 sums["critic_loss"] += loss.detach().item()
                 if micro_batch.action_mask.any():

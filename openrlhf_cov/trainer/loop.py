@@ -26,9 +26,11 @@ from openrlhf_cov.trainer.logs import TrainingLogs
 from openrlhf_cov.trainer.loop_state import LoopState
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.process_reward_scores import reward_tokens
-from openrlhf_cov.trainer.records import Rollout, StepOrder
+from openrlhf_cov.trainer.records import Rollout, StepSettings
+from openrlhf_cov.trainer.rollout.batch_stream import BatchStream, RolloutSource
+from openrlhf_cov.trainer.rollout.recorded import RolloutRecorder
 from openrlhf_cov.trainer.rollout.rollouts import checked_samples
-from openrlhf_cov.trainer.rollout.sampler import BatchStream, Sampler, max_staleness_of
+from openrlhf_cov.trainer.rollout.sampler import max_staleness_of
 from openrlhf_cov.trainer.scoring import score
 from openrlhf_cov.trainer.source_metrics import source_metrics
 from openrlhf_cov.trainer.weights.weight_check import WeightCheck
@@ -43,10 +45,11 @@ class TrainingLoop:
     Args:
         args: The flags of the run.
         groups: The models, which are loaded by the time ``run`` is called.
-        sampler: Makes the rollouts, with the vLLM engines.
+        sampler: Makes the rollouts, with the vLLM engines, or reads recorded ones.
         evaluation: Evaluates the weights that the engines have; None without ``--eval.dataset``.
         weight_check: Checks that new weights reach the engines; None with ``--train.check_weight_update off``.
         tokenizer: The tokenizer of the policy.
+        recorder: Writes the samples of each step to files; None without ``--rollout.dump_dir``.
     """
 
     stream: BatchStream
@@ -56,10 +59,11 @@ class TrainingLoop:
         self,
         args: SimpleNamespace,
         groups: ModelGroups,
-        sampler: Sampler,
+        sampler: RolloutSource,
         evaluation: Evaluation | None,
         weight_check: WeightCheck | None,
         tokenizer: Any,
+        recorder: RolloutRecorder | None = None,
     ) -> None:
         self.args = args
         self.groups = groups
@@ -67,6 +71,7 @@ class TrainingLoop:
         self.evaluation = evaluation
         self.weight_check = weight_check
         self.tokenizer = tokenizer
+        self.recorder = recorder
         self.config = CovConfig.from_args(args)
         self.advantage_settings = AdvantageSettings.of(args)
 
@@ -88,7 +93,7 @@ class TrainingLoop:
                 self.logs.write_step(state.step, metrics, example)  # the line comes before the checkpoint of the step
                 saved = self.save_checkpoint(rollout, state)
                 self.stop_if_asked(rollout, state, saved)
-                if state.step % self.args.eval.steps == 0:
+                if is_due(state.step, self.args.eval.steps):
                     self.evaluate(state)
         finally:
             self.stream.close()
@@ -107,12 +112,12 @@ class TrainingLoop:
 
         # Engines start with the weights of the model's files. A checkpoint has other weights, and so may engines that
         # an earlier run of a study has left.
-        if state.step or have_other_weights(self.sampler.engines.engines):
+        if state.step or have_other_weights(self.sampler.engines.engines, self.args.vllm_no_progress_timeout):
             self.send_weights(state, is_start=True)
 
         # If the run was interrupted before an evaluation that was due, evaluate now.
-        is_due = self.args.eval_at_start if state.step == 0 else state.step % self.args.eval.steps == 0
-        if is_due:
+        evaluates = self.args.eval_at_start if state.step == 0 else is_due(state.step, self.args.eval.steps)
+        if evaluates:
             self.evaluate(state)
         return state
 
@@ -130,20 +135,22 @@ class TrainingLoop:
         # Check the samples and number them by the text and label of their prompts. Ties and draws among tokens are
         # settled by these numbers, so the result does not depend on the rank that trains a sample.
         samples = checked_samples(rollout.samples, config, self.args.reward_max_error_frac)
+        if self.recorder is not None:
+            self.recorder.write(state.step + 1, rollout, samples)
         if self.weight_check is not None:
             self.weight_check.start_step(samples, self.args.data.max_len, state.step + 1)
 
         # Policy, reference, critic and reward model score the samples. A process reward model trains on them
         # before it scores them. Advantages follow from rewards and scores.
-        order = StepOrder(state.step, config, state.kl.value)
+        settings = StepSettings(state.step, config, state.kl.value)
         with clock("make_experience"):
             scores = score(samples, self.groups, self.tokenizer.pad_token_id)
-            scores, prm_metrics = reward_tokens(samples, scores, self.groups, order, self.tokenizer.pad_token_id)
+            scores, prm_metrics = reward_tokens(samples, scores, self.groups, settings, self.tokenizer.pad_token_id)
             batch = estimate_advantages(samples, scores, self.advantage_settings, config, state.kl.value, self.args)
 
         # All updates of this step, on the ranks of policy and critic.
         with clock("ppo_train"):
-            result = self.groups.update(order, batch.samples)
+            result = self.groups.update(settings, batch.samples)
 
         # The metrics of the step.
         metrics = {
@@ -183,7 +190,7 @@ class TrainingLoop:
     def save_checkpoint(self, rollout: Rollout, state: LoopState, *, now: bool = False) -> bool:
         """Write a checkpoint if one is due after this step, or ``now``; return True if a run can continue from it."""
         ckpt = self.args.ckpt
-        if not (now or state.step % ckpt.save_steps == 0):
+        if not (now or is_due(state.step, ckpt.save_steps)):
             return False
         states = state.state_dict(rollout.sampler_state)
         key = state.best.key or None
@@ -229,3 +236,8 @@ class TrainingLoop:
             saved = self.save_checkpoint(rollout, state, now=True)
         how = f"continue with --ckpt.load_enable from {ckpt.path}" if saved else "no checkpoint was asked for"
         raise reason.error(f"{reason.cause}: stopped after global step {state.step}; {how}")
+
+
+def is_due(step: int, interval: float) -> bool:
+    """Return True after every ``interval`` steps; never for -1, as in upstream's flags."""
+    return interval > 0 and step % interval == 0

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from openrlhf_cov.models.method import TokenBatch
 from openrlhf_cov.trainer.records import MicroBatch
-from openrlhf_cov.utils.masked import masked_sum
+from openrlhf_cov.utils.masked import masked_mean
 from openrlhf_cov.utils.metrics import Mean
 
 
@@ -34,7 +34,7 @@ def kl_loss(
         kl = difference = torch.zeros_like(log_probs)
     mask = micro_batch.action_mask
     loss = aggregate_loss(kl, mask, **normalizers)
-    return loss, {"kl": loss, "logprobs_diff": masked_sum(difference, mask) / mask.sum().clamp(min=1)}
+    return loss, {"kl": loss, "logprobs_diff": masked_mean(difference, mask)}
 
 
 def token_batch(micro_batch: MicroBatch, log_probs: Tensor) -> TokenBatch:
@@ -58,8 +58,7 @@ def kl_of_engine(micro_batch: MicroBatch) -> Tensor | None:
     if micro_batch.rollout_log_probs is None:
         return None
     gap = micro_batch.rollout_log_probs.float() - micro_batch.log_probs.float()
-    mask = micro_batch.action_mask
-    return gap.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
+    return masked_mean(gap, micro_batch.action_mask)
 
 
 def means_over_tokens(numbers: dict[str, Tensor | None], tokens: Tensor) -> list[Mean]:

@@ -17,7 +17,7 @@ from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.rank_batches import shares_of_ranks
-from openrlhf_cov.trainer.records import PolicyScores, Share, StepOrder, StepResult, TrainSample
+from openrlhf_cov.trainer.records import PolicyScores, RankSamples, StepResult, StepSettings, TrainSample
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,13 @@ class ModelGroups:
             base = self._dispatch(self.reference, shares_with_reference, **seen)
         return ModelScores(*(self._results(refs) for refs in (policy, base, values, rewards)))
 
-    def update_process_reward(self, order: StepOrder, samples: Sequence[TrainSample]) -> StepResult:
+    def update_process_reward(self, settings: StepSettings, samples: Sequence[TrainSample]) -> StepResult:
         """Train the process reward model on the samples of a step, each rank on its share."""
         group = self.process_reward
-        shares = self._shares(group, order, samples)
+        shares = self._shares(group, settings, samples)
         if self.args.ds.enable_sleep:
             ray.get(group.async_run_method(method_name="reload_states"))
-        result = ray.get(_update(group, order, shares))[0]
+        result = ray.get(_update(group, settings, shares))[0]
         if self.args.ds.enable_sleep:
             ray.get(group.async_run_method(method_name="offload_states"))
         return result
@@ -135,23 +135,28 @@ class ModelGroups:
         # All ranks are waited for, so that the error of any rank is raised.
         return list(itertools.chain.from_iterable(ray.get(refs)[::copies]))
 
-    def update(self, order: StepOrder, samples: Sequence[TrainSample]) -> StepResult:
+    def update(self, settings: StepSettings, samples: Sequence[TrainSample]) -> StepResult:
         """Train the critic and the policy on the samples of a step, each rank on its share.
 
         During ``--critic.freezing_steps`` the critic alone is trained. With ``--ds.enable_sleep`` one model after the
         other has its optimizer states on the GPU; otherwise both are trained at once.
         """
-        trains_policy = order.step > self.args.critic.freezing_steps
+        trains_policy = settings.step > self.args.critic.freezing_steps
         groups = [group for group in (self.critic, self.policy if trains_policy else None) if group is not None]
-        shares = [self._shares(group, order, samples) for group in groups]
+        # Critic and policy with equally many ranks train on the same shares, which are put into Ray's store once.
+        by_ranks: dict[int, list[Any]] = {}
+        for group in groups:
+            if _ranks(group) not in by_ranks:
+                by_ranks[_ranks(group)] = self._shares(group, settings, samples)
+        shares = [by_ranks[_ranks(group)] for group in groups]
         results: list[StepResult] = []
         if self.args.ds.enable_sleep:
             for group, of_ranks in zip(groups, shares, strict=True):
                 ray.get(group.async_run_method(method_name="reload_states"))
-                results.append(ray.get(_update(group, order, of_ranks))[0])
+                results.append(ray.get(_update(group, settings, of_ranks))[0])
                 ray.get(group.async_run_method(method_name="offload_states"))
         else:
-            running = [_update(group, order, of_ranks) for group, of_ranks in zip(groups, shares, strict=True)]
+            running = [_update(group, settings, of_ranks) for group, of_ranks in zip(groups, shares, strict=True)]
             # One call waits for all ranks: it raises the first error, whichever model has it.
             ray.get([ref for refs in running for ref in refs])
             results = [ray.get(refs[0]) for refs in running]
@@ -163,10 +168,10 @@ class ModelGroups:
         policy = results[-1]
         return StepResult(metrics, policy.mean_entropy, policy.updates, policy.learning_rate)
 
-    def _shares(self, group: Any, order: StepOrder, samples: Sequence[TrainSample]) -> list[Any]:
+    def _shares(self, group: Any, settings: StepSettings, samples: Sequence[TrainSample]) -> list[Any]:
         """Put the share of each data-parallel rank into Ray's store."""
-        shares = shares_of_ranks(samples, self.args, ranks=_ranks(group), step=order.step)
-        return [ray.put(Share.of(share)) for share in shares]
+        shares = shares_of_ranks(samples, self.args, ranks=_ranks(group), step=settings.step)
+        return [ray.put(RankSamples.of(share)) for share in shares]
 
     def send_weights(self) -> None:
         """Send the weights of the policy to the vLLM engines; all ranks take part."""
@@ -214,9 +219,9 @@ def _ranks(group: Any) -> int:
     return len(group._actor_handlers) // group.duplicate_actors
 
 
-def _update(group: Any, order: StepOrder, shares: Sequence[Any]) -> list[Any]:
+def _update(group: Any, settings: StepSettings, shares: Sequence[Any]) -> list[Any]:
     """Start the updates of all ranks; those that share the tokens of a batch get the same samples."""
     return [
-        actor.update.remote(order, shares[number // group.duplicate_actors])
+        actor.update.remote(settings, shares[number // group.duplicate_actors])
         for number, actor in enumerate(group._actor_handlers)
     ]

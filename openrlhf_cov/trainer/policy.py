@@ -60,7 +60,8 @@ class Policy:
         config = CovConfig.from_args(args)
         ranks = ranks_of(strategy.ds_device_mesh["dp"].get_group())
         kept = Path(args.ckpt.output_dir) / "bad_updates"
-        # Statistics of a micro-batch alone depend on which samples it has, so they leave the samples where they are.
+        # With --cov_scope micro_batch the selected tokens depend on which samples form a micro-batch. Samples are then
+        # not rearranged to put the responses to a prompt together.
         by_micro_batch = config.cov_scope != "global" and any(method.plan for method in config.methods)
         return cls(
             strategy=strategy,
@@ -93,10 +94,7 @@ class Policy:
     def ppo_loss(self, config: CovConfig) -> PolicyLoss:
         """Return upstream's PPO loss with the clip that is in force under the settings of a step."""
         actor, correction = self.args.actor, self.args.algo.advantage
-        low, high = actor.eps_clip_low_high
-        for method in config.methods:
-            if method.clip:
-                low, high = method.clip(config)
+        low, high = config.clip_of_step(tuple(actor.eps_clip_low_high))
         return PolicyLoss(
             clip_eps_low=low,
             clip_eps_high=high,
@@ -163,8 +161,6 @@ class Policy:
         """
         min_p = self.config.proxy_min_p if with_proxy else None
         with_mean = self.config.needs_discriminator_mean and with_proxy
-        self.actor.proxy_min_p = min_p
-        self.actor.with_discriminator_mean = with_mean
         self.actor.eval()
         try:
             result = self.actor(
@@ -174,12 +170,12 @@ class Policy:
                 return_output=with_entropy,
                 ring_attn_group=self.strategy.ring_attn_group,
                 return_entropy=with_entropy,
+                **({} if min_p is None else {"proxy_min_p": min_p}),
+                **({"with_discriminator_mean": True} if with_mean else {}),
                 **self._image_arguments(image_inputs, tokens.device),
             )
         finally:
             self.actor.train()
-            self.actor.proxy_min_p = None  # training has no use for them
-            self.actor.with_discriminator_mean = False
         if not with_entropy:
             return PolicyScores(result)
         log_probs, output = result

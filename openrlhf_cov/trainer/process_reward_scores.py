@@ -9,15 +9,16 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from openrlhf_cov.models.config import process_reward_of
-from openrlhf_cov.models.method import CORRECT, PromptTokens
+from openrlhf_cov.models.method import PromptTokens
 from openrlhf_cov.models.process_rewards import ordered_pairs, response_log_ratios
+from openrlhf_cov.models.responses import right
 from openrlhf_cov.trainer.model_groups import ModelGroups
-from openrlhf_cov.trainer.records import Sample, Scores, StepOrder, TrainSample
+from openrlhf_cov.trainer.records import Sample, Scores, StepSettings, TrainSample
 from openrlhf_cov.trainer.scoring import process_log_probs
 
 
 def reward_tokens(
-    samples: Sequence[Sample], scores: Sequence[Scores], groups: ModelGroups, order: StepOrder, pad_token_id: int
+    samples: Sequence[Sample], scores: Sequence[Scores], groups: ModelGroups, settings: StepSettings, pad_token_id: int
 ) -> tuple[Sequence[Scores], dict[str, float]]:
     """Train the process reward model on the samples of a step, and let it reward their tokens.
 
@@ -27,19 +28,19 @@ def reward_tokens(
         samples: The samples of the step; the K responses to a prompt lie together.
         scores: What the other models say of each of them, the reference included.
         groups: The models.
-        order: The settings of the step.
+        settings: The settings of the step.
         pad_token_id: The padding token.
 
     Returns:
         The scores with ``token_rewards``, and the ``prm/*`` metrics.
     """
-    method = order.config.estimator
-    options = process_reward_of(order.config)
+    method = settings.config.estimator
+    options = process_reward_of(settings.config)
     if method is None or method.token_rewards is None or options is None:
         return scores, {}
 
     # The model is updated before it scores, so that it knows how the policy of this step solves its prompts.
-    result = groups.update_process_reward(order, labelled_samples(samples, scores))
+    result = groups.update_process_reward(settings, labelled_samples(samples, scores))
     log_probs = process_log_probs(samples, groups, pad_token_id)
 
     count = groups.args.rollout.n_samples_per_prompt
@@ -47,19 +48,20 @@ def reward_tokens(
         prompt_tokens(samples[first : first + count], scores[first : first + count], log_probs[first : first + count])
         for first in range(0, len(samples), count)
     ]
-    rewards = method.token_rewards(order.config, prompts)
+    rewards = method.token_rewards(settings.config, prompts)
     rows = [row for of_prompt in rewards for row in of_prompt]
     found = [
         replace(each, token_rewards=row[: len(sample.action_mask)])
         for sample, each, row in zip(samples, scores, rows, strict=True)
     ]
-    correct = torch.tensor([is_correct(sample) for sample in samples]).view(-1, count)
+    correct = correctness(samples).view(-1, count)
     return found, {**result.metrics, **agreement(prompts, correct, options.beta)}
 
 
-def is_correct(sample: Sample) -> float:
-    """Return 1 for a correct response and 0 for an incorrect one."""
-    return float(sample.reward is not None and sample.reward > CORRECT)
+def correctness(samples: Sequence[Sample]) -> Tensor:
+    """Return 1 for each correct response and 0 for each other one, also without a reward, (N,)."""
+    rewards = [math.nan if sample.reward is None else sample.reward for sample in samples]
+    return right(torch.tensor(rewards, dtype=torch.float64)).float()
 
 
 def labelled_samples(samples: Sequence[Sample], scores: Sequence[Scores]) -> list[TrainSample]:
@@ -69,12 +71,12 @@ def labelled_samples(samples: Sequence[Sample], scores: Sequence[Scores]) -> lis
     numbers of the policy are zeros.
     """
     labelled = []
-    for sample, each in zip(samples, scores, strict=True):
+    for sample, each, correct in zip(samples, scores, correctness(samples).tolist(), strict=True):
         zeros = torch.zeros_like(each.log_probs)
         labelled.append(
             TrainSample(
                 sample_id=sample.sample_id,
-                score=is_correct(sample),
+                score=correct,
                 abstained=sample.abstained,
                 tokens=sample.tokens,
                 action_mask=sample.action_mask & (not sample.abstained),

@@ -7,20 +7,20 @@ import torch
 
 from openrlhf_cov.models.config import process_reward_of
 from openrlhf_cov.models.process_rewards import correctness_losses
-from openrlhf_cov.trainer.records import MicroBatch, StepOrder, StepResult, TrainSample
+from openrlhf_cov.trainer.records import MicroBatch, StepResult, StepSettings, TrainSample
 from openrlhf_cov.trainer.step_seed import seed_step
 from openrlhf_cov.trainer.trained_model import TrainedModel
 from openrlhf_cov.trainer.windows import loss_normalizers, start_micro_batch, windows_of_epoch
 
 
-def update_process_reward(model: TrainedModel, order: StepOrder, samples: Sequence[TrainSample]) -> StepResult:
+def update_process_reward(model: TrainedModel, settings: StepSettings, samples: Sequence[TrainSample]) -> StepResult:
     """Train the process reward model on the samples that this rank got in a global step, once.
 
     The loss of an update is the mean cross-entropy of its responses, over all ranks and micro-batches.
 
     Args:
         model: The model of this rank.
-        order: What the ranks are told about the step.
+        settings: What the ranks are told about the step.
         samples: Samples made by ``process_rewards.labelled_samples``: ``score`` is 1 for a correct response and 0 for
             an incorrect one, ``base_log_probs`` are those of the reference. A sample without an action token does not
             count.
@@ -32,15 +32,15 @@ def update_process_reward(model: TrainedModel, order: StepOrder, samples: Sequen
         RunStopped: As ``update.update_policy``.
     """
     ranks, layout = model.ranks, model.layout
-    options = process_reward_of(order.config)
+    options = process_reward_of(settings.config)
     assert options is not None  # a run with this model has its settings
-    seed_step(model.strategy, order.step)
+    seed_step(model.strategy, settings.step)
     skipped_before = model.bad_updates.total
     sums: defaultdict[str, float] = defaultdict(float)
     updates = 0
 
     model.model.train()
-    for window in windows_of_epoch(samples, layout, ranks, step=order.step, epoch=0, device=model.device):
+    for window in windows_of_epoch(samples, layout, ranks, step=settings.step, epoch=0, device=model.device):
         normalizers = loss_normalizers(window, layout, ranks)
         # A window in which all reward functions abstained has no loss.
         responses = normalizers["global_batch_size"].clamp(min=1e-6)
@@ -60,7 +60,7 @@ def update_process_reward(model: TrainedModel, order: StepOrder, samples: Sequen
             losses = correctness_losses(log_probs.float() - micro_batch.base_log_probs, mask, correct, options.beta)
             total = losses.masked_fill(~mask.any(1), 0.0).sum()
             loss = total * normalizers["dp_size"] / responses
-            model.end_micro_batch(loss, micro_batch, step=order.step, ends_update=ends_update)
+            model.end_micro_batch(loss, micro_batch, step=settings.step, ends_update=ends_update)
             if ends_update:
                 sums["prm/grad_norm"] += model.strategy.get_grad_norm(model.model)
             loss_of_rank += total.detach()

@@ -1,7 +1,7 @@
 """The records that travel through a training step.
 
 A step turns prompts into a ``Rollout`` of ``Sample`` records, scores them (``Scores``), estimates advantages
-(``TrainSample``) and trains on them (``StepOrder`` and ``UpdateWindow`` in, ``StepResult`` out). All records are
+(``TrainSample``) and trains on them (``StepSettings`` and ``UpdateWindow`` in, ``StepResult`` out). All records are
 frozen: a later stage makes a new record instead of changing an old one.
 
 In all shapes T is the number of tokens of a sample, prompt and response together, and A = T - 1 is the number of
@@ -29,6 +29,8 @@ class Sample:
     action_mask: Tensor
     prompt: str
     label: Any = None
+    # Number of prompts that the run drew before this one; -1 if it is not known.
+    prompt_number: int = -1
     # The data source of the prompt; "default" where the data names none.
     source: str = "default"
     # The reward that advantages are estimated from; None where a reward model will give it.
@@ -65,7 +67,8 @@ class Group:
     scores: Sequence[float]
     # Tokens of the responses.
     tokens: int
-    # Version of the weights when its batch was begun, the oldest that it can contain: the number of steps before them.
+    # Version of the weights when the first request of the batch was sent: the number of steps that made these weights.
+    # With asynchronous training some tokens may come from newer weights, but none from older ones.
     version: int
 
 
@@ -78,7 +81,7 @@ class Rollout:
     metrics: Mapping[str, float]
     # Seconds of generation.
     seconds: float
-    # Share of the groups that dynamic sampling kept, in percent; None without dynamic sampling.
+    # RankSamples of the groups that dynamic sampling kept, in percent; None without dynamic sampling.
     pass_rate: float | None
     # What a resumed run needs to go on with the next rollout.
     sampler_state: Mapping[str, Any]
@@ -152,7 +155,7 @@ class TrainSample:
 
 
 @dataclass(frozen=True)
-class Share:
+class RankSamples:
     """The samples of one rank with their tensors joined end to end.
 
     A step has thousands of samples of ten tensors each. Ray pickles every tensor on its own, so a share joins them
@@ -241,12 +244,12 @@ class UpdateWindow:
 
 
 @dataclass(frozen=True)
-class StepOrder:
-    """What the ranks are told about a step besides its samples."""
+class StepSettings:
+    """The settings of one step, which are sent to the ranks together with its samples."""
 
     # Number of the global step, from 0.
     step: int
-    # Settings with the schedules and the controlled value of this step.
+    # The settings of the policy loss. Schedules and a closed loop have their values of this step.
     config: CovConfig
     # Coefficient of the KL loss.
     kl_coef: float

@@ -1,4 +1,4 @@
-"""Advantages and returns of tokens, from the advantages of their responses."""
+"""Compute the advantages and returns of tokens from the advantages of their responses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +17,11 @@ from openrlhf_cov.trainer.records import Sample, Scores
 
 @dataclass(frozen=True)
 class TokenValues:
-    """What stage 3 computes for one sample; tensors (A,) and 0-d numbers for the log."""
+    """The advantages and returns of one sample, (A,), and its numbers for the log, 0-d."""
 
     advantages: Tensor
     returns: Tensor
-    # True where the advantage counts in the statistics of the step.
+    # True where the advantage is part of the statistics of the step: action tokens of samples that did not abstain.
     counted: Tensor
     total_reward: Tensor
     kl: Tensor
@@ -36,7 +36,16 @@ def token_values(
     config: CovConfig,
     kl_coef: float,
 ) -> list[TokenValues]:
-    """Return advantages and returns of the tokens of some samples, from the advantages (B,) of their responses."""
+    """Return the advantages and returns of the tokens of some samples.
+
+    Args:
+        samples: The samples, B of them.
+        scores: What the models say of each of them.
+        responses: The advantage of each response, (B,); NaN for a response that is left out.
+        settings: How the run estimates advantages.
+        config: The settings of the step.
+        kl_coef: Coefficient of the KL penalty in the reward.
+    """
 
     def padded(rows: Sequence[Any]) -> Tensor:
         return pad_sequence(list(rows), batch_first=True)
@@ -51,7 +60,7 @@ def token_values(
         kl = compute_approx_kl(log_probs, base, kl_estimator=settings.kl_penalty)
         log_ratio = log_probs - base
 
-    # An estimator of a method gives advantages, which the clip of rewards would cut.
+    # --reward.clip_range is for rewards. The estimator of a method gives advantages, which are not clipped.
     by_method = has_estimator(config)
     clip = None if by_method else settings.reward_clip
     reward = compute_reward(responses.nan_to_num(0.0), kl_coef, kl, action_mask=mask, reward_clip_range=clip)
@@ -62,7 +71,7 @@ def token_values(
         critic = padded([each.values for each in scores]).masked_fill(~mask, 0.0)
         advantages = generalised_advantages(critic, reward, settings.gamma, settings.lambd)
         returns = advantages + critic
-        # The critic learns nothing from a sample that is left out: its target is its own value.
+        # A sample that is left out must not train the critic. With its own value as the target its loss is 0.
         returns = torch.where(counted, returns, critic)
     else:
         returns = discounted_returns(reward, 1.0 if by_method else settings.gamma)
@@ -96,8 +105,9 @@ def whitened(values: Sequence[TokenValues], by_deviation: bool) -> list[TokenVal
 
 def whitens(settings: AdvantageSettings, config: CovConfig) -> bool:
     """Return True if the advantages of the run are whitened over all tokens of a step."""
-    if config.estimator is not None and has_estimator(config):
-        return config.estimator.whitens
+    method = config.estimator
+    if method is not None and method.estimate is not None:
+        return method.whitens
     return settings.whitens
 
 

@@ -30,7 +30,7 @@ from openrlhf_cov.models.planning import (
 from openrlhf_cov.trainer.losses import kl_loss, kl_of_engine, means_over_tokens, token_batch
 from openrlhf_cov.trainer.observation import StepDiagnostics
 from openrlhf_cov.trainer.policy import Policy
-from openrlhf_cov.trainer.records import MicroBatch, StepOrder, StepResult, TrainSample
+from openrlhf_cov.trainer.records import MicroBatch, StepResult, StepSettings, TrainSample
 from openrlhf_cov.trainer.step_seed import seed_step
 from openrlhf_cov.trainer.token_dump import dump_tokens, is_due
 from openrlhf_cov.trainer.windows import loss_normalizers, start_micro_batch, windows_of_epoch
@@ -39,7 +39,7 @@ from openrlhf_cov.trainer.windows import loss_normalizers, start_micro_batch, wi
 OVERLAP_EVERY = 50
 
 
-def update_policy(policy: Policy, order: StepOrder, samples: Sequence[TrainSample]) -> StepResult:
+def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[TrainSample]) -> StepResult:
     """Train the policy on the samples that this rank got in a global step.
 
     Every rank calls this function with its own samples. All of them make the same number of updates.
@@ -50,8 +50,8 @@ def update_policy(policy: Policy, order: StepOrder, samples: Sequence[TrainSampl
     Raises:
         RunStopped: The samples make no whole number of updates, or the gradient stays NaN (``--train.on_nan stop``).
     """
-    config, args = order.config, policy.args
-    rank = seed_step(policy.strategy, order.step)
+    config, args = settings.config, policy.args
+    rank = seed_step(policy.strategy, settings.step)
     ppo_loss = policy.ppo_loss(config)
     # The coefficient of the entropy bonus. None: entropies are not computed; 0: they are only logged.
     bonus = config.entropy_bonus_in_force
@@ -64,19 +64,19 @@ def update_policy(policy: Policy, order: StepOrder, samples: Sequence[TrainSampl
     planning = PlanningStep(
         config,
         policy.strategy.seed,
-        order.step,
+        settings.step,
         clip_of(ppo_loss),
         diagnostics.mean_entropy,
         policy.ranks,
         diagnostics.positive_prompts() if config.uses_positive_prompts else None,
     )
-    draws = draws_of_step(policy.strategy.seed, order.step, rank, policy.device)
+    draws = draws_of_step(policy.strategy.seed, settings.step, rank, policy.device)
 
     policy.actor.train()
     moved = False
     for epoch in range(args.train.max_epochs):
         windows = windows_of_epoch(
-            samples, policy.layout, policy.ranks, step=order.step, epoch=epoch, device=policy.device
+            samples, policy.layout, policy.ranks, step=settings.step, epoch=epoch, device=policy.device
         )
         title = f"Train epoch [{epoch + 1}/{args.train.max_epochs}]"
         for window in tqdm(windows, desc=title, unit="update", disable=not policy.strategy.is_rank_0()):
@@ -87,7 +87,7 @@ def update_policy(policy: Policy, order: StepOrder, samples: Sequence[TrainSampl
             # Methods plan over the whole window before its first backward pass. Where each rank has one micro-batch,
             # the training pass of it gives the log-probs of the policy, so the plans can wait for that pass.
             plan_now = partial(plan_with_policy, policy, planning, diagnostics, micro_batches, moved)
-            plans_late = moved and len(micro_batches) == 1 and can_plan_late(policy, order)
+            plans_late = moved and len(micro_batches) == 1 and can_plan_late(policy, settings)
             window_plans = plan_now() if config.plans_globally and not plans_late else None
 
             for index, micro_batch in enumerate(micro_batches):
@@ -106,7 +106,7 @@ def update_policy(policy: Policy, order: StepOrder, samples: Sequence[TrainSampl
                 update = policy.engine.global_steps
                 result = policy_loss(config, ppo_loss, aggregate_loss, batch, plans, update=update, **normalizers)
                 kl, kl_numbers = kl_loss(args.algo.kl, micro_batch, forward.log_probs, normalizers)
-                loss = result.loss + kl * order.kl_coef
+                loss = result.loss + kl * settings.kl_coef
                 if forward.balancing_loss is not None:
                     share = len(micro_batch.tokens) / samples_of_window if policy.layout.dynamic else 1.0
                     loss = loss + forward.balancing_loss * args.actor.aux_loss_coef * share
@@ -120,7 +120,7 @@ def update_policy(policy: Policy, order: StepOrder, samples: Sequence[TrainSampl
 
                 if ends_update:
                     norms.append(policy.strategy.get_grad_norm(policy.actor))
-                    policy.bad_updates.check(order.step, micro_batch)
+                    policy.bad_updates.check(settings.step, micro_batch)
                 diagnostics.observe(micro_batch.sample_ids, result.record)
                 numbers = {
                     "policy_loss": result.loss,
@@ -143,18 +143,18 @@ def update_policy(policy: Policy, order: StepOrder, samples: Sequence[TrainSampl
     metrics["ppo/skipped_updates"] = float(policy.bad_updates.total - skipped_before)
     for method in config.methods:
         policy.warn_once(method.idle(metrics, updates))
-    if is_due(config.cov_dump_every, order.step):
-        dump_tokens(diagnostics, samples, policy.tokenizer, config, policy.strategy, order.step)
+    if is_due(config.cov_dump_every, settings.step):
+        dump_tokens(diagnostics, samples, policy.tokenizer, config, policy.strategy, settings.step)
     return StepResult(metrics, float(diagnostics.mean_entropy), updates, learning_rate)
 
 
-def can_plan_late(policy: Policy, order: StepOrder) -> bool:
+def can_plan_late(policy: Policy, settings: StepSettings) -> bool:
     """Return True if methods may plan with the log-probs of the training pass instead of a pass of their own.
 
-    So it is where the methods ask for the current log-probs but not for entropies, and the training pass gives the
-    log-probs of the policy itself (no dropout).
+    They may if they need the current log-probs but no entropies, and if the training pass gives the log-probs of the
+    policy itself, without dropout.
     """
-    config = order.config
+    config = settings.config
     asks = config.plans_globally and config.asks_log_probs and config.entropy_policy != "current"
     return asks and not policy.draws_in_training
 

@@ -93,8 +93,8 @@ def _static(samples: Sequence[TrainSample], layout: BatchLayout) -> list[list[li
     of_an_update = layout.micro_batch_size * layout.micro_batches
     if len(samples) % of_an_update:
         raise RunStopped(
-            f"this rank got {len(samples)} samples, no multiple of the {of_an_update} that it trains on in an update "
-            f"of --train.batch_size {layout.batch_size}"
+            f"this rank has {len(samples)} samples, which is not a multiple of {of_an_update}, its number of samples "
+            f"per update with --train.batch_size {layout.batch_size}"
         )
     order = torch.randperm(len(samples)).tolist() if layout.shuffles else list(range(len(samples)))
     updates = []
@@ -162,8 +162,8 @@ def start_micro_batch(engine: Any, layout: BatchLayout, *, ends_update: bool) ->
         engine.set_gradient_accumulation_boundary(ends_update)
     elif engine.is_gradient_accumulation_boundary() != ends_update:
         raise RunStopped(
-            f"DeepSpeed {'does not end' if ends_update else 'ends'} an update at this micro-batch, against "
-            f"--train.batch_size {layout.batch_size}: an earlier rollout was no whole number of updates"
+            f"DeepSpeed {'does not end' if ends_update else 'ends'} an update after this micro-batch, contrary to "
+            f"--train.batch_size {layout.batch_size}: an earlier rollout did not make a whole number of updates"
         )
 
 

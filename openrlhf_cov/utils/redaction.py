@@ -62,7 +62,7 @@ AWS = re.compile(r"^aws_(?!.*(?:region|profile|output|endpoint|file|bucket|retry
 
 
 def is_secret(name: str) -> bool:
-    """True for the name of a flag (``--hf_token``), URL parameter or variable whose value is nobody's business."""
+    """Return True if the value of a flag (``--hf_token``), URL parameter or variable of this name is a secret."""
     if name.startswith(SHORTEST) and WANDB_KEY.startswith(name):
         return True
     name = re.sub(r"[.-]+", "_", unquote(name).lower()).strip("_")

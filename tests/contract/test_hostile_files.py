@@ -47,6 +47,7 @@ OWN = {
     "cluster/host/installed.py": "what a process that doctor starts writes",
     "cli/demo.py": "the task that the demo has just made or checked",
     "experiments/study/run_results.py": "what a study packed",
+    "data/rollout_files.py": "recorded rollouts; test_rollout_files.py",
     "trainer/rollout/rollout_file.py": "the state of a sampler; test_rollout_file.py",
     "cluster/connection.py": "an environment variable that Ray sets",
 }

@@ -144,6 +144,16 @@ def test_a_file_that_is_not_as_its_suffix_says_is_refused(tmp_path, name, conten
     assert message in refusal(str(tmp_path / name), None, Keys())
 
 
+@pytest.mark.parametrize("suffix", [".gz", ".tsv", ".xlsx", ".ZIP"])
+def test_a_file_of_another_format_is_refused_by_its_suffix(tmp_path, suffix):
+    path = tmp_path / f"train.jsonl{suffix}"
+    path.write_text('{"problem": "1+1=", "answer": "2"}\n')
+    line = f"{path}: files that end in {suffix.lower()} cannot be read; convert it to JSON Lines, JSON, CSV or parquet"
+    with pytest.raises(UsageError) as caught:
+        readers.read_file(path, hashlib.sha256())
+    assert str(caught.value) == line
+
+
 def test_a_row_of_parquet_is_refused_by_its_number(tmp_path):
     write_parquet(tmp_path / "own.parquet", [{"problem": "?", "answer": ["5"]}])
     assert "own.parquet, row 1: 'answer' is a text, got ['5']" in refusal(str(tmp_path / "own.parquet"), None, Keys())

@@ -17,7 +17,7 @@ from one_step import DRIFT, SAMPLES, lab_steps, lab_updates, make_rollouts
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.trainer.rank_batches import shares_of_ranks
-from openrlhf_cov.trainer.records import Sample, Scores, Share, StepOrder, TrainSample
+from openrlhf_cov.trainer.records import RankSamples, Sample, Scores, StepSettings, TrainSample
 
 pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore")]
 
@@ -87,10 +87,10 @@ def one_step(
     controller = settings.controller()
     for number in range(5, 5 + steps):
         config = settings.at(number, controller)
-        order = StepOrder(number, config, args.algo.kl.init_coef)
+        order = StepSettings(number, config, args.algo.kl.init_coef)
         shares = shares_of_ranks(rollouts, args, ranks=ranks, step=number)
         pairs = zip(group._actor_handlers, shares, strict=True)
-        result, *_ = ray.get([actor.update.remote(order, Share.of(share)) for actor, share in pairs])
+        result, *_ = ray.get([actor.update.remote(order, RankSamples.of(share)) for actor, share in pairs])
         metrics = dict(result.metrics)
         if controller:
             metrics |= controller.step(result.mean_entropy, config.entropy_target)

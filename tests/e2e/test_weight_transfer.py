@@ -52,9 +52,9 @@ def test_vllm_scores_text_as_the_trainer_does_after_a_sync(actors):
     assert difference(policy, engine, text) < TOLERANCE
 
     from openrlhf_cov.models.config import CovConfig
-    from openrlhf_cov.trainer.records import StepOrder
+    from openrlhf_cov.trainer.records import StepSettings
 
-    order = StepOrder(step=0, config=CovConfig.from_args(args).at(0), kl_coef=0.0)
+    order = StepSettings(step=0, config=CovConfig.from_args(args).at(0), kl_coef=0.0)
     ray.get(policy.async_run_method("update", order, equal_samples(text[0])))
     # one step at lr 1e-2 moves the log-probs by far more than the tolerance: without a sync this test cannot pass
     assert difference(policy, engine, text) > 100 * TOLERANCE
@@ -80,7 +80,7 @@ def difference(policy, engine, text: torch.Tensor) -> float:
 
 def equal_samples(tokens: torch.Tensor):
     """Return the share of a rank with 8 equal samples (T,), each token of which is to become more probable."""
-    from openrlhf_cov.trainer.records import Share, TrainSample
+    from openrlhf_cov.trainer.records import RankSamples, TrainSample
 
     zeros = torch.zeros(len(tokens) - 1)
     samples = [
@@ -97,4 +97,4 @@ def equal_samples(tokens: torch.Tensor):
         )
         for number in range(8)
     ]
-    return Share.of(samples)
+    return RankSamples.of(samples)

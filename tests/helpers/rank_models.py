@@ -14,7 +14,7 @@ from torch import nn
 
 from openrlhf_cov.models.config import CovConfig
 from openrlhf_cov.trainer.policy import Policy
-from openrlhf_cov.trainer.records import StepOrder, TrainSample
+from openrlhf_cov.trainer.records import StepSettings, TrainSample
 from openrlhf_cov.trainer.trained_model import TrainedModel
 
 VOCABULARY, LEARNING_RATE, SEED = 6, 20.0, 42
@@ -250,6 +250,6 @@ def make_samples(count: int = 8, *, longest: int = 9, log_probs=None, drift: flo
     return samples
 
 
-def order_of(args: SimpleNamespace, step: int = 3, kl_coef: float = 0.0) -> StepOrder:
+def order_of(args: SimpleNamespace, step: int = 3, kl_coef: float = 0.0) -> StepSettings:
     """Return the order of a global step with the settings of the run."""
-    return StepOrder(step, CovConfig.from_args(args).at(step), kl_coef)
+    return StepSettings(step, CovConfig.from_args(args).at(step), kl_coef)

@@ -197,9 +197,8 @@ def test_log_probs_among_the_probable_tokens(folder_of, name):
     of_target = log_p.gather(-1, targets[..., None]).squeeze(-1) - log_p.amax(-1)
     of_target = of_target[action == 1].exp().sort().values
     min_p = float(of_target[5] + of_target[6]) / 2  # so that six are left out
-    actor.proxy_min_p = min_p
     with torch.no_grad():
-        _, output = actor(sequences, action, attention, return_output=True)
+        _, output = actor(sequences, action, attention, return_output=True, proxy_min_p=min_p)
     for row, column in action.nonzero().tolist():
         p = log_p[row, column].exp()
         kept = p >= min_p * p.max()
@@ -208,14 +207,11 @@ def test_log_probs_among_the_probable_tokens(folder_of, name):
         assert output.proxy[row, column].item() == pytest.approx(expected, abs=1e-4)
     assert not output.proxy[action == 0].any()
     assert (output.proxy == EXCLUDED).sum() == 6 < action.sum()
-    actor.proxy_min_p = None
-    actor.with_discriminator_mean = True
     with torch.no_grad():
-        _, output = actor(sequences, action, attention, return_output=True)
+        _, output = actor(sequences, action, attention, return_output=True, with_discriminator_mean=True)
     entropy = -(log_p.exp() * log_p).sum(-1, keepdim=True)
     expected = (log_p.exp().square() * (entropy + log_p)).sum(-1)
     torch.testing.assert_close(output.discriminator_mean, expected * action, rtol=1e-4, atol=1e-5)
-    actor.with_discriminator_mean = False
     assert not hasattr(actor(sequences, action, attention, return_output=True)[1], "discriminator_mean")
     assert not hasattr(actor(sequences, action, attention, return_output=True)[1], "proxy")
 

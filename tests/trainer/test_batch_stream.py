@@ -9,8 +9,9 @@ import pytest
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.records import Rollout
+from openrlhf_cov.trainer.rollout.batch_stream import BatchStream
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
-from openrlhf_cov.trainer.rollout.sampler import BatchStream, max_staleness_of
+from openrlhf_cov.trainer.rollout.sampler import max_staleness_of
 
 PATIENCE = 10.0
 

@@ -20,7 +20,7 @@ FLAGS = {
     "reward.remote_url": ["reward.py"],
     "algo.kl.init_coef": 0.0,
     "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1, "ds.param_dtype": "bf16", "ds.zero_stage": 2,
-    "vllm.num_engines": 4,
+    "vllm.num_engines": 4, "rollout_replay_dir": "", "eval.dataset": None,
     "train.colocate_all": False, "train.colocate_actor_ref": False, "train.colocate_critic_reward": False,
     "train.async_enable": False, "train.seed": 5, "train.full_determinism_enable": True,
     "train.micro_batch_size": 2, "train.batch_size": 16,
@@ -45,6 +45,7 @@ class RecordingCluster:
         self.groups = 0
         self.ranks = {}
         self.engine_groups = []
+        self.engines = []
         monkeypatch.setattr(ray, "get", self.get)
         for module in (connection, launcher):
             monkeypatch.setattr(module, "placement_group", self.reserve)
@@ -67,10 +68,11 @@ class RecordingCluster:
     def start_engines(self, args, shared):
         self.events.append("engines")
         self.engine_groups.append(shared.number if shared else None)
-        return ["engine"]
+        self.engines = ["engine"]
+        return self.engines
 
     def controller(self, args, groups, engines):
-        assert engines == ["engine"]
+        assert engines == self.engines
         self.events.append("controller")
         call = lambda name, answer: SimpleNamespace(  # noqa: E731
             remote=lambda: lambda: self.events.append(f"controller {name}") or answer
@@ -145,6 +147,13 @@ def test_policy_and_reference_share_gpus(monkeypatch):
     assert places(recording) == {"Policy": (1, 0.2), "Reference": (1, 0.2), "Critic": (2, 1), "Reward": (3, 1)}
     assert recording.engine_groups == [None]
     assert recording.events[:2] == ["reserve 4", "engines"]
+
+
+def test_a_run_on_recorded_rollouts_starts_engines_for_its_evaluation_alone(monkeypatch):
+    recording = train(monkeypatch, {"rollout_replay_dir": "rollouts"})
+    assert recording.engine_groups == []
+    recording = train(monkeypatch, {"rollout_replay_dir": "rollouts", "eval.dataset": "bench:aime24"})
+    assert recording.engine_groups == [None]
 
 
 def test_all_models_and_the_engines_share_gpus(monkeypatch):

@@ -18,10 +18,10 @@ from openrlhf_cov.trainer import model_groups
 from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
 from openrlhf_cov.trainer.model_groups import ModelGroups
-from openrlhf_cov.trainer.records import StepOrder, StepResult
+from openrlhf_cov.trainer.records import StepResult, StepSettings
 from openrlhf_cov.trainer.rollout import engine_health
+from openrlhf_cov.trainer.rollout.batch_stream import BatchStream
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
-from openrlhf_cov.trainer.rollout.sampler import BatchStream
 from openrlhf_cov.trainer.scoring import score
 from openrlhf_cov.trainer.weights.weight_delivery import deliver_weights
 
@@ -70,7 +70,7 @@ def run_step(recorder, settings, has_critic, has_reward_model):
 
     scores = score(samples, groups, pad_token_id=0)
     batch = estimate_advantages(samples, scores, AdvantageSettings.of(args), CovConfig(), 0.1, args)
-    groups.update(StepOrder(0, CovConfig(), 0.1), batch.samples)
+    groups.update(StepSettings(0, CovConfig(), 0.1), batch.samples)
     assert deliver_weights(args, stream, groups.send_weights, version=1) == []
 
 

@@ -103,7 +103,7 @@ def test_a_step_repeats_and_steps_differ(tmp_path):
 
 def test_static_samples_that_are_no_whole_update_end_the_run(tmp_path):
     args = flags(tmp_path)
-    with pytest.raises(RunStopped, match="7 samples, no multiple of the 8"):
+    with pytest.raises(RunStopped, match="7 samples, which is not a multiple of 8"):
         update_critic(make_critic(args), order_of(args), make_samples(7))
 
 

@@ -45,7 +45,7 @@ from openrlhf_cov.trainer import ranks as collectives
 from openrlhf_cov.trainer.bad_updates import gradient_of, gradients_are_finite
 from openrlhf_cov.trainer.observation import StepDiagnostics
 from openrlhf_cov.trainer.policy import Policy
-from openrlhf_cov.trainer.records import StepOrder, TrainSample
+from openrlhf_cov.trainer.records import StepSettings, TrainSample
 from openrlhf_cov.trainer.update import OVERLAP_EVERY, update_policy
 from openrlhf_cov.trainer.windows import BatchLayout
 from openrlhf_cov.utils import masked, metrics, ordering
@@ -363,7 +363,7 @@ def updates_of_a_step(rules, ranks, config, correction="off", step=2):
     selections = 3 if step % OVERLAP_EVERY == 0 else 2  # the second update makes another one, to compare
     with rules(reads=5 + selections * has_quota) as device:
         policy = policy_on(device, config, ranks, correction)
-        result = update_policy(policy, StepOrder(step, config, 0.1), samples())
+        result = update_policy(policy, StepSettings(step, config, 0.1), samples())
     assert policy.actor.weight.grad.device == device
     assert policy.actor.micro_steps == 4
     assert {"policy_loss", "kl", "entropy_loss", "vllm_kl", "entropy/mean", "ppo/clip_frac"} <= result.metrics.keys()

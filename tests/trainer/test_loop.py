@@ -36,7 +36,7 @@ class PlayedSampler:
 
     def __init__(self, calls, rollouts, **fields):
         self.calls, self.rollouts, self.fields = calls, rollouts, fields
-        self.engines = EngineGroup([])
+        self.engines = EngineGroup(["engine"])
         self.step = 0
         self.restored = None
 
@@ -86,7 +86,7 @@ class Run:
 
         monkeypatch.setattr(model_groups, "ray", NoRay)
         monkeypatch.setattr(loop_module, "stop_requested", lambda: self.signal)
-        monkeypatch.setattr(loop_module, "have_other_weights", lambda engines: self.has_other_weights)
+        monkeypatch.setattr(loop_module, "have_other_weights", lambda engines, seconds: self.has_other_weights)
         monkeypatch.setattr(weight_delivery, "dead_engines", lambda engines: list(self.dead))
         self.sampler = PlayedSampler(self.calls, rollouts, **sampler_fields)
         policy = PlayedGroup("policy", calls=self.calls, save_checkpoint=self.note_lines, **results)

@@ -13,9 +13,9 @@ from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
 from openrlhf_cov.trainer.checkpoint.checkpoints import ROLLOUTS
 from openrlhf_cov.trainer.model_groups import ModelGroups
-from openrlhf_cov.trainer.records import StepOrder, StepResult
+from openrlhf_cov.trainer.records import StepResult, StepSettings
 
-ORDER = StepOrder(3, CovConfig(), kl_coef=0.5)
+ORDER = StepSettings(3, CovConfig(), kl_coef=0.5)
 
 
 class Store(NoRay):

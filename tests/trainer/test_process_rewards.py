@@ -14,10 +14,10 @@ from openrlhf_cov.trainer.advantage_settings import AdvantageSettings
 from openrlhf_cov.trainer.advantages import estimate_advantages
 from openrlhf_cov.trainer.model_groups import ModelGroups
 from openrlhf_cov.trainer.process_reward_scores import agreement, labelled_samples, prompt_tokens, reward_tokens
-from openrlhf_cov.trainer.records import Scores, StepOrder, StepResult
+from openrlhf_cov.trainer.records import Scores, StepResult, StepSettings
 
 PRIME = CovConfig(method="prime", prime_beta=0.5, prime_norm="none", prime_process_coef=2.0, prime_outcome_coef=1.0)
-ORDER = StepOrder(4, PRIME, 0.0)
+ORDER = StepSettings(4, PRIME, 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def test_a_run_without_such_a_model_keeps_its_scores():
     samples = [sample(0), sample(1)]
     scores = scores_of(samples)
     groups = ModelGroups(flags(), PlayedGroup("policy"))
-    assert reward_tokens(samples, scores, groups, StepOrder(0, CovConfig(), 0.0), 0) == (scores, {})
+    assert reward_tokens(samples, scores, groups, StepSettings(0, CovConfig(), 0.0), 0) == (scores, {})
 
 
 def test_optimizer_states_are_on_the_gpu_during_the_updates_alone():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from openrlhf_cov.trainer.records import MicroBatch, Share, TrainSample
+from openrlhf_cov.trainer.records import MicroBatch, RankSamples, TrainSample
 
 OPTIONAL = ("proxy", "discriminator_mean", "base_log_probs", "values", "rollout_log_probs", "image_inputs")
 
@@ -57,7 +57,7 @@ def test_a_share_gives_back_what_it_was_made_of(lengths, present, scores):
         make_sample(number, length, present, score)
         for number, (length, score) in enumerate(zip(lengths, scores, strict=False))
     ]
-    share = pickle.loads(pickle.dumps(Share.of(samples)))  # as it is sent
+    share = pickle.loads(pickle.dumps(RankSamples.of(samples)))  # as it is sent
     found = share.samples()
     assert len(found) == len(samples)
     for one, other in zip(found, samples, strict=True):
@@ -66,7 +66,7 @@ def test_a_share_gives_back_what_it_was_made_of(lengths, present, scores):
 
 def test_a_share_sends_one_tensor_per_field():
     samples = [make_sample(number, 5 + number) for number in range(3)]
-    share = Share.of(samples)
+    share = RankSamples.of(samples)
     assert share.tensors.keys() == {
         "tokens", "action_mask", "log_probs", "entropy", "advantages", "returns", *OPTIONAL[:-1]
     }  # fmt: skip
@@ -99,7 +99,7 @@ def test_a_micro_batch_is_its_padded_samples(lengths, present):
 def test_samples_without_images_beside_others():
     samples = [make_sample(0, 3), replace(make_sample(1, 3), image_inputs=None), make_sample(2, 3)]
     assert [int(each["pixel_values"][0, 0]) for each in MicroBatch.of(samples).image_inputs] == [0, 2]
-    found = Share.of(samples).samples()
+    found = RankSamples.of(samples).samples()
     assert [each.image_inputs is None for each in found] == [False, True, False]
 
 

@@ -8,8 +8,8 @@ from ray.exceptions import ActorDiedError
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.rollout import engine_health
+from openrlhf_cov.trainer.rollout.batch_stream import BatchStream
 from openrlhf_cov.trainer.rollout.generation import EngineGroup
-from openrlhf_cov.trainer.rollout.sampler import BatchStream
 from openrlhf_cov.trainer.weights import weight_delivery
 from openrlhf_cov.trainer.weights.weight_delivery import deliver_weights, have_other_weights
 
@@ -179,6 +179,27 @@ def test_engines_of_another_run_are_found(monkeypatch):
     def engine(answer):
         return SimpleNamespace(needs_weights=SimpleNamespace(remote=lambda: answer))
 
-    monkeypatch.setattr(weight_delivery, "ray", SimpleNamespace(get=lambda answers: answers))
-    assert have_other_weights([engine(False), engine(True)])
-    assert not have_other_weights([engine(False), engine(False)])
+    def wait(answers, num_returns, timeout):
+        assert (num_returns, timeout) == (len(answers), None)
+        return answers, []
+
+    monkeypatch.setattr(weight_delivery, "ray", SimpleNamespace(get=lambda answers: answers, wait=wait))
+    assert have_other_weights([engine(False), engine(True)], 0.0)
+    assert not have_other_weights([engine(False), engine(False)], 0.0)
+    assert not have_other_weights([], 0.0)
+
+
+def test_an_engine_that_does_not_say_whose_weights_it_has_ends_the_run(monkeypatch):
+    def engine(answer):
+        return SimpleNamespace(needs_weights=SimpleNamespace(remote=lambda: answer))
+
+    def wait(answers, num_returns, timeout):
+        assert timeout == 30.0
+        return answers[:1], answers[1:]
+
+    monkeypatch.setattr(weight_delivery, "ray", SimpleNamespace(get=lambda answers: answers, wait=wait))
+    line = (
+        r"^vLLM engine 1, 2 did not answer within 30 s \(--vllm.no_progress_timeout\) at the start of the run; .*log"
+    )
+    with pytest.raises(RunStopped, match=line):
+        have_other_weights([engine("first"), engine("second"), engine("third")], 30.0)

@@ -55,6 +55,13 @@ KINDS = {
 }
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_an_empty_prompt_has_the_tokens_that_stand_before_any_text(name):
+    make, before = KINDS[name]
+    tokenizer = make()
+    assert prompts_ids(["", TEXT], tokenizer) == [before, prompt_ids(TEXT, tokenizer)]
+
+
 @pytest.fixture(params=KINDS)
 def kind(request):
     """A tokenizer and the ids that it puts before a prompt."""

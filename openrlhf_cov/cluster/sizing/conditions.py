@@ -11,6 +11,7 @@ from openrlhf_cov.cluster.sizing.flag_sizes import process_groups, processes, ra
 from openrlhf_cov.cluster.sizing.model_shape import ModelShape
 from openrlhf_cov.cluster.sizing.prose import counted
 from openrlhf_cov.cluster.sizing.updates import ranks_in_step, ranks_without_chunk
+from openrlhf_cov.models.config import has_critic, has_reward_model
 
 
 def faults(args: SimpleNamespace) -> Iterator[str]:
@@ -82,8 +83,8 @@ def _colocation_faults(args: SimpleNamespace) -> Iterator[str]:
     if not args.train.colocate_all:
         return
     actor = processes(args.actor)
-    apart = args.critic.model_name_or_path and args.train.colocate_critic_reward
-    there = {"critic": args.critic.model_name_or_path, "reward": not args.reward.remote_url}
+    apart = has_critic(args) and args.train.colocate_critic_reward
+    there = {"critic": has_critic(args), "reward": has_reward_model(args)}
     for name in there:
         group = getattr(args, name)
         size = processes(group)

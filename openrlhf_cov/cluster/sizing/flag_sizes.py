@@ -8,7 +8,15 @@ from openrlhf_cov.cluster.sizing.budget import Role
 from openrlhf_cov.cluster.sizing.memory import Engine, Pass, Sharding
 from openrlhf_cov.cluster.sizing.model_shape import ModelShape
 from openrlhf_cov.cluster.sizing.placement import GpuLayout
-from openrlhf_cov.models.config import has_process_reward, has_reference, methods_of, process_reward_of
+from openrlhf_cov.models.config import (
+    has_critic,
+    has_engines,
+    has_process_reward,
+    has_reference,
+    has_reward_model,
+    methods_of,
+    process_reward_of,
+)
 from openrlhf_cov.utils.engine_limits import engine_limits
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
@@ -60,9 +68,9 @@ def model_names(args: SimpleNamespace) -> dict[str, tuple[str, str]]:
         names["ref"] = start
     if process_reward is not None:
         names["prm"] = start
-    if args.critic.model_name_or_path:
+    if has_critic(args):
         names["critic"] = ("--critic.model_name_or_path", args.critic.model_name_or_path)
-    if not args.reward.remote_url and args.reward.model_name_or_path:
+    if has_reward_model(args) and args.reward.model_name_or_path:
         names["reward"] = ("--reward.model_name_or_path", args.reward.model_name_or_path)
     return names
 
@@ -70,7 +78,7 @@ def model_names(args: SimpleNamespace) -> dict[str, tuple[str, str]]:
 def layout_of(args: SimpleNamespace) -> GpuLayout:
     """The GPUs of every group of processes."""
     return GpuLayout(
-        engines=args.vllm.num_engines,
+        engines=args.vllm.num_engines if has_engines(args) else 0,
         tensor_parallel=args.vllm.tensor_parallel_size,
         colocate_all=args.train.colocate_all,
         colocate_actor_ref=args.train.colocate_actor_ref,
@@ -94,8 +102,8 @@ def process_groups(args: SimpleNamespace) -> dict[str, SimpleNamespace]:
     exists = {
         "actor": True,
         "ref": has_reference(args),
-        "critic": bool(args.critic.model_name_or_path),
-        "reward": not args.reward.remote_url,
+        "critic": has_critic(args),
+        "reward": has_reward_model(args),
     }
     return {name: getattr(args, name) for name, there in exists.items() if there}
 

@@ -34,6 +34,7 @@ class GpuLayout:
 
     actor: int
     engines: int
+    """0: the run needs none."""
     tensor_parallel: int = 1
     ref: int | None = None
     prm: int | None = None
@@ -56,7 +57,8 @@ class GpuLayout:
             [Tenant(name, size)] if (size := getattr(self, name)) else []
             for name in ("actor", "ref", "prm", "critic", "reward")
         )
-        engines = [Tenant("engine", self.engines * self.tensor_parallel, self.tensor_parallel)]
+        count = self.engines * self.tensor_parallel
+        engines = [Tenant("engine", count, self.tensor_parallel)] if count else []
         shared, apart = list(actor), []
         first = engines if not self.engines_share else []
         shared += engines if self.engines_share else []

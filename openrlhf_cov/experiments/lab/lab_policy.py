@@ -45,12 +45,14 @@ def sample(
     each: int = 1,
     min_p: float | None = None,
     with_discriminator_mean: bool = False,
+    forced: Tensor | None = None,
 ) -> Samples:
     """``each`` responses to every prompt (N, P), one prompt's one after another; A is at most ``tokens``.
 
     Drawn from the full vocabulary; without a generator the most probable token is taken. A prompt is read once. With
     ``min_p`` the samples have their ``proxy``, as of ``token_head.min_p_scores``, and if asked for their
-    ``discriminator_mean``, as of ``token_head.discriminator_means``.
+    ``discriminator_mean``, as of ``token_head.discriminator_means``. With ``forced`` responses (N * each, A) these are
+    scored instead; the generator then moves on as if it had sampled as many tokens.
     """
     cache: Cache = []
     logits = logits_of(model, prompts, 1, cache)[:, -1].repeat_interleave(each, 0)
@@ -61,6 +63,8 @@ def sample(
         log_p = logits.log_softmax(-1)
         p = log_p.exp()
         drawn = log_p.argmax(-1) if generator is None else torch.multinomial(p, 1, generator=generator)[:, 0]
+        if forced is not None:
+            drawn = forced[:, len(steps)]
         token = drawn.masked_fill(ended, pad)
         entropy = -(p * log_p).sum(-1)
         scores = {"responses": token, "log_probs": log_p.gather(-1, token[:, None])[:, 0], "entropy": entropy}
@@ -70,7 +74,7 @@ def sample(
             scores["discriminator_mean"] = (p * p * (entropy[:, None] + log_p)).sum(-1)
         steps.append(scores)
         ended |= token == eos
-        if len(steps) == tokens or ended.all():
+        if len(steps) == (tokens if forced is None else forced.shape[1]) or ended.all():
             return Samples(**{name: torch.stack([each[name] for each in steps], 1) for name in scores})
         logits = logits_of(model, token[:, None], 1, cache)[:, -1]
 

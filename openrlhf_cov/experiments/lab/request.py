@@ -43,6 +43,16 @@ def build_parser(kind: type[Parser] = Parser) -> Parser:
     parser.add_argument("--task", default="commands", choices=TASKS, help="embedded task (default: commands)")
     parser.add_argument("--base_policies", metavar="DIR", type=Path, help="where base policies are kept", default=None)
     parser.add_argument("--base_seed", type=int, default=0, metavar="N", help="of the base policy (default: 0)")
+    parser.add_argument(
+        "--dump_dir", metavar="DIR", type=Path, default=None, help="folder for the samples of every step"
+    )
+    parser.add_argument(
+        "--replay_dir",
+        metavar="DIR",
+        type=Path,
+        default=None,
+        help="train on the samples that --dump_dir has written instead of sampling (docs/replay.md)",
+    )
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of PyTorch (default: 1)")
     parser.add_argument("--log_to", default="", metavar="NAMES", help=f"trackers, with commas: {', '.join(TRACKERS)}")
     add_config_arguments(parser, "the run", LabSettings)
@@ -82,6 +92,8 @@ class LabRequest:
     def record(self) -> dict[str, Any]:
         """Everything that the numbers of the run depend on."""
         named = {"task": self.args.task, "base_seed": self.args.base_seed}
+        if self.args.replay_dir is not None:
+            named["replay_dir"] = str(self.args.replay_dir)
         values = {**named, **asdict(self.settings), **asdict(self.config)}
         if not any(self.settings.clip):
             values["clip"] = PPO_CLIP  # or the method's, which its settings say
@@ -106,10 +118,30 @@ class LabRequest:
             check_sandbox()
         check_folder(self.args.output)
         check_folder(self.base_policies, "--base_policies")
+        self._check_recordings()
         if self.is_another():
             raise UsageError(
                 f"--output {self.args.output} is not empty and does not hold this run; choose another folder"
             )
+
+    def _check_recordings(self) -> None:
+        """Raise UsageError for folders of recorded rollouts that this run cannot write or read."""
+        from openrlhf_cov.data.rollout_files import RolloutFileError, check_steps
+
+        dump: Path | None = self.args.dump_dir
+        replay: Path | None = self.args.replay_dir
+        if dump is not None:
+            check_folder(dump, "--dump_dir")
+        if replay is None:
+            return
+        if dump is not None and dump.resolve() == replay.resolve():
+            raise UsageError(f"--dump_dir {dump} is also --replay_dir; choose another folder")
+        try:
+            steps = len(check_steps(replay))
+        except RolloutFileError as error:
+            raise UsageError(f"--replay_dir {error}") from error
+        if steps < self.settings.steps:
+            raise UsageError(f"--replay_dir {replay} has {steps} steps; lower --steps {self.settings.steps}")
 
     def is_complete(self) -> bool:
         """Whether its folder holds the complete run; where files of it are damaged, that is said."""
@@ -179,7 +211,8 @@ def prepare(request: LabRequest) -> Any:
         request.config.check_reachable(len(tokenizer))
     except ValueError as error:
         raise UsageError(str(error)) from error
-    return Lab(task, model, tokenizer, request.settings, request.config)
+    folders = {"dump_dir": request.args.dump_dir, "replay_dir": request.args.replay_dir}
+    return Lab(task, model, tokenizer, request.settings, request.config, **folders)
 
 
 def measure(request: LabRequest, steps: int) -> dict[str, float]:

@@ -8,6 +8,7 @@ embedded tasks takes a fraction of a second.
 import copy
 import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,8 +17,10 @@ from openrlhf.models.utils import compute_approx_kl
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from openrlhf_cov.data.rollout_files import RolloutHeader, tokenizer_digest
 from openrlhf_cov.data.templates import prompts_ids
 from openrlhf_cov.experiments.lab.lab_policy import Samples, log_probs_and_entropy, sample, until_end
+from openrlhf_cov.experiments.lab.lab_rollouts import read_step, recorded_samples, tensors_of, write_step
 from openrlhf_cov.experiments.lab.lab_settings import PPO_CLIP, LabSettings
 from openrlhf_cov.experiments.lab.stopping import DECISION_ENTROPY, outcome_of
 from openrlhf_cov.experiments.lab.tasks import Question, Task
@@ -56,6 +59,8 @@ class Lab:
         settings: LabSettings,
         config: CovConfig,
         base: LlamaForCausalLM | None = None,
+        dump_dir: Path | None = None,
+        replay_dir: Path | None = None,
     ) -> None:
         self.task, self.model, self.tokenizer, self.settings, self.config = task, model, tokenizer, settings, config
         self.eos, self.pad = (tokenizer.convert_tokens_to_ids(token) for token in ENDS)
@@ -68,6 +73,10 @@ class Lab:
         self.generator = torch.Generator().manual_seed(settings.seed)
         self.problems = random.Random(f"problems {settings.seed}")
         self.coin = random.Random(f"coin {settings.seed}")
+        # Folders of recorded rollouts: where they are written, and from where they are read instead of sampled.
+        self.dump_dir = dump_dir
+        self.replay_dir = replay_dir
+        self.digest = tokenizer_digest(tokenizer)
         self.dynamics = EntropyDynamics()
         self.controller = config.controller()
 
@@ -91,8 +100,10 @@ class Lab:
 
     def step(self, step: int) -> dict[str, float]:
         """One rollout and its updates, and what was measured on the way."""
-        prompts, samples, scores = self.roll_out()
-        rollout = self.score(samples, scores, self.config.at(step - 1))
+        prompts, samples, scores = self.roll_out() if self.replay_dir is None else self.replay(self.replay_dir, step)
+        if self.dump_dir is not None:
+            self.dump(self.dump_dir, step, prompts, samples, scores)
+        rollout = self.rollout_tokens(samples, scores, self.config.at(step - 1))
         buffer = MetricBuffer()
         sums, groups = token_sums(rollout), group_sums(rollout, self.settings.group, self.settings.prompts)
         buffer.add(*rollout_metrics(rollout, sums, groups, self.settings.group))
@@ -131,7 +142,35 @@ class Lab:
             scores = torch.tensor([float(self.coin.random() < 0.5) for _ in scores])
         return prompts.repeat_interleave(self.settings.group, 0), samples, scores
 
-    def score(self, samples: Samples, scores: Tensor, config: CovConfig) -> RolloutTokens:
+    def dump(self, folder: Path, step: int, prompts: Tensor, samples: Samples, scores: Tensor) -> None:
+        """Write the file of a global step, from 1. The arguments are what ``roll_out`` returns.
+
+        Raises:
+            RunStopped: The file cannot be written.
+        """
+        header = RolloutHeader(step, self.settings.group, self.settings.prompts, self.digest)
+        mask = until_end(samples.responses, self.eos)
+        write_step(folder, header, recorded_samples(prompts, samples, mask, scores, self.tokenizer, self.eos))
+
+    def replay(self, folder: Path, step: int) -> tuple[Tensor, Samples, Tensor]:
+        """Return what ``roll_out`` returns, with the responses and scores of the file of a global step.
+
+        Log-probs and entropies are those of the policy as it is now.
+
+        Raises:
+            RunStopped: The file is missing or damaged, or does not fit this run.
+        """
+        each = self.settings.group
+        fits = {"samples_per_prompt": each, "prompts_per_step": self.settings.prompts, "tokenizer": self.digest}
+        recorded = read_step(folder, step, vocabulary=len(self.words), **fits)
+        prompts, responses, scores = tensors_of(recorded, self.pad)
+        samples = sample(
+            self.model, prompts[::each], self.task.tokens, self.generator, self.eos, self.pad, each,
+            self.config.proxy_min_p, forced=responses,
+        )  # fmt: skip
+        return prompts, samples, scores
+
+    def rollout_tokens(self, samples: Samples, scores: Tensor, config: CovConfig) -> RolloutTokens:
         """The samples with the advantages of an estimator of ``config`` or GRPO's; log-probs and entropies are those
         that the sampler saw."""
         mask = until_end(samples.responses, self.eos)
@@ -161,10 +200,8 @@ class Lab:
 
     def ppo_loss(self, config: CovConfig) -> PolicyLoss:
         """Return upstream's PPO loss with the clip that is in force under the settings of a step."""
-        low, high = self.settings.clip if any(self.settings.clip) else self.config.at(0).ppo_clip or PPO_CLIP
-        for method in config.methods:
-            if method.clip:
-                low, high = method.clip(config)
+        of_run = self.settings.clip if any(self.settings.clip) else self.config.at(0).ppo_clip or PPO_CLIP
+        low, high = config.clip_of_step(of_run)
         # Without a published aggregation, as with --actor.loss_agg_mode token-mean.
         return PolicyLoss(low, high, token_level_loss=config.aggregation is None)
 

@@ -1,9 +1,13 @@
 """PRIME (arXiv 2502.01456): an implicit process reward model, trained on the fly, rewards every token.
 
-Traps: the released code normalises process rewards over what one rank holds, so that they depend on the number of
-ranks; here over the step. The process reward of the last token is 0, its place is that of the outcome reward. The
-baseline is of means over tokens, not of sums. Returns are sums to the end, so early tokens have the largest advantages
-before these are whitened.
+Details that are easy to get wrong:
+
+- The released code normalises process rewards over the samples of one rank, so they depend on the number of ranks.
+  Here they are normalised over all samples of the step.
+- The process reward of the last token is 0, because the last token carries the outcome reward.
+- The baseline averages the mean process reward of each response, not the sum over its tokens.
+- The return of a token is the sum of the rewards from this token to the end of the response. Before whitening, early
+  tokens therefore have the largest advantages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether an output, or a value, is the one that a test expects (pure): as the usual judges of programs compare."""
+"""Compare the output or the returned value of a program with what a test expects, as common judges do (pure)."""
 
 import json
 import math

@@ -20,7 +20,8 @@ from openrlhf_cov.rewards.code.tests import Tests
 
 Status = Literal["passed", "wrong", "presentation", "error", "time", "memory", "output", "syntax", "no_code"]
 WALL_FACTOR, WALL_EXTRA = 2.0, 1.0
-"""Wall clock of a test: so many times its CPU time, so many seconds more, and what a busy machine kept it waiting."""
+"""Limit of the wall clock of a test: WALL_FACTOR times its limit of CPU time, plus WALL_EXTRA seconds, plus the time
+that the program waited for a busy machine."""
 # On a busy machine a program waits for at most so many times the CPU time that it uses.
 MAX_SLOWDOWN = 20.0
 # CPU time that starting a process takes outside of it.
@@ -61,13 +62,20 @@ class Verdict:
 
     @classmethod
     def of(cls, first: "Failure | None", passed: int, total: int, started: float) -> "Verdict":
-        """By the first failure, of tests that began at ``started`` (of ``time.monotonic``)."""
+        """Make the verdict from the first failure, or from None if all tests passed.
+
+        Args:
+            first: The first failure.
+            passed: Number of tests that passed.
+            total: Number of tests.
+            started: Value of ``time.monotonic`` when the tests began.
+        """
         status, detail = (first.status, first.detail) if first else ("passed", "")
         return cls(status=status, passed=passed, total=total, seconds=time.monotonic() - started, detail=detail)
 
     @property
     def share(self) -> float:
-        """Of the tests that passed."""
+        """The share of the tests that passed; 0 without a test."""
         return self.passed / self.total if self.total else 0.0
 
 
@@ -296,7 +304,10 @@ def number_of_tests(reply: dict[str, Any]) -> int:
 
 
 def is_expected(value: Any, expected: Any, tests: Tests) -> bool:
-    """Whether a call gave what its test expects, or what that holds alone where the tests say so."""
+    """Return True if a call returned the expected value.
+
+    With ``tests.unwrap`` the only element of an expected list of one element is also accepted.
+    """
     alone = tests.unwrap and isinstance(expected, list) and len(expected) == 1
     wanted = [expected, *(expected if alone else [])]
     return any(same_value(value, each, tests.tolerance, tests.unordered) for each in wanted)

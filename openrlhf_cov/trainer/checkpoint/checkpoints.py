@@ -12,7 +12,7 @@ from typing import Any
 from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.config import has_process_reward
+from openrlhf_cov.models.config import has_critic, has_process_reward
 from openrlhf_cov.utils.json_lines import MAX_SETTINGS_BYTES, parse_object, read_bounded, replacing
 
 logger = init_logger(__name__)
@@ -196,7 +196,7 @@ def checkpoint_folder(args: Any, model: str) -> Path:
 
 def trained_models(args: Any) -> list[str]:
     """Return the models of a run that have checkpoints: actor, and where the run has them critic and prm."""
-    exist = {"actor": True, "critic": bool(args.critic.model_name_or_path), "prm": has_process_reward(args)}
+    exist = {"actor": True, "critic": has_critic(args), "prm": has_process_reward(args)}
     return [name for name, exists in exist.items() if exists]
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_cov.config import EvaluationConfig, PromptConfig, RunConfig
-from openrlhf_cov.models.config import has_process_reward, process_reward_of, reference_model
+from openrlhf_cov.models.config import has_critic, has_process_reward, process_reward_of, reference_model
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.utils.rows import column_of, value_at
 
@@ -23,7 +23,7 @@ DATA = "data"
 # docs/resuming.md has the same table.
 FREE = (
     # Files and logs. The content of the data, models and reward functions is compared, not their paths.
-    *("ckpt.*", "logger.*", "cov_dump_*", "use_ms", "local_rank", "trust_remote_code", "allow_*"),
+    *("ckpt.*", "logger.*", "cov_dump_*", "rollout_dump_dir", "use_ms", "local_rank", "trust_remote_code", "allow_*"),
     *("data.prompt_dataset", "data.prompt_split", "data.max_samples"),
     *("data.input_key", "data.label_key", "data.image_key", "data.dataloader_num_workers"),
     *("reward.remote_url", "train.agent_func_path", "*.model_name_or_path"),
@@ -98,7 +98,7 @@ def is_free(name: str, args: SimpleNamespace) -> bool:
         return args.actor.lr_scheduler == "constant"
     if name in MICRO_BATCH_FLAGS and args.cov_scope == "micro_batch" and selects_tokens(args):
         return False
-    if name.startswith("critic.") and name != "critic.freezing_steps" and not args.critic.model_name_or_path:
+    if name.startswith("critic.") and name != "critic.freezing_steps" and not has_critic(args):
         return True
     model = process_reward_of(args)
     if model is not None and f"--{name}" == model.model_flag:

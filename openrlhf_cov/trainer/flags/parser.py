@@ -173,7 +173,8 @@ class CovArgumentParser(Parser):
 
     def _check_counts(self, args: argparse.Namespace) -> None:
         """Refuse numbers that upstream divides by or waits for, before its own checks compute with them."""
-        if getattr(args, "vllm.num_engines") is None:
+        needs_engines = not args.rollout_replay_dir or getattr(args, "eval.dataset")
+        if needs_engines and getattr(args, "vllm.num_engines") is None:
             self.error("--vllm.num_engines is missing: rollouts come from vLLM; use at least 1")
         for fault in range_faults(vars(args)):
             self.error(fault)

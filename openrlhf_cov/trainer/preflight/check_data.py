@@ -13,6 +13,7 @@ from openrlhf.utils.utils import get_strategy
 
 from openrlhf_cov.config import RewardConfig
 from openrlhf_cov.data.columns import WRITTEN_MESSAGES
+from openrlhf_cov.data.readers import refuse_suffix
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.rewards.loading import label_check, label_of
 from openrlhf_cov.utils.json_lines import BOM
@@ -32,6 +33,8 @@ def load_rows(args: SimpleNamespace, flag: str, names: str | None, split_flag: s
         path = name.split("@")[0].strip()
         if not Path(path).expanduser().exists():
             refuse_local_name(flag, path, "file")
+        if Path(path).is_file():
+            refuse_suffix(path, flag)
         if Path(path).is_file() and Path(path).stat().st_size == 0:
             raise UsageError(f"{flag} {path} is empty")
     probabilities = args.data.prompt_probs if flag == "--data.prompt_dataset" else None

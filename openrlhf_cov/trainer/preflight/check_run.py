@@ -18,7 +18,7 @@ from openrlhf_cov.cluster.sizing.flag_sizes import process_groups, processes
 from openrlhf_cov.cluster.sizing.prose import counted
 from openrlhf_cov.cluster.sizing.updates import update_unit, usable_groups
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.models.config import CovConfig, has_reference, reference_model
+from openrlhf_cov.models.config import CovConfig, has_critic, has_engines, has_reference, reference_model
 from openrlhf_cov.trainer.checkpoint import checkpoints, run_record
 from openrlhf_cov.utils.metrics_log import METRICS_FILE
 
@@ -57,7 +57,7 @@ def check_output(args: SimpleNamespace, models: dict[str, str | None]) -> None:
             f"--ckpt.output_dir {folder} holds {weights[0].name}, which the trained model would overwrite; "
             "choose a new folder"
         )
-    _require_writable("--ckpt.output_dir", folder)
+    require_writable("--ckpt.output_dir", folder)
 
 
 def check_checkpoints(args: SimpleNamespace) -> None:
@@ -83,7 +83,7 @@ def check_checkpoints(args: SimpleNamespace) -> None:
             f"--ckpt.path {folder} holds {found.relative_to(folder)} of another run, which this one would replace; "
             f"choose a new folder{_or_resume(folder)}"
         )
-    _require_writable("--ckpt.path", folder)
+    require_writable("--ckpt.path", folder)
 
 
 def check_settings(args: SimpleNamespace, rows: Any) -> None:
@@ -148,8 +148,10 @@ def _colocation_faults(args: SimpleNamespace) -> Iterator[str]:
         yield from _size_faults("--train.colocate_all", args, "actor", "ref")
     elif has_ref and train.colocate_actor_ref:
         yield from _size_faults("--train.colocate_actor_ref", args, "actor", "ref")
-    if args.critic.model_name_or_path and train.colocate_critic_reward:
+    if has_critic(args) and train.colocate_critic_reward:
         yield from _size_faults("--train.colocate_critic_reward", args, "critic", "reward")
+    if not has_engines(args):
+        return
     engines, shards = args.vllm.num_engines, args.vllm.tensor_parallel_size
     if train.colocate_all and not train.async_enable and processes(args.actor) != engines * shards:
         yield (
@@ -357,7 +359,8 @@ def has_checkpoint(folder: Path) -> bool:
     return any((folder / "_actor" / name).is_file() for name in (checkpoints.LATEST, checkpoints.UNIVERSAL))
 
 
-def _require_writable(flag: str, folder: Path) -> None:
+def require_writable(flag: str, folder: Path) -> None:
+    """Make a folder if there is none. Raises UsageError if no file can be written into it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=folder).close()

@@ -11,6 +11,7 @@ from typing import Any
 
 from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.sizing.prose import counted
+from openrlhf_cov.models.config import has_critic
 from openrlhf_cov.trainer.flags.upstream import DEEPSPEED
 
 
@@ -54,7 +55,7 @@ def _lora_faults(args: SimpleNamespace) -> Iterator[str]:
             f"--ds.lora.rank {rank} needs --vllm.sync_backend gloo, got {args.vllm.sync_backend}: OpenRLHF sends "
             "adapters over NCCL and CUDA IPC under names that vLLM does not know"
         )
-    if args.critic.model_name_or_path:
+    if has_critic(args):
         yield (
             f"--ds.lora.rank {rank} does not train a critic: OpenRLHF freezes its untrained value head, too; choose "
             "an --algo.advantage.estimator other than gae"

@@ -14,6 +14,7 @@ from openrlhf_cov.cluster.sizing.memory import GIB, Engine
 from openrlhf_cov.cluster.sizing.model_shape import ModelShape
 from openrlhf_cov.cluster.sizing.placement import Placement, place
 from openrlhf_cov.errors import UsageError
+from openrlhf_cov.models.config import has_engines
 
 MEND = {
     "generate": "lower --vllm.gpu_memory_utilization, or let what rests leave the GPU (--ds.enable_sleep)",
@@ -180,7 +181,7 @@ def _memory_of_gpus(
     plan: Placement,
 ) -> list[str]:
     """A table for each kind of GPU, the engines and the hosts; shortfalls where something does not fit."""
-    engine = engine_of(args, cluster.gpu_bytes) if cluster.gpu_bytes else None
+    engine = engine_of(args, cluster.gpu_bytes) if cluster.gpu_bytes and has_engines(args) else None
 
     def budget_of(kinds: Kinds) -> Budget:
         return budget(
@@ -199,7 +200,7 @@ def _memory_of_gpus(
         lines += ["engine", prose.engine_line(engine, shape, args.data.max_len)]
         share = f"--vllm.gpu_memory_utilization {args.vllm.gpu_memory_utilization:g}"
         _check_engine(args, found, engine, shape, share)
-    else:
+    elif has_engines(args):
         found.notes.append("engines are not counted: the memory of a GPU is not known (--dry_run_gpu_memory)")
     return [*lines, *_hosts(found, host.off_gpu_bytes(args, roles, plan, shape), cluster)]
 
@@ -232,8 +233,9 @@ def _memory_of_nodes(
     lines = ["memory of a logical GPU, which is memory of its node, GiB, estimated (docs/sizing.md)"]
     for title, table in budgets.values():
         lines += prose.budget_lines(title, table, None)
-    lines += ["engine", prose.engine_line(engine, shape, args.data.max_len)]
-    _check_engine(args, found, engine, shape, f"VLLM_CPU_KVCACHE_SPACE {space}")
+    if has_engines(args):
+        lines += ["engine", prose.engine_line(engine, shape, args.data.max_len)]
+        _check_engine(args, found, engine, shape, f"VLLM_CPU_KVCACHE_SPACE {space}")
     names = list(cluster.gpus)
     tables = {kinds: table for kinds, (_, table) in budgets.items()}
     needs = {names[node]: need for node, need in host.cpu_bytes(plan, tables).items()}

@@ -16,7 +16,7 @@ from openrlhf_cov.evaluation import benchmarks
 from openrlhf_cov.models.config import process_reward_of
 from openrlhf_cov.rewards.loading import MissingRewardFunction, load_reward_module
 from openrlhf_cov.trainer.checkpoint.checkpoints import uses_checkpoints
-from openrlhf_cov.trainer.preflight import check_data, check_run, check_upstream
+from openrlhf_cov.trainer.preflight import check_data, check_recordings, check_run, check_upstream
 from openrlhf_cov.utils.json_lines import parse_object, read_bounded
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,10 @@ def check(
             check_run.check_entropies(args)
     with attempt():
         check_run.check_checkpoints(args)
+    with attempt():
+        check_recordings.check_dump(args)
+    with attempt():
+        check_recordings.check_replay(args, ask_tokenizer)
     if not args.dry_run:
         check_data.check_strategy(args)
     rows = _check_inputs(args, attempt, ask_tokenizer)

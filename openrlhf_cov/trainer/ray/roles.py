@@ -23,7 +23,7 @@ from openrlhf_cov.cluster import cpu_host
 from openrlhf_cov.cluster.cpu_adam import replay_bias_corrections
 from openrlhf_cov.cluster.extension_locks import remove_stale_locks
 from openrlhf_cov.errors import RunStopped
-from openrlhf_cov.models.config import has_reference
+from openrlhf_cov.models.config import has_critic, has_reference, has_reward_model
 from openrlhf_cov.trainer.checkpoint.checkpoints import (
     LATEST,
     NO_LIMIT,
@@ -55,7 +55,7 @@ from openrlhf_cov.trainer.model_loading import (
 from openrlhf_cov.trainer.policy import Policy
 from openrlhf_cov.trainer.process_reward_update import update_process_reward
 from openrlhf_cov.trainer.ray.upstream_sender import WeightSender, make_upstream_sender
-from openrlhf_cov.trainer.records import PolicyScores, Share, StepOrder, StepResult
+from openrlhf_cov.trainer.records import PolicyScores, RankSamples, StepResult, StepSettings
 from openrlhf_cov.trainer.rollout.rollout_file import read_state, write_state
 from openrlhf_cov.trainer.strategy import CovStrategy
 from openrlhf_cov.trainer.trained_model import TrainedModel
@@ -66,9 +66,7 @@ from openrlhf_cov.utils import garbage_collection
 
 def scoring_models(args: SimpleNamespace) -> int:
     """Return how many models of a run score its rollouts at the same time."""
-    has_critic = bool(args.critic.model_name_or_path)
-    has_reward_model = not args.reward.remote_url
-    return 1 + has_reference(args) + has_critic + has_reward_model
+    return 1 + has_reference(args) + has_critic(args) + has_reward_model(args)
 
 
 def share_over_ranks(value: Any) -> list[Any]:
@@ -289,7 +287,7 @@ class PolicyRole(TrainedRole):
             strategy: The strategy of the run.
             pretrain: Name or folder of the model.
             max_steps: Number of optimizer steps of the run.
-            vllm_engines: Handles of the engines that the weights are sent to.
+            vllm_engines: Handles of the engines that the weights are sent to; None or empty where there is none.
         """
         args = strategy.args
         self.setup(strategy)
@@ -298,9 +296,11 @@ class PolicyRole(TrainedRole):
         self.client_states = self.restore()
         if args.ds.enable_sleep:
             self.offload_states()
+        if not vllm_engines:
+            return
         if args.vllm.sync_backend != "gloo":
             self.upstream_sender = make_upstream_sender(strategy, loaded, vllm_engines)
-        elif vllm_engines and strategy.is_rank_0():
+        elif strategy.is_rank_0():
             self.gloo_sender = GlooWeightSender(vllm_engines, args.vllm.tensor_parallel_size)
 
     def score(
@@ -350,11 +350,11 @@ class PolicyRole(TrainedRole):
             actor.temperature = temperature
         return log_probs
 
-    def update(self, order: StepOrder, share: Share) -> StepResult:
+    def update(self, settings: StepSettings, share: RankSamples) -> StepResult:
         """Train on the samples of this rank: all updates of one global step."""
         self.empty_cache()
         self.policy.actor.train()  # a model is loaded in evaluation mode
-        result = update_policy(self.policy, order, share.samples())
+        result = update_policy(self.policy, settings, share.samples())
         self.empty_cache()
         return result
 
@@ -465,11 +465,11 @@ class CriticRole(TrainedRole):
         self.engine.train()
         return values.float().cpu()
 
-    def update(self, order: StepOrder, share: Share) -> StepResult:
+    def update(self, settings: StepSettings, share: RankSamples) -> StepResult:
         """Train on the samples of this rank: all updates of one global step."""
         self.empty_cache()
         self.engine.train()  # a model is loaded in evaluation mode
-        result = update_critic(self.critic, order, share.samples())
+        result = update_critic(self.critic, settings, share.samples())
         self.empty_cache()
         return result
 
@@ -517,10 +517,10 @@ class ProcessRewardRole(TrainedRole):
         )
         return log_probs.float().cpu()
 
-    def update(self, order: StepOrder, share: Share) -> StepResult:
+    def update(self, settings: StepSettings, share: RankSamples) -> StepResult:
         """Train on the samples of this rank, once."""
         self.empty_cache()
-        result = update_process_reward(self.prm, order, share.samples())
+        result = update_process_reward(self.prm, settings, share.samples())
         self.empty_cache()
         return result
 

@@ -37,6 +37,7 @@ def sample_of(response: Mapping[str, Any], prompt: Prompt, max_len: int) -> Samp
         action_mask=is_action[1:max_len],
         prompt=response["prompt"],
         label=response["label"],
+        prompt_number=prompt.number,
         source=source_name(prompt),
         reward=_number(response.get("reward")),
         score=_number(response.get("scores")),
@@ -96,7 +97,11 @@ def number_samples(samples: Sequence[Sample]) -> list[Sample]:
     Numbers follow the text and the label of the prompts. The order in which groups were kept may differ from run to
     run, and selection breaks ties by these numbers. Responses to one prompt have consecutive numbers, in the order in
     which they were asked for. Equal prompts with equal labels keep their order.
+
+    Samples of a recorded rollout keep the numbers that they have, because their labels were not recorded.
     """
+    if all(sample.sample_id >= 0 for sample in samples):
+        return list(samples)
     order = sorted(range(len(samples)), key=lambda place: (samples[place].prompt, repr(samples[place].label)))
     numbered = list(samples)
     for number, place in enumerate(order):

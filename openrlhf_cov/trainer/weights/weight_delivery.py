@@ -1,4 +1,4 @@
-"""The way of new weights from the policy to the vLLM engines, with all that may go wrong on it."""
+"""Send the weights of the policy to the vLLM engines, and handle engines that are dead or do not answer."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,16 +11,32 @@ from openrlhf.utils.logging_utils import init_logger
 
 from openrlhf_cov.errors import RunStopped
 from openrlhf_cov.trainer.checkpoint.stopping import named_dead
+from openrlhf_cov.trainer.rollout.batch_stream import BatchStream
 from openrlhf_cov.trainer.rollout.engine_health import dead_engines, limited_transfer
-from openrlhf_cov.trainer.rollout.sampler import BatchStream
 from openrlhf_cov.trainer.weights.weight_check import WeightCheck
 
 logger = init_logger(__name__)
 
 
-def have_other_weights(engines: list[Any]) -> bool:
-    """Return True if an engine has other weights than its files, because another run has used it."""
-    return any(ray.get([engine.needs_weights.remote() for engine in engines]))
+def have_other_weights(engines: list[Any], seconds: float) -> bool:
+    """Return True if an engine has other weights than its files, because another run has used it.
+
+    Args:
+        engines: Handles of the vLLM engines.
+        seconds: ``--vllm.no_progress_timeout``, in which all of them have to answer; 0 waits without limit.
+
+    Raises:
+        RunStopped: An engine did not answer in time.
+    """
+    answers = [engine.needs_weights.remote() for engine in engines]
+    ready, _ = ray.wait(answers, num_returns=len(answers), timeout=seconds or None) if answers else ([], [])
+    silent = [str(place) for place, answer in enumerate(answers) if answer not in ready]
+    if silent:
+        raise RunStopped(
+            f"vLLM engine {', '.join(silent)} did not answer within {seconds:g} s (--vllm.no_progress_timeout) at the "
+            "start of the run; look for the cause in the log above"
+        )
+    return any(ray.get(answers))
 
 
 def deliver_weights(
@@ -35,8 +51,8 @@ def deliver_weights(
 ) -> list[int]:
     """Send the weights of the policy to the engines; return the places of engines that died.
 
-    If an engine died, no engine gets the weights, because the transfer would wait for the dead one. The step in
-    flight can then be finished, and the run has to end after it.
+    If an engine died, no engine gets the weights, because the transfer would wait for the dead one. The caller can
+    finish the current step, and has to end the run after it.
 
     The transfer waits for the rollout that is being generated. With ``--train.partial_rollout_enable`` the engines
     pause instead, and go on with the new weights.
@@ -55,6 +71,9 @@ def deliver_weights(
             engine is dead at the start.
     """
     engines = stream.engines.engines
+    if not engines:  # recorded rollouts without an evaluation
+        stream.delivered(version)
+        return []
     is_partial = args.train.partial_rollout_enable
 
     if is_partial:

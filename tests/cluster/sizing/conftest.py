@@ -21,6 +21,7 @@ FLAGS = {
     "ds.ring_attn_size": 1, "ds.ring_attn_head_stride": 1, "ds.tensor_parallel_size": 1, "ds.enable_sleep": True,
     "ds.attn_implementation": "flash_attention_2", "ds.lora.rank": 0, "ds.lora.target_modules": None,
     "ds.deepcompile": False, "ds.load_in_4bit": False,
+    "rollout_replay_dir": "", "eval.dataset": None,
     "train.colocate_all": True, "train.colocate_actor_ref": False, "train.colocate_critic_reward": False,
     "train.async_enable": False, "train.dynamic_batch_enable": True, "train.max_tokens_per_gpu": 20480,
     "train.micro_batch_size": 1, "train.batch_size": 256, "train.max_epochs": 1,

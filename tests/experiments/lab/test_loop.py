@@ -121,7 +121,7 @@ def test_advantages_are_about_the_group(task, policy):
     # a group with one right response of four: mean 1/4, deviation sqrt(((3/4)^2 + 3 (1/4)^2) / 3) = 1/2
     scores = torch.tensor([1.0, 0.0, 0.0, 0.0] + [1.0] * 4 + [0.0] * 24)
     seen = torch.full((32, 3), -0.5)
-    rollout = lab.score(Samples(responses, seen, -seen), scores, CovConfig())
+    rollout = lab.rollout_tokens(Samples(responses, seen, -seen), scores, CovConfig())
     assert rollout.advantages[:4, 0].tolist() == pytest.approx([1.5, -0.5, -0.5, -0.5])
     assert rollout.advantages[4:].abs().max() == 0.0
     assert rollout.action_mask[-1].tolist() == [True, True, False]
@@ -135,7 +135,7 @@ def test_old_entropies_decide_which_tokens_train_after_an_update(task, policy):
     lab = Lab(task, *policy, LabSettings(**SMALL), config)
     prompts, *_ = lab.roll_out()
     responses, entropies = torch.tensor([[9, 3, 4, 3, 9]] * 4), torch.tensor([[2.0, 0.5, 0.2, 1.5, 1.0]] * 4)
-    rollout = lab.score(Samples(responses, -entropies, entropies), torch.tensor([1.0, 0.0, 0.0, 0.0]), config)
+    rollout = lab.rollout_tokens(Samples(responses, -entropies, entropies), torch.tensor([1.0, 0.0, 0.0, 0.0]), config)
     planning = lab.planning(1, config, mean_entropy(token_sums(rollout)))
     ((plan,),) = lab._plans(planning, prompts[:4], responses, rollout, [torch.tensor([0])], moved=True)
     assert plan.tokens.int().tolist() == [[0, 1, 1, 0, 1]]

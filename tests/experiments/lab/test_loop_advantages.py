@@ -88,7 +88,7 @@ def of_the_laboratory(task, policy, flags, lengths, entropy, rewards):
     for row, length in zip(responses, lengths.tolist(), strict=True):
         row[length:] = lab.pad
         row[length - 1] = lab.eos if length < TOKENS else 7
-    return lab.score(Samples(responses, -entropy, entropy), rewards, config.at(0))
+    return lab.rollout_tokens(Samples(responses, -entropy, entropy), rewards, config.at(0))
 
 
 def of_the_trainer(monkeypatch, flags, mask, entropy, rewards):

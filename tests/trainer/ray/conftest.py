@@ -17,6 +17,7 @@ def arguments(changes):
         "ref.num_nodes": 1, "ref.num_gpus_per_node": 1,
         "critic.num_nodes": 1, "critic.num_gpus_per_node": 1, "critic.model_name_or_path": None,
         "reward.num_nodes": 1, "reward.num_gpus_per_node": 1, "reward.remote_url": ["reward.py"],
+        "rollout_replay_dir": "", "eval.dataset": None,
         "vllm.num_engines": 2, "vllm.tensor_parallel_size": 1,
         "algo.kl.init_coef": 0.0,
         "train.colocate_all": False, "train.colocate_actor_ref": False, "train.colocate_critic_reward": False,

@@ -23,7 +23,7 @@ from openrlhf_cov.trainer.ray.roles import (
     RewardRole,
     scoring_models,
 )
-from openrlhf_cov.trainer.records import PolicyScores, Share, StepOrder, StepResult, TrainSample
+from openrlhf_cov.trainer.records import PolicyScores, RankSamples, StepResult, StepSettings, TrainSample
 from openrlhf_cov.trainer.rollout.rollout_file import write_state
 
 
@@ -233,8 +233,8 @@ def test_a_role_trains_on_its_share(monkeypatch, kind, function, learner):
     model = nn.Linear(1, 1).eval()
     trained = SimpleNamespace(actor=model, engine=model)
     role = make_role(kind, **{learner: trained})
-    order = StepOrder(step=3, config=CovConfig(), kl_coef=0.1)
-    assert role.update(order, Share.of([train_sample(4), train_sample(2)])) == StepResult({"loss": 0.5})
+    order = StepSettings(step=3, config=CovConfig(), kl_coef=0.1)
+    assert role.update(order, RankSamples.of([train_sample(4), train_sample(2)])) == StepResult({"loss": 0.5})
     assert updates == [(trained, order, [4, 2])]
     assert model.training  # it was loaded in evaluation mode
 
@@ -253,8 +253,8 @@ def test_a_process_reward_model_trains_on_its_share_and_gives_log_probs(monkeypa
 
     monkeypatch.setattr(roles, "update_process_reward", update)
     role = make_role(ProcessRewardRole, prm=SimpleNamespace(model=Scorer()))
-    order = StepOrder(step=3, config=CovConfig(), kl_coef=0.1)
-    assert role.update(order, Share.of([train_sample(4), train_sample(2)])).metrics == {"prm/loss": 0.5}
+    order = StepSettings(step=3, config=CovConfig(), kl_coef=0.1)
+    assert role.update(order, RankSamples.of([train_sample(4), train_sample(2)])).metrics == {"prm/loss": 0.5}
     assert updates == [(role.prm, [4, 2])]
     tokens = torch.tensor([[1, 2, 3]])
     scores = role.score(tokens, torch.tensor([[False, True]]), torch.ones_like(tokens))

@@ -1,0 +1,192 @@
+"""Recorded rollouts: what a step writes is what a later run trains on, and files that do not fit end the run."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from scored_samples import flags, sample
+
+from openrlhf_cov.config import SamplingConfig
+from openrlhf_cov.data.rollout_files import read_header, read_rollout, recorded_steps, rollout_path, write_rollout
+from openrlhf_cov.errors import RunStopped
+from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.trainer.records import Rollout
+from openrlhf_cov.trainer.rollout.batch_stream import BatchStream
+from openrlhf_cov.trainer.rollout.generation import EngineGroup
+from openrlhf_cov.trainer.rollout.recorded import RecordedSampler, RolloutRecorder
+from openrlhf_cov.trainer.rollout.rollouts import checked_samples
+
+
+class Tokenizer:
+    def __init__(self, size=200):
+        self.size = size
+
+    def get_vocab(self):
+        return {str(number): number for number in range(self.size)}
+
+
+@pytest.fixture
+def args(tmp_path):
+    """The flags of a run with 2 prompts of 4 samples each, which reads from and writes to two folders."""
+    args = flags()
+    vars(args).update(vars(SamplingConfig()) | vars(CovConfig()))
+    args.ds.zero_stage = 2
+    args.rollout_dump_dir = str(tmp_path / "dump")
+    args.rollout_replay_dir = str(tmp_path / "dump")
+    return args
+
+
+def rollout(step=1, **fields):
+    """The eight samples of a step; one text with two labels, of which the second comes first, one reward failed."""
+    samples = [
+        sample(
+            number,
+            reward=float(number % 2),
+            prompt=1 + number // 4,
+            rollout_log_probs=torch.full((2 + number // 4,), -step / 3),
+            source="maths",
+            label="z" if number < 4 else "b",
+            prompt_number=10 + number // 4,
+            metrics={"a": 1 / 3} if number else {"a": 0.0, "reward/error_frac": 0.0},
+            **{"sample_id": -1},
+        )
+        for number in range(8)
+    ]
+    samples = [replace(each, prompt="a") for each in samples]
+    given = {"metrics": {"sampling/kept": 1.0}, "seconds": 2.0, "pass_rate": 40.0, "sampler_state": {"is_over": False}}
+    return Rollout(samples, **given | fields)
+
+
+def record(args, steps=2, tokenizer=None):
+    """Write the files of some steps; return the samples of each, as the models of the run scored them."""
+    recorder = RolloutRecorder(args, tokenizer or Tokenizer())
+    found = []
+    for step in range(1, steps + 1):
+        made = rollout(step)
+        samples = checked_samples(made.samples, CovConfig(), 1.0)
+        recorder.write(step, made, samples)
+        found.append(samples)
+    return found
+
+
+def sampler(args, vocabulary=200, tokenizer=None):
+    return RecordedSampler(args, EngineGroup([]), tokenizer or Tokenizer(), vocabulary)
+
+
+def assert_same(recorded, replayed):
+    for one, other in zip(recorded, replayed, strict=True):
+        for name, value in vars(one).items():
+            found = getattr(other, name)
+            if isinstance(value, torch.Tensor):
+                assert (found.dtype, found.tolist()) == (value.dtype, value.tolist()), name
+            elif name != "label":  # nothing reads it after the reward
+                assert found == value, name
+
+
+def test_a_replayed_step_has_the_samples_that_the_models_scored(args):
+    recorded = record(args)
+    replay = sampler(args)
+    for step, samples in enumerate(recorded, start=1):
+        found = replay.next_batch(0)
+        assert found.sampler_state == {"step": step, "is_over": step == 2}
+        assert (found.metrics, found.pass_rate) == ({"sampling/kept": 1.0}, 40.0)
+        # Samples are checked again, and keep the numbers that the labels gave them, which are not recorded.
+        replayed = checked_samples(found.samples, CovConfig(), 1.0)
+        assert [each.sample_id for each in replayed] == [4, 5, 6, 7, 0, 1, 2, 3]
+        assert_same(samples, replayed)
+    assert replay.next_batch(0) is None
+
+
+def test_the_file_of_a_step_says_what_it_is(args):
+    record(args)
+    header = read_header(rollout_path(args.rollout_dump_dir, 2))
+    assert (header.step, header.samples_per_prompt, header.prompts_per_step) == (2, 4, 2)
+    assert header.metrics == {"sampling/kept": 1.0, "dynamic_filtering_pass_rate": 40.0}
+    first = read_rollout(rollout_path(args.rollout_dump_dir, 1)).samples[0]
+    assert (first.prompt, first.prompt_number, first.source, first.score) == ("a", 10, "maths", 0.0)
+    assert first.metrics == {"a": 0.0, "reward/error_frac": 0.0}
+
+
+def test_a_stream_reads_ahead_and_ends_with_the_files(args):
+    record(args, steps=3)
+    stream = BatchStream(sampler(args), max_staleness=1)
+    assert [stream.next(step) is not None for step in range(2)] == [True, True]
+    stream.delivered(2)
+    assert [stream.next(2) is None, stream.next(3)] == [False, None]
+    stream.close()
+
+
+def test_a_run_ends_at_its_limit(args):
+    record(args, steps=3)
+    args.rollout_limit = 2
+    replay = sampler(args)
+    assert replay.next_batch(0).is_last is False
+    assert replay.next_batch(0).is_last is True
+    assert replay.next_batch(0) is None
+
+
+def test_a_resumed_run_continues_with_the_following_file(args):
+    recorded = record(args, steps=3)
+    replay = sampler(args)
+    # The state may also be that of a run that generated.
+    replay.restore({"step": 2, "groups": [], "is_over": False})
+    assert_same(recorded[2], replay.next_batch(2).samples)
+    assert replay.next_batch(3) is None
+
+
+def refusal(args, **given):
+    with pytest.raises(RunStopped) as caught:
+        sampler(args, **given).next_batch(0)
+    message = str(caught.value)
+    assert message.startswith("--rollout.replay_dir: ")
+    assert len(message.splitlines()) == 1
+    return message
+
+
+def test_files_that_do_not_fit_end_the_run(args):
+    assert "no such file" in refusal(args)
+    record(args)
+    assert "its token ids are those of another tokenizer" in refusal(args, tokenizer=Tokenizer(201))
+    # The samples have token ids up to 10 * 8 + 4 - 1.
+    assert "token id 83 is outside of the vocabulary of the model, 83 ids" in refusal(args, vocabulary=83)
+    assert sampler(args, vocabulary=84).next_batch(0)
+    args.rollout.n_samples_per_prompt = 8
+    assert "it has 4 samples per prompt, the run has 8" in refusal(args)
+    args.rollout.n_samples_per_prompt, args.rollout.batch_size = 4, 3
+    assert "it has 2 prompts per step, the run has 3" in refusal(args)
+    args.rollout.batch_size, args.data.max_len = 2, 3
+    assert "a sample has 4 tokens, more than --data.max_len 3" in refusal(args)
+
+
+def test_a_file_under_the_name_of_another_step_ends_the_run(args):
+    record(args)
+    rollout_path(args.rollout_dump_dir, 2).replace(rollout_path(args.rollout_dump_dir, 1))
+    assert "it is the file of step 2" in refusal(args)
+
+
+def test_more_samples_than_a_step_has_end_the_run(args):
+    record(args)
+    path = rollout_path(args.rollout_dump_dir, 1)
+    found = read_rollout(path)
+    more = [replace(each, sample_id=8 + number) for number, each in enumerate(found.samples[:4])]
+    write_rollout(path, replace(found, samples=[*found.samples, *more]))
+    assert "it has 3 prompts, more than the 2 of a step" in refusal(args)
+
+
+def test_a_damaged_file_ends_the_run(args):
+    record(args)
+    path = rollout_path(args.rollout_dump_dir, 1)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "it is no recorded rollout that can be read" in refusal(args)
+
+
+def test_a_full_disk_ends_the_run_with_one_line(args):
+    args.rollout_dump_dir = "/dev/full/dump"
+    with pytest.raises(RunStopped, match=r"^--rollout.dump_dir: /dev/full/dump/step_000001.safetensors cannot be wr"):
+        record(args)
+
+
+def test_a_step_that_is_made_again_replaces_its_file(args):
+    record(args, steps=2)
+    record(args, steps=1)
+    assert recorded_steps(args.rollout_dump_dir) == [1, 2]
