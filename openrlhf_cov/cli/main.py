@@ -22,6 +22,7 @@ COMMANDS = {
     "lab": ("lab", "train an embedded task in one process: a minute for a method"),
     "reproduce": ("reproduce", "the paper's figures and tables as commands, at its scale or on this machine"),
     "study": ("study", "methods, settings and seeds as one resumable command: table, intervals, figures, a page"),
+    "methods": ("methods", "what each method does, its flags and its paper: a table, or one by name"),
     "tiny-task": ("make_tiny_task", "make the embedded task: a small model and its problems"),
 }
 """Command -> (module of ``openrlhf_cov.cli``, what it does)."""

@@ -1,6 +1,7 @@
 """What is said on a terminal: no control characters, and in messages no secrets, whoever chose the text."""
 
 import argparse
+import difflib
 import logging
 import os
 import re
@@ -8,6 +9,7 @@ import signal
 import sys
 import textwrap
 import traceback
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, NoReturn, TextIO
 
@@ -55,6 +57,25 @@ def refuse(program: str, reason: object, status: int = 2) -> int:
     return status
 
 
+def closest_flag(flag: str, known: Sequence[str]) -> str | None:
+    """Return the flag that somebody who wrote ``flag`` probably meant, None if none is close.
+
+    A short name such as ``--lr`` or ``--adam.lr`` stands for a dotted flag that ends in it; among several the one of
+    the policy, ``--actor.``, is meant.
+    """
+    name = flag.lstrip("-").replace("-", "_")
+    endings = [option for option in known if option.endswith(f".{name}")]
+    if endings:
+        return next((option for option in endings if option.startswith("--actor.")), endings[0])
+    close = difflib.get_close_matches(f"--{name}", known, n=1, cutoff=0.7)
+    if close:
+        return close[0]
+    # A mistyped last part, such as --max_new_token for --rollout.max_new_tokens.
+    by_ending = {option.rpartition(".")[2].lstrip("-"): option for option in reversed(known)}
+    close = difflib.get_close_matches(name.rpartition(".")[2], by_ending, n=1, cutoff=0.8)
+    return by_ending[close[0]] if close else None
+
+
 class HelpFormatter(argparse.HelpFormatter):
     """Keeps the lines of the help of a flag, and indents what is left of a line in the next one."""
 
@@ -74,8 +95,17 @@ class Parser(argparse.ArgumentParser):
         self.description = re.sub(r"^``[^`]*``: ", "", about) if about else self.description
 
     def error(self, message: str) -> NoReturn:
-        """Print one line and exit with status 2."""
-        sys.exit(refuse(self.prog, message))
+        """Print one line, with a hint where a flag or a value looks mistyped, and exit with status 2."""
+        unknown = re.match(r"unrecognized arguments: (--[^\s=]+)", message)
+        if unknown:
+            known = [option for action in self._actions for option in action.option_strings]
+            guess = closest_flag(unknown[1], known)
+        elif choice := re.search(r"invalid choice: (.*) \(choose from (.*)\)", message):
+            known = re.findall(r"'([^']*)'", choice[2])
+            guess = next(iter(difflib.get_close_matches(choice[1].strip("'").lower(), known, n=1)), None)
+        else:
+            guess = None
+        sys.exit(refuse(self.prog, f"{message} (did you mean {guess}?)" if guess else message))
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         if action.nargs is None and arg_strings == ["--"]:  # of --flag=--, which argparse makes an empty list

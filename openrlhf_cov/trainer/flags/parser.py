@@ -1,9 +1,7 @@
 """Every flag we add to upstream's parser, and the checks that need no file and no heavy import."""
 
 import argparse
-import difflib
 import logging
-import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
@@ -123,15 +121,6 @@ class CovArgumentParser(Parser):
             only = COMMON if config is CovConfig else None
             add_config_arguments(self, title, config, only)
         add_method_arguments(self)
-
-    def error(self, message: str) -> None:
-        """Print one line and exit with status 2."""
-        unknown = re.fullmatch(r"unrecognized arguments: (--\S+?)(=.*|\s.*)?", message)
-        if unknown:
-            known = [option for action in self._actions for option in action.option_strings]
-            close = difflib.get_close_matches(unknown[1], known, n=1)
-            message += f" (did you mean {close[0]}?)" if close else ""
-        super().error(message)
 
     def _check(self, args: argparse.Namespace, given: set[str]) -> None:
         try:
@@ -346,7 +335,7 @@ def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:
         owners = SHARED_FLAGS.get(name) or [m for m in METHODS.values() if m.has(name)]
         if owners and not any(method in config.methods for method in owners):
             flags = " or ".join(method.flag for method in owners)
-            got = " ".join(method.flag for method in config.methods) or "--cov_type none"
+            got = " ".join(method.flag for method in config.methods) or "--method none"
             yield f"--{name} only applies to {flags}, got {got}; drop it or set {flags}"
         other, value = entry.metadata["only"] or (name, getattr(config, name))
         got = getattr(config, other)
