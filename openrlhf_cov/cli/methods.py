@@ -125,7 +125,18 @@ def example(method: Method) -> list[str]:
         )
         reward = ("--reward.remote_url", "openrlhf_cov/rewards/reward_func.py")
         flags = ["--preset", "grpo", *method.flag.split(), "--actor.model_name_or_path", model, *data, *reward]
-        return [*command_name(), "train", *flags, "--dry_run", "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80"]
+        return [
+            *command_name(),
+            "train",
+            *flags,
+            "--dry_run",
+            "--dry_run_nodes",
+            "1",
+            "--dry_run_gpus",
+            "8",
+            "--dry_run_gpu_memory",
+            "80",
+        ]
     return [*command_name(), "lab", "--output", f"runs/{method.name}", *method.flag.split(), *needed(method)]
 
 

@@ -21,15 +21,16 @@ from openrlhf_cov.config import (
     SamplingConfig,
 )
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.config import CovConfig, methods_of
 from openrlhf_cov.models.method import CORRECT, SLOTS, UNCLIPPED
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.trainer.flags.normalise import normalise
+from openrlhf_cov.trainer.flags.presets import PRESETS, flags_of_preset, follow_given, words_of
 from openrlhf_cov.trainer.flags.ranges import range_faults
 from openrlhf_cov.trainer.flags.upstream import add_upstream_arguments
 from openrlhf_cov.utils.config_flags import add_config_arguments, given_flags
-from openrlhf_cov.utils.terminal import Parser
+from openrlhf_cov.utils.terminal import Parser, say
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +96,8 @@ class CovArgumentParser(Parser):
 
     def __init__(self) -> None:
         super().__init__(prog="train_ppo_ray")
+        # Destination -> value of the flags that a preset set, and the command line did not.
+        self.set_by_preset: dict[str, Any] = {}
         add_upstream_arguments(self)
         self.declare()
 
@@ -105,8 +108,25 @@ class CovArgumentParser(Parser):
         if parsed.dry_run_gpu_memory:
             self.set_defaults(**self.gpu_host_defaults)
             parsed = super().parse_args(argv, namespace)
+        if parsed.preset is not None:
+            parsed = self._with_preset(argv, parsed)
+        del parsed.preset
         self._check(parsed, given_flags(super().parse_args, argv, parsed))
         return parsed
+
+    def _with_preset(self, argv: list[str], parsed: argparse.Namespace) -> argparse.Namespace:
+        """Parse the flags with the values of a preset as defaults, and remember what the preset set."""
+        given = given_flags(super().parse_args, argv, parsed)
+        methods = [method.name for method in methods_of(parsed.cov_type, parsed.method)]
+        has_gpus = bool(parsed.dry_run_gpu_memory) or not cpu_host.is_cpu_host()
+        words = words_of(flags_of_preset(parsed.preset, methods, has_gpus=has_gpus))
+        of_preset = super().parse_args(words)
+        values = {name: getattr(of_preset, name) for name in given_flags(super().parse_args, words, of_preset)}
+        self.set_defaults(**values)
+        follow_given(parsed.preset, values, vars(super().parse_args(argv)), given)
+        self.set_defaults(**values)
+        self.set_by_preset = {name: value for name, value in values.items() if name not in given}
+        return super().parse_args(argv)
 
     def declare(self) -> None:
         """Add our flags, and the defaults of this host for flags of OpenRLHF."""
@@ -117,6 +137,12 @@ class CovArgumentParser(Parser):
         self.gpu_host_defaults = {name: self.get_default(name) for name in cpu_host.FLAG_DEFAULTS}
         if cpu_host.is_cpu_host():
             self.set_defaults(**cpu_host.FLAG_DEFAULTS)
+        about = "\n".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
+        self.add_argument(
+            "--preset",
+            choices=tuple(PRESETS),
+            help=f"other defaults for flags that belong together (docs/presets.md)\n{about}",
+        )
         for title, config in GROUPS.items():
             only = COMMON if config is CovConfig else None
             add_config_arguments(self, title, config, only)
@@ -310,7 +336,10 @@ def parse_args() -> SimpleNamespace:
         SystemExit: A flag is unknown or has a wrong value; one line on stderr says which.
         UsageError: A combination of flags cannot train.
     """
-    parsed = CovArgumentParser().parse_args()
+    parser = CovArgumentParser()
+    parsed = parser.parse_args()
+    if parser.set_by_preset:
+        say(f"the preset sets {' '.join(preset_words(parser))}\n")
     # This import takes seconds (torch and transformers), so --help and wrong flags are answered before it.
     from openrlhf.utils.config import hierarchize
 
@@ -326,6 +355,17 @@ def parse_args() -> SimpleNamespace:
     if not args.dry_run_gpu_memory:
         cpu_host.adapt(args)
     return args
+
+
+def preset_words(parser: CovArgumentParser) -> list[str]:
+    """Return what a preset set, as the words of a command line: with them a run needs no preset."""
+    words: list[str] = []
+    for action in parser._actions:
+        if action.dest in parser.set_by_preset:
+            value = parser.set_by_preset[action.dest]
+            values = [] if value is True else value if isinstance(value, (list, tuple)) else [value]
+            words += [action.option_strings[0], *map(str, values)]
+    return words
 
 
 def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:
