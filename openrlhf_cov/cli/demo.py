@@ -70,9 +70,15 @@ def main() -> int | None:
 def parse_args() -> argparse.Namespace:
     """The flags of the demo."""
     parser = terminal.Parser(prog="demo", about=__doc__)
-    parser.add_argument("--cov_type", choices=(*METHOD_FLAGS, ALL), default="kl_cov")
     parser.add_argument(
-        "--steps", type=int, default=40, help=f"global steps, each {PROMPTS} prompts x {SAMPLES} samples"
+        *("--method", "--cov_type"),
+        dest="cov_type",
+        choices=(*METHOD_FLAGS, ALL),
+        default="kl_cov",
+        help="method that trains; all: each of them, one after the other (default: kl_cov)",
+    )
+    parser.add_argument(
+        "--steps", type=int, default=40, help=f"global steps, each {PROMPTS} prompts x {SAMPLES} samples (default: 40)"
     )
     about = "\n".join(f"{name}: {task.about}" for name, task in TINY_TASKS.items())
     parser.add_argument("--task", choices=tuple(TINY_TASKS), default="addition", help=about)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ParamSpec
 
 from openrlhf_cov.errors import RunStopped, UsageError
-from openrlhf_cov.utils.terminal import refuse, say
+from openrlhf_cov.utils.terminal import refuse, say, typed_name
 
 Given = ParamSpec("Given")
 STOPPED = "what it started on this host is stopped"
@@ -61,7 +61,7 @@ def run_as_program(name: str, work: Callable[[], int | None], after_signal: str 
             raise
         return refuse(name, f"{error.filename}: {error.strerror}" if error.filename else error.strerror, 1)
     except (KeyboardInterrupt, Terminated) as error:
-        say(f"\n{name}: interrupted; {after_signal}\n", sys.stderr)
+        say(f"\n{typed_name(name)}: interrupted; {after_signal}\n", sys.stderr)
         return 128 + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
     finally:
         for number, handler in before.items():

@@ -9,7 +9,8 @@ import signal
 import sys
 import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NoReturn, TextIO
 
@@ -51,9 +52,28 @@ def say(text: str, stream: TextIO | None = None) -> None:
             raise
 
 
+# Name of a command in its own code -> what the user typed, such as "openrlhf-cov train" for "train_ppo_ray".
+_typed_names: dict[str, str] = {}
+
+
+@contextmanager
+def typed_as(program: str, typed: str) -> Iterator[None]:
+    """While the body runs, usage and errors of ``program`` have the name that the user typed."""
+    _typed_names[program] = typed
+    try:
+        yield
+    finally:
+        del _typed_names[program]
+
+
+def typed_name(program: str) -> str:
+    """Return the name by which the user started a command."""
+    return _typed_names.get(program, program)
+
+
 def refuse(program: str, reason: object, status: int = 2) -> int:
     """Say why in one line on stderr; the exit status."""
-    say(f"{program}: error: {one_line(reason)}\n", sys.stderr)
+    say(f"{typed_name(program)}: error: {one_line(reason)}\n", sys.stderr)
     return status
 
 
@@ -85,6 +105,10 @@ class HelpFormatter(argparse.HelpFormatter):
         return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="  ")]
 
 
+# Flags in brackets that a usage line still shows one by one.
+MOST_IN_USAGE = 6
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line on stderr and exit status 2; ``about`` is a docstring, of which a command in
     front, with ``: `` after it, is left out."""
@@ -92,6 +116,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *, about: str | None = None, **settings: Any) -> None:
         settings.setdefault("formatter_class", HelpFormatter)
         super().__init__(**settings)
+        self.prog = typed_name(self.prog)
         self.description = re.sub(r"^``[^`]*``: ", "", about) if about else self.description
 
     def error(self, message: str) -> NoReturn:
@@ -106,6 +131,30 @@ class Parser(argparse.ArgumentParser):
         else:
             guess = None
         sys.exit(refuse(self.prog, f"{message} (did you mean {guess}?)" if guess else message))
+
+    def format_help(self) -> str:
+        """Return the help, with a short usage line where the command has many flags."""
+        if self.usage is None:
+            self.usage = self._short_usage()
+        return super().format_help()
+
+    def _short_usage(self) -> str | None:
+        """Return a usage line without the flags that may be left out, None where they are few."""
+        needed = [
+            action for group in self._mutually_exclusive_groups if group.required for action in group._group_actions
+        ]
+        optional = [
+            action
+            for action in self._actions
+            if action.option_strings and not action.required and action not in needed
+        ]
+        if len(optional) <= MOST_IN_USAGE:
+            return None
+        always = [action for action in self._actions if action not in optional]
+        required = argparse.HelpFormatter("", width=1000)
+        required.add_usage(None, always, self._mutually_exclusive_groups, prefix="")
+        words = " ".join(required.format_help().split())
+        return " ".join(part for part in (self.prog, words, "[flags]") if part).replace("%", "%%")
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         if action.nargs is None and arg_strings == ["--"]:  # of --flag=--, which argparse makes an empty list

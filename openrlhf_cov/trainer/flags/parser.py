@@ -87,6 +87,9 @@ SHAPING = {
 }
 """Flags that make rewards of more than two values -> the value that does not."""
 
+METAVARS = {int: "N", float: "X"}
+"""Type of a value -> its name in --help, where the names of upstream's flags would stand twice."""
+
 PROTOCOL_FLAGS = ("eval.n_samples_per_prompt", "eval.temperature")
 """Upstream's flags that a protocol of ours sets for ``bench:`` unless they are given."""
 
@@ -95,11 +98,24 @@ class CovArgumentParser(Parser):
     """The parser of ``train_ppo_ray``: every flag of OpenRLHF and every flag of ours."""
 
     def __init__(self) -> None:
-        super().__init__(prog="train_ppo_ray")
+        super().__init__(prog="train_ppo_ray", usage="%(prog)s [--preset NAME] [--method NAME[,NAME]] [flags]")
+        self.description = (
+            "Train a policy with Ray, vLLM and DeepSpeed. The flags of this package come first, then those of OpenRLHF. "
+            "openrlhf-cov methods describes the methods; --dry_run says what a run needs."
+        )
         # Destination -> value of the flags that a preset set, and the command line did not.
         self.set_by_preset: dict[str, Any] = {}
         add_upstream_arguments(self)
+        of_upstream = self._action_groups[2:]  # behind argparse's own, positional arguments and options
+        for group in of_upstream:
+            group.title = f"OpenRLHF: {group.title}"
         self.declare()
+        # Our flags stand first in the help: those of OpenRLHF are four times as many.
+        ours = [group for group in self._action_groups if group not in of_upstream]
+        self._action_groups[:] = [*ours, *of_upstream]
+        for action in self._actions:
+            if action.nargs != 0 and action.metavar is None and action.choices is None:
+                action.metavar = METAVARS.get(action.type, "TEXT")
 
     def parse_args(self, args=None, namespace=None) -> argparse.Namespace:
         """Parse the flags and check them against each other."""
@@ -138,7 +154,7 @@ class CovArgumentParser(Parser):
         if cpu_host.is_cpu_host():
             self.set_defaults(**cpu_host.FLAG_DEFAULTS)
         about = "\n".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
-        self.add_argument(
+        self.add_argument_group("presets").add_argument(
             "--preset",
             choices=tuple(PRESETS),
             help=f"other defaults for flags that belong together (docs/presets.md)\n{about}",
