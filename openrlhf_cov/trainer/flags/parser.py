@@ -100,8 +100,8 @@ class CovArgumentParser(Parser):
     def __init__(self) -> None:
         super().__init__(prog="train_ppo_ray", usage="%(prog)s [--preset NAME] [--method NAME[,NAME]] [flags]")
         self.description = (
-            "Train a policy with Ray, vLLM and DeepSpeed. The flags of this package come first, then those of OpenRLHF. "
-            "openrlhf-cov methods describes the methods; --dry_run says what a run needs."
+            "Train a policy with Ray, vLLM and DeepSpeed. The flags of this package come first, then those of "
+            "OpenRLHF. openrlhf-cov methods describes the methods; --dry_run says what a run needs."
         )
         # Destination -> value of the flags that a preset set, and the command line did not.
         self.set_by_preset: dict[str, Any] = {}
@@ -126,7 +126,7 @@ class CovArgumentParser(Parser):
             parsed = super().parse_args(argv, namespace)
         if parsed.preset is not None:
             parsed = self._with_preset(argv, parsed)
-        del parsed.preset
+        delattr(parsed, "preset")  # its values are in the other flags now
         self._check(parsed, given_flags(super().parse_args, argv, parsed))
         return parsed
 

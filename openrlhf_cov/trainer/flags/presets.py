@@ -169,7 +169,8 @@ def flags_of_preset(name: str, methods: Collection[str], *, has_gpus: bool) -> d
         flags |= preset.without_method
     for method in methods:
         flags |= preset.of_methods.get(method, {})
-    return flags | (preset.on_gpus if has_gpus else WITHOUT_GPUS)
+    flags |= preset.on_gpus if has_gpus else WITHOUT_GPUS
+    return flags
 
 
 def words_of(flags: Mapping[str, str]) -> list[str]:
