@@ -13,7 +13,7 @@ from openrlhf_cov.cli.entry_point import command_name, program
 from openrlhf_cov.errors import UsageError
 from openrlhf_cov.experiments.lab.request import LabRequest
 from openrlhf_cov.experiments.lab.request import build_parser as lab_parser
-from openrlhf_cov.models.config import unknown_method
+from openrlhf_cov.models.config import methods_like
 from openrlhf_cov.models.method import SLOTS, Method
 from openrlhf_cov.models.methods import METHODS, MODULES
 from openrlhf_cov.settings import flag_of
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
         say(json.dumps([record(each) for each in METHODS.values()], indent=1) + "\n" if args.json else table())
         return
     if args.name not in METHODS:
-        raise UsageError(unknown_method(args.name))
+        raise UsageError(f"no method is called {args.name!r}; {methods_like(args.name)}")
     method = METHODS[args.name]
     say(json.dumps(record(method), indent=1) + "\n" if args.json else description(method))
 

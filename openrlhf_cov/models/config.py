@@ -57,11 +57,11 @@ def reference_model(args: Any) -> str:
     return (model and model.model) or args.actor.model_name_or_path
 
 
-def unknown_method(name: str) -> str:
-    """Return what is wrong with the name of a method that does not exist, with the closest one or all names."""
+def methods_like(name: str) -> str:
+    """Return a hint for a name that no method has: the closest name, or all of them."""
     close = difflib.get_close_matches(name.lower().replace("-", "_"), METHODS, n=1)
     hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(METHODS)}"
-    return f"no method is called {name!r}; {hint} (openrlhf-cov methods describes all)"
+    return f"{hint} (openrlhf-cov methods describes all)"
 
 
 def _names(method: str) -> list[str]:
@@ -308,7 +308,7 @@ class CovConfig(*OF_METHODS):
         names = _names(self.method)
         for name in names:
             if name not in METHODS and names != ["none"]:
-                raise ValueError(f"--method {self.method}: {unknown_method(name)}")
+                raise ValueError(f"--method {self.method}: no method is called {name!r}; {methods_like(name)}")
         for fault in self._conflicts():
             raise ValueError(fault)
 
