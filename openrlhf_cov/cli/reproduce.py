@@ -309,7 +309,12 @@ def dry_run(plan: Iterator[tuple[Words, PaperRun | None]], args: argparse.Namesp
     """
     worst = 0
     made: dict[Path, str] = {}
-    to_bring = paper_commands.brought(exhibit(args.figure, args.table), args.data_dir)
+    to_bring: list[Path] = []
+    if args.scale == "paper":
+        to_bring = paper_commands.brought(exhibit(args.figure, args.table), args.data_dir)
+    for path in to_bring:
+        if not path.is_file():
+            worst = refuse("reproduce", f"{path}: no such file, and no command makes it; bring it")
     for words, run in plan:
         name = folder_of(run, args).name if run else commands_module(words)
         faults = []

@@ -1,6 +1,7 @@
 """The demo without its training: settings, what it shows, how it ends."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -198,6 +199,31 @@ def test_progress_is_shown_where_there_is_no_terminal(monkeypatch, tmp_path, cap
     heading, *steps = shown.out.splitlines()
     assert heading.split() == ["step", "accuracy", "entropy", "selected", "tokens/s", "seconds"]
     assert [line.split()[0] for line in steps] == ["1", "2"]
+
+
+HELD = """
+import json, sys, time
+from pathlib import Path
+folder, line = Path(sys.argv[1]), json.loads(sys.argv[2])
+(folder / "metrics.jsonl").write_text(json.dumps(line) + chr(10))
+end = time.monotonic() + 30
+while not (folder / "seen").exists() and time.monotonic() < end:
+    time.sleep(0.1)
+"""
+
+
+def test_a_step_reaches_a_pipe_while_the_training_goes_on(tmp_path):
+    words = [sys.executable, "-c", HELD, str(tmp_path), json.dumps(LINE)]
+    program = "from pathlib import Path; from openrlhf_cov.cli import demo; "
+    program += f"demo.train({words}, {{}}, Path({str(tmp_path)!r}), 2)"
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as process:
+        assert process.stdout.readline().split()[0] == "step"
+        assert process.stdout.readline().split()[0] == "3"
+        assert process.poll() is None
+        (tmp_path / "seen").touch()
+        assert process.wait(30) == 0
 
 
 def test_a_training_gets_the_variables_of_its_ray(tmp_path):

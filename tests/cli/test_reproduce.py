@@ -113,15 +113,27 @@ def test_every_command_of_the_tiny_scale_would_run(capsys, tmp_path, kind, numbe
 
 
 def test_data_that_an_earlier_command_makes_may_be_missing(capsys, tmp_path):
-    assert reproduce.main(["--figure", "8", "--dry_run", "--data_dir", str(tmp_path), "--output", str(tmp_path)]) == 0
+    flags = ["--figure", "8", "--dry_run", "--data_dir", str(tmp_path), "--output", str(tmp_path)]
+    assert reproduce.main(flags) == 2
     printed = capsys.readouterr()
-    assert printed.err == ""
+    # no command makes this one
+    assert printed.err.splitlines() == [
+        f"reproduce: error: {tmp_path}/eval/omni_math.jsonl: no such file, and no command makes it; bring it"
+    ]
     assert printed.out.splitlines()[1:] == [
         "evaluate: it would run",
         "prepare_data: it would run, after evaluate",
         "qwen2.5_7b_on_policy: it would run, after prepare_data and evaluate",
         "report: it would run",
     ]
+
+
+def test_data_that_the_reader_brings_is_missed_where_it_is_read(capsys, tmp_path):
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "aime24.jsonl").touch()
+    flags = ["--figure", "3", "--dry_run", "--data_dir", str(tmp_path), "--output", str(tmp_path)]
+    assert reproduce.main(flags) == 2
+    assert f"--eval.data_dir {tmp_path}/eval: no file omni_math.jsonl" in capsys.readouterr().err
 
 
 def test_a_dry_run_names_what_would_not_run(capsys, tmp_path):
