@@ -88,6 +88,7 @@ def write_shipped_policy(
     path = folder / f"{task}.safetensors"
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, path, metadata={SETTINGS: json.dumps(settings_of(task, seed, config))})
+    path.chmod(0o644)  # the library writes files that nobody else can read
     return path
 
 
