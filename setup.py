@@ -23,6 +23,7 @@ setup(
     packages=find_packages(include=["openrlhf_cov*"]),
     package_data={
         "openrlhf_cov.evaluation": ["*.jsonl"],
+        "openrlhf_cov.experiments.tiny_task": ["base_policies/*.safetensors"],
         "openrlhf_cov.analysis.pages": ["templates/*"],
         "openrlhf_cov.analysis.dashboard": ["*.tcss"],
     },

@@ -13,7 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 TEMPLATE="${TEMPLATE:-qwen-boxed}"
 OUTPUT="${OUTPUT:-/checkpoints/law}"
-ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" --working-dir . \
+DRY_RUN_NODES="$([ "${SIZE:-7b}" = 32b ] && echo 4 || echo 1)" scripts/submit.sh --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" --working-dir . \
   --runtime-env-json '{"excludes": [".git", ".venv", "runs"], "env_vars": {"NCCL_DEBUG": "WARN"}}' \
   -- python -m openrlhf_cov.cli.train_ppo_ray \
   --cov_type none --actor.eps_clip_low_high 0.2 0.2 \

@@ -8,7 +8,7 @@
 # micro-batches hold 40,960 tokens or less (scripts/layouts), theirs 10,240 to 30,720. Add --dry_run to see whether it would run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" --working-dir . \
+DRY_RUN_NODES=1 scripts/submit.sh --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" --working-dir . \
   --runtime-env-json '{"excludes": [".git", ".venv", "runs"], "env_vars": {"NCCL_DEBUG": "WARN"}}' \
   -- python -m openrlhf_cov.cli.train_ppo_ray \
   --cov_type none --actor.eps_clip_low_high 0.2 0.2 --actor.dual_clip 10 \

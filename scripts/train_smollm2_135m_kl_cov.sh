@@ -8,7 +8,7 @@
 # Dry run: add --dry_run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" \
+scripts/submit.sh --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" \
   --runtime-env-json '{"env_vars": {"PYTHONWARNINGS": "ignore"}}' \
   -- "${PYTHON:-python}" -m openrlhf_cov.cli.train_ppo_ray \
   --cov_type kl_cov --kl_cov_ratio 2e-3 --ppo_kl_coef 1 \

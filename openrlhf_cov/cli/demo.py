@@ -1,7 +1,7 @@
 """``make demo``: see a covariance method train, from nothing to a table, on this machine.
 
-Makes an embedded task, starts a Ray of its own, trains through ``ray job submit``, and scores the policy on held-out
-problems before and after. Everything it writes lies under ``--output``. ``--cov_type all`` trains with each, one after
+Makes an embedded task, starts a Ray of its own, trains on it, and scores the policy on held-out problems before and
+after. Everything it writes lies under ``--output``. ``--cov_type all`` trains with each, one after
 the other and without the KL term to the untrained policy, as the entropy law is stated: one seed, and one report.
 """
 
@@ -9,25 +9,30 @@ import argparse
 import json
 import math
 import shlex
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from openrlhf_cov.analysis.report.write import write_report
-from openrlhf_cov.cli.entry_point import program
-from openrlhf_cov.cluster.local_ray import environment, local_ray, stop
+from openrlhf_cov.cli.entry_point import command_name, program
+from openrlhf_cov.cluster.local_ray import RayAddress, environment, local_ray, stop
 from openrlhf_cov.cluster.packages import require
+from openrlhf_cov.cluster.ray_here import KEEP_ENGINES
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS, TinyTask
 from openrlhf_cov.experiments.tiny_task.task_files import TaskSettings, evaluate, is_occupied, read_task
 from openrlhf_cov.utils import terminal
 from openrlhf_cov.utils.metrics_log import METRICS_FILE, read_metrics
+from openrlhf_cov.utils.orphans import die_with_parent
 
 PROMPTS, SAMPLES = 32, 8
 REFERENCE_KL = 1e-3
@@ -40,6 +45,17 @@ METHOD_FLAGS = {
 """Settings for micro-batches of a few hundred tokens; the paper's fractions would pick less than one token."""
 ALL = "all"
 """In place of one of these."""
+SCORES = ("accuracy_greedy", "accuracy_sampled", "entropy", "mean_length")
+"""What ``task_files.evaluate`` finds."""
+STILL_STARTING = 10.0
+"""Seconds between two messages while a training starts."""
+PHASES = {
+    "Initializing a V1 LLM engine": "starting the vLLM engine",
+    "PolicyRole": "loading the policy",
+    "RolloutActor": "starting the vLLM engine",
+    "Connected to Ray": "starting the actors",
+}
+"""Message in the log of a training -> what starts after it, the latest phase first."""
 MEAN_OF = 5
 """Steps at the end of a run over which the table of all averages entropy and accuracy."""
 ONE_SEED = "One seed of each, nothing tuned: another seed differs by as much. docs/study.md has seeds and intervals."
@@ -54,9 +70,15 @@ def main() -> int | None:
 def parse_args() -> argparse.Namespace:
     """The flags of the demo."""
     parser = terminal.Parser(prog="demo", about=__doc__)
-    parser.add_argument("--cov_type", choices=(*METHOD_FLAGS, ALL), default="kl_cov")
     parser.add_argument(
-        "--steps", type=int, default=40, help=f"global steps, each {PROMPTS} prompts x {SAMPLES} samples"
+        *("--method", "--cov_type"),
+        dest="cov_type",
+        choices=(*METHOD_FLAGS, ALL),
+        default="kl_cov",
+        help="method that trains; all: each of them, one after the other (default: kl_cov)",
+    )
+    parser.add_argument(
+        "--steps", type=int, default=40, help=f"global steps, each {PROMPTS} prompts x {SAMPLES} samples (default: 40)"
     )
     about = "\n".join(f"{name}: {task.about}" for name, task in TINY_TASKS.items())
     parser.add_argument("--task", choices=tuple(TINY_TASKS), default="addition", help=about)
@@ -72,36 +94,52 @@ def parse_args() -> argparse.Namespace:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Task, scores before, one training or one of each method, scores after, report, table."""
+    """Make the task, train once or with each method, score before and after, write the report, print the table.
+
+    All trainings share one Ray and, one after the other, one engine.
+    """
     started = time.monotonic()
     check(args)
-    task, output = args.folder.resolve(), args.output.resolve()
-    make_task(task, args.task)
-    say("scoring the untrained policy on the held-out problems")
-    before = score(task / "model", task)
-    if args.cov_type != ALL:
-        after = train_and_score(args.cov_type, args.steps, task, output, REFERENCE_KL)
-        page = write_report([output], output / "report")
-        terminal.say(table(args.cov_type, before, after, output, page, time.monotonic() - started))
-        return
+    say(f"task {args.task}, --cov_type {args.cov_type}, {args.steps} steps; everything is written to {args.output}")
+    task = args.folder.resolve()
+    output = args.output.resolve()
+    is_comparison = args.cov_type == ALL
+    runs = {method: output / method for method in METHOD_FLAGS} if is_comparison else {args.cov_type: output}
+    kl_coef = 0.0 if is_comparison else REFERENCE_KL
+
+    # The task is made while Ray starts: each keeps less than one core busy.
+    with making_task(task, args.task) as wait_for_task:
+        say(f"starting Ray; its output goes to {output / 'ray.log'}")
+        with local_ray(num_gpus=2, num_cpus=8, log=output / "ray.log") as ray:
+            wait_for_task()
+            before = score_before(task)
+            for method, folder in runs.items():
+                train_method(method, args.steps, task, folder, ray, kl_coef)
+
     scores = {}
-    for method in METHOD_FLAGS:
-        say(f"--cov_type {method}")
-        scores[method] = train_and_score(method, args.steps, task, output / method, kl_coef=0.0)
-    page = write_report([output / method for method in scores], output / "report")
-    terminal.say(table_of_all(before, scores, output, page, time.monotonic() - started))
+    for method, folder in runs.items():
+        say(f"scoring the policy trained with --cov_type {method} on the held-out problems")
+        scores[method] = score(folder, task)
+    say("writing the report")
+    page = write_report(list(runs.values()), output / "report")
+    seconds = time.monotonic() - started
+    if is_comparison:
+        terminal.say(table_of_all(before, scores, output, page, seconds))
+    else:
+        terminal.say(table(args.cov_type, before, scores[args.cov_type], output, page, seconds))
+    terminal.say(next_steps(task, list(runs.values()), output))
 
 
-def train_and_score(cov_type: str, steps: int, task: Path, output: Path, kl_coef: float) -> dict[str, float]:
-    """Train on the task in a folder, into the folder ``output``, with a Ray of its own, and score the result on the
-    held-out problems."""
+def train_method(
+    cov_type: str, steps: int, task: Path, output: Path, ray: RayAddress, kl_coef: float = REFERENCE_KL
+) -> None:
+    """Train with one method on the task in a folder, into the folder ``output``, on a Ray that runs."""
     output.mkdir(exist_ok=True)
-    say(f"starting Ray and the actors; their output goes to {output / 'train.log'}")
-    with local_ray(num_gpus=2, num_cpus=8, log=output / "ray.log") as address:
-        command = training_command(cov_type, steps, task, output, address.dashboard, kl_coef, task_in(task)[0])
-        train(command, address.token, output, steps)
-    say("scoring the trained policy")
-    return score(output, task)
+    say(f"training with --cov_type {cov_type}; the output of the training goes to {output / 'train.log'}")
+    command = training_command(cov_type, steps, task, output, None, kl_coef, task_in(task)[0])
+    # The next method takes over the engine, whose start takes longer than many steps.
+    variables = {**ray.token, "RAY_ADDRESS": ray.gcs, KEEP_ENGINES: "1", "PYTHONWARNINGS": "ignore"}
+    train(command, variables, output, steps)
 
 
 def check(args: argparse.Namespace) -> None:
@@ -138,14 +176,45 @@ def check_settings(args: argparse.Namespace) -> None:
 
 def make_task(folder: Path, name: str) -> None:
     """Make an embedded task, unless the folder holds it."""
+    with making_task(folder, name) as wait_for_task:
+        wait_for_task()
+
+
+@contextmanager
+def making_task(folder: Path, name: str) -> Iterator[Callable[[], None]]:
+    """Make an embedded task in a process of its own, unless the folder holds it.
+
+    Yields:
+        A function that waits until the folder holds the task. It raises UsageError or RunStopped if the task could
+        not be made.
+    """
     if read_task(folder, name) is not None:
         say(f"using the task in {folder}")
+        yield lambda: None
         return
+    say(f"making the task in {folder}")
     command = [sys.executable, "-m", "openrlhf_cov.cli.make_tiny_task", "--task", name, "--output", str(folder)]
-    status = subprocess.run(command).returncode
-    if status:
-        refused = UsageError if status == 2 else RunStopped
-        raise refused(f"the embedded task could not be made in {folder}; name another folder with --folder")
+    maker = subprocess.Popen(command, start_new_session=True, preexec_fn=partial(die_with_parent, signal.SIGTERM))
+
+    def wait() -> None:
+        status = maker.wait()
+        if status:
+            refused = UsageError if status == 2 else RunStopped
+            raise refused(f"the embedded task could not be made in {folder}; name another folder with --folder")
+
+    try:
+        yield wait
+    finally:
+        stop(maker)
+
+
+def score_before(task: Path) -> dict[str, float]:
+    """Return the scores of the untrained policy, which ``make_tiny_task`` has written to ``task.json``."""
+    _, content = task_in(task)
+    if all(name in content for name in SCORES):
+        return {name: content[name] for name in SCORES}
+    say("scoring the untrained policy on the held-out problems")
+    return score(task / "model", task)
 
 
 def score(model: Path, task: Path) -> dict[str, float]:
@@ -174,11 +243,22 @@ def training_command(
     steps: int,
     task: Path,
     output: Path,
-    address: str,
+    address: str | None,
     kl_coef: float = REFERENCE_KL,
     kind: TinyTask = TINY_TASKS["addition"],
 ) -> list[str]:
-    """The ``ray job submit`` command of the demo: GRPO, 8 updates per rollout, ZeRO-2; ``kl_coef`` 0: no reference."""
+    """Return the command of a training: GRPO, 8 updates per rollout, ZeRO-2.
+
+    Args:
+        cov_type: Key of ``METHOD_FLAGS``.
+        steps: Global steps.
+        task: Folder of the embedded task.
+        output: Folder of the run.
+        address: Dashboard of a Ray to which the training is submitted as a job. None for a training that joins the
+            Ray of ``RAY_ADDRESS`` itself, which starts some seconds sooner.
+        kl_coef: Coefficient of the KL term to the untrained policy; 0 trains without a reference model.
+        kind: The embedded task.
+    """
     flags = f"""
         --actor.model_name_or_path {task}/model --data.prompt_dataset {task}/train.jsonl
         --data.input_key input --data.label_key label --data.max_samples {steps * PROMPTS}
@@ -190,23 +270,54 @@ def training_command(
         --ckpt.output_dir {output} --ckpt.path {output}/checkpoints --logger.tensorboard_dir {output}/tensorboard
         --cov_type {cov_type} --rollout_seeded --cov_dump_every 10
     """
+    trainer = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray"]
+    words = [*trainer, *shlex.split(flags), *kind.flags, *METHOD_FLAGS[cov_type]]
+    if address is None:
+        return words
     submit = [str(Path(sys.executable).with_name("ray")), "job", "submit", "--address", address]
     submit += ["--runtime-env-json", json.dumps({"env_vars": {"PYTHONWARNINGS": "ignore"}})]
-    trainer = [sys.executable, "-m", "openrlhf_cov.cli.train_ppo_ray"]
-    return [*submit, "--", *trainer, *shlex.split(flags), *kind.flags, *METHOD_FLAGS[cov_type]]
+    return [*submit, "--", *words]
 
 
-def train(command: list[str], token: dict[str, str], output: Path, steps: int) -> None:
-    """Run the training job; a progress bar and a line per step while it works. RunStopped if it fails."""
-    with (output / "train.log").open("w") as log:
+def train(command: list[str], variables: dict[str, str], output: Path, steps: int) -> None:
+    """Run a training and show its progress: a line per step, and on a terminal a progress bar.
+
+    Until the first step, which takes most of a minute, a line every ``STILL_STARTING`` seconds says what starts.
+
+    Args:
+        command: Command line of the training.
+        variables: Environment variables beside those of this process, such as the token of its Ray.
+        output: Folder of the run.
+        steps: Global steps of the run.
+
+    Raises:
+        RunStopped: The training failed.
+    """
+    log_path = output / "train.log"
+    begun = time.monotonic()
+    said = begun
+    seen = 0
+
+    def wait() -> None:
+        nonlocal said
+        now = time.monotonic()
+        if seen == 0 and now - said >= STILL_STARTING:
+            said = now
+            say(f"{starting_phase(log_path.read_text(errors='replace'))} ({now - begun:.0f} s)")
+
+    with log_path.open("w") as log:
         job = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env=environment() | token, start_new_session=True
+            command, stdout=log, stderr=subprocess.STDOUT, env=environment() | variables, start_new_session=True
         )
     try:
-        with tqdm(total=steps, desc="train", unit="step") as bar:
-            bar.write(" step  accuracy  entropy  selected  tokens/s  seconds")
-            for line in follow(output / METRICS_FILE, job):
-                bar.write(step_line(line))
+        with tqdm(total=steps, desc="train", unit="step", disable=None) as bar:
+            # Where there is no terminal the bar is off, and `bar.write` would leave lines in the buffer of a pipe.
+            show = bar.write if not bar.disable else lambda line: terminal.say(f"{line}\n")
+            for line in follow(output / METRICS_FILE, job, wait):
+                if seen == 0:
+                    show(" step  accuracy  entropy  selected  tokens/s  seconds")
+                seen += 1
+                show(step_line(line))
                 bar.update()
     finally:
         stop(job)
@@ -216,8 +327,16 @@ def train(command: list[str], token: dict[str, str], output: Path, steps: int) -
         raise RunStopped(f"training failed (status {job.returncode}); the whole output is in {output / 'train.log'}")
 
 
-def follow(path: Path, job: subprocess.Popen) -> Iterator[dict]:
-    """Each line of a metrics file once, as it appears, until the job has ended."""
+def starting_phase(log: str) -> str:
+    """Return what a training starts, by the messages in its log so far."""
+    return next((phase for message, phase in PHASES.items() if message in log), "starting the training process")
+
+
+def follow(path: Path, job: subprocess.Popen, wait: Callable[[], None] = lambda: None) -> Iterator[dict]:
+    """Yield each line of a metrics file once, as it appears, until the job has ended.
+
+    ``wait`` is called whenever the file has been read, about twice a second.
+    """
     seen = 0
     ended = False
     while not ended:
@@ -225,6 +344,7 @@ def follow(path: Path, job: subprocess.Popen) -> Iterator[dict]:
         lines = read_metrics(path) if path.exists() else []
         yield from lines[seen:]
         seen = len(lines)
+        wait()
         time.sleep(0.0 if ended else 0.5)
 
 
@@ -294,6 +414,34 @@ def table_of_all(before: dict, scores: Mapping[str, dict], output: Path, page: P
     lines.append(row("training accuracy", f"{accuracy:.1%}", tail("rollout/reward_mean", ".1%")))
     lines += ["", ONE_SEED, "", f"wall time  {seconds:,.0f} s", f"runs       {output}", f"report     {page}"]
     return "\n" + "\n".join(lines) + "\n"
+
+
+def next_steps(task: Path, runs: Sequence[Path], output: Path) -> str:
+    """Return the commands that a newcomer may want next, as they are typed in the current folder.
+
+    Args:
+        task: Folder of the embedded task.
+        runs: Folders of the runs.
+        output: Folder of the demo; new folders of the commands lie in it.
+    """
+    kind, _ = task_in(task)
+    folders = [_from_here(run) for run in runs]
+    commands = {
+        "show the metrics of the training": ["watch", *folders, "--once"],
+        "fit the entropy law": ["report", *folders, "--output", _from_here(output / "law")],
+    }
+    if kind.evaluation_flags is not None:
+        evaluation = ["evaluate", "--model", folders[-1], "--benchmarks", _from_here(task / "benchmark.jsonl")]
+        evaluation += [*kind.evaluation_flags, "--max_tokens", str(kind.evaluation_tokens)]
+        evaluation += ["--samples", "8", "--temperature", "1", "--output", _from_here(output / "evaluation")]
+        commands["evaluate the trained policy through vLLM"] = evaluation
+    lines = [f"# {purpose}\n{shlex.join([*command_name(), *words])}\n" for purpose, words in commands.items()]
+    return "Next:\n\n" + "\n".join(lines)
+
+
+def _from_here(path: Path) -> str:
+    """Return a path as it is typed in the current folder: relative where it lies below it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def say(message: str) -> None:

@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from openrlhf_cov.cli.entry_point import program
-from openrlhf_cov.utils.terminal import refuse, say
+from openrlhf_cov.utils.terminal import refuse, say, typed_as
 
 COMMANDS = {
     "train": ("train_ppo_ray", "train a policy: upstream's command line with our losses, sampling and rewards"),
@@ -23,6 +23,7 @@ COMMANDS = {
     "reproduce": ("reproduce", "the paper's figures and tables as commands, at its scale or on this machine"),
     "study": ("study", "methods, settings and seeds as one resumable command: table, intervals, figures, a page"),
     "base-policies": ("base_policies", "make and publish the base policies of embedded tasks"),
+    "methods": ("methods", "what each method does, its flags and its paper: a table, or one by name"),
     "tiny-task": ("make_tiny_task", "make the embedded task: a small model and its problems"),
 }
 """Command -> (module of ``openrlhf_cov.cli``, what it does)."""
@@ -38,7 +39,9 @@ def main() -> int:
         say(f"openrlhf-cov {version('openrlhf-cov')}\n")
     elif name in COMMANDS:
         sys.argv = [f"openrlhf-cov {name}", *rest]
-        return import_module(f"openrlhf_cov.cli.{COMMANDS[name][0]}").main() or 0
+        module = COMMANDS[name][0]
+        with typed_as(module, f"openrlhf-cov {name}"):
+            return import_module(f"openrlhf_cov.cli.{module}").main() or 0
     else:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(COMMANDS)}"

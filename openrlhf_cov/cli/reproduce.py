@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from importlib import import_module
@@ -35,6 +35,8 @@ from openrlhf_cov.utils.terminal import Parser, refuse, say
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 LAYOUT_OF_RUN = ("--dry_run", "--dry_run_gpus", "8", "--dry_run_gpu_memory", "80", "--dry_run_nodes")
+ABSENCES = ("no such file", "no such folder", "no file ", "no *.jsonl files")
+"""In a message that data is missing."""
 Words = Sequence[str]
 
 
@@ -301,15 +303,55 @@ def _of_the_demo(run: PaperRun, args: argparse.Namespace) -> argparse.Namespace:
 
 
 def dry_run(plan: Iterator[tuple[Words, PaperRun | None]], args: argparse.Namespace) -> int:
-    """Check every command; 0 if all would run, else 2."""
+    """Check every command; 0 if all would run, else 2.
+
+    A file that an earlier command of the plan makes may still be missing: that is no fault of a later command.
+    """
     worst = 0
+    made: dict[Path, str] = {}
+    to_bring: list[Path] = []
+    if args.scale == "paper":
+        to_bring = paper_commands.brought(exhibit(args.figure, args.table), args.data_dir)
+    for path in to_bring:
+        if not path.is_file():
+            worst = refuse("reproduce", f"{path}: no such file, and no command makes it; bring it")
     for words, run in plan:
-        faults = faults_of(words, run, args)
         name = folder_of(run, args).name if run else commands_module(words)
-        say(f"{name}: it would run\n" if not faults else f"{name}: it would not run\n")
+        faults = []
+        awaited = []
+        for fault in faults_of(words, run, args):
+            maker = maker_of_missing(fault, made, to_bring)
+            if maker is None:
+                faults.append(fault)
+            elif maker not in awaited:
+                awaited.append(maker)
+        after = f", after {' and '.join(awaited)}" if awaited else ""
+        say(f"{name}: it would not run\n" if faults else f"{name}: it would run{after}\n")
         for fault in faults:
             worst = refuse("reproduce", f"{name}: {fault}")
+        for path in outputs_of(words):
+            made.setdefault(path, name)
     return worst
+
+
+def outputs_of(words: Words) -> list[Path]:
+    """Return the folders of data that a command makes for later ones."""
+    name = commands_module(words)
+    flag = {"evaluate": "--write_data", "prepare_data": "--output", "make_tiny_task": "--output"}.get(name)
+    return [Path(words[words.index(flag) + 1])] if flag in words else []
+
+
+def maker_of_missing(fault: str, made: Mapping[Path, str], to_bring: Sequence[Path]) -> str | None:
+    """Return the earlier command that makes the data whose absence a fault is about; None for any other fault.
+
+    Args:
+        fault: What is wrong with a command.
+        made: Folder -> name of the command of the plan that fills it.
+        to_bring: Files that no command makes.
+    """
+    if not any(absence in fault for absence in ABSENCES) or any(path.name in fault for path in to_bring):
+        return None
+    return next((maker for folder, maker in made.items() if str(folder) in fault), None)
 
 
 def commands_module(words: Words) -> str:

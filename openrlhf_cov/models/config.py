@@ -1,5 +1,6 @@
 """Every setting of the policy loss: which methods a run uses, what they share, and those of each method."""
 
+import difflib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -84,6 +85,13 @@ def reference_model(args: Any) -> str:
     return (model and model.model) or args.actor.model_name_or_path
 
 
+def methods_like(name: str) -> str:
+    """Return a hint for a name that no method has: the closest name, or all of them."""
+    close = difflib.get_close_matches(name.lower().replace("-", "_"), METHODS, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(METHODS)}"
+    return f"{hint} (openrlhf-cov methods describes all)"
+
+
 def _names(method: str) -> list[str]:
     return [name.strip() for name in method.split(",")]
 
@@ -103,13 +111,13 @@ class CovConfig(*OF_METHODS):
 
     cov_type: str = setting(
         "none",
-        "none: upstream's PPO loss, untouched; or the method that selects by covariance",
+        "another way to give --method clip_cov or --method kl_cov, the methods of the paper",
         choices=("none", *BY_COVARIANCE),
     )
     method: str = setting(
         "none",
-        f"further methods beside --cov_type, by name, several with commas\n{_names_by_slot()}\n"
-        "one of a kind, of weights any number; each has a group below",
+        f"methods by name, several with commas\n{_names_by_slot()}\n"
+        "one of a kind, of weights any number; openrlhf-cov methods NAME describes one",
     )
     cov_scope: str = setting(
         "global",
@@ -414,10 +422,7 @@ class CovConfig(*OF_METHODS):
         names = _names(self.method)
         for name in names:
             if name not in METHODS and names != ["none"]:
-                raise ValueError(
-                    f"--method {self.method}: {name!r} is no method; give none, or of {', '.join(METHODS)} one or "
-                    "several with commas"
-                )
+                raise ValueError(f"--method {self.method}: no method is called {name!r}; {methods_like(name)}")
         for fault in self._conflicts():
             raise ValueError(fault)
 

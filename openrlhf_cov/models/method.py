@@ -289,7 +289,7 @@ class Method:
     @property
     def flag(self) -> str:
         """How it is chosen."""
-        return f"--cov_type {self.name}" if self.by_covariance else f"--method {self.name}"
+        return f"--method {self.name}"
 
     def has(self, setting: str) -> bool:
         """True if ``setting`` is one of its own."""

@@ -13,7 +13,7 @@ OUR_REWARD = ["--reward.remote_url", "openrlhf_cov/rewards/reward_func.py"]
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        ([*KL, "--clip_cov_rat", "1e-3"], ["--clip_cov_ratio", "got --cov_type kl_cov"]),
+        ([*KL, "--clip_cov_rat", "1e-3"], ["--clip_cov_ratio", "got --method kl_cov"]),
         ([*KL, "--actor.dual", "10"], ["--actor.dual_clip", "--kl_cov_keep_ppo_clip"]),
         (["--sampling_max_stale", "2"], ["--sampling_max_staleness", "--algo.dynamic_filtering_enable"]),
         ([*OUR_REWARD, "--code_timeout", "9"], ["--code_timeout", "got math"]),

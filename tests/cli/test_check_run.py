@@ -249,7 +249,7 @@ def test_kl_cov_with_one_update_per_rollout_warns(check, caplog, cov_type, chang
     finally:
         check_run.logger.removeHandler(caplog.handler)
     messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert [message.startswith("--cov_type kl_cov with one update per rollout") for message in messages] == [
+    assert [message.startswith("--method kl_cov with one update per rollout") for message in messages] == [
         True
     ] * warns
 

@@ -1,15 +1,23 @@
 """The demo without its training: settings, what it shows, how it ends."""
 
 import json
+import os
+import shlex
+import subprocess
 import sys
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from processes import wait_until
 
 from openrlhf_cov.cli import demo
+from openrlhf_cov.cli.entry_point import command_name
+from openrlhf_cov.cli.evaluate import build_parser, check_inputs
 from openrlhf_cov.errors import RunStopped, UsageError
 from openrlhf_cov.experiments.tiny_task.catalogue import TINY_TASKS
+from openrlhf_cov.experiments.tiny_task.problems import Addition
 from openrlhf_cov.experiments.tiny_task.task_files import TASK_FILES, TaskSettings, write_task
 
 
@@ -26,7 +34,7 @@ def put_task(folder: Path, train_rows: int) -> Path:
 @pytest.fixture
 def run_main(monkeypatch, capsys):
     """Function (flags...) -> (exit status, stderr) of ``make demo``; whatever would start something raises."""
-    monkeypatch.setattr(demo, "make_task", None)
+    monkeypatch.setattr(demo, "making_task", None)
 
     def run(*flags):
         monkeypatch.setattr(sys, "argv", ["demo", *map(str, flags)])
@@ -117,9 +125,22 @@ def test_a_failed_training_is_no_bad_setting(run_main, monkeypatch, error, statu
 
 @pytest.mark.parametrize(("status", "error"), [(2, UsageError), (1, RunStopped), (130, RunStopped)])
 def test_a_task_that_cannot_be_made(monkeypatch, tmp_path, status, error):
-    monkeypatch.setattr(demo.subprocess, "run", lambda command: demo.subprocess.CompletedProcess(command, status))
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nexit {status}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(error, match=f"could not be made in {tmp_path / 'task'}; name another folder with --folder"):
         demo.make_task(tmp_path / "task", "addition")
+
+
+def test_the_making_of_a_task_ends_with_what_it_is_for(monkeypatch, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 1000\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with demo.making_task(tmp_path / "task", "addition"):
+        wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip(), "the maker runs")
+    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
 
 
 @pytest.mark.slow
@@ -131,6 +152,10 @@ def test_scores_are_those_that_the_task_reports(tmp_path):
     scores = demo.score(tmp_path / "task" / "model", tmp_path / "task")
     assert scores == {name: task[name] for name in scores}
     assert set(scores) == {"accuracy_greedy", "accuracy_sampled", "entropy", "mean_length"}
+    assert demo.score_before(tmp_path / "task") == scores
+    unscored = {name: value for name, value in task.items() if name not in scores}
+    (tmp_path / "task" / "task.json").write_text(json.dumps(unscored))
+    assert demo.score_before(tmp_path / "task") == scores
 
 
 class Job:
@@ -151,6 +176,61 @@ def test_every_line_is_shown_once_up_to_the_last(monkeypatch, tmp_path):
     monkeypatch.setattr(demo.time, "sleep", lambda seconds: None)
     job = Job(tmp_path / "metrics.jsonl", [{"step": 1}, {"step": 2}, {"step": 3}])
     assert [line["step"] for line in demo.follow(job.path, job)] == [1, 2, 3]
+
+
+TRAINING = """
+import json, sys, time
+from pathlib import Path
+folder, line = Path(sys.argv[1]), json.loads(sys.argv[2])
+print("Connected to Ray cluster", flush=True)
+time.sleep(1.5)
+for step in (1, 2):
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(line | {"step": step}) + chr(10))
+"""
+
+
+def test_progress_is_shown_where_there_is_no_terminal(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(demo, "STILL_STARTING", 0.2)
+    demo.train([sys.executable, "-c", TRAINING, str(tmp_path), json.dumps(LINE)], {}, tmp_path, 2)
+    shown = capsys.readouterr()
+    assert "demo: starting the actors (1 s)" in shown.err
+    assert "it/s" not in shown.err  # no bar
+    heading, *steps = shown.out.splitlines()
+    assert heading.split() == ["step", "accuracy", "entropy", "selected", "tokens/s", "seconds"]
+    assert [line.split()[0] for line in steps] == ["1", "2"]
+
+
+HELD = """
+import json, sys, time
+from pathlib import Path
+folder, line = Path(sys.argv[1]), json.loads(sys.argv[2])
+(folder / "metrics.jsonl").write_text(json.dumps(line) + chr(10))
+end = time.monotonic() + 30
+while not (folder / "seen").exists() and time.monotonic() < end:
+    time.sleep(0.1)
+if not (folder / "seen").exists():
+    (folder / "gave up").touch()
+"""
+
+
+def test_a_step_reaches_a_pipe_while_the_training_goes_on(tmp_path):
+    words = [sys.executable, "-c", HELD, str(tmp_path), json.dumps(LINE)]
+    program = "from pathlib import Path; from openrlhf_cov.cli import demo; "
+    program += f"demo.train({words}, {{}}, Path({str(tmp_path)!r}), 2)"
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables) as process:
+        assert process.stdout.readline().split()[0] == "step"
+        assert process.stdout.readline().split()[0] == "3"
+        assert not (tmp_path / "gave up").exists()
+        (tmp_path / "seen").touch()
+        assert process.wait(30) == 0
+
+
+def test_a_training_gets_the_variables_of_its_ray(tmp_path):
+    asks = "import os, sys; sys.exit(os.environ.get('RAY_ADDRESS') != '127.0.0.1:1')"
+    demo.train([sys.executable, "-c", asks], {"RAY_ADDRESS": "127.0.0.1:1"}, tmp_path, 1)
 
 
 def test_a_job_that_writes_nothing_shows_nothing(tmp_path):
@@ -220,6 +300,12 @@ def test_the_command_trains_on_the_prompts_of_its_steps(tmp_path):
     assert flags["--reward.remote_url"].endswith("openrlhf_cov/experiments/tiny_task/tiny_reward_func.py")
 
 
+def test_a_training_that_joins_its_ray_itself_is_the_same_command_without_the_job(tmp_path):
+    folders = tmp_path / "task", tmp_path / "run"
+    submitted = demo.training_command("kl_cov", 3, *folders, "http://127.0.0.1:1")
+    assert demo.training_command("kl_cov", 3, *folders, None) == submitted[submitted.index("--") + 1 :]
+
+
 def test_the_command_of_programs_grades_with_the_sandbox(tmp_path):
     folders = tmp_path / "task", tmp_path / "run"
     command = demo.training_command("none", 3, *folders, "http://127.0.0.1:1", kind=TINY_TASKS["code"])
@@ -262,26 +348,66 @@ def test_the_table_of_all_methods_by_hand(tmp_path):
 
 @pytest.fixture
 def trained(monkeypatch, tmp_path):
-    """A comparison whose trainings write a file; the list of (method, folder, KL coefficient) that were asked for."""
+    """A demo without Ray and PyTorch: trainings write a file; the list of (method, folder, Ray, KL coefficient)."""
     asked = []
 
-    def train_and_score(method, steps, task, output, kl_coef):
-        asked.append((method, output, kl_coef))
+    def train_method(method, steps, task, output, ray, kl_coef):
+        asked.append((method, output, ray, kl_coef))
         put_run(output, [0.5 - 0.01 * step for step in range(steps)], [0.1] * steps)
-        return {"accuracy_greedy": 0.5, "accuracy_sampled": 0.5}
 
-    monkeypatch.setattr(demo, "make_task", lambda folder, name: None)
+    @contextmanager
+    def local_ray(**settings):
+        yield f"Ray of {settings['log']}"
+
+    put_task(tmp_path / "task", train_rows=192)
+    monkeypatch.setattr(demo, "local_ray", local_ray)
     monkeypatch.setattr(demo, "score", lambda *_: {"accuracy_greedy": 0.5, "accuracy_sampled": 0.5})
-    monkeypatch.setattr(demo, "train_and_score", train_and_score)
+    monkeypatch.setattr(demo, "train_method", train_method)
     return asked
 
 
 @pytest.mark.slow
-def test_all_methods_are_trained_alike_and_reported_together(monkeypatch, trained, tmp_path, capsys):
+def test_all_methods_are_trained_alike_on_one_ray_and_reported_together(monkeypatch, trained, tmp_path, capsys):
     folders = ["--folder", str(tmp_path / "task"), "--output", str(tmp_path / "out")]
     monkeypatch.setattr(sys, "argv", ["demo", "--cov_type", "all", "--steps", "6", *folders])
     assert demo.main() == 0
-    assert trained == [(method, tmp_path / "out" / method, 0.0) for method in ("none", "clip_cov", "kl_cov")]
+    ray = f"Ray of {tmp_path / 'out' / 'ray.log'}"
+    methods = ("none", "clip_cov", "kl_cov")
+    assert trained == [(method, tmp_path / "out" / method, ray, 0.0) for method in methods]
     page = tmp_path / "out" / "report" / "report.html"
     assert f"report     {page}" in capsys.readouterr().out
     assert all(method in page.read_text() for method in demo.METHOD_FLAGS)
+
+
+@pytest.mark.slow
+def test_the_printed_commands_work(monkeypatch, trained, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # the command is not found by its name
+    monkeypatch.setattr(sys, "argv", ["demo", "--steps", "6", "--folder", "task", "--output", "my runs/demo"])
+    assert demo.main() == 0
+    said = capsys.readouterr().out.partition("\nNext:\n")[2]
+    watch, report, evaluate = [line for line in said.splitlines() if line and not line.startswith("#")]
+    for command, outcome in ((watch, "6"), (report, "law")):
+        done = subprocess.run(command, shell=True, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert outcome in done.stdout
+    assert (tmp_path / "my runs" / "demo" / "law" / "report.html").is_file()
+    Path("task", "benchmark.jsonl").write_text(json.dumps(Addition(10, 11).to_benchmark_row()) + "\n")
+    # without vLLM: the flags are those of the command, and the benchmark is read
+    program, name, *flags = shlex.split(evaluate)
+    assert (Path(program).name, name) == ("openrlhf-cov", "evaluate")
+    check_inputs(build_parser().parse_args(flags))
+
+
+def test_the_command_is_named_as_the_shell_finds_it(monkeypatch, tmp_path):
+    scripts = Path(sys.executable).parent
+    monkeypatch.setenv("PATH", str(scripts))
+    assert command_name() == ["openrlhf-cov"]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.chdir(scripts.parents[1])
+    assert command_name() == [str(Path(scripts.parent.name, scripts.name, "openrlhf-cov"))]
+    monkeypatch.chdir(tmp_path)
+    assert command_name() == [str(scripts / "openrlhf-cov")]
+    (tmp_path / "openrlhf-cov").write_text("#!/bin/sh\n")  # of another environment
+    (tmp_path / "openrlhf-cov").chmod(0o755)
+    assert command_name() == [str(scripts / "openrlhf-cov")]

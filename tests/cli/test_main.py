@@ -85,6 +85,44 @@ def test_help_says_all_that_the_command_is_about(name):
         assert "``:" not in help
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_and_errors_have_the_name_that_was_typed(monkeypatch, capsys, name):
+    with pytest.raises(SystemExit) as end:
+        run(monkeypatch, name, "--help")
+    usage, _, rest = capsys.readouterr().out.partition("\n\n")
+    assert end.value.code == 0
+    assert usage.startswith(f"usage: openrlhf-cov {name} ")
+    assert len(usage.splitlines()) <= 6
+    assert rest
+    with pytest.raises(SystemExit) as end:
+        run(monkeypatch, name, "--no_such_flag_at_all")
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith(f"openrlhf-cov {name}: error: ")
+    # started by its module it has the name of the module
+    monkeypatch.setattr(sys, "argv", ["x", "--no_such_flag_at_all"])
+    with pytest.raises(SystemExit):
+        import_module(f"openrlhf_cov.cli.{COMMANDS[name][0]}").main()
+    assert capsys.readouterr().err.startswith(f"{COMMANDS[name][0]}: error: ")
+
+
+def test_a_usage_line_has_what_a_command_needs(monkeypatch, capsys):
+    needs = {"lab": "--output DIR [flags]", "reproduce": "(--figure N | --table N) [flags]", "grade": "file [flags]"}
+    for name, words in needs.items():
+        with pytest.raises(SystemExit):
+            run(monkeypatch, name, "--help")
+        assert capsys.readouterr().out.startswith(f"usage: openrlhf-cov {name} {words}\n")
+
+
+def test_the_help_of_train_begins_with_our_flags(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "train", "--help")
+    groups = re.findall(r"^(\S.*):$", capsys.readouterr().out, re.MULTILINE)
+    assert groups[:3] == ["options", "presets", "policy loss"]
+    of_upstream = [title.startswith("OpenRLHF: ") for title in groups]
+    assert of_upstream == sorted(of_upstream)  # all of ours, then all of OpenRLHF
+    assert groups.index("penalty: KL-Cov (--method kl_cov)") < of_upstream.index(True)
+
+
 @pytest.mark.parametrize("name", ["--help", *COMMANDS])
 def test_a_reader_who_leaves_is_no_error(name):
     read, write = os.pipe()

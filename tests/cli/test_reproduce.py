@@ -112,11 +112,38 @@ def test_every_command_of_the_tiny_scale_would_run(capsys, tmp_path, kind, numbe
     assert "would not" not in capsys.readouterr().out
 
 
+def test_data_that_an_earlier_command_makes_may_be_missing(capsys, tmp_path):
+    flags = ["--figure", "8", "--dry_run", "--data_dir", str(tmp_path), "--output", str(tmp_path)]
+    assert reproduce.main(flags) == 2
+    printed = capsys.readouterr()
+    # no command makes this one
+    assert printed.err.splitlines() == [
+        f"reproduce: error: {tmp_path}/eval/omni_math.jsonl: no such file, and no command makes it; bring it"
+    ]
+    assert printed.out.splitlines()[1:] == [
+        "evaluate: it would run",
+        "prepare_data: it would run, after evaluate",
+        "qwen2.5_7b_on_policy: it would run, after prepare_data and evaluate",
+        "report: it would run",
+    ]
+
+
+def test_data_that_the_reader_brings_is_missed_where_it_is_read(capsys, tmp_path):
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "aime24.jsonl").touch()
+    flags = ["--figure", "3", "--dry_run", "--data_dir", str(tmp_path), "--output", str(tmp_path)]
+    assert reproduce.main(flags) == 2
+    assert f"--eval.data_dir {tmp_path}/eval: no file omni_math.jsonl" in capsys.readouterr().err
+
+
 def test_a_dry_run_names_what_would_not_run(capsys, tmp_path):
+    folder = tmp_path / "dapo-math-17k-qwen-boxed"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')  # data that is there and wrong
     assert reproduce.main(["--figure", "8", "--dry_run", "--data_dir", str(tmp_path), "--output", str(tmp_path)]) == 2
     printed = capsys.readouterr()
     assert "qwen2.5_7b_on_policy: it would not run" in printed.out
-    assert f"--data.prompt_dataset {tmp_path}" in printed.err
+    assert "--data.input_key" in printed.err
 
 
 def test_a_dry_run_looks_at_data_and_folders_of_what_does_not_train(capsys, tmp_path):
@@ -127,7 +154,7 @@ def test_a_dry_run_looks_at_data_and_folders_of_what_does_not_train(capsys, tmp_
     reproduce.main(["--figure", "13", "--dry_run", "--data_dir", str(tmp_path), "--output", str(tmp_path)])
     faults = capsys.readouterr().err
     assert f"prepare_data: --dataset {tmp_path / 'eurus-difficult.jsonl'}: no such file" in faults
-    assert f"prepare_data: --eval_dir {tmp_path / 'eval'}: no *.jsonl files there" in faults
+    assert "no *.jsonl files there" not in faults  # an earlier command writes them
     assert f"--output {tmp_path / 'gsm8k-qwen-boxed'} is not empty and holds no manifest.json" in faults
     assert f"report: --output {tmp_path / 'figure13'}: {tmp_path / 'figure13'} is a file; give a folder" in faults
 

@@ -1,4 +1,4 @@
-"""``make demo`` with few steps: a task, a Ray of its own, ``ray job submit``, a table; and nothing left running."""
+"""``make demo`` with few steps: a task, a Ray of its own, a training, a table; and nothing left running."""
 
 import json
 import os

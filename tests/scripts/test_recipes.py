@@ -48,9 +48,11 @@ def flags_of(tmp_path, data, eval_data, submitted):
 
     def run(script: str, *words: str, program: str = "train_ppo_ray", **variables: str) -> list[str]:
         known = {"DATA": str(data), "EVAL_DATA": str(eval_data), "OUTPUT": str(tmp_path / "run")}
-        module, *flags = submitted(script, *words, folder=tmp_path, **(known | variables))
+        more = words if "--dry_run" in words else ()  # with it nothing is submitted
+        rest = () if more else words
+        module, *flags = submitted(script, *rest, folder=tmp_path, **(known | variables))
         assert module == f"openrlhf_cov.cli.{program}"
-        return flags
+        return [*flags, *more]
 
     return run
 
@@ -76,6 +78,37 @@ def test_a_recipe_would_run_on_its_cluster(monkeypatch, capfd, flags_of, size, m
     printed = capfd.readouterr().out
     assert "dry run: it would run" in printed
     assert "2,048 samples, updates: 8" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "words", "status", "said"),
+    [
+        ("train_qwen2.5_7b_kl_cov.sh", [], 0, "cluster: 1 node x 8 GPUs of 80 GiB"),
+        ("train_qwen2.5_7b_on_policy.sh", [], 0, "cluster: 1 node x 8 GPUs of 80 GiB"),
+        ("train_qwen2.5_32b_grpo.sh", [], 0, "cluster: 4 nodes x 8 GPUs of 80 GiB"),
+        ("train_law.sh", [], 0, "cluster: 1 node x 8 GPUs of 80 GiB"),
+        (
+            "train_qwen2.5_7b_kl_cov.sh",
+            ["--dry_run_nodes", "1", "--dry_run_gpus", "4", "--dry_run_gpu_memory", "80"],
+            2,
+            "cluster: 1 node x 4 GPUs of 80 GiB",
+        ),
+    ],
+)
+def test_a_dry_run_needs_neither_ray_nor_gpus(data, eval_data, tmp_path, script, words, status, said):
+    known = {
+        name: value for name, value in os.environ.items() if name not in ("MODEL", "LAYOUT", "RAY_ADDRESS", "SIZE")
+    }
+    # no ray on the PATH
+    variables = {"PATH": "/usr/bin:/bin", "PYTHON": sys.executable, "DATA": str(data), "EVAL_DATA": str(eval_data)}
+    variables |= {"OUTPUT": str(tmp_path / "run"), "BENCHMARKS": "paper"}
+    command = [str(SCRIPTS / script), "--dry_run", *words]
+    done = subprocess.run(command, env=known | variables, capture_output=True, text=True, timeout=600)
+    assert done.returncode == status, done.stderr
+    assert said in done.stdout
+    assert ("dry run: it would run" in done.stdout) == (status == 0)
+    assert not (tmp_path / "run").exists()
 
 
 def test_half_the_cluster_is_too_small(monkeypatch, capfd, flags_of):

@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from openrlhf_cov.utils.terminal import Parser, one_line, printable, refuse, say
+from openrlhf_cov.utils.terminal import Parser, closest_flag, one_line, printable, refuse, say
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07\x9b2J\x7f\x00\r\u202eleft\u2066\u200b\ufeff\ud800\u2028end"
 
@@ -85,3 +85,51 @@ def test_a_parser_refuses_in_one_line(capsys):
         assert err.count("\n") == 1
         assert not raw(err[:-1])
         assert "S3cret" not in err
+
+
+FLAGS = [
+    "--actor.adam.lr",
+    "--critic.adam.lr",
+    "--rollout.max_new_tokens",
+    "--reward_source",
+    "--clip_cov_ratio",
+    "--steps",
+]
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"),
+    [
+        ("--lr", "--actor.adam.lr"),  # of two flags that end in it that of the policy
+        ("--adam.lr", "--actor.adam.lr"),
+        ("--max_new_tokens", "--rollout.max_new_tokens"),
+        ("--max_new_token", "--rollout.max_new_tokens"),
+        ("--reward-source", "--reward_source"),
+        ("--reward_sorce", "--reward_source"),
+        ("--clip_cov_rattio", "--clip_cov_ratio"),
+        ("--stesp", "--steps"),
+        ("--nothing_of_the_kind", None),
+    ],
+)
+def test_the_flag_that_was_meant(flag, meant):
+    assert closest_flag(flag, FLAGS) == meant
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--lr", "1e-6"], "unrecognized arguments: --lr 1e-6 (did you mean --actor.adam.lr?)"),
+        (["--lr=1e-6"], "unrecognized arguments: --lr=1e-6 (did you mean --actor.adam.lr?)"),
+        (["--task", "comands"], "(did you mean commands?)"),
+        (["--qqqqqq"], "unrecognized arguments: --qqqqqq\n"),
+    ],
+)
+def test_a_mistyped_flag_or_choice_has_a_hint(capsys, words, hint):
+    parser = Parser(prog="x")
+    parser.add_argument("--actor.adam.lr", type=float)
+    parser.add_argument("--task", choices=("commands", "addition"))
+    with pytest.raises(SystemExit):
+        parser.parse_args(words)
+    error = capsys.readouterr().err
+    assert hint in error
+    assert error.count("\n") == 1

@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,11 +26,15 @@ from openrlhf_cov.experiments.tiny_task.headroom_policies import (
     make_skills_policy,
     make_table_policy,
 )
+from openrlhf_cov.experiments.tiny_task.shipped_policies import settings_of, shipped_policy
+from openrlhf_cov.experiments.tiny_task.task_files import SEEN_BY_NO_BASE_POLICY
 from openrlhf_cov.rewards import addition
 from openrlhf_cov.rewards.code.rule import grade_code
 from openrlhf_cov.utils.json_lines import read_json
 
-HELD_OUT_SUMS, HELD_OUT_PROGRAMS = 512, 512
+HELD_OUT_SUMS, HELD_OUT_PROGRAMS = SEEN_BY_NO_BASE_POLICY, SEEN_BY_NO_BASE_POLICY
+SHIPPED_SEED = 0
+"""Seed of the base policies that come with the package."""
 OF_A_LETTER = 8
 """Commands of each letter in a split, so that it has the letters as they are drawn."""
 ADDITION_POLICY = BasePolicyConfig()
@@ -103,14 +107,19 @@ class Task:
         return list(self.replicas)
 
     def base_policy(self, folder: Path, seed: int) -> Made:
-        """The base policy, made once and then read from ``folder``; the same weights either way."""
-        made = {"task": self.name, "seed": seed, **asdict(self.policy)}
+        """Return the base policy: the one that comes with the package, or one that is trained once.
+
+        Either is kept in ``folder`` and read from there afterwards, with the same weights.
+        """
+        made = settings_of(self.name, seed, self.policy)
         kept = folder / f"{self.name}-{seed}"
         record = kept / "lab.json"
         config = read_json(kept / "config.json")  # without it the library makes the largest model of the kind
         is_whole = isinstance(config, dict) and "hidden_size" in config
         is_whole = is_whole and all((kept / name).is_file() for name in ("model.safetensors", "tokenizer.json"))
-        parts = () if is_whole and read_json(record) == made else self.make(seed)
+        parts: Made | tuple[()] = ()
+        if not is_whole or read_json(record) != made:
+            parts = shipped_policy(self.name, seed, self.policy) or self.make(seed)
         try:
             for part in parts:
                 part.save_pretrained(kept)

@@ -213,9 +213,7 @@ def maps(spec: Spec, results: Sequence[Result]) -> list[Chart]:
         x = Axis("learning rate", ticks={math.log10(rate): f"{rate:g}" for rate in rates})
         panels.append(Panel(tuple(marks), x, y, title=arm.name))
     note = "Share of the seeds that learn the task: from light grey (none) to dark blue (all)."
-    return [
-        Chart("map", "Where each method learns", tuple(panels), "; ".join(said), note, wide=True, columns=2, row=2.0)
-    ]
+    return [Chart("map", "Where each method learns", tuple(panels), "; ".join(said), note, columns=2, row=2.0)]
 
 
 def color_of_share(share: float) -> str:

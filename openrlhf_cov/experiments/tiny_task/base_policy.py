@@ -143,8 +143,9 @@ def train_supervised(
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, config))
     model.train()
+    logger.info("training a base policy: %d steps, a minute or more", config.steps)
     progress = tqdm(range(config.steps), desc="training the base policy", unit="step", disable=None)
-    for _ in progress:
+    for step in progress:
         input_ids, targets = supervised_batch(examples(rng), tokenizer)
         logits = model(input_ids).logits  # padding is on the right, behind every token that counts: no mask needed
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
@@ -154,6 +155,8 @@ def train_supervised(
         optimizer.step()
         schedule.step()
         progress.set_postfix(loss=f"{loss.item():.3f}")
+        if progress.disable and (step + 1) % max(1, config.steps // 10) == 0:  # no terminal shows the bar
+            logger.info("step %d of %d, loss %.3f nats per token", step + 1, config.steps, loss.item())
     logger.info("supervised training done: %d steps, last loss %.3f nats per token", config.steps, loss.item())
     return loss.item()
 

@@ -28,6 +28,8 @@ class TinyTask:
     """There are so many."""
     evaluation_tokens: int
     """Bound on a response in the evaluation."""
+    evaluation_flags: tuple[str, ...] | None = ("--template", "none")
+    """Flags of ``openrlhf-cov evaluate`` for its benchmark; None where that command has no grader for the task."""
     split: Callable[[int, int], tuple[Sequence[Any], Sequence[Any]]]
     """(seed, number held out) -> what trains and what does not, each with ``to_row()``, a line of the data files,
     and ``to_benchmark_row()``, one of a benchmark."""
@@ -35,6 +37,8 @@ class TinyTask:
     """The ``BasePolicyConfig``."""
     make_policy: Callable[[Sequence[Any], Any, int], Any]
     """(problems, config, seed) -> the base policy and its tokenizer."""
+    adapt: Callable[[Any], Any] = lambda model: model
+    """The policy that comes with the package -> the one that ``make_policy`` trains."""
     reward: Callable[[], Callable[..., dict[str, Any]]]
     """The reward function, with upstream's signature."""
     flags: tuple[str, ...]
@@ -84,9 +88,11 @@ TINY_TASKS = {
         folder=Path("runs/tiny_commands"),
         problems=len(commands.LETTERS) * (720 - commands.HELD_OUT_DIGITS),
         evaluation_tokens=commands.RESPONSE_TOKENS,
+        evaluation_flags=None,
         split=commands.split_commands,
         policy=partial(_load, "experiments.tiny_task.commands_policy:COMMANDS_POLICY"),
         make_policy=partial(_call, "experiments.tiny_task.commands_policy:make_wide_policy"),
+        adapt=partial(_call, "experiments.tiny_task.commands_policy:in_vllm_heads"),
         reward=partial(_load, "experiments.tiny_task.tiny_reward_func:reward_func"),
         flags=(
             *(
@@ -104,6 +110,7 @@ TINY_TASKS = {
         folder=Path("runs/tiny_code"),
         problems=programs.EXERCISES,
         evaluation_tokens=programs.RESPONSE_TOKENS,
+        evaluation_flags=("--template", "none", "--code_extract", "whole"),
         split=programs.split_exercises,
         policy=partial(_load, "experiments.tiny_task.base_policy:PROGRAMS_POLICY"),
         make_policy=partial(_call, "experiments.tiny_task.base_policy:make_program_policy"),

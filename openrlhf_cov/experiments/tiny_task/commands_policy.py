@@ -31,7 +31,12 @@ def make_wide_policy(
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerBase]:
     """The same in heads that vLLM takes on a CPU. It has seen all digits to train on, whatever ``problems`` are."""
     model, tokenizer = make_commands_policy(config, seed)
-    return in_wider_heads(model, 32), tokenizer
+    return in_vllm_heads(model), tokenizer
+
+
+def in_vllm_heads(model: LlamaForCausalLM) -> LlamaForCausalLM:
+    """Return a copy of ``model`` in heads of 32 numbers, the smallest that vLLM has for the CPU."""
+    return in_wider_heads(model, 32)
 
 
 @torch.no_grad()

@@ -16,6 +16,10 @@ logger = logging.getLogger(__name__)
 
 EVALUATION_BATCH_SIZE = 256
 
+# Problems at the head of a split that no base policy is trained on, also where a task holds out fewer. The demo and
+# the lab, which hold out different numbers of problems, so start from the same policy.
+SEEN_BY_NO_BASE_POLICY = 512
+
 MODEL_FILES = ("model/model.safetensors", "model/config.json", "model/tokenizer.json")
 
 TASK_FILES = (*MODEL_FILES, "train.jsonl", "test.jsonl")
@@ -69,7 +73,7 @@ def write_task(output: Path, settings: TaskSettings, policy: Any) -> dict[str, A
         write_lines(folder / "train.jsonl", map(json.dumps, trained))
         write_lines(folder / "test.jsonl", map(json.dumps, test))
         write_lines(folder / "benchmark.jsonl", (json.dumps(problem.to_benchmark_row()) for problem in held_out))
-        model, tokenizer = made.make_policy(train, policy, settings.seed)
+        model, tokenizer = _base_policy(settings, policy)
         model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
         task = {
@@ -82,6 +86,21 @@ def write_task(output: Path, settings: TaskSettings, policy: Any) -> dict[str, A
         write_json(folder / "task.json", task)
         folder.replace(output)
     return task
+
+
+def _base_policy(settings: TaskSettings, policy: Any) -> tuple[Any, Any]:
+    """Return base policy and tokenizer: those that come with the package, or newly trained ones."""
+    from openrlhf_cov.experiments.tiny_task.shipped_policies import shipped_policy
+
+    made = TINY_TASKS[settings.task]
+    held_out = max(settings.test_rows, SEEN_BY_NO_BASE_POLICY)
+    if held_out == SEEN_BY_NO_BASE_POLICY:
+        shipped = shipped_policy(settings.task, settings.seed, policy)
+        if shipped is not None:
+            model, tokenizer = shipped
+            return made.adapt(model), tokenizer
+    unseen, _ = made.split(settings.seed, held_out)
+    return made.make_policy(unseen, policy, settings.seed)
 
 
 def evaluate(model_dir: Path, rows: list[dict[str, str]], seed: int, task: TinyTask) -> dict[str, float]:

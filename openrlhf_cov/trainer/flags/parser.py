@@ -1,9 +1,7 @@
 """Every flag we add to upstream's parser, and the checks that need no file and no heavy import."""
 
 import argparse
-import difflib
 import logging
-import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
@@ -23,15 +21,16 @@ from openrlhf_cov.config import (
     SamplingConfig,
 )
 from openrlhf_cov.errors import UsageError
-from openrlhf_cov.models.config import CovConfig
+from openrlhf_cov.models.config import CovConfig, methods_of
 from openrlhf_cov.models.method import CORRECT, SLOTS, UNCLIPPED
 from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.settings import flag_of
 from openrlhf_cov.trainer.flags.normalise import normalise
+from openrlhf_cov.trainer.flags.presets import PRESETS, flags_of_preset, follow_given, words_of
 from openrlhf_cov.trainer.flags.ranges import range_faults
 from openrlhf_cov.trainer.flags.upstream import add_upstream_arguments
 from openrlhf_cov.utils.config_flags import add_config_arguments, given_flags
-from openrlhf_cov.utils.terminal import Parser
+from openrlhf_cov.utils.terminal import Parser, say
 from openrlhf_cov.utils.trackers import tracker_names
 
 logger = logging.getLogger(__name__)
@@ -89,6 +88,9 @@ SHAPING = {
 }
 """Flags that make rewards of more than two values -> the value that does not."""
 
+METAVARS = {int: "N", float: "X"}
+"""Type of a value -> its name in --help, where the names of upstream's flags would stand twice."""
+
 PROTOCOL_FLAGS = ("eval.n_samples_per_prompt", "eval.temperature")
 """Upstream's flags that a protocol of ours sets for ``bench:`` unless they are given."""
 
@@ -97,9 +99,24 @@ class CovArgumentParser(Parser):
     """The parser of ``train_ppo_ray``: every flag of OpenRLHF and every flag of ours."""
 
     def __init__(self) -> None:
-        super().__init__(prog="train_ppo_ray")
+        super().__init__(prog="train_ppo_ray", usage="%(prog)s [--preset NAME] [--method NAME[,NAME]] [flags]")
+        self.description = (
+            "Train a policy with Ray, vLLM and DeepSpeed. The flags of this package come first, then those of "
+            "OpenRLHF. openrlhf-cov methods describes the methods; --dry_run says what a run needs."
+        )
+        # Destination -> value of the flags that a preset set, and the command line did not.
+        self.set_by_preset: dict[str, Any] = {}
         add_upstream_arguments(self)
+        of_upstream = self._action_groups[2:]  # behind argparse's own, positional arguments and options
+        for group in of_upstream:
+            group.title = f"OpenRLHF: {group.title}"
         self.declare()
+        # Our flags stand first in the help: those of OpenRLHF are four times as many.
+        ours = [group for group in self._action_groups if group not in of_upstream]
+        self._action_groups[:] = [*ours, *of_upstream]
+        for action in self._actions:
+            if action.nargs != 0 and action.metavar is None and action.choices is None:
+                action.metavar = METAVARS.get(action.type, "TEXT")
 
     def parse_args(self, args=None, namespace=None) -> argparse.Namespace:
         """Parse the flags and check them against each other."""
@@ -108,8 +125,25 @@ class CovArgumentParser(Parser):
         if parsed.dry_run_gpu_memory:
             self.set_defaults(**self.gpu_host_defaults)
             parsed = super().parse_args(argv, namespace)
+        if parsed.preset is not None:
+            parsed = self._with_preset(argv, parsed)
+        delattr(parsed, "preset")  # its values are in the other flags now
         self._check(parsed, given_flags(super().parse_args, argv, parsed))
         return parsed
+
+    def _with_preset(self, argv: list[str], parsed: argparse.Namespace) -> argparse.Namespace:
+        """Parse the flags with the values of a preset as defaults, and remember what the preset set."""
+        given = given_flags(super().parse_args, argv, parsed)
+        methods = [method.name for method in methods_of(parsed.cov_type, parsed.method)]
+        has_gpus = bool(parsed.dry_run_gpu_memory) or not cpu_host.is_cpu_host()
+        words = words_of(flags_of_preset(parsed.preset, methods, has_gpus=has_gpus))
+        of_preset = super().parse_args(words)
+        values = {name: getattr(of_preset, name) for name in given_flags(super().parse_args, words, of_preset)}
+        self.set_defaults(**values)
+        follow_given(parsed.preset, values, vars(super().parse_args(argv)), given)
+        self.set_defaults(**values)
+        self.set_by_preset = {name: value for name, value in values.items() if name not in given}
+        return super().parse_args(argv)
 
     def declare(self) -> None:
         """Add our flags, and the defaults of this host for flags of OpenRLHF."""
@@ -120,19 +154,16 @@ class CovArgumentParser(Parser):
         self.gpu_host_defaults = {name: self.get_default(name) for name in cpu_host.FLAG_DEFAULTS}
         if cpu_host.is_cpu_host():
             self.set_defaults(**cpu_host.FLAG_DEFAULTS)
+        about = "\n".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
+        self.add_argument_group("presets").add_argument(
+            "--preset",
+            choices=tuple(PRESETS),
+            help=f"other defaults for flags that belong together (docs/presets.md)\n{about}",
+        )
         for title, config in GROUPS.items():
             only = COMMON if config is CovConfig else None
             add_config_arguments(self, title, config, only)
         add_method_arguments(self)
-
-    def error(self, message: str) -> None:
-        """Print one line and exit with status 2."""
-        unknown = re.fullmatch(r"unrecognized arguments: (--\S+?)(=.*|\s.*)?", message)
-        if unknown:
-            known = [option for action in self._actions for option in action.option_strings]
-            close = difflib.get_close_matches(unknown[1], known, n=1)
-            message += f" (did you mean {close[0]}?)" if close else ""
-        super().error(message)
 
     def _check(self, args: argparse.Namespace, given: set[str]) -> None:
         try:
@@ -334,7 +365,10 @@ def parse_args() -> SimpleNamespace:
         SystemExit: A flag is unknown or has a wrong value; one line on stderr says which.
         UsageError: A combination of flags cannot train.
     """
-    parsed = CovArgumentParser().parse_args()
+    parser = CovArgumentParser()
+    parsed = parser.parse_args()
+    if parser.set_by_preset:
+        say(f"the preset sets {' '.join(preset_words(parser))}\n")
     # This import takes seconds (torch and transformers), so --help and wrong flags are answered before it.
     from openrlhf.utils.config import hierarchize
 
@@ -352,6 +386,17 @@ def parse_args() -> SimpleNamespace:
     return args
 
 
+def preset_words(parser: CovArgumentParser) -> list[str]:
+    """Return what a preset set, as the words of a command line: with them a run needs no preset."""
+    words: list[str] = []
+    for action in parser._actions:
+        if action.dest in parser.set_by_preset:
+            value = parser.set_by_preset[action.dest]
+            values = [] if value is True else value if isinstance(value, (list, tuple)) else [value]
+            words += [action.option_strings[0], *map(str, values)]
+    return words
+
+
 def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:
     """Why settings of the loss among the ``given`` ones would do nothing."""
     for entry in (each for each in fields(CovConfig) if each.name in given):
@@ -359,7 +404,7 @@ def unread_flags(config: CovConfig, given: Collection[str]) -> Iterator[str]:
         owners = SHARED_FLAGS.get(name) or [m for m in METHODS.values() if m.has(name)]
         if owners and not any(method in config.methods for method in owners):
             flags = " or ".join(method.flag for method in owners)
-            got = " ".join(method.flag for method in config.methods) or "--cov_type none"
+            got = " ".join(method.flag for method in config.methods) or "--method none"
             yield f"--{name} only applies to {flags}, got {got}; drop it or set {flags}"
         other, value = entry.metadata["only"] or (name, getattr(config, name))
         got = getattr(config, other)

@@ -171,17 +171,17 @@ def test_every_method_checks_its_settings_in_the_common_config(name):
         ({"method": ""}, ["--method"]),
         ({"method": "none,cispo"}, ["--method", "'none'"]),
         ({"method": "cispo,"}, ["--method cispo,", "''"]),
-        ({"cov_type": "clip_cov", "method": "cispo"}, ["--cov_type clip_cov", "--method cispo", "--allow_no_trust"]),
-        ({"method": "cispo,clip_cov"}, ["--cov_type clip_cov", "--method cispo", "--allow_no_trust"]),
+        ({"cov_type": "clip_cov", "method": "cispo"}, ["--method clip_cov", "--method cispo", "--allow_no_trust"]),
+        ({"method": "cispo,clip_cov"}, ["--method clip_cov", "--method cispo", "--allow_no_trust"]),
         (
             {"cov_type": "clip_cov", "method": "top_entropy"},
-            ["--cov_type clip_cov", "--method top_entropy"],
+            ["--method clip_cov", "--method top_entropy"],
         ),
-        ({"cov_type": "kl_cov", "method": "clip_cov"}, ["--cov_type kl_cov", "--cov_type clip_cov"]),
+        ({"cov_type": "kl_cov", "method": "clip_cov"}, ["--method kl_cov", "--method clip_cov"]),
         ({"method": "top_entropy", "cov_scope": "micro_batch"}, ["--method top_entropy", "--cov_scope micro_batch"]),
         (
             {"cov_type": "kl_cov", "method": "cispo"},
-            ["--cov_type kl_cov", "--method cispo", "--allow_no_trust_region"],
+            ["--method kl_cov", "--method cispo", "--allow_no_trust_region"],
         ),
         (
             {"cov_type": "kl_cov", "method": "cispo", "kl_cov_keep_ppo_clip": True, "allow_no_trust_region": True},
@@ -192,11 +192,11 @@ def test_every_method_checks_its_settings_in_the_common_config(name):
         ({"method": "random_drop,top_entropy"}, ["--method top_entropy", "--method random_drop"]),
         ({"method": "repo_r,entropy_advantage"}, ["--method entropy_advantage", "--method repo_r"]),
         ({"method": "steer", "cov_scope": "micro_batch"}, ["--method steer", "--cov_scope micro_batch"]),
-        ({"cov_type": "clip_cov", "method": "adaptive_clip"}, ["--method adaptive_clip", "--cov_type clip_cov"]),
+        ({"cov_type": "clip_cov", "method": "adaptive_clip"}, ["--method adaptive_clip", "--method clip_cov"]),
         ({"method": "adaptive_clip,cispo", "allow_no_trust_region": True}, ["--method adaptive_clip", "PPO clip"]),
         (
             {"cov_type": "kl_cov", "cov_log_probs": "old", "method": "steer"},
-            ["--cov_type kl_cov", "--method steer", "log-probs"],
+            ["--method kl_cov", "--method steer", "log-probs"],
         ),
         ({"method": "erc,entropy_advantage", "entropy_advantage_policy": "old"}, ["entropies of different policies"]),
         ({"method": "steer,stare,cw_grpo,positive_weight,erc,repo_r"}, None),  # weights multiply

@@ -1,0 +1,166 @@
+"""``openrlhf-cov methods [NAME]``: a table of all methods, or one method with its flags, its paper and an example."""
+
+import argparse
+import inspect
+import json
+import shlex
+import sys
+import textwrap
+from dataclasses import Field, fields
+from typing import Any
+
+from openrlhf_cov.cli.entry_point import command_name, program
+from openrlhf_cov.errors import UsageError
+from openrlhf_cov.experiments.lab.request import LabRequest
+from openrlhf_cov.experiments.lab.request import build_parser as lab_parser
+from openrlhf_cov.models.config import methods_like
+from openrlhf_cov.models.method import SLOTS, Method
+from openrlhf_cov.models.methods import METHODS, MODULES
+from openrlhf_cov.settings import flag_of
+from openrlhf_cov.utils.terminal import Parser, say
+
+WIDTH = 100
+"""Columns of the text."""
+
+# A target that suits the embedded task of the example, whose policy starts from 0.14 nats per token.
+EXAMPLE_TARGET = 0.1
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of this command."""
+    parser = Parser(prog="methods", about=__doc__)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the method to describe; without it, a table of all")
+    parser.add_argument("--json", action="store_true", help="print the same as JSON")
+    return parser
+
+
+@program("methods")
+def main(argv: list[str] | None = None) -> None:
+    """Print the table or one method; exit status 2 with one line on stderr for a name that no method has."""
+    args = build_parser().parse_args(argv)
+    if args.name is None:
+        say(json.dumps([record(each) for each in METHODS.values()], indent=1) + "\n" if args.json else table())
+        return
+    if args.name not in METHODS:
+        raise UsageError(f"no method is called {args.name!r}; {methods_like(args.name)}")
+    method = METHODS[args.name]
+    say(json.dumps(record(method), indent=1) + "\n" if args.json else description(method))
+
+
+def by_family() -> list[Method]:
+    """Return all methods, family by family in the order of ``SLOTS``."""
+    return [method for slot in SLOTS for method in METHODS.values() if method.slot == slot]
+
+
+def table() -> str:
+    """Return all methods as a table: family, name, paper, effect."""
+    rows = [(each.slot, each.name, each.source, each.summary) for each in by_family()]
+    heading = ("family", "name", "paper", "effect")
+    widths = [max(len(row[column]) for row in (heading, *rows)) for column in range(3)]
+    lines = []
+    for row in (heading, *rows):
+        first = "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False))
+        lines.append(first + row[3])
+    families = "\n".join(f"  {slot:<{widths[0]}}  {effect}" for slot, effect in SLOTS.items())
+    more = shlex.join([*command_name(), "methods", "kl_cov"])
+    lines += ["", "families: a run has at most one method of each, and any number of weights", families, ""]
+    lines += [f"Choose methods with --method NAME[,NAME]. One method with its flags: {more}", ""]
+    return "\n".join(lines)
+
+
+def description(method: Method) -> str:
+    """Return one method: what it does, its paper, its flags with defaults, and a command that trains with it."""
+    about = textwrap.fill(f"{method.title}: {method.summary}.", WIDTH)
+    parts = [
+        about,
+        f"family   {method.slot}: it {SLOTS[method.slot]}\npaper    {method.source}\nchoose   {method.flag}",
+        notes_of(method),
+        "flags\n" + (flags_of(method) or "  none of its own"),
+        f"example\n  {shlex.join(example(method))}",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def notes_of(method: Method) -> str:
+    """Return the text of the docstring of a method's module after its first sentence."""
+    module = next(each for each in MODULES if each.METHOD is method)
+    _, _, notes = (inspect.getdoc(module) or "").partition("\n\n")
+    return notes.replace("``", "")
+
+
+def settings_of(method: Method) -> list[tuple[str, Any, str]]:
+    """Return (flag, default, help) of each setting of a method, a switch with the default False."""
+
+    def entry_of(entry: Field) -> tuple[str, Any, str]:
+        return f"--{flag_of(entry)}", entry.default, entry.metadata["help"]
+
+    return [entry_of(entry) for entry in fields(method.settings)]
+
+
+def flags_of(method: Method) -> str:
+    """Return the flags of a method, each with its default and its meaning."""
+    lines = []
+    for flag, default, about in settings_of(method):
+        shown = "off" if default is False else "none" if default in (None, "") else default
+        lines.append(f"  {flag} (default: {shown})")
+        lines += textwrap.wrap(" ".join(about.split()), WIDTH, initial_indent="      ", subsequent_indent="      ")
+    return "\n".join(lines)
+
+
+def example(method: Method) -> list[str]:
+    """Return the words of a command that trains with a method.
+
+    It is a run of the lab, of some minutes on any computer. A method with a process reward model needs the trainer;
+    for such a method the command is a dry run, which says what a training needs.
+    """
+    if method.process_reward:
+        model = "Qwen/Qwen2.5-7B"
+        data = (
+            "--data.prompt_dataset",
+            "/data/train.jsonl",
+            "--data.input_key",
+            "prompt",
+            "--data.label_key",
+            "answer",
+        )
+        reward = ("--reward.remote_url", "openrlhf_cov/rewards/reward_func.py")
+        flags = ["--preset", "grpo", *method.flag.split(), "--actor.model_name_or_path", model, *data, *reward]
+        return [
+            *command_name(),
+            "train",
+            *flags,
+            "--dry_run",
+            "--dry_run_nodes",
+            "1",
+            "--dry_run_gpus",
+            "8",
+            "--dry_run_gpu_memory",
+            "80",
+        ]
+    return [*command_name(), "lab", "--output", f"runs/{method.name}", *method.flag.split(), *needed(method)]
+
+
+def needed(method: Method) -> list[str]:
+    """Return the flags without which the lab refuses a method: those that make it act."""
+    try:
+        LabRequest.of(lab_parser(), ["--output", "unused", *method.flag.split()])
+    except ValueError:
+        return ["--entropy_target", str(EXAMPLE_TARGET)]
+    return []
+
+
+def record(method: Method) -> dict[str, Any]:
+    """Return what is printed of a method, by name."""
+    return {
+        "name": method.name,
+        "title": method.title,
+        "family": method.slot,
+        "summary": method.summary,
+        "paper": method.source,
+        "flags": [{"flag": flag, "default": default, "help": about} for flag, default, about in settings_of(method)],
+        "example": shlex.join(example(method)),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
