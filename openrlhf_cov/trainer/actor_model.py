@@ -332,7 +332,7 @@ class HeadScores:
         log_probs, entropy = token_scores(*of_tokens, self.with_entropy)
         if self.min_p is not None:
             self.proxy = min_p_scores(*of_tokens, self.min_p)
-        if with_discriminator_mean:
+        if self.with_discriminator_mean:
             self.discriminator_mean = discriminator_means(asked, head.weight, head.bias, self.temperature)
         if entropy is not None:
             self.entropy = entropy
