@@ -10,14 +10,14 @@ import pytest
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "examples" / "entropy_collapse.ipynb"
 
-# IPython is not a dependency, so a stand-in records what the cells display.
+# IPython is not a dependency, so a stand-in records what the cells display. Only this module: matplotlib behaves
+# differently where it finds one of the name IPython.
 IPYTHON = """
 import sys, types
 displayed = []
 display_module = types.ModuleType("IPython.display")
 display_module.HTML = str
 display_module.display = displayed.append
-sys.modules["IPython"] = types.ModuleType("IPython")
 sys.modules["IPython.display"] = display_module
 """
 RESULT = """
@@ -50,12 +50,10 @@ def test_the_notebook_runs_and_shows_what_it_says(tmp_path):
     result = json.loads((tmp_path / "notebook.json").read_text(encoding="utf-8"))
 
     (token_view,) = result["displayed"]
-    assert token_view.count("→") == 12  # eight responses of the highest covariance and four of the lowest
+    assert token_view.count("→") == 12  # eight responses of the highest covariance, four of the lowest
 
     # GRPO stays near the accuracy of always naming `a`, 14 of 32, where the others have left it
-    evaluations = {
-        name: {row["step"]: row for row in rows} for name, rows in result["evaluations"].items()
-    }
+    evaluations = {name: {row["step"]: row for row in rows} for name, rows in result["evaluations"].items()}
     assert set(evaluations) == {"GRPO", "Clip-Cov", "KL-Cov", "your method"}
     halfway = {name: rows[30] for name, rows in evaluations.items()}
     assert halfway["GRPO"]["greedy"] < 0.5
