@@ -55,7 +55,7 @@ $(DOCS): requirements-docs.txt $(READY)
 	@touch $@
 
 # torch first and alone: PyPI has no "+cpu" build, and an extra index for the whole list would be asked for each package.
-$(READY): requirements-cpu.txt setup.py
+$(READY): requirements-cpu.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
 		{ echo "make: needs Python 3.11, $(PYTHON) is another version; name one with PYTHON=..." >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \

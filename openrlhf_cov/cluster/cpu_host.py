@@ -229,6 +229,22 @@ def install() -> None:
     AttentionInterface.register(PACKED_ATTENTION, _packed_attention)
 
 
+@contextmanager
+def flash_attention_stand_in() -> Iterator[None]:
+    """Let the body import upstream's losses on a host without flash_attn, with any vLLM or none.
+
+    Upstream's ``models`` package imports flash_attn, which its losses do not use. The stand-in is removed after the
+    body, because transformers would take it for the real package. Nothing changes where flash_attn is installed, or
+    where ``install`` has put its own stand-in.
+    """
+    names = _stand_in_for_flash_attn()
+    try:
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
+
+
 def training_device() -> Any:
     """Return the device on which the models of this process compute."""
     import torch
@@ -306,10 +322,14 @@ def _stand_in_for_cuda(torch: types.ModuleType) -> None:
     device_mesh.init_device_mesh = on_cpu
 
 
-def _stand_in_for_flash_attn() -> None:
-    """The names that upstream's ``models/ring_attn_utils.py`` imports from flash_attn, in plain PyTorch."""
+def _stand_in_for_flash_attn() -> list[str]:
+    """Make the modules that upstream's ``models/ring_attn_utils.py`` imports from flash_attn, in plain PyTorch.
+
+    Returns:
+        Their names in ``sys.modules``; none if flash_attn is there already.
+    """
     if importlib.util.find_spec("flash_attn") is not None:
-        return
+        return []
 
     def module(name: str, **names) -> types.ModuleType:
         result = types.ModuleType(name)
@@ -331,6 +351,7 @@ def _stand_in_for_flash_attn() -> None:
     )
     module("flash_attn.utils")
     module("flash_attn.utils.distributed", all_gather=None)  # of ring attention, which ``adapt`` refuses
+    return [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]
 
 
 def _index_first_axis(values, indices):

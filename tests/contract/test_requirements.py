@@ -3,10 +3,12 @@
 import ast
 import re
 import sys
+import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -37,6 +39,31 @@ def test_the_list_of_gpu_hosts_takes_in_that_of_the_package():
     assert "-r requirements-tools.txt" in (REPOSITORY / "requirements.txt").read_text(encoding="utf-8").splitlines()
 
 
+@pytest.fixture
+def project() -> dict:
+    """The metadata of the package, as pyproject.toml has it."""
+    return tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_the_extra_for_training_is_the_list_of_gpu_hosts(project):
+    extra = [Requirement(line) for line in project["optional-dependencies"]["train"]]
+    assert extra == requirements("requirements.txt")
+
+
+def test_the_extra_for_the_lab_has_the_versions_of_training(project):
+    """Whoever installs both extras must get one version of each package."""
+    extras = project["optional-dependencies"]
+    training = {each.name: each for each in map(Requirement, extras["train"])}
+    for each in map(Requirement, extras["lab"]):
+        assert each.name.lower() in PINS
+        assert training.get(each.name, each) == each
+
+
+def test_the_citation_has_the_version_of_the_package(project):
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == project["version"]
+
+
 def imported(path: Path) -> set[str]:
     """First parts of the absolute imports of a file."""
     found = set()
@@ -48,7 +75,7 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-OPTIONAL = {"modelscope", "trl"}
+OPTIONAL = {"modelscope", "trl", "mlflow", "swanlab", "trackio"}
 """Packages that a flag needs and asks for, and that of the extra ``trl``."""
 
 

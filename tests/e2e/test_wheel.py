@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, PathDistribution, distribution
@@ -38,7 +39,12 @@ def installed(tmp_path_factory):
         if (REPOSITORY / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             (copy / name).write_bytes((REPOSITORY / name).read_bytes())
-    built = call(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, copy)
+    # what `python -m build` does: a source distribution, and the wheel from it, so that the first one is complete
+    build = f"from setuptools.build_meta import build_sdist; build_sdist({str(folder)!r})"
+    packed = call(sys.executable, "-c", build, cwd=copy)
+    assert packed.returncode == 0, packed.stderr
+    (source,) = folder.glob("*.tar.gz")
+    built = call(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, source)
     assert built.returncode == 0, built.stderr
     (wheel,) = folder.glob("*.whl")
     made = call(sys.executable, "-m", "venv", "--without-pip", folder / "env")
@@ -61,7 +67,8 @@ def test_without_any_dependency_the_doctor_says_what_lacks(installed, tmp_path, 
     assert "torch" in json.dumps(findings)
     assert call(installed / "openrlhf-cov", "--help", cwd=tmp_path, env=environment).returncode == 0
     version = call(installed / "openrlhf-cov", "--version", cwd=tmp_path, env=environment)
-    assert version.stdout == "openrlhf-cov 0.1.0\n"
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert version.stdout == f"openrlhf-cov {project['version']}\n"
 
 
 def requirements_of(name: str, extras: Iterable[str] = ()) -> Iterator[Requirement]:
@@ -84,6 +91,18 @@ def closure(wanted: Iterable[Requirement]) -> set[str]:
     return found
 
 
+def link_packages(names: Iterable[str], site: Path) -> list[Path]:
+    """Link the files of packages of this environment into the folder ``site`` and return the links."""
+    linked = []
+    for top in sorted({file.parts[0] for name in names for file in distribution(name).files or ()} - {"..", "."}):
+        source = Path(sysconfig.get_path("purelib"), top)
+        link = site / top
+        if source.exists() and not link.exists():
+            link.symlink_to(source)
+            linked.append(link)
+    return linked
+
+
 @pytest.fixture(scope="module")
 def tools(installed):
     """The environment with what the wheel asks for beside it, and what that asks for: as pip would make it."""
@@ -91,12 +110,7 @@ def tools(installed):
     (metadata,) = site.glob("openrlhf_cov-*.dist-info")
     wanted = map(Requirement, PathDistribution(metadata).requires)
     names = closure(each for each in wanted if each.marker is None)
-    linked = []
-    for top in sorted({file.parts[0] for name in names for file in distribution(name).files or ()} - {"..", "."}):
-        source, link = Path(sysconfig.get_path("purelib"), top), site / top
-        if source.exists() and not link.exists():
-            link.symlink_to(source)
-            linked.append(link)
+    linked = link_packages(names, site)
     yield installed
     for link in linked:
         link.unlink()
@@ -125,6 +139,24 @@ def run(tools, tmp_path, environment):
 def test_it_asks_for_no_engine(run):
     find = f"import importlib.util as u; print([n for n in {(*ENGINES, 'fastapi')} if u.find_spec(n)])"
     assert run("python", "-c", find).stdout == "[]\n"
+
+
+def test_the_lab_trains_with_its_extra_and_openrlhf(run, tools, tmp_path):
+    """`pip install "openrlhf-cov[lab]"`, then `pip install --no-deps openrlhf`: no vLLM, no Ray, no flash-attn."""
+    site = next((tools.parent / "lib").glob("python*/site-packages"))
+    (metadata,) = site.glob("openrlhf_cov-*.dist-info")
+    wanted = map(Requirement, PathDistribution(metadata).requires)
+    extra = closure(each for each in wanted if each.marker is None or each.marker.evaluate({"extra": "lab"}))
+    linked = link_packages([*extra, "openrlhf"], site)
+    try:
+        find = "import importlib.util as u; print([n for n in ('ray', 'vllm', 'flash_attn') if u.find_spec(n)])"
+        assert run("python", "-c", find).stdout == "[]\n"
+        few = ["--steps", "1", "--eval.n_samples_per_prompt", "1", "--test_samples", "1"]
+        run("openrlhf-cov", "lab", "--output", "run", "--base_policies", "base", *few)
+    finally:
+        for link in linked:
+            link.unlink()
+    assert 0.0 <= json.loads((tmp_path / "run" / "result.json").read_text())["test/greedy"] <= 1.0
 
 
 @pytest.mark.parametrize("form", [["openrlhf-cov", "grade"], ["python", "-m", "openrlhf_cov.cli.grade"]])

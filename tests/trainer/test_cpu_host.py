@@ -1,5 +1,8 @@
+import importlib.machinery
+import importlib.util
 import os
 import sys
+import types
 from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
@@ -248,6 +251,25 @@ def test_upstreams_loaders_accept_fp32_and_refuse_other_types_as_before(monkeypa
         accepting("fp8")
     cpu_host.accept_fp32()
     assert utils.convert_to_torch_dtype is accepting  # not wrapped twice
+
+
+@pytest.mark.skipif(not cpu_host.is_cpu_host(), reason="flash_attn may be installed on a GPU host")
+def test_flash_attention_has_a_stand_in_only_while_the_losses_are_imported(monkeypatch):
+    """As on a host that has no vLLM, where ``install`` does nothing."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "flash_attn"]:
+        monkeypatch.delitem(sys.modules, name)
+    with cpu_host.flash_attention_stand_in():
+        assert importlib.import_module("flash_attn.bert_padding").unpad_input
+    assert importlib.util.find_spec("flash_attn") is None
+
+
+def test_a_flash_attention_that_is_there_stays(monkeypatch):
+    theirs = types.ModuleType("flash_attn")
+    theirs.__spec__ = importlib.machinery.ModuleSpec("flash_attn", None)
+    monkeypatch.setitem(sys.modules, "flash_attn", theirs)
+    with cpu_host.flash_attention_stand_in():
+        assert sys.modules["flash_attn"] is theirs
+    assert sys.modules["flash_attn"] is theirs
 
 
 def test_the_device_serves_tensors_and_device_names():

@@ -200,7 +200,9 @@ def prepare(request: LabRequest) -> Any:
 
     from openrlhf_cov.experiments.lab.freed_memory import keep_freed_memory
     from openrlhf_cov.experiments.lab.tasks import make_task
-    from openrlhf_cov.experiments.lab.training import Lab
+
+    with cpu_host.flash_attention_stand_in():
+        from openrlhf_cov.experiments.lab.training import Lab
 
     torch.set_num_threads(request.args.threads)
     keep_freed_memory()

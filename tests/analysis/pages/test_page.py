@@ -1,6 +1,7 @@
 import json
 import math
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -108,5 +109,6 @@ def test_no_template_marks_text_as_safe():
 
 
 def test_the_templates_are_installed_with_the_package():
-    setup = Path(pages.__file__).parents[3] / "setup.py"
-    assert '"openrlhf_cov.analysis.pages": ["templates/*"]' in setup.read_text(encoding="utf-8")
+    project = Path(pages.__file__).parents[3] / "pyproject.toml"
+    setuptools = tomllib.loads(project.read_text(encoding="utf-8"))["tool"]["setuptools"]
+    assert setuptools["package-data"]["openrlhf_cov.analysis.pages"] == ["templates/*"]

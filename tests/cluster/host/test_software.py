@@ -1,4 +1,5 @@
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +33,8 @@ def test_python(gpu_host, cpu_host, version, on_gpus, on_cpus):
 
 def test_pythons_are_those_of_the_package():
     low, high = software.PYTHONS
-    assert f'python_requires=">={low[0]}.{low[1]},<{high[0]}.{high[1]}"' in (ROOT / "setup.py").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["requires-python"] == f">={low[0]}.{low[1]},<{high[0]}.{high[1]}"
 
 
 def test_the_version_of_openrlhf_is_that_of_the_requirements():
