@@ -127,14 +127,15 @@ class TrainingLoop:
         # Settings of this step: schedules and the closed loop have their values.
         config = self.config.at(state.step, state.control)
 
-        # Check the samples and number them by the text and label of their prompts. Ties and draws among tokens are
-        # settled by these numbers, so the result does not depend on the rank that trains a sample.
+        # Check the samples and number them by the text and label of their prompts. Tie-breaking and random choices
+        # are seeded by sample number, so the result does not depend on the rank that trains a sample.
         samples = checked_samples(rollout.samples, config, self.args.reward_max_error_frac)
         if self.weight_check is not None:
             self.weight_check.start_step(samples, self.args.data.max_len, state.step + 1)
 
         # Policy, reference, critic and reward model score the samples. A process reward model trains on them
-        # before it scores them. Advantages follow from rewards and scores.
+        # before it scores them. The KL coefficient applies once: in the loss of the update with --algo.kl.use_loss,
+        # in the rewards without it.
         order = StepOrder(state.step, config, state.kl.value)
         with clock("make_experience"):
             scores = score(samples, self.groups, self.tokenizer.pad_token_id)
