@@ -137,7 +137,9 @@ def scope(spec: Spec, runs: Runs) -> Answer | None:
     rows, said = [], []
     for arm in (each for each in spec.arms if each.at is not None):
         first, second = runs[arm.name], runs[arm.at or ""]
-        found = {name: paired(NUMBERS[name], first, second) for name in ("mean first-token entropy", "accuracy", "pass@8")}
+        found = {
+            name: paired(NUMBERS[name], first, second) for name in ("mean first-token entropy", "accuracy", "pass@8")
+        }
         if not math.isfinite(found["accuracy"].low):
             continue
         pairs = len(set(first) & set(second))
