@@ -89,7 +89,7 @@ COUNTS = {
 
 @pytest.mark.parametrize("name", [*COUNTS, "openrlhf_cov"])
 def test_every_count_of_the_methods_is_that_of_the_code(page, name):
-    text = openrlhf_cov.__doc__ if name == "openrlhf_cov" else page(name).text
+    text = str(openrlhf_cov.__doc__) if name == "openrlhf_cov" else page(name).text
     for pattern in COUNTS.get(name, (r"(\d+) other methods", r"models/methods``: (\d+)")):
         (number,) = re.findall(pattern, text)
         assert int(number) + 2 * ("other" in pattern) == len(METHODS)
