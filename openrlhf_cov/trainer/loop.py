@@ -134,15 +134,15 @@ class TrainingLoop:
             self.weight_check.start_step(samples, self.args.data.max_len, state.step + 1)
 
         # Policy, reference, critic and reward model score the samples. A process reward model trains on them
-        # before it scores them. The KL coefficient applies once: in the loss of the update with --algo.kl.use_loss,
-        # in the rewards without it.
+        # before it scores them. Advantages follow from rewards and scores.
         order = StepOrder(state.step, config, state.kl.value)
         with clock("make_experience"):
             scores = score(samples, self.groups, self.tokenizer.pad_token_id)
             scores, prm_metrics = reward_tokens(samples, scores, self.groups, order, self.tokenizer.pad_token_id)
             batch = estimate_advantages(samples, scores, self.advantage_settings, config, state.kl.value, self.args)
 
-        # All updates of this step, on the ranks of policy and critic.
+        # All updates of this step, on the ranks of policy and critic. With --algo.kl.use_loss, the KL coefficient
+        # applies here, in the loss; otherwise it applied above, in the rewards.
         with clock("ppo_train"):
             result = self.groups.update(order, batch.samples)
 
