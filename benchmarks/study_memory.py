@@ -1,4 +1,4 @@
-"""Memory that two steps of every arm of a study in the laboratory add to a process, of its own each. Prints Markdown.
+"""Memory that two steps of every arm of a study in the lab add to a process, of its own each. Prints Markdown.
 
 OMP_NUM_THREADS=1 python benchmarks/study_memory.py studies/commands.yaml
 """

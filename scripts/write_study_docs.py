@@ -4,6 +4,7 @@ The sources are ``studies/results/`` and the specs. In docs/methods/index.md, th
 "equal tuning" and "end of equal tuning" is replaced.
 """
 
+import math
 import re
 from pathlib import Path
 
@@ -29,13 +30,19 @@ TUNED = (
     ("commands", "commands_methods", "commands_surrogates"),
     ("commands_one_update", "commands_methods_one_update"),
 )
-TUNED_COLUMNS = {"half-way": "accuracy at 50 %", "accuracy": "final accuracy", "first-token entropy": "entropy"}
+TUNED_COLUMNS = {
+    "half-way": "accuracy at 50 %",
+    "accuracy": "final accuracy",
+    "mean first-token entropy": "mean entropy",
+}
 # A difference of less than this is no more than one question of a test.
 LEAST_DIFFERENCE = 0.005
+# Legend of the figure of README.md, by method of the study. The settings are those of studies/demo_compare.yaml.
+OVERVIEW_NAMES = {"Clip-Cov": "Clip-Cov (5 %, no upper bound)", "KL-Cov": "KL-Cov (one token per update)"}
 SHOWN = ("test", "first_token_entropy", "pass_at_k")
 """Charts that a page shows."""
 WHOLE_TRAINER = "_ray"
-"""Ends the name of a study whose twin without it is of the laboratory."""
+"""Ends the name of a study whose twin without it is of the lab."""
 
 
 def names() -> list[str]:
@@ -54,7 +61,7 @@ def content_of(name: str) -> Document:
 
 
 def beside(name: str) -> str:
-    """The whole trainer and the laboratory, of a study that is of the former; else nothing."""
+    """The whole trainer and the lab, of a study that is of the former; else nothing."""
     if not name.endswith(WHOLE_TRAINER):
         return ""
     twins = (name, name.removesuffix(WHOLE_TRAINER))
@@ -122,22 +129,30 @@ def overview(runs: Runs) -> Chart:
         runs: Finished runs of a study, by method and seed. All runs of a study are evaluated at the same steps.
     """
     panels = (
-        Panel(curves(runs, "greedy"), STEPS, Axis(share=True), "accuracy, validation problems"),
+        Panel(curves(runs, "greedy", highest=1.0), STEPS, Axis(share=True), "accuracy, validation problems"),
         Panel(curves(runs, "entropy/position_0"), STEPS, Axis(), "entropy of the decision token (nats)"),
     )
     return Chart("overview", "", panels, columns=2)
 
 
-def curves(runs: Runs, number: str) -> tuple[Mark, ...]:
-    """Return a line (mean over seeds) and a band (95 % interval over seeds) of one evaluation number per method."""
+def curves(runs: Runs, number: str, highest: float = math.inf) -> tuple[Mark, ...]:
+    """Return a line (mean over seeds) and a band (95 % interval over seeds) of one evaluation number per method.
+
+    Args:
+        runs: Finished runs of a study, by method and seed.
+        number: Name of an evaluation number.
+        highest: Largest possible value of the number. Student's intervals may exceed it; the bands end there.
+    """
     marks: list[Mark] = []
-    for place, (name, of_method) in enumerate(runs.items()):
+    for place, (method, of_method) in enumerate(runs.items()):
+        name = OVERVIEW_NAMES.get(method, method)
         results = list(of_method.values())
         steps = results[0].evaluations.steps
         found = [
             mean_over_seeds(column) for column in np.array([each.evaluations.column(number) for each in results]).T
         ]
-        low, high = ([getattr(each, end) for each in found] for end in ("low", "high"))
+        low = [each.low for each in found]
+        high = [min(each.high, highest) for each in found]
         marks += bands(steps, low, high, Look(look_of(place).color, opacity=0.18), group=name)
         marks.append(Mark("line", look_of(place), steps, [each.estimate for each in found], name=name))
     return tuple(marks)

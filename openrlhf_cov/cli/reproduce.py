@@ -226,7 +226,7 @@ def task_of(args: argparse.Namespace) -> Path:
 def carry_out(words: Words, run: PaperRun | None, args: argparse.Namespace) -> None:
     """Run one command of a plan to its end; RunStopped if it fails.
 
-    A run that is there is not repeated, one that broke off goes on from its checkpoint; the laboratory looks itself.
+    A run that is there is not repeated, one that broke off goes on from its checkpoint; the lab looks itself.
     ``_train_tiny`` makes task and Ray.
     """
     due = what_is_due(words, run, args)

@@ -21,7 +21,7 @@ def build_parser() -> Parser:
     parser.add_argument(
         "--engine",
         choices=ENGINES,
-        help="the laboratory, or the whole trainer, also for what is written for the laboratory (default: the spec's)",
+        help="the lab, or the whole trainer, also for what is written for the lab (default: the spec's)",
     )
     parser.add_argument(
         "--output",
@@ -33,7 +33,7 @@ def build_parser() -> Parser:
         "--jobs",
         type=int,
         metavar="N",
-        help=f"runs side by side, in the laboratory with a thread each (default: {cores()}; of trainings 1)",
+        help=f"runs side by side, in the lab with a thread each (default: {cores()}; of trainings 1)",
     )
     parser.add_argument("--base_policies", type=Path, metavar="DIR", help="where base policies are kept")
     parser.add_argument("--page", action="store_true", help="write page and table from what is finished, run nothing")

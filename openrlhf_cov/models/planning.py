@@ -1,4 +1,4 @@
-"""Planning one optimizer step: the trainer and the laboratory show their micro-batches to the methods in one way."""
+"""Planning one optimizer step: the trainer and the lab show their micro-batches to the methods in one way."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

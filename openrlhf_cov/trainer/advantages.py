@@ -62,7 +62,7 @@ def estimate_advantages(
     groups = rewards.view(-1, settings.samples_per_prompt)
     graded = torch.tensor([not sample.abstained for sample in samples]).view_as(groups)
 
-    # 2. Responses (N,); NaN is left out.
+    # 2. Responses (N,); NaN is left out. Of the estimators, only Entrocraft uses the entropy.
     entropy = mean_entropy([each.entropy for each in scores], [sample.action_mask for sample in samples])
     log_probs = None
     if has_estimator(config):  # upstream's estimators take the rewards alone

@@ -132,8 +132,8 @@ class TrainingLoop:
         # Settings of this step: schedules and the closed loop have their values.
         config = self.config.at(state.step, state.control)
 
-        # Check the samples and number them by the text and label of their prompts. Ties and draws among tokens are
-        # settled by these numbers, so the result does not depend on the rank that trains a sample.
+        # Check the samples and number them by the text and label of their prompts. Tie-breaking and random choices
+        # are seeded by sample number, so the result does not depend on the rank that trains a sample.
         samples = checked_samples(rollout.samples, config, self.args.reward_max_error_frac)
         if self.recorder is not None:
             self.recorder.write(state.step + 1, rollout, samples)
@@ -148,7 +148,8 @@ class TrainingLoop:
             scores, prm_metrics = reward_tokens(samples, scores, self.groups, settings, self.tokenizer.pad_token_id)
             batch = estimate_advantages(samples, scores, self.advantage_settings, config, state.kl.value, self.args)
 
-        # All updates of this step, on the ranks of policy and critic.
+        # All updates of this step, on the ranks of policy and critic. With --algo.kl.use_loss, the KL coefficient
+        # applies here, in the loss; otherwise it applied above, in the rewards.
         with clock("ppo_train"):
             result = self.groups.update(settings, batch.samples)
 

@@ -59,7 +59,7 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
     updates_before, skipped_before = policy.engine.global_steps, policy.bad_updates.total
     norms: list[float] = []
 
-    # Measure the policy as it scored the samples, before the first update of this step.
+    # Entropy and covariance of the step are measured once, with the policy before its first update.
     diagnostics = StepDiagnostics(samples, args.rollout.n_samples_per_prompt, policy.ranks, policy.device)
     planning = PlanningStep(
         config,
@@ -84,8 +84,8 @@ def update_policy(policy: Policy, settings: StepSettings, samples: Sequence[Trai
             samples_of_window = sum(map(len, window.micro_batches))
             normalizers = loss_normalizers(window, policy.layout, policy.ranks)
 
-            # Methods plan over the whole window before its first backward pass. Where each rank has one micro-batch,
-            # the training pass of it gives the log-probs of the policy, so the plans can wait for that pass.
+            # Methods plan over the whole window before its first backward pass, which may need an extra forward pass.
+            # With one micro-batch, reuse its forward pass instead of an extra one.
             plan_now = partial(plan_with_policy, policy, planning, diagnostics, micro_batches, moved)
             plans_late = moved and len(micro_batches) == 1 and can_plan_late(policy, settings)
             window_plans = plan_now() if config.plans_globally and not plans_late else None
@@ -177,6 +177,7 @@ def plan_with_policy(
     """
     config = planning.config
 
+    # ``proxies`` are log-probs after tokens of low probability are removed (min-p); Lp-Reg penalises toward them.
     def score_now(place: int, with_entropy: bool) -> tuple[Tensor, Tensor | None]:
         each = micro_batches[place]
         scores = policy.score(each.tokens, each.action_mask, each.attention_mask, each.image_inputs, with_entropy)

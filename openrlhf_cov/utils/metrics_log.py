@@ -20,7 +20,7 @@ EVAL_FILE = "eval.jsonl"
 TOKENS_FOLDER = "cov_tokens"
 """Of a run: the tokens of highest covariance, a file for each step that was dumped."""
 TEST_FILE = "test.json"
-"""Of a run of the laboratory or of a study: problem by problem, what was right in the test."""
+"""Of a run of the lab or of a study: problem by problem, what was right in the test."""
 RESULT_FILE = "result.json"
 """Of the same: the last evaluation and the test, written when the run is complete."""
 

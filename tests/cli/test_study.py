@@ -159,7 +159,7 @@ def test_the_specs_of_the_repository_can_run(path, tmp_path, capsys):
     lacking = [flag for flag in spec.needs if flag not in lab.build_parser().format_help().split()]
     if lacking:
         assert study.main([str(path), "--dry_run"]) == 2
-        assert f"needs {lacking[0]}, which the laboratory" in capsys.readouterr().err
+        assert f"needs {lacking[0]}, which the lab" in capsys.readouterr().err
     elif spec.engine == "lab":
         LabStudy(spec, tmp_path, tmp_path).check(path)
         assert len(all_runs(spec, {})) <= number_of_runs(spec)

@@ -156,7 +156,7 @@ def test_commands_that_tuning_has_named_are_said_too(tmp_path, spec_file, monkey
         ({"test": f"{ASKED} --protocol nonsense"}, "test: --protocol nonsense"),
         ({"test": f"{ASKED} --reward_timeout nan"}, "test: --reward_timeout"),
         ({"validation": "--benchmarks amc23 --samples=0"}, "validation: amc23: --samples is at least 1"),
-        ({"needs": "--entropy_target"}, "needs is about the laboratory"),
+        ({"needs": "--entropy_target"}, "needs is about the lab"),
         ({"flags": f"{FLAGS} -h"}, "flags: -h is what the study sets itself"),
         ({"test": "--benchmarks aime24 --samples four"}, "test: argument --samples: invalid int value"),
         ({"validation": "--bench_marks x"}, "validation: unrecognized arguments: --bench_marks x"),

@@ -5,6 +5,8 @@ from dataclasses import fields
 
 import pytest
 
+import openrlhf_cov
+from openrlhf_cov.models.methods import METHODS
 from openrlhf_cov.trainer.flags.parser import GROUPS
 
 FLAG = re.compile(r"(?<![\w-])--([a-z][\w.-]*[\w]|[a-z])")
@@ -75,6 +77,22 @@ def test_every_file_that_is_mentioned_exists(page, page_name, repository):
         for name in pattern.findall(span):
             if not name.startswith(("runs/", "results/", "data/")):
                 assert (repository / name).exists() or (package / name).exists(), f"no file {name}"
+
+
+# Where a number of methods is stated. "N other" are those beside Clip-Cov and KL-Cov.
+COUNTS = {
+    "README.md": (r"(\d+) other methods", r"without clip-higher \| (\d+)"),
+    "docs/index.md": (r"(\d+) other methods",),
+    "docs/methods/index.md": (r"among (\d+) methods",),
+}
+
+
+@pytest.mark.parametrize("name", [*COUNTS, "openrlhf_cov"])
+def test_every_count_of_the_methods_is_that_of_the_code(page, name):
+    text = str(openrlhf_cov.__doc__) if name == "openrlhf_cov" else page(name).text
+    for pattern in COUNTS.get(name, (r"(\d+) other methods", r"models/methods``: (\d+)")):
+        (number,) = re.findall(pattern, text)
+        assert int(number) + 2 * ("other" in pattern) == len(METHODS)
 
 
 def test_every_metric_that_is_mentioned_is_defined(page, page_name):

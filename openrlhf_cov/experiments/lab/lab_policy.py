@@ -1,4 +1,4 @@
-"""What the laboratory asks of a small Llama: samples, log-probs and entropies, each of the policy at temperature 1.
+"""What the lab asks of a small Llama: samples, log-probs and entropies, each of the policy at temperature 1.
 
 The forward pass is written out here over the weights of transformers' module, whose own takes a third longer on
 models of this size: most of a small tensor's time is what is done around it.

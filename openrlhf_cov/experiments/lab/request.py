@@ -182,8 +182,7 @@ def configured(args: Any, given: Collection[str]) -> CovConfig:
     for method in config.methods:
         if method.token_rewards:
             raise ValueError(
-                f"{method.flag} needs a process reward model, which the laboratory does not have; use openrlhf-cov "
-                "train"
+                f"{method.flag} needs a process reward model, which the lab does not have; use openrlhf-cov train"
             )
     clip = {"actor.eps_clip_low_high": args.clip} if "clip" in given else {}
     refused = filter(None, (method.refuses(config, flags | clip) for method in config.methods))

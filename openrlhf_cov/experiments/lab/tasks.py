@@ -1,4 +1,4 @@
-"""The embedded tasks as the laboratory sees them: problems to train on, problems held out, a reward, a base policy."""
+"""The embedded tasks as the lab sees them: problems to train on, problems held out, a reward, a base policy."""
 
 import json
 import random

@@ -1,7 +1,7 @@
 """The figures and tables of arXiv 2505.22617v1, each with its runs, at the paper's scale and on one host (pure).
 
 At the paper's scale a run is a recipe of ``scripts/`` with variables and flags. The tiny scale is that of the embedded
-tasks: a run of ``cli.lab``, or of the whole trainer where the laboratory lacks what the figure is about. Its numbers
+tasks: a run of ``cli.lab``, or of the whole trainer where the lab lacks what the figure is about. Its numbers
 are not the paper's; its commands, metrics and figures are.
 """
 
@@ -46,7 +46,7 @@ class Recipe:
 class PaperRun:
     """A training run; ``name`` is that of its folder, the same in every exhibit that shows it.
 
-    ``lab`` are the laboratory's flags at the tiny scale, ``trainer`` those of a small run through Ray; None: the run
+    ``lab`` are the lab's flags at the tiny scale, ``trainer`` those of a small run through Ray; None: the run
     has no meaning there. ``tiny`` is the folder's name at that scale where it is not ``name`` without the model.
     """
 
@@ -106,7 +106,7 @@ def _with(run: PaperRun, name: str, *flags: str, **tiny) -> PaperRun:
 QWEN = {size: f"Qwen/Qwen2.5-{size}" for size in ("0.5B", "1.5B", "3B", "7B", "32B")}
 AS_THE_DEMO = ("--rollout.batch_size", "32", "--algo.kl.init_coef", "0", "--test_samples")
 ADDITION = ("--task", "addition", *AS_THE_DEMO, "8")
-"""The laboratory on the sums, as the demo asks them; entropy falls as learning goes on."""
+"""The lab on the sums, as the demo asks them; entropy falls as learning goes on."""
 BASE = (*ADDITION, "--cov_type", "none")
 PROGRAMS = ("--task", "code", *AS_THE_DEMO, "1", "--eval.n_samples_per_prompt", "1", "--cov_type", "none")
 """Evaluated little: each response takes the sandbox some time, and R is the reward of training."""

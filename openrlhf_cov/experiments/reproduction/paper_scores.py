@@ -1,4 +1,4 @@
-"""The scores of runs in the laboratory, side by side: what Table 2 is at the tiny scale."""
+"""The scores of runs in the lab, side by side: what Table 2 is at the tiny scale."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ def scores_of(folders: Sequence[Path]) -> list[str]:
     for folder in folders:
         test = read_json(folder / TEST_FILE)
         if not isinstance(test, dict):
-            raise UsageError(f"{folder} holds no {TEST_FILE}, which a finished run of the laboratory has")
+            raise UsageError(f"{folder} holds no {TEST_FILE}, which a finished run of the lab has")
         problems, drawn = len(test["greedy"]), test["samples"]
         right = (sum(test["greedy"]), sum(test["right"]) / drawn, sum(each > 0 for each in test["right"]))
         rows.append((folder.name, str(problems), *(f"{100 * each / problems:.1f}" for each in right)))

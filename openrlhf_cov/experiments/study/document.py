@@ -25,7 +25,7 @@ MAIN = {
     "pass@32": "pass@32",
     "half-way": "half-way",
     "area": "area",
-    "first-token entropy": "first-token entropy",
+    "mean first-token entropy": "mean first-token entropy",
     "entropy": "entropy",
     "length": "length",
     "seconds": "s/step",
@@ -48,7 +48,7 @@ HOW = (
     "question, and pass@1 their mean. All are of a test split that no choice has seen, after the last step. Half-way "
     "is greedy accuracy on the validation split in the middle of the run, and the area that under its curve. "
     "Entropies are means over the run, in nats: of all tokens of a batch, and of the first token of a response, which "
-    "decides. Seconds of a step are those of the CPU in the laboratory, and of the clock through Ray.",
+    "decides. Seconds of a step are those of the CPU in the lab, and of the clock through Ray.",
     "Brackets are 95 % intervals over seeds (Student's t), differences are paired by seed. They are about other seeds "
     "of the same task and base policy, and are not corrected for the number of arms: of twenty true ties one shows a "
     "difference. The interval over questions resamples the questions of the test for the same runs.",
@@ -157,7 +157,7 @@ def _mixed(results: Sequence[Result]) -> list[str]:
     ]
 
 
-SHORT = ("accuracy", "area", "first-token entropy")
+SHORT = ("accuracy", "area", "mean first-token entropy")
 
 
 def in_short(spec: Spec, results: Sequence[Result]) -> str:
@@ -201,7 +201,7 @@ def how_tuned(spec: Spec) -> str:
     )
 
 
-DIFFERENCES = ("accuracy", "pass@1", "pass@8", "pass@32", "half-way", "area", "first-token entropy")
+DIFFERENCES = ("accuracy", "pass@1", "pass@8", "pass@32", "half-way", "area", "mean first-token entropy")
 
 
 def progress(spec: Spec, results: Sequence[Result]) -> str:

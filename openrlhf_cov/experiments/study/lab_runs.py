@@ -1,4 +1,4 @@
-"""The runs of a study: which are finished, and how one is made; in the laboratory, or as ``study_ray`` does it."""
+"""The runs of a study: which are finished, and how one is made; in the lab, or as ``study_ray`` does it."""
 
 import io
 import multiprocessing
@@ -31,7 +31,7 @@ LOOKS = ("validation", "test")
 """Fields of a spec with flags of ``openrlhf-cov evaluate``."""
 
 OF_THE_STUDY = ("--output", "--base_policies", "--task", "--train.seed", "--help")
-"""Flags of the laboratory that a spec leaves to the study."""
+"""Flags of the lab that a spec leaves to the study."""
 OF_ALL_ARMS = ("--base_seed", "--steps", "--eval.steps", "--eval.n_samples_per_prompt", "--test_samples")
 """Flags without which arms do not begin with the same policy, have the same budget and see the same test."""
 
@@ -198,7 +198,7 @@ class Study(ABC):
 
 
 def check_lab_spec(study: Study, path: Path) -> None:
-    """UsageError for flags and fields that no spec has that is written for the laboratory."""
+    """UsageError for flags and fields that no spec has that is written for the lab."""
     own = (*OF_THE_STUDY, "--base_seed") if study.spec.base_policies > 1 else OF_THE_STUDY
     study.refuse_own_flags(path, *own)
     study.refuse_looks(path)
@@ -208,7 +208,7 @@ def check_lab_spec(study: Study, path: Path) -> None:
     known = lab.build_parser()._option_string_actions
     for flag in study.spec.needs:
         if flag not in known:
-            raise UsageError(f"{path} needs {flag}, which the laboratory of this version does not have")
+            raise UsageError(f"{path} needs {flag}, which the lab of this version does not have")
 
 
 class LabStudy(Study):

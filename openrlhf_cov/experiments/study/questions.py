@@ -36,8 +36,8 @@ TARGETS_AGREE = 1e-3
 LEARNING_RATE = "--actor.adam.lr"
 RANDOM_REWARD = "--random_reward"
 """Of arms that cannot learn: what ends low there has neither collapsed nor diverged."""
-AGREEING = ("accuracy", "pass@8", "reward", "entropy", "first-token entropy", "length")
-"""Numbers that the trainer and the laboratory both have."""
+AGREEING = ("accuracy", "pass@8", "reward", "entropy", "mean first-token entropy", "length")
+"""Numbers that the trainer and the lab both have."""
 
 
 def answers(spec: Spec, results: Sequence[Result]) -> list[Answer]:
@@ -113,7 +113,7 @@ def has_collapsed(result: Result, by: float = MIDDLE) -> bool | None:
 def who_ends_higher(rows: Sequence[ArmRow]) -> Answer:
     """Which arms differ from the first on the same seeds: entropy over the run, accuracy and pass@k at its end."""
     question = "Which methods keep entropy, and do they end higher at equal tuning?"
-    names = ("first-token entropy", "accuracy", f"pass@{PASS_AT[-1]}")
+    names = ("mean first-token entropy", "accuracy", f"pass@{PASS_AT[-1]}")
     others = [row for row in rows[1:] if row.pairs >= 2]
     if not others:
         return Answer(question, f"{NOT_ENOUGH}: no arm shares two finished seeds with {rows[0].arm}.")
@@ -137,7 +137,9 @@ def scope(spec: Spec, runs: Runs) -> Answer | None:
     rows, said = [], []
     for arm in (each for each in spec.arms if each.at is not None):
         first, second = runs[arm.name], runs[arm.at or ""]
-        found = {name: paired(NUMBERS[name], first, second) for name in ("first-token entropy", "accuracy", "pass@8")}
+        found = {
+            name: paired(NUMBERS[name], first, second) for name in ("mean first-token entropy", "accuracy", "pass@8")
+        }
         if not math.isfinite(found["accuracy"].low):
             continue
         pairs = len(set(first) & set(second))
@@ -145,7 +147,7 @@ def scope(spec: Spec, runs: Runs) -> Answer | None:
         said.append(f"{arm.name} against {arm.at}: accuracy {verdict(found['accuracy'], 'lower', 'higher')}")
     if not rows:
         return Answer(question, f"{NOT_ENOUGH}: no such pair of arms has two finished seeds.")
-    head = ("arm", "against", "seeds", "first-token entropy", "accuracy", "pass@8")
+    head = ("arm", "against", "seeds", "mean first-token entropy", "accuracy", "pass@8")
     return Answer(question, "; ".join(said) + ".", head, tuple(rows))
 
 
@@ -244,7 +246,7 @@ def rate_of(words: Sequence[str]) -> float:
 
 
 def cost(rows: Sequence[ArmRow]) -> Answer:
-    """Seconds of a step; in the laboratory of the CPU, which others on the machine disturb less than a clock."""
+    """Seconds of a step; in the lab of the CPU, which others on the machine disturb less than a clock."""
     question = "What does each method cost?"
     known = [row for row in rows if row.seeds]
     if not known:
@@ -259,8 +261,8 @@ def cost(rows: Sequence[ArmRow]) -> Answer:
 
 
 def agreement(ours: Runs, others: Runs) -> Answer:
-    """The runs of two studies whose arms have the same names: those of the whole trainer and of the laboratory."""
-    question = "Do the trainer and the laboratory agree?"
+    """The runs of two studies whose arms have the same names: those of the whole trainer and of the lab."""
+    question = "Do the trainer and the lab agree?"
     rows, differing, compared = [], [], 0
     for arm, runs in ours.items():
         for name in AGREEING:
@@ -276,4 +278,4 @@ def agreement(ours: Runs, others: Runs) -> Answer:
     if not rows:
         return Answer(question, f"{NOT_ENOUGH}: no arm has two finished seeds in both.")
     text = f"Of {compared} differences these have an interval without 0: {listed(differing)}."
-    return Answer(question, text, ("arm", "", "trainer", "laboratory", "difference"), tuple(rows))
+    return Answer(question, text, ("arm", "", "trainer", "lab", "difference"), tuple(rows))

@@ -1,7 +1,7 @@
 """A study whose runs are those of the whole trainer, on the Ray that is there or on one of each run's own.
 
 A run is a training, then a look at the trained model, which decides nothing of it: an embedded task is asked by the
-laboratory, which knows its splits, anything else by ``openrlhf-cov evaluate`` with the flags that the spec has under
+lab, which knows its splits, anything else by ``openrlhf-cov evaluate`` with the flags that the spec has under
 ``validation`` and ``test``.
 """
 
@@ -76,7 +76,7 @@ class RayStudy(Study):
 
     @property
     def looks(self) -> LabSettings:
-        """How the laboratory looks at the policies of an embedded task."""
+        """How the lab looks at the policies of an embedded task."""
         return LabSettings()
 
     def asked(self, run: StudyRun) -> list[str]:
@@ -93,7 +93,7 @@ class RayStudy(Study):
         """See ``Study``."""
         self.refuse_own_flags(path, "--ckpt.output_dir", "--ckpt.path", "--train.seed", "--help")
         if self.spec.needs:
-            raise UsageError(f"{path}: needs is about the laboratory, and has no effect with engine: ray; drop it")
+            raise UsageError(f"{path}: needs is about the lab, and has no effect with engine: ray; drop it")
         if self.spec.task in TINY_TASKS:
             return self.refuse_looks(path)
         for name in LOOKS:
@@ -221,7 +221,7 @@ class RayStudy(Study):
 
 
 class RayStudyOfLabFlags(RayStudy):
-    """Each run is one of ``openrlhf-cov train``, of a spec that is written for the laboratory."""
+    """Each run is one of ``openrlhf-cov train``, of a spec that is written for the lab."""
 
     def train_flags(self, run: StudyRun) -> list[str]:
         """See ``RayStudy``."""
@@ -233,7 +233,7 @@ class RayStudyOfLabFlags(RayStudy):
         return self._of_lab(self.flags(next(self.one_of_each_cell()))).settings  # in which all arms are alike
 
     def asked(self, run: StudyRun) -> list[str]:
-        """See ``Study``; the laboratory's runs of these flags are others."""
+        """See ``Study``; the lab's runs of these flags are others."""
         return [*asked, "--engine", "ray"] if (asked := super().asked(run)) else []
 
     def check_spec(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The flags of a run in the laboratory: what they ask for, and what they are as flags of the trainer."""
+"""The flags of a run in the lab: what they ask for, and what they are as flags of the trainer."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ EVERY_RUN = (
 )
 """One engine and one actor, and rollouts by the seed."""
 OF_THE_LAB = ("--output", "--base_policies", "--task", "--base_seed", "--threads")
-"""Flags of the laboratory beside its settings and those of methods."""
+"""Flags of the lab beside its settings and those of methods."""
 COIN = ("--reward.remote_url", str(PACKAGE / "experiments" / "tiny_task" / "coin_reward_func.py"))
 
 
@@ -32,7 +32,7 @@ def lab_request(words: Sequence[str]) -> LabRequest:
 
 
 def trainer_flags(request: LabRequest) -> list[str]:
-    """The flags of ``openrlhf-cov train`` for a run of the laboratory, but for its task; those of methods are shared.
+    """The flags of ``openrlhf-cov train`` for a run of the lab, but for its task; those of methods are shared.
 
     Those that say how a policy is looked at, and with how many threads, have no counterpart. UsageError for another
     base policy than the first.
@@ -74,7 +74,7 @@ def trainer_flags(request: LabRequest) -> list[str]:
 
 
 def _of_methods(words: Sequence[str]) -> list[str]:
-    """Those of the words that are neither the laboratory's settings nor say where and what it trains."""
+    """Those of the words that are neither the lab's settings nor say where and what it trains."""
     others = _Strict(prog="lab", add_help=False)
     for flag in OF_THE_LAB:
         others.add_argument(flag)

@@ -75,7 +75,7 @@ NUMBERS: dict[str, Number] = {
     "entropy": mean_of("entropy/mean"),
     "frozen entropy": end_of("entropy"),
     "base kl": end_of("base_kl"),
-    "first-token entropy": mean_of("entropy/position_0"),
+    "mean first-token entropy": mean_of("entropy/position_0"),
     "selected": lambda result: 100 * mean_of("cov/selected_frac")(result),
     "length": end_of("length"),
     "truncated": lambda result: 100 * mean_of("truncated")(result),

@@ -17,5 +17,5 @@ def test_scores_by_hand(tmp_path):
 
 
 def test_a_run_without_its_test_is_one_line(tmp_path):
-    with pytest.raises(UsageError, match=r"holds no test\.json, which a finished run of the laboratory has"):
+    with pytest.raises(UsageError, match=r"holds no test\.json, which a finished run of the lab has"):
         scores_of([tmp_path])

@@ -51,8 +51,8 @@ def test_the_main_table_by_hand(spec, make_result, tuned):
     assert kl_cov.apart.low < 0.15 < kl_cov.apart.high
     assert (grpo.apart.estimate, grpo.apart.low, grpo.apart.high) == (0.0, 0.0, 0.0)
     assert grpo.numbers["selected"].estimate == pytest.approx(2.0)  # percent
-    # the first-token entropy of the table falls from 2 to 1 and to 1.6: means 1.5 and 1.8
-    assert kl_cov.differences["first-token entropy"].estimate == pytest.approx(0.3)
+    # the mean first-token entropy of the table falls from 2 to 1 and to 1.6: means 1.5 and 1.8
+    assert kl_cov.differences["mean first-token entropy"].estimate == pytest.approx(0.3)
     assert kl_cov.numbers["seconds"].estimate == pytest.approx(0.2)
     # 22 of 64 samples right is 7/10 of 32: 1 - 42/64
     assert reported(make_result, "GRPO", clip, [0.7])[0].right.tolist() == [22] * 10
